@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C boundary: checks arguments, copies structs in and out by their sizes, and turns every exception into a status
+// and a sentence.
+#include <odc/odc.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "context.h"
+#include "element.h"
+#include "memory.h"
+#include "plan.h"
+#include "settings.h"
+#include "topology.h"
+
+namespace {
+
+using odc::fail;
+using odc::say;
+
+thread_local std::string last_error;
+
+// Lets nothing through: no exception may cross the C boundary, and none loses its words.
+template <class Body>
+odc_status guard(Body body) noexcept {
+    try {
+        body();
+        return ODC_OK;
+    } catch (const odc::Error &error) {
+        last_error = error.what();
+        return error.status();
+    } catch (const std::bad_alloc &) {
+        last_error.assign("the process has no memory left for the library's own use");
+        return ODC_ERROR_NO_MEMORY;
+    } catch (const std::exception &error) {
+        last_error = error.what();
+        return ODC_ERROR_INTERNAL;
+    }
+}
+
+// A page that a forked child finds zeroed.
+class ForkMark {
+public:
+    ForkMark() {
+        void *page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED) {
+            odc::fail_errno("mmap of a page");
+        }
+        page_ = static_cast<unsigned char *>(page);
+        if (madvise(page, kBytes, MADV_WIPEONFORK) != 0) {
+            odc::fail_errno("madvise(MADV_WIPEONFORK)");
+        }
+        *page_ = 1;
+    }
+    ~ForkMark() { munmap(page_, kBytes); }
+    ForkMark(const ForkMark &) = delete;
+    ForkMark &operator=(const ForkMark &) = delete;
+    bool in_child() const { return *page_ == 0; }
+
+private:
+    static constexpr size_t kBytes = 4096;
+    unsigned char *page_;
+};
+
+// Copies a struct of the caller's size over defaults of zero. What the caller knows and we do not must be zero.
+template <class Struct>
+Struct copy_in(const Struct *theirs, const char *name) {
+    Struct ours{};
+    const uint64_t size = theirs->struct_size;
+    if (size < sizeof(uint64_t) || size > (uint64_t{1} << 20)) {
+        fail(ODC_ERROR_ARGUMENT, name, ".struct_size is ", size, "; set it to sizeof(", name, "), here ",
+             sizeof(Struct));
+    }
+    const auto *bytes = reinterpret_cast<const unsigned char *>(theirs);
+    for (uint64_t i = sizeof(Struct); i < size; ++i) {
+        if (bytes[i] != 0) {
+            fail(ODC_ERROR_UNSUPPORTED, name, " is ", size, " bytes with a field set beyond the ", sizeof(Struct),
+                 " that this libodc knows; use a newer libodc or leave that field zero");
+        }
+    }
+    std::memcpy(&ours, theirs, std::min<uint64_t>(size, sizeof(Struct)));
+    ours.struct_size = sizeof(Struct);
+    return ours;
+}
+
+template <class Struct>
+void copy_out(const Struct &ours, Struct *theirs, const char *name) {
+    if (theirs == nullptr) {
+        fail(ODC_ERROR_ARGUMENT, "the output ", name, " is NULL");
+    }
+    const uint64_t size = theirs->struct_size;
+    if (size < sizeof(uint64_t) || size > (uint64_t{1} << 20)) {
+        fail(ODC_ERROR_ARGUMENT, name, ".struct_size is ", size, "; set it to sizeof(", name, "), here ",
+             sizeof(Struct));
+    }
+    std::memcpy(theirs, &ours, std::min<uint64_t>(size, sizeof(Struct)));
+    if (size > sizeof(Struct)) {
+        std::memset(reinterpret_cast<char *>(theirs) + sizeof(Struct), 0, size - sizeof(Struct));
+    }
+    theirs->struct_size = size;
+}
+
+}  // namespace
+
+struct odc_context {
+    ForkMark mark;
+    odc::Context context;
+    std::map<const odc::Shard *, std::unique_ptr<odc_shard>> shards;
+};
+
+struct odc_shard {
+    odc_context *owner;
+    odc::Shard *shard;
+};
+
+namespace {
+
+odc_context &checked(const odc_context *context) {
+    if (context == nullptr) {
+        fail(ODC_ERROR_ARGUMENT, "the context is NULL");
+    }
+    if (context->mark.in_child()) {
+        fail(ODC_ERROR_PHASE, "this context belongs to the parent process; a child made by fork() must not use it");
+    }
+    return const_cast<odc_context &>(*context);
+}
+
+odc::Shard &checked(const odc_shard *shard) {
+    if (shard == nullptr) {
+        fail(ODC_ERROR_ARGUMENT, "the shard is NULL");
+    }
+    checked(shard->owner);
+    return *shard->shard;
+}
+
+enum class Half { Parameters, Gradients };
+
+// The checks that gather and scatter_add share.
+odc::Shard &checked(const odc_shard *handle, Half half, const void *full, uint64_t numel, const void *stream) {
+    odc::Shard &shard = checked(handle);
+    const odc::Description &d = shard.description();
+    const bool lacks = (half == Half::Parameters ? d.parameter_type : d.gradient_type) == 0;
+    if (lacks) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" has no ",
+             half == Half::Parameters ? "parameters" : "gradients");
+    }
+    if (numel != d.numel) {
+        fail(ODC_ERROR_ARGUMENT, "the buffer has ", numel, " elements, shard \"", d.name, "\" has ", d.numel);
+    }
+    if (full == nullptr && numel > 0) {
+        fail(ODC_ERROR_ARGUMENT, "the buffer for shard \"", d.name, "\" is NULL");
+    }
+    if (stream != nullptr) {
+        fail(ODC_ERROR_UNSUPPORTED, "a stream is given for shard \"", d.name,
+             "\", but this build knows host memory only; pass NULL");
+    }
+    return shard;
+}
+
+template <class Struct>
+void register_all(odc_context *context, const Struct *descs, size_t count, odc_shard **out) {
+    odc_context &owner = checked(context);
+    if (descs == nullptr || out == nullptr || count == 0) {
+        fail(ODC_ERROR_ARGUMENT, "odc_register_shard: ",
+             descs == nullptr ? "desc"
+             : out == nullptr ? "out"
+                              : "count",
+             " is ", count == 0 ? "0" : "NULL");
+    }
+    std::fill_n(out, count, nullptr);
+    std::vector<odc::Description> descriptions;
+    const auto *bytes = reinterpret_cast<const unsigned char *>(descs);
+    for (size_t i = 0; i < count; ++i) {
+        const auto *one = reinterpret_cast<const Struct *>(bytes + i * descs->struct_size);
+        if (one->struct_size != descs->struct_size) {
+            fail(ODC_ERROR_ARGUMENT, "odc_register_shards: description ", i, " has struct_size ", one->struct_size,
+                 ", the first has ", descs->struct_size);
+        }
+        descriptions.emplace_back(copy_in(one, "odc_shard_desc"), owner.context.job().rank(),
+                                  owner.context.job().size());
+    }
+    const std::vector<odc::Shard *> made = owner.context.register_shards(std::move(descriptions));
+    for (size_t i = 0; i < count; ++i) {
+        auto handle = std::make_unique<odc_shard>(odc_shard{&owner, made[i]});
+        out[i] = handle.get();
+        owner.shards.emplace(made[i], std::move(handle));
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+odc_status odc_init(const odc_config *config, odc_context **out) {
+    return guard([&] {
+        if (out == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_init: out is NULL");
+        }
+        *out = nullptr;
+        const odc_config ours = config != nullptr ? copy_in(config, "odc_config") : odc_config{};
+        *out = new odc_context{{}, odc::Context(ours), {}};
+    });
+}
+
+int32_t odc_rank(const odc_context *context) { return context == nullptr ? -1 : context->context.job().rank(); }
+int32_t odc_size(const odc_context *context) { return context == nullptr ? -1 : context->context.job().size(); }
+uint64_t odc_minibatch(const odc_context *context) { return context == nullptr ? 0 : context->context.minibatch(); }
+
+odc_status odc_shutdown(odc_context *context) {
+    return guard([&] { checked(context).context.shutdown(); });
+}
+
+odc_status odc_abort(odc_context *context, const char *text) {
+    return guard([&] { checked(context).context.abort(text); });
+}
+
+void odc_destroy(odc_context *context) {
+    // In a forked child there is nothing to free that would not harm the parent's job.
+    if (context == nullptr || context->mark.in_child()) {
+        return;
+    }
+    delete context;
+}
+
+odc_status odc_register_shard(odc_context *context, const odc_shard_desc *desc, odc_shard **out) {
+    return guard([&] { register_all(context, desc, 1, out); });
+}
+
+odc_status odc_register_shards(odc_context *context, const odc_shard_desc *descs, size_t count, odc_shard **out) {
+    return guard([&] { register_all(context, descs, count, out); });
+}
+
+odc_status odc_get_slice(const odc_shard *handle, odc_slice *out) {
+    return guard([&] {
+        const odc::Shard &shard = checked(handle);
+        if (shard.released) {
+            fail(ODC_ERROR_PHASE, "odc_get_slice: shard \"", shard.name(), "\" has been released");
+        }
+        const odc::Post &post = shard.post();
+        const odc::Description &d = shard.description();
+        const odc_slice slice{sizeof(odc_slice),
+                              post.parameters != 0 ? post.at(post.parameters) : nullptr,
+                              post.accumulator != 0 ? post.at(post.accumulator) : nullptr,
+                              shard.slices().begin(shard.own_index()),
+                              shard.own_numel(),
+                              d.parameter_type,
+                              odc::accumulator_type(d.gradient_type)};
+        copy_out(slice, out, "odc_slice");
+    });
+}
+
+odc_status odc_release_shard(odc_shard *shard) {
+    return guard([&] { checked(shard), shard->owner->context.release(checked(shard)); });
+}
+
+odc_status odc_publish(odc_shard *shard) {
+    return guard([&] { checked(shard), shard->owner->context.publish(checked(shard)); });
+}
+
+odc_status odc_publish_all(odc_context *context) {
+    return guard([&] { checked(context).context.publish_all(); });
+}
+
+odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void *stream) {
+    return guard([&] {
+        odc::Shard &inside = checked(shard, Half::Parameters, full, numel, stream);
+        shard->owner->context.gather(inside, full);
+    });
+}
+
+odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream) {
+    return guard([&] {
+        odc::Shard &inside = checked(shard, Half::Gradients, full, numel, stream);
+        shard->owner->context.scatter_add(inside, full);
+    });
+}
+
+odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *stream, uint64_t *operation) {
+    return guard([&] {
+        odc::Shard &inside = checked(shard, Half::Parameters, full, numel, stream);
+        if (operation == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_gather_start: operation is NULL");
+        }
+        *operation = shard->owner->context.gather_start(inside, full);
+    });
+}
+
+odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream,
+                                 uint64_t *operation) {
+    return guard([&] {
+        odc::Shard &inside = checked(shard, Half::Gradients, full, numel, stream);
+        if (operation == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_scatter_add_start: operation is NULL");
+        }
+        *operation = shard->owner->context.scatter_add_start(inside, full);
+    });
+}
+
+odc_status odc_wait(odc_context *context, uint64_t operation) {
+    return guard([&] { checked(context).context.wait(operation); });
+}
+
+odc_status odc_minibatch_sync(odc_context *context) {
+    return guard([&] { checked(context).context.sync(nullptr, 0, ODC_SUM); });
+}
+
+odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op) {
+    return guard([&] { checked(context).context.sync(values, count, op); });
+}
+
+odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op) {
+    return guard([&] { checked(context).context.all_reduce(values, count, op); });
+}
+
+odc_status odc_get_stats(const odc_context *context, odc_stats *out) {
+    return guard([&] { copy_out(checked(context).context.stats(), out, "odc_stats"); });
+}
+
+odc_status odc_get_peer_stats(const odc_context *context, int32_t rank, odc_peer_stats *out) {
+    return guard([&] {
+        const odc::Context &inside = checked(context).context;
+        if (rank < 0 || rank >= inside.job().size()) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_peer_stats: rank ", rank, " is not in 0..", inside.job().size() - 1);
+        }
+        copy_out(inside.peer_stats(rank), out, "odc_peer_stats");
+    });
+}
+
+odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of,
+                    odc_plan_summary *summary) {
+    return guard([&] {
+        if (request == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_plan: request is NULL");
+        }
+        const odc_plan_summary made = odc::plan(copy_in(request, "odc_plan_request"), rank_of, microbatch_of);
+        if (summary != nullptr) {
+            copy_out(made, summary, "odc_plan_summary");
+        }
+    });
+}
+
+odc_status odc_plan_cost(const char *model, double *a, double *b) {
+    return guard([&] { odc::plan_cost(model, a, b); });
+}
+
+uint32_t odc_version(void) { return ODC_VERSION_MAJOR << 16 | ODC_VERSION_MINOR << 8 | ODC_VERSION_PATCH; }
+
+const char *odc_build(void) {
+    static const std::string words =
+        say("libodc ", ODC_VERSION_MAJOR, ".", ODC_VERSION_MINOR, ".", ODC_VERSION_PATCH, ", ", ODC_BUILD_TYPE, ", ",
+            odc::vector_target(), " vectors, ", odc::topology().description);
+    return words.c_str();
+}
+
+const char *odc_status_string(int32_t status) { return odc::status_string(status); }
+const char *odc_last_error(void) { return last_error.c_str(); }
+
+odc_status odc_get_transport(size_t index, odc_transport *out) {
+    return guard([&] {
+        const size_t count = std::size(odc::kTransports);
+        if (index >= count) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_transport: there are ", count, " transports");
+        }
+        thread_local std::string why_not;
+        why_not = odc::kTransports[index]->why_not();
+        const odc_transport row{sizeof(row), odc::kTransports[index]->name,
+                                why_not.empty() ? nullptr : why_not.c_str()};
+        copy_out(row, out, "odc_transport");
+    });
+}
+
+odc_status odc_get_setting(size_t index, odc_setting *out) {
+    return guard([&] {
+        if (index >= odc::kSettings.size()) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_setting: there are ", odc::kSettings.size(), " settings");
+        }
+        const odc::SettingRow &row = odc::kSettings[index];
+        copy_out(odc_setting{sizeof(odc_setting), row.name, row.fallback, row.help}, out, "odc_setting");
+    });
+}
+
+odc_status odc_get_route(const odc_context *context, int32_t rank, const char **out) {
+    return guard([&] {
+        const odc::Job &job = checked(context).context.job();
+        if (out == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_route: out is NULL");
+        }
+        if (rank < 0 || rank >= job.size()) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_route: rank ", rank, " is not in 0..", job.size() - 1);
+        }
+        *out = job.peer(rank).route.why.c_str();
+    });
+}
+
+}  // extern "C"

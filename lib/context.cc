@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "context.h"
+
+#include <cstring>
+
+#include "element.h"
+
+namespace odc {
+
+Context::Noted Context::note(Call call, const Shard *shard) {
+    return {job_, call, shard != nullptr ? shard->post().offset : 0, minibatch_};
+}
+
+Context::Context(const odc_config &config)
+    : job_(join(config)), posts_(job_), peers_(static_cast<size_t>(job_.size())) {}
+
+Context::~Context() { job_.leave(minibatch_); }
+
+void Context::shutdown() {
+    if (left_) {
+        fail(ODC_ERROR_PHASE, "odc_shutdown: this rank has left the job already");
+    }
+    left_ = true;
+    const Noted noted = note(Call::Shutdown, nullptr);
+    job_.leave(minibatch_);
+}
+
+void Context::abort(const char *text) {
+    if (left_) {
+        fail(ODC_ERROR_PHASE, "odc_abort: this rank has left the job");
+    }
+    const Noted noted = note(Call::Abort, nullptr);
+    job_.abort(say(job_.who(job_.rank()), " aborted the job in minibatch ", minibatch_, ": ",
+                   text != nullptr && text[0] != '\0' ? text : "no reason given"));
+}
+
+// ---- Phases ----
+
+void Context::check_not_arrived(Call call) {
+    if (left_) {
+        fail(ODC_ERROR_PHASE, call_name(call), ": this rank has left the job (odc_shutdown)");
+    }
+    if (job_.mine().arrived.load(std::memory_order_relaxed) > minibatch_ && call != Call::Sync) {
+        job_.check();
+        fail(ODC_ERROR_PHASE, call_name(call), ": odc_minibatch_sync of minibatch ", minibatch_,
+             " was interrupted; finish it by calling it again");
+    }
+    if (job_.mine().reductions.load(std::memory_order_relaxed) > reductions_ && call != Call::AllReduce) {
+        job_.check();
+        fail(ODC_ERROR_PHASE, call_name(call), ": odc_all_reduce of minibatch ", minibatch_,
+             " was interrupted; finish it by calling it again");
+    }
+}
+
+void Context::check_can_use(const Shard &shard, Call call) {
+    check_not_arrived(call);
+    if (shard.released) {
+        fail(ODC_ERROR_PHASE, call_name(call), ": shard \"", shard.name(), "\" has been released");
+    }
+}
+
+// ---- Shards ----
+
+std::vector<Shard *> Context::register_shards(std::vector<Description> descriptions) {
+    check_not_arrived(Call::RegisterShard);
+    job_.check();
+    const Noted noted = note(Call::RegisterShard, nullptr);
+    std::map<std::string_view, int> names;
+    for (const Description &one : descriptions) {
+        if (by_name_.count(one.name) != 0 || names[one.name]++ != 0) {
+            fail(ODC_ERROR_ARGUMENT, "shard \"", one.name,
+                 "\" is registered already; release it first, or choose another name");
+        }
+        if (const auto freed = freed_.find(one.name); freed != freed_.end()) {
+            fail(ODC_ERROR_PHASE, "the name of shard \"", one.name, "\" was released in this minibatch (", minibatch_,
+                 "); it may be used again in the next");
+        }
+    }
+    std::vector<std::unique_ptr<Shard>> made;
+    uint64_t bytes = 0;
+    uint64_t slice_bytes = 0;
+    for (Description &one : descriptions) {
+        made.push_back(std::make_unique<Shard>(std::move(one), job_.rank(), job_.size()));
+        slice_bytes += made.back()->slice_bytes();
+        if (__builtin_add_overflow(bytes, made.back()->bytes(), &bytes)) {
+            bytes = ~uint64_t{0} >> 1;
+        }
+    }
+    Allocation room = job_.peer(job_.rank()).arena->allocate(bytes);
+    std::vector<Shard *> handles;
+    for (auto &shard : made) {
+        shard->settle({room.segment, room.offset, shard->bytes(), room.start}, minibatch_);
+        room.offset += shard->bytes();
+        room.start += shard->bytes();
+        handles.push_back(shard.get());
+        by_name_[shard->name()] = shard.get();
+        fresh_.push_back(shard.get());
+        posts_.announce(*shard);
+        shards_.push_back(std::move(shard));
+    }
+    totals_.slice_bytes.fetch_add(slice_bytes, std::memory_order_relaxed);
+    ring(job_.mine());
+    return handles;
+}
+
+void Context::release(Shard &shard) {
+    check_can_use(shard, Call::ReleaseShard);
+    if (shard.published > minibatch_) {
+        fail(ODC_ERROR_PHASE, "odc_release_shard: shard \"", shard.name(), "\" is published in minibatch ", minibatch_,
+             "; release it after odc_minibatch_sync");
+    }
+    const Noted noted = note(Call::ReleaseShard, &shard);
+    shard.released = true;
+    by_name_.erase(shard.name());
+    std::erase(fresh_, &shard);
+    freed_[shard.name()] = minibatch_;
+    totals_.slice_bytes.fetch_sub(shard.slice_bytes(), std::memory_order_relaxed);
+    shard.post().released.store(1, std::memory_order_release);
+    ring(job_.mine());
+    // The post stays: peers may still read it.
+    job_.peer(job_.rank()).arena->give_back(shard.slice_allocation());
+}
+
+void Context::publish(Shard &shard) {
+    check_can_use(shard, Call::Publish);
+    job_.check();
+    if (shard.published > minibatch_) {
+        fail(ODC_ERROR_PHASE, "odc_publish: shard \"", shard.name(), "\" is published already in minibatch ",
+             minibatch_);
+    }
+    const Noted noted = note(Call::Publish, &shard);
+    shard.published = minibatch_ + 1;
+    job_.mine().opened.store(minibatch_ + 1, std::memory_order_release);
+    shard.post().published.store(minibatch_ + 1, std::memory_order_release);
+    ring(job_.mine());
+}
+
+void Context::publish_all() {
+    check_not_arrived(Call::Publish);
+    job_.check();
+    size_t count = 0;
+    for (const auto &[name, shard] : by_name_) {
+        if (shard->published > minibatch_) {
+            continue;
+        }
+        publish(*shard);
+        ++count;
+    }
+    if (count == 0 && !by_name_.empty()) {
+        fail(ODC_ERROR_PHASE, "odc_publish_all: every shard is published already in minibatch ", minibatch_);
+    }
+}
+
+// ---- Gathers and additions ----
+
+bool Context::is_published(Shard &shard, uint64_t index) {
+    if (shard.slices().numel(index) == 0) {
+        return true;
+    }
+    Post *post = posts_.find(shard, index);
+    if (post == nullptr) {
+        return false;
+    }
+    if (post->published.load(std::memory_order_acquire) > minibatch_) {
+        return true;
+    }
+    if (post->released.load(std::memory_order_acquire) != 0) {
+        job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(shard.owner(index)), " released shard \"", shard.name(),
+                                              "\", but ", job_.who(job_.rank()), " uses it in minibatch ", minibatch_));
+    }
+    return false;
+}
+
+std::string Context::missing_publish(const Shard &shard, uint64_t index) {
+    const int owner = shard.owner(index);
+    return say(job_.who(owner), " has not ", shard.linked(index) == nullptr ? "registered" : "published", " shard \"",
+               shard.name(), "\" in minibatch ", minibatch_, "; it ", job_.what(owner));
+}
+
+void Context::await_publish(Shard &shard, uint64_t index, Job::Wait &wait) {
+    if (is_published(shard, index)) {
+        return;
+    }
+    const int64_t begin = now_ns();
+    wait.describe([this, &shard, index] { return missing_publish(shard, index); });
+    wait.until(shard.owner(index), [&] { return is_published(shard, index); });
+    const auto waited = static_cast<uint64_t>(now_ns() - begin);
+    totals_.publish_wait_ns.fetch_add(waited, std::memory_order_relaxed);
+    peers_[static_cast<size_t>(shard.owner(index))].publish_wait_ns.fetch_add(waited, std::memory_order_relaxed);
+}
+
+namespace {
+
+RemoteSlice slice_of(const Post &post) {
+    return {post.parameters != 0 ? post.at(post.parameters) : nullptr,
+            post.accumulator != 0 ? post.at(post.accumulator) : nullptr,
+            post.stripes != 0 ? reinterpret_cast<Stripe *>(post.at(post.stripes)) : nullptr,
+            post.slice_numel,
+            post.parameter_type,
+            post.gradient_type};
+}
+
+}  // namespace
+
+void Context::get(const Operation &operation, uint64_t index) {
+    Shard &shard = *operation.shard;
+    if (shard.slices().numel(index) == 0) {
+        return;
+    }
+    std::byte *to = operation.buffer + shard.slices().begin(index) * element_size(shard.description().parameter_type);
+    job_.peer(shard.owner(index)).route.path->start_get(slice_of(*shard.linked(index)), to);
+}
+
+void Context::add(const Operation &operation, Job::Wait &wait) {
+    Shard &shard = *operation.shard;
+    int64_t lock_wait_ns = 0;
+    wait.begin_effects();
+    wait.describe([this, &shard, &wait] {
+        return say(job_.who(wait.holder()), " keeps a stripe of shard \"", shard.name(), "\" locked; it ",
+                   job_.what(wait.holder()));
+    });
+    // Own slice first, then round: at any time the ranks are at different owners.
+    for (uint64_t i = 0; i < shard.owners(); ++i) {
+        const uint64_t index = (shard.own_index() + i) % shard.owners();
+        if (shard.slices().numel(index) == 0) {
+            continue;
+        }
+        const std::byte *from =
+            operation.buffer + shard.slices().begin(index) * element_size(shard.description().gradient_type);
+        Path &path = *job_.peer(shard.owner(index)).route.path;
+        lock_wait_ns += path.start_add(slice_of(*shard.linked(index)), from, minibatch_ + 1, wait);
+    }
+    if (lock_wait_ns > 0) {
+        totals_.lock_wait_ns.fetch_add(static_cast<uint64_t>(lock_wait_ns), std::memory_order_relaxed);
+    }
+}
+
+Operation Context::start(Call call, Shard &shard, std::byte *full) {
+    check_can_use(shard, call);
+    if (shard.own_numel() > 0 && shard.published <= minibatch_) {
+        fail(ODC_ERROR_PHASE, call_name(call), ": publish this rank's slice of shard \"", shard.name(),
+             "\" in minibatch ", minibatch_, " first");
+    }
+    job_.check();
+    Operation operation{call, &shard, full, {}};
+    bool all_ready = true;
+    for (uint64_t i = 0; i < shard.owners(); ++i) {
+        const uint64_t index = (shard.own_index() + i) % shard.owners();
+        const bool ready = is_published(shard, index);
+        all_ready = all_ready && ready;
+        if (call == Call::Gather && ready) {
+            get(operation, index);
+        } else if (call == Call::ScatterAdd || !ready) {
+            operation.left.push_back(index);
+        }
+    }
+    const Description &d = shard.description();
+    if (call == Call::Gather) {
+        totals_.gather_calls.fetch_add(1, std::memory_order_relaxed);
+        totals_.gather_bytes.fetch_add(d.numel * element_size(d.parameter_type), std::memory_order_relaxed);
+    } else {
+        totals_.scatter_add_calls.fetch_add(1, std::memory_order_relaxed);
+        totals_.scatter_add_bytes.fetch_add(d.numel * element_size(d.gradient_type), std::memory_order_relaxed);
+    }
+    if (call == Call::ScatterAdd && all_ready) {
+        Job::Wait wait(job_, call_name(call));
+        add(operation, wait);
+        operation.left.clear();
+    }
+    return operation;
+}
+
+void Context::finish(Operation &operation) {
+    Job::Wait wait(job_, call_name(operation.call));
+    if (operation.call == Call::Gather) {
+        while (!operation.left.empty()) {
+            await_publish(*operation.shard, operation.left.back(), wait);
+            get(operation, operation.left.back());
+            operation.left.pop_back();
+        }
+    } else {
+        for (const uint64_t index : operation.left) {
+            await_publish(*operation.shard, index, wait);
+        }
+        if (!operation.left.empty()) {
+            add(operation, wait);
+        }
+        operation.left.clear();
+    }
+    const Shard &shard = *operation.shard;
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        job_.peer(shard.owner(index)).route.path->complete(wait);
+    }
+}
+
+void Context::gather(Shard &shard, void *full) {
+    const Noted noted = note(Call::Gather, &shard);
+    Operation operation = start(Call::Gather, shard, static_cast<std::byte *>(full));
+    finish(operation);
+}
+
+void Context::scatter_add(Shard &shard, const void *full) {
+    const Noted noted = note(Call::ScatterAdd, &shard);
+    Operation operation = start(Call::ScatterAdd, shard, static_cast<std::byte *>(const_cast<void *>(full)));
+    finish(operation);
+}
+
+uint64_t Context::keep(Operation operation) {
+    const std::lock_guard lock(operations_mutex_);
+    operations_.emplace(++last_operation_, std::move(operation));
+    return last_operation_;
+}
+
+uint64_t Context::gather_start(Shard &shard, void *full) {
+    const Noted noted = note(Call::Gather, &shard);
+    return keep(start(Call::Gather, shard, static_cast<std::byte *>(full)));
+}
+
+uint64_t Context::scatter_add_start(Shard &shard, const void *full) {
+    const Noted noted = note(Call::ScatterAdd, &shard);
+    return keep(start(Call::ScatterAdd, shard, static_cast<std::byte *>(const_cast<void *>(full))));
+}
+
+void Context::wait(uint64_t number) {
+    check_not_arrived(Call::Wait);
+    Operation operation;
+    {
+        const std::lock_guard lock(operations_mutex_);
+        const auto entry = operations_.find(number);
+        if (entry == operations_.end()) {
+            if (number > 0 && number <= synced_operations_) {
+                return;
+            }
+            fail(ODC_ERROR_ARGUMENT, "odc_wait: there is no operation ", number,
+                 number > 0 && number <= last_operation_ ? " any more; each is waited for once" : "");
+        }
+        operation = std::move(entry->second);
+        operations_.erase(entry);
+    }
+    const Noted noted = note(Call::Wait, operation.shard);
+    try {
+        job_.check();
+        finish(operation);
+    } catch (const Error &error) {
+        if (error.status() == ODC_ERROR_INTERRUPTED) {
+            const std::lock_guard lock(operations_mutex_);
+            operations_.emplace(number, std::move(operation));
+        }
+        throw;
+    }
+}
+
+// ---- Statistics ----
+
+odc_stats Context::stats() const {
+    const auto value = [](const std::atomic<uint64_t> &counter) { return counter.load(std::memory_order_relaxed); };
+    return {sizeof(odc_stats),
+            value(totals_.gather_calls),
+            value(totals_.gather_bytes),
+            value(totals_.scatter_add_calls),
+            value(totals_.scatter_add_bytes),
+            value(totals_.syncs),
+            value(totals_.publish_wait_ns),
+            value(totals_.sync_wait_ns),
+            value(totals_.lock_wait_ns),
+            value(totals_.slice_bytes)};
+}
+
+odc_peer_stats Context::peer_stats(int rank) const {
+    const PeerTimes &times = peers_[static_cast<size_t>(rank)];
+    return {sizeof(odc_peer_stats), times.publish_wait_ns.load(std::memory_order_relaxed),
+            times.sync_late_ns.load(std::memory_order_relaxed), times.sync_last.load(std::memory_order_relaxed)};
+}
+
+}  // namespace odc

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract: what one rank may do when, and what it waits for (design.md calls the parts by these names).
+#pragma once
+
+#include "job.h"
+#include "posts.h"
+#include "shard.h"
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace odc {
+
+// A gather or an addition on its way.
+struct Operation {
+    Call call;
+    Shard *shard;
+    std::byte *buffer;           // read only, for additions
+    std::vector<uint64_t> left;  // gather: owners still to read; addition: all, until none has to be waited for
+};
+
+class Context {
+public:
+    explicit Context(const odc_config &config);
+    ~Context();
+
+    Job &job() { return job_; }
+    const Job &job() const { return job_; }
+    uint64_t minibatch() const { return minibatch_; }
+
+    std::vector<Shard *> register_shards(std::vector<Description> descriptions);
+    void release(Shard &shard);
+    void publish(Shard &shard);
+    void publish_all();
+
+    void gather(Shard &shard, void *full);
+    void scatter_add(Shard &shard, const void *full);
+    uint64_t gather_start(Shard &shard, void *full);
+    uint64_t scatter_add_start(Shard &shard, const void *full);
+    void wait(uint64_t operation);
+
+    void sync(double *values, size_t count, int32_t op);
+    void all_reduce(double *values, size_t count, int32_t op);
+    void shutdown();
+    void abort(const char *text);
+
+    odc_stats stats() const;
+    odc_peer_stats peer_stats(int rank) const;
+
+private:
+    // Relaxed counters: cheap enough to be always on, and read from any thread.
+    struct PeerTimes {
+        std::atomic<uint64_t> publish_wait_ns{0};
+        std::atomic<uint64_t> sync_late_ns{0};
+        std::atomic<uint64_t> sync_last{0};
+    };
+    struct Totals {
+        std::atomic<uint64_t> gather_calls{0};
+        std::atomic<uint64_t> gather_bytes{0};
+        std::atomic<uint64_t> scatter_add_calls{0};
+        std::atomic<uint64_t> scatter_add_bytes{0};
+        std::atomic<uint64_t> syncs{0};
+        std::atomic<uint64_t> publish_wait_ns{0};
+        std::atomic<uint64_t> sync_wait_ns{0};
+        std::atomic<uint64_t> lock_wait_ns{0};
+        std::atomic<uint64_t> slice_bytes{0};
+    };
+    // What a call does, for the others to read while it lasts.
+    class Noted {
+    public:
+        Noted(Job &job, Call call, uint64_t post, uint64_t minibatch) : job_(job) { job_.note(call, post, minibatch); }
+        ~Noted() { job_.note_done(); }
+        Noted(const Noted &) = delete;
+        Noted &operator=(const Noted &) = delete;
+
+    private:
+        Job &job_;
+    };
+    Noted note(Call call, const Shard *shard);
+
+    void check_can_use(const Shard &shard, Call call);
+    void check_not_arrived(Call call);
+    bool is_published(Shard &shard, uint64_t index);
+    void await_publish(Shard &shard, uint64_t index, Job::Wait &wait);
+    std::string missing_publish(const Shard &shard, uint64_t index);
+    void get(const Operation &operation, uint64_t index);
+    void add(const Operation &operation, Job::Wait &wait);
+    Operation start(Call call, Shard &shard, std::byte *full);
+    void finish(Operation &operation);
+    uint64_t keep(Operation operation);
+
+    void arrive(const double *values, size_t count, int32_t op);
+    void await_arrivals();
+    void charge_lateness();
+    void combine(Contribution (RankBlock::*which)[2], uint64_t parity, const char *call, double *values, size_t count,
+                 int32_t op);
+
+    Job job_;
+    Posts posts_;
+    uint64_t minibatch_ = 0;
+    bool left_ = false;
+
+    std::vector<std::unique_ptr<Shard>> shards_;  // kept until the end, so that a released one is still known
+    std::map<std::string, Shard *> by_name_;      // registered now
+    std::vector<Shard *> fresh_;                  // registered in this minibatch
+    std::map<std::string, uint64_t> freed_;       // names released in this minibatch
+
+    std::mutex operations_mutex_;
+    std::unordered_map<uint64_t, Operation> operations_;
+    uint64_t last_operation_ = 0;
+    uint64_t synced_operations_ = 0;  // up to here sync has completed them all
+
+    uint64_t reductions_ = 0;  // finished odc_all_reduce calls
+    Totals totals_;
+    std::vector<PeerTimes> peers_;
+};
+
+}  // namespace odc

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a minibatch, the one wait for all, and reductions.
+#include <algorithm>
+#include <cstring>
+
+#include "context.h"
+#include "element.h"
+#include "transport/stripes.h"
+
+namespace odc {
+
+namespace {
+
+void check_values(const char *call, const double *values, size_t count, int32_t op) {
+    if (count > kMaxValues) {
+        fail(ODC_ERROR_ARGUMENT, call, ": count is ", count, ", at most ", kMaxValues, " values can be combined");
+    }
+    if (count > 0 && values == nullptr) {
+        fail(ODC_ERROR_ARGUMENT, call, ": values is NULL");
+    }
+    if (count > 0 && op != ODC_SUM && op != ODC_MAX) {
+        fail(ODC_ERROR_ARGUMENT, call, ": op ", op, " is no odc_reduction");
+    }
+}
+
+void write(Contribution &contribution, const double *values, size_t count, int32_t op) {
+    contribution.count = static_cast<uint32_t>(count);
+    contribution.op = count > 0 ? op : 0;
+    std::copy_n(values, count, contribution.values);
+}
+
+// After an interruption the same call must be made again: its values are with the peers already.
+void check_same(const char *call, const Contribution &posted, const double *values, size_t count, int32_t op) {
+    if (posted.count != count || posted.op != (count > 0 ? op : 0) ||
+        (count > 0 && std::memcmp(posted.values, values, count * sizeof(double)) != 0)) {
+        fail(ODC_ERROR_ARGUMENT, call, " was interrupted and has handed in other values; call it again with the same");
+    }
+}
+
+// Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch before `filled`.
+void clear_untouched(const Post &post, uint64_t filled) {
+    const uint64_t bytes = post.slice_numel * element_size(accumulator_type(post.gradient_type));
+    if (bytes == 0) {
+        return;
+    }
+    auto *stripes = reinterpret_cast<Stripe *>(post.at(post.stripes));
+    for (uint64_t i = 0; i < stripe_count(bytes); ++i) {
+        if (stripes[i].filled >= filled) {
+            continue;
+        }
+        const uint64_t begin = i * kStripeBytes;
+        std::memset(post.at(post.accumulator) + begin, 0, std::min(kStripeBytes, bytes - begin));
+    }
+}
+
+}  // namespace
+
+void Context::sync(double *values, size_t count, int32_t op) {
+    check_not_arrived(Call::Sync);
+    check_values("odc_minibatch_sync", values, count, op);
+    job_.check();
+    if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch_) {
+        for (const auto &[name, shard] : by_name_) {
+            if (shard->own_numel() > 0 && shard->published <= minibatch_) {
+                fail(ODC_ERROR_PHASE, "odc_minibatch_sync: this rank has not published its slice of shard \"", name,
+                     "\" in minibatch ", minibatch_, "; publish it, also when there is nothing to do");
+            }
+        }
+    }
+    const Noted noted = note(Call::Sync, nullptr);
+    if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch_) {
+        for (auto &[number, operation] : operations_) {
+            finish(operation);
+        }
+        operations_.clear();
+        synced_operations_ = last_operation_;
+        arrive(values, count, op);
+    } else {
+        check_same("odc_minibatch_sync", job_.mine().synced[minibatch_ % 2], values, count, op);
+    }
+    await_arrivals();
+    for (Shard *shard : fresh_) {
+        for (uint64_t index = 0; index < shard->owners(); ++index) {
+            posts_.find(*shard, index);
+        }
+    }
+    combine(&RankBlock::synced, minibatch_ % 2, "odc_minibatch_sync_reduce", values, count, op);
+    for (const auto &[name, shard] : by_name_) {
+        clear_untouched(shard->post(), minibatch_ + 1);
+    }
+    fresh_.clear();
+    freed_.clear();
+    totals_.syncs.fetch_add(1, std::memory_order_relaxed);
+    ++minibatch_;
+}
+
+void Context::arrive(const double *values, size_t count, int32_t op) {
+    RankBlock &mine = job_.mine();
+    write(mine.synced[minibatch_ % 2], values, count, op);
+    mine.arrived_at_ns[minibatch_ % 2].store(now_ns(), std::memory_order_relaxed);
+    // Releases this rank's additions, and its last reads, to everybody.
+    mine.arrived.store(minibatch_ + 1, std::memory_order_release);
+    ring(mine);
+}
+
+void Context::await_arrivals() {
+    const auto has_arrived = [this](int rank) {
+        return job_.block(rank).arrived.load(std::memory_order_acquire) > minibatch_;
+    };
+    Job::Wait wait(job_, "odc_minibatch_sync");
+    wait.describe([&] {
+        std::string missing;
+        for (int rank = 0; rank < job_.size(); ++rank) {
+            if (has_arrived(rank)) {
+                continue;
+            }
+            missing += say(missing.empty() ? "" : "; ", job_.who(rank), " has not arrived in minibatch ", minibatch_,
+                           "; it ", job_.what(rank));
+        }
+        return missing;
+    });
+    for (int rank = 0; rank < job_.size(); ++rank) {
+        wait.until(rank, [&] { return has_arrived(rank); });
+    }
+    charge_lateness();
+}
+
+// By the times of arrival, so that it does not matter in which order they were waited for.
+void Context::charge_lateness() {
+    const auto arrived_at = [this](int rank) {
+        return job_.block(rank).arrived_at_ns[minibatch_ % 2].load(std::memory_order_relaxed);
+    };
+    const int64_t mine = arrived_at(job_.rank());
+    int last = job_.rank();
+    for (int rank = 0; rank < job_.size(); ++rank) {
+        const int64_t late = arrived_at(rank) - mine;
+        if (late > 0) {
+            peers_[static_cast<size_t>(rank)].sync_late_ns.fetch_add(static_cast<uint64_t>(late),
+                                                                     std::memory_order_relaxed);
+        }
+        if (arrived_at(rank) > arrived_at(last)) {
+            last = rank;
+        }
+    }
+    peers_[static_cast<size_t>(last)].sync_last.fetch_add(1, std::memory_order_relaxed);
+    totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(arrived_at(last) - mine), std::memory_order_relaxed);
+}
+
+void Context::combine(Contribution (RankBlock::*which)[2], uint64_t parity, const char *call, double *values,
+                      size_t count, int32_t op) {
+    const int32_t my_op = count > 0 ? op : 0;
+    for (int rank = 0; rank < job_.size(); ++rank) {
+        const Contribution &theirs = (job_.block(rank).*which)[parity];
+        if (theirs.count != count || theirs.op != my_op) {
+            job_.fail_job(ODC_ERROR_MISMATCH, say("in ", call, " of minibatch ", minibatch_, " ", job_.who(job_.rank()),
+                                                  " combines ", count, " values with op ", my_op, ", ", job_.who(rank),
+                                                  " ", theirs.count, " with op ", theirs.op));
+        }
+    }
+    for (size_t i = 0; i < count; ++i) {
+        double result = (job_.block(0).*which)[parity].values[i];
+        for (int rank = 1; rank < job_.size(); ++rank) {
+            const double other = (job_.block(rank).*which)[parity].values[i];
+            // A NaN wins: it must not be hidden by a larger number.
+            result = op == ODC_SUM ? result + other : (other > result || other != other) ? other : result;
+        }
+        values[i] = result;
+    }
+}
+
+void Context::all_reduce(double *values, size_t count, int32_t op) {
+    check_not_arrived(Call::AllReduce);
+    check_values("odc_all_reduce", values, count, op);
+    if (count == 0) {
+        fail(ODC_ERROR_ARGUMENT, "odc_all_reduce: count is 0");
+    }
+    RankBlock &mine = job_.mine();
+    if (mine.opened.load(std::memory_order_relaxed) > minibatch_) {
+        fail(ODC_ERROR_PHASE, "odc_all_reduce: only between odc_minibatch_sync and odc_publish, and minibatch ",
+             minibatch_, " is published; or let the values ride on odc_minibatch_sync_reduce");
+    }
+    job_.check();
+    const Noted noted = note(Call::AllReduce, nullptr);
+    // Posted already if the call before this was interrupted.
+    if (mine.reductions.load(std::memory_order_relaxed) == reductions_) {
+        write(mine.reduced[reductions_ % 2], values, count, op);
+        mine.reductions.store(reductions_ + 1, std::memory_order_release);
+        ring(mine);
+    } else {
+        check_same("odc_all_reduce", mine.reduced[reductions_ % 2], values, count, op);
+    }
+    const int64_t begin = now_ns();
+    Job::Wait wait(job_, "odc_all_reduce");
+    for (int rank = 0; rank < job_.size(); ++rank) {
+        RankBlock &other = job_.block(rank);
+        wait.describe([&, rank] {
+            return say(job_.who(rank), " has not called odc_all_reduce in minibatch ", minibatch_, "; it ",
+                       job_.what(rank));
+        });
+        wait.until(rank, [&] {
+            const bool passed = other.opened.load(std::memory_order_acquire) > minibatch_ ||
+                                other.arrived.load(std::memory_order_acquire) > minibatch_;
+            if (other.reductions.load(std::memory_order_acquire) > reductions_) {
+                return true;
+            }
+            if (passed) {
+                job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(job_.rank()), " called odc_all_reduce in minibatch ",
+                                                      minibatch_, ", but ", job_.who(rank), " went on without it"));
+            }
+            return false;
+        });
+    }
+    totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(now_ns() - begin), std::memory_order_relaxed);
+    combine(&RankBlock::reduced, reductions_ % 2, "odc_all_reduce", values, count, op);
+    ++reductions_;
+}
+
+}  // namespace odc

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "job.h"
+
+#include <poll.h>
+
+#include <cstring>
+
+#include "post.h"
+#include "topology.h"
+
+namespace odc {
+
+namespace {
+
+constexpr int64_t kLookNs = 5'000'000;  // deaths are looked for at most this often, and at least every 20 ms
+constexpr int kPatientSpins = 4000;     // some tens of microseconds: what a futex would cost
+constexpr int kCrowdedSpins = 20;       // more ranks than cores: the core is needed by who is waited for
+constexpr uint64_t kInside = uint64_t{1} << 55;
+
+std::string post_name(Arena &arena, RankBlock &block, uint64_t offset) {
+    for (const Link *link = &block.first_post; link->offset.load(std::memory_order_acquire) != 0;) {
+        const auto *post = reinterpret_cast<const Post *>(arena.at(link->segment, link->offset.load()));
+        if (post->offset == offset) {
+            return std::string(post->name());
+        }
+        link = &post->next;
+    }
+    return "?";
+}
+
+std::string seconds(int64_t ns) {
+    std::ostringstream text;
+    text.precision(1);
+    text << std::fixed << static_cast<double>(ns) * 1e-9 << " s";
+    return text.str();
+}
+
+}  // namespace
+
+Job::Job(Membership membership) : membership_(std::move(membership)) {
+    for (Peer &one : membership_.peers) {
+        blocks_.push_back(reinterpret_cast<RankBlock *>(one.arena->start()));
+    }
+    spins_ = size() <= topology().cores ? kPatientSpins : kCrowdedSpins;
+    mine().did_at_ns = now_ns();
+}
+
+Job::~Job() = default;
+
+std::string Job::who(int rank) const {
+    return say("rank ", rank, " (host ", peer(rank).host, ", pid ", peer(rank).pid, ")");
+}
+
+std::string Job::what(int rank) {
+    RankBlock &other = block(rank);
+    const uint64_t did = other.did.load(std::memory_order_relaxed);
+    const auto call = static_cast<Call>(did >> 56);
+    const uint64_t post = did & (kInside - 1);
+    const bool inside = (did & kInside) != 0;
+    const std::string since = seconds(now_ns() - other.did_at_ns.load(std::memory_order_relaxed));
+    return say(inside ? "has been in " : "last left ", call_name(call),
+               post != 0 ? say(" of shard \"", post_name(*peer(rank).arena, other, post), "\"") : "", " in minibatch ",
+               other.did_minibatch.load(std::memory_order_relaxed),
+               inside ? say(" for ", since) : say(", ", since, " ago"));
+}
+
+void Job::note(Call call, uint64_t post, uint64_t minibatch) {
+    RankBlock &block = mine();
+    block.did.store(static_cast<uint64_t>(call) << 56 | kInside | post, std::memory_order_relaxed);
+    block.did_minibatch.store(minibatch, std::memory_order_relaxed);
+    block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
+}
+
+void Job::note_done() {
+    RankBlock &block = mine();
+    block.did.fetch_and(~kInside, std::memory_order_relaxed);
+    block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
+}
+
+void Job::check() {
+    const auto status = static_cast<odc_status>(error_status_.load(std::memory_order_acquire));
+    if (status != ODC_OK) {
+        throw Error(status, error_text_);
+    }
+}
+
+bool Job::set_error(odc_status status, const std::string &text) {
+    const std::lock_guard lock(mutex_);
+    if (error_status_.load(std::memory_order_relaxed) != ODC_OK) {
+        return false;
+    }
+    error_text_ = text;
+    error_status_.store(status, std::memory_order_release);
+    if (mine().state.load(std::memory_order_relaxed) == RankState::Running) {
+        record_failure(mine(), status, text.c_str());
+    }
+    return true;
+}
+
+// Not only who waits for this rank must hear of its failure.
+void Job::ring_all() {
+    for (RankBlock *block : blocks_) {
+        ring(*block);
+    }
+}
+
+void Job::fail_job(odc_status status, const std::string &text) {
+    if (set_error(status, text)) {
+        ring_all();
+    }
+    check();
+    fail(ODC_ERROR_INTERNAL, "a job error was not kept: ", text);
+}
+
+void Job::abort(const std::string &text) {
+    if (set_error(ODC_ERROR_ABORTED, text)) {
+        ring_all();
+    }
+}
+
+void Job::leave(uint64_t minibatch) {
+    const std::lock_guard lock(mutex_);
+    RankBlock &block = mine();
+    if (block.state.load(std::memory_order_relaxed) != RankState::Running) {
+        return;
+    }
+    block.left_minibatch.store(minibatch, std::memory_order_relaxed);
+    block.state.store(RankState::Left, std::memory_order_release);
+    ring_all();
+}
+
+void Job::look_at_states() {
+    check();
+    for (int rank = 0; rank < size(); ++rank) {
+        RankBlock &other = block(rank);
+        if (rank == this->rank() || other.state.load(std::memory_order_acquire) != RankState::Failed) {
+            continue;
+        }
+        fail_job(static_cast<odc_status>(other.error_status), other.error_text);
+    }
+}
+
+void Job::look_for_deaths() {
+    std::vector<pollfd> lives;
+    for (const Peer &one : membership_.peers) {
+        lives.push_back({one.life.get(), POLLIN, 0});
+    }
+    lives[static_cast<size_t>(rank())].fd = -1;
+    if (poll(lives.data(), lives.size(), 0) <= 0) {
+        return;
+    }
+    // What the dead said last explains more than that they died.
+    look_at_states();
+    for (int rank = 0; rank < size(); ++rank) {
+        if (lives[static_cast<size_t>(rank)].revents == 0) {
+            continue;
+        }
+        if (block(rank).state.load(std::memory_order_acquire) != RankState::Running) {
+            continue;
+        }
+        fail_job(ODC_ERROR_PEER_LOST, say(who(rank), " died; it ", what(rank)));
+    }
+}
+
+void Job::sleep(int on, uint32_t bell) {
+    RankBlock &other = block(on);
+    other.waiters.fetch_add(1);
+    // The bell may have been rung before we were counted; then the futex returns at once.
+    futex_wait(other.bell, bell, patience().slice_ms());
+    other.waiters.fetch_sub(1);
+}
+
+void Job::Wait::check(int holder) {
+    holder_ = holder;
+    look(-1);
+}
+
+void Job::Wait::look(int on) {
+    job_.look_at_states();
+    const int64_t now = now_ns();
+    if (now - looked_ns_ >= kLookNs) {
+        looked_ns_ = now;
+        job_.look_for_deaths();
+    }
+    if (on >= 0 && job_.block(on).state.load(std::memory_order_acquire) == RankState::Left) {
+        job_.fail_job(ODC_ERROR_PEER_LOST,
+                      say(job_.who(on), " left in minibatch ", job_.block(on).left_minibatch.load(), ", but ",
+                          job_.who(job_.rank()), " waits for it in ", call_, ": ", describe_()));
+    }
+    if (patience_.over()) {
+        job_.fail_job(ODC_ERROR_TIMEOUT, say(job_.who(job_.rank()), " waited ", seconds(now - patience_.begin_ns()),
+                                             " in ", call_, ": ", describe_()));
+    }
+    try {
+        patience_.check_interrupted(call_);
+    } catch (const Error &error) {
+        if (!effects_) {
+            throw;
+        }
+        job_.fail_job(ODC_ERROR_ABORTED,
+                      say(job_.who(job_.rank()), " stopped halfway, so the sums are incomplete: ", error.what()));
+    }
+}
+
+}  // namespace odc

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's view of its job: the peers' blocks, the waits, and the job error. Everything that waits does it here, so
+// every wait has a deadline, sees deaths and asks `interrupted`.
+#pragma once
+
+#include "bootstrap.h"
+#include "futex.h"
+#include "rank_block.h"
+
+#include <sched.h>
+
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace odc {
+
+class Job {
+public:
+    explicit Job(Membership membership);
+    ~Job();
+    Job(const Job &) = delete;
+    Job &operator=(const Job &) = delete;
+
+    int rank() const { return membership_.terms.rank; }
+    int size() const { return membership_.terms.size; }
+    Peer &peer(int rank) { return membership_.peers[static_cast<size_t>(rank)]; }
+    const Peer &peer(int rank) const { return membership_.peers[static_cast<size_t>(rank)]; }
+    RankBlock &block(int rank) { return *blocks_[static_cast<size_t>(rank)]; }
+    const RankBlock &block(int rank) const { return *blocks_[static_cast<size_t>(rank)]; }
+    RankBlock &mine() { return block(rank()); }
+    const RankBlock &mine() const { return block(rank()); }
+
+    // "rank 3 (host h, pid 42)"
+    std::string who(int rank) const;
+    // "has been in odc_gather of shard \"x\" in minibatch 7 for 1.2 s"
+    std::string what(int rank);
+
+    // Throws the job error if there is one. Cheap: asked at the start of every call.
+    void check();
+    // The first job error sticks here, and reaches all ranks with its words. Throws it, or the one that was first.
+    [[noreturn]] void fail_job(odc_status status, const std::string &text);
+    // odc_abort: as fail_job, but returns.
+    void abort(const std::string &text);
+    void leave(uint64_t minibatch);
+
+    // Notes what this rank does, for the others' errors.
+    // `post`: where the call's shard stands in this rank's arena, 0 for none.
+    void note(Call call, uint64_t post, uint64_t minibatch);
+    void note_done();
+
+    // One wait of one call; it lasts until the deadline whatever it waits for in turn.
+    class Wait : public Alarm {
+    public:
+        Wait(Job &job, const char *call) : job_(job), call_(call), patience_(job.patience()) {}
+        // Says at the deadline what is waited for, and names who is missing.
+        void describe(std::function<std::string()> words) { describe_ = std::move(words); }
+        // Waits until `ready()`, which may become true only when `on` rings its bell. A peer's death, departure (if it
+        // is `on`'s) and the deadline are job errors, but a condition that holds comes first.
+        template <class Ready>
+        void until(int on, const Ready &ready);
+        // For waits on other things than a bell: looks around and throws.
+        void check(int holder) override;
+        int holder() const { return holder_; }
+        // From now on an interruption would leave an operation half done, so it fails the job.
+        void begin_effects() { effects_ = true; }
+
+    private:
+        void look(int on);
+
+        Job &job_;
+        const char *call_;
+        std::function<std::string()> describe_;
+        Patience patience_;
+        int64_t looked_ns_ = 0;
+        bool effects_ = false;
+        int holder_ = -1;  // of the lock that is waited for
+    };
+
+private:
+    Patience patience() const {
+        const Terms &terms = membership_.terms;
+        return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
+    }
+    void look_at_states();
+    void look_for_deaths();
+    void sleep(int on, uint32_t bell);
+    bool set_error(odc_status status, const std::string &text);
+    void ring_all();
+
+    Membership membership_;
+    std::vector<RankBlock *> blocks_;
+    int spins_;  // before a wait goes to sleep
+    std::mutex mutex_;
+    std::atomic<int32_t> error_status_{ODC_OK};  // written after the text, under the mutex
+    std::string error_text_;
+};
+
+template <class Ready>
+void Job::Wait::until(int on, const Ready &ready) {
+    for (int spin = 0; spin < job_.spins_; ++spin) {
+        if (ready()) {
+            return;
+        }
+        spin_pause();
+        // Who is waited for may be queued behind us on this core.
+        if (spin % 64 == 63) {
+            sched_yield();
+        }
+    }
+    RankBlock &block = job_.block(on);
+    for (;;) {
+        const uint32_t bell = block.bell.load();
+        if (ready()) {
+            return;
+        }
+        try {
+            look(on);
+        } catch (const Error &) {
+            if (ready()) {
+                return;
+            }
+            throw;
+        }
+        job_.sleep(on, bell);
+    }
+}
+
+}  // namespace odc

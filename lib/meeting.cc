@@ -1,0 +1,534 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "meeting.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+namespace odc {
+
+namespace {
+
+constexpr uint32_t kMagic = 0x4f44434d;      // changes with every change of Message
+constexpr int64_t kHelloNs = 2'000'000'000;  // for a stranger to say who it is
+constexpr size_t kUndecided = 64;
+constexpr int kFarewellMs = 500;  // a rank waits this much longer than its deadline for rank 0's words
+
+struct Message {
+    enum Kind : uint32_t { Hello = 1, Welcome, Member, Refused };
+    uint32_t magic;
+    Kind kind;
+    int32_t rank;
+    int32_t size;
+    int32_t pid;
+    int32_t unused;
+    int64_t remaining_ms;  // Hello: until the sender's deadline
+    char text[1024];       // Refused
+};
+
+struct Parcel {
+    Message message;
+    Fd first;
+    Fd second;
+};
+
+sockaddr_un address_of(const std::string &name, socklen_t *bytes) {
+    // The user id keeps two users' jobs of one name apart.
+    const std::string full = say("odc-", geteuid(), "-", name);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (full.size() + 1 > sizeof(address.sun_path)) {
+        fail(ODC_ERROR_ARGUMENT, "the job's name and group make ", full.size(), " bytes together, at most ",
+             sizeof(address.sun_path) - 1, " fit; choose shorter ones");
+    }
+    std::memcpy(address.sun_path + 1, full.data(), full.size());
+    *bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
+    return address;
+}
+
+Fd own_pidfd() {
+    Fd fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+    if (!fd.valid()) {
+        fail_errno("pidfd_open (Linux 5.3 or later is needed)");
+    }
+    return fd;
+}
+
+ucred peer_of(int socket) {
+    ucred who{0, static_cast<uid_t>(-1), 0};
+    socklen_t length = sizeof(who);
+    getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length);
+    return who;
+}
+
+bool dead(const Fd &life) {
+    pollfd entry{life.get(), POLLIN, 0};
+    return life.valid() && poll(&entry, 1, 0) == 1;
+}
+
+// A process of another pid namespace shows as 0: then nothing is known.
+bool gone(int pid) {
+    if (pid == 0) {
+        return false;
+    }
+    const Fd life(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    return life.valid() ? dead(life) : errno == ESRCH;
+}
+
+// Sends one message; false if the other side is gone. A full socket is waited for: its reader is in odc_init too.
+bool send_parcel(int socket, const Message &message, const int *fds, size_t fd_count, const Patience &patience) {
+    iovec data{const_cast<Message *>(&message), sizeof(message)};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    if (fd_count > 0) {
+        header.msg_control = control;
+        header.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+        cmsghdr *item = CMSG_FIRSTHDR(&header);
+        item->cmsg_level = SOL_SOCKET;
+        item->cmsg_type = SCM_RIGHTS;
+        item->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
+        std::memcpy(CMSG_DATA(item), fds, fd_count * sizeof(int));
+    }
+    for (;;) {
+        if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
+            return true;
+        }
+        // ETOOMANYREFS: descriptors in flight are limited per user; their readers are taking them.
+        if (errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS) {
+            return false;
+        }
+        if (patience.over()) {
+            return false;
+        }
+        patience.check_interrupted("odc_init");
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
+
+enum class Received { Parcel, Nothing, Closed };
+
+Received receive_parcel(int socket, Parcel *out) {
+    iovec data{&out->message, sizeof(out->message)};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    const ssize_t bytes = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (bytes < 0) {
+        return errno == EAGAIN || errno == EINTR ? Received::Nothing : Received::Closed;
+    }
+    for (cmsghdr *item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
+        if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) {
+            continue;
+        }
+        int fds[2] = {-1, -1};
+        std::memcpy(fds, CMSG_DATA(item), std::min(sizeof(fds), item->cmsg_len - CMSG_LEN(0)));
+        out->first = Fd(fds[0]);
+        out->second = Fd(fds[1]);
+    }
+    if (header.msg_flags & MSG_CTRUNC) {
+        fail(ODC_ERROR_SYSTEM,
+             "odc_init could not receive a peer's descriptors: too many are open; raise the limit "
+             "(ulimit -n)");
+    }
+    if (bytes != sizeof(Message) || out->message.magic != kMagic) {
+        return Received::Closed;
+    }
+    return Received::Parcel;
+}
+
+Message make_message(Message::Kind kind, int rank, int size) {
+    Message message{};
+    message.magic = kMagic;
+    message.kind = kind;
+    message.rank = rank;
+    message.size = size;
+    message.pid = getpid();
+    return message;
+}
+
+// Rank 0's side.
+class Host {
+public:
+    Host(const std::string &name, int size, int memory, const Patience &patience)
+        : name_(name), size_(size), patience_(patience), deadline_ns_(now_ns() + patience.remaining_ms() * 1'000'000) {
+        meeting_.resize(static_cast<size_t>(size));
+        meeting_[0].pid = getpid();
+        meeting_[0].memory = Fd(fcntl_dup(memory));
+        meeting_[0].life = own_pidfd();
+        sockets_.resize(static_cast<size_t>(size));
+    }
+
+    std::vector<Attendant> run() {
+        try {
+            listen_at();
+            while (present_ < size_) {
+                step();
+            }
+            hand_out();
+        } catch (const Error &error) {
+            Message message = make_message(Message::Refused, 0, size_);
+            // A sentence about the meeting is everybody's; any other happened to rank 0 alone.
+            const std::string text = error.status() == ODC_ERROR_RENDEZVOUS
+                                         ? error.what()
+                                         : say("rank 0 (pid ", getpid(), ") left odc_init: ", error.what());
+            std::strncpy(message.text, text.c_str(), sizeof(message.text) - 1);
+            const Patience brief(100, nullptr, nullptr);
+            for (Fd &socket : sockets_) {
+                leaving_.push_back(std::move(socket));
+            }
+            for (Undecided &one : undecided_) {
+                leaving_.push_back(std::move(one.socket));
+            }
+            for (const Fd &socket : leaving_) {
+                if (socket.valid()) {
+                    send_parcel(socket.get(), message, nullptr, 0, brief);
+                }
+            }
+            throw;
+        }
+        return std::move(meeting_);
+    }
+
+private:
+    struct Undecided {
+        Fd socket;
+        int64_t since_ns;
+    };
+
+    static int fcntl_dup(int fd);
+
+    void listen_at() {
+        socklen_t bytes = 0;
+        const sockaddr_un address = address_of(name_, &bytes);
+        listener_ = Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        if (!listener_.valid()) {
+            fail_errno("socket for odc_init");
+        }
+        while (bind(listener_.get(), reinterpret_cast<const sockaddr *>(&address), bytes) != 0) {
+            if (errno != EADDRINUSE) {
+                fail_errno("bind of odc_init's socket");
+            }
+            blame_other_host(address, bytes);
+            patience_.check_interrupted("odc_init");
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+        if (listen(listener_.get(), 1024) != 0) {
+            fail_errno("listen on odc_init's socket");
+        }
+    }
+
+    // Somebody listens under our name: another rank 0, which is told (so that its job fails too), or what a dead one
+    // left behind in a forked child, which may still go away.
+    void blame_other_host(const sockaddr_un &address, socklen_t bytes) {
+        const Fd other(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        if (connect(other.get(), reinterpret_cast<const sockaddr *>(&address), bytes) != 0) {
+            return;
+        }
+        const int pid = peer_of(other.get()).pid;
+        if (gone(pid)) {
+            if (!patience_.over()) {
+                return;
+            }
+            fail(ODC_ERROR_RENDEZVOUS, "a child of the dead process ", pid, " still holds the name of job \"", name_,
+                 "\"; end it, or give the job another name");
+        }
+        Message message = make_message(Message::Hello, 0, size_);
+        message.remaining_ms = patience_.remaining_ms();
+        const int fds[2] = {meeting_[0].memory.get(), meeting_[0].life.get()};
+        send_parcel(other.get(), message, fds, 2, patience_);
+        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank 0 of job \"", name_, "\": pid ", pid, " and this one, pid ",
+             getpid(), "; give each process its own rank, or each job its own name");
+    }
+
+    void step() {
+        std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+        for (const Undecided &one : undecided_) {
+            entries.push_back({one.socket.get(), POLLIN, 0});
+        }
+        for (int rank = 1; rank < size_; ++rank) {
+            if (!sockets_[at(rank)].valid()) {
+                continue;
+            }
+            entries.push_back({sockets_[at(rank)].get(), POLLIN, 0});
+            entries.push_back({meeting_[at(rank)].life.get(), POLLIN, 0});
+        }
+        const int64_t left_ms = (deadline_ns_ - now_ns()) / 1'000'000;
+        if (left_ms <= 0) {
+            fail(ODC_ERROR_RENDEZVOUS, missing());
+        }
+        poll(entries.data(), entries.size(), static_cast<int>(std::min<int64_t>(left_ms, patience_.slice_ms())));
+        patience_.check_interrupted("odc_init");
+        look_for_deaths();
+        hear_strangers();
+        accept_one();
+    }
+
+    void accept_one() {
+        Fd fresh(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        if (!fresh.valid()) {
+            return;
+        }
+        if (peer_of(fresh.get()).uid != geteuid()) {
+            ++turned_away_;
+            return;
+        }
+        if (undecided_.size() == kUndecided) {
+            undecided_.erase(undecided_.begin());
+            ++turned_away_;
+        }
+        undecided_.push_back({std::move(fresh), now_ns()});
+    }
+
+    void hear_strangers() {
+        for (size_t i = 0; i < undecided_.size();) {
+            Parcel parcel{};
+            const Received what = receive_parcel(undecided_[i].socket.get(), &parcel);
+            if (what == Received::Nothing && now_ns() - undecided_[i].since_ns < kHelloNs) {
+                ++i;
+                continue;
+            }
+            Fd socket = std::move(undecided_[i].socket);
+            undecided_.erase(undecided_.begin() + static_cast<std::ptrdiff_t>(i));
+            if (what != Received::Parcel || parcel.message.kind != Message::Hello || !parcel.second.valid()) {
+                ++turned_away_;
+                continue;
+            }
+            admit(std::move(socket), std::move(parcel));
+        }
+    }
+
+    void admit(Fd socket, Parcel parcel) {
+        const Message &hello = parcel.message;
+        const auto refuse = [&](const std::string &text) {
+            leaving_.push_back(std::move(socket));
+            fail(ODC_ERROR_RENDEZVOUS, text);
+        };
+        if (hello.size != size_) {
+            refuse(say("rank ", hello.rank, " (pid ", hello.pid, ") says that the job has ", hello.size,
+                       " ranks, rank 0 (pid ", getpid(), ") says ", size_, "; start all with one size"));
+        }
+        if (hello.rank < 0 || hello.rank >= size_) {
+            refuse(say("pid ", hello.pid, " says that it is rank ", hello.rank, " of ", size_));
+        }
+        Attendant &seat = meeting_[at(hello.rank)];
+        if (seat.pid != 0) {
+            refuse(say("two processes are rank ", hello.rank, " of job \"", name_, "\": pid ", seat.pid, " and pid ",
+                       hello.pid, "; give each process its own rank"));
+        }
+        deadline_ns_ = std::min(deadline_ns_, now_ns() + hello.remaining_ms * 1'000'000);
+        seat = {hello.pid, std::move(parcel.first), std::move(parcel.second)};
+        const Message welcome = make_message(Message::Welcome, 0, size_);
+        const int fds[2] = {meeting_[0].memory.get(), meeting_[0].life.get()};
+        send_parcel(socket.get(), welcome, fds, 2, patience_);
+        sockets_[at(hello.rank)] = std::move(socket);
+        ++present_;
+    }
+
+    void look_for_deaths() {
+        for (int rank = 1; rank < size_; ++rank) {
+            const Attendant &one = meeting_[at(rank)];
+            if (one.pid == 0) {
+                continue;
+            }
+            if (dead(one.life)) {
+                fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", one.pid, ") died in odc_init");
+            }
+            char byte = 0;
+            if (recv(sockets_[at(rank)].get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0) {
+                fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", one.pid, ") gave up in odc_init");
+            }
+        }
+    }
+
+    void hand_out() {
+        for (int to = 1; to < size_; ++to) {
+            for (int rank = 1; rank < size_; ++rank) {
+                Message member = make_message(Message::Member, rank, size_);
+                member.pid = meeting_[at(rank)].pid;
+                const int fds[2] = {meeting_[at(rank)].memory.get(), meeting_[at(rank)].life.get()};
+                if (!send_parcel(sockets_[at(to)].get(), member, fds, 2, patience_)) {
+                    fail(ODC_ERROR_RENDEZVOUS, "rank ", to, " (pid ", meeting_[at(to)].pid, ") died in odc_init");
+                }
+            }
+        }
+    }
+
+    std::string missing() const {
+        std::ostringstream text;
+        text << "odc_init waited " << patience_.waited_s() << " s at \"" << name_ << "\"; missing:";
+        for (int rank = 1; rank < size_; ++rank) {
+            if (meeting_[at(rank)].pid == 0) {
+                text << " rank " << rank;
+            }
+        }
+        text << " (" << present_ << " of " << size_ << " came";
+        if (turned_away_ > 0) {
+            text << ", " << turned_away_ << " strangers were turned away";
+        }
+        text << ")";
+        return text.str();
+    }
+
+    static size_t at(int rank) { return static_cast<size_t>(rank); }
+
+    std::string name_;
+    int size_;
+    const Patience &patience_;
+    int64_t deadline_ns_;  // the earliest of all present ranks', so that all read the same sentence
+    std::vector<Attendant> meeting_;
+    Fd listener_;
+    std::vector<Fd> sockets_;  // by rank
+    std::vector<Undecided> undecided_;
+    std::vector<Fd> leaving_;
+    int present_ = 1;
+    int turned_away_ = 0;
+};
+
+int Host::fcntl_dup(int fd) {
+    const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) {
+        fail_errno("duplicating a descriptor");
+    }
+    return copy;
+}
+
+// The other ranks' side.
+class Guest {
+public:
+    Guest(const std::string &name, int rank, int size, const Patience &patience)
+        : name_(name), rank_(rank), size_(size), patience_(patience) {}
+
+    std::vector<Attendant> run(int memory) {
+        const Fd life = own_pidfd();
+        Parcel welcome = enter(memory, life.get());
+        host_pid_ = welcome.message.pid;
+        std::vector<Attendant> meeting(static_cast<size_t>(size_));
+        meeting[0] = {host_pid_, std::move(welcome.first), std::move(welcome.second)};
+        for (int count = 1; count < size_; ++count) {
+            std::optional<Parcel> member = next(Message::Member);
+            if (!member || member->message.rank < 1 || member->message.rank >= size_ || !member->second.valid()) {
+                lost_host();
+            }
+            meeting[static_cast<size_t>(member->message.rank)] = {member->message.pid, std::move(member->first),
+                                                                  std::move(member->second)};
+        }
+        return meeting;
+    }
+
+private:
+    // Says hello until it is answered: the listener of the meeting before may still be there, and closes unheard.
+    Parcel enter(int memory, int life) {
+        for (;;) {
+            connect_to_host();
+            Message hello = make_message(Message::Hello, rank_, size_);
+            hello.remaining_ms = patience_.remaining_ms();
+            const int fds[2] = {memory, life};
+            send_parcel(socket_.get(), hello, fds, 2, patience_);
+            if (std::optional<Parcel> welcome = next(Message::Welcome)) {
+                return std::move(*welcome);
+            }
+            if (dead(host_life_) || patience_.over()) {
+                lost_host();
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        }
+    }
+
+    void connect_to_host() {
+        socklen_t bytes = 0;
+        const sockaddr_un address = address_of(name_, &bytes);
+        for (;;) {
+            socket_ = Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+            if (!socket_.valid()) {
+                fail_errno("socket for odc_init");
+            }
+            if (connect(socket_.get(), reinterpret_cast<const sockaddr *>(&address), bytes) == 0) {
+                // What a dead rank 0 left behind in a forked child accepts nobody.
+                if (!gone(peer_of(socket_.get()).pid)) {
+                    break;
+                }
+            } else if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
+                fail_errno("connect in odc_init");
+            }
+            if (patience_.over()) {
+                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank_, " waited ", patience_.waited_s(), " s at \"",
+                     name_, "\"; missing: rank 0 (is it started, under the same job name and user, on this host?)");
+            }
+            patience_.check_interrupted("odc_init");
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        }
+        const ucred who = peer_of(socket_.get());
+        if (who.uid != geteuid()) {
+            fail(ODC_ERROR_RENDEZVOUS, "job \"", name_, "\" belongs to user ", who.uid, ", not to this one, ",
+                 geteuid());
+        }
+        host_pid_ = who.pid;
+        host_life_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, host_pid_, 0)));
+    }
+
+    // Empty: rank 0 closed the connection without a word.
+    std::optional<Parcel> next(Message::Kind kind) {
+        for (;;) {
+            Parcel parcel{};
+            switch (receive_parcel(socket_.get(), &parcel)) {
+                case Received::Parcel:
+                    if (parcel.message.kind == Message::Refused) {
+                        parcel.message.text[sizeof(parcel.message.text) - 1] = '\0';
+                        throw Error(ODC_ERROR_RENDEZVOUS, parcel.message.text);
+                    }
+                    if (parcel.message.kind == kind) {
+                        return parcel;
+                    }
+                    return std::nullopt;
+                case Received::Closed: return std::nullopt;
+                case Received::Nothing: break;
+            }
+            if (dead(host_life_)) {
+                lost_host();
+            }
+            if (patience_.remaining_ms() < -kFarewellMs) {
+                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank_, " waited ", patience_.waited_s(), " s at \"",
+                     name_, "\"; rank 0 (pid ", host_pid_, ") is there but does not answer");
+            }
+            patience_.check_interrupted("odc_init");
+            pollfd entries[2] = {{socket_.get(), POLLIN, 0}, {host_life_.get(), POLLIN, 0}};
+            poll(entries, 2, 20);
+        }
+    }
+
+    [[noreturn]] void lost_host() {
+        fail(ODC_ERROR_RENDEZVOUS, "rank 0 (pid ", host_pid_, ") of job \"", name_, "\" died or gave up in odc_init");
+    }
+
+    std::string name_;
+    int rank_;
+    int size_;
+    const Patience &patience_;
+    Fd socket_;
+    int host_pid_ = 0;
+    Fd host_life_;
+};
+
+}  // namespace
+
+std::vector<Attendant> meet(const std::string &name, int rank, int size, int memory, const Patience &patience) {
+    if (rank == 0) {
+        return Host(name, size, memory, patience).run();
+    }
+    return Guest(name, rank, size, patience).run(memory);
+}
+
+}  // namespace odc

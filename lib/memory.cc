@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory.h"
+
+#include <odc/odc.h>
+
+#include <cstring>
+
+// Highway compiles the part below once per instruction set; the dispatch at the end picks one at run time.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "memory.cc"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace odc {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+void copy_past_cache(void *to, const void *from, size_t bytes) {
+    const hn::ScalableTag<uint8_t> d;
+    const size_t lanes = hn::Lanes(d);
+    auto *out = static_cast<uint8_t *>(to);
+    const auto *in = static_cast<const uint8_t *>(from);
+    const size_t head = (lanes - reinterpret_cast<uintptr_t>(out) % lanes) % lanes;
+    if (bytes < head + 4 * lanes) {
+        std::memcpy(to, from, bytes);
+        return;
+    }
+    std::memcpy(out, in, head);
+    size_t i = head;
+    for (; i + 4 * lanes <= bytes; i += 4 * lanes) {
+        const auto v0 = hn::LoadU(d, in + i);
+        const auto v1 = hn::LoadU(d, in + i + lanes);
+        const auto v2 = hn::LoadU(d, in + i + 2 * lanes);
+        const auto v3 = hn::LoadU(d, in + i + 3 * lanes);
+        hn::Stream(v0, d, out + i);
+        hn::Stream(v1, d, out + i + lanes);
+        hn::Stream(v2, d, out + i + 2 * lanes);
+        hn::Stream(v3, d, out + i + 3 * lanes);
+    }
+    hwy::FlushStream();
+    std::memcpy(out + i, in + i, bytes - i);
+}
+
+// One vector of gradients, widened to the accumulator's type.
+template <class D>
+HWY_INLINE hn::Vec<D> widen(D d, const hn::TFromD<D> *from) {
+    return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> widen(D d, const hwy::bfloat16_t *from) {
+    // A bf16 is the upper half of an f32.
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::Rebind<uint32_t, D> d32;
+    const auto half = hn::LoadU(d16, reinterpret_cast<const uint16_t *>(from));
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, half)));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> widen(D d, const hwy::float16_t *from) {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(d, hn::LoadU(d16, from));
+}
+
+template <Sum kSum, class Accumulator, class Gradient>
+HWY_INLINE void apply(Accumulator *HWY_RESTRICT sums, const Gradient *HWY_RESTRICT from, size_t count) {
+    const hn::ScalableTag<Accumulator> d;
+    const size_t lanes = hn::Lanes(d);
+    const auto one = [&](size_t i) HWY_ATTR {
+        auto v = widen(d, from + i);
+        if constexpr (kSum == Sum::Add) {
+            v = hn::Add(hn::LoadU(d, sums + i), v);
+        }
+        hn::StoreU(v, d, sums + i);
+    };
+    size_t i = 0;
+    for (; i + 4 * lanes <= count; i += 4 * lanes) {
+        one(i);
+        one(i + lanes);
+        one(i + 2 * lanes);
+        one(i + 3 * lanes);
+    }
+    for (; i + lanes <= count; i += lanes) {
+        one(i);
+    }
+    if (i < count) {
+        // The rest goes through whole vectors of copies, so that no lane outside the buffers is touched.
+        Gradient tail_from[HWY_MAX_BYTES / sizeof(Accumulator)] = {};
+        Accumulator tail_sums[HWY_MAX_BYTES / sizeof(Accumulator)] = {};
+        const size_t rest = count - i;
+        std::memcpy(tail_from, from + i, rest * sizeof(Gradient));
+        std::memcpy(tail_sums, sums + i, rest * sizeof(Accumulator));
+        auto v = widen(d, tail_from);
+        if constexpr (kSum == Sum::Add) {
+            v = hn::Add(hn::LoadU(d, tail_sums), v);
+        }
+        hn::StoreU(v, d, tail_sums);
+        std::memcpy(sums + i, tail_sums, rest * sizeof(Accumulator));
+    }
+}
+
+template <class Accumulator, class Gradient>
+void apply_either(Sum sum, void *accumulator, const void *gradient, size_t count) {
+    auto *sums = static_cast<Accumulator *>(accumulator);
+    const auto *from = static_cast<const Gradient *>(gradient);
+    if (sum == Sum::Store) {
+        apply<Sum::Store>(sums, from, count);
+    } else {
+        apply<Sum::Add>(sums, from, count);
+    }
+}
+
+void add_widened(Sum sum, int32_t gradient_type, void *accumulator, const void *gradient, size_t count) {
+    switch (gradient_type) {
+        case ODC_F32: apply_either<float, float>(sum, accumulator, gradient, count); break;
+        case ODC_F64: apply_either<double, double>(sum, accumulator, gradient, count); break;
+        case ODC_BF16: apply_either<float, hwy::bfloat16_t>(sum, accumulator, gradient, count); break;
+        case ODC_F16: apply_either<float, hwy::float16_t>(sum, accumulator, gradient, count); break;
+        default: break;  // checked when the shard was registered
+    }
+}
+
+const char *target_name() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace odc
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace odc {
+
+HWY_EXPORT(copy_past_cache);
+HWY_EXPORT(add_widened);
+HWY_EXPORT(target_name);
+
+// Below this a copy is likely to be read from the cache again; measured with odc bench gather.
+constexpr size_t kPastCacheBytes = size_t{1} << 20;
+
+void copy_bytes(void *to, const void *from, size_t bytes) {
+    if (bytes < kPastCacheBytes) {
+        std::memcpy(to, from, bytes);
+    } else {
+        HWY_DYNAMIC_DISPATCH(copy_past_cache)(to, from, bytes);
+    }
+}
+
+void add_elements(Sum sum, int32_t gradient_type, void *accumulator, const void *gradient, size_t count) {
+    HWY_DYNAMIC_DISPATCH(add_widened)(sum, gradient_type, accumulator, gradient, count);
+}
+
+const char *vector_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
+
+}  // namespace odc
+#endif

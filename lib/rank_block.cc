@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "rank_block.h"
+
+#include <cstring>
+
+#include "futex.h"
+
+namespace odc {
+
+const char *call_name(Call call) {
+    switch (call) {
+        case Call::None: return "odc_init";
+        case Call::RegisterShard: return "odc_register_shard";
+        case Call::ReleaseShard: return "odc_release_shard";
+        case Call::Publish: return "odc_publish";
+        case Call::Gather: return "odc_gather";
+        case Call::ScatterAdd: return "odc_scatter_add";
+        case Call::Wait: return "odc_wait";
+        case Call::Sync: return "odc_minibatch_sync";
+        case Call::AllReduce: return "odc_all_reduce";
+        case Call::Shutdown: return "odc_shutdown";
+        case Call::Abort: return "odc_abort";
+    }
+    return "an unknown call";
+}
+
+void record_failure(RankBlock &block, odc_status status, const char *text) {
+    block.error_status = status;
+    std::strncpy(block.error_text, text, sizeof(block.error_text) - 1);
+    block.state.store(RankState::Failed, std::memory_order_release);
+}
+
+void ring(RankBlock &block) {
+    // Sequentially consistent against the waiter's "count myself, look again, sleep".
+    block.bell.fetch_add(1);
+    if (block.waiters.load() != 0) {
+        futex_wake(block.bell);
+    }
+}
+
+}  // namespace odc

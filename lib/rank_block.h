@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a rank tells its peers: one block at the start of its arena, written by that rank only (but for the bell's
+// waiters), read by all. Numbers of minibatches are stored plus one, so that 0 means "not yet", and only grow.
+#pragma once
+
+#include "arena.h"
+
+#include <odc/odc.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace odc {
+
+enum class RankState : uint32_t {
+    Running,
+    Left,   // odc_shutdown
+    Failed  // its job error is in `error_*`
+};
+
+enum class Call : uint8_t {
+    None,
+    RegisterShard,
+    ReleaseShard,
+    Publish,
+    Gather,
+    ScatterAdd,
+    Wait,
+    Sync,
+    AllReduce,
+    Shutdown,
+    Abort
+};
+
+constexpr int kMaxValues = 64;
+
+// A rank's contribution to a reduction. Peers read it once `sequence` has reached theirs; two take turns, because a
+// rank may be one reduction ahead of another, never two.
+struct Contribution {
+    uint32_t count;
+    int32_t op;
+    double values[kMaxValues];
+};
+
+struct RankBlock {
+    // Fixed before the block is handed over.
+    uint64_t magic;
+    int32_t rank;
+    int32_t size;
+    int32_t pid;
+    char host[68];
+
+    // Rung after every change below; peers sleep on it.
+    alignas(64) std::atomic<uint32_t> bell;
+    std::atomic<uint32_t> waiters;
+
+    alignas(64) std::atomic<uint64_t> opened;  // has published something in minibatch opened - 1
+    std::atomic<uint64_t> arrived;             // has arrived in the sync of minibatch arrived - 1
+    std::atomic<int64_t> arrived_at_ns[2];     // by minibatch parity, monotonic clock
+    std::atomic<uint64_t> reductions;          // odc_all_reduce calls posted
+    Contribution reduced[2];                   // by call parity
+    Contribution synced[2];                    // riding on sync, by minibatch parity
+
+    // What it last did, for the words of errors: Call << 56 | inside << 55 | offset of the shard's post.
+    alignas(64) std::atomic<uint64_t> did;
+    std::atomic<uint64_t> did_minibatch;
+    std::atomic<int64_t> did_at_ns;
+
+    alignas(64) std::atomic<RankState> state;
+    std::atomic<uint64_t> left_minibatch;
+    int32_t error_status;
+    char error_text[2044];
+
+    Link first_post;
+};
+
+constexpr uint64_t kRankBlockMagic = 0x6f64632d30303031;  // "odc-0001": changes with every change of shared layout
+
+const char *call_name(Call call);
+
+// Publishes a rank's job error in its own block; the caller rings.
+void record_failure(RankBlock &block, odc_status status, const char *text);
+
+// Wakes whoever waits for `block`'s rank.
+void ring(RankBlock &block);
+
+}  // namespace odc

@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rank 0 receives the other ranks.
+#include "reception.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include <poll.h>
+
+namespace odc {
+namespace {
+
+constexpr int64_t kHelloNs = 5'000'000'000;   // for a stranger to prove itself
+constexpr size_t kUndecided = 64;             // strangers at a time, beside as many as there are ranks
+constexpr int64_t kFarewellNs = 500'000'000;  // for rank 0's last words to leave
+constexpr int kNamed = 16;                    // missing ranks named before the rest is counted
+
+}  // namespace
+
+Reception::Reception(const Endpoint &endpoint, const std::string &secret, int size, const Card &mine,
+                     const Patience &patience)
+    : endpoint_(endpoint), secret_(secret), size_(size), patience_(patience),
+      self_(hello_of(0, size, patience.remaining_ms())), deadline_ns_(deadline_after(self_.remaining_ms)),
+      cards_(static_cast<size_t>(size)), came_(static_cast<size_t>(size)) {
+    cards_[0] = mine;
+    came_[0] = self_;
+}
+
+std::vector<Card> Reception::run() {
+    try {
+        while (present_ < size_) {
+            step();
+        }
+        hand_out();
+    } catch (const Error &error) {
+        // A sentence about the meeting is everybody's; any other happened to rank 0 alone.
+        tell_all(error.status() == ODC_ERROR_RENDEZVOUS ? error.what()
+                                                        : say(who(self_), " left odc_init: ", error.what()));
+        throw;
+    }
+    return std::move(cards_);
+}
+
+// Listens at every address that the name has here, as the others may try any of them first.
+std::string Reception::open() {
+    std::string why;
+    for (const Address &address : resolve(endpoint_, &why)) {
+        Fd fd = listen_at(address);
+        if (!fd.valid()) {
+            if (errno == EADDRINUSE) {
+                return address.host_port();
+            }
+            why = std::generic_category().message(errno);
+            continue;
+        }
+        listeners_.push_back(std::move(fd));
+        addresses_ += (addresses_.empty() ? "" : ", ") + address.host_port();
+    }
+    if (listeners_.empty()) {
+        fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at ", endpoint_.text, ": ", why,
+             "; give the rendezvous an address of the host that rank 0 runs on");
+    }
+    if (addresses_ == endpoint_.text) {
+        addresses_.clear();
+    }
+    return "";
+}
+
+void Reception::step() {
+    wait_for_guests(patience_.slice_ms());
+    patience_.check_interrupted("odc_init");
+    for (Guest &guest : guests_) {
+        if (guest.state != Guest::State::kGone) {
+            serve(guest);
+        }
+    }
+    dismiss_late();
+    std::erase_if(guests_, [](const Guest &guest) { return guest.state == Guest::State::kGone; });
+    for (const Fd &listener : listeners_) {
+        accept_all(listener);
+    }
+    if (present_ < size_ && now_ns() >= deadline_ns_) {
+        fail(ODC_ERROR_RENDEZVOUS, missing());
+    }
+}
+
+void Reception::wait_for_guests(int timeout_ms) const {
+    std::vector<pollfd> entries;
+    for (const Fd &listener : listeners_) {
+        entries.push_back({listener.get(), POLLIN, 0});
+    }
+    for (const Guest &guest : guests_) {
+        entries.push_back({guest.socket.get(), static_cast<short>(guest.drained() ? POLLIN : POLLIN | POLLOUT), 0});
+    }
+    poll(entries.data(), entries.size(), timeout_ms);
+}
+
+void Reception::wait_to_send() const {
+    std::vector<pollfd> entries;
+    for (const Guest &guest : guests_) {
+        if (!guest.drained()) {
+            entries.push_back({guest.socket.get(), POLLOUT, 0});
+        }
+    }
+    poll(entries.data(), entries.size(), 10);
+}
+
+void Reception::accept_all(const Fd &listener) {
+    for (;;) {
+        Address from;
+        Fd fd = accept_from(listener.get(), &from);
+        if (!fd.valid()) {
+            if (errno == EMFILE || errno == ENFILE) {
+                make_room();
+            }
+            return;
+        }
+        const auto undecided =
+            std::count_if(guests_.begin(), guests_.end(), [](const Guest &guest) { return guest.undecided(); });
+        if (static_cast<size_t>(undecided) >= kUndecided + static_cast<size_t>(size_)) {
+            make_room();
+        }
+        Guest &guest = guests_.emplace_back();
+        guest.socket = std::move(fd);
+        guest.host = from.host();
+        guest.since_ns = now_ns();
+    }
+}
+
+void Reception::make_room() {
+    const auto oldest =
+        std::find_if(guests_.begin(), guests_.end(), [](const Guest &guest) { return guest.undecided(); });
+    if (oldest == guests_.end()) {
+        if (!farewell_.empty()) {
+            return;
+        }
+        fail(ODC_ERROR_SYSTEM, "odc_init has too many files open to accept ", size_ - 1,
+             " connections; raise the limit (ulimit -n)");
+    }
+    dismiss(*oldest, "too many at a time");
+    guests_.erase(oldest);
+}
+
+void Reception::dismiss_late() {
+    for (Guest &guest : guests_) {
+        if (guest.undecided() && now_ns() - guest.since_ns > kHelloNs) {
+            dismiss(guest, "silent for 5 s");
+        }
+    }
+}
+
+void Reception::dismiss(Guest &guest, const char *why) {
+    guest.socket = Fd();
+    guest.state = Guest::State::kGone;
+    // Strangers cannot make the sentence, or the memory, as long as they like.
+    const std::string entry = say(guest.host, ": ", why);
+    if (turned_away_.size() < 8 || turned_away_.count(entry) > 0) {
+        ++turned_away_[entry];
+    }
+}
+
+void Reception::serve(Guest &guest) {
+    flush(guest);
+    while (guest.state != Guest::State::kGone) {
+        char buffer[sizeof(Proof)];
+        const ssize_t got = recv(guest.socket.get(), buffer, sizeof(buffer), 0);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+            return;
+        }
+        if (guest.state == Guest::State::kJoined && farewell_.empty()) {
+            fail(ODC_ERROR_RENDEZVOUS, who(guest.hello), " died or gave up in odc_init");
+        }
+        if (got <= 0 || guest.state == Guest::State::kJoined) {
+            return dismiss(guest, "closed before it had proved itself");
+        }
+        guest.in.append(buffer, static_cast<size_t>(got));
+        hear(guest);
+    }
+}
+
+void Reception::hear(Guest &guest) {
+    if (guest.state == Guest::State::kHello) {
+        hear_hello(guest);
+    } else {
+        hear_proof(guest);
+    }
+}
+
+void Reception::hear_hello(Guest &guest) {
+    const size_t prefix = std::min(guest.in.size(), kTcpMagic.size());
+    if (std::memcmp(guest.in.data(), kTcpMagic.data(), prefix) != 0 || guest.in.size() > sizeof(Hello)) {
+        return dismiss(guest, "not a rank");
+    }
+    if (guest.in.size() < sizeof(Hello)) {
+        return;
+    }
+    std::memcpy(&guest.hello, guest.in.data(), sizeof(Hello));
+    guest.in.clear();
+    guest.challenge = {kTcpMagic, random_nonce()};
+    guest.out.append(bytes_of(guest.challenge));
+    guest.state = Guest::State::kProof;
+    flush(guest);
+}
+
+void Reception::hear_proof(Guest &guest) {
+    if (guest.in.size() < sizeof(Proof)) {
+        return;
+    }
+    Proof proof;
+    std::memcpy(&proof, guest.in.data(), sizeof(proof));
+    const bool longer = guest.in.size() > sizeof(proof);
+    guest.in.clear();
+    if (longer) {
+        return dismiss(guest, "not a rank");
+    }
+    if (!same_mac(proof.mac, proof_mac(secret_, guest.hello, guest.challenge, proof.card))) {
+        send_verdict(guest, VerdictKind::kRefused, nullptr);
+        return dismiss(guest, "wrong secret");
+    }
+    guest.session = session_key(secret_, guest.hello, guest.challenge);
+    guest.state = Guest::State::kJoined;
+    if (!farewell_.empty()) {
+        return send_verdict(guest, VerdictKind::kFailed, &farewell_);
+    }
+    admit(guest, proof.card);
+}
+
+// From here on the guest is believed, and hears what is wrong.
+void Reception::admit(Guest &guest, const Card &card) {
+    const Hello &hello = guest.hello;
+    if (hello.version != kTcpVersion) {
+        fail(ODC_ERROR_RENDEZVOUS, who(hello), " meets by version ", hello.version, " of the protocol, ", who(self_),
+             " by version ", kTcpVersion, "; give all ranks the same libodc");
+    }
+    if (hello.size != size_) {
+        fail(ODC_ERROR_RENDEZVOUS, who(hello), " says that the job has ", hello.size, " ranks, ", who(self_), " says ",
+             size_, "; start all with one size");
+    }
+    if (hello.rank < 0 || hello.rank >= size_) {
+        fail(ODC_ERROR_RENDEZVOUS, "a process says that it is ", who(hello), " of ", size_);
+    }
+    std::optional<Hello> &seat = came_[static_cast<size_t>(hello.rank)];
+    if (seat.has_value()) {
+        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", hello.rank, ": ", who(*seat), " and ", who(hello),
+             "; give each process its own rank");
+    }
+    seat = hello;
+    cards_[static_cast<size_t>(hello.rank)] = card;
+    ++present_;
+    const int64_t deadline_ns = deadline_after(hello.remaining_ms);
+    if (deadline_ns < deadline_ns_) {
+        deadline_ns_ = deadline_ns;
+        deadline_rank_ = hello.rank;
+    }
+    send_verdict(guest, VerdictKind::kWelcome, nullptr);
+}
+
+void Reception::send_verdict(Guest &guest, VerdictKind kind, const std::string *payload) {
+    Verdict verdict{kTcpMagic, kind, payload != nullptr ? static_cast<uint32_t>(payload->size()) : 0, {}};
+    if (kind != VerdictKind::kRefused) {
+        verdict.mac = verdict_mac(guest.session, kind, payload != nullptr ? std::string_view(*payload) : "");
+    }
+    guest.out.append(bytes_of(verdict));
+    guest.tail = payload;
+    flush(guest);
+}
+
+// Sends what the socket takes; false when the other side is gone (which reading will notice, too).
+bool Reception::flush(Guest &guest) {
+    while (!guest.drained()) {
+        const bool head = !guest.out.empty();
+        const std::string_view rest =
+            head ? std::string_view(guest.out) : std::string_view(*guest.tail).substr(guest.tail_sent);
+        const ssize_t sent = send(guest.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+        if (sent < 0 && errno == EINTR) {
+            continue;
+        }
+        if (sent < 0) {
+            return errno == EAGAIN || errno == EWOULDBLOCK;
+        }
+        if (head) {
+            guest.out.erase(0, static_cast<size_t>(sent));
+        } else {
+            guest.tail_sent += static_cast<size_t>(sent);
+        }
+    }
+    return true;
+}
+
+void Reception::keep_joined() {
+    std::erase_if(guests_, [](const Guest &guest) { return guest.state != Guest::State::kJoined; });
+}
+
+void Reception::hand_out() {
+    std::string all;
+    for (const Card &card : cards_) {
+        all.append(bytes_of(card));
+    }
+    keep_joined();
+    for (Guest &guest : guests_) {
+        send_verdict(guest, VerdictKind::kCards, &all);
+    }
+    const auto unsent = [&] {
+        return std::find_if(guests_.begin(), guests_.end(), [](const Guest &guest) { return !guest.drained(); });
+    };
+    for (auto guest = unsent(); guest != guests_.end(); guest = unsent()) {
+        if (!flush(*guest)) {
+            fail(ODC_ERROR_RENDEZVOUS, who(guest->hello), " died or gave up in odc_init");
+        }
+        if (now_ns() >= deadline_ns_) {
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", patience_.waited_s(), " s at ", endpoint_.text, "; ",
+                 who(guest->hello), " came but does not read");
+        }
+        patience_.check_interrupted("odc_init");
+        wait_to_send();
+    }
+}
+
+// Best effort: who cannot hear it sees the connection close. Whoever is just coming hears it, too.
+void Reception::tell_all(const std::string &sentence) {
+    farewell_ = sentence.substr(0, kMaxSentence);
+    for (Guest &guest : guests_) {
+        if (guest.state != Guest::State::kJoined) {
+            continue;
+        }
+        if (guest.tail == nullptr) {
+            send_verdict(guest, VerdictKind::kFailed, &farewell_);
+        } else if (!guest.drained()) {
+            guest.state = Guest::State::kGone;  // in the middle of the cards there is no room for other words
+        }
+    }
+    const int64_t until_ns = now_ns() + kFarewellNs;
+    while (now_ns() < until_ns) {
+        for (const Fd &listener : listeners_) {
+            accept_all(listener);
+        }
+        for (Guest &guest : guests_) {
+            if (guest.state != Guest::State::kGone) {
+                serve(guest);
+            }
+        }
+        std::erase_if(guests_, [](const Guest &guest) {
+            return guest.state == Guest::State::kGone || (guest.state == Guest::State::kJoined && guest.drained());
+        });
+        if (guests_.empty()) {
+            return;
+        }
+        wait_for_guests(10);
+    }
+}
+
+std::string Reception::missing() const {
+    std::ostringstream text;
+    text << "odc_init waited " << patience_.waited_s() << " s";
+    if (deadline_rank_ != 0) {
+        text << " (rank " << deadline_rank_ << "'s deadline)";
+    }
+    text << " at " << endpoint_.text;
+    if (!addresses_.empty()) {
+        text << " (" << addresses_ << ")";
+    }
+    text << "; missing:";
+    int named = 0;
+    for (int rank = 1; rank < size_ && named < kNamed; ++rank) {
+        if (!came_[static_cast<size_t>(rank)].has_value()) {
+            text << (named > 0 ? "," : "") << " rank " << rank;
+            ++named;
+        }
+    }
+    if (size_ - present_ > named) {
+        text << " and " << size_ - present_ - named << " more";
+    }
+    text << " (" << present_ << " of " << size_ << " came" << turned_away() << ")";
+    return text.str();
+}
+
+std::string Reception::turned_away() const {
+    std::ostringstream text;
+    for (const auto &[entry, count] : turned_away_) {
+        text << "; " << count << (count == 1 ? " connection" : " connections") << " refused from " << entry;
+    }
+    return text.str();
+}
+
+}  // namespace odc

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one list of ODC_* settings. The environment is read when a setting is asked for; a config field that is given
+// comes first. Stands at the bottom of the layers, beside status.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace odc {
+
+enum class Setting { kRank, kSize, kJob, kRendezvous, kSecret, kTimeoutMs };
+
+struct SettingRow {
+    Setting setting;
+    const char *name;      // of the environment variable
+    const char *fallback;  // what holds when it is unset or empty; "" stands for nothing
+    const char *help;
+};
+
+inline constexpr std::array<SettingRow, 6> kSettings = {{
+    {Setting::kRank, "ODC_RANK", "", "This process's rank, 0..ODC_SIZE-1; set by odc run, with ODC_SIZE and ODC_JOB."},
+    {Setting::kSize, "ODC_SIZE", "", "How many ranks the job has."},
+    {Setting::kJob, "ODC_JOB", "", "The job's name: the same for all its ranks, different for every other job."},
+    {Setting::kRendezvous, "ODC_RENDEZVOUS", "",
+     "host:port or [v6]:port where rank 0 listens and the other ranks meet it; needs ODC_SECRET."},
+    {Setting::kSecret, "ODC_SECRET", "", "The secret by which ranks that meet at ODC_RENDEZVOUS know each other."},
+    {Setting::kTimeoutMs, "ODC_TIMEOUT_MS", "600000", "The deadline of every wait, in milliseconds."},
+}};
+
+constexpr const SettingRow &setting_row(Setting setting) { return kSettings[static_cast<std::size_t>(setting)]; }
+
+// The environment's value; the fallback when it is unset or empty.
+std::string setting(Setting which);
+// The same as a number in low..high; throws ODC_ERROR_ARGUMENT for text, for nothing and for what is out of range.
+int64_t setting_number(Setting which, int64_t low, int64_t high);
+
+// Any variable of the environment (a launcher's), "" when unset.
+std::string environment(const char *name);
+// `text` is the value of the variable `name`, which the error names.
+int64_t parse_number(const std::string &name, const std::string &text, int64_t low, int64_t high);
+
+namespace detail {
+constexpr bool rows_follow_enum() {
+    for (std::size_t i = 0; i < kSettings.size(); ++i) {
+        if (kSettings[i].setting != static_cast<Setting>(i))
+            return false;
+    }
+    return true;
+}
+}  // namespace detail
+static_assert(detail::rows_follow_enum(), "kSettings has its rows in the order of Setting");
+
+}  // namespace odc

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shard.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "element.h"
+#include "status.h"
+#include "transport/stripes.h"
+
+namespace odc {
+
+namespace {
+
+constexpr uint64_t kLine = 64;
+constexpr size_t kMostNameBytes = 255;
+
+uint64_t to_line(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+template <class Numbers>
+std::string list(const Numbers *numbers, uint64_t count) {
+    std::ostringstream out;
+    for (uint64_t i = 0; i < count; ++i) {
+        if (i == 32) {
+            out << " ... (" << count << ")";
+            break;
+        }
+        out << (i == 0 ? "" : " ") << numbers[i];
+    }
+    return out.str();
+}
+
+uint64_t record_bytes(const Description &d) {
+    return sizeof(Post) + d.slices.size() * sizeof(uint64_t) + d.ranks.size() * sizeof(int32_t) + d.name.size();
+}
+
+void check_ranks(const Description &d, int rank, int size) {
+    std::vector<char> seen(static_cast<size_t>(size));
+    for (const int32_t one : d.ranks) {
+        if (one < 0 || one >= size) {
+            fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" lists rank ", one, ", but the job has ranks 0..",
+                 size - 1);
+        }
+        if (seen[static_cast<size_t>(one)]++ != 0) {
+            fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" lists rank ", one, " twice");
+        }
+    }
+    if (!d.ranks.empty() && seen[static_cast<size_t>(rank)] == 0) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" is registered by rank ", rank, ", which is not in its ranks ",
+             list(d.ranks.data(), d.ranks.size()));
+    }
+}
+
+void check_slices(const Description &d) {
+    uint64_t sum = 0;
+    for (const uint64_t one : d.slices) {
+        if (__builtin_add_overflow(sum, one, &sum)) {
+            sum = ~uint64_t{0};
+        }
+    }
+    if (!d.slices.empty() && sum != d.numel) {
+        fail(ODC_ERROR_ARGUMENT, "the slices of shard \"", d.name, "\" add up to ", sum, " elements, its numel is ",
+             d.numel);
+    }
+}
+
+}  // namespace
+
+Description::Description(const odc_shard_desc &desc, int rank, int size)
+    : numel(desc.numel), parameter_type(desc.parameter_type), gradient_type(desc.gradient_type) {
+    if (desc.name == nullptr || desc.name[0] == '\0') {
+        fail(ODC_ERROR_ARGUMENT, "a shard needs a name, the same on all its ranks; desc.name is ",
+             desc.name == nullptr ? "NULL" : "empty");
+    }
+    name.assign(desc.name, strnlen(desc.name, kMostNameBytes + 1));
+    if (name.size() > kMostNameBytes) {
+        fail(ODC_ERROR_ARGUMENT, "the name of shard \"", name.substr(0, 40), "...\" is longer than ", kMostNameBytes,
+             " bytes");
+    }
+    if (parameter_type != 0 && element_size(parameter_type) == 0) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": parameter_type ", parameter_type, " is no odc_type");
+    }
+    if (gradient_type != 0 && (element_size(gradient_type) == 0 || gradient_type == ODC_BYTES)) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": gradient_type ", gradient_type,
+             gradient_type == ODC_BYTES ? " (bytes) cannot be added" : " is no odc_type");
+    }
+    if (parameter_type == 0 && gradient_type == 0) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\" has neither parameters nor gradients");
+    }
+    if (desc.ranks == nullptr && desc.rank_count != 0 && desc.rank_count != static_cast<uint64_t>(size)) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": ranks is NULL (all ", size, " ranks), but rank_count is ",
+             desc.rank_count);
+    }
+    if (desc.ranks != nullptr && (desc.rank_count == 0 || desc.rank_count > static_cast<uint64_t>(size))) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": rank_count is ", desc.rank_count, ", must be in 1..", size);
+    }
+    if (desc.ranks != nullptr) {
+        ranks.assign(desc.ranks, desc.ranks + desc.rank_count);
+        // Listing all in order is the same as listing none.
+        std::vector<int32_t> all(static_cast<size_t>(size));
+        std::iota(all.begin(), all.end(), 0);
+        if (ranks == all) {
+            ranks.clear();
+        }
+    }
+    if (desc.slices != nullptr) {
+        slices.assign(desc.slices, desc.slices + (ranks.empty() ? static_cast<uint64_t>(size) : ranks.size()));
+    }
+    check_ranks(*this, rank, size);
+    check_slices(*this);
+    uint64_t bytes = 0;
+    if (__builtin_mul_overflow(numel, 16, &bytes)) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\" of ", numel, " elements is larger than any memory");
+    }
+}
+
+Shard::Shard(Description description, int rank, int size)
+    : description_(std::move(description)),
+      slices_(description_.slices.empty()
+                  ? Slices(description_.numel,
+                           description_.ranks.empty() ? static_cast<uint64_t>(size) : description_.ranks.size())
+                  : Slices(description_.slices)),
+      links_(std::make_unique<std::atomic<Post *>[]>(slices_.count())) {
+    while (owner(own_index_) != rank) {
+        ++own_index_;
+    }
+}
+
+uint64_t Shard::slice_bytes() const {
+    const int32_t sums = accumulator_type(description_.gradient_type);
+    return own_numel() * (element_size(description_.parameter_type) + element_size(sums));
+}
+
+uint64_t Shard::bytes() const {
+    const uint64_t sums = own_numel() * element_size(accumulator_type(description_.gradient_type));
+    return to_line(record_bytes(description_)) + to_line(stripe_count(sums) * sizeof(Stripe)) +
+           to_line(own_numel() * element_size(description_.parameter_type)) + to_line(sums);
+}
+
+void Shard::settle(const Allocation &where, uint64_t minibatch) {
+    const Description &d = description_;
+    const uint64_t parameters = own_numel() * element_size(d.parameter_type);
+    const uint64_t sums = own_numel() * element_size(accumulator_type(d.gradient_type));
+    allocation_ = where;
+    registered = minibatch;
+    post_ = new (where.start) Post{};
+    post_->offset = where.offset;
+    post_->minibatch = minibatch;
+    post_->numel = d.numel;
+    post_->parameter_type = d.parameter_type;
+    post_->gradient_type = d.gradient_type;
+    post_->slice_numel = own_numel();
+    post_->name_bytes = static_cast<uint32_t>(d.name.size());
+    post_->rank_count = static_cast<uint32_t>(d.ranks.size());
+    post_->slice_count = static_cast<uint32_t>(d.slices.size());
+    uint64_t end = where.offset + to_line(record_bytes(d));
+    if (sums != 0) {
+        post_->stripes = end;
+        end += to_line(stripe_count(sums) * sizeof(Stripe));
+    }
+    if (parameters != 0) {
+        post_->parameters = end;
+        end += to_line(parameters);
+    }
+    if (sums != 0) {
+        post_->accumulator = end;
+    }
+    std::copy(d.slices.begin(), d.slices.end(), const_cast<uint64_t *>(post_->slices()));
+    std::copy(d.ranks.begin(), d.ranks.end(), const_cast<int32_t *>(post_->ranks()));
+    std::copy(d.name.begin(), d.name.end(), const_cast<char *>(post_->name().data()));
+    link(own_index_, post_);
+}
+
+Allocation Shard::slice_allocation() const {
+    const uint64_t begin = post_->parameters != 0 ? post_->parameters : post_->accumulator;
+    if (begin == 0) {
+        return {};
+    }
+    const uint64_t before = begin - allocation_.offset;
+    return {allocation_.segment, begin, allocation_.bytes - before, allocation_.start + before};
+}
+
+std::string Shard::difference(const Post &other, int other_rank, int rank) const {
+    const auto differs = [&](const char *what, const auto &mine, const auto &theirs) {
+        return say("rank ", rank, " and rank ", other_rank, " describe shard \"", name(), "\" differently: rank ", rank,
+                   " says ", what, " ", mine, ", rank ", other_rank, " says ", theirs);
+    };
+    const Description &d = description_;
+    if (other.minibatch != registered) {
+        return say("rank ", rank, " registered shard \"", name(), "\" in minibatch ", registered, ", rank ", other_rank,
+                   " in minibatch ", other.minibatch);
+    }
+    if (other.numel != d.numel) {
+        return differs("numel", d.numel, other.numel);
+    }
+    if (other.parameter_type != d.parameter_type) {
+        return differs("parameter_type", element_name(d.parameter_type), element_name(other.parameter_type));
+    }
+    if (other.gradient_type != d.gradient_type) {
+        return differs("gradient_type", element_name(d.gradient_type), element_name(other.gradient_type));
+    }
+    if (other.rank_count != d.ranks.size() || !std::equal(d.ranks.begin(), d.ranks.end(), other.ranks())) {
+        const auto words = [](const int32_t *ranks, uint64_t count) { return count == 0 ? "all" : list(ranks, count); };
+        return differs("ranks", words(d.ranks.data(), d.ranks.size()), words(other.ranks(), other.rank_count));
+    }
+    if (other.slice_count != d.slices.size() || !std::equal(d.slices.begin(), d.slices.end(), other.slices())) {
+        const auto words = [](const uint64_t *sizes, uint64_t count) {
+            return count == 0 ? "equal" : list(sizes, count);
+        };
+        return differs("slices", words(d.slices.data(), d.slices.size()), words(other.slices(), other.slice_count));
+    }
+    return "";
+}
+
+}  // namespace odc

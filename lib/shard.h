@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// A shard as one rank knows it: its description, its own slice, and the posts of the other owners.
+#pragma once
+
+#include "arena.h"
+#include "post.h"
+#include "slices.h"
+
+#include <odc/odc.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace odc {
+
+// A description, copied and checked: safe to keep and to compare.
+struct Description {
+    std::string name;
+    uint64_t numel;
+    int32_t parameter_type;
+    int32_t gradient_type;
+    std::vector<int32_t> ranks;    // empty: all
+    std::vector<uint64_t> slices;  // empty: equal
+
+    // Throws ODC_ERROR_ARGUMENT. `desc` is complete (copied to today's size).
+    Description(const odc_shard_desc &desc, int rank, int size);
+};
+
+class Shard {
+public:
+    Shard(Description description, int rank, int size);
+
+    const std::string &name() const { return description_.name; }
+    const Description &description() const { return description_; }
+    uint64_t owners() const { return slices_.count(); }
+    int owner(uint64_t index) const {
+        return description_.ranks.empty() ? static_cast<int>(index) : description_.ranks[index];
+    }
+    uint64_t own_index() const { return own_index_; }
+    const Slices &slices() const { return slices_; }
+    uint64_t own_numel() const { return slices_.numel(own_index_); }
+
+    // Memory that this rank's part takes: the post, the stripes and both halves of the slice.
+    uint64_t bytes() const;
+    uint64_t slice_bytes() const;
+    // Writes the post into `where` (of bytes() bytes); peers see it once it is linked.
+    void settle(const Allocation &where, uint64_t minibatch);
+    const Allocation &allocation() const { return allocation_; }
+    // The part of it that holds the slice itself.
+    Allocation slice_allocation() const;
+    Post &post() const { return *post_; }
+
+    // The post of an owner, once found (see Posts).
+    Post *linked(uint64_t index) const { return links_[index].load(std::memory_order_acquire); }
+    void link(uint64_t index, Post *post) { links_[index].store(post, std::memory_order_release); }
+    // Empty if the other rank means the same; else what differs, in words.
+    std::string difference(const Post &other, int other_rank, int rank) const;
+
+    uint64_t registered = 0;  // minibatch
+    uint64_t published = 0;   // minibatch + 1
+    bool released = false;
+
+private:
+    Description description_;
+    Slices slices_;
+    uint64_t own_index_ = 0;
+    Allocation allocation_{};
+    Post *post_ = nullptr;
+    std::unique_ptr<std::atomic<Post *>[]> links_;
+};
+
+}  // namespace odc

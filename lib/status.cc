@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "status.h"
+
+#include <cerrno>
+#include <system_error>
+
+namespace odc {
+
+void fail_errno(const std::string &what) { fail(ODC_ERROR_SYSTEM, what, ": ", std::generic_category().message(errno)); }
+
+// No default: the compiler names a status that lacks its words.
+const char *status_string(int32_t status) {
+    if (status > ODC_OK || status < ODC_ERROR_MISMATCH) {
+        return "unknown status";
+    }
+    switch (static_cast<odc_status>(status)) {
+        case ODC_OK: return "ok";
+        case ODC_ERROR_ARGUMENT: return "wrong argument";
+        case ODC_ERROR_PHASE: return "right call at the wrong moment";
+        case ODC_ERROR_NO_MEMORY: return "not enough memory";
+        case ODC_ERROR_UNSUPPORTED: return "not supported here";
+        case ODC_ERROR_SYSTEM: return "the operating system refused";
+        case ODC_ERROR_INTERRUPTED: return "interrupted";
+        case ODC_ERROR_RENDEZVOUS: return "the ranks did not meet";
+        case ODC_ERROR_INTERNAL: return "a fault in libodc";
+        case ODC_ERROR_PEER_LOST: return "a rank died or left";
+        case ODC_ERROR_ABORTED: return "a rank aborted the job";
+        case ODC_ERROR_TIMEOUT: return "a rank missed the deadline";
+        case ODC_ERROR_MISMATCH: return "ranks disagree";
+    }
+    return "unknown status";
+}
+
+}  // namespace odc

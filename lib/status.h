@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Errors and their words. Inside the library a failure is an Error; c_api.cc turns it into an odc_status and keeps the
+// sentence for odc_last_error.
+#pragma once
+
+#include <odc/odc.h>
+
+#include <sstream>
+#include <stdexcept>
+#include <string>
+
+namespace odc {
+
+class Error : public std::runtime_error {
+public:
+    Error(odc_status status, const std::string &text) : std::runtime_error(text), status_(status) {}
+    odc_status status() const { return status_; }
+
+private:
+    odc_status status_;
+};
+
+// Joins its arguments into one sentence.
+template <class... Parts>
+std::string say(const Parts &...parts) {
+    std::ostringstream out;
+    (out << ... << parts);
+    return out.str();
+}
+
+template <class... Parts>
+[[noreturn]] void fail(odc_status status, const Parts &...parts) {
+    throw Error(status, say(parts...));
+}
+
+// ODC_ERROR_SYSTEM with errno's words: "mmap of 4096 bytes: Cannot allocate memory".
+[[noreturn]] void fail_errno(const std::string &what);
+
+// `status` may be any number.
+const char *status_string(int32_t status);
+
+}  // namespace odc

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "topology.h"
+
+#include <hwloc.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <memory>
+#include <sstream>
+
+#include "status.h"
+
+namespace odc {
+
+namespace {
+
+struct Hardware {
+    Hardware() {
+        hwloc_topology_init(&tree);
+        if (hwloc_topology_load(tree) != 0) {
+            return;
+        }
+        loaded = true;
+        facts.cores = std::max(1, hwloc_get_nbobjs_by_type(tree, HWLOC_OBJ_PU));
+        facts.numa_nodes = std::max(1, hwloc_get_nbobjs_by_type(tree, HWLOC_OBJ_NUMANODE));
+        hwloc_obj_t pu = hwloc_get_obj_by_type(tree, HWLOC_OBJ_PU, 0);
+        for (hwloc_obj_t above = pu; above != nullptr; above = above->parent) {
+            if (hwloc_obj_type_is_cache(above->type)) {
+                facts.last_level_cache = std::max<size_t>(facts.last_level_cache, above->attr->cache.size);
+            }
+        }
+        facts.description = say(facts.cores, facts.cores == 1 ? " core, " : " cores, ", facts.numa_nodes,
+                                facts.numa_nodes == 1 ? " NUMA node, " : " NUMA nodes, ", facts.last_level_cache >> 20,
+                                " MiB last-level cache");
+    }
+    ~Hardware() { hwloc_topology_destroy(tree); }
+
+    hwloc_topology_t tree = nullptr;
+    bool loaded = false;
+    Topology facts;
+};
+
+const Hardware &hardware() {
+    static const Hardware here;
+    return here;
+}
+
+std::string first_line(const std::string &path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+// What is left in one control group, or the largest number when it has no limit.
+uint64_t group_headroom(const std::string &limit_file, const std::string &usage_file) {
+    const uint64_t unlimited = std::numeric_limits<uint64_t>::max();
+    uint64_t limit = 0;
+    uint64_t usage = 0;
+    if (!(std::istringstream(first_line(limit_file)) >> limit)) {
+        return unlimited;
+    }
+    if (!(std::istringstream(first_line(usage_file)) >> usage)) {
+        return unlimited;
+    }
+    return limit > usage ? limit - usage : 0;
+}
+
+std::string control_group() {
+    std::ifstream file("/proc/self/cgroup");
+    for (std::string line; std::getline(file, line);) {
+        if (line.rfind("0::", 0) == 0) {
+            return line.substr(3);
+        }
+    }
+    return "/";
+}
+
+}  // namespace
+
+const Topology &topology() { return hardware().facts; }
+
+void place_near(void *start, size_t bytes) {
+    if (topology().numa_nodes < 2 || !hardware().loaded) {
+        return;
+    }
+    std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> cpus(hwloc_bitmap_alloc(), hwloc_bitmap_free);
+    if (cpus && hwloc_get_last_cpu_location(hardware().tree, cpus.get(), HWLOC_CPUBIND_THREAD) == 0) {
+        hwloc_set_area_membind(hardware().tree, start, bytes, cpus.get(), HWLOC_MEMBIND_BIND, 0);
+    }
+}
+
+std::string host_identity() {
+    struct stat network {};
+    stat("/proc/self/ns/net", &network);
+    return say(first_line("/proc/sys/kernel/random/boot_id"), "/", network.st_ino);
+}
+
+std::string host_name() {
+    char name[256] = "";
+    gethostname(name, sizeof(name) - 1);
+    return name;
+}
+
+uint64_t available_memory() {
+    uint64_t available = std::numeric_limits<uint64_t>::max();
+    std::ifstream file("/proc/meminfo");
+    for (std::string line; std::getline(file, line);) {
+        if (line.rfind("MemAvailable:", 0) == 0) {
+            available = std::stoull(line.substr(13)) * 1024;
+            break;
+        }
+    }
+    const std::string group = "/sys/fs/cgroup" + control_group();
+    const std::string old_group = "/sys/fs/cgroup/memory/memory.";
+    return std::min({available, group_headroom(group + "/memory.max", group + "/memory.current"),
+                     group_headroom(old_group + "limit_in_bytes", old_group + "usage_in_bytes")});
+}
+
+}  // namespace odc

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What hardware is here, by hwloc; read once per process.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace odc {
+
+struct Topology {
+    int cores = 1;                // processing units that this process may use
+    size_t last_level_cache = 0;  // bytes; 0: unknown
+    int numa_nodes = 1;
+    std::string description;  // "2 cores, 1 NUMA node, 32 MiB last-level cache"
+};
+
+const Topology &topology();
+
+// Asks for the pages of [start, start + bytes) near the calling thread. They are not touched, nothing happens on a
+// machine with one NUMA node, and a refusal is not an error: memory then comes from where it is first touched.
+void place_near(void *start, size_t bytes);
+
+// Names what can share memory and abstract sockets with this process: the running kernel and its network namespace.
+std::string host_identity();
+std::string host_name();
+
+// Bytes that can be taken now without swapping or being killed: the machine's and this control group's, the smaller.
+uint64_t available_memory();
+
+}  // namespace odc

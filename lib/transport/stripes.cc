@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/stripes.h"
+
+#include "futex.h"
+#include "patience.h"
+
+namespace odc {
+
+namespace {
+
+constexpr uint32_t kSleepers = uint32_t{1} << 31;  // beside the holder's rank + 1; 0: free
+constexpr int kSpins = 200;                        // about as long as a stripe takes to add, at most
+
+}  // namespace
+
+uint64_t stripe_count(uint64_t accumulator_bytes) { return (accumulator_bytes + kStripeBytes - 1) / kStripeBytes; }
+
+StripeLock::StripeLock(Stripe &stripe, int rank, Alarm &alarm, int64_t *waited_ns) : stripe_(stripe) {
+    const uint32_t mine = static_cast<uint32_t>(rank) + 1;
+    for (int spin = 0; spin < kSpins; ++spin) {
+        uint32_t free = 0;
+        if (stripe_.lock.compare_exchange_weak(free, mine, std::memory_order_acquire)) {
+            return;
+        }
+        spin_pause();
+    }
+    // Who had to sleep cannot tell whether others sleep too, so it holds the lock with the mark set.
+    const int64_t begin = now_ns();
+    for (;;) {
+        uint32_t seen = stripe_.lock.load(std::memory_order_relaxed);
+        if (seen == 0) {
+            if (stripe_.lock.compare_exchange_weak(seen, mine | kSleepers, std::memory_order_acquire)) {
+                break;
+            }
+            continue;
+        }
+        if ((seen & kSleepers) == 0 &&
+            !stripe_.lock.compare_exchange_weak(seen, seen | kSleepers, std::memory_order_relaxed)) {
+            continue;
+        }
+        futex_wait(stripe_.lock, seen | kSleepers, 20);
+        alarm.check(static_cast<int>(seen & ~kSleepers) - 1);
+    }
+    *waited_ns += now_ns() - begin;
+}
+
+StripeLock::~StripeLock() {
+    if (stripe_.lock.exchange(0, std::memory_order_release) & kSleepers) {
+        futex_wake(stripe_.lock);
+    }
+}
+
+}  // namespace odc

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# What `cmake --install` installs: the header, both libraries with their CMake and pkg-config descriptions, the odc
+# command and its man page.
+include(CMakePackageConfigHelpers)
+
+# A C program that links the static library needs the C++ runtime too; the shared one brings it along.
+target_link_libraries(odc_static INTERFACE $<INSTALL_INTERFACE:stdc++>)
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/odc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+# Two export sets: who links the shared library needs none of the development packages that the static one asks for.
+foreach(library odc odc_static)
+  install(TARGETS ${library} EXPORT ${library}Targets
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT ${library}Targets NAMESPACE odc:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/odc)
+endforeach()
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/odcConfig.cmake.in ${PROJECT_BINARY_DIR}/odcConfig.cmake
+                              INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/odc)
+# Before 1.0 a minor version may change the binary interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/odcConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/odcConfig.cmake ${PROJECT_BINARY_DIR}/odcConfigVersion.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/odc)
+
+# The prefix is found from the file's own place, so that the installed tree can be moved.
+file(RELATIVE_PATH odc_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+configure_file(${CMAKE_CURRENT_LIST_DIR}/odc.pc.in ${PROJECT_BINARY_DIR}/odc.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/odc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+if(TARGET odc_command)
+  file(RELATIVE_PATH odc_lib_from_bin "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
+  set_target_properties(odc_command PROPERTIES INSTALL_RPATH "$ORIGIN/${odc_lib_from_bin}")
+  install(TARGETS odc_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(FILES ${PROJECT_SOURCE_DIR}/tools/odc.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+endif()
