@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks of a benchmark beside libodc: a piece of memory that all of them map, a barrier in it, and a stopwatch that
+// starts and stops for all ranks together. The bare loops move their bytes through this memory.
+#pragma once
+
+#include <odc/odc.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace odc_tool {
+
+// Throws Exit with odc_last_error when `status` is an error.
+void check(odc_status status);
+
+class Group {
+public:
+    // Collective, between sync and publish: uses odc_all_reduce. `bytes` are the same on all ranks, which must share
+    // this host.
+    Group(odc_context *context, size_t bytes);
+    // When an exception is on its way, the others' waits end with it.
+    ~Group();
+    Group(const Group &) = delete;
+    Group &operator=(const Group &) = delete;
+
+    int rank() const { return rank_; }
+    int size() const { return size_; }
+    std::byte *memory() const { return memory_; }  // zeros at first
+    uint64_t seed() const;                         // random, the same on all ranks
+
+    // To be called by all once each owner has touched its part: a limit should not suffer from small pages.
+    void settle_memory();
+    void barrier();
+    // Never sleeps: the least that a meeting of all ranks can cost here.
+    void spin_barrier();
+    // All ranks call `work` together; returns the seconds from the first rank's start to the last one's end, the same
+    // on all ranks.
+    double time(const std::function<void()> &work);
+    // The same for work of microseconds: all ranks wait for one moment, without sleeping, and time counts from then.
+    double time_from_one_moment(const std::function<void()> &work);
+
+private:
+    struct Control;
+
+    void check_patience(std::chrono::steady_clock::time_point deadline) const;
+    void wait_for_all(uint32_t turn);
+    double slowest(int64_t begin_ns);
+
+    int rank_;
+    int size_;
+    size_t mapped_bytes_;
+    std::byte *memory_;
+    Control *control_;
+};
+
+}  // namespace odc_tool

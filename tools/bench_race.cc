@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gathers and additions as contestants, and the race between two of them.
+#include "bench_race.h"
+
+#include "bench_pattern.h"
+#include "verbs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <utility>
+
+namespace odc_tool {
+
+namespace {
+
+constexpr double kTimingSeconds = 0.01;
+constexpr int kTries = 5;
+
+double time_operations(Group &group, const Contestant &contestant, uint64_t repeats) {
+    contestant.prepare();
+    group.barrier();
+    contestant.operate();  // brings its bytes into the caches, and pages and shards into being
+    const double seconds = group.time([&] {
+        for (uint64_t i = 0; i < repeats; ++i) {
+            contestant.operate();
+        }
+    });
+    contestant.finish();
+    return seconds / static_cast<double>(repeats);
+}
+
+double median_time(Group &group, const Contestant &contestant, uint64_t repeats) {
+    std::vector<double> seconds;
+    for (int i = 0; i < kTries; ++i) {
+        seconds.push_back(time_operations(group, contestant, repeats));
+    }
+    return median_interval(std::move(seconds)).median;
+}
+
+// Sets `variant` to the one of `candidates` with which `bare` is fastest. All ranks see the same times and agree.
+template <class Variant>
+void choose_fastest(Group &group, const Contestant &bare, Variant &variant, const std::vector<Variant> &candidates) {
+    Variant fastest = candidates.front();
+    double least = INFINITY;
+    for (const Variant &candidate : candidates) {
+        variant = candidate;
+        const uint64_t repeats = choose_repeats(group, bare, 1, 1000);
+        const double seconds = median_time(group, bare, repeats);
+        if (seconds < least) {
+            least = seconds;
+            fastest = candidate;
+        }
+    }
+    variant = fastest;
+}
+
+// `half` is the one that the shard has.
+odc_shard *register_tensor(odc_context *context, const Tensor &tensor, int32_t odc_shard_desc::*half) {
+    odc_shard_desc desc = {};
+    desc.struct_size = sizeof(desc);
+    desc.name = "bench";
+    desc.numel = tensor.numel();
+    desc.*half = tensor.type();
+    odc_shard *shard = nullptr;
+    check(odc_register_shard(context, &desc, &shard));
+    return shard;
+}
+
+odc_slice slice_of(const odc_shard *shard) {
+    odc_slice slice = {};
+    slice.struct_size = sizeof(slice);
+    check(odc_get_slice(shard, &slice));
+    return slice;
+}
+
+// All ranks shuffle alike, as they have one seed.
+template <class Order, class Random>
+void shuffle(Order &order, Random &random) {
+    for (size_t i = order.size() - 1; i > 0; --i) {
+        std::swap(order[i], order[random() % (i + 1)]);
+    }
+}
+
+}  // namespace
+
+RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, int pairs, uint64_t repeats) {
+    // The bare loop runs twice a round: once against libodc, once against itself.
+    const std::array<const Contestant *, 3> contestants = {&odc, &bare, &bare};
+    std::array<std::vector<double>, 3> seconds;
+    std::vector<double> ratios;
+    std::vector<double> self_ratios;
+    std::mt19937_64 random(group.seed());
+    std::array<size_t, 3> order = {0, 1, 2};
+    for (int pair = 0; pair < pairs; ++pair) {
+        shuffle(order, random);
+        for (const size_t turn : order) {
+            seconds[turn].push_back(time_operations(group, *contestants[turn], repeats));
+        }
+        ratios.push_back(seconds[1].back() / seconds[0].back());
+        self_ratios.push_back(seconds[1].back() / seconds[2].back());
+    }
+    return {repeats, median_interval(seconds[0]), median_interval(seconds[1]), median_interval(ratios),
+            median_interval(self_ratios)};
+}
+
+uint64_t choose_repeats(Group &group, const Contestant &bare, uint64_t least, uint64_t most) {
+    uint64_t repeats = 1;
+    double seconds = median_time(group, bare, repeats);
+    if (seconds < kTimingSeconds / 10) {  // then the barrier is a good part of it
+        repeats = 16;
+        seconds = median_time(group, bare, repeats);
+    }
+    const double wanted = std::ceil(kTimingSeconds / seconds);
+    return std::clamp(static_cast<uint64_t>(std::min(wanted, 1e9)), std::min(least, most), most);
+}
+
+// ---- Tensor ----
+
+Tensor::Tensor(odc_context *context, uint64_t bytes, odc_type type) : type_(type), numel_(bytes / element_bytes(type)) {
+    const auto size = static_cast<uint64_t>(odc_size(context));
+    chunk_ = (numel_ + size - 1) / size;
+    full_.reset(static_cast<std::byte *>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
+    if (full_ == nullptr) {
+        throw Exit{1, fmt::format("no memory for a buffer of {} bytes", bytes)};
+    }
+    fill_pattern(type_, full_.get(), 0, numel_);
+}
+
+// ---- GatherRace ----
+
+GatherRace::GatherRace(odc_context *context, Group &group, const Tensor &tensor) : group_(group), tensor_(tensor) {
+    const int rank = group_.rank();
+    shard_ = register_tensor(context, tensor_, &odc_shard_desc::parameter_type);
+    fill_pattern(tensor_.type(), slice_of(shard_).parameters, tensor_.first(rank), tensor_.count(rank));
+    fill_pattern(tensor_.type(), group_.memory() + tensor_.first(rank) * element_bytes(tensor_.type()),
+                 tensor_.first(rank), tensor_.count(rank));
+    check(odc_publish_all(context));
+    group_.settle_memory();
+}
+
+void GatherRace::check_full() const {
+    if (!holds_pattern(tensor_.type(), tensor_.full(), 0, tensor_.numel(), 1)) {
+        throw Exit{1, fmt::format("rank {} gathered wrong bytes", group_.rank())};
+    }
+}
+
+Contestant GatherRace::odc() {
+    return {[this] { std::memset(tensor_.full(), 0, tensor_.bytes()); },
+            [this] { check(odc_gather(shard_, tensor_.full(), tensor_.numel(), nullptr)); }, [this] { check_full(); }};
+}
+
+Contestant GatherRace::bare() {
+    return {[this] { std::memset(tensor_.full(), 0, tensor_.bytes()); },
+            [this] {
+                const int size = group_.size();
+                const size_t bytes = element_bytes(tensor_.type());
+                for (int i = 0; i < size; ++i) {
+                    const int owner = (group_.rank() + i) % size;
+                    bare_copy(copy_, tensor_.full_at(owner), group_.memory() + tensor_.first(owner) * bytes,
+                              tensor_.count(owner) * bytes);
+                }
+            },
+            [this] { check_full(); }};
+}
+
+std::string GatherRace::choose_limit() {
+    choose_fastest(group_, bare(), copy_, {Copy::Memcpy, Copy::NonTemporal});
+    return copy_name(copy_);
+}
+
+// ---- AddRace ----
+
+namespace {
+
+constexpr uint64_t kSmallestStripe = 4096;
+
+// A rank's sums and its locks behind them, in whole pages.
+size_t sums_bytes(const Tensor &tensor) {
+    return (tensor.chunk() * element_bytes(accumulator_of(tensor.type())) + 4095) / 4096 * 4096;
+}
+
+size_t locks_bytes(const Tensor &tensor) { return sums_bytes(tensor) / kSmallestStripe * sizeof(BareLock); }
+
+}  // namespace
+
+size_t AddRace::shared_bytes(const Tensor &tensor, int ranks) {
+    return static_cast<size_t>(ranks) * (sums_bytes(tensor) + locks_bytes(tensor));
+}
+
+AddRace::AddRace(odc_context *context, Group &group, const Tensor &tensor)
+    : context_(context), group_(group), tensor_(tensor), stripe_bytes_(kSmallestStripe) {
+    shard_ = register_tensor(context, tensor_, &odc_shard_desc::gradient_type);
+    std::memset(sums(group_.rank()), 0, sums_bytes(tensor_));
+    group_.settle_memory();
+}
+
+std::byte *AddRace::sums(int rank) const { return group_.memory() + static_cast<size_t>(rank) * sums_bytes(tensor_); }
+
+BareLock *AddRace::locks(int rank) const {
+    return reinterpret_cast<BareLock *>(sums(group_.size()) + static_cast<size_t>(rank) * locks_bytes(tensor_));
+}
+
+void AddRace::check_sums(const void *sums, uint64_t additions) const {
+    const int rank = group_.rank();
+    if (!holds_pattern(accumulator_of(tensor_.type()), sums, tensor_.first(rank), tensor_.count(rank),
+                       additions * static_cast<uint64_t>(group_.size()))) {
+        throw Exit{1, fmt::format("the sums of rank {} are wrong", rank)};
+    }
+}
+
+Contestant AddRace::odc() {
+    return {[this] {
+                additions_ = 0;
+                check(odc_publish_all(context_));
+            },
+            [this] {
+                ++additions_;
+                check(odc_scatter_add(shard_, tensor_.full(), tensor_.numel(), nullptr));
+            },
+            [this] {
+                check(odc_minibatch_sync(context_));
+                check_sums(slice_of(shard_).gradients, additions_);
+            }};
+}
+
+Contestant AddRace::bare() {
+    return {[this] {
+                additions_ = 0;
+                std::memset(sums(group_.rank()), 0, sums_bytes(tensor_));
+            },
+            [this] {
+                ++additions_;
+                const uint64_t stripe = stripe_bytes_ / element_bytes(accumulator_of(tensor_.type()));
+                for (int i = 0; i < group_.size(); ++i) {
+                    const int owner = (group_.rank() + i) % group_.size();
+                    bare_locked_add(tensor_.type(), sums(owner), tensor_.full_at(owner), tensor_.count(owner),
+                                    locks(owner), stripe);
+                }
+            },
+            [this] { check_sums(sums(group_.rank()), additions_); }};
+}
+
+std::string AddRace::choose_limit() {
+    choose_fastest<uint64_t>(group_, bare(), stripe_bytes_, {kSmallestStripe, 16 << 10, 64 << 10, 256 << 10});
+    return fmt::format("stripes of {} KiB", stripe_bytes_ >> 10);
+}
+
+uint64_t AddRace::most_repeats() const {
+    return (uint64_t{1} << 24) / kLargestElement / static_cast<uint64_t>(group_.size()) - 1;
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// odc info: what this build is, which transports work here and why the others do not, and the settings in effect.
+#include "verbs.h"
+
+#include <fmt/format.h>
+#include <odc/odc.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace odc_tool {
+
+namespace {
+
+struct Transport {
+    std::string name;
+    std::string why_not;  // empty: ready
+};
+
+struct Setting {
+    std::string name;
+    std::string value;  // in effect; what a program puts into its odc_config comes before it
+    bool from_environment;
+    std::string help;
+};
+
+// Reads a table of the API row by row until it ends.
+template <class Row, class Read>
+std::vector<Row> rows(Read read) {
+    std::vector<Row> table;
+    while (std::optional<Row> row = read(table.size())) {
+        table.push_back(*row);
+    }
+    return table;
+}
+
+std::vector<Transport> transports() {
+    return rows<Transport>([](size_t index) -> std::optional<Transport> {
+        odc_transport row = {};
+        row.struct_size = sizeof row;
+        if (odc_get_transport(index, &row) != ODC_OK) {
+            return std::nullopt;
+        }
+        return Transport{row.name, row.why_not != nullptr ? row.why_not : ""};
+    });
+}
+
+std::vector<Setting> settings() {
+    return rows<Setting>([](size_t index) -> std::optional<Setting> {
+        odc_setting row = {};
+        row.struct_size = sizeof row;
+        if (odc_get_setting(index, &row) != ODC_OK) {
+            return std::nullopt;
+        }
+        const char *value = std::getenv(row.name);
+        const bool is_set = value != nullptr && *value != '\0';
+        const bool secret = std::string_view(row.name) == "ODC_SECRET";
+        return Setting{row.name, !is_set ? row.fallback : secret ? "(not shown)" : value, is_set, row.help};
+    });
+}
+
+void print_json(const std::vector<Transport> &transports, const std::vector<Setting> &settings) {
+    nlohmann::ordered_json json = {{"build", odc_build()}};
+    const uint32_t version = odc_version();
+    json["version"] = fmt::format("{}.{}.{}", version >> 16, version >> 8 & 255, version & 255);
+    for (const Transport &row : transports) {
+        nlohmann::ordered_json &entry = json["transports"].emplace_back();
+        entry = {{"name", row.name}, {"ready", row.why_not.empty()}};
+        if (!row.why_not.empty()) {
+            entry["why_not"] = row.why_not;
+        }
+    }
+    for (const Setting &row : settings) {
+        json["settings"].push_back({{"name", row.name},
+                                    {"value", row.value},
+                                    {"source", row.from_environment ? "environment" : "default"},
+                                    {"help", row.help}});
+    }
+    fmt::print("{}\n", json.dump(2));
+}
+
+void print_transports(const std::vector<Transport> &transports) {
+    fmt::print("{}\n\ntransports, most wanted first:\n", odc_build());
+    for (const Transport &row : transports) {
+        fmt::print("  {:<8} {}\n", row.name, row.why_not.empty() ? "ready" : "no: " + row.why_not);
+    }
+}
+
+void print_settings(const std::vector<Setting> &settings) {
+    fmt::print("\nsettings (a program's odc_config comes before the environment):\n");
+    for (const Setting &row : settings) {
+        const std::string value = row.value.empty() ? "(none)" : row.value;
+        fmt::print("  {:<16} {:<12} {:<12} {}\n", row.name, value, row.from_environment ? "environment" : "default",
+                   row.help);
+    }
+}
+
+}  // namespace
+
+void add_info(CLI::App &app) {
+    struct Wanted {
+        bool settings = false;
+        bool json = false;
+    };
+    auto wanted = std::make_shared<Wanted>();
+    CLI::App *verb = app.add_subcommand("info", "Tell the build, the transports and the settings");
+    verb->add_flag("--settings", wanted->settings, "Print every ODC_* setting with its value and help");
+    verb->add_flag("--json", wanted->json, "Print everything as JSON");
+    verb->footer("The status is 0 if any transport is ready here, else 1.");
+    verb->callback([wanted] {
+        const std::vector<Transport> table = transports();
+        if (wanted->json) {
+            print_json(table, settings());
+        } else {
+            print_transports(table);
+            if (wanted->settings) {
+                print_settings(settings());
+            }
+        }
+        for (const Transport &row : table) {
+            if (row.why_not.empty()) {
+                return;
+            }
+        }
+        throw Exit{1, "no transport is ready on this machine"};
+    });
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts the ranks of a job on this host and supervises them until the last has ended: `odc run`, and the ranks that
+// `odc replay` and `odc bench` start for themselves.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace odc_tool {
+
+struct Launch {
+    enum class Output {
+        Prefixed,  // whole lines, each with its rank: "[3] text"
+        Inherit,   // the ranks write to our stdout and stderr themselves
+    };
+
+    int ranks = 1;
+    std::vector<std::string> argv;  // searched in PATH; "/proc/self/exe" starts this command again
+    std::vector<std::pair<std::string, std::string>> environment;  // beside ODC_RANK, ODC_SIZE and ODC_JOB
+    Output output = Output::Prefixed;
+    std::function<void()> on_idle;  // called every 100 ms or so while ranks run, and once after the last; may be empty
+};
+
+// Returns the exit status of the first rank that failed (128 + signal if it was killed), 0 when none did. When one
+// fails the others have 2 s to say what they saw, then SIGTERM, and SIGKILL 2 s later. Signals sent to this process
+// are passed on to the ranks' process groups. Throws Exit when a rank cannot be started (127: command not found).
+// Must be called from the process's main thread.
+int launch(const Launch &wanted);
+
+// Whether a launcher (odc run, torchrun, mpirun, Slurm) started this process: then it joins as one rank.
+bool inside_a_job();
+
+}  // namespace odc_tool

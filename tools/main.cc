@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The odc command: one verb a file (verbs.h). Statuses: 0, 1 when the work failed, 2 for a wrong command line.
+#include "verbs.h"
+
+#include <odc/odc.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+namespace {
+
+constexpr int kUsage = 2;
+
+std::string version_text() {
+    const uint32_t version = odc_version();
+    return "odc " + std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 255) + "." +
+           std::to_string(version & 255);
+}
+
+void check_verb(const CLI::App &app, const char *word) {
+    std::string verbs;
+    for (const CLI::App *verb : app.get_subcommands([](const CLI::App *) { return true; })) {
+        if (verb->get_name() == word) {
+            return;
+        }
+        verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
+    }
+    throw Exit{kUsage, std::string("there is no verb '") + word + "'; the verbs are " + verbs +
+                           "; 'odc --help' says what they do"};
+}
+
+// The command line, last word first as CLI11 takes it. Of `odc run -n N -- CMD...` without the mark: CLI11 would hand
+// what follows it to the parent command.
+std::vector<std::string> reversed_words(int argc, char **argv) {
+    std::vector<std::string> words(argv + 1, argv + argc);
+    const size_t mark = words.size() > 1 && (words[1] == "-n" || words[1] == "--ranks") ? 3 : 2;
+    if (mark < words.size() && words[0] == "run" && words[mark] == "--") {
+        words.erase(words.begin() + static_cast<std::ptrdiff_t>(mark));
+    }
+    std::reverse(words.begin(), words.end());
+    return words;
+}
+
+int parse(int argc, char **argv) {
+    CLI::App app("On-Demand Communication for sharded data-parallel training");
+    app.name("odc");
+    app.set_version_flag("--version", version_text(), "Print the version and leave");
+    app.set_help_flag("-h,--help", "Print this help and leave");
+    app.require_subcommand(1);
+    app.footer("'odc VERB --help' says more; so does the man page odc(1).");
+    add_run(app);
+    add_plan(app);
+    add_replay(app);
+    add_bench(app);
+    add_info(app);
+    if (argc > 1 && argv[1][0] != '-') {
+        check_verb(app, argv[1]);
+    }
+    try {
+        app.parse(reversed_words(argc, argv));
+        return 0;
+    } catch (const CLI::ParseError &error) {
+        if (error.get_exit_code() == 0) {
+            return app.exit(error);  // --help and --version
+        }
+        throw Exit{kUsage, std::string(error.what()) + " ('--help' says what is)"};
+    }
+}
+
+int finish(int status) {
+    std::cout.flush();
+    if (std::fflush(stdout) != 0 || std::cout.fail()) {
+        std::cerr << "odc: cannot write the output: " << std::strerror(errno) << "\n";
+        return status == 0 ? 1 : status;
+    }
+    return status;
+}
+
+}  // namespace
+
+}  // namespace odc_tool
+
+int main(int argc, char **argv) {
+    try {
+        return odc_tool::finish(odc_tool::parse(argc, argv));
+    } catch (const odc_tool::Exit &exit) {
+        if (!exit.message.empty()) {
+            std::cout.flush();
+            std::cerr << "odc: " << exit.message << "\n";
+        }
+        return odc_tool::finish(exit.status);
+    } catch (const std::exception &error) {
+        std::cerr << "odc: " << error.what() << "\n";
+        return 1;
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// `odc plan`: which rank runs which samples in which microbatches, as a table or as JSON.
+#include "lengths.h"
+#include "plan_options.h"
+#include "verbs.h"
+
+#include <odc/odc.h>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+namespace {
+
+enum class Output { kTable, kJson };
+
+struct PlanOptions {
+    std::string file;
+    int32_t ranks = 0;
+    int64_t max_tokens = 65536;
+    std::string policy = "lb-mini";
+    std::string cost = "linear";
+    Output output = Output::kTable;
+};
+
+struct RankPlan {
+    std::vector<std::vector<uint64_t>> microbatches;  // of samples: 0-based lines of the file
+    uint64_t samples = 0;
+    double tokens = 0;  // their sum might not fit 64 bits
+    double cost = 0;
+};
+
+struct Plan {
+    odc_plan_summary summary;
+    std::vector<RankPlan> ranks;
+};
+
+Plan make_plan(const PlanOptions &options, const std::vector<uint64_t> &lengths) {
+    const Cost cost = parse_cost(options.cost);
+    odc_plan_request request{};
+    request.struct_size = sizeof(request);
+    request.lengths = lengths.data();
+    request.count = lengths.size();
+    request.max_tokens = static_cast<uint64_t>(options.max_tokens);
+    request.a = cost.a;
+    request.b = cost.b;
+    request.ranks = options.ranks;
+    request.policy = parse_policy(options.policy);
+    std::vector<int32_t> rank_of(lengths.size());
+    std::vector<int32_t> microbatch_of(lengths.size());
+    Plan plan{};
+    plan.summary.struct_size = sizeof(plan.summary);
+    if (odc_plan(&request, rank_of.data(), microbatch_of.data(), &plan.summary) != ODC_OK) {
+        throw Exit{2, odc_last_error()};
+    }
+    plan.ranks.resize(static_cast<size_t>(options.ranks));
+    for (size_t i = 0; i < lengths.size(); ++i) {
+        RankPlan &rank = plan.ranks[static_cast<size_t>(rank_of[i])];
+        const auto microbatch = static_cast<size_t>(microbatch_of[i]);
+        if (rank.microbatches.size() <= microbatch) {
+            rank.microbatches.resize(microbatch + 1);
+        }
+        rank.microbatches[microbatch].push_back(i);
+        const auto tokens = static_cast<double>(lengths[i]);
+        const double x = tokens / 32000;
+        rank.samples += 1;
+        rank.tokens += tokens;
+        rank.cost += cost.a * x * x + cost.b * x;
+    }
+    return plan;
+}
+
+void print_json(const Plan &plan, const std::string &policy) {
+    nlohmann::ordered_json out = {{"policy", policy},
+                                  {"makespan", plan.summary.makespan},
+                                  {"lower_bound", plan.summary.lower_bound},
+                                  {"ranks", nlohmann::ordered_json::array()}};
+    for (const RankPlan &rank : plan.ranks) {
+        out["ranks"].push_back({{"cost", rank.cost}, {"microbatches", rank.microbatches}});
+    }
+    fmt::print("{}\n", out.dump());
+}
+
+void print_table(const Plan &plan, const std::string &policy) {
+    const double makespan = plan.summary.makespan;
+    fmt::print("{:>5} {:>8} {:>13} {:>12} {:>12} {:>7}\n", "rank", "samples", "microbatches", "tokens", "cost", "idle");
+    for (size_t i = 0; i < plan.ranks.size(); ++i) {
+        const RankPlan &rank = plan.ranks[i];
+        const double idle = 100 * std::max(0.0, 1 - rank.cost / makespan);
+        fmt::print("{:>5} {:>8} {:>13} {:>12.0f} {:>12.6g} {:>6.2f}%\n", i, rank.samples, rank.microbatches.size(),
+                   rank.tokens, rank.cost, idle);
+    }
+    fmt::print("{}: makespan {:.6g}, {:.3f} times the lower bound {:.6g}\n", policy, makespan,
+               makespan / plan.summary.lower_bound, plan.summary.lower_bound);
+}
+
+void run_plan(const PlanOptions &options) {
+    const Plan plan = make_plan(options, read_lengths(options.file, static_cast<uint64_t>(options.max_tokens)));
+    if (options.output == Output::kJson) {
+        print_json(plan, options.policy);
+    } else {
+        print_table(plan, options.policy);
+    }
+}
+
+}  // namespace
+
+void add_plan(CLI::App &app) {
+    CLI::App *verb = app.add_subcommand("plan", "Divide the samples of a minibatch over ranks and microbatches");
+    auto options = std::make_shared<PlanOptions>();
+    verb->add_option("FILE", options->file, "Tokens of each sample, one number a line; - reads standard input")
+        ->required();
+    verb->add_option("--ranks", options->ranks, "Ranks to divide over")->required()->check(CLI::Range(1, 1 << 20));
+    verb->add_option("--max-tokens", options->max_tokens, "Budget of a microbatch, in tokens")
+        ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()))
+        ->capture_default_str();
+    verb->add_option("--policy", options->policy,
+                     "local-sort; lb-micro (equal counts, for collectives); lb-mini (free counts, for ODC)")
+        ->capture_default_str();
+    verb->add_option("--cost", options->cost, "linear, 1.5b, 7b, or A,B: s tokens cost A*x*x + B*x, x = s/32000")
+        ->capture_default_str();
+    verb->add_flag_callback(
+        "--json", [options] { options->output = Output::kJson; }, "Print JSON");
+    verb->callback([options] { run_plan(*options); });
+}
+
+}  // namespace odc_tool

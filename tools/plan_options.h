@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// How `odc plan` and `odc replay` read a cost model and a policy from the command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace odc_tool {
+
+// A sample of s tokens costs a*x*x + b*x, x = s/32000.
+struct Cost {
+    double a;
+    double b;
+};
+
+// "linear", "1.5b", "7b", or "A,B". Throws Exit{2, ...}, as parse_policy does.
+Cost parse_cost(const std::string &text);
+
+// "local-sort", "lb-micro" or "lb-mini", as odc_policy.
+int32_t parse_policy(const std::string &name);
+const char *policy_name(int32_t policy);
+
+}  // namespace odc_tool

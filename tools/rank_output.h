@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks print, on its way to our stdout and stderr: whole lines, each with its rank in front. Never blocks, so
+// that a reader who pauses our output delays the ranks but not the signals meant for them.
+#pragma once
+
+#include <poll.h>
+
+#include <array>
+#include <deque>
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+class RankOutput {
+public:
+    RankOutput() = default;
+    RankOutput(const RankOutput &) = delete;
+    RankOutput &operator=(const RankOutput &) = delete;
+    ~RankOutput();
+
+    // Makes the pipes of one rank; the caller hands the returned write ends to the rank and closes them.
+    std::array<int, 2> open(int rank);
+    // Queues a line of our own for stderr.
+    void say(const std::string &line);
+
+    // Adds what poll() should wait for.
+    void add_polls(std::vector<pollfd> &polls) const;
+    // Reads and writes what can be without waiting.
+    void pump();
+    // After the last rank: what is left in the pipes and the queue, unterminated lines too. Waits for our readers only.
+    void finish();
+
+private:
+    struct Source {
+        int fd;  // -1: at its end
+        int target;
+        std::string prefix;
+        std::string line;  // not yet terminated
+    };
+    struct Text {
+        int target;
+        std::string text;
+    };
+
+    bool has_room() const;
+    size_t read_source(Source &source);
+    void take_lines(Source &source);
+    void push(int target, std::string text);
+    bool write_some(int timeout_ms);
+    void drop_target(int target);
+
+    std::vector<Source> sources_;
+    std::deque<Text> queue_;  // one for both streams: a line is never cut by one of the other stream
+    size_t queued_bytes_ = 0;
+};
+
+}  // namespace odc_tool

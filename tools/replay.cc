@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// `odc replay`: real sequence lengths, real communication, emulated compute; collective schedule against ODC.
+#include "launch.h"
+#include "replay_rank.h"
+#include "replay_schedule.h"
+#include "verbs.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+namespace odc_tool {
+namespace {
+
+// This command line again.
+std::vector<std::string> own_arguments() {
+    std::ifstream file("/proc/self/cmdline", std::ios::binary);
+    std::vector<std::string> arguments;
+    for (std::string argument; std::getline(file, argument, '\0');) {
+        arguments.push_back(argument);
+    }
+    if (arguments.empty()) {
+        throw Exit{1, "replay: /proc/self/cmdline cannot be read, so no ranks can be started; start them with odc run"};
+    }
+    arguments[0] = "/proc/self/exe";
+    return arguments;
+}
+
+// What can be wrong in the settings is said here once, not by every rank.
+void check_settings(const ReplaySettings &settings) {
+    find_model(settings.model);
+    if (settings.lengths.empty() == settings.corpus.empty()) {
+        throw Exit{2, "replay needs sequence lengths: give either --lengths FILE or --corpus DIR"};
+    }
+    replay_lengths(settings);
+}
+
+void replay(const ReplaySettings &settings) {
+    if (inside_a_job()) {
+        replay_rank(settings);
+        return;
+    }
+    check_settings(settings);
+    Launch ranks;
+    ranks.ranks = settings.ranks == 0 ? kDefaultRanks : settings.ranks;
+    ranks.argv = own_arguments();
+    ranks.output = Launch::Output::Inherit;
+    if (const int status = launch(ranks); status != 0) {
+        throw Exit{status, ""};
+    }
+}
+
+}  // namespace
+
+void add_replay(CLI::App &app) {
+    auto settings = std::make_shared<ReplaySettings>();
+    CLI::App *verb = app.add_subcommand(
+        "replay",
+        "Replay real sequence lengths: real communication, emulated compute, collective schedule against ODC");
+    verb->add_option("--lengths", settings->lengths, "File of sequence lengths, one a line");
+    verb->add_option("--corpus", settings->corpus, "Directory whose text files' sizes are the lengths");
+    verb->add_option("--max-tokens", settings->max_tokens, "Token budget of a microbatch")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    verb->add_option("--model", settings->model, "Its layers and what a sample costs: 1.5b, 7b, 14b or 32b")
+        ->capture_default_str();
+    verb->add_option("--scale", settings->scale, "Divides the elements of each layer")
+        ->check(CLI::PositiveNumber)
+        ->capture_default_str();
+    verb->add_option(
+            "--ranks", settings->ranks,
+            "Ranks to start on this host (default: " + std::to_string(kDefaultRanks) + "; inside a job: its ranks)")
+        ->check(CLI::Range(1, 1024));
+    verb->add_option("--minibatch", settings->minibatch, "Samples per rank and minibatch")
+        ->check(CLI::Range(1, 100'000))
+        ->capture_default_str();
+    verb->add_option(
+            "--minibatches", settings->minibatches,
+            "Minibatches of each arm; default: one pass over the lengths, at most " + std::to_string(kMostMinibatches))
+        ->check(CLI::Range(1, 100'000));
+    verb->add_option("--seconds", settings->seconds, "Emulated time of all arms together; sets the device's speed")
+        ->check(CLI::Range(0.1, 1e6))
+        ->capture_default_str();
+    verb->add_option("--seed", settings->seed, "Seed of the order of the samples")->capture_default_str();
+    verb->add_option("--timeline", settings->timeline, "Write a picture (SVG) of who computes, waits and moves bytes");
+    verb->add_option("--trace", settings->trace, "Write a trace (JSON) for Perfetto or chrome://tracing");
+    verb->add_flag("--json", settings->json, "Print one JSON object instead of a table");
+    verb->callback([settings] { replay(*settings); });
+}
+
+}  // namespace odc_tool

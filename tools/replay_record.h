@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks of `odc replay` write down: one RunRecord per run, and events for the pictures. Plain data, because it
+// travels to rank 0 as the bytes of a shard.
+#pragma once
+
+#include <odc/odc.h>
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+struct RunRecord {
+    int64_t duration_ns;  // from the optimizer to the end of sync
+    int64_t compute_ns;
+};
+
+enum class Kind : int32_t { Forward, Backward, Wait, Gather, ScatterAdd, Barrier, Update, Sync };
+inline constexpr std::array<const char *, 8> kKindNames{"forward", "backward",         "wait", "gather", "scatter-add",
+                                                        "barrier", "update + publish", "sync"};
+
+// Times count from the beginning of the rank's run: all ranks leave one barrier there.
+struct Event {
+    int64_t begin_ns;
+    int64_t end_ns;
+    int32_t run;
+    int32_t microbatch;
+    int32_t layer;
+    Kind kind;
+};
+
+struct RankTotals {
+    uint64_t gather_bytes;
+    uint64_t scatter_add_bytes;
+    uint64_t publish_wait_ns;
+    uint64_t sync_wait_ns;
+    uint64_t lock_wait_ns;
+    double cpu_seconds;
+};
+
+// Every rank hands its bytes to rank 0, which gets all of them in rank order; the others get nothing. Collective,
+// between sync and publish; a minibatch of its own.
+std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std::string &name,
+                                                const std::vector<uint8_t> &mine);
+
+template <typename T>
+std::vector<std::vector<T>> collect(odc_context *context, const std::string &name, const std::vector<T> &mine) {
+    std::vector<uint8_t> bytes(mine.size() * sizeof(T));
+    if (!bytes.empty()) {
+        std::memcpy(bytes.data(), mine.data(), bytes.size());
+    }
+    std::vector<std::vector<T>> all;
+    for (const auto &part : collect_bytes(context, name, bytes)) {
+        all.emplace_back(part.size() / sizeof(T));
+        if (!part.empty()) {
+            std::memcpy(all.back().data(), part.data(), part.size());
+        }
+    }
+    return all;
+}
+
+}  // namespace odc_tool
