@@ -1,0 +1,69 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# odc bench: it measures, checks its own bytes and sums, and says what it measured. Tiny sizes, and no bars: how fast
+# this machine is today is not for a test to judge.
+set -euo pipefail
+
+odc=${ODC:?names the odc command}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# check_json FILE EXPRESSION: the JSON object in FILE is `j`.
+check_json() {
+    python3 - "$@" <<'PYTHON'
+import json, sys
+j = json.load(open(sys.argv[1]))
+if not eval(sys.argv[2]):
+    sys.exit(f"not so: {sys.argv[2]}\nin {j}")
+PYTHON
+}
+
+# refuses TEXT ARGUMENT...: odc bench fails and says TEXT.
+refuses() {
+    local text=$1
+    shift
+    if "$odc" bench "$@" >"$scratch/out" 2>&1; then
+        echo "odc bench $* should have failed" >&2
+        exit 1
+    fi
+    if ! grep -q -- "$text" "$scratch/out"; then
+        echo "odc bench $* did not say \"$text\":" >&2
+        cat "$scratch/out" >&2
+        exit 1
+    fi
+}
+
+race='min(j["gbps"], j["limit_gbps"], j["limit_self_ratio"]) > 0'
+race+=' and 0 < j["ratio_low"] <= j["ratio"] <= j["ratio_high"]'
+# 65,544 bytes: the slices are unequal, and no multiple of a vector.
+for operation in gather scatter-add; do
+    for type in f32 bf16 f16 f64; do
+        "$odc" bench $operation --ranks 3 --bytes 65544 --type $type --pairs 3 --json >"$scratch/json"
+        check_json "$scratch/json" "$race"
+        check_json "$scratch/json" "(j['op'], j['ranks'], j['bytes'], j['type']) == ('$operation', 3, 65544, '$type')"
+    done
+done
+# More ranks than elements: empty slices.
+"$odc" bench scatter-add --ranks 3 --bytes 8 --pairs 1 --json >"$scratch/json"
+check_json "$scratch/json" "$race"
+
+"$odc" bench sync --ranks 2 --pairs 21 --json >"$scratch/json"
+check_json "$scratch/json" 'j["op"] == "sync" and j["ranks"] == 2 and 0 < j["usec_low"] <= j["usec"] <= j["usec_high"]'
+
+# Inside a job it joins: one object from rank 0.
+"$odc" run -n 2 -- "$odc" bench gather --bytes 64KiB --pairs 2 --json >"$scratch/out"
+sed 's/^[^{]*//' "$scratch/out" >"$scratch/json"
+check_json "$scratch/json" 'j["ranks"] == 2 and j["bytes"] == 65536'
+
+"$odc" bench gather --bytes 64KiB --pairs 2 >"$scratch/out"
+grep -q "ratio" "$scratch/out"
+grep -q "GB/s per rank" "$scratch/out"
+
+refuses "multiple of 4" gather --bytes 6
+refuses "operation" broadcast
+refuses "--ranks" gather --ranks 0
+refuses "--bytes" gather --bytes -1
+refuses "type" gather --type int8
+refuses "fewer --bytes" gather --bytes 1000TB
+"$odc" bench --help >"$scratch/out"
+grep -q "median" "$scratch/out"

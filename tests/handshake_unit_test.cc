@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// What no honest rank does at a TCP rendezvous: another protocol version, a proof heard in another conversation, a rank 0
+// that does not know the secret or changes what it says.
+#include "exchange.h"
+#include "handshake.h"
+#include "reception.h"
+#include "tcp.h"
+
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+using namespace odc;
+
+namespace {
+
+const std::string kSecret = "the secret";
+const Card kCard{};
+
+struct Port {
+    Fd listener;
+    std::string text;
+};
+
+// Listens at a free port of this host.
+Port free_port() {
+    std::string why;
+    Address address = resolve({"", "127.0.0.1", "1"}, &why).at(0);
+    reinterpret_cast<sockaddr_in *>(&address.storage)->sin_port = 0;
+    Port port{listen_at(address), ""};
+    assert_true(port.listener.valid());
+    assert_true(getsockname(port.listener.get(), reinterpret_cast<sockaddr *>(&address.storage), &address.bytes) == 0);
+    port.text = address.host_port();
+    return port;
+}
+
+void await(int fd, short event) {
+    pollfd entry{fd, event, 0};
+    assert_true(poll(&entry, 1, 10000) == 1);
+}
+
+template <class Message>
+Message hear(int fd) {
+    Message message{};
+    auto *at = reinterpret_cast<char *>(&message);
+    for (size_t got = 0; got < sizeof(message);) {
+        await(fd, POLLIN);
+        const ssize_t now = recv(fd, at + got, sizeof(message) - got, 0);
+        assert_true(now > 0);
+        got += static_cast<size_t>(now);
+    }
+    return message;
+}
+
+template <class Message>
+void tell(int fd, const Message &message) {
+    assert_true(send(fd, &message, sizeof(message), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(message)));
+}
+
+bool closes(int fd) {
+    char byte = 0;
+    await(fd, POLLIN);
+    return recv(fd, &byte, 1, 0) <= 0;
+}
+
+struct Outcome {
+    odc_status status = ODC_OK;
+    std::string words;
+};
+
+Outcome outcome_of(const std::function<void()> &what) {
+    try {
+        what();
+    } catch (const Error &error) {
+        return {error.status(), error.what()};
+    }
+    return {};
+}
+
+// Rank 0 of 2, and how it ends, while `visit` talks to it.
+Outcome receive(int64_t timeout_ms, const std::function<void(int fd)> &visit) {
+    Port port = free_port();
+    port.listener = Fd();
+    const Endpoint endpoint = parse_endpoint(port.text);
+    const Patience patience(timeout_ms, nullptr, nullptr);
+    Reception reception(endpoint, kSecret, 2, kCard, patience);
+    assert_true(reception.open().empty());
+    std::string why;
+    const Fd fd = connect_to(resolve(endpoint, &why).at(0));
+    await(fd.get(), POLLOUT);
+    Outcome outcome;
+    std::thread host([&] { outcome = outcome_of([&] { reception.run(); }); });
+    visit(fd.get());
+    host.join();
+    return outcome;
+}
+
+// Rank 1 of 2, and how it ends, while `answer` plays rank 0.
+Outcome visit(const std::function<void(int fd)> &answer) {
+    const Port port = free_port();
+    Outcome outcome;
+    std::thread rank([&] {
+        outcome = outcome_of([&] { exchange_tcp(port.text, kSecret, 1, 2, kCard, Patience(10000, nullptr, nullptr)); });
+    });
+    await(port.listener.get(), POLLIN);
+    Address from;
+    {
+        const Fd fd = accept_from(port.listener.get(), &from);
+        answer(fd.get());
+        rank.join();
+    }
+    return outcome;
+}
+
+void check_words(const Outcome &outcome, odc_status status, const char *first, const char *second) {
+    if (outcome.status != status || outcome.words.find(first) == std::string::npos ||
+        outcome.words.find(second) == std::string::npos) {
+        fail_msg("ended with %d, without \"%s\" or \"%s\": %s", outcome.status, first, second, outcome.words.c_str());
+    }
+}
+
+void test_other_version(void **) {
+    std::string told;
+    const Outcome outcome = receive(10000, [&](int fd) {
+        Hello hello = hello_of(1, 2, 10000);
+        hello.version = 99;
+        tell(fd, hello);
+        const auto challenge = hear<Challenge>(fd);
+        tell(fd, Proof{proof_mac(kSecret, hello, challenge, kCard), kCard});
+        const auto verdict = hear<Verdict>(fd);
+        assert_true(verdict.kind == VerdictKind::kFailed);
+        for (uint32_t i = 0; i < verdict.bytes; ++i) {
+            told += hear<char>(fd);
+        }
+        assert_true(same_mac(verdict.mac, verdict_mac(session_key(kSecret, hello, challenge), verdict.kind, told)));
+    });
+    check_words(outcome, ODC_ERROR_RENDEZVOUS, "version 99", "rank 1 (pid");
+    assert_true(told == outcome.words);
+}
+
+// Everything that a rank proves is under its MAC, and no conversation's proof is good in another.
+void test_proof_of_something_else(void **) {
+    for (int variant = 0; variant < 5; ++variant) {
+        const Outcome outcome = receive(600, [&](int fd) {
+            Hello said = hello_of(1, 2, 600);
+            tell(fd, said);
+            auto challenge = hear<Challenge>(fd);
+            Card card = kCard;
+            if (variant == 0) {
+                said.rank = 0;
+            }
+            if (variant == 1) {
+                said.size = 3;
+            }
+            if (variant == 2) {
+                said.nonce = random_nonce();
+            }
+            if (variant == 3) {
+                challenge.nonce = random_nonce();
+            }
+            const Mac mac = proof_mac(kSecret, said, challenge, card);
+            if (variant == 4) {
+                card[7] = std::byte{1};
+            }
+            tell(fd, Proof{mac, card});
+            const auto verdict = hear<Verdict>(fd);
+            assert_true(verdict.kind == VerdictKind::kRefused);
+            assert_true(closes(fd));
+        });
+        check_words(outcome, ODC_ERROR_RENDEZVOUS, "missing: rank 1", "wrong secret");
+    }
+}
+
+// Rank 0 never says anything that would serve as a rank's proof.
+void test_what_rank_0_says_is_no_proof(void **) {
+    const Hello hello = hello_of(1, 2, 1000);
+    const Challenge challenge{kTcpMagic, random_nonce()};
+    assert_true(!same_mac(proof_mac(kSecret, hello, challenge, kCard), session_key(kSecret, hello, challenge)));
+}
+
+void test_rank_0_without_the_secret(void **) {
+    for (const VerdictKind kind : {VerdictKind::kWelcome, VerdictKind::kCards, VerdictKind::kFailed}) {
+        const Outcome outcome = visit([&](int fd) {
+            const auto hello = hear<Hello>(fd);
+            const Challenge challenge{kTcpMagic, random_nonce()};
+            tell(fd, challenge);
+            hear<Proof>(fd);
+            tell(fd, Verdict{kTcpMagic, kind, 0, verdict_mac(session_key("a guess", hello, challenge), kind, "")});
+        });
+        check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 0 at 127.0.0.1:", "does not know the secret");
+    }
+}
+
+void test_cards_changed_on_the_way(void **) {
+    const Outcome outcome = visit([&](int fd) {
+        const auto hello = hear<Hello>(fd);
+        const Challenge challenge{kTcpMagic, random_nonce()};
+        tell(fd, challenge);
+        hear<Proof>(fd);
+        const Mac session = session_key(kSecret, hello, challenge);
+        tell(fd, Verdict{kTcpMagic, VerdictKind::kWelcome, 0, verdict_mac(session, VerdictKind::kWelcome, "")});
+        std::string cards(2 * sizeof(Card), 'a');
+        const auto bytes = static_cast<uint32_t>(cards.size());
+        tell(fd, Verdict{kTcpMagic, VerdictKind::kCards, bytes, verdict_mac(session, VerdictKind::kCards, cards)});
+        cards[300] = 'b';
+        assert_true(send(fd, cards.data(), cards.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(cards.size()));
+    });
+    check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 0 at 127.0.0.1:", "does not know the secret");
+}
+
+// A length that would make a rank take any amount of memory.
+void test_endless_verdict(void **) {
+    const Outcome outcome = visit([&](int fd) {
+        hear<Hello>(fd);
+        tell(fd, Challenge{kTcpMagic, random_nonce()});
+        hear<Proof>(fd);
+        tell(fd, Verdict{kTcpMagic, VerdictKind::kFailed, UINT32_MAX, {}});
+    });
+    check_words(outcome, ODC_ERROR_RENDEZVOUS, "127.0.0.1:", "not rank 0");
+}
+
+// A rank that loses its connection before the welcome comes again.
+void test_second_try(void **) {
+    const Port port = free_port();
+    Outcome outcome{ODC_ERROR_INTERNAL, ""};
+    std::thread rank([&] {
+        outcome = outcome_of([&] { exchange_tcp(port.text, kSecret, 1, 2, kCard, Patience(10000, nullptr, nullptr)); });
+    });
+    for (int time = 0; time < 2; ++time) {
+        await(port.listener.get(), POLLIN);
+        Address from;
+        const Fd fd = accept_from(port.listener.get(), &from);
+        const auto hello = hear<Hello>(fd.get());
+        if (time == 0) {
+            continue;
+        }
+        const Challenge challenge{kTcpMagic, random_nonce()};
+        tell(fd.get(), challenge);
+        hear<Proof>(fd.get());
+        const Mac session = session_key(kSecret, hello, challenge);
+        tell(fd.get(), Verdict{kTcpMagic, VerdictKind::kWelcome, 0, verdict_mac(session, VerdictKind::kWelcome, "")});
+        const std::string cards(2 * sizeof(Card), 'a');
+        const auto bytes = static_cast<uint32_t>(cards.size());
+        tell(fd.get(),
+             Verdict{kTcpMagic, VerdictKind::kCards, bytes, verdict_mac(session, VerdictKind::kCards, cards)});
+        assert_true(send(fd.get(), cards.data(), cards.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(cards.size()));
+    }
+    rank.join();
+    if (outcome.status != ODC_OK) {
+        fail_msg("%s", outcome.words.c_str());
+    }
+}
+
+}  // namespace
+
+int main() {
+    if (sodium_init() < 0) {
+        return 1;
+    }
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_other_version),
+        cmocka_unit_test(test_proof_of_something_else),
+        cmocka_unit_test(test_what_rank_0_says_is_no_proof),
+        cmocka_unit_test(test_rank_0_without_the_secret),
+        cmocka_unit_test(test_cards_changed_on_the_way),
+        cmocka_unit_test(test_endless_verdict),
+        cmocka_unit_test(test_second_try),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

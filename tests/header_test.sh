@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# odc.h compiles by itself in each C and C++ standard with each compiler found here, without a warning and without
+# padding that is not spelled out.
+set -u
+include=${ODC_SOURCE_DIR:?the folder of the sources}/include
+warnings="-Wall -Wextra -Wpedantic -Wpadded -Wconversion -Werror"
+failed=0
+compiled=0
+
+try() {
+    local compiler=$1 language=$2 standard=$3
+    command -v "$compiler" >/dev/null || return 0
+    # shellcheck disable=SC2086
+    if printf '#include <odc/odc.h>\nint unit_is_not_empty;\n' |
+        "$compiler" -x "$language" -std="$standard" $warnings -fsyntax-only -I"$include" -; then
+        compiled=$((compiled + 1))
+    else
+        echo "odc.h does not compile with $compiler -std=$standard $warnings" >&2
+        failed=1
+    fi
+}
+
+for standard in c99 c11 c17; do
+    try gcc c $standard
+    try clang c $standard
+done
+for standard in c++11 c++14 c++17 c++20; do
+    try g++ c++ $standard
+    try clang++ c++ $standard
+done
+[ "$compiled" -gt 0 ] || { echo "no compiler was found" >&2; exit 1; }
+[ "$failed" -eq 0 ] || exit 1
+echo "odc.h compiles in $compiled ways"

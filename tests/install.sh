@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing of what the build needs (`install.sh build`), or of what building and testing need
+# (`install.sh test`). Debian and Ubuntu; elsewhere it prints the packages' names and fails if a tool is missing.
+set -eu
+
+build="g++ cmake ninja-build pkg-config libhwloc-dev libsodium-dev libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev"
+# The compilers and checkers after the first line are used where they can be had.
+test="libcmocka-dev python3 procps binutils"
+optional="clang clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev"
+
+case ${1:-} in
+build) wanted=$build optional= ;;
+test) wanted="$build $test" ;;
+*)
+    echo "usage: $0 build|test" >&2
+    exit 2
+    ;;
+esac
+
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+    echo "This is neither Debian nor Ubuntu; what these Debian packages hold is needed: $wanted" >&2
+    [ -z "$optional" ] || echo "and, for some checks: $optional" >&2
+    for tool in g++ cmake ninja pkg-config; do
+        command -v $tool >/dev/null || { echo "$tool was not found" >&2; exit 1; }
+    done
+    exit 0
+fi
+
+installed() {
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
+}
+
+missing=
+for package in $wanted $optional; do
+    installed "$package" || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || { echo "Needed, and only root can install it:$missing" >&2; exit 1; }
+    as_root=sudo
+fi
+echo "Will install with apt-get:$missing"
+export DEBIAN_FRONTEND=noninteractive
+$as_root apt-get update -qq || echo "apt-get update failed; going on with the lists there are" >&2
+needed=
+for package in $missing; do
+    if apt-cache show "$package" >/dev/null 2>&1; then
+        needed="$needed $package"
+    elif [[ " $optional " == *" $package "* ]]; then
+        echo "$package is not to be had here; what needs it is left out"
+    else
+        echo "$package is not to be had here, and the build needs it" >&2
+        exit 1
+    fi
+done
+# shellcheck disable=SC2086
+[ -z "$needed" ] || $as_root apt-get install -qq -y --no-install-recommends $needed </dev/null

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Each layer of lib/ includes only what stands in it or below it (lib/README.md), and tools and tests see the library
+# through <odc/odc.h> only.
+set -u
+cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
+
+# From the top: one layer a line, its files without their endings.
+layers="
+c_api
+context context_sync posts shard slices plan partition
+job
+bootstrap meeting exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route
+transport/transport transport/shm transport/stripes
+arena rank_block post memory futex topology
+status settings patience element fd
+"
+
+declare -A depth
+number=0
+while read -r line; do
+    for file in $line; do
+        depth[$file]=$number
+    done
+    number=$((number + 1))
+done <<<"$layers"
+
+failures=0
+complain() {
+    echo "$*" >&2
+    failures=$((failures + 1))
+}
+
+files=$(cd lib && ls ./*.h ./*.cc transport/*.h transport/*.cc | sed 's|^\./||')
+for file in $files; do
+    noun=${file%.*}
+    mine=${depth[$noun]:-}
+    if [ -z "$mine" ]; then
+        complain "lib/$file is in no layer: add it to $0"
+        continue
+    fi
+    for included in $(sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "lib/$file"); do
+        [ -f "lib/$included" ] || included=$(dirname "$file")/$included
+        theirs=${depth[${included%.*}]:-}
+        if [ -z "$theirs" ]; then
+            complain "lib/$file includes $included, which is in no layer"
+        elif [ "$theirs" -lt "$mine" ]; then
+            complain "lib/$file includes $included, which stands above it"
+        fi
+    done
+done
+for noun in "${!depth[@]}"; do
+    compgen -G "lib/$noun.*" >/dev/null || complain "the layers name $noun, which is not in lib/"
+done
+
+# Tests named *_unit_test.cc exist to see the inside.
+outside=$(ls tools/*.cc tools/*.h tests/*.c tests/*.h)
+for file in $outside; do
+    for included in $(sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$file"); do
+        [ -f "$(dirname "$file")/$included" ] || complain "$file includes $included: it may see <odc/odc.h> only"
+    done
+done
+
+[ "$failures" -eq 0 ] || exit 1
+echo "$(wc -w <<<"$files") files keep to their layers"

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the library takes beside the slices: at most 1 MiB + 1 KiB for each shard + 0.1 % of the slices, per rank.
+ * Counted in two parts: the pages of the ranks' shared files, and what the process's own memory has grown by. */
+#include "model.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct load {
+    int count;
+    uint64_t numel;
+    int parameter_type;
+    int gradient_type;
+} load;
+
+/* RssAnon: not the shared files, not program text. */
+static long own_bytes(void) {
+    char line[256];
+    long kib = -1;
+    FILE *file = fopen("/proc/self/status", "re");
+    CHECK(file != NULL);
+    while (fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, "RssAnon: %ld", &kib);
+    }
+    fclose(file);
+    CHECK(kib >= 0);
+    return kib * 1024;
+}
+
+/* Allocated pages, touched or not, of all shared files that this process has open: one for each rank. */
+static long shared_bytes(int *files) {
+    ino_t seen[64];
+    long bytes = 0;
+    *files = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    CHECK(directory != NULL);
+    for (struct dirent *entry = readdir(directory); entry != NULL; entry = readdir(directory)) {
+        char target[256] = {0};
+        struct stat status;
+        int known = 0;
+        if (readlinkat(dirfd(directory), entry->d_name, target, sizeof target - 1) < 0 ||
+            strstr(target, "memfd:odc") == NULL || fstatat(dirfd(directory), entry->d_name, &status, 0) != 0) {
+            continue;
+        }
+        for (int i = 0; i < *files; ++i) {
+            known |= seen[i] == status.st_ino;
+        }
+        if (!known && *files < 64) {
+            seen[(*files)++] = status.st_ino;
+            bytes += (long)status.st_blocks * 512;
+        }
+    }
+    closedir(directory);
+    return bytes;
+}
+
+static void register_and_use(odc_context *context, const load *what, void *full) {
+    odc_shard **shards = calloc((size_t)what->count, sizeof *shards);
+    for (int i = 0; i < what->count; ++i) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%d.mlp.down_proj.weight", i);
+        odc_shard_desc desc = describe(name, what->numel, what->parameter_type, what->gradient_type);
+        CHECK_OK(odc_register_shard(context, &desc, &shards[i]));
+    }
+    for (int minibatch = 0; minibatch < 3; ++minibatch) {
+        CHECK_OK(odc_publish_all(context));
+        for (int i = 0; i < what->count; ++i) {
+            CHECK_OK(odc_gather(shards[i], full, what->numel, NULL));
+            CHECK_OK(odc_scatter_add(shards[i], full, what->numel, NULL));
+        }
+        CHECK_OK(odc_minibatch_sync(context));
+    }
+    free(shards);
+}
+
+static void weigh(int rank, int size, const char *job, void *arg) {
+    const load *what = arg;
+    odc_stats stats = {.struct_size = sizeof stats};
+    size_t bytes = what->numel * 8;
+    double total_slices = 0;
+    int files = 0;
+    void *full = malloc(bytes);
+    memset(full, 1, bytes); /* not 0: its pages must be there before the weighing */
+    long before = own_bytes();
+    odc_context *context = join(rank, size, job);
+    register_and_use(context, what, full);
+    long own = own_bytes() - before;
+    CHECK_OK(odc_get_stats(context, &stats));
+    double slices = (double)stats.slice_bytes;
+    total_slices = slices;
+    CHECK_OK(odc_all_reduce(context, &total_slices, 1, ODC_SUM)); /* all have registered */
+    double shared = (double)shared_bytes(&files);
+    CHECK_OK(odc_all_reduce(context, &(double){0}, 1, ODC_SUM)); /* nobody leaves before all have counted */
+    CHECK_EQUAL(files, size);
+    double beside = (double)own + (shared - total_slices) / size;
+    double allowed = 1048576.0 + 1024.0 * what->count + 0.001 * slices;
+    if (rank == 0) {
+        printf(
+            "%d shards, %.1f MiB of slices: %.0f KiB beside them (%.0f KiB shared, %.0f KiB own), %.0f KiB allowed\n",
+            what->count, slices / 1048576, beside / 1024, (shared - total_slices) / size / 1024, (double)own / 1024,
+            allowed / 1024);
+    }
+    CHECK(beside <= allowed);
+    free(full);
+    odc_destroy(context);
+}
+
+static void memory_beside_the_slices_is_bounded(void **state) {
+    static const load loads[4] = {{1, (uint64_t)8 << 20, ODC_BF16, ODC_BF16},
+                                  {1000, 13, ODC_F32, ODC_F32},
+                                  {200, 70001, ODC_F32, ODC_BF16},
+                                  {30, 1000003, ODC_BF16, ODC_F32}};
+    (void)state;
+    needs_processes("it weighs a process");
+    needs_no_sanitizer("the sanitizer's own memory is weighed along");
+    for (int i = 0; i < 4; ++i) {
+        run_processes(2, weigh, (void *)&loads[i]);
+        run_processes(4, weigh, (void *)&loads[i]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_beside_the_slices_is_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

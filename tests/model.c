@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The single-process model: what is in every slice after every step. */
+#include "model.h"
+
+#include <math.h>
+
+enum { GUARD_BYTES = 64, GUARD = 0xa5 };
+
+size_t type_size(int type) {
+    switch (type) {
+        case ODC_F64: return 8;
+        case ODC_F32: return 4;
+        case ODC_BF16:
+        case ODC_F16: return 2;
+        default: return 1;
+    }
+}
+
+static double widen_bf16(uint16_t bits) {
+    uint32_t word = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+static double widen_f16(uint16_t bits) {
+    int exponent = (bits >> 10) & 31;
+    int mantissa = bits & 1023;
+    double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+    if (exponent == 31) {
+        return mantissa != 0 ? NAN : sign * INFINITY;
+    }
+    return exponent == 0 ? sign * ldexp(mantissa, -24) : sign * ldexp(1024 + mantissa, exponent - 25);
+}
+
+static uint16_t narrow_bf16(double value) {
+    float single = (float)value;
+    uint32_t word;
+    memcpy(&word, &single, sizeof word);
+    return (uint16_t)(word >> 16);
+}
+
+/* Normal numbers and zero, which is all that tests write. */
+static uint16_t narrow_f16(double value) {
+    int exponent = 0;
+    double fraction = frexp(fabs(value), &exponent);
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    if (value == 0) {
+        return sign;
+    }
+    return (uint16_t)(sign | ((exponent + 14) << 10) | ((int)ldexp(fraction, 11) & 1023));
+}
+
+double get_element(int type, const void *data, uint64_t index) {
+    uint16_t half;
+    switch (type) {
+        case ODC_F64: return ((const double *)data)[index];
+        case ODC_F32: return ((const float *)data)[index];
+        case ODC_BYTES: return ((const signed char *)data)[index];
+        default: break;
+    }
+    memcpy(&half, (const char *)data + 2 * index, sizeof half);
+    return type == ODC_BF16 ? widen_bf16(half) : widen_f16(half);
+}
+
+void put_element(int type, void *data, uint64_t index, double value) {
+    uint16_t half;
+    switch (type) {
+        case ODC_F64: ((double *)data)[index] = value; return;
+        case ODC_F32: ((float *)data)[index] = (float)value; return;
+        case ODC_BYTES: ((signed char *)data)[index] = (signed char)value; return;
+        default: break;
+    }
+    half = type == ODC_BF16 ? narrow_bf16(value) : narrow_f16(value);
+    memcpy((char *)data + 2 * index, &half, sizeof half);
+}
+
+double small_value(uint64_t salt, uint64_t index) {
+    uint64_t state = salt * 0x2545f4914f6cdd1du + index;
+    return (double)random_below(&state, 17) - 8;
+}
+
+odc_shard_desc describe(const char *name, uint64_t numel, int parameter_type, int gradient_type) {
+    odc_shard_desc desc;
+    memset(&desc, 0, sizeof desc);
+    desc.struct_size = sizeof desc;
+    desc.name = name;
+    desc.numel = numel;
+    desc.parameter_type = parameter_type;
+    desc.gradient_type = gradient_type;
+    return desc;
+}
+
+tensor make_described(odc_context *context, const odc_shard_desc *desc) {
+    tensor t = {NULL, desc->numel, desc->parameter_type, desc->gradient_type};
+    CHECK_OK(odc_register_shard(context, desc, &t.shard));
+    CHECK(t.shard != NULL);
+    return t;
+}
+
+tensor make_tensor(odc_context *context, const char *name, uint64_t numel, int parameter_type, int gradient_type) {
+    odc_shard_desc desc = describe(name, numel, parameter_type, gradient_type);
+    return make_described(context, &desc);
+}
+
+odc_slice slice_of(tensor t) {
+    odc_slice slice;
+    memset(&slice, 0, sizeof slice);
+    slice.struct_size = sizeof slice;
+    CHECK_OK(odc_get_slice(t.shard, &slice));
+    return slice;
+}
+
+void *new_full(uint64_t numel, int type) {
+    size_t bytes = numel * type_size(type);
+    char *full = malloc(bytes + GUARD_BYTES);
+    CHECK(full != NULL);
+    memset(full, GUARD, bytes + GUARD_BYTES);
+    return full;
+}
+
+void write_parameters(tensor t, uint64_t salt) {
+    odc_slice slice = slice_of(t);
+    for (uint64_t i = 0; t.parameter_type != 0 && i < slice.numel; ++i) {
+        put_element(t.parameter_type, slice.parameters, i, small_value(salt, slice.offset + i));
+    }
+}
+
+void check_full(tensor t, const void *full, uint64_t salt) {
+    const unsigned char *guard = (const unsigned char *)full + t.numel * type_size(t.parameter_type);
+    for (uint64_t i = 0; i < t.numel; ++i) {
+        if (get_element(t.parameter_type, full, i) != small_value(salt, i)) {
+            CHECK_EQUAL(get_element(t.parameter_type, full, i), small_value(salt, i));
+        }
+    }
+    for (int i = 0; i < GUARD_BYTES; ++i) {
+        CHECK_EQUAL(guard[i], GUARD);
+    }
+}
+
+void check_gather(tensor t, uint64_t salt) {
+    void *full = new_full(t.numel, t.parameter_type);
+    CHECK_OK(odc_gather(t.shard, full, t.numel, NULL));
+    check_full(t, full, salt);
+    free(full);
+}
+
+void fill_gradients(tensor t, void *full, uint64_t salt) {
+    for (uint64_t i = 0; i < t.numel; ++i) {
+        put_element(t.gradient_type, full, i, small_value(salt, i));
+    }
+}
+
+/* The source is overwritten at once: it belongs to the caller again when the call returns. */
+void add_gradients(tensor t, uint64_t salt) {
+    void *full = new_full(t.numel, t.gradient_type);
+    fill_gradients(t, full, salt);
+    CHECK_OK(odc_scatter_add(t.shard, full, t.numel, NULL));
+    memset(full, 0xff, t.numel * type_size(t.gradient_type));
+    free(full);
+}
+
+void check_sums(tensor t, const uint64_t *salts, size_t count) {
+    odc_slice slice = slice_of(t);
+    for (uint64_t i = 0; t.gradient_type != 0 && i < slice.numel; ++i) {
+        double sum = 0;
+        for (size_t k = 0; k < count; ++k) {
+            sum += small_value(salts[k], slice.offset + i);
+        }
+        double got = get_element(slice.accumulator_type, slice.gradients, i);
+        if (got != sum) {
+            CHECK_EQUAL(got, sum);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What shards must hold, computed by one process: small integers, exact in every type and in every order of addition,
+ * drawn from a salt and the element's index. */
+#ifndef ODC_TESTS_MODEL_H
+#define ODC_TESTS_MODEL_H
+
+#include "ranks.h"
+
+typedef struct tensor {
+    odc_shard *shard;
+    uint64_t numel;
+    int parameter_type;
+    int gradient_type;
+} tensor;
+
+size_t type_size(int type);
+/* BYTES are read as signed. */
+double get_element(int type, const void *data, uint64_t index);
+void put_element(int type, void *data, uint64_t index, double value); /* value must be exact in the type */
+double small_value(uint64_t salt, uint64_t index);                    /* an integer in -8..8 */
+
+odc_shard_desc describe(const char *name, uint64_t numel, int parameter_type, int gradient_type);
+/* Registers a shard; checked. */
+tensor make_tensor(odc_context *context, const char *name, uint64_t numel, int parameter_type, int gradient_type);
+tensor make_described(odc_context *context, const odc_shard_desc *desc);
+odc_slice slice_of(tensor t);
+
+void *new_full(uint64_t numel, int type); /* numel elements and a guard after them; never NULL */
+void write_parameters(tensor t, uint64_t salt);
+void check_full(tensor t, const void *full, uint64_t salt); /* and that nothing was written past the end */
+void check_gather(tensor t, uint64_t salt);                 /* gathers and compares */
+void fill_gradients(tensor t, void *full, uint64_t salt);
+void add_gradients(tensor t, uint64_t salt);
+/* This rank's accumulators are the sums of what was added with these salts. */
+void check_sums(tensor t, const uint64_t *salts, size_t count);
+
+#endif

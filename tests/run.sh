@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Every test and check: installs what is missing, builds and tests the release, asan and tsan presets, checks format
+# and lint. A step that fails is counted and the others still run. The last line sums up.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+passed=0
+failed=0
+skipped=0
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+headline() {
+    printf '\n==== %s (%s s)\n' "$1" "$SECONDS"
+}
+
+# check NAME COMMAND...: one thing that passes or fails.
+check() {
+    local name=$1
+    shift
+    headline "$name"
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        echo "FAILED: $name" >&2
+        failed=$((failed + 1))
+        return 1
+    fi
+}
+
+skip() {
+    headline "$1"
+    echo "skipped: $2"
+    skipped=$((skipped + 1))
+}
+
+# suite PRESET LABELS: the tests of one build, counted one by one.
+suite() {
+    local log=$logs/$1 total good left_out
+    headline "tests of $1"
+    ctest --preset "$1" -L "$2" -j 2 2>&1 | tee "$log"
+    total=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#' "$log")
+    good=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.* Passed ' "$log")
+    left_out=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.*\*\*\*Skipped ' "$log")
+    passed=$((passed + good))
+    skipped=$((skipped + left_out))
+    failed=$((failed + total - good - left_out))
+    if [ "$total" -eq 0 ]; then
+        echo "FAILED: $1 has no tests with the label $2" >&2
+        failed=$((failed + 1))
+    fi
+}
+
+# build PRESET OPTION...
+build() {
+    local preset=$1
+    shift
+    cmake --preset "$preset" "$@" && cmake --build --preset "$preset"
+}
+
+# Not odc.h: the columns of its comments are set by hand.
+check_format() {
+    find lib tools tests -name '*.h' -o -name '*.cc' -o -name '*.c' | sort | xargs clang-format-14 --dry-run --Werror
+}
+
+# Needs build/release/compile_commands.json.
+check_tidy() {
+    printf '%s\n' lib/*.cc lib/transport/*.cc tools/*.cc |
+        xargs -P "$(nproc)" -n 1 clang-tidy-14 -p build/release --quiet 2>"$logs/tidy"
+    local status=$?
+    grep -v 'warnings generated\|Suppressed\|Use -header-filter' "$logs/tidy" >&2
+    return $status
+}
+
+check_install() {
+    bash tests/install.sh test
+}
+
+check "install what is missing" check_install
+if check "build release" build release -DODC_TOOLS=ON -DODC_TESTS=ON; then
+    suite release .
+fi
+if command -v clang-format-14 >/dev/null; then
+    check "format" check_format
+else
+    skip "format" "clang-format-14 was not found"
+fi
+if command -v clang-tidy-14 >/dev/null; then
+    check "lint" check_tidy
+else
+    skip "lint" "clang-tidy-14 was not found"
+fi
+# The shell tests are about the release build; the sanitizers are for what the C tests reach.
+for preset in asan tsan; do
+    if check "build $preset" build "$preset" -DODC_TOOLS=OFF -DODC_TESTS=ON; then
+        suite "$preset" '^c$'
+    fi
+done
+
+printf '\n'
+summary="$passed passed, $failed failed"
+[ "$skipped" -eq 0 ] || summary="$summary, $skipped skipped"
+echo "$summary"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,239 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Tests of `odc run` and `odc info` and of what every verb shares, its place in the man page too.
+set -u
+
+odc=${ODC:?the path of the odc command}
+manual=${ODC_SOURCE_DIR:?the folder of the sources}/tools/odc.1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+
+fail() {
+    echo "FAILED: $*" >&2
+    failures=$((failures + 1))
+}
+
+# expect STATUS COMMAND...: runs it, output in $out and $err.
+expect() {
+    local wanted=$1 status
+    shift
+    timeout 30 "$@" >"$work/out" 2>"$work/err"
+    status=$?
+    out=$(cat "$work/out")
+    err=$(cat "$work/err")
+    [ "$status" -eq "$wanted" ] || fail "'$*' ended with $status, not $wanted; it said: $out $err"
+}
+
+contains() {
+    case $1 in
+    *"$2"*) ;;
+    *) fail "'$2' is not in: $1" ;;
+    esac
+}
+
+same() {
+    [ "$1" = "$2" ] || fail "got '$1', not '$2'"
+}
+
+# Waits up to 5 s until no process has $1 on its command line.
+nothing_left() {
+    local tries
+    for tries in $(seq 50); do
+        pgrep -f -- "$1" >/dev/null || return 0
+        sleep 0.1
+    done
+    fail "a process is left after $tries tries: $(pgrep -af -- "$1")"
+}
+
+# Waits up to 10 s for a file to have $2 lines.
+wait_for_lines() {
+    local tries
+    for tries in $(seq 100); do
+        [ "$(cat "$1" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
+        sleep 0.1
+    done
+    fail "$1 has not got $2 lines after $tries tries"
+}
+
+now_ms() {
+    date +%s%3N
+}
+
+# A number that nothing else on this machine sleeps for, to find our processes by.
+unique=$((100000 + RANDOM)).$$
+
+# ---- every verb ----
+expect 0 "$odc" --version
+contains "$out" "odc "
+expect 0 "$odc" --help
+for verb in run plan replay bench info; do
+    contains "$out" "$verb"
+    expect 0 "$odc" "$verb" --help
+    contains "$out" "Usage"
+    for option in $(printf '%s\n' "$out" | grep -oE -- '(^|[ ,])--[a-z-]+' | tr -d ' ,' | sort -u); do
+        sed 's/\\-/-/g' "$manual" | grep -q -- "$option" || fail "the man page lacks odc $verb $option"
+    done
+    expect 0 "$odc" --help
+done
+expect 2 "$odc" gather
+contains "$err" "there is no verb 'gather'; the verbs are run, plan, replay, bench, info"
+expect 2 "$odc"
+expect 2 "$odc" info --frobnicate
+contains "$err" "frobnicate"
+if [ -w /dev/full ]; then
+    "$odc" info >/dev/full 2>"$work/err" && fail "a full disk was not noticed"
+fi
+
+# ---- odc info ----
+expect 0 "$odc" info
+contains "$out" "shm"
+contains "$out" "ready"
+expect 0 env ODC_TIMEOUT_MS=1234 ODC_SECRET=hush "$odc" info --settings
+contains "$out" "ODC_TIMEOUT_MS"
+contains "$out" "1234"
+case $out in *hush*) fail "odc info printed the secret" ;; esac
+expect 0 "$odc" info --json
+if command -v python3 >/dev/null; then
+    printf '%s' "$out" | python3 -c '
+import json, sys
+info = json.load(sys.stdin)
+assert info["build"] and info["version"]
+assert any(t["name"] == "shm" and t["ready"] for t in info["transports"])
+assert all("why_not" in t for t in info["transports"] if not t["ready"])
+assert any(s["name"] == "ODC_TIMEOUT_MS" for s in info["settings"])' || fail "odc info --json is not as it should be"
+fi
+
+# ---- odc run: the command line ----
+expect 2 "$odc" run -n 0 true
+contains "$err" "at least one rank"
+expect 2 "$odc" run -n -3 true
+expect 2 "$odc" run -n two true
+expect 2 "$odc" run true
+expect 2 "$odc" run -n 2
+contains "$err" "no command"
+expect 2 "$odc" run -n 2 --colour true
+contains "$err" "--colour"
+expect 127 "$odc" run -n 4 -- "$work/nowhere"
+same "$(printf '%s\n' "$err" | wc -l)" 1
+contains "$err" "cannot start '$work/nowhere'"
+printf 'x' >"$work/plain"
+expect 126 "$odc" run -n 2 "$work/plain"
+
+# ---- odc run: ranks, environment, arguments ----
+expect 0 "$odc" run -n 3 -- sh -c 'echo "$ODC_RANK/$ODC_SIZE/$ODC_JOB"'
+job=$(printf '%s\n' "$out" | sed -n 's|.*/3/||p' | sort -u)
+case $job in
+*[!0-9a-f]*) fail "ODC_JOB is '$job'" ;;
+esac
+same "${#job}" 32
+same "$(printf '%s\n' "$out" | sort)" "$(printf '[0] 0/3/%s\n[1] 1/3/%s\n[2] 2/3/%s' "$job" "$job" "$job")"
+expect 0 "$odc" run -n 1 -- sh -c 'echo "$ODC_JOB"'
+[ "$out" != "[0] $job" ] || fail "two jobs have one name"
+expect 0 "$odc" run -n 1 printf '%s,' -n 2 -- --json
+same "$out" "[0] -n,2,--,--json,"
+expect 0 "$odc" run -n 2 -- cat </dev/null
+printf 'for rank 0\n' | timeout 30 "$odc" run -n 2 cat >"$work/out"
+same "$(cat "$work/out")" "[0] for rank 0"
+
+# ---- odc run: output ----
+expect 0 "$odc" run -n 2 -- sh -c 'echo out; echo err >&2'
+same "$(printf '%s\n' "$out" | sort)" "$(printf '[0] out\n[1] out')"
+same "$(printf '%s\n' "$err" | sort)" "$(printf '[0] err\n[1] err')"
+expect 0 "$odc" run -n 1 -- printf 'unterminated'
+same "$out" "[0] unterminated"
+# Two ranks write 20,000 lines in pieces to one file; none may be cut.
+timeout 60 "$odc" run -n 2 -- sh -c 'i=0; while [ $i -lt 10000 ]; do printf abc; printf "def %05d\n" $i; i=$((i+1)); done' \
+    >"$work/out" 2>&1 || fail "many lines"
+same "$(grep -cE '^\[[01]\] abcdef [0-9]{5}$' "$work/out")" 20000
+same "$(wc -l <"$work/out")" 20000
+# A line of 1 MB arrives whole, in prefixed parts, without being held in memory as one.
+expect 0 "$odc" run -n 1 -- sh -c 'head -c 1000000 /dev/zero | tr "\0" x'
+same "$(printf '%s' "$out" | tr -cd x | wc -c)" 1000000
+same "$(printf '%s\n' "$out" | grep -c '^\[0\] x')" 16
+# A reader who leaves ends the job as it would end one program.
+begin=$(now_ms)
+timeout 30 "$odc" run -n 2 -- yes 2>"$work/err" | head -n 1 >"$work/out"
+[ $(($(now_ms) - begin)) -lt 10000 ] || fail "odc run outlived its reader"
+
+# ---- odc run: failures ----
+expect 7 "$odc" run -n 3 -- sh -c '[ $ODC_RANK = 1 ] && exit 7; sleep 0.5; exit 9'
+contains "$err" "rank 1 exited with status 7"
+expect 137 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && kill -KILL $$; sleep 0.3'
+contains "$err" "rank 1 was killed by signal 9"
+# The others have 2 s to say what they saw...
+expect 1 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 1; sleep 1; echo "I saw it"'
+contains "$out" "[0] I saw it"
+# ... then SIGTERM ...
+begin=$(now_ms)
+expect 3 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 3; trap "echo told; exit 0" TERM; sleep '"$unique"' & wait'
+contains "$out" "[0] told"
+took=$(($(now_ms) - begin))
+[ "$took" -ge 1900 ] && [ "$took" -lt 3500 ] || fail "SIGTERM came after $took ms"
+nothing_left "sleep $unique"
+# ... then SIGKILL.
+begin=$(now_ms)
+expect 4 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 4; trap "" TERM; while :; do sleep '"$unique"'; done'
+took=$(($(now_ms) - begin))
+[ "$took" -ge 3900 ] && [ "$took" -lt 6000 ] || fail "SIGKILL came after $took ms"
+contains "$err" "killing rank 0"
+nothing_left "sleep $unique"
+
+# ---- odc run: nothing is left behind ----
+begin=$(now_ms)
+expect 0 "$odc" run -n 2 -- sh -c "sleep $unique & echo done"
+[ $(($(now_ms) - begin)) -lt 2000 ] || fail "a grandchild that holds the pipe delayed the end"
+nothing_left "sleep $unique"
+expect 0 "$odc" run -n 1 -- sh -c "setsid sleep $unique & sleep 0.2"
+nothing_left "sleep $unique"
+expect 5 "$odc" run -n 2 -- sh -c "(trap '' TERM; sleep $unique; :) & sleep 0.2; exit 5"
+nothing_left "sleep $unique"
+(timeout 30 "$odc" run -n 2 -- sh -c "echo up; sleep $unique & wait" >"$work/up" 2>&1) 2>/dev/null &
+wait_for_lines "$work/up" 2
+supervisor=$(pgrep -f -- "$odc run -n 2 -- sh -c echo up; sleep $unique" | while read -r pid; do
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = odc ] && echo "$pid"; done | head -n 1)
+kill -KILL "$supervisor"
+wait 2>/dev/null
+nothing_left "sleep $unique"
+
+# ---- odc run: signals ----
+for signal in INT TERM HUP USR1; do
+    case $signal in INT) number=2 ;; TERM) number=15 ;; HUP) number=1 ;; USR1) number=10 ;; esac
+    # Job control gives the job a process group of its own, whose every member gets the signal, as at a terminal.
+    for target in process group; do
+        rm -f "$work"/got.*
+        cat >"$work/rank.sh" <<RANK
+trap 'echo $signal >>"$work/got.\$ODC_RANK"' $signal
+echo up >>"$work/ready"
+i=0
+while [ \$i -lt 20 ]; do sleep 0.05; i=\$((i + 1)); done
+RANK
+        rm -f "$work/ready"
+        set -m
+        "$odc" run -n 2 -- sh "$work/rank.sh" >"$work/out" 2>&1 &
+        pid=$!
+        set +m
+        wait_for_lines "$work/ready" 2
+        if [ "$target" = group ]; then kill -$signal -- -$pid; else kill -$signal $pid; fi
+        wait $pid
+        same "$?" 0
+        for rank in 0 1; do
+            same "$(cat "$work/got.$rank" 2>/dev/null)" "$signal"
+        done
+    done
+    set -m
+    "$odc" run -n 2 -- sh -c "echo up; sleep $unique & wait" >"$work/up" 2>"$work/err" &
+    pid=$!
+    set +m
+    wait_for_lines "$work/up" 2
+    kill -$signal $pid
+    wait $pid
+    same "$?" $((128 + number))
+    nothing_left "sleep $unique"
+done
+
+if [ "$failures" -ne 0 ]; then
+    echo "$failures checks failed" >&2
+    exit 1
+fi
+echo "odc run and odc info are as they should be"

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The statistics: what was moved, how often, and which rank was waited for, in publish and in sync. */
+#include "model.h"
+
+#include <stdio.h>
+
+enum { SLEEP_MS = 100, ROUNDS = 4 };
+
+static odc_stats stats_of(odc_context *context) {
+    odc_stats stats;
+    memset(&stats, 0xff, sizeof stats);
+    stats.struct_size = sizeof stats;
+    CHECK_OK(odc_get_stats(context, &stats));
+    CHECK_EQUAL(stats.struct_size, sizeof stats);
+    return stats;
+}
+
+static odc_peer_stats peer_stats_of(odc_context *context, int rank) {
+    odc_peer_stats stats;
+    memset(&stats, 0xff, sizeof stats);
+    stats.struct_size = sizeof stats;
+    CHECK_OK(odc_get_peer_stats(context, rank, &stats));
+    return stats;
+}
+
+static void counts(odc_context *context, void *arg) {
+    (void)arg;
+    uint64_t operation = 0;
+    odc_stats stats = stats_of(context);
+    CHECK(stats.gather_calls == 0 && stats.gather_bytes == 0 && stats.scatter_add_calls == 0);
+    CHECK(stats.scatter_add_bytes == 0 && stats.syncs == 0 && stats.publish_wait_ns == 0);
+    CHECK(stats.sync_wait_ns == 0 && stats.lock_wait_ns == 0 && stats.slice_bytes == 0);
+    tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_BF16);
+    tensor frozen = make_tensor(context, "frozen", 10, ODC_BYTES, 0);
+    CHECK_EQUAL(stats_of(context).slice_bytes, 500 * 8 + 5);
+    for (int minibatch = 0; minibatch < 4; ++minibatch) {
+        char full[4000] = {0};
+        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_gather(t.shard, full, 1000, NULL));
+        CHECK_OK(odc_gather(frozen.shard, full, 10, NULL));
+        CHECK_OK(odc_gather_start(t.shard, full, 1000, NULL, &operation));
+        CHECK_OK(odc_wait(context, operation));
+        memset(full, 0, sizeof full);
+        for (int i = 0; i < minibatch; ++i) {
+            CHECK_OK(odc_scatter_add(t.shard, full, 1000, NULL));
+        }
+        CHECK(odc_gather(t.shard, full, 999, NULL) != ODC_OK); /* not counted */
+        CHECK_OK(odc_minibatch_sync(context));
+    }
+    stats = stats_of(context);
+    CHECK_EQUAL(stats.gather_calls, 12);
+    CHECK_EQUAL(stats.gather_bytes, 4 * (4000 + 10 + 4000));
+    CHECK_EQUAL(stats.scatter_add_calls, 6);
+    CHECK_EQUAL(stats.scatter_add_bytes, 6 * 2000);
+    CHECK_EQUAL(stats.syncs, 4);
+    CHECK_OK(odc_release_shard(t.shard));
+    CHECK_EQUAL(stats_of(context).slice_bytes, 5);
+    CHECK_OK(odc_shutdown(context));
+    CHECK_EQUAL(stats_of(context).gather_calls, 12);
+}
+
+static void calls_and_bytes_are_counted(void **state) {
+    (void)state;
+    run_ranks(2, counts, NULL);
+}
+
+/* Ranks 0 and 1 say that they are about to wait; then rank 2 lets them, each time a while later. */
+static void be_late(odc_context *context, atomic_int *waiting, int round) {
+    if (odc_rank(context) == 2) {
+        await_flag(waiting, 2 * round);
+        sleep_ms(SLEEP_MS);
+    } else {
+        raise_flag(waiting);
+    }
+}
+
+/* A busy machine may hold a rank up between its flag and its wait: half of what was slept must be seen. */
+static int is_seen(uint64_t ns) { return ns >= (uint64_t)ROUNDS * SLEEP_MS * 1000000 / 2; }
+
+static void publishes_late(odc_context *context, void *arg) {
+    atomic_int *waiting = arg;
+    tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
+    for (int round = 1; round <= ROUNDS; ++round) {
+        float full[1000] = {0};
+        if (odc_rank(context) == 2) {
+            be_late(context, waiting, round);
+        }
+        CHECK_OK(odc_publish(t.shard));
+        if (odc_rank(context) != 2) {
+            be_late(context, waiting, round);
+        }
+        CHECK_OK(odc_gather(t.shard, full, 1000, NULL));
+        CHECK_OK(odc_minibatch_sync(context));
+    }
+    odc_stats stats = stats_of(context);
+    uint64_t sum = 0;
+    for (int rank = 0; rank < 3; ++rank) {
+        sum += peer_stats_of(context, rank).publish_wait_ns;
+    }
+    CHECK_EQUAL(sum, stats.publish_wait_ns);
+    CHECK_EQUAL(peer_stats_of(context, odc_rank(context)).publish_wait_ns, 0);
+    if (odc_rank(context) != 2) {
+        CHECK(is_seen(peer_stats_of(context, 2).publish_wait_ns));
+        CHECK(peer_stats_of(context, 2).publish_wait_ns >
+              peer_stats_of(context, 1 - odc_rank(context)).publish_wait_ns);
+    }
+}
+
+static void waits_for_a_publish_name_the_straggler(void **state) {
+    (void)state;
+    run_ranks(3, publishes_late, share(sizeof(atomic_int)));
+}
+
+static void syncs_late(odc_context *context, void *arg) {
+    atomic_int *waiting = arg;
+    uint64_t last = 0;
+    tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
+    for (int round = 1; round <= ROUNDS; ++round) {
+        CHECK_OK(odc_publish(t.shard));
+        be_late(context, waiting, round);
+        CHECK_OK(odc_minibatch_sync(context));
+    }
+    odc_stats stats = stats_of(context);
+    for (int rank = 0; rank < 3; ++rank) {
+        last += peer_stats_of(context, rank).sync_last;
+    }
+    CHECK_EQUAL(last, ROUNDS);
+    CHECK(peer_stats_of(context, 2).sync_last >= ROUNDS / 2); /* on every rank, its own included */
+    CHECK_EQUAL(peer_stats_of(context, odc_rank(context)).sync_late_ns, 0);
+    if (odc_rank(context) != 2) {
+        CHECK(is_seen(peer_stats_of(context, 2).sync_late_ns));
+        CHECK(is_seen(stats.sync_wait_ns));
+        CHECK(peer_stats_of(context, 2).sync_late_ns > peer_stats_of(context, 1 - odc_rank(context)).sync_late_ns);
+    } else {
+        CHECK(!is_seen(stats.sync_wait_ns));
+    }
+}
+
+static void waits_in_sync_name_the_straggler(void **state) {
+    (void)state;
+    run_ranks(3, syncs_late, share(sizeof(atomic_int)));
+}
+
+static void reduces_late(odc_context *context, void *arg) {
+    atomic_int *waiting = arg;
+    for (int round = 1; round <= ROUNDS; ++round) {
+        double value = 1;
+        be_late(context, waiting, round);
+        CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
+    }
+    CHECK(odc_rank(context) == 2 || is_seen(stats_of(context).sync_wait_ns));
+}
+
+static void waits_in_a_reduction_count_as_waits_for_the_last(void **state) {
+    (void)state;
+    run_ranks(3, reduces_late, share(sizeof(atomic_int)));
+}
+
+static void contends(odc_context *context, void *arg) {
+    (void)arg;
+    enum { NUMEL = 50000 };
+    tensor t = make_tensor(context, "layer", NUMEL, 0, ODC_F64);
+    double *full = new_full(NUMEL, ODC_F64);
+    fill_gradients(t, full, 1);
+    for (int minibatch = 0; minibatch < 20 / (slowdown() > 1 ? 5 : 1); ++minibatch) {
+        CHECK_OK(odc_publish(t.shard));
+        for (int i = 0; i < 20; ++i) {
+            CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, NULL));
+        }
+        CHECK_OK(odc_minibatch_sync(context));
+    }
+    CHECK(stats_of(context).lock_wait_ns < (uint64_t)60 * 1000000000);
+    CHECK(odc_size(context) > 1 || stats_of(context).lock_wait_ns == 0);
+    free(full);
+}
+
+static void waits_for_locks_are_counted(void **state) {
+    (void)state;
+    run_ranks(1, contends, NULL); /* nobody to wait for */
+    run_ranks(4, contends, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_and_bytes_are_counted),
+        cmocka_unit_test(waits_for_a_publish_name_the_straggler),
+        cmocka_unit_test(waits_in_sync_name_the_straggler),
+        cmocka_unit_test(waits_in_a_reduction_count_as_waits_for_the_last),
+        cmocka_unit_test(waits_for_locks_are_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What libodc.so exports, what odc.map lists and what odc.h declares ODC_API are the same functions.
+set -u
+: "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}"
+
+exported=$(nm -D --defined-only --format=posix "$ODC_BUILD_DIR/lib/libodc.so" | awk '$2 == "T" {sub(/@.*/, "", $1); print $1}' |
+    LC_ALL=C sort)
+other=$(nm -D --defined-only --format=posix "$ODC_BUILD_DIR/lib/libodc.so" | awk '$2 != "T" && $2 != "A" {print $1}')
+mapped=$(sed -n 's/^ *\(odc_[a-z_]*\);.*/\1/p' "$ODC_SOURCE_DIR/lib/odc.map" | LC_ALL=C sort)
+declared=$(sed -n 's/^ODC_API [^(]*[ *]\(odc_[a-z_]*\)(.*/\1/p' "$ODC_SOURCE_DIR/include/odc/odc.h" | LC_ALL=C sort)
+
+failed=0
+compare() {
+    if [ "$2" != "$4" ]; then
+        echo "$1 (<) and $3 (>) differ:" >&2
+        diff <(echo "$2") <(echo "$4") >&2
+        failed=1
+    fi
+}
+[ -n "$declared" ] || { echo "no ODC_API function was found in odc.h" >&2; exit 1; }
+compare "odc.h" "$declared" "odc.map" "$mapped"
+compare "odc.map" "$mapped" "libodc.so" "$exported"
+if [ -n "$other" ]; then
+    echo "libodc.so exports what is no function: $other" >&2
+    failed=1
+fi
+soname=$(objdump -p "$ODC_BUILD_DIR/lib/libodc.so" | awk '$1 == "SONAME" {print $2}')
+if [ "$soname" != libodc.so.0 ]; then
+    echo "the SONAME is '$soname', not libodc.so.0" >&2
+    failed=1
+fi
+[ "$failed" -eq 0 ] || exit 1
+echo "$(wc -l <<<"$exported") functions, the same in odc.h, odc.map and libodc.so"
