@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <limits>
 #include <tuple>
 
 #include "status.h"
@@ -18,73 +20,78 @@ namespace odc {
 namespace {
 
 constexpr uint64_t kFileBytes = uint64_t{1} << 60;      // sparse: only allocated pages take memory
-constexpr uint64_t kSegmentBytes = uint64_t{16} << 20;  // shards smaller than this share a mapping
+constexpr uint64_t kRecordBytes = uint64_t{1} << 36;    // of these, at most
+constexpr uint64_t kSegmentBytes = uint64_t{16} << 20;  // records, and slices smaller than this, share a mapping
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kPage = 4096;  // smallest; larger pages only round further
 constexpr uint64_t kLargePage = uint64_t{2} << 20;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+uint64_t round_down(uint64_t value, uint64_t unit) { return value / unit * unit; }
+
+// One mapping per segment of a file in this process.
+std::shared_ptr<Mapping> share(uint64_t device, uint64_t inode, int fd, const Segment &segment) {
+    static std::mutex mutex;
+    static std::map<std::tuple<uint64_t, uint64_t, uint64_t>, std::weak_ptr<Mapping>> all;
+    const std::lock_guard lock(mutex);
+    std::erase_if(all, [](const auto &entry) { return entry.second.expired(); });
+    auto &known = all[{device, inode, segment.offset}];
+    auto mapping = known.lock();
+    if (!mapping) {
+        mapping = std::make_shared<Mapping>(fd, segment);
+        known = mapping;
+    }
+    return mapping;
+}
+
+// Additions are bound by the translation of addresses as much as by memory: with large pages they run 1.1 (f32) to 1.35
+// (bf16) times as fast here. A kernel that cannot (before 6.1, or a larger basic page) leaves the pages as they are.
+void use_large_pages(std::byte *base, const Allocation &made) {
+    constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
+    const uint64_t begin = round_up(made.offset, kLargePage);
+    const uint64_t end = round_down(made.offset + made.bytes, kLargePage);
+    if (end > begin) {
+        madvise(base + (begin - made.segment.offset), end - begin, kCollapse);
+    }
+}
 
 }  // namespace
 
-// Ranks that are threads of one process share one mapping: their accesses then meet at one address, which saves
-// address space and is what a race detector can see.
-class Mapping {
-public:
-    using Key = std::tuple<uint64_t, uint64_t, uint64_t>;  // device, inode, offset
-
-    static std::shared_ptr<Mapping> get(const Key &key, int fd, const Segment &segment) {
-        static std::mutex mutex;
-        static std::map<Key, std::weak_ptr<Mapping>> all;
-        const std::lock_guard lock(mutex);
-        std::erase_if(all, [](const auto &entry) { return entry.second.expired(); });
-        if (auto known = all[key].lock()) {
-            return known;
-        }
-        auto made = std::make_shared<Mapping>(fd, segment);
-        all[key] = made;
-        return made;
+Mapping::Mapping(int fd, const Segment &segment) : bytes_(segment.bytes) {
+    // Addresses for one large page more, so that the segment can begin at one.
+    void *room = mmap(nullptr, bytes_ + kLargePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) {
+        fail_errno(say("mmap of ", bytes_, " bytes of addresses"));
     }
-
-    Mapping(int fd, const Segment &segment) : bytes_(segment.bytes) {
-        // Addresses for one large page more, so that the segment can begin at one.
-        void *room = mmap(nullptr, bytes_ + kLargePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (room == MAP_FAILED) {
-            fail_errno(say("mmap of ", bytes_, " bytes of addresses"));
-        }
-        const auto begin = reinterpret_cast<uintptr_t>(room);
-        const uintptr_t aligned = round_up(begin, kLargePage);
-        if (aligned > begin) {
-            munmap(room, aligned - begin);
-        }
-        if (begin + kLargePage > aligned) {
-            munmap(reinterpret_cast<void *>(aligned + bytes_), begin + kLargePage - aligned);
-        }
-        void *start = mmap(reinterpret_cast<void *>(aligned), bytes_, PROT_READ | PROT_WRITE,
-                           MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, static_cast<off_t>(segment.offset));
-        if (start == MAP_FAILED) {
-            fail_errno(say("mmap of ", bytes_, " bytes of shared memory"));
-        }
-        start_ = static_cast<std::byte *>(start);
+    const auto begin = reinterpret_cast<uintptr_t>(room);
+    const uintptr_t aligned = round_up(begin, kLargePage);
+    if (aligned > begin) {
+        munmap(room, aligned - begin);
     }
-    ~Mapping() { munmap(start_, bytes_); }
-    Mapping(const Mapping &) = delete;
-    Mapping &operator=(const Mapping &) = delete;
+    if (begin + kLargePage > aligned) {
+        munmap(reinterpret_cast<void *>(aligned + bytes_), begin + kLargePage - aligned);
+    }
+    void *start = mmap(reinterpret_cast<void *>(aligned), bytes_, PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, static_cast<off_t>(segment.offset));
+    if (start == MAP_FAILED) {
+        fail_errno(say("mmap of ", bytes_, " bytes of shared memory"));
+    }
+    start_ = static_cast<std::byte *>(start);
+}
 
-    std::byte *start() const { return start_; }
+Mapping::~Mapping() { munmap(start_, bytes_); }
 
-private:
-    std::byte *start_;
-    uint64_t bytes_;
-};
-
-Arena::Arena(Fd fd, uint64_t file_bytes) : fd_(std::move(fd)), file_bytes_(file_bytes) {
+Arena::Arena(Fd fd) : fd_(std::move(fd)) {
     struct stat status {};
     if (fstat(fd_.get(), &status) != 0) {
         fail_errno("fstat of shared memory");
     }
     device_ = status.st_dev;
     inode_ = status.st_ino;
+    file_bytes_ = static_cast<uint64_t>(status.st_size);
+    record_bytes_ = std::clamp(round_down(file_bytes_ / 16, kSegmentBytes), kSegmentBytes, kRecordBytes);
+    next_segment_ = record_bytes_;
+    record(0);
 }
 
 std::unique_ptr<Arena> Arena::create() {
@@ -95,10 +102,10 @@ std::unique_ptr<Arena> Arena::create() {
     // Growing past the limit would raise SIGXFSZ.
     rlimit limit{};
     getrlimit(RLIMIT_FSIZE, &limit);
-    const uint64_t bytes = std::min<uint64_t>(kFileBytes, limit.rlim_cur) / kPage * kPage;
-    if (bytes < kSegmentBytes) {
-        fail(ODC_ERROR_SYSTEM, "shared memory needs files of ", kSegmentBytes, " bytes at least, but RLIMIT_FSIZE is ",
-             limit.rlim_cur, "; raise it (ulimit -f)");
+    const uint64_t bytes = round_down(std::min<uint64_t>(kFileBytes, limit.rlim_cur), kPage);
+    if (bytes < 2 * kSegmentBytes) {
+        fail(ODC_ERROR_SYSTEM, "shared memory needs files of ", 2 * kSegmentBytes,
+             " bytes at least, but RLIMIT_FSIZE is ", limit.rlim_cur, "; raise it (ulimit -f)");
     }
     if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
         fail_errno("ftruncate of shared memory");
@@ -106,108 +113,178 @@ std::unique_ptr<Arena> Arena::create() {
     if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
         fail_errno("sealing of shared memory");
     }
-    std::unique_ptr<Arena> arena(new Arena(std::move(fd), bytes));
-    arena->current_ = {0, kSegmentBytes};
-    arena->start_ = arena->map(arena->current_);
-    return arena;
+    return std::unique_ptr<Arena>(new Arena(std::move(fd)));
 }
 
-std::unique_ptr<Arena> Arena::open(Fd fd) {
-    std::unique_ptr<Arena> arena(new Arena(std::move(fd), 0));
-    arena->start_ = arena->map({0, kSegmentBytes});
-    return arena;
+std::unique_ptr<Arena> Arena::open(Fd fd) { return std::unique_ptr<Arena>(new Arena(std::move(fd))); }
+
+std::shared_ptr<Mapping> Arena::get(const Segment &segment) { return share(device_, inode_, fd_.get(), segment); }
+
+std::byte *Arena::record(uint64_t offset) {
+    const uint64_t begin = round_down(offset, kSegmentBytes);
+    const std::lock_guard lock(mutex_);
+    auto &mapping = records_[begin];
+    if (!mapping) {
+        mapping = get({begin, kSegmentBytes});
+    }
+    return mapping->start() + (offset - begin);
 }
 
 std::byte *Arena::map(const Segment &segment) {
     const std::lock_guard lock(mutex_);
-    auto &mapping = mappings_[segment.offset];
-    if (!mapping) {
-        mapping = Mapping::get({device_, inode_, segment.offset}, fd_.get(), segment);
+    Use &use = slices_[segment.offset];
+    if (!use.mapping) {
+        use.mapping = get(segment);
     }
-    return mapping->start();
+    ++use.users;
+    return use.mapping->start();
 }
 
-std::byte *Arena::at(const Segment &segment, uint64_t offset) { return map(segment) + (offset - segment.offset); }
+void Arena::unmap(const std::byte *start) {
+    const std::lock_guard lock(mutex_);
+    for (auto one = slices_.begin(); one != slices_.end(); ++one) {
+        if (one->second.mapping->start() == start) {
+            if (--one->second.users == 0) {
+                slices_.erase(one);
+            }
+            return;
+        }
+    }
+}
 
 // fallocate gives up all its work when a signal comes, so it is asked for in pieces; before each, another look at what is
 // left, because the host's other ranks take memory at the same time.
-void Arena::commit(uint64_t offset, uint64_t bytes) {
+void Arena::commit(Range range) {
     constexpr uint64_t kPiece = uint64_t{64} << 20;
-    for (uint64_t done = 0; done < bytes;) {
-        const uint64_t piece = std::min(kPiece, bytes - done);
+    for (uint64_t at = range.begin; at < range.end;) {
+        const uint64_t piece = std::min(kPiece, range.end - at);
         const uint64_t available = available_memory();
         int error = ENOMEM;
         if (piece <= available) {
-            error =
-                fallocate(fd_.get(), 0, static_cast<off_t>(offset + done), static_cast<off_t>(piece)) == 0 ? 0 : errno;
+            error = fallocate(fd_.get(), 0, static_cast<off_t>(at), static_cast<off_t>(piece)) == 0 ? 0 : errno;
         }
         if (error == 0) {
-            done += piece;
+            at += piece;
+        } else if (error == ENOMEM || error == ENOSPC) {
+            fail(ODC_ERROR_NO_MEMORY, "this rank's slices need ", range.end - range.begin, " bytes, but after ",
+                 at - range.begin, " of them only ", available,
+                 " bytes of memory are available; shard over more ranks or use a smaller type");
         } else if (error != EINTR) {
-            if (done > 0) {
-                fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
-                          static_cast<off_t>(done));
-            }
-            if (error == ENOMEM || error == ENOSPC) {
-                fail(ODC_ERROR_NO_MEMORY, "this rank's slices need ", bytes, " bytes, but after ", done,
-                     " of them only ", available,
-                     " bytes of memory are available; shard over more ranks or use a smaller type");
-            }
             errno = error;
-            fail_errno(say("fallocate of ", bytes, " bytes of shared memory"));
+            fail_errno(say("fallocate of ", range.end - range.begin, " bytes of shared memory"));
         }
     }
 }
 
-// Additions are bound by the translation of addresses as much as by memory: with large pages they run 1.1 (f32) to 1.35
-// (bf16) times as fast here. A kernel that cannot (before 6.1, or a larger basic page) leaves the pages as they are.
-void Arena::use_large_pages(uint64_t begin, uint64_t end) {
-    constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
-    begin = round_up(begin, kLargePage);
-    end = end / kLargePage * kLargePage;
-    if (end > begin) {
-        madvise(at(current_, begin), end - begin, kCollapse);
+FreeRanges::Taken Arena::take(uint64_t bytes) {
+    if (const auto taken = free_.take(bytes)) {
+        return *taken;
     }
+    const uint64_t segment_bytes = round_up(std::max(bytes, kSegmentBytes), kLargePage);
+    if (segment_bytes > file_bytes_ - next_segment_) {
+        fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory has used up its ", file_bytes_,
+             " bytes of addresses (RLIMIT_FSIZE limits them)");
+    }
+    const Segment fresh{next_segment_, segment_bytes};
+    next_segment_ += segment_bytes;
+    free_.put(fresh, {fresh.offset, fresh.offset + segment_bytes});
+    return *free_.take(bytes);
 }
 
-Allocation Arena::allocate(uint64_t bytes) {
+std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
+    std::vector<Allocation> parts;
+    uint64_t bytes = 0;
+    for (const uint64_t size : sizes) {
+        parts.push_back({{}, bytes, round_up(size, kAlignment), nullptr});
+        if (__builtin_add_overflow(bytes, parts.back().bytes, &bytes)) {
+            bytes = std::numeric_limits<uint64_t>::max();
+            break;
+        }
+    }
+    if (bytes == 0) {
+        return parts;
+    }
     const uint64_t available = available_memory();
     if (bytes > available) {
         fail(ODC_ERROR_NO_MEMORY, "this rank's slices need ", bytes, " bytes, but only ", available,
              " bytes of memory are available; shard over more ranks or use a smaller type");
     }
-    const uint64_t needed = round_up(std::max<uint64_t>(bytes, 1), kAlignment);
-    if (next_ + needed > current_.offset + current_.bytes) {
-        const uint64_t offset = current_.offset + current_.bytes;
-        const uint64_t segment_bytes = round_up(std::max(needed, kSegmentBytes), kLargePage);
-        if (segment_bytes > file_bytes_ - offset) {
-            fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory has used up its ", file_bytes_,
-                 " bytes of addresses (RLIMIT_FSIZE limits them)");
+    const FreeRanges::Taken taken = take(bytes);
+    const Allocation region{taken.segment, taken.offset, bytes, nullptr};
+    std::byte *base = nullptr;
+    try {
+        base = map(taken.segment);
+        place_near(base + (taken.offset - taken.segment.offset), bytes);
+        commit({round_down(taken.offset, kPage), round_up(taken.offset + bytes, kPage)});
+    } catch (const Error &) {
+        if (base != nullptr) {
+            unmap(base);
         }
-        const Segment fresh{offset, segment_bytes};
-        map(fresh);
-        current_ = fresh;
-        next_ = committed_ = offset;
+        give_back(region);
+        throw;
     }
-    const Allocation made{current_, next_, needed, at(current_, next_)};
-    const uint64_t end = round_up(next_ + needed, kPage);
-    if (end > committed_) {
-        place_near(at(current_, committed_), end - committed_);
-        commit(committed_, end - committed_);
-        use_large_pages(committed_, end);
-        committed_ = end;
+    use_large_pages(base, region);
+    for (Allocation &part : parts) {
+        part.segment = taken.segment;
+        part.offset += taken.offset;
+        part.start = part.bytes > 0 ? map(taken.segment) + (part.offset - taken.segment.offset) : nullptr;
     }
-    next_ += needed;
-    return made;
+    unmap(base);
+    return parts;
 }
 
-void Arena::give_back(const Allocation &allocation) {
-    const uint64_t begin = round_up(allocation.offset, kPage);
-    const uint64_t end = (allocation.offset + allocation.bytes) / kPage * kPage;
-    if (end > begin) {
-        fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
-                  static_cast<off_t>(end - begin));
+// Returns the bytes whose pages are free as a whole; they have gone back to the system.
+Range Arena::give_back(const Allocation &allocation) {
+    const Range free = free_.put(allocation.segment, {allocation.offset, allocation.offset + allocation.bytes});
+    const uint64_t begin = round_up(free.begin, kPage);
+    const uint64_t end = round_down(free.end, kPage);
+    if (begin >= end) {
+        return {allocation.offset, allocation.offset};
     }
+    fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+              static_cast<off_t>(end - begin));
+    return {begin, end};
+}
+
+void Arena::free(const Allocation &allocation) {
+    if (allocation.bytes == 0) {
+        return;
+    }
+    const uint64_t end = allocation.offset + allocation.bytes;
+    const Range gone = give_back(allocation);
+    // The rest shares its pages with others.
+    const auto zero = [&](uint64_t from, uint64_t to) {
+        if (from < to) {
+            std::memset(allocation.start + (from - allocation.offset), 0, to - from);
+        }
+    };
+    zero(allocation.offset, std::min(gone.begin, end));
+    zero(std::max(gone.end, allocation.offset), end);
+    unmap(allocation.start - (allocation.offset - allocation.segment.offset));
+}
+
+uint64_t Arena::allocate_record(uint64_t bytes) {
+    const uint64_t needed = round_up(bytes, kAlignment);
+    if (auto &free = free_records_[needed]; !free.empty()) {
+        const uint64_t offset = free.back();
+        free.pop_back();
+        return offset;
+    }
+    uint64_t offset = next_record_;
+    if (offset / kSegmentBytes != (offset + needed - 1) / kSegmentBytes) {
+        offset = round_up(offset, kSegmentBytes);
+    }
+    if (offset + needed > record_bytes_) {
+        fail(ODC_ERROR_NO_MEMORY, "this rank has used up its ", record_bytes_,
+             " bytes for descriptions of shards; release some");
+    }
+    commit({round_up(offset, kPage), round_up(offset + needed, kPage)});
+    next_record_ = offset + needed;
+    return offset;
+}
+
+void Arena::free_record(uint64_t offset, uint64_t bytes) {
+    free_records_[round_up(bytes, kAlignment)].push_back(offset);
 }
 
 }  // namespace odc

@@ -155,7 +155,7 @@ std::string hex(const unsigned char *bytes, size_t count) {
 
 std::unique_ptr<Arena> make_arena(const Place &place) {
     std::unique_ptr<Arena> arena = Arena::create();
-    auto *block = new (arena->allocate(sizeof(RankBlock)).start) RankBlock{};
+    auto *block = new (arena->record(arena->allocate_record(sizeof(RankBlock)))) RankBlock{};
     block->rank = place.rank;
     block->size = place.size;
     block->pid = getpid();
@@ -170,7 +170,7 @@ Peer make_peer(int my_rank, int rank, int size, Attendant attendant, std::unique
     if (!arena) {
         arena = Arena::open(std::move(attendant.memory));
     }
-    const auto *block = reinterpret_cast<const RankBlock *>(arena->start());
+    const auto *block = reinterpret_cast<const RankBlock *>(arena->record(0));
     if (block->magic != kRankBlockMagic || block->rank != rank || block->size != size) {
         fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", attendant.pid,
              ") uses another version of libodc");
@@ -222,7 +222,7 @@ Membership join(const odc_config &config) {
     }
 
     std::unique_ptr<Arena> arena = make_arena(place);
-    auto *block = reinterpret_cast<RankBlock *>(arena->start());
+    auto *block = reinterpret_cast<RankBlock *>(arena->record(0));
     const std::shared_ptr<const void> keep = arena->hold();
     try {
         return attend(meeting_name, std::move(arena),

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
+#include <list>
 #include <new>
 
 #include "context.h"
@@ -105,15 +105,16 @@ void copy_out(const Struct &ours, Struct *theirs, const char *name) {
 
 }  // namespace
 
-struct odc_context {
-    ForkMark mark;
-    odc::Context context;
-    std::map<const odc::Shard *, std::unique_ptr<odc_shard>> shards;
-};
-
 struct odc_shard {
     odc_context *owner;
     odc::Shard *shard;
+    std::string released;  // its name, once it is; the handle stays, so that its use is an error and no crash
+};
+
+struct odc_context {
+    ForkMark mark;
+    odc::Context context;
+    std::list<odc_shard> handles;
 };
 
 namespace {
@@ -133,6 +134,9 @@ odc::Shard &checked(const odc_shard *shard) {
         fail(ODC_ERROR_ARGUMENT, "the shard is NULL");
     }
     checked(shard->owner);
+    if (shard->shard == nullptr) {
+        fail(ODC_ERROR_PHASE, "shard \"", shard->released, "\" has been released; register it again to use it");
+    }
     return *shard->shard;
 }
 
@@ -182,12 +186,14 @@ void register_all(odc_context *context, const Struct *descs, size_t count, odc_s
         descriptions.emplace_back(copy_in(one, "odc_shard_desc"), owner.context.job().rank(),
                                   owner.context.job().size());
     }
+    std::list<odc_shard> handles(count, odc_shard{&owner, nullptr, {}});
     const std::vector<odc::Shard *> made = owner.context.register_shards(std::move(descriptions));
-    for (size_t i = 0; i < count; ++i) {
-        auto handle = std::make_unique<odc_shard>(odc_shard{&owner, made[i]});
-        out[i] = handle.get();
-        owner.shards.emplace(made[i], std::move(handle));
+    size_t next = 0;
+    for (odc_shard &handle : handles) {
+        handle.shard = made[next];
+        out[next++] = &handle;
     }
+    owner.handles.splice(owner.handles.end(), handles);
 }
 
 }  // namespace
@@ -236,24 +242,25 @@ odc_status odc_register_shards(odc_context *context, const odc_shard_desc *descs
 odc_status odc_get_slice(const odc_shard *handle, odc_slice *out) {
     return guard([&] {
         const odc::Shard &shard = checked(handle);
-        if (shard.released) {
-            fail(ODC_ERROR_PHASE, "odc_get_slice: shard \"", shard.name(), "\" has been released");
-        }
-        const odc::Post &post = shard.post();
-        const odc::Description &d = shard.description();
+        const odc::RemoteSlice mine = shard.slice(shard.own_index());
         const odc_slice slice{sizeof(odc_slice),
-                              post.parameters != 0 ? post.at(post.parameters) : nullptr,
-                              post.accumulator != 0 ? post.at(post.accumulator) : nullptr,
+                              mine.parameters,
+                              mine.accumulator,
                               shard.slices().begin(shard.own_index()),
-                              shard.own_numel(),
-                              d.parameter_type,
-                              odc::accumulator_type(d.gradient_type)};
+                              mine.numel,
+                              mine.parameter_type,
+                              odc::accumulator_type(mine.gradient_type)};
         copy_out(slice, out, "odc_slice");
     });
 }
 
-odc_status odc_release_shard(odc_shard *shard) {
-    return guard([&] { checked(shard), shard->owner->context.release(checked(shard)); });
+odc_status odc_release_shard(odc_shard *handle) {
+    return guard([&] {
+        odc::Shard &shard = checked(handle);
+        handle->released = shard.name();
+        handle->owner->context.release(shard);
+        handle->shard = nullptr;
+    });
 }
 
 odc_status odc_publish(odc_shard *shard) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "context.h"
 
-#include <cstring>
+#include <algorithm>
 
 #include "element.h"
 
 namespace odc {
 
 Context::Noted Context::note(Call call, const Shard *shard) {
-    return {job_, call, shard != nullptr ? shard->post().offset : 0, minibatch_};
+    return {job_, call, shard != nullptr ? shard->record() : 0, minibatch_};
 }
 
 Context::Context(const odc_config &config)
@@ -52,13 +52,6 @@ void Context::check_not_arrived(Call call) {
     }
 }
 
-void Context::check_can_use(const Shard &shard, Call call) {
-    check_not_arrived(call);
-    if (shard.released) {
-        fail(ODC_ERROR_PHASE, call_name(call), ": shard \"", shard.name(), "\" has been released");
-    }
-}
-
 // ---- Shards ----
 
 std::vector<Shard *> Context::register_shards(std::vector<Description> descriptions) {
@@ -67,36 +60,45 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     const Noted noted = note(Call::RegisterShard, nullptr);
     std::map<std::string_view, int> names;
     for (const Description &one : descriptions) {
-        if (by_name_.count(one.name) != 0 || names[one.name]++ != 0) {
+        if (shards_.count(one.name) != 0 || names[one.name]++ != 0) {
             fail(ODC_ERROR_ARGUMENT, "shard \"", one.name,
                  "\" is registered already; release it first, or choose another name");
         }
-        if (const auto freed = freed_.find(one.name); freed != freed_.end()) {
+        if (freed_.count(one.name) != 0) {
             fail(ODC_ERROR_PHASE, "the name of shard \"", one.name, "\" was released in this minibatch (", minibatch_,
                  "); it may be used again in the next");
         }
     }
     std::vector<std::unique_ptr<Shard>> made;
-    uint64_t bytes = 0;
+    std::vector<uint64_t> sizes;
     uint64_t slice_bytes = 0;
     for (Description &one : descriptions) {
         made.push_back(std::make_unique<Shard>(std::move(one), job_.rank(), job_.size()));
+        sizes.push_back(made.back()->region_bytes());
         slice_bytes += made.back()->slice_bytes();
-        if (__builtin_add_overflow(bytes, made.back()->bytes(), &bytes)) {
-            bytes = ~uint64_t{0} >> 1;
-        }
     }
-    Allocation room = job_.peer(job_.rank()).arena->allocate(bytes);
+    Arena &arena = *job_.peer(job_.rank()).arena;
+    const std::vector<Allocation> regions = arena.allocate(sizes);
+    std::vector<uint64_t> records;
+    try {
+        for (const auto &shard : made) {
+            records.push_back(arena.allocate_record(shard->record_bytes()));
+        }
+    } catch (const Error &) {
+        for (size_t i = 0; i < records.size(); ++i) {
+            arena.free_record(records[i], made[i]->record_bytes());
+        }
+        std::for_each(regions.begin(), regions.end(), [&](const Allocation &region) { arena.free(region); });
+        throw;
+    }
     std::vector<Shard *> handles;
-    for (auto &shard : made) {
-        shard->settle({room.segment, room.offset, shard->bytes(), room.start}, minibatch_);
-        room.offset += shard->bytes();
-        room.start += shard->bytes();
-        handles.push_back(shard.get());
-        by_name_[shard->name()] = shard.get();
-        fresh_.push_back(shard.get());
-        posts_.announce(*shard);
-        shards_.push_back(std::move(shard));
+    for (size_t i = 0; i < made.size(); ++i) {
+        Shard &shard = *made[i];
+        shard.settle(*reinterpret_cast<Post *>(arena.record(records[i])), records[i], regions[i], minibatch_);
+        posts_.announce(shard);
+        handles.push_back(&shard);
+        fresh_.push_back(&shard);
+        shards_[shard.name()] = std::move(made[i]);
     }
     totals_.slice_bytes.fetch_add(slice_bytes, std::memory_order_relaxed);
     ring(job_.mine());
@@ -104,25 +106,23 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
 }
 
 void Context::release(Shard &shard) {
-    check_can_use(shard, Call::ReleaseShard);
+    check_not_arrived(Call::ReleaseShard);
     if (shard.published > minibatch_) {
         fail(ODC_ERROR_PHASE, "odc_release_shard: shard \"", shard.name(), "\" is published in minibatch ", minibatch_,
              "; release it after odc_minibatch_sync");
     }
     const Noted noted = note(Call::ReleaseShard, &shard);
-    shard.released = true;
-    by_name_.erase(shard.name());
     std::erase(fresh_, &shard);
-    freed_[shard.name()] = minibatch_;
+    freed_.insert(shard.name());
     totals_.slice_bytes.fetch_sub(shard.slice_bytes(), std::memory_order_relaxed);
-    shard.post().released.store(1, std::memory_order_release);
+    posts_.retire(shard, minibatch_);
     ring(job_.mine());
-    // The post stays: peers may still read it.
-    job_.peer(job_.rank()).arena->give_back(shard.slice_allocation());
+    job_.peer(job_.rank()).arena->free(shard.region());
+    shards_.erase(shards_.find(shard.name()));
 }
 
 void Context::publish(Shard &shard) {
-    check_can_use(shard, Call::Publish);
+    check_not_arrived(Call::Publish);
     job_.check();
     if (shard.published > minibatch_) {
         fail(ODC_ERROR_PHASE, "odc_publish: shard \"", shard.name(), "\" is published already in minibatch ",
@@ -139,14 +139,14 @@ void Context::publish_all() {
     check_not_arrived(Call::Publish);
     job_.check();
     size_t count = 0;
-    for (const auto &[name, shard] : by_name_) {
+    for (const auto &[name, shard] : shards_) {
         if (shard->published > minibatch_) {
             continue;
         }
         publish(*shard);
         ++count;
     }
-    if (count == 0 && !by_name_.empty()) {
+    if (count == 0 && !shards_.empty()) {
         fail(ODC_ERROR_PHASE, "odc_publish_all: every shard is published already in minibatch ", minibatch_);
     }
 }
@@ -161,10 +161,10 @@ bool Context::is_published(Shard &shard, uint64_t index) {
     if (post == nullptr) {
         return false;
     }
-    if (post->published.load(std::memory_order_acquire) > minibatch_) {
+    if (post->published.load(std::memory_order_acquire) > minibatch_ && shard.stands(*post)) {
         return true;
     }
-    if (post->released.load(std::memory_order_acquire) != 0) {
+    if (post->released.load(std::memory_order_acquire) != 0 || !shard.stands(*post)) {
         job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(shard.owner(index)), " released shard \"", shard.name(),
                                               "\", but ", job_.who(job_.rank()), " uses it in minibatch ", minibatch_));
     }
@@ -189,26 +189,13 @@ void Context::await_publish(Shard &shard, uint64_t index, Job::Wait &wait) {
     peers_[static_cast<size_t>(shard.owner(index))].publish_wait_ns.fetch_add(waited, std::memory_order_relaxed);
 }
 
-namespace {
-
-RemoteSlice slice_of(const Post &post) {
-    return {post.parameters != 0 ? post.at(post.parameters) : nullptr,
-            post.accumulator != 0 ? post.at(post.accumulator) : nullptr,
-            post.stripes != 0 ? reinterpret_cast<Stripe *>(post.at(post.stripes)) : nullptr,
-            post.slice_numel,
-            post.parameter_type,
-            post.gradient_type};
-}
-
-}  // namespace
-
 void Context::get(const Operation &operation, uint64_t index) {
     Shard &shard = *operation.shard;
     if (shard.slices().numel(index) == 0) {
         return;
     }
     std::byte *to = operation.buffer + shard.slices().begin(index) * element_size(shard.description().parameter_type);
-    job_.peer(shard.owner(index)).route.path->start_get(slice_of(*shard.linked(index)), to);
+    job_.peer(shard.owner(index)).route.path->start_get(shard.slice(index), to);
 }
 
 void Context::add(const Operation &operation, Job::Wait &wait) {
@@ -228,7 +215,7 @@ void Context::add(const Operation &operation, Job::Wait &wait) {
         const std::byte *from =
             operation.buffer + shard.slices().begin(index) * element_size(shard.description().gradient_type);
         Path &path = *job_.peer(shard.owner(index)).route.path;
-        lock_wait_ns += path.start_add(slice_of(*shard.linked(index)), from, minibatch_ + 1, wait);
+        lock_wait_ns += path.start_add(shard.slice(index), from, minibatch_ + 1, wait);
     }
     if (lock_wait_ns > 0) {
         totals_.lock_wait_ns.fetch_add(static_cast<uint64_t>(lock_wait_ns), std::memory_order_relaxed);
@@ -236,7 +223,7 @@ void Context::add(const Operation &operation, Job::Wait &wait) {
 }
 
 Operation Context::start(Call call, Shard &shard, std::byte *full) {
-    check_can_use(shard, call);
+    check_not_arrived(call);
     if (shard.own_numel() > 0 && shard.published <= minibatch_) {
         fail(ODC_ERROR_PHASE, call_name(call), ": publish this rank's slice of shard \"", shard.name(),
              "\" in minibatch ", minibatch_, " first");

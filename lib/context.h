@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -83,7 +84,6 @@ private:
     };
     Noted note(Call call, const Shard *shard);
 
-    void check_can_use(const Shard &shard, Call call);
     void check_not_arrived(Call call);
     bool is_published(Shard &shard, uint64_t index);
     void await_publish(Shard &shard, uint64_t index, Job::Wait &wait);
@@ -105,10 +105,9 @@ private:
     uint64_t minibatch_ = 0;
     bool left_ = false;
 
-    std::vector<std::unique_ptr<Shard>> shards_;  // kept until the end, so that a released one is still known
-    std::map<std::string, Shard *> by_name_;      // registered now
-    std::vector<Shard *> fresh_;                  // registered in this minibatch
-    std::map<std::string, uint64_t> freed_;       // names released in this minibatch
+    std::map<std::string, std::unique_ptr<Shard>> shards_;  // by name
+    std::vector<Shard *> fresh_;                            // registered in this minibatch
+    std::set<std::string> freed_;                           // names released in this minibatch
 
     std::mutex operations_mutex_;
     std::unordered_map<uint64_t, Operation> operations_;

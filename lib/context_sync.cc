@@ -38,18 +38,14 @@ void check_same(const char *call, const Contribution &posted, const double *valu
 }
 
 // Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch before `filled`.
-void clear_untouched(const Post &post, uint64_t filled) {
-    const uint64_t bytes = post.slice_numel * element_size(accumulator_type(post.gradient_type));
-    if (bytes == 0) {
-        return;
-    }
-    auto *stripes = reinterpret_cast<Stripe *>(post.at(post.stripes));
+void clear_untouched(const RemoteSlice &mine, uint64_t filled) {
+    const uint64_t bytes =
+        mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
     for (uint64_t i = 0; i < stripe_count(bytes); ++i) {
-        if (stripes[i].filled >= filled) {
-            continue;
+        if (mine.stripes[i].filled < filled) {
+            const uint64_t begin = i * kStripeBytes;
+            std::memset(mine.accumulator + begin, 0, std::min(kStripeBytes, bytes - begin));
         }
-        const uint64_t begin = i * kStripeBytes;
-        std::memset(post.at(post.accumulator) + begin, 0, std::min(kStripeBytes, bytes - begin));
     }
 }
 
@@ -60,7 +56,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     check_values("odc_minibatch_sync", values, count, op);
     job_.check();
     if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch_) {
-        for (const auto &[name, shard] : by_name_) {
+        for (const auto &[name, shard] : shards_) {
             if (shard->own_numel() > 0 && shard->published <= minibatch_) {
                 fail(ODC_ERROR_PHASE, "odc_minibatch_sync: this rank has not published its slice of shard \"", name,
                      "\" in minibatch ", minibatch_, "; publish it, also when there is nothing to do");
@@ -85,9 +81,10 @@ void Context::sync(double *values, size_t count, int32_t op) {
         }
     }
     combine(&RankBlock::synced, minibatch_ % 2, "odc_minibatch_sync_reduce", values, count, op);
-    for (const auto &[name, shard] : by_name_) {
-        clear_untouched(shard->post(), minibatch_ + 1);
+    for (const auto &[name, shard] : shards_) {
+        clear_untouched(shard->slice(shard->own_index()), minibatch_ + 1);
     }
+    posts_.turn(minibatch_);
     fresh_.clear();
     freed_.clear();
     totals_.syncs.fetch_add(1, std::memory_order_relaxed);

@@ -17,17 +17,6 @@ constexpr int kPatientSpins = 4000;     // some tens of microseconds: what a fut
 constexpr int kCrowdedSpins = 20;       // more ranks than cores: the core is needed by who is waited for
 constexpr uint64_t kInside = uint64_t{1} << 55;
 
-std::string post_name(Arena &arena, RankBlock &block, uint64_t offset) {
-    for (const Link *link = &block.first_post; link->offset.load(std::memory_order_acquire) != 0;) {
-        const auto *post = reinterpret_cast<const Post *>(arena.at(link->segment, link->offset.load()));
-        if (post->offset == offset) {
-            return std::string(post->name());
-        }
-        link = &post->next;
-    }
-    return "?";
-}
-
 std::string seconds(int64_t ns) {
     std::ostringstream text;
     text.precision(1);
@@ -39,7 +28,7 @@ std::string seconds(int64_t ns) {
 
 Job::Job(Membership membership) : membership_(std::move(membership)) {
     for (Peer &one : membership_.peers) {
-        blocks_.push_back(reinterpret_cast<RankBlock *>(one.arena->start()));
+        blocks_.push_back(reinterpret_cast<RankBlock *>(one.arena->record(0)));
     }
     spins_ = size() <= topology().cores ? kPatientSpins : kCrowdedSpins;
     mine().did_at_ns = now_ns();
@@ -55,18 +44,21 @@ std::string Job::what(int rank) {
     RankBlock &other = block(rank);
     const uint64_t did = other.did.load(std::memory_order_relaxed);
     const auto call = static_cast<Call>(did >> 56);
-    const uint64_t post = did & (kInside - 1);
+    const uint64_t record = did & (kInside - 1);
     const bool inside = (did & kInside) != 0;
     const std::string since = seconds(now_ns() - other.did_at_ns.load(std::memory_order_relaxed));
-    return say(inside ? "has been in " : "last left ", call_name(call),
-               post != 0 ? say(" of shard \"", post_name(*peer(rank).arena, other, post), "\"") : "", " in minibatch ",
+    std::string shard;
+    if (record != 0) {
+        shard = say(" of shard \"", reinterpret_cast<const Post *>(peer(rank).arena->record(record))->name(), "\"");
+    }
+    return say(inside ? "has been in " : "last left ", call_name(call), shard, " in minibatch ",
                other.did_minibatch.load(std::memory_order_relaxed),
                inside ? say(" for ", since) : say(", ", since, " ago"));
 }
 
-void Job::note(Call call, uint64_t post, uint64_t minibatch) {
+void Job::note(Call call, uint64_t record, uint64_t minibatch) {
     RankBlock &block = mine();
-    block.did.store(static_cast<uint64_t>(call) << 56 | kInside | post, std::memory_order_relaxed);
+    block.did.store(static_cast<uint64_t>(call) << 56 | kInside | record, std::memory_order_relaxed);
     block.did_minibatch.store(minibatch, std::memory_order_relaxed);
     block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
 }
@@ -172,24 +164,26 @@ void Job::sleep(int on, uint32_t bell) {
 
 void Job::Wait::check(int holder) {
     holder_ = holder;
-    look(-1);
+    if (const std::optional<Error> trouble = look(-1)) {
+        job_.fail_job(trouble->status(), trouble->what());
+    }
 }
 
-void Job::Wait::look(int on) {
+std::optional<Error> Job::Wait::look(int on) {
     job_.look_at_states();
     const int64_t now = now_ns();
     if (now - looked_ns_ >= kLookNs) {
         looked_ns_ = now;
         job_.look_for_deaths();
     }
+    const std::string me = job_.who(job_.rank());
     if (on >= 0 && job_.block(on).state.load(std::memory_order_acquire) == RankState::Left) {
-        job_.fail_job(ODC_ERROR_PEER_LOST,
-                      say(job_.who(on), " left in minibatch ", job_.block(on).left_minibatch.load(), ", but ",
-                          job_.who(job_.rank()), " waits for it in ", call_, ": ", describe_()));
+        return Error(ODC_ERROR_PEER_LOST, say(job_.who(on), " left in minibatch ", job_.block(on).left_minibatch.load(),
+                                              ", but ", me, " waits for it in ", call_, ": ", describe_()));
     }
     if (patience_.over()) {
-        job_.fail_job(ODC_ERROR_TIMEOUT, say(job_.who(job_.rank()), " waited ", seconds(now - patience_.begin_ns()),
-                                             " in ", call_, ": ", describe_()));
+        return Error(ODC_ERROR_TIMEOUT,
+                     say(me, " waited ", seconds(now - patience_.begin_ns()), " in ", call_, ": ", describe_()));
     }
     try {
         patience_.check_interrupted(call_);
@@ -197,9 +191,9 @@ void Job::Wait::look(int on) {
         if (!effects_) {
             throw;
         }
-        job_.fail_job(ODC_ERROR_ABORTED,
-                      say(job_.who(job_.rank()), " stopped halfway, so the sums are incomplete: ", error.what()));
+        job_.fail_job(ODC_ERROR_ABORTED, say(me, " stopped halfway, so the sums are incomplete: ", error.what()));
     }
+    return std::nullopt;
 }
 
 }  // namespace odc

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,8 @@ public:
     void leave(uint64_t minibatch);
 
     // Notes what this rank does, for the others' errors.
-    // `post`: where the call's shard stands in this rank's arena, 0 for none.
-    void note(Call call, uint64_t post, uint64_t minibatch);
+    // `record`: of the call's shard, 0 for none.
+    void note(Call call, uint64_t record, uint64_t minibatch);
     void note_done();
 
     // One wait of one call; it lasts until the deadline whatever it waits for in turn.
@@ -67,7 +68,8 @@ public:
         void begin_effects() { effects_ = true; }
 
     private:
-        void look(int on);
+        // Throws what ends every wait: a job error, a death, an interruption. Returns what ends this one, on `on`.
+        std::optional<Error> look(int on);
 
         Job &job_;
         const char *call_;
@@ -115,13 +117,21 @@ void Job::Wait::until(int on, const Ready &ready) {
         if (ready()) {
             return;
         }
+        std::optional<Error> trouble;
         try {
-            look(on);
+            trouble = look(on);
         } catch (const Error &) {
             if (ready()) {
                 return;
             }
             throw;
+        }
+        if (trouble) {
+            // It may have done what we wait for just before it left, or before the deadline.
+            if (ready()) {
+                return;
+            }
+            job_.fail_job(trouble->status(), trouble->what());
         }
         job_.sleep(on, bell);
     }

@@ -360,7 +360,8 @@ private:
                 member.pid = meeting_[at(rank)].pid;
                 const int fds[2] = {meeting_[at(rank)].memory.get(), meeting_[at(rank)].life.get()};
                 if (!send_parcel(sockets_[at(to)].get(), member, fds, 2, patience_)) {
-                    fail(ODC_ERROR_RENDEZVOUS, "rank ", to, " (pid ", meeting_[at(to)].pid, ") died in odc_init");
+                    fail(ODC_ERROR_RENDEZVOUS, "rank ", to, " (pid ", meeting_[at(to)].pid,
+                         patience_.over() ? ") does not answer" : ") died", " in odc_init");
                 }
             }
         }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A shard as its owner announces it: a record in the owner's arena, in a list that begins in its RankBlock. Fixed once
-// linked, but for the two words that the contract lives on.
+// A shard as its owner announces it: a record in the owner's arena, in a list that begins in its RankBlock. Once it is
+// in the list, only its atomic words change, until its shard is released and nobody can be about to read it.
 #pragma once
 
-#include "arena.h"
+#include "free_ranges.h"
 
 #include <atomic>
 #include <cstdint>
@@ -21,16 +21,16 @@ struct Stripe {
 constexpr uint64_t kStripeBytes = uint64_t{64} << 10;
 
 struct Post {
-    Link next;
-    uint64_t offset;     // of this record in the file; everything of this shard lies in the same segment
-    uint64_t minibatch;  // in which it was registered
+    std::atomic<uint64_t> next;       // offset of the next post's record; 0: none yet
+    std::atomic<uint64_t> minibatch;  // in which it was registered; grows when the record is used for another shard
     uint64_t numel;
     int32_t parameter_type;
     int32_t gradient_type;
-    uint64_t slice_numel;  // of this owner
-    uint64_t parameters;   // offsets in the file; 0: none
+    uint64_t slice_numel;  // of this owner; 0: none of the following
+    Segment segment;       // where all of this slice lies
+    uint64_t parameters;   // from the segment's beginning, if there is a parameter_type
+    uint64_t stripes;      // and these if there is a gradient_type
     uint64_t accumulator;
-    uint64_t stripes;
     uint32_t name_bytes;
     uint32_t rank_count;   // 0: all ranks, none listed below
     uint32_t slice_count;  // 0: equal slices, none listed below
@@ -41,10 +41,6 @@ struct Post {
     const uint64_t *slices() const { return reinterpret_cast<const uint64_t *>(this + 1); }
     const int32_t *ranks() const { return reinterpret_cast<const int32_t *>(slices() + slice_count); }
     std::string_view name() const { return {reinterpret_cast<const char *>(ranks() + rank_count), name_bytes}; }
-    // The address of another place of the same segment.
-    std::byte *at(uint64_t place) const {
-        return reinterpret_cast<std::byte *>(const_cast<Post *>(this)) + (place - offset);
-    }
 };
 
 }  // namespace odc

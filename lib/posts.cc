@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "posts.h"
 
+#include <algorithm>
+
 namespace odc {
+
+namespace {
+
+bool lists(const Post &post, int rank) {
+    return post.rank_count == 0 ||
+           std::find(post.ranks(), post.ranks() + post.rank_count, rank) != post.ranks() + post.rank_count;
+}
+
+}  // namespace
 
 Posts::Posts(Job &job) : job_(job), last_(&job.mine().first_post) {
     for (int rank = 0; rank < job.size(); ++rank) {
@@ -9,18 +20,39 @@ Posts::Posts(Job &job) : job_(job), last_(&job.mine().first_post) {
     }
 }
 
-void Posts::announce(const Shard &shard) {
-    const Allocation &where = shard.allocation();
-    last_->segment = where.segment;
-    last_->offset.store(where.offset, std::memory_order_release);
+// ---- This rank's own ----
+
+uint64_t Posts::allocate(uint64_t bytes) { return mine().allocate_record(bytes); }
+
+void Posts::announce(Shard &shard) {
+    shard.number = ++announced_;
+    if (latest_.empty() || latest_.back().minibatch != shard.registered) {
+        latest_.push_back({shard.registered, 0});
+    }
+    latest_.back().number = shard.number;
+    last_->store(shard.record(), std::memory_order_release);
     last_ = &shard.post().next;
 }
 
+void Posts::retire(Shard &shard, uint64_t minibatch) {
+    shard.post().released.store(1, std::memory_order_release);
+    retired_.push_back({minibatch, shard.number, shard.record(), shard.record_bytes()});
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        if (index != shard.own_index() && shard.base(index) != nullptr) {
+            job_.peer(shard.owner(index)).arena->unmap(shard.base(index));
+        }
+    }
+}
+
+// ---- The other owners' ----
+
 void Posts::read(int rank) {
     Reader &reader = readers_[static_cast<size_t>(rank)];
-    while (const uint64_t offset = reader.next->offset.load(std::memory_order_acquire)) {
-        auto *post = reinterpret_cast<Post *>(job_.peer(rank).arena->at(reader.next->segment, offset));
-        reader.waiting.emplace(post->name(), post);
+    while (const uint64_t offset = reader.next->load(std::memory_order_acquire)) {
+        auto *post = reinterpret_cast<Post *>(job_.peer(rank).arena->record(offset));
+        if (rank != job_.rank() && lists(*post, job_.rank())) {
+            reader.waiting.emplace(post->name(), post);
+        }
         reader.next = &post->next;
     }
 }
@@ -39,19 +71,20 @@ Post *Posts::find(Shard &shard, uint64_t index) {
     read(rank);
     auto &waiting = readers_[static_cast<size_t>(rank)].waiting;
     const auto [begin, end] = waiting.equal_range(shard.name());
-    for (auto entry = begin; entry != end;) {
-        Post *post = entry->second;
-        const bool old = post->minibatch < shard.registered;
-        if (old && post->released.load(std::memory_order_acquire) != 0) {
-            entry = waiting.erase(entry);
-            continue;
-        }
+    // Of its next minibatch there may be another of this name.
+    auto found = std::find_if(begin, end, [&](const auto &entry) { return shard.stands(*entry.second); });
+    if (found == end) {
+        found = begin;
+    }
+    if (found != end) {
+        Post *post = found->second;
         const std::string difference = shard.difference(*post, rank, job_.rank());
         if (!difference.empty()) {
             job_.fail_job(ODC_ERROR_MISMATCH, difference);
         }
-        waiting.erase(entry);
-        shard.link(index, post);
+        std::byte *base = post->slice_numel > 0 ? job_.peer(rank).arena->map(post->segment) : nullptr;
+        waiting.erase(found);
+        shard.link(index, *post, base);
         return post;
     }
     if (passed) {
@@ -60,6 +93,30 @@ Post *Posts::find(Shard &shard, uint64_t index) {
                           shard.registered, ", but ", job_.who(rank), " ended that minibatch without registering it"));
     }
     return nullptr;
+}
+
+void Posts::turn(uint64_t minibatch) {
+    const std::lock_guard lock(mutex_);
+    for (int rank = 0; rank < job_.size(); ++rank) {
+        read(rank);
+        std::erase_if(readers_[static_cast<size_t>(rank)].waiting, [&](const auto &entry) {
+            return entry.second->minibatch.load(std::memory_order_relaxed) <= minibatch;
+        });
+    }
+    // Every peer arrived in this minibatch, so each has made this turn in the one before.
+    const auto old = [&](uint64_t then) { return then < minibatch; };
+    while (!latest_.empty() && old(latest_.front().minibatch)) {
+        passed_ = latest_.front().number;
+        latest_.pop_front();
+    }
+    // A reader stands at the end of the post that it read last, so the one of number passed_ has to stay.
+    std::erase_if(retired_, [&](const Retired &one) {
+        const bool done = old(one.minibatch) && one.number < passed_;
+        if (done) {
+            mine().free_record(one.record, one.bytes);
+        }
+        return done;
+    });
 }
 
 }  // namespace odc

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the posts of other owners: reads each peer's list once, in order, and keeps what this rank has no shard for
-// yet, because ranks register in any order.
+// Announces this rank's posts and finds those of other owners: reads each peer's list once, in order, and keeps what
+// this rank has no shard for yet, because ranks register in any order.
 #pragma once
 
 #include "job.h"
 #include "shard.h"
 
+#include <deque>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
@@ -21,20 +22,42 @@ public:
     // differently, and an owner that ended the minibatch without registering it, are job errors. Thread-safe.
     Post *find(Shard &shard, uint64_t index);
 
-    // Announces a post of this rank's.
-    void announce(const Shard &shard);
+    // The offset of a record for a new post of this rank's. What shards gave up is used again.
+    uint64_t allocate(uint64_t bytes);
+    void announce(Shard &shard);
+    // Ends the use of the shard's own post, by `minibatch`, and of the other owners'.
+    void retire(Shard &shard, uint64_t minibatch);
+    // At the end of a minibatch: reads all lists to their ends and drops what this rank has registered no shard for,
+    // so that owners can tell when a released post's record is read no more.
+    void turn(uint64_t minibatch);
 
 private:
     struct Reader {
-        Link *next;
+        std::atomic<uint64_t> *next;
         std::unordered_multimap<std::string_view, Post *> waiting;  // views of the posts' own names
     };
+    struct Announced {
+        uint64_t minibatch;
+        uint64_t number;
+    };
+    struct Retired {
+        uint64_t minibatch;
+        uint64_t number;  // in the order of announcement
+        uint64_t record;
+        uint64_t bytes;
+    };
     void read(int rank);
+    Arena &mine() { return *job_.peer(job_.rank()).arena; }
 
     Job &job_;
     std::mutex mutex_;
     std::vector<Reader> readers_;  // by rank
-    Link *last_;                   // of this rank's list
+
+    std::atomic<uint64_t> *last_;  // of this rank's list
+    uint64_t announced_ = 0;
+    std::deque<Announced> latest_;  // the last post of each of the last minibatches
+    uint64_t passed_ = 0;           // every peer has read the post of this number
+    std::deque<Retired> retired_;
 };
 
 }  // namespace odc

@@ -3,8 +3,6 @@
 // waiters), read by all. Numbers of minibatches are stored plus one, so that 0 means "not yet", and only grow.
 #pragma once
 
-#include "arena.h"
-
 #include <odc/odc.h>
 
 #include <atomic>
@@ -61,7 +59,7 @@ struct RankBlock {
     Contribution reduced[2];                   // by call parity
     Contribution synced[2];                    // riding on sync, by minibatch parity
 
-    // What it last did, for the words of errors: Call << 56 | inside << 55 | offset of the shard's post.
+    // What it last did, for the words of errors: Call << 56 | inside << 55 | offset of the shard's record.
     alignas(64) std::atomic<uint64_t> did;
     std::atomic<uint64_t> did_minibatch;
     std::atomic<int64_t> did_at_ns;
@@ -71,10 +69,10 @@ struct RankBlock {
     int32_t error_status;
     char error_text[2044];
 
-    Link first_post;
+    std::atomic<uint64_t> first_post;  // offset of its record; 0: none yet
 };
 
-constexpr uint64_t kRankBlockMagic = 0x6f64632d30303031;  // "odc-0001": changes with every change of shared layout
+constexpr uint64_t kRankBlockMagic = 0x6f64632d30303032;  // "odc-0002": changes with every change of shared layout
 
 const char *call_name(Call call);
 

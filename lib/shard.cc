@@ -30,10 +30,6 @@ std::string list(const Numbers *numbers, uint64_t count) {
     return out.str();
 }
 
-uint64_t record_bytes(const Description &d) {
-    return sizeof(Post) + d.slices.size() * sizeof(uint64_t) + d.ranks.size() * sizeof(int32_t) + d.name.size();
-}
-
 void check_ranks(const Description &d, int rank, int size) {
     std::vector<char> seen(static_cast<size_t>(size));
     for (const int32_t one : d.ranks) {
@@ -62,6 +58,17 @@ void check_slices(const Description &d) {
         fail(ODC_ERROR_ARGUMENT, "the slices of shard \"", d.name, "\" add up to ", sum, " elements, its numel is ",
              d.numel);
     }
+}
+
+// Giving equal slices is the same as giving none.
+void forget_equal_slices(Description &d) {
+    const Slices equal(d.numel, std::max<uint64_t>(d.slices.size(), 1));
+    for (uint64_t index = 0; index < d.slices.size(); ++index) {
+        if (d.slices[index] != equal.numel(index)) {
+            return;
+        }
+    }
+    d.slices.clear();
 }
 
 }  // namespace
@@ -108,6 +115,7 @@ Description::Description(const odc_shard_desc &desc, int rank, int size)
     }
     check_ranks(*this, rank, size);
     check_slices(*this);
+    forget_equal_slices(*this);
     uint64_t bytes = 0;
     if (__builtin_mul_overflow(numel, 16, &bytes)) {
         fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\" of ", numel, " elements is larger than any memory");
@@ -120,7 +128,7 @@ Shard::Shard(Description description, int rank, int size)
                   ? Slices(description_.numel,
                            description_.ranks.empty() ? static_cast<uint64_t>(size) : description_.ranks.size())
                   : Slices(description_.slices)),
-      links_(std::make_unique<std::atomic<Post *>[]>(slices_.count())) {
+      links_(std::make_unique<Link[]>(slices_.count())) {
     while (owner(own_index_) != rank) {
         ++own_index_;
     }
@@ -131,53 +139,62 @@ uint64_t Shard::slice_bytes() const {
     return own_numel() * (element_size(description_.parameter_type) + element_size(sums));
 }
 
-uint64_t Shard::bytes() const {
+uint64_t Shard::record_bytes() const {
+    const Description &d = description_;
+    return sizeof(Post) + d.slices.size() * sizeof(uint64_t) + d.ranks.size() * sizeof(int32_t) + d.name.size();
+}
+
+uint64_t Shard::region_bytes() const {
     const uint64_t sums = own_numel() * element_size(accumulator_type(description_.gradient_type));
-    return to_line(record_bytes(description_)) + to_line(stripe_count(sums) * sizeof(Stripe)) +
+    return to_line(stripe_count(sums) * sizeof(Stripe)) +
            to_line(own_numel() * element_size(description_.parameter_type)) + to_line(sums);
 }
 
-void Shard::settle(const Allocation &where, uint64_t minibatch) {
+void Shard::settle(Post &post, uint64_t offset, const Allocation &slice, uint64_t minibatch) {
     const Description &d = description_;
-    const uint64_t parameters = own_numel() * element_size(d.parameter_type);
     const uint64_t sums = own_numel() * element_size(accumulator_type(d.gradient_type));
-    allocation_ = where;
+    record_ = offset;
+    region_ = slice;
     registered = minibatch;
-    post_ = new (where.start) Post{};
-    post_->offset = where.offset;
-    post_->minibatch = minibatch;
-    post_->numel = d.numel;
-    post_->parameter_type = d.parameter_type;
-    post_->gradient_type = d.gradient_type;
-    post_->slice_numel = own_numel();
-    post_->name_bytes = static_cast<uint32_t>(d.name.size());
-    post_->rank_count = static_cast<uint32_t>(d.ranks.size());
-    post_->slice_count = static_cast<uint32_t>(d.slices.size());
-    uint64_t end = where.offset + to_line(record_bytes(d));
-    if (sums != 0) {
-        post_->stripes = end;
-        end += to_line(stripe_count(sums) * sizeof(Stripe));
-    }
-    if (parameters != 0) {
-        post_->parameters = end;
-        end += to_line(parameters);
-    }
-    if (sums != 0) {
-        post_->accumulator = end;
-    }
-    std::copy(d.slices.begin(), d.slices.end(), const_cast<uint64_t *>(post_->slices()));
-    std::copy(d.ranks.begin(), d.ranks.end(), const_cast<int32_t *>(post_->ranks()));
-    std::copy(d.name.begin(), d.name.end(), const_cast<char *>(post_->name().data()));
-    link(own_index_, post_);
+    // The record may have been another shard's, which a peer's odc_gather still looks at: it must not see that one
+    // unreleased, or published, without seeing that it is that one no more.
+    post.minibatch.store(minibatch, std::memory_order_relaxed);
+    post.released.store(0, std::memory_order_release);
+    post.published.store(0, std::memory_order_release);
+    post.next.store(0, std::memory_order_relaxed);
+    post.numel = d.numel;
+    post.parameter_type = d.parameter_type;
+    post.gradient_type = d.gradient_type;
+    post.slice_numel = own_numel();
+    post.segment = slice.segment;
+    post.stripes = slice.offset - slice.segment.offset;
+    post.parameters = post.stripes + to_line(stripe_count(sums) * sizeof(Stripe));
+    post.accumulator = post.parameters + to_line(own_numel() * element_size(d.parameter_type));
+    post.name_bytes = static_cast<uint32_t>(d.name.size());
+    post.rank_count = static_cast<uint32_t>(d.ranks.size());
+    post.slice_count = static_cast<uint32_t>(d.slices.size());
+    std::copy(d.slices.begin(), d.slices.end(), const_cast<uint64_t *>(post.slices()));
+    std::copy(d.ranks.begin(), d.ranks.end(), const_cast<int32_t *>(post.ranks()));
+    std::copy(d.name.begin(), d.name.end(), const_cast<char *>(post.name().data()));
+    link(own_index_, post, slice.start - post.stripes);
 }
 
-Allocation Shard::slice_allocation() const {
-    const uint64_t begin = post_->parameters != 0 ? post_->parameters : post_->accumulator;
-    if (begin == 0) {
-        return {};
-    }
-    const uint64_t before = begin - allocation_.offset;
-    return {allocation_.segment, begin, allocation_.bytes - before, allocation_.start + before};
+void Shard::link(uint64_t index, Post &post, std::byte *base) {
+    links_[index].base = base;
+    links_[index].post.store(&post, std::memory_order_release);
+}
+
+RemoteSlice Shard::slice(uint64_t index) const {
+    const Post &post = *linked(index);
+    std::byte *base = links_[index].base;
+    const bool parameters = post.slice_numel > 0 && post.parameter_type != 0;
+    const bool sums = post.slice_numel > 0 && post.gradient_type != 0;
+    return {parameters ? base + post.parameters : nullptr,
+            sums ? base + post.accumulator : nullptr,
+            sums ? reinterpret_cast<Stripe *>(base + post.stripes) : nullptr,
+            post.slice_numel,
+            post.parameter_type,
+            post.gradient_type};
 }
 
 std::string Shard::difference(const Post &other, int other_rank, int rank) const {
@@ -186,9 +203,9 @@ std::string Shard::difference(const Post &other, int other_rank, int rank) const
                    " says ", what, " ", mine, ", rank ", other_rank, " says ", theirs);
     };
     const Description &d = description_;
-    if (other.minibatch != registered) {
+    if (!stands(other)) {
         return say("rank ", rank, " registered shard \"", name(), "\" in minibatch ", registered, ", rank ", other_rank,
-                   " in minibatch ", other.minibatch);
+                   " in minibatch ", other.minibatch.load());
     }
     if (other.numel != d.numel) {
         return differs("numel", d.numel, other.numel);

@@ -5,6 +5,7 @@
 #include "arena.h"
 #include "post.h"
 #include "slices.h"
+#include "transport/transport.h"
 
 #include <odc/odc.h>
 
@@ -42,33 +43,41 @@ public:
     const Slices &slices() const { return slices_; }
     uint64_t own_numel() const { return slices_.numel(own_index_); }
 
-    // Memory that this rank's part takes: the post, the stripes and both halves of the slice.
-    uint64_t bytes() const;
+    // Memory that this rank's part takes: the post's record, and the slice (stripes and both halves).
+    uint64_t record_bytes() const;
+    uint64_t region_bytes() const;
     uint64_t slice_bytes() const;
-    // Writes the post into `where` (of bytes() bytes); peers see it once it is linked.
-    void settle(const Allocation &where, uint64_t minibatch);
-    const Allocation &allocation() const { return allocation_; }
-    // The part of it that holds the slice itself.
-    Allocation slice_allocation() const;
-    Post &post() const { return *post_; }
+    // Writes the post into the record at `offset`; peers see it once it is announced.
+    void settle(Post &record, uint64_t offset, const Allocation &slice, uint64_t minibatch);
+    uint64_t record() const { return record_; }
+    const Allocation &region() const { return region_; }
+    Post &post() const { return *links_[own_index_].post.load(std::memory_order_relaxed); }
 
-    // The post of an owner, once found (see Posts).
-    Post *linked(uint64_t index) const { return links_[index].load(std::memory_order_acquire); }
-    void link(uint64_t index, Post *post) { links_[index].store(post, std::memory_order_release); }
+    // The post of an owner, once found (see Posts), and its slice, whose segment begins at `base` here.
+    Post *linked(uint64_t index) const { return links_[index].post.load(std::memory_order_acquire); }
+    std::byte *base(uint64_t index) const { return links_[index].base; }
+    void link(uint64_t index, Post &post, std::byte *base);
+    RemoteSlice slice(uint64_t index) const;
+    // False once the owner has released it and used its record again.
+    bool stands(const Post &post) const { return post.minibatch.load(std::memory_order_relaxed) == registered; }
     // Empty if the other rank means the same; else what differs, in words.
     std::string difference(const Post &other, int other_rank, int rank) const;
 
     uint64_t registered = 0;  // minibatch
     uint64_t published = 0;   // minibatch + 1
-    bool released = false;
+    uint64_t number = 0;      // in the order of announcement
 
 private:
     Description description_;
     Slices slices_;
     uint64_t own_index_ = 0;
-    Allocation allocation_{};
-    Post *post_ = nullptr;
-    std::unique_ptr<std::atomic<Post *>[]> links_;
+    uint64_t record_ = 0;
+    Allocation region_{};
+    struct Link {
+        std::atomic<Post *> post;
+        std::byte *base;
+    };
+    std::unique_ptr<Link[]> links_;
 };
 
 }  // namespace odc

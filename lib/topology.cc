@@ -55,28 +55,67 @@ std::string first_line(const std::string &path) {
     return line;
 }
 
-// What is left in one control group, or the largest number when it has no limit.
-uint64_t group_headroom(const std::string &limit_file, const std::string &usage_file) {
+// What a file with one "name number" a line says of a name; 0 if nothing.
+uint64_t field(const std::string &path, const std::string &wanted) {
+    std::ifstream file(path);
+    std::string name;
+    for (uint64_t value = 0; file >> name >> value;) {
+        if (name == wanted) {
+            return value;
+        }
+    }
+    return 0;
+}
+
+// How one version of control groups names its files.
+struct GroupFiles {
+    const char *limit;
+    const char *usage;
+    const char *prefix;  // of the fields of memory.stat that count the group's children, too
+};
+
+// What is left in one control group, or the largest number when it has no limit. File pages count as used, but are
+// given up on demand.
+uint64_t headroom(const std::string &group, const GroupFiles &files) {
     const uint64_t unlimited = std::numeric_limits<uint64_t>::max();
     uint64_t limit = 0;
     uint64_t usage = 0;
-    if (!(std::istringstream(first_line(limit_file)) >> limit)) {
+    if (!(std::istringstream(first_line(group + files.limit)) >> limit) ||
+        !(std::istringstream(first_line(group + files.usage)) >> usage)) {
         return unlimited;
     }
-    if (!(std::istringstream(first_line(usage_file)) >> usage)) {
-        return unlimited;
-    }
+    const std::string prefix = files.prefix;
+    const uint64_t given_up =
+        field(group + "/memory.stat", prefix + "inactive_file") + field(group + "/memory.stat", prefix + "active_file");
+    usage -= std::min(usage, given_up);
     return limit > usage ? limit - usage : 0;
 }
 
-std::string control_group() {
+// A group may have less left than its parents, or more; the path may be the host's, seen from inside a container.
+uint64_t least_headroom(const std::string &mount, std::string path, const GroupFiles &files) {
+    uint64_t least = headroom(mount, files);
+    while (path.size() > 1) {
+        least = std::min(least, headroom(mount + path, files));
+        path.erase(path.rfind('/'));
+    }
+    return least;
+}
+
+// The path of this process's group: of the one hierarchy, or of the memory controller's own.
+std::string control_group(const std::string &controller) {
     std::ifstream file("/proc/self/cgroup");
     for (std::string line; std::getline(file, line);) {
-        if (line.rfind("0::", 0) == 0) {
-            return line.substr(3);
+        const size_t first = line.find(':');
+        const size_t second = line.find(':', first + 1);
+        if (second == std::string::npos || line[second + 1] != '/') {
+            continue;
+        }
+        const std::string controllers = say(",", line.substr(first + 1, second - first - 1), ",");
+        if (controllers.find(say(",", controller, ",")) != std::string::npos) {
+            return line.substr(second + 1);
         }
     }
-    return "/";
+    return "";
 }
 
 }  // namespace
@@ -114,10 +153,10 @@ uint64_t available_memory() {
             break;
         }
     }
-    const std::string group = "/sys/fs/cgroup" + control_group();
-    const std::string old_group = "/sys/fs/cgroup/memory/memory.";
-    return std::min({available, group_headroom(group + "/memory.max", group + "/memory.current"),
-                     group_headroom(old_group + "limit_in_bytes", old_group + "usage_in_bytes")});
+    const std::string groups = "/sys/fs/cgroup";
+    return std::min({available, least_headroom(groups, control_group(""), {"/memory.max", "/memory.current", ""}),
+                     least_headroom(groups + "/memory", control_group("memory"),
+                                    {"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_"})});
 }
 
 }  // namespace odc

@@ -132,7 +132,7 @@ typedef struct odc_slice {
 } odc_slice;
 ODC_API odc_status odc_get_slice(const odc_shard *shard, odc_slice *out);
 
-/* Gives the slices' whole pages back, between sync and publish; local. Its name may be used again in a later minibatch. */
+/* Gives the slices' memory back, between sync and publish; local. Its name may be used again in a later minibatch. */
 ODC_API odc_status odc_release_shard(odc_shard *shard);
 
 /* ---- A minibatch ---- */

@@ -23,7 +23,7 @@ public:
 
 // One owner's slice, as it lies in this host's memory.
 struct RemoteSlice {
-    const std::byte *parameters;
+    std::byte *parameters;
     std::byte *accumulator;
     Stripe *stripes;
     uint64_t numel;

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which parts of a file are free: ranges of bytes, each inside one segment, taken smallest first.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace odc {
+
+// A piece of the file that is mapped as a whole.
+struct Segment {
+    uint64_t offset;
+    uint64_t bytes;
+};
+
+struct Range {
+    uint64_t begin;
+    uint64_t end;
+};
+
+class FreeRanges {
+public:
+    struct Taken {
+        Segment segment;
+        uint64_t offset;
+    };
+    // The beginning of the smallest free range of at least `bytes`.
+    std::optional<Taken> take(uint64_t bytes) {
+        auto best = free_.end();
+        for (auto one = free_.begin(); one != free_.end(); ++one) {
+            const uint64_t room = one->second.end - one->first;
+            if (room >= bytes && (best == free_.end() || room < best->second.end - best->first)) {
+                best = one;
+            }
+        }
+        if (best == free_.end()) {
+            return std::nullopt;
+        }
+        const Taken taken{best->second.segment, best->first};
+        const Place rest = best->second;
+        free_.erase(best);
+        if (taken.offset + bytes < rest.end) {
+            free_.emplace(taken.offset + bytes, rest);
+        }
+        return taken;
+    }
+
+    // Returns the free range that `range` has become part of.
+    Range put(const Segment &segment, Range range) {
+        const auto same = [&](const auto &one) { return one->second.segment.offset == segment.offset; };
+        const auto after = free_.find(range.end);
+        if (after != free_.end() && same(after)) {
+            range.end = after->second.end;
+            free_.erase(after);
+        }
+        const auto next = free_.lower_bound(range.begin);
+        if (next != free_.begin()) {
+            const auto before = std::prev(next);
+            if (before->second.end == range.begin && same(before)) {
+                range.begin = before->first;
+                free_.erase(before);
+            }
+        }
+        free_.emplace(range.begin, Place{range.end, segment});
+        return range;
+    }
+
+private:
+    struct Place {
+        uint64_t end;
+        Segment segment;
+    };
+    std::map<uint64_t, Place> free_;  // by beginning
+};
+
+}  // namespace odc
