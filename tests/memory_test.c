@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the library takes beside the slices: at most 1 MiB + 1 KiB for each shard + 0.1 % of the slices, per rank.
- * Counted in two parts: the pages of the ranks' shared files, and what the process's own memory has grown by. */
+ * Counted in two parts: the pages of the ranks' shared files, and what the process's own memory has grown by. And what
+ * is released is used again. */
 #include "model.h"
 
 #include <dirent.h>
@@ -121,9 +122,87 @@ static void memory_beside_the_slices_is_bounded(void **state) {
     }
 }
 
+/* Of what is mapped of all ranks' shared files. */
+static long mappings(void) {
+    char line[512];
+    long count = 0;
+    FILE *file = fopen("/proc/self/maps", "re");
+    CHECK(file != NULL);
+    while (fgets(line, sizeof line, file) != NULL) {
+        count += strstr(line, "memfd:odc") != NULL;
+    }
+    fclose(file);
+    return count;
+}
+
+static void register_and_release(odc_context *context, const load *what, int rounds, void *full) {
+    for (int round = 0; round < rounds; ++round) {
+        odc_shard *shards[3];
+        for (int i = 0; i < what->count; ++i) {
+            char name[64];
+            snprintf(name, sizeof name, "activations.%d of round %d", i, (int)odc_minibatch(context));
+            odc_shard_desc desc = describe(name, what->numel, what->parameter_type, what->gradient_type);
+            CHECK_OK(odc_register_shard(context, &desc, &shards[i]));
+        }
+        CHECK_OK(odc_publish_all(context));
+        for (int i = 0; i < what->count; ++i) {
+            CHECK_OK(odc_scatter_add(shards[i], full, what->numel, NULL));
+        }
+        CHECK_OK(odc_minibatch_sync(context));
+        for (int i = 0; i < what->count; ++i) {
+            CHECK_OK(odc_release_shard(shards[i]));
+        }
+    }
+}
+
+static void grow(int rank, int size, const char *job, void *arg) {
+    const load *what = arg;
+    int rounds = what->numel > 100000 ? 20 : 2000;
+    int files = 0;
+    void *full = malloc(what->numel * 8);
+    memset(full, 1, what->numel * 8);
+    odc_context *context = join(rank, size, job);
+    register_and_release(context, what, 10, full);
+    CHECK_OK(odc_all_reduce(context, &(double){0}, 1, ODC_SUM));
+    long own = own_bytes();
+    long shared = shared_bytes(&files);
+    long mapped = mappings();
+    CHECK_OK(odc_all_reduce(context, &(double){0}, 1, ODC_SUM));
+    register_and_release(context, what, rounds, full);
+    CHECK_OK(odc_all_reduce(context, &(double){0}, 1, ODC_SUM));
+    own = own_bytes() - own;
+    shared = shared_bytes(&files) - shared;
+    mapped = mappings() - mapped;
+    CHECK_OK(odc_all_reduce(context, &(double){0}, 1, ODC_SUM));
+    if (rank == 0) {
+        printf("%d x %d shards of %d elements registered and released: %.0f KiB shared, %.0f KiB own, %ld mappings\n",
+               rounds, what->count, (int)what->numel, (double)shared / 1024, (double)own / 1024, mapped);
+    }
+    /* A handle stays, so that its use after the release is an error. */
+    CHECK(own <= 65536 + 128L * what->count * rounds);
+    CHECK(shared <= 65536);
+    CHECK(mapped <= 0);
+    free(full);
+    odc_destroy(context);
+}
+
+static void what_is_released_is_used_again(void **state) {
+    static const load loads[4] = {{1, 13, ODC_F32, ODC_F32},
+                                  {3, 3001, ODC_BF16, ODC_F32},
+                                  {3, 70001, ODC_F32, ODC_BF16},
+                                  {2, 4000003, ODC_F64, ODC_F64}};
+    (void)state;
+    needs_processes("it weighs a process");
+    needs_no_sanitizer("the sanitizer's own memory is weighed along");
+    for (int i = 0; i < 4; ++i) {
+        run_processes(2, grow, (void *)&loads[i]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_beside_the_slices_is_bounded),
+        cmocka_unit_test(what_is_released_is_used_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

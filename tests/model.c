@@ -173,3 +173,27 @@ void check_sums(tensor t, const uint64_t *salts, size_t count) {
         }
     }
 }
+
+void use_once(odc_context *context, const tensor *tensors, size_t count, uint64_t salt) {
+    uint64_t salts[64];
+    int size = odc_size(context);
+    for (size_t i = 0; i < count; ++i) {
+        write_parameters(tensors[i], salt + i);
+    }
+    CHECK_OK(odc_publish_all(context));
+    for (size_t i = 0; i < count; ++i) {
+        if (tensors[i].parameter_type != 0) {
+            check_gather(tensors[i], salt + i);
+        }
+        if (tensors[i].gradient_type != 0) {
+            add_gradients(tensors[i], salt + 100 * (uint64_t)(odc_rank(context) + 1));
+        }
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    for (int rank = 0; rank < size; ++rank) {
+        salts[rank] = salt + 100 * (uint64_t)(rank + 1);
+    }
+    for (size_t i = 0; i < count; ++i) {
+        check_sums(tensors[i], salts, (size_t)size);
+    }
+}

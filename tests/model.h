@@ -33,5 +33,7 @@ void fill_gradients(tensor t, void *full, uint64_t salt);
 void add_gradients(tensor t, uint64_t salt);
 /* This rank's accumulators are the sums of what was added with these salts. */
 void check_sums(tensor t, const uint64_t *salts, size_t count);
+/* One minibatch in which every rank adds once and checks everything. `salt` must be the same everywhere. */
+void use_once(odc_context *context, const tensor *tensors, size_t count, uint64_t salt);
 
 #endif

@@ -1,35 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contract's sentences about shards: halves, types, slices, subsets, names, release, memory. One test for each
- * sentence, named after it. */
+/* The contract's sentences about shards: halves, types, slices, subsets, names, memory. One test for each sentence,
+ * named after it. */
 #include "model.h"
 
 #include <math.h>
 #include <stdio.h>
-
-/* One minibatch in which every rank adds once and checks everything. `salt` must be the same everywhere. */
-static void use_once(odc_context *context, const tensor *tensors, size_t count, uint64_t salt) {
-    uint64_t salts[64];
-    int size = odc_size(context);
-    for (size_t i = 0; i < count; ++i) {
-        write_parameters(tensors[i], salt + i);
-    }
-    CHECK_OK(odc_publish_all(context));
-    for (size_t i = 0; i < count; ++i) {
-        if (tensors[i].parameter_type != 0) {
-            check_gather(tensors[i], salt + i);
-        }
-        if (tensors[i].gradient_type != 0) {
-            add_gradients(tensors[i], salt + 100 * (uint64_t)(odc_rank(context) + 1));
-        }
-    }
-    CHECK_OK(odc_minibatch_sync(context));
-    for (int rank = 0; rank < size; ++rank) {
-        salts[rank] = salt + 100 * (uint64_t)(rank + 1);
-    }
-    for (size_t i = 0; i < count; ++i) {
-        check_sums(tensors[i], salts, (size_t)size);
-    }
-}
 
 static void in_any_order(odc_context *context, void *arg) {
     enum { COUNT = 9 };
@@ -166,6 +141,22 @@ static void equal_slices_are_torch_chunks(void **state) {
     for (int size = 1; size <= 5; ++size) {
         run_ranks(size, chunks, NULL);
     }
+}
+
+static void given_equal(odc_context *context, void *arg) {
+    uint64_t slices[3] = {34, 34, 32};
+    odc_shard_desc desc = describe("equal", 100, ODC_F32, ODC_F32);
+    (void)arg;
+    if (odc_rank(context) == 1) {
+        desc.slices = slices;
+    }
+    tensor t = make_described(context, &desc);
+    use_once(context, &t, 1, 4);
+}
+
+static void giving_equal_slices_is_the_same_as_giving_none(void **state) {
+    (void)state;
+    run_ranks(3, given_equal, NULL);
 }
 
 static void uneven(odc_context *context, void *arg) {
@@ -364,29 +355,6 @@ static void registering_waits_for_nobody_and_is_possible_in_every_minibatch(void
     run_ranks(2, late, share(sizeof(atomic_int)));
 }
 
-static void release(odc_context *context, void *arg) {
-    (void)arg;
-    odc_stats stats = {.struct_size = sizeof stats};
-    tensor kept = make_tensor(context, "kept", 64, ODC_F32, ODC_F32);
-    CHECK_OK(odc_get_stats(context, &stats));
-    uint64_t bytes = stats.slice_bytes;
-    for (uint64_t minibatch = 0; minibatch < 30; ++minibatch) {
-        /* The same name, another size and other types each time. */
-        int type = minibatch % 2 == 0 ? ODC_F32 : ODC_BF16;
-        tensor tensors[2] = {make_tensor(context, "reused", 1000 + 500 * minibatch, type, type), kept};
-        use_once(context, tensors, 2, minibatch);
-        CHECK_OK(odc_release_shard(tensors[0].shard));
-        CHECK_OK(odc_get_stats(context, &stats));
-        CHECK_EQUAL(stats.slice_bytes, bytes);
-        use_once(context, &kept, 1, minibatch);
-    }
-}
-
-static void release_gives_memory_back_and_a_name_may_be_used_in_a_later_minibatch(void **state) {
-    (void)state;
-    run_ranks(3, release, NULL);
-}
-
 static void memory_is_zero(odc_context *context, void *arg) {
     (void)arg;
     tensor t = make_tensor(context, "zeros", 10001, ODC_F32, ODC_F64);
@@ -435,13 +403,13 @@ int main(void) {
         cmocka_unit_test(every_parameter_type_goes_with_every_gradient_type),
         cmocka_unit_test(every_bf16_and_f16_value_widens_exactly),
         cmocka_unit_test(equal_slices_are_torch_chunks),
+        cmocka_unit_test(giving_equal_slices_is_the_same_as_giving_none),
         cmocka_unit_test(slices_may_be_uneven_and_empty),
         cmocka_unit_test(a_shard_may_belong_to_any_subset_of_the_ranks_in_any_order),
         cmocka_unit_test(a_shard_may_have_one_element),
         cmocka_unit_test(a_shard_may_have_no_element),
         cmocka_unit_test(many_shards_are_registered_in_one_call_all_or_none),
         cmocka_unit_test(registering_waits_for_nobody_and_is_possible_in_every_minibatch),
-        cmocka_unit_test(release_gives_memory_back_and_a_name_may_be_used_in_a_later_minibatch),
         cmocka_unit_test(slices_begin_as_zeros_and_aligned),
         cmocka_unit_test(slices_stay_valid_until_destroy_even_after_an_error),
     };

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# A shard larger than what a control group, or one of its parents, has left is refused with both numbers; file pages
+# that the system gives up on demand count as free. Makes two groups of its own and removes them.
+set -u
+: "${ODC_BUILD_DIR:?the build}"
+
+limit=$((96 << 20))
+own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
+if [ -n "$own" ]; then
+    mount=/sys/fs/cgroup/memory limit_file=memory.limit_in_bytes
+else
+    mount=/sys/fs/cgroup own=$(sed -n 's/^0:://p' /proc/self/cgroup) limit_file=memory.max
+fi
+group=
+for parent in "$mount$own" "$mount"; do
+    if mkdir "$parent/odc-test-$$" 2>/dev/null; then
+        group=$parent/odc-test-$$
+        break
+    fi
+done
+scratch=$(mktemp -d)
+# A member that ended may be counted for a moment more.
+remove() {
+    rm -rf "$scratch"
+    for path in "$group/inner" "$group"; do
+        for _ in $(seq 100); do
+            [ -z "$group" ] || [ ! -d "$path" ] || rmdir "$path" 2>/dev/null || { sleep 0.1; continue; }
+            break
+        done
+    done
+}
+trap remove EXIT
+if [ -z "$group" ] || ! echo $limit >"$group/$limit_file" 2>/dev/null || ! mkdir "$group/inner"; then
+    echo "control groups cannot be made or limited here"
+    exit 77
+fi
+
+# The parent is limited; the process is in the child, which is not.
+inside() {
+    bash -c 'echo $$ >"$0/cgroup.procs" && exec "$@"' "$group/inner" "$@"
+}
+if ! inside true; then
+    echo "a process cannot be put into a control group here"
+    exit 77
+fi
+
+failures=0
+expect() { # STATUS WORDS COMMAND...
+    local status=$1 words=$2 said
+    shift 2
+    said=$("$@" 2>&1)
+    if [ $? -ne "$status" ] || ! grep -qE "$words" <<<"$said"; then
+        echo "not as expected ($status, $words): $said" >&2
+        failures=$((failures + 1))
+    fi
+}
+
+register=$ODC_BUILD_DIR/tests/register
+expect 0 "^registered" inside "$register" $((60 << 20))
+expect 1 "need $((200 << 20)) bytes, but only [0-9]{8} bytes of memory are available" inside "$register" $((200 << 20))
+head -c $((200 << 20)) /dev/zero >"$scratch/file"
+expect 0 "^registered" inside bash -c 'cat "$0" >/dev/null; exec "$@"' "$scratch/file" "$register" $((60 << 20))
+[ "$failures" -eq 0 ]
