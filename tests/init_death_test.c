@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank that is killed, or interrupted, while the ranks meet is noticed by those that wait for the rest, and the error
+ * names it. death_test.c kills ranks at any moment of a job. */
+#include "rendezvous.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+/* The last rank kills the victim once the others wait for it; it never comes. */
+static void one_dies(int rank, int size, const char *job, void *arg) {
+    scene *what = arg;
+    odc_config config = scene_config(what, rank, size, job);
+    set_flag(&what->pids[rank], getpid());
+    if (rank == size - 1) {
+        await_settled(what, size - 1);
+        what->begun_at = now_ns();
+        kill(read_flag(&what->pids[what->variant]), SIGKILL);
+        return;
+    }
+    char name[16];
+    snprintf(name, sizeof name, "rank %d", what->variant);
+    FAIL_INIT(&config, name, "died|gave up"); /* its sockets close a moment before it is dead */
+    what->ended_at[rank] = now_ns();
+    CHECK(what->begun_at > 0);
+}
+
+static void test_killed_in_init(void **state) {
+    (void)state;
+    enum { RANKS = 4 };
+    for (int by_name = 0; by_name <= 1; ++by_name) {
+        for (int victim = 0; victim <= 1; ++victim) {
+            scene *what = new_scene(by_name);
+            what->variant = victim;
+            run_mortals(RANKS, UINT64_C(1) << victim, one_dies, what);
+            printf("%s: rank %d killed %s, noticed after", __func__, victim, by_name ? "by name" : "over TCP");
+            for (int rank = 0; rank < RANKS - 1; ++rank) {
+                if (rank != victim) {
+                    printf(" %.2f ms", (double)(what->ended_at[rank] - what->begun_at) * 1e-6);
+                }
+            }
+            printf("\n");
+            end_scene(what);
+        }
+    }
+}
+
+enum { PAUSES = 40 };
+
+/* When one rank's `interrupted` was asked, and between the last PAUSES questions. */
+typedef struct asked {
+    scene *what;
+    int rank;
+    int64_t last;
+    int count;
+    int in_time; /* of them, within 100 ms */
+    int64_t longest;
+} asked;
+
+static int stop_when_told(void *arg) {
+    asked *seen = arg;
+    int64_t now = now_ns();
+    int64_t pause = now - seen->last;
+    raise_flag(&seen->what->looks[seen->rank]);
+    seen->last = now;
+    if (read_flag(&seen->what->flag) == 0) {
+        return 0;
+    }
+    ++seen->count;
+    seen->in_time += pause <= 100000000;
+    seen->longest = pause > seen->longest ? pause : seen->longest;
+    return seen->count == PAUSES;
+}
+
+/* The last rank, which does not come, says when the others have met; then one of them is interrupted. */
+static void interrupted(int rank, int size, const char *job, void *arg) {
+    scene *what = arg;
+    odc_config config = scene_config(what, rank, size, job);
+    if (rank == size - 1) {
+        await_settled(what, size - 1);
+        set_flag(&what->flag, 1);
+    } else if (rank == what->variant) {
+        asked seen = {what, rank, now_ns(), 0, 0, 0};
+        odc_context *context = NULL;
+        config.interrupted = stop_when_told;
+        config.interrupted_arg = &seen;
+        CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_INTERRUPTED, "interrupted", "odc_init");
+        CHECK(context == NULL);
+        CHECK(seen.in_time >= PAUSES / 10); /* a busy machine makes many of them longer */
+        what->ended_at[rank] = seen.longest;
+    } else {
+        char name[16];
+        snprintf(name, sizeof name, "rank %d", what->variant);
+        FAIL_INIT(&config, name, "died|gave up|left");
+    }
+}
+
+static void test_interrupted(void **state) {
+    (void)state;
+    for (int by_name = 0; by_name <= 1; ++by_name) {
+        for (int who = 0; who <= 1; ++who) {
+            scene *what = new_scene(by_name);
+            what->variant = who;
+            run_processes(3, interrupted, what);
+            printf("%s: rank %d %s was asked after %.2f ms at most\n", __func__, who, by_name ? "by name" : "over TCP",
+                   (double)what->ended_at[who] * 1e-6);
+            end_scene(what);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_killed_in_init),
+        cmocka_unit_test(test_interrupted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

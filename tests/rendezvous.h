@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where and how the ranks of a test meet: at a TCP port with a secret, or by the job's name on this host. */
+#ifndef ODC_TESTS_RENDEZVOUS_H
+#define ODC_TESTS_RENDEZVOUS_H
+
+#include "ranks.h"
+
+#include <sys/socket.h>
+
+/* Ranks that do come to each other have PATIENT_MS, so that a busy machine breaks no test. Where a test waits for a
+ * deadline to pass, it is DEADLINE_MS, many times what one handshake needs. ENDLESS_MS is beyond the watchdog: who has
+ * it must be ended by something else. */
+enum { DEADLINE_MS = 3000, PATIENT_MS = 30000, ENDLESS_MS = 600000 };
+
+/* The port is bound, but not listened at, as long as the test runs, so that no other process is given it; SO_REUSEADDR
+ * lets rank 0 listen there all the same. */
+typedef struct place {
+    char text[64];
+    int family;
+    int port;
+    int holder;
+} place;
+
+/* A socket bound to a free port; its holder is -1 where this machine lacks the family. */
+place hold_place(int family);
+socklen_t address_of(const place *at, struct sockaddr_storage *out);
+/* Waits until somebody listens there. */
+int connect_stranger(const place *at);
+
+typedef struct scene {
+    place at;
+    int by_name; /* meet by the job's name on this host instead of `at` */
+    int variant;
+    atomic_int flag;
+    atomic_int pids[8];
+    atomic_int looks[8]; /* how often each rank's `interrupted` was asked */
+    _Atomic int64_t begun_at;
+    _Atomic int64_t ended_at[8];
+    unsigned char cards[8][4096];
+} scene;
+
+scene *new_scene(int by_name);
+void end_scene(scene *what);
+/* Runs n ranks in a scene over TCP. */
+void over_tcp(rank_fn fn, int n);
+/* Runs n ranks in a scene over TCP and in one by name. */
+void both_ways(rank_fn fn, int n);
+
+/* timeout PATIENT_MS; `interrupted` counts looks. */
+odc_config scene_config(scene *what, int rank, int size, const char *job);
+/* Waits until ranks 0..n-1, which wait for another rank, have met: all have said hello and were believed. */
+void await_settled(scene *what, int n);
+
+/* odc_init, one reduction, one minibatch, odc_destroy, checked. */
+void join_and_use(const odc_config *config);
+
+/* What the rank reads whose deadline ends the meeting: rank 0's sentence, or that rank 0 was too busy to say it in time.
+ * Ranks with more patience read rank 0's in any case. */
+#define AT_OWN_DEADLINE "missing|does not answer"
+
+/* odc_init fails to meet, in a sentence with these words. */
+#define FAIL_INIT(config, ...)                                                   \
+    do {                                                                         \
+        odc_context *none = (odc_context *)1;                                    \
+        CHECK_ERROR(odc_init(config, &none), ODC_ERROR_RENDEZVOUS, __VA_ARGS__); \
+        CHECK(none == NULL);                                                     \
+    } while (0)
+
+/* The same, and not before its deadline (which ranks tell each other in whole milliseconds). */
+#define FAIL_INIT_LATE(config, ...)                                       \
+    do {                                                                  \
+        int64_t begin = now_ns();                                         \
+        FAIL_INIT(config, __VA_ARGS__);                                   \
+        CHECK((now_ns() - begin) / 1000000 >= (config)->timeout_ms - 10); \
+    } while (0)
+
+#endif
