@@ -166,7 +166,7 @@ void Arena::commit(Range range) {
         if (error == 0) {
             at += piece;
         } else if (error == ENOMEM || error == ENOSPC) {
-            fail(ODC_ERROR_NO_MEMORY, "this rank's slices need ", range.end - range.begin, " bytes, but after ",
+            fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory needs ", range.end - range.begin, " bytes, but after ",
                  at - range.begin, " of them only ", available,
                  " bytes of memory are available; shard over more ranks or use a smaller type");
         } else if (error != EINTR) {
@@ -206,7 +206,7 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
     }
     const uint64_t available = available_memory();
     if (bytes > available) {
-        fail(ODC_ERROR_NO_MEMORY, "this rank's slices need ", bytes, " bytes, but only ", available,
+        fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory needs ", bytes, " bytes, but only ", available,
              " bytes of memory are available; shard over more ranks or use a smaller type");
     }
     const FreeRanges::Taken taken = take(bytes);

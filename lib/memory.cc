@@ -56,11 +56,33 @@ HWY_INLINE hn::Vec<D> widen(D d, const hwy::bfloat16_t *from) {
     const auto half = hn::LoadU(d16, reinterpret_cast<const uint16_t *>(from));
     return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, half)));
 }
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_ARCH_ARM_A64
 template <class D>
 HWY_INLINE hn::Vec<D> widen(D d, const hwy::float16_t *from) {
     const hn::Rebind<hwy::float16_t, D> d16;
     return hn::PromoteTo(d, hn::LoadU(d16, from));
 }
+#else
+// Without an instruction for it, Highway 1.0 makes 65536 of infinity, which would hide an overflow of the gradients.
+template <class D>
+HWY_INLINE hn::Vec<D> widen(D d, const hwy::float16_t *from) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::Rebind<uint32_t, D> d32;
+    const hn::Rebind<int32_t, D> di;
+    const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t *>(from)));
+    const auto magnitude = hn::And(bits, hn::Set(d32, 0x7fff));
+    const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, magnitude));
+    // The exponent's bias grows by 112, from its highest value (infinity, NaN) once more.
+    const auto bias = hn::Set(d32, uint32_t{112} << 23);
+    const auto normal = hn::Add(hn::ShiftLeft<13>(magnitude), bias);
+    const auto finite = hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x7c00));
+    const auto large = hn::IfThenElse(hn::RebindMask(d32, finite), normal, hn::Add(normal, bias));
+    const auto small = hn::Mul(hn::ConvertTo(d, hn::BitCast(di, magnitude)), hn::Set(d, 0x1p-24F));
+    const auto subnormal = hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x400));
+    const auto value = hn::IfThenElse(hn::RebindMask(d, subnormal), small, hn::BitCast(d, large));
+    return hn::Or(value, hn::BitCast(d, sign));
+}
+#endif
 
 template <Sum kSum, class Accumulator, class Gradient>
 HWY_INLINE void apply(Accumulator *HWY_RESTRICT sums, const Gradient *HWY_RESTRICT from, size_t count) {

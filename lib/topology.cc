@@ -20,6 +20,8 @@ namespace {
 struct Hardware {
     Hardware() {
         hwloc_topology_init(&tree);
+        // The kernel's files say as much, and this thread need not visit every core (2 ms instead of 15 here).
+        hwloc_topology_set_components(tree, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
         if (hwloc_topology_load(tree) != 0) {
             return;
         }

@@ -58,7 +58,7 @@ expect() { # STATUS WORDS COMMAND...
 
 register=$ODC_BUILD_DIR/tests/register
 expect 0 "^registered" inside "$register" $((60 << 20))
-expect 1 "need $((200 << 20)) bytes, but only [0-9]{8} bytes of memory are available" inside "$register" $((200 << 20))
+expect 1 "needs $((200 << 20)) bytes, but only [0-9]{8} bytes of memory are available" inside "$register" $((200 << 20))
 head -c $((200 << 20)) /dev/zero >"$scratch/file"
 expect 0 "^registered" inside bash -c 'cat "$0" >/dev/null; exec "$@"' "$scratch/file" "$register" $((60 << 20))
 [ "$failures" -eq 0 ]

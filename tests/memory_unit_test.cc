@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The copy and add kernels with every set of vector instructions that this processor has, the oldest too: what is
+// chosen at run time on another machine is run here.
+#include "memory.h"
+
+#include <hwy/targets.h>
+#include <odc/odc.h>
+
+#include <cmath>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+namespace {
+
+using odc::Sum;
+
+template <class Check>
+void with_every_target(const Check &check) {
+    for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+        hwy::SetSupportedTargetsForTest(target);
+        hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+        assert_string_equal(odc::vector_target(), hwy::TargetName(target));
+        std::printf("%s\n", odc::vector_target());
+        check();
+        hwy::SetSupportedTargetsForTest(0);
+        hwy::GetChosenTarget().DeInit();
+    }
+}
+
+// Independent of any vectors: by the fields of the number.
+double half_value(uint16_t bits) {
+    const int exponent = bits >> 10 & 31;
+    const int fraction = bits & 1023;
+    const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+    if (exponent == 31) {
+        return fraction != 0 ? std::nan("") : sign * HUGE_VAL;
+    }
+    return sign * (exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25));
+}
+
+double bfloat_value(uint16_t bits) {
+    const uint32_t wide = uint32_t{bits} << 16;
+    float value = 0;
+    std::memcpy(&value, &wide, sizeof(value));
+    return value;
+}
+
+bool same(double got, double wanted) { return std::isnan(wanted) ? std::isnan(got) : got == wanted; }
+
+void every_half_value_widens_exactly(void **) {
+    std::vector<uint16_t> bits(65536);
+    for (size_t i = 0; i < bits.size(); ++i) {
+        bits[i] = static_cast<uint16_t>(i);
+    }
+    with_every_target([&] {
+        for (const int32_t type : {ODC_F16, ODC_BF16}) {
+            std::vector<float> sums(bits.size(), 1);
+            odc::add_elements(Sum::Store, type, sums.data(), bits.data(), bits.size());
+            for (size_t i = 0; i < bits.size(); ++i) {
+                const double wanted = type == ODC_F16 ? half_value(bits[i]) : bfloat_value(bits[i]);
+                if (!same(sums[i], wanted) || std::signbit(sums[i]) != ((bits[i] & 0x8000) != 0)) {
+                    std::printf("type %d, bits %zx: %g instead of %g\n", type, i, sums[i], wanted);
+                    assert_true(false);
+                }
+            }
+        }
+    });
+}
+
+// Every length up to some vectors and every misalignment; bytes before and after stay as they were.
+template <class Accumulator, class Gradient>
+void check_lengths(int32_t type, const Gradient &one) {
+    constexpr size_t kGuard = 8;
+    for (size_t count = 0; count < 150; ++count) {
+        for (size_t shift = 0; shift < 4; ++shift) {
+            std::vector<Accumulator> sums(count + 2 * kGuard + shift, 3);
+            const std::vector<Gradient> from(count + shift, one);
+            odc::add_elements(Sum::Add, type, sums.data() + kGuard + shift, from.data() + shift, count);
+            for (size_t i = 0; i < sums.size(); ++i) {
+                const bool inside = i >= kGuard + shift && i < kGuard + shift + count;
+                assert_true(sums[i] == (inside ? 5 : 3));
+            }
+            odc::add_elements(Sum::Store, type, sums.data() + kGuard + shift, from.data() + shift, count);
+            for (size_t i = 0; i < sums.size(); ++i) {
+                const bool inside = i >= kGuard + shift && i < kGuard + shift + count;
+                assert_true(sums[i] == (inside ? 2 : 3));
+            }
+        }
+    }
+}
+
+void additions_of_any_length_touch_nothing_else(void **) {
+    with_every_target([] {
+        check_lengths<float>(ODC_F32, 2.0F);
+        check_lengths<double>(ODC_F64, 2.0);
+        check_lengths<float>(ODC_F16, uint16_t{0x4000});
+        check_lengths<float>(ODC_BF16, uint16_t{0x4000});
+    });
+}
+
+void large_copies_of_any_length_touch_nothing_else(void **) {
+    constexpr size_t kLarge = size_t{1} << 20;
+    constexpr size_t kGuard = 256;
+    std::vector<uint8_t> from(kLarge + 4 * kGuard);
+    for (size_t i = 0; i < from.size(); ++i) {
+        from[i] = static_cast<uint8_t>(i * 7 + i / 251);
+    }
+    with_every_target([&] {
+        for (size_t shift = 0; shift < 130; shift += 13) {
+            for (const size_t bytes : {kLarge - 1, kLarge, kLarge + 1, kLarge + 63, kLarge + 257}) {
+                std::vector<uint8_t> to(from.size(), 0xee);
+                odc::copy_bytes(to.data() + kGuard + shift, from.data() + shift / 2, bytes);
+                assert_memory_equal(to.data() + kGuard + shift, from.data() + shift / 2, bytes);
+                for (size_t i = 0; i < to.size(); ++i) {
+                    assert_true((i >= kGuard + shift && i < kGuard + shift + bytes) || to[i] == 0xee);
+                }
+            }
+        }
+    });
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(every_half_value_widens_exactly),
+        cmocka_unit_test(additions_of_any_length_touch_nothing_else),
+        cmocka_unit_test(large_copies_of_any_length_touch_nothing_else),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
