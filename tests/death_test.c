@@ -2,13 +2,16 @@
 /* A rank that is killed, at any moment, is noticed by all others, whatever they wait in, and the error names it. */
 #include "model.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { RANKS = 3, LARGE = 200003, NOTICED_WITHIN_MS = 5000, FEWEST_ROUNDS = 3 };
+/* A wait looks around every 20 ms, and asks `interrupted` each time: within 100 ms it asks so often at most. */
+enum { RANKS = 3, LARGE = 200003, MOST_LOOKS = 5, FEWEST_ROUNDS = 3 };
 
 typedef enum moment {
     IN_GATHER,
@@ -31,6 +34,20 @@ typedef struct scene {
     _Atomic int64_t noticed_at[RANKS];
 } scene;
 
+/* How often `interrupted` was asked after this process could see the victim's death itself: time by the library's own
+ * clock, which a busy machine does not stretch. */
+typedef struct watch {
+    int life; /* the victim's pidfd */
+    int looks;
+} watch;
+
+static int look_too(void *arg) {
+    watch *mine = arg;
+    struct pollfd entry = {mine->life, POLLIN, 0};
+    mine->looks += mine->life >= 0 && poll(&entry, 1, 0) == 1;
+    return 0;
+}
+
 static void *kill_self(void *arg) {
     scene *what = arg;
     sleep_us(what->delay_us);
@@ -41,7 +58,6 @@ static void *kill_self(void *arg) {
 
 static void die_soon(scene *what) {
     pthread_t thread;
-    set_flag(&what->victim_pid, getpid());
     CHECK(pthread_create(&thread, NULL, kill_self, what) == 0);
 }
 
@@ -133,8 +149,20 @@ static void be_killed(scene *what, odc_context *context, tensor t) {
 
 static void survive_or_die(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
-    odc_context *context = join(rank, size, job);
+    watch mine = {-1, 0};
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    config.interrupted = look_too;
+    config.interrupted_arg = &mine;
+    if (rank == what->victim) {
+        set_flag(&what->victim_pid, getpid());
+    }
+    CHECK_OK(odc_init(&config, &context));
     tensor t = make_tensor(context, "layer", LARGE, ODC_F32, ODC_F32);
+    if (rank != what->victim) {
+        mine.life = (int)syscall(SYS_pidfd_open, read_flag(&what->victim_pid), 0);
+        CHECK(mine.life >= 0);
+    }
     raise_flag(&what->joined);
     if (rank == what->victim) {
         await_flag(&what->joined, RANKS);
@@ -143,8 +171,10 @@ static void survive_or_die(int rank, int size, const char *job, void *arg) {
     odc_status status = what->when == ANYWHERE ? run_minibatches(context, t) : wait_for_victim(what, context, t);
     atomic_store(&what->noticed_at[rank], now_ns());
     CHECK_EQUAL(status, ODC_ERROR_PEER_LOST);
+    CHECK(mine.looks <= MOST_LOOKS);
     check_says_died(what, context);
     odc_destroy(context);
+    close(mine.life);
 }
 
 /* Killed before it has met the others, while it meets them or after. */
@@ -155,6 +185,7 @@ static void meet_or_die(int rank, int size, const char *job, void *arg) {
     char name[64];
     config.timeout_ms = 3000;
     if (rank == what->victim) {
+        set_flag(&what->victim_pid, getpid());
         sleep_ms(3); /* the others are waiting by now */
         die_soon(what);
         odc_init(&config, &context);
@@ -183,8 +214,7 @@ static int earlier(const void *left, const void *right) {
     return (x > y) - (x < y);
 }
 
-/* Kills each rank in turn, so many times or until `seconds` have passed. How soon the others notice is printed; the
- * bound is generous because the machine may be busy. */
+/* Kills each rank in turn, so many times or until `seconds` have passed. Prints how soon the others notice. */
 static void kill_many_times(const char *name, moment when, int rounds, int seconds, int longest_delay_us) {
     enum { MOST = 128 };
     double latencies[RANKS * MOST];
@@ -203,7 +233,6 @@ static void kill_many_times(const char *name, moment when, int rounds, int secon
         for (int rank = 0; rank < RANKS; ++rank) {
             if (rank != what->victim) {
                 latencies[count] = (double)(atomic_load(&what->noticed_at[rank]) - atomic_load(&what->died_at)) * 1e-6;
-                CHECK(latencies[count] < NOTICED_WITHIN_MS);
                 ++count;
             }
         }
