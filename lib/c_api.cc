@@ -22,6 +22,17 @@ using odc::fail;
 using odc::say;
 
 thread_local std::string last_error;
+thread_local const char *last_words = "";  // last_error's, or a literal where no memory is left to keep them
+
+odc_status keep(odc_status status, const char *words) noexcept {
+    try {
+        last_error = words;
+        last_words = last_error.c_str();
+    } catch (const std::exception &) {
+        last_words = "the process has no memory left, not even for the words of this error";
+    }
+    return status;
+}
 
 // Lets nothing through: no exception may cross the C boundary, and none loses its words.
 template <class Body>
@@ -30,14 +41,11 @@ odc_status guard(Body body) noexcept {
         body();
         return ODC_OK;
     } catch (const odc::Error &error) {
-        last_error = error.what();
-        return error.status();
+        return keep(error.status(), error.what());
     } catch (const std::bad_alloc &) {
-        last_error.assign("the process has no memory left for the library's own use");
-        return ODC_ERROR_NO_MEMORY;
+        return keep(ODC_ERROR_NO_MEMORY, "the process has no memory left for the library's own use");
     } catch (const std::exception &error) {
-        last_error = error.what();
-        return ODC_ERROR_INTERNAL;
+        return keep(ODC_ERROR_INTERNAL, error.what());
     }
 }
 
@@ -363,7 +371,7 @@ const char *odc_build(void) {
 }
 
 const char *odc_status_string(int32_t status) { return odc::status_string(status); }
-const char *odc_last_error(void) { return last_error.c_str(); }
+const char *odc_last_error(void) { return last_words; }
 
 odc_status odc_get_transport(size_t index, odc_transport *out) {
     return guard([&] {
