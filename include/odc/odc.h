@@ -44,7 +44,7 @@ typedef enum odc_status {
     ODC_ERROR_NO_MEMORY = -3,   /* says how much was needed and how much there is */
     ODC_ERROR_UNSUPPORTED = -4, /* this build or machine cannot do it; says why */
     ODC_ERROR_SYSTEM = -5,      /* the operating system refused; says which call */
-    ODC_ERROR_INTERRUPTED = -6, /* `interrupted` said so; the same call may be made again */
+    ODC_ERROR_INTERRUPTED = -6, /* `interrupted` said so; call again (odc_init: all ranks, and never through PMIx) */
     ODC_ERROR_RENDEZVOUS = -7,  /* odc_init: the ranks did not meet; says who was missing or why */
     ODC_ERROR_INTERNAL = -8,    /* a fault in the library, with its text */
     /* Job errors: the first one sticks to the context, reaches all ranks and keeps its words: */
@@ -88,7 +88,8 @@ typedef struct odc_config {
 } odc_config;
 
 /* Joins the job and waits for all its ranks; NULL config: all defaults. On failure *out is NULL. Any number of
- * contexts at once, and a new one after odc_destroy, is fine. A child made by fork() must not use the context. */
+ * contexts at once, and a new one after odc_destroy, is fine. A child made by fork() must not use the context.
+ * Looking up a host name takes the resolver's time: neither the deadline nor `interrupted` ends it. */
 ODC_API odc_status odc_init(const odc_config *config, odc_context **out);
 ODC_API int32_t odc_rank(const odc_context *context); /* -1 for NULL */
 ODC_API int32_t odc_size(const odc_context *context); /* -1 for NULL */
