@@ -50,6 +50,7 @@ std::string Reception::open() {
         Fd fd = listen_at(address);
         if (!fd.valid()) {
             if (errno == EADDRINUSE) {
+                listeners_.clear();  // nobody shall take this rank for the other one
                 return address.host_port();
             }
             why = std::generic_category().message(errno);

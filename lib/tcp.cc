@@ -62,6 +62,10 @@ Endpoint parse_endpoint(const std::string &text) {
     return endpoint;
 }
 
+bool Address::operator==(const Address &other) const {
+    return bytes == other.bytes && std::memcmp(&storage, &other.storage, bytes) == 0;
+}
+
 std::string Address::host() const {
     char text[NI_MAXHOST] = "";
     if (getnameinfo(get(), bytes, text, sizeof(text), nullptr, 0, NI_NUMERICHOST) != 0) {
@@ -89,10 +93,13 @@ std::vector<Address> resolve(const Endpoint &endpoint, std::string *why) {
     const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
     std::vector<Address> addresses;
     for (const addrinfo *item = list; item != nullptr; item = item->ai_next) {
-        Address &address = addresses.emplace_back();
+        Address address;
         address.bytes = item->ai_addrlen;
-        std::copy_n(reinterpret_cast<const char *>(item->ai_addr), item->ai_addrlen,
-                    reinterpret_cast<char *>(&address.storage));
+        std::memcpy(&address.storage, item->ai_addr, item->ai_addrlen);
+        // glibc repeats an address that /etc/hosts names twice.
+        if (std::find(addresses.begin(), addresses.end(), address) == addresses.end()) {
+            addresses.push_back(address);
+        }
     }
     return addresses;
 }
@@ -140,8 +147,7 @@ int connect_result(int fd) {
         getpeername(fd, reinterpret_cast<sockaddr *>(&there.storage), &there.bytes) != 0) {
         return errno;
     }
-    const bool itself = here.bytes == there.bytes && std::memcmp(&here.storage, &there.storage, here.bytes) == 0;
-    return itself ? ECONNREFUSED : 0;
+    return here == there ? ECONNREFUSED : 0;
 }
 
 Fd accept_from(int listener, Address *from) {

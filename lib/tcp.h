@@ -27,11 +27,13 @@ struct Address {
     socklen_t bytes = 0;
     int family() const { return storage.ss_family; }
     const sockaddr *get() const { return reinterpret_cast<const sockaddr *>(&storage); }
+    bool operator==(const Address &other) const;
     std::string host() const;       // "10.0.0.1", "fe80::1%eth0"
     std::string host_port() const;  // "10.0.0.1:5000", "[::1]:5000"
 };
 
-// All of them, in the resolver's order; empty, with the reason in *why, when there are none.
+// Each once, in the resolver's order; empty, with the reason in *why, when there are none. Asking a name server takes its
+// own time (often 5 s and more when it is silent): neither a deadline nor `interrupted` ends that.
 std::vector<Address> resolve(const Endpoint &endpoint, std::string *why);
 
 // A listening or connecting non-blocking socket; invalid, with errno set, on failure. `connect_to` only begins.
