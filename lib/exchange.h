@@ -14,8 +14,8 @@ namespace odc {
 
 using Card = std::array<std::byte, 256>;
 
-// Rank 0 listens at `endpoint` ("host:port", "[v6]:port"); the others prove that they know `secret`
-// (HMAC challenge-response in both directions) before anything of theirs is believed.
+// Rank 0 listens at `endpoint` ("host:port", "[v6]:port"); the others prove that they know `secret`, which is not empty
+// (HMAC challenge-response in both directions), before anything of theirs is believed. After sodium_init.
 std::vector<Card> exchange_tcp(const std::string &endpoint, const std::string &secret, int rank, int size,
                                const Card &mine, const Patience &patience);
 

@@ -17,7 +17,10 @@ namespace {
 constexpr int64_t kConnectNs = 2'000'000'000;  // for one of several addresses to answer
 constexpr int64_t kAnswerNs = 2'000'000'000;   // a rank waits this much longer than its deadline for rank 0's words
 constexpr int64_t kBusyMs = 5'000;             // for whoever listens at rank 0's address to say who it is
-constexpr int kRetryMs = 50;
+constexpr int64_t kResolveNs = 1'000'000'000;  // between two questions to the resolver
+constexpr int64_t kFirstRetryMs = 10;          // doubled each time
+constexpr int64_t kLastRetryMs = 250;
+constexpr int kSliceMs = 50;  // between two questions to the caller
 
 class Visitor {
 public:
@@ -28,15 +31,20 @@ public:
 
     // A connection that is lost before the welcome may have been an earlier job's, and is tried again.
     std::vector<Card> run() {
-        for (;;) {
-            for (const Address &address : resolve(endpoint_, &why_)) {
+        std::vector<Address> addresses;
+        int64_t resolve_at_ns = 0;
+        for (int64_t retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kLastRetryMs)) {
+            if (now_ns() >= resolve_at_ns) {
+                addresses = resolve(endpoint_, &why_);
+                resolve_at_ns = now_ns() + kResolveNs;
+            }
+            for (const Address &address : addresses) {
                 if (reach(address) && introduce()) {
                     return hear_cards();
                 }
                 check_deadline();
             }
-            check_deadline();
-            poll(nullptr, 0, kRetryMs);
+            rest(retry_ms);
         }
     }
 
@@ -48,6 +56,7 @@ private:
     bool hear(void *out, size_t bytes);
     bool tell(std::string_view bytes);
     void wait(short event) const;
+    void rest(int64_t ms) const;
     void check_deadline() const;
     [[noreturn]] void not_rank_0() const;
     [[noreturn]] void other_secret() const;
@@ -73,7 +82,7 @@ bool Visitor::reach(const Address &address) {
         error = ETIMEDOUT;
         do {
             patience_.check_interrupted("odc_init");
-            if (poll(&entry, 1, kRetryMs) > 0) {
+            if (poll(&entry, 1, kSliceMs) > 0) {
                 error = connect_result(socket_.get());
             }
         } while (error == ETIMEDOUT && now_ns() < until_ns);
@@ -174,11 +183,19 @@ bool Visitor::tell(std::string_view bytes) {
 // Rank 0 speaks at the deadline; only its silence after that is this rank's to report.
 void Visitor::wait(short event) const {
     pollfd entry{socket_.get(), event, 0};
-    poll(&entry, 1, kRetryMs);
+    poll(&entry, 1, kSliceMs);
     if (now_ns() > deadline_ns_ + kAnswerNs) {
         check_deadline();
     }
     patience_.check_interrupted("odc_init");
+}
+
+void Visitor::rest(int64_t ms) const {
+    const int64_t until_ns = now_ns() + ms * 1'000'000;
+    do {
+        check_deadline();
+        poll(nullptr, 0, static_cast<int>(std::min<int64_t>(ms, kSliceMs)));
+    } while (now_ns() < until_ns);
 }
 
 void Visitor::check_deadline() const {
@@ -220,17 +237,7 @@ void Visitor::other_secret() const {
 
 std::vector<Card> exchange_tcp(const std::string &endpoint_text, const std::string &secret, int rank, int size,
                                const Card &mine, const Patience &patience) {
-    if (sodium_init() < 0) {
-        fail(ODC_ERROR_SYSTEM, "libsodium cannot start: it finds no randomness");
-    }
     const Endpoint endpoint = parse_endpoint(endpoint_text);
-    if (secret.empty()) {
-        fail(ODC_ERROR_RENDEZVOUS, "the rendezvous ", endpoint.text,
-             " needs a secret: give all ranks the same ODC_SECRET (or config.secret), say 32 random characters");
-    }
-    if (size == 1) {
-        return {mine};
-    }
     if (rank != 0) {
         const int64_t deadline_ns = deadline_after(patience.remaining_ms());
         return Visitor(endpoint, secret, rank, size, mine, patience, deadline_ns).run();
