@@ -186,6 +186,9 @@ public:
                                          : say("rank 0 (pid ", getpid(), ") left odc_init: ", error.what());
             std::strncpy(message.text, text.c_str(), sizeof(message.text) - 1);
             const Patience brief(100, nullptr, nullptr);
+            for (Fd late = accept_from_listener(); late.valid(); late = accept_from_listener()) {
+                leaving_.push_back(std::move(late));
+            }
             for (Fd &socket : sockets_) {
                 leaving_.push_back(std::move(socket));
             }
@@ -276,8 +279,12 @@ private:
         accept_one();
     }
 
+    Fd accept_from_listener() const {
+        return Fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    }
+
     void accept_one() {
-        Fd fresh(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        Fd fresh = accept_from_listener();
         if (!fresh.valid()) {
             return;
         }
@@ -430,7 +437,8 @@ public:
     }
 
 private:
-    // Says hello until it is answered: the listener of the meeting before may still be there, and closes unheard.
+    // Says hello until it is answered: the listener of the meeting before may still be there, and closes unheard. But
+    // only one process ever hears it: after that, another rank 0 is another job's.
     Parcel enter(int memory, int life) {
         for (;;) {
             connect_to_host();
@@ -441,7 +449,7 @@ private:
             if (std::optional<Parcel> welcome = next(Message::Welcome)) {
                 return std::move(*welcome);
             }
-            if (dead(host_life_) || patience_.over()) {
+            if (patience_.over()) {
                 lost_host();
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -464,6 +472,9 @@ private:
             } else if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
                 fail_errno("connect in odc_init");
             }
+            if (dead(host_life_)) {
+                lost_host();
+            }
             if (patience_.over()) {
                 fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank_, " waited ", patience_.waited_s(), " s at \"",
                      name_, "\"; missing: rank 0 (is it started, under the same job name and user, on this host?)");
@@ -475,6 +486,9 @@ private:
         if (who.uid != geteuid()) {
             fail(ODC_ERROR_RENDEZVOUS, "job \"", name_, "\" belongs to user ", who.uid, ", not to this one, ",
                  geteuid());
+        }
+        if (dead(host_life_) || (host_life_.valid() && who.pid != host_pid_)) {
+            lost_host();
         }
         host_pid_ = who.pid;
         host_life_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, host_pid_, 0)));
