@@ -30,6 +30,14 @@ struct CardContent {
 };
 static_assert(sizeof(CardContent) <= sizeof(Card));
 
+// The card of a rank that cannot join: the others need not wait for it.
+struct Regret {
+    uint64_t magic;
+    char why[sizeof(Card) - sizeof(uint64_t)];
+};
+static_assert(sizeof(Regret) == sizeof(Card));
+constexpr uint64_t kRegretMagic = 0x6f6463207361642e;  // "odc sad."
+
 struct Plan {
     Place place;
     std::string group;
@@ -89,10 +97,10 @@ Plan make_plan(const odc_config &config) {
          why_not_pmix());
 }
 
-std::vector<Card> exchange(const Plan &plan, const Card &mine, const Patience &patience) {
+Exchanged exchange(const Plan &plan, const Card &mine, const Patience &patience) {
     const Place &place = plan.place;
     if (plan.all_gather != nullptr) {
-        return exchange_callback(plan.all_gather, plan.all_gather_arg, place.size, mine);
+        return {exchange_callback(plan.all_gather, plan.all_gather_arg, place.size, mine), {}};
     }
     if (!plan.rendezvous.empty()) {
         if (plan.secret.empty()) {
@@ -104,14 +112,58 @@ std::vector<Card> exchange(const Plan &plan, const Card &mine, const Patience &p
     if (why_not_pmix() != nullptr) {
         fail_no_way(plan);
     }
-    return exchange_pmix(place.rank, place.size, mine, patience);
+    return {exchange_pmix(place.rank, place.size, mine, patience), {}};
 }
 
-// Every rank's card, checked; its own alone when the job's name is all that is needed.
-std::vector<CardContent> meet_by_cards(const Plan &plan, const Patience &patience) {
-    if (sodium_init() < 0) {
-        fail(ODC_ERROR_SYSTEM, "libsodium found no source of random numbers");
+std::string hex(const unsigned char *bytes, size_t count) {
+    std::string text(2 * count + 1, '\0');
+    sodium_bin2hex(text.data(), text.size(), bytes, count);
+    text.pop_back();
+    return text;
+}
+
+template <class Content>
+Card card_of(const Content &content) {
+    Card card{};
+    std::memcpy(card.data(), &content, sizeof(content));
+    return card;
+}
+
+// Tells the others, who would wait for this rank, why it does not come.
+void send_regret(const Plan &plan, const Error &error, const Patience &patience) {
+    Regret regret{kRegretMagic, {}};
+    std::strncpy(regret.why, error.what(), sizeof(regret.why) - 1);
+    try {
+        exchange(plan, card_of(regret), patience);
+    } catch (const Error &) {
+        // What went wrong first is what the caller reads.
     }
+}
+
+CardContent read_card(const Card &card, int rank) {
+    Regret regret;
+    std::memcpy(&regret, card.data(), sizeof(regret));
+    if (regret.magic == kRegretMagic) {
+        regret.why[sizeof(regret.why) - 1] = '\0';
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " cannot join: ", regret.why);
+    }
+    CardContent content;
+    std::memcpy(&content, card.data(), sizeof(content));
+    if (content.magic != kRankBlockMagic) {
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " uses another version of libodc");
+    }
+    content.identity[sizeof(content.identity) - 1] = content.host[sizeof(content.host) - 1] =
+        content.group[sizeof(content.group) - 1] = '\0';
+    return content;
+}
+
+struct Invitations {
+    std::string meeting;  // its name
+    std::vector<Fd> ties;
+};
+
+// Hands in this rank's card and checks every rank's.
+Invitations meet_by_cards(const Plan &plan, const Patience &patience) {
     CardContent content{};
     content.magic = kRankBlockMagic;
     content.rank = plan.place.rank;
@@ -120,19 +172,9 @@ std::vector<CardContent> meet_by_cards(const Plan &plan, const Patience &patienc
     std::strncpy(content.host, host_name().c_str(), sizeof(content.host) - 1);
     std::strncpy(content.group, plan.group.c_str(), sizeof(content.group) - 1);
     randombytes_buf(content.nonce, sizeof(content.nonce));
-    Card mine{};
-    std::memcpy(mine.data(), &content, sizeof(content));
-    std::vector<CardContent> all;
-    for (const Card &card : exchange(plan, mine, patience)) {
-        std::memcpy(&all.emplace_back(), card.data(), sizeof(CardContent));
-    }
+    Exchanged all = exchange(plan, card_of(content), patience);
     for (int rank = 0; rank < plan.place.size; ++rank) {
-        CardContent &one = all[static_cast<size_t>(rank)];
-        one.identity[sizeof(one.identity) - 1] = one.host[sizeof(one.host) - 1] = one.group[sizeof(one.group) - 1] =
-            '\0';
-        if (one.magic != kRankBlockMagic) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " uses another version of libodc");
-        }
+        const CardContent one = read_card(all.cards[static_cast<size_t>(rank)], rank);
         if (one.rank != rank || one.size != plan.place.size) {
             fail(ODC_ERROR_RENDEZVOUS, "odc_init: in place ", rank, " of ", plan.place.size,
                  " a process says that it is rank ", one.rank, " of ", one.size,
@@ -142,15 +184,10 @@ std::vector<CardContent> meet_by_cards(const Plan &plan, const Patience &patienc
             fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " joins group \"", one.group, "\", this rank \"",
                  content.group, "\"; join groups in the same order everywhere");
         }
+        choose_route(plan.place.rank, rank, one.host, one.identity);
     }
-    return all;
-}
-
-std::string hex(const unsigned char *bytes, size_t count) {
-    std::string text(2 * count + 1, '\0');
-    sodium_bin2hex(text.data(), text.size(), bytes, count);
-    text.pop_back();
-    return text;
+    const CardContent first = read_card(all.cards[0], 0);
+    return {hex(first.nonce, sizeof(first.nonce)), std::move(all.ties)};
 }
 
 std::unique_ptr<Arena> make_arena(const Place &place) {
@@ -180,11 +217,11 @@ Peer make_peer(int my_rank, int rank, int size, Attendant attendant, std::unique
             choose_route(my_rank, rank, host, identity)};
 }
 
-Membership attend(const std::string &meeting_name, std::unique_ptr<Arena> arena, const Terms &terms,
-                  const Patience &patience) {
+Membership attend(Invitations invitations, std::unique_ptr<Arena> arena, const Terms &terms, const Patience &patience) {
     std::vector<Attendant> attendants(1);
     if (terms.size > 1) {
-        attendants = meet(meeting_name, terms.rank, terms.size, arena->fd(), patience);
+        attendants =
+            meet(invitations.meeting, terms.rank, terms.size, arena->fd(), std::move(invitations.ties), patience);
     } else {
         attendants[0].pid = getpid();
     }
@@ -211,21 +248,25 @@ Membership join(const odc_config &config) {
         config.timeout_ms > 0 ? config.timeout_ms : setting_number(Setting::kTimeoutMs, 1, kMostMs);
     const Patience patience(timeout_ms, config.interrupted, config.interrupted_arg);
 
-    std::string meeting_name = place.job;
     const bool by_name = plan.all_gather == nullptr && plan.rendezvous.empty() && place.one_host;
-    if (place.size > 1 && !by_name) {
-        const std::vector<CardContent> cards = meet_by_cards(plan, patience);
-        for (const CardContent &card : cards) {
-            choose_route(place.rank, card.rank, card.host, card.identity);
-        }
-        meeting_name = hex(cards[0].nonce, sizeof(cards[0].nonce));
+    const bool by_cards = place.size > 1 && !by_name;
+    if (by_cards && sodium_init() < 0) {
+        fail(ODC_ERROR_SYSTEM, "libsodium found no source of random numbers");
     }
-
-    std::unique_ptr<Arena> arena = make_arena(place);
+    std::unique_ptr<Arena> arena;
+    try {
+        arena = make_arena(place);
+    } catch (const Error &error) {
+        if (by_cards) {
+            send_regret(plan, error, patience);
+        }
+        throw;
+    }
+    Invitations invitations = by_cards ? meet_by_cards(plan, patience) : Invitations{place.job, {}};
     auto *block = reinterpret_cast<RankBlock *>(arena->record(0));
     const std::shared_ptr<const void> keep = arena->hold();
     try {
-        return attend(meeting_name, std::move(arena),
+        return attend(std::move(invitations), std::move(arena),
                       {place.rank, place.size, timeout_ms, config.interrupted, config.interrupted_arg}, patience);
     } catch (const Error &error) {
         // Peers that have our memory already read why this rank does not come.

@@ -30,7 +30,7 @@ public:
           deadline_ns_(deadline_ns) {}
 
     // A connection that is lost before the welcome may have been an earlier job's, and is tried again.
-    std::vector<Card> run() {
+    Exchanged run() {
         std::vector<Address> addresses;
         int64_t resolve_at_ns = 0;
         for (int64_t retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kLastRetryMs)) {
@@ -51,7 +51,7 @@ public:
 private:
     bool reach(const Address &address);
     bool introduce();
-    std::vector<Card> hear_cards();
+    Exchanged hear_cards();
     bool hear_verdict(Verdict *verdict, std::string *payload);
     bool hear(void *out, size_t bytes);
     bool tell(std::string_view bytes);
@@ -108,19 +108,23 @@ bool Visitor::introduce() {
     return tell(bytes_of(proof)) && hear_verdict(&verdict, &payload);
 }
 
-std::vector<Card> Visitor::hear_cards() {
+Exchanged Visitor::hear_cards() {
     why_ = "it is there but does not answer";
     Verdict verdict;
+    Verdict end;
     std::string payload;
-    if (!hear_verdict(&verdict, &payload)) {
+    std::string nothing;
+    if (!hear_verdict(&verdict, &payload) || !hear_verdict(&end, &nothing)) {
         fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, " died or gave up in odc_init");
     }
-    std::vector<Card> cards(static_cast<size_t>(size_));
-    if (verdict.kind != VerdictKind::kCards || payload.size() != cards.size() * sizeof(Card)) {
+    Exchanged all{std::vector<Card>(static_cast<size_t>(size_)), {}};
+    if (verdict.kind != VerdictKind::kCards || payload.size() != all.cards.size() * sizeof(Card) ||
+        end.kind != VerdictKind::kMet) {
         not_rank_0();
     }
-    std::memcpy(cards.data(), payload.data(), payload.size());
-    return cards;
+    std::memcpy(all.cards.data(), payload.data(), payload.size());
+    all.ties.push_back(std::move(socket_));
+    return all;
 }
 
 // False when the connection closed instead. Rank 0's refusal or failure becomes this rank's.
@@ -235,8 +239,8 @@ void Visitor::other_secret() const {
 
 }  // namespace
 
-std::vector<Card> exchange_tcp(const std::string &endpoint_text, const std::string &secret, int rank, int size,
-                               const Card &mine, const Patience &patience) {
+Exchanged exchange_tcp(const std::string &endpoint_text, const std::string &secret, int rank, int size,
+                       const Card &mine, const Patience &patience) {
     const Endpoint endpoint = parse_endpoint(endpoint_text);
     if (rank != 0) {
         const int64_t deadline_ns = deadline_after(patience.remaining_ms());

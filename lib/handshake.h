@@ -7,6 +7,7 @@
 //     Proof (card, MAC of all so far)    ─────────►
 //                                        ◄─────────      Verdict: welcome, or refused and closed
 //                                        ◄─────────      Verdict: all cards, or why the ranks did not meet
+//                                        ◄─────────      Verdict: all ranks were handed them, or why not
 //
 // A verdict's MAC has a key made from the secret and both nonces, so it is worth nothing in any other conversation. Only
 // "refused" has none: there is no common secret. Hello, Challenge and Proof stay as they are in every version, so that
@@ -30,7 +31,7 @@ namespace odc {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint32_t kTcpVersion = 1;
+constexpr uint32_t kTcpVersion = 2;
 constexpr std::array<char, 8> kTcpMagic = {'o', 'd', 'c', ' ', 'm', 'e', 'e', 't'};
 constexpr uint32_t kMaxSentence = 4096;
 
@@ -61,7 +62,7 @@ struct Proof {
 };
 static_assert(sizeof(Proof) == 288);
 
-enum class VerdictKind : uint32_t { kWelcome = 1, kRefused, kCards, kFailed };
+enum class VerdictKind : uint32_t { kWelcome = 1, kRefused, kCards, kFailed, kMet };
 
 struct Verdict {
     std::array<char, 8> magic;

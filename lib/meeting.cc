@@ -162,8 +162,10 @@ Message make_message(Message::Kind kind, int rank, int size) {
 // Rank 0's side.
 class Host {
 public:
-    Host(const std::string &name, int size, int memory, const Patience &patience)
-        : name_(name), size_(size), patience_(patience), deadline_ns_(now_ns() + patience.remaining_ms() * 1'000'000) {
+    Host(const std::string &name, int size, int memory, std::vector<Fd> ties, const Patience &patience)
+        : name_(name), size_(size), patience_(patience), deadline_ns_(now_ns() + patience.remaining_ms() * 1'000'000),
+          ties_(std::move(ties)) {
+        ties_.resize(static_cast<size_t>(size));
         meeting_.resize(static_cast<size_t>(size));
         meeting_[0].pid = getpid();
         meeting_[0].memory = Fd(fcntl_dup(memory));
@@ -341,12 +343,16 @@ private:
         const int fds[2] = {meeting_[0].memory.get(), meeting_[0].life.get()};
         send_parcel(socket.get(), welcome, fds, 2, patience_);
         sockets_[at(hello.rank)] = std::move(socket);
+        ties_[at(hello.rank)] = Fd();
         ++present_;
     }
 
     void look_for_deaths() {
         for (int rank = 1; rank < size_; ++rank) {
             const Attendant &one = meeting_[at(rank)];
+            if (dead(ties_[at(rank)])) {
+                fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " died or gave up in odc_init");
+            }
             if (one.pid == 0) {
                 continue;
             }
@@ -398,6 +404,7 @@ private:
     int64_t deadline_ns_;  // the earliest of all present ranks', so that all read the same sentence
     std::vector<Attendant> meeting_;
     Fd listener_;
+    std::vector<Fd> ties_;     // by rank, of those that have not come
     std::vector<Fd> sockets_;  // by rank
     std::vector<Undecided> undecided_;
     std::vector<Fd> leaving_;
@@ -416,8 +423,8 @@ int Host::fcntl_dup(int fd) {
 // The other ranks' side.
 class Guest {
 public:
-    Guest(const std::string &name, int rank, int size, const Patience &patience)
-        : name_(name), rank_(rank), size_(size), patience_(patience) {}
+    Guest(const std::string &name, int rank, int size, std::vector<Fd> ties, const Patience &patience)
+        : name_(name), rank_(rank), size_(size), patience_(patience), tie_(ties.empty() ? Fd() : std::move(ties[0])) {}
 
     std::vector<Attendant> run(int memory) {
         const Fd life = own_pidfd();
@@ -472,7 +479,7 @@ private:
             } else if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
                 fail_errno("connect in odc_init");
             }
-            if (dead(host_life_)) {
+            if (dead(host_life_) || dead(tie_)) {
                 lost_host();
             }
             if (patience_.over()) {
@@ -525,13 +532,15 @@ private:
     }
 
     [[noreturn]] void lost_host() {
-        fail(ODC_ERROR_RENDEZVOUS, "rank 0 (pid ", host_pid_, ") of job \"", name_, "\" died or gave up in odc_init");
+        const std::string pid = host_pid_ != 0 ? say(" (pid ", host_pid_, ")") : "";
+        fail(ODC_ERROR_RENDEZVOUS, "rank 0", pid, " of job \"", name_, "\" died or gave up in odc_init");
     }
 
     std::string name_;
     int rank_;
     int size_;
     const Patience &patience_;
+    Fd tie_;  // to rank 0, until it is found
     Fd socket_;
     int host_pid_ = 0;
     Fd host_life_;
@@ -539,11 +548,12 @@ private:
 
 }  // namespace
 
-std::vector<Attendant> meet(const std::string &name, int rank, int size, int memory, const Patience &patience) {
+std::vector<Attendant> meet(const std::string &name, int rank, int size, int memory, std::vector<Fd> ties,
+                            const Patience &patience) {
     if (rank == 0) {
-        return Host(name, size, memory, patience).run();
+        return Host(name, size, memory, std::move(ties), patience).run();
     }
-    return Guest(name, rank, size, patience).run(memory);
+    return Guest(name, rank, size, std::move(ties), patience).run(memory);
 }
 
 }  // namespace odc

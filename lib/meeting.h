@@ -20,8 +20,10 @@ struct Attendant {
 // All ranks in order, this one included. `name` is what they share: the launcher's job id, a random word, or what the
 // user calls the job. Under a name given by hand a rank of an earlier start that never found its rank 0 cannot be told
 // from a late rank of this one; who has found its rank 0 ends with it and joins no other. `memory` stays the caller's.
-// Throws ODC_ERROR_RENDEZVOUS, on all ranks that have come, when a rank is missing at the deadline (the earliest of
-// theirs), dies, has another's number or another size in mind.
-std::vector<Attendant> meet(const std::string &name, int rank, int size, int memory, const Patience &patience);
+// `ties` (by rank, or none) become readable when a rank gives up before it comes. Throws ODC_ERROR_RENDEZVOUS, on all
+// ranks that have come, when a rank is missing at the deadline (the earliest of theirs), dies, has another's number or
+// another size in mind.
+std::vector<Attendant> meet(const std::string &name, int rank, int size, int memory, std::vector<Fd> ties,
+                            const Patience &patience);
 
 }  // namespace odc

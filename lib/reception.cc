@@ -28,19 +28,28 @@ Reception::Reception(const Endpoint &endpoint, const std::string &secret, int si
     came_[0] = self_;
 }
 
-std::vector<Card> Reception::run() {
+Exchanged Reception::run() {
     try {
         while (present_ < size_) {
             step();
         }
-        hand_out();
+        std::erase_if(guests_, [](const Guest &guest) { return guest.state != Guest::State::kJoined; });
+        for (const Card &card : cards_) {
+            all_cards_.append(bytes_of(card));
+        }
+        tell_guests(VerdictKind::kCards, &all_cards_);
+        tell_guests(VerdictKind::kMet, nullptr);  // until now nobody goes on, so that all hear what goes wrong
     } catch (const Error &error) {
         // A sentence about the meeting is everybody's; any other happened to rank 0 alone.
         tell_all(error.status() == ODC_ERROR_RENDEZVOUS ? error.what()
                                                         : say(who(self_), " left odc_init: ", error.what()));
         throw;
     }
-    return std::move(cards_);
+    Exchanged all{std::move(cards_), std::vector<Fd>(static_cast<size_t>(size_))};
+    for (Guest &guest : guests_) {
+        all.ties[static_cast<size_t>(guest.hello.rank)] = std::move(guest.socket);
+    }
+    return all;
 }
 
 // Listens at every address that the name has here, as the others may try any of them first.
@@ -162,6 +171,10 @@ void Reception::dismiss(Guest &guest, const char *why) {
     }
 }
 
+void Reception::fail_lost(const Guest &guest) {
+    fail(ODC_ERROR_RENDEZVOUS, who(guest.hello), " died or gave up in odc_init");
+}
+
 void Reception::serve(Guest &guest) {
     flush(guest);
     while (guest.state != Guest::State::kGone) {
@@ -174,7 +187,7 @@ void Reception::serve(Guest &guest) {
             return;
         }
         if (guest.state == Guest::State::kJoined && farewell_.empty()) {
-            fail(ODC_ERROR_RENDEZVOUS, who(guest.hello), " died or gave up in odc_init");
+            fail_lost(guest);
         }
         if (got <= 0 || guest.state == Guest::State::kJoined) {
             return dismiss(guest, "closed before it had proved itself");
@@ -268,6 +281,7 @@ void Reception::send_verdict(Guest &guest, VerdictKind kind, const std::string *
     }
     guest.out.append(bytes_of(verdict));
     guest.tail = payload;
+    guest.tail_sent = 0;
     flush(guest);
 }
 
@@ -293,32 +307,30 @@ bool Reception::flush(Guest &guest) {
     return true;
 }
 
-void Reception::keep_joined() {
-    std::erase_if(guests_, [](const Guest &guest) { return guest.state != Guest::State::kJoined; });
-}
-
-void Reception::hand_out() {
-    std::string all;
-    for (const Card &card : cards_) {
-        all.append(bytes_of(card));
-    }
-    keep_joined();
+// Tells nobody when one has gone before; returns once all their sockets have taken it.
+void Reception::tell_guests(VerdictKind kind, const std::string *payload) {
     for (Guest &guest : guests_) {
-        send_verdict(guest, VerdictKind::kCards, &all);
+        serve(guest);
     }
-    const auto unsent = [&] {
-        return std::find_if(guests_.begin(), guests_.end(), [](const Guest &guest) { return !guest.drained(); });
-    };
-    for (auto guest = unsent(); guest != guests_.end(); guest = unsent()) {
-        if (!flush(*guest)) {
-            fail(ODC_ERROR_RENDEZVOUS, who(guest->hello), " died or gave up in odc_init");
+    for (Guest &guest : guests_) {
+        send_verdict(guest, kind, payload);
+    }
+    for (;; wait_to_send()) {
+        patience_.check_interrupted("odc_init");
+        for (Guest &guest : guests_) {
+            if (!flush(guest)) {
+                fail_lost(guest);
+            }
+        }
+        const auto slow =
+            std::find_if(guests_.begin(), guests_.end(), [](const Guest &guest) { return !guest.drained(); });
+        if (slow == guests_.end()) {
+            return;
         }
         if (now_ns() >= deadline_ns_) {
             fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", patience_.waited_s(), " s at ", endpoint_.text, "; ",
-                 who(guest->hello), " came but does not read");
+                 who(slow->hello), " came but does not read");
         }
-        patience_.check_interrupted("odc_init");
-        wait_to_send();
     }
 }
 
@@ -329,9 +341,9 @@ void Reception::tell_all(const std::string &sentence) {
         if (guest.state != Guest::State::kJoined) {
             continue;
         }
-        if (guest.tail == nullptr) {
+        if (guest.tail == nullptr || guest.drained()) {
             send_verdict(guest, VerdictKind::kFailed, &farewell_);
-        } else if (!guest.drained()) {
+        } else {
             guest.state = Guest::State::kGone;  // in the middle of the cards there is no room for other words
         }
     }

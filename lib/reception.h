@@ -21,7 +21,7 @@ public:
 
     // Begins to listen. The address that somebody else listens at, "" when there is none.
     std::string open();
-    std::vector<Card> run();
+    Exchanged run();
 
 private:
     struct Guest {
@@ -49,6 +49,7 @@ private:
     void make_room();
     void dismiss_late();
     void dismiss(Guest &guest, const char *why);
+    [[noreturn]] static void fail_lost(const Guest &guest);
     void serve(Guest &guest);
     void hear(Guest &guest);
     void hear_hello(Guest &guest);
@@ -56,8 +57,7 @@ private:
     void admit(Guest &guest, const Card &card);
     static void send_verdict(Guest &guest, VerdictKind kind, const std::string *payload);
     static bool flush(Guest &guest);
-    void keep_joined();
-    void hand_out();
+    void tell_guests(VerdictKind kind, const std::string *payload);
     void tell_all(const std::string &sentence);
     std::string missing() const;
     std::string turned_away() const;
@@ -74,6 +74,7 @@ private:
     std::vector<Guest> guests_;  // in the order in which they came
     std::vector<Card> cards_;
     std::vector<std::optional<Hello>> came_;
+    std::string all_cards_;  // as they are handed out
     int present_ = 1;
     std::string farewell_;                    // why the ranks did not meet, once they did not
     std::map<std::string, int> turned_away_;  // "10.0.0.1: wrong secret" and how often

@@ -17,6 +17,7 @@
 
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 extern "C" {
@@ -257,11 +258,75 @@ void test_second_try(void **) {
         tell(fd.get(),
              Verdict{kTcpMagic, VerdictKind::kCards, bytes, verdict_mac(session, VerdictKind::kCards, cards)});
         assert_true(send(fd.get(), cards.data(), cards.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(cards.size()));
+        tell(fd.get(), Verdict{kTcpMagic, VerdictKind::kMet, 0, verdict_mac(session, VerdictKind::kMet, "")});
     }
     rank.join();
     if (outcome.status != ODC_OK) {
         fail_msg("%s", outcome.words.c_str());
     }
+}
+
+struct Resetting {
+    const Fd *stays;
+    Fd *leaves;
+    bool done;
+};
+
+// As soon as one rank has the cards, the other resets its connection.
+int reset_after_cards(void *arg) {
+    auto *what = static_cast<Resetting *>(arg);
+    int ready = 0;
+    ioctl(what->stays->get(), FIONREAD, &ready);
+    if (!what->done && static_cast<size_t>(ready) > sizeof(Verdict)) {
+        const linger at_once{1, 0};
+        setsockopt(what->leaves->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+        *what->leaves = Fd();
+        what->done = true;
+        poll(nullptr, 0, 20);  // rather before rank 0 looks than after
+    }
+    return 0;
+}
+
+// Rank 0 of 3 and how it ends when rank 1 goes while the cards are handed out; what rank 2 is told then.
+Outcome reset_while_handing_out(std::string *told) {
+    Port port = free_port();
+    port.listener = Fd();
+    const Endpoint endpoint = parse_endpoint(port.text);
+    Fd ranks[2];
+    Resetting what{&ranks[1], &ranks[0], false};
+    const Patience patience(10000, reset_after_cards, &what);
+    Reception reception(endpoint, kSecret, 3, kCard, patience);
+    assert_true(reception.open().empty());
+    std::string why;
+    for (Fd &rank : ranks) {
+        rank = connect_to(resolve(endpoint, &why).at(0));
+        await(rank.get(), POLLOUT);
+    }
+    Outcome outcome;
+    std::thread host([&] { outcome = outcome_of([&] { reception.run(); }); });
+    for (int rank = 1; rank <= 2; ++rank) {
+        const int fd = ranks[rank - 1].get();
+        const Hello hello = hello_of(rank, 3, 10000);
+        tell(fd, hello);
+        const auto challenge = hear<Challenge>(fd);
+        tell(fd, Proof{proof_mac(kSecret, hello, challenge, kCard), kCard});
+    }
+    host.join();
+    for (char c = 0; recv(ranks[1].get(), &c, 1, 0) == 1;) {
+        *told += c;
+    }
+    return outcome;
+}
+
+void test_reset_while_cards_are_handed_out(void **) {
+    Outcome outcome;
+    std::string told;
+    for (int tries = 0; tries < 20 && outcome.status == ODC_OK; ++tries) {  // the reset may come too late
+        told.clear();
+        outcome = reset_while_handing_out(&told);
+    }
+    check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "died or gave up");
+    assert_true(told.find(outcome.words) != std::string::npos);
 }
 
 }  // namespace
@@ -278,6 +343,7 @@ int main() {
         cmocka_unit_test(test_cards_changed_on_the_way),
         cmocka_unit_test(test_endless_verdict),
         cmocka_unit_test(test_second_try),
+        cmocka_unit_test(test_reset_while_cards_are_handed_out),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
