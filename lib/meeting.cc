@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "meeting.h"
 
+#include "parcel.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -17,28 +19,9 @@ namespace odc {
 
 namespace {
 
-constexpr uint32_t kMagic = 0x4f44434d;      // changes with every change of Message
 constexpr int64_t kHelloNs = 2'000'000'000;  // for a stranger to say who it is
 constexpr size_t kUndecided = 64;
 constexpr int kFarewellMs = 500;  // a rank waits this much longer than its deadline for rank 0's words
-
-struct Message {
-    enum Kind : uint32_t { Hello = 1, Welcome, Member, Refused };
-    uint32_t magic;
-    Kind kind;
-    int32_t rank;
-    int32_t size;
-    int32_t pid;
-    int32_t unused;
-    int64_t remaining_ms;  // Hello: until the sender's deadline
-    char text[1024];       // Refused
-};
-
-struct Parcel {
-    Message message;
-    Fd first;
-    Fd second;
-};
 
 sockaddr_un address_of(const std::string &name, socklen_t *bytes) {
     // The user id keeps two users' jobs of one name apart.
@@ -60,103 +43,6 @@ Fd own_pidfd() {
         fail_errno("pidfd_open (Linux 5.3 or later is needed)");
     }
     return fd;
-}
-
-ucred peer_of(int socket) {
-    ucred who{0, static_cast<uid_t>(-1), 0};
-    socklen_t length = sizeof(who);
-    getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length);
-    return who;
-}
-
-bool dead(const Fd &life) {
-    pollfd entry{life.get(), POLLIN, 0};
-    return life.valid() && poll(&entry, 1, 0) == 1;
-}
-
-// A process of another pid namespace shows as 0: then nothing is known.
-bool gone(int pid) {
-    if (pid == 0) {
-        return false;
-    }
-    const Fd life(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    return life.valid() ? dead(life) : errno == ESRCH;
-}
-
-// Sends one message; false if the other side is gone. A full socket is waited for: its reader is in odc_init too.
-bool send_parcel(int socket, const Message &message, const int *fds, size_t fd_count, const Patience &patience) {
-    iovec data{const_cast<Message *>(&message), sizeof(message)};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    if (fd_count > 0) {
-        header.msg_control = control;
-        header.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
-        cmsghdr *item = CMSG_FIRSTHDR(&header);
-        item->cmsg_level = SOL_SOCKET;
-        item->cmsg_type = SCM_RIGHTS;
-        item->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
-        std::memcpy(CMSG_DATA(item), fds, fd_count * sizeof(int));
-    }
-    for (;;) {
-        if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
-            return true;
-        }
-        // ETOOMANYREFS: descriptors in flight are limited per user; their readers are taking them.
-        if (errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS) {
-            return false;
-        }
-        if (patience.over()) {
-            return false;
-        }
-        patience.check_interrupted("odc_init");
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-}
-
-enum class Received { Parcel, Nothing, Closed };
-
-Received receive_parcel(int socket, Parcel *out) {
-    iovec data{&out->message, sizeof(out->message)};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    const ssize_t bytes = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (bytes < 0) {
-        return errno == EAGAIN || errno == EINTR ? Received::Nothing : Received::Closed;
-    }
-    for (cmsghdr *item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
-        if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) {
-            continue;
-        }
-        int fds[2] = {-1, -1};
-        std::memcpy(fds, CMSG_DATA(item), std::min(sizeof(fds), item->cmsg_len - CMSG_LEN(0)));
-        out->first = Fd(fds[0]);
-        out->second = Fd(fds[1]);
-    }
-    if (header.msg_flags & MSG_CTRUNC) {
-        fail(ODC_ERROR_SYSTEM,
-             "odc_init could not receive a peer's descriptors: too many are open; raise the limit "
-             "(ulimit -n)");
-    }
-    if (bytes != sizeof(Message) || out->message.magic != kMagic) {
-        return Received::Closed;
-    }
-    return Received::Parcel;
-}
-
-Message make_message(Message::Kind kind, int rank, int size) {
-    Message message{};
-    message.magic = kMagic;
-    message.kind = kind;
-    message.rank = rank;
-    message.size = size;
-    message.pid = getpid();
-    return message;
 }
 
 // Rank 0's side.

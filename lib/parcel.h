@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks of one host hand each other when they meet: fixed messages with descriptors, over Unix sockets.
+#pragma once
+
+#include "fd.h"
+#include "patience.h"
+
+#include <cstddef>
+#include <cstdint>
+
+#include <sys/socket.h>
+
+namespace odc {
+
+struct Message {
+    enum Kind : uint32_t { Hello = 1, Welcome, Member, Refused };
+    uint32_t magic;
+    Kind kind;
+    int32_t rank;
+    int32_t size;
+    int32_t pid;
+    int32_t unused;
+    int64_t remaining_ms;  // Hello: until the sender's deadline
+    char text[1024];       // Refused
+};
+
+struct Parcel {
+    Message message;
+    Fd first;
+    Fd second;
+};
+
+// Sends one message; false if the other side is gone. A full socket is waited for: its reader is in odc_init too.
+bool send_parcel(int socket, const Message &message, const int *fds, size_t fd_count, const Patience &patience);
+
+enum class Received { Parcel, Nothing, Closed };
+Received receive_parcel(int socket, Parcel *out);
+
+Message make_message(Message::Kind kind, int rank, int size);
+
+// Of the process that called connect() or listen() at the other end.
+ucred peer_of(int socket);
+// Whether a pidfd's process has ended, or a silent connection.
+bool dead(const Fd &life);
+// A process of another pid namespace shows as 0: then nothing is known.
+bool gone(int pid);
+
+}  // namespace odc
