@@ -225,9 +225,10 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
     }
     use_large_pages(base, region);
     for (Allocation &part : parts) {
-        part.segment = taken.segment;
-        part.offset += taken.offset;
-        part.start = part.bytes > 0 ? map(taken.segment) + (part.offset - taken.segment.offset) : nullptr;
+        const uint64_t offset = taken.offset + part.offset;
+        part = part.bytes == 0 ? Allocation{}
+                               : Allocation{taken.segment, offset, part.bytes,
+                                            map(taken.segment) + (offset - taken.segment.offset)};
     }
     unmap(base);
     return parts;
