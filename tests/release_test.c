@@ -49,8 +49,10 @@ static void zeros_again(odc_context *context, void *arg) {
                 for (uint64_t k = 0; k < slice.numel; ++k) {
                     CHECK(((float *)slice.parameters)[k] == 0 && ((double *)slice.gradients)[k] == 0);
                 }
-                memset(slice.parameters, 0x5a, slice.parameters == NULL ? 0 : slice.numel * sizeof(float));
-                memset(slice.gradients, 0xa5, slice.gradients == NULL ? 0 : slice.numel * sizeof(double));
+                if (slice.numel > 0) {
+                    memset(slice.parameters, 0x5a, slice.numel * sizeof(float));
+                    memset(slice.gradients, 0xa5, slice.numel * sizeof(double));
+                }
                 used[i] = 1;
             }
         }
