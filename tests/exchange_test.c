@@ -1,68 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that cannot join say so to those that would wait for them, and nobody joins another start of its job. */
-#include "ranks.h"
+#include "rendezvous.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define FAIL_INIT(config, ...)                                                   \
-    do {                                                                         \
-        odc_context *none = (odc_context *)1;                                    \
-        CHECK_ERROR(odc_init(config, &none), ODC_ERROR_RENDEZVOUS, __VA_ARGS__); \
-        CHECK(none == NULL);                                                     \
-    } while (0)
-
-typedef struct scene {
-    char rendezvous[64];
-    int variant;
-    atomic_int flag;
-    atomic_int pid;
-    atomic_int looks[3]; /* how often `interrupted` was asked */
-    unsigned char cards[3][4096];
-    atomic_int gathered;
-} scene;
-
 /* ---- No memory to share ---- */
-
-typedef struct gatherer {
-    scene *what;
-    int rank;
-} gatherer;
-
-static int gather_by_page(void *arg, const void *mine, void *all, size_t bytes) {
-    const gatherer *self = arg;
-    scene *what = self->what;
-    CHECK(bytes <= sizeof what->cards[0]);
-    memcpy(what->cards[self->rank], mine, bytes);
-    atomic_fetch_add(&what->gathered, 1);
-    await_flag(&what->gathered, 3);
-    atomic_thread_fence(memory_order_seq_cst); /* the cards after the count, as in any real all-gather */
-    for (size_t rank = 0; rank < 3; ++rank) {
-        memcpy((char *)all + rank * bytes, what->cards[rank], bytes);
-    }
-    return 0;
-}
 
 /* Rank 1 may have no file as large as its shared memory. */
 static void one_without_memory(int rank, int size, const char *job, void *arg) {
     (void)job;
     scene *what = arg;
-    gatherer self = {what, rank};
-    odc_config config = config_of(rank, size, NULL);
-    if (what->variant == 0) {
-        config.rendezvous = what->rendezvous;
-        config.secret = "a secret of these tests";
-    } else {
-        config.all_gather = gather_by_page;
-        config.all_gather_arg = &self;
-    }
+    gatherer self = {what, rank, size, 0, 0};
+    odc_config config = what->variant == 0 ? scene_config(what, rank, size, NULL) : gather_config(&self);
     if (rank == 1) {
         struct rlimit limit = {1 << 20, 1 << 20};
         CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
@@ -73,28 +27,14 @@ static void one_without_memory(int rank, int size, const char *job, void *arg) {
     FAIL_INIT(&config, "rank 1 cannot join", "RLIMIT_FSIZE is 1048576");
 }
 
-/* Bound, but not listening: no other process is given the port, and rank 0 can still listen there. */
-static int hold_port(scene *what) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t bytes = sizeof address;
-    const int on = 1;
-    int holder = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(holder, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    CHECK(bind(holder, (struct sockaddr *)&address, bytes) == 0);
-    CHECK(getsockname(holder, (struct sockaddr *)&address, &bytes) == 0);
-    snprintf(what->rendezvous, sizeof what->rendezvous, "127.0.0.1:%d", ntohs(address.sin_port));
-    return holder;
-}
-
 static void test_rank_without_memory(void **state) {
     (void)state;
     needs_processes("the limit is the process's");
     for (int variant = 0; variant < 2; ++variant) {
-        scene *what = share(sizeof *what);
+        scene *what = new_scene(0);
         what->variant = variant;
-        int holder = hold_port(what);
         run_processes(3, one_without_memory, what);
-        close(holder);
+        end_scene(what);
     }
 }
 
@@ -128,8 +68,8 @@ static void await_death(pid_t pid) {
 static void end_old_rank_0(scene *what) {
     await_flag(&what->looks[2], 2); /* the old rank 2 has said hello, unheard */
     if (what->variant == 0) {
-        kill(read_flag(&what->pid), SIGKILL);
-        await_death(read_flag(&what->pid));
+        kill(read_flag(&what->pids[0]), SIGKILL);
+        await_death(read_flag(&what->pids[0]));
     }
     set_flag(&what->flag, what->variant == 0 ? OLD_GONE : OLD_GIVES_UP);
 }
@@ -139,7 +79,7 @@ static void be_old(int rank, const char *job, scene *what) {
     config.interrupted = rank == 0 ? turn_deaf : count_looks;
     config.interrupted_arg = rank == 0 ? (void *)what : (void *)&what->looks[rank];
     if (rank == 0) {
-        set_flag(&what->pid, getpid());
+        set_flag(&what->pids[0], getpid());
         odc_context *context = NULL;
         CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_INTERRUPTED, "interrupted");
         set_flag(&what->flag, OLD_GONE);
@@ -178,7 +118,7 @@ static void start_twice(int rank, int size, const char *job, void *arg) {
 static void test_next_start_of_a_job(void **state) {
     (void)state;
     for (int variant = 0; variant < 2; ++variant) {
-        scene *what = share(sizeof *what);
+        scene *what = new_scene(1);
         what->variant = variant;
         run_mortals(6, 1, start_twice, what);
     }

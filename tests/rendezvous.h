@@ -48,6 +48,17 @@ void both_ways(rank_fn fn, int n);
 
 /* timeout PATIENT_MS; `interrupted` counts looks. */
 odc_config scene_config(scene *what, int rank, int size, const char *job);
+/* An all-gather of the caller's, through the scene's memory. */
+typedef struct gatherer {
+    scene *what;
+    int rank;
+    int size;
+    int result;
+    int calls;
+} gatherer;
+/* timeout PATIENT_MS. */
+odc_config gather_config(gatherer *self);
+
 /* Waits until ranks 0..n-1, which wait for another rank, have met: all have said hello and were believed. */
 void await_settled(scene *what, int n);
 

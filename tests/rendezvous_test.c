@@ -188,38 +188,6 @@ static void test_different_sizes(void **state) {
 
 /* ---- The caller's all-gather ---- */
 
-typedef struct gatherer {
-    scene *what;
-    int rank;
-    int size;
-    int result;
-    int calls;
-} gatherer;
-
-static int gather_by_page(void *arg, const void *mine, void *all, size_t bytes) {
-    gatherer *self = arg;
-    ++self->calls;
-    CHECK(bytes <= sizeof self->what->cards[0]);
-    memcpy(self->what->cards[self->rank], mine, bytes);
-    /* The cards themselves must be seen after the count, here as in any real all-gather. */
-    atomic_fetch_add(&self->what->flag, 1);
-    for (int64_t deadline = now_ns() + 30000000000; atomic_load(&self->what->flag) < self->size; sleep_us(200)) {
-        CHECK(now_ns() < deadline);
-    }
-    for (int rank = 0; rank < self->size; ++rank) {
-        memcpy((char *)all + (size_t)rank * bytes, self->what->cards[rank], bytes);
-    }
-    return self->result;
-}
-
-static odc_config gather_config(gatherer *self) {
-    odc_config config = config_of(self->rank, self->size, NULL);
-    config.timeout_ms = PATIENT_MS;
-    config.all_gather = gather_by_page;
-    config.all_gather_arg = self;
-    return config;
-}
-
 static void meet_by_callback(int rank, int size, const char *job, void *arg) {
     (void)job;
     gatherer self = {arg, rank, size, 0, 0};
