@@ -92,3 +92,15 @@ refuses 2 "--ranks" --lengths "$lengths" --ranks 0
 refuses 2 "--scale" --lengths "$lengths" --scale 0
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"
 test "$(grep -c "cannot be written" "$scratch/err")" = 1  # not once a rank
+
+# It checks what it moves: with one addition or one gathered element lost, it fails and says so.
+for what in addition gather; do
+    status=0
+    LD_PRELOAD=$ODC_BUILD_DIR/tests/libdrop_addition.so ODC_TEST_LOSE=$what "$odc" replay --lengths "$lengths" --ranks 2 \
+        --minibatch 2 --minibatches 1 --seconds 0.5 --scale 65536 >"$scratch/out" 2>"$scratch/err" || status=$?
+    if [ "$status" = 0 ] || ! grep -qE "sums are wrong|gathered parameter" "$scratch/err"; then
+        echo "odc replay ended with $status and did not notice that a part of a $what was lost:" >&2
+        cat "$scratch/out" "$scratch/err" >&2
+        exit 1
+    fi
+done
