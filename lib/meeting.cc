@@ -247,7 +247,8 @@ private:
             }
             char byte = 0;
             if (recv(sockets_[at(rank)].get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0) {
-                fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", one.pid, ") gave up in odc_init");
+                fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", one.pid, ") ", how_it_went(one.life),
+                     " in odc_init");
             }
         }
     }
@@ -259,8 +260,9 @@ private:
                 member.pid = meeting_[at(rank)].pid;
                 const int fds[2] = {meeting_[at(rank)].memory.get(), meeting_[at(rank)].life.get()};
                 if (!send_parcel(sockets_[at(to)].get(), member, fds, 2, patience_)) {
-                    fail(ODC_ERROR_RENDEZVOUS, "rank ", to, " (pid ", meeting_[at(to)].pid,
-                         patience_.over() ? ") does not answer" : ") died", " in odc_init");
+                    const Attendant &one = meeting_[at(to)];
+                    fail(ODC_ERROR_RENDEZVOUS, "rank ", to, " (pid ", one.pid, ") ",
+                         patience_.over() ? "does not answer" : how_it_went(one.life), " in odc_init");
                 }
             }
         }

@@ -30,7 +30,7 @@ struct Parcel {
     Fd second;
 };
 
-// Sends one message; false if the other side is gone. A full socket is waited for: its reader is in odc_init too.
+// Sends one message; false if the other side is gone, or the time is over. A full socket is waited for: its reader is in odc_init too.
 bool send_parcel(int socket, const Message &message, const int *fds, size_t fd_count, const Patience &patience);
 
 enum class Received { Parcel, Nothing, Closed };
@@ -42,6 +42,8 @@ Message make_message(Message::Kind kind, int rank, int size);
 ucred peer_of(int socket);
 // Whether a pidfd's process has ended, or a silent connection.
 bool dead(const Fd &life);
+// A process whose connection was closed: "died" or "gave up". The dying close their sockets before their pidfd tells.
+const char *how_it_went(const Fd &life);
 // A process of another pid namespace shows as 0: then nothing is known.
 bool gone(int pid);
 
