@@ -29,7 +29,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kPatience{2};  // to say what they saw, then again to obey SIGTERM
-constexpr std::chrono::milliseconds kIdle{100};
 constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP, SIGWINCH};
 
 [[noreturn]] void fail_system(const std::string &what) { throw Exit{1, what + ": " + strerror(errno)}; }
@@ -146,9 +145,6 @@ private:
     setenv("ODC_RANK", std::to_string(rank).c_str(), 1);
     setenv("ODC_SIZE", std::to_string(wanted.ranks).c_str(), 1);
     setenv("ODC_JOB", job.c_str(), 1);
-    for (const auto &[name, value] : wanted.environment) {
-        setenv(name.c_str(), value.c_str(), 1);
-    }
     std::vector<char *> argv;
     for (const std::string &word : wanted.argv) {
         argv.push_back(const_cast<char *>(word.c_str()));
@@ -203,7 +199,6 @@ private:
     int last_passed_ = 0;
     Ending ending_ = Ending::No;
     Clock::time_point deadline_ = {};
-    Clock::time_point next_idle_ = {};
     int subreaper_before_ = 0;
 };
 
@@ -303,16 +298,9 @@ void Job::supervise() {
         pass_signals_on();
         reap();
         output_.pump();
-        if (wanted_.on_idle && Clock::now() >= next_idle_) {
-            next_idle_ = Clock::now() + kIdle;
-            wanted_.on_idle();
-        }
         if (ending_ != Ending::No && Clock::now() >= deadline_) {
             end_next();
         }
-    }
-    if (wanted_.on_idle) {
-        wanted_.on_idle();
     }
     // From here a signal may end us: it is only our reader that is waited for.
     signals_.restore();
@@ -320,16 +308,9 @@ void Job::supervise() {
 }
 
 void Job::sleep() {
-    Clock::time_point until = Clock::time_point::max();
-    if (wanted_.on_idle) {
-        until = next_idle_;
-    }
-    if (ending_ != Ending::No) {
-        until = std::min(until, deadline_);
-    }
     int timeout_ms = -1;
-    if (until != Clock::time_point::max()) {
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
+    if (ending_ != Ending::No) {
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
         timeout_ms = static_cast<int>(std::max<int64_t>(left, 0));
     }
     std::vector<pollfd> polls = {{signals_.fd(), POLLIN, 0}};

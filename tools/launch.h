@@ -3,9 +3,7 @@
 // `odc replay` and `odc bench` start for themselves.
 #pragma once
 
-#include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace odc_tool {
@@ -18,9 +16,7 @@ struct Launch {
 
     int ranks = 1;
     std::vector<std::string> argv;  // searched in PATH; "/proc/self/exe" starts this command again
-    std::vector<std::pair<std::string, std::string>> environment;  // beside ODC_RANK, ODC_SIZE and ODC_JOB
     Output output = Output::Prefixed;
-    std::function<void()> on_idle;  // called every 100 ms or so while ranks run, and once after the last; may be empty
 };
 
 // Returns the exit status of the first rank that failed (128 + signal if it was killed), 0 when none did. When one
