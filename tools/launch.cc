@@ -80,8 +80,9 @@ public:
     // Also what a new rank needs before it becomes the user's program.
     void restore() const {
         sigaction(SIGPIPE, &pipe_before_, nullptr);
-        sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
+        restore_mask();
     }
+    void restore_mask() const { sigprocmask(SIG_SETMASK, &mask_before_, nullptr); }
     // The next signal, or 0.
     int take() const {
         signalfd_siginfo info;
@@ -302,8 +303,9 @@ void Job::supervise() {
             end_next();
         }
     }
-    // From here a signal may end us: it is only our reader that is waited for.
-    signals_.restore();
+    // From here a signal may end us: it is only our reader that is waited for. Not SIGPIPE: a reader who leaves must not
+    // take the status with him.
+    signals_.restore_mask();
     output_.finish();
 }
 
