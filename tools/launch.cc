@@ -111,6 +111,12 @@ public:
     ~Groups() { munmap(pids_, bytes()); }
 
     pid_t &operator[](size_t index) { return pids_[index]; }
+    bool contains(pid_t group) const { return std::find(pids_, pids_ + count_, group) != pids_ + count_; }
+    // The number of a group without members may become somebody else's.
+    void forget_ended() {
+        std::replace_if(
+            pids_, pids_ + count_, [](pid_t group) { return group != 0 && kill(-group, 0) != 0; }, 0);
+    }
     void signal_all(int signal) const {
         for (size_t index = 0; index < count_; ++index) {
             if (pids_[index] != 0) {  // 0: nobody of the group is left
@@ -345,6 +351,7 @@ void Job::reap() {
             return;
         }
         const auto rank = std::find(ranks_.begin(), ranks_.end(), pid);
+        groups_.forget_ended();
         if (rank != ranks_.end()) {
             rank_ended(static_cast<size_t>(rank - ranks_.begin()), wait_status);
         } else if (pid == guard_) {
@@ -354,10 +361,6 @@ void Job::reap() {
 }
 
 void Job::rank_ended(size_t rank, int wait_status) {
-    const pid_t group = groups_[rank];
-    if (kill(-group, 0) != 0) {
-        groups_[rank] = 0;
-    }
     ranks_[rank] = 0;
     ++ended_;
     if (wait_status != 0) {
