@@ -22,6 +22,7 @@
 #include <cstring>
 #include <fstream>
 #include <initializer_list>
+#include <iterator>
 
 namespace odc_tool {
 
@@ -130,6 +131,11 @@ private:
     size_t count_;
     pid_t *pids_;
 };
+
+std::vector<pid_t> children() {
+    std::ifstream file("/proc/self/task/" + std::to_string(getpid()) + "/children");
+    return {std::istream_iterator<pid_t>(file), {}};
+}
 
 // In the child: becomes the user's program, or tells the parent why not through `failed`.
 [[noreturn]] void become_rank(const Launch &wanted, int rank, const std::string &job, std::array<int, 2> output,
@@ -428,13 +434,12 @@ std::string Job::running() const {
     return (count == 1 ? "rank " : "ranks ") + names;
 }
 
-// Signals the ranks' groups, and our other children: processes that left their group and then lost their parent.
+// Signals the ranks' groups, and our other children: processes that left their group and then lost their parent. Each
+// once: who handles a signal may take the second one badly.
 void Job::signal_rest(int signal) const {
     groups_.signal_all(signal);
-    const std::string self = std::to_string(getpid());
-    std::ifstream children("/proc/self/task/" + self + "/children");
-    for (pid_t child = 0; children >> child;) {
-        if (child != guard_) {
+    for (const pid_t child : children()) {
+        if (child != guard_ && !groups_.contains(getpgid(child))) {
             kill(child, signal);
         }
     }
