@@ -23,6 +23,7 @@
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <set>
 
 namespace odc_tool {
 
@@ -132,7 +133,7 @@ private:
     pid_t *pids_;
 };
 
-std::vector<pid_t> children() {
+std::set<pid_t> children() {
     std::ifstream file("/proc/self/task/" + std::to_string(getpid()) + "/children");
     return {std::istream_iterator<pid_t>(file), {}};
 }
@@ -195,18 +196,20 @@ private:
     void rank_ended(size_t rank, int wait_status);
     void rank_failed(size_t rank, int wait_status);
     void end_next();
+    std::set<pid_t> job_children() const;
     void signal_rest(int signal) const;
     std::string running() const;
     void sleep();
 
     const Launch &wanted_;
-    std::vector<pid_t> ranks_;  // 0: has ended
+    std::set<pid_t> others_ = children();  // of the program that became us, such as a sidecar: not ours to end
+    std::vector<pid_t> ranks_;             // 0: has ended
     Groups groups_;
     Signals signals_;
     RankOutput output_;
     pid_t guard_ = 0;
     size_t ended_ = 0;
-    bool children_ = true;
+    bool children_ = true;  // of the job
     int status_ = 0;
     bool failed_ = false;
     int last_passed_ = 0;
@@ -349,13 +352,11 @@ void Job::reap() {
     for (;;) {
         int wait_status = 0;
         const pid_t pid = waitpid(-1, &wait_status, WNOHANG);
-        if (pid < 0) {
-            children_ = errno != ECHILD;
+        if (pid <= 0) {
+            children_ = pid == 0 && (others_.empty() || !job_children().empty());
             return;
         }
-        if (pid == 0) {
-            return;
-        }
+        others_.erase(pid);
         const auto rank = std::find(ranks_.begin(), ranks_.end(), pid);
         groups_.forget_ended();
         if (rank != ranks_.end()) {
@@ -434,11 +435,20 @@ std::string Job::running() const {
     return (count == 1 ? "rank " : "ranks ") + names;
 }
 
+// The ranks, the guard, and what the ranks have left to us.
+std::set<pid_t> Job::job_children() const {
+    std::set<pid_t> all = children();
+    for (const pid_t other : others_) {
+        all.erase(other);
+    }
+    return all;
+}
+
 // Signals the ranks' groups, and our other children: processes that left their group and then lost their parent. Each
 // once: who handles a signal may take the second one badly.
 void Job::signal_rest(int signal) const {
     groups_.signal_all(signal);
-    for (const pid_t child : children()) {
+    for (const pid_t child : job_children()) {
         if (child != guard_ && !groups_.contains(getpgid(child))) {
             kill(child, signal);
         }
