@@ -21,7 +21,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <initializer_list>
 #include <iterator>
 #include <set>
 
@@ -471,8 +470,24 @@ int launch(const Launch &wanted) {
 }
 
 bool inside_a_job() {
-    const auto names = {"ODC_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
-    return std::any_of(names.begin(), names.end(), [](const char *name) { return std::getenv(name) != nullptr; });
+    // Those of the library (kLaunchers in lib/launcher.cc): in a Slurm batch script, or with a stray RANK, nobody waits.
+    constexpr std::array<std::array<const char *, 2>, 9> kLaunchers = {{
+        {"ODC_RANK", "ODC_RANK"},
+        {"ODC_SIZE", "ODC_SIZE"},
+        {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_RANK"},
+        {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"},
+        {"RANK", "LOCAL_WORLD_SIZE"},
+        {"RANK", "WORLD_SIZE"},
+        {"PMI_RANK", "MPI_LOCALNRANKS"},
+        {"PMI_RANK", "PMI_SIZE"},
+        {"SLURM_PROCID", "SLURM_STEP_ID"},
+    }};
+    const auto given = [](const char *name) {
+        const char *value = std::getenv(name);
+        return value != nullptr && *value != '\0';
+    };
+    return std::any_of(kLaunchers.begin(), kLaunchers.end(),
+                       [&](const auto &pair) { return given(pair[0]) && given(pair[1]); });
 }
 
 }  // namespace odc_tool
