@@ -37,9 +37,10 @@ skip() {
 
 # suite PRESET LABELS: the tests of one build, counted one by one.
 suite() {
-    local log=$logs/$1 total good left_out
+    local log=$logs/$1 status total good left_out
     headline "tests of $1"
     ctest --preset "$1" -L "$2" -j 2 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
     total=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#' "$log")
     good=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.* Passed ' "$log")
     left_out=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.*\*\*\*Skipped ' "$log")
@@ -48,6 +49,9 @@ suite() {
     failed=$((failed + total - good - left_out))
     if [ "$total" -eq 0 ]; then
         echo "FAILED: $1 has no tests with the label $2" >&2
+        failed=$((failed + 1))
+    elif [ "$status" -ne 0 ] && [ $((good + left_out)) -eq "$total" ]; then
+        echo "FAILED: ctest ended with status $status, though every test that it named passed" >&2
         failed=$((failed + 1))
     fi
 }
