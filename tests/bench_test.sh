@@ -55,6 +55,14 @@ check_json "$scratch/json" 'j["op"] == "sync" and j["ranks"] == 2 and 0 < j["use
 sed 's/^[^{]*//' "$scratch/out" >"$scratch/json"
 check_json "$scratch/json" 'j["ranks"] == 2 and j["bytes"] == 65536'
 
+# What no launcher has set up is no job: a Slurm batch script, a stray or an empty variable.
+for stray in SLURM_PROCID=0 RANK=0 PMI_RANK=0 ODC_RANK= OMPI_COMM_WORLD_RANK=; do
+    env SLURM_JOB_ID=1 SLURM_NTASKS=1 $stray "$odc" bench gather --bytes 64KiB --pairs 1 --json >"$scratch/json"
+    check_json "$scratch/json" 'j["ranks"] == 2'
+done
+env RANK=0 WORLD_SIZE=1 "$odc" bench gather --bytes 64KiB --pairs 1 --json >"$scratch/json"
+check_json "$scratch/json" 'j["ranks"] == 1'
+
 "$odc" bench gather --bytes 64KiB --pairs 2 >"$scratch/out"
 grep -q "ratio" "$scratch/out"
 grep -q "GB/s per rank" "$scratch/out"

@@ -156,6 +156,13 @@ begin=$(now_ms)
 timeout 30 "$odc" run -n 2 -- yes 2>"$work/err" | head -n 1 >"$work/out"
 [ $(($(now_ms) - begin)) -lt 10000 ] || fail "odc run outlived its reader"
 
+# ... and one who leaves while the last output is written does not change the status.
+{
+    timeout 30 "$odc" run -n 1 -- sh -c 'yes "" | head -n 100000; echo >"$0"; exit 7' "$work/wrote" 2>/dev/null
+    echo $? >"$work/status"
+} | wait_for_lines "$work/wrote" 1
+same "$(cat "$work/status")" 7
+
 # ---- odc run: failures ----
 expect 7 "$odc" run -n 3 -- sh -c '[ $ODC_RANK = 1 ] && exit 7; sleep 0.5; exit 9'
 contains "$err" "rank 1 exited with status 7"
@@ -171,6 +178,28 @@ contains "$out" "[0] told"
 took=$(($(now_ms) - begin))
 [ "$took" -ge 1900 ] && [ "$took" -lt 3500 ] || fail "SIGTERM came after $took ms"
 nothing_left "sleep $unique"
+# ... once ...
+if command -v python3 >/dev/null; then
+    cat >"$work/count.py" <<'RANK'
+import os, signal, sys, time
+ready = sys.argv[1]
+if os.environ["ODC_RANK"] == "0":
+    while not os.path.exists(ready) or len(open(ready).read()) < 3:
+        time.sleep(0.05)
+    sys.exit(3)
+read, write = os.pipe()
+os.set_blocking(write, False)
+signal.signal(signal.SIGTERM, lambda *_: None)
+signal.set_wakeup_fd(write)  # a byte for each signal
+with open(ready, "a") as file:
+    file.write("x")
+signal.pause()
+time.sleep(0.2)
+print(len(os.read(read, 100)))
+RANK
+    expect 3 "$odc" run -n 4 -- python3 "$work/count.py" "$work/counting"
+    same "$(printf '%s\n' "$out" | sort)" "$(printf '[1] 1\n[2] 1\n[3] 1')"
+fi
 # ... then SIGKILL.
 begin=$(now_ms)
 expect 4 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 4; trap "" TERM; while :; do sleep '"$unique"'; done'
@@ -188,6 +217,11 @@ expect 0 "$odc" run -n 1 -- sh -c "setsid sleep $unique & sleep 0.2"
 nothing_left "sleep $unique"
 expect 5 "$odc" run -n 2 -- sh -c "(trap '' TERM; sleep $unique; :) & sleep 0.2; exit 5"
 nothing_left "sleep $unique"
+# A child of the program that became odc run is not the job's.
+expect 0 sh -c "sleep 1$unique >/dev/null 2>&1 & echo \$! >'$work/sidecar'
+    exec '$odc' run -n 1 -- sh -c 'setsid sleep $unique & sleep 0.2'"
+nothing_left "sleep $unique"
+kill "$(cat "$work/sidecar")" || fail "odc run ended a process that it had not started"
 (timeout 30 "$odc" run -n 2 -- sh -c "echo up; sleep $unique & wait" >"$work/up" 2>&1) 2>/dev/null &
 wait_for_lines "$work/up" 2
 supervisor=$(pgrep -f -- "$odc run -n 2 -- sh -c echo up; sleep $unique" | while read -r pid; do
