@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bare copies and additions. Each loop is compiled for several instruction sets; the processor at hand chooses.
+// Bare copies and additions. Each loop is compiled for several instruction sets; the processor at hand chooses. Unrolled
+// four times the copies were as fast, and the additions of 64 MiB 5 % slower (Intel, AVX-512).
 #include "bench_limit.h"
 
 #include <sched.h>

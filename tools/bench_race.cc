@@ -19,7 +19,8 @@ namespace odc_tool {
 namespace {
 
 constexpr double kTimingSeconds = 0.01;
-constexpr int kTries = 5;
+constexpr int kTries = 5;    // to find out how often to repeat
+constexpr int kRounds = 15;  // to choose the limit
 
 double time_operations(Group &group, const Contestant &contestant, uint64_t repeats) {
     contestant.prepare();
@@ -40,23 +41,6 @@ double median_time(Group &group, const Contestant &contestant, uint64_t repeats)
         seconds.push_back(time_operations(group, contestant, repeats));
     }
     return median_interval(std::move(seconds)).median;
-}
-
-// Sets `variant` to the one of `candidates` with which `bare` is fastest. All ranks see the same times and agree.
-template <class Variant>
-void choose_fastest(Group &group, const Contestant &bare, Variant &variant, const std::vector<Variant> &candidates) {
-    Variant fastest = candidates.front();
-    double least = INFINITY;
-    for (const Variant &candidate : candidates) {
-        variant = candidate;
-        const uint64_t repeats = choose_repeats(group, bare, 1, 1000);
-        const double seconds = median_time(group, bare, repeats);
-        if (seconds < least) {
-            least = seconds;
-            fastest = candidate;
-        }
-    }
-    variant = fastest;
 }
 
 // `half` is the one that the shard has.
@@ -84,6 +68,33 @@ void shuffle(Order &order, Random &random) {
     for (size_t i = order.size() - 1; i > 0; --i) {
         std::swap(order[i], order[random() % (i + 1)]);
     }
+}
+
+// Sets `variant` to the one of `candidates` with which `bare` has the least median. They take turns in random order, so
+// that a noisy moment does not decide. All ranks see the same times and agree.
+template <class Variant>
+void choose_fastest(Group &group, const Contestant &bare, Variant &variant, const std::vector<Variant> &candidates) {
+    std::vector<size_t> order;
+    std::vector<uint64_t> repeats;
+    for (const Variant &candidate : candidates) {
+        variant = candidate;
+        order.push_back(order.size());
+        repeats.push_back(choose_repeats(group, bare, 1, 1000));
+    }
+    std::mt19937_64 random(group.seed());
+    std::vector<std::vector<double>> seconds(candidates.size());
+    for (int round = 0; round < kRounds; ++round) {
+        shuffle(order, random);
+        for (const size_t turn : order) {
+            variant = candidates[turn];
+            seconds[turn].push_back(time_operations(group, bare, repeats[turn]));
+        }
+    }
+    std::vector<double> medians;
+    for (const std::vector<double> &times : seconds) {
+        medians.push_back(median_interval(times).median);
+    }
+    variant = candidates[static_cast<size_t>(std::min_element(medians.begin(), medians.end()) - medians.begin())];
 }
 
 }  // namespace
