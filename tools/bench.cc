@@ -139,6 +139,7 @@ Json bench_sync(odc_context *context, const BenchOptions &options) {
         odc.prepare();
         odc.operate();
         usec.push_back(1e6 * group.time_from_one_moment([&] { check(odc_minibatch_sync(context)); }));
+        add.check_slice();
         limit_usec.push_back(1e6 * group.time_from_one_moment([&] { group.spin_barrier(); }));
     }
     const MedianInterval sync = median_interval(usec);

@@ -224,6 +224,8 @@ void AddRace::check_sums(const void *sums, uint64_t additions) const {
     }
 }
 
+void AddRace::check_slice() const { check_sums(slice_of(shard_).gradients, additions_); }
+
 Contestant AddRace::odc() {
     return {[this] {
                 additions_ = 0;
@@ -235,7 +237,7 @@ Contestant AddRace::odc() {
             },
             [this] {
                 check(odc_minibatch_sync(context_));
-                check_sums(slice_of(shard_).gradients, additions_);
+                check_slice();
             }};
 }
 

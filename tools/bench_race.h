@@ -89,6 +89,8 @@ public:
     Contestant odc();
     Contestant bare();
     std::string choose_limit();
+    // After sync: this rank's sums against what libodc was told to add.
+    void check_slice() const;
     // More additions in one minibatch than this could round an f32 sum.
     uint64_t most_repeats() const;
 
