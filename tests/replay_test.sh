@@ -90,6 +90,8 @@ refuses 2 "either" --lengths "$lengths" --corpus "$scratch/corpus"
 refuses 2 "standard input" --lengths -
 refuses 2 "--ranks" --lengths "$lengths" --ranks 0
 refuses 2 "--scale" --lengths "$lengths" --scale 0
+refuses 2 "800000 samples is too large .* to 59918" --lengths "$lengths" --ranks 8 --minibatch 100000
+test "$(wc -l <"$scratch/err")" = 1
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"
 test "$(grep -c "cannot be written" "$scratch/err")" = 1  # not once a rank
 

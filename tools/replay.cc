@@ -28,7 +28,8 @@ std::vector<std::string> own_arguments() {
 }
 
 // What can be wrong in the settings is said here once, not by every rank.
-void check_settings(const ReplaySettings &settings) {
+void check_settings(const ReplaySettings &settings, int ranks) {
+    check_minibatch(settings, ranks);
     find_model(settings.model);
     if (settings.lengths.empty() == settings.corpus.empty()) {
         throw Exit{2, "replay needs sequence lengths: give either --lengths FILE or --corpus DIR"};
@@ -41,9 +42,9 @@ void replay(const ReplaySettings &settings) {
         replay_rank(settings);
         return;
     }
-    check_settings(settings);
     Launch ranks;
     ranks.ranks = settings.ranks == 0 ? kDefaultRanks : settings.ranks;
+    check_settings(settings, ranks.ranks);
     ranks.argv = own_arguments();
     ranks.output = Launch::Output::Inherit;
     if (const int status = launch(ranks); status != 0) {

@@ -134,8 +134,20 @@ std::vector<uint64_t> replay_lengths(const ReplaySettings &settings) {
     return lengths;
 }
 
+void check_minibatch(const ReplaySettings &settings, int ranks) {
+    constexpr uint64_t kExactFloats = uint64_t{1} << 24;
+    constexpr uint64_t kMostSamples = kExactFloats / (Gradient::kPeriod * kLargestWeight);
+    const uint64_t samples = static_cast<uint64_t>(ranks) * static_cast<uint64_t>(settings.minibatch);
+    if (samples > kMostSamples) {
+        throw Exit{2, "a minibatch of " + std::to_string(samples) +
+                          " samples is too large for sums that are exact in f32; lower --minibatch to " +
+                          std::to_string(kMostSamples / static_cast<uint64_t>(ranks))};
+    }
+}
+
 Workload make_workload(const ReplaySettings &settings, const Model &model, const std::vector<uint64_t> &lengths,
                        int ranks) {
+    check_minibatch(settings, ranks);
     const size_t per_minibatch = static_cast<size_t>(ranks) * static_cast<size_t>(settings.minibatch);
     SampleStream stream(lengths.size(), settings.seed);
     Workload workload;

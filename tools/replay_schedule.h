@@ -36,13 +36,17 @@ constexpr size_t kBest = 4;      // odc + lb-mini, the arm that the paper is abo
 // must give the same total, exactly.
 class Gradient {
 public:
+    static constexpr size_t kPeriod = 7;  // also the largest gradient of a sample
+
     void add_sample(uint64_t sample) { ++residues_[sample % kPeriod]; }
     uint32_t of_layer(int layer) const;
 
 private:
-    static constexpr size_t kPeriod = 7;
     std::array<uint32_t, kPeriod> residues_{};
 };
+
+// An element's gradient is the layer's times a weight that is not above this.
+constexpr uint64_t kLargestWeight = 5;
 
 struct Microbatch {
     double cost = 0;
@@ -76,6 +80,9 @@ struct Workload {
 
 // The lengths that `settings` names. Throws Exit{2, ...} for bad input.
 std::vector<uint64_t> replay_lengths(const ReplaySettings &settings);
+
+// Throws Exit{2, ...} when a minibatch has more samples than sums that are exact in f32 can hold.
+void check_minibatch(const ReplaySettings &settings, int ranks);
 
 // Deterministic: every rank makes the same from the same settings.
 Workload make_workload(const ReplaySettings &settings, const Model &model, const std::vector<uint64_t> &lengths,

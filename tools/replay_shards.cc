@@ -10,10 +10,8 @@
 namespace odc_tool {
 namespace {
 
-constexpr uint64_t kWeights = 5;
 constexpr int32_t kModulus = 128;  // parameters are integers below it: exact in bf16
 constexpr uint64_t kProbes = 32;
-constexpr float kExactFloats = 16'777'216;
 
 uint16_t to_bf16(int32_t value) {
     return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
@@ -23,7 +21,7 @@ int32_t from_bf16(uint16_t value) {
     return static_cast<int32_t>(std::bit_cast<float>(static_cast<uint32_t>(value) << 16));
 }
 
-uint64_t weight_of(uint64_t element) { return 1 + element % kWeights; }
+uint64_t weight_of(uint64_t element) { return 1 + element % kLargestWeight; }
 
 }  // namespace
 
@@ -139,9 +137,6 @@ void ModelShards::check_gradients(const Gradient &total) {
         Layer &layer = layers_[i];
         layer.last = total.of_layer(static_cast<int>(i));
         const auto factor = static_cast<float>(layer.last);
-        if (factor * kWeights >= kExactFloats) {
-            throw Exit{2, "too many samples in a minibatch for sums that are exact in f32; lower --minibatch"};
-        }
         const float *weights = weights_.data() + offset_;
         uint64_t wrong = 0;
         for (uint64_t k = 0; k < numel_; ++k) {
