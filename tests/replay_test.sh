@@ -94,6 +94,11 @@ refuses 2 "800000 samples is too large .* to 59918" --lengths "$lengths" --ranks
 test "$(wc -l <"$scratch/err")" = 1
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"
 test "$(grep -c "cannot be written" "$scratch/err")" = 1  # not once a rank
+# A run that fails leaves the pictures of the last one.
+echo old >"$scratch/old.svg"
+refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/old.svg" \
+    --trace "$scratch/missing/t.json"
+test "$(cat "$scratch/old.svg")" = old
 
 # It checks what it moves: with one addition or one gathered element lost, it fails and says so.
 for what in addition gather; do

@@ -75,7 +75,7 @@ public:
         check_agreement(context, settings, lengths_);
         for (const std::string &picture : {settings.timeline, settings.trace}) {
             if (rank_ == 0 && !picture.empty()) {
-                write_text(picture, "");  // better now than after the run
+                check_writable(picture);  // better now than after the run
             }
         }
     }

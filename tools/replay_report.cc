@@ -91,8 +91,10 @@ std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &r
     return pictured;
 }
 
-void write_text(const std::string &path, const std::string &text) {
-    std::ofstream file(path, std::ios::binary);
+void check_writable(const std::string &path) { write_text(path, "", std::ios::app); }
+
+void write_text(const std::string &path, const std::string &text, std::ios::openmode mode) {
+    std::ofstream file(path, std::ios::binary | mode);
     file << text;
     file.close();
     if (!file) {

@@ -5,6 +5,7 @@
 #include "replay_record.h"
 #include "replay_schedule.h"
 
+#include <ios>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,8 @@ struct PicturedRun {
 };
 std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records);
 
-// Throws Exit{1, ...} when the file cannot be written.
-void write_text(const std::string &path, const std::string &text);
+// Both throw Exit{1, ...} when the file cannot be written; check_writable leaves what is in it.
+void check_writable(const std::string &path);
+void write_text(const std::string &path, const std::string &text, std::ios::openmode mode = std::ios::out);
 
 }  // namespace odc_tool
