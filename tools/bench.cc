@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc bench: how close libodc's operations come to what this machine can do, measured in one run on the same buffers.
 #include "bench_race.h"
+#include "context.h"
 #include "launch.h"
 #include "verbs.h"
 
@@ -53,22 +54,6 @@ const std::map<std::string, odc_type> &types() {
     static const std::map<std::string, odc_type> all = {
         {"f32", ODC_F32}, {"bf16", ODC_BF16}, {"f16", ODC_F16}, {"f64", ODC_F64}};
     return all;
-}
-
-struct Destroy {
-    void operator()(odc_context *context) const { odc_destroy(context); }
-};
-using Context = std::unique_ptr<odc_context, Destroy>;
-
-Context join(const BenchOptions &options) {
-    odc_context *joined = nullptr;
-    check(odc_init(nullptr, &joined));
-    Context context(joined);
-    if (options.ranks != 0 && odc_size(joined) != options.ranks) {
-        throw Exit{2, fmt::format("--ranks {} was asked for inside a job of {} ranks; leave it out there",
-                                  options.ranks, odc_size(joined))};
-    }
-    return context;
 }
 
 // The operating system would grant more than there is and kill somebody later.
@@ -200,7 +185,7 @@ uint64_t needed_bytes(const BenchOptions &options, int ranks) {
 }
 
 void run_rank(const BenchOptions &options) {
-    const Context context = join(options);
+    const Context context = join("bench", options.ranks);
     check_memory(needed_bytes(options, odc_size(context.get())));
     const std::map<std::string, Json (*)(odc_context *, const BenchOptions &)> operations = {
         {"gather", bench_gather}, {"scatter-add", bench_add}, {"sync", bench_sync}};

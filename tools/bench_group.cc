@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Barriers and clocks of the benchmark's ranks. CLOCK_MONOTONIC is one clock for all processes of a host, so times of
-// different ranks may be compared.
+// Barriers and clocks of the benchmark's ranks.
 #include "bench_group.h"
 
 #include "bench_memory.h"
+#include "clock.h"
 #include "verbs.h"
 
 #include <fmt/format.h>
@@ -30,10 +30,6 @@ using std::chrono::steady_clock;
 constexpr auto kDeadline = std::chrono::seconds(600);
 constexpr uint32_t kSpins = 2000;
 
-int64_t now_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(steady_clock::now().time_since_epoch()).count();
-}
-
 long futex(std::atomic<uint32_t> &word, int operation, uint32_t value, const timespec *timeout) {
     return syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
 }
@@ -47,12 +43,6 @@ void give_way(int size, uint32_t spins) {
 }
 
 }  // namespace
-
-void check(odc_status status) {
-    if (status != ODC_OK) {
-        throw Exit{1, odc_last_error()};
-    }
-}
 
 struct Group::Control {
     struct alignas(64) Times {

@@ -12,9 +12,6 @@
 
 namespace odc_tool {
 
-// Throws Exit with odc_last_error when `status` is an error.
-void check(odc_status status);
-
 class Group {
 public:
     // Collective, between sync and publish: uses odc_all_reduce. `bytes` are the same on all ranks, which must share

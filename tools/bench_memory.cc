@@ -3,7 +3,7 @@
 // does not show its own slices to other ranks, and /dev/shm is too small in many containers.)
 #include "bench_memory.h"
 
-#include "bench_group.h"
+#include "context.h"
 #include "verbs.h"
 
 #include <fmt/format.h>

@@ -3,6 +3,7 @@
 #include "bench_race.h"
 
 #include "bench_pattern.h"
+#include "context.h"
 #include "verbs.h"
 
 #include <fmt/format.h>

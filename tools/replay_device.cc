@@ -3,22 +3,19 @@
 // arrived; ends are absolute times, so a late wake-up delays communication, never the device's clock.
 #include "replay_device.h"
 
+#include "clock.h"
+#include "context.h"
+
 #include <sys/prctl.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 
 namespace odc_tool {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-
-int64_t now_ns() {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-}
 
 void sleep_until(int64_t when_ns) {
     const timespec when{when_ns / kSecond, when_ns % kSecond};
@@ -39,13 +36,13 @@ RunRecord Device::run(int32_t number, Schedule schedule, const std::vector<Micro
     number_ = number;
     schedule_ = schedule;
     recording_ = recording;
-    require(odc_minibatch_sync(meeting_));
+    check(odc_minibatch_sync(meeting_));
     origin_ns_ = now_ns();
     shards_.update_and_publish();
     record(Kind::Update, {}, origin_ns_, now_ns());
     const int64_t compute_ns = run_steps(steps);
     const int64_t arrived_ns = now_ns();
-    require(odc_minibatch_sync(context_));
+    check(odc_minibatch_sync(context_));
     const int64_t end_ns = now_ns();
     record(Kind::Sync, {}, arrived_ns, end_ns);
     return {end_ns - origin_ns_, compute_ns};
@@ -113,7 +110,7 @@ void Device::send_gradient(const Step &step) {
 void Device::meet(const Step &step) {
     if (schedule_ == Schedule::Collective) {
         const int64_t begin_ns = now_ns();
-        require(odc_minibatch_sync(meeting_));
+        check(odc_minibatch_sync(meeting_));
         record(Kind::Barrier, step, begin_ns, now_ns());
     }
 }

@@ -2,11 +2,13 @@
 // A rank of `odc replay` joins, runs all arms on all minibatches, checks every sum and hands its records to rank 0.
 #include "replay_rank.h"
 
+#include "context.h"
 #include "progress.h"
 #include "replay_device.h"
 #include "replay_report.h"
 #include "timeline.h"
 #include "trace.h"
+#include "verbs.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -16,15 +18,6 @@
 
 namespace odc_tool {
 namespace {
-
-Context join(const char *group) {
-    odc_config config{};
-    config.struct_size = sizeof config;
-    config.group = group;
-    odc_context *context = nullptr;
-    require(odc_init(&config, &context));
-    return Context(context);
-}
 
 double cpu_seconds() {
     rusage usage{};
@@ -44,7 +37,7 @@ void check_agreement(odc_context *context, const ReplaySettings &settings, const
     }
     const auto mine = double(hash >> 12);  // exact in a double
     std::array<double, 2> extremes{mine, -mine};
-    require(odc_all_reduce(context, extremes.data(), extremes.size(), ODC_MAX));
+    check(odc_all_reduce(context, extremes.data(), extremes.size(), ODC_MAX));
     if (extremes[0] != mine || extremes[1] != -mine) {
         throw Exit{2, fmt::format("rank {} read other lengths or has other options than another rank; a replay needs "
                                   "the same everywhere",
@@ -55,7 +48,7 @@ void check_agreement(odc_context *context, const ReplaySettings &settings, const
 RankTotals totals_of(odc_context *context) {
     odc_stats stats{};
     stats.struct_size = sizeof stats;
-    require(odc_get_stats(context, &stats));
+    check(odc_get_stats(context, &stats));
     return {stats.gather_bytes, stats.scatter_add_bytes, stats.publish_wait_ns,
             stats.sync_wait_ns, stats.lock_wait_ns,      cpu_seconds()};
 }
@@ -68,10 +61,6 @@ public:
           workload_(make_workload(settings, model_, lengths_, odc_size(context))),
           layer_elements_(std::max<uint64_t>(1, model_.layer_elements / settings.scale)),
           shards_(context, model_.layers, layer_elements_), device_(shards_, context, meeting) {
-        if (settings.ranks != 0 && odc_size(context) != settings.ranks) {
-            throw Exit{2, fmt::format("--ranks {} was asked for inside a job of {} ranks; leave it out there",
-                                      settings.ranks, odc_size(context))};
-        }
         check_agreement(context, settings, lengths_);
         for (const std::string &picture : {settings.timeline, settings.trace}) {
             if (rank_ == 0 && !picture.empty()) {
@@ -157,8 +146,8 @@ private:
 }  // namespace
 
 void replay_rank(const ReplaySettings &settings) {
-    const Context context = join("replay");
-    const Context meeting = join("replay barrier");
+    const Context context = join("replay", settings.ranks);
+    const Context meeting = join("replay barrier", settings.ranks);
     try {
         RankReplay replay(settings, context.get(), meeting.get());
         replay.run_all();

@@ -2,7 +2,7 @@
 // Brings the ranks' records together with libodc itself: each rank's bytes are its slice of a shard of bytes.
 #include "replay_record.h"
 
-#include "replay_shards.h"
+#include "context.h"
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@ std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std:
                                                 const std::vector<uint8_t> &mine) {
     // All slices are as long as the longest, behind their true length: then every rank knows the description.
     double longest = double(mine.size());
-    require(odc_all_reduce(context, &longest, 1, ODC_MAX));
+    check(odc_all_reduce(context, &longest, 1, ODC_MAX));
     const auto size = static_cast<uint64_t>(odc_size(context));
     const uint64_t length_bytes = sizeof(uint64_t);
     const uint64_t slot = length_bytes + static_cast<uint64_t>(longest);
@@ -30,18 +30,18 @@ std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std:
     desc.slices = slices.data();
     desc.rank_count = size;
     odc_shard *shard = nullptr;
-    require(odc_register_shard(context, &desc, &shard));
+    check(odc_register_shard(context, &desc, &shard));
     odc_slice slice{};
     slice.struct_size = sizeof slice;
-    require(odc_get_slice(shard, &slice));
+    check(odc_get_slice(shard, &slice));
     const uint64_t length = mine.size();
     std::memcpy(slice.parameters, &length, sizeof length);
     std::copy(mine.begin(), mine.end(), static_cast<uint8_t *>(slice.parameters) + length_bytes);
-    require(odc_publish_all(context));
+    check(odc_publish_all(context));
     std::vector<std::vector<uint8_t>> all;
     if (odc_rank(context) == 0) {
         std::vector<uint8_t> full(desc.numel);
-        require(odc_gather(shard, full.data(), full.size(), nullptr));
+        check(odc_gather(shard, full.data(), full.size(), nullptr));
         for (uint64_t rank = 0; rank < size; ++rank) {
             const uint8_t *part = full.data() + rank * slot;
             uint64_t bytes = 0;
@@ -49,8 +49,8 @@ std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std:
             all.emplace_back(part + length_bytes, part + length_bytes + bytes);
         }
     }
-    require(odc_minibatch_sync(context));
-    require(odc_release_shard(shard));
+    check(odc_minibatch_sync(context));
+    check(odc_release_shard(shard));
     return all;
 }
 

@@ -2,6 +2,9 @@
 // Registers, updates, publishes, gathers, adds to and checks the shards of the emulated model.
 #include "replay_shards.h"
 
+#include "context.h"
+#include "verbs.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,15 +28,6 @@ uint64_t weight_of(uint64_t element) { return 1 + element % kLargestWeight; }
 
 }  // namespace
 
-void require(odc_status status) {
-    if (status == ODC_ERROR_ABORTED) {
-        throw Exit{1, ""};
-    }
-    if (status != ODC_OK) {
-        throw Exit{1, odc_last_error()};
-    }
-}
-
 ModelShards::ModelShards(odc_context *context, int layers, uint64_t layer_elements)
     : layers_(static_cast<size_t>(layers)), weights_(layer_elements), full_gradient_(layer_elements) {
     std::vector<std::string> names;
@@ -49,11 +43,11 @@ ModelShards::ModelShards(odc_context *context, int layers, uint64_t layer_elemen
         descs[layer].gradient_type = ODC_F32;
     }
     std::vector<odc_shard *> shards(layers_.size());
-    require(odc_register_shards(context, descs.data(), descs.size(), shards.data()));
+    check(odc_register_shards(context, descs.data(), descs.size(), shards.data()));
     for (size_t layer = 0; layer < layers_.size(); ++layer) {
         odc_slice slice{};
         slice.struct_size = sizeof slice;
-        require(odc_get_slice(shards[layer], &slice));
+        check(odc_get_slice(shards[layer], &slice));
         layers_[layer].shard = shards[layer];
         layers_[layer].parameters = static_cast<uint16_t *>(slice.parameters);
         layers_[layer].gradients = static_cast<float *>(slice.gradients);
@@ -101,7 +95,7 @@ void ModelShards::update_and_publish() {
                 const int32_t updated = from_bf16(parameters[i]) - static_cast<int32_t>(gradients[i]);
                 parameters[i] = to_bf16(updated & (kModulus - 1));
             }
-            require(odc_publish(layer.shard));
+            check(odc_publish(layer.shard));
         }
         layer.added += layer.last;
     }
@@ -109,7 +103,7 @@ void ModelShards::update_and_publish() {
 
 void ModelShards::gather(int layer, size_t buffer) {
     std::vector<uint16_t> &full = full_parameters_[buffer];
-    require(odc_gather(layers_[static_cast<size_t>(layer)].shard, full.data(), full.size(), nullptr));
+    check(odc_gather(layers_[static_cast<size_t>(layer)].shard, full.data(), full.size(), nullptr));
     check_parameters(layer, full);
 }
 
@@ -128,8 +122,8 @@ void ModelShards::scatter_add(int layer, uint32_t gradient) {
     for (size_t i = 0; i < full_gradient_.size(); ++i) {
         full_gradient_[i] = factor * weights_[i];
     }
-    require(odc_scatter_add(layers_[static_cast<size_t>(layer)].shard, full_gradient_.data(), full_gradient_.size(),
-                            nullptr));
+    check(odc_scatter_add(layers_[static_cast<size_t>(layer)].shard, full_gradient_.data(), full_gradient_.size(),
+                          nullptr));
 }
 
 void ModelShards::check_gradients(const Gradient &total) {

@@ -4,25 +4,15 @@
 #pragma once
 
 #include "replay_schedule.h"
-#include "verbs.h"
 
 #include <odc/odc.h>
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 namespace odc_tool {
-
-struct ContextDeleter {
-    void operator()(odc_context *context) const { odc_destroy(context); }
-};
-using Context = std::unique_ptr<odc_context, ContextDeleter>;
-
-// Throws Exit with the library's sentence; silent for an abort, whose sentence the aborting rank prints.
-void require(odc_status status);
 
 class ModelShards {
 public:

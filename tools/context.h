@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// How `odc replay` and `odc bench` join a job and hear of errors.
+#pragma once
+
+#include <odc/odc.h>
+
+#include <memory>
+
+namespace odc_tool {
+
+struct DestroyContext {
+    void operator()(odc_context *context) const { odc_destroy(context); }
+};
+using Context = std::unique_ptr<odc_context, DestroyContext>;
+
+// Throws Exit with the library's sentence; silent for an abort, whose sentence the aborting rank prints.
+void check(odc_status status);
+
+// Joins the job that the environment names. Throws Exit when it has not as many ranks as --ranks says; 0: any number.
+Context join(const char *group, int ranks);
+
+}  // namespace odc_tool
