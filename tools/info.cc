@@ -66,8 +66,7 @@ std::vector<Setting> settings() {
 
 void print_json(const std::vector<Transport> &transports, const std::vector<Setting> &settings) {
     nlohmann::ordered_json json = {{"build", odc_build()}};
-    const uint32_t version = odc_version();
-    json["version"] = fmt::format("{}.{}.{}", version >> 16, version >> 8 & 255, version & 255);
+    json["version"] = version_text();
     for (const Transport &row : transports) {
         nlohmann::ordered_json &entry = json["transports"].emplace_back();
         entry = {{"name", row.name}, {"ready", row.why_not.empty()}};
@@ -101,6 +100,11 @@ void print_settings(const std::vector<Setting> &settings) {
 }
 
 }  // namespace
+
+std::string version_text() {
+    const uint32_t version = odc_version();
+    return fmt::format("{}.{}.{}", version >> 16, version >> 8 & 255, version & 255);
+}
 
 void add_info(CLI::App &app) {
     struct Wanted {

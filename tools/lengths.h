@@ -4,17 +4,14 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
 namespace odc_tool {
 
-constexpr uint64_t kNoBudget = std::numeric_limits<uint64_t>::max();
-
 // One positive number per line, so that sample i stands in line i + 1; "-" reads standard input. A length above
 // `budget` (tokens per microbatch) is an error.
-std::vector<uint64_t> read_lengths(const std::string &path, uint64_t budget = kNoBudget);
+std::vector<uint64_t> read_lengths(const std::string &path, uint64_t budget);
 
 // Bytes of each text file under `directory`, cut at `cap`, in the order of the files' paths. Left out: empty and binary
 // files, symbolic links, and what lies in directories named test, tests or site-packages.

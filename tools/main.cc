@@ -2,8 +2,6 @@
 // The odc command: one verb a file (verbs.h). Statuses: 0, 1 when the work failed, 2 for a wrong command line.
 #include "verbs.h"
 
-#include <odc/odc.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
@@ -18,14 +16,6 @@ namespace odc_tool {
 
 namespace {
 
-constexpr int kUsage = 2;
-
-std::string version_text() {
-    const uint32_t version = odc_version();
-    return "odc " + std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 255) + "." +
-           std::to_string(version & 255);
-}
-
 void check_verb(const CLI::App &app, const char *word) {
     std::string verbs;
     for (const CLI::App *verb : app.get_subcommands([](const CLI::App *) { return true; })) {
@@ -34,8 +24,8 @@ void check_verb(const CLI::App &app, const char *word) {
         }
         verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
     }
-    throw Exit{kUsage, std::string("there is no verb '") + word + "'; the verbs are " + verbs +
-                           "; 'odc --help' says what they do"};
+    throw Exit{
+        2, std::string("there is no verb '") + word + "'; the verbs are " + verbs + "; 'odc --help' says what they do"};
 }
 
 // The command line, last word first as CLI11 takes it. Of `odc run -n N -- CMD...` without the mark: CLI11 would hand
@@ -53,7 +43,7 @@ std::vector<std::string> reversed_words(int argc, char **argv) {
 int parse(int argc, char **argv) {
     CLI::App app("On-Demand Communication for sharded data-parallel training");
     app.name("odc");
-    app.set_version_flag("--version", version_text(), "Print the version and leave");
+    app.set_version_flag("--version", "odc " + version_text(), "Print the version and leave");
     app.set_help_flag("-h,--help", "Print this help and leave");
     app.require_subcommand(1);
     app.footer("'odc VERB --help' says more; so does the man page odc(1).");
@@ -72,7 +62,7 @@ int parse(int argc, char **argv) {
         if (error.get_exit_code() == 0) {
             return app.exit(error);  // --help and --version
         }
-        throw Exit{kUsage, std::string(error.what()) + " ('--help' says what is)"};
+        throw Exit{2, std::string(error.what()) + " ('--help' says what is)"};
     }
 }
 

@@ -20,7 +20,7 @@ namespace odc_tool {
 
 namespace {
 
-enum class Output { kTable, kJson };
+enum class Output { Table, Json };
 
 struct PlanOptions {
     std::string file;
@@ -28,7 +28,7 @@ struct PlanOptions {
     int64_t max_tokens = 65536;
     std::string policy = "lb-mini";
     std::string cost = "linear";
-    Output output = Output::kTable;
+    Output output = Output::Table;
 };
 
 struct RankPlan {
@@ -69,11 +69,9 @@ Plan make_plan(const PlanOptions &options, const std::vector<uint64_t> &lengths)
             rank.microbatches.resize(microbatch + 1);
         }
         rank.microbatches[microbatch].push_back(i);
-        const auto tokens = static_cast<double>(lengths[i]);
-        const double x = tokens / 32000;
         rank.samples += 1;
-        rank.tokens += tokens;
-        rank.cost += cost.a * x * x + cost.b * x;
+        rank.tokens += static_cast<double>(lengths[i]);
+        rank.cost += cost.of(lengths[i]);
     }
     return plan;
 }
@@ -104,7 +102,7 @@ void print_table(const Plan &plan, const std::string &policy) {
 
 void run_plan(const PlanOptions &options) {
     const Plan plan = make_plan(options, read_lengths(options.file, static_cast<uint64_t>(options.max_tokens)));
-    if (options.output == Output::kJson) {
+    if (options.output == Output::Json) {
         print_json(plan, options.policy);
     } else {
         print_table(plan, options.policy);
@@ -128,7 +126,7 @@ void add_plan(CLI::App &app) {
     verb->add_option("--cost", options->cost, "linear, 1.5b, 7b, or A,B: s tokens cost A*x*x + B*x, x = s/32000")
         ->capture_default_str();
     verb->add_flag_callback(
-        "--json", [options] { options->output = Output::kJson; }, "Print JSON");
+        "--json", [options] { options->output = Output::Json; }, "Print JSON");
     verb->callback([options] { run_plan(*options); });
 }
 

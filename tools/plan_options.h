@@ -11,6 +11,11 @@ namespace odc_tool {
 struct Cost {
     double a;
     double b;
+
+    double of(uint64_t tokens) const {
+        const double x = static_cast<double>(tokens) / 32000;
+        return a * x * x + b * x;
+    }
 };
 
 // "linear", "1.5b", "7b", or "A,B". Throws Exit{2, ...}, as parse_policy does.

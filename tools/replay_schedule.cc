@@ -43,11 +43,6 @@ private:
     size_t next_;
 };
 
-double sample_cost(const Cost &cost, uint64_t tokens) {
-    const double x = double(tokens) / 32000.0;
-    return cost.a * x * x + cost.b * x;
-}
-
 Plan make_plan(const ReplaySettings &settings, const Cost &cost, int32_t policy, const std::vector<size_t> &samples,
                const std::vector<uint64_t> &lengths, int ranks) {
     std::vector<uint64_t> tokens;
@@ -74,7 +69,7 @@ Plan make_plan(const ReplaySettings &settings, const Cost &cost, int32_t policy,
         auto &microbatches = plan.ranks[static_cast<size_t>(rank_of[i])];
         const auto place = static_cast<size_t>(microbatch_of[i]);
         microbatches.resize(std::max(microbatches.size(), place + 1));
-        microbatches[place].cost += sample_cost(cost, tokens[i]);
+        microbatches[place].cost += cost.of(tokens[i]);
         microbatches[place].gradient.add_sample(samples[i]);
     }
     return plan;

@@ -21,4 +21,6 @@ void add_replay(CLI::App &app);
 void add_bench(CLI::App &app);
 void add_info(CLI::App &app);
 
+std::string version_text();  // of the library: "0.1.0"
+
 }  // namespace odc_tool
