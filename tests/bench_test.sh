@@ -34,7 +34,7 @@ refuses() {
 }
 
 race='min(j["gbps"], j["limit_gbps"], j["limit_self_ratio"]) > 0'
-race+=' and 0 < j["ratio_low"] <= j["ratio"] <= j["ratio_high"]'
+race+=' and 0 < j["ratio_low"] <= j["ratio"] <= j["ratio_high"] and j["limit"]'
 # 65,544 bytes: the slices are unequal, and no multiple of a vector.
 for operation in gather scatter-add; do
     for type in f32 bf16 f16 f64; do
