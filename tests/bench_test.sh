@@ -70,7 +70,16 @@ grep -q "GB/s per rank" "$scratch/out"
 refuses "multiple of 4" gather --bytes 6
 refuses "operation" broadcast
 refuses "--ranks" gather --ranks 0
-refuses "--bytes" gather --bytes -1
+for wrong in -1 0 1.5MiB 64XB 4i MiB 99999999999999999999 16EiB 32EiB; do
+    refuses "^odc: --bytes: \"$wrong\" is not a whole number of bytes.* from 1 to 1125899906842624$" gather --bytes "$wrong"
+done
+for size in 4096 4096b 4ki 4KiB; do
+    "$odc" bench gather --bytes $size --pairs 1 --json >"$scratch/json"
+    check_json "$scratch/json" 'j["bytes"] == 4096'
+done
+"$odc" bench gather --bytes 4kB --pairs 1 --json >"$scratch/json"
+check_json "$scratch/json" 'j["bytes"] == 4000'
+refuses '"x" is not a whole number from 1 to 1000000' gather --pairs x
 refuses "type" gather --type int8
 refuses "fewer --bytes" gather --bytes 1000TB
 "$odc" bench --help >"$scratch/out"

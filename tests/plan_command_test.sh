@@ -88,7 +88,11 @@ printf '100\r\n200\r\n7' | "$odc" plan --ranks 2 - >/dev/null || fail "CRLF and 
 refuses "no lengths in it" --ranks 2 "$scratch/empty"
 refuses "cannot be opened" --ranks 2 "$scratch/none"
 refuses "LB-Micro" --ranks 5 --policy lb-micro <(printf '1\n2\n3\n4\n')
-refuses "--ranks" --ranks 0 "$lengths"
+refuses "--ranks: \"0\" is not a whole number from 1 to 1048576" --ranks 0 "$lengths"
+for wrong in 0 -1 1e3 99999999999999999999999; do
+    refuses "--max-tokens: \"$wrong\" is not a whole number from 1 to 9223372036854775807" --ranks 2 --max-tokens $wrong \
+        "$lengths"
+done
 refuses "--ranks" "$lengths"
 refuses "best" --ranks 2 --policy best "$lengths"
 refuses "9b" --ranks 2 --cost 9b "$lengths"

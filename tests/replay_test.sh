@@ -89,7 +89,12 @@ refuses 2 "--lengths FILE or --corpus DIR" --model 7b
 refuses 2 "either" --lengths "$lengths" --corpus "$scratch/corpus"
 refuses 2 "standard input" --lengths -
 refuses 2 "--ranks" --lengths "$lengths" --ranks 0
-refuses 2 "--scale" --lengths "$lengths" --scale 0
+refuses 2 '^odc: --scale: "0" is not a whole number from 1 to 18446744073709551615$' --lengths "$lengths" --scale 0
+refuses 2 '^odc: --seed: "-1" is not a whole number from 0 to 18446744073709551615$' --lengths "$lengths" --seed -1
+refuses 2 '^odc: --max-tokens: "99999999999999999999999" is not' --lengths "$lengths" --max-tokens 99999999999999999999999
+for wrong in nan -nan inf 0 1e400 9s ''; do
+    refuses 2 "^odc: --seconds: \"$wrong\" is not a number from 0.1 to 1000000$" --lengths "$lengths" --seconds "$wrong"
+done
 refuses 2 "800000 samples is too large .* to 59918" --lengths "$lengths" --ranks 8 --minibatch 100000
 test "$(wc -l <"$scratch/err")" = 1
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"

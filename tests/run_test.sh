@@ -105,10 +105,10 @@ assert any(s["name"] == "ODC_TIMEOUT_MS" for s in info["settings"])' || fail "od
 fi
 
 # ---- odc run: the command line ----
-expect 2 "$odc" run -n 0 true
-contains "$err" "at least one rank"
-expect 2 "$odc" run -n -3 true
-expect 2 "$odc" run -n two true
+for wrong in 0 -3 two 1.5 3x 99999999999999999999 ''; do
+    expect 2 "$odc" run -n "$wrong" true
+    same "$err" "odc: --ranks: \"$wrong\" is not a whole number from 1 to 1048576"
+done
 expect 2 "$odc" run true
 expect 2 "$odc" run -n 2
 contains "$err" "no command"

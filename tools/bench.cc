@@ -3,6 +3,7 @@
 #include "bench_race.h"
 #include "context.h"
 #include "launch.h"
+#include "numbers.h"
 #include "verbs.h"
 
 #include <fmt/format.h>
@@ -21,6 +22,8 @@ namespace odc_tool {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // so that what all ranks need is counted in 64 bits
 
 struct BenchOptions {
     std::string operation;
@@ -242,16 +245,14 @@ void add_bench(CLI::App &app) {
     verb->add_option("operation", options->operation, "gather, scatter-add or sync")
         ->required()
         ->check(CLI::IsMember({"gather", "scatter-add", "sync"}));
-    verb->add_option("--ranks", options->ranks, "Ranks to start on this host (default: 2; inside a job: its ranks)")
-        ->check(CLI::Range(1, 4096));
-    verb->add_option("--bytes", options->bytes, "Size of the tensor, such as 64MiB (default: 64MiB; sync: 64KiB)")
-        ->transform(CLI::AsSizeValue(true))
-        ->check(CLI::PositiveNumber);
+    add_whole(verb, "--ranks", options->ranks, {1, 4096},
+              "Ranks to start on this host (default: 2; inside a job: its ranks)");
+    add_bytes(verb, "--bytes", options->bytes, {1, kMostBytes},
+              "Size of the tensor, such as 64MiB (default: 64MiB; sync: 64KiB)");
     verb->add_option("--type", options->type, "Type of the tensor's elements: f32, f64, bf16 or f16")
         ->check(CLI::IsMember({"f32", "f64", "bf16", "f16"}))
         ->capture_default_str();
-    verb->add_option("--pairs", options->pairs, "Pairs of timings (default: 31; sync: 1001)")
-        ->check(CLI::Range(1, 1000000));
+    add_whole(verb, "--pairs", options->pairs, {1, 1'000'000}, "Pairs of timings (default: 31; sync: 1001)");
     verb->add_flag("--json", options->json, "Print one JSON object instead of a table");
     verb->footer(kMethod);
     verb->callback([options] { bench(*options); });

@@ -457,9 +457,6 @@ void Job::signal_rest(int signal) const {
 }  // namespace
 
 int launch(const Launch &wanted) {
-    if (wanted.ranks < 1) {
-        throw Exit{2, "a job needs at least one rank, not " + std::to_string(wanted.ranks)};
-    }
     if (wanted.argv.empty()) {
         throw Exit{2, "no command to run was given"};
     }

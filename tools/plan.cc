@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `odc plan`: which rank runs which samples in which microbatches, as a table or as JSON.
 #include "lengths.h"
+#include "numbers.h"
 #include "plan_options.h"
 #include "verbs.h"
 
@@ -11,7 +12,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +25,7 @@ enum class Output { Table, Json };
 struct PlanOptions {
     std::string file;
     int32_t ranks = 0;
-    int64_t max_tokens = 65536;
+    uint64_t max_tokens = 65536;
     std::string policy = "lb-mini";
     std::string cost = "linear";
     Output output = Output::Table;
@@ -49,7 +49,7 @@ Plan make_plan(const PlanOptions &options, const std::vector<uint64_t> &lengths)
     request.struct_size = sizeof(request);
     request.lengths = lengths.data();
     request.count = lengths.size();
-    request.max_tokens = static_cast<uint64_t>(options.max_tokens);
+    request.max_tokens = options.max_tokens;
     request.a = cost.a;
     request.b = cost.b;
     request.ranks = options.ranks;
@@ -101,7 +101,7 @@ void print_table(const Plan &plan, const std::string &policy) {
 }
 
 void run_plan(const PlanOptions &options) {
-    const Plan plan = make_plan(options, read_lengths(options.file, static_cast<uint64_t>(options.max_tokens)));
+    const Plan plan = make_plan(options, read_lengths(options.file, options.max_tokens));
     if (options.output == Output::Json) {
         print_json(plan, options.policy);
     } else {
@@ -116,10 +116,8 @@ void add_plan(CLI::App &app) {
     auto options = std::make_shared<PlanOptions>();
     verb->add_option("FILE", options->file, "Tokens of each sample, one number a line; - reads standard input")
         ->required();
-    verb->add_option("--ranks", options->ranks, "Ranks to divide over")->required()->check(CLI::Range(1, 1 << 20));
-    verb->add_option("--max-tokens", options->max_tokens, "Budget of a microbatch, in tokens")
-        ->check(CLI::Range(int64_t{1}, std::numeric_limits<int64_t>::max()))
-        ->capture_default_str();
+    add_whole(verb, "--ranks", options->ranks, {1, 1 << 20}, "Ranks to divide over")->required();
+    add_whole(verb, "--max-tokens", options->max_tokens, kTokens, "Budget of a microbatch, in tokens");
     verb->add_option("--policy", options->policy,
                      "local-sort; lb-micro (equal counts, for collectives); lb-mini (free counts, for ODC)")
         ->capture_default_str();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `odc replay`: real sequence lengths, real communication, emulated compute; collective schedule against ODC.
 #include "launch.h"
+#include "numbers.h"
 #include "replay_rank.h"
 #include "replay_schedule.h"
 #include "verbs.h"
@@ -61,29 +62,19 @@ void add_replay(CLI::App &app) {
         "Replay real sequence lengths: real communication, emulated compute, collective schedule against ODC");
     verb->add_option("--lengths", settings->lengths, "File of sequence lengths, one a line");
     verb->add_option("--corpus", settings->corpus, "Directory whose text files' sizes are the lengths");
-    verb->add_option("--max-tokens", settings->max_tokens, "Token budget of a microbatch")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
+    add_whole(verb, "--max-tokens", settings->max_tokens, kTokens, "Token budget of a microbatch");
     verb->add_option("--model", settings->model, "Its layers and what a sample costs: 1.5b, 7b, 14b or 32b")
         ->capture_default_str();
-    verb->add_option("--scale", settings->scale, "Divides the elements of each layer")
-        ->check(CLI::PositiveNumber)
-        ->capture_default_str();
-    verb->add_option(
-            "--ranks", settings->ranks,
-            "Ranks to start on this host (default: " + std::to_string(kDefaultRanks) + "; inside a job: its ranks)")
-        ->check(CLI::Range(1, 1024));
-    verb->add_option("--minibatch", settings->minibatch, "Samples per rank and minibatch")
-        ->check(CLI::Range(1, 100'000))
-        ->capture_default_str();
-    verb->add_option(
-            "--minibatches", settings->minibatches,
-            "Minibatches of each arm; default: one pass over the lengths, at most " + std::to_string(kMostMinibatches))
-        ->check(CLI::Range(1, 100'000));
-    verb->add_option("--seconds", settings->seconds, "Emulated time of all arms together; sets the device's speed")
-        ->check(CLI::Range(0.1, 1e6))
-        ->capture_default_str();
-    verb->add_option("--seed", settings->seed, "Seed of the order of the samples")->capture_default_str();
+    add_whole(verb, "--scale", settings->scale, kPositive, "Divides the elements of each layer");
+    add_whole(verb, "--ranks", settings->ranks, {1, 1024},
+              "Ranks to start on this host (default: " + std::to_string(kDefaultRanks) + "; inside a job: its ranks)");
+    add_whole(verb, "--minibatch", settings->minibatch, {1, 100'000}, "Samples per rank and minibatch");
+    add_whole(
+        verb, "--minibatches", settings->minibatches, {1, 100'000},
+        "Minibatches of each arm; default: one pass over the lengths, at most " + std::to_string(kMostMinibatches));
+    add_real(verb, "--seconds", settings->seconds, {0.1, 1e6},
+             "Emulated time of all arms together; sets the device's speed");
+    add_whole(verb, "--seed", settings->seed, {0, kPositive.high}, "Seed of the order of the samples");
     verb->add_option("--timeline", settings->timeline, "Write a picture (SVG) of who computes, waits and moves bytes");
     verb->add_option("--trace", settings->trace, "Write a trace (JSON) for Perfetto or chrome://tracing");
     verb->add_flag("--json", settings->json, "Print one JSON object instead of a table");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc run: starts the ranks of a job on this host.
 #include "launch.h"
+#include "numbers.h"
 #include "verbs.h"
 
 #include <memory>
@@ -11,7 +12,7 @@ void add_run(CLI::App &app) {
     auto ranks = std::make_shared<int>(0);
     CLI::App *verb =
         app.add_subcommand("run", "Start a command as the N ranks of a job on this host: odc run -n N [--] CMD...");
-    verb->add_option("-n,--ranks", *ranks, "How many ranks to start")->required()->type_name("N");
+    add_whole(verb, "-n,--ranks", *ranks, {1, 1 << 20}, "How many ranks to start")->required();
     verb->prefix_command();
     verb->footer(
         "Each rank gets ODC_RANK, ODC_SIZE and ODC_JOB. Its output lines begin with its rank. Rank 0 reads our\n"
