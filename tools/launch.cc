@@ -2,6 +2,7 @@
 // Starts the ranks of a job on this host and supervises them until the last has ended.
 #include "launch.h"
 
+#include "descriptors.h"
 #include "rank_output.h"
 #include "verbs.h"
 
@@ -139,7 +140,7 @@ std::set<pid_t> children() {
 
 // In the child: becomes the user's program, or tells the parent why not through `failed`.
 [[noreturn]] void become_rank(const Launch &wanted, int rank, const std::string &job, std::array<int, 2> output,
-                              pid_t parent, int failed) {
+                              pid_t parent, int failed, const DescriptorLimit &limit) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) {
@@ -163,6 +164,7 @@ std::set<pid_t> children() {
         argv.push_back(const_cast<char *>(word.c_str()));
     }
     argv.push_back(nullptr);
+    limit.restore();
     execvp(argv[0], argv.data());
     const int error = errno;
     [[maybe_unused]] const ssize_t told = write(failed, &error, sizeof error);
@@ -172,7 +174,9 @@ std::set<pid_t> children() {
 class Job {
 public:
     explicit Job(const Launch &wanted)
-        : wanted_(wanted), ranks_(static_cast<size_t>(wanted.ranks)), groups_(static_cast<size_t>(wanted.ranks)) {
+        : wanted_(wanted),
+          limit_(wanted.ranks, wanted.output == Launch::Output::Prefixed ? RankOutput::kDescriptors : 0),
+          ranks_(static_cast<size_t>(wanted.ranks)), groups_(static_cast<size_t>(wanted.ranks)) {
         prctl(PR_GET_CHILD_SUBREAPER, &subreaper_before_);
         prctl(PR_SET_CHILD_SUBREAPER, 1);  // what the ranks leave behind becomes our child, so that it can be ended
     }
@@ -182,7 +186,8 @@ public:
 
     void start();
     void supervise();
-    int status() const { return status_; }
+    // Output that was lost must not look like success.
+    int status() const { return status_ == 0 && output_.failed() ? 1 : status_; }
 
 private:
     enum class Ending { No, Waiting, Terminating, Killing, GivenUp };
@@ -201,6 +206,7 @@ private:
     void sleep();
 
     const Launch &wanted_;
+    DescriptorLimit limit_;
     std::set<pid_t> others_ = children();  // of the program that became us, such as a sidecar: not ours to end
     std::vector<pid_t> ranks_;             // 0: has ended
     Groups groups_;
@@ -249,7 +255,7 @@ void Job::start_rank(int rank, const std::string &job) {
     const int fork_error = errno;
     if (pid == 0) {
         signals_.restore();
-        become_rank(wanted_, rank, job, output, parent, exec_failed[1]);
+        become_rank(wanted_, rank, job, output, parent, exec_failed[1], limit_);
     }
     close(exec_failed[1]);
     for (const int fd : output) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The odc command: one verb a file (verbs.h). Statuses: 0, 1 when the work failed, 2 for a wrong command line.
+// The odc command: one verb a file (verbs.h). Statuses: 0, 1 when the work failed, 2 for a wrong command line or
+// wrong lengths.
+#include "descriptors.h"
 #include "verbs.h"
 
 #include <algorithm>
@@ -80,6 +82,7 @@ int finish(int status) {
 }  // namespace odc_tool
 
 int main(int argc, char **argv) {
+    odc_tool::open_standard_streams();
     try {
         return odc_tool::finish(odc_tool::parse(argc, argv));
     } catch (const odc_tool::Exit &exit) {

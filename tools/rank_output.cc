@@ -113,7 +113,7 @@ void RankOutput::take_lines(Source &source) {
     while (begin < source.line.size()) {
         const size_t newline = source.line.find('\n', begin);
         const size_t end = std::min(newline, begin + kLongestLine);
-        if (end > source.line.size()) {
+        if (end >= source.line.size()) {  // its newline may be the next byte
             break;
         }
         push(source.target, source.prefix + source.line.substr(begin, end - begin) + "\n");
@@ -123,6 +123,9 @@ void RankOutput::take_lines(Source &source) {
 }
 
 void RankOutput::push(int target, std::string text) {
+    if (lost_[static_cast<size_t>(target)]) {
+        return;
+    }
     queued_bytes_ += text.size();
     if (!queue_.empty() && queue_.back().target == target && queue_.back().text.size() < kWriteBytes) {
         queue_.back().text += text;
@@ -146,7 +149,7 @@ bool RankOutput::write_some(int timeout_ms) {
         if (errno == EAGAIN || errno == EINTR) {
             return timeout_ms < 0;
         }
-        drop_target(first.target);
+        drop_target(first.target, errno);
         return true;
     }
     queued_bytes_ -= static_cast<size_t>(wrote);
@@ -157,12 +160,17 @@ bool RankOutput::write_some(int timeout_ms) {
     return true;
 }
 
-// Nobody reads this stream any more: the ranks get the same EPIPE from their next write.
-void RankOutput::drop_target(int target) {
+// The ranks of a reader who left get the same EPIPE from their next write; for another reason they need not end.
+void RankOutput::drop_target(int target, int error) {
     std::erase_if(queue_, [&](const Text &text) { return text.target == target; });
     queued_bytes_ = 0;
     for (const Text &text : queue_) {
         queued_bytes_ += text.text.size();
+    }
+    if (error != EPIPE) {
+        lost_[static_cast<size_t>(target)] = true;
+        say(std::string("odc: cannot write the output: ") + strerror(error));
+        return;
     }
     for (Source &source : sources_) {
         if (source.target == target && source.fd >= 0) {

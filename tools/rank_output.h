@@ -4,8 +4,10 @@
 #pragma once
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <array>
+#include <cstddef>
 #include <deque>
 #include <string>
 #include <vector>
@@ -14,6 +16,8 @@ namespace odc_tool {
 
 class RankOutput {
 public:
+    static constexpr size_t kDescriptors = 2;  // that a rank takes here
+
     RankOutput() = default;
     RankOutput(const RankOutput &) = delete;
     RankOutput &operator=(const RankOutput &) = delete;
@@ -30,6 +34,8 @@ public:
     void pump();
     // After the last rank: what is left in the pipes and the queue, unterminated lines too. Waits for our readers only.
     void finish();
+    // Whether output was lost for another reason than a reader who left.
+    bool failed() const { return lost_[STDOUT_FILENO] || lost_[STDERR_FILENO]; }
 
 private:
     struct Source {
@@ -48,11 +54,12 @@ private:
     void take_lines(Source &source);
     void push(int target, std::string text);
     bool write_some(int timeout_ms);
-    void drop_target(int target);
+    void drop_target(int target, int error);
 
     std::vector<Source> sources_;
     std::deque<Text> queue_;  // one for both streams: a line is never cut by one of the other stream
     size_t queued_bytes_ = 0;
+    std::array<bool, 3> lost_ = {};  // by target: it cannot be written, what comes is thrown away
 };
 
 }  // namespace odc_tool
