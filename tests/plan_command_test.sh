@@ -61,14 +61,18 @@ cmp -s "$scratch/first" "$scratch/second" || fail "a file and standard input giv
     fail "not a row for each rank: $(cat "$scratch/table")"
 grep -q '^lb-mini: makespan .* times the lower bound' "$scratch/table" || fail "no summary: $(cat "$scratch/table")"
 
-# refuses WORDS ARGUMENT...: standard input as it is; status not 0, one line with these words, nothing on stdout.
+# refuses WORDS ARGUMENT...: standard input as it is; status 2, one line with these words, nothing on stdout.
 refuses() {
     local words=$1
     shift
-    "$odc" plan "$@" >"$scratch/out" 2>"$scratch/err" && fail "odc plan $* succeeded"
+    "$odc" plan "$@" >"$scratch/out" 2>"$scratch/err"
+    local status=$?
+    [ "$status" -eq 2 ] || fail "odc plan $* ended with $status, not 2"
     grep -qF -- "$words" "$scratch/err" && [ ! -s "$scratch/out" ] && [ "$(wc -l <"$scratch/err")" -eq 1 ] ||
         fail "odc plan $* does not say \"$words\": $(cat "$scratch/out" "$scratch/err")"
 }
+grep -q '^The command line is wrong, or what it names cannot be used: a file of lengths' "$ODC_SOURCE_DIR/tools/odc.1" ||
+    fail "the man page does not say that wrong lengths end with 2"
 # line TEXT WORDS: a file whose second line is TEXT is refused in these words, which name file and line.
 line() {
     printf '100\n%b\n7\n' "$1" >"$scratch/lengths"
