@@ -6,6 +6,8 @@
 #include <odc/odc.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -26,6 +28,7 @@ struct Setting {
     std::string name;
     std::string value;  // in effect; what a program puts into its odc_config comes before it
     bool from_environment;
+    std::string refusal;  // odc_init's sentence about this value; empty: it takes it
     std::string help;
 };
 
@@ -50,8 +53,22 @@ std::vector<Transport> transports() {
     });
 }
 
+// What odc_init says about the environment's settings without meeting anybody: as a job of `size` ranks, 0: the
+// environment's.
+std::string init_error(int32_t size) {
+    odc_config config = {};
+    config.struct_size = sizeof config;
+    config.size = size;
+    config.all_gather = [](void *, const void *, void *, size_t) { return 1; };
+    odc_context *context = nullptr;
+    const odc_status status = odc_init(&config, &context);
+    odc_destroy(context);
+    return status == ODC_ERROR_ARGUMENT ? odc_last_error() : "";
+}
+
 std::vector<Setting> settings() {
-    return rows<Setting>([](size_t index) -> std::optional<Setting> {
+    const std::array<std::string, 2> errors = {init_error(1), init_error(0)};
+    return rows<Setting>([&](size_t index) -> std::optional<Setting> {
         odc_setting row = {};
         row.struct_size = sizeof row;
         if (odc_get_setting(index, &row) != ODC_OK) {
@@ -60,7 +77,14 @@ std::vector<Setting> settings() {
         const char *value = std::getenv(row.name);
         const bool is_set = value != nullptr && *value != '\0';
         const bool secret = std::string_view(row.name) == "ODC_SECRET";
-        return Setting{row.name, !is_set ? row.fallback : secret ? "(not shown)" : value, is_set, row.help};
+        const auto refusal = std::find_if(errors.begin(), errors.end(), [&](const std::string &error) {
+            return error.starts_with(std::string(row.name) + "=");
+        });
+        return Setting{row.name,
+                       !is_set  ? row.fallback
+                       : secret ? "(not shown)"
+                                : value,
+                       is_set, refusal != errors.end() ? *refusal : "", row.help};
     });
 }
 
@@ -75,10 +99,14 @@ void print_json(const std::vector<Transport> &transports, const std::vector<Sett
         }
     }
     for (const Setting &row : settings) {
-        json["settings"].push_back({{"name", row.name},
-                                    {"value", row.value},
-                                    {"source", row.from_environment ? "environment" : "default"},
-                                    {"help", row.help}});
+        nlohmann::ordered_json &entry = json["settings"].emplace_back();
+        entry = {{"name", row.name},
+                 {"value", row.value},
+                 {"source", row.from_environment ? "environment" : "default"},
+                 {"help", row.help}};
+        if (!row.refusal.empty()) {
+            entry["refused"] = row.refusal;
+        }
     }
     fmt::print("{}\n", json.dump(2));
 }
@@ -95,7 +123,7 @@ void print_settings(const std::vector<Setting> &settings) {
     for (const Setting &row : settings) {
         const std::string value = row.value.empty() ? "(none)" : row.value;
         fmt::print("  {:<16} {:<12} {:<12} {}\n", row.name, value, row.from_environment ? "environment" : "default",
-                   row.help);
+                   row.refusal.empty() ? row.help : "odc_init will refuse it: " + row.refusal);
     }
 }
 
