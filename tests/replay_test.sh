@@ -83,6 +83,11 @@ refuses 2 "70000" --lengths "$scratch/above"
 refuses 2 "-5" --lengths "$scratch/negative"
 refuses 2 "$scratch/empty" --lengths "$scratch/empty"
 refuses 2 "$scratch/nothing" --corpus "$scratch/nothing"
+# Files of /proc have content but no size.
+if [ -r /proc/sys/kernel/random/uuid ]; then
+    refuses 2 "no text files in it or below it that have a size" --corpus /proc/sys/kernel/random
+    test "$(wc -l <"$scratch/err")" = 1
+fi
 refuses 2 "$scratch/missing" --lengths "$scratch/missing"
 refuses 2 "7b, 14b" --lengths "$lengths" --model 3b
 refuses 2 "--lengths FILE or --corpus DIR" --model 7b
@@ -99,6 +104,18 @@ refuses 2 "800000 samples is too large .* to 59918" --lengths "$lengths" --ranks
 test "$(wc -l <"$scratch/err")" = 1
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"
 test "$(grep -c "cannot be written" "$scratch/err")" = 1  # not once a rank
+# The figures are printed even if a picture cannot be written in the end.
+if [ -w /dev/full ]; then
+    refuses 1 "/dev/full cannot be written" --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 1 --seconds 0.5 \
+        --scale 65536 --json --timeline /dev/full
+    check "$scratch/out" 'len(arms) == 5'
+fi
+# Two pictures in one file, by whatever name, would leave neither.
+refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/one" --trace "$scratch/corpus/../one"
+test "$(wc -l <"$scratch/err")" = 1
+test ! -e "$scratch/one"
+ln -s t.svg "$scratch/link"
+refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/t.svg" --trace "$scratch/link"
 # A run that fails leaves the pictures of the last one.
 echo old >"$scratch/old.svg"
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/old.svg" \

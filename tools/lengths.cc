@@ -118,15 +118,18 @@ std::vector<uint64_t> corpus_lengths(const std::string &directory, uint64_t cap)
             const fs::file_status status = at->symlink_status();
             if (fs::is_directory(status) && skipped(at->path())) {
                 at.disable_recursion_pending();
-            } else if (fs::is_regular_file(status) && is_text(at->path())) {
-                files.emplace_back(at->path().string(), at->file_size());
+            } else if (fs::is_regular_file(status)) {
+                // Files of /proc have content but no size.
+                if (const uint64_t bytes = at->file_size(); bytes > 0 && is_text(at->path())) {
+                    files.emplace_back(at->path().string(), bytes);
+                }
             }
         }
     } catch (const fs::filesystem_error &error) {
         refuse(directory, ": cannot be read: ", error.code().message());
     }
     if (files.empty()) {
-        refuse(directory, ": no text files in it or below it");
+        refuse(directory, ": no text files in it or below it that have a size");
     }
     std::sort(files.begin(), files.end());
     std::vector<uint64_t> lengths;

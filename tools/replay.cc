@@ -7,12 +7,16 @@
 #include "verbs.h"
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <system_error>
 
 namespace odc_tool {
 namespace {
+
+namespace fs = std::filesystem;
 
 // This command line again.
 std::vector<std::string> own_arguments() {
@@ -38,7 +42,23 @@ void check_settings(const ReplaySettings &settings, int ranks) {
     replay_lengths(settings);
 }
 
+// Of a path that may not exist yet.
+fs::path resolved(const std::string &path) {
+    const fs::path whole = fs::absolute(path);
+    std::error_code error;
+    const fs::path found = fs::weakly_canonical(whole, error);
+    return error ? whole : found;
+}
+
+void check_pictures(const ReplaySettings &settings) {
+    if (!settings.timeline.empty() && !settings.trace.empty() &&
+        resolved(settings.timeline) == resolved(settings.trace)) {
+        throw Exit{2, "--timeline and --trace are one file, " + settings.trace + "; give each its own"};
+    }
+}
+
 void replay(const ReplaySettings &settings) {
+    check_pictures(settings);
     if (inside_a_job()) {
         replay_rank(settings);
         return;

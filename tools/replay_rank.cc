@@ -104,13 +104,14 @@ public:
         for (const auto &rank : totals) {
             report.totals.push_back(rank.front());
         }
+        // Before the pictures: the figures must not be lost with a file that cannot be written.
+        settings_.json ? print_json(report) : print_table(report);
         if (!settings_.timeline.empty()) {
             write_timeline(settings_.timeline, report, records, events);
         }
         if (!settings_.trace.empty()) {
             write_trace(settings_.trace, report, records, events);
         }
-        settings_.json ? print_json(report) : print_table(report);
     }
 
 private:
