@@ -81,6 +81,26 @@ check_install() {
     bash tests/install.sh test
 }
 
+# python: what pytest counted, and the checks before it as one.
+python() {
+    local log=$logs/python status
+    headline "python"
+    bash tests/python.sh 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    if [ "$status" -eq 77 ]; then
+        skip "python" "$(tail -n 1 "$log")"
+        return
+    fi
+    counted() { grep -oE "[0-9]+ $1" "$log" | tail -n 1 | grep -oE '[0-9]+' || echo 0; }
+    passed=$((passed + $(counted passed)))
+    skipped=$((skipped + $(counted skipped)))
+    failed=$((failed + $(counted failed)))
+    if [ "$status" -ne 0 ] && [ "$(counted failed)" -eq 0 ]; then
+        echo "FAILED: python" >&2
+        failed=$((failed + 1))
+    fi
+}
+
 check "install what is missing" check_install
 if check "build release" build release -DODC_TOOLS=ON -DODC_TESTS=ON; then
     suite release .
@@ -95,6 +115,7 @@ if command -v clang-tidy-14 >/dev/null; then
 else
     skip "lint" "clang-tidy-14 was not found"
 fi
+python
 # The shell tests are about the release build; the sanitizers are for what the C tests reach.
 for preset in asan tsan; do
     if check "build $preset" build "$preset" -DODC_TOOLS=OFF -DODC_TESTS=ON; then

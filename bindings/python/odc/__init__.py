@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""On-Demand Communication: one-sided gathers and scatter-adds of sharded tensors, one sync per minibatch.
+
+The words are those of the C library (include/odc/odc.h), which this package calls and whose sentences its exceptions
+carry. It needs neither torch nor NumPy.
+"""
+
+from ._abi import Policy, Reduction, Status, Type, build, library_path, version
+from .context import Context, init
+from .errors import (
+    AbortedError,
+    ArgumentError,
+    Error,
+    InternalError,
+    InterruptedWaitError,
+    JobError,
+    MismatchError,
+    MissedDeadlineError,
+    NoMemoryError,
+    PeerLostError,
+    PhaseError,
+    RendezvousError,
+    SystemRefusedError,
+    UnsupportedError,
+)
+from .memory import View
+from .planning import Plan, plan, plan_cost
+from .shard import Operation, Shard, ShardDescription, Slice
+from .stats import PeerStats, Stats
+
+__version__ = version()
+
+__all__ = [
+    "AbortedError",
+    "ArgumentError",
+    "Context",
+    "Error",
+    "InternalError",
+    "InterruptedWaitError",
+    "JobError",
+    "MismatchError",
+    "MissedDeadlineError",
+    "NoMemoryError",
+    "Operation",
+    "PeerLostError",
+    "PeerStats",
+    "PhaseError",
+    "Plan",
+    "Policy",
+    "Reduction",
+    "RendezvousError",
+    "Shard",
+    "ShardDescription",
+    "Slice",
+    "Stats",
+    "Status",
+    "SystemRefusedError",
+    "Type",
+    "UnsupportedError",
+    "View",
+    "build",
+    "init",
+    "library_path",
+    "plan",
+    "plan_cost",
+]

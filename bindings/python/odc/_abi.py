@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C ABI as odc.h declares it: enums, structs, prototypes, and the library itself. tests/test_abi.py compares every
+one of them with the header. ctypes releases the GIL in every call."""
+
+import ctypes
+import enum
+import os
+from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
+
+
+class Status(enum.IntEnum):
+    OK = 0
+    ERROR_ARGUMENT = -1
+    ERROR_PHASE = -2
+    ERROR_NO_MEMORY = -3
+    ERROR_UNSUPPORTED = -4
+    ERROR_SYSTEM = -5
+    ERROR_INTERRUPTED = -6
+    ERROR_RENDEZVOUS = -7
+    ERROR_INTERNAL = -8
+    ERROR_PEER_LOST = -9
+    ERROR_ABORTED = -10
+    ERROR_TIMEOUT = -11
+    ERROR_MISMATCH = -12
+
+
+class Type(enum.IntEnum):
+    """Element types."""
+
+    F32 = 1
+    F64 = 2
+    BF16 = 3
+    F16 = 4
+    BYTES = 5
+
+    @property
+    def itemsize(self) -> int:
+        return {Type.F32: 4, Type.F64: 8, Type.BF16: 2, Type.F16: 2, Type.BYTES: 1}[self]
+
+
+class Reduction(enum.IntEnum):
+    SUM = 1
+    MAX = 2
+
+
+class Policy(enum.IntEnum):
+    LOCAL_SORT = 1
+    LB_MICRO = 2
+    LB_MINI = 3
+
+
+ALL_GATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
+INTERRUPTED = ctypes.CFUNCTYPE(c_int, c_void_p)
+
+
+class Struct(ctypes.Structure):
+    """A struct whose first field is its size."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(struct_size=ctypes.sizeof(type(self)), **fields)
+
+
+class odc_config(Struct):
+    _fields_ = (
+        ("struct_size", c_uint64),
+        ("rank", c_int32),
+        ("size", c_int32),
+        ("job", c_char_p),
+        ("group", c_char_p),
+        ("rendezvous", c_char_p),
+        ("secret", c_char_p),
+        ("timeout_ms", c_int64),
+        ("all_gather", ALL_GATHER),
+        ("all_gather_arg", c_void_p),
+        ("interrupted", INTERRUPTED),
+        ("interrupted_arg", c_void_p),
+    )
+
+
+class odc_shard_desc(Struct):
+    _fields_ = (
+        ("struct_size", c_uint64),
+        ("name", c_char_p),
+        ("numel", c_uint64),
+        ("parameter_type", c_int32),
+        ("gradient_type", c_int32),
+        ("ranks", POINTER(c_int32)),
+        ("slices", POINTER(c_uint64)),
+        ("rank_count", c_uint64),
+    )
+
+
+class odc_slice(Struct):
+    _fields_ = (
+        ("struct_size", c_uint64),
+        ("parameters", c_void_p),
+        ("gradients", c_void_p),
+        ("offset", c_uint64),
+        ("numel", c_uint64),
+        ("parameter_type", c_int32),
+        ("accumulator_type", c_int32),
+    )
+
+
+class odc_stats(Struct):
+    _fields_ = (
+        ("struct_size", c_uint64),
+        ("gather_calls", c_uint64),
+        ("gather_bytes", c_uint64),
+        ("scatter_add_calls", c_uint64),
+        ("scatter_add_bytes", c_uint64),
+        ("syncs", c_uint64),
+        ("publish_wait_ns", c_uint64),
+        ("sync_wait_ns", c_uint64),
+        ("lock_wait_ns", c_uint64),
+        ("slice_bytes", c_uint64),
+    )
+
+
+class odc_peer_stats(Struct):
+    _fields_ = (
+        ("struct_size", c_uint64),
+        ("publish_wait_ns", c_uint64),
+        ("sync_late_ns", c_uint64),
+        ("sync_last", c_uint64),
+    )
+
+
+class odc_plan_request(Struct):
+    _fields_ = (
+        ("struct_size", c_uint64),
+        ("lengths", POINTER(c_uint64)),
+        ("count", c_uint64),
+        ("max_tokens", c_uint64),
+        ("a", c_double),
+        ("b", c_double),
+        ("ranks", c_int32),
+        ("policy", c_int32),
+    )
+
+
+class odc_plan_summary(Struct):
+    _fields_ = (("struct_size", c_uint64), ("makespan", c_double), ("lower_bound", c_double))
+
+
+class odc_transport(Struct):
+    _fields_ = (("struct_size", c_uint64), ("name", c_char_p), ("why_not", c_char_p))
+
+
+class odc_setting(Struct):
+    _fields_ = (("struct_size", c_uint64), ("name", c_char_p), ("fallback", c_char_p), ("help", c_char_p))
+
+
+STRUCTS: tuple[type[Struct], ...] = (
+    odc_config,
+    odc_shard_desc,
+    odc_slice,
+    odc_stats,
+    odc_peer_stats,
+    odc_plan_request,
+    odc_plan_summary,
+    odc_transport,
+    odc_setting,
+)
+
+# Handles are opaque: odc_context * and odc_shard * are c_void_p.
+PROTOTYPES: dict[str, tuple[Any, ...]] = {
+    "odc_init": (c_int, POINTER(odc_config), POINTER(c_void_p)),
+    "odc_rank": (c_int32, c_void_p),
+    "odc_size": (c_int32, c_void_p),
+    "odc_minibatch": (c_uint64, c_void_p),
+    "odc_shutdown": (c_int, c_void_p),
+    "odc_abort": (c_int, c_void_p, c_char_p),
+    "odc_destroy": (None, c_void_p),
+    "odc_register_shard": (c_int, c_void_p, POINTER(odc_shard_desc), POINTER(c_void_p)),
+    "odc_register_shards": (c_int, c_void_p, POINTER(odc_shard_desc), c_size_t, POINTER(c_void_p)),
+    "odc_get_slice": (c_int, c_void_p, POINTER(odc_slice)),
+    "odc_release_shard": (c_int, c_void_p),
+    "odc_publish": (c_int, c_void_p),
+    "odc_publish_all": (c_int, c_void_p),
+    "odc_gather": (c_int, c_void_p, c_void_p, c_uint64, c_void_p),
+    "odc_scatter_add": (c_int, c_void_p, c_void_p, c_uint64, c_void_p),
+    "odc_gather_start": (c_int, c_void_p, c_void_p, c_uint64, c_void_p, POINTER(c_uint64)),
+    "odc_scatter_add_start": (c_int, c_void_p, c_void_p, c_uint64, c_void_p, POINTER(c_uint64)),
+    "odc_wait": (c_int, c_void_p, c_uint64),
+    "odc_minibatch_sync": (c_int, c_void_p),
+    "odc_minibatch_sync_reduce": (c_int, c_void_p, POINTER(c_double), c_size_t, c_int32),
+    "odc_all_reduce": (c_int, c_void_p, POINTER(c_double), c_size_t, c_int32),
+    "odc_get_stats": (c_int, c_void_p, POINTER(odc_stats)),
+    "odc_get_peer_stats": (c_int, c_void_p, c_int32, POINTER(odc_peer_stats)),
+    "odc_plan": (c_int, POINTER(odc_plan_request), POINTER(c_int32), POINTER(c_int32), POINTER(odc_plan_summary)),
+    "odc_plan_cost": (c_int, c_char_p, POINTER(c_double), POINTER(c_double)),
+    "odc_version": (c_uint32,),
+    "odc_build": (c_char_p,),
+    "odc_status_string": (c_char_p, c_int32),
+    "odc_last_error": (c_char_p,),
+    "odc_get_transport": (c_int, c_size_t, POINTER(odc_transport)),
+    "odc_get_setting": (c_int, c_size_t, POINTER(odc_setting)),
+    "odc_get_route": (c_int, c_void_p, c_int32, POINTER(c_char_p)),
+}
+
+
+def library_path() -> str:
+    """The libodc in use: ODC_LIBRARY, else the one in this package."""
+    return os.environ.get("ODC_LIBRARY") or str(Path(__file__).with_name("libodc.so.0"))
+
+
+def _load() -> ctypes.CDLL:
+    path = library_path()
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as error:
+        hint = "ODC_LIBRARY names it" if os.environ.get("ODC_LIBRARY") else "install the package, or set ODC_LIBRARY"
+        raise ImportError(f"libodc cannot be loaded from {path} ({hint}): {error}") from error
+    for name, (result, *arguments) in PROTOTYPES.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+lib = _load()
+
+
+def version() -> str:
+    number = lib.odc_version()
+    return f"{number >> 16}.{number >> 8 & 255}.{number & 255}"
+
+
+def build() -> str:
+    """The library's version, build type, vector instructions and the machine, in words."""
+    text: bytes = lib.odc_build()
+    return text.decode()

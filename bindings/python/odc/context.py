@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rank's membership in one job."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+
+from ._abi import ALL_GATHER, INTERRUPTED, Reduction, Type, lib, odc_config, odc_peer_stats, odc_shard_desc, odc_stats
+from ._signals import Deferred
+from .errors import Error, PhaseError, check
+from .memory import Buffer
+from .shard import Shard, ShardDescription
+from .stats import PeerStats, Stats
+
+AllGather = Callable[[bytes], Sequence[bytes]]
+"""Is handed this rank's bytes and returns every rank's, in rank order; collective."""
+
+
+class Callbacks:
+    """What C calls back. An exception cannot cross C, so it is kept, ends the call, and is raised after it."""
+
+    def __init__(self, size: int, all_gather: AllGather | None, interrupted: Callable[[], bool] | None) -> None:
+        self._size = size
+        self._all_gather = all_gather
+        self._interrupted = interrupted
+        self._here = threading.local()
+        self.all_gather = ALL_GATHER(self._gather) if all_gather is not None else ALL_GATHER()
+        self.interrupted = INTERRUPTED(self._look)
+
+    def _gather(self, _: int, mine: int, all: int, nbytes: int) -> int:
+        assert self._all_gather is not None
+        try:
+            parts = self._all_gather(ctypes.string_at(mine, nbytes))
+            if len(parts) != self._size or any(len(part) != nbytes for part in parts):
+                sizes = [len(part) for part in parts]
+                raise ValueError(f"all_gather returned {sizes} bytes, not {nbytes} of each of {self._size} ranks")
+            ctypes.memmove(all, b"".join(parts), nbytes * self._size)
+        except BaseException as error:
+            self._here.error = error
+            return 1
+        return 0
+
+    def _look(self, _: int) -> int:
+        try:
+            deferred = getattr(self._here, "deferred", None)
+            if deferred is not None:
+                deferred.run()
+            return 1 if self._interrupted is not None and self._interrupted() else 0
+        except BaseException as error:
+            self._here.error = error
+            return 1
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Around a C call: what a callback or a signal handler raised in it replaces the error that it caused."""
+        here = self._here
+        with Deferred() as deferred:
+            here.deferred, here.error = deferred, None
+            try:
+                yield
+            except Error as error:
+                if here.error is not None:
+                    raise here.error from error
+                raise
+            finally:
+                here.deferred = here.error = None
+
+
+class Handle:
+    """Owns the C context: left by Context.close, freed when no view of its memory is left."""
+
+    def __init__(self, pointer: int, callbacks: Callbacks) -> None:
+        self._pointer: int | None = pointer
+        self._callbacks = callbacks
+        self.closed = False
+        self.started: dict[int, Buffer] = {}  # buffers that belong to the library
+
+    @contextmanager
+    def call(self) -> Iterator[int]:
+        if self.closed or self._pointer is None:
+            raise PhaseError("this context has been closed")
+        with self._callbacks.around():
+            yield self._pointer
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            lib.odc_shutdown(self._pointer)
+
+    def __del__(self) -> None:
+        if self._pointer is not None:
+            lib.odc_destroy(self._pointer)
+            self._pointer = None
+
+
+class Context:
+    """Made by init. A context manager: leaves the job at its end, and aborts it when the block raised."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    @property
+    def rank(self) -> int:
+        with self._handle.call() as context:
+            return int(lib.odc_rank(context))
+
+    @property
+    def size(self) -> int:
+        with self._handle.call() as context:
+            return int(lib.odc_size(context))
+
+    @property
+    def minibatch(self) -> int:
+        """The number of the running minibatch, from 0."""
+        with self._handle.call() as context:
+            return int(lib.odc_minibatch(context))
+
+    def register(
+        self,
+        name: str,
+        numel: int,
+        parameters: Type | None = Type.F32,
+        gradients: Type | None = Type.F32,
+        *,
+        ranks: Sequence[int] | None = None,
+        slices: Sequence[int] | None = None,
+    ) -> Shard:
+        """Allocates this rank's slices (zeros) and announces them; waits for nobody. See ShardDescription."""
+        return self.register_all([ShardDescription(name, numel, parameters, gradients, ranks, slices)])[0]
+
+    def register_all(self, descriptions: Sequence[ShardDescription]) -> list[Shard]:
+        """All of them or none, in one region of memory."""
+        for one in descriptions:
+            listed = self.size if one.ranks is None else len(one.ranks)
+            if one.slices is not None and len(one.slices) != listed:
+                raise ValueError(f'shard "{one.name}" has {len(one.slices)} slices for {listed} ranks')
+        count = len(descriptions)
+        converted = (odc_shard_desc * count)(*(one._to_c() for one in descriptions))
+        pointers = (ctypes.c_void_p * count)()
+        with self._handle.call() as context:
+            check(lib.odc_register_shards(context, converted, count, pointers))
+        return [Shard(self._handle, pointers[i] or 0, one) for i, one in enumerate(descriptions)]
+
+    def publish(self) -> None:
+        """Publishes every shard that is left to publish."""
+        with self._handle.call() as context:
+            check(lib.odc_publish_all(context))
+
+    def sync(self, values: Sequence[float] = (), op: Reduction = Reduction.SUM) -> list[float]:
+        """The one wait for all. `values` are combined over all ranks on the way."""
+        combined = (ctypes.c_double * len(values))(*values)
+        with self._handle.call() as context:
+            check(lib.odc_minibatch_sync_reduce(context, combined, len(values), op))
+        self._handle.started.clear()
+        return list(combined)
+
+    def all_reduce(self, values: Sequence[float], op: Reduction = Reduction.SUM) -> list[float]:
+        """Combines up to 64 values over all ranks, in rank order; between sync and publish."""
+        combined = (ctypes.c_double * len(values))(*values)
+        with self._handle.call() as context:
+            check(lib.odc_all_reduce(context, combined, len(values), op))
+        return list(combined)
+
+    def stats(self) -> Stats:
+        raw = odc_stats()
+        with self._handle.call() as context:
+            check(lib.odc_get_stats(context, ctypes.byref(raw)))
+        return Stats(**{name: getattr(raw, name) for name in Stats.__dataclass_fields__})
+
+    def peer_stats(self, rank: int) -> PeerStats:
+        raw = odc_peer_stats()
+        with self._handle.call() as context:
+            check(lib.odc_get_peer_stats(context, rank, ctypes.byref(raw)))
+        return PeerStats(**{name: getattr(raw, name) for name in PeerStats.__dataclass_fields__})
+
+    def route(self, rank: int) -> str:
+        """The path to a rank and why it was chosen."""
+        words = ctypes.c_char_p()
+        with self._handle.call() as context:
+            check(lib.odc_get_route(context, rank, ctypes.byref(words)))
+        return (words.value or b"").decode()
+
+    def abort(self, text: str = "") -> None:
+        """Ends every rank's waits with `text`, as AbortedError."""
+        with self._handle.call() as context:
+            check(lib.odc_abort(context, text.encode()))
+
+    def close(self) -> None:
+        """Leaves the job, waiting for nobody. Views of slices stay valid; calls raise PhaseError."""
+        self._handle.close()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None and not isinstance(error, (Error, GeneratorExit)) and not self._handle.closed:
+            self.abort(f"{type(error).__name__}: {error}")
+        self.close()
+
+
+def init(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    job: str | None = None,
+    group: str | None = None,
+    rendezvous: str | None = None,
+    secret: str | None = None,
+    timeout: float | None = None,
+    all_gather: AllGather | None = None,
+    interrupted: Callable[[], bool] | None = None,
+) -> Context:
+    """Joins the job and waits for all its ranks. What is None comes from the environment (odc run, torchrun, mpirun,
+    Slurm). `timeout`: seconds, of every wait. `interrupted` is asked by waiting calls; true ends the wait with
+    InterruptedWaitError. Ctrl-C ends waits in the main thread without it."""
+    if (rank is None) != (size is None):
+        raise ValueError("give rank and size, or neither")
+    if all_gather is not None and size is None:
+        raise ValueError("all_gather needs rank and size")
+    if timeout is not None and not 0.001 <= timeout <= 1e9:
+        raise ValueError(f"timeout is {timeout} s, must be 0.001 to 1e9")
+
+    def encoded(text: str | None) -> bytes | None:
+        return None if text is None else text.encode()
+
+    callbacks = Callbacks(size or 0, all_gather, interrupted)
+    config = odc_config(
+        rank=rank or 0,
+        size=size or 0,
+        job=encoded(job),
+        group=encoded(group),
+        rendezvous=encoded(rendezvous),
+        secret=encoded(secret),
+        timeout_ms=0 if timeout is None else int(timeout * 1000),
+        all_gather=callbacks.all_gather,
+        interrupted=callbacks.interrupted,
+    )
+    pointer = ctypes.c_void_p()
+    with callbacks.around():
+        check(lib.odc_init(ctypes.byref(config), ctypes.byref(pointer)))
+    assert pointer.value is not None
+    return Context(Handle(pointer.value, callbacks))

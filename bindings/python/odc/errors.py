@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One exception for each status; the text is the C library's sentence."""
+
+from ._abi import Status, lib
+
+
+class Error(RuntimeError):
+    """What every failed call raises. `status` is the C library's."""
+
+    status: Status = Status.OK
+
+
+class ArgumentError(Error, ValueError):
+    status = Status.ERROR_ARGUMENT
+
+
+class PhaseError(Error):
+    """The right call at the wrong moment; nothing has changed."""
+
+    status = Status.ERROR_PHASE
+
+
+class NoMemoryError(Error, MemoryError):
+    status = Status.ERROR_NO_MEMORY
+
+
+class UnsupportedError(Error):
+    status = Status.ERROR_UNSUPPORTED
+
+
+class SystemRefusedError(Error, OSError):
+    status = Status.ERROR_SYSTEM
+
+
+class InterruptedWaitError(Error):
+    """`interrupted` ended the wait; the same call may be made again."""
+
+    status = Status.ERROR_INTERRUPTED
+
+
+class RendezvousError(Error):
+    status = Status.ERROR_RENDEZVOUS
+
+
+class InternalError(Error):
+    status = Status.ERROR_INTERNAL
+
+
+class JobError(Error):
+    """Sticks to the context and reaches all ranks in the same words."""
+
+
+class PeerLostError(JobError, ConnectionError):
+    status = Status.ERROR_PEER_LOST
+
+
+class AbortedError(JobError):
+    status = Status.ERROR_ABORTED
+
+
+class MissedDeadlineError(JobError, TimeoutError):
+    status = Status.ERROR_TIMEOUT
+
+
+class MismatchError(JobError):
+    status = Status.ERROR_MISMATCH
+
+
+_BY_STATUS = {
+    kind.status: kind
+    for kind in (
+        ArgumentError,
+        PhaseError,
+        NoMemoryError,
+        UnsupportedError,
+        SystemRefusedError,
+        InterruptedWaitError,
+        RendezvousError,
+        InternalError,
+        PeerLostError,
+        AbortedError,
+        MissedDeadlineError,
+        MismatchError,
+    )
+}
+
+
+def check(status: int) -> None:
+    """Raises what the last call of this thread ended with."""
+    if status == Status.OK:
+        return
+    text = lib.odc_last_error().decode(errors="replace")
+    kind = _BY_STATUS.get(Status(status)) if status in Status._value2member_map_ else None
+    if kind is None:
+        raise Error(f"status {status}: {text}")
+    raise kind(text)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shards: 1-D tensors divided over ranks."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ._abi import Type, lib, odc_shard_desc, odc_slice
+from .errors import check
+from .memory import Buffer, View
+
+if TYPE_CHECKING:
+    from .context import Handle
+
+
+@dataclass(frozen=True)
+class ShardDescription:
+    """What all listed ranks register alike. `parameters` or `gradients` None: the shard lacks that half.
+
+    `ranks` None: all ranks of the job. `slices`: elements of each listed rank; None: equal, as torch.chunk divides.
+    """
+
+    name: str
+    numel: int
+    parameters: Type | None = Type.F32
+    gradients: Type | None = Type.F32
+    ranks: Sequence[int] | None = None
+    slices: Sequence[int] | None = None
+
+    def _to_c(self) -> odc_shard_desc:
+        ranks = None if self.ranks is None else (ctypes.c_int32 * len(self.ranks))(*self.ranks)
+        slices = None if self.slices is None else (ctypes.c_uint64 * len(self.slices))(*self.slices)
+        return odc_shard_desc(
+            name=self.name.encode(),
+            numel=self.numel,
+            parameter_type=self.parameters or 0,
+            gradient_type=self.gradients or 0,
+            ranks=ranks,
+            slices=slices,
+            rank_count=0 if self.ranks is None else len(self.ranks),
+        )
+
+
+@dataclass(frozen=True)
+class Slice:
+    """This rank's part of a shard. Written (parameters) and read (gradients) between sync and publish only."""
+
+    parameters: View | None
+    gradients: View | None
+    offset: int
+    numel: int
+
+
+class Operation:
+    """A started gather or addition. Its buffer belongs to the library until `wait` or the next sync has returned."""
+
+    def __init__(self, handle: Handle, number: int, buffer: Buffer) -> None:
+        self._handle = handle
+        self._number = number
+        handle.started[number] = buffer
+
+    def wait(self) -> None:
+        with self._handle.call() as context:
+            check(lib.odc_wait(context, self._number))
+        self._handle.started.pop(self._number, None)
+
+
+class Shard:
+    """Made by Context.register."""
+
+    def __init__(self, handle: Handle, pointer: int, description: ShardDescription) -> None:
+        self._handle = handle
+        self._pointer = pointer
+        self.description = description
+
+    @property
+    def name(self) -> str:
+        return self.description.name
+
+    @property
+    def numel(self) -> int:
+        return self.description.numel
+
+    @property
+    def slice(self) -> Slice:
+        """Views of this rank's memory, without a copy; they keep it alive, also after Context.close."""
+        raw = odc_slice()
+        with self._handle.call():
+            check(lib.odc_get_slice(self._pointer, ctypes.byref(raw)))
+
+        def view(address: int | None, type: int) -> View | None:
+            return None if not address else View(self._handle, address, raw.numel, Type(type))
+
+        return Slice(
+            view(raw.parameters, raw.parameter_type), view(raw.gradients, raw.accumulator_type), raw.offset, raw.numel
+        )
+
+    def publish(self) -> None:
+        """This rank's slice holds the minibatch's parameters."""
+        with self._handle.call():
+            check(lib.odc_publish(self._pointer))
+
+    def gather(self, full: Any) -> None:
+        """Fills `full` with the whole shard."""
+        buffer = self._buffer(full, self.description.parameters, writable=True)
+        with self._handle.call():
+            check(lib.odc_gather(self._pointer, buffer.address, buffer.numel, None))
+
+    def scatter_add(self, full: Any) -> None:
+        """Adds `full` into the owners' accumulators."""
+        buffer = self._buffer(full, self.description.gradients, writable=False)
+        with self._handle.call():
+            check(lib.odc_scatter_add(self._pointer, buffer.address, buffer.numel, None))
+
+    def gather_start(self, full: Any) -> Operation:
+        return self._start(lib.odc_gather_start, self._buffer(full, self.description.parameters, writable=True))
+
+    def scatter_add_start(self, full: Any) -> Operation:
+        return self._start(lib.odc_scatter_add_start, self._buffer(full, self.description.gradients, writable=False))
+
+    def release(self) -> None:
+        """Gives the slices' memory back: views of it must not be used any more."""
+        with self._handle.call():
+            check(lib.odc_release_shard(self._pointer))
+
+    def _start(self, start: Any, buffer: Buffer) -> Operation:
+        number = ctypes.c_uint64()
+        with self._handle.call():
+            check(start(self._pointer, buffer.address, buffer.numel, None, ctypes.byref(number)))
+        return Operation(self._handle, number.value, buffer)
+
+    def _buffer(self, given: Any, type: Type | None, *, writable: bool) -> Buffer:
+        # The library says it better when the shard lacks the half.
+        return Buffer(given, type or Type.BYTES, writable=writable, what=f'the buffer for shard "{self.name}"')
+
+    def __repr__(self) -> str:
+        return f'<odc.Shard "{self.name}" of {self.numel} elements>'

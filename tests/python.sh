@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs the Python package into a virtual environment, as a user would, and checks and tests it there. Ends with 77
+# where that cannot be done. The last line is pytest's.
+set -eu
+cd "$(dirname "$0")/.."
+
+venv=build/python
+if ! python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    echo "Python 3.10 or later with venv is needed (Debian: python3-venv)"
+    exit 77
+fi
+[ -x $venv/bin/python ] || python3 -m venv $venv
+if ! $venv/bin/pip install --quiet --disable-pip-version-check \
+    'numpy==2.2.6' 'pytest==8.4.2' 'mypy==1.18.2' 'ruff==0.14.5' >build/pip.log 2>&1; then
+    tail -n 1 build/pip.log
+    exit 77
+fi
+$venv/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps ./bindings/python
+cd bindings/python
+../../$venv/bin/ruff check .
+../../$venv/bin/ruff format --check .
+../../$venv/bin/mypy
+# Not python -m pytest, which would import the sources instead of what was installed.
+../../$venv/bin/pytest -q -rs
