@@ -52,7 +52,7 @@ print(f"| sync, n = 2, both ready | ≤ 20 µs | {j['usec']:.2f} µs ({j['usec_l
 PYTHON
 }
 
-# replay SECONDS: how much of its own ideal each arm reaches; the worst collective arm.
+# replay SECONDS: how much of its own ideal each arm reaches that has a bar.
 replay() {
     "$odc" replay --lengths "$source/tests/data/stdlib-lengths.txt" --model 7b --ranks 8 --minibatch 8 \
         --seconds "$1" --json >"$scratch/json"
@@ -61,8 +61,8 @@ import json, sys
 arms = json.load(open(sys.argv[1]))["arms"]
 share = lambda arm: arm["samples_per_second"] / arm["ideal_samples_per_second"]
 best = next(a for a in arms if a["schedule"] == "odc" and a["policy"] == "lb-mini")
-collective = min((a for a in arms if a["schedule"] == "collective"), key=share)
-for words, bar, arm in (("ODC + LB-Mini", 0.97, best), (f"collective + {collective['policy']}", 0.95, collective)):
+collective = [(f"collective + {a['policy']}", 0.95, a) for a in arms if a["schedule"] == "collective"]
+for words, bar, arm in [("ODC + LB-Mini", 0.97, best), *collective]:
     print(f"| `odc replay`, 8 ranks × 8 samples, 7b, {words}: share of its own ideal samples/s | ≥ {bar} "
           f"| {share(arm):.3f} | | | | |")
 PYTHON
