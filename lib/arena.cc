@@ -152,26 +152,28 @@ void Arena::unmap(const std::byte *start) {
     }
 }
 
-// fallocate gives up all its work when a signal comes, so it is asked for in pieces; before each, another look at what is
-// left, because the host's other ranks take memory at the same time.
+// fallocate gives up all its work when a signal comes, so it is asked for in pieces; before each but the first, another
+// look at what is left, because the host's other ranks take memory at the same time.
 void Arena::commit(Range range) {
     constexpr uint64_t kPiece = uint64_t{64} << 20;
-    for (uint64_t at = range.begin; at < range.end;) {
-        const uint64_t piece = std::min(kPiece, range.end - at);
-        const uint64_t available = available_memory();
-        int error = ENOMEM;
-        if (piece <= available) {
-            error = fallocate(fd_.get(), 0, static_cast<off_t>(at), static_cast<off_t>(piece)) == 0 ? 0 : errno;
+    const uint64_t bytes = range.end - range.begin;
+    for (uint64_t done = 0; done < bytes;) {
+        const uint64_t piece = std::min(kPiece, bytes - done);
+        int error = 0;
+        if (done > 0 && piece > available_memory()) {
+            error = ENOMEM;
+        } else if (fallocate(fd_.get(), 0, static_cast<off_t>(range.begin + done), static_cast<off_t>(piece)) != 0) {
+            error = errno;
         }
         if (error == 0) {
-            at += piece;
+            done += piece;
         } else if (error == ENOMEM || error == ENOSPC) {
-            fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory needs ", range.end - range.begin, " bytes, but after ",
-                 at - range.begin, " of them only ", available,
+            fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory needs ", bytes, " bytes, but after ", done,
+                 " of them only ", available_memory(),
                  " bytes of memory are available; shard over more ranks or use a smaller type");
         } else if (error != EINTR) {
             errno = error;
-            fail_errno(say("fallocate of ", range.end - range.begin, " bytes of shared memory"));
+            fail_errno(say("fallocate of ", bytes, " bytes of shared memory"));
         }
     }
 }

@@ -80,11 +80,11 @@ void Context::sync(double *values, size_t count, int32_t op) {
             posts_.find(*shard, index);
         }
     }
+    posts_.turn(minibatch_);
     combine(&RankBlock::synced, minibatch_ % 2, "odc_minibatch_sync_reduce", values, count, op);
     for (const auto &[name, shard] : shards_) {
         clear_untouched(shard->slice(shard->own_index()), minibatch_ + 1);
     }
-    posts_.turn(minibatch_);
     fresh_.clear();
     freed_.clear();
     totals_.syncs.fetch_add(1, std::memory_order_relaxed);
