@@ -132,12 +132,12 @@ std::byte *Arena::record(uint64_t offset) {
 
 std::byte *Arena::map(const Segment &segment) {
     const std::lock_guard lock(mutex_);
-    Use &use = slices_[segment.offset];
-    if (!use.mapping) {
-        use.mapping = get(segment);
+    auto use = slices_.find(segment.offset);
+    if (use == slices_.end()) {
+        use = slices_.emplace(segment.offset, Use{get(segment), 0}).first;
     }
-    ++use.users;
-    return use.mapping->start();
+    ++use->second.users;
+    return use->second.mapping->start();
 }
 
 void Arena::unmap(const std::byte *start) {
@@ -155,10 +155,10 @@ void Arena::unmap(const std::byte *start) {
 // fallocate gives up all its work when a signal comes, so it is asked for in pieces; before each but the first, another
 // look at what is left, because the host's other ranks take memory at the same time.
 void Arena::commit(Range range) {
-    constexpr uint64_t kPiece = uint64_t{64} << 20;
+    uint64_t most = uint64_t{64} << 20;
     const uint64_t bytes = range.end - range.begin;
     for (uint64_t done = 0; done < bytes;) {
-        const uint64_t piece = std::min(kPiece, bytes - done);
+        const uint64_t piece = std::min(most, bytes - done);
         int error = 0;
         if (done > 0 && piece > available_memory()) {
             error = ENOMEM;
@@ -171,7 +171,9 @@ void Arena::commit(Range range) {
             fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory needs ", bytes, " bytes, but after ", done,
                  " of them only ", available_memory(),
                  " bytes of memory are available; shard over more ranks or use a smaller type");
-        } else if (error != EINTR) {
+        } else if (error == EINTR) {
+            most = std::max(kPage, most / 2);  // signals may come faster than a piece is done
+        } else {
             errno = error;
             fail_errno(say("fallocate of ", bytes, " bytes of shared memory"));
         }
@@ -218,11 +220,13 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
         base = map(taken.segment);
         place_near(base + (taken.offset - taken.segment.offset), bytes);
         commit({round_down(taken.offset, kPage), round_up(taken.offset + bytes, kPage)});
-    } catch (const Error &) {
+    } catch (...) {
         if (base != nullptr) {
             unmap(base);
+            give_back(region);
+        } else {
+            free_.drop(taken.segment);  // it is not mapped, so nothing lives in it, and it may be too large ever to be
         }
-        give_back(region);
         throw;
     }
     use_large_pages(base, region);

@@ -270,7 +270,7 @@ Membership join(const odc_config &config) {
                       {place.rank, place.size, timeout_ms, config.interrupted, config.interrupted_arg}, patience);
     } catch (const Error &error) {
         // Peers that have our memory already read why this rank does not come.
-        record_failure(*block, error.status(), error.what());
+        record_failure(*block, ODC_ERROR_PEER_LOST, say("rank ", place.rank, " left odc_init: ", error.what()).c_str());
         throw;
     }
 }

@@ -80,11 +80,13 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     Arena &arena = *job_.peer(job_.rank()).arena;
     const std::vector<Allocation> regions = arena.allocate(sizes);
     std::vector<uint64_t> records;
+    std::vector<Post *> posts;
     try {
         for (const auto &shard : made) {
             records.push_back(arena.allocate_record(shard->record_bytes()));
+            posts.push_back(reinterpret_cast<Post *>(arena.record(records.back())));
         }
-    } catch (const Error &) {
+    } catch (...) {
         for (size_t i = 0; i < records.size(); ++i) {
             arena.free_record(records[i], made[i]->record_bytes());
         }
@@ -94,7 +96,7 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     std::vector<Shard *> handles;
     for (size_t i = 0; i < made.size(); ++i) {
         Shard &shard = *made[i];
-        shard.settle(*reinterpret_cast<Post *>(arena.record(records[i])), records[i], regions[i], minibatch_);
+        shard.settle(*posts[i], records[i], regions[i], minibatch_);
         posts_.announce(shard);
         handles.push_back(&shard);
         fresh_.push_back(&shard);
@@ -110,6 +112,15 @@ void Context::release(Shard &shard) {
     if (shard.published > minibatch_) {
         fail(ODC_ERROR_PHASE, "odc_release_shard: shard \"", shard.name(), "\" is published in minibatch ", minibatch_,
              "; release it after odc_minibatch_sync");
+    }
+    {
+        const std::lock_guard lock(operations_mutex_);
+        for (const auto &[number, operation] : operations_) {
+            if (operation.shard == &shard) {
+                fail(ODC_ERROR_PHASE, "odc_release_shard: operation ", number, " on shard \"", shard.name(),
+                     "\" is started; wait for it first");
+            }
+        }
     }
     const Noted noted = note(Call::ReleaseShard, &shard);
     std::erase(fresh_, &shard);
@@ -329,7 +340,7 @@ void Context::wait(uint64_t number) {
         job_.check();
         finish(operation);
     } catch (const Error &error) {
-        if (error.status() == ODC_ERROR_INTERRUPTED) {
+        if (error.status() > ODC_ERROR_PEER_LOST) {  // no job error: the call may be made again
             const std::lock_guard lock(operations_mutex_);
             operations_.emplace(number, std::move(operation));
         }

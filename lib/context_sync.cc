@@ -87,6 +87,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     }
     fresh_.clear();
     freed_.clear();
+    charge_lateness();
     totals_.syncs.fetch_add(1, std::memory_order_relaxed);
     ++minibatch_;
 }
@@ -119,7 +120,6 @@ void Context::await_arrivals() {
     for (int rank = 0; rank < job_.size(); ++rank) {
         wait.until(rank, [&] { return has_arrived(rank); });
     }
-    charge_lateness();
 }
 
 // By the times of arrival, so that it does not matter in which order they were waited for.

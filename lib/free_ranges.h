@@ -66,6 +66,10 @@ public:
         return range;
     }
 
+    void drop(const Segment &segment) {
+        std::erase_if(free_, [&](const auto &one) { return one.second.segment.offset == segment.offset; });
+    }
+
 private:
     struct Place {
         uint64_t end;

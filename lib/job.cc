@@ -42,7 +42,7 @@ std::string Job::who(int rank) const {
 
 std::string Job::what(int rank) {
     RankBlock &other = block(rank);
-    const uint64_t did = other.did.load(std::memory_order_relaxed);
+    const uint64_t did = other.did.load(std::memory_order_acquire);  // with the record that it names
     const auto call = static_cast<Call>(did >> 56);
     const uint64_t record = did & (kInside - 1);
     const bool inside = (did & kInside) != 0;
@@ -58,7 +58,7 @@ std::string Job::what(int rank) {
 
 void Job::note(Call call, uint64_t record, uint64_t minibatch) {
     RankBlock &block = mine();
-    block.did.store(static_cast<uint64_t>(call) << 56 | kInside | record, std::memory_order_relaxed);
+    block.did.store(static_cast<uint64_t>(call) << 56 | kInside | record, std::memory_order_release);
     block.did_minibatch.store(minibatch, std::memory_order_relaxed);
     block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
 }

@@ -22,8 +22,6 @@ Posts::Posts(Job &job) : job_(job), last_(&job.mine().first_post) {
 
 // ---- This rank's own ----
 
-uint64_t Posts::allocate(uint64_t bytes) { return mine().allocate_record(bytes); }
-
 void Posts::announce(Shard &shard) {
     shard.number = ++announced_;
     if (latest_.empty() || latest_.back().minibatch != shard.registered) {

@@ -22,8 +22,6 @@ public:
     // differently, and an owner that ended the minibatch without registering it, are job errors. Thread-safe.
     Post *find(Shard &shard, uint64_t index);
 
-    // The offset of a record for a new post of this rank's. What shards gave up is used again.
-    uint64_t allocate(uint64_t bytes);
     void announce(Shard &shard);
     // Ends the use of the shard's own post, by `minibatch`, and of the other owners'.
     void retire(Shard &shard, uint64_t minibatch);

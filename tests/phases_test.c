@@ -132,6 +132,33 @@ static void released(odc_context *context, void *arg) {
     check_sums(kept, NULL, 0);
 }
 
+static void released_too_early(odc_context *context, void *arg) {
+    uint64_t slices[2] = {0, 100};
+    float full[100] = {0};
+    uint64_t operation = 0;
+    odc_shard_desc desc = describe("theirs", 100, ODC_F32, ODC_F32);
+    (void)arg;
+    desc.slices = slices;
+    tensor t = make_described(context, &desc);
+    if (odc_rank(context) == 0) { /* owns nothing of it, so it publishes nothing before */
+        CHECK_OK(odc_gather_start(t.shard, full, 100, NULL, &operation));
+        CHECK_ERROR(odc_release_shard(t.shard), ODC_ERROR_PHASE, "theirs", "wait");
+    } else {
+        write_parameters(t, 3);
+        CHECK_OK(odc_publish(t.shard));
+    }
+    if (operation != 0) {
+        CHECK_OK(odc_wait(context, operation));
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    CHECK_OK(odc_release_shard(t.shard));
+}
+
+static void a_shard_with_a_started_operation_is_not_released(void **state) {
+    (void)state;
+    run_ranks(2, released_too_early, NULL);
+}
+
 static void a_released_shard_cannot_be_used(void **state) {
     (void)state;
     run_ranks(2, released, NULL);
@@ -328,6 +355,7 @@ int main(void) {
         cmocka_unit_test(the_right_call_at_the_wrong_moment_is_refused_and_changes_nothing),
         cmocka_unit_test(a_wrong_element_count_or_a_stream_is_refused),
         cmocka_unit_test(a_wrong_reduction_is_refused),
+        cmocka_unit_test(a_shard_with_a_started_operation_is_not_released),
         cmocka_unit_test(a_released_shard_cannot_be_used),
         cmocka_unit_test(after_shutdown_every_call_is_refused_but_slices_stay),
         cmocka_unit_test(ranks_that_describe_a_shard_differently_are_both_named),
