@@ -176,14 +176,14 @@ std::optional<Error> Job::Wait::look(int on) {
         looked_ns_ = now;
         job_.look_for_deaths();
     }
-    const std::string me = job_.who(job_.rank());
+    const auto me = [this] { return job_.who(job_.rank()); };
     if (on >= 0 && job_.block(on).state.load(std::memory_order_acquire) == RankState::Left) {
         return Error(ODC_ERROR_PEER_LOST, say(job_.who(on), " left in minibatch ", job_.block(on).left_minibatch.load(),
-                                              ", but ", me, " waits for it in ", call_, ": ", describe_()));
+                                              ", but ", me(), " waits for it in ", call_, ": ", describe_()));
     }
     if (patience_.over()) {
         return Error(ODC_ERROR_TIMEOUT,
-                     say(me, " waited ", seconds(now - patience_.begin_ns()), " in ", call_, ": ", describe_()));
+                     say(me(), " waited ", seconds(now - patience_.begin_ns()), " in ", call_, ": ", describe_()));
     }
     try {
         patience_.check_interrupted(call_);
@@ -191,7 +191,7 @@ std::optional<Error> Job::Wait::look(int on) {
         if (!effects_) {
             throw;
         }
-        job_.fail_job(ODC_ERROR_ABORTED, say(me, " stopped halfway, so the sums are incomplete: ", error.what()));
+        job_.fail_job(ODC_ERROR_ABORTED, say(me(), " stopped halfway, so the sums are incomplete: ", error.what()));
     }
     return std::nullopt;
 }

@@ -57,24 +57,25 @@ std::string first_line(const std::string &path) {
     return line;
 }
 
-// What a file with one "name number" a line says of a name; 0 if nothing.
-uint64_t field(const std::string &path, const std::string &wanted) {
-    std::ifstream file(path);
-    std::string name;
-    for (uint64_t value = 0; file >> name >> value;) {
-        if (name == wanted) {
-            return value;
-        }
-    }
-    return 0;
-}
-
 // How one version of control groups names its files.
 struct GroupFiles {
     const char *limit;
     const char *usage;
     const char *prefix;  // of the fields of memory.stat that count the group's children, too
 };
+
+// Bytes of a group's file pages, by its memory.stat: one "name number" a line.
+uint64_t file_pages(const std::string &group, const std::string &prefix) {
+    std::ifstream file(group + "/memory.stat");
+    std::string name;
+    uint64_t sum = 0;
+    for (uint64_t value = 0; file >> name >> value;) {
+        if (name == prefix + "inactive_file" || name == prefix + "active_file") {
+            sum += value;
+        }
+    }
+    return sum;
+}
 
 // What is left in one control group, or the largest number when it has no limit. File pages count as used, but are
 // given up on demand.
@@ -86,10 +87,7 @@ uint64_t headroom(const std::string &group, const GroupFiles &files) {
         !(std::istringstream(first_line(group + files.usage)) >> usage)) {
         return unlimited;
     }
-    const std::string prefix = files.prefix;
-    const uint64_t given_up =
-        field(group + "/memory.stat", prefix + "inactive_file") + field(group + "/memory.stat", prefix + "active_file");
-    usage -= std::min(usage, given_up);
+    usage -= std::min(usage, file_pages(group, files.prefix));
     return limit > usage ? limit - usage : 0;
 }
 

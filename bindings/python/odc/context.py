@@ -135,8 +135,10 @@ class Context:
     def register_all(self, descriptions: Sequence[ShardDescription]) -> list[Shard]:
         """All of them or none, in one region of memory."""
         for one in descriptions:
+            if one.slices is None:
+                continue
             listed = self.size if one.ranks is None else len(one.ranks)
-            if one.slices is not None and len(one.slices) != listed:
+            if len(one.slices) != listed:
                 raise ValueError(f'shard "{one.name}" has {len(one.slices)} slices for {listed} ranks')
         count = len(descriptions)
         converted = (odc_shard_desc * count)(*(one._to_c() for one in descriptions))
