@@ -189,7 +189,7 @@ std::optional<Error> Job::Wait::look(int on) {
         patience_.check_interrupted(call_);
     } catch (const Error &error) {
         if (!effects_) {
-            throw;
+            fail(error.status(), error.what(), " after ", seconds(now - patience_.begin_ns()), ": ", describe_());
         }
         job_.fail_job(ODC_ERROR_ABORTED, say(me(), " stopped halfway, so the sums are incomplete: ", error.what()));
     }

@@ -253,13 +253,14 @@ static void *interrupt_soon(void *arg) {
     return NULL;
 }
 
-/* Runs `call` while a thread asks for an interruption 30 ms later; all 100 ms or so the library must have asked. */
-#define CHECK_INTERRUPTED(what, call)                                                      \
+/* Runs `call` while a thread asks for an interruption 30 ms later; all 100 ms or so the library must have asked. The
+ * error says what was waited for. */
+#define CHECK_INTERRUPTED(what, call, words)                                               \
     do {                                                                                   \
         pthread_t thread;                                                                  \
         int64_t begin = now_ns();                                                          \
         CHECK(pthread_create(&thread, NULL, interrupt_soon, what) == 0);                   \
-        CHECK_ERROR(call, ODC_ERROR_INTERRUPTED, "interrupt");                             \
+        CHECK_ERROR(call, ODC_ERROR_INTERRUPTED, "interrupt", words);                      \
         CHECK(now_ns() - begin < (int64_t)5000000000); /* generous: the machine is busy */ \
         pthread_join(thread, NULL);                                                        \
         set_flag(&(what)->wanted, 0);                                                      \
@@ -277,7 +278,7 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
     config.interrupted = rank == 0 ? interrupted : NULL;
     config.interrupted_arg = &what;
     if (rank == 0) {
-        CHECK_INTERRUPTED(&what, odc_init(&config, &context));
+        CHECK_INTERRUPTED(&what, odc_init(&config, &context), "odc_init");
         CHECK(context == NULL);
         raise_flag(step);
     } else {
@@ -287,7 +288,7 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
     tensor t = make_tensor(context, "layer", 100, ODC_F32, ODC_F32);
     write_parameters(t, 3);
     if (rank == 0) {
-        CHECK_INTERRUPTED(&what, odc_all_reduce(context, &value, 1, ODC_SUM));
+        CHECK_INTERRUPTED(&what, odc_all_reduce(context, &value, 1, ODC_SUM), "rank 1");
         /* Its value is with the peers already: it must be finished before anything else, and with the same value. */
         CHECK_ERROR(odc_publish(t.shard), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
@@ -298,19 +299,19 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
         CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
         CHECK(value == 2);
         CHECK_OK(odc_publish(t.shard));
-        CHECK_INTERRUPTED(&what, odc_gather(t.shard, full, 100, NULL));
+        CHECK_INTERRUPTED(&what, odc_gather(t.shard, full, 100, NULL), "rank 1");
         fill_gradients(t, full, 8);
-        CHECK_INTERRUPTED(&what, odc_scatter_add(t.shard, full, 100, NULL));
+        CHECK_INTERRUPTED(&what, odc_scatter_add(t.shard, full, 100, NULL), "rank 1");
         CHECK_OK(odc_gather_start(t.shard, full, 100, NULL, &operation));
-        CHECK_INTERRUPTED(&what, odc_wait(context, operation));
+        CHECK_INTERRUPTED(&what, odc_wait(context, operation), "rank 1");
         raise_flag(step);
         CHECK_OK(odc_wait(context, operation)); /* it is still to be waited for */
         check_full(t, full, 3);
         check_gather(t, 3);
         add_gradients(t, 8);
-        CHECK_INTERRUPTED(&what, odc_minibatch_sync(context));
+        CHECK_INTERRUPTED(&what, odc_minibatch_sync(context), "has not arrived in minibatch 0; it ");
         CHECK_ERROR(odc_minibatch_sync_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_ARGUMENT, "the same");
-        CHECK_INTERRUPTED(&what, odc_minibatch_sync(context));
+        CHECK_INTERRUPTED(&what, odc_minibatch_sync(context), "has not arrived in minibatch 0; it ");
         raise_flag(step);
         CHECK_OK(odc_minibatch_sync(context));
     } else {

@@ -68,7 +68,7 @@ typedef enum odc_reduction { ODC_SUM = 1, ODC_MAX = 2 } odc_reduction;
 
 /* Fills `all` with every rank's `mine` of `bytes` bytes, in rank order; collective; returns 0, or non-zero on failure. */
 typedef int (*odc_all_gather_fn)(void *arg, const void *mine, void *all, size_t bytes);
-/* Called at least every 100 ms by a waiting call, on its thread; non-zero ends the wait with ODC_ERROR_INTERRUPTED. */
+/* Asked at least every 100 ms by a waiting call, on its thread; non-zero: ODC_ERROR_INTERRUPTED, and for what it waited. */
 typedef int (*odc_interrupted_fn)(void *arg);
 
 /* Strings are copied; callbacks must not throw. What is zero comes from the environment (`odc info --settings`). */
