@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PyTorch FSDP2 over On-Demand Communication.
+
+job = odc.torch.fsdp2.attach(model, optimizer)      # after fully_shard; the module itself is unchanged
+for minibatch in sampler:
+    for microbatch in minibatch:                    # any number on each rank, none too
+        loss(model, microbatch).backward()
+    job.sync_gradients()                            # the one sync; fills .grad
+    clip_grad_norm_(...); optimizer.step(); optimizer.zero_grad()
+"""
+
+from .attach import attach
+from .job import Job, MinibatchReport
+
+__all__ = ["Job", "MinibatchReport", "attach"]

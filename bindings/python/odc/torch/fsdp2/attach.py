@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a model that FSDP2 has sharded to a job that trains it over ODC."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from ...context import Context, init
+from ...errors import ArgumentError, MismatchError, UnsupportedError
+from .group import Add, Gather, Group
+from .job import Job, Watch
+from .layout import Layout, probe
+from .ledger import Ledger
+from .optimizers import check_owners, unwrapped
+from .reference import Reference
+from .torch_state import FsdpGroup, fsdp_groups
+
+logger = logging.getLogger("odc")
+
+
+def attach(
+    model: nn.Module,
+    optimizer: Any = None,
+    *,
+    timeout: float = 1800.0,
+    log_waits_after: float = 60.0,
+    check: bool = False,
+) -> Job:
+    """Trains `model`, which fully_shard has wrapped, over On-Demand Communication; the module itself is unchanged.
+    Collective over the ranks of its mesh. Call it when parameters are materialised and loaded.
+
+    `optimizer`: one, several, wrapped ones, or None for a model that is only read (reference, teacher, reward model).
+    `timeout`: seconds until a wait raises. `log_waits_after`: seconds until it is logged whom a wait waits for.
+    `check`: reduces the first minibatch's gradients by collectives as well, and compares.
+
+    Raises UnsupportedError for what cannot work, with the way out, and ArgumentError for what does not fit together.
+    """
+    optimizers = unwrapped(optimizer)
+    groups = _find_groups(model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    _refuse(model, groups, names)
+    owned = {id(p): names[id(p)] for p in model.parameters() if p.requires_grad} if optimizers else {}
+    unowned = check_owners(optimizers, owned)
+    before = [group.settings for group in groups]
+    context = None
+    try:
+        layouts = [probe(group, names) for group in groups]
+        process_group = _one_process_group(groups, layouts)
+        ranks = 1 if process_group is None else process_group.size()
+        attached = [
+            Group(group, layout, was, ranks, layout.trainable if optimizers else [])
+            for group, layout, was in zip(groups, layouts, before, strict=True)
+        ]
+        _compare_models(attached, process_group)
+        watch = Watch(log_waits_after)
+        context = _join(process_group, timeout, watch)
+        ledger = Ledger(sum(len(group.trainable) for group in attached), ranks)
+        job = Job(model, attached, context, ledger, optimizers, watch, Reference() if check else None)
+        _register(attached, ledger, context, job)
+        job.begin()
+    except BaseException:
+        for group, was in zip(groups, before, strict=True):
+            group.apply(was)
+        if context is not None:
+            context.close()
+        raise
+    _tell(job, attached, context, unowned)
+    return job
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A parameter, as all ranks must have it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    trainable: bool
+
+    def __str__(self) -> str:
+        return f'"{self.name}" {self.dtype} {list(self.shape)}{"" if self.trainable else " (frozen)"}'
+
+
+def _find_groups(model: nn.Module) -> list[FsdpGroup]:
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"model is {type(model).__name__}, must be a torch.nn.Module")
+    found = []
+    for name, _, groups in fsdp_groups(model):
+        if len(groups) > 1:
+            raise UnsupportedError(
+                f'FSDP module "{name}" has {len(groups)} parameter groups (a shard_placement_fn with several meshes): '
+                "give each mesh a module of its own"
+            )
+        found += groups
+    if not found:
+        raise ArgumentError("the model is not wrapped: call torch.distributed.fsdp.fully_shard before attach")
+    return found
+
+
+def _refuse(model: nn.Module, groups: list[FsdpGroup], names: dict[int, str]) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.device.type == "meta":
+            raise ArgumentError(f'parameter "{name}" is on meta: materialise (to_empty) and load the model first')
+        if parameter.device.type != "cpu":
+            raise UnsupportedError(f'parameter "{name}" is on {parameter.device}; this build moves host memory only')
+    for group in groups:
+        why = _why_not(group)
+        if why is not None:
+            raise UnsupportedError(f'FSDP group "{group.name}" {why}')
+        for slot in group.slots:
+            if getattr(slot.get(), "_post_accumulate_grad_hooks", None):
+                raise UnsupportedError(
+                    f'parameter "{names.get(id(slot.get()), slot.attribute)}" has a post-accumulate-grad hook (an '
+                    "optimizer in backward?): it would see no gradient before sync_gradients(); step after the sync"
+                )
+
+
+def _why_not(group: FsdpGroup) -> str | None:
+    settings = group.settings
+    if isinstance(settings.all_gather, Gather) or isinstance(settings.reduce_scatter, Add):
+        return "is attached already: detach its job first"
+    if group.replicated:
+        return "is replicated (HSDP or replicate()): shard over all ranks of a 1-D mesh instead"
+    if group.reshards_to_fewer_ranks:
+        return "reshards to fewer ranks (reshard_after_forward=<int>): use True or False"
+    if group.all_reduce_hook is not None:
+        return "has an all-reduce hook, which would run in each backward: remove it"
+    if group.gathers_by_extension:
+        return "gathers through fsdp_pre_all_gather: that is not supported yet"
+    for comm in (settings.all_gather, settings.reduce_scatter):
+        if type(comm).__name__ not in ("DefaultAllGather", "DefaultReduceScatter"):
+            return (
+                f"communicates through {type(comm).__name__} (set_symm_mem_for_comm, "
+                "set_allocate_memory_from_process_group_for_comm, set_custom_*), whose place ODC must take: undo it"
+            )
+    return None
+
+
+def _one_process_group(groups: list[FsdpGroup], layouts: list[Layout]) -> dist.ProcessGroup | None:
+    first = layouts[0].process_group
+    ranks = [] if first is None else dist.get_process_group_ranks(first)
+    for group, layout in zip(groups, layouts, strict=True):
+        other = layout.process_group
+        theirs = [] if other is None else dist.get_process_group_ranks(other)
+        if theirs != ranks:
+            raise UnsupportedError(
+                f'FSDP groups are sharded over different ranks: "{groups[0].name}" over {ranks}, "{group.name}" over '
+                f"{theirs}; attach needs one mesh"
+            )
+    return first
+
+
+def _compare_models(groups: list[Group], process_group: dist.ProcessGroup | None) -> None:
+    if process_group is None:
+        return
+    mine = [
+        (
+            group.name,
+            [_Shape(e.name, tuple(e.shape), str(e.unsharded.dtype), e.trainable) for e in group.layout.entries],
+        )
+        for group in groups
+    ]
+    everyone: list[Any] = [None] * process_group.size()
+    dist.all_gather_object(everyone, mine, group=process_group)
+    for rank, other in enumerate(everyone):
+        if [name for name, _ in other] != [name for name, _ in everyone[0]]:
+            raise MismatchError(
+                f"ranks attach different models: rank 0 has {len(everyone[0])} FSDP groups "
+                f"({', '.join(name for name, _ in everyone[0])}), rank {rank} {len(other)} "
+                f"({', '.join(name for name, _ in other)})"
+            )
+        for (name, theirs), (_, expected) in zip(other, everyone[0], strict=True):
+            if theirs != expected:
+                raise MismatchError(_difference(name, rank, theirs, expected))
+
+
+def _difference(group: str, rank: int, theirs: Sequence[_Shape], expected: Sequence[_Shape]) -> str:
+    for one, other in zip(theirs, expected, strict=False):
+        if one != other:
+            return f'ranks attach different models: in FSDP group "{group}" rank 0 has {other}, rank {rank} {one}'
+    return (
+        f'ranks attach different models: FSDP group "{group}" has {len(expected)} parameters on rank 0, {len(theirs)} '
+        f"on rank {rank}"
+    )
+
+
+def _join(process_group: dist.ProcessGroup | None, timeout: float, watch: Watch) -> Context:
+    """A context of its own for each attach, so that models advance independently."""
+
+    def all_gather(mine: bytes) -> list[bytes]:
+        everyone: list[Any] = [None] * process_group.size()  # type: ignore[union-attr]
+        dist.all_gather_object(everyone, mine, group=process_group)
+        return everyone
+
+    if process_group is None:
+        return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout, interrupted=watch.rings)
+    return init(
+        rank=dist.get_rank(process_group),
+        size=process_group.size(),
+        all_gather=all_gather,
+        timeout=timeout,
+        interrupted=watch.rings,
+    )
+
+
+def _register(groups: list[Group], ledger: Ledger, context: Context, job: Job) -> None:
+    per_group = [group.descriptions() for group in groups]
+    shards = iter(context.register_all([*(one for several in per_group for one in several), ledger.description()]))
+    for group, several in zip(groups, per_group, strict=True):
+        group.install([next(shards) for _ in several], job)
+    ledger.install(next(shards))
+
+
+def _tell(job: Job, groups: list[Group], context: Context, unowned: list[str]) -> None:
+    if unowned:
+        logger.warning("no attached optimizer owns %d trainable parameters (%s…)", len(unowned), ", ".join(unowned[:3]))
+    if context.rank != 0:
+        return
+    types = sorted({str(group.layout.dtype).removeprefix("torch.") for group in groups})
+    gradients = sorted({str(g.layout.gradient_dtype).removeprefix("torch.") for g in groups if g.trainable})
+    logger.info(
+        "odc.torch.fsdp2: %d groups over %d ranks, parameters gathered as %s, gradients added as %s, divided by %s, "
+        "%.1f MiB of slices per rank; rank %d is reached by %s",
+        len(groups),
+        context.size,
+        "/".join(types),
+        "/".join(gradients) or "nothing (read only)",
+        "/".join(f"{divisor:g}" for divisor in sorted({group.divisor for group in groups})),
+        sum(group.slice_bytes for group in groups) / 2**20,
+        context.size - 1,
+        context.route(context.size - 1),
+    )

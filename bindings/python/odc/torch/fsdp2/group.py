@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One FSDP group over ODC: its two shards, and what FSDP2's communication hooks do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.dlpack import from_dlpack
+
+from ..._abi import Type
+from ...errors import ArgumentError, InternalError, PhaseError
+from ...shard import Shard, ShardDescription
+from .layout import Entry, Layout
+from .torch_state import AllGather, FsdpGroup, ReduceScatter, Settings
+
+if TYPE_CHECKING:
+    from .job import Job
+
+_TYPES = {
+    torch.float32: Type.F32,
+    torch.float64: Type.F64,
+    torch.bfloat16: Type.BF16,
+    torch.float16: Type.F16,
+    torch.uint8: Type.BYTES,
+}
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Group:
+    """`trainable` is empty in a read-only job: then there is no gradient shard."""
+
+    def __init__(self, fsdp: FsdpGroup, layout: Layout, before: Settings, ranks: int, trainable: list[Entry]) -> None:
+        self.fsdp = fsdp
+        self.name = fsdp.name
+        self.layout = layout
+        self.ranks = ranks
+        self.trainable = trainable
+        self.before = before  # what attach found, restored by detach
+        self.divisor = float(self.before.divide_factor or ranks)
+        self.gathered = False  # in this minibatch
+        self.pending: set[int] = set()  # have gradients that are not reduced yet (indices in trainable)
+        self.reducing: list[int] = []
+        self.took_part: set[int] = set()  # were reduced in this minibatch
+        self.backwards = [0] * len(trainable)  # in this minibatch, per parameter
+        with torch.no_grad():
+            self._kinds = [_kind(entry.local) for entry in layout.entries]
+        self._hooks: list[Any] = []
+
+    # ---- attaching ----
+
+    def descriptions(self) -> list[ShardDescription]:
+        """Of the parameter shard and, if there is something to train, the gradient shard; none on a single rank."""
+        if self.layout.process_group is None:
+            return []
+        numel = self.layout.numel * self.ranks
+        made = [ShardDescription(f"parameters of {self.name}", numel, _TYPES[self.layout.dtype], None)]
+        if self.trainable:
+            numel = self.layout.gradient_numel * self.ranks
+            made.append(ShardDescription(f"gradients of {self.name}", numel, None, _TYPES[self.layout.gradient_dtype]))
+        return made
+
+    def install(self, shards: list[Shard], job: Job) -> None:
+        """Takes the shards made of descriptions() and puts the hooks into FSDP2."""
+        if shards:
+            self._parameters = shards[0]
+            self._published = _tensor(shards[0].slice.parameters)
+        if len(shards) > 1:
+            self._gradients = shards[1]
+            self._sums = _tensor(shards[1].slice.gradients)
+        self.mine = Settings(Gather(self, job), Add(self, job), 1.0, True)
+        self.fsdp.apply(self.mine)
+        for index, entry in enumerate(self.trainable):
+            self._hooks.append(entry.unsharded.register_post_accumulate_grad_hook(self._noted(index)))
+
+    def restore(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self.fsdp.apply(self.before)
+
+    def _noted(self, index: int) -> Callable[[torch.Tensor], None]:
+        def note(_: torch.Tensor) -> None:
+            self.pending.add(index)
+            self.backwards[index] += 1
+
+        return note
+
+    @property
+    def slice_bytes(self) -> int:
+        if self.layout.process_group is None:
+            return 0
+        bytes = self.layout.numel * self.layout.dtype.itemsize
+        if self.trainable:
+            bytes += self.layout.gradient_numel * (8 if self.layout.gradient_dtype == torch.float64 else 4)
+        return bytes
+
+    # ---- publishing ----
+
+    def refresh(self) -> None:
+        """Reads the sharded parameters again, which loading may have replaced."""
+        for entry, kind in zip(self.layout.entries, self._kinds, strict=True):
+            entry.parameter = entry.slot.get()
+            if (now := _kind(entry.local)) != kind:
+                raise PhaseError(
+                    f'the shard of parameter "{entry.name}" was {kind} at attach and is {now}: detach before moving or '
+                    "converting the model, then attach again"
+                )
+
+    def copy_parameters(self) -> None:
+        """Copies the local shards into the slice, in the type in which they are gathered."""
+        if self.layout.process_group is None:
+            return
+        for entry in self.layout.entries:
+            local = entry.local.reshape(-1)
+            if self.layout.dtype is torch.uint8:
+                local = local.to(entry.unsharded.dtype).view(torch.uint8)
+            self._published[entry.offset : entry.offset + local.numel()].copy_(local)
+
+    def differs(self) -> str | None:
+        """The name of a parameter whose live shard is not what is published."""
+        if self.layout.process_group is None:
+            return None
+        for entry in self.layout.entries:
+            local = entry.local.reshape(-1).to(entry.unsharded.dtype)
+            if self.layout.dtype is torch.uint8:
+                local = local.view(torch.uint8)
+            if not _same(local, self._published[entry.offset : entry.offset + local.numel()]):
+                return entry.name
+        return None
+
+    def begin(self) -> None:
+        """A new minibatch."""
+        self.gathered = False
+        self.pending.clear()
+        self.took_part.clear()
+        self.backwards = [0] * len(self.trainable)
+
+    # ---- what the hooks do ----
+
+    def gather(self, output: torch.Tensor, mine: torch.Tensor, job: Job) -> None:
+        if not self.gathered:
+            if not _same(mine.view(-1), self._published.view(mine.dtype)) and (name := self.differs()) is not None:
+                raise PhaseError(
+                    f'parameter "{name}" of FSDP group "{self.name}" has changed since it was published: after edits '
+                    "outside of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
+                )
+            self.gathered = True
+        job.patiently(lambda: self._parameters.gather(output))
+
+    def take_pending(self) -> None:
+        """FSDP2 begins to reduce what has gradients."""
+        self.reducing = sorted(self.pending)
+        self.pending.clear()
+        self.took_part.update(self.reducing)
+
+    def add(self, full: torch.Tensor) -> None:
+        """`full`: what FSDP2 would reduce-scatter, rank by rank the parts of the parameters that took part."""
+        if full.dtype != self.layout.gradient_dtype:
+            raise InternalError(
+                f'FSDP group "{self.name}" reduces {full.dtype}, not {self.layout.gradient_dtype} as at attach'
+            )
+        self._gradients.scatter_add(self.spread(full))
+
+    def spread(self, full: torch.Tensor) -> torch.Tensor:
+        """The same in the layout of all trainable parameters, zero where one did not take part."""
+        if full.numel() == self.layout.gradient_numel * self.ranks:
+            self.took_part.update(range(len(self.trainable)))
+            return full
+        took = [self.trainable[index] for index in self.reducing]
+        lengths = [entry.gradient_length for entry in took]
+        if full.numel() != sum(lengths) * self.ranks:
+            raise ArgumentError(
+                f'FSDP group "{self.name}" reduces {full.numel()} elements, but the parameters with gradients have '
+                f"{sum(lengths) * self.ranks}: a parameter that was frozen at attach must not be made trainable later; "
+                "detach and attach again"
+            )
+        whole = full.new_zeros(self.ranks, self.layout.gradient_numel)
+        columns = full.view(self.ranks, -1).split(lengths, dim=1)
+        for entry, column in zip(took, columns, strict=True):
+            whole[:, entry.gradient_offset : entry.gradient_offset + entry.gradient_length].copy_(column)
+        return whole.view(-1)
+
+    # ---- after the sync ----
+
+    def check_complete(self) -> None:
+        """Before the sync: nothing may be left that FSDP2 has not reduced, and its settings must be ours."""
+        if self.pending:
+            names = ", ".join(f'"{self.trainable[index].name}"' for index in sorted(self.pending)[:3])
+            raise PhaseError(
+                f'gradients of {len(self.pending)} parameters of FSDP group "{self.name}" ({names}…) are accumulated '
+                "but not reduced: the last backward of a rank in a minibatch needs set_requires_gradient_sync(True)"
+            )
+        if self.fsdp.settings != self.mine:
+            raise PhaseError(
+                f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{self.name}" '
+                "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
+            )
+
+    def fill_gradients(self, took_part: list[bool], divisor: float) -> None:
+        """Writes the sums, divided, into the .grad of each parameter that any rank had a gradient for."""
+        for entry, took in zip(self.trainable, took_part, strict=True):
+            if not took:
+                continue
+            parameter = entry.parameter
+            if parameter.grad is None:
+                if self.layout.process_group is None:
+                    continue
+                parameter.grad = torch.empty_like(parameter)
+            gradient: torch.Tensor = parameter.grad.to_local()  # type: ignore[attr-defined]
+            if self.layout.process_group is None:
+                gradient.div_(divisor)
+                continue
+            begin = entry.gradient_offset
+            sums = self._sums[begin : begin + gradient.numel()].view(gradient.shape)
+            torch.div(sums, divisor, out=gradient)
+
+    def sums(self) -> torch.Tensor:
+        """This rank's part of the sums over all ranks, before the division."""
+        return self._sums
+
+
+class Gather(AllGather):
+    """Reads the owners' slices instead of all-gathering."""
+
+    def __init__(self, group: Group, job: Job) -> None:
+        self._group, self._job = group, job
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        self._job.before_gather()
+        self._group.gather(output_tensor, input_tensor, self._job)
+        return None
+
+
+class Add(ReduceScatter):
+    """Adds gradients into the owners' accumulators instead of reduce-scattering. FSDP2 then adds zeros to .grad, which
+    sync_gradients fills."""
+
+    def __init__(self, group: Group, job: Job) -> None:
+        self._group, self._job = group, job
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        # Called for the input, before the gradients are copied into it, and then for the output.
+        if self._group.pending:
+            self._job.before_reduce(self._group)
+            self._group.take_pending()
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
+        async_op: bool = False,
+    ) -> dist.Work | None:
+        if op != dist.ReduceOp.SUM:
+            raise InternalError(f'FSDP group "{self._group.name}" reduces by {op}, not by a plain sum')
+        self._job.add(self._group, input_tensor)
+        output_tensor.zero_()
+        return None
+
+
+def _tensor(view: Any) -> torch.Tensor:
+    return from_dlpack(view)
+
+
+def _kind(local: torch.Tensor) -> str:
+    return f"{local.dtype} {tuple(local.shape)} on {local.device}"
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """By bits: a NaN is the same as itself."""
+    bits = _BITS[a.dtype.itemsize]
+    return torch.equal(a.view(bits), b.view(bits))

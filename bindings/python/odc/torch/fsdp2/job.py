@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that trains over ODC: the phases of its minibatches."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ...context import Context
+from ...errors import ArgumentError, Error, InterruptedWaitError, MismatchError, PhaseError
+from . import last_words
+from .group import Group
+from .ledger import Ledger
+from .reference import Reference
+from .torch_state import collectives
+
+logger = logging.getLogger("odc")
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class MinibatchReport:
+    """What sync_gradients returns."""
+
+    minibatch: int
+    microbatches: list[int]
+    """Backward passes of each rank."""
+    waited: float
+    """Seconds that this rank waited in the minibatch: for publishes, for another's addition, and in the sync."""
+    slowest: int
+    """The rank that arrived last."""
+    divisor: float | None
+    """What the sums were divided by; None: by each group's default."""
+    sums: dict[str, float]
+
+
+class Phase(enum.Enum):
+    PUBLISHED = "the minibatch is running"
+    SYNCED = "gradients are final, parameters may change"
+    CLOSED = "detached"
+
+
+class Watch:
+    """Rings when a waiting call has lasted for `seconds`, and again after as long."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._here = threading.local()
+
+    def rings(self) -> bool:
+        due: float | None = getattr(self._here, "due", None)
+        return due is not None and time.monotonic() >= due
+
+    def set(self) -> None:
+        self._here.due = time.monotonic() + self._seconds
+
+    def stop(self) -> None:
+        self._here.due = None
+
+
+class Job:
+    """Made by attach. Its methods are for one thread, and for all ranks alike."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        groups: list[Group],
+        context: Context,
+        ledger: Ledger,
+        optimizers: list[Optimizer],
+        watch: Watch,
+        reference: Reference | None,
+    ) -> None:
+        self._model = model
+        self._groups = groups
+        self._context = context
+        self._ledger = ledger
+        self._watch = watch
+        self._reference = reference
+        self._phase = Phase.SYNCED
+        self._optimizers = optimizers
+        self._stepped: set[int] = set()
+        self._unused = False  # the last sync's gradients: no step has used them
+        self._left_over = False  # they were still there when this minibatch's first gradient was added
+        self._collectives: int | None = None  # begun when this minibatch's first gradient was added
+        self._warned: set[str] = set()
+        self._entries = [entry for group in groups for entry in group.trainable]
+        self._hooks: list[Any] = []
+        for index, optimizer in enumerate(optimizers):
+            self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
+            self._hooks.append(optimizer.register_step_post_hook(self._noted_step(index)))
+        if context.size == 1:  # nothing is gathered, so a forward shows itself otherwise
+            for group in groups:
+                module: Any = group.fsdp.module
+                self._hooks.append(module.register_forward_pre_hook(lambda *_: self.before_gather()))
+
+    # ---- what users call ----
+
+    @property
+    def context(self) -> Context:
+        """For routes and statistics."""
+        return self._context
+
+    def sync_gradients(
+        self,
+        *,
+        divisor: float | None = None,
+        tokens: float | None = None,
+        sums: Mapping[str, float | torch.Tensor] | None = None,
+    ) -> MinibatchReport:
+        """Ends the minibatch: the one wait for all ranks. Then each .grad holds the sum over all microbatches of all
+        ranks, divided by `divisor`, or by the sum of `tokens` over ranks, or by default as plain FSDP2 does it for one
+        microbatch: by the factor that was set before attach, else by the number of ranks.
+
+        `sums`: local numbers that are summed over ranks on the way. All ranks give the same divisor and names.
+        """
+        values = self._check_arguments(divisor, tokens, sums)
+        self._check_may_sync()
+        if self._phase is Phase.SYNCED:  # no optimizer stepped, or not all
+            self._publish()
+        for group in self._groups:
+            group.check_complete()
+        self._reshard()
+        self._warn_of_collectives()
+        names = ", ".join(values)
+        call = f"sync_gradients(divisor={divisor}, tokens={'…' if tokens is not None else None}, sums=[{names}])"
+        before = self._waited()
+        late_before = self._lateness()
+        minibatch = self._context.minibatch
+        totals = self._sync(call, [0.0 if tokens is None else float(tokens), *values.values()])
+        page = self._ledger.read()
+        self._phase = Phase.SYNCED
+        self._unused = True
+        self._stepped.clear()
+        self._check_calls(page.calls, call)
+        if tokens is not None:
+            divisor = totals[0]
+            if divisor == 0:
+                self._warn("tokens", "the global sum of tokens is 0: the gradients are not divided")
+                divisor = 1.0
+        elif divisor is None:
+            self._warn_of_uneven(page.microbatches)
+        self._fill(page.took_part, divisor)
+        lateness = self._lateness()
+        slowest = max(range(len(lateness)), key=lambda rank: lateness[rank] - late_before[rank])
+        return MinibatchReport(
+            minibatch,
+            page.microbatches,
+            (self._waited() - before) * 1e-9,
+            slowest,
+            divisor,
+            dict(zip(values, totals[1:], strict=True)),
+        )
+
+    def publish(self) -> None:
+        """Collective: all ranks' parameters were edited outside of optimizer.step() (loading, averaging, clamping)."""
+        self._check_open("publish()")
+        self._reshard()
+        if self._phase is Phase.PUBLISHED:
+            self._check_no_gradients("publish() would lose them")
+            self._end("publish()")
+        self._publish()
+
+    def close(self) -> None:
+        """Collective: waits for all ranks, so that none is read while it ends; then detaches."""
+        if self._phase is Phase.CLOSED:
+            return
+        self._reshard()
+        if self._phase is Phase.SYNCED:
+            self._publish()
+        self._end("close()")
+        self.detach()
+
+    def detach(self) -> None:
+        """Gives the model back to plain FSDP2, and leaves the job: waits for nobody. Ranks that still wait for this one
+        read that it left."""
+        if self._phase is Phase.CLOSED:
+            return
+        self._phase = Phase.CLOSED
+        last_words.forget(self)
+        for hook in self._hooks:
+            hook.remove()
+        self._reshard()
+        for group in self._groups:
+            group.restore()
+        self._context.close()
+
+    def abort(self, error: BaseException) -> None:
+        """Ends every rank's waits with this rank's error. What others told this rank is not told again."""
+        if self._phase is not Phase.CLOSED and not isinstance(error, Error):
+            self._context.abort(f"it raised {type(error).__name__}: {error}")
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort(error)
+            self.detach()
+
+    # ---- what the hooks call ----
+
+    def before_gather(self) -> None:
+        if self._phase is Phase.SYNCED:
+            # Parameters are wanted although no optimizer stepped, or not all of them: peers must not wait for ever.
+            self._publish()
+        self._check_open("a forward")
+
+    def before_reduce(self, group: Group) -> None:
+        self._check_open("a backward")
+        if self._phase is Phase.SYNCED:
+            raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
+        if not any(one.took_part for one in self._groups):
+            self._left_over = self._holds_unused()
+            self._collectives = self._count_collectives()
+        if group.layout.process_group is None and not group.took_part:
+            # A single rank's .grad is FSDP2's own; what the last sync filled must not be added to.
+            for entry in group.trainable:
+                entry.parameter.grad = None
+
+    def add(self, group: Group, full: torch.Tensor) -> None:
+        if self._reference is not None:
+            self._reference.add(group, full)
+        group.add(full)
+
+    def patiently(self, call: Callable[[], Result]) -> Result:
+        """Logs, now and then, whom a waiting call waits for."""
+        while True:
+            self._watch.set()
+            try:
+                return call()
+            except InterruptedWaitError as error:
+                if not self._watch.rings():
+                    raise
+                logger.warning("%s", error)
+            finally:
+                self._watch.stop()
+
+    # ---- phases ----
+
+    def begin(self) -> None:
+        """Publishes for the first time."""
+        self._reshard()
+        self._publish()
+        last_words.watch(self)
+
+    def _publish(self) -> None:
+        with torch.no_grad():
+            for group in self._groups:
+                group.refresh()
+                group.copy_parameters()
+        self._context.publish()
+        for group in self._groups:
+            group.begin()
+        self._collectives = None
+        self._left_over = False
+        self._stepped.clear()
+        self._phase = Phase.PUBLISHED
+
+    def _sync(self, call: str, values: list[float]) -> list[float]:
+        rank = self._context.rank
+        took_part = [index in group.took_part for group in self._groups for index in range(len(group.trainable))]
+        backwards = max((n for group in self._groups for n in group.backwards), default=0)
+        self.patiently(self._ledger.await_owners)
+        self._ledger.write(rank, took_part, backwards, Ledger.code(call))
+        return self.patiently(lambda: self._context.sync(values))
+
+    def _end(self, call: str) -> None:
+        """Ends a minibatch that nobody wants the gradients of."""
+        self._sync(call, [0.0])
+        self._phase = Phase.SYNCED
+        self._check_calls(self._ledger.read().calls, call)
+
+    def _fill(self, took_part: list[bool], divisor: float | None) -> None:
+        with torch.no_grad():
+            if self._reference is not None:
+                self._reference.compare(self._groups)
+                self._reference = None
+            begin = 0
+            for group in self._groups:
+                end = begin + len(group.trainable)
+                group.fill_gradients(took_part[begin:end], group.divisor if divisor is None else divisor)
+                begin = end
+
+    def _reshard(self) -> None:
+        for group in self._groups:
+            group.fsdp.module.reshard()
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._phase is Phase.PUBLISHED:
+            self._check_no_gradients("call sync_gradients() before optimizer.step()")
+
+    def _noted_step(self, index: int) -> Callable[..., None]:
+        def note(*_: Any) -> None:
+            if self._phase is Phase.PUBLISHED:
+                # Steps with nothing to do are harmless: DCP makes one to create an optimizer's state.
+                self._check_unchanged()
+                return
+            self._stepped.add(index)
+            if len(self._stepped) == len(self._optimizers):
+                self._unused = False
+                self._publish()
+
+        return note
+
+    # ---- checks ----
+
+    def _check_open(self, what: str) -> None:
+        if self._phase is Phase.CLOSED:
+            raise PhaseError(f"{what}: this job has been closed or detached")
+
+    def _check_arguments(
+        self, divisor: float | None, tokens: float | None, sums: Mapping[str, float | torch.Tensor] | None
+    ) -> dict[str, float]:
+        if divisor is not None and tokens is not None:
+            raise ArgumentError("give divisor or tokens, not both")
+        if divisor is not None and (divisor == 0 or not math.isfinite(divisor)):
+            raise ArgumentError(f"divisor is {divisor}, must be finite and not 0")
+        if tokens is not None and (tokens < 0 or not math.isfinite(tokens)):
+            raise ArgumentError(f"tokens is {tokens}, must be this rank's number of tokens, at least 0")
+        values = {name: float(value) for name, value in sorted((sums or {}).items())}
+        if len(values) > 63:
+            raise ArgumentError(f"{len(values)} sums; at most 63 travel with a sync")
+        return values
+
+    def _check_may_sync(self) -> None:
+        self._check_open("sync_gradients()")
+        if not self._optimizers:
+            raise PhaseError("sync_gradients(): attached without an optimizer, so there are no gradients")
+        if self._left_over or (not self._any_gradients() and self._holds_unused()):
+            raise PhaseError(
+                "a second sync_gradients() without a step or cleared gradients: to accumulate, run more backwards "
+                "before one sync; to skip a step, clear the gradients"
+            )
+
+    def _holds_unused(self) -> bool:
+        return self._unused and any(_holds_values(entry.parameter.grad) for entry in self._entries)
+
+    def _any_gradients(self) -> bool:
+        return any(group.took_part or group.pending for group in self._groups)
+
+    def _check_no_gradients(self, why: str) -> None:
+        if self._any_gradients():
+            raise PhaseError(f"gradients of this minibatch are not synced yet: {why}")
+
+    def _check_unchanged(self) -> None:
+        with torch.no_grad():
+            for group in self._groups:
+                if (name := group.differs()) is not None:
+                    raise PhaseError(
+                        f'optimizer.step() changed parameter "{name}" after it was published: a forward between '
+                        "sync_gradients() and step() publishes; step first"
+                    )
+
+    def _check_calls(self, calls: list[int], mine: str) -> None:
+        others = [rank for rank, code in enumerate(calls) if code != Ledger.code(mine)]
+        if others:
+            raise MismatchError(
+                f"rank {self._context.rank} ended the minibatch with {mine}, but ranks {others} with something else: "
+                "all call the same, with the same divisor and names of sums"
+            )
+
+    # ---- what is told ----
+
+    def _waited(self) -> int:
+        stats = self._context.stats()
+        return stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
+
+    def _lateness(self) -> list[int]:
+        return [self._context.peer_stats(rank).sync_last for rank in range(self._context.size)]
+
+    def _count_collectives(self) -> int | None:
+        process_group = self._groups[0].layout.process_group
+        return None if process_group is None else collectives(process_group)
+
+    def _warn(self, about: str, text: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            logger.warning("%s", text)
+
+    def _warn_of_collectives(self) -> None:
+        if self._collectives is None:
+            return
+        new = (self._count_collectives() or 0) - self._collectives
+        if new > 0:
+            self._warn(
+                "collectives",
+                f"{new} collectives ran between the first backward of minibatch {self._context.minibatch} and its "
+                "sync: each is a barrier that ODC was to remove; let such values travel by sync_gradients(sums=…)",
+            )
+
+    def _warn_of_uneven(self, microbatches: list[int]) -> None:
+        if len(set(microbatches)) > 1:
+            total = sum(microbatches)
+            self._warn(
+                "uneven",
+                f"ranks ran {microbatches} microbatches and no divisor was given, so the sum over all {total} of them "
+                "was divided as if each rank had run one: pass sync_gradients(divisor=…), for a mean over microbatches "
+                f"{total}, or sync_gradients(tokens=n) with a loss summed over tokens",
+            )
+
+
+def _holds_values(gradient: torch.Tensor | None) -> bool:
+    if gradient is None:
+        return False
+    local: torch.Tensor = gradient.to_local()  # type: ignore[attr-defined]
+    return bool(local.count_nonzero())

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where each parameter stands in what FSDP2 gathers and reduces: found out by a probe, not assumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from ...errors import UnsupportedError
+from .torch_state import AllGather, FsdpGroup, Slot
+
+_BLOCK = 1 << 22  # positions at a time, to keep the probe's memory small
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@dataclass
+class Entry:
+    """One parameter of a group. Offsets and lengths are those of one rank's part, in elements of what is moved."""
+
+    name: str
+    slot: Slot
+    parameter: nn.Parameter  # the sharded one; read again at each publish
+    unsharded: nn.Parameter  # FSDP2 keeps it for as long as the group lives
+    trainable: bool
+    shape: torch.Size  # of the whole parameter
+    dim: int  # it is divided along this dimension
+    offset: int  # in the gathered part
+    length: int  # padded; the same on all ranks
+    gradient_offset: int = -1  # in the reduced part, if every trainable parameter takes part
+    gradient_length: int = 0
+
+    @property
+    def local(self) -> torch.Tensor:
+        """This rank's shard. Asked under no_grad, where DTensor hands out its own."""
+        local: torch.Tensor = self.parameter.to_local()  # type: ignore[attr-defined]
+        return local
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One rank's part of a group, as FSDP2 gathers it (`numel` elements of `dtype`) and reduces it."""
+
+    entries: list[Entry]
+    process_group: dist.ProcessGroup | None  # None: one rank, which gathers nothing
+    numel: int
+    dtype: torch.dtype  # uint8 where FSDP2 gathers the bytes of several types
+    gradient_numel: int  # of all trainable parameters
+    gradient_dtype: torch.dtype
+
+    @property
+    def trainable(self) -> list[Entry]:
+        return [entry for entry in self.entries if entry.trainable]
+
+
+class _Probe(AllGather):
+    """Instead of gathering fills the output with codes of the positions in it."""
+
+    def __init__(self) -> None:
+        self.code: Callable[[torch.Tensor], torch.Tensor] = lambda positions: positions
+        self.group: dist.ProcessGroup | None = None
+        self.numel = 0
+        self.dtype = torch.uint8
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        self.group, self.numel, self.dtype = group, input_tensor.numel(), input_tensor.dtype
+        out = _countable(output_tensor)
+        for begin in range(0, out.numel(), _BLOCK):
+            end = min(begin + _BLOCK, out.numel())
+            out[begin:end] = self.code(torch.arange(begin, end, device=out.device)).to(out.dtype)
+        return None
+
+
+def _countable(tensor: torch.Tensor) -> torch.Tensor:
+    """In elements that hold 0 to 255 exactly."""
+    return tensor if tensor.dtype in _FLOATS else tensor.view(torch.uint8)
+
+
+def _digit(k: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda positions: (positions >> (8 * k)) & 255
+
+
+def _hash(positions: torch.Tensor) -> torch.Tensor:
+    return ((positions & 0xFFFFFFFF) * 2654435761 >> 20) & 255
+
+
+def _parts(entry: Entry, ranks: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    """The codes that each rank's part of the unsharded parameter shows."""
+    seen = entry.slot.get().detach()
+    if isinstance(seen, DTensor):  # divided by tensor parallelism, too
+        seen = seen.to_local()
+    parts = torch.chunk(seen, ranks, dim=entry.dim)
+    flat = [part.reshape(-1) for part in parts]
+    return [part if dtype in _FLOATS else part.view(torch.uint8) for part in flat]
+
+
+def probe(group: FsdpGroup, names: dict[int, str]) -> Layout:
+    """Unshards `group` a few times with known codes in place of the parameters, and reads where they appear.
+
+    `names`: of sharded parameters, by id. Local: no rank waits for another.
+    """
+    module, comm = group.module, _Probe()
+    module.reshard()
+    module.set_custom_all_gather(comm)
+    entries = _entries(group, names)
+
+    def unsharded(code: Callable[[torch.Tensor], torch.Tensor], read: Callable[[], None]) -> None:
+        comm.code = code
+        try:
+            module.unshard()
+            read()
+        finally:
+            module.reshard()
+
+    def keep_unsharded() -> None:
+        for entry in entries:
+            entry.unsharded = entry.slot.get()
+
+    with torch.no_grad():
+        unsharded(_digit(0), keep_unsharded)
+        reduce_dtype = group.reduce_dtype or _gradient_dtype(entries)
+        if comm.group is None:
+            return Layout(entries, None, 0, comm.dtype, 0, reduce_dtype)
+        ranks = comm.group.size()
+        numel = comm.numel if comm.dtype in _FLOATS else comm.numel * comm.dtype.itemsize
+        dtype = comm.dtype if comm.dtype in _FLOATS else torch.uint8
+        positions = [0] * len(entries)
+
+        def read_digit(k: int) -> None:
+            for i, entry in enumerate(entries):
+                first = _parts(entry, ranks, dtype)[0]
+                positions[i] += int(first[0].item()) << (8 * k) if first.numel() > 0 else 0
+
+        for k in range(max(1, math.ceil((ranks * numel).bit_length() / 8))):
+            unsharded(_digit(k), lambda k=k: read_digit(k))  # type: ignore[misc]
+        _place(group, entries, positions, numel, ranks, dtype)
+        unsharded(_hash, lambda: _verify(group, entries, numel, ranks, dtype))
+    return Layout(entries, comm.group, numel, dtype, _place_gradients(entries, dtype), reduce_dtype)
+
+
+def _entries(group: FsdpGroup, names: dict[int, str]) -> list[Entry]:
+    made = []
+    for slot in group.slots:
+        parameter = slot.get()
+        name = names.get(id(parameter), slot.attribute)
+        if not isinstance(parameter, DTensor):
+            raise UnsupportedError(f'parameter "{name}" is not a sharded parameter of FSDP2')
+        # FSDP2's own division comes first; Shard and its strided kind for tensor parallelism have a dim.
+        dim = next((one.dim for one in parameter.placements if hasattr(one, "dim")), 0)
+        made.append(Entry(name, slot, parameter, parameter, parameter.requires_grad, parameter.shape, dim, 0, 0))
+    return made
+
+
+def _gradient_dtype(entries: list[Entry]) -> torch.dtype:
+    trainable = [entry.unsharded.dtype for entry in entries if entry.trainable]
+    return trainable[0] if trainable else torch.float32
+
+
+def _elements(entry: Entry, ranks: int) -> int:
+    """Of a rank's padded part: FSDP2 divides as torch.chunk does, and pads to the first rank's."""
+    seen = entry.unsharded.to_local() if isinstance(entry.unsharded, DTensor) else entry.unsharded
+    shape = list(seen.shape)
+    shape[entry.dim] = math.ceil(shape[entry.dim] / ranks)
+    return math.prod(shape)
+
+
+def _place(
+    group: FsdpGroup, entries: list[Entry], positions: list[int], numel: int, ranks: int, dtype: torch.dtype
+) -> None:
+    """Sets offsets and lengths; together they must fill a rank's part without a gap."""
+    for entry, position in zip(entries, positions, strict=True):
+        entry.offset = position
+        entry.length = _elements(entry, ranks) * (1 if dtype in _FLOATS else entry.unsharded.dtype.itemsize)
+    entries.sort(key=lambda entry: (entry.offset, entry.length))
+    end = 0
+    for entry in entries:
+        if entry.length > 0 and entry.offset != end:
+            raise _unknown(group, f'"{entry.name}" begins at {entry.offset}, not at {end}')
+        end += entry.length
+    if end != numel:
+        raise _unknown(group, f"parameters fill {end} of {numel} elements")
+
+
+def _verify(group: FsdpGroup, entries: list[Entry], numel: int, ranks: int, dtype: torch.dtype) -> None:
+    """Every element of every parameter must show the hash of the position that the layout says."""
+    for entry in entries:
+        for rank, part in enumerate(_parts(entry, ranks, dtype)):
+            origin = rank * numel + entry.offset
+            for begin in range(0, part.numel(), _BLOCK):
+                seen = part[begin : begin + _BLOCK]
+                expected = _hash(torch.arange(origin + begin, origin + begin + seen.numel(), device=part.device))
+                if not torch.equal(seen.to(torch.int64), expected):
+                    raise _unknown(group, f'rank {rank}\'s part of "{entry.name}" is not contiguous')
+
+
+def _place_gradients(entries: list[Entry], dtype: torch.dtype) -> int:
+    """FSDP2 reduces the trainable parameters in the order in which it gathers all of them."""
+    end = 0
+    for entry in entries:
+        if entry.trainable:
+            entry.gradient_offset = end
+            entry.gradient_length = entry.length if dtype in _FLOATS else entry.length // entry.unsharded.dtype.itemsize
+            end += entry.gradient_length
+    return end
+
+
+def _unknown(group: FsdpGroup, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f'the layout of FSDP group "{group.name}" could not be derived with torch {torch.__version__}: {why}'
+    )
