@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """DLPack capsules of host memory (dlpack.h, version 0.x: what every consumer takes)."""
 
+import atexit
 import ctypes
 from typing import Any
 
@@ -45,6 +46,14 @@ _alive: dict[int, tuple[Any, ...]] = {}
 
 def _delete(managed: Any) -> None:
     _alive.pop(ctypes.addressof(managed.contents), None)
+
+
+@atexit.register
+def _disarm() -> None:
+    """Tensors may outlive the interpreter, whose callbacks they must not call then: they keep their memory."""
+    for managed, *_ in _alive.values():
+        managed.deleter = _Deleter()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_alive))
 
 
 def _drop(capsule: int) -> None:

@@ -17,7 +17,7 @@ def _with_gloo(rank: int, size: int, job: str, fn: Callable[..., None], store: s
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     fn(rank, size, *args)
-    # Not destroy_process_group: it waits for nobody, and who is late then loses its peers in the middle of a collective.
+    # Who is late must not lose its peers in the middle of a collective.
     dist.barrier()
     dist.destroy_process_group()
 

@@ -247,6 +247,8 @@ class Add(ReduceScatter):
         self._group, self._job = group, job
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        if not self._group.trainable:
+            raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
         # Called for the input, before the gradients are copied into it, and then for the output.
         if self._group.pending:
             self._job.before_reduce(self._group)

@@ -21,7 +21,7 @@ from ...context import Context
 from ...errors import ArgumentError, Error, InterruptedWaitError, MismatchError, PhaseError
 from . import last_words
 from .group import Group
-from .ledger import Ledger
+from .ledger import Ledger, Page
 from .reference import Reference
 from .torch_state import collectives
 
@@ -91,12 +91,10 @@ class Job:
         self._reference = reference
         self._phase = Phase.SYNCED
         self._optimizers = optimizers
-        self._stepped: set[int] = set()
-        self._unused = False  # the last sync's gradients: no step has used them
-        self._left_over = False  # they were still there when this minibatch's first gradient was added
+        self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
+        self._left_over = False  # its gradients were still there when this minibatch's first was added
         self._collectives: int | None = None  # begun when this minibatch's first gradient was added
         self._warned: set[str] = set()
-        self._entries = [entry for group in groups for entry in group.trainable]
         self._hooks: list[Any] = []
         for index, optimizer in enumerate(optimizers):
             self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
@@ -104,7 +102,7 @@ class Job:
         if context.size == 1:  # nothing is gathered, so a forward shows itself otherwise
             for group in groups:
                 module: Any = group.fsdp.module
-                self._hooks.append(module.register_forward_pre_hook(lambda *_: self.before_gather()))
+                self._hooks.append(module.register_forward_pre_hook(lambda *_: self.before_gather(), prepend=True))
 
     # ---- what users call ----
 
@@ -139,12 +137,8 @@ class Job:
         before = self._waited()
         late_before = self._lateness()
         minibatch = self._context.minibatch
-        totals = self._sync(call, [0.0 if tokens is None else float(tokens), *values.values()])
-        page = self._ledger.read()
-        self._phase = Phase.SYNCED
-        self._unused = True
-        self._stepped.clear()
-        self._check_calls(page.calls, call)
+        page, totals = self._sync(call, [0.0 if tokens is None else float(tokens), *values.values()])
+        self._to_step = set(range(len(self._optimizers)))
         if tokens is not None:
             divisor = totals[0]
             if divisor == 0:
@@ -170,7 +164,7 @@ class Job:
         self._reshard()
         if self._phase is Phase.PUBLISHED:
             self._check_no_gradients("publish() would lose them")
-            self._end("publish()")
+            self._sync("publish()", [0.0])
         self._publish()
 
     def close(self) -> None:
@@ -180,7 +174,7 @@ class Job:
         self._reshard()
         if self._phase is Phase.SYNCED:
             self._publish()
-        self._end("close()")
+        self._sync("close()", [0.0])
         self.detach()
 
     def detach(self) -> None:
@@ -264,26 +258,24 @@ class Job:
                 group.refresh()
                 group.copy_parameters()
         self._context.publish()
-        for group in self._groups:
-            group.begin()
-        self._collectives = None
-        self._left_over = False
-        self._stepped.clear()
         self._phase = Phase.PUBLISHED
 
-    def _sync(self, call: str, values: list[float]) -> list[float]:
+    def _sync(self, call: str, values: list[float]) -> tuple[Page, list[float]]:
+        """Ends the minibatch. `call`: what all ranks must have called."""
         rank = self._context.rank
         took_part = [index in group.took_part for group in self._groups for index in range(len(group.trainable))]
         backwards = max((n for group in self._groups for n in group.backwards), default=0)
         self.patiently(self._ledger.await_owners)
         self._ledger.write(rank, took_part, backwards, Ledger.code(call))
-        return self.patiently(lambda: self._context.sync(values))
-
-    def _end(self, call: str) -> None:
-        """Ends a minibatch that nobody wants the gradients of."""
-        self._sync(call, [0.0])
+        totals = self.patiently(lambda: self._context.sync(values))
         self._phase = Phase.SYNCED
-        self._check_calls(self._ledger.read().calls, call)
+        for group in self._groups:
+            group.begin()
+        self._collectives = None
+        self._left_over = False
+        page = self._ledger.read()
+        self._check_calls(page.calls, call)
+        return page, totals
 
     def _fill(self, took_part: list[bool], divisor: float | None) -> None:
         with torch.no_grad():
@@ -309,10 +301,8 @@ class Job:
             if self._phase is Phase.PUBLISHED:
                 # Steps with nothing to do are harmless: DCP makes one to create an optimizer's state.
                 self._check_unchanged()
-                return
-            self._stepped.add(index)
-            if len(self._stepped) == len(self._optimizers):
-                self._unused = False
+            self._to_step.discard(index)
+            if self._phase is Phase.SYNCED and not self._to_step:
                 self._publish()
 
         return note
@@ -348,7 +338,11 @@ class Job:
             )
 
     def _holds_unused(self) -> bool:
-        return self._unused and any(_holds_values(entry.parameter.grad) for entry in self._entries)
+        """Gradients of the last sync are neither used by a step nor cleared."""
+        late = (self._optimizers[index] for index in self._to_step)
+        unused = {id(parameter) for one in late for group in one.param_groups for parameter in group["params"]}
+        entries = (entry for group in self._groups for entry in group.trainable if id(entry.parameter) in unused)
+        return any(_holds_values(entry.parameter.grad) for entry in entries)
 
     def _any_gradients(self) -> bool:
         return any(group.took_part or group.pending for group in self._groups)

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What attach refuses, and what a job says when it is used wrongly: in words, at once, on every rank that did it."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from torch_ranks import dist, run_torch_ranks, torch
+
+import odc
+from odc.torch import fsdp2
+
+nn = torch.nn
+fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
+init_device_mesh = torch.distributed.device_mesh.init_device_mesh
+
+
+def plain(width: int = 6) -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, 3))
+
+
+def sharded(size: int, model: Any = None, **options: Any) -> Any:
+    model = plain() if model is None else model
+    mesh = options.pop("mesh", None) or init_device_mesh("cpu", (size,))
+    fully_shard(model[0], mesh=mesh, **options)
+    return fully_shard(model, mesh=mesh, **options)
+
+
+def backward(model: Any, scale: float = 1.0) -> None:
+    (model(torch.ones(2, 4)).sum() * scale).backward()
+
+
+def continue_training(job: Any, model: Any, optimizer: Any) -> None:
+    backward(model)
+    job.sync_gradients()
+    optimizer.step()
+
+
+@contextmanager
+def training(size: int, **options: Any) -> Iterator[tuple[Any, Any, Any]]:
+    model = sharded(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    job = fsdp2.attach(model, optimizer, timeout=60, **options)
+    try:
+        yield job, model, optimizer
+    finally:
+        dist.barrier()
+        job.detach()
+
+
+@contextmanager
+def raises(kind: type[Exception], *words: str) -> Iterator[None]:
+    with pytest.raises(kind) as caught:
+        yield
+    for one in words:
+        assert one in str(caught.value)
+
+
+def refuses(kind: type[Exception], words: str, model: Any, optimizer: Any = None) -> None:
+    with raises(kind, words):
+        fsdp2.attach(model, optimizer, timeout=60)
+
+
+# ---- attach ----
+
+
+def refusals(rank: int, size: int) -> None:
+    refuses(odc.ArgumentError, "call torch.distributed.fsdp.fully_shard before attach", plain())
+    refuses(odc.ArgumentError, "model is int", 3)
+    model = sharded(size)
+    refuses(odc.ArgumentError, "optimizer is int", model, 3)
+    refuses(
+        odc.ArgumentError, "owns none of the model's trainable parameters", model, torch.optim.SGD(plain().parameters())
+    )
+
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    refuses(odc.ArgumentError, "is on meta: materialise", sharded(size, model))
+
+    mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("replicate", "shard"))
+    refuses(odc.UnsupportedError, "HSDP", sharded(size, mesh=mesh))
+    refuses(odc.UnsupportedError, "fewer ranks", sharded(size, reshard_after_forward=2))
+
+    model = sharded(size)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _: None)
+    refuses(odc.UnsupportedError, 'weight" has a post-accumulate-grad hook (an optimizer in backward?)', model)
+
+    model = sharded(size)
+    model.set_all_reduce_hook(lambda _: None)
+    refuses(odc.UnsupportedError, "all-reduce hook", model)
+    model = sharded(size)
+    model.set_custom_all_gather(Foreign())
+    refuses(odc.UnsupportedError, "communicates through Foreign", model)
+
+    one, other = (init_device_mesh("cpu", (size,)) for _ in range(2))
+    model = plain()
+    fully_shard(model[0], mesh=one)
+    fully_shard(model[2], mesh=init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("a", "b"))["b"])
+    fully_shard(model, mesh=other)
+    refuses(odc.UnsupportedError, "sharded over different ranks", model)
+
+    # After every refusal the model is as it was.
+    for one in (model[0], model[2]):
+        group = one._get_fsdp_state()._fsdp_param_groups[0]
+        assert type(group._all_gather_comm).__name__ == "DefaultAllGather" and group.gradient_divide_factor is None
+
+    model = sharded(size)
+    optimizer = torch.optim.SGD(model.parameters())
+    job = fsdp2.attach(model, optimizer, timeout=60)
+    refuses(odc.UnsupportedError, "attached already", model, optimizer)
+    job.close()
+    fsdp2.attach(model, optimizer, timeout=60).close()
+
+
+class Foreign(fsdp2.group.AllGather):
+    def allocate(self, *_: Any, **__: Any) -> Any: ...
+
+    def __call__(self, *_: Any, **__: Any) -> Any: ...
+
+
+def test_refusals() -> None:
+    run_torch_ranks(4, refusals)
+
+
+def replicated(rank: int, size: int) -> None:
+    replicate = pytest.importorskip("torch.distributed._composable.replicate_with_fsdp").replicate
+    model = plain()
+    replicate(model, mesh=init_device_mesh("cpu", (size,)))
+    refuses(odc.UnsupportedError, "replicate", model)
+
+
+def test_replicate_is_refused() -> None:
+    run_torch_ranks(2, replicated)
+
+
+def different_models(rank: int, size: int) -> None:
+    words = 'in FSDP group "(root)" rank 0 has "2.weight" torch.float32 [3, 6], rank 1 "2.weight" torch.float32 [3, 7]'
+    refuses(odc.MismatchError, words, sharded(size, plain(6 if rank == 0 else 7)))
+    model = plain()
+    if rank == 1:
+        model[0].weight.requires_grad_(False)
+    refuses(odc.MismatchError, 'rank 1 "0.weight" torch.float32 [6, 4] (frozen)', sharded(size, model))
+    model, mesh = plain(), init_device_mesh("cpu", (size,))
+    if rank == 1:
+        fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    refuses(odc.MismatchError, "rank 0 has 1 FSDP groups", model)
+
+
+def test_ranks_with_different_models() -> None:
+    run_torch_ranks(2, different_models)
+
+
+class Wrapper:
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+
+def wrapped(rank: int, size: int) -> None:
+    for wrap in (Wrapper, lambda one: [Wrapper(Wrapper(one))], lambda one: (one, one)):
+        model = sharded(size)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with fsdp2.attach(model, wrap(optimizer), timeout=60) as job:
+            for _ in range(2):
+                backward(model)
+                job.sync_gradients()
+                optimizer.step()
+                optimizer.zero_grad()
+            assert job.context.minibatch == 2
+
+
+def test_wrapped_optimizers_are_followed() -> None:
+    run_torch_ranks(2, wrapped)
+
+
+# ---- a minibatch ----
+
+
+def phases(rank: int, size: int) -> None:
+    with training(size) as (job, model, optimizer):
+        before = [p.to_local().clone() for p in model.parameters()]
+        backward(model)
+        with raises(odc.PhaseError, "call sync_gradients() before optimizer.step"):
+            optimizer.step()
+        assert all(torch.equal(p.to_local(), was) for p, was in zip(model.parameters(), before, strict=True))
+        with raises(odc.PhaseError, "publish() would lose them"):
+            job.publish()
+        # Neither has harmed anything.
+        job.sync_gradients()
+        with raises(odc.PhaseError, "second sync_gradients() without a step or cleared gradients"):
+            job.sync_gradients()
+    with training(size) as (job, model, optimizer):
+        backward(model)
+        job.sync_gradients()
+        backward(model)
+        with raises(odc.PhaseError, "second sync_gradients"):
+            job.sync_gradients()
+        with raises(odc.PhaseError, "call sync_gradients() before optimizer.step"):
+            optimizer.step()
+    with training(size) as (job, model, optimizer):
+        output = model(torch.ones(2, 4)).sum()
+        backward(model)
+        job.sync_gradients()
+        with raises(odc.PhaseError):  # of an older forward
+            output.backward()
+            optimizer.step()
+    with training(size) as (job, model, optimizer):
+        backward(model)
+        job.sync_gradients()
+        model(torch.ones(2, 4))
+        if size == 1:  # nobody has read what was published
+            optimizer.step()
+            continue_training(job, model, optimizer)
+        else:
+            with raises(odc.PhaseError, "a forward between sync_gradients() and step() publishes"):
+                optimizer.step()
+    with training(size) as (job, model, optimizer):
+        model.set_requires_gradient_sync(False)
+        backward(model)
+        with raises(odc.PhaseError, '"2.weight"', "set_requires_gradient_sync(True)"):
+            job.sync_gradients()
+    with training(size) as (job, model, optimizer):
+        model.set_gradient_divide_factor(2.0)
+        backward(model)
+        with raises(odc.PhaseError, "pass sync_gradients(divisor"):
+            job.sync_gradients()
+
+
+def test_wrong_moments() -> None:
+    run_torch_ranks(2, phases)
+    run_torch_ranks(1, phases)
+
+
+def edits(rank: int, size: int) -> None:
+    with training(size) as (job, model, optimizer):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.to_local().add_(1)
+        with raises(odc.PhaseError, 'of FSDP group "(root)" has changed since it was published', "job.publish()"):
+            model(torch.ones(2, 4))
+    with training(size) as (job, model, optimizer):
+        for parameter in model.parameters():  # unnoticed by version counters
+            parameter.data.to_local().mul_(2)
+        job.publish()
+        full = model[2].weight.full_tensor()
+        model[2].unshard() if hasattr(model[2], "unshard") else model.unshard()
+        assert torch.equal(model[2].weight, full)
+    with training(size) as (job, model, optimizer):
+        model.double()
+        with raises(odc.PhaseError, "was torch.float32 (", "at attach and is torch.float64 (", ": detach before"):
+            job.publish()
+    model = plain()
+    model[0].weight.requires_grad_(False)
+    model = sharded(size, model)
+    job = fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60)
+    model[0].weight.requires_grad_(True)
+    with raises(odc.ArgumentError, "frozen at attach must not be made trainable later"):
+        backward(model)
+    dist.barrier()
+    job.detach()
+
+
+def test_edits() -> None:
+    run_torch_ranks(2, edits)
+
+
+def arguments(rank: int, size: int) -> None:
+    with training(size) as (job, model, optimizer):
+        for options, words in (
+            ({"divisor": 1, "tokens": 1}, "not both"),
+            ({"divisor": 0}, "divisor is 0"),
+            ({"divisor": float("nan")}, "divisor is nan"),
+            ({"tokens": -1}, "tokens is -1"),
+            ({"sums": {str(i): 0.0 for i in range(64)}}, "64 sums"),
+        ):
+            with raises(odc.ArgumentError, words):
+                job.sync_gradients(**options)
+        report = job.sync_gradients(sums={"b": 1, "a": torch.tensor(0.5 + rank)})
+        assert report.sums == {"a": sum(0.5 + r for r in range(size)), "b": size}
+        assert report.microbatches == [0] * size and all(p.grad is None for p in model.parameters())
+        optimizer.step()
+        with raises(odc.MismatchError, "with the same divisor and names of sums"):
+            job.sync_gradients(divisor=1.0 + rank)
+    with training(size) as (job, model, optimizer):
+        with raises(odc.MismatchError, "ended the minibatch with ", f", but ranks [{1 - rank}] with something else"):
+            job.close() if rank == 0 else job.sync_gradients()
+    with training(size) as (job, model, optimizer):
+        job.detach()
+        for call in (job.sync_gradients, job.publish):
+            with raises(odc.PhaseError, "closed or detached"):
+                call()
+        job.close()
+
+
+def test_arguments() -> None:
+    run_torch_ranks(2, arguments)
+
+
+def read_only(rank: int, size: int) -> None:
+    model = sharded(size)
+    with fsdp2.attach(model, timeout=60) as job:
+        with torch.no_grad():
+            for _ in range(rank + 1):
+                model(torch.ones(2, 4))
+        with raises(odc.PhaseError, "attached without an optimizer"):
+            job.sync_gradients()
+        with raises(odc.PhaseError, "a backward through a model that was attached without an optimizer"):
+            backward(model)
+
+
+def test_read_only_models_have_no_gradients() -> None:
+    run_torch_ranks(2, read_only)
+
+
+def nan(rank: int, size: int) -> None:
+    with training(size) as (job, model, optimizer):
+        backward(model, float("nan") if rank == 0 else 1.0)
+        job.sync_gradients()
+        assert all(p.grad.to_local().isnan().all() for p in model.parameters() if p.to_local().numel())
+
+
+def test_nan_gradients_are_passed_on() -> None:
+    run_torch_ranks(2, nan)
+
+
+# ---- what is logged ----
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def count(self, words: str) -> int:
+        return sum(words in line for line in self.lines)
+
+
+def logs(rank: int, size: int) -> None:
+    kept = Kept()
+    logging.getLogger("odc").addHandler(kept)
+    logging.getLogger("odc").setLevel(logging.INFO)
+    with training(size) as (job, model, optimizer):
+        assert kept.count("2 groups over 2 ranks, parameters gathered as float32, gradients added as float32") == (
+            rank == 0
+        )
+        for uneven in (0, 1, 2):
+            for _ in range(1 + uneven * rank):
+                backward(model)
+            report = job.sync_gradients()
+            assert report.microbatches == [1, 1 + uneven]
+            optimizer.step()
+            optimizer.zero_grad()
+            assert kept.count("was divided as if each rank had run one") == (uneven > 0)  # once
+            assert kept.count("a mean over microbatches 3") == (uneven > 0)
+        for explicit in ({"divisor": 3.0}, {"tokens": 1.0 + rank}):
+            backward(model)
+            job.sync_gradients(**explicit)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert kept.count("was to remove") == 0
+        backward(model)
+        dist.all_reduce(torch.ones(1))
+        job.sync_gradients()
+        assert kept.count("1 collectives ran between the first backward of minibatch 5 and its sync") == 1
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        job.sync_gradients(tokens=0)
+        assert kept.count("the global sum of tokens is 0") == 1
+
+    model = sharded(size)
+    some = torch.optim.SGD(model[0].parameters())
+    fsdp2.attach(model, some, timeout=60).close()
+    assert kept.count("no attached optimizer owns 2 trainable parameters (2.weight, 2.bias") == 1
+
+
+def test_logs() -> None:
+    run_torch_ranks(2, logs)
