@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from ...errors import UnsupportedError
 from .torch_state import AllGather, FsdpGroup, Slot
 
-_BLOCK = 1 << 22  # positions at a time, to keep the probe's memory small
+_PERIOD = 65521  # of the codes that verify a layout; a prime, so that no matrix has rows of it
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -63,7 +64,7 @@ class _Probe(AllGather):
     """Instead of gathering fills the output with codes of the positions in it."""
 
     def __init__(self) -> None:
-        self.code: Callable[[torch.Tensor], torch.Tensor] = lambda positions: positions
+        self.write: Callable[[torch.Tensor], None] = _write_noise
         self.group: dist.ProcessGroup | None = None
         self.numel = 0
         self.dtype = torch.uint8
@@ -75,10 +76,7 @@ class _Probe(AllGather):
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         self.group, self.numel, self.dtype = group, input_tensor.numel(), input_tensor.dtype
-        out = _countable(output_tensor)
-        for begin in range(0, out.numel(), _BLOCK):
-            end = min(begin + _BLOCK, out.numel())
-            out[begin:end] = self.code(torch.arange(begin, end, device=out.device)).to(out.dtype)
+        self.write(_countable(output_tensor))
         return None
 
 
@@ -87,12 +85,34 @@ def _countable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype in _FLOATS else tensor.view(torch.uint8)
 
 
-def _digit(k: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda positions: (positions >> (8 * k)) & 255
+def _write_digit(k: int, out: torch.Tensor) -> None:
+    """Writes the k-th base-256 digit of each position."""
+    run = 256**k  # positions with the same digit
+    rows = out.numel() // run
+    digits = torch.arange(256, device=out.device).to(out.dtype)
+    whole = rows // 256
+    out[: whole * 256 * run].view(whole, 256, run).copy_(digits.view(1, 256, 1))
+    out[whole * 256 * run : rows * run].view(-1, run).copy_(digits[: rows - whole * 256].view(-1, 1))
+    out[rows * run :] = digits[rows % 256]
 
 
-def _hash(positions: torch.Tensor) -> torch.Tensor:
-    return ((positions & 0xFFFFFFFF) * 2654435761 >> 20) & 255
+def _noise(out: torch.Tensor, origin: int = 0) -> torch.Tensor:
+    """One period of codes that tell positions apart, beginning at position `origin`."""
+    codes = torch.randint(0, 256, (_PERIOD,), generator=torch.Generator().manual_seed(0))
+    return codes.roll(-origin % -_PERIOD).to(out.device, out.dtype)
+
+
+def _write_noise(out: torch.Tensor) -> None:
+    noise, whole = _noise(out), out.numel() // _PERIOD
+    out[: whole * _PERIOD].view(whole, _PERIOD).copy_(noise)
+    out[whole * _PERIOD :] = noise[: out.numel() - whole * _PERIOD]
+
+
+def _is_noise(seen: torch.Tensor, origin: int) -> bool:
+    noise, whole = _noise(seen, origin), seen.numel() // _PERIOD
+    rows = seen[: whole * _PERIOD].view(whole, _PERIOD)
+    rest = seen[whole * _PERIOD :]
+    return torch.equal(rest, noise[: rest.numel()]) and all(torch.equal(row, noise) for row in rows)
 
 
 def _parts(entry: Entry, ranks: int, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -115,8 +135,8 @@ def probe(group: FsdpGroup, names: dict[int, str]) -> Layout:
     module.set_custom_all_gather(comm)
     entries = _entries(group, names)
 
-    def unsharded(code: Callable[[torch.Tensor], torch.Tensor], read: Callable[[], None]) -> None:
-        comm.code = code
+    def unsharded(write: Callable[[torch.Tensor], None], read: Callable[[], None]) -> None:
+        comm.write = write
         try:
             module.unshard()
             read()
@@ -128,7 +148,7 @@ def probe(group: FsdpGroup, names: dict[int, str]) -> Layout:
             entry.unsharded = entry.slot.get()
 
     with torch.no_grad():
-        unsharded(_digit(0), keep_unsharded)
+        unsharded(_write_noise, keep_unsharded)
         reduce_dtype = group.reduce_dtype or _gradient_dtype(entries)
         if comm.group is None:
             return Layout(entries, None, 0, comm.dtype, 0, reduce_dtype)
@@ -143,9 +163,9 @@ def probe(group: FsdpGroup, names: dict[int, str]) -> Layout:
                 positions[i] += int(first[0].item()) << (8 * k) if first.numel() > 0 else 0
 
         for k in range(max(1, math.ceil((ranks * numel).bit_length() / 8))):
-            unsharded(_digit(k), lambda k=k: read_digit(k))  # type: ignore[misc]
+            unsharded(partial(_write_digit, k), partial(read_digit, k))
         _place(group, entries, positions, numel, ranks, dtype)
-        unsharded(_hash, lambda: _verify(group, entries, numel, ranks, dtype))
+        unsharded(_write_noise, lambda: _verify(group, entries, numel, ranks, dtype))
     return Layout(entries, comm.group, numel, dtype, _place_gradients(entries, dtype), reduce_dtype)
 
 
@@ -193,15 +213,11 @@ def _place(
 
 
 def _verify(group: FsdpGroup, entries: list[Entry], numel: int, ranks: int, dtype: torch.dtype) -> None:
-    """Every element of every parameter must show the hash of the position that the layout says."""
+    """Every element of every parameter must show the code of the position that the layout says."""
     for entry in entries:
         for rank, part in enumerate(_parts(entry, ranks, dtype)):
-            origin = rank * numel + entry.offset
-            for begin in range(0, part.numel(), _BLOCK):
-                seen = part[begin : begin + _BLOCK]
-                expected = _hash(torch.arange(origin + begin, origin + begin + seen.numel(), device=part.device))
-                if not torch.equal(seen.to(torch.int64), expected):
-                    raise _unknown(group, f'rank {rank}\'s part of "{entry.name}" is not contiguous')
+            if not _is_noise(part, rank * numel + entry.offset):
+                raise _unknown(group, f'rank {rank}\'s part of "{entry.name}" is not contiguous')
 
 
 def _place_gradients(entries: list[Entry], dtype: torch.dtype) -> int:
