@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Others' models and loops, unchanged: transformers' Qwen2 and Llama in tiny random configurations, packed and not, and
+Accelerate's loop. On CPU Accelerate does not activate its own FSDP2 plugin (that needs a GPU), so here its
+accumulation, clipping and optimizer wrapper drive a model that fully_shard has wrapped."""
+
+import os
+from typing import Any
+
+import pytest
+from torch_ranks import dist, run_torch_ranks, torch
+
+from odc.torch import fsdp2
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
+init_device_mesh = torch.distributed.device_mesh.init_device_mesh
+
+SIZE = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "attn_implementation": "eager",
+}
+COUNTS = [(2, 0, 1), (0, 1, 3)]  # microbatches of each rank in two minibatches
+
+
+def language_model(kind: str) -> Any:
+    torch.manual_seed(0)
+    if kind == "qwen2":
+        config = transformers.Qwen2Config(**SIZE, tie_word_embeddings=True)
+        return transformers.Qwen2ForCausalLM(config).double()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZE, tie_word_embeddings=False)).double()
+
+
+def microbatch(minibatch: int, rank: int, index: int, packing: str) -> dict[str, Any]:
+    """Three samples of different length: packed into one row with positions that begin again, or padded."""
+    generator = torch.Generator().manual_seed(100 * minibatch + 10 * rank + index)
+    lengths = torch.randint(3, 9, (3,), generator=generator).tolist()
+    samples = [torch.randint(0, SIZE["vocab_size"], (length,), generator=generator) for length in lengths]
+    if packing == "packed":
+        return {
+            "input_ids": torch.cat(samples)[None],
+            "position_ids": torch.cat([torch.arange(length) for length in lengths])[None],
+        }
+    pad = torch.nn.utils.rnn.pad_sequence
+    return {
+        "input_ids": pad(samples, batch_first=True),
+        "attention_mask": pad([torch.ones(length, dtype=torch.long) for length in lengths], batch_first=True),
+    }
+
+
+def loss_sum(model: Any, batch: dict[str, Any]) -> tuple[Any, int]:
+    """Summed over the tokens that have a next one in their sample, and how many these are."""
+    ids = batch["input_ids"]
+    logits = model(**batch, use_cache=False).logits
+    inside = batch["position_ids" if "position_ids" in batch else "attention_mask"][:, 1:] > 0
+    losses = torch.nn.functional.cross_entropy(logits[:, :-1][inside], ids[:, 1:][inside], reduction="sum")
+    return losses, int(inside.sum())
+
+
+def train_over_odc(rank: int, size: int, kind: str, packing: str) -> None:
+    model = language_model(kind)
+    mesh = init_device_mesh("cpu", (size,))
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    with fsdp2.attach(model, optimizer, timeout=60, check=True) as job:
+        for minibatch, counts in enumerate(COUNTS):
+            total, tokens = 0.0, 0
+            for index in range(counts[rank]):
+                loss, new = loss_sum(model, microbatch(minibatch, rank, index, packing))
+                loss.backward()
+                total, tokens = total + loss.item(), tokens + new
+            report = job.sync_gradients(tokens=tokens, sums={"loss": total})
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(report.sums["loss"])
+    expected, reference = train_alone(kind, packing)
+    assert losses == pytest.approx(expected, rel=1e-12)
+    for (name, parameter), other in zip(model.named_parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(parameter.full_tensor(), other.data, rtol=1e-12, atol=1e-12, msg=name)
+
+
+def train_alone(kind: str, packing: str) -> tuple[list[float], Any]:
+    model = language_model(kind)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    losses = []
+    for minibatch, counts in enumerate(COUNTS):
+        total, tokens = 0.0, 0
+        for rank, count in enumerate(counts):
+            for index in range(count):
+                loss, new = loss_sum(model, microbatch(minibatch, rank, index, packing))
+                loss.backward()
+                total, tokens = total + loss.item(), tokens + new
+        for parameter in model.parameters():
+            parameter.grad.div_(tokens)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    return losses, model
+
+
+@pytest.mark.parametrize("packing", ["packed", "padded"])
+@pytest.mark.parametrize("kind", ["qwen2", "llama"])
+def test_transformers(kind: str, packing: str) -> None:
+    run_torch_ranks(3, train_over_odc, kind, packing)
+
+
+def accelerate_loop(rank: int, size: int) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    # What a launcher sets; the process group is there already, so nobody listens at the address.
+    places = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}
+    os.environ |= {name: str(value) for name, value in places.items()}
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3)).double()
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)
+    reference = [parameter.detach().clone() for parameter in model.parameters()]
+    mesh = init_device_mesh("cpu", (size,))
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = accelerator.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+    assert type(optimizer).__name__ == "AcceleratedOptimizer"
+    with fsdp2.attach(model, optimizer, timeout=60) as job:
+        for _ in range(2):
+            for _ in range(2):
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(torch.full((2, 4), 1.0 + rank, dtype=torch.float64)).sum())
+                    if accelerator.sync_gradients:
+                        job.sync_gradients(divisor=size)
+                        accelerator.clip_grad_norm_(model.parameters(), 0.5)
+                    optimizer.step()
+                    optimizer.zero_grad()
+        assert job.context.minibatch == 2
+
+    alone = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3)).double()
+    for parameter, value in zip(alone.parameters(), reference, strict=True):
+        parameter.data.copy_(value)
+    other = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for _ in range(2):
+        for peer in range(size):  # Accelerate divides by its accumulation steps
+            alone(torch.full((2, 4), 1.0 + peer, dtype=torch.float64)).sum().backward()
+        for parameter in alone.parameters():
+            parameter.grad.div_(size)
+        torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.5)
+        other.step()
+        other.zero_grad()
+    for parameter, expected in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(parameter.full_tensor(), expected.data, rtol=1e-12, atol=1e-12)
+    dist.barrier()
+
+
+def test_accelerate_loop() -> None:
+    run_torch_ranks(2, accelerate_loop)
