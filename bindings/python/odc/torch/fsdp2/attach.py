@@ -13,6 +13,7 @@ from torch import nn
 
 from ...context import Context, init
 from ...errors import ArgumentError, MismatchError, UnsupportedError
+from .extension import ExtensionGroup
 from .group import Add, Gather, Group
 from .job import Job, Watch
 from .layout import Layout, probe
@@ -54,7 +55,9 @@ def attach(
         process_group = _one_process_group(groups, layouts)
         ranks = 1 if process_group is None else process_group.size()
         attached = [
-            Group(group, layout, was, ranks, layout.trainable if optimizers else [])
+            (ExtensionGroup if group.gathers_by_extension else Group)(
+                group, layout, was, ranks, layout.trainable if optimizers else []
+            )
             for group, layout, was in zip(groups, layouts, before, strict=True)
         ]
         _compare_models(attached, process_group)
@@ -131,8 +134,6 @@ def _why_not(group: FsdpGroup) -> str | None:
         return "reshards to fewer ranks (reshard_after_forward=<int>): use True or False"
     if group.all_reduce_hook is not None:
         return "has an all-reduce hook, which would run in each backward: remove it"
-    if group.gathers_by_extension:
-        return "gathers through fsdp_pre_all_gather: that is not supported yet"
     for comm in (settings.all_gather, settings.reduce_scatter):
         if type(comm).__name__ not in ("DefaultAllGather", "DefaultReduceScatter"):
             return (

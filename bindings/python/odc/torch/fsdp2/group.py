@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from torch.utils.dlpack import from_dlpack
 
 from ..._abi import Type
@@ -48,6 +49,8 @@ class Group:
         with torch.no_grad():
             self._kinds = [_kind(entry.local) for entry in layout.entries]
         self._hooks: list[Any] = []
+        # Gradients, until it is checked where a reduction has them.
+        self._unchecked: dict[int, torch.Tensor | None] | None = {}
 
     # ---- attaching ----
 
@@ -70,10 +73,13 @@ class Group:
         if len(shards) > 1:
             self._gradients = shards[1]
             self._sums = _tensor(shards[1].slice.gradients)
-        self.mine = Settings(Gather(self, job), Add(self, job), 1.0, True)
+        self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
         for index, entry in enumerate(self.trainable):
             self._hooks.append(entry.unsharded.register_post_accumulate_grad_hook(self._noted(index)))
+
+    def all_gather(self, job: Job) -> AllGather:
+        return Gather(self, job)
 
     def restore(self) -> None:
         for hook in self._hooks:
@@ -82,7 +88,10 @@ class Group:
         self.fsdp.apply(self.before)
 
     def _noted(self, index: int) -> Callable[[torch.Tensor], None]:
-        def note(_: torch.Tensor) -> None:
+        def note(unsharded: torch.Tensor) -> None:
+            if self._unchecked is not None:
+                # What is accumulated over several backwards may be kept elsewhere.
+                self._unchecked[index] = None if index in self.pending else unsharded.grad
             self.pending.add(index)
             self.backwards[index] += 1
 
@@ -140,9 +149,17 @@ class Group:
 
     # ---- what the hooks do ----
 
+    def is_published(self, mine: torch.Tensor) -> bool:
+        """Whether the live slice is the published one."""
+        return _same(mine.view(-1), self._published.view(mine.dtype))
+
+    def copy_gathered(self, mine: torch.Tensor) -> None:
+        self._published.view(mine.dtype).copy_(mine)
+
     def gather(self, output: torch.Tensor, mine: torch.Tensor, job: Job) -> None:
         if not self.gathered:
-            if not _same(mine.view(-1), self._published.view(mine.dtype)) and (name := self.differs()) is not None:
+            # Padding may differ: then the parameters do not.
+            if not self.is_published(mine) and (name := self.differs()) is not None:
                 raise PhaseError(
                     f'parameter "{name}" of FSDP group "{self.name}" has changed since it was published: after edits '
                     "outside of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
@@ -162,7 +179,26 @@ class Group:
             raise InternalError(
                 f'FSDP group "{self.name}" reduces {full.dtype}, not {self.layout.gradient_dtype} as at attach'
             )
-        self._gradients.scatter_add(self.spread(full))
+        whole = self.spread(full)
+        self.check_order(full)
+        self._gradients.scatter_add(whole)
+
+    def check_order(self, full: torch.Tensor) -> None:
+        """Once: the gradients stand in `full` where the layout says, as seen in the first rank's part."""
+        if self._unchecked is None:
+            return
+        kept, self._unchecked = self._unchecked, None
+        begin = 0
+        for index in self.reducing:
+            entry, gradient = self.trainable[index], kept.get(index)
+            if gradient is not None and not isinstance(gradient, DTensor):
+                first = gradient.chunk(self.ranks, dim=entry.dim)[0].reshape(-1).to(full.dtype)
+                if not _same(first, full[begin : begin + first.numel()]):
+                    raise InternalError(
+                        f'FSDP group "{self.name}" reduces the gradient of "{entry.name}" elsewhere than expected with '
+                        f"torch {torch.__version__}"
+                    )
+            begin += entry.gradient_length
 
     def spread(self, full: torch.Tensor) -> torch.Tensor:
         """The same in the layout of all trainable parameters, zero where one did not take part."""

@@ -99,10 +99,11 @@ class Job:
         for index, optimizer in enumerate(optimizers):
             self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
             self._hooks.append(optimizer.register_step_post_hook(self._noted_step(index)))
-        if context.size == 1:  # nothing is gathered, so a forward shows itself otherwise
-            for group in groups:
-                module: Any = group.fsdp.module
-                self._hooks.append(module.register_forward_pre_hook(lambda *_: self.before_gather(), prepend=True))
+        # Before FSDP2's own hooks, which gather; a single rank gathers nothing.
+        before_forward = torch.compiler.disable(lambda *_: self.before_gather())
+        modules: list[Any] = [model, *(group.fsdp.module for group in groups)]
+        for module in dict.fromkeys(modules):
+            self._hooks.append(module.register_forward_pre_hook(before_forward, prepend=True))
 
     # ---- what users call ----
 

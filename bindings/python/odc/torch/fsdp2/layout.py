@@ -32,7 +32,7 @@ class Entry:
     trainable: bool
     shape: torch.Size  # of the whole parameter
     dim: int  # it is divided along this dimension
-    offset: int  # in the gathered part
+    offset: int  # in the gathered part; unknown if an extension gathers
     length: int  # padded; the same on all ranks
     gradient_offset: int = -1  # in the reduced part, if every trainable parameter takes part
     gradient_length: int = 0
@@ -60,11 +60,11 @@ class Layout:
         return [entry for entry in self.entries if entry.trainable]
 
 
-class _Probe(AllGather):
-    """Instead of gathering fills the output with codes of the positions in it."""
+class _Asked(AllGather):
+    """Takes the place of the all-gather while a group is probed: notes what is gathered, and lets `answer` fill it."""
 
-    def __init__(self) -> None:
-        self.write: Callable[[torch.Tensor], None] = _write_noise
+    def __init__(self, answer: Callable[..., Any]) -> None:
+        self.answer = answer
         self.group: dist.ProcessGroup | None = None
         self.numel = 0
         self.dtype = torch.uint8
@@ -76,8 +76,13 @@ class _Probe(AllGather):
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         self.group, self.numel, self.dtype = group, input_tensor.numel(), input_tensor.dtype
-        self.write(_countable(output_tensor))
-        return None
+        work: dist.Work | None = self.answer(output_tensor, input_tensor, group, async_op)
+        return work
+
+
+def _codes(write: Callable[[torch.Tensor], None]) -> Callable[..., None]:
+    """Codes of the positions, in place of what the ranks hold."""
+    return lambda output, *_: write(_countable(output))
 
 
 def _countable(tensor: torch.Tensor) -> torch.Tensor:
@@ -128,45 +133,57 @@ def _parts(entry: Entry, ranks: int, dtype: torch.dtype) -> list[torch.Tensor]:
 def probe(group: FsdpGroup, names: dict[int, str]) -> Layout:
     """Unshards `group` a few times with known codes in place of the parameters, and reads where they appear.
 
-    `names`: of sharded parameters, by id. Local: no rank waits for another.
+    `names`: of sharded parameters, by id. No rank waits for another, except where an all-gather extension makes
+    something else of what is gathered: then it is gathered once, and positions in it stay unknown.
     """
-    module, comm = group.module, _Probe()
+    module = group.module
     module.reshard()
+    opaque = group.gathers_by_extension
+    comm = _Asked(group.settings.all_gather if opaque else _codes(_write_noise))
     module.set_custom_all_gather(comm)
     entries = _entries(group, names)
-
-    def unsharded(write: Callable[[torch.Tensor], None], read: Callable[[], None]) -> None:
-        comm.write = write
-        try:
-            module.unshard()
-            read()
-        finally:
-            module.reshard()
 
     def keep_unsharded() -> None:
         for entry in entries:
             entry.unsharded = entry.slot.get()
 
     with torch.no_grad():
-        unsharded(_write_noise, keep_unsharded)
+        _while_unsharded(group, keep_unsharded)
         reduce_dtype = group.reduce_dtype or _gradient_dtype(entries)
         if comm.group is None:
             return Layout(entries, None, 0, comm.dtype, 0, reduce_dtype)
         ranks = comm.group.size()
-        numel = comm.numel if comm.dtype in _FLOATS else comm.numel * comm.dtype.itemsize
         dtype = comm.dtype if comm.dtype in _FLOATS else torch.uint8
-        positions = [0] * len(entries)
+        numel = comm.numel * (1 if dtype is comm.dtype else comm.dtype.itemsize)
+        if not opaque:
+            _find_places(group, comm, entries, numel, ranks, dtype)
+    return Layout(entries, comm.group, numel, dtype, _place_gradients(entries, ranks), reduce_dtype)
 
-        def read_digit(k: int) -> None:
-            for i, entry in enumerate(entries):
-                first = _parts(entry, ranks, dtype)[0]
-                positions[i] += int(first[0].item()) << (8 * k) if first.numel() > 0 else 0
 
-        for k in range(max(1, math.ceil((ranks * numel).bit_length() / 8))):
-            unsharded(partial(_write_digit, k), partial(read_digit, k))
-        _place(group, entries, positions, numel, ranks, dtype)
-        unsharded(_write_noise, lambda: _verify(group, entries, numel, ranks, dtype))
-    return Layout(entries, comm.group, numel, dtype, _place_gradients(entries, dtype), reduce_dtype)
+def _while_unsharded(group: FsdpGroup, read: Callable[[], None]) -> None:
+    try:
+        group.module.unshard()
+        read()
+    finally:
+        group.module.reshard()
+
+
+def _find_places(
+    group: FsdpGroup, comm: _Asked, entries: list[Entry], numel: int, ranks: int, dtype: torch.dtype
+) -> None:
+    positions = [0] * len(entries)
+
+    def read_digit(k: int) -> None:
+        for i, entry in enumerate(entries):
+            first = _parts(entry, ranks, dtype)[0]
+            positions[i] += int(first[0].item()) << (8 * k) if first.numel() > 0 else 0
+
+    for k in range(max(1, math.ceil((ranks * numel).bit_length() / 8))):
+        comm.answer = _codes(partial(_write_digit, k))
+        _while_unsharded(group, partial(read_digit, k))
+    _place(group, entries, positions, numel, ranks, dtype)
+    comm.answer = _codes(_write_noise)
+    _while_unsharded(group, lambda: _verify(group, entries, numel, ranks, dtype))
 
 
 def _entries(group: FsdpGroup, names: dict[int, str]) -> list[Entry]:
@@ -220,13 +237,13 @@ def _verify(group: FsdpGroup, entries: list[Entry], numel: int, ranks: int, dtyp
                 raise _unknown(group, f'rank {rank}\'s part of "{entry.name}" is not contiguous')
 
 
-def _place_gradients(entries: list[Entry], dtype: torch.dtype) -> int:
-    """FSDP2 reduces the trainable parameters in the order in which it gathers all of them."""
+def _place_gradients(entries: list[Entry], ranks: int) -> int:
+    """FSDP2 reduces the trainable parameters in the order in which it gathers all of them. That this is so is checked
+    when gradients are first added (Group.check_order)."""
     end = 0
     for entry in entries:
         if entry.trainable:
-            entry.gradient_offset = end
-            entry.gradient_length = entry.length if dtype in _FLOATS else entry.length // entry.unsharded.dtype.itemsize
+            entry.gradient_offset, entry.gradient_length = end, _elements(entry, ranks)
             end += entry.gradient_length
     return end
 

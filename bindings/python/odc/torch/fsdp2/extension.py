@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups whose parameters gather something else than themselves (fsdp_pre_all_gather: float8, for one). FSDP2 alone
+knows what that is, so it is asked for it by an unshard; the layout inside stays unknown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from ...errors import PhaseError
+from .group import Gather, Group
+from .torch_state import AllGather
+
+if TYPE_CHECKING:
+    from .job import Job
+
+
+class ExtensionGroup(Group):
+    publishing = False
+
+    def all_gather(self, job: Job) -> AllGather:
+        return ExtensionGather(self, job)
+
+    def copy_parameters(self) -> None:
+        if self.layout.process_group is None:
+            return
+        self.publishing = True
+        try:
+            self.fsdp.module.unshard()
+        finally:
+            self.publishing = False
+            self.fsdp.module.reshard()
+
+    def differs(self) -> str | None:
+        """Only what is gathered shows a change, see gather()."""
+        return None
+
+    def gather(self, output: torch.Tensor, mine: torch.Tensor, job: Job) -> None:
+        if not self.gathered and not self.is_published(mine):
+            raise PhaseError(
+                f'a parameter of FSDP group "{self.name}" has changed since it was published: after edits outside of '
+                "optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
+            )
+        super().gather(output, mine, job)
+
+    def publish(self, output: torch.Tensor, mine: torch.Tensor) -> None:
+        self.copy_gathered(mine)
+        output.view(self.ranks, -1).copy_(mine.clone())  # so that the extension is handed something that it can read
+
+
+class ExtensionGather(Gather):
+    def __init__(self, group: ExtensionGroup, job: Job) -> None:
+        super().__init__(group, job)
+        self._extension = group
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        if self._extension.publishing:
+            self._extension.publish(output_tensor, input_tensor)
+            return None
+        return super().__call__(output_tensor, input_tensor, group, async_op)
