@@ -94,13 +94,13 @@ def train(rank: int, size: int, over_odc: bool) -> list[Any]:
             model[0].weight.to_local().inner.add_(1)
         with pytest.raises(odc.PhaseError, match='of FSDP group "0" has changed since it was published'):
             model(torch.ones(2, 6))
+        model.reset_iter_state()
         with torch.no_grad():
             model[0].weight.to_local().inner.sub_(1)
         dist.barrier()
         job.detach()
-    return [
-        local.inner if isinstance(local, Rounded) else local for local in (p.to_local() for p in model.parameters())
-    ]
+    shards = [parameter.to_local() for parameter in model.parameters()]
+    return [shard.inner if isinstance(shard, Rounded) else shard for shard in shards]
 
 
 def equal(rank: int, size: int) -> None:

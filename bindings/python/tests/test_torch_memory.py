@@ -2,6 +2,8 @@
 """Views and buffers as torch tensors, bf16 too."""
 
 import gc
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,18 @@ def tensors(rank: int, size: int, job: str) -> None:
 
 def test_tensors() -> None:
     run_ranks(2, tensors)
+
+
+# The cycle is collected, and the tensor freed, only after the modules.
+OUTLIVES = """
+import os, sys, torch, odc
+context = odc.init(rank=0, size=1, job=f"outlives-{os.getpid()}")
+cycle = [torch.from_dlpack(context.register("w", 10).slice.parameters)]
+cycle.append(cycle)
+sys.outlives = cycle
+"""
+
+
+def test_a_tensor_may_outlive_the_modules() -> None:
+    ended = subprocess.run([sys.executable, "-c", OUTLIVES], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
