@@ -49,7 +49,7 @@ def attach(
     owned = {id(p): names[id(p)] for p in model.parameters() if p.requires_grad} if optimizers else {}
     unowned = check_owners(optimizers, owned)
     before = [group.settings for group in groups]
-    context = None
+    context, job = None, None
     try:
         layouts = [probe(group, names) for group in groups]
         process_group = _one_process_group(groups, layouts)
@@ -68,6 +68,8 @@ def attach(
         _register(attached, ledger, context, job)
         job.begin()
     except BaseException:
+        if job is not None:
+            job.detach()
         for group, was in zip(groups, before, strict=True):
             group.apply(was)
         if context is not None:

@@ -113,9 +113,10 @@ class Group:
         for entry, kind in zip(self.layout.entries, self._kinds, strict=True):
             entry.parameter = entry.slot.get()
             if (now := _kind(entry.local)) != kind:
+                was, is_now = (f"{dtype} {shape} on {device}" for dtype, shape, device in (kind, now))
                 raise PhaseError(
-                    f'the shard of parameter "{entry.name}" was {kind} at attach and is {now}: detach before moving or '
-                    "converting the model, then attach again"
+                    f'the shard of parameter "{entry.name}" was {was} at attach and is {is_now}: detach before moving '
+                    "or converting the model, then attach again"
                 )
 
     def copy_parameters(self) -> None:
@@ -310,8 +311,8 @@ def _tensor(view: Any) -> torch.Tensor:
     return from_dlpack(view)
 
 
-def _kind(local: torch.Tensor) -> str:
-    return f"{local.dtype} {tuple(local.shape)} on {local.device}"
+def _kind(local: torch.Tensor) -> tuple[Any, ...]:
+    return local.dtype, tuple(local.shape), local.device
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
