@@ -1,7 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What needs torch: training with PyTorch FSDP2 over On-Demand Communication."""
+"""What needs PyTorch: training with FSDP2 over On-Demand Communication. `import odc` does not import it."""
 
 try:
-    import torch as _torch  # noqa: F401
-except ImportError as error:
-    raise ImportError("odc.torch needs PyTorch 2.9 or later: pip install torch") from error
+    import torch as _  # noqa: F401
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise ImportError("odc.torch needs PyTorch 2.9 or later, which is not installed; pip install torch") from error
+
+from . import fsdp2
+from .sampler import MinibatchLoader, MinibatchSampler
+
+__all__ = ["MinibatchLoader", "MinibatchSampler", "fsdp2"]

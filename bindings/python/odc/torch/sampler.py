@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which samples this rank runs: minibatches of the whole job, each balanced over the ranks by odc.plan."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
+
+from .._abi import Policy
+from ..errors import ArgumentError
+from ..planning import plan
+
+Microbatch = list[int]
+"""Indices of samples."""
+
+
+@dataclass
+class _Position:
+    """Where an iteration is. Each has its own, so that an abandoned one no longer counts."""
+
+    epoch: int
+    delivered: int
+
+
+def _counted(position: _Position, minibatches: Iterable[Any]) -> Iterator[Any]:
+    for minibatch in minibatches:
+        position.delivered += 1
+        yield minibatch
+
+
+def _whole(name: str, value: int, least: int) -> int:
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name} is {value!r}, must be an integer") from None
+    if whole < least:
+        raise ValueError(f"{name} is {whole}, must be at least {least}")
+    return whole
+
+
+def _tokens(lengths: Any, max_tokens: int) -> torch.Tensor:
+    """A copy of the lengths as int64, each in 1..max_tokens."""
+    try:
+        given = lengths.detach() if isinstance(lengths, torch.Tensor) else torch.tensor(lengths, device="cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"lengths must be a sequence of integers, the tokens of each sample: {error}") from error
+    if given.ndim != 1:
+        raise ValueError(f"lengths has the shape {tuple(given.shape)}; it must be 1-D, one length for each sample")
+    if given.numel() == 0:
+        raise ValueError("lengths is empty; give the tokens of each sample of the dataset")
+    if given.dtype is torch.bool or given.is_floating_point() or given.is_complex():
+        raise ValueError(f"lengths has elements of {given.dtype}; they must be integers, tokens of each sample")
+    tokens = given.to("cpu", torch.int64, copy=True)
+    wrong = torch.nonzero((tokens < 1) | (tokens > max_tokens))
+    if len(wrong) == 0:
+        return tokens
+    index = int(wrong[0])
+    if tokens[index] < 1:
+        raise ValueError(f"sample {index} has {tokens[index]} tokens; each needs at least one: leave it out")
+    raise ValueError(
+        f"sample {index} has {tokens[index]} tokens, more than max_tokens={max_tokens}; cut it, leave it out, or "
+        "raise max_tokens"
+    )
+
+
+class MinibatchSampler(Sampler[list[Microbatch]]):
+    """For each minibatch of the job, this rank's microbatches: a list, perhaps empty, of lists of dataset indices.
+
+    The samples of a minibatch depend on the dataset's size, `minibatch_size`, `shuffle`, `seed` and the epoch only;
+    odc.plan divides them over the ranks. So every rank must be given the same arguments but for `rank`, and a state
+    can be loaded in a job of another size.
+    """
+
+    def __init__(
+        self,
+        *,
+        lengths: Any,
+        minibatch_size: int,
+        max_tokens: int,
+        rank: int | None = None,
+        num_replicas: int | None = None,
+        policy: Policy | str = Policy.LB_MINI,
+        cost: str | tuple[float, float] = "linear",
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        """`lengths`: tokens of each sample of the dataset, a sequence, NumPy array or tensor. `minibatch_size`: samples
+        over all ranks; the last minibatch of an epoch has what is left, or is left out with `drop_last`. `max_tokens`:
+        the budget of a microbatch. `rank`, `num_replicas`: this rank and the number of ranks; from torch.distributed
+        where it is initialised, else 0 of 1. `policy`, `cost`: as in odc.plan. Wrong values are ValueErrors."""
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if num_replicas is None:
+            num_replicas = torch.distributed.get_world_size() if distributed else 1
+        if rank is None:
+            rank = torch.distributed.get_rank() if distributed else 0
+        self.num_replicas = _whole("num_replicas", num_replicas, 1)
+        self.rank = _whole("rank", rank, 0)
+        if self.rank >= self.num_replicas:
+            raise ValueError(f"rank is {rank}, must be in 0..{num_replicas - 1}: num_replicas is {num_replicas}")
+        self.minibatch_size = _whole("minibatch_size", minibatch_size, 1)
+        self.max_tokens = _whole("max_tokens", max_tokens, 1)
+        self.seed = _whole("seed", seed, 0)
+        self.policy = policy
+        self.cost = cost
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self._tokens = _tokens(lengths, self.max_tokens)
+        self._position = _Position(0, 0)
+        self._begin_at = 0  # the minibatch at which the next iteration begins
+        # What is wrong with the policy, the cost or the smallest minibatch is said now, not at the end of an epoch.
+        smallest = 0 if drop_last else self.samples % self.minibatch_size
+        ones = [1] * (smallest or self.minibatch_size)
+        plan(ones, self.num_replicas, max_tokens=self.max_tokens, policy=policy, cost=cost)
+
+    @property
+    def samples(self) -> int:
+        """Samples of the dataset."""
+        return len(self._tokens)
+
+    @property
+    def epoch(self) -> int:
+        return self._position.epoch
+
+    def __len__(self) -> int:
+        """Minibatches of an epoch."""
+        full, left = divmod(self.samples, self.minibatch_size)
+        return full if self.drop_last or left == 0 else full + 1
+
+    def __iter__(self) -> Iterator[list[Microbatch]]:
+        """From the beginning of the epoch; after load_state_dict, once, from where the state was taken."""
+        return _counted(self._begin(), self._minibatches())
+
+    def set_epoch(self, epoch: int) -> None:
+        """The next iteration is of this epoch. To set the epoch of a loaded state keeps its place in it."""
+        if epoch != self._position.epoch:
+            self._position = _Position(_whole("epoch", epoch, 0), 0)
+            self._begin_at = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """What load_state_dict needs, in plain integers, booleans and strings. The minibatch that the loop is at counts
+        as delivered. A DataLoader made without `loader` takes minibatches ahead of the loop; they count, too."""
+        return {
+            "epoch": self._position.epoch,
+            "delivered": self._position.delivered,
+            "seed": self.seed,
+            "minibatch_size": self.minibatch_size,
+            "shuffle": self.shuffle,
+            "samples": self.samples,
+            "lengths": self._digest,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next iteration gives the rest of the state's epoch. The seed is the state's; `rank`, `num_replicas`,
+        `max_tokens`, `policy` and `cost` may differ from those it was taken with. ValueError: another dataset,
+        minibatch_size or shuffle."""
+        missing = [key for key in self.state_dict() if key not in state]
+        if missing:
+            raise ValueError(f"this is no state of a MinibatchSampler; it lacks {', '.join(missing)}")
+        for name, mine in (
+            ("samples", self.samples),
+            ("lengths", self._digest),
+            ("minibatch_size", self.minibatch_size),
+            ("shuffle", self.shuffle),
+        ):
+            if state[name] != mine:
+                what = "lengths" if name == "lengths" else f"{name}={state[name]}"
+                here = "others" if name == "lengths" else f"{name}={mine}"
+                raise ValueError(
+                    f"the state was taken with {what}, this sampler has {here}: what is left of the epoch cannot be "
+                    "told; make the sampler as it was, or begin an epoch without the state"
+                )
+        self.seed = state["seed"]
+        self._position = _Position(state["epoch"], state["delivered"])
+        self._begin_at = state["delivered"]
+
+    def loader(
+        self, dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None, **dataloader_options: Any
+    ) -> MinibatchLoader:
+        """The samples themselves: see MinibatchLoader. `collate_fn`: makes a microbatch of a list of samples; None:
+        torch's default_collate. `dataloader_options`: of torch.utils.data.DataLoader (num_workers, prefetch_factor,
+        pin_memory, …)."""
+        return MinibatchLoader(self, dataset, collate_fn or default_collate, dataloader_options)
+
+    def _begin(self) -> _Position:
+        self._position = _Position(self._position.epoch, self._begin_at)
+        self._begin_at = 0
+        return self._position
+
+    def _minibatches(self) -> Iterator[list[Microbatch]]:
+        """This rank's, from the position on."""
+        epoch, first = self._position.epoch, self._position.delivered
+        order = torch.arange(self.samples, device="cpu")
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed + epoch)
+            order = torch.randperm(self.samples, generator=generator, device="cpu")
+        return (self._microbatches(epoch, number, order) for number in range(first, len(self)))
+
+    def _microbatches(self, epoch: int, number: int, order: torch.Tensor) -> list[Microbatch]:
+        samples = order[number * self.minibatch_size : (number + 1) * self.minibatch_size]
+        try:
+            made = plan(
+                self._tokens[samples].tolist(),
+                self.num_replicas,
+                max_tokens=self.max_tokens,
+                policy=self.policy,
+                cost=self.cost,
+            )
+        except ArgumentError as error:
+            raise ValueError(f"minibatch {number} of epoch {epoch} cannot be planned: {error}") from error
+        indices = samples.tolist()
+        return [[indices[i] for i in microbatch] for microbatch in made.ranks[self.rank]]
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        seen = (ctypes.c_ubyte * self._tokens.nbytes).from_address(self._tokens.data_ptr())
+        return hashlib.sha256(seen).hexdigest()
+
+
+class _Ahead:
+    """What a DataLoader draws from: prefetching does not count as delivering."""
+
+    def __init__(self, sampler: MinibatchSampler) -> None:
+        self._sampler = sampler
+
+    def __iter__(self) -> Iterator[list[Microbatch]]:
+        return self._sampler._minibatches()
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+class _Microbatches:
+    """A dataset whose "samples" are collated microbatches, so that workers collate, too."""
+
+    def __init__(self, dataset: Any, collate_fn: Callable[[list[Any]], Any]) -> None:
+        self._dataset = dataset
+        self._collate = collate_fn
+
+    def __getitem__(self, microbatch: Microbatch) -> Any:
+        fetch = getattr(self._dataset, "__getitems__", None)
+        return self._collate(fetch(microbatch) if fetch else [self._dataset[index] for index in microbatch])
+
+
+class MinibatchLoader:
+    """Made by MinibatchSampler.loader. Iterating gives minibatches: lists, perhaps empty, of this rank's collated
+    microbatches. The sampler's state counts those that were delivered to the loop, not those loaded ahead."""
+
+    def __init__(
+        self,
+        sampler: MinibatchSampler,
+        dataset: Any,
+        collate_fn: Callable[[list[Any]], Any],
+        dataloader_options: dict[str, Any],
+    ) -> None:
+        mine = {
+            "batch_size",
+            "shuffle",
+            "sampler",
+            "batch_sampler",
+            "drop_last",
+            "in_order",
+        } & dataloader_options.keys()
+        if mine:
+            raise ValueError(f"{', '.join(sorted(mine))}: the MinibatchSampler decides that; leave it out")
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+            raise ValueError(f"{type(dataset).__name__} has no indices; a dataset with __getitem__ is needed")
+        if hasattr(dataset, "__len__") and len(dataset) != sampler.samples:
+            raise ValueError(f"the dataset has {len(dataset)} samples, the sampler {sampler.samples} lengths")
+        self._sampler = sampler
+        microbatches: Any = _Microbatches(dataset, collate_fn)
+        self._loader: DataLoader[Any] = DataLoader(
+            microbatches, batch_sampler=_Ahead(sampler), collate_fn=list, **dataloader_options
+        )
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        position = self._sampler._begin()
+        return _counted(position, iter(self._loader))
+
+    def __len__(self) -> int:
+        """Minibatches of an epoch."""
+        return len(self._sampler)
