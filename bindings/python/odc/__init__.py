@@ -6,7 +6,7 @@ carry. It needs neither torch nor NumPy.
 """
 
 from ._abi import Policy, Reduction, Status, Type, build, library_path, version
-from .context import Context, init
+from .context import Context, init, stats
 from .errors import (
     AbortedError,
     ArgumentError,
@@ -26,7 +26,7 @@ from .errors import (
 from .memory import View
 from .planning import Plan, plan, plan_cost
 from .shard import Operation, Shard, ShardDescription, Slice
-from .stats import PeerStats, Stats
+from .statistics import ContextStats, PeerStats, Report, Stats
 
 __version__ = version()
 
@@ -34,6 +34,7 @@ __all__ = [
     "AbortedError",
     "ArgumentError",
     "Context",
+    "ContextStats",
     "Error",
     "InternalError",
     "InterruptedWaitError",
@@ -49,6 +50,7 @@ __all__ = [
     "Policy",
     "Reduction",
     "RendezvousError",
+    "Report",
     "Shard",
     "ShardDescription",
     "Slice",
@@ -63,4 +65,5 @@ __all__ = [
     "library_path",
     "plan",
     "plan_cost",
+    "stats",
 ]

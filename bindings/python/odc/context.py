@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -14,7 +16,7 @@ from ._signals import Deferred
 from .errors import Error, PhaseError, check
 from .memory import Buffer
 from .shard import Shard, ShardDescription
-from .stats import PeerStats, Stats
+from .statistics import ContextStats, PeerStats, Report, Stats
 
 AllGather = Callable[[bytes], Sequence[bytes]]
 """Is handed this rank's bytes and returns every rank's, in rank order; collective."""
@@ -97,11 +99,17 @@ class Handle:
             self._pointer = None
 
 
+_contexts: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+
+
 class Context:
     """Made by init. A context manager: leaves the job at its end, and aborts it when the block raised."""
 
-    def __init__(self, handle: Handle) -> None:
+    def __init__(self, handle: Handle, group: str) -> None:
         self._handle = handle
+        self.group = group
+        _contexts[next(_numbers)] = self
 
     @property
     def rank(self) -> int:
@@ -204,6 +212,22 @@ class Context:
         self.close()
 
 
+def stats() -> Report:
+    """Where the time went in every open context of this process: print it, or read it."""
+    made = []
+    for reference in _contexts.valuerefs():
+        context = reference()
+        if context is None:
+            continue
+        try:
+            size, totals = context.size, context.stats()
+            peers = [context.peer_stats(rank) for rank in range(size)]
+            made.append(ContextStats(context.group, context.rank, size, context.minibatch, totals, peers))
+        except PhaseError:  # closed, or another process's
+            continue
+    return Report(made)
+
+
 def init(
     *,
     rank: int | None = None,
@@ -245,4 +269,4 @@ def init(
     with callbacks.around():
         check(lib.odc_init(ctypes.byref(config), ctypes.byref(pointer)))
     assert pointer.value is not None
-    return Context(Handle(pointer.value, callbacks))
+    return Context(Handle(pointer.value, callbacks), group or "")
