@@ -12,7 +12,7 @@ if ! python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10
 fi
 [ -x $venv/bin/python ] || python3 -m venv $venv
 if ! $venv/bin/pip install --quiet --disable-pip-version-check \
-    'numpy==2.2.6' 'pytest==8.4.2' 'mypy==1.18.2' 'ruff==0.14.5' >build/pip.log 2>&1; then
+    'numpy==2.2.6' 'pytest==8.4.2' 'mypy==1.18.2' 'ruff==0.14.5' 'matplotlib==3.10.7' >build/pip.log 2>&1; then
     tail -n 1 build/pip.log
     exit 77
 fi

@@ -27,6 +27,7 @@ from .memory import View
 from .planning import Plan, plan, plan_cost
 from .shard import Operation, Shard, ShardDescription, Slice
 from .statistics import ContextStats, PeerStats, Report, Stats
+from .tracing import Trace, trace
 
 __version__ = version()
 
@@ -57,6 +58,7 @@ __all__ = [
     "Stats",
     "Status",
     "SystemRefusedError",
+    "Trace",
     "Type",
     "UnsupportedError",
     "View",
@@ -66,4 +68,5 @@ __all__ = [
     "plan",
     "plan_cost",
     "stats",
+    "trace",
 ]

@@ -15,6 +15,7 @@ from ._abi import ALL_GATHER, INTERRUPTED, Reduction, Type, lib, odc_config, odc
 from ._signals import Deferred
 from .errors import Error, PhaseError, check
 from .memory import Buffer
+from .recording import Recorder
 from .shard import Shard, ShardDescription
 from .statistics import ContextStats, PeerStats, Report, Stats
 
@@ -80,13 +81,21 @@ class Handle:
         self._callbacks = callbacks
         self.closed = False
         self.started: dict[int, Buffer] = {}  # buffers that belong to the library
+        self.spent: list[Shard] = []  # shards to release after the next sync
+        self.recorder: Recorder | None = None  # while the context is traced
 
     @contextmanager
-    def call(self) -> Iterator[int]:
+    def call(self, name: str = "", shard: str = "") -> Iterator[int]:
+        """Around a C call. What has a name is recorded while the context is traced."""
         if self.closed or self._pointer is None:
             raise PhaseError("this context has been closed")
+        recorder = self.recorder if name else None
         with self._callbacks.around():
-            yield self._pointer
+            if recorder is None:
+                yield self._pointer
+            else:
+                with recorder.call(self._pointer, name, shard):
+                    yield self._pointer
 
     def close(self) -> None:
         if not self.closed:
@@ -157,21 +166,23 @@ class Context:
 
     def publish(self) -> None:
         """Publishes every shard that is left to publish."""
-        with self._handle.call() as context:
+        with self._handle.call("publish") as context:
             check(lib.odc_publish_all(context))
 
     def sync(self, values: Sequence[float] = (), op: Reduction = Reduction.SUM) -> list[float]:
         """The one wait for all. `values` are combined over all ranks on the way."""
         combined = (ctypes.c_double * len(values))(*values)
-        with self._handle.call() as context:
+        with self._handle.call("sync") as context:
             check(lib.odc_minibatch_sync_reduce(context, combined, len(values), op))
         self._handle.started.clear()
+        while self._handle.spent:
+            self._handle.spent.pop().release()
         return list(combined)
 
     def all_reduce(self, values: Sequence[float], op: Reduction = Reduction.SUM) -> list[float]:
         """Combines up to 64 values over all ranks, in rank order; between sync and publish."""
         combined = (ctypes.c_double * len(values))(*values)
-        with self._handle.call() as context:
+        with self._handle.call("all_reduce") as context:
             check(lib.odc_all_reduce(context, combined, len(values), op))
         return list(combined)
 

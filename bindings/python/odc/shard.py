@@ -57,13 +57,15 @@ class Slice:
 class Operation:
     """A started gather or addition. Its buffer belongs to the library until `wait` or the next sync has returned."""
 
-    def __init__(self, handle: Handle, number: int, buffer: Buffer) -> None:
+    def __init__(self, handle: Handle, number: int, buffer: Buffer, call: str, shard: str) -> None:
         self._handle = handle
         self._number = number
+        self._call = call
+        self._shard = shard
         handle.started[number] = buffer
 
     def wait(self) -> None:
-        with self._handle.call() as context:
+        with self._handle.call(f"{self._call}_wait", self._shard) as context:
             check(lib.odc_wait(context, self._number))
         self._handle.started.pop(self._number, None)
 
@@ -100,37 +102,39 @@ class Shard:
 
     def publish(self) -> None:
         """This rank's slice holds the minibatch's parameters."""
-        with self._handle.call():
+        with self._handle.call("publish", self.name):
             check(lib.odc_publish(self._pointer))
 
     def gather(self, full: Any) -> None:
         """Fills `full` with the whole shard."""
         buffer = self._buffer(full, self.description.parameters, writable=True)
-        with self._handle.call():
+        with self._handle.call("gather", self.name):
             check(lib.odc_gather(self._pointer, buffer.address, buffer.numel, None))
 
     def scatter_add(self, full: Any) -> None:
         """Adds `full` into the owners' accumulators."""
         buffer = self._buffer(full, self.description.gradients, writable=False)
-        with self._handle.call():
+        with self._handle.call("scatter_add", self.name):
             check(lib.odc_scatter_add(self._pointer, buffer.address, buffer.numel, None))
 
     def gather_start(self, full: Any) -> Operation:
-        return self._start(lib.odc_gather_start, self._buffer(full, self.description.parameters, writable=True))
+        buffer = self._buffer(full, self.description.parameters, writable=True)
+        return self._start("gather", lib.odc_gather_start, buffer)
 
     def scatter_add_start(self, full: Any) -> Operation:
-        return self._start(lib.odc_scatter_add_start, self._buffer(full, self.description.gradients, writable=False))
+        buffer = self._buffer(full, self.description.gradients, writable=False)
+        return self._start("scatter_add", lib.odc_scatter_add_start, buffer)
 
     def release(self) -> None:
         """Gives the slices' memory back: views of it must not be used any more."""
         with self._handle.call():
             check(lib.odc_release_shard(self._pointer))
 
-    def _start(self, start: Any, buffer: Buffer) -> Operation:
+    def _start(self, call: str, start: Any, buffer: Buffer) -> Operation:
         number = ctypes.c_uint64()
-        with self._handle.call():
+        with self._handle.call(f"{call}_start", self.name):
             check(start(self._pointer, buffer.address, buffer.numel, None, ctypes.byref(number)))
-        return Operation(self._handle, number.value, buffer)
+        return Operation(self._handle, number.value, buffer, call, self.name)
 
     def _buffer(self, given: Any, type: Type | None, *, writable: bool) -> Buffer:
         # The library says it better when the shard lacks the half.
