@@ -6,9 +6,11 @@ from __future__ import annotations
 import enum
 import logging
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -19,6 +21,7 @@ from torch.optim import Optimizer
 
 from ...context import Context
 from ...errors import ArgumentError, Error, InterruptedWaitError, MismatchError, PhaseError
+from ...tracing import Trace, trace
 from . import last_words
 from .group import Group
 from .ledger import Ledger, Page
@@ -89,6 +92,8 @@ class Job:
         self._ledger = ledger
         self._watch = watch
         self._reference = reference
+        self._trace: Trace | None = None
+        self._span = ExitStack()  # of the trace: what this rank does now
         self._phase = Phase.SYNCED
         self._optimizers = optimizers
         self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
@@ -166,6 +171,25 @@ class Job:
         if self._phase is Phase.PUBLISHED:
             self._check_no_gradients("publish() would lose them")
             self._sync("publish()", [0.0])
+        self._publish()
+
+    @contextmanager
+    def trace(self, directory: str | os.PathLike[str]) -> Iterator[Trace]:
+        """Collective: as odc.trace, around whole minibatches. What is not spent in communication shows as computing, or
+        between sync and publish as stepping."""
+        with trace(self._context, directory) as recorded:
+            self._trace = recorded
+            try:
+                self._show("compute" if self._phase is Phase.PUBLISHED else "step")
+                yield recorded
+                self._check_open("the end of trace()")
+                if self._phase is Phase.PUBLISHED:
+                    self._check_no_gradients("the end of trace() would lose them")
+                    self._reshard()
+                    self._sync("the end of trace()", [0.0])
+            finally:
+                self._span.close()
+                self._trace = None
         self._publish()
 
     def close(self) -> None:
@@ -253,6 +277,11 @@ class Job:
         self._publish()
         last_words.watch(self)
 
+    def _show(self, doing: str) -> None:
+        self._span.close()
+        if self._trace is not None:
+            self._span.enter_context(self._trace.span(doing))
+
     def _publish(self) -> None:
         with torch.no_grad():
             for group in self._groups:
@@ -260,6 +289,7 @@ class Job:
                 group.copy_parameters()
         self._context.publish()
         self._phase = Phase.PUBLISHED
+        self._show("compute")
 
     def _sync(self, call: str, values: list[float]) -> tuple[Page, list[float]]:
         """Ends the minibatch. `call`: what all ranks must have called."""
@@ -270,6 +300,7 @@ class Job:
         self._ledger.write(rank, took_part, backwards, Ledger.code(call))
         totals = self.patiently(lambda: self._context.sync(values))
         self._phase = Phase.SYNCED
+        self._show("step")
         for group in self._groups:
             group.begin()
         self._collectives = None
