@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models for the tests of odc.torch.fsdp2, and their training by one process, by plain FSDP2 and over ODC, for comparison.
+
+A minibatch is given as counts: the microbatches of each rank. The samples follow from minibatch, rank and index.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch_ranks import dist, torch  # skips where there is no torch
+
+# isort: split
+import torch._dynamo  # each rank would import it, which takes a second
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+
+from odc.torch.fsdp2 import Job, MinibatchReport, attach
+
+Tensor = torch.Tensor
+Counts = Sequence[int]
+
+# By number of ranks. Nobody has as many microbatches as another, and each time another rank has none.
+UNEVEN: dict[int, list[Counts]] = {
+    1: [(2,), (0,), (3,)],
+    2: [(0, 3), (2, 0), (1, 2)],
+    3: [(0, 3, 1), (2, 0, 3), (1, 2, 0)],
+    4: [(0, 3, 1, 2), (2, 0, 3, 1), (3, 1, 2, 0)],
+}
+LIMIT = 30.0  # seconds; what is waited for without need ends a test with a sentence
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 2 * width)
+        self.down = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Net(nn.Module):
+    """Most sizes are not divisible by 2, 3 or 4; `last` has fewer rows than four ranks."""
+
+    def __init__(self, width: int = 13) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(7, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.last = nn.Linear(width, 2)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def shard_blocks(model: Any, mesh: DeviceMesh, **options: Any) -> None:
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, **options)
+    fully_shard(model, mesh=mesh, **options)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, how FSDP2 shards it and how a rank runs its microbatches."""
+
+    model: Callable[[], Any] = Net
+    shard: Callable[[Any, DeviceMesh], None] = shard_blocks
+    loss: Callable[[Any, Tensor], Tensor] = lambda model, x: model(x).square().sum()
+    prepare: Callable[[Any], None] = lambda model: None  # before it is sharded, and for one process, too
+
+    def unsharded(self) -> Any:
+        model = self.model()
+        self.prepare(model)
+        return model
+
+    def sharded(self, mesh: DeviceMesh) -> Any:
+        model = self.unsharded()
+        self.shard(model, mesh)
+        return model
+
+
+@dataclass
+class Step:
+    """What a minibatch led to: full tensors, by parameter name."""
+
+    norm: Tensor
+    gradients: dict[str, Tensor | None]
+    parameters: dict[str, Tensor]
+
+
+def mesh_of(size: int) -> DeviceMesh:
+    return init_device_mesh("cpu", (size,))
+
+
+def sample(minibatch: int, rank: int, index: int) -> Tensor:
+    generator = torch.Generator().manual_seed(10_000 * minibatch + 100 * rank + index)
+    return torch.randn(4, 7, dtype=torch.float64, generator=generator)
+
+
+def samples(minibatch: int, rank: int, count: int) -> list[Tensor]:
+    return [sample(minibatch, rank, index) for index in range(count)]
+
+
+def total(counts: Counts) -> float:
+    return float(max(1, sum(counts)))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Collective where the tensor is sharded."""
+    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full.detach().clone()
+
+
+def whole_parameters(model: Any) -> dict[str, Tensor]:
+    return {name: whole(parameter) for name, parameter in model.named_parameters()}
+
+
+def whole_gradients(model: Any) -> dict[str, Tensor | None]:
+    return {n: None if p.grad is None else whole(p.grad) for n, p in model.named_parameters()}
+
+
+def adamw(model: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
+
+
+def finish(model: Any, optimizer: torch.optim.Optimizer) -> Step:
+    """Clips, so that the norm matters, and steps."""
+    gradients = whole_gradients(model)
+    norm = whole(nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+    optimizer.step()
+    optimizer.zero_grad()
+    return Step(norm, gradients, whole_parameters(model))
+
+
+def by_one_process(case: Case, minibatches: Sequence[Counts], divisors: Sequence[float] | None = None) -> list[Step]:
+    model = case.unsharded()
+    optimizer = adamw(model)
+    steps = []
+    for minibatch, counts in enumerate(minibatches):
+        for rank, count in enumerate(counts):
+            for x in samples(minibatch, rank, count):
+                case.loss(model, x).backward()
+        divide_gradients(model, divisors[minibatch] if divisors else total(counts))
+        steps.append(finish(model, optimizer))
+    return steps
+
+
+def fsdp_modules(model: nn.Module) -> list[FSDPModule]:
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
+def sum_exactly(model: nn.Module) -> None:
+    """Lets plain FSDP2 sum and not average: gloo has forgotten the division (pytorch issue 162338), and a single rank
+    divides f64 twice."""
+    for module in fsdp_modules(model):
+        module.set_force_sum_reduction_for_comms(True)
+        module.set_gradient_divide_factor(1.0)
+
+
+def divide_gradients(model: nn.Module, divisor: float) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(divisor)
+
+
+def by_plain_fsdp2(
+    case: Case,
+    mesh: DeviceMesh,
+    minibatches: Sequence[Counts],
+    settle: Callable[[Any], None] = sum_exactly,
+    divide: Callable[[Any, float], None] = divide_gradients,
+) -> list[Step]:
+    """Uneven counts by microbatches of loss zero, which make all ranks run as many."""
+    rank = mesh.get_rank()
+    model = case.sharded(mesh)
+    optimizer = adamw(model)
+    settle(model)
+    steps = []
+    for minibatch, counts in enumerate(minibatches):
+        for index in range(max(counts)):
+            loss = case.loss(model, sample(minibatch, rank, index))
+            (loss if index < counts[rank] else loss * 0).backward()
+        divide(model, total(counts))
+        steps.append(finish(model, optimizer))
+    return steps
+
+
+def run_microbatches(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
+    rank = dist.get_rank()
+    for x in samples(minibatch, rank, counts[rank]):
+        case.loss(model, x).backward()
+
+
+class News:
+    """What a rank tells all others without a collective. Made by all ranks alike."""
+
+    _number = iter(range(1_000_000))
+
+    def __init__(self) -> None:
+        self._store = dist.distributed_c10d._get_default_store()
+        self._key = f"news {next(self._number)} of "
+
+    def tell(self) -> None:
+        self._store.set(f"{self._key}{dist.get_rank()}", "1")
+
+    def await_from(self, ranks: Sequence[int]) -> None:
+        if ranks:
+            self._store.wait([f"{self._key}{rank}" for rank in ranks], datetime.timedelta(seconds=LIMIT))
+
+
+def busiest(counts: Counts) -> int:
+    return max(range(len(counts)), key=lambda rank: counts[rank])
+
+
+def run_blocked(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
+    """Only the rank with the most microbatches runs; when it has finished all of them, the others."""
+    news, first = News(), busiest(counts)
+    if dist.get_rank() != first:
+        news.await_from([first])
+    run_microbatches(case, model, minibatch, counts)
+    news.tell()
+
+
+def run_asleep(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
+    """The rank with the most microbatches stays inside its first backward until the others have finished all theirs."""
+    news, sleeper = News(), busiest(counts)
+    others = [rank for rank in range(len(counts)) if rank != sleeper]
+
+    def hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
+        handle.remove()
+        output.register_hook(lambda gradient: news.await_from(others))
+
+    if dist.get_rank() == sleeper and counts[sleeper] > 0:
+        handle = model.blocks[0].register_forward_hook(hook)
+    run_microbatches(case, model, minibatch, counts)
+    news.tell()
+
+
+@contextmanager
+def gathers_checked(model: Any) -> Iterator[None]:
+    """Collective. Until the end of the block every gathered parameter must equal, by bits, what the ranks hold now."""
+    expected = whole_parameters(model)
+    seen = set()
+
+    def check(*_: Any) -> None:
+        for name, parameter in model.named_parameters():
+            if not isinstance(parameter, DTensor):
+                seen.add(name)
+                assert torch.equal(parameter.detach(), expected[name].to(parameter.dtype)), name
+
+    hooks = [module.register_forward_pre_hook(check) for module in fsdp_modules(model)]
+    yield
+    for hook in hooks:
+        hook.remove()
+
+
+def over_odc(
+    case: Case,
+    mesh: DeviceMesh,
+    minibatches: Sequence[Counts],
+    run: Callable[[Case, Any, int, Counts], None] = run_microbatches,
+    sync: Callable[[Job, Counts], MinibatchReport] = lambda job, counts: job.sync_gradients(divisor=total(counts)),
+    **options: Any,
+) -> list[Step]:
+    """`run`: runs this rank's microbatches of a minibatch. `options`: of attach."""
+    model = case.sharded(mesh)
+    optimizer = adamw(model)
+    steps = []
+    with attach(model, optimizer, timeout=LIMIT, **options) as job:
+        for minibatch, counts in enumerate(minibatches):
+            with gathers_checked(model):
+                run(case, model, minibatch, counts)
+            report = sync(job, counts)
+            assert report.microbatches == list(counts) and report.minibatch == minibatch
+            steps.append(finish(model, optimizer))
+    return steps
+
+
+def assert_equal_steps(mine: Sequence[Step], expected: Sequence[Step], tolerance: float = 1e-12) -> None:
+    assert len(mine) == len(expected)
+    for minibatch, (a, b) in enumerate(zip(mine, expected, strict=True)):
+        where = f"minibatch {minibatch}"
+        assert a.gradients.keys() == b.gradients.keys() and a.parameters.keys() == b.parameters.keys()
+        for name in a.gradients:
+            one, other = a.gradients[name], b.gradients[name]
+            assert (one is None) == (other is None), f"{where}: {name}.grad is {one}, expected {other}"
+            if one is not None and other is not None:
+                assert_near(one, other, tolerance, f"{where}: {name}.grad")
+        assert_near(a.norm, b.norm, tolerance, f"{where}: the norm")
+        for name in a.parameters:
+            assert_near(a.parameters[name], b.parameters[name], tolerance, f"{where}: {name}")
+
+
+def assert_near(one: Tensor, other: Tensor, tolerance: float, what: str) -> None:
+    """Relative to the tensor's largest element."""
+    scale = float(other.abs().max()) if other.numel() else 0.0
+    error = float((one - other).abs().max()) if other.numel() else 0.0
+    assert error <= tolerance * scale, f"{what} differs by {error}, the largest is {scale}"
