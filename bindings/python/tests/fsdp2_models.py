@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models for the tests of odc.torch.fsdp2, and their training by one process, by plain FSDP2 and over ODC, for comparison.
+"""Models for the tests of odc.torch.fsdp2, and their training by one process, by plain FSDP2 and over ODC, to compare.
 
 A minibatch is given as counts: the microbatches of each rank. The samples follow from minibatch, rank and index.
 """
@@ -70,22 +70,21 @@ def shard_blocks(model: Any, mesh: DeviceMesh, **options: Any) -> None:
     fully_shard(model, mesh=mesh, **options)
 
 
+def square_loss(model: Any, x: Tensor, weight: float) -> None:
+    (model(x).square().sum() * weight).backward()
+
+
 @dataclass(frozen=True)
 class Case:
     """A model, how FSDP2 shards it and how a rank runs its microbatches."""
 
     model: Callable[[], Any] = Net
     shard: Callable[[Any, DeviceMesh], None] = shard_blocks
-    loss: Callable[[Any, Tensor], Tensor] = lambda model, x: model(x).square().sum()
-    prepare: Callable[[Any], None] = lambda model: None  # before it is sharded, and for one process, too
-
-    def unsharded(self) -> Any:
-        model = self.model()
-        self.prepare(model)
-        return model
+    microbatch: Callable[[Any, Tensor, float], None] = square_loss  # model, sample, weight of the loss
+    backwards: int = 1  # in a microbatch
 
     def sharded(self, mesh: DeviceMesh) -> Any:
-        model = self.unsharded()
+        model = self.model()
         self.shard(model, mesh)
         return model
 
@@ -122,12 +121,17 @@ def whole(tensor: Tensor) -> Tensor:
     return full.detach().clone()
 
 
+def named(model: Any) -> dict[str, nn.Parameter]:
+    """Parameters by the names that they have without checkpoint_wrapper."""
+    return {name.replace("_checkpoint_wrapped_module.", ""): one for name, one in model.named_parameters()}
+
+
 def whole_parameters(model: Any) -> dict[str, Tensor]:
-    return {name: whole(parameter) for name, parameter in model.named_parameters()}
+    return {name: whole(parameter) for name, parameter in named(model).items()}
 
 
 def whole_gradients(model: Any) -> dict[str, Tensor | None]:
-    return {n: None if p.grad is None else whole(p.grad) for n, p in model.named_parameters()}
+    return {name: None if one.grad is None else whole(one.grad) for name, one in named(model).items()}
 
 
 def adamw(model: Any) -> torch.optim.Optimizer:
@@ -144,13 +148,13 @@ def finish(model: Any, optimizer: torch.optim.Optimizer) -> Step:
 
 
 def by_one_process(case: Case, minibatches: Sequence[Counts], divisors: Sequence[float] | None = None) -> list[Step]:
-    model = case.unsharded()
+    model = case.model()
     optimizer = adamw(model)
     steps = []
     for minibatch, counts in enumerate(minibatches):
         for rank, count in enumerate(counts):
             for x in samples(minibatch, rank, count):
-                case.loss(model, x).backward()
+                case.microbatch(model, x, 1.0)
         divide_gradients(model, divisors[minibatch] if divisors else total(counts))
         steps.append(finish(model, optimizer))
     return steps
@@ -190,8 +194,7 @@ def by_plain_fsdp2(
     steps = []
     for minibatch, counts in enumerate(minibatches):
         for index in range(max(counts)):
-            loss = case.loss(model, sample(minibatch, rank, index))
-            (loss if index < counts[rank] else loss * 0).backward()
+            case.microbatch(model, sample(minibatch, rank, index), float(index < counts[rank]))
         divide(model, total(counts))
         steps.append(finish(model, optimizer))
     return steps
@@ -200,7 +203,7 @@ def by_plain_fsdp2(
 def run_microbatches(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
     rank = dist.get_rank()
     for x in samples(minibatch, rank, counts[rank]):
-        case.loss(model, x).backward()
+        case.microbatch(model, x, 1.0)
 
 
 class News:
@@ -252,12 +255,10 @@ def run_asleep(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
 def gathers_checked(model: Any) -> Iterator[None]:
     """Collective. Until the end of the block every gathered parameter must equal, by bits, what the ranks hold now."""
     expected = whole_parameters(model)
-    seen = set()
 
     def check(*_: Any) -> None:
-        for name, parameter in model.named_parameters():
+        for name, parameter in named(model).items():
             if not isinstance(parameter, DTensor):
-                seen.add(name)
                 assert torch.equal(parameter.detach(), expected[name].to(parameter.dtype)), name
 
     hooks = [module.register_forward_pre_hook(check) for module in fsdp_modules(model)]
@@ -283,7 +284,7 @@ def over_odc(
             with gathers_checked(model):
                 run(case, model, minibatch, counts)
             report = sync(job, counts)
-            assert report.microbatches == list(counts) and report.minibatch == minibatch
+            assert report.microbatches == [count * case.backwards for count in counts] and report.minibatch == minibatch
             steps.append(finish(model, optimizer))
     return steps
 

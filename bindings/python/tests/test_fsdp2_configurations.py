@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What FSDP2 can be asked for, trained over ODC: equal to one process and to plain FSDP2, while every rank but one is
+blocked until that one has finished all its microbatches."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+from fsdp2_models import (
+    UNEVEN,
+    Block,
+    Case,
+    Net,
+    assert_equal_steps,
+    by_one_process,
+    by_plain_fsdp2,
+    mesh_of,
+    over_odc,
+    run_blocked,
+    shard_blocks,
+)
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.tensor import Shard
+from torch.utils.checkpoint import checkpoint
+from torch_ranks import run_torch_ranks, torch
+
+Tensor = torch.Tensor
+
+
+def shard_nested(model: Any, mesh: DeviceMesh) -> None:
+    for block in model.blocks:
+        fully_shard(block.up, mesh=mesh)
+    shard_blocks(model, mesh)
+
+
+def shard_pair(model: Any, mesh: DeviceMesh) -> None:
+    """The root has no parameters of its own."""
+    fully_shard([model.first, model.last], mesh=mesh)
+    shard_blocks(model, mesh)
+
+
+def shard_root_only(model: Any, mesh: DeviceMesh) -> None:
+    fully_shard(model, mesh=mesh)
+
+
+def shard_columns(model: Any, mesh: DeviceMesh) -> None:
+    def placement(parameter: nn.Parameter) -> Shard | None:
+        return Shard(1) if parameter.ndim == 2 and parameter.size(1) % 12 == 0 else None
+
+    shard_blocks(model, mesh, shard_placement_fn=placement)
+
+
+def shard_compiled(model: Any, mesh: DeviceMesh) -> None:
+    for block in model.blocks:
+        block.compile(backend="aot_eager")
+    shard_blocks(model, mesh)
+
+
+def shard_checkpointed(model: Any, mesh: DeviceMesh) -> None:
+    """A group holds the checkpointed block."""
+    for index, block in enumerate(model.blocks):
+        model.blocks[index] = checkpoint_wrapper(block, CheckpointImpl.NO_REENTRANT)
+    shard_blocks(model, mesh)
+
+
+def shard_checkpointed_and_compiled(model: Any, mesh: DeviceMesh) -> None:
+    for index, block in enumerate(model.blocks):
+        model.blocks[index] = checkpoint_wrapper(block, CheckpointImpl.NO_REENTRANT)
+        model.blocks[index].compile(backend="aot_eager")
+    shard_blocks(model, mesh)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(11, 13)
+        self.blocks = nn.ModuleList(Block(13) for _ in range(2))
+        self.head = nn.Linear(13, 11, bias=False)
+        self.head.weight = self.embedding.weight
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embedding((x * 100).long().remainder(11))
+        for block in self.blocks:
+            h = block(h)
+        return self.head(h)
+
+
+def partly_frozen() -> Net:
+    """One group has nothing to train, another something."""
+    model = Net()
+    model.blocks[0].requires_grad_(False)
+    model.first.weight.requires_grad_(False)
+    model.blocks[1].up.bias.requires_grad_(False)
+    return model
+
+
+class Recomputed(Net):
+    """A checkpoint holds the group, so that it is gathered anew inside the recomputation."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.last(x)
+
+
+class Twice(Net):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in (self.blocks[0], self.blocks[1], self.blocks[0]):
+            x = block(x)
+        return self.last(x)
+
+
+def two_backwards(model: Any, x: Tensor, weight: float) -> None:
+    """The second goes through the graph of the first again."""
+    y = model(x)
+    (y.sum() * weight).backward(retain_graph=True)
+    (y.square().sum() * weight).backward()
+
+
+CASES = {
+    "blocks": Case(),
+    "nested": Case(shard=shard_nested),
+    "two modules in a group": Case(shard=shard_pair),
+    "root only": Case(shard=shard_root_only),
+    "tied": Case(model=Tied),
+    "frozen": Case(model=partly_frozen),
+    "kept after forward": Case(shard=partial(shard_blocks, reshard_after_forward=False)),
+    "columns": Case(model=partial(Net, 12), shard=shard_columns),
+    "offloaded": Case(shard=partial(shard_blocks, offload_policy=CPUOffloadPolicy(pin_memory=False))),
+    "checkpointed": Case(shard=shard_checkpointed),
+    "recomputed": Case(model=partial(Recomputed, False)),
+    "recomputed by reentrance": Case(model=partial(Recomputed, True)),
+    "called twice": Case(model=Twice),
+    "two backwards": Case(microbatch=two_backwards, backwards=2),
+}
+COMPILED = {  # slow
+    "compiled": Case(shard=shard_compiled),
+    "checkpointed and compiled": Case(shard=shard_checkpointed_and_compiled),
+}
+
+
+def configured(rank: int, size: int, name: str) -> None:
+    mesh, case = mesh_of(size), (CASES | COMPILED)[name]
+    expected = by_one_process(case, UNEVEN[size])
+    if name in CASES:
+        assert_equal_steps(by_plain_fsdp2(case, mesh, UNEVEN[size]), expected)
+    assert_equal_steps(over_odc(case, mesh, UNEVEN[size], run_blocked), expected)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_configuration(name: str, size: int) -> None:
+    run_torch_ranks(size, configured, name)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled(name: str) -> None:
+    run_torch_ranks(2, configured, name)
