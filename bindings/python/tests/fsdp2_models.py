@@ -82,6 +82,7 @@ class Case:
     shard: Callable[[Any, DeviceMesh], None] = shard_blocks
     microbatch: Callable[[Any, Tensor, float], None] = square_loss  # model, sample, weight of the loss
     backwards: int = 1  # in a microbatch
+    clear: Callable[[torch.optim.Optimizer], None] = torch.optim.Optimizer.zero_grad
 
     def sharded(self, mesh: DeviceMesh) -> Any:
         model = self.model()
@@ -138,12 +139,16 @@ def adamw(model: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
 
 
-def finish(model: Any, optimizer: torch.optim.Optimizer) -> Step:
+def finish(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    clear: Callable[[torch.optim.Optimizer], None] = torch.optim.Optimizer.zero_grad,
+) -> Step:
     """Clips, so that the norm matters, and steps."""
     gradients = whole_gradients(model)
     norm = whole(nn.utils.clip_grad_norm_(model.parameters(), 0.5))
     optimizer.step()
-    optimizer.zero_grad()
+    clear(optimizer)
     return Step(norm, gradients, whole_parameters(model))
 
 
@@ -156,7 +161,7 @@ def by_one_process(case: Case, minibatches: Sequence[Counts], divisors: Sequence
             for x in samples(minibatch, rank, count):
                 case.microbatch(model, x, 1.0)
         divide_gradients(model, divisors[minibatch] if divisors else total(counts))
-        steps.append(finish(model, optimizer))
+        steps.append(finish(model, optimizer, case.clear))
     return steps
 
 
@@ -196,7 +201,7 @@ def by_plain_fsdp2(
         for index in range(max(counts)):
             case.microbatch(model, sample(minibatch, rank, index), float(index < counts[rank]))
         divide(model, total(counts))
-        steps.append(finish(model, optimizer))
+        steps.append(finish(model, optimizer, case.clear))
     return steps
 
 
@@ -251,6 +256,14 @@ def run_asleep(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
     news.tell()
 
 
+def run_pending(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
+    """Each rank reduces in a rhythm of its own: after every microbatch, after two, or after the last one only."""
+    rank, count = dist.get_rank(), counts[dist.get_rank()]
+    for index, x in enumerate(samples(minibatch, rank, count)):
+        model.set_requires_gradient_sync(index == count - 1 or (index + 1) % (1 + (rank + minibatch) % 3) == 0)
+        case.microbatch(model, x, 1.0)
+
+
 @contextmanager
 def gathers_checked(model: Any) -> Iterator[None]:
     """Collective. Until the end of the block every gathered parameter must equal, by bits, what the ranks hold now."""
@@ -285,7 +298,7 @@ def over_odc(
                 run(case, model, minibatch, counts)
             report = sync(job, counts)
             assert report.microbatches == [count * case.backwards for count in counts] and report.minibatch == minibatch
-            steps.append(finish(model, optimizer))
+            steps.append(finish(model, optimizer, case.clear))
     return steps
 
 

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which parameters get which gradients: unused ones, pending ones, and what they are divided by."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fsdp2_models import (
+    LIMIT,
+    Block,
+    Case,
+    Step,
+    adamw,
+    assert_equal_steps,
+    assert_near,
+    by_one_process,
+    by_plain_fsdp2,
+    finish,
+    fsdp_modules,
+    mesh_of,
+    over_odc,
+    run_blocked,
+    run_microbatches,
+    run_pending,
+    samples,
+    shard_blocks,
+    square_loss,
+    sum_exactly,
+    whole_gradients,
+)
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch_ranks import run_torch_ranks, torch
+
+from odc.torch.fsdp2 import attach
+
+Tensor = torch.Tensor
+
+
+class Routed(nn.Module):
+    """The sample decides which blocks run, and which part of a block, and whether the root's bias is added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(7, 13)
+        self.bias = nn.Parameter(torch.randn(13))
+        self.blocks = nn.ModuleList(Fork(13) for _ in range(3))
+        self.last = nn.Linear(13, 2)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        routes = (x[0] > 0.3).tolist()
+        y = self.first(x)
+        if routes[0]:
+            y = y + self.bias
+        for index, block in enumerate(self.blocks):
+            if routes[1 + index]:
+                y = block(y, routes[4])
+        return self.last(y)
+
+
+class Fork(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(width))
+        self.left = Block(width)
+        self.right = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor, left: bool) -> Tensor:
+        return self.scale * (self.left(x) if left else self.right(x))
+
+
+def clear_to_none(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+
+
+def clear_to_zero(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad(set_to_none=False)
+
+
+MANY = {1: [(2,), (1,), (0,), (1,)], 3: [(0, 2, 1), (1, 0, 1), (0, 0, 0), (2, 1, 0), (0, 1, 1)]}
+
+
+def unused(rank: int, size: int, clear: Callable[[torch.optim.Optimizer], None]) -> None:
+    case = Case(Routed, clear=clear)
+    expected = by_one_process(case, MANY[size])
+    seen = {(name, gradient is None) for step in expected for name, gradient in step.gradients.items()}
+    assert any((name, True) in seen and (name, False) in seen for name in expected[0].gradients)
+    assert_equal_steps(over_odc(case, mesh_of(size), MANY[size], run_blocked), expected)
+
+
+CLEARED_ON_ONE_RANK = "on a single rank a .grad that zero_grad(set_to_none=False) has cleared becomes None if unused"
+
+
+@pytest.mark.parametrize(
+    ("clear", "size"),
+    [
+        (clear_to_none, 1),
+        (clear_to_none, 3),
+        pytest.param(clear_to_zero, 1, marks=pytest.mark.xfail(strict=True, reason=CLEARED_ON_ONE_RANK)),
+        (clear_to_zero, 3),
+    ],
+)
+def test_unused_parameters(clear: Callable[[torch.optim.Optimizer], None], size: int) -> None:
+    run_torch_ranks(size, unused, clear)
+
+
+class Shallow(Routed):
+    """All ranks run the same blocks, as they must where they gather by collectives; the parts differ by sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depth = 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x)
+        for block in self.blocks[: self.depth]:
+            y = block(y, bool(x[0, 0] > 0))
+        return self.last(y)
+
+
+def reduced_unused(rank: int, size: int) -> None:
+    """set_reduce_scatter_unused_params gives parameters a zero gradient where plain FSDP2 does."""
+    plain, mine = Case(Shallow).sharded(mesh_of(size)), Case(Shallow).sharded(mesh_of(size))
+    sum_exactly(plain)
+    for model in (plain, mine):
+        for module in fsdp_modules(model):
+            module.set_reduce_scatter_unused_params(True)
+    optimizers = [adamw(plain), adamw(mine)]
+    steps: list[list[Step]] = [[], []]
+    with attach(mine, optimizers[1], timeout=LIMIT) as job:
+        for minibatch in range(3):
+            plain.depth = mine.depth = 3 - minibatch
+            for x in samples(minibatch, rank, 2):
+                square_loss(plain, x, 1.0)
+            for x in samples(minibatch, rank, 2):
+                square_loss(mine, x, 1.0)
+            job.sync_gradients(divisor=1.0)
+            for model, optimizer, done in zip((plain, mine), optimizers, steps, strict=True):
+                done.append(finish(model, optimizer))
+    zero = [name for name, one in steps[0][2].gradients.items() if one is not None and not one.any()]
+    assert "blocks.2.scale" in zero
+    assert_equal_steps(steps[1], steps[0])
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_reduced_unused_parameters(size: int) -> None:
+    run_torch_ranks(size, reduced_unused)
+
+
+def pending(rank: int, size: int) -> None:
+    minibatches = [[(4, 3, 5)[(rank + step) % 3] for rank in range(size)] for step in range(3)]
+    for case in (Case(), Case(Routed)):
+        expected = by_one_process(case, minibatches)
+        assert_equal_steps(over_odc(case, mesh_of(size), minibatches, run_pending), expected)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_pending_gradients(size: int) -> None:
+    run_torch_ranks(size, pending)
+
+
+def others(rank: int, size: int) -> None:
+    """A minibatch that uses one block leaves the .grad of all other parameters as it is, bit by bit."""
+    model = Case().sharded(mesh_of(size))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    x = torch.randn(3, 13, dtype=torch.float64, generator=torch.Generator().manual_seed(rank))
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        for used in (model.blocks[1], model.blocks[0]):
+            kept = {name: torch.randn_like(one) for name, one in model.named_parameters()}
+            mine = {id(parameter) for parameter in used.parameters()}
+            for name, parameter in model.named_parameters():
+                parameter.grad = None if id(parameter) in mine else kept[name].clone()
+            used(x).sum().backward()
+            job.sync_gradients()
+            for name, parameter in model.named_parameters():
+                assert parameter.grad is not None
+                same = torch.equal(parameter.grad.to_local(), kept[name].to_local())
+                assert same != (id(parameter) in mine) or parameter.grad.to_local().numel() == 0, name
+            optimizer.step()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_gradients_of_other_groups_stay(size: int) -> None:
+    run_torch_ranks(size, others)
+
+
+def divided(rank: int, size: int) -> None:
+    """What the sums are divided by, and what sync_gradients reports. Three microbatches, none on rank 0."""
+    counts = (3,) if size == 1 else (0, *(2, 1)[: size - 1])
+    tokens = [7.5 * r for r in range(size)] if size > 1 else [4.0]
+    model = Case().sharded(mesh_of(size))
+    model.set_gradient_divide_factor(1.0)
+    model.blocks[1].set_gradient_divide_factor(5.0)
+    one = Case().model()
+    for r, count in enumerate(counts):
+        for x in samples(0, r, count):
+            square_loss(one, x, 1.0)
+    sums = {name: parameter.grad.clone() for name, parameter in one.named_parameters()}
+
+    def factor(name: str) -> float:
+        """By group: the user's, else plain FSDP2's."""
+        return size if name.startswith("blocks.0") else 5.0 if name.startswith("blocks.1") else 1.0
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        for arguments, divisor, expected in (
+            ({}, None, factor),
+            ({"divisor": 2.5}, 2.5, lambda name: 2.5),
+            ({"divisor": -2}, -2.0, lambda name: -2.0),
+            ({"tokens": tokens[rank]}, sum(tokens), lambda name: sum(tokens)),
+            ({"tokens": 0}, 1.0, lambda name: 1.0),  # nothing to divide by
+        ):
+            run_microbatches(Case(), model, 0, counts)
+            report = job.sync_gradients(**arguments, sums={"b": torch.tensor(rank + 0.5), "a": 2 * rank})
+            assert report.divisor == divisor and report.microbatches == list(counts)
+            assert report.sums == {"a": size * (size - 1), "b": size * size / 2}
+            assert report.waited >= 0 and report.slowest in range(size)
+            for name, gradient in whole_gradients(model).items():
+                assert gradient is not None
+                assert_near(gradient, sums[name] / expected(name), 1e-12, f"{arguments}: {name}")
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_divisors(size: int) -> None:
+    run_torch_ranks(size, divided)
+
+
+def factor_as_plain(rank: int, size: int) -> None:
+    """At equal counts a factor that was set before attach has the effect that it has in plain FSDP2."""
+
+    def shard(model: Any, mesh: DeviceMesh) -> None:
+        shard_blocks(model, mesh)
+        for factor, module in enumerate(fsdp_modules(model)):
+            module.set_gradient_divide_factor(1.0 + factor)
+
+    def settle(model: nn.Module) -> None:
+        for module in fsdp_modules(model):
+            module.set_force_sum_reduction_for_comms(True)
+
+    case, minibatches = Case(shard=shard), [(2,) * size] * 2
+    plain = by_plain_fsdp2(case, mesh_of(size), minibatches, settle, lambda model, divisor: None)
+    mine = over_odc(case, mesh_of(size), minibatches, sync=lambda job, counts: job.sync_gradients())
+    assert_equal_steps(mine, plain)
+
+
+def test_gradient_divide_factor_as_in_plain_fsdp2() -> None:
+    run_torch_ranks(2, factor_as_plain)
