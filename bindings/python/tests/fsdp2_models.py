@@ -116,6 +116,10 @@ def total(counts: Counts) -> float:
     return float(max(1, sum(counts)))
 
 
+def fsdp_modules(model: nn.Module) -> list[FSDPModule]:
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
 def whole(tensor: Tensor) -> Tensor:
     """Collective where the tensor is sharded."""
     full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -128,6 +132,8 @@ def named(model: Any) -> dict[str, nn.Parameter]:
 
 
 def whole_parameters(model: Any) -> dict[str, Tensor]:
+    for module in fsdp_modules(model):
+        module.reshard()  # after an evaluation a root is not, on those ranks that ran one
     return {name: whole(parameter) for name, parameter in named(model).items()}
 
 
@@ -163,10 +169,6 @@ def by_one_process(case: Case, minibatches: Sequence[Counts], divisors: Sequence
         divide_gradients(model, divisors[minibatch] if divisors else total(counts))
         steps.append(finish(model, optimizer, case.clear))
     return steps
-
-
-def fsdp_modules(model: nn.Module) -> list[FSDPModule]:
-    return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
 def sum_exactly(model: nn.Module) -> None:
