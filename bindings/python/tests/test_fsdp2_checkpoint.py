@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving and loading in the middle of a training, also for another number of ranks."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed.checkpoint as dcp
+from fsdp2_models import (
+    LIMIT,
+    UNEVEN,
+    Case,
+    Counts,
+    Step,
+    adamw,
+    assert_equal_steps,
+    assert_near,
+    by_one_process,
+    finish,
+    gathers_checked,
+    mesh_of,
+    run_blocked,
+    sample,
+    total,
+    whole_parameters,
+)
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch_ranks import run_torch_ranks, torch
+
+from odc.torch.fsdp2 import Job, attach
+
+
+def train(job: Job, model: Any, optimizer: Any, first: int, minibatches: list[Counts]) -> list[Step]:
+    steps = []
+    for minibatch, counts in enumerate(minibatches, first):
+        with gathers_checked(model):
+            run_blocked(Case(), model, minibatch, counts)
+        job.sync_gradients(divisor=total(counts))
+        steps.append(finish(model, optimizer))
+    return steps
+
+
+def loaded(rank: int, size: int) -> None:
+    """Goes back to an earlier state, by state_dict and load_state_dict."""
+    model = Case().sharded(mesh_of(size))
+    optimizer = adamw(model)
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        train(job, model, optimizer, 0, UNEVEN[size][:1])
+        kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+        with torch.no_grad():
+            model(sample(0, rank, 0))
+        first = train(job, model, optimizer, 1, UNEVEN[size][1:])
+        model.load_state_dict(kept[0])
+        optimizer.load_state_dict(kept[1])
+        job.publish()
+        again = train(job, model, optimizer, 1, UNEVEN[size][1:])
+    assert_equal_steps(again, first)
+    assert_equal_steps(first, by_one_process(Case(), UNEVEN[size])[1:])
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_load_state_dict(size: int) -> None:
+    run_torch_ranks(size, loaded)
+
+
+def assigned(rank: int, size: int) -> None:
+    """load_state_dict(assign=True) puts other tensors in the place of a reference model's."""
+    model, other, x = Case().sharded(mesh_of(size)), Case().sharded(mesh_of(size)), sample(0, rank, 0)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.mul_(2)
+        expected = Case().model()
+        expected.load_state_dict(whole_parameters(other))
+        with attach(model, timeout=LIMIT) as job:
+            model(x)
+            model.load_state_dict(other.state_dict(), assign=True)
+            job.publish()
+            assert_near(model(x), expected(x), 1e-12, "the output")
+
+
+def test_load_state_dict_by_assignment() -> None:
+    run_torch_ranks(2, assigned)
+
+
+def saves(rank: int, size: int, folder: Path) -> None:
+    model = Case().sharded(mesh_of(size))
+    optimizer = adamw(model)
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        train(job, model, optimizer, 0, UNEVEN[size][:2])
+        with torch.no_grad():
+            model(sample(0, rank, 0))
+        parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+        dcp.save(parts, checkpoint_id=folder)
+        train(job, model, optimizer, 2, UNEVEN[size][2:])  # goes on
+
+
+def load(model: Any, optimizer: Any, folder: Path) -> None:
+    # The optimizer has no state yet, so get_state_dict makes some by a step.
+    parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    dcp.load(parts, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"])
+
+
+def resumes_before_attach(rank: int, size: int, folder: Path, expected: list[Step]) -> None:
+    model = Case().sharded(mesh_of(size))
+    optimizer = adamw(model)
+    load(model, optimizer, folder)
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        assert_equal_steps(train(job, model, optimizer, 2, UNEVEN[size]), expected)
+
+
+def resumes_after_attach(rank: int, size: int, folder: Path, expected: list[Step]) -> None:
+    model = Case().sharded(mesh_of(size))
+    optimizer = adamw(model)
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        load(model, optimizer, folder)
+        job.publish()
+        assert_equal_steps(train(job, model, optimizer, 2, UNEVEN[size]), expected)
+
+
+def test_resumption_with_other_numbers_of_ranks(tmp_path: Path) -> None:
+    run_torch_ranks(3, saves, tmp_path)
+    for size, resumes in ((1, resumes_after_attach), (2, resumes_before_attach), (4, resumes_after_attach)):
+        expected = by_one_process(Case(), [*UNEVEN[3][:2], *UNEVEN[size]])[2:]
+        run_torch_ranks(size, resumes, tmp_path, expected)
