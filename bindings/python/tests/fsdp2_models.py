@@ -194,7 +194,7 @@ def by_plain_fsdp2(
     divide: Callable[[Any, float], None] = divide_gradients,
 ) -> list[Step]:
     """Uneven counts by microbatches of loss zero, which make all ranks run as many."""
-    rank = mesh.get_rank()
+    rank = mesh.get_local_rank()
     model = case.sharded(mesh)
     optimizer = adamw(model)
     settle(model)
@@ -207,8 +207,13 @@ def by_plain_fsdp2(
     return steps
 
 
+def rank_of(model: Any) -> int:
+    """Among those that it is sharded over."""
+    return int(next(iter(model.parameters())).device_mesh.get_local_rank(0))
+
+
 def run_microbatches(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
-    rank = dist.get_rank()
+    rank = rank_of(model)
     for x in samples(minibatch, rank, counts[rank]):
         case.microbatch(model, x, 1.0)
 

@@ -21,9 +21,10 @@ from fsdp2_models import (
 )
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 from torch_ranks import run_torch_ranks, torch
 
@@ -155,7 +156,9 @@ def configured(rank: int, size: int, name: str) -> None:
     expected = by_one_process(case, UNEVEN[size])
     if name in CASES:
         assert_equal_steps(by_plain_fsdp2(case, mesh, UNEVEN[size]), expected)
+    assert name not in COMPILED or not torch._dynamo.utils.counters["frames"]["ok"]
     assert_equal_steps(over_odc(case, mesh, UNEVEN[size], run_blocked), expected)
+    assert name not in COMPILED or torch._dynamo.utils.counters["frames"]["ok"]
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -167,3 +170,45 @@ def test_configuration(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled(name: str) -> None:
     run_torch_ranks(2, configured, name)
+
+
+def halves(rank: int, size: int) -> None:
+    """Two models, each over half of the ranks, with their own counts."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("half", "rank"))
+    minibatches = [list(reversed(counts)) if rank < 2 else counts for counts in UNEVEN[2]]
+    expected = by_one_process(Case(), minibatches)
+    assert_equal_steps(over_odc(Case(), mesh["rank"], minibatches), expected)
+
+
+def test_a_mesh_of_some_ranks() -> None:
+    run_torch_ranks(4, halves)
+
+
+class Blocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(Block(7) for _ in range(2))
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks[1](self.blocks[0](x))
+
+
+def tensor_parallel(rank: int, size: int) -> None:
+    """Pairs of ranks divide each block, and run the same microbatches."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+
+    def shard(model: Any, mesh: DeviceMesh) -> None:
+        for block in model.blocks:
+            parallelize_module(block, tensor, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        shard_blocks(model, mesh)
+
+    tensor, case = mesh["tensor"], Case(Blocks, shard)
+    expected = by_one_process(case, UNEVEN[2])
+    assert_equal_steps(by_plain_fsdp2(case, mesh["data"], UNEVEN[2]), expected)
+    assert_equal_steps(over_odc(case, mesh["data"], UNEVEN[2]), expected)
+
+
+def test_tensor_parallelism_inside() -> None:
+    run_torch_ranks(4, tensor_parallel)

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What attach finds out by itself: check=True, the probe of the layout, and the line that it logs."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch.distributed.fsdp._fully_shard._fsdp_param_group as fsdp_internals
+from fsdp2_models import (
+    LIMIT,
+    UNEVEN,
+    Case,
+    adamw,
+    assert_equal_steps,
+    by_one_process,
+    fsdp_modules,
+    mesh_of,
+    over_odc,
+    run_microbatches,
+    shard_blocks,
+    square_loss,
+)
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch_ranks import run_torch_ranks, torch
+
+import odc
+from odc.torch.fsdp2 import attach
+
+Tensor = torch.Tensor
+COUNTS = (2, 0, 1)
+
+
+def heard(level: int = logging.INFO) -> list[str]:
+    """What the package logs from now on."""
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    logging.getLogger("odc").addHandler(Handler(level))
+    logging.getLogger("odc").setLevel(level)
+    return lines
+
+
+# ---- check=True ----
+
+
+def checked(rank: int, size: int) -> None:
+    lines = heard()
+    over_odc(Case(), mesh_of(size), UNEVEN[size], check=True)
+    low = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    for minibatches in (UNEVEN[size], [(0,) * size, (1,) * size]):
+        case = Case(shard=partial(shard_blocks, mp_policy=low), microbatch=lambda m, x, w: square_loss(m, x.float(), w))
+        over_odc(case, mesh_of(size), minibatches, check=True)
+    assert sum("equal a reduction by collectives" in line for line in lines) == 3
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_check(size: int) -> None:
+    run_torch_ranks(size, checked)
+
+
+def lose(add: Callable[[Any, Tensor], None], shard: Any, full: Tensor) -> None:
+    pass
+
+
+def double(add: Callable[[Any, Tensor], None], shard: Any, full: Tensor) -> None:
+    add(shard, full)
+    add(shard, full)
+
+
+def shift(add: Callable[[Any, Tensor], None], shard: Any, full: Tensor) -> None:
+    add(shard, full.roll(1))
+
+
+def not_a_number(add: Callable[[Any, Tensor], None], shard: Any, full: Tensor) -> None:
+    add(shard, full * torch.nan)
+
+
+def fails_the_check(rank: int, size: int) -> None:
+    """One of rank 0's additions goes wrong."""
+    add = odc.Shard.scatter_add
+    for fault in (lose, double, shift, not_a_number):
+        calls = iter(range(1_000_000))
+
+        def faulty(shard: Any, full: Tensor, fault: Any = fault, calls: Any = calls) -> None:
+            fault(add, shard, full) if rank == 0 and next(calls) == 2 else add(shard, full)
+
+        model = Case().sharded(mesh_of(size))
+        job = attach(model, adamw(model), timeout=LIMIT, check=True)
+        odc.Shard.scatter_add = faulty  # type: ignore[method-assign]
+        run_microbatches(Case(), model, 0, COUNTS[:size])
+        with pytest.raises(odc.InternalError, match=r'FSDP group ".+" differ from a reduction by collectives'):
+            job.sync_gradients(divisor=3.0)
+        odc.Shard.scatter_add = add  # type: ignore[method-assign]
+        job.detach()
+
+
+def test_check_finds_wrong_additions() -> None:
+    run_torch_ranks(3, fails_the_check)
+
+
+# ---- the probe ----
+
+
+def reordered(rank: int, size: int) -> None:
+    """The layout is derived: another order inside FSDP2's groups makes no difference."""
+
+    def shard(model: Any, mesh: DeviceMesh) -> None:
+        shard_blocks(model, mesh)
+        for module in fsdp_modules(model):
+            for group in module._get_fsdp_state()._fsdp_param_groups:
+                group.fsdp_params.reverse()
+
+    case = Case(shard=shard)
+    assert_equal_steps(over_odc(case, mesh_of(size), UNEVEN[size]), by_one_process(case, UNEVEN[size]))
+
+
+def test_another_order_in_a_group() -> None:
+    run_torch_ranks(3, reordered)
+
+
+def swap_two(parameters: list[Any]) -> None:
+    """Within a parameter."""
+    gathered = parameters[0].all_gather_outputs[0]
+    gathered[[0, -1]] = gathered[[-1, 0]]
+
+
+def interleave(parameters: list[Any]) -> None:
+    """The ranks' parts of a parameter, element by element."""
+    gathered = parameters[0].all_gather_outputs[0]
+    gathered.copy_(gathered.view(3, -1).t().reshape(-1))
+
+
+def repeat(parameters: list[Any]) -> None:
+    """One parameter shows what is another's."""
+    one, other = (parameter.all_gather_outputs[0] for parameter in (parameters[0], parameters[-1]))
+    numel = min(one.numel(), other.numel())
+    other[:numel].copy_(one[:numel])
+
+
+def leave_out(parameters: list[Any]) -> None:
+    parameters[-1].all_gather_outputs[0].zero_()
+
+
+def misplaced(rank: int, size: int) -> None:
+    """An FSDP2 that lays its parameters out in an unknown way: attach fails, and leaves the model as it was."""
+    copy_out = fsdp_internals.foreach_all_gather_copy_out
+    model = Case().sharded(mesh_of(size))
+    optimizer = adamw(model)
+    for change in (swap_two, interleave, repeat, leave_out):
+
+        def changed(result: Any, parameters: list[Any], group: Any, change: Any = change) -> None:
+            copy_out(result, parameters, group)
+            with torch.autograd._unsafe_preserve_version_counter(tuple(parameters[0].all_gather_outputs)):
+                change(parameters)
+
+        fsdp_internals.foreach_all_gather_copy_out = changed
+        with pytest.raises(odc.UnsupportedError, match=r'layout of FSDP group ".+" could not be derived'):
+            attach(model, optimizer, timeout=LIMIT)
+        fsdp_internals.foreach_all_gather_copy_out = copy_out
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        run_microbatches(Case(), model, 0, COUNTS)
+        job.sync_gradients(divisor=3.0)
+
+
+def test_probe_finds_unknown_layouts() -> None:
+    run_torch_ranks(3, misplaced)
+
+
+# ---- what is logged ----
+
+
+class Large(nn.Module):
+    """4 MiB of frozen and 2 MiB of trainable parameters in f32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(1024, 1024, bias=False), nn.Linear(1024, 512, bias=False)])
+        self.blocks[0].requires_grad_(False)
+
+
+class Adapted(nn.Module):
+    """Of two types in one group."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(8, 8, dtype=torch.bfloat16), nn.Linear(8, 8))])
+        self.blocks[0][0].requires_grad_(False)
+
+
+def logs(rank: int, size: int) -> None:
+    model = Case(Large).sharded(mesh_of(size))
+    model.set_gradient_divide_factor(1.0)
+    for optimizer, expected in (
+        (adamw(model), "gathered as float32, gradients added as float32, divided by 2, 4.0 MiB of slices per rank"),
+        (None, "gathered as float32, gradients added as nothing (read only), divided by 2, 3.0 MiB of slices per rank"),
+    ):
+        lines = heard()
+        attach(model, optimizer, timeout=LIMIT).close()
+        if rank == 0:
+            assert [line for line in lines if expected in line and "2 groups over 2 ranks" in line] == lines != []
+        else:
+            assert lines == []
+    lines = heard()
+    adapted = Case(Adapted).sharded(mesh_of(size))
+    attach(adapted, adamw(adapted), timeout=LIMIT).close()
+    assert rank != 0 or "1 groups over 2 ranks, parameters gathered as uint8, gradients added as float32" in lines[0]
+
+
+def test_what_is_logged_at_attach() -> None:
+    run_torch_ranks(2, logs)
