@@ -120,6 +120,11 @@ def fsdp_modules(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
 
+def reshard(model: nn.Module) -> None:
+    for module in fsdp_modules(model):
+        module.reshard()
+
+
 def whole(tensor: Tensor) -> Tensor:
     """Collective where the tensor is sharded."""
     full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -132,8 +137,7 @@ def named(model: Any) -> dict[str, nn.Parameter]:
 
 
 def whole_parameters(model: Any) -> dict[str, Tensor]:
-    for module in fsdp_modules(model):
-        module.reshard()  # after an evaluation a root is not, on those ranks that ran one
+    reshard(model)  # after an evaluation a root is not, on those ranks that ran one
     return {name: whole(parameter) for name, parameter in named(model).items()}
 
 
@@ -202,6 +206,7 @@ def by_plain_fsdp2(
     for minibatch, counts in enumerate(minibatches):
         for index in range(max(counts)):
             case.microbatch(model, sample(minibatch, rank, index), float(index < counts[rank]))
+        reshard(model)
         divide(model, total(counts))
         steps.append(finish(model, optimizer, case.clear))
     return steps

@@ -18,11 +18,12 @@ from fsdp2_models import (
     over_odc,
     run_blocked,
     shard_blocks,
+    square_loss,
 )
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, fully_shard
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
@@ -129,6 +130,61 @@ def two_backwards(model: Any, x: Tensor, weight: float) -> None:
     (y.square().sum() * weight).backward()
 
 
+def shard_without_root(model: Any, mesh: DeviceMesh) -> None:
+    for module in (model.first, *model.blocks, model.last):
+        fully_shard(module, mesh=mesh)
+
+
+def shard_prefetching(model: Any, mesh: DeviceMesh) -> None:
+    shard_blocks(model, mesh)
+    model.set_modules_to_forward_prefetch([model.blocks[0], model.blocks[1]])
+    model.blocks[1].set_modules_to_backward_prefetch([model.blocks[0]])
+
+
+def shard_kept_after_backward(model: Any, mesh: DeviceMesh) -> None:
+    shard_blocks(model, mesh)
+    model.set_reshard_after_backward(False)
+
+
+def unsharded_early(model: Any, x: Tensor, weight: float) -> None:
+    if isinstance(model, FSDPModule):
+        model.unshard(async_op=True)
+        model.blocks[0].unshard()
+    square_loss(model, x, weight)
+
+
+def looks_twice(model: Any, x: Tensor, weight: float) -> None:
+    """A forward that no backward follows."""
+    model(x)
+    square_loss(model, x, weight)
+
+
+class Quantised(Net):
+    """Frozen integers, in a group of their own and beside others, and parameters of a single element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.ModuleList([Integers(13)])
+        self.blocks.append(Integers(13))
+        self.blocks[0] = nn.Sequential(self.blocks[0], Integers(13))
+        self.factor = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x) * self.factor
+        for block in (*self.blocks, *self.table):
+            x = block(x)
+        return self.last(x)
+
+
+class Integers(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randint(-9, 9, (width,), dtype=torch.int8), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight / 10
+
+
 CASES = {
     "blocks": Case(),
     "nested": Case(shard=shard_nested),
@@ -143,6 +199,12 @@ CASES = {
     "recomputed": Case(model=partial(Recomputed, False)),
     "recomputed by reentrance": Case(model=partial(Recomputed, True)),
     "called twice": Case(model=Twice),
+    "without root": Case(shard=shard_without_root),
+    "prefetching": Case(shard=shard_prefetching),
+    "kept after backward": Case(shard=shard_kept_after_backward),
+    "unsharded early": Case(microbatch=unsharded_early),
+    "forward alone": Case(microbatch=looks_twice),
+    "quantised": Case(Quantised),
     "two backwards": Case(microbatch=two_backwards, backwards=2),
 }
 COMPILED = {  # slow

@@ -213,7 +213,8 @@ def divided(rank: int, size: int) -> None:
             ({"tokens": 0}, 1.0, lambda name: 1.0),  # nothing to divide by
         ):
             run_microbatches(Case(), model, 0, counts)
-            report = job.sync_gradients(**arguments, sums={"b": torch.tensor(rank + 0.5), "a": 2 * rank})
+            summed = [("b", torch.tensor(rank + 0.5)), ("a", 2 * rank)]
+            report = job.sync_gradients(**arguments, sums=dict(summed if rank == 0 else summed[::-1]))
             assert report.divisor == divisor and report.microbatches == list(counts)
             assert report.sums == {"a": size * (size - 1), "b": size * size / 2}
             assert report.waited >= 0 and report.slowest in range(size)

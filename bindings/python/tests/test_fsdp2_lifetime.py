@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several jobs at once, each with a rhythm of its own; attaching and detaching in the middle of a training."""
 
+import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,6 +131,13 @@ def detached(rank: int, size: int) -> None:
     assert job is not None
     job.close()
     assert_equal_steps(steps, expected)
+    del job
+    gc.collect()
+    assert Path("/proc/self/maps").read_text().count("memfd:odc") == 0
+
+
+def hooks(parameter: Any) -> int:
+    return len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ())
 
 
 def kept(module: Any) -> list[Any]:
@@ -140,7 +149,7 @@ def kept(module: Any) -> list[Any]:
             group._reduce_scatter_comm,
             group.gradient_divide_factor,
             group.force_sum_reduction_for_comms,
-            [getattr(one.sharded_param, "_post_accumulate_grad_hooks", None) for one in group.fsdp_params],
+            [hooks(getattr(one, "_unsharded_param", None)) + hooks(one.sharded_param) for one in group.fsdp_params],
         )
         for group in state._fsdp_param_groups
     ]
