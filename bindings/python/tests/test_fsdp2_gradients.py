@@ -90,18 +90,8 @@ def unused(rank: int, size: int, clear: Callable[[torch.optim.Optimizer], None])
     assert_equal_steps(over_odc(case, mesh_of(size), MANY[size], run_blocked), expected)
 
 
-CLEARED_ON_ONE_RANK = "on a single rank a .grad that zero_grad(set_to_none=False) has cleared becomes None if unused"
-
-
-@pytest.mark.parametrize(
-    ("clear", "size"),
-    [
-        (clear_to_none, 1),
-        (clear_to_none, 3),
-        pytest.param(clear_to_zero, 1, marks=pytest.mark.xfail(strict=True, reason=CLEARED_ON_ONE_RANK)),
-        (clear_to_zero, 3),
-    ],
-)
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("clear", [clear_to_none, clear_to_zero])
 def test_unused_parameters(clear: Callable[[torch.optim.Optimizer], None], size: int) -> None:
     run_torch_ranks(size, unused, clear)
 

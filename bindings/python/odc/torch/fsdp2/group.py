@@ -204,7 +204,8 @@ class Group:
     def spread(self, full: torch.Tensor) -> torch.Tensor:
         """The same in the layout of all trainable parameters, zero where one did not take part."""
         if full.numel() == self.layout.gradient_numel * self.ranks:
-            self.took_part.update(range(len(self.trainable)))
+            self.reducing = list(range(len(self.trainable)))
+            self.took_part.update(self.reducing)
             return full
         took = [self.trainable[index] for index in self.reducing]
         lengths = [entry.gradient_length for entry in took]

@@ -246,10 +246,10 @@ class Job:
         if not any(one.took_part for one in self._groups):
             self._left_over = self._holds_unused()
             self._collectives = self._count_collectives()
-        if group.layout.process_group is None and not group.took_part:
+        if group.layout.process_group is None:
             # A single rank's .grad is FSDP2's own; what the last sync filled must not be added to.
-            for entry in group.trainable:
-                entry.parameter.grad = None
+            for index in group.pending - group.took_part:
+                group.trainable[index].parameter.grad = None
 
     def add(self, group: Group, full: torch.Tensor) -> None:
         if self._reference is not None:
