@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The minibatches of a run, divided over ranks and microbatches by each policy, and what they would ideally take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+
+from samples import Sample, shuffled_passes
+
+import odc
+
+Microbatches = list[list[int]]
+"""One rank's, in the order to run them: each a list of sample indices."""
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """A sample of s tokens costs a*x*x + b*x, x = s / 32000 (see odc.plan_cost); `budget`: tokens of a microbatch."""
+
+    name: str
+    budget: int
+
+    def of(self, length: int) -> float:
+        a, b = odc.plan_cost(self.name)
+        x = length / 32000
+        return a * x * x + b * x
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """`plans[policy][rank]` are the rank's microbatches."""
+
+    samples: int
+    tokens: int
+    plans: dict[str, list[Microbatches]]
+
+
+class Workload:
+    """`samples`, their `costs`, and `minibatches` over them. The same on all ranks."""
+
+    def __init__(self, samples: Sequence[Sample], cost: CostModel, policies: Sequence[str]) -> None:
+        self.samples = samples
+        self.costs = [cost.of(sample.length) for sample in samples]
+        self.minibatches: list[Minibatch] = []
+        self._cost = cost
+        self._policies = policies
+
+    def add_minibatches(self, count: int, ranks: int, per_rank: int, seed: int) -> None:
+        """`per_rank` samples for each rank, on average, in shuffled passes over the samples."""
+        order = shuffled_passes(len(self.samples), seed)
+        for _ in range(count):
+            chosen = list(islice(order, ranks * per_rank))
+            plans = {policy: self.divide(chosen, ranks, policy) for policy in self._policies}
+            tokens = sum(len(self.samples[i].tokens) for i in chosen)
+            self.minibatches.append(Minibatch(len(chosen), tokens, plans))
+
+    def divide(self, chosen: Sequence[int], ranks: int, policy: str) -> list[Microbatches]:
+        """The chosen samples over ranks and microbatches."""
+        lengths = [self.samples[i].length for i in chosen]
+        plan = odc.plan(lengths, ranks, max_tokens=self._cost.budget, policy=policy, cost=self._cost.name)
+        return [[[chosen[i] for i in microbatch] for microbatch in rank] for rank in plan.ranks]
+
+    def cost(self, microbatch: Sequence[int]) -> float:
+        return sum(self.costs[i] for i in microbatch)
+
+    def ideal_free(self, plan: Sequence[Microbatches]) -> float:
+        """With free communication and one wait at the end: the costliest rank."""
+        return max(sum(self.cost(microbatch) for microbatch in rank) for rank in plan)
+
+    def ideal_in_step(self, plan: Sequence[Microbatches]) -> float:
+        """With free communication and waits for all in each layer: the costliest microbatch of each step."""
+        steps = zip_longest(*plan, fillvalue=[])
+        return sum(max(self.cost(microbatch) for microbatch in step) for step in steps)
