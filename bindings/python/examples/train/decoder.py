@@ -134,4 +134,4 @@ def loss_sum(model: nn.Module, packed: Packed) -> torch.Tensor:
     """Cross entropy summed over the tokens that count. Divided by their number over all ranks only after the minibatch,
     so that no plan and no schedule changes the gradient."""
     logits = model(packed)
-    return functional.cross_entropy(logits[0].float(), packed.targets[0], ignore_index=IGNORED, reduction="sum")
+    return functional.cross_entropy(logits[0], packed.targets[0], ignore_index=IGNORED, reduction="sum")

@@ -34,8 +34,8 @@ def scaled(length: int, scale: int) -> int:
 def make_samples(
     documents: Sequence[Document], tokenizer: Tokenizer, scale: int, budget: int, findings: Findings
 ) -> list[Sample]:
-    """One sample a document. Those above `budget` tokens, the most of a microbatch, are cut to it; those with nothing to
-    learn are left out."""
+    """One sample a document. Those above `budget` tokens, the most of a microbatch, are cut to it; those in which there
+    is nothing to learn are left out."""
     samples = []
     for document in documents:
         parts = [(tokenizer.encode(part.text), part.learnt) for part in document.parts]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedules that are compared, behind one interface: a model prepared for one, and the sync of its minibatches."""
+"""FSDP2 of a model, and what a schedule owes the training loop: one sync of gradients a minibatch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,10 +14,15 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 
-@dataclass(frozen=True)
-class Synced:
-    """What `sync_gradients` has summed over all ranks."""
+class Synced(Protocol):
+    """What `sync_gradients` returns: the sums over all ranks."""
 
+    @property
+    def sums(self) -> Mapping[str, float]: ...
+
+
+@dataclass(frozen=True)
+class Sums:
     sums: Mapping[str, float]
 
 
@@ -62,7 +67,7 @@ class FsdpJob:
         values = torch.tensor([tokens, *sums.values()], dtype=torch.float64)
         distributed.all_reduce(values)
         divide_gradients(self._model, float(values[0]))
-        return Synced(dict(zip(sums, values[1:].tolist(), strict=True)))
+        return Sums(dict(zip(sums, values[1:].tolist(), strict=True)))
 
     def close(self) -> None:
         pass
@@ -73,20 +78,3 @@ def divide_gradients(model: nn.Module, tokens: float) -> None:
         gradient = parameter.grad
         if isinstance(gradient, DTensor):
             gradient.to_local().div_(tokens)
-
-
-@dataclass(frozen=True)
-class Arm:
-    """A schedule with a plan. `attach` takes the sharded model and its optimizer."""
-
-    name: str
-    title: str
-    policy: str
-    in_step: bool  # whether all ranks wait for each other in each layer
-    attach: Callable[[nn.Module, torch.optim.Optimizer], Job]
-
-
-ARMS = {
-    arm.name: arm
-    for arm in (Arm("fsdp", "FSDP2 over gloo + LB-Micro", "lb-micro", True, lambda model, _: FsdpJob(model)),)
-}

@@ -3,55 +3,120 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from decoder import Decoder, loss_sum, pack
-from samples import Sample
-from schedule import Arm, shard
+from arms import Arm
+from decoder import Decoder, Packed, loss_sum, pack
+from emulation import Device, Slot, pad
+from schedule import reshard, shard
 from torch.distributed.device_mesh import DeviceMesh
-from workload import Microbatches
+from workload import Microbatches, Workload
 
 
 @dataclass(frozen=True)
-class Training:
-    """What all arms have in common. `start`: the token before a sample."""
+class Recipe:
+    """What all arms have in common. `start`: the token before a sample; `rate`: of learning."""
 
     vocabulary: int
     start: int
     width: int
-    layers: int
+    blocks: int
     rate: float
     seed: int
 
 
+@dataclass(frozen=True)
+class Step:
+    """A rank's minibatch. `loss`: mean of all ranks' tokens. Seconds of time.monotonic; `busy`: computing."""
+
+    loss: float
+    begin: float
+    computed: float
+    synced: float
+    end: float
+    busy: float
+
+
 class Trainer:
-    """A model with its optimizer and job. Collective to make; equal seeds make equal models."""
+    """A model with its optimizer and job. Collective to make; equal recipes make equal models."""
 
-    def __init__(self, arm: Arm, training: Training, samples: Sequence[Sample], mesh: DeviceMesh) -> None:
-        torch.manual_seed(training.seed)
+    def __init__(self, arm: Arm, recipe: Recipe, workload: Workload, mesh: DeviceMesh) -> None:
+        torch.manual_seed(recipe.seed)
         self.arm = arm
-        self.model = Decoder(training.vocabulary, training.width, training.layers)
+        self.model = Decoder(recipe.vocabulary, recipe.width, recipe.blocks)
         shard(self.model, self.model.blocks, mesh)
-        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=training.rate)
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.rate)
         self._job = arm.attach(self.model, self._optimizer)
-        self._samples = samples
-        self._start = training.start
+        self._workload = workload
+        self._start = recipe.start
 
-    def train(self, microbatches: Microbatches) -> float:
-        """Runs this rank's part of a minibatch, which may be empty. Returns the mean loss of all ranks' tokens."""
+    def train(self, microbatches: Microbatches) -> Step:
+        """Runs this rank's part of a minibatch, which may be empty."""
+        begin, busy_before = time.monotonic(), self.busy()
         total, learnt = 0.0, 0
         for microbatch in microbatches:
-            packed = pack([self._samples[i] for i in microbatch], self._start)
+            packed = self.prepare(microbatch)
             loss = loss_sum(self.model, packed)
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
             learnt += packed.learnt
+        computed = time.monotonic()
         synced = self._job.sync_gradients(tokens=learnt, sums={"loss": total, "tokens": learnt})
+        synced_at = time.monotonic()
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return synced.sums["loss"] / synced.sums["tokens"]
+        return Step(
+            synced.sums["loss"] / synced.sums["tokens"],
+            begin,
+            computed,
+            synced_at,
+            time.monotonic(),
+            self.busy() - busy_before,
+        )
+
+    def prepare(self, microbatch: Sequence[int]) -> Packed:
+        return pack([self._workload.samples[i] for i in microbatch], self._start)
+
+    def busy(self) -> float:
+        """Seconds that this rank has computed in all: on a core, be it to train or to move bytes."""
+        return time.process_time()
+
+    def evaluate(self, batches: Sequence[Packed]) -> tuple[float, int]:
+        """Sum of the loss, and its tokens. All ranks call it with equally many batches."""
+        total, learnt = 0.0, 0
+        with torch.no_grad():
+            for packed in batches:
+                total += float(loss_sum(self.model, packed))
+                learnt += packed.learnt
+        reshard(self.model)
+        return total, learnt
 
     def close(self) -> None:
         self._job.close()
+
+
+class EmulatedTrainer(Trainer):
+    """The same on an emulated device."""
+
+    def __init__(self, arm: Arm, recipe: Recipe, workload: Workload, mesh: DeviceMesh, device: Device) -> None:
+        super().__init__(arm, recipe, workload, mesh)
+        self.device = device
+        pad(self.model.blocks, device)
+
+    def prepare(self, microbatch: Sequence[int]) -> Packed:
+        self.device.start_microbatch(self._workload.cost(microbatch))
+        return super().prepare(microbatch)
+
+    def busy(self) -> float:
+        return self.device.busy
+
+    def evaluate(self, batches: Sequence[Packed]) -> tuple[float, int]:
+        self.device.start_microbatch(0)
+        return super().evaluate(batches)
+
+    def slots(self, step: Step) -> list[Slot]:
+        """Those of a minibatch."""
+        return [slot for slot in self.device.slots if step.begin <= slot.begin < step.end]

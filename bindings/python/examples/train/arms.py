@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arms that are compared: a schedule, what carries it, and a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from collective import CollectiveJob
+from schedule import FsdpJob, Job
+from torch import nn
+
+from odc.torch import fsdp2
+
+
+@dataclass(frozen=True)
+class Arm:
+    """`attach` makes the job of a sharded model and its optimizer. `in_step`: all ranks wait in each layer."""
+
+    name: str
+    policy: str
+    in_step: bool
+    attach: Callable[[nn.Module, torch.optim.Optimizer], Job]
+
+
+def _fsdp(model: nn.Module, _: torch.optim.Optimizer) -> Job:
+    return FsdpJob(model)
+
+
+def _collective(model: nn.Module, _: torch.optim.Optimizer) -> Job:
+    return CollectiveJob(model, "collective")
+
+
+def _odc(model: nn.Module, optimizer: torch.optim.Optimizer) -> Job:
+    return fsdp2.attach(model, optimizer)
+
+
+FSDP = Arm("fsdp2 + lb-micro", "lb-micro", True, _fsdp)
+COLLECTIVE = Arm("collective + lb-micro", "lb-micro", True, _collective)
+ODC_MICRO = Arm("odc + lb-micro", "lb-micro", False, _odc)
+ODC_MINI = Arm("odc + lb-mini", "lb-mini", False, _odc)

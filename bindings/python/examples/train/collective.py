@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The collective schedule over odc's shared memory: FSDP2's own all-gathers and reduce-scatters, each a wait for all.
+
+Beside FSDP2 over gloo it shows what the transport gains; beside ODC, what the schedule gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from schedule import Sums, Synced, divide_gradients, fsdp_modules
+from torch import nn
+from torch.distributed.fsdp._fully_shard import _fsdp_api
+from torch.utils.dlpack import from_dlpack
+
+import odc
+
+
+@dataclass(frozen=True)
+class _Channel:
+    """A shard with a context of its own, whose minibatch is one collective."""
+
+    context: odc.Context
+    shard: odc.Shard
+    slice: torch.Tensor
+
+
+class Collectives:
+    """All ranks call the same ones in the same order, so one channel serves all tensors of a size."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._meeting = odc.init(group=name)
+        self._channels: dict[tuple[str, int], _Channel] = {}
+
+    def all_gather(self, output: torch.Tensor, part: torch.Tensor) -> None:
+        """Fills `output` with all ranks' parts, in rank order; `part` may be its own place in `output`."""
+        channel = self._channel("all-gather", output.numel())
+        channel.slice.copy_(part)
+        channel.context.publish()
+        channel.shard.gather(output)
+        channel.context.sync()
+
+    def reduce_scatter(self, output: torch.Tensor, full: torch.Tensor) -> None:
+        """Fills `output` with this rank's part of the sum of all ranks' `full`."""
+        channel = self._channel("reduce-scatter", full.numel())
+        channel.context.publish()
+        channel.shard.scatter_add(full)
+        channel.context.sync()
+        output.copy_(channel.slice)
+
+    def all_reduce(self, values: Sequence[float]) -> list[float]:
+        return self._meeting.sync(values)
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.context.close()
+        self._meeting.close()
+
+    def _channel(self, kind: str, numel: int) -> _Channel:
+        """Collective at the first use."""
+        if (kind, numel) not in self._channels:
+            context = odc.init(group=f"{self._name} {kind} {numel}")
+            if kind == "all-gather":
+                shard = context.register(kind, numel, gradients=None)
+                mine = shard.slice.parameters
+            else:
+                shard = context.register(kind, numel, parameters=None)
+                mine = shard.slice.gradients
+            self._channels[kind, numel] = _Channel(context, shard, from_dlpack(mine))
+        return self._channels[kind, numel]
+
+
+class _Buffers:
+    def allocate(self, size: Sequence[Any], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class _AllGather(_Buffers, _fsdp_api.AllGather):
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False
+    ) -> None:
+        self._collectives.all_gather(output_tensor, input_tensor)
+
+
+class _ReduceScatter(_Buffers, _fsdp_api.ReduceScatter):
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        self._collectives.reduce_scatter(output_tensor, input_tensor)
+
+
+class CollectiveJob:
+    """Collective to make. Gives FSDP2's collectives to odc."""
+
+    def __init__(self, model: nn.Module, name: str) -> None:
+        self._model = model
+        self._collectives = Collectives(name)
+        for module in fsdp_modules(model):
+            module.set_custom_all_gather(_AllGather(self._collectives))
+            module.set_custom_reduce_scatter(_ReduceScatter(self._collectives))
+
+    def sync_gradients(self, *, tokens: float, sums: Mapping[str, float]) -> Synced:
+        values = self._collectives.all_reduce([tokens, *sums.values()])
+        divide_gradients(self._model, values[0])
+        return Sums(dict(zip(sums, values[1:], strict=True)))
+
+    def close(self) -> None:
+        self._collectives.close()

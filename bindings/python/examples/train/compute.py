@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real compute, a rank a core: what the transport, the schedule and the plan gain, each by itself."""
+
+from __future__ import annotations
+
+from arms import COLLECTIVE, FSDP, ODC_MICRO, ODC_MINI
+from experiment import Experiment, Records, check_losses
+from figures import ArmFigures, Gain, arm_figures, gain, loss_differences, table
+from session import Session
+from trainer import Trainer
+from workload import Workload
+
+_TITLE = "Real compute"
+
+
+def run(session: Session) -> None:
+    options, size = session.options, session.context.size
+    workload = session.workload()
+    timed = range(1, 1 + options.rounds * options.turn)  # the first minibatch warms up
+    workload.add_minibatches(timed.stop, size, options.minibatch, options.seed)
+    session.say(
+        [
+            f"real compute: {size} ranks of one thread, {options.minibatch} samples a rank and minibatch, seed {options.seed}; "
+            f"each arm trains the same {len(timed)} minibatches, {options.turn} a turn, after one to warm up",
+            *session.dataset.lines(options),
+        ]
+    )
+    arms = (FSDP, COLLECTIVE, ODC_MICRO, ODC_MINI)
+    trainers = [Trainer(arm, session.recipe, workload, session.mesh) for arm in arms]
+    experiment = Experiment(session.context, trainers, workload)
+    held_out = session.held_out()
+    experiment.evaluate(held_out)
+    experiment.run(0, 1, turn=0)
+    for turn in range(options.rounds):
+        experiment.run(timed.start + turn * options.turn, options.turn, turn=turn)
+    experiment.evaluate(held_out)
+    experiment.gather()
+    if session.context.rank == 0:
+        _report(session, experiment.records, workload, timed)
+    for trainer in trainers:
+        trainer.close()
+    check_losses(experiment.records)
+
+
+def _report(session: Session, records: Records, workload: Workload, timed: range) -> None:
+    figures = [arm_figures(arm, record, workload, timed) for arm, record in records.items()]
+    gains = [
+        gain(of, under, over, records, workload, timed)
+        for of, under, over in (
+            ("transport", FSDP, COLLECTIVE),
+            ("schedule", COLLECTIVE, ODC_MICRO),
+            ("plan", ODC_MICRO, ODC_MINI),
+            ("all", FSDP, ODC_MINI),
+        )
+    ]
+    print("", *_tables(figures, gains, records), sep="\n")
+    differences = loss_differences(records, FSDP)
+    session.write_summary(
+        {
+            "experiment": _TITLE,
+            "arms": [figure.summary(records[figure.arm]) for figure in figures],
+            "gains": [gain.summary() for gain in gains],
+            "largest_loss_difference": max(max(values) for values in differences.values()),
+        }
+    )
+    import pictures
+
+    ranks = f"{_TITLE}, {session.context.size} ranks"
+    directory = session.options.report
+    pictures.draw_gains(directory / "gains.png", f"{ranks}: the gain of each step", gains)
+    pictures.draw_idle(directory / "idle.png", f"{ranks}: idle", {figure.arm: figure.rank_idle for figure in figures})
+    losses = {arm: record.losses() for arm, record in records.items()}
+    pictures.draw_losses(directory / "losses.png", f"{ranks}: losses", losses, differences)
+
+
+def _tables(figures: list[ArmFigures], gains: list[Gain], records: Records) -> list[str]:
+    first = figures[0]
+    arms = [
+        (
+            figure.arm.name,
+            f"{figure.tokens_per_second:.0f}",
+            f"{first.seconds / figure.seconds:.2f}x",
+            f"{first.ideal_cost / figure.ideal_cost:.2f}x",
+            f"{figure.idle:.1%}",
+            f"{records[figure.arm].losses()[-1]:.6f}",
+            "{:.4f} -> {:.4f}".format(*records[figure.arm].held_out),
+        )
+        for figure in figures
+    ]
+    steps = [
+        (
+            f"{gain.of}: {gain.over.name} over {gain.under.name}",
+            f"{gain.median:.3f}x",
+            f"{min(gain.ratios):.3f} to {max(gain.ratios):.3f}",
+            f"{gain.ideal:.3f}x",
+        )
+        for gain in gains
+    ]
+    return [
+        *table(("arm", "tokens/s", "speedup", "ideal", "idle", "last loss", "held-out loss"), arms),
+        "",
+        *table((f"gain of (median of {len(gains[0].ratios)} pairs)", "reached", "spread", "ideal"), steps),
+        "",
+        "ideal: by the 7b cost model with free communication; idle: not on a core, mean over ranks",
+    ]

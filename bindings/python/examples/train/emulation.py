@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An emulated device: each block's forward and backward takes the time of a cost model, its slot, by sleeping to an
+absolute deadline after the real, tiny compute.
+
+As with FSDP2's prefetch on a GPU, the parameters of a block are gathered, and the gradients of the one before are
+reduced, beside its compute: a slot begins when the one before has ended and its own parameters are there. What fits
+beside a slot takes no time; what does not, and all that is no block, takes what it takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+WARNING = "EMULATED DEVICES: compute padded by sleep; not a GPU measurement"
+_PR_SET_TIMERSLACK = 29
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Backward or forward, from `begin` to `end` in seconds of time.monotonic; `excess`: of the real compute over the
+    cost model's time, by which the slot is longer, too."""
+
+    backward: bool
+    begin: float
+    end: float
+    excess: float
+
+
+@dataclass
+class Device:
+    """One rank's. `clock` and `sleep` are time's own, but for tests."""
+
+    blocks: int
+    seconds_per_cost: float
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    slots: list[Slot] = field(default_factory=list)
+    busy: float = 0.0
+    """Seconds of all slots."""
+
+    def __post_init__(self) -> None:
+        # Linux may wake a sleeper 50 us late by default, as long as a short slot.
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        self._forward = 0.0  # seconds of a forward slot
+        self._begun = 0.0  # when real compute began: all that had to be there for the next block was
+        self._begin = 0.0  # of the slot
+        self._end = 0.0
+
+    def start_microbatch(self, cost: float) -> None:
+        """Of this cost in all; backward takes twice as long as forward. 0: compute is not padded."""
+        self._forward = cost * self.seconds_per_cost / (3 * self.blocks)
+
+    def begin(self, *, first: bool) -> None:
+        """A block's compute begins; the parameters of the next are there, too. `first`: its own were not prefetched."""
+        now = self.clock()
+        self._begin = max(self._end, now if first else self._begun)
+        self._begun = now
+
+    def end(self, *, backward: bool) -> None:
+        """Its compute has ended. Returns when its slot is over."""
+        if self._forward == 0:
+            return
+        duration = self._forward * (2 if backward else 1)
+        now = self.clock()
+        excess = max(0.0, now - self._begun - duration)
+        self._end = self._begin + duration + excess
+        self.slots.append(Slot(backward, self._begin, self._end, excess))
+        self.busy += duration + excess
+        if self._end > now:
+            self.sleep(self._end - now)
+
+
+class _Edge(torch.autograd.Function):
+    """The identity, which tells of being passed in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, passed: Callable[[], None]) -> torch.Tensor:
+        ctx.passed = passed
+        return x.clone()  # FSDP2 warns of views
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.passed()
+        return gradient, None
+
+
+def pad(blocks: nn.ModuleList, device: Device) -> None:
+    """Lets blocks prepared by fully_shard compute on `device`; gathers and reductions stay outside the slots."""
+    last = len(blocks) - 1
+    for number, block in enumerate(blocks):
+        block.forward = _padded(block.forward, device, first=number == 0, last=number == last)
+        if number < last:
+            following = blocks[number + 1]
+            assert isinstance(block, FSDPModule) and isinstance(following, FSDPModule)
+            block.set_modules_to_forward_prefetch([following])
+
+
+def _padded(compute: Callable[..., Any], device: Device, *, first: bool, last: bool) -> Callable[..., Any]:
+    edge: Callable[..., Any] = _Edge.apply
+
+    def forward(x: torch.Tensor, *rest: Any) -> Any:
+        x = edge(x, lambda: device.end(backward=True))
+        device.begin(first=first)
+        y = compute(x, *rest)
+        device.end(backward=False)
+        return edge(y, lambda: device.begin(first=last))
+
+    return forward

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the experiments have shown, in numbers: for the tables, the pictures and summary.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from arms import Arm
+from experiment import ArmRecord, Records
+from workload import Workload
+
+
+@dataclass(frozen=True)
+class ArmFigures:
+    """An arm over a range of minibatches. `ideal_cost`: with free communication; `rank_idle`: shares of the time."""
+
+    arm: Arm
+    seconds: float
+    samples_per_second: float
+    tokens_per_second: float
+    ideal_cost: float
+    rank_idle: list[float]
+
+    @property
+    def idle(self) -> float:
+        return sum(self.rank_idle) / len(self.rank_idle)
+
+    def summary(self, record: ArmRecord) -> dict[str, object]:
+        return {
+            "name": self.arm.name,
+            "seconds": self.seconds,
+            "samples_per_second": self.samples_per_second,
+            "tokens_per_second": self.tokens_per_second,
+            "rank_idle": self.rank_idle,
+            "losses": record.losses(),
+            "held_out_losses": record.held_out,
+        }
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How much faster `over` is than `under`: one ratio a block. `ideal`: by the cost model; 1 if it says nothing."""
+
+    of: str
+    under: Arm
+    over: Arm
+    ratios: list[float]
+    ideal: float
+
+    @property
+    def median(self) -> float:
+        return median(self.ratios)
+
+    def summary(self) -> dict[str, object]:
+        return {
+            "of": self.of,
+            "over": self.over.name,
+            "under": self.under.name,
+            "median": self.median,
+            "ratios": self.ratios,
+            "ideal": self.ideal,
+        }
+
+
+def arm_figures(arm: Arm, record: ArmRecord, workload: Workload, minibatches: range) -> ArmFigures:
+    blocks = [block for block in record.blocks if block.first in minibatches]
+    seconds = sum(block.seconds for block in blocks)
+    chosen = [workload.minibatches[number] for number in minibatches]
+    busy = [sum(steps[number].busy for number in minibatches) for steps in record.steps]
+    return ArmFigures(
+        arm,
+        seconds,
+        sum(minibatch.samples for minibatch in chosen) / seconds,
+        sum(minibatch.tokens for minibatch in chosen) / seconds,
+        ideal_cost(arm, workload, minibatches),
+        [max(0.0, 1 - one / seconds) for one in busy],
+    )
+
+
+def ideal_cost(arm: Arm, workload: Workload, minibatches: range) -> float:
+    ideal = workload.ideal_in_step if arm.in_step else workload.ideal_free
+    return sum(ideal(workload.minibatches[number].plans[arm.policy]) for number in minibatches)
+
+
+def gain(of: str, under: Arm, over: Arm, records: Records, workload: Workload, minibatches: range) -> Gain:
+    def seconds(arm: Arm) -> list[float]:
+        return [block.seconds for block in records[arm].blocks if block.first in minibatches]
+
+    ratios = [a / b for a, b in zip(seconds(under), seconds(over), strict=True)]
+    ideal = ideal_cost(under, workload, minibatches) / ideal_cost(over, workload, minibatches)
+    return Gain(of, under, over, ratios, ideal)
+
+
+def loss_differences(records: Records, reference: Arm) -> dict[Arm, list[float]]:
+    """Of each other arm, the relative difference to `reference` in each minibatch."""
+    wanted = records[reference].losses()
+    return {
+        arm: [abs(a - b) / b for a, b in zip(record.losses(), wanted, strict=True)]
+        for arm, record in records.items()
+        if arm is not reference
+    }
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of columns: the first flush left, the others right."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    return [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in (header, *rows)
+    ]

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of train.py."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of both experiments. `minibatch`: samples a rank."""
+
+    experiment: str
+    data: Path | None
+    tokenizer: Path | None
+    lengths: Path | None
+    length_scale: int
+    budget: int
+    minibatch: int
+    seed: int
+    width: int
+    blocks: int
+    rate: float
+    report: Path
+    rounds: int
+    turn: int
+    minibatches: int
+    seconds: float
+
+
+def parse_options(arguments: list[str], description: str) -> Options:
+    parser = argparse.ArgumentParser(
+        prog="train.py", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    experiments = parser.add_subparsers(dest="experiment", required=True)
+    compute = experiments.add_parser("compute", help="real compute; as many ranks as cores")
+    emulated = experiments.add_parser("emulated", help="compute padded by sleep; more ranks than cores")
+    _add_common(compute, scale=32, width=192, blocks=4)
+    _add_common(emulated, scale=128, width=64, blocks=3)
+    compute.add_argument("--rounds", type=_whole(1), default=4, help="turns of each arm (default: %(default)s)")
+    compute.add_argument("--turn", type=_whole(1), default=4, help="minibatches of a turn (default: %(default)s)")
+    compute.set_defaults(minibatches=0, seconds=0.0)
+    emulated.add_argument(
+        "--minibatches", type=_whole(1), default=12, help="of each arm and size (default: %(default)s)"
+    )
+    emulated.add_argument(
+        "--seconds", type=_positive, default=100.0, help="emulated time of all (default: %(default)s)"
+    )
+    emulated.set_defaults(rounds=0, turn=0)
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def _add_common(parser: argparse.ArgumentParser, *, scale: int, width: int, blocks: int) -> None:
+    def add(name: str, kind: Callable[[str], object], default: object, text: str) -> None:
+        shown = "" if default is None else " (default: %(default)s)"
+        parser.add_argument(name, type=kind, default=default, help=text + shown, metavar=name.rsplit("-")[-1].upper())
+
+    add("--data", Path, None, "directory of text files, or .jsonl with text or messages (default: Python's library)")
+    add("--tokenizer", Path, None, "tokenizer.json of Hugging Face (default: bytes)")
+    add("--lengths", Path, None, "file of sequence lengths to cut the text into (default: the documents' own)")
+    add("--length-scale", _whole(1), scale, "samples are the first 1/SCALE of their documents")
+    add("--budget", _whole(1), 65536, "tokens of a microbatch, before scaling")
+    add("--minibatch", _whole(1), 8, "samples a rank and minibatch")
+    add("--seed", _whole(0), 1, "of the parameters and the order of the samples")
+    add("--width", _whole(32), width, "of the decoder, a multiple of 32")
+    add("--blocks", _whole(1), blocks, "of the decoder")
+    add("--rate", _positive, 1e-3, "of learning")
+    add("--report", Path, Path("report") / parser.prog.split()[-1], "directory for summary.json and pictures")
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f'"{text}" is not a whole number of at least {least}')
+        return int(text)
+
+    return parse
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f'"{text}" is not a positive number')
+    return value

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What both experiments start from, and how they tell what came out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+import torch
+from dataset import Dataset
+from decoder import Packed, pack
+from options import Options
+from torch.distributed.device_mesh import DeviceMesh
+from trainer import Recipe
+from workload import CostModel, Workload
+
+import odc
+
+
+@dataclass(frozen=True)
+class Session:
+    options: Options
+    dataset: Dataset
+    context: odc.Context
+    mesh: DeviceMesh
+
+    @property
+    def cost(self) -> CostModel:
+        return CostModel("7b", self.options.budget)
+
+    @property
+    def recipe(self) -> Recipe:
+        o = self.options
+        return Recipe(self.dataset.vocabulary, self.dataset.start, o.width, o.blocks, o.rate, o.seed)
+
+    def workload(self) -> Workload:
+        return Workload(self.dataset.training, self.cost, ("lb-micro", "lb-mini"))
+
+    def held_out(self) -> list[Packed]:
+        """This rank's part, in as many microbatches as on every other rank."""
+        workload = Workload(self.dataset.held_out, self.cost, ())
+        plan = workload.divide(range(len(workload.samples)), self.context.size, "lb-micro")
+        samples = workload.samples
+        return [pack([samples[i] for i in one], self.dataset.start) for one in plan[self.context.rank]]
+
+    def say(self, lines: Iterable[str]) -> None:
+        """On rank 0."""
+        if self.context.rank == 0:
+            print("\n".join(lines), flush=True)
+
+    def write_summary(self, results: Mapping[str, object]) -> None:
+        settings = {name: str(value) if name in _PATHS else value for name, value in asdict(self.options).items()}
+        summary = {"settings": settings, "ranks": self.context.size, "torch": torch.__version__}
+        summary |= {"data": self.dataset.summary(), **results}
+        path = self.options.report / "summary.json"
+        path.write_text(json.dumps(summary, indent=1) + "\n")
+
+
+_PATHS = {"data", "tokenizer", "lengths", "report"}

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a small decoder on real, long-tailed text with several schedules side by side: byte-level language-model
+training in the shape of supervised fine-tuning.
+
+    odc run -n 2 python train.py compute     real compute, a rank a core: FSDP2 over gloo, its collectives over odc, ODC
+    odc run -n 8 python train.py emulated    emulated devices: the collective schedule against ODC
+
+torchrun and mpirun start it, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+import compute
+import emulated
+import torch
+from corpus import DataError
+from dataset import load_dataset
+from experiment import ExperimentError
+from group import process_group
+from options import Options, parse_options
+from session import Session
+
+import odc
+
+_WAIT_SECONDS = 120
+
+
+def train(options: Options, context: odc.Context) -> None:
+    dataset = load_dataset(options, context.size)
+    mine = float(dataset.fingerprint())
+    highest, lowest = context.all_reduce([mine, -mine], odc.Reduction.MAX)
+    if (highest, -lowest) != (mine, mine):
+        raise DataError(f"rank {context.rank} has read other samples than another rank; all must read the same")
+    if context.rank == 0:
+        options.report.mkdir(parents=True, exist_ok=True)
+    with process_group(context, _WAIT_SECONDS) as mesh:
+        session = Session(options, dataset, context, mesh)
+        if options.experiment == "compute":
+            compute.run(session)
+        else:
+            emulated.run(session)
+
+
+def main() -> int:
+    options = parse_options(sys.argv[1:], __doc__ or "")
+    if find_spec("matplotlib") is None:  # better now than after the run
+        sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib")
+    torch.set_num_threads(1)  # a rank a core
+    with odc.init(timeout=_WAIT_SECONDS) as context:
+        try:
+            train(options, context)
+        except (DataError, ExperimentError) as error:
+            context.abort(str(error))  # reaches ranks that have not found it themselves
+            if context.rank == 0:
+                print(f"train.py: {error}", file=sys.stderr)
+            return 2 if isinstance(error, DataError) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
