@@ -20,8 +20,9 @@ def run(session: Session) -> None:
     workload.add_minibatches(timed.stop, size, options.minibatch, options.seed)
     session.say(
         [
-            f"real compute: {size} ranks of one thread, {options.minibatch} samples a rank and minibatch, seed {options.seed}; "
-            f"each arm trains the same {len(timed)} minibatches, {options.turn} a turn, after one to warm up",
+            f"real compute: {size} ranks of one thread, {options.minibatch} samples a rank and minibatch",
+            f"each arm trains the same {len(timed)} minibatches, {options.turn} a turn, after one to warm up; "
+            f"seed {options.seed}",
             *session.dataset.lines(options),
         ]
     )

@@ -48,8 +48,8 @@ class Trainer:
         self.arm = arm
         self.model = Decoder(recipe.vocabulary, recipe.width, recipe.blocks)
         shard(self.model, self.model.blocks, mesh)
-        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.rate)
-        self._job = arm.attach(self.model, self._optimizer)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.rate)
+        self._job = arm.attach(self.model, self.optimizer)
         self._workload = workload
         self._start = recipe.start
 
@@ -66,8 +66,8 @@ class Trainer:
         computed = time.monotonic()
         synced = self._job.sync_gradients(tokens=learnt, sums={"loss": total, "tokens": learnt})
         synced_at = time.monotonic()
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         return Step(
             synced.sums["loss"] / synced.sums["tokens"],
             begin,

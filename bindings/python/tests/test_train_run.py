@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training example from its command line to its report."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+pytest.importorskip("odc.torch.fsdp2", reason="there is no odc.torch.fsdp2")
+from options import parse_options
+
+SCRIPT = Path(__file__).parents[1] / "examples" / "train" / "train.py"
+ARMS = ["fsdp2 + lb-micro", "collective + lb-micro", "odc + lb-micro", "odc + lb-mini"]
+SMALL = ["--minibatch", "3", "--width", "32", "--blocks", "2", "--length-scale", "8"]
+
+
+def run(tmp_path: Path, *arguments: str, own: Sequence[Sequence[str]] = ((), ())) -> list[tuple[int, str, str]]:
+    """Status, stdout and stderr of each of two ranks; `own`: further arguments of each."""
+    job = f"train-{os.getpid()}-{tmp_path.name}"
+    ranks = []
+    for rank in range(2):
+        environment = os.environ | {"ODC_RANK": str(rank), "ODC_SIZE": "2", "ODC_JOB": job}
+        command = [sys.executable, str(SCRIPT), *arguments, *own[rank]]
+        ranks.append(
+            subprocess.Popen(
+                command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    ended = []
+    for one in ranks:
+        try:
+            out, err = one.communicate(timeout=120)
+        finally:
+            one.kill()
+        ended.append((one.returncode, out, err))
+    return ended
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A long tail: 40 texts of 20 to some 6000 bytes."""
+    directory = tmp_path / "corpus"
+    directory.mkdir()
+    for number in range(40):
+        (directory / f"{number:02}.txt").write_text("To be, or not to be. " * (1 + number**4 // 9000))
+    (directory / "empty.txt").touch()
+    return directory
+
+
+def check_report(tmp_path: Path, experiment: str, pictures: set[str]) -> dict[str, Any]:
+    directory = tmp_path / "report" / experiment
+    assert {path.name for path in directory.iterdir()} == pictures | {"summary.json"}
+    for picture in pictures:
+        assert (directory / picture).read_bytes().startswith(b"\x89PNG")
+    summary: dict[str, Any] = json.loads((directory / "summary.json").read_text())
+    assert summary["data"]["findings"] == {"empty, left out": 1}
+    assert summary["data"]["samples"] == 38 and summary["data"]["held_out"] == 2
+    assert 0 <= summary["largest_loss_difference"] <= 1e-5
+    return summary
+
+
+def test_real_compute(tmp_path: Path, corpus: Path) -> None:
+    (status, out, err), (other_status, other_out, _) = run(
+        tmp_path, "compute", "--data", str(corpus), "--rounds", "3", "--turn", "2", "--rate", "0.01", *SMALL
+    )
+    assert (status, other_status, other_out) == (0, 0, ""), err
+    assert "1 empty, left out: empty.txt" in out
+    assert "step 1/7" in err
+    summary = check_report(tmp_path, "compute", {"gains.png", "idle.png", "losses.png"})
+    assert [arm["name"] for arm in summary["arms"]] == ARMS
+    assert [gain["of"] for gain in summary["gains"]] == ["transport", "schedule", "plan", "all"]
+    assert all(len(gain["ratios"]) == 3 and min(gain["ratios"]) > 0 for gain in summary["gains"])
+    assert all(gain["ideal"] >= 1 - 1e-12 for gain in summary["gains"])
+    for arm in summary["arms"]:
+        assert len(arm["losses"]) == 7 and len(arm["rank_idle"]) == 2
+        before, after = arm["held_out_losses"]
+        assert after < before
+        assert arm["name"] in out
+
+
+def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
+    lengths = tmp_path / "lengths"
+    lengths.write_text("".join(f"{50 + 400 * (i % 7 == 0)}\n" for i in range(38)))
+    arguments = ["--data", str(corpus), "--lengths", str(lengths), "--minibatches", "2", "--seconds", "2", *SMALL]
+    (status, out, err), _ = run(tmp_path, "emulated", *arguments)
+    # A busy machine may not keep the emulation's time, and is told so.
+    assert status == 0 or "real compute was longer than" in err, err
+    assert out.splitlines()[0] == "EMULATED DEVICES: compute padded by sleep; not a GPU measurement"
+    summary = check_report(tmp_path, "emulated", {"timeline.png", "idle.png", "losses.png"})
+    assert summary["experiment"] == out.splitlines()[0]
+    assert [part["samples_per_rank"] for part in summary["parts"]] == [3, 1]
+    for part in summary["parts"]:
+        assert [arm["name"] for arm in part["arms"]] == [ARMS[1], ARMS[3]]
+        assert part["speedup"] > 0 and part["ideal_speedup"] >= 1 - 1e-12
+        assert part["overruns"]["slots"] > 0
+        emulated = sum(arm["seconds"] for arm in part["arms"])
+        assert 0 < sum(part["share_of_own_ideal"]) <= 2 and emulated > 0
+    assert summary["parts"][1]["ideal_speedup"] == pytest.approx(1)  # one sample a rank: nothing to gain
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ('{"prompt": "x"}', 'bad.jsonl:2: must be an object with either "text" or "messages"'),
+        ('{"text": ""}', "2 samples are too few: 2 are held out, and a minibatch takes 16"),
+    ],
+)
+def test_bad_input_ends_the_run(tmp_path: Path, line: str, text: str) -> None:
+    data = tmp_path / "bad.jsonl"
+    data.write_text('{"text": "good"}\n' + line + '\n{"text": "good"}\n')
+    ended = run(tmp_path, "compute", "--data", str(data))
+    assert [status for status, _, _ in ended] == [2, 2]
+    assert text in ended[0][2] and "Traceback" not in ended[0][2]
+    assert not (tmp_path / "report").exists()
+
+
+def test_ranks_that_read_different_text(tmp_path: Path, corpus: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in corpus.iterdir():
+        (other / path.name).write_text(path.read_text().upper())
+    ended = run(tmp_path, "compute", "--minibatch", "3", own=[["--data", str(corpus)], ["--data", str(other)]])
+    assert [status for status, _, _ in ended] == [2, 2]
+    assert "rank 0 has read other samples than another rank" in ended[0][2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["compute", "--turn", "0"], '"0" is not a whole number of at least 1'),
+        (["emulated", "--seconds", "nan"], '"nan" is not a positive number'),
+        (["other"], "invalid choice: 'other'"),
+        ([], "the following arguments are required: experiment"),
+    ],
+)
+def test_options_that_are_refused(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse_options(arguments, "")
+    assert text in capsys.readouterr().err
