@@ -34,13 +34,17 @@ def test_the_standard_library_in_one_order() -> None:
 
 def test_a_directory(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("bee")
+    (tmp_path / "a.txt").write_text("ay")
+    (tmp_path / "c.txt").write_text("cee")
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "z.md").write_text("zed\r\nä")
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "x.txt").write_text("not read")
     documents, places = read(tmp_path)
     assert [(d.where, [(p.text, p.learnt) for p in d.parts]) for d in documents] == [
+        ("a.txt", [("ay", True)]),
         ("b.txt", [("bee", True)]),
+        ("c.txt", [("cee", True)]),
         ("a/z.md", [("zed\r\nä", True)]),
     ]
     assert places == {}

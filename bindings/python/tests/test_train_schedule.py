@@ -4,6 +4,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
@@ -106,15 +107,29 @@ def train_arm(rank: int, size: int, job: str, arm: Arm, minibatches: list[list[M
         trainer.close()
 
 
+@dataclass
+class Recorder(Device):
+    """Keeps which slots were said not to be prefetched."""
+
+    firsts: list[bool] = field(default_factory=list)
+
+    def begin(self, *, first: bool) -> None:
+        self.firsts.append(first)
+        super().begin(first=first)
+
+
 def train_emulated(rank: int, size: int, job: str, seed: int) -> None:
     with joined(rank, size, job) as (_, mesh):
         workload = make_workload(seed)
-        device = Device(RECIPE.blocks, 1.0)
+        device = Recorder(RECIPE.blocks, 1.0)
         trainer = EmulatedTrainer(COLLECTIVE, RECIPE, workload, mesh, device)
         check_trained(trainer, rank, workload, EVEN)
         kinds = [slot.backward for slot in device.slots]
         ran = [microbatch for minibatch in (*EVEN, EVEN[0]) for microbatch in minibatch[rank]]
         assert kinds == [False, False, True, True] * len(ran)
+        evaluations = 2
+        assert sum(device.firsts) == 2 * len(ran) + evaluations
+        assert device.firsts[:4] == [True, False, True, False]
         for number, microbatch in enumerate(ran):
             own = device.slots[4 * number : 4 * number + 4]
             forward = workload.cost(microbatch) / 6

@@ -102,5 +102,6 @@ def _tables(figures: list[ArmFigures], gains: list[Gain], records: Records) -> l
         "",
         *table((f"gain of (median of {len(gains[0].ratios)} pairs)", "reached", "spread", "ideal"), steps),
         "",
-        "ideal: by the 7b cost model with free communication; idle: not on a core, mean over ranks",
+        "ideal: by the 7b cost model with free communication (of a gain: median, too); "
+        "idle: not on a core, mean over ranks",
     ]

@@ -41,17 +41,21 @@ class ArmFigures:
 
 @dataclass(frozen=True)
 class Gain:
-    """How much faster `over` is than `under`: one ratio a block. `ideal`: by the cost model; 1 if it says nothing."""
+    """How much faster `over` is than `under`: in each pair of turns, and by the cost model with free communication."""
 
     of: str
     under: Arm
     over: Arm
     ratios: list[float]
-    ideal: float
+    ideals: list[float]
 
     @property
     def median(self) -> float:
         return median(self.ratios)
+
+    @property
+    def ideal(self) -> float:
+        return median(self.ideals)
 
     def summary(self) -> dict[str, object]:
         return {
@@ -60,6 +64,7 @@ class Gain:
             "under": self.under.name,
             "median": self.median,
             "ratios": self.ratios,
+            "ideals": self.ideals,
             "ideal": self.ideal,
         }
 
@@ -85,12 +90,13 @@ def ideal_cost(arm: Arm, workload: Workload, minibatches: range) -> float:
 
 
 def gain(of: str, under: Arm, over: Arm, records: Records, workload: Workload, minibatches: range) -> Gain:
-    def seconds(arm: Arm) -> list[float]:
-        return [block.seconds for block in records[arm].blocks if block.first in minibatches]
-
-    ratios = [a / b for a, b in zip(seconds(under), seconds(over), strict=True)]
-    ideal = ideal_cost(under, workload, minibatches) / ideal_cost(over, workload, minibatches)
-    return Gain(of, under, over, ratios, ideal)
+    ratios, ideals = [], []
+    for slow, fast in zip(records[under].blocks, records[over].blocks, strict=True):
+        if slow.first in minibatches:
+            turn = range(slow.first, slow.first + slow.count)
+            ratios.append(slow.seconds / fast.seconds)
+            ideals.append(ideal_cost(under, workload, turn) / ideal_cost(over, workload, turn))
+    return Gain(of, under, over, ratios, ideals)
 
 
 def loss_differences(records: Records, reference: Arm) -> dict[Arm, list[float]]:

@@ -40,8 +40,8 @@ def parse_options(arguments: list[str], description: str) -> Options:
     emulated = experiments.add_parser("emulated", help="compute padded by sleep; more ranks than cores")
     _add_common(compute, scale=32, width=192, blocks=4)
     _add_common(emulated, scale=128, width=64, blocks=3)
-    compute.add_argument("--rounds", type=_whole(1), default=4, help="turns of each arm (default: %(default)s)")
-    compute.add_argument("--turn", type=_whole(1), default=4, help="minibatches of a turn (default: %(default)s)")
+    compute.add_argument("--rounds", type=_whole(1), default=8, help="turns of each arm (default: %(default)s)")
+    compute.add_argument("--turn", type=_whole(1), default=2, help="minibatches of a turn (default: %(default)s)")
     compute.set_defaults(minibatches=0, seconds=0.0)
     emulated.add_argument(
         "--minibatches", type=_whole(1), default=12, help="of each arm and size (default: %(default)s)"

@@ -51,12 +51,6 @@ def fsdp_modules(model: nn.Module) -> Iterator[FSDPModule]:
     return (module for module in model.modules() if isinstance(module, FSDPModule))
 
 
-def reshard(model: nn.Module) -> None:
-    """Drops the gathered parameters that evaluation has left."""
-    for module in fsdp_modules(model):
-        module.reshard()
-
-
 class FsdpJob:
     """FSDP2 as it is: each layer of each microbatch is gathered and reduced by all ranks together."""
 

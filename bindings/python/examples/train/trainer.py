@@ -11,7 +11,7 @@ import torch
 from arms import Arm
 from decoder import Decoder, Packed, loss_sum, pack
 from emulation import Device, Slot, pad
-from schedule import reshard, shard
+from schedule import shard
 from torch.distributed.device_mesh import DeviceMesh
 from workload import Microbatches, Workload
 
@@ -91,7 +91,6 @@ class Trainer:
             for packed in batches:
                 total += float(loss_sum(self.model, packed))
                 learnt += packed.learnt
-        reshard(self.model)
         return total, learnt
 
     def close(self) -> None:
