@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing of what the build needs (`install.sh build`), or of what building and testing need
-# (`install.sh test`). Debian and Ubuntu; elsewhere it prints the packages' names and fails if a tool is missing.
+# Installs what is missing of what the build needs (`install.sh build`), of what the demo needs, too (`install.sh demo`),
+# or of what building and testing need (`install.sh test`). Debian and Ubuntu; elsewhere it prints the packages' names and fails if a tool is missing.
 set -eu
 
 build="g++ cmake ninja-build pkg-config libhwloc-dev libsodium-dev libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev"
@@ -11,9 +11,10 @@ optional="clang clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev"
 
 case ${1:-} in
 build) wanted=$build optional= ;;
+demo) wanted="$build python3 python3-venv" optional= ;;
 test) wanted="$build $test" ;;
 *)
-    echo "usage: $0 build|test" >&2
+    echo "usage: $0 build|demo|test" >&2
     exit 2
     ;;
 esac

@@ -1,14 +1,25 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From a fresh Debian or Ubuntu machine to the main job: installs what is missing (and says what), builds, and replays
-# the embedded sequence lengths on 8 ranks with both schedules. The pictures land in report/.
+# From a fresh Debian or Ubuntu machine to the main job: installs what is missing (and says what), builds, makes a
+# virtual environment in build/python, and trains a small decoder on Python's own library in two experiments. Tables are
+# printed; pictures and numbers land in report/.
 set -eu
 cd "$(dirname "$0")/.."
 
-bash tests/install.sh build
+bash tests/install.sh demo
 cmake --preset release -DODC_TOOLS=ON -DODC_TESTS=OFF
 cmake --build --preset release
-mkdir -p report
-build/release/tools/odc replay --lengths tests/data/stdlib-lengths.txt --model 7b --ranks 8 --minibatch 8 \
-    --timeline report/timeline.svg --trace report/trace.json "$@"
-echo "See report/timeline.svg in a browser and report/trace.json at ui.perfetto.dev."
+echo "Installing torch, matplotlib and the package odc into build/python"
+bash tests/venv.sh torch pictures
+
+cores=$(nproc)
+run() {
+    local ranks=$1 experiment=$2
+    shift 2
+    printf '\n==== %s, %s ranks\n' "$experiment" "$ranks"
+    build/release/tools/odc run -n "$ranks" build/python/bin/python bindings/python/examples/train/train.py "$experiment" \
+        --report "report/$experiment" "$@"
+}
+run $((cores < 8 ? cores : 8)) compute
+run 8 emulated --lengths tests/data/stdlib-lengths.txt
+printf '\nSee report/compute/*.png and report/emulated/*.png; the numbers are in summary.json beside them.\n'

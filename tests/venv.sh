@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes the virtual environment build/python, if it is not there, with the package odc of this tree, and installs what
+# is named: `venv.sh [checks] [torch] [pictures] [libraries]`. Ends with 77, and the reason, where that cannot be done.
+set -eu
+cd "$(dirname "$0")/.."
+
+venv=build/python
+if ! python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    echo "Python 3.10 or later with venv is needed (Debian: python3-venv)"
+    exit 77
+fi
+[ -x $venv/bin/python ] || python3 -m venv $venv
+
+install() {
+    if ! $venv/bin/pip install --quiet --disable-pip-version-check "$@" >build/pip.log 2>&1; then
+        echo "$* cannot be installed: $(tail -n 1 build/pip.log)"
+        exit 77
+    fi
+}
+
+for what in "$@"; do
+    case $what in
+    checks) install numpy==2.2.6 pytest==8.4.2 mypy==1.18.2 ruff==0.14.5 ;;
+    torch) install numpy==2.2.6 torch==2.13.0 ;; # elsewhere this may be the build for CUDA, which is large
+    pictures) install matplotlib==3.10.7 ;;
+    libraries) install transformers==5.23.0 accelerate==1.15.0 tokenizers==0.23.3 ;;
+    *)
+        echo "usage: $0 [checks] [torch] [pictures] [libraries]" >&2
+        exit 2
+        ;;
+    esac
+done
+install --force-reinstall --no-deps ./bindings/python
