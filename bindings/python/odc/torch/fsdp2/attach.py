@@ -115,6 +115,10 @@ def _refuse(model: nn.Module, groups: list[FsdpGroup], names: dict[int, str]) ->
         if parameter.device.type != "cpu":
             raise UnsupportedError(f'parameter "{name}" is on {parameter.device}; this build moves host memory only')
     for group in groups:
+        if group.device_type != "cpu":
+            raise UnsupportedError(
+                f'FSDP group "{group.name}" computes on {group.device_type}; this build moves host memory only'
+            )
         why = _why_not(group)
         if why is not None:
             raise UnsupportedError(f'FSDP group "{group.name}" {why}')

@@ -98,7 +98,7 @@ class Job:
         self._optimizers = optimizers
         self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
         self._left_over = False  # its gradients were still there when this minibatch's first was added
-        self._collectives: int | None = None  # begun when this minibatch's first gradient was added
+        self._collectives: int | None = None  # begun when this minibatch's first forward was
         self._warned: set[str] = set()
         self._hooks: list[Any] = []
         for index, optimizer in enumerate(optimizers):
@@ -125,8 +125,9 @@ class Job:
         sums: Mapping[str, float | torch.Tensor] | None = None,
     ) -> MinibatchReport:
         """Ends the minibatch: the one wait for all ranks. Then each .grad holds the sum over all microbatches of all
-        ranks, divided by `divisor`, or by the sum of `tokens` over ranks, or by default as plain FSDP2 does it for one
-        microbatch: by the factor that was set before attach, else by the number of ranks.
+        ranks, divided by `divisor`, or by the sum over ranks of `tokens` (any weight of this rank's part: tokens,
+        samples, microbatches), or by default as plain FSDP2 does it for one microbatch: by the factor that was set
+        before attach, else by the number of ranks.
 
         `sums`: local numbers that are summed over ranks on the way. All ranks give the same divisor and names.
         """
@@ -238,6 +239,8 @@ class Job:
             # Parameters are wanted although no optimizer stepped, or not all of them: peers must not wait for ever.
             self._publish()
         self._check_open("a forward")
+        if self._collectives is None and torch.is_grad_enabled():
+            self._collectives = self._count_collectives()
 
     def before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
@@ -245,7 +248,6 @@ class Job:
             raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
         if not any(one.took_part for one in self._groups):
             self._left_over = self._holds_unused()
-            self._collectives = self._count_collectives()
         if group.layout.process_group is None:
             # A single rank's .grad is FSDP2's own; what the last sync filled must not be added to.
             for index in group.pending - group.took_part:
@@ -425,7 +427,7 @@ class Job:
         if new > 0:
             self._warn(
                 "collectives",
-                f"{new} collectives ran between the first backward of minibatch {self._context.minibatch} and its "
+                f"{new} collectives ran between the first forward of minibatch {self._context.minibatch} and its "
                 "sync: each is a barrier that ODC was to remove; let such values travel by sync_gradients(sums=…)",
             )
 
@@ -436,7 +438,8 @@ class Job:
                 "uneven",
                 f"ranks ran {microbatches} microbatches and no divisor was given, so the sum over all {total} of them "
                 "was divided as if each rank had run one: pass sync_gradients(divisor=…), for a mean over microbatches "
-                f"{total}, or sync_gradients(tokens=n) with a loss summed over tokens",
+                f"{total}, or sync_gradients(tokens=n) with this rank's number of them, or of tokens for a loss summed over "
+                "tokens",
             )
 
 

@@ -63,6 +63,11 @@ class FsdpGroup:
         return dtype
 
     @property
+    def device_type(self) -> str:
+        """Where it is gathered; with CPU offload its shards are elsewhere."""
+        return str(self._raw.device.type)
+
+    @property
     def gathers_by_extension(self) -> bool:
         return any(hasattr(_local(slot.get()), "fsdp_pre_all_gather") for slot in self.slots)
 
