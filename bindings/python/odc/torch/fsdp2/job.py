@@ -438,8 +438,8 @@ class Job:
                 "uneven",
                 f"ranks ran {microbatches} microbatches and no divisor was given, so the sum over all {total} of them "
                 "was divided as if each rank had run one: pass sync_gradients(divisor=…), for a mean over microbatches "
-                f"{total}, or sync_gradients(tokens=n) with this rank's number of them, or of tokens for a loss summed over "
-                "tokens",
+                f"{total}; or sync_gradients(tokens=n) with this rank's number of them, or of the tokens that its loss "
+                "is a sum over",
             )
 
 
