@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from torch_ranks import dist, run_torch_ranks, torch
 
+# isort: split
+from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
+from torch.distributed.tensor import Shard
+
 import odc
 from odc.torch import fsdp2
 
@@ -95,6 +99,20 @@ def refusals(rank: int, size: int) -> None:
     model = sharded(size)
     model.set_custom_all_gather(Foreign())
     refuses(odc.UnsupportedError, "communicates through Foreign", model)
+
+    model = sharded(size)
+    model.set_allocate_memory_from_process_group_for_comm(True)
+    refuses(odc.UnsupportedError, "communicates through ProcessGroupAlloc", model)
+
+    some = FSDPMeshInfo(init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("a", "b"))["b"], shard_mesh_dim=0)
+    model = plain()
+    placed = ShardPlacementResult(Shard(0), some)
+    fully_shard(
+        model,
+        mesh=init_device_mesh("cpu", (size,)),
+        shard_placement_fn=lambda parameter: placed if parameter.ndim == 1 else None,
+    )
+    refuses(odc.UnsupportedError, "has 2 parameter groups", model)
 
     one, other = (init_device_mesh("cpu", (size,)) for _ in range(2))
     model = plain()

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What works with odc.torch.fsdp2, as tests show: `python support.py` runs them and writes the README's table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[3] / "README.md"
+BEGIN, END = "<!-- written by bindings/python/tests/support.py -->\n", "<!-- end of support.py's table -->\n"
+
+_CONFIGURATION = "test_fsdp2_configurations.py::test_configuration"
+_REFUSALS = "test_fsdp2_misuse.py::test_refusals"
+
+TRAINED: dict[str, list[str]] = {
+    "`fully_shard` per block, nested, of the root only, without the root, of several modules together": [
+        f"{_CONFIGURATION}[{name}-{size}]"
+        for size in (1, 3)
+        for name in ("blocks", "nested", "root only", "without root", "two modules in a group")
+    ],
+    "1, 2, 3 and 4 ranks, uneven counts, none at all": ["test_fsdp2_equal.py"],
+    "dimensions not divisible by the ranks, shards of no element; division by columns": [
+        f"{_CONFIGURATION}[{name}-3]" for name in ("blocks", "columns")
+    ],
+    "`reshard_after_forward` True, False; no resharding after backward; prefetching": [
+        f"{_CONFIGURATION}[{name}-3]" for name in ("blocks", "kept after forward", "kept after backward", "prefetching")
+    ],
+    "activation checkpointing (wrapper, function, reentrant)": [
+        f"{_CONFIGURATION}[{name}-3]" for name in ("checkpointed", "recomputed", "recomputed by reentrance")
+    ],
+    "`torch.compile` per block, also checkpointed": ["test_fsdp2_configurations.py::test_compiled"],
+    "mixed precision: parameters as bf16, f16, f32, f64; reduction in f16, f32, f64": ["test_fsdp2_types.py"],
+    "tied weights; modules called twice; several backwards": [
+        f"{_CONFIGURATION}[{name}-3]" for name in ("tied", "called twice", "two backwards")
+    ],
+    "frozen parameters, quantised ones; LoRA over a frozen bf16 base": [
+        f"{_CONFIGURATION}[frozen-3]",
+        f"{_CONFIGURATION}[quantised-3]",
+        "test_fsdp2_types.py::test_types[f32 beside frozen bf16-3]",
+    ],
+    "unused parameters, others on each rank": ["test_fsdp2_gradients.py::test_unused_parameters"],
+    "`set_requires_gradient_sync`, in another rhythm on each rank": ["test_fsdp2_gradients.py::test_pending_gradients"],
+    "CPU offload (`pin_memory=False` without an accelerator)": [f"{_CONFIGURATION}[offloaded-3]"],
+    "tensor parallelism inside; a mesh of some of the ranks": [
+        "test_fsdp2_configurations.py::test_tensor_parallelism_inside",
+        "test_fsdp2_configurations.py::test_a_mesh_of_some_ranks",
+    ],
+    "all-gather extensions (`fsdp_pre_all_gather`)": ["test_fsdp2_extension.py"],
+    "gradient scaling, skipped steps": ["test_fsdp2_jobs.py::test_skipped_steps"],
+    "several optimizers, wrapped ones; averaging and clamping with `publish()`": ["test_fsdp2_jobs.py::test_rule"],
+    "several jobs at once (actor, critic, reference); detaching": ["test_fsdp2_lifetime.py"],
+    "evaluation between steps": ["test_fsdp2_jobs.py::test_evaluation_between_steps"],
+    "`state_dict`, DCP; resumption with another number of ranks": ["test_fsdp2_checkpoint.py"],
+    "transformers 5.23 Qwen2 and Llama, packed and padded": ["test_fsdp2_libraries.py::test_transformers"],
+    "Accelerate 1.15's loop around `fully_shard`": ["test_fsdp2_libraries.py::test_accelerate_loop"],
+}
+REFUSED: dict[str, list[str]] = {
+    "HSDP, `replicate()`: shard over all ranks": [_REFUSALS, "test_fsdp2_misuse.py::test_replicate_is_refused"],
+    "`reshard_after_forward=<int>`, an all-reduce hook, an optimizer in backward": [_REFUSALS],
+    "several meshes in a model or a module; other communication hooks, symmetric memory": [_REFUSALS],
+}
+NOT_YET_RUN = [
+    "parameters on a GPU (refused by this build), Accelerate's FSDP2 plugin, torchtitan, verl",
+    "torch 2.9 to 2.12 (documented for; only 2.13.0 was run)",
+]
+
+
+class Outcomes:
+    """A plugin of pytest's: which tests did not pass."""
+
+    def __init__(self) -> None:
+        self.passed: set[str] = set()
+        self.others: set[str] = set()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.passed.add(report.nodeid)
+        elif not report.passed:
+            self.others.add(report.nodeid)
+
+
+def table(trained: str = "yes", refused: str = "refused, with the reason") -> str:
+    rows = [("with FSDP2", "over ODC"), ("---", "---")]
+    rows += [(feature, trained) for feature in TRAINED]
+    rows += [(feature, refused) for feature in REFUSED]
+    rows += [(feature, "not yet run") for feature in NOT_YET_RUN]
+    return "".join(f"| {feature} | {answer} |\n" for feature, answer in rows)
+
+
+def tests() -> list[str]:
+    return sorted({one for several in (TRAINED | REFUSED).values() for one in several})
+
+
+def main() -> int:
+    outcomes = Outcomes()
+    folder = Path(__file__).parent
+    status = pytest.main(["-q", *(str(folder / one) for one in tests())], plugins=[outcomes])
+    if status != 0 or outcomes.others or not outcomes.passed:
+        print("not written: not all tests passed", *sorted(outcomes.others), sep="\n  ")
+        return 1
+    before, _, rest = README.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    README.write_text(before + BEGIN + table() + END + after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
