@@ -67,7 +67,7 @@ def joined(rank: int, size: int, job: str) -> Iterator[tuple[odc.Context, Device
 
     torch.set_num_threads(1)
     os.environ.update(ODC_RANK=str(rank), ODC_SIZE=str(size), ODC_JOB=job)
-    with odc.init(timeout=60) as context, process_group(context, 60) as mesh:
+    with odc.init(timeout=60) as context, process_group(context) as mesh:
         yield context, mesh
 
 
@@ -152,7 +152,6 @@ def test_collective_schedules(arm: Arm, seed: int) -> None:
 
 
 def test_odc_with_ranks_that_have_nothing_to_do(seed: int) -> None:
-    pytest.importorskip("odc.torch.fsdp2", reason="there is no odc.torch.fsdp2")
     run_ranks(RANKS, train_arm, ODC_MICRO, UNEVEN, seed)
 
 

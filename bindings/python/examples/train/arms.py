@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from collective import CollectiveJob
-from schedule import FsdpJob, Job
+from schedule import WAIT_SECONDS, FsdpJob, Job
 from torch import nn
 
 from odc.torch import fsdp2
@@ -33,7 +33,7 @@ def _collective(model: nn.Module, _: torch.optim.Optimizer) -> Job:
 
 
 def _odc(model: nn.Module, optimizer: torch.optim.Optimizer) -> Job:
-    return fsdp2.attach(model, optimizer)
+    return fsdp2.attach(model, optimizer, timeout=WAIT_SECONDS)
 
 
 FSDP = Arm("fsdp2 + lb-micro", "lb-micro", True, _fsdp)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from schedule import Sums, Synced, divide_gradients, fsdp_modules
+from schedule import WAIT_SECONDS, Sums, Synced, divide_gradients, fsdp_modules
 from torch import nn
 from torch.distributed.fsdp._fully_shard import _fsdp_api
 from torch.utils.dlpack import from_dlpack
@@ -33,7 +33,7 @@ class Collectives:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._meeting = odc.init(group=name)
+        self._meeting = odc.init(group=name, timeout=WAIT_SECONDS)
         self._channels: dict[tuple[str, int], _Channel] = {}
 
     def all_gather(self, output: torch.Tensor, part: torch.Tensor) -> None:
@@ -63,7 +63,7 @@ class Collectives:
     def _channel(self, kind: str, numel: int) -> _Channel:
         """Collective at the first use."""
         if (kind, numel) not in self._channels:
-            context = odc.init(group=f"{self._name} {kind} {numel}")
+            context = odc.init(group=f"{self._name} {kind} {numel}", timeout=WAIT_SECONDS)
             if kind == "all-gather":
                 shard = context.register(kind, numel, gradients=None)
                 mine = shard.slice.parameters

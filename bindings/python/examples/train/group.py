@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
+from schedule import WAIT_SECONDS
 from torch import distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -18,14 +19,14 @@ _LOOPBACK = "127.0.0.1"
 
 
 @contextmanager
-def process_group(context: odc.Context, seconds: float) -> Iterator[DeviceMesh]:
-    """Collective. Yields a one-dimensional mesh of all ranks; each wait ends after `seconds`.
+def process_group(context: odc.Context) -> Iterator[DeviceMesh]:
+    """Collective. Yields a one-dimensional mesh of all ranks.
 
     The system chooses the store's port and rank 0 tells it through `context`, so jobs never share a port and nothing
     is left behind.
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # not whatever the host's name resolves to
-    timeout = timedelta(seconds=seconds)
+    timeout = timedelta(seconds=WAIT_SECONDS)
     rank, size = context.rank, context.size
     store = None
     if rank == 0:

@@ -13,6 +13,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+WAIT_SECONDS = 300.0
+"""Until any wait for another rank ends with an error."""
+
 
 class Synced(Protocol):
     """What `sync_gradients` returns: the sums over all ranks."""

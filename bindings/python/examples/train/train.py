@@ -21,11 +21,10 @@ from dataset import load_dataset
 from experiment import ExperimentError
 from group import process_group
 from options import Options, parse_options
+from schedule import WAIT_SECONDS
 from session import Session
 
 import odc
-
-_WAIT_SECONDS = 120
 
 
 def train(options: Options, context: odc.Context) -> None:
@@ -36,7 +35,7 @@ def train(options: Options, context: odc.Context) -> None:
         raise DataError(f"rank {context.rank} has read other samples than another rank; all must read the same")
     if context.rank == 0:
         options.report.mkdir(parents=True, exist_ok=True)
-    with process_group(context, _WAIT_SECONDS) as mesh:
+    with process_group(context) as mesh:
         session = Session(options, dataset, context, mesh)
         if options.experiment == "compute":
             compute.run(session)
@@ -49,7 +48,7 @@ def main() -> int:
     if find_spec("matplotlib") is None:  # better now than after the run
         sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib")
     torch.set_num_threads(1)  # a rank a core
-    with odc.init(timeout=_WAIT_SECONDS) as context:
+    with odc.init(timeout=WAIT_SECONDS) as context:
         try:
             train(options, context)
         except (DataError, ExperimentError) as error:
