@@ -15,6 +15,7 @@ from fsdp2_models import (
     assert_near,
     by_one_process,
     divide_gradients,
+    fsdp_modules,
     mesh_of,
     over_odc,
     run_microbatches,
@@ -141,6 +142,15 @@ class Rarely(Rule):
         self.model.zero_grad()
 
 
+class Uncleared(Rule):
+    """Leaves .grad as it is: the next sync writes over it."""
+
+    def end(self, minibatch: int, publish: Callable[[], None]) -> None:
+        self.optimizers[0].step()
+        if not fsdp_modules(self.model):
+            self.optimizers[0].zero_grad()
+
+
 class Wrapper:
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -212,7 +222,7 @@ class Averaged(Rule):
 def ruled(rank: int, size: int, kind: type[Rule]) -> None:
     one, model = Case().model(), Case().sharded(mesh_of(size))
     alone, mine = kind(one), kind(model)
-    minibatches = [*UNEVEN[size], *UNEVEN[size]]
+    minibatches = [counts for counts in [*UNEVEN[size], *UNEVEN[size]] if sum(counts) > 0 or kind is not Uncleared]
     with attach(model, mine.attached, timeout=LIMIT) as job:
         for minibatch, counts in enumerate(minibatches):
             run_microbatches(Case(microbatch=mine.microbatch), model, minibatch, counts)
@@ -237,6 +247,6 @@ def test_skipped_steps(kind: type[Rule], size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("kind", [Wrapped, Clamped, Averaged])
+@pytest.mark.parametrize("kind", [Uncleared, Wrapped, Clamped, Averaged])
 def test_rule(kind: type[Rule], size: int) -> None:
     run_torch_ranks(size, ruled, kind)
