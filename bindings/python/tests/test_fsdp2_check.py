@@ -7,6 +7,9 @@ from functools import partial
 from typing import Any
 
 import pytest
+from torch_ranks import run_torch_ranks, torch  # skips where there is no torch
+
+# isort: split
 import torch.distributed.fsdp._fully_shard._fsdp_param_group as fsdp_internals
 from fsdp2_models import (
     LIMIT,
@@ -25,7 +28,6 @@ from fsdp2_models import (
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
-from torch_ranks import run_torch_ranks, torch
 
 import odc
 from odc.torch.fsdp2 import attach

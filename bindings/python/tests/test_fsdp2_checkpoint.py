@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch_ranks import run_torch_ranks, torch  # skips where there is no torch
+
+# isort: split
 import torch.distributed.checkpoint as dcp
 from fsdp2_models import (
     LIMIT,
@@ -26,7 +29,6 @@ from fsdp2_models import (
     whole_parameters,
 )
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch_ranks import run_torch_ranks, torch
 
 from odc.torch.fsdp2 import Job, attach
 
