@@ -161,7 +161,8 @@ def whole_gradients(model: Any) -> dict[str, Tensor | None]:
 
 
 def adamw(model: Any) -> torch.optim.Optimizer:
-    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1)
+    """Its `eps` is large: with the default one a first step makes much of the rounding of a tiny gradient."""
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1, eps=1e-3)
 
 
 def finish(

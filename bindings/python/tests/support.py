@@ -59,7 +59,10 @@ TRAINED: dict[str, list[str]] = {
 REFUSED: dict[str, list[str]] = {
     "HSDP, `replicate()`: shard over all ranks": [_REFUSALS, "test_fsdp2_misuse.py::test_replicate_is_refused"],
     "`reshard_after_forward=<int>`, an all-reduce hook, an optimizer in backward": [_REFUSALS],
-    "several meshes in a model or a module; other communication hooks, symmetric memory": [_REFUSALS],
+    "several meshes in a model or a module; other communication hooks, symmetric memory": [
+        _REFUSALS,
+        "test_fsdp2_misuse.py::test_two_meshes_in_a_module_are_refused",
+    ],
 }
 NOT_YET_RUN = [
     "parameters on a GPU (refused by this build), Accelerate's FSDP2 plugin, torchtitan, verl",

@@ -30,6 +30,7 @@ from fsdp2_models import (
 )
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule
 from torch_ranks import run_torch_ranks, torch
 
 from odc.torch.fsdp2 import attach
@@ -136,6 +137,8 @@ def reduced_unused(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_reduced_unused_parameters(size: int) -> None:
+    if not hasattr(FSDPModule, "set_reduce_scatter_unused_params"):
+        pytest.skip("this torch has no set_reduce_scatter_unused_params")
     run_torch_ranks(size, reduced_unused)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What attach refuses, and what a job says when it is used wrongly: in words, at once, on every rank that did it."""
 
+import inspect
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +9,6 @@ from typing import Any
 
 import pytest
 from torch_ranks import dist, run_torch_ranks, torch
-
-# isort: split
-from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
-from torch.distributed.tensor import Shard
 
 import odc
 from odc.torch import fsdp2
@@ -104,16 +101,6 @@ def refusals(rank: int, size: int) -> None:
     model.set_allocate_memory_from_process_group_for_comm(True)
     refuses(odc.UnsupportedError, "communicates through ProcessGroupAlloc", model)
 
-    some = FSDPMeshInfo(init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("a", "b"))["b"], shard_mesh_dim=0)
-    model = plain()
-    placed = ShardPlacementResult(Shard(0), some)
-    fully_shard(
-        model,
-        mesh=init_device_mesh("cpu", (size,)),
-        shard_placement_fn=lambda parameter: placed if parameter.ndim == 1 else None,
-    )
-    refuses(odc.UnsupportedError, "has 2 parameter groups", model)
-
     one, other = (init_device_mesh("cpu", (size,)) for _ in range(2))
     model = plain()
     fully_shard(model[0], mesh=one)
@@ -123,7 +110,7 @@ def refusals(rank: int, size: int) -> None:
 
     # After every refusal the model is as it was.
     for one in (model[0], model[2]):
-        group = one._get_fsdp_state()._fsdp_param_groups[0]
+        group = one._get_fsdp_state()._fsdp_param_group
         assert type(group._all_gather_comm).__name__ == "DefaultAllGather" and group.gradient_divide_factor is None
 
     model = sharded(size)
@@ -144,10 +131,35 @@ def test_refusals() -> None:
     run_torch_ranks(4, refusals)
 
 
-def replicated(rank: int, size: int) -> None:
-    replicate = pytest.importorskip("torch.distributed._composable.replicate_with_fsdp").replicate
+def two_meshes_in_a_module(rank: int, size: int) -> None:
+    common = torch.distributed.fsdp._fully_shard._fsdp_common
+    some = common.FSDPMeshInfo(
+        init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("a", "b"))["b"], shard_mesh_dim=0
+    )
+    placed = common.ShardPlacementResult(torch.distributed.tensor.Shard(0), some)
     model = plain()
-    replicate(model, mesh=init_device_mesh("cpu", (size,)))
+    fully_shard(
+        model,
+        mesh=init_device_mesh("cpu", (size,)),
+        shard_placement_fn=lambda parameter: placed if parameter.ndim == 1 else None,
+    )
+    refuses(odc.UnsupportedError, "has 2 parameter groups", model)
+
+
+def test_two_meshes_in_a_module_are_refused() -> None:
+    if not hasattr(torch.distributed.fsdp._fully_shard._fsdp_common, "ShardPlacementResult"):
+        pytest.skip("a module has one mesh in this torch")
+    run_torch_ranks(4, two_meshes_in_a_module)
+
+
+def replicated(rank: int, size: int) -> None:
+    model = plain()
+    mesh = init_device_mesh("cpu", (size,))
+    replicate = pytest.importorskip("torch.distributed._composable.replicate_with_fsdp").replicate
+    if "mesh" in inspect.signature(replicate).parameters:
+        replicate(model, mesh=mesh)
+    else:  # until torch 2.9
+        replicate(model, device_mesh=mesh)
     refuses(odc.UnsupportedError, "replicate", model)
 
 

@@ -303,6 +303,9 @@ class Add(ReduceScatter):
     ) -> dist.Work | None:
         if op != dist.ReduceOp.SUM:
             raise InternalError(f'FSDP group "{self._group.name}" reduces by {op}, not by a plain sum')
+        if self._group.layout.process_group is None:  # until torch 2.10 a single rank reduces, too
+            output_tensor.copy_(input_tensor)
+            return None
         self._job.add(self._group, input_tensor)
         output_tensor.zero_()
         return None

@@ -4,6 +4,7 @@ public methods, except that restoring a gradient divide factor of None has none 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +60,13 @@ class FsdpGroup:
     @property
     def reduce_dtype(self) -> torch.dtype | None:
         """What gradients are cast to before they are reduced; None: not at all. Known after the first unshard."""
-        dtype: torch.dtype | None = self._raw._reduce_dtype
-        return dtype
+        if self._raw._reduce_dtype is not None:
+            return self._raw._reduce_dtype  # type: ignore[no-any-return]
+        # In torch 2.15 gradients have a type of their own, and the widest is taken.
+        trainable = [one for one in self._raw.fsdp_params if one.sharded_param.requires_grad]
+        given = {getattr(one, "unsharded_grad_dtype", None) for one in trainable}
+        types = [one for one in given if one is not None]
+        return functools.reduce(torch.promote_types, types) if types else None
 
     @property
     def device_type(self) -> str:
