@@ -175,6 +175,28 @@ def test_probe_finds_unknown_layouts() -> None:
     run_torch_ranks(3, misplaced)
 
 
+# ---- where a reduction has the gradients ----
+
+
+def other_reduction(rank: int, size: int) -> None:
+    """An FSDP2 that reduces in another order than it gathers in: the first gradients tell."""
+    reduce = fsdp_internals.foreach_reduce
+
+    def reversed_reduce(parameters: list[Any], gradients: list[Tensor], *others: Any, **named: Any) -> Any:
+        return reduce(parameters[::-1], gradients[::-1], *others, **named)
+
+    model = Case().sharded(mesh_of(size))
+    job = attach(model, adamw(model), timeout=LIMIT)
+    fsdp_internals.foreach_reduce = reversed_reduce
+    with pytest.raises(odc.InternalError, match=r'FSDP group ".+" reduces the gradient of ".+" elsewhere'):
+        run_microbatches(Case(), model, 0, (1,) * size)
+    job.detach()
+
+
+def test_another_order_of_reduction_is_found() -> None:
+    run_torch_ranks(2, other_reduction)
+
+
 # ---- what is logged ----
 
 

@@ -118,13 +118,17 @@ class Scaled(Rule):
 
 
 class Skipping(Rule):
-    """Skips a step and clears the gradients, by None or by zero."""
+    """Skips a step and clears the gradients, by None or by zero; what wants the parameters next is an evaluation, a
+    microbatch, or the sync of a rank without one."""
 
     def end(self, minibatch: int, publish: Callable[[], None]) -> None:
-        if minibatch in (0, 2):
+        if minibatch in (0, 2, 4):
             self.optimizers[0].zero_grad(set_to_none=minibatch == 0)
         else:
             super().end(minibatch, publish)
+        if minibatch in (0, 4):
+            with torch.inference_mode() if minibatch == 0 else torch.no_grad():
+                self.model(sample(100, 0, minibatch))
 
 
 class Rarely(Rule):
