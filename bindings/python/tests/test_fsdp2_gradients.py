@@ -243,3 +243,17 @@ def factor_as_plain(rank: int, size: int) -> None:
 
 def test_gradient_divide_factor_as_in_plain_fsdp2() -> None:
     run_torch_ranks(2, factor_as_plain)
+
+
+def disjoint(rank: int, size: int) -> None:
+    model = Case().sharded(mesh_of(size))
+    x = torch.ones(2, 13, dtype=torch.float64)
+    with attach(model, adamw(model), timeout=LIMIT) as job:
+        for used in (0, 1, 0):
+            model.blocks[used](x).sum().backward()
+        assert job.sync_gradients(divisor=1.0).microbatches == [3] * size
+
+
+@pytest.mark.xfail(strict=True, reason="microbatches is the most backwards that one parameter took part in, not all")
+def test_backwards_of_disjoint_parts_are_counted() -> None:
+    run_torch_ranks(2, disjoint)
