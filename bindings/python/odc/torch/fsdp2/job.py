@@ -39,7 +39,7 @@ class MinibatchReport:
 
     minibatch: int
     microbatches: list[int]
-    """Backward passes of each rank."""
+    """Of each rank: the backward passes that the parameter with most of them took part in."""
     waited: float
     """Seconds that this rank waited in the minibatch: for publishes, for another's addition, and in the sync."""
     slowest: int
