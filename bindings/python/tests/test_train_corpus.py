@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from corpus import DataError, Document, Findings, read_documents
+from corpus import InputError, Document, Findings, read_documents
 
 
 def read(data: Path) -> tuple[list[Document], dict[str, list[str]]]:
@@ -74,14 +74,14 @@ def test_findings_name_the_first_places() -> None:
 
 
 def test_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere does not exist"):
+    with pytest.raises(InputError, match=r"nowhere does not exist"):
         read(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"no text to train on$"):
+    with pytest.raises(InputError, match=r"no text to train on$"):
         read(tmp_path)
     (tmp_path / "empty.txt").write_bytes(b"")
-    with pytest.raises(DataError, match=r"no text to train on \(1 empty, left out: empty.txt\)"):
+    with pytest.raises(InputError, match=r"no text to train on \(1 empty, left out: empty.txt\)"):
         read(tmp_path)
-    with pytest.raises(DataError, match=r"empty.txt is neither a directory of text files nor a .jsonl file"):
+    with pytest.raises(InputError, match=r"empty.txt is neither a directory of text files nor a .jsonl file"):
         read(tmp_path / "empty.txt")
 
 
@@ -121,7 +121,7 @@ def test_jsonl(tmp_path: Path) -> None:
 )
 def test_lines_that_are_refused_are_named(tmp_path: Path, record: Any, text: str) -> None:
     path = lines(tmp_path, {"text": "good"}, record)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(InputError) as caught:
         read(path)
     assert str(caught.value).startswith(f"{path}:2: {text}")
 
@@ -129,6 +129,6 @@ def test_lines_that_are_refused_are_named(tmp_path: Path, record: Any, text: str
 def test_jsonl_that_is_not_utf8(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_bytes(b'{"text": "good"}\n\n{"text": "\xff"}\n')
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(InputError) as caught:
         read(path)
     assert str(caught.value) == f"{path}:3: not UTF-8: byte 0xff"

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-from corpus import DataError
+from corpus import InputError
 from dataset import load_dataset
 from options import parse_options
 
@@ -74,6 +74,7 @@ def test_real_compute(tmp_path: Path, corpus: Path) -> None:
     assert (status, other_status, other_out) == (0, 0, ""), err
     assert "1 empty, left out: empty.txt" in out
     assert "step 1/7" in err
+    assert "losses of the arms differ by" in out
     summary = check_report(tmp_path, "compute", {"gains.png", "idle.png", "losses.png"})
     assert [arm["name"] for arm in summary["arms"]] == ARMS
     assert [gain["of"] for gain in summary["gains"]] == ["transport", "schedule", "plan", "all"]
@@ -121,8 +122,15 @@ def test_too_little_text(corpus: Path) -> None:
     options = parse_options(["compute", "--data", str(corpus), *SMALL], "")
     dataset = load_dataset(options, 2)
     assert (len(dataset.training), len(dataset.held_out)) == (38, 2)
-    with pytest.raises(DataError, match="40 samples are too few: 20 are held out, and a minibatch takes 60; lower"):
+    with pytest.raises(InputError, match="40 samples are too few: 20 are held out, and a minibatch takes 60; lower"):
         load_dataset(options, 20)
+
+
+def test_a_report_that_cannot_be_written(tmp_path: Path, corpus: Path) -> None:
+    (tmp_path / "report").touch()
+    ended = run(tmp_path, "compute", "--data", str(corpus), *SMALL)
+    assert ended[0][0] == 2 and ended[1][0] != 0
+    assert "train.py: --report report/compute cannot be made: Not a directory" in ended[0][2]
 
 
 def test_ranks_that_read_different_text(tmp_path: Path, corpus: Path) -> None:
@@ -140,6 +148,7 @@ def test_ranks_that_read_different_text(tmp_path: Path, corpus: Path) -> None:
     [
         (["compute", "--turn", "0"], '"0" is not a whole number of at least 1'),
         (["emulated", "--seconds", "nan"], '"nan" is not a positive number'),
+        (["compute", "--width", "40"], "40 is not a multiple of 32"),
         (["other"], "invalid choice: 'other'"),
         ([], "the following arguments are required: experiment"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from corpus import DataError, Document, Findings, Part
+from corpus import InputError, Document, Findings, Part
 from samples import histogram, make_samples, read_lengths, samples_of_lengths, shuffled_passes, split
 from tokenizer import ByteTokenizer, open_tokenizer
 from workload import CostModel, Workload
@@ -93,13 +93,13 @@ def test_lengths_from_a_file(tmp_path: Path) -> None:
     assert read_lengths(path, 70) == [3, 70]
     for bad in ("0", "-1", "1.5", "x", "", "71", "9" * 30):
         path.write_text(f"3\n{bad}\n")
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(InputError) as caught:
             read_lengths(path, 70)
         assert str(caught.value) == f'{path}:2: "{bad}" is not a length of 1 to 70 tokens'
     path.write_text("")
-    with pytest.raises(DataError, match="no lengths in it"):
+    with pytest.raises(InputError, match="no lengths in it"):
         read_lengths(path, 70)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(InputError, match="cannot be read"):
         read_lengths(tmp_path, 70)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from arms import COLLECTIVE, FSDP, ODC_MICRO, ODC_MINI
 from experiment import Experiment, Records, check_losses
-from figures import ArmFigures, Gain, arm_figures, gain, loss_differences, table
+from figures import ArmFigures, Gain, arm_figures, gain, largest, loss_differences, loss_sentence, table
 from session import Session
 from trainer import Trainer
 from workload import Workload
@@ -54,14 +54,14 @@ def _report(session: Session, records: Records, workload: Workload, timed: range
             ("all", FSDP, ODC_MINI),
         )
     ]
-    print("", *_tables(figures, gains, records), sep="\n")
     differences = loss_differences(records, FSDP)
+    print("", *_tables(figures, gains, records), loss_sentence(differences), sep="\n")
     session.write_summary(
         {
             "experiment": _TITLE,
             "arms": [figure.summary(records[figure.arm]) for figure in figures],
             "gains": [gain.summary() for gain in gains],
-            "largest_loss_difference": max(max(values) for values in differences.values()),
+            "largest_loss_difference": largest(differences),
         }
     )
     import pictures
@@ -102,6 +102,6 @@ def _tables(figures: list[ArmFigures], gains: list[Gain], records: Records) -> l
         "",
         *table((f"gain of (median of {len(gains[0].ratios)} pairs)", "reached", "spread", "ideal"), steps),
         "",
-        "ideal: by the 7b cost model with free communication (of a gain: median, too); "
-        "idle: not on a core, mean over ranks",
+        "ideal: by the 7b cost model with free communication (of a gain: the median, too); idle: not on a core, be it",
+        "for waiting or because another program is; mean over ranks",
     ]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents to train on: text files of a directory, or lines of a JSONL file, in a fixed order.
 
-What cannot be trained on is either left out and counted in `Findings`, or a DataError that names the file and the line.
+What cannot be trained on is either left out and counted in `Findings`, or a InputError that names the file and the line.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _PROBED_BYTES = 8000  # as for git, a NUL among them makes a file binary
 _NAMED = 3
 
 
-class DataError(ValueError):
-    """Input that cannot be trained on: what is wrong, in which file and line."""
+class InputError(ValueError):
+    """What the user gave cannot be used: what is wrong, in which file and line."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ def read_documents(data: Path | None, findings: Findings) -> list[Document]:
     elif data.suffix == ".jsonl":
         documents = list(_read_lines(data, findings))
     elif data.exists():
-        raise DataError(f"{data} is neither a directory of text files nor a .jsonl file")
+        raise InputError(f"{data} is neither a directory of text files nor a .jsonl file")
     else:
-        raise DataError(f"{data} does not exist; give a directory of text files or a .jsonl file")
+        raise InputError(f"{data} does not exist; give a directory of text files or a .jsonl file")
     if not documents:
         left_out = "; ".join(findings.lines())
-        raise DataError(f"{data or library}: no text to train on{f' ({left_out})' if left_out else ''}")
+        raise InputError(f"{data or library}: no text to train on{f' ({left_out})' if left_out else ''}")
     return documents
 
 
@@ -91,7 +91,7 @@ def _read_files(directory: Path, suffix: str, findings: Findings) -> Iterator[Do
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+            raise InputError(f"{path} cannot be read: {error.strerror}") from None
         if not content:
             findings.add("empty, left out", where)
         elif b"\0" in content[:_PROBED_BYTES]:
@@ -111,11 +111,11 @@ def _read_lines(path: Path, findings: Findings) -> Iterator[Document]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}:{_line(content, error)}: not UTF-8: byte {content[error.start]:#04x}") from None
+        raise InputError(f"{path}:{_line(content, error)}: not UTF-8: byte {content[error.start]:#04x}") from None
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a string may hold U+2028
         where = f"{path.name}:{number}"
         if line.strip():
@@ -131,9 +131,9 @@ def _parts(line: str, where: str) -> tuple[Part, ...]:
     try:
         record = json.loads(line)
     except ValueError as error:
-        raise DataError(f"{where}: not JSON: {error}") from None
+        raise InputError(f"{where}: not JSON: {error}") from None
     if not isinstance(record, dict) or ("text" in record) == ("messages" in record):
-        raise DataError(f'{where}: must be an object with either "text" or "messages"')
+        raise InputError(f'{where}: must be an object with either "text" or "messages"')
     if "messages" in record:
         return tuple(_chat(record["messages"], where))
     return (Part(_encodable(record["text"], '"text"', where), True),)
@@ -142,10 +142,10 @@ def _parts(line: str, where: str) -> tuple[Part, ...]:
 def _chat(messages: Any, where: str) -> Iterator[Part]:
     """A message is its role in a line of its own, then its content; what the assistant says is learnt."""
     if not isinstance(messages, list):
-        raise DataError(f'{where}: "messages" must be a list')
+        raise InputError(f'{where}: "messages" must be a list')
     for number, message in enumerate(messages, 1):
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise DataError(f'{where}: message {number} must be an object with "role" and "content"')
+            raise InputError(f'{where}: message {number} must be an object with "role" and "content"')
         role = _encodable(message["role"], f'message {number}\'s "role"', where)
         content = _encodable(message["content"], f'message {number}\'s "content"', where)
         yield Part(f"<|{role}|>\n", False)
@@ -154,9 +154,9 @@ def _chat(messages: Any, where: str) -> Iterator[Part]:
 
 def _encodable(text: Any, what: str, where: str) -> str:
     if not isinstance(text, str):
-        raise DataError(f"{where}: {what} must be a string, not {type(text).__name__}")
+        raise InputError(f"{where}: {what} must be a string, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(f"{where}: {what} has a lone surrogate at character {error.start}, which is no text") from None
+        raise InputError(f"{where}: {what} has a lone surrogate at character {error.start}, which is no text") from None
     return text

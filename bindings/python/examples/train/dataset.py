@@ -6,7 +6,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from corpus import DataError, Findings, read_documents
+from corpus import InputError, Findings, read_documents
 from options import Options
 from samples import Sample, histogram, make_samples, read_lengths, samples_of_lengths, split
 from tokenizer import open_tokenizer
@@ -56,7 +56,7 @@ class Dataset:
 
 
 def load_dataset(options: Options, ranks: int) -> Dataset:
-    """Raises DataError if there is too little for `ranks` ranks, too."""
+    """Raises InputError if there is too little for `ranks` ranks, too."""
     findings = Findings()
     tokenizer = open_tokenizer(options.tokenizer)
     documents = read_documents(options.data, findings)
@@ -64,7 +64,7 @@ def load_dataset(options: Options, ranks: int) -> Dataset:
     held_out = ranks * max(1, min(_MOST_HELD_OUT, len(samples) // 16) // ranks)  # equally many for each rank
     least = held_out + (1 if options.lengths else ranks * options.minibatch)
     if len(samples) < least:
-        raise DataError(
+        raise InputError(
             f"{len(samples)} samples are too few: {held_out} are held out, and a minibatch takes "
             f"{ranks * options.minibatch}; lower --minibatch, or --length-scale if samples were left out"
         )

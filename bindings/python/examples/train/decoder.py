@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 IGNORED = -100  # a target that does not count in the loss
-_HEAD = 32
+HEAD = 32  # width of an attention head
 _ROTARY_BASE = 10_000.0
 
 
@@ -55,7 +55,7 @@ def _rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.
 class Attention(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.heads = width // _HEAD
+        self.heads = width // HEAD
         self.projections = nn.Linear(width, 3 * width, bias=False)
         self.output = nn.Linear(width, width, bias=False)
 
@@ -63,7 +63,7 @@ class Attention(nn.Module):
         self, x: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor], lengths: tuple[int, ...]
     ) -> torch.Tensor:
         """`x`: (1, T, width)."""
-        queries, keys, values = self.projections(x).view(1, -1, 3, self.heads, _HEAD).permute(2, 0, 3, 1, 4)
+        queries, keys, values = self.projections(x).view(1, -1, 3, self.heads, HEAD).permute(2, 0, 3, 1, 4)
         queries, keys = _rotate(queries, *rotation), _rotate(keys, *rotation)
         # Lengths in one call of split, and attention by sample: no mask of T x T.
         by_sample = zip(*(tensor.split(lengths, dim=2) for tensor in (queries, keys, values)), strict=True)
@@ -106,8 +106,8 @@ class Decoder(nn.Module):
 
     def __init__(self, vocabulary: int, width: int, layers: int) -> None:
         super().__init__()
-        if width % _HEAD != 0:
-            raise ValueError(f"a width of {width} is not a multiple of {_HEAD}, the width of a head")
+        if width % HEAD != 0:
+            raise ValueError(f"a width of {width} is not a multiple of {HEAD}, the width of a head")
         self.embedding = nn.Embedding(vocabulary, width)
         self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
         self.norm = nn.RMSNorm(width)
@@ -115,7 +115,7 @@ class Decoder(nn.Module):
         self.apply(_initialise)
 
     def forward(self, packed: Packed) -> torch.Tensor:
-        steps = torch.arange(_HEAD // 2) / (_HEAD // 2)
+        steps = torch.arange(HEAD // 2) / (HEAD // 2)
         angles = packed.positions[0, :, None] * _ROTARY_BASE**-steps
         rotation = angles.cos(), angles.sin()
         x = self.embedding(packed.tokens)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from arms import Arm
-from experiment import ArmRecord, Records
+from experiment import ROUNDING, ArmRecord, Records
 from workload import Workload
 
 
@@ -107,6 +107,14 @@ def loss_differences(records: Records, reference: Arm) -> dict[Arm, list[float]]
         for arm, record in records.items()
         if arm is not reference
     }
+
+
+def largest(differences: dict[Arm, list[float]]) -> float:
+    return max(max(values) for values in differences.values())
+
+
+def loss_sentence(differences: dict[Arm, list[float]]) -> str:
+    return f"losses of the arms differ by {largest(differences):.1g} at most (relative; {ROUNDING:.0g} is allowed)"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

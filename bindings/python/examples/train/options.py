@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from decoder import HEAD
+
 
 @dataclass(frozen=True)
 class Options:
@@ -65,7 +67,7 @@ def _add_common(parser: argparse.ArgumentParser, *, scale: int, width: int, bloc
     add("--budget", _whole(1), 65536, "tokens of a microbatch, before scaling")
     add("--minibatch", _whole(1), 8, "samples a rank and minibatch")
     add("--seed", _whole(0), 1, "of the parameters and the order of the samples")
-    add("--width", _whole(32), width, "of the decoder, a multiple of 32")
+    add("--width", _width, width, f"of the decoder, a multiple of {HEAD}")
     add("--blocks", _whole(1), blocks, "of the decoder")
     add("--rate", _positive, 1e-3, "of learning")
     add("--report", Path, Path("report") / parser.prog.split()[-1], "directory for summary.json and pictures")
@@ -78,6 +80,13 @@ def _whole(least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _width(text: str) -> int:
+    width = _whole(HEAD)(text)
+    if width % HEAD != 0:
+        raise argparse.ArgumentTypeError(f"{width} is not a multiple of {HEAD}, the width of a head")
+    return width
 
 
 def _positive(text: str) -> float:

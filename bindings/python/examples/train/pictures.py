@@ -66,7 +66,7 @@ def draw_idle(path: Path, title: str, idle: Mapping[Arm, Sequence[float]]) -> No
     axes.set_xlabel("rank")
     axes.set_ylabel("idle, % of the time")
     axes.margins(y=0.12)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.13), ncols=2, frameon=False, fontsize=9)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False, fontsize=9)
     _save(figure, path, title)
 
 
@@ -85,10 +85,10 @@ def draw_losses(
     above.legend(fontsize=9)
     below.set_ylabel(f"relative difference to\n{next(iter(losses)).name}")
     below.set_xlabel(f"minibatch (differences below {_LEAST_SHOWN:g} are drawn there)")
-    below.set_ylim(_LEAST_SHOWN / 2, 1e-4)
+    below.set_ylim(_LEAST_SHOWN / 2, 10 * ROUNDING)
     below.axhline(ROUNDING, color="black", linestyle="--", linewidth=0.8)
     below.annotate("allowed", (0, ROUNDING), xytext=(0, 3), textcoords="offset points", fontsize=8)
-    below.legend(fontsize=9, loc="lower right")
+    below.legend(fontsize=9, loc="upper right", ncols=len(differences))
     _save(figure, path, title)
 
 
@@ -106,7 +106,7 @@ def draw_gains(path: Path, title: str, gains: Sequence[Gain]) -> None:
     axes.set_xticks(places, [f"{gain.of}\n{gain.over.name}\nover {gain.under.name}" for gain in gains], fontsize=8)
     axes.axhline(1, color="grey", linewidth=0.8)
     axes.set_ylabel("times as fast")
-    axes.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, 1.13), ncols=3, frameon=False)
+    axes.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
     _save(figure, path, title)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from corpus import DataError, Document, Findings
+from corpus import InputError, Document, Findings
 from tokenizer import Tokenizer
 
 _BAR = 40
@@ -58,15 +58,15 @@ def read_lengths(path: Path, budget: int) -> list[int]:
     try:
         lines = path.read_bytes().decode("ascii", "replace").splitlines()
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
     lengths = []
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text.isdecimal() or not 0 < int(text) <= budget:
-            raise DataError(f'{path}:{number}: "{text[:40]}" is not a length of 1 to {budget} tokens')
+            raise InputError(f'{path}:{number}: "{text[:40]}" is not a length of 1 to {budget} tokens')
         lengths.append(int(text))
     if not lengths:
-        raise DataError(f"{path}: no lengths in it; give one number a line")
+        raise InputError(f"{path}: no lengths in it; give one number a line")
     return lengths
 
 

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 import compute
 import emulated
 import torch
-from corpus import DataError
+from corpus import InputError
 from dataset import load_dataset
 from experiment import ExperimentError
 from group import process_group
@@ -32,9 +32,12 @@ def train(options: Options, context: odc.Context) -> None:
     mine = float(dataset.fingerprint())
     highest, lowest = context.all_reduce([mine, -mine], odc.Reduction.MAX)
     if (highest, -lowest) != (mine, mine):
-        raise DataError(f"rank {context.rank} has read other samples than another rank; all must read the same")
+        raise InputError(f"rank {context.rank} has read other samples than another rank; all must read the same")
     if context.rank == 0:
-        options.report.mkdir(parents=True, exist_ok=True)
+        try:
+            options.report.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--report {options.report} cannot be made: {error.strerror}") from None
     with process_group(context) as mesh:
         session = Session(options, dataset, context, mesh)
         if options.experiment == "compute":
@@ -51,11 +54,11 @@ def main() -> int:
     with odc.init(timeout=WAIT_SECONDS) as context:
         try:
             train(options, context)
-        except (DataError, ExperimentError) as error:
+        except (InputError, ExperimentError) as error:
             context.abort(str(error))  # reaches ranks that have not found it themselves
             if context.rank == 0:
                 print(f"train.py: {error}", file=sys.stderr)
-            return 2 if isinstance(error, DataError) else 1
+            return 2 if isinstance(error, InputError) else 1
     return 0
 
 
