@@ -21,5 +21,5 @@ run() {
         --report "report/$experiment" "$@"
 }
 run $((cores < 8 ? cores : 8)) compute
-run 8 emulated --lengths tests/data/stdlib-lengths.txt
+run 8 emulated --lengths tests/data/long-lengths.txt
 printf '\nSee report/compute/*.png and report/emulated/*.png; the numbers are in summary.json beside them.\n'

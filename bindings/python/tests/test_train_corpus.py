@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from corpus import InputError, Document, Findings, read_documents
+from corpus import Document, Findings, InputError, read_documents
 
 
 def read(data: Path) -> tuple[list[Document], dict[str, list[str]]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from corpus import InputError, Document, Findings, Part
+from corpus import Document, Findings, InputError, Part
 from samples import histogram, make_samples, read_lengths, samples_of_lengths, shuffled_passes, split
 from tokenizer import ByteTokenizer, open_tokenizer
 from workload import CostModel, Workload

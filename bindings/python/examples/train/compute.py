@@ -50,6 +50,7 @@ def _report(session: Session, records: Records, workload: Workload, timed: range
         for of, under, over in (
             ("transport", FSDP, COLLECTIVE),
             ("schedule", COLLECTIVE, ODC_MICRO),
+            ("both", FSDP, ODC_MICRO),
             ("plan", ODC_MICRO, ODC_MINI),
             ("all", FSDP, ODC_MINI),
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-from corpus import InputError, Findings, read_documents
+from corpus import Findings, InputError, read_documents
 from options import Options
 from samples import Sample, histogram, make_samples, read_lengths, samples_of_lengths, split
 from tokenizer import open_tokenizer

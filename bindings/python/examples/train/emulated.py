@@ -32,17 +32,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Overruns:
-    """How many slots real compute was longer than, and by which share that makes the ideal time longer: most are on
-    ranks that others do not wait for."""
+    """How many slots real compute was longer than."""
 
     slots: int
     longer: int
-    share: float
+
+    @property
+    def share(self) -> float:
+        return self.longer / self.slots
 
     def __str__(self) -> str:
         return (
-            f"real compute was longer than {self.longer} of {self.slots} slots, which makes the ideal time "
-            f"{self.share:.2%} longer (at most {_MOST_OVERRUN:.0%})"
+            f"real compute was longer than {self.longer} of {self.slots} slots, {self.share:.2%} (at most "
+            f"{_MOST_OVERRUN:.0%})"
         )
 
 
@@ -84,7 +86,7 @@ def run(session: Session) -> None:
     experiment.gather()
     shares = [0.0] * len(parts)
     if session.context.rank == 0:
-        overruns = [_overruns(experiment.records, part, options.blocks) for part in parts]
+        overruns = [_overruns(experiment.records, part) for part in parts]
         _report(session, experiment.records, workload, parts, overruns, seconds_per_cost)
         shares = [overrun.share for overrun in overruns]
     shares = session.context.sync(shares)
@@ -94,29 +96,15 @@ def run(session: Session) -> None:
     for part, share in zip(parts, shares, strict=True):
         if share > _MOST_OVERRUN:
             raise ExperimentError(
-                f"with {part.per_rank} samples a rank real compute makes the ideal time {share:.2%} longer, more than "
-                f"{_MOST_OVERRUN:.0%}; raise --seconds, or run on a quieter machine"
+                f"with {part.per_rank} samples a rank real compute was longer than {share:.2%} of the slots, more than "
+                f"{_MOST_OVERRUN:.0%}: raise --seconds, leave out short --lengths, or run on a quieter machine"
             )
 
 
-def _overruns(records: Records, part: Part, blocks: int) -> Overruns:
-    planned = longer = 0.0
-    slots = []
-    for arm, record in records.items():
-        for number in part.minibatches:
-            ranks = [own[number] for own in record.slots]
-            planned += _ideal_seconds(arm, blocks, [[slot.end - slot.begin - slot.excess for slot in r] for r in ranks])
-            longer += _ideal_seconds(arm, blocks, [[slot.end - slot.begin for slot in r] for r in ranks])
-            slots += [slot for own in ranks for slot in own]
-    return Overruns(len(slots), sum(slot.excess > 0 for slot in slots), longer / planned - 1)
-
-
-def _ideal_seconds(arm: Arm, blocks: int, ranks: list[list[float]]) -> float:
-    """With free communication, of each rank's slots in a minibatch."""
-    microbatches = [[sum(own[i : i + 2 * blocks]) for i in range(0, len(own), 2 * blocks)] for own in ranks]
-    if not arm.in_step:
-        return max(map(sum, microbatches))
-    return float(sum(max(step) for step in zip(*microbatches, strict=True)))
+def _overruns(records: Records, part: Part) -> Overruns:
+    ranks = [own for record in records.values() for own in record.slots]
+    slots = [slot for own in ranks for number in part.minibatches for slot in own[number]]
+    return Overruns(len(slots), sum(slot.excess > 0 for slot in slots))
 
 
 def _report(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from corpus import InputError, Document, Findings
+from corpus import Document, Findings, InputError
 from tokenizer import Tokenizer
 
 _BAR = 40
