@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The C example of README.md compiles as C99 without a warning and runs as four ranks, and the table of the main job is
-# what odc replay prints, but for the figures.
+# The C example of README.md compiles as C99 without a warning and runs as four ranks, and the table of odc replay is
+# what it prints, but for the figures.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}" "${ODC:?the odc command}"
 work=$(mktemp -d)
