@@ -51,7 +51,7 @@ def _delete(managed: Any) -> None:
 @atexit.register
 def _disarm() -> None:
     """Tensors may outlive the interpreter, whose callbacks they must not call then: they keep their memory."""
-    for managed, *_ in _alive.values():
+    for managed, *_ in list(_alive.values()):
         managed.deleter = _Deleter()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_alive))
 

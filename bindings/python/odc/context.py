@@ -13,7 +13,7 @@ from types import TracebackType
 
 from ._abi import ALL_GATHER, INTERRUPTED, Reduction, Type, lib, odc_config, odc_peer_stats, odc_shard_desc, odc_stats
 from ._signals import Deferred
-from .errors import Error, PhaseError, check
+from .errors import Error, JobError, PhaseError, check
 from .memory import Buffer
 from .recording import Recorder
 from .shard import Shard, ShardDescription
@@ -218,7 +218,7 @@ class Context:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is not None and not isinstance(error, (Error, GeneratorExit)) and not self._handle.closed:
+        if error is not None and not isinstance(error, (JobError, GeneratorExit)) and not self._handle.closed:
             self.abort(f"{type(error).__name__}: {error}")
         self.close()
 

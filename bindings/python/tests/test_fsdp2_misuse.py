@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What attach refuses, and what a job says when it is used wrongly: in words, at once, on every rank that did it."""
 
+import gc
 import inspect
 import logging
+import os
+import signal
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -288,7 +293,7 @@ def edits(rank: int, size: int) -> None:
     model = sharded(size, model)
     job = fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60)
     model[0].weight.requires_grad_(True)
-    with raises(odc.ArgumentError, "frozen at attach must not be made trainable later"):
+    with raises(odc.ArgumentError, "was frozen at attach and is trainable now"):
         backward(model)
     dist.barrier()
     job.detach()
@@ -412,3 +417,151 @@ def logs(rank: int, size: int) -> None:
 
 def test_logs() -> None:
     run_torch_ranks(2, logs)
+
+
+# ---- what is left over ----
+
+
+class Pair(nn.Module):
+    """Two parameters of one size, so that one could be taken for the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Parameter(torch.randn(4, 4))
+        self.b = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Any) -> Any:
+        return x @ self.a @ self.b
+
+
+def swapped(rank: int, size: int) -> None:
+    model = Pair()
+    model.b.requires_grad_(False)
+    fully_shard(model, mesh=init_device_mesh("cpu", (size,)))
+    job = fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60)
+    backward(model)
+    job.sync_gradients()
+    model.zero_grad()
+    job.publish()
+    model.a.requires_grad_(False)
+    model.b.requires_grad_(True)
+    with raises(odc.ArgumentError, '"b"', "was frozen at attach and is trainable now"):
+        backward(model)
+    dist.barrier()
+    job.detach()
+
+
+def test_what_is_trainable_must_not_be_swapped() -> None:
+    run_torch_ranks(2, swapped)
+    run_torch_ranks(1, swapped)
+
+
+def gathered_ahead(rank: int, size: int) -> None:
+    """A gather that was begun and not used must not serve the next minibatch's parameters."""
+    model = sharded(size)
+    model.unshard(async_op=True)  # before attach, too
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with fsdp2.attach(model, optimizer, timeout=60) as job:
+        for _ in range(2):
+            if rank == 0:
+                backward(model)
+            else:
+                model[0].unshard(async_op=True)
+            job.sync_gradients(divisor=1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            expected = model[0].weight.full_tensor()
+            model[0].unshard()
+            assert torch.equal(model[0].weight, expected)
+            model[0].reshard()
+
+
+def test_what_was_gathered_ahead_is_dropped() -> None:
+    run_torch_ranks(2, gathered_ahead)
+
+
+def unsharded_before(rank: int, size: int) -> None:
+    model = sharded(size)
+    with torch.no_grad():
+        model(torch.ones(2, 4))  # leaves the root unsharded
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fsdp2.attach(model, optimizer, timeout=60) as job:
+        backward(model)
+        job.sync_gradients()
+        optimizer.step()
+
+
+def test_attach_after_an_evaluation() -> None:
+    run_torch_ranks(2, unsharded_before)
+
+
+def mixed_ends(rank: int, size: int) -> None:
+    """Ranks may be in different phases when all publish or trace: here one has skipped the step."""
+    with training(size) as (job, model, optimizer):
+        backward(model)
+        job.sync_gradients()
+        if rank == 0:
+            optimizer.step()
+        optimizer.zero_grad()
+        job.publish()
+        model(torch.ones(2, 4))
+    model = sharded(size)
+    with raises(odc.MismatchError, "ended the minibatch with"):
+        with fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60) as job:
+            if rank == 0:
+                job.sync_gradients()
+    # A close that fails gives the model back all the same.
+    fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60).close()
+
+
+def test_mixed_ends() -> None:
+    run_torch_ranks(2, mixed_ends)
+
+
+def dropped(rank: int, size: int) -> None:
+    model = sharded(size)
+    alive = weakref.ref(model[0])
+    job = fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60)
+    backward(model)
+    dist.barrier()
+    del model, job
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_dropped_job_is_freed() -> None:
+    run_torch_ranks(2, dropped)
+
+
+def interrupted(rank: int, size: int) -> None:
+    """Ctrl-C ends the sync, and the same call takes it up again."""
+    with training(size) as (job, model, optimizer):
+        backward(model)
+        if rank == 1:
+            dist.barrier()
+            report = job.sync_gradients(divisor=2.0)
+        else:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                job.sync_gradients(divisor=2.0)
+            dist.barrier()
+            report = job.sync_gradients(divisor=2.0)
+        assert report.microbatches == [1] * size
+        optimizer.step()
+
+
+def test_an_interrupted_sync_is_taken_up_again() -> None:
+    run_torch_ranks(2, interrupted)
+
+
+def told(rank: int, size: int) -> None:
+    model = sharded(size)
+    with pytest.raises(odc.ArgumentError if rank == 1 else odc.AbortedError) as caught:
+        with fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60) as job:
+            job.sync_gradients(tokens=float("nan") if rank == 1 else 1.0)
+    assert rank == 1 or "it raised ArgumentError: tokens is nan" in str(caught.value)
+
+
+def test_a_local_mistake_is_told_to_all() -> None:
+    run_torch_ranks(2, told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,10 @@ import torch.distributed as dist
 from torch import nn
 
 from ...context import Context, init
-from ...errors import ArgumentError, MismatchError, UnsupportedError
+from ...errors import ArgumentError, JobError, MismatchError, UnsupportedError
 from .extension import ExtensionGroup
 from .group import Add, Gather, Group
-from .job import Job, Watch
+from .job import Job, Patience, Watch
 from .layout import Layout, probe
 from .ledger import Ledger
 from .optimizers import check_owners, unwrapped
@@ -44,6 +45,8 @@ def attach(
     """
     optimizers = unwrapped(optimizer)
     groups = _find_groups(model)
+    for group in groups:
+        group.settle()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     _refuse(model, groups, names)
     owned = {id(p): names[id(p)] for p in model.parameters() if p.requires_grad} if optimizers else {}
@@ -61,19 +64,23 @@ def attach(
             for group, layout, was in zip(groups, layouts, before, strict=True)
         ]
         _compare_models(attached, process_group)
-        watch = Watch(log_waits_after)
+        watch = Watch()
         context = _join(process_group, timeout, watch)
         ledger = Ledger(sum(len(group.trainable) for group in attached), ranks)
-        job = Job(model, attached, context, ledger, optimizers, watch, Reference() if check else None)
+        patience = Patience(timeout, log_waits_after)
+        job = Job(model, attached, context, ledger, optimizers, watch, patience, Reference() if check else None)
         _register(attached, ledger, context, job)
         job.begin()
-    except BaseException:
-        if job is not None:
-            job.detach()
-        for group, was in zip(groups, before, strict=True):
-            group.apply(was)
-        if context is not None:
-            context.close()
+    except BaseException as error:
+        with ExitStack() as stack:  # all of it, whatever fails
+            for group, was in zip(groups, before, strict=True):
+                stack.callback(group.apply, was)
+            if job is not None:
+                stack.callback(job.detach)
+            elif context is not None:
+                stack.callback(context.close)
+            if context is not None and not isinstance(error, JobError):
+                stack.callback(context.abort, f"attach raised {type(error).__name__}: {error}")
         raise
     _tell(job, attached, context, unowned)
     return job
@@ -112,6 +119,8 @@ def _refuse(model: nn.Module, groups: list[FsdpGroup], names: dict[int, str]) ->
     for name, parameter in model.named_parameters():
         if parameter.device.type == "meta":
             raise ArgumentError(f'parameter "{name}" is on meta: materialise (to_empty) and load the model first')
+        if parameter.is_complex():
+            raise UnsupportedError(f'parameter "{name}" is complex; f32, f64, bf16 and f16 can be trained')
         if parameter.device.type != "cpu":
             raise UnsupportedError(f'parameter "{name}" is on {parameter.device}; this build moves host memory only')
     for group in groups:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from ...errors import PhaseError
 from .group import Gather, Group
 from .torch_state import AllGather
 
@@ -34,16 +33,11 @@ class ExtensionGroup(Group):
             self.fsdp.module.reshard()
 
     def differs(self) -> str | None:
-        """Only what is gathered shows a change, see gather()."""
+        """Only what is gathered shows a change, see changed()."""
         return None
 
-    def gather(self, output: torch.Tensor, mine: torch.Tensor, job: Job) -> None:
-        if not self.gathered and not self.is_published(mine):
-            raise PhaseError(
-                f'a parameter of FSDP group "{self.name}" has changed since it was published: after edits outside of '
-                "optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
-            )
-        super().gather(output, mine, job)
+    def changed(self, mine: torch.Tensor) -> str | None:
+        return None if self.is_published(mine) else self.layout.entries[0].name
 
     def publish(self, output: torch.Tensor, mine: torch.Tensor) -> None:
         self.copy_gathered(mine)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class Group:
         self.before = before  # what attach found, restored by detach
         self.divisor = float(self.before.divide_factor or ranks)
         self.gathered = False  # in this minibatch
+        self.allocated_input = False  # of a reduction; the output is next
         self.pending: set[int] = set()  # have gradients that are not reduced yet (indices in trainable)
         self.reducing: list[int] = []
         self.took_part: set[int] = set()  # were reduced in this minibatch
@@ -50,7 +52,7 @@ class Group:
             self._kinds = [_kind(entry.local) for entry in layout.entries]
         self._hooks: list[Any] = []
         # Gradients, until it is checked where a reduction has them.
-        self._unchecked: dict[int, torch.Tensor | None] | None = {}
+        self._unchecked: dict[int, torch.Tensor | None] | None = None if layout.process_group is None else {}
 
     # ---- attaching ----
 
@@ -88,12 +90,18 @@ class Group:
         self.fsdp.apply(self.before)
 
     def _noted(self, index: int) -> Callable[[torch.Tensor], None]:
+        # Parameters keep their hooks where the garbage collector does not see them.
+        weak = weakref.ref(self)
+
         def note(unsharded: torch.Tensor) -> None:
-            if self._unchecked is not None:
+            group = weak()
+            if group is None:
+                return
+            if group._unchecked is not None:
                 # What is accumulated over several backwards may be kept elsewhere.
-                self._unchecked[index] = None if index in self.pending else unsharded.grad
-            self.pending.add(index)
-            self.backwards[index] += 1
+                group._unchecked[index] = None if index in group.pending else unsharded.grad
+            group.pending.add(index)
+            group.backwards[index] += 1
 
         return note
 
@@ -112,6 +120,11 @@ class Group:
         """Reads the sharded parameters again, which loading may have replaced."""
         for entry, kind in zip(self.layout.entries, self._kinds, strict=True):
             entry.parameter = entry.slot.get()
+            if not isinstance(entry.parameter, DTensor):
+                raise PhaseError(
+                    f'parameter "{entry.name}" is unsharded: after an exception in a forward call '
+                    "model.reset_iter_state(); after unshard(), reshard()"
+                )
             if (now := _kind(entry.local)) != kind:
                 was, is_now = (f"{dtype} {shape} on {device}" for dtype, shape, device in (kind, now))
                 raise PhaseError(
@@ -146,6 +159,7 @@ class Group:
         self.gathered = False
         self.pending.clear()
         self.took_part.clear()
+        self.allocated_input = False
         self.backwards = [0] * len(self.trainable)
 
     # ---- what the hooks do ----
@@ -154,13 +168,16 @@ class Group:
         """Whether the live slice is the published one."""
         return _same(mine.view(-1), self._published.view(mine.dtype))
 
+    def changed(self, mine: torch.Tensor) -> str | None:
+        """The name of a parameter that is not as published. Padding may differ: then the parameters do not."""
+        return None if self.is_published(mine) else self.differs()
+
     def copy_gathered(self, mine: torch.Tensor) -> None:
         self._published.view(mine.dtype).copy_(mine)
 
     def gather(self, output: torch.Tensor, mine: torch.Tensor, job: Job) -> None:
         if not self.gathered:
-            # Padding may differ: then the parameters do not.
-            if not self.is_published(mine) and (name := self.differs()) is not None:
+            if (name := self.changed(mine)) is not None:
                 raise PhaseError(
                     f'parameter "{name}" of FSDP group "{self.name}" has changed since it was published: after edits '
                     "outside of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
@@ -170,6 +187,12 @@ class Group:
 
     def take_pending(self) -> None:
         """FSDP2 begins to reduce what has gradients."""
+        for entry in self.layout.entries:
+            if entry.parameter.requires_grad and not entry.trainable:
+                raise ArgumentError(
+                    f'parameter "{entry.name}" of FSDP group "{self.name}" was frozen at attach and is trainable now: '
+                    "detach and attach again"
+                )
         self.reducing = sorted(self.pending)
         self.pending.clear()
         self.took_part.update(self.reducing)
@@ -211,9 +234,8 @@ class Group:
         lengths = [entry.gradient_length for entry in took]
         if full.numel() != sum(lengths) * self.ranks:
             raise ArgumentError(
-                f'FSDP group "{self.name}" reduces {full.numel()} elements, but the parameters with gradients have '
-                f"{sum(lengths) * self.ranks}: a parameter that was frozen at attach must not be made trainable later; "
-                "detach and attach again"
+                f'FSDP group "{self.name}" reduces {full.numel()} elements, but the parameters that autograd gave '
+                f"gradients have {sum(lengths) * self.ranks}: a .grad that was set by hand cannot be reduced"
             )
         whole = full.new_zeros(self.ranks, self.layout.gradient_numel)
         columns = full.view(self.ranks, -1).split(lengths, dim=1)
@@ -285,10 +307,9 @@ class Add(ReduceScatter):
         self._group, self._job = group, job
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        if not self._group.trainable:
-            raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
         # Called for the input, before the gradients are copied into it, and then for the output.
-        if self._group.pending:
+        self._group.allocated_input = not self._group.allocated_input
+        if self._group.allocated_input:
             self._job.before_reduce(self._group)
             self._group.take_pending()
         return torch.empty(*size, dtype=dtype, device=device)

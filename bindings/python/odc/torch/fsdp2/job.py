@@ -20,7 +20,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...context import Context
-from ...errors import ArgumentError, Error, InterruptedWaitError, MismatchError, PhaseError
+from ...errors import ArgumentError, InterruptedWaitError, JobError, MismatchError, MissedDeadlineError, PhaseError
 from ...tracing import Trace, trace
 from . import last_words
 from .group import Group
@@ -38,6 +38,7 @@ class MinibatchReport:
     """What sync_gradients returns."""
 
     minibatch: int
+    """The number of this call, from 0."""
     microbatches: list[int]
     """Of each rank: the backward passes that the parameter with most of them took part in."""
     waited: float
@@ -56,21 +57,28 @@ class Phase(enum.Enum):
 
 
 class Watch:
-    """Rings when a waiting call has lasted for `seconds`, and again after as long."""
+    """Interrupts a waiting call of this thread when it is due: to log whom it waits for."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self) -> None:
         self._here = threading.local()
 
     def rings(self) -> bool:
         due: float | None = getattr(self._here, "due", None)
         return due is not None and time.monotonic() >= due
 
-    def set(self) -> None:
-        self._here.due = time.monotonic() + self._seconds
+    def set(self, due: float) -> None:
+        self._here.due = due
 
     def stop(self) -> None:
         self._here.due = None
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds until a wait ends with an error, and between the lines that say whom it waits for."""
+
+    timeout: float
+    log_after: float
 
 
 class Job:
@@ -84,6 +92,7 @@ class Job:
         ledger: Ledger,
         optimizers: list[Optimizer],
         watch: Watch,
+        patience: Patience,
         reference: Reference | None,
     ) -> None:
         self._model = model
@@ -91,7 +100,11 @@ class Job:
         self._context = context
         self._ledger = ledger
         self._watch = watch
+        self._patience = patience
         self._reference = reference
+        self._arriving = False  # in sync, with this rank's line in the ledger
+        self._synced = 0  # minibatches whose gradients were asked for
+        self._lateness = [0] * context.size  # how often each rank was the last, up to the last sync
         self._trace: Trace | None = None
         self._span = ExitStack()  # of the trace: what this rank does now
         self._phase = Phase.SYNCED
@@ -137,13 +150,12 @@ class Job:
             self._publish()
         for group in self._groups:
             group.check_complete()
-        self._reshard()
+        self._settle()
         self._warn_of_collectives()
         names = ", ".join(values)
+        divisor = None if divisor is None else float(divisor)
         call = f"sync_gradients(divisor={divisor}, tokens={'…' if tokens is not None else None}, sums=[{names}])"
-        before = self._waited()
-        late_before = self._lateness()
-        minibatch = self._context.minibatch
+        waited = self._waited()
         page, totals = self._sync(call, [0.0 if tokens is None else float(tokens), *values.values()])
         self._to_step = set(range(len(self._optimizers)))
         if tokens is not None:
@@ -154,13 +166,12 @@ class Job:
         elif divisor is None:
             self._warn_of_uneven(page.microbatches)
         self._fill(page.took_part, divisor)
-        lateness = self._lateness()
-        slowest = max(range(len(lateness)), key=lambda rank: lateness[rank] - late_before[rank])
+        self._synced += 1
         return MinibatchReport(
-            minibatch,
+            self._synced - 1,
             page.microbatches,
-            (self._waited() - before) * 1e-9,
-            slowest,
+            (self._waited() - waited) * 1e-9,
+            self._last_to_arrive(),
             divisor,
             dict(zip(values, totals[1:], strict=True)),
         )
@@ -168,10 +179,8 @@ class Job:
     def publish(self) -> None:
         """Collective: all ranks' parameters were edited outside of optimizer.step() (loading, averaging, clamping)."""
         self._check_open("publish()")
-        self._reshard()
-        if self._phase is Phase.PUBLISHED:
-            self._check_no_gradients("publish() would lose them")
-            self._sync("publish()", [0.0])
+        self._check_no_gradients("publish() would lose them")
+        self._end_minibatch("publish()")
         self._publish()
 
     @contextmanager
@@ -184,24 +193,25 @@ class Job:
                 self._show("compute" if self._phase is Phase.PUBLISHED else "step")
                 yield recorded
                 self._check_open("the end of trace()")
-                if self._phase is Phase.PUBLISHED:
-                    self._check_no_gradients("the end of trace() would lose them")
-                    self._reshard()
-                    self._sync("the end of trace()", [0.0])
+                self._check_no_gradients("the end of trace() would lose them")
+                still_to_step = self._phase is Phase.SYNCED
+                self._end_minibatch("the end of trace()")
             finally:
                 self._span.close()
                 self._trace = None
-        self._publish()
+        if not still_to_step:
+            self._publish()
 
     def close(self) -> None:
         """Collective: waits for all ranks, so that none is read while it ends; then detaches."""
         if self._phase is Phase.CLOSED:
             return
-        self._reshard()
-        if self._phase is Phase.SYNCED:
-            self._publish()
-        self._sync("close()", [0.0])
-        self.detach()
+        if self._any_gradients():
+            logger.warning("close(): gradients of this minibatch were not synced and are lost")
+        try:
+            self._end_minibatch("close()")
+        finally:
+            self.detach()
 
     def detach(self) -> None:
         """Gives the model back to plain FSDP2, and leaves the job: waits for nobody. Ranks that still wait for this one
@@ -212,14 +222,15 @@ class Job:
         last_words.forget(self)
         for hook in self._hooks:
             hook.remove()
-        self._reshard()
-        for group in self._groups:
-            group.restore()
-        self._context.close()
+        with ExitStack() as stack:  # all of it, whatever fails
+            stack.callback(self._context.close)
+            for group in self._groups:
+                stack.callback(group.restore)
+            self._settle()
 
     def abort(self, error: BaseException) -> None:
         """Ends every rank's waits with this rank's error. What others told this rank is not told again."""
-        if self._phase is not Phase.CLOSED and not isinstance(error, Error):
+        if self._phase is not Phase.CLOSED and not isinstance(error, (JobError, GeneratorExit)):
             self._context.abort(f"it raised {type(error).__name__}: {error}")
 
     def __enter__(self) -> Job:
@@ -244,6 +255,8 @@ class Job:
 
     def before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
+        if not self._optimizers:
+            raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
         if self._phase is Phase.SYNCED:
             raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
         if not any(one.took_part for one in self._groups):
@@ -259,15 +272,24 @@ class Job:
         group.add(full)
 
     def patiently(self, call: Callable[[], Result]) -> Result:
-        """Logs, now and then, whom a waiting call waits for."""
+        """Logs, now and then, whom a waiting call waits for. Each line interrupts it, and it is called again; so the
+        deadline of them all is kept here."""
+        begin = now = time.monotonic()
+        end = begin + self._patience.timeout
         while True:
-            self._watch.set()
+            if now + self._patience.log_after < end or now > begin:
+                self._watch.set(min(now + self._patience.log_after, end))
             try:
                 return call()
             except InterruptedWaitError as error:
+                now = time.monotonic()
                 if not self._watch.rings():
                     raise
-                logger.warning("%s", error)
+                words = f"waiting for {now - begin:.1f} s: {error}"
+                if now >= end:
+                    self._context.abort(words)
+                    raise MissedDeadlineError(words) from None
+                logger.warning("%s", words)
             finally:
                 self._watch.stop()
 
@@ -275,7 +297,7 @@ class Job:
 
     def begin(self) -> None:
         """Publishes for the first time."""
-        self._reshard()
+        self._settle()
         self._publish()
         last_words.watch(self)
 
@@ -298,9 +320,12 @@ class Job:
         rank = self._context.rank
         took_part = [index in group.took_part for group in self._groups for index in range(len(group.trainable))]
         backwards = max((n for group in self._groups for n in group.backwards), default=0)
-        self.patiently(self._ledger.await_owners)
-        self._ledger.write(rank, took_part, backwards, Ledger.code(call))
+        if not self._arriving:  # else it was interrupted, and goes on
+            self.patiently(self._ledger.await_owners)
+            self._ledger.write(rank, took_part, backwards, Ledger.code(call))
+            self._arriving = True
         totals = self.patiently(lambda: self._context.sync(values))
+        self._arriving = False
         self._phase = Phase.SYNCED
         self._show("step")
         for group in self._groups:
@@ -311,20 +336,27 @@ class Job:
         self._check_calls(page.calls, call)
         return page, totals
 
+    def _end_minibatch(self, call: str) -> None:
+        """Collective, in whatever phase each rank is: one may have stepped where another has skipped the step."""
+        self._settle()
+        if self._phase is Phase.SYNCED:
+            self._publish()
+        self._sync(call, [0.0])
+
     def _fill(self, took_part: list[bool], divisor: float | None) -> None:
         with torch.no_grad():
             if self._reference is not None:
-                self._reference.compare(self._groups)
-                self._reference = None
+                reference, self._reference = self._reference, None
+                reference.compare(self._groups)
             begin = 0
             for group in self._groups:
                 end = begin + len(group.trainable)
                 group.fill_gradients(took_part[begin:end], group.divisor if divisor is None else divisor)
                 begin = end
 
-    def _reshard(self) -> None:
+    def _settle(self) -> None:
         for group in self._groups:
-            group.fsdp.module.reshard()
+            group.fsdp.settle()
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         if self._phase is Phase.PUBLISHED:
@@ -379,7 +411,7 @@ class Job:
         return any(_holds_values(entry.parameter.grad) for entry in entries)
 
     def _any_gradients(self) -> bool:
-        return any(group.took_part or group.pending for group in self._groups)
+        return self._phase is Phase.PUBLISHED and any(group.took_part or group.pending for group in self._groups)
 
     def _check_no_gradients(self, why: str) -> None:
         if self._any_gradients():
@@ -408,8 +440,10 @@ class Job:
         stats = self._context.stats()
         return stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
 
-    def _lateness(self) -> list[int]:
-        return [self._context.peer_stats(rank).sync_last for rank in range(self._context.size)]
+    def _last_to_arrive(self) -> int:
+        before = self._lateness
+        self._lateness = [self._context.peer_stats(rank).sync_last for rank in range(self._context.size)]
+        return max(range(len(before)), key=lambda rank: self._lateness[rank] - before[rank])
 
     def _count_collectives(self) -> int | None:
         process_group = self._groups[0].layout.process_group

@@ -5,32 +5,43 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+
+from ...errors import Error
 
 if TYPE_CHECKING:
     from .job import Job
 
 _jobs: weakref.WeakSet[Job] = weakref.WeakSet()
-_previous: Any = None
+_installed: Callable[..., Any] | None = None
+_previous: Callable[..., Any] = sys.__excepthook__
 
 
-def _tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    for job in list(_jobs):
-        job.abort(error)
-    (_previous or sys.__excepthook__)(kind, error, trace)
+def _install() -> None:
+    """Before whatever is there now; ours may be below it already, and then tells twice, which does no harm."""
+    global _installed, _previous
+    previous = sys.excepthook
+
+    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        for job in list(_jobs):
+            with suppress(Error):
+                job.abort(error)
+        previous(kind, error, trace)
+
+    sys.excepthook = tell
+    _installed, _previous = tell, previous
 
 
 def watch(job: Job) -> None:
-    global _previous
-    if _previous is None:  # else somebody else may have wrapped ours
-        _previous = sys.excepthook
-        sys.excepthook = _tell
+    if sys.excepthook is not _installed:
+        _install()
     _jobs.add(job)
 
 
 def forget(job: Job) -> None:
-    global _previous
     _jobs.discard(job)
-    if not _jobs and sys.excepthook is _tell:
-        sys.excepthook, _previous = _previous, None
+    if not _jobs and sys.excepthook is _installed:
+        sys.excepthook = _previous

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,10 +102,14 @@ def _write_digit(k: int, out: torch.Tensor) -> None:
     out[rows * run :] = digits[rows % 256]
 
 
+@functools.cache
+def _random_codes() -> torch.Tensor:
+    return torch.randint(0, 256, (_PERIOD,), generator=torch.Generator().manual_seed(0))
+
+
 def _noise(out: torch.Tensor, origin: int = 0) -> torch.Tensor:
     """One period of codes that tell positions apart, beginning at position `origin`."""
-    codes = torch.randint(0, 256, (_PERIOD,), generator=torch.Generator().manual_seed(0))
-    return codes.roll(-origin % -_PERIOD).to(out.device, out.dtype)
+    return _random_codes().roll(-origin % -_PERIOD).to(out.device, out.dtype)
 
 
 def _write_noise(out: torch.Tensor) -> None:
@@ -137,7 +142,6 @@ def probe(group: FsdpGroup, names: dict[int, str]) -> Layout:
     something else of what is gathered: then it is gathered once, and positions in it stay unknown.
     """
     module = group.module
-    module.reshard()
     opaque = group.gathers_by_extension
     comm = _Asked(group.settings.all_gather if opaque else _codes(_write_noise))
     module.set_custom_all_gather(comm)
@@ -151,6 +155,8 @@ def probe(group: FsdpGroup, names: dict[int, str]) -> Layout:
         _while_unsharded(group, keep_unsharded)
         reduce_dtype = group.reduce_dtype or _gradient_dtype(entries)
         if comm.group is None:
+            if group.ranks > 1:
+                raise _unknown(group, "nothing is gathered when it is unsharded")
             return Layout(entries, None, 0, comm.dtype, 0, reduce_dtype)
         ranks = comm.group.size()
         dtype = comm.dtype if comm.dtype in _FLOATS else torch.uint8

@@ -101,6 +101,16 @@ class FsdpGroup:
             raw.force_sum_reduction_for_comms,
         )
 
+    @property
+    def ranks(self) -> int:
+        return int(self._raw.mesh_info.shard_mesh_size)
+
+    def settle(self) -> None:
+        """Reshards. What was gathered ahead and not used is dropped: it would be taken for the parameters later."""
+        if self._raw._all_gather_result is not None:
+            self.module.unshard()
+        self.module.reshard()
+
     def apply(self, settings: Settings) -> None:
         self.module.set_custom_all_gather(settings.all_gather)
         self.module.set_custom_reduce_scatter(settings.reduce_scatter)
