@@ -91,15 +91,21 @@ def _countable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype in _FLOATS else tensor.view(torch.uint8)
 
 
+def _base(dtype: torch.dtype) -> int:
+    """Numbers below it are exact."""
+    return {torch.float32: 4096, torch.float64: 4096, torch.float16: 2048}.get(dtype, 256)
+
+
 def _write_digit(k: int, out: torch.Tensor) -> None:
-    """Writes the k-th base-256 digit of each position."""
-    run = 256**k  # positions with the same digit
+    """Writes the k-th digit of each position, in the base of the type."""
+    base = _base(out.dtype)
+    run = base**k  # positions with the same digit
     rows = out.numel() // run
-    digits = torch.arange(256, device=out.device).to(out.dtype)
-    whole = rows // 256
-    out[: whole * 256 * run].view(whole, 256, run).copy_(digits.view(1, 256, 1))
-    out[whole * 256 * run : rows * run].view(-1, run).copy_(digits[: rows - whole * 256].view(-1, 1))
-    out[rows * run :] = digits[rows % 256]
+    digits = torch.arange(base, device=out.device).to(out.dtype)
+    whole = rows // base
+    out[: whole * base * run].view(whole, base, run).copy_(digits.view(1, base, 1))
+    out[whole * base * run : rows * run].view(-1, run).copy_(digits[: rows - whole * base].view(-1, 1))
+    out[rows * run :] = digits[rows % base]
 
 
 @functools.cache
@@ -177,16 +183,18 @@ def _while_unsharded(group: FsdpGroup, read: Callable[[], None]) -> None:
 def _find_places(
     group: FsdpGroup, comm: _Asked, entries: list[Entry], numel: int, ranks: int, dtype: torch.dtype
 ) -> None:
-    positions = [0] * len(entries)
+    positions, base = [0] * len(entries), _base(dtype)
 
     def read_digit(k: int) -> None:
         for i, entry in enumerate(entries):
             first = _parts(entry, ranks, dtype)[0]
-            positions[i] += int(first[0].item()) << (8 * k) if first.numel() > 0 else 0
+            positions[i] += int(first[0].item()) * base**k if first.numel() > 0 else 0
 
-    for k in range(max(1, math.ceil((ranks * numel).bit_length() / 8))):
+    k = 0
+    while k == 0 or base**k < ranks * numel:
         comm.answer = _codes(partial(_write_digit, k))
         _while_unsharded(group, partial(read_digit, k))
+        k += 1
     _place(group, entries, positions, numel, ranks, dtype)
     comm.answer = _codes(_write_noise)
     _while_unsharded(group, lambda: _verify(group, entries, numel, ranks, dtype))
