@@ -215,7 +215,12 @@ def _load() -> ctypes.CDLL:
         hint = "ODC_LIBRARY names it" if os.environ.get("ODC_LIBRARY") else "install the package, or set ODC_LIBRARY"
         raise ImportError(f"libodc cannot be loaded from {path} ({hint}): {error}") from error
     for name, (result, *arguments) in PROTOTYPES.items():
-        function = getattr(library, name)
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise ImportError(
+                f"{path} lacks {name}: it is no libodc, or an older one than this package needs"
+            ) from None
         function.restype = result
         function.argtypes = arguments
     return library

@@ -403,7 +403,7 @@ def logs(rank: int, size: int) -> None:
         backward(model)
         dist.all_reduce(torch.ones(1))
         job.sync_gradients()
-        assert kept.count("1 collectives ran between the first forward of minibatch 5 and its sync") == 1
+        assert kept.count("1 collectives ran between the publish of minibatch 5 and its sync") == 1
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         job.sync_gradients(tokens=0)
@@ -565,3 +565,20 @@ def told(rank: int, size: int) -> None:
 
 def test_a_local_mistake_is_told_to_all() -> None:
     run_torch_ranks(2, told)
+
+
+def moved(rank: int, size: int) -> None:
+    with training(size) as (job, model, optimizer):
+        model.double()
+        with raises(odc.PhaseError, "elements of torch.float64, and at attach gathered", "detach before moving"):
+            model(torch.ones(2, 4, dtype=torch.float64))
+    model = sharded(size)
+    model.set_gradient_divide_factor(1.0 + rank)
+    refuses(odc.MismatchError, "ranks divide by different factors", model, torch.optim.SGD(model.parameters()))
+    with training(size) as (job, model, optimizer):
+        with raises(odc.ArgumentError, "sums['loss'] is 'x', must be a number"):
+            job.sync_gradients(sums={"loss": "x"})
+
+
+def test_a_moved_model_and_different_factors() -> None:
+    run_torch_ranks(2, moved)

@@ -279,7 +279,7 @@ PHASE = "PhaseError: odc_all_reduce: only between odc_minibatch_sync and odc_pub
         ("refused", ("rank 1 could not", "NoMemoryError: 8 GB are needed", "rank 1 could not"), (None,) * 3),
         (
             "interrupted",
-            ("InterruptedWaitError", "PeerLostError: rank 0", "PeerLostError: rank 0"),
+            ("InterruptedWaitError", "AbortedError: rank 0", "AbortedError: rank 0"),
             (odc.InterruptedWaitError, None, None),
         ),
     ],
@@ -320,8 +320,7 @@ def test_matplotlib_is_imported_at_the_end_but_missed_at_the_start(tmp_path: Pat
     )
     result = subprocess.run([sys.executable, "-c", missing, *arguments], capture_output=True, text=True)
     assert (
-        "ImportError: odc.trace draws with matplotlib, which is not installed; pip install 'odc[trace]'"
-        in result.stderr
+        "ImportError: odc.trace draws with matplotlib, which is not installed; pip install matplotlib" in result.stderr
     )
     assert "AssertionError" not in result.stderr
 

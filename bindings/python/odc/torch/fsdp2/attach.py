@@ -182,9 +182,11 @@ def _compare_models(groups: list[Group], process_group: dist.ProcessGroup | None
         )
         for group in groups
     ]
-    everyone: list[Any] = [None] * process_group.size()
-    dist.all_gather_object(everyone, mine, group=process_group)
-    for rank, other in enumerate(everyone):
+    divisors = [group.divisor for group in groups]
+    both: list[Any] = [None] * process_group.size()
+    dist.all_gather_object(both, (mine, divisors), group=process_group)
+    everyone = [model for model, _ in both]
+    for rank, (other, theirs_divisors) in enumerate(both):
         if [name for name, _ in other] != [name for name, _ in everyone[0]]:
             raise MismatchError(
                 f"ranks attach different models: rank 0 has {len(everyone[0])} FSDP groups "
@@ -194,6 +196,11 @@ def _compare_models(groups: list[Group], process_group: dist.ProcessGroup | None
         for (name, theirs), (_, expected) in zip(other, everyone[0], strict=True):
             if theirs != expected:
                 raise MismatchError(_difference(name, rank, theirs, expected))
+        if theirs_divisors != both[0][1]:
+            raise MismatchError(
+                f"ranks divide by different factors (set_gradient_divide_factor): rank 0 by {both[0][1]}, rank {rank} "
+                f"by {theirs_divisors}"
+            )
 
 
 def _difference(group: str, rank: int, theirs: Sequence[_Shape], expected: Sequence[_Shape]) -> str:

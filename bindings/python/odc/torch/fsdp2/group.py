@@ -176,6 +176,12 @@ class Group:
         self._published.view(mine.dtype).copy_(mine)
 
     def gather(self, output: torch.Tensor, mine: torch.Tensor, job: Job) -> None:
+        if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
+            raise PhaseError(
+                f'FSDP group "{self.name}" gathers {mine.numel()} elements of {mine.dtype}, and at attach gathered '
+                f"{self.layout.numel} of {self.layout.dtype}: detach before moving or converting the model, then "
+                "attach again"
+            )
         if not self.gathered:
             if (name := self.changed(mine)) is not None:
                 raise PhaseError(

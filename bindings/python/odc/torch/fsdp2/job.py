@@ -111,7 +111,7 @@ class Job:
         self._optimizers = optimizers
         self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
         self._left_over = False  # its gradients were still there when this minibatch's first was added
-        self._collectives: int | None = None  # begun when this minibatch's first forward was
+        self._collectives: int | None = None  # begun before this minibatch was published
         self._warned: set[str] = set()
         self._hooks: list[Any] = []
         for index, optimizer in enumerate(optimizers):
@@ -250,8 +250,6 @@ class Job:
             # Parameters are wanted although no optimizer stepped, or not all of them: peers must not wait for ever.
             self._publish()
         self._check_open("a forward")
-        if self._collectives is None and torch.is_grad_enabled():
-            self._collectives = self._count_collectives()
 
     def before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
@@ -285,7 +283,8 @@ class Job:
                 now = time.monotonic()
                 if not self._watch.rings():
                     raise
-                words = f"waiting for {now - begin:.1f} s: {error}"
+                # What is waited for comes after how long this call has lasted.
+                words = f"waiting for {now - begin:.1f} s: {str(error).partition(' s: ')[2] or error}"
                 if now >= end:
                     self._context.abort(words)
                     raise MissedDeadlineError(words) from None
@@ -313,6 +312,7 @@ class Job:
                 group.copy_parameters()
         self._context.publish()
         self._phase = Phase.PUBLISHED
+        self._collectives = collectives()
         self._show("compute")
 
     def _sync(self, call: str, values: list[float]) -> tuple[Page, list[float]]:
@@ -388,7 +388,12 @@ class Job:
             raise ArgumentError(f"divisor is {divisor}, must be finite and not 0")
         if tokens is not None and (tokens < 0 or not math.isfinite(tokens)):
             raise ArgumentError(f"tokens is {tokens}, must be this rank's number of tokens, at least 0")
-        values = {name: float(value) for name, value in sorted((sums or {}).items())}
+        values = {}
+        for name, value in sorted((sums or {}).items()):
+            try:
+                values[str(name)] = float(value)
+            except (TypeError, ValueError, RuntimeError):
+                raise ArgumentError(f"sums[{name!r}] is {value!r}, must be a number") from None
         if len(values) > 63:
             raise ArgumentError(f"{len(values)} sums; at most 63 travel with a sync")
         return values
@@ -445,10 +450,6 @@ class Job:
         self._lateness = [self._context.peer_stats(rank).sync_last for rank in range(self._context.size)]
         return max(range(len(before)), key=lambda rank: self._lateness[rank] - before[rank])
 
-    def _count_collectives(self) -> int | None:
-        process_group = self._groups[0].layout.process_group
-        return None if process_group is None else collectives(process_group)
-
     def _warn(self, about: str, text: str) -> None:
         if about not in self._warned:
             self._warned.add(about)
@@ -457,12 +458,13 @@ class Job:
     def _warn_of_collectives(self) -> None:
         if self._collectives is None:
             return
-        new = (self._count_collectives() or 0) - self._collectives
+        new = collectives() - self._collectives
         if new > 0:
             self._warn(
                 "collectives",
-                f"{new} collectives ran between the first forward of minibatch {self._context.minibatch} and its "
-                "sync: each is a barrier that ODC was to remove; let such values travel by sync_gradients(sums=…)",
+                f"{new} collectives ran between the publish of minibatch {self._synced} and its sync: each is a "
+                "barrier that ODC was to remove, unless it served an evaluation or a checkpoint; let values travel by "
+                "sync_gradients(sums=…)",
             )
 
     def _warn_of_uneven(self, microbatches: list[int]) -> None:

@@ -140,12 +140,13 @@ def fsdp_groups(model: nn.Module) -> Iterator[tuple[str, FSDPModule, list[FsdpGr
         yield name, module, [FsdpGroup(module, name or "(root)", raw) for raw in raw_groups]
 
 
-def collectives(group: dist.ProcessGroup) -> int:
-    """How many collectives this rank has begun on a process group and on the default one; 0 where that is not kept."""
+def collectives() -> int:
+    """How many collectives this rank has begun on all its process groups; groups that do not count are left out."""
     count = 0
-    for one in {group, dist.group.WORLD}:
+    one: Any
+    for one in dist.distributed_c10d._world.pg_map:
         try:
-            count += one._get_sequence_number_for_group()  # type: ignore[union-attr]
+            count += one._get_sequence_number_for_group()
         except (RuntimeError, AttributeError):
             continue
     return count
