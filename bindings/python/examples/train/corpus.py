@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents to train on: text files of a directory, or lines of a JSONL file, in a fixed order.
 
-What cannot be trained on is left out and counted in `Findings`, or an InputError that names the file and the line.
+What cannot be trained on is either left out and counted in `Findings`, or an InputError that names file and line.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from dataset import Dataset
@@ -50,11 +51,10 @@ class Session:
             print("\n".join(lines), flush=True)
 
     def write_summary(self, results: Mapping[str, object]) -> None:
-        settings = {name: str(value) if name in _PATHS else value for name, value in asdict(self.options).items()}
+        settings = {
+            name: str(value) if isinstance(value, Path) else value for name, value in asdict(self.options).items()
+        }
         summary = {"settings": settings, "ranks": self.context.size, "torch": torch.__version__}
         summary |= {"data": self.dataset.summary(), **results}
         path = self.options.report / "summary.json"
         path.write_text(json.dumps(summary, indent=1) + "\n")
-
-
-_PATHS = {"data", "tokenizer", "lengths", "report"}
