@@ -107,6 +107,17 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
     assert summary["parts"][1]["ideal_speedup"] == pytest.approx(1)  # one sample a rank: nothing to gain
 
 
+def test_compute_that_is_longer_than_its_slots_fails_the_run(tmp_path: Path, corpus: Path) -> None:
+    arguments = ["--data", str(corpus), "--minibatches", "1", "--seconds", "0.001", *SMALL]
+    (status, out, err), (other_status, _, _) = run(tmp_path, "emulated", *arguments)
+    assert (status, other_status) == (1, 1)
+    assert "train.py: with 3 samples a rank real compute was longer than 100.00% of the slots" in err
+    assert "real compute was longer than" in out and "Traceback" not in err
+    summary = check_report(tmp_path, "emulated", {"timeline.png", "idle.png", "losses.png"})
+    overruns = summary["parts"][0]["overruns"]
+    assert overruns["longer"] == overruns["slots"] > 0
+
+
 def test_bad_input_ends_the_run(tmp_path: Path) -> None:
     data = tmp_path / "bad.jsonl"
     data.write_text('{"text": "good"}\n{"prompt": "x"}\n')
