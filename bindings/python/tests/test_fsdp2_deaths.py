@@ -189,9 +189,12 @@ def late(rank: int, size: int, model: Any, optimizer: Any) -> None:
         teller = Teller(store)
         logging.getLogger("odc").addHandler(teller)
     backward(model)
+    waited = job.context.stats()
     if rank == 1:
         store.wait(["logged 2"])
     report = job.sync_gradients()
+    now = job.context.stats()
+    assert report.waited * 1e9 >= now.sync_wait_ns - waited.sync_wait_ns + waited.publish_wait_ns
     if rank == 0:
         assert all("rank 1 (" in line and "has not arrived in minibatch 0" in line for line in teller.lines)
         assert report.slowest == 1 and report.waited >= 0.3

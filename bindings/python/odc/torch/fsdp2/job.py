@@ -42,7 +42,7 @@ class MinibatchReport:
     microbatches: list[int]
     """Of each rank: the backward passes that the parameter with most of them took part in."""
     waited: float
-    """Seconds that this rank waited in the minibatch: for publishes, for another's addition, and in the sync."""
+    """Seconds that this rank waited since the last report: for publishes, for another's addition, and in syncs."""
     slowest: int
     """The rank that arrived last."""
     divisor: float | None
@@ -104,6 +104,7 @@ class Job:
         self._reference = reference
         self._arriving = False  # in sync, with this rank's line in the ledger
         self._synced = 0  # minibatches whose gradients were asked for
+        self._waited = 0  # nanoseconds, up to the last sync
         self._lateness = [0] * context.size  # how often each rank was the last, up to the last sync
         self._trace: Trace | None = None
         self._span = ExitStack()  # of the trace: what this rank does now
@@ -155,7 +156,6 @@ class Job:
         names = ", ".join(values)
         divisor = None if divisor is None else float(divisor)
         call = f"sync_gradients(divisor={divisor}, tokens={'…' if tokens is not None else None}, sums=[{names}])"
-        waited = self._waited()
         page, totals = self._sync(call, [0.0 if tokens is None else float(tokens), *values.values()])
         self._to_step = set(range(len(self._optimizers)))
         if tokens is not None:
@@ -167,10 +167,11 @@ class Job:
             self._warn_of_uneven(page.microbatches)
         self._fill(page.took_part, divisor)
         self._synced += 1
+        waited_before, self._waited = self._waited, self._waited_ns()
         return MinibatchReport(
             self._synced - 1,
             page.microbatches,
-            (self._waited() - waited) * 1e-9,
+            (self._waited - waited_before) * 1e-9,
             self._last_to_arrive(),
             divisor,
             dict(zip(values, totals[1:], strict=True)),
@@ -441,7 +442,7 @@ class Job:
 
     # ---- what is told ----
 
-    def _waited(self) -> int:
+    def _waited_ns(self) -> int:
         stats = self._context.stats()
         return stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
 
