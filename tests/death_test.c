@@ -387,7 +387,10 @@ static void be_interrupted(int rank, int size, const char *job, void *arg) {
         }
         pause();
     }
-    context = join(rank, size, job);
+    odc_config config = config_of(rank, size, job);
+    if (odc_init(&config, &context) != ODC_OK) {
+        pause(); /* another rank has got the signal before this one */
+    }
     run_minibatches(context, make_tensor(context, "layer", LARGE, ODC_F32, ODC_F32));
     odc_destroy(context);
 }
