@@ -252,7 +252,7 @@ def test_rank_comes_from_torch_distributed(tmp_path: Path) -> None:
 
 def test_torch_is_imported_by_odc_torch_only() -> None:
     code = "import sys, odc; assert 'torch' not in sys.modules; sys.modules['torch'] = None; import odc.torch"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
     assert (
         "ImportError: odc.torch needs PyTorch 2.9 or later, which is not installed; pip install torch" in result.stderr
     )

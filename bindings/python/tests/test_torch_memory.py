@@ -59,5 +59,5 @@ sys.outlives = cycle
 
 
 def test_a_tensor_may_outlive_the_modules() -> None:
-    ended = subprocess.run([sys.executable, "-c", OUTLIVES], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", OUTLIVES], capture_output=True, text=True, timeout=60, cwd="/")
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -313,12 +313,12 @@ with odc.init(rank=0, size=1, job=sys.argv[1]) as context:
 
 def test_matplotlib_is_imported_at_the_end_but_missed_at_the_start(tmp_path: Path) -> None:
     arguments = [f"matplotlib-{os.getpid()}", str(tmp_path / "report")]
-    subprocess.run([sys.executable, "-c", ALONE, *arguments], check=True)
+    subprocess.run([sys.executable, "-c", ALONE, *arguments], check=True, cwd="/")
     assert (tmp_path / "report" / "timeline.png").exists()
     missing = 'import sys; sys.modules["matplotlib"] = None\n' + ALONE.replace(
         "context.publish()", "raise AssertionError"
     )
-    result = subprocess.run([sys.executable, "-c", missing, *arguments], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", missing, *arguments], capture_output=True, text=True, cwd="/")
     assert (
         "ImportError: odc.trace draws with matplotlib, which is not installed; pip install matplotlib" in result.stderr
     )
