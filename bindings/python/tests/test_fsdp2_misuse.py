@@ -403,7 +403,7 @@ def logs(rank: int, size: int) -> None:
         backward(model)
         dist.all_reduce(torch.ones(1))
         job.sync_gradients()
-        assert kept.count("1 collectives ran between the publish of minibatch 5 and its sync") == 1
+        assert kept.count("1 collectives ran between the first forward of minibatch 5 and its sync") == 1
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         job.sync_gradients(tokens=0)

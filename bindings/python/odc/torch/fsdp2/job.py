@@ -112,7 +112,7 @@ class Job:
         self._optimizers = optimizers
         self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
         self._left_over = False  # its gradients were still there when this minibatch's first was added
-        self._collectives: int | None = None  # begun before this minibatch was published
+        self._collectives: int | None = None  # begun before this minibatch's first forward
         self._warned: set[str] = set()
         self._hooks: list[Any] = []
         for index, optimizer in enumerate(optimizers):
@@ -251,6 +251,8 @@ class Job:
             # Parameters are wanted although no optimizer stepped, or not all of them: peers must not wait for ever.
             self._publish()
         self._check_open("a forward")
+        if self._collectives is None and torch.is_grad_enabled():  # evaluations and other models may come before
+            self._collectives = collectives()
 
     def before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
@@ -313,7 +315,7 @@ class Job:
                 group.copy_parameters()
         self._context.publish()
         self._phase = Phase.PUBLISHED
-        self._collectives = collectives()
+        self._collectives = None
         self._show("compute")
 
     def _sync(self, call: str, values: list[float]) -> tuple[Page, list[float]]:
@@ -463,9 +465,8 @@ class Job:
         if new > 0:
             self._warn(
                 "collectives",
-                f"{new} collectives ran between the publish of minibatch {self._synced} and its sync: each is a "
-                "barrier that ODC was to remove, unless it served an evaluation or a checkpoint; let values travel by "
-                "sync_gradients(sums=…)",
+                f"{new} collectives ran between the first forward of minibatch {self._synced} and its sync: each is a "
+                "barrier that ODC was to remove; let values travel by sync_gradients(sums=…)",
             )
 
     def _warn_of_uneven(self, microbatches: list[int]) -> None:
