@@ -103,7 +103,7 @@ def _find_groups(model: nn.Module) -> list[FsdpGroup]:
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model is {type(model).__name__}, must be a torch.nn.Module")
     found = []
-    for name, _, groups in fsdp_groups(model):
+    for name, groups in fsdp_groups(model):
         if len(groups) > 1:
             raise UnsupportedError(
                 f'FSDP module "{name}" has {len(groups)} parameter groups (a shard_placement_fn with several meshes): '

@@ -16,7 +16,7 @@ from ..._abi import Type
 from ...errors import ArgumentError, InternalError, PhaseError
 from ...shard import Shard, ShardDescription
 from .layout import Entry, Layout
-from .torch_state import AllGather, FsdpGroup, ReduceScatter, Settings
+from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings
 
 if TYPE_CHECKING:
     from .job import Job
@@ -71,10 +71,10 @@ class Group:
         """Takes the shards made of descriptions() and puts the hooks into FSDP2."""
         if shards:
             self._parameters = shards[0]
-            self._published = _tensor(shards[0].slice.parameters)
+            self._published = from_dlpack(shards[0].slice.parameters)
         if len(shards) > 1:
             self._gradients = shards[1]
-            self._sums = _tensor(shards[1].slice.gradients)
+            self._sums = from_dlpack(shards[1].slice.gradients)
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
         for index, entry in enumerate(self.trainable):
@@ -171,9 +171,6 @@ class Group:
     def changed(self, mine: torch.Tensor) -> str | None:
         """The name of a parameter that is not as published. Padding may differ: then the parameters do not."""
         return None if self.is_published(mine) else self.differs()
-
-    def copy_gathered(self, mine: torch.Tensor) -> None:
-        self._published.view(mine.dtype).copy_(mine)
 
     def gather(self, output: torch.Tensor, mine: torch.Tensor, job: Job) -> None:
         if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
@@ -288,14 +285,11 @@ class Group:
         return self._sums
 
 
-class Gather(AllGather):
+class Gather(Buffers, AllGather):
     """Reads the owners' slices instead of all-gathering."""
 
     def __init__(self, group: Group, job: Job) -> None:
         self._group, self._job = group, job
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
@@ -305,7 +299,7 @@ class Gather(AllGather):
         return None
 
 
-class Add(ReduceScatter):
+class Add(Buffers, ReduceScatter):
     """Adds gradients into the owners' accumulators instead of reduce-scattering. FSDP2 then adds zeros to .grad, which
     sync_gradients fills."""
 
@@ -318,7 +312,7 @@ class Add(ReduceScatter):
         if self._group.allocated_input:
             self._job.before_reduce(self._group)
             self._group.take_pending()
-        return torch.empty(*size, dtype=dtype, device=device)
+        return super().allocate(size, dtype=dtype, device=device)
 
     def __call__(
         self,
@@ -336,10 +330,6 @@ class Add(ReduceScatter):
         self._job.add(self._group, input_tensor)
         output_tensor.zero_()
         return None
-
-
-def _tensor(view: Any) -> torch.Tensor:
-    return from_dlpack(view)
 
 
 def _kind(local: torch.Tensor) -> tuple[Any, ...]:

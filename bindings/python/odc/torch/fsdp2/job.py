@@ -95,7 +95,6 @@ class Job:
         patience: Patience,
         reference: Reference | None,
     ) -> None:
-        self._model = model
         self._groups = groups
         self._context = context
         self._ledger = ledger
@@ -333,7 +332,6 @@ class Job:
         self._show("step")
         for group in self._groups:
             group.begin()
-        self._collectives = None
         self._left_over = False
         page = self._ledger.read()
         self._check_calls(page.calls, call)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ...errors import UnsupportedError
-from .torch_state import AllGather, FsdpGroup, Slot
+from .torch_state import AllGather, Buffers, FsdpGroup, Slot
 
 _PERIOD = 65521  # of the codes that verify a layout; a prime, so that no matrix has rows of it
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -61,7 +61,7 @@ class Layout:
         return [entry for entry in self.entries if entry.trainable]
 
 
-class _Asked(AllGather):
+class _Asked(Buffers, AllGather):
     """Takes the place of the all-gather while a group is probed: notes what is gathered, and lets `answer` fill it."""
 
     def __init__(self, answer: Callable[..., Any]) -> None:
@@ -69,9 +69,6 @@ class _Asked(AllGather):
         self.group: dist.ProcessGroup | None = None
         self.numel = 0
         self.dtype = torch.uint8
-
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False

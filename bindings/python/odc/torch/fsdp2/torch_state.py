@@ -19,7 +19,14 @@ try:  # where the classes are meant to be one day
 except ImportError:
     from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
-__all__ = ["AllGather", "FsdpGroup", "ReduceScatter", "Slot", "collectives", "fsdp_groups"]
+__all__ = ["AllGather", "Buffers", "FsdpGroup", "ReduceScatter", "Settings", "Slot", "collectives", "fsdp_groups"]
+
+
+class Buffers:
+    """Of AllGather and ReduceScatter: memory as FSDP2 itself takes it."""
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ def _local(parameter: torch.Tensor) -> Any:
     return getattr(parameter, "_local_tensor", parameter)
 
 
-def fsdp_groups(model: nn.Module) -> Iterator[tuple[str, FSDPModule, list[FsdpGroup]]]:
+def fsdp_groups(model: nn.Module) -> Iterator[tuple[str, list[FsdpGroup]]]:
     """For each FSDP2 module with parameters of its own: its name and groups, in the order of model.named_modules(),
     which is the same on all ranks. Modules that share a group (`fully_shard([a, b])`) come once."""
     seen: set[int] = set()
@@ -137,7 +144,7 @@ def fsdp_groups(model: nn.Module) -> Iterator[tuple[str, FSDPModule, list[FsdpGr
         if not raw_groups or id(raw_groups[0]) in seen:
             continue
         seen.add(id(raw_groups[0]))
-        yield name, module, [FsdpGroup(module, name or "(root)", raw) for raw in raw_groups]
+        yield name, [FsdpGroup(module, name or "(root)", raw) for raw in raw_groups]
 
 
 def collectives() -> int:
