@@ -213,7 +213,7 @@ Peer make_peer(int my_rank, int rank, int size, Attendant attendant, std::unique
              ") uses another version of libodc");
     }
     const std::string host = block->host;
-    return {host, attendant.pid, std::move(arena), std::move(attendant.life),
+    return {host, attendant.pid, std::move(arena), 0, std::move(attendant.life),
             choose_route(my_rank, rank, host, identity)};
 }
 
@@ -226,7 +226,7 @@ Membership attend(Invitations invitations, std::unique_ptr<Arena> arena, const T
         attendants[0].pid = getpid();
     }
     const std::string identity = host_identity();
-    Membership membership{terms, {}};
+    Membership membership{terms, {}, nullptr};
     for (int rank = 0; rank < terms.size; ++rank) {
         membership.peers.push_back(make_peer(terms.rank, rank, terms.size,
                                              std::move(attendants[static_cast<size_t>(rank)]),

@@ -5,6 +5,7 @@
 #include "arena.h"
 #include "meeting.h"
 #include "route.h"
+#include "transport/fabric.h"
 
 #include <string>
 #include <vector>
@@ -23,14 +24,16 @@ struct Terms {
 struct Peer {
     std::string host;
     int pid;
-    std::unique_ptr<Arena> arena;
-    Fd life;  // pidfd
+    std::shared_ptr<Arena> arena;  // of another host's rank: with its image
+    uint64_t block;                // offset of its block there
+    Fd life;                       // pidfd; of this host's ranks only
     Route route;
 };
 
 struct Membership {
     Terms terms;
-    std::vector<Peer> peers;  // by rank, this one included
+    std::vector<Peer> peers;         // by rank, this one included
+    std::unique_ptr<Fabric> fabric;  // NULL: all ranks are on this host
 };
 
 Membership join(const odc_config &config);

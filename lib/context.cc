@@ -80,14 +80,15 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     Arena &arena = *job_.peer(job_.rank()).arena;
     const std::vector<Allocation> regions = arena.allocate(sizes);
     std::vector<uint64_t> records;
-    std::vector<Post *> posts;
     try {
-        for (const auto &shard : made) {
-            records.push_back(arena.allocate_record(shard->record_bytes()));
-            posts.push_back(reinterpret_cast<Post *>(arena.record(records.back())));
+        for (size_t i = 0; i < made.size(); ++i) {
+            records.push_back(arena.allocate_record(made[i]->record_bytes()));
+            made[i]->settle(*reinterpret_cast<Post *>(arena.record(records[i])), records[i], regions[i], minibatch_);
+            expose(*made[i]);
         }
     } catch (...) {
         for (size_t i = 0; i < records.size(); ++i) {
+            conceal(*made[i]);
             arena.free_record(records[i], made[i]->record_bytes());
         }
         std::for_each(regions.begin(), regions.end(), [&](const Allocation &region) { arena.free(region); });
@@ -96,8 +97,7 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     std::vector<Shard *> handles;
     for (size_t i = 0; i < made.size(); ++i) {
         Shard &shard = *made[i];
-        shard.settle(*posts[i], records[i], regions[i], minibatch_);
-        posts_.announce(shard);
+        announce(shard);
         handles.push_back(&shard);
         fresh_.push_back(&shard);
         shards_[shard.name()] = std::move(made[i]);
@@ -105,6 +105,37 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     totals_.slice_bytes.fetch_add(slice_bytes, std::memory_order_relaxed);
     ring(job_.mine());
     return handles;
+}
+
+// The provider may refuse the memory, so before anybody hears of the shard.
+void Context::expose(Shard &shard) {
+    if (reaches_out(shard)) {
+        job_.fabric()->expose(shard.slice(shard.own_index()));
+    }
+}
+
+void Context::conceal(Shard &shard) {
+    if (reaches_out(shard)) {
+        job_.fabric()->conceal(shard.record());
+    }
+}
+
+void Context::announce(Shard &shard) {
+    posts_.announce(shard);
+    if (Fabric *others = job_.fabric()) {
+        const Description &d = shard.description();
+        others->announce({shard.record(), shard.registered, d.numel, shard.own_numel(), 0, 0, d.parameter_type,
+                          d.gradient_type, d.name, d.ranks, d.slices});
+    }
+}
+
+bool Context::reaches_out(const Shard &shard) {
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        if (!job_.on_this_host(shard.owner(index))) {
+            return true;
+        }
+    }
+    return false;
 }
 
 void Context::release(Shard &shard) {
@@ -128,6 +159,8 @@ void Context::release(Shard &shard) {
     totals_.slice_bytes.fetch_sub(shard.slice_bytes(), std::memory_order_relaxed);
     posts_.retire(shard, minibatch_);
     ring(job_.mine());
+    job_.tell(ReleasedNotice{shard.record()}, shard.description().ranks);
+    conceal(shard);
     job_.peer(job_.rank()).arena->free(shard.region());
     shards_.erase(shards_.find(shard.name()));
 }
@@ -144,6 +177,7 @@ void Context::publish(Shard &shard) {
     job_.mine().opened.store(minibatch_ + 1, std::memory_order_release);
     shard.post().published.store(minibatch_ + 1, std::memory_order_release);
     ring(job_.mine());
+    job_.tell(PublishedNotice{shard.record(), minibatch_}, shard.description().ranks);
 }
 
 void Context::publish_all() {
@@ -200,16 +234,18 @@ void Context::await_publish(Shard &shard, uint64_t index, Job::Wait &wait) {
     peers_[static_cast<size_t>(shard.owner(index))].publish_wait_ns.fetch_add(waited, std::memory_order_relaxed);
 }
 
-void Context::get(const Operation &operation, uint64_t index) {
+void Context::get(Operation &operation, uint64_t index) {
     Shard &shard = *operation.shard;
     if (shard.slices().numel(index) == 0) {
         return;
     }
     std::byte *to = operation.buffer + shard.slices().begin(index) * element_size(shard.description().parameter_type);
-    job_.peer(shard.owner(index)).route.path->start_get(shard.slice(index), to);
+    if (auto transfer = job_.peer(shard.owner(index)).route.path->start_get(shard.slice(index), to)) {
+        operation.transfers.push_back(std::move(transfer));
+    }
 }
 
-void Context::add(const Operation &operation, Job::Wait &wait) {
+void Context::add(Operation &operation, Job::Wait &wait) {
     Shard &shard = *operation.shard;
     int64_t lock_wait_ns = 0;
     wait.begin_effects();
@@ -217,40 +253,56 @@ void Context::add(const Operation &operation, Job::Wait &wait) {
         return say(job_.who(wait.holder()), " keeps a stripe of shard \"", shard.name(), "\" locked; it ",
                    job_.what(wait.holder()));
     });
-    // Own slice first, then round: at any time the ranks are at different owners.
-    for (uint64_t i = 0; i < shard.owners(); ++i) {
-        const uint64_t index = (shard.own_index() + i) % shard.owners();
-        if (shard.slices().numel(index) == 0) {
-            continue;
-        }
+    const auto add_to = [&](uint64_t index) {
         const std::byte *from =
             operation.buffer + shard.slices().begin(index) * element_size(shard.description().gradient_type);
         Path &path = *job_.peer(shard.owner(index)).route.path;
-        lock_wait_ns += path.start_add(shard.slice(index), from, minibatch_ + 1, wait);
+        if (auto transfer = path.start_add(shard.slice(index), from, minibatch_ + 1, wait, &lock_wait_ns)) {
+            operation.transfers.push_back(std::move(transfer));
+        }
+    };
+    // What travels goes first, and what this thread does itself meanwhile; own slice first there. Round in both cases:
+    // at any time the ranks are at different owners.
+    for (const bool here : {false, true}) {
+        for (uint64_t i = 0; i < shard.owners(); ++i) {
+            const uint64_t index = (shard.own_index() + i) % shard.owners();
+            if (shard.slices().numel(index) > 0 && job_.on_this_host(shard.owner(index)) == here) {
+                add_to(index);
+            }
+        }
     }
     if (lock_wait_ns > 0) {
         totals_.lock_wait_ns.fetch_add(static_cast<uint64_t>(lock_wait_ns), std::memory_order_relaxed);
     }
+    wait.end_effects();
 }
 
-Operation Context::start(Call call, Shard &shard, std::byte *full) {
+void Context::start(Operation &operation) {
+    const Call call = operation.call;
+    Shard &shard = *operation.shard;
     check_not_arrived(call);
     if (shard.own_numel() > 0 && shard.published <= minibatch_) {
         fail(ODC_ERROR_PHASE, call_name(call), ": publish this rank's slice of shard \"", shard.name(),
              "\" in minibatch ", minibatch_, " first");
     }
     job_.check();
-    Operation operation{call, &shard, full, {}};
     bool all_ready = true;
+    std::vector<uint64_t> here;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
         const bool ready = is_published(shard, index);
         all_ready = all_ready && ready;
-        if (call == Call::Gather && ready) {
-            get(operation, index);
-        } else if (call == Call::ScatterAdd || !ready) {
+        if (call == Call::ScatterAdd || !ready) {
             operation.left.push_back(index);
+        } else if (job_.on_this_host(shard.owner(index))) {
+            here.push_back(index);
+        } else {
+            get(operation, index);
         }
+    }
+    // What travels is on its way; meanwhile this thread copies.
+    for (const uint64_t index : here) {
+        get(operation, index);
     }
     const Description &d = shard.description();
     if (call == Call::Gather) {
@@ -265,7 +317,6 @@ Operation Context::start(Call call, Shard &shard, std::byte *full) {
         add(operation, wait);
         operation.left.clear();
     }
-    return operation;
 }
 
 void Context::finish(Operation &operation) {
@@ -285,22 +336,68 @@ void Context::finish(Operation &operation) {
         }
         operation.left.clear();
     }
-    const Shard &shard = *operation.shard;
-    for (uint64_t index = 0; index < shard.owners(); ++index) {
-        job_.peer(shard.owner(index)).route.path->complete(wait);
+    await_transfers(operation, wait);
+}
+
+void Context::await_transfers(Operation &operation, Job::Wait &wait) {
+    while (!operation.transfers.empty()) {
+        const Transfer &transfer = *operation.transfers.back();
+        const int owner = transfer.owner();
+        wait.describe([this, &operation, owner] {
+            return say(operation.call == Call::Gather ? "the slice of " : "an addition to ", job_.who(owner),
+                       " of shard \"", operation.shard->name(), "\" is on its way; it ", job_.what(owner));
+        });
+        wait.until(owner, [&] { return transfer.done(); });
+        operation.transfers.pop_back();
     }
+}
+
+// After an error: returns when nothing touches the caller's buffer any more. What has left for a peer cannot be called
+// back, so if it does not come the connections are closed, and with them the job.
+void Context::give_up(Operation &operation) {
+    constexpr int64_t kPatienceNs = 1'000'000'000;
+    const int64_t begin = now_ns();
+    for (const auto &transfer : operation.transfers) {
+        job_.peer(transfer->owner()).route.path->cancel(transfer);
+    }
+    for (const auto &transfer : operation.transfers) {
+        while (!transfer->settled()) {
+            if (now_ns() - begin > kPatienceNs) {
+                job_.abort(say(job_.who(job_.rank()), " gave up ", call_name(operation.call), ", and ",
+                               job_.who(transfer->owner()), " does not answer"));
+            }
+            job_.sleep(transfer->owner());
+        }
+    }
+    operation.transfers.clear();
 }
 
 void Context::gather(Shard &shard, void *full) {
     const Noted noted = note(Call::Gather, &shard);
-    Operation operation = start(Call::Gather, shard, static_cast<std::byte *>(full));
-    finish(operation);
+    Operation operation{Call::Gather, &shard, static_cast<std::byte *>(full), {}, {}};
+    try {
+        start(operation);
+        finish(operation);
+    } catch (const Error &) {
+        give_up(operation);
+        throw;
+    }
 }
 
 void Context::scatter_add(Shard &shard, const void *full) {
     const Noted noted = note(Call::ScatterAdd, &shard);
-    Operation operation = start(Call::ScatterAdd, shard, static_cast<std::byte *>(const_cast<void *>(full)));
-    finish(operation);
+    Operation operation{Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), {}, {}};
+    try {
+        start(operation);
+        finish(operation);
+    } catch (const Error &error) {
+        if (error.status() == ODC_ERROR_INTERRUPTED && !operation.transfers.empty()) {
+            job_.abort(say(job_.who(job_.rank()), " stopped halfway, so the sums are incomplete: ", error.what()));
+        }
+        give_up(operation);
+        job_.check();
+        throw;
+    }
 }
 
 uint64_t Context::keep(Operation operation) {
@@ -309,14 +406,27 @@ uint64_t Context::keep(Operation operation) {
     return last_operation_;
 }
 
+void Context::start_kept(Operation &operation) {
+    try {
+        start(operation);
+    } catch (const Error &) {
+        give_up(operation);
+        throw;
+    }
+}
+
 uint64_t Context::gather_start(Shard &shard, void *full) {
     const Noted noted = note(Call::Gather, &shard);
-    return keep(start(Call::Gather, shard, static_cast<std::byte *>(full)));
+    Operation operation{Call::Gather, &shard, static_cast<std::byte *>(full), {}, {}};
+    start_kept(operation);
+    return keep(std::move(operation));
 }
 
 uint64_t Context::scatter_add_start(Shard &shard, const void *full) {
     const Noted noted = note(Call::ScatterAdd, &shard);
-    return keep(start(Call::ScatterAdd, shard, static_cast<std::byte *>(const_cast<void *>(full))));
+    Operation operation{Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), {}, {}};
+    start_kept(operation);
+    return keep(std::move(operation));
 }
 
 void Context::wait(uint64_t number) {
@@ -343,6 +453,8 @@ void Context::wait(uint64_t number) {
         if (error.status() > ODC_ERROR_PEER_LOST) {  // no job error: the call may be made again
             const std::lock_guard lock(operations_mutex_);
             operations_.emplace(number, std::move(operation));
+        } else {
+            give_up(operation);
         }
         throw;
     }

@@ -23,6 +23,7 @@ struct Operation {
     Shard *shard;
     std::byte *buffer;           // read only, for additions
     std::vector<uint64_t> left;  // gather: owners still to read; addition: all, until none has to be waited for
+    std::vector<std::shared_ptr<Transfer>> transfers;  // on their way
 };
 
 class Context {
@@ -88,12 +89,20 @@ private:
     bool is_published(Shard &shard, uint64_t index);
     void await_publish(Shard &shard, uint64_t index, Job::Wait &wait);
     std::string missing_publish(const Shard &shard, uint64_t index);
-    void get(const Operation &operation, uint64_t index);
-    void add(const Operation &operation, Job::Wait &wait);
-    Operation start(Call call, Shard &shard, std::byte *full);
+    void get(Operation &operation, uint64_t index);
+    void add(Operation &operation, Job::Wait &wait);
+    void start(Operation &operation);
+    void start_kept(Operation &operation);
     void finish(Operation &operation);
+    void await_transfers(Operation &operation, Job::Wait &wait);
+    void give_up(Operation &operation);
+    void expose(Shard &shard);
+    void conceal(Shard &shard);
+    void announce(Shard &shard);
+    bool reaches_out(const Shard &shard);
     uint64_t keep(Operation operation);
 
+    void finish_all();
     void arrive(const double *values, size_t count, int32_t op);
     void await_arrivals();
     void charge_lateness();

@@ -65,10 +65,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     }
     const Noted noted = note(Call::Sync, nullptr);
     if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch_) {
-        for (auto &[number, operation] : operations_) {
-            finish(operation);
-        }
-        operations_.clear();
+        finish_all();
         synced_operations_ = last_operation_;
         arrive(values, count, op);
     } else {
@@ -92,6 +89,22 @@ void Context::sync(double *values, size_t count, int32_t op) {
     ++minibatch_;
 }
 
+void Context::finish_all() {
+    try {
+        for (auto &[number, operation] : operations_) {
+            finish(operation);
+        }
+    } catch (const Error &error) {
+        if (error.status() <= ODC_ERROR_PEER_LOST) {
+            for (auto &[number, operation] : operations_) {
+                give_up(operation);
+            }
+        }
+        throw;
+    }
+    operations_.clear();
+}
+
 void Context::arrive(const double *values, size_t count, int32_t op) {
     RankBlock &mine = job_.mine();
     write(mine.synced[minibatch_ % 2], values, count, op);
@@ -99,6 +112,7 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
     // Releases this rank's additions, and its last reads, to everybody.
     mine.arrived.store(minibatch_ + 1, std::memory_order_release);
     ring(mine);
+    job_.tell(ArrivedNotice{minibatch_, mine.synced[minibatch_ % 2]});
 }
 
 void Context::await_arrivals() {
@@ -183,6 +197,7 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
         write(mine.reduced[reductions_ % 2], values, count, op);
         mine.reductions.store(reductions_ + 1, std::memory_order_release);
         ring(mine);
+        job_.tell(ReducedNotice{reductions_, mine.reduced[reductions_ % 2]});
     } else {
         check_same("odc_all_reduce", mine.reduced[reductions_ % 2], values, count, op);
     }

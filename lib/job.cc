@@ -15,7 +15,6 @@ namespace {
 constexpr int64_t kLookNs = 5'000'000;  // deaths are looked for at most this often, and at least every 20 ms
 constexpr int kPatientSpins = 4000;     // some tens of microseconds: what a futex would cost
 constexpr int kCrowdedSpins = 20;       // more ranks than cores: the core is needed by who is waited for
-constexpr uint64_t kInside = uint64_t{1} << 55;
 
 std::string seconds(int64_t ns) {
     std::ostringstream text;
@@ -28,7 +27,7 @@ std::string seconds(int64_t ns) {
 
 Job::Job(Membership membership) : membership_(std::move(membership)) {
     for (Peer &one : membership_.peers) {
-        blocks_.push_back(reinterpret_cast<RankBlock *>(one.arena->record(0)));
+        blocks_.push_back(reinterpret_cast<RankBlock *>(one.arena->record(one.block)));
     }
     spins_ = size() <= topology().cores ? kPatientSpins : kCrowdedSpins;
     mine().did_at_ns = now_ns();
@@ -40,12 +39,12 @@ std::string Job::who(int rank) const {
     return say("rank ", rank, " (host ", peer(rank).host, ", pid ", peer(rank).pid, ")");
 }
 
-std::string Job::what(int rank) {
-    RankBlock &other = block(rank);
+std::string Job::what(int rank) const {
+    const RankBlock &other = block(rank);
     const uint64_t did = other.did.load(std::memory_order_acquire);  // with the record that it names
     const auto call = static_cast<Call>(did >> 56);
-    const uint64_t record = did & (kInside - 1);
-    const bool inside = (did & kInside) != 0;
+    const uint64_t record = did & kDidRecord;
+    const bool inside = (did & kDidInside) != 0;
     const std::string since = seconds(now_ns() - other.did_at_ns.load(std::memory_order_relaxed));
     std::string shard;
     if (record != 0) {
@@ -58,14 +57,14 @@ std::string Job::what(int rank) {
 
 void Job::note(Call call, uint64_t record, uint64_t minibatch) {
     RankBlock &block = mine();
-    block.did.store(static_cast<uint64_t>(call) << 56 | kInside | record, std::memory_order_release);
+    block.did.store(static_cast<uint64_t>(call) << 56 | kDidInside | record, std::memory_order_release);
     block.did_minibatch.store(minibatch, std::memory_order_relaxed);
     block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
 }
 
 void Job::note_done() {
     RankBlock &block = mine();
-    block.did.fetch_and(~kInside, std::memory_order_relaxed);
+    block.did.fetch_and(~kDidInside, std::memory_order_relaxed);
     block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
 }
 
@@ -85,6 +84,9 @@ bool Job::set_error(odc_status status, const std::string &text) {
     error_status_.store(status, std::memory_order_release);
     if (mine().state.load(std::memory_order_relaxed) == RankState::Running) {
         record_failure(mine(), status, text.c_str());
+        if (Fabric *others = fabric()) {
+            others->fail({status, text});
+        }
     }
     return true;
 }
@@ -118,6 +120,7 @@ void Job::leave(uint64_t minibatch) {
     }
     block.left_minibatch.store(minibatch, std::memory_order_relaxed);
     block.state.store(RankState::Left, std::memory_order_release);
+    tell(LeftNotice{minibatch});
     ring_all();
 }
 
@@ -125,11 +128,25 @@ void Job::look_at_states() {
     check();
     for (int rank = 0; rank < size(); ++rank) {
         RankBlock &other = block(rank);
-        if (rank == this->rank() || other.state.load(std::memory_order_acquire) != RankState::Failed) {
-            continue;
+        const RankState state = other.state.load(std::memory_order_acquire);
+        if (rank != this->rank() && state == RankState::Failed) {
+            fail_job(static_cast<odc_status>(other.error_status), other.error_text);
         }
-        fail_job(static_cast<odc_status>(other.error_status), other.error_text);
+        if (state == RankState::Lost) {
+            fail_job(ODC_ERROR_PEER_LOST, all_lost_with(rank));
+        }
     }
+}
+
+// A host is lost with all its ranks.
+std::string Job::all_lost_with(int rank) const {
+    std::string others;
+    for (int other = 0; other < size(); ++other) {
+        if (other != rank && block(other).state.load(std::memory_order_acquire) == RankState::Lost) {
+            others += say(others.empty() ? "; so is " : ", ", who(other));
+        }
+    }
+    return say(who(rank), " is lost: ", block(rank).error_text, "; it ", what(rank), others);
 }
 
 void Job::look_for_deaths() {

@@ -36,7 +36,7 @@ public:
     // "rank 3 (host h, pid 42)"
     std::string who(int rank) const;
     // "has been in odc_gather of shard \"x\" in minibatch 7 for 1.2 s"
-    std::string what(int rank);
+    std::string what(int rank) const;
 
     // Throws the job error if there is one. Cheap: asked at the start of every call.
     void check();
@@ -46,10 +46,29 @@ public:
     void abort(const std::string &text);
     void leave(uint64_t minibatch);
 
+    // Tells the ranks of other hosts what those of this host read in shared memory. NULL: all ranks are on this host.
+    Fabric *fabric() { return membership_.fabric.get(); }
+    void tell(const Notice &notice) {
+        if (Fabric *others = fabric()) {
+            others->tell(notice);
+        }
+    }
+    // Of `ranks` (empty: all) those on other hosts.
+    void tell(const Notice &notice, const std::vector<int32_t> &ranks) {
+        if (Fabric *others = fabric()) {
+            others->tell(notice, ranks);
+        }
+    }
+    bool on_this_host(int rank) const { return peer(rank).life.valid() || rank == this->rank(); }
+
     // Notes what this rank does, for the others' errors.
     // `record`: of the call's shard, 0 for none.
     void note(Call call, uint64_t record, uint64_t minibatch);
     void note_done();
+
+    // Until `on` rings its bell, or 20 ms. `bell`: as it was when there was nothing to be seen yet.
+    void sleep(int on, uint32_t bell);
+    void sleep(int on) { sleep(on, block(on).bell.load()); }
 
     // One wait of one call; it lasts until the deadline whatever it waits for in turn.
     class Wait : public Alarm {
@@ -66,6 +85,7 @@ public:
         int holder() const { return holder_; }
         // From now on an interruption would leave an operation half done, so it fails the job.
         void begin_effects() { effects_ = true; }
+        void end_effects() { effects_ = false; }
 
     private:
         // Throws what ends every wait: a job error, a death, an interruption. Returns what ends this one, on `on`.
@@ -86,8 +106,8 @@ private:
         return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
     }
     void look_at_states();
+    std::string all_lost_with(int rank) const;
     void look_for_deaths();
-    void sleep(int on, uint32_t bell);
     bool set_error(odc_status status, const std::string &text);
     void ring_all();
 

@@ -27,10 +27,13 @@ struct Post {
     int32_t parameter_type;
     int32_t gradient_type;
     uint64_t slice_numel;  // of this owner; 0: none of the following
-    Segment segment;       // where all of this slice lies
+    Segment segment;       // where all of this slice lies; of no bytes on another host
     uint64_t parameters;   // from the segment's beginning, if there is a parameter_type
     uint64_t stripes;      // and these if there is a gradient_type
     uint64_t accumulator;
+    uint64_t record;   // offset of this record in the owner's arena
+    uint64_t address;  // of the parameters, for reads from other hosts with `key`
+    uint64_t key;
     uint32_t name_bytes;
     uint32_t rank_count;   // 0: all ranks, none listed below
     uint32_t slice_count;  // 0: equal slices, none listed below

@@ -80,7 +80,7 @@ Post *Posts::find(Shard &shard, uint64_t index) {
         if (!difference.empty()) {
             job_.fail_job(ODC_ERROR_MISMATCH, difference);
         }
-        std::byte *base = post->slice_numel > 0 ? job_.peer(rank).arena->map(post->segment) : nullptr;
+        std::byte *base = post->segment.bytes > 0 ? job_.peer(rank).arena->map(post->segment) : nullptr;
         waiting.erase(found);
         shard.link(index, *post, base);
         return post;

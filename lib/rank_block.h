@@ -13,7 +13,8 @@ namespace odc {
 enum class RankState : uint32_t {
     Running,
     Left,   // odc_shutdown
-    Failed  // its job error is in `error_*`
+    Failed, // its job error is in `error_*`
+    Lost    // of another host, and not heard of any more; why is in `error_text`
 };
 
 enum class Call : uint8_t {
@@ -40,6 +41,9 @@ struct Contribution {
     double values[kMaxValues];
 };
 
+constexpr uint64_t kDidInside = uint64_t{1} << 55;
+constexpr uint64_t kDidRecord = kDidInside - 1;
+
 struct RankBlock {
     // Fixed before the block is handed over.
     uint64_t magic;
@@ -59,7 +63,7 @@ struct RankBlock {
     Contribution reduced[2];                   // by call parity
     Contribution synced[2];                    // riding on sync, by minibatch parity
 
-    // What it last did, for the words of errors: Call << 56 | inside << 55 | offset of the shard's record.
+    // What it last did, for the words of errors: Call << 56, whether it is inside still, offset of the shard's record.
     alignas(64) std::atomic<uint64_t> did;
     std::atomic<uint64_t> did_minibatch;
     std::atomic<int64_t> did_at_ns;

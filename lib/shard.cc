@@ -170,6 +170,9 @@ void Shard::settle(Post &post, uint64_t offset, const Allocation &slice, uint64_
     post.stripes = slice.offset - slice.segment.offset;
     post.parameters = post.stripes + to_line(stripe_count(sums) * sizeof(Stripe));
     post.accumulator = post.parameters + to_line(own_numel() * element_size(d.parameter_type));
+    post.record = offset;
+    post.address = 0;
+    post.key = 0;
     post.name_bytes = static_cast<uint32_t>(d.name.size());
     post.rank_count = static_cast<uint32_t>(d.ranks.size());
     post.slice_count = static_cast<uint32_t>(d.slices.size());
@@ -187,14 +190,18 @@ void Shard::link(uint64_t index, Post &post, std::byte *base) {
 RemoteSlice Shard::slice(uint64_t index) const {
     const Post &post = *linked(index);
     std::byte *base = links_[index].base;
-    const bool parameters = post.slice_numel > 0 && post.parameter_type != 0;
-    const bool sums = post.slice_numel > 0 && post.gradient_type != 0;
+    const bool here = post.slice_numel > 0 && base != nullptr;
+    const bool parameters = here && post.parameter_type != 0;
+    const bool sums = here && post.gradient_type != 0;
     return {parameters ? base + post.parameters : nullptr,
             sums ? base + post.accumulator : nullptr,
             sums ? reinterpret_cast<Stripe *>(base + post.stripes) : nullptr,
             post.slice_numel,
             post.parameter_type,
-            post.gradient_type};
+            post.gradient_type,
+            post.record,
+            post.address,
+            post.key};
 }
 
 std::string Shard::difference(const Post &other, int other_rank, int rank) const {

@@ -53,7 +53,7 @@ public:
     const Allocation &region() const { return region_; }
     Post &post() const { return *links_[own_index_].post.load(std::memory_order_relaxed); }
 
-    // The post of an owner, once found (see Posts), and its slice, whose segment begins at `base` here.
+    // The post of an owner, once found (see Posts), and its slice, whose segment begins at `base` here (NULL: nowhere).
     Post *linked(uint64_t index) const { return links_[index].post.load(std::memory_order_acquire); }
     std::byte *base(uint64_t index) const { return links_[index].base; }
     void link(uint64_t index, Post &post, std::byte *base);

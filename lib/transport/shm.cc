@@ -5,8 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "element.h"
 #include "fd.h"
 #include "memory.h"
@@ -22,32 +20,26 @@ class ShmPath final : public Path {
 public:
     explicit ShmPath(int my_rank) : my_rank_(my_rank) {}
 
-    void start_get(const RemoteSlice &from, void *to) override {
+    std::shared_ptr<Transfer> start_get(const RemoteSlice &from, void *to) override {
         copy_bytes(to, from.parameters, from.numel * element_size(from.parameter_type));
+        return nullptr;
     }
 
-    int64_t start_add(const RemoteSlice &to, const void *from, uint64_t filled, Alarm &alarm) override {
-        const size_t sum_size = element_size(accumulator_type(to.gradient_type));
-        const size_t gradient_size = element_size(to.gradient_type);
-        const uint64_t per_stripe = kStripeBytes / sum_size;
-        const uint64_t stripes = stripe_count(to.numel * sum_size);
+    std::shared_ptr<Transfer> start_add(const RemoteSlice &to, const void *from, uint64_t filled, Alarm &alarm,
+                                        int64_t *waited_ns) override {
+        const uint64_t stripes = stripe_count(to.numel * element_size(accumulator_type(to.gradient_type)));
+        const size_t bytes = stripe_elements(to.gradient_type) * element_size(to.gradient_type);
         // Ranks begin at different places, or they would queue up behind one another through the whole slice.
         const uint64_t begin = static_cast<uint64_t>(my_rank_) % stripes;
-        int64_t waited_ns = 0;
         for (uint64_t i = 0; i < stripes; ++i) {
             const uint64_t stripe = (begin + i) % stripes;
-            const uint64_t first = stripe * per_stripe;
-            const uint64_t count = std::min(per_stripe, to.numel - first);
-            StripeLock lock(to.stripes[stripe], my_rank_, alarm, &waited_ns);
-            const Sum sum = to.stripes[stripe].filled >= filled ? Sum::Add : Sum::Store;
-            add_elements(sum, to.gradient_type, to.accumulator + first * sum_size,
-                         static_cast<const std::byte *>(from) + first * gradient_size, count);
-            to.stripes[stripe].filled = filled;
+            const StripeLock lock(to.stripes[stripe], my_rank_, alarm, waited_ns);
+            add_to_stripe(to, stripe, static_cast<const std::byte *>(from) + stripe * bytes, filled);
         }
-        return waited_ns;
+        return nullptr;
     }
 
-    void complete(Alarm &) override {}  // the caller's thread has done it all
+    void cancel(const std::shared_ptr<Transfer> &) override {}  // it leaves nothing on its way
 
 private:
     int my_rank_;

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/stripes.h"
 
+#include <algorithm>
+
+#include "element.h"
 #include "futex.h"
+#include "memory.h"
 #include "patience.h"
 
 namespace odc {
@@ -15,11 +19,23 @@ constexpr int kSpins = 200;                        // about as long as a stripe 
 
 uint64_t stripe_count(uint64_t accumulator_bytes) { return (accumulator_bytes + kStripeBytes - 1) / kStripeBytes; }
 
+uint64_t stripe_elements(int32_t gradient_type) { return kStripeBytes / element_size(accumulator_type(gradient_type)); }
+
+bool try_lock(Stripe &stripe, int rank) {
+    uint32_t free = 0;
+    return stripe.lock.compare_exchange_strong(free, static_cast<uint32_t>(rank) + 1, std::memory_order_acquire);
+}
+
+void unlock(Stripe &stripe) {
+    if (stripe.lock.exchange(0, std::memory_order_release) & kSleepers) {
+        futex_wake(stripe.lock);
+    }
+}
+
 StripeLock::StripeLock(Stripe &stripe, int rank, Alarm &alarm, int64_t *waited_ns) : stripe_(stripe) {
     const uint32_t mine = static_cast<uint32_t>(rank) + 1;
     for (int spin = 0; spin < kSpins; ++spin) {
-        uint32_t free = 0;
-        if (stripe_.lock.compare_exchange_weak(free, mine, std::memory_order_acquire)) {
+        if (try_lock(stripe_, rank)) {
             return;
         }
         spin_pause();
@@ -44,10 +60,14 @@ StripeLock::StripeLock(Stripe &stripe, int rank, Alarm &alarm, int64_t *waited_n
     *waited_ns += now_ns() - begin;
 }
 
-StripeLock::~StripeLock() {
-    if (stripe_.lock.exchange(0, std::memory_order_release) & kSleepers) {
-        futex_wake(stripe_.lock);
-    }
+void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t filled) {
+    const uint64_t first = index * stripe_elements(to.gradient_type);
+    const uint64_t count = std::min(stripe_elements(to.gradient_type), to.numel - first);
+    Stripe &stripe = to.stripes[index];
+    const Sum sum = stripe.filled >= filled ? Sum::Add : Sum::Store;
+    std::byte *sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
+    add_elements(sum, to.gradient_type, sums, from, count);
+    stripe.filled = filled;
 }
 
 }  // namespace odc

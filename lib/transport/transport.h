@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How bytes and sums reach a peer. A transport says whether it works on this machine and reaches a given peer, and if
-// not, why not; a path to one peer reads slices and adds into accumulators. Both are started and completed: a path
-// that moves the bytes on the caller's thread has nothing left to complete.
+// How bytes and sums reach a peer: a path to one peer reads slices and adds into accumulators. Both are started and
+// completed: what a path does on the caller's thread is complete at once, what it leaves to the library thread is a
+// transfer.
 #pragma once
 
 #include "post.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,7 +22,7 @@ public:
     virtual void check(int holder) = 0;
 };
 
-// One owner's slice, as it lies in this host's memory.
+// One owner's slice: as it lies in this host's memory, or where another host's can be read.
 struct RemoteSlice {
     std::byte *parameters;
     std::byte *accumulator;
@@ -29,18 +30,45 @@ struct RemoteSlice {
     uint64_t numel;
     int32_t parameter_type;
     int32_t gradient_type;
+    uint64_t record;   // offset of its post in the owner's arena
+    uint64_t address;  // of the parameters, for remote reads with `key`
+    uint64_t key;
+};
+
+// A gather from, or an addition to, one owner that the library thread completes; it rings the owner's bell then.
+class Transfer {
+public:
+    explicit Transfer(int owner) : owner_(owner) {}
+    int owner() const { return owner_; }
+    // Bytes are here, or sums applied at the owner.
+    bool done() const { return state_.load(std::memory_order_acquire) == State::Done; }
+    // Done, or given up: nothing touches the caller's buffer any more.
+    bool settled() const { return state_.load(std::memory_order_acquire) != State::Flying; }
+
+    void finish() { settle(State::Done); }
+    void give_up() { settle(State::GivenUp); }
+
+private:
+    enum class State { Flying, Done, GivenUp };
+    void settle(State state) {
+        State flying = State::Flying;
+        state_.compare_exchange_strong(flying, state, std::memory_order_acq_rel);
+    }
+    int owner_;
+    std::atomic<State> state_{State::Flying};
 };
 
 class Path {
 public:
     virtual ~Path() = default;
-    // Reads the whole slice into `to`. The owner has published it.
-    virtual void start_get(const RemoteSlice &from, void *to) = 0;
-    // Adds the slice's part of a gradient, each element once. `filled`: the running minibatch plus one. Returns the
-    // time spent waiting for others' additions, in nanoseconds.
-    virtual int64_t start_add(const RemoteSlice &to, const void *from, uint64_t filled, Alarm &alarm) = 0;
-    // Returns when everything started is done: bytes here, sums applied at the owner.
-    virtual void complete(Alarm &alarm) = 0;
+    // Reads the whole slice into `to`. The owner has published it. NULL: it is there.
+    virtual std::shared_ptr<Transfer> start_get(const RemoteSlice &from, void *to) = 0;
+    // Adds the slice's part of a gradient, each element once. `filled`: the running minibatch plus one. Time spent
+    // waiting for others' additions is added to *waited_ns. NULL: it is added.
+    virtual std::shared_ptr<Transfer> start_add(const RemoteSlice &to, const void *from, uint64_t filled, Alarm &alarm,
+                                                int64_t *waited_ns) = 0;
+    // Asks to give up a read: it is settled soon.
+    virtual void cancel(const std::shared_ptr<Transfer> &transfer) = 0;
 };
 
 struct Transport {

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/additions.h"
+
+#include <algorithm>
+
+#include "element.h"
+#include "memory.h"
+#include "status.h"
+#include "transport/stripes.h"
+
+namespace odc {
+
+namespace {
+
+constexpr unsigned kWindow = 4;     // chunks from one sender
+constexpr size_t kLeastChunks = 4;  // that staging must hold
+
+// Gradients are no wider than their sums, so this is whole stripes of every type.
+size_t chunk_bytes(size_t staging_bytes) {
+    return std::clamp(staging_bytes / kLeastChunks / kStripeBytes * kStripeBytes, kStripeBytes, kChunkBytes);
+}
+
+}  // namespace
+
+// A stretch of a sender's gradient on its way into this rank's accumulator.
+class Additions::Offer final : public Flow, public std::enable_shared_from_this<Offer> {
+public:
+    Offer(Additions &additions, Remote &sender, const AddNotice &notice, const RemoteSlice &slice)
+        : Flow(sender, notice.address, notice.key, notice.count * element_size(slice.gradient_type)),
+          additions_(additions),
+          notice_(notice),
+          slice_(slice) {}
+
+    const AddNotice &notice() const { return notice_; }
+    const RemoteSlice &slice() const { return slice_; }
+
+    std::byte *target(uint64_t, size_t, void **descriptor) override {
+        Staging &staging = additions_.staging(*from().endpoint);
+        std::byte *slot = staging.take();
+        *descriptor = staging.exposed().descriptor;
+        return slot;
+    }
+    void landed(std::byte *target, uint64_t offset, size_t bytes) override {
+        const size_t size = element_size(slice_.gradient_type);
+        const uint64_t each = stripe_elements(slice_.gradient_type);
+        Landed landed{shared_from_this(), target, notice_.first + offset / size, bytes / size, {}};
+        for (uint64_t stripe = landed.first / each; stripe * each < landed.first + landed.count; ++stripe) {
+            landed.stripes.push_back(stripe);
+        }
+        additions_.landed_.push_back(std::move(landed));
+    }
+    void returned(std::byte *target) override { additions_.staging(*from().endpoint).give_back(target); }
+    void ended() override {}
+
+private:
+    Additions &additions_;
+    AddNotice notice_;
+    RemoteSlice slice_;
+};
+
+Additions::Additions(int rank, size_t staging_bytes, Tell tell)
+    : rank_(rank),
+      staging_bytes_(staging_bytes),
+      chunk_bytes_(chunk_bytes(staging_bytes)),
+      tell_(std::move(tell)),
+      reads_(kWindow, chunk_bytes_) {}
+
+Additions::~Additions() = default;
+
+Staging &Additions::staging(Endpoint &endpoint) {
+    auto &staging = staging_[&endpoint];
+    if (!staging) {
+        staging = std::make_unique<Staging>(endpoint, std::max<size_t>(1, staging_bytes_ / chunk_bytes_), chunk_bytes_,
+                                            Access::Local);
+    }
+    return *staging;
+}
+
+void Additions::offered(Remote &sender, const AddNotice &offer) {
+    const auto known = slices_.find(offer.record);
+    if (known == slices_.end() || known->second.accumulator == nullptr) {
+        fail(ODC_ERROR_INTERNAL, "rank ", sender.rank, " adds to a shard that has no sums here");
+    }
+    const RemoteSlice &slice = known->second;
+    // Whole stripes: the first addition to one stores.
+    const uint64_t each = stripe_elements(slice.gradient_type);
+    const uint64_t end = offer.first + offer.count;
+    if (offer.first > slice.numel || offer.count > slice.numel - offer.first || offer.count == 0 ||
+        offer.first % each != 0 || (end % each != 0 && end != slice.numel)) {
+        fail(ODC_ERROR_INTERNAL, "rank ", sender.rank, " adds elements ", offer.first, " to ", end,
+             " of a slice of ", slice.numel);
+    }
+    reads_.start(std::make_shared<Offer>(*this, sender, offer, slice));
+}
+
+bool Additions::work() {
+    if (landed_.empty()) {
+        return false;
+    }
+    // One chunk at a time: between two of them peers' reads are served.
+    Landed landed = std::move(landed_.front());
+    landed_.pop_front();
+    const bool any = add_stripes(landed);
+    if (landed.stripes.empty()) {
+        applied(landed);
+    } else {
+        landed_.push_back(std::move(landed));
+    }
+    return any;
+}
+
+bool Additions::add_stripes(Landed &landed) {
+    const RemoteSlice &slice = landed.offer->slice();
+    const size_t size = element_size(slice.gradient_type);
+    const size_t before = landed.stripes.size();
+    std::erase_if(landed.stripes, [&](uint64_t index) {
+        if (!try_lock(slice.stripes[index], rank_)) {
+            return false;
+        }
+        const uint64_t offset = index * stripe_elements(slice.gradient_type) - landed.first;
+        add_to_stripe(slice, index, landed.data + offset * size, landed.offer->notice().filled);
+        unlock(slice.stripes[index]);
+        return true;
+    });
+    return landed.stripes.size() < before;
+}
+
+void Additions::applied(Landed &landed) {
+    Remote &sender = landed.offer->from();
+    staging(*sender.endpoint).give_back(landed.data);
+    tell_(sender, AppliedNotice{landed.offer->notice().operation, landed.count});
+}
+
+void Additions::stop() {
+    reads_.stop();
+    landed_.clear();
+}
+
+// ---- The sender ----
+
+Offers::Offers(size_t staging_bytes, Tell tell)
+    : staging_bytes_(staging_bytes), chunk_bytes_(chunk_bytes(staging_bytes)), tell_(std::move(tell)) {}
+
+Offers::~Offers() = default;
+
+void Offers::start(Remote &owner, const RemoteSlice &to, const std::byte *from, uint64_t filled,
+                   std::shared_ptr<Transfer> transfer) {
+    auto sum = std::make_shared<Sum>(Sum{owner, to, from, filled, 0, 0, std::move(transfer)});
+    if (owner.endpoint->needs_local()) {
+        waiting_.push_back(std::move(sum));
+        return;
+    }
+    Exposed source = owner.endpoint->expose(const_cast<std::byte *>(from),
+                                            to.numel * element_size(to.gradient_type), Access::Remote);
+    offer(std::move(sum), to.numel, std::move(source), nullptr);
+}
+
+// Offers the next `count` elements of the sum.
+void Offers::offer(std::shared_ptr<Sum> sum, uint64_t count, Exposed source, std::byte *slot) {
+    const Staging *staging = slot != nullptr ? staging_.at(sum->owner.endpoint).get() : nullptr;
+    const AddNotice notice{++last_,
+                           sum->to.record,
+                           sum->filled,
+                           sum->offered,
+                           count,
+                           staging != nullptr ? staging->address(slot) : source.address,
+                           staging != nullptr ? staging->exposed().key : source.key};
+    sum->offered += count;
+    Remote &owner = sum->owner;
+    pieces_.emplace(notice.operation, Piece{std::move(sum), count, std::move(source), slot});
+    tell_(owner, notice);
+}
+
+bool Offers::pump() {
+    bool any = false;
+    while (!waiting_.empty()) {
+        const std::shared_ptr<Sum> sum = waiting_.front();
+        auto &staging = staging_[sum->owner.endpoint];
+        if (!staging) {
+            staging = std::make_unique<Staging>(*sum->owner.endpoint, std::max<size_t>(1, staging_bytes_ / chunk_bytes_),
+                                                chunk_bytes_, Access::Remote);
+        }
+        std::byte *slot = staging->take();
+        if (slot == nullptr) {
+            break;
+        }
+        const size_t size = element_size(sum->to.gradient_type);
+        const uint64_t count = std::min<uint64_t>(chunk_bytes_ / size, sum->to.numel - sum->offered);
+        copy_bytes(slot, sum->from + sum->offered * size, count * size);
+        if (sum->offered + count == sum->to.numel) {
+            waiting_.pop_front();
+        }
+        offer(sum, count, {}, slot);
+        any = true;
+    }
+    return any;
+}
+
+std::shared_ptr<Transfer> Offers::applied(Remote &owner, const AppliedNotice &notice) {
+    const auto known = pieces_.find(notice.operation);
+    if (known == pieces_.end() || &known->second.sum->owner != &owner || notice.count > known->second.left) {
+        fail(ODC_ERROR_INTERNAL, "rank ", owner.rank, " says that it has added what it was not offered");
+    }
+    Piece &piece = known->second;
+    piece.left -= notice.count;
+    const std::shared_ptr<Sum> sum = piece.sum;
+    sum->applied += notice.count;
+    if (piece.left == 0) {
+        if (piece.slot != nullptr) {
+            staging_.at(owner.endpoint)->give_back(piece.slot);
+        }
+        pieces_.erase(known);
+    }
+    return sum->applied == sum->to.numel ? sum->transfer : nullptr;
+}
+
+void Offers::stop() {
+    waiting_.clear();
+    pieces_.clear();
+}
+
+}  // namespace odc

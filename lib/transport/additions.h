@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums from other hosts. The sender offers a stretch of its gradient for reading; the owner's library thread reads it in
+// chunks into bounded staging, widens and adds them, and says how much it has applied. So the owner alone decides what
+// is on its way, whatever the number of senders, and nobody waits for room that another would have to make.
+#pragma once
+
+#include "transport/reads.h"
+#include "transport/staging.h"
+#include "transport/transport.h"
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace odc {
+
+using Tell = std::function<void(Remote &, const Notice &)>;
+
+// The owner's side.
+class Additions {
+public:
+    Additions(int rank, size_t staging_bytes, Tell tell);
+    ~Additions();
+
+    // This rank's own slices, by the records of their posts.
+    void open(const RemoteSlice &slice) { slices_[slice.record] = slice; }
+    void close(uint64_t record) { slices_.erase(record); }
+
+    void offered(Remote &sender, const AddNotice &offer);
+    bool pump() { return reads_.pump(); }
+    // Adds a chunk that has landed. Never waits: stripes that somebody else holds are tried again in the next call.
+    bool work();
+    bool refused() const { return reads_.refused(); }
+    bool flying() const { return reads_.flying(); }
+    // A chunk waits for stripes that others hold.
+    bool blocked() const { return !landed_.empty(); }
+    void stop();
+
+private:
+    class Offer;
+    struct Landed {
+        std::shared_ptr<Offer> offer;
+        std::byte *data;
+        uint64_t first;  // element of the slice
+        uint64_t count;
+        std::vector<uint64_t> stripes;  // still to be added
+    };
+    bool add_stripes(Landed &landed);
+    void applied(Landed &landed);
+    Staging &staging(Endpoint &endpoint);
+
+    int rank_;
+    size_t staging_bytes_;
+    size_t chunk_bytes_;
+    Tell tell_;
+    Reads reads_;
+    std::unordered_map<Endpoint *, std::unique_ptr<Staging>> staging_;
+    std::unordered_map<uint64_t, RemoteSlice> slices_;
+    std::deque<Landed> landed_;
+};
+
+// The sender's side. A gradient is offered as a whole, or, where memory must be registered at a price, piece by piece
+// from bounded staging.
+class Offers {
+public:
+    Offers(size_t staging_bytes, Tell tell);
+    ~Offers();
+
+    void start(Remote &owner, const RemoteSlice &to, const std::byte *from, uint64_t filled,
+               std::shared_ptr<Transfer> transfer);
+    bool pump();
+    // The transfer that is complete with this, or NULL.
+    std::shared_ptr<Transfer> applied(Remote &owner, const AppliedNotice &notice);
+    void stop();
+
+private:
+    struct Sum {
+        Remote &owner;
+        RemoteSlice to;
+        const std::byte *from;
+        uint64_t filled;
+        uint64_t offered;  // elements
+        uint64_t applied;
+        std::shared_ptr<Transfer> transfer;
+    };
+    struct Piece {
+        std::shared_ptr<Sum> sum;
+        uint64_t left;  // elements
+        Exposed source;
+        std::byte *slot;
+    };
+    void offer(std::shared_ptr<Sum> sum, uint64_t count, Exposed source, std::byte *slot);
+
+    size_t staging_bytes_;
+    size_t chunk_bytes_;
+    Tell tell_;
+    std::unordered_map<Endpoint *, std::unique_ptr<Staging>> staging_;
+    std::deque<std::shared_ptr<Sum>> waiting_;  // for staging
+    std::unordered_map<uint64_t, Piece> pieces_;
+    uint64_t last_ = 0;
+};
+
+}  // namespace odc

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/endpoint.h"
+
+#include <sodium.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "status.h"
+
+namespace odc {
+
+namespace {
+
+constexpr size_t kCompletions = 32;  // taken at once
+constexpr size_t kQueueEntries = 4096;
+
+void check(const char *call, int code) {
+    if (code != 0) {
+        fail(code == -FI_ENOMEM ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, fabric_words(call, code));
+    }
+}
+
+Started &started_of(void *context) { return *static_cast<Started *>(static_cast<fi_context2 *>(context)); }
+
+bool same_network(const fi_info &info, const std::vector<std::byte> &address) {
+    return address.empty() ||
+           (info.src_addrlen == address.size() && info.src_addr != nullptr &&
+            std::memcmp(info.src_addr, address.data(), address.size()) == 0);
+}
+
+}  // namespace
+
+Info Endpoint::open_info(const std::string &domain, const std::vector<std::byte> &address) const {
+    const Info hints = hints_for(provider_, domain);
+    fi_info *found = nullptr;
+    const int code = libfabric().getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
+    const Info list(found);
+    if (code != 0) {
+        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " on ", domain, ": ", fabric_words("fi_getinfo", code));
+    }
+    for (const fi_info *one = list.get(); one != nullptr; one = one->next) {
+        if (same_network(*one, address)) {
+            return Info(libfabric().dupinfo(one));
+        }
+    }
+    fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " has no endpoint at this address of ", domain);
+}
+
+Endpoint::Endpoint(const std::string &provider, const std::string &domain, const std::vector<std::byte> &address)
+    : provider_(provider), info_(open_info(domain, address)) {
+    const fi_domain_attr &attributes = *info_->domain_attr;
+    const auto asks = [&](int bit) { return (attributes.mr_mode & bit) != 0; };
+    if (asks(FI_MR_RAW) || attributes.mr_key_size > sizeof(uint64_t)) {
+        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " names memory by keys longer than 64 bits");
+    }
+    needs_local_ = asks(FI_MR_LOCAL);
+    names_virtual_ = asks(FI_MR_VIRT_ADDR);
+    chooses_keys_ = asks(FI_MR_PROV_KEY);
+    binds_memory_ = asks(FI_MR_ENDPOINT);
+    most_bytes_ = info_->ep_attr->max_msg_size;
+
+    fid_fabric *fabric = nullptr;
+    check("fi_fabric", libfabric().fabric(info_->fabric_attr, &fabric, nullptr));
+    fabric_.reset(fabric);
+    fid_domain *opened = nullptr;
+    check("fi_domain", fi_domain(fabric, info_.get(), &opened, nullptr));
+    domain_.reset(opened);
+    fi_av_attr book{};
+    book.type = FI_AV_TABLE;
+    fid_av *addresses = nullptr;
+    check("fi_av_open", fi_av_open(opened, &book, &addresses, nullptr));
+    addresses_.reset(addresses);
+    open_queue();
+    fid_ep *endpoint = nullptr;
+    check("fi_endpoint", fi_endpoint(opened, info_.get(), &endpoint, nullptr));
+    endpoint_.reset(endpoint);
+    check("fi_ep_bind", fi_ep_bind(endpoint, &queue_->fid, FI_TRANSMIT | FI_RECV));
+    check("fi_ep_bind", fi_ep_bind(endpoint, &addresses->fid, 0));
+    check("fi_enable", fi_enable(endpoint));
+
+    size_t bytes = 0;
+    fi_getname(&endpoint->fid, nullptr, &bytes);
+    name_.resize(bytes);
+    check("fi_getname", fi_getname(&endpoint->fid, name_.data(), &bytes));
+}
+
+void Endpoint::open_queue() {
+    fi_cq_attr attributes{};
+    attributes.size = kQueueEntries;
+    attributes.format = FI_CQ_FORMAT_MSG;
+    attributes.wait_obj = FI_WAIT_FD;
+    fid_cq *queue = nullptr;
+    if (fi_cq_open(domain_.get(), &attributes, &queue, nullptr) == 0) {
+        queue_.reset(queue);
+        if (fi_control(&queue->fid, FI_GETWAIT, &bell_) != 0) {
+            bell_ = -1;
+        }
+        return;
+    }
+    attributes.wait_obj = FI_WAIT_NONE;  // efa and others
+    check("fi_cq_open", fi_cq_open(domain_.get(), &attributes, &queue, nullptr));
+    queue_.reset(queue);
+}
+
+fi_addr_t Endpoint::connect(const std::vector<std::byte> &name) {
+    fi_addr_t peer = FI_ADDR_UNSPEC;
+    const int inserted = fi_av_insert(addresses_.get(), name.data(), 1, &peer, 0, nullptr);
+    if (inserted != 1) {
+        fail(ODC_ERROR_SYSTEM, fabric_words("fi_av_insert", inserted < 0 ? inserted : -FI_EINVAL));
+    }
+    return peer;
+}
+
+Exposed Endpoint::expose(void *memory, size_t bytes, Access access) {
+    Exposed exposed;
+    const uint64_t flags = access == Access::Remote ? FI_REMOTE_READ : FI_READ | FI_SEND | FI_RECV;
+    // Where this rank names its memory, the name is a secret: without it nobody can read.
+    uint64_t name = 0;
+    if (!chooses_keys_) {
+        randombytes_buf(&name, std::min(sizeof(name), info_->domain_attr->mr_key_size));
+    }
+    fid_mr *region = nullptr;
+    const int code = fi_mr_reg(domain_.get(), memory, bytes, flags, 0, name, 0, &region, nullptr);
+    if (code != 0) {
+        fail(code == -FI_ENOMEM ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, "provider ", provider_, " cannot register ",
+             bytes, " bytes: ", fabric_words("fi_mr_reg", code),
+             code == -FI_ENOMEM ? "; the limit of locked memory may be too small (ulimit -l)" : "");
+    }
+    exposed.region.reset(region);
+    if (binds_memory_) {
+        check("fi_mr_bind", fi_mr_bind(region, &endpoint_->fid, 0));
+        check("fi_mr_enable", fi_mr_enable(region));
+    }
+    exposed.descriptor = fi_mr_desc(region);
+    exposed.address = names_virtual_ ? reinterpret_cast<uint64_t>(memory) : 0;
+    exposed.key = fi_mr_key(region);
+    return exposed;
+}
+
+bool Endpoint::started(ssize_t code, const char *call) {
+    if (code == 0) {
+        return true;
+    }
+    if (code == -FI_EAGAIN) {
+        return false;
+    }
+    fail(ODC_ERROR_PEER_LOST, provider_, ": ", fabric_words(call, code));
+}
+
+bool Endpoint::read(fi_addr_t peer, void *to, size_t bytes, void *descriptor, uint64_t address, uint64_t key,
+                    Started &done) {
+    return started(fi_read(endpoint_.get(), to, bytes, descriptor, peer, address, key, static_cast<fi_context2 *>(&done)), "fi_read");
+}
+
+bool Endpoint::send(fi_addr_t peer, const void *from, size_t bytes, void *descriptor, Started &done) {
+    return started(fi_send(endpoint_.get(), from, bytes, descriptor, peer, static_cast<fi_context2 *>(&done)), "fi_send");
+}
+
+bool Endpoint::receive(void *to, size_t bytes, void *descriptor, Started &done) {
+    return started(fi_recv(endpoint_.get(), to, bytes, descriptor, FI_ADDR_UNSPEC, static_cast<fi_context2 *>(&done)), "fi_recv");
+}
+
+bool Endpoint::poll() {
+    fi_cq_msg_entry entries[kCompletions];
+    const ssize_t count = fi_cq_read(queue_.get(), entries, kCompletions);
+    if (count == -FI_EAGAIN) {
+        return false;
+    }
+    if (count == -FI_EAVAIL) {
+        complete_error();
+        return true;
+    }
+    if (count < 0) {
+        fail(ODC_ERROR_SYSTEM, provider_, ": ", fabric_words("fi_cq_read", count));
+    }
+    for (ssize_t i = 0; i < count; ++i) {
+        started_of(entries[i].op_context).completed(entries[i].len, "");
+    }
+    return count > 0;
+}
+
+void Endpoint::complete_error() {
+    fi_cq_err_entry entry{};
+    if (fi_cq_readerr(queue_.get(), &entry, 0) < 1) {
+        return;
+    }
+    if (entry.op_context != nullptr) {
+        started_of(entry.op_context).completed(0, say(provider_, ": ", libfabric().strerror(entry.err)));
+    }
+}
+
+bool Endpoint::may_sleep() {
+    fid *queue = &queue_->fid;
+    return fi_trywait(fabric_.get(), &queue, 1) == 0;
+}
+
+}  // namespace odc

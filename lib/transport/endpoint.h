@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// One libfabric endpoint of this rank, on one NIC: small messages and remote reads, started here and completed by
+// `poll`. For one thread only, the library thread.
+#pragma once
+
+#include "transport/libfabric.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace odc {
+
+// What has been started and not yet completed; libfabric keeps a pointer to it and may write into its context.
+struct Started : fi_context2 {
+    virtual ~Started() = default;
+    // `error`: empty when it was done, else the provider's words; `bytes` of a received message.
+    virtual void completed(size_t bytes, const std::string &error) = 0;
+};
+
+// Memory that peers can read, or, where the provider wants that, this rank's own target of reads and messages.
+struct Exposed {
+    Opened<fid_mr> region;
+    void *descriptor = nullptr;
+    uint64_t address = 0;  // as peers name its beginning
+    uint64_t key = 0;
+};
+
+enum class Access { Remote, Local };
+
+class Endpoint {
+public:
+    // `address` (a sockaddr of the NIC, or empty) chooses among a domain's networks. Throws, with the provider's words.
+    Endpoint(const std::string &provider, const std::string &domain, const std::vector<std::byte> &address);
+
+    const std::string &provider() const { return provider_; }
+    const std::vector<std::byte> &name() const { return name_; }  // for peers' `connect`
+    // Whether local buffers must be exposed, too. Then the memory of callers, which is registered nowhere, is staged.
+    bool needs_local() const { return needs_local_; }
+    size_t most_bytes() const { return most_bytes_; }  // of one read
+
+    fi_addr_t connect(const std::vector<std::byte> &name);
+    Exposed expose(void *memory, size_t bytes, Access access);
+
+    // False: the provider has no room now; try again after `poll` has said something, or a little later.
+    bool read(fi_addr_t peer, void *to, size_t bytes, void *descriptor, uint64_t address, uint64_t key, Started &done);
+    bool send(fi_addr_t peer, const void *from, size_t bytes, void *descriptor, Started &done);
+    bool receive(void *to, size_t bytes, void *descriptor, Started &done);
+    // Completes what is done; false if nothing was.
+    bool poll();
+
+    // A descriptor that becomes readable when `poll` has something to do, or -1: the provider has none.
+    int bell() const { return bell_; }
+    // False: `poll` has to be called before the bell may be slept on.
+    bool may_sleep();
+
+    // Ends all that is started, uncompleted: its memory is the caller's again. Only `Exposed` may still be given up.
+    void shut() { endpoint_.reset(); }
+
+private:
+    Info open_info(const std::string &domain, const std::vector<std::byte> &address) const;
+    void open_queue();
+    bool started(ssize_t code, const char *call);
+    void complete_error();
+
+    std::string provider_;
+    Info info_;
+    Opened<fid_fabric> fabric_;
+    Opened<fid_domain> domain_;
+    Opened<fid_av> addresses_;
+    Opened<fid_cq> queue_;
+    Opened<fid_ep> endpoint_;
+    std::vector<std::byte> name_;
+    bool needs_local_ = false;
+    bool names_virtual_ = false;
+    bool chooses_keys_ = false;
+    bool binds_memory_ = false;
+    size_t most_bytes_ = 0;
+    int bell_ = -1;
+};
+
+}  // namespace odc

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks of other hosts, through libfabric. One library thread a context does all of it: it keeps the images of the other
+// hosts' ranks up to date, serves their reads, reads slices, adds what they offer, and watches whether they live. What
+// is declared here is for the context's threads; it only hands work over and never waits for a peer.
+#pragma once
+
+#include "transport/transport.h"
+#include "rank_block.h"
+#include "transport/notice.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace odc {
+
+class Arena;
+class LibraryThread;
+
+// Empty: libfabric is here and new enough. Else why not.
+std::string why_not_fabric();
+
+// An endpoint to be opened: the NIC that a route goes through.
+struct FabricPort {
+    std::string provider;  // "tcp;ofi_rxm"
+    std::string domain;    // "eth0"
+    std::vector<std::byte> address;  // sockaddr of the NIC; empty: the domain has only one
+};
+
+struct FabricTerms {
+    int rank;
+    int size;
+    RankBlock *mine;
+    size_t staging_bytes;  // for additions on their way, at most
+    int64_t silence_ms;    // after which a host that does not answer counts as lost
+};
+
+// A rank of another host.
+struct FabricPeer {
+    int rank;
+    int host;  // index, the same on all ranks
+    int pid;
+    std::string host_name;
+    size_t port;                  // of this rank's, by which it is reached
+    std::vector<std::byte> name;  // of its endpoint
+};
+
+class Fabric {
+public:
+    // Opens the endpoints. Throws, with the provider's words.
+    Fabric(const FabricTerms &terms, const std::vector<FabricPort> &ports);
+    // Says goodbye to the peers, if nothing went wrong, and ends the library thread.
+    ~Fabric();
+    Fabric(const Fabric &) = delete;
+    Fabric &operator=(const Fabric &) = delete;
+
+    // By which peers reach the endpoint of a port.
+    const std::vector<std::byte> &name(size_t port) const;
+    // Starts the library thread. `token`: random, known to the job's ranks only. `hosts`: the ranks of each.
+    void start(const std::array<unsigned char, 16> &token, const std::vector<FabricPeer> &peers,
+               const std::vector<std::vector<int>> &hosts);
+
+    // The images of the peers lie in this arena; it lives as long as this.
+    std::shared_ptr<Arena> images() const;
+    uint64_t image_of(int rank) const;  // offset of its block there
+    std::unique_ptr<Path> path_to(int rank);
+
+    // To all ranks of other hosts, or to those listed (others of the list are left out).
+    void tell(const Notice &notice);
+    void tell(const Notice &notice, const std::vector<int> &ranks);
+    // The job has failed: tells everybody, then lets go of all buffers and closes the endpoints.
+    void fail(const FailedNotice &notice);
+
+    // Lets the ranks of other hosts read this rank's slice, and add to it, once it is announced. Throws where the
+    // provider refuses the memory. `conceal` takes that back.
+    void expose(const RemoteSlice &slice);
+    void conceal(uint64_t record);
+    // Tells all of them of a post, and where each can read the slice.
+    void announce(const PostNotice &post);
+
+    uint64_t packets_sent() const;
+
+private:
+    std::unique_ptr<LibraryThread> thread_;
+};
+
+}  // namespace odc

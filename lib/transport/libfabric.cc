@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/libfabric.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "status.h"
+
+namespace odc {
+
+namespace {
+
+constexpr const char *kName = "libfabric.so.1";
+
+struct Loaded {
+    Libfabric functions;
+    std::string why_not;
+
+    // By their versions: a newer libfabric gives these the structs of the headers that this was compiled with.
+    Loaded() {
+        void *library = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
+        if (library == nullptr) {
+            why_not = say(kName, " was not found");
+            return;
+        }
+        const auto find = [&](auto &function, const char *name, const char *version) {
+            function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlvsym(library, name, version));
+            if (function == nullptr) {
+                why_not = say(kName, " has no ", name, " of ", version);
+            }
+        };
+        find(functions.getinfo, "fi_getinfo", "FABRIC_1.3");
+        find(functions.freeinfo, "fi_freeinfo", "FABRIC_1.3");
+        find(functions.dupinfo, "fi_dupinfo", "FABRIC_1.3");
+        find(functions.fabric, "fi_fabric", "FABRIC_1.1");
+        find(functions.version, "fi_version", "FABRIC_1.0");
+        find(functions.strerror, "fi_strerror", "FABRIC_1.0");
+        if (!why_not.empty()) {
+            return;
+        }
+        const uint32_t version = functions.version();
+        if (FI_VERSION_LT(version, FI_VERSION(1, 17))) {
+            why_not = say("libfabric is ", FI_MAJOR(version), ".", FI_MINOR(version), ", 1.17 or later is needed");
+        }
+    }
+};
+
+char *copy_of(const std::string &text) { return text.empty() ? nullptr : strdup(text.c_str()); }
+
+}  // namespace
+
+const Libfabric &libfabric() {
+    static const Loaded loaded;
+    if (!loaded.why_not.empty()) {
+        fail(ODC_ERROR_UNSUPPORTED, loaded.why_not);
+    }
+    return loaded.functions;
+}
+
+Info hints_for(const std::string &provider, const std::string &domain) {
+    Info hints(libfabric().dupinfo(nullptr));
+    if (!hints) {
+        throw std::bad_alloc();
+    }
+    hints->caps = FI_MSG | FI_RMA;
+    hints->mode = FI_CONTEXT | FI_CONTEXT2;
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->tx_attr->msg_order = FI_ORDER_SAS;
+    hints->rx_attr->msg_order = FI_ORDER_SAS;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+    hints->fabric_attr->prov_name = copy_of(provider);
+    hints->domain_attr->name = copy_of(domain);
+    return hints;
+}
+
+std::string fabric_words(const char *call, int64_t code) {
+    return say(call, ": ", libfabric().strerror(static_cast<int>(code < 0 ? -code : code)));
+}
+
+}  // namespace odc

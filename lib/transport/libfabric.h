@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// libfabric, opened at run time: a machine without it still runs jobs of one host. Written against API 1.17, the oldest
+// that is still shipped widely.
+#pragma once
+
+#include <rdma/fabric.h>
+#include <rdma/fi_cm.h>
+#include <rdma/fi_domain.h>
+#include <rdma/fi_endpoint.h>
+#include <rdma/fi_errno.h>
+#include <rdma/fi_rma.h>
+
+#include <memory>
+#include <string>
+
+namespace odc {
+
+struct Libfabric {
+    decltype(&::fi_getinfo) getinfo = nullptr;
+    decltype(&::fi_freeinfo) freeinfo = nullptr;
+    decltype(&::fi_dupinfo) dupinfo = nullptr;
+    decltype(&::fi_fabric) fabric = nullptr;
+    decltype(&::fi_version) version = nullptr;
+    decltype(&::fi_strerror) strerror = nullptr;
+};
+
+// Throws ODC_ERROR_UNSUPPORTED: "libfabric.so.1 was not found".
+const Libfabric &libfabric();
+
+struct FreeInfo {
+    void operator()(fi_info *info) const { libfabric().freeinfo(info); }
+};
+using Info = std::unique_ptr<fi_info, FreeInfo>;
+
+// Whatever libfabric opens begins with its fid.
+struct CloseFid {
+    template <class Object>
+    void operator()(Object *object) const {
+        fi_close(&object->fid);
+    }
+};
+template <class Object>
+using Opened = std::unique_ptr<Object, CloseFid>;
+
+// What this library asks of every provider: reliable datagrams, messages in order and remote reads.
+Info hints_for(const std::string &provider, const std::string &domain);
+// "fi_mr_reg: Cannot allocate memory"; `code` as libfabric returns it, negative or not.
+std::string fabric_words(const char *call, int64_t code);
+
+}  // namespace odc

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/library_thread.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+
+#include "element.h"
+#include "memory.h"
+#include "patience.h"
+#include "status.h"
+
+namespace odc {
+
+namespace {
+
+constexpr unsigned kWindow = 8;                      // chunks of parameters from one owner
+constexpr int64_t kFarewellNs = 1'000'000'000;       // for the peers to hear the last words
+constexpr int64_t kSoonNs = 1'000'000;               // when something refused is tried again
+constexpr int64_t kLockNs = 50'000;                  // when a stripe that somebody held is tried again
+constexpr int kEagerSteps = 200;                     // without a bell, before the thread begins to sleep between looks
+constexpr int64_t kLongestNapNs = 2'000'000;         // and how long it sleeps at most
+
+std::vector<std::unique_ptr<Endpoint>> open_all(const std::vector<FabricPort> &ports) {
+    std::vector<std::unique_ptr<Endpoint>> endpoints;
+    for (const FabricPort &port : ports) {
+        endpoints.push_back(std::make_unique<Endpoint>(port.provider, port.domain, port.address));
+    }
+    return endpoints;
+}
+
+// In how many parts staging is divided: additions need some at each endpoint; gets and offers, too, where callers'
+// memory would have to be registered.
+size_t staging_uses(const std::vector<std::unique_ptr<Endpoint>> &endpoints) {
+    size_t uses = 0;
+    for (const auto &endpoint : endpoints) {
+        uses += endpoint->needs_local() ? 3 : 1;
+    }
+    return std::max<size_t>(1, uses);
+}
+
+}  // namespace
+
+// A slice of an owner on its way into the caller's buffer.
+class LibraryThread::Get final : public Flow {
+public:
+    Get(LibraryThread &thread, Remote &owner, const RemoteSlice &slice, std::byte *to,
+        std::shared_ptr<Transfer> transfer)
+        : Flow(owner, slice.address, slice.key, slice.numel * element_size(slice.parameter_type)),
+          thread_(thread),
+          to_(to),
+          transfer_(std::move(transfer)) {}
+
+    std::byte *target(uint64_t offset, size_t, void **descriptor) override {
+        if (!from().endpoint->needs_local()) {
+            return to_ + offset;
+        }
+        Staging &staging = thread_.landing(*from().endpoint);
+        std::byte *slot = staging.take();
+        *descriptor = staging.exposed().descriptor;
+        return slot;
+    }
+    void landed(std::byte *target, uint64_t offset, size_t bytes) override {
+        if (from().endpoint->needs_local()) {
+            copy_bytes(to_ + offset, target, bytes);
+            returned(target);
+        }
+        landed_ += bytes;
+    }
+    void returned(std::byte *target) override {
+        if (from().endpoint->needs_local()) {
+            thread_.landing(*from().endpoint).give_back(target);
+        }
+    }
+    void ended() override {
+        landed_ == bytes() ? transfer_->finish() : transfer_->give_up();
+        thread_.settled(transfer_);
+    }
+
+private:
+    LibraryThread &thread_;
+    std::byte *to_;
+    std::shared_ptr<Transfer> transfer_;
+    uint64_t landed_ = 0;
+};
+
+LibraryThread::LibraryThread(const FabricTerms &terms, const std::vector<FabricPort> &ports)
+    : terms_(terms),
+      endpoints_(open_all(ports)),
+      images_(Arena::create()),
+      staging_bytes_(terms.staging_bytes / staging_uses(endpoints_)),
+      gets_(kWindow, std::min(kChunkBytes, staging_bytes_)),
+      additions_(terms.rank, staging_bytes_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
+      offers_(staging_bytes_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!wake_.valid()) {
+        fail_errno("eventfd");
+    }
+}
+
+void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &peers,
+                          const std::vector<std::vector<int>> &hosts) {
+    remotes_.resize(static_cast<size_t>(terms_.size));
+    for (const FabricPeer &peer : peers) {
+        Endpoint &endpoint = *endpoints_.at(peer.port);
+        remotes_[static_cast<size_t>(peer.rank)] = std::make_unique<Remote>(
+            Remote{peer.rank, peer.host, &endpoint, endpoint.connect(peer.name),
+                   Mirror(*images_, peer.rank, terms_.size, peer.pid, peer.host_name)});
+    }
+    packets_ = std::make_unique<Packets>(terms_.rank, token, remotes_,
+                                         [this](Remote &from, const Notice &notice) { hear(from, notice); });
+    pulses_ = std::make_unique<Pulses>(*terms_.mine, terms_.silence_ms, remotes_, *packets_);
+    pulses_->watch(hosts);
+    for (const auto &endpoint : endpoints_) {
+        packets_->listen(*endpoint);
+    }
+    // Signals are for the program's own threads.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    pthread_setname_np(thread_.native_handle(), "odc");
+}
+
+LibraryThread::~LibraryThread() {
+    if (thread_.joinable()) {
+        post([this] {
+            if (farewell_ns_ == 0) {
+                begin_farewell(encode(ByeNotice{}));
+            }
+        });
+        thread_.join();
+    }
+}
+
+// ---- For the context's threads ----
+
+bool LibraryThread::post(Command command) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (ended_) {
+            return false;
+        }
+        commands_.push_back(std::move(command));
+    }
+    if (sleeping_.exchange(false)) {
+        const uint64_t one = 1;
+        [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+    }
+    return true;
+}
+
+void LibraryThread::call(const std::function<void()> &body) {
+    std::mutex mutex;
+    std::condition_variable answered;
+    bool done = false;
+    std::exception_ptr error;
+    const bool taken = post([&] {
+        try {
+            body();
+        } catch (...) {
+            error = std::current_exception();
+        }
+        const std::lock_guard lock(mutex);
+        done = true;
+        answered.notify_one();
+    });
+    if (!taken) {
+        fail(ODC_ERROR_PEER_LOST, "the connections to other hosts are closed");
+    }
+    std::unique_lock lock(mutex);
+    answered.wait(lock, [&] { return done; });
+    if (error) {
+        std::rethrow_exception(error);
+    }
+}
+
+void LibraryThread::tell(std::string notice, std::vector<int> ranks) {
+    post([this, notice = std::move(notice), ranks = std::move(ranks)] {
+        if (ranks.empty()) {
+            for (const auto &one : remotes_) {
+                if (one) {
+                    packets_->say(*one, notice);
+                }
+            }
+        }
+        for (const int rank : ranks) {
+            if (remotes_[static_cast<size_t>(rank)]) {
+                packets_->say(remote(rank), notice);
+            }
+        }
+    });
+}
+
+void LibraryThread::fail_job(std::string notice) {
+    post([this, notice = std::move(notice)] {
+        if (farewell_ns_ == 0) {
+            begin_farewell(notice);
+        }
+    });
+}
+
+void LibraryThread::get(const RemoteSlice &from, std::byte *to, std::shared_ptr<Transfer> transfer) {
+    const bool taken = post([this, from, to, transfer] {
+        auto flow = std::make_shared<Get>(*this, remote(transfer->owner()), from, to, transfer);
+        transfers_.emplace(transfer, flow);
+        gets_.start(std::move(flow));
+    });
+    if (!taken) {
+        transfer->give_up();
+    }
+}
+
+void LibraryThread::add(const RemoteSlice &to, const std::byte *from, uint64_t filled,
+                        std::shared_ptr<Transfer> transfer) {
+    const bool taken = post([this, to, from, filled, transfer] {
+        transfers_.emplace(transfer, std::weak_ptr<Get>());
+        offers_.start(remote(transfer->owner()), to, from, filled, transfer);
+    });
+    if (!taken) {
+        transfer->give_up();
+    }
+}
+
+void LibraryThread::cancel(const std::shared_ptr<Transfer> &transfer) {
+    post([this, transfer] {
+        const auto known = transfers_.find(transfer);
+        if (known == transfers_.end()) {
+            return;
+        }
+        if (const std::shared_ptr<Get> flow = known->second.lock()) {
+            flow->stop();
+        }
+    });
+}
+
+void LibraryThread::expose(const RemoteSlice &slice) {
+    call([&] {
+        const size_t bytes = slice.numel * element_size(slice.parameter_type);
+        if (bytes > 0) {
+            std::vector<Exposed> &exposed = exposed_[slice.record];
+            for (const auto &endpoint : endpoints_) {
+                exposed.push_back(endpoint->expose(slice.parameters, bytes, Access::Remote));
+            }
+        }
+        if (slice.gradient_type != 0 && slice.numel > 0) {
+            additions_.open(slice);
+        }
+    });
+}
+
+void LibraryThread::announce(const PostNotice &notice) {
+    post([this, own = notice]() mutable {
+        const auto exposed = exposed_.find(own.record);
+        for (const auto &one : remotes_) {
+            if (!one) {
+                continue;
+            }
+            if (exposed != exposed_.end()) {
+                const size_t port = static_cast<size_t>(
+                    std::find_if(endpoints_.begin(), endpoints_.end(),
+                                 [&](const auto &endpoint) { return endpoint.get() == one->endpoint; }) -
+                    endpoints_.begin());
+                own.address = exposed->second[port].address;
+                own.key = exposed->second[port].key;
+            }
+            packets_->say(*one, encode(own));
+        }
+    });
+}
+
+Staging &LibraryThread::landing(Endpoint &endpoint) {
+    auto &staging = landings_[&endpoint];
+    if (!staging) {
+        const size_t bytes = std::min(kChunkBytes, staging_bytes_);
+        staging = std::make_unique<Staging>(endpoint, std::max<size_t>(1, staging_bytes_ / bytes), bytes, Access::Local);
+    }
+    return *staging;
+}
+
+void LibraryThread::conceal(uint64_t record) {
+    call([&] {
+        exposed_.erase(record);
+        additions_.close(record);
+    });
+}
+
+// ---- The thread ----
+
+void LibraryThread::run() {
+    try {
+        while (step()) {
+        }
+    } catch (const std::exception &error) {
+        for (const auto &one : remotes_) {
+            if (one) {
+                one->lose(say("the library thread of rank ", terms_.rank, " ended: ", error.what()));
+            }
+        }
+    }
+    let_go();
+}
+
+// False: all is said and done.
+bool LibraryThread::step() {
+    bool busy = take_commands();
+    for (const auto &endpoint : endpoints_) {
+        busy = endpoint->poll() || busy;
+    }
+    busy = additions_.work() || busy;
+    busy = offers_.pump() || busy;
+    busy = packets_->pump() || busy;
+    busy = additions_.pump() || busy;
+    busy = gets_.pump() || busy;
+    packets_sent_.store(packets_->sent(), std::memory_order_relaxed);
+    const int64_t now = now_ns();
+    pulses_->tick(now);
+    for (const auto &one : remotes_) {
+        if (one && one->closing && packets_->delivered(*one)) {
+            one->gone = true;
+        }
+    }
+    if (farewell_ns_ != 0 && farewell_is_over(now)) {
+        return false;
+    }
+    if (busy) {
+        idle_ = 0;
+    } else {
+        rest(now);
+    }
+    return true;
+}
+
+bool LibraryThread::take_commands() {
+    {
+        const std::lock_guard lock(mutex_);
+        taken_.swap(commands_);
+    }
+    const bool any = !taken_.empty();
+    while (!taken_.empty()) {
+        const Command command = std::move(taken_.front());
+        taken_.pop_front();
+        command();
+    }
+    return any;
+}
+
+void LibraryThread::rest(int64_t now) {
+    int64_t nap = std::max<int64_t>(0, pulses_->next_ns() - now);
+    if (farewell_ns_ != 0 || packets_->refused() || gets_.refused() || additions_.refused()) {
+        nap = std::min(nap, kSoonNs);
+    }
+    if (additions_.blocked()) {
+        nap = std::min(nap, kLockNs);
+    }
+    std::vector<pollfd> bells{{wake_.get(), POLLIN, 0}};
+    for (const auto &endpoint : endpoints_) {
+        if (endpoint->bell() >= 0) {
+            bells.push_back({endpoint->bell(), POLLIN, 0});
+        } else if (++idle_ < kEagerSteps) {
+            sched_yield();
+            return;
+        } else {
+            nap = std::min({nap, kLongestNapNs, int64_t{1000} * idle_});
+        }
+    }
+    sleeping_.store(true);
+    {
+        const std::lock_guard lock(mutex_);
+        if (!commands_.empty()) {
+            sleeping_.store(false);
+            return;
+        }
+    }
+    for (const auto &endpoint : endpoints_) {
+        if (endpoint->bell() >= 0 && !endpoint->may_sleep()) {
+            sleeping_.store(false);
+            return;
+        }
+    }
+    const timespec limit{nap / 1'000'000'000, nap % 1'000'000'000};
+    ppoll(bells.data(), bells.size(), &limit, nullptr);
+    sleeping_.store(false);
+    if (bells[0].revents != 0) {
+        uint64_t count = 0;
+        [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
+    }
+}
+
+void LibraryThread::hear(Remote &from, const Notice &notice) {
+    std::visit(
+        [&](const auto &one) {
+            using Kind = std::decay_t<decltype(one)>;
+            if constexpr (std::is_same_v<Kind, AddNotice>) {
+                additions_.offered(from, one);
+            } else if constexpr (std::is_same_v<Kind, AppliedNotice>) {
+                if (const std::shared_ptr<Transfer> transfer = offers_.applied(from, one)) {
+                    transfer->finish();
+                    settled(transfer);
+                }
+            } else if constexpr (std::is_same_v<Kind, PulseNotice>) {
+                pulses_->heard(from, one);
+            } else if constexpr (std::is_same_v<Kind, HeardNotice>) {
+                from.owes_heard = false;
+            } else {
+                if constexpr (std::is_same_v<Kind, ByeNotice>) {
+                    from.closing = true;
+                } else {
+                    from.mirror.apply(one);
+                }
+                if constexpr (std::is_same_v<Kind, ByeNotice> || std::is_same_v<Kind, FailedNotice>) {
+                    packets_->say(from, encode(HeardNotice{}));
+                }
+            }
+        },
+        notice);
+}
+
+void LibraryThread::settled(const std::shared_ptr<Transfer> &transfer) {
+    ring(remote(transfer->owner()).mirror.block());
+    transfers_.erase(transfer);
+}
+
+// ---- The end ----
+
+void LibraryThread::begin_farewell(const std::string &words) {
+    farewell_ns_ = now_ns();
+    for (const auto &one : remotes_) {
+        if (one && !one->gone && !one->closing) {
+            packets_->say(*one, words);
+            one->owes_heard = true;
+        }
+    }
+}
+
+bool LibraryThread::farewell_is_over(int64_t now) const {
+    const bool all = std::all_of(remotes_.begin(), remotes_.end(), [&](const auto &one) {
+        return !one || one->gone || (!one->owes_heard && packets_->delivered(*one));
+    });
+    return all || now - farewell_ns_ > kFarewellNs;
+}
+
+void LibraryThread::let_go() {
+    {
+        const std::lock_guard lock(mutex_);
+        ended_ = true;
+    }
+    // Somebody may wait for what was posted before.
+    std::move(commands_.begin(), commands_.end(), std::back_inserter(taken_));
+    for (const Command &command : taken_) {
+        try {
+            command();
+        } catch (const std::exception &) {
+            // The first reason has been said.
+        }
+    }
+    gets_.stop();
+    additions_.stop();
+    exposed_.clear();
+    offers_.stop();
+    for (const auto &endpoint : endpoints_) {
+        endpoint->shut();
+    }
+    for (const auto &[transfer, flow] : transfers_) {
+        transfer->give_up();
+        ring(remote(transfer->owner()).mirror.block());
+    }
+}
+
+}  // namespace odc

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one thread of a context that works for peers of other hosts (see fabric.h). It alone touches libfabric; the
+// context's threads hand it commands. It never waits for a peer, a lock or room: what cannot be done now is tried again.
+#pragma once
+
+#include "fd.h"
+#include "transport/additions.h"
+#include "transport/fabric.h"
+#include "transport/packets.h"
+#include "transport/pulses.h"
+#include "transport/reads.h"
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+namespace odc {
+
+class LibraryThread {
+public:
+    LibraryThread(const FabricTerms &terms, const std::vector<FabricPort> &ports);
+    ~LibraryThread();
+    LibraryThread(const LibraryThread &) = delete;
+    LibraryThread &operator=(const LibraryThread &) = delete;
+
+    const std::vector<std::byte> &name(size_t port) const { return endpoints_[port]->name(); }
+    void start(const Token &token, const std::vector<FabricPeer> &peers, const std::vector<std::vector<int>> &hosts);
+    std::shared_ptr<Arena> images() const { return images_; }
+    uint64_t image_of(int rank) const { return remotes_[static_cast<size_t>(rank)]->mirror.block_offset(); }
+
+    // For the context's threads. `ranks` empty: all of other hosts.
+    void tell(std::string notice, std::vector<int> ranks);
+    void fail_job(std::string notice);
+    void get(const RemoteSlice &from, std::byte *to, std::shared_ptr<Transfer> transfer);
+    void add(const RemoteSlice &to, const std::byte *from, uint64_t filled, std::shared_ptr<Transfer> transfer);
+    void cancel(const std::shared_ptr<Transfer> &transfer);
+    void expose(const RemoteSlice &slice);
+    void announce(const PostNotice &notice);
+    void conceal(uint64_t record);
+    uint64_t packets_sent() const { return packets_sent_.load(std::memory_order_relaxed); }
+
+private:
+    class Get;
+    using Command = std::function<void()>;
+    // False: the thread has ended, and the command was not taken.
+    bool post(Command command);
+    // Returns when the thread has done it; throws what it threw.
+    void call(const std::function<void()> &body);
+
+    void run();
+    bool step();
+    bool take_commands();
+    void look_for_trouble(int64_t now);
+    void rest(int64_t now);
+    void hear(Remote &from, const Notice &notice);
+    void settled(const std::shared_ptr<Transfer> &transfer);
+    void begin_farewell(const std::string &words);
+    bool farewell_is_over(int64_t now) const;
+    void let_go();
+    Staging &landing(Endpoint &endpoint);
+    Remote &remote(int rank) { return *remotes_[static_cast<size_t>(rank)]; }
+
+    FabricTerms terms_;
+    std::vector<std::unique_ptr<Endpoint>> endpoints_;
+    std::shared_ptr<Arena> images_;
+    std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; NULL for this host's
+    std::unique_ptr<Packets> packets_;
+    std::unique_ptr<Pulses> pulses_;
+    size_t staging_bytes_;  // for each use, at each endpoint
+    std::unordered_map<Endpoint *, std::unique_ptr<Staging>> landings_;  // of gets, where buffers must be registered
+    Reads gets_;
+    Additions additions_;
+    Offers offers_;
+    std::unordered_map<uint64_t, std::vector<Exposed>> exposed_;  // own slices, by record and endpoint
+    std::unordered_map<std::shared_ptr<Transfer>, std::weak_ptr<Get>> transfers_;  // not yet settled
+    int64_t farewell_ns_ = 0;  // when the last words were said; 0: not yet
+
+    std::mutex mutex_;
+    std::deque<Command> commands_;
+    std::deque<Command> taken_;  // by the thread
+    bool ended_ = false;
+    std::atomic<bool> sleeping_{false};
+    Fd wake_;  // eventfd
+    int idle_ = 0;  // steps without anything to do
+    std::atomic<uint64_t> packets_sent_{0};
+    std::thread thread_;
+};
+
+}  // namespace odc

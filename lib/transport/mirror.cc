@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/mirror.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "patience.h"
+#include "post.h"
+#include "status.h"
+
+namespace odc {
+
+Mirror::Mirror(Arena &arena, int rank, int size, int pid, const std::string &host)
+    : arena_(arena),
+      block_offset_(arena.allocate_record(sizeof(RankBlock))),
+      block_(new(arena.record(block_offset_)) RankBlock{}),
+      last_(&block_->first_post) {
+    block_->magic = kRankBlockMagic;
+    block_->rank = rank;
+    block_->size = size;
+    block_->pid = pid;
+    std::strncpy(block_->host, host.c_str(), sizeof(block_->host) - 1);
+    block_->did_at_ns = now_ns();
+}
+
+Post &Mirror::post(uint64_t record) {
+    const auto known = records_.find(record);
+    if (known == records_.end()) {
+        fail(ODC_ERROR_INTERNAL, "rank ", block_->rank, " speaks of a shard that it has not announced here");
+    }
+    return *reinterpret_cast<Post *>(arena_.record(known->second));
+}
+
+// As Shard::settle writes its own: who still looks at the record must not take the new shard for the old one.
+void Mirror::apply(const PostNotice &notice) {
+    const uint64_t bytes = sizeof(Post) + notice.slices.size() * sizeof(uint64_t) +
+                           notice.ranks.size() * sizeof(int32_t) + notice.name.size();
+    auto known = records_.find(notice.record);
+    if (known == records_.end()) {
+        known = records_.emplace(notice.record, arena_.allocate_record(bytes)).first;
+    }
+    auto &post = *reinterpret_cast<Post *>(arena_.record(known->second));
+    post.minibatch.store(notice.minibatch, std::memory_order_relaxed);
+    post.released.store(0, std::memory_order_release);
+    post.published.store(0, std::memory_order_release);
+    post.next.store(0, std::memory_order_relaxed);
+    post.numel = notice.numel;
+    post.parameter_type = notice.parameter_type;
+    post.gradient_type = notice.gradient_type;
+    post.slice_numel = notice.slice_numel;
+    post.segment = {};
+    post.record = notice.record;
+    post.address = notice.address;
+    post.key = notice.key;
+    post.name_bytes = static_cast<uint32_t>(notice.name.size());
+    post.rank_count = static_cast<uint32_t>(notice.ranks.size());
+    post.slice_count = static_cast<uint32_t>(notice.slices.size());
+    std::copy(notice.slices.begin(), notice.slices.end(), const_cast<uint64_t *>(post.slices()));
+    std::copy(notice.ranks.begin(), notice.ranks.end(), const_cast<int32_t *>(post.ranks()));
+    std::copy(notice.name.begin(), notice.name.end(), const_cast<char *>(post.name().data()));
+    last_->store(known->second, std::memory_order_release);
+    last_ = &post.next;
+    ring(*block_);
+}
+
+void Mirror::apply(const ReleasedNotice &notice) {
+    post(notice.record).released.store(1, std::memory_order_release);
+    ring(*block_);
+}
+
+void Mirror::apply(const PublishedNotice &notice) {
+    block_->opened.store(notice.minibatch + 1, std::memory_order_release);
+    post(notice.record).published.store(notice.minibatch + 1, std::memory_order_release);
+    ring(*block_);
+}
+
+void Mirror::apply(const ArrivedNotice &notice) {
+    block_->synced[notice.minibatch % 2] = notice.values;
+    // The clocks of two hosts have nothing in common: what counts is when the word came.
+    block_->arrived_at_ns[notice.minibatch % 2].store(now_ns(), std::memory_order_relaxed);
+    block_->arrived.store(notice.minibatch + 1, std::memory_order_release);
+    ring(*block_);
+}
+
+void Mirror::apply(const ReducedNotice &notice) {
+    block_->reduced[notice.number % 2] = notice.values;
+    block_->reductions.store(notice.number + 1, std::memory_order_release);
+    ring(*block_);
+}
+
+void Mirror::apply(const LeftNotice &notice) {
+    block_->left_minibatch.store(notice.minibatch, std::memory_order_relaxed);
+    block_->state.store(RankState::Left, std::memory_order_release);
+    ring(*block_);
+}
+
+void Mirror::apply(const FailedNotice &notice) {
+    record_failure(*block_, static_cast<odc_status>(notice.status), notice.text.c_str());
+    ring(*block_);
+}
+
+void Mirror::apply(const PulseNotice &notice) {
+    block_->did_minibatch.store(notice.minibatch, std::memory_order_relaxed);
+    block_->did_at_ns.store(now_ns() - notice.age_ns, std::memory_order_relaxed);
+    const auto known = records_.find(notice.did & kDidRecord);
+    const uint64_t record = known != records_.end() ? known->second : 0;
+    block_->did.store((notice.did & ~kDidRecord) | record, std::memory_order_release);
+}
+
+void Mirror::lose(const std::string &why) {
+    if (block_->state.load(std::memory_order_relaxed) == RankState::Running) {
+        std::strncpy(block_->error_text, why.c_str(), sizeof(block_->error_text) - 1);
+        block_->state.store(RankState::Lost, std::memory_order_release);
+        ring(*block_);
+    }
+}
+
+}  // namespace odc

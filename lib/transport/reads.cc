@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/reads.h"
+
+#include <algorithm>
+
+#include "status.h"
+
+namespace odc {
+
+struct Reads::Chunk final : Started {
+    Reads *reads;
+    Lane *lane;
+    std::shared_ptr<Flow> flow;
+    std::byte *target;
+    uint64_t offset;
+    size_t bytes;
+    void completed(size_t, const std::string &error) override { reads->completed(*this, error); }
+};
+
+void Flow::stop() {
+    const bool over = asked_ == bytes_;
+    asked_ = bytes_;
+    if (!over && flying_ == 0) {
+        ended();
+    }
+}
+
+Reads::Reads(unsigned window, size_t chunk_bytes) : window_(window), chunk_bytes_(chunk_bytes) {}
+Reads::~Reads() = default;
+
+void Reads::start(std::shared_ptr<Flow> flow) {
+    Lane *&lane = lane_of_[&flow->from()];
+    if (lane == nullptr) {
+        lanes_.push_back(std::make_unique<Lane>(Lane{&flow->from(), {}, 0}));
+        lane = lanes_.back().get();
+    }
+    lane->flows.push_back(std::move(flow));
+}
+
+void Reads::stop() {
+    for (const auto &lane : lanes_) {
+        lane->flows.clear();
+    }
+}
+
+bool Reads::pump() {
+    refused_ = false;
+    bool any = false;
+    for (size_t i = 0; i < lanes_.size(); ++i) {
+        any = pump(*lanes_[(turn_ + i) % lanes_.size()]) || any;
+    }
+    ++turn_;  // so that no peer is always the first to be given what is scarce
+    return any;
+}
+
+bool Reads::pump(Lane &lane) {
+    bool any = false;
+    while (lane.flying < window_ && !lane.flows.empty()) {
+        Flow &flow = *lane.flows.front();
+        if (lane.from->gone || flow.asked_ == flow.bytes_) {
+            lane.flows.pop_front();
+            continue;
+        }
+        if (!start_chunk(lane, flow)) {
+            break;
+        }
+        any = true;
+    }
+    return any;
+}
+
+bool Reads::start_chunk(Lane &lane, Flow &flow) {
+    const uint64_t offset = flow.asked_;
+    const size_t bytes = std::min<uint64_t>(chunk_bytes_, flow.bytes_ - offset);
+    void *descriptor = nullptr;
+    std::byte *target = flow.target(offset, bytes, &descriptor);
+    if (target == nullptr) {
+        return false;
+    }
+    if (free_.empty()) {
+        chunks_.push_back(std::make_unique<Chunk>());
+        chunks_.back()->reads = this;
+        free_.push_back(chunks_.back().get());
+    }
+    Chunk &chunk = *free_.back();
+    if (!lane.from->endpoint->read(lane.from->address, target, bytes, descriptor, flow.address_ + offset, flow.key_,
+                                   chunk)) {
+        flow.returned(target);
+        refused_ = true;
+        return false;
+    }
+    free_.pop_back();
+    chunk.lane = &lane;
+    chunk.flow = lane.flows.front();
+    chunk.target = target;
+    chunk.offset = offset;
+    chunk.bytes = bytes;
+    flow.asked_ += bytes;
+    ++flow.flying_;
+    ++lane.flying;
+    ++flying_;
+    return true;
+}
+
+void Reads::completed(Chunk &chunk, const std::string &error) {
+    const std::shared_ptr<Flow> flow = std::move(chunk.flow);
+    --chunk.lane->flying;
+    --flying_;
+    --flow->flying_;
+    free_.push_back(&chunk);
+    if (error.empty()) {
+        flow->landed(chunk.target, chunk.offset, chunk.bytes);
+    } else {
+        flow->returned(chunk.target);
+        flow->asked_ = flow->bytes_;
+        flow->from().lose(say("a read of its memory failed (", error, ")"));
+    }
+    if (flow->flying_ == 0 && flow->asked_ == flow->bytes_) {
+        flow->ended();
+    }
+}
+
+}  // namespace odc

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank of another host, as the library thread knows it.
+#pragma once
+
+#include "transport/endpoint.h"
+#include "transport/mirror.h"
+
+namespace odc {
+
+struct Remote {
+    int rank;
+    int host;  // index, the same on all ranks
+    Endpoint *endpoint;
+    fi_addr_t address;
+    Mirror mirror;
+    int64_t silent_since_ns = 0;  // the first question that it has not answered; 0: none
+    // Nothing is sent to it any more, nor read from it.
+    bool gone = false;
+    bool closing = false;  // said goodbye: gone once it has been answered
+    bool owes_heard = false;  // has our last words to answer
+
+    void lose(const std::string &why) {
+        gone = true;
+        mirror.lose(why);
+    }
+};
+
+}  // namespace odc
