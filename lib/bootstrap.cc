@@ -3,116 +3,107 @@
 
 #include <sodium.h>
 
+#include <algorithm>
 #include <cstring>
 
-#include "exchange.h"
-#include "launcher.h"
+#include "meeting.h"
 #include "rank_block.h"
+#include "rendezvous.h"
 #include "settings.h"
-#include "topology.h"
 
 namespace odc {
 
 namespace {
 
 constexpr int64_t kMostMs = int64_t{1} << 40;
-constexpr int kMostRanks = 1 << 20;
 
-// What a rank tells all others before they share memory.
-struct CardContent {
-    uint64_t magic;
-    int32_t rank;
-    int32_t size;
-    char identity[96];
-    char host[64];
-    char group[48];           // cut; only to notice that two groups meet by mistake
-    unsigned char nonce[16];  // rank 0's names the meeting; random, so no leftover of another job knows it
-};
-static_assert(sizeof(CardContent) <= sizeof(Card));
-
-// The card of a rank that cannot join: the others need not wait for it.
-struct Regret {
-    uint64_t magic;
-    char why[sizeof(Card) - sizeof(uint64_t)];
-};
-static_assert(sizeof(Regret) == sizeof(Card));
-constexpr uint64_t kRegretMagic = 0x6f6463207361642e;  // "odc sad."
-
-struct Plan {
-    Place place;
-    std::string group;
-    std::string rendezvous;
-    std::string secret;
-    odc_all_gather_fn all_gather;
-    void *all_gather_arg;
-};
-
-Plan make_plan(const odc_config &config) {
-    Plan plan{{}, {}, {}, {}, config.all_gather, config.all_gather_arg};
-    if (config.size < 0) {
-        fail(ODC_ERROR_ARGUMENT, "odc_init: size is ", config.size, ", must be 1 or more");
+Terms terms_of(const odc_config &config, const Place &place) {
+    if (config.timeout_ms < 0 || config.timeout_ms > kMostMs) {
+        fail(ODC_ERROR_ARGUMENT, "odc_init: timeout_ms is ", config.timeout_ms, ", must be in 1..", kMostMs,
+             ", or 0 for the default");
     }
-    if (config.size > kMostRanks) {
-        fail(ODC_ERROR_ARGUMENT, "odc_init: size is ", config.size, ", at most ", kMostRanks, " ranks are possible");
-    }
-    if (config.size == 0 && config.rank != 0) {
-        fail(ODC_ERROR_ARGUMENT, "odc_init: rank ", config.rank, " is given without a size");
-    }
-    if (config.size > 0) {
-        if (config.rank < 0 || config.rank >= config.size) {
-            fail(ODC_ERROR_ARGUMENT, "odc_init: rank ", config.rank, " is not in 0..", config.size - 1);
-        }
-        // A launcher's job id still helps ranks that were numbered by the caller to meet.
-        if (config.job == nullptr && config.size > 1 && config.all_gather == nullptr) {
-            plan.place = find_place();
-        }
-        plan.place.rank = config.rank;
-        plan.place.size = config.size;
-    } else {
-        plan.place = find_place();
-        if (plan.place.launcher.empty()) {
-            fail(ODC_ERROR_RENDEZVOUS,
-                 "odc_init: no launcher is found and the config gives no rank and size; start the program with odc run "
-                 "-n N, torchrun, mpirun or srun, or set config.rank, config.size and config.job");
-        }
-    }
-    if (config.job != nullptr) {
-        plan.place.job = config.job;
-        plan.place.one_host = true;
-    }
-    if (config.group != nullptr && config.group[0] != '\0') {
-        plan.group = config.group;
-        plan.place.job += "/" + plan.group;
-    }
-    plan.rendezvous = config.rendezvous != nullptr ? config.rendezvous : setting(Setting::kRendezvous);
-    plan.secret = config.secret != nullptr ? config.secret : setting(Setting::kSecret);
-    return plan;
+    const int64_t timeout_ms =
+        config.timeout_ms > 0 ? config.timeout_ms : setting_number(Setting::kTimeoutMs, 1, kMostMs);
+    return {place.rank, place.size, timeout_ms, config.interrupted, config.interrupted_arg};
 }
 
-[[noreturn]] void fail_no_way(const Plan &plan) {
-    const std::string launcher = plan.place.launcher.empty() ? "config" : plan.place.launcher;
-    fail(ODC_ERROR_RENDEZVOUS, "odc_init: ", launcher, " says that there are ", plan.place.size,
-         " ranks, but not that all are on this host; give config.all_gather (MPI or a torch store), or ODC_RENDEZVOUS="
-         "host:port of rank 0 with ODC_SECRET, or (one host) config.job; PMIx: ",
-         why_not_pmix());
+IdentityCard identity_of(const Rendezvous &rendezvous) {
+    IdentityCard card{};
+    card.magic = kIdentityMagic;
+    card.rank = rendezvous.place.rank;
+    card.size = rendezvous.place.size;
+    card.pid = getpid();
+    std::strncpy(card.identity, rendezvous.identity.c_str(), sizeof(card.identity) - 1);
+    std::strncpy(card.host, rendezvous.host.c_str(), sizeof(card.host) - 1);
+    std::strncpy(card.group, rendezvous.group.c_str(), sizeof(card.group) - 1);
+    return card;
 }
 
-Exchanged exchange(const Plan &plan, const Card &mine, const Patience &patience) {
-    const Place &place = plan.place;
-    if (plan.all_gather != nullptr) {
-        return {exchange_callback(plan.all_gather, plan.all_gather_arg, place.size, mine), {}};
-    }
-    if (!plan.rendezvous.empty()) {
-        if (plan.secret.empty()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init: a meeting at ", plan.rendezvous,
-                 " needs a secret that all ranks share; set ODC_SECRET or config.secret");
+std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous) {
+    std::unique_ptr<Arena> arena = Arena::create();
+    auto *block = new (arena->record(arena->allocate_record(sizeof(RankBlock)))) RankBlock{};
+    block->rank = rendezvous.place.rank;
+    block->size = rendezvous.place.size;
+    block->pid = getpid();
+    std::strncpy(block->host, rendezvous.host.c_str(), sizeof(block->host) - 1);
+    block->did_at_ns = now_ns();
+    block->magic = kRankBlockMagic;
+    return arena;
+}
+
+// The same; when it fails, the others, who would wait for this rank, learn why it does not come.
+std::unique_ptr<Arena> make_arena_or_regret(const Rendezvous &rendezvous, Exchange *exchange) {
+    try {
+        return make_arena(rendezvous);
+    } catch (const Error &error) {
+        if (exchange != nullptr) {
+            try {
+                exchange->all_gather(regret_of(error));
+            } catch (const Error &) {
+                // What went wrong first is what the caller reads.
+            }
         }
-        return exchange_tcp(plan.rendezvous, plan.secret, place.rank, place.size, mine, patience);
+        throw;
     }
-    if (why_not_pmix() != nullptr) {
-        fail_no_way(plan);
+}
+
+// Round 1: hands in this rank's card and checks every rank's.
+std::vector<IdentityCard> introduce(Exchange &exchange, IdentityCard mine) {
+    randombytes_buf(mine.nonce, sizeof(mine.nonce));
+    const std::vector<Card> cards = exchange.all_gather(card_of(mine));
+    check_regrets(cards);
+    std::vector<IdentityCard> all;
+    for (int rank = 0; rank < mine.size; ++rank) {
+        const IdentityCard one = read_identity(cards[static_cast<size_t>(rank)], rank);
+        if (one.rank != rank || one.size != mine.size) {
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init: in place ", rank, " of ", mine.size,
+                 " a process says that it is rank ", one.rank, " of ", one.size,
+                 "; give each process its own rank, and all one size");
+        }
+        if (std::strcmp(one.group, mine.group) != 0) {
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " joins group \"", one.group, "\", this rank \"",
+                 mine.group, "\"; join groups in the same order everywhere");
+        }
+        all.push_back(one);
     }
-    return {exchange_pmix(place.rank, place.size, mine, patience), {}};
+    return all;
+}
+
+// Ranks of one identity are one host.
+Membership divide(const Terms &terms, const std::vector<IdentityCard> &cards) {
+    Membership membership{terms, {}, {}, nullptr};
+    std::vector<std::string> identities;
+    for (const IdentityCard &card : cards) {
+        const auto at = std::find(identities.begin(), identities.end(), card.identity);
+        const auto index = static_cast<size_t>(at - identities.begin());
+        if (at == identities.end()) {
+            identities.emplace_back(card.identity);
+            membership.hosts.emplace_back();
+        }
+        membership.hosts[index].push_back(static_cast<int>(membership.peers.size()));
+        membership.peers.push_back({card.host, card.identity, index, card.pid, nullptr, 0, {}, {}});
+    }
+    return membership;
 }
 
 std::string hex(const unsigned char *bytes, size_t count) {
@@ -122,157 +113,114 @@ std::string hex(const unsigned char *bytes, size_t count) {
     return text;
 }
 
-template <class Content>
-Card card_of(const Content &content) {
-    Card card{};
-    std::memcpy(card.data(), &content, sizeof(content));
-    return card;
-}
-
-// Tells the others, who would wait for this rank, why it does not come.
-void send_regret(const Plan &plan, const Error &error, const Patience &patience) {
-    Regret regret{kRegretMagic, {}};
-    std::strncpy(regret.why, error.what(), sizeof(regret.why) - 1);
-    try {
-        exchange(plan, card_of(regret), patience);
-    } catch (const Error &) {
-        // What went wrong first is what the caller reads.
-    }
-}
-
-CardContent read_card(const Card &card, int rank) {
-    Regret regret;
-    std::memcpy(&regret, card.data(), sizeof(regret));
-    if (regret.magic == kRegretMagic) {
-        regret.why[sizeof(regret.why) - 1] = '\0';
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " cannot join: ", regret.why);
-    }
-    CardContent content;
-    std::memcpy(&content, card.data(), sizeof(content));
-    if (content.magic != kRankBlockMagic) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " uses another version of libodc");
-    }
-    content.identity[sizeof(content.identity) - 1] = content.host[sizeof(content.host) - 1] =
-        content.group[sizeof(content.group) - 1] = '\0';
-    return content;
-}
-
-struct Invitations {
-    std::string meeting;  // its name
-    std::vector<Fd> ties;
-};
-
-// Hands in this rank's card and checks every rank's.
-Invitations meet_by_cards(const Plan &plan, const Patience &patience) {
-    CardContent content{};
-    content.magic = kRankBlockMagic;
-    content.rank = plan.place.rank;
-    content.size = plan.place.size;
-    std::strncpy(content.identity, host_identity().c_str(), sizeof(content.identity) - 1);
-    std::strncpy(content.host, host_name().c_str(), sizeof(content.host) - 1);
-    std::strncpy(content.group, plan.group.c_str(), sizeof(content.group) - 1);
-    randombytes_buf(content.nonce, sizeof(content.nonce));
-    Exchanged all = exchange(plan, card_of(content), patience);
-    for (int rank = 0; rank < plan.place.size; ++rank) {
-        const CardContent one = read_card(all.cards[static_cast<size_t>(rank)], rank);
-        if (one.rank != rank || one.size != plan.place.size) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init: in place ", rank, " of ", plan.place.size,
-                 " a process says that it is rank ", one.rank, " of ", one.size,
-                 "; give each process its own rank, and all one size");
-        }
-        if (std::strcmp(one.group, content.group) != 0) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " joins group \"", one.group, "\", this rank \"",
-                 content.group, "\"; join groups in the same order everywhere");
-        }
-        choose_route(plan.place.rank, rank, one.host, one.identity);
-    }
-    const CardContent first = read_card(all.cards[0], 0);
-    return {hex(first.nonce, sizeof(first.nonce)), std::move(all.ties)};
-}
-
-std::unique_ptr<Arena> make_arena(const Place &place) {
-    std::unique_ptr<Arena> arena = Arena::create();
-    auto *block = new (arena->record(arena->allocate_record(sizeof(RankBlock)))) RankBlock{};
-    block->rank = place.rank;
-    block->size = place.size;
-    block->pid = getpid();
-    std::strncpy(block->host, host_name().c_str(), sizeof(block->host) - 1);
-    block->did_at_ns = now_ns();
-    block->magic = kRankBlockMagic;
-    return arena;
-}
-
-Peer make_peer(int my_rank, int rank, int size, Attendant attendant, std::unique_ptr<Arena> arena,
-               const std::string &identity) {
+// `arena`: this rank's, none for another.
+void fill_peer(Membership &membership, int rank, Attendant attendant, std::unique_ptr<Arena> arena) {
     if (!arena) {
         arena = Arena::open(std::move(attendant.memory));
     }
     const auto *block = reinterpret_cast<const RankBlock *>(arena->record(0));
-    if (block->magic != kRankBlockMagic || block->rank != rank || block->size != size) {
+    if (block->magic != kRankBlockMagic || block->rank != rank || block->size != membership.terms.size) {
         fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", attendant.pid,
              ") uses another version of libodc");
     }
-    const std::string host = block->host;
-    return {host, attendant.pid, std::move(arena), 0, std::move(attendant.life),
-            choose_route(my_rank, rank, host, identity)};
+    Peer &peer = membership.peers[static_cast<size_t>(rank)];
+    peer.host = block->host;
+    peer.pid = attendant.pid;
+    peer.arena = std::move(arena);
+    peer.life = std::move(attendant.life);
+    peer.route = choose_route(membership.terms.rank, membership.own().identity, rank, peer.host, peer.identity);
 }
 
-Membership attend(Invitations invitations, std::unique_ptr<Arena> arena, const Terms &terms, const Patience &patience) {
+// Meets the ranks of this host.
+void meet_host(Membership &membership, const Party &party, std::unique_ptr<Arena> arena, const Patience &patience) {
     std::vector<Attendant> attendants(1);
-    if (terms.size > 1) {
-        attendants =
-            meet(invitations.meeting, terms.rank, terms.size, arena->fd(), std::move(invitations.ties), patience);
+    if (party.ranks.size() > 1) {
+        attendants = meet(party, arena->fd(), patience);
     } else {
         attendants[0].pid = getpid();
     }
-    const std::string identity = host_identity();
-    Membership membership{terms, {}, nullptr};
-    for (int rank = 0; rank < terms.size; ++rank) {
-        membership.peers.push_back(make_peer(terms.rank, rank, terms.size,
-                                             std::move(attendants[static_cast<size_t>(rank)]),
-                                             rank == terms.rank ? std::move(arena) : nullptr, identity));
+    for (size_t seat = 0; seat < attendants.size(); ++seat) {
+        const int rank = party.ranks[seat];
+        fill_peer(membership, rank, std::move(attendants[seat]), rank == party.rank ? std::move(arena) : nullptr);
     }
-    return membership;
+}
+
+// Instead of round 2: the ranks of other hosts learn why this one does not come.
+[[noreturn]] void fail_everywhere(Exchange &exchange, const Error &error, const Patience &patience) {
+    const bool about_meeting = error.status() == ODC_ERROR_RENDEZVOUS;
+    try {
+        if (about_meeting) {
+            check_regrets(exchange.all_gather(regret_of(error)));
+        } else {
+            exchange.leave(regret_of(error));
+        }
+    } catch (const Error &others) {
+        // Where this rank only met with what happened to another, that one's words say more; but at the deadline the
+        // exchange knows nothing more.
+        if (about_meeting && others.status() == ODC_ERROR_RENDEZVOUS && !patience.over()) {
+            throw;
+        }
+    }
+    throw Error(error);
+}
+
+// Round 2: hands in how this rank is reached, and makes the peers of other hosts.
+void reach_other_hosts(Exchange &exchange, Membership &membership) {
+    const int mine = membership.terms.rank;
+    const EndpointCard card{kEndpointMagic, mine, 0, {}};
+    const std::vector<Card> cards = exchange.all_gather(card_of(card));
+    check_regrets(cards);
+    for (int rank = 0; rank < membership.terms.size; ++rank) {
+        read_endpoint(cards[static_cast<size_t>(rank)], rank);
+        Peer &peer = membership.peers[static_cast<size_t>(rank)];
+        if (peer.host_index != membership.own().host_index) {
+            peer.route = choose_route(mine, membership.own().identity, rank, peer.host, peer.identity);
+        }
+    }
 }
 
 }  // namespace
 
 Membership join(const odc_config &config) {
-    const Plan plan = make_plan(config);
-    const Place &place = plan.place;
-    if (config.timeout_ms < 0 || config.timeout_ms > kMostMs) {
-        fail(ODC_ERROR_ARGUMENT, "odc_init: timeout_ms is ", config.timeout_ms, ", must be in 1..", kMostMs,
-             ", or 0 for the default");
-    }
-    const int64_t timeout_ms =
-        config.timeout_ms > 0 ? config.timeout_ms : setting_number(Setting::kTimeoutMs, 1, kMostMs);
-    const Patience patience(timeout_ms, config.interrupted, config.interrupted_arg);
+    const Rendezvous rendezvous = find_rendezvous(config);
+    const Place &place = rendezvous.place;
+    const Terms terms = terms_of(config, place);
+    const Patience patience(terms.timeout_ms, terms.interrupted, terms.interrupted_arg);
+    const std::unique_ptr<Exchange> exchange = open_exchange(rendezvous, patience);
+    std::unique_ptr<Arena> arena = make_arena_or_regret(rendezvous, exchange.get());
 
-    const bool by_name = plan.all_gather == nullptr && plan.rendezvous.empty() && place.one_host;
-    const bool by_cards = place.size > 1 && !by_name;
-    if (by_cards && sodium_init() < 0) {
-        fail(ODC_ERROR_SYSTEM, "libsodium found no source of random numbers");
+    const IdentityCard mine = identity_of(rendezvous);
+    const std::vector<IdentityCard> cards =
+        exchange ? introduce(*exchange, mine) : std::vector<IdentityCard>(static_cast<size_t>(place.size), mine);
+    Membership membership = divide(terms, cards);
+    Party party{place.job, membership.hosts[membership.own().host_index], place.rank, place.size, {}};
+    if (exchange) {
+        const IdentityCard &leader = cards[static_cast<size_t>(party.ranks[0])];
+        party.name = hex(leader.nonce, sizeof(leader.nonce));
+        party.ties = exchange->ties();
     }
-    std::unique_ptr<Arena> arena;
-    try {
-        arena = make_arena(place);
-    } catch (const Error &error) {
-        if (by_cards) {
-            send_regret(plan, error, patience);
-        }
-        throw;
-    }
-    Invitations invitations = by_cards ? meet_by_cards(plan, patience) : Invitations{place.job, {}};
+
     auto *block = reinterpret_cast<RankBlock *>(arena->record(0));
     const std::shared_ptr<const void> keep = arena->hold();
+    const bool several = membership.hosts.size() > 1;
     try {
-        return attend(std::move(invitations), std::move(arena),
-                      {place.rank, place.size, timeout_ms, config.interrupted, config.interrupted_arg}, patience);
+        try {
+            meet_host(membership, party, std::move(arena), patience);
+        } catch (const Error &error) {
+            if (several) {
+                fail_everywhere(*exchange, error, patience);
+            }
+            throw;
+        }
+        if (several) {
+            reach_other_hosts(*exchange, membership);
+        }
     } catch (const Error &error) {
         // Peers that have our memory already read why this rank does not come.
         record_failure(*block, ODC_ERROR_PEER_LOST, say("rank ", place.rank, " left odc_init: ", error.what()).c_str());
         throw;
     }
+    return membership;
 }
 
 }  // namespace odc

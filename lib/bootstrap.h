@@ -3,9 +3,11 @@
 #pragma once
 
 #include "arena.h"
-#include "meeting.h"
+#include "fd.h"
 #include "route.h"
 #include "transport/fabric.h"
+
+#include <odc/odc.h>
 
 #include <string>
 #include <vector>
@@ -22,18 +24,23 @@ struct Terms {
 };
 
 struct Peer {
-    std::string host;
-    int pid;
-    std::shared_ptr<Arena> arena;  // of another host's rank: with its image
+    std::string host;              // as errors show it
+    std::string identity;          // of the host: equal for ranks that share memory
+    size_t host_index;             // in `hosts`
+    int pid;                       // on its host
+    std::shared_ptr<Arena> arena;  // of another host's rank: that of the images (fabric.h)
     uint64_t block;                // offset of its block there
-    Fd life;                       // pidfd; of this host's ranks only
+    Fd life;                       // its pidfd; invalid for another host's rank
     Route route;
 };
 
 struct Membership {
     Terms terms;
-    std::vector<Peer> peers;         // by rank, this one included
-    std::unique_ptr<Fabric> fabric;  // NULL: all ranks are on this host
+    std::vector<Peer> peers;              // by rank, this one included
+    std::vector<std::vector<int>> hosts;  // the ranks of each, ascending; in the order of their lowest ranks
+    std::unique_ptr<Fabric> fabric;       // NULL: all ranks are on this host
+
+    const Peer &own() const { return peers[static_cast<size_t>(terms.rank)]; }
 };
 
 Membership join(const odc_config &config);

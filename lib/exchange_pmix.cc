@@ -34,6 +34,7 @@ struct Pmix {
 };
 
 constexpr const char *kLibrary = "libpmix.so.2";
+constexpr int64_t kFarewellMs = 500;  // for the others to come to the fence of a rank that leaves
 
 // Never closed: it keeps threads.
 void *open_library() {
@@ -122,7 +123,7 @@ extern "C" void fence_done(pmix_status_t status, void *arg) {
 }
 
 // Not PMIx_Fence, which neither asks `interrupted` nor keeps the deadline where the server knows no PMIX_TIMEOUT.
-void wait_for_all(const Pmix &pmix, int rank, const Patience &patience) {
+std::shared_ptr<Fence> begin_fence(const Pmix &pmix, const Patience &patience) {
     const auto fence = std::make_shared<Fence>();
     fence->infos[0] = info_of(PMIX_COLLECT_DATA);
     fence->infos[0].value.type = PMIX_BOOL;
@@ -130,12 +131,17 @@ void wait_for_all(const Pmix &pmix, int rank, const Patience &patience) {
     fence->infos[1] = seconds_of(patience);
     auto shared = std::make_unique<std::shared_ptr<Fence>>(fence);
     const pmix_status_t begun = pmix.fence(nullptr, 0, fence->infos, 2, fence_done, shared.get());
-    if (begun == PMIX_OPERATION_SUCCEEDED) {
-        return;
-    }  // without a call of fence_done
+    if (begun == PMIX_OPERATION_SUCCEEDED) {  // without a call of fence_done
+        fence->done = true;
+        return fence;
+    }
     check(pmix, begun, "PMIx_Fence_nb");
     static_cast<void>(shared.release());  // fence_done's now
-    while (!fence->done.load(std::memory_order_acquire)) {
+    return fence;
+}
+
+void wait_for_all(const Pmix &pmix, const Fence &fence, int rank, const Patience &patience) {
+    while (!fence.done.load(std::memory_order_acquire)) {
         patience.check_interrupted("odc_init");
         if (patience.over()) {
             fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank, " waited ", patience.waited_s(),
@@ -143,7 +149,7 @@ void wait_for_all(const Pmix &pmix, int rank, const Patience &patience) {
         }
         poll(nullptr, 0, std::min(patience.slice_ms(), 2));
     }
-    check(pmix, fence->status, "PMIx_Fence_nb");
+    check(pmix, fence.status, "PMIx_Fence_nb");
 }
 
 Card get_card(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Patience &patience) {
@@ -164,6 +170,68 @@ Card get_card(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Pa
     return card;
 }
 
+// Values that PMIx once has it may serve for ever, so each round of each meeting has its own key.
+unsigned next_meeting() {
+    static std::atomic<unsigned> meetings = 0;
+    return meetings++;
+}
+
+const Session &session() {
+    static const Session session;
+    return session;
+}
+
+class PmixExchange : public Exchange {
+public:
+    PmixExchange(int rank, int size, const Patience &patience)
+        : rank_(rank), size_(size), patience_(patience), meeting_(next_meeting()) {}
+
+    std::vector<Card> all_gather(const Card &mine) override {
+        const std::string key = hand_in(mine);
+        const Pmix &pmix = session().pmix();
+        wait_for_all(pmix, *begin_fence(pmix, patience_), rank_, patience_);
+        std::vector<Card> cards;
+        for (int of = 0; of < size_; ++of) {
+            pmix_proc_t proc = session().self();
+            proc.rank = static_cast<pmix_rank_t>(of);
+            cards.push_back(get_card(pmix, proc, key.c_str(), patience_));
+        }
+        return cards;
+    }
+
+    // The fence takes the card along when the others come, which this rank awaits for a moment, in case it exits now.
+    void leave(const Card &regret) override {
+        hand_in(regret);
+        const Patience brief(kFarewellMs, nullptr, nullptr);
+        wait_for_all(session().pmix(), *begin_fence(session().pmix(), patience_), rank_, brief);
+    }
+
+private:
+    // Returns the key of this round's cards.
+    std::string hand_in(const Card &mine) {
+        const std::string key = say("odc.card.", meeting_, ".", ++round_);
+        const pmix_proc_t &self = session().self();
+        if (self.rank != static_cast<pmix_rank_t>(rank_)) {
+            fail(ODC_ERROR_RENDEZVOUS, "this process is rank ", rank_, " of the job but rank ", self.rank,
+                 " for PMIx; give ODC_RENDEZVOUS and ODC_SECRET instead");
+        }
+        const Pmix &pmix = session().pmix();
+        Card copy = mine;
+        pmix_value_t value{};
+        value.type = PMIX_BYTE_OBJECT;
+        value.data.bo = {reinterpret_cast<char *>(copy.data()), copy.size()};
+        check(pmix, pmix.put(PMIX_GLOBAL, key.c_str(), &value), "PMIx_Put");
+        check(pmix, pmix.commit(), "PMIx_Commit");
+        return key;
+    }
+
+    int rank_;
+    int size_;
+    const Patience &patience_;
+    unsigned meeting_;
+    int round_ = 0;
+};
+
 }  // namespace
 
 const char *why_not_pmix() {
@@ -173,31 +241,8 @@ const char *why_not_pmix() {
     return open_library() != nullptr ? nullptr : "libpmix.so.2 is not found";
 }
 
-std::vector<Card> exchange_pmix(int rank, int size, const Card &mine, const Patience &patience) {
-    // Values that PMIx once has it may serve for ever, so each meeting has its own key.
-    static std::atomic<unsigned> meetings = 0;
-    const std::string key = say("odc.card.", meetings++);
-    static const Session session;
-    const Pmix &pmix = session.pmix();
-    const pmix_proc_t &self = session.self();
-    if (self.rank != static_cast<pmix_rank_t>(rank)) {
-        fail(ODC_ERROR_RENDEZVOUS, "this process is rank ", rank, " of the job but rank ", self.rank,
-             " for PMIx; give ODC_RENDEZVOUS and ODC_SECRET instead");
-    }
-    Card copy = mine;
-    pmix_value_t value{};
-    value.type = PMIX_BYTE_OBJECT;
-    value.data.bo = {reinterpret_cast<char *>(copy.data()), copy.size()};
-    check(pmix, pmix.put(PMIX_GLOBAL, key.c_str(), &value), "PMIx_Put");
-    check(pmix, pmix.commit(), "PMIx_Commit");
-    wait_for_all(pmix, rank, patience);
-    std::vector<Card> cards;
-    for (int of = 0; of < size; ++of) {
-        pmix_proc_t proc = self;
-        proc.rank = static_cast<pmix_rank_t>(of);
-        cards.push_back(get_card(pmix, proc, key.c_str(), patience));
-    }
-    return cards;
+std::unique_ptr<Exchange> exchange_pmix(int rank, int size, const Patience &patience) {
+    return std::make_unique<PmixExchange>(rank, size, patience);
 }
 
 }  // namespace odc
@@ -208,9 +253,7 @@ namespace odc {
 
 const char *why_not_pmix() { return "this libodc was built without PMIx"; }
 
-std::vector<Card> exchange_pmix(int, int, const Card &, const Patience &) {
-    fail(ODC_ERROR_UNSUPPORTED, why_not_pmix());
-}
+std::unique_ptr<Exchange> exchange_pmix(int, int, const Patience &) { fail(ODC_ERROR_UNSUPPORTED, why_not_pmix()); }
 
 }  // namespace odc
 

@@ -22,36 +22,23 @@ constexpr int64_t kFirstRetryMs = 10;          // doubled each time
 constexpr int64_t kLastRetryMs = 250;
 constexpr int kSliceMs = 50;  // between two questions to the caller
 
-class Visitor {
+class Visitor : public Exchange {
 public:
-    Visitor(const Endpoint &endpoint, const std::string &secret, int rank, int size, const Card &mine,
-            const Patience &patience, int64_t deadline_ns)
-        : endpoint_(endpoint), secret_(secret), rank_(rank), size_(size), mine_(mine), patience_(patience),
+    Visitor(const Endpoint &endpoint, const std::string &secret, int rank, int size, const Patience &patience,
+            int64_t deadline_ns)
+        : endpoint_(endpoint), secret_(secret), rank_(rank), size_(size), patience_(patience),
           deadline_ns_(deadline_ns) {}
 
-    // A connection that is lost before the welcome may have been an earlier job's, and is tried again.
-    Exchanged run() {
-        std::vector<Address> addresses;
-        int64_t resolve_at_ns = 0;
-        for (int64_t retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kLastRetryMs)) {
-            if (now_ns() >= resolve_at_ns) {
-                addresses = resolve(endpoint_, &why_);
-                resolve_at_ns = now_ns() + kResolveNs;
-            }
-            for (const Address &address : addresses) {
-                if (reach(address) && introduce()) {
-                    return hear_cards();
-                }
-                check_deadline();
-            }
-            rest(retry_ms);
-        }
-    }
+    std::vector<Card> all_gather(const Card &mine) override;
+    void leave(const Card &regret) override;
+    std::vector<int> ties() const override { return {socket_.get()}; }
 
 private:
+    void visit(const Card &mine);
     bool reach(const Address &address);
-    bool introduce();
-    Exchanged hear_cards();
+    bool introduce(const Card &mine);
+    Entry entry_of(const Card &mine) const;
+    std::vector<Card> hear_cards();
     bool hear_verdict(Verdict *verdict, std::string *payload);
     bool hear(void *out, size_t bytes);
     bool tell(std::string_view bytes);
@@ -61,17 +48,53 @@ private:
     [[noreturn]] void not_rank_0() const;
     [[noreturn]] void other_secret() const;
 
-    const Endpoint &endpoint_;
-    const std::string &secret_;
+    Endpoint endpoint_;
+    std::string secret_;
     int rank_;
     int size_;
-    const Card &mine_;
     const Patience &patience_;
     int64_t deadline_ns_;
+    uint32_t round_ = 0;
     Fd socket_;
     Mac session_{};
     std::string why_ = "no address";  // the last visit came to nothing
 };
+
+std::vector<Card> Visitor::all_gather(const Card &mine) {
+    ++round_;
+    if (round_ == 1) {
+        visit(mine);
+    } else {
+        tell(bytes_of(entry_of(mine)));  // rank 0 may be gone, and have said why before
+    }
+    return hear_cards();
+}
+
+void Visitor::leave(const Card &regret) {
+    ++round_;
+    tell(bytes_of(entry_of(regret)));
+}
+
+// A connection that is lost before the welcome may have been an earlier job's, and is tried again.
+void Visitor::visit(const Card &mine) {
+    std::vector<Address> addresses;
+    int64_t resolve_at_ns = 0;
+    for (int64_t retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kLastRetryMs)) {
+        if (now_ns() >= resolve_at_ns) {
+            addresses = resolve(endpoint_, &why_);
+            resolve_at_ns = now_ns() + kResolveNs;
+        }
+        for (const Address &address : addresses) {
+            if (reach(address) && introduce(mine)) {
+                return;
+            }
+            check_deadline();
+        }
+        rest(retry_ms);
+    }
+}
+
+Entry Visitor::entry_of(const Card &mine) const { return {entry_mac(session_, round_, mine), mine}; }
 
 bool Visitor::reach(const Address &address) {
     socket_ = connect_to(address);
@@ -91,7 +114,7 @@ bool Visitor::reach(const Address &address) {
     return error == 0;
 }
 
-bool Visitor::introduce() {
+bool Visitor::introduce(const Card &mine) {
     const Hello hello = hello_of(rank_, size_, (deadline_ns_ - now_ns()) / 1'000'000);
     why_ = "something listens there but does not answer";
     Challenge challenge;
@@ -102,13 +125,14 @@ bool Visitor::introduce() {
         not_rank_0();
     }
     session_ = session_key(secret_, hello, challenge);
-    const Proof proof{proof_mac(secret_, hello, challenge, mine_), mine_};
+    const Proof proof{proof_mac(secret_, hello, challenge)};
+    const Entry entry = entry_of(mine);
     Verdict verdict;
     std::string payload;
-    return tell(bytes_of(proof)) && hear_verdict(&verdict, &payload);
+    return tell(std::string(bytes_of(proof)).append(bytes_of(entry))) && hear_verdict(&verdict, &payload);
 }
 
-Exchanged Visitor::hear_cards() {
+std::vector<Card> Visitor::hear_cards() {
     why_ = "it is there but does not answer";
     Verdict verdict;
     Verdict end;
@@ -117,14 +141,13 @@ Exchanged Visitor::hear_cards() {
     if (!hear_verdict(&verdict, &payload) || !hear_verdict(&end, &nothing)) {
         fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, " died or gave up in odc_init");
     }
-    Exchanged all{std::vector<Card>(static_cast<size_t>(size_)), {}};
-    if (verdict.kind != VerdictKind::kCards || payload.size() != all.cards.size() * sizeof(Card) ||
+    std::vector<Card> cards(static_cast<size_t>(size_));
+    if (verdict.kind != VerdictKind::kCards || payload.size() != cards.size() * sizeof(Card) ||
         end.kind != VerdictKind::kMet) {
         not_rank_0();
     }
-    std::memcpy(all.cards.data(), payload.data(), payload.size());
-    all.ties.push_back(std::move(socket_));
-    return all;
+    std::memcpy(cards.data(), payload.data(), payload.size());
+    return cards;
 }
 
 // False when the connection closed instead. Rank 0's refusal or failure becomes this rank's.
@@ -145,7 +168,7 @@ bool Visitor::hear_verdict(Verdict *verdict, std::string *payload) {
     if (!hear(payload->data(), payload->size())) {
         return false;
     }
-    if (!same_mac(verdict->mac, verdict_mac(session_, verdict->kind, *payload))) {
+    if (!same_mac(verdict->mac, verdict_mac(session_, round_, verdict->kind, *payload))) {
         other_secret();
     }
     if (verdict->kind == VerdictKind::kFailed) {
@@ -221,37 +244,58 @@ void Visitor::other_secret() const {
          "; give all ranks the same ODC_SECRET, and each job its own rendezvous");
 }
 
-// The address is taken. If by another rank 0 of this job, it and its ranks learn of this one, too.
-[[noreturn]] void meet_other_rank_0(const std::string &busy, const Endpoint &endpoint, const std::string &secret,
-                                    int size, const Card &mine, const Patience &patience) {
-    const int64_t deadline_ns = deadline_after(std::min(patience.remaining_ms(), kBusyMs));
-    std::string why = "it does not answer";
-    try {
-        Visitor(endpoint, secret, 0, size, mine, patience, deadline_ns).run();
-    } catch (const Error &error) {
-        if (error.status() != ODC_ERROR_RENDEZVOUS) {
-            throw;
+class Host : public Exchange {
+public:
+    Host(const Endpoint &endpoint, const std::string &secret, int size, const Patience &patience)
+        : endpoint_(endpoint), secret_(secret), size_(size), patience_(patience),
+          reception_(endpoint_, secret_, size, patience) {}
+
+    std::vector<Card> all_gather(const Card &mine) override {
+        if (!open_) {
+            const std::string busy = reception_.open();
+            if (!busy.empty()) {
+                meet_other_rank_0(busy, mine);
+            }
+            open_ = true;
         }
-        why = error.what();
+        return reception_.all_gather(mine);
     }
-    fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at ", busy, ", where somebody else does: ", why);
-}
+    void leave(const Card &regret) override { reception_.leave(regret); }
+    std::vector<int> ties() const override { return reception_.ties(); }
+
+private:
+    // The address is taken. If by another rank 0 of this job, it and its ranks learn of this one, too.
+    [[noreturn]] void meet_other_rank_0(const std::string &busy, const Card &mine) const {
+        const int64_t deadline_ns = deadline_after(std::min(patience_.remaining_ms(), kBusyMs));
+        std::string why = "it does not answer";
+        try {
+            Visitor(endpoint_, secret_, 0, size_, patience_, deadline_ns).all_gather(mine);
+        } catch (const Error &error) {
+            if (error.status() != ODC_ERROR_RENDEZVOUS) {
+                throw;
+            }
+            why = error.what();
+        }
+        fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at ", busy, ", where somebody else does: ", why);
+    }
+
+    Endpoint endpoint_;
+    std::string secret_;
+    int size_;
+    const Patience &patience_;
+    Reception reception_;
+    bool open_ = false;
+};
 
 }  // namespace
 
-Exchanged exchange_tcp(const std::string &endpoint_text, const std::string &secret, int rank, int size,
-                       const Card &mine, const Patience &patience) {
+std::unique_ptr<Exchange> exchange_tcp(const std::string &endpoint_text, const std::string &secret, int rank, int size,
+                                       const Patience &patience) {
     const Endpoint endpoint = parse_endpoint(endpoint_text);
-    if (rank != 0) {
-        const int64_t deadline_ns = deadline_after(patience.remaining_ms());
-        return Visitor(endpoint, secret, rank, size, mine, patience, deadline_ns).run();
+    if (rank == 0) {
+        return std::make_unique<Host>(endpoint, secret, size, patience);
     }
-    Reception reception(endpoint, secret, size, mine, patience);
-    const std::string busy = reception.open();
-    if (!busy.empty()) {
-        meet_other_rank_0(busy, endpoint, secret, size, mine, patience);
-    }
-    return reception.run();
+    return std::make_unique<Visitor>(endpoint, secret, rank, size, patience, deadline_after(patience.remaining_ms()));
 }
 
 }  // namespace odc

@@ -4,17 +4,21 @@
 //     rank r                                             rank 0
 //     Hello (who, its nonce)             ─────────►
 //                                        ◄─────────      Challenge (its nonce)
-//     Proof (card, MAC of all so far)    ─────────►
+//     Proof (MAC of all so far)          ─────────►
 //                                        ◄─────────      Verdict: welcome, or refused and closed
+//   and in each round
+//     Entry (card, at once in round 1)   ─────────►
 //                                        ◄─────────      Verdict: all cards, or why the ranks did not meet
 //                                        ◄─────────      Verdict: all ranks were handed them, or why not
 //
-// A verdict's MAC has a key made from the secret and both nonces, so it is worth nothing in any other conversation. Only
-// "refused" has none: there is no common secret. Hello, Challenge and Proof stay as they are in every version, so that
-// versions can tell each other apart; numbers are little-endian.
+// The MACs of entries and verdicts have a key made from the secret and both nonces, and the round's number in them, so
+// they are worth nothing in any other conversation or round. Only "refused" has none: there is no common secret. Hello,
+// Challenge and Proof stay as they are in every version from 3 on, so that versions can tell each other apart; numbers
+// are little-endian.
 #pragma once
 
-#include "exchange.h"
+#include "card.h"
+#include "patience.h"
 
 #include <sodium.h>
 
@@ -31,7 +35,7 @@ namespace odc {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint32_t kTcpVersion = 2;
+constexpr uint32_t kTcpVersion = 3;
 constexpr std::array<char, 8> kTcpMagic = {'o', 'd', 'c', ' ', 'm', 'e', 'e', 't'};
 constexpr uint32_t kMaxSentence = 4096;
 
@@ -58,9 +62,14 @@ static_assert(sizeof(Challenge) == 40);
 
 struct Proof {
     Mac mac;
+};
+static_assert(sizeof(Proof) == 32);
+
+struct Entry {
+    Mac mac;
     Card card;
 };
-static_assert(sizeof(Proof) == 288);
+static_assert(sizeof(Entry) == 1056);
 
 enum class VerdictKind : uint32_t { kWelcome = 1, kRefused, kCards, kFailed, kMet };
 
@@ -95,16 +104,23 @@ inline bool same_mac(const Mac &left, const Mac &right) {
 }
 
 // The labels keep either side from sending back what it was sent.
-inline Mac proof_mac(const std::string &secret, const Hello &hello, const Challenge &challenge, const Card &card) {
-    return mac_of(secret, "odc rank proves", bytes_of(hello), bytes_of(challenge), bytes_of(card));
+inline Mac proof_mac(const std::string &secret, const Hello &hello, const Challenge &challenge) {
+    return mac_of(secret, "odc rank proves", bytes_of(hello), bytes_of(challenge));
 }
 
 inline Mac session_key(const std::string &secret, const Hello &hello, const Challenge &challenge) {
     return mac_of(secret, "odc rank 0 answers", bytes_of(hello), bytes_of(challenge));
 }
 
-inline Mac verdict_mac(const Mac &session, VerdictKind kind, std::string_view payload) {
-    return mac_of(bytes_of(session), bytes_of(kind), payload);
+// `round`: 1, 2, ...
+inline Mac entry_mac(const Mac &session, uint32_t round, const Card &card) {
+    return mac_of(bytes_of(session), "odc rank hands in", bytes_of(round), bytes_of(card));
+}
+
+// Why the ranks did not meet is true in every round: it may be said between two.
+inline Mac verdict_mac(const Mac &session, uint32_t round, VerdictKind kind, std::string_view payload) {
+    const uint32_t bound = kind == VerdictKind::kFailed ? 0 : round;
+    return mac_of(bytes_of(session), bytes_of(kind), bytes_of(bound), payload);
 }
 
 inline Nonce random_nonce() {

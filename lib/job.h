@@ -5,6 +5,7 @@
 
 #include "bootstrap.h"
 #include "futex.h"
+#include "patience.h"
 #include "rank_block.h"
 
 #include <sched.h>

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -21,7 +22,8 @@ namespace {
 
 constexpr int64_t kHelloNs = 2'000'000'000;  // for a stranger to say who it is
 constexpr size_t kUndecided = 64;
-constexpr int kFarewellMs = 500;  // a rank waits this much longer than its deadline for rank 0's words
+constexpr int kFarewellMs = 500;  // a rank waits this much longer than its deadline for its leader's words
+constexpr const char *kJobEnded = "rank 0 died or gave up in odc_init";
 
 sockaddr_un address_of(const std::string &name, socklen_t *bytes) {
     // The user id keeps two users' jobs of one name apart.
@@ -45,33 +47,37 @@ Fd own_pidfd() {
     return fd;
 }
 
-// Rank 0's side.
+// The leader's side. Ranks of the party have seats, in order; the leader's is 0.
 class Host {
 public:
-    Host(const std::string &name, int size, int memory, std::vector<Fd> ties, const Patience &patience)
-        : name_(name), size_(size), patience_(patience), deadline_ns_(now_ns() + patience.remaining_ms() * 1'000'000),
-          ties_(std::move(ties)) {
-        ties_.resize(static_cast<size_t>(size));
-        meeting_.resize(static_cast<size_t>(size));
+    Host(const Party &party, int memory, const Patience &patience)
+        : party_(party), seats_(party.ranks.size()), patience_(patience),
+          deadline_ns_(now_ns() + patience.remaining_ms() * 1'000'000), ties_(seats_, -1), meeting_(seats_),
+          sockets_(seats_) {
+        // Another host's leader has a tie to rank 0 only.
+        for (size_t seat = 1; seat < seats_ && party.rank == 0 && !party.ties.empty(); ++seat) {
+            ties_[seat] = party.ties[static_cast<size_t>(party.ranks[seat])];
+        }
+        tie_to_rank_0_ = party.rank != 0 && !party.ties.empty() ? party.ties[0] : -1;
         meeting_[0].pid = getpid();
         meeting_[0].memory = Fd(fcntl_dup(memory));
         meeting_[0].life = own_pidfd();
-        sockets_.resize(static_cast<size_t>(size));
     }
 
     std::vector<Attendant> run() {
         try {
             listen_at();
-            while (present_ < size_) {
+            while (present_ < seats_) {
                 step();
             }
             hand_out();
         } catch (const Error &error) {
-            Message message = make_message(Message::Refused, 0, size_);
+            Message message = message_of(Message::Refused, 0);
             // A sentence about the meeting is everybody's; any other happened to rank 0 alone.
-            const std::string text = error.status() == ODC_ERROR_RENDEZVOUS
-                                         ? error.what()
-                                         : say("rank 0 (pid ", getpid(), ") left odc_init: ", error.what());
+            const std::string text =
+                error.status() == ODC_ERROR_RENDEZVOUS
+                    ? error.what()
+                    : say("rank ", party_.rank, " (pid ", getpid(), ") left odc_init: ", error.what());
             std::strncpy(message.text, text.c_str(), sizeof(message.text) - 1);
             const Patience brief(100, nullptr, nullptr);
             for (Fd late = accept_from_listener(); late.valid(); late = accept_from_listener()) {
@@ -101,9 +107,13 @@ private:
 
     static int fcntl_dup(int fd);
 
+    Message message_of(Message::Kind kind, size_t seat) const {
+        return make_message(kind, party_.ranks[seat], party_.size);
+    }
+
     void listen_at() {
         socklen_t bytes = 0;
-        const sockaddr_un address = address_of(name_, &bytes);
+        const sockaddr_un address = address_of(party_.name, &bytes);
         listener_ = Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         if (!listener_.valid()) {
             fail_errno("socket for odc_init");
@@ -121,7 +131,7 @@ private:
         }
     }
 
-    // Somebody listens under our name: another rank 0, which is told (so that its job fails too), or what a dead one
+    // Somebody listens under our name: another leader, which is told (so that its job fails too), or what a dead one
     // left behind in a forked child, which may still go away.
     void blame_other_host(const sockaddr_un &address, socklen_t bytes) {
         const Fd other(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -133,15 +143,15 @@ private:
             if (!patience_.over()) {
                 return;
             }
-            fail(ODC_ERROR_RENDEZVOUS, "a child of the dead process ", pid, " still holds the name of job \"", name_,
-                 "\"; end it, or give the job another name");
+            fail(ODC_ERROR_RENDEZVOUS, "a child of the dead process ", pid, " still holds the name of job \"",
+                 party_.name, "\"; end it, or give the job another name");
         }
-        Message message = make_message(Message::Hello, 0, size_);
+        Message message = message_of(Message::Hello, 0);
         message.remaining_ms = patience_.remaining_ms();
         const int fds[2] = {meeting_[0].memory.get(), meeting_[0].life.get()};
         send_parcel(other.get(), message, fds, 2, patience_);
-        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank 0 of job \"", name_, "\": pid ", pid, " and this one, pid ",
-             getpid(), "; give each process its own rank, or each job its own name");
+        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", party_.rank, " of job \"", party_.name, "\": pid ", pid,
+             " and this one, pid ", getpid(), "; give each process its own rank, or each job its own name");
     }
 
     void step() {
@@ -149,12 +159,12 @@ private:
         for (const Undecided &one : undecided_) {
             entries.push_back({one.socket.get(), POLLIN, 0});
         }
-        for (int rank = 1; rank < size_; ++rank) {
-            if (!sockets_[at(rank)].valid()) {
+        for (size_t seat = 1; seat < seats_; ++seat) {
+            if (!sockets_[seat].valid()) {
                 continue;
             }
-            entries.push_back({sockets_[at(rank)].get(), POLLIN, 0});
-            entries.push_back({meeting_[at(rank)].life.get(), POLLIN, 0});
+            entries.push_back({sockets_[seat].get(), POLLIN, 0});
+            entries.push_back({meeting_[seat].life.get(), POLLIN, 0});
         }
         const int64_t left_ms = (deadline_ns_ - now_ns()) / 1'000'000;
         if (left_ms <= 0) {
@@ -211,42 +221,49 @@ private:
             leaving_.push_back(std::move(socket));
             fail(ODC_ERROR_RENDEZVOUS, text);
         };
-        if (hello.size != size_) {
+        if (hello.size != party_.size) {
             refuse(say("rank ", hello.rank, " (pid ", hello.pid, ") says that the job has ", hello.size,
-                       " ranks, rank 0 (pid ", getpid(), ") says ", size_, "; start all with one size"));
+                       " ranks, rank ", party_.rank, " (pid ", getpid(), ") says ", party_.size,
+                       "; start all with one size"));
         }
-        if (hello.rank < 0 || hello.rank >= size_) {
-            refuse(say("pid ", hello.pid, " says that it is rank ", hello.rank, " of ", size_));
+        const auto place = std::lower_bound(party_.ranks.begin(), party_.ranks.end(), hello.rank);
+        if (place == party_.ranks.end() || *place != hello.rank) {
+            refuse(say("pid ", hello.pid, " says that it is rank ", hello.rank, " of ", party_.size,
+                       ", which is not one of this host's"));
         }
-        Attendant &seat = meeting_[at(hello.rank)];
-        if (seat.pid != 0) {
-            refuse(say("two processes are rank ", hello.rank, " of job \"", name_, "\": pid ", seat.pid, " and pid ",
-                       hello.pid, "; give each process its own rank"));
+        const auto seat = static_cast<size_t>(place - party_.ranks.begin());
+        if (meeting_[seat].pid != 0) {
+            refuse(say("two processes are rank ", hello.rank, " of job \"", party_.name, "\": pid ", meeting_[seat].pid,
+                       " and pid ", hello.pid, "; give each process its own rank"));
         }
         deadline_ns_ = std::min(deadline_ns_, now_ns() + hello.remaining_ms * 1'000'000);
-        seat = {hello.pid, std::move(parcel.first), std::move(parcel.second)};
-        const Message welcome = make_message(Message::Welcome, 0, size_);
+        meeting_[seat] = {hello.pid, std::move(parcel.first), std::move(parcel.second)};
+        const Message welcome = message_of(Message::Welcome, 0);
         const int fds[2] = {meeting_[0].memory.get(), meeting_[0].life.get()};
         send_parcel(socket.get(), welcome, fds, 2, patience_);
-        sockets_[at(hello.rank)] = std::move(socket);
-        ties_[at(hello.rank)] = Fd();
+        sockets_[seat] = std::move(socket);
+        ties_[seat] = -1;
         ++present_;
     }
 
     void look_for_deaths() {
-        for (int rank = 1; rank < size_; ++rank) {
-            const Attendant &one = meeting_[at(rank)];
-            if (dead(ties_[at(rank)])) {
+        if (dead(tie_to_rank_0_)) {
+            fail(ODC_ERROR_RENDEZVOUS, kJobEnded);
+        }
+        for (size_t seat = 1; seat < seats_; ++seat) {
+            const Attendant &one = meeting_[seat];
+            const int rank = party_.ranks[seat];
+            if (dead(ties_[seat])) {
                 fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " died or gave up in odc_init");
             }
             if (one.pid == 0) {
                 continue;
             }
-            if (dead(one.life)) {
+            if (dead(one.life.get())) {
                 fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", one.pid, ") died in odc_init");
             }
             char byte = 0;
-            if (recv(sockets_[at(rank)].get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0) {
+            if (recv(sockets_[seat].get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 0) {
                 fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", one.pid, ") ", how_it_went(one.life),
                      " in odc_init");
             }
@@ -254,14 +271,14 @@ private:
     }
 
     void hand_out() {
-        for (int to = 1; to < size_; ++to) {
-            for (int rank = 1; rank < size_; ++rank) {
-                Message member = make_message(Message::Member, rank, size_);
-                member.pid = meeting_[at(rank)].pid;
-                const int fds[2] = {meeting_[at(rank)].memory.get(), meeting_[at(rank)].life.get()};
-                if (!send_parcel(sockets_[at(to)].get(), member, fds, 2, patience_)) {
-                    const Attendant &one = meeting_[at(to)];
-                    fail(ODC_ERROR_RENDEZVOUS, "rank ", to, " (pid ", one.pid, ") ",
+        for (size_t to = 1; to < seats_; ++to) {
+            for (size_t seat = 1; seat < seats_; ++seat) {
+                Message member = message_of(Message::Member, seat);
+                member.pid = meeting_[seat].pid;
+                const int fds[2] = {meeting_[seat].memory.get(), meeting_[seat].life.get()};
+                if (!send_parcel(sockets_[to].get(), member, fds, 2, patience_)) {
+                    const Attendant &one = meeting_[to];
+                    fail(ODC_ERROR_RENDEZVOUS, "rank ", party_.ranks[to], " (pid ", one.pid, ") ",
                          patience_.over() ? "does not answer" : how_it_went(one.life), " in odc_init");
                 }
             }
@@ -270,13 +287,13 @@ private:
 
     std::string missing() const {
         std::ostringstream text;
-        text << "odc_init waited " << patience_.waited_s() << " s at \"" << name_ << "\"; missing:";
-        for (int rank = 1; rank < size_; ++rank) {
-            if (meeting_[at(rank)].pid == 0) {
-                text << " rank " << rank;
+        text << "odc_init waited " << patience_.waited_s() << " s at \"" << party_.name << "\"; missing:";
+        for (size_t seat = 1; seat < seats_; ++seat) {
+            if (meeting_[seat].pid == 0) {
+                text << " rank " << party_.ranks[seat];
             }
         }
-        text << " (" << present_ << " of " << size_ << " came";
+        text << " (" << present_ << " of " << seats_ << " came";
         if (turned_away_ > 0) {
             text << ", " << turned_away_ << " strangers were turned away";
         }
@@ -284,19 +301,18 @@ private:
         return text.str();
     }
 
-    static size_t at(int rank) { return static_cast<size_t>(rank); }
-
-    std::string name_;
-    int size_;
+    const Party &party_;
+    size_t seats_;
     const Patience &patience_;
-    int64_t deadline_ns_;  // the earliest of all present ranks', so that all read the same sentence
-    std::vector<Attendant> meeting_;
+    int64_t deadline_ns_;    // the earliest of all present ranks', so that all read the same sentence
+    std::vector<int> ties_;  // by seat, of those that have not come
+    int tie_to_rank_0_;
+    std::vector<Attendant> meeting_;  // by seat
     Fd listener_;
-    std::vector<Fd> ties_;     // by rank, of those that have not come
-    std::vector<Fd> sockets_;  // by rank
+    std::vector<Fd> sockets_;  // by seat
     std::vector<Undecided> undecided_;
     std::vector<Fd> leaving_;
-    int present_ = 1;
+    size_t present_ = 1;
     int turned_away_ = 0;
 };
 
@@ -311,33 +327,32 @@ int Host::fcntl_dup(int fd) {
 // The other ranks' side.
 class Guest {
 public:
-    Guest(const std::string &name, int rank, int size, std::vector<Fd> ties, const Patience &patience)
-        : name_(name), rank_(rank), size_(size), patience_(patience), tie_(ties.empty() ? Fd() : std::move(ties[0])) {}
+    Guest(const Party &party, const Patience &patience)
+        : party_(party), leader_(party.ranks[0]), patience_(patience), tie_(party.ties.empty() ? -1 : party.ties[0]) {}
 
     std::vector<Attendant> run(int memory) {
         const Fd life = own_pidfd();
         Parcel welcome = enter(memory, life.get());
         host_pid_ = welcome.message.pid;
-        std::vector<Attendant> meeting(static_cast<size_t>(size_));
+        std::vector<Attendant> meeting(party_.ranks.size());
         meeting[0] = {host_pid_, std::move(welcome.first), std::move(welcome.second)};
-        for (int count = 1; count < size_; ++count) {
+        for (size_t seat = 1; seat < meeting.size(); ++seat) {
             std::optional<Parcel> member = next(Message::Member);
-            if (!member || member->message.rank < 1 || member->message.rank >= size_ || !member->second.valid()) {
+            if (!member || member->message.rank != party_.ranks[seat] || !member->second.valid()) {
                 lost_host();
             }
-            meeting[static_cast<size_t>(member->message.rank)] = {member->message.pid, std::move(member->first),
-                                                                  std::move(member->second)};
+            meeting[seat] = {member->message.pid, std::move(member->first), std::move(member->second)};
         }
         return meeting;
     }
 
 private:
     // Says hello until it is answered: the listener of the meeting before may still be there, and closes unheard. But
-    // only one process ever hears it: after that, another rank 0 is another job's.
+    // only one process ever hears it: after that, another leader is another job's.
     Parcel enter(int memory, int life) {
         for (;;) {
             connect_to_host();
-            Message hello = make_message(Message::Hello, rank_, size_);
+            Message hello = make_message(Message::Hello, party_.rank, party_.size);
             hello.remaining_ms = patience_.remaining_ms();
             const int fds[2] = {memory, life};
             send_parcel(socket_.get(), hello, fds, 2, patience_);
@@ -353,43 +368,47 @@ private:
 
     void connect_to_host() {
         socklen_t bytes = 0;
-        const sockaddr_un address = address_of(name_, &bytes);
+        const sockaddr_un address = address_of(party_.name, &bytes);
         for (;;) {
             socket_ = Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
             if (!socket_.valid()) {
                 fail_errno("socket for odc_init");
             }
             if (connect(socket_.get(), reinterpret_cast<const sockaddr *>(&address), bytes) == 0) {
-                // What a dead rank 0 left behind in a forked child accepts nobody.
+                // What a dead leader left behind in a forked child accepts nobody.
                 if (!gone(peer_of(socket_.get()).pid)) {
                     break;
                 }
             } else if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
                 fail_errno("connect in odc_init");
             }
-            if (dead(host_life_) || dead(tie_)) {
+            if (dead(host_life_.get()) || (leader_ == 0 && dead(tie_))) {
                 lost_host();
             }
+            if (dead(tie_)) {
+                fail(ODC_ERROR_RENDEZVOUS, kJobEnded);
+            }
             if (patience_.over()) {
-                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank_, " waited ", patience_.waited_s(), " s at \"",
-                     name_, "\"; missing: rank 0 (is it started, under the same job name and user, on this host?)");
+                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", party_.rank, " waited ", patience_.waited_s(),
+                     " s at \"", party_.name, "\"; missing: rank ", leader_,
+                     " (is it started, under the same job name and user, on this host?)");
             }
             patience_.check_interrupted("odc_init");
             std::this_thread::sleep_for(std::chrono::milliseconds(2));
         }
         const ucred who = peer_of(socket_.get());
         if (who.uid != geteuid()) {
-            fail(ODC_ERROR_RENDEZVOUS, "job \"", name_, "\" belongs to user ", who.uid, ", not to this one, ",
+            fail(ODC_ERROR_RENDEZVOUS, "job \"", party_.name, "\" belongs to user ", who.uid, ", not to this one, ",
                  geteuid());
         }
-        if (dead(host_life_) || (host_life_.valid() && who.pid != host_pid_)) {
+        if (dead(host_life_.get()) || (host_life_.valid() && who.pid != host_pid_)) {
             lost_host();
         }
         host_pid_ = who.pid;
         host_life_ = Fd(static_cast<int>(syscall(SYS_pidfd_open, host_pid_, 0)));
     }
 
-    // Empty: rank 0 closed the connection without a word.
+    // Empty: the leader closed the connection without a word.
     std::optional<Parcel> next(Message::Kind kind) {
         for (;;) {
             Parcel parcel{};
@@ -406,12 +425,13 @@ private:
                 case Received::Closed: return std::nullopt;
                 case Received::Nothing: break;
             }
-            if (dead(host_life_)) {
+            if (dead(host_life_.get())) {
                 lost_host();
             }
             if (patience_.remaining_ms() < -kFarewellMs) {
-                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank_, " waited ", patience_.waited_s(), " s at \"",
-                     name_, "\"; rank 0 (pid ", host_pid_, ") is there but does not answer");
+                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", party_.rank, " waited ", patience_.waited_s(),
+                     " s at \"", party_.name, "\"; rank ", leader_, " (pid ", host_pid_,
+                     ") is there but does not answer");
             }
             patience_.check_interrupted("odc_init");
             pollfd entries[2] = {{socket_.get(), POLLIN, 0}, {host_life_.get(), POLLIN, 0}};
@@ -421,14 +441,13 @@ private:
 
     [[noreturn]] void lost_host() {
         const std::string pid = host_pid_ != 0 ? say(" (pid ", host_pid_, ")") : "";
-        fail(ODC_ERROR_RENDEZVOUS, "rank 0", pid, " of job \"", name_, "\" died or gave up in odc_init");
+        fail(ODC_ERROR_RENDEZVOUS, "rank ", leader_, pid, " of job \"", party_.name, "\" died or gave up in odc_init");
     }
 
-    std::string name_;
-    int rank_;
-    int size_;
+    const Party &party_;
+    int leader_;
     const Patience &patience_;
-    Fd tie_;  // to rank 0, until it is found
+    int tie_;  // to rank 0, until the leader is found
     Fd socket_;
     int host_pid_ = 0;
     Fd host_life_;
@@ -436,12 +455,11 @@ private:
 
 }  // namespace
 
-std::vector<Attendant> meet(const std::string &name, int rank, int size, int memory, std::vector<Fd> ties,
-                            const Patience &patience) {
-    if (rank == 0) {
-        return Host(name, size, memory, std::move(ties), patience).run();
+std::vector<Attendant> meet(const Party &party, int memory, const Patience &patience) {
+    if (party.rank == party.ranks[0]) {
+        return Host(party, memory, patience).run();
     }
-    return Guest(name, rank, size, std::move(ties), patience).run(memory);
+    return Guest(party, patience).run(memory);
 }
 
 }  // namespace odc

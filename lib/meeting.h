@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of one host meet at an abstract Unix socket: rank 0 listens, the others come, and each is handed every
+// The ranks of one host meet at an abstract Unix socket: their leader listens, the others come, and each is handed every
 // other's shared memory and a pidfd, by which its death will be seen even while its children keep its sockets open.
 #pragma once
 
@@ -17,13 +17,21 @@ struct Attendant {
     Fd life;    // pidfd
 };
 
-// All ranks in order, this one included. `name` is what they share: the launcher's job id, a random word, or what the
-// user calls the job. Under a name given by hand a rank of an earlier start that never found its rank 0 cannot be told
-// from a late rank of this one; who has found its rank 0 ends with it and joins no other. `memory` stays the caller's.
-// `ties` (by rank, or none) become readable when a rank gives up before it comes. Throws ODC_ERROR_RENDEZVOUS, on all
-// ranks that have come, when a rank is missing at the deadline (the earliest of theirs), dies, has another's number or
-// another size in mind.
-std::vector<Attendant> meet(const std::string &name, int rank, int size, int memory, std::vector<Fd> ties,
-                            const Patience &patience);
+// Who meets.
+struct Party {
+    std::string name;        // what they share: the launcher's job id, a random word, or what the user calls the job
+    std::vector<int> ranks;  // of the job, those of this host, ascending; the first leads
+    int rank;                // this one
+    int size;                // of the job
+    // By rank, or none: rank 0's to all others, theirs to it. Who becomes readable gave up before it came; rank 0 may have
+    // done so for the whole job. They stay the caller's.
+    std::vector<int> ties;
+};
+
+// All of the party in order, this rank included. Under a name given by hand a rank of an earlier start that never found
+// its leader cannot be told from a late rank of this one; who has found its leader ends with it and joins no other.
+// `memory` stays the caller's. Throws ODC_ERROR_RENDEZVOUS, on all ranks that have come, when a rank is missing at the
+// deadline (the earliest of theirs), dies, has another's number or another size in mind.
+std::vector<Attendant> meet(const Party &party, int memory, const Patience &patience);
 
 }  // namespace odc

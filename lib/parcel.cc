@@ -19,9 +19,9 @@ ucred peer_of(int socket) {
     return who;
 }
 
-bool dead(const Fd &life) {
-    pollfd entry{life.get(), POLLIN, 0};
-    return life.valid() && poll(&entry, 1, 0) == 1;
+bool dead(int life) {
+    pollfd entry{life, POLLIN, 0};
+    return poll(&entry, 1, 0) == 1;
 }
 
 const char *how_it_went(const Fd &life) {
@@ -34,7 +34,7 @@ bool gone(int pid) {
         return false;
     }
     const Fd life(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    return life.valid() ? dead(life) : errno == ESRCH;
+    return life.valid() ? dead(life.get()) : errno == ESRCH;
 }
 
 bool send_parcel(int socket, const Message &message, const int *fds, size_t fd_count, const Patience &patience) {

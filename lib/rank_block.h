@@ -76,7 +76,7 @@ struct RankBlock {
     std::atomic<uint64_t> first_post;  // offset of its record; 0: none yet
 };
 
-constexpr uint64_t kRankBlockMagic = 0x6f64632d30303032;  // "odc-0002": changes with every change of shared layout
+constexpr uint64_t kRankBlockMagic = 0x6f64632d30303033;  // "odc-0003": changes with every change of shared layout
 
 const char *call_name(Call call);
 

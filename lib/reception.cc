@@ -15,25 +15,30 @@ namespace {
 constexpr int64_t kHelloNs = 5'000'000'000;   // for a stranger to prove itself
 constexpr size_t kUndecided = 64;             // strangers at a time, beside as many as there are ranks
 constexpr int64_t kFarewellNs = 500'000'000;  // for rank 0's last words to leave
-constexpr int kNamed = 16;                    // missing ranks named before the rest is counted
+constexpr int64_t kLastWordsNs = 1'000'000'000;
+constexpr int kNamed = 16;  // missing ranks named before the rest is counted
 
 }  // namespace
 
-Reception::Reception(const Endpoint &endpoint, const std::string &secret, int size, const Card &mine,
-                     const Patience &patience)
+Reception::Reception(const Endpoint &endpoint, const std::string &secret, int size, const Patience &patience)
     : endpoint_(endpoint), secret_(secret), size_(size), patience_(patience),
       self_(hello_of(0, size, patience.remaining_ms())), deadline_ns_(deadline_after(self_.remaining_ms)),
-      cards_(static_cast<size_t>(size)), came_(static_cast<size_t>(size)) {
-    cards_[0] = mine;
+      came_(static_cast<size_t>(size)) {
     came_[0] = self_;
 }
 
-Exchanged Reception::run() {
+std::vector<Card> Reception::all_gather(const Card &mine) {
+    ++round_;
+    cards_.assign(static_cast<size_t>(size_), Card{});
+    cards_[0] = mine;
+    handed_in_.assign(static_cast<size_t>(size_), false);
+    handed_in_[0] = true;
+    present_ = 1;
     try {
-        while (present_ < size_) {
-            step();
-        }
+        collect();
+        listeners_.clear();
         std::erase_if(guests_, [](const Guest &guest) { return guest.state != Guest::State::kJoined; });
+        all_cards_.clear();
         for (const Card &card : cards_) {
             all_cards_.append(bytes_of(card));
         }
@@ -45,12 +50,36 @@ Exchanged Reception::run() {
                                                         : say(who(self_), " left odc_init: ", error.what()));
         throw;
     }
-    Exchanged all{std::move(cards_), std::vector<Fd>(static_cast<size_t>(size_))};
-    for (Guest &guest : guests_) {
-        all.ties[static_cast<size_t>(guest.hello.rank)] = std::move(guest.socket);
-    }
-    return all;
+    return std::move(cards_);
 }
+
+void Reception::leave(const Card &regret) {
+    try {
+        check_regrets({regret});
+    } catch (const Error &error) {
+        tell_all(error.what());
+    }
+}
+
+std::vector<int> Reception::ties() const {
+    std::vector<int> ties(static_cast<size_t>(size_), -1);
+    for (const Guest &guest : guests_) {
+        ties[static_cast<size_t>(guest.hello.rank)] = guest.socket.get();
+    }
+    return ties;
+}
+
+void Reception::collect() {
+    while (present_ < size_) {
+        step();
+        if (round_ > 1) {
+            check_regrets(cards_);
+        }
+    }
+}
+
+// Who fails at its deadline says why in the next round, for which there is a little more time.
+int64_t Reception::deadline_ns() const { return round_ > 1 ? deadline_ns_ + kLastWordsNs : deadline_ns_; }
 
 // Listens at every address that the name has here, as the others may try any of them first.
 std::string Reception::open() {
@@ -91,7 +120,7 @@ void Reception::step() {
     for (const Fd &listener : listeners_) {
         accept_all(listener);
     }
-    if (present_ < size_ && now_ns() >= deadline_ns_) {
+    if (present_ < size_ && now_ns() >= deadline_ns()) {
         fail(ODC_ERROR_RENDEZVOUS, missing());
     }
 }
@@ -171,14 +200,16 @@ void Reception::dismiss(Guest &guest, const char *why) {
     }
 }
 
-void Reception::fail_lost(const Guest &guest) {
+// What a rank said before it went explains more than that it went.
+void Reception::fail_lost(const Guest &guest) const {
+    check_regrets(cards_);
     fail(ODC_ERROR_RENDEZVOUS, who(guest.hello), " died or gave up in odc_init");
 }
 
 void Reception::serve(Guest &guest) {
     flush(guest);
     while (guest.state != Guest::State::kGone) {
-        char buffer[sizeof(Proof)];
+        char buffer[sizeof(Proof) + sizeof(Entry)];
         const ssize_t got = recv(guest.socket.get(), buffer, sizeof(buffer), 0);
         if (got < 0 && errno == EINTR) {
             continue;
@@ -186,11 +217,15 @@ void Reception::serve(Guest &guest) {
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             return;
         }
-        if (guest.state == Guest::State::kJoined && farewell_.empty()) {
+        const bool joined = guest.state == Guest::State::kJoined;
+        if (got <= 0 && joined && farewell_.empty()) {
             fail_lost(guest);
         }
-        if (got <= 0 || guest.state == Guest::State::kJoined) {
+        if (got <= 0) {
             return dismiss(guest, "closed before it had proved itself");
+        }
+        if (joined && !farewell_.empty()) {
+            continue;  // it will read the words
         }
         guest.in.append(buffer, static_cast<size_t>(got));
         hear(guest);
@@ -200,8 +235,10 @@ void Reception::serve(Guest &guest) {
 void Reception::hear(Guest &guest) {
     if (guest.state == Guest::State::kHello) {
         hear_hello(guest);
-    } else {
+    } else if (guest.state == Guest::State::kProof) {
         hear_proof(guest);
+    } else {
+        hear_entry(guest);
     }
 }
 
@@ -221,18 +258,15 @@ void Reception::hear_hello(Guest &guest) {
     flush(guest);
 }
 
+// The first card comes with the proof.
 void Reception::hear_proof(Guest &guest) {
     if (guest.in.size() < sizeof(Proof)) {
         return;
     }
     Proof proof;
     std::memcpy(&proof, guest.in.data(), sizeof(proof));
-    const bool longer = guest.in.size() > sizeof(proof);
-    guest.in.clear();
-    if (longer) {
-        return dismiss(guest, "not a rank");
-    }
-    if (!same_mac(proof.mac, proof_mac(secret_, guest.hello, guest.challenge, proof.card))) {
+    guest.in.erase(0, sizeof(proof));
+    if (!same_mac(proof.mac, proof_mac(secret_, guest.hello, guest.challenge))) {
         send_verdict(guest, VerdictKind::kRefused, nullptr);
         return dismiss(guest, "wrong secret");
     }
@@ -241,11 +275,12 @@ void Reception::hear_proof(Guest &guest) {
     if (!farewell_.empty()) {
         return send_verdict(guest, VerdictKind::kFailed, &farewell_);
     }
-    admit(guest, proof.card);
+    admit(guest);
+    hear_entry(guest);
 }
 
 // From here on the guest is believed, and hears what is wrong.
-void Reception::admit(Guest &guest, const Card &card) {
+void Reception::admit(Guest &guest) {
     const Hello &hello = guest.hello;
     if (hello.version != kTcpVersion) {
         fail(ODC_ERROR_RENDEZVOUS, who(hello), " meets by version ", hello.version, " of the protocol, ", who(self_),
@@ -264,8 +299,6 @@ void Reception::admit(Guest &guest, const Card &card) {
              "; give each process its own rank");
     }
     seat = hello;
-    cards_[static_cast<size_t>(hello.rank)] = card;
-    ++present_;
     const int64_t deadline_ns = deadline_after(hello.remaining_ms);
     if (deadline_ns < deadline_ns_) {
         deadline_ns_ = deadline_ns;
@@ -274,10 +307,28 @@ void Reception::admit(Guest &guest, const Card &card) {
     send_verdict(guest, VerdictKind::kWelcome, nullptr);
 }
 
-void Reception::send_verdict(Guest &guest, VerdictKind kind, const std::string *payload) {
+void Reception::hear_entry(Guest &guest) {
+    const auto rank = static_cast<size_t>(guest.hello.rank);
+    if (guest.in.empty() || (!handed_in_[rank] && guest.in.size() < sizeof(Entry))) {
+        return;
+    }
+    Entry entry{};
+    const bool whole = !handed_in_[rank] && guest.in.size() == sizeof(entry);
+    std::memcpy(&entry, guest.in.data(), whole ? sizeof(entry) : 0);
+    guest.in.clear();
+    if (!whole || !same_mac(entry.mac, entry_mac(guest.session, round_, entry.card))) {
+        fail(ODC_ERROR_RENDEZVOUS, "what came from ", who(guest.hello), " in round ", round_,
+             " of odc_init is not its card; something changes the bytes on their way");
+    }
+    cards_[rank] = entry.card;
+    handed_in_[rank] = true;
+    ++present_;
+}
+
+void Reception::send_verdict(Guest &guest, VerdictKind kind, const std::string *payload) const {
     Verdict verdict{kTcpMagic, kind, payload != nullptr ? static_cast<uint32_t>(payload->size()) : 0, {}};
     if (kind != VerdictKind::kRefused) {
-        verdict.mac = verdict_mac(guest.session, kind, payload != nullptr ? std::string_view(*payload) : "");
+        verdict.mac = verdict_mac(guest.session, round_, kind, payload != nullptr ? std::string_view(*payload) : "");
     }
     guest.out.append(bytes_of(verdict));
     guest.tail = payload;
@@ -327,7 +378,7 @@ void Reception::tell_guests(VerdictKind kind, const std::string *payload) {
         if (slow == guests_.end()) {
             return;
         }
-        if (now_ns() >= deadline_ns_) {
+        if (now_ns() >= deadline_ns()) {
             fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", patience_.waited_s(), " s at ", endpoint_.text, "; ",
                  who(slow->hello), " came but does not read");
         }
@@ -380,7 +431,7 @@ std::string Reception::missing() const {
     text << "; missing:";
     int named = 0;
     for (int rank = 1; rank < size_ && named < kNamed; ++rank) {
-        if (!came_[static_cast<size_t>(rank)].has_value()) {
+        if (!handed_in_[static_cast<size_t>(rank)]) {
             text << (named > 0 ? "," : "") << " rank " << rank;
             ++named;
         }
@@ -388,7 +439,7 @@ std::string Reception::missing() const {
     if (size_ - present_ > named) {
         text << " and " << size_ - present_ - named << " more";
     }
-    text << " (" << present_ << " of " << size_ << " came" << turned_away() << ")";
+    text << " (" << present_ << " of " << size_ << (round_ > 1 ? " came again" : " came") << turned_away() << ")";
     return text.str();
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rank 0's side of meeting over TCP: it hears every connection at once, so that no stranger blocks a rank, believes those
-// that prove themselves (handshake.h), and hands every card to everybody. Whatever goes wrong is said to all who came.
+// that prove themselves (handshake.h), and hands every card to everybody, round after round. Whatever goes wrong is said
+// to all who came.
 #pragma once
 
 #include "handshake.h"
@@ -16,12 +17,17 @@ namespace odc {
 
 class Reception {
 public:
-    Reception(const Endpoint &endpoint, const std::string &secret, int size, const Card &mine,
-              const Patience &patience);
+    Reception(const Endpoint &endpoint, const std::string &secret, int size, const Patience &patience);
 
     // Begins to listen. The address that somebody else listens at, "" when there is none.
     std::string open();
-    Exchanged run();
+    // One round; the first receives the ranks, and listens no longer then. In later ones a rank that hands in a regret
+    // ends it for all.
+    std::vector<Card> all_gather(const Card &mine);
+    // Says to all who came why this rank does not.
+    void leave(const Card &regret);
+    // By rank, -1 for this one; whoever becomes readable has handed in its next card, or has gone.
+    std::vector<int> ties() const;
 
 private:
     struct Guest {
@@ -42,6 +48,7 @@ private:
         bool drained() const { return out.empty() && (tail == nullptr || tail_sent == tail->size()); }
     };
 
+    void collect();
     void step();
     void wait_for_guests(int timeout_ms) const;
     void wait_to_send() const;
@@ -49,16 +56,18 @@ private:
     void make_room();
     void dismiss_late();
     void dismiss(Guest &guest, const char *why);
-    [[noreturn]] static void fail_lost(const Guest &guest);
+    [[noreturn]] void fail_lost(const Guest &guest) const;
     void serve(Guest &guest);
     void hear(Guest &guest);
     void hear_hello(Guest &guest);
     void hear_proof(Guest &guest);
-    void admit(Guest &guest, const Card &card);
-    static void send_verdict(Guest &guest, VerdictKind kind, const std::string *payload);
+    void admit(Guest &guest);
+    void hear_entry(Guest &guest);
+    void send_verdict(Guest &guest, VerdictKind kind, const std::string *payload) const;
     static bool flush(Guest &guest);
     void tell_guests(VerdictKind kind, const std::string *payload);
     void tell_all(const std::string &sentence);
+    int64_t deadline_ns() const;
     std::string missing() const;
     std::string turned_away() const;
 
@@ -72,10 +81,12 @@ private:
     std::vector<Fd> listeners_;
     std::string addresses_;      // where it listens, when that is not what the user wrote
     std::vector<Guest> guests_;  // in the order in which they came
-    std::vector<Card> cards_;
     std::vector<std::optional<Hello>> came_;
-    std::string all_cards_;  // as they are handed out
-    int present_ = 1;
+    uint32_t round_ = 0;
+    std::vector<Card> cards_;                 // of this round
+    std::vector<bool> handed_in_;             // by rank: whose card of this round is there
+    int present_ = 0;                         // how many are
+    std::string all_cards_;                   // as they are handed out
     std::string farewell_;                    // why the ranks did not meet, once they did not
     std::map<std::string, int> turned_away_;  // "10.0.0.1: wrong secret" and how often
 };

@@ -5,12 +5,13 @@
 
 namespace odc {
 
-Route choose_route(int my_rank, int peer, const std::string &peer_host, const std::string &peer_identity) {
+Route choose_route(int my_rank, const std::string &my_identity, int peer, const std::string &peer_host,
+                   const std::string &peer_identity) {
     std::string reasons;
     for (const Transport *transport : kTransports) {
         std::string why_not = transport->why_not();
         if (why_not.empty()) {
-            why_not = transport->why_not_host(peer_identity);
+            why_not = transport->why_not_host(my_identity, peer_identity);
         }
         if (why_not.empty()) {
             return {transport->reach(my_rank), say(transport->name, ": ", peer == my_rank ? "this rank" : "same host",

@@ -18,6 +18,7 @@ struct Route {
 };
 
 // Throws ODC_ERROR_UNSUPPORTED, with every transport's reason, when none reaches the peer.
-Route choose_route(int my_rank, int peer, const std::string &peer_host, const std::string &peer_identity);
+Route choose_route(int my_rank, const std::string &my_identity, int peer, const std::string &peer_host,
+                   const std::string &peer_identity);
 
 }  // namespace odc

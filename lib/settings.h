@@ -10,7 +10,7 @@
 
 namespace odc {
 
-enum class Setting { kRank, kSize, kJob, kRendezvous, kSecret, kTimeoutMs };
+enum class Setting { kRank, kSize, kJob, kRendezvous, kSecret, kTimeoutMs, kHostId };
 
 struct SettingRow {
     Setting setting;
@@ -19,7 +19,7 @@ struct SettingRow {
     const char *help;
 };
 
-inline constexpr std::array<SettingRow, 6> kSettings = {{
+inline constexpr std::array<SettingRow, 7> kSettings = {{
     {Setting::kRank, "ODC_RANK", "", "This process's rank, 0..ODC_SIZE-1; set by odc run, with ODC_SIZE and ODC_JOB."},
     {Setting::kSize, "ODC_SIZE", "", "How many ranks the job has."},
     {Setting::kJob, "ODC_JOB", "", "The job's name: the same for all its ranks, different for every other job."},
@@ -27,6 +27,8 @@ inline constexpr std::array<SettingRow, 6> kSettings = {{
      "host:port or [v6]:port where rank 0 listens and the other ranks meet it; needs ODC_SECRET."},
     {Setting::kSecret, "ODC_SECRET", "", "The secret by which ranks that meet at ODC_RENDEZVOUS know each other."},
     {Setting::kTimeoutMs, "ODC_TIMEOUT_MS", "600000", "The deadline of every wait, in milliseconds."},
+    {Setting::kHostId, "ODC_HOST_ID", "",
+     "What shares memory: ranks of one text are one host; unset: this machine, its network namespace and the user."},
 }};
 
 constexpr const SettingRow &setting_row(Setting setting) { return kSettings[static_cast<std::size_t>(setting)]; }

@@ -135,7 +135,8 @@ void place_near(void *start, size_t bytes) {
 std::string host_identity() {
     struct stat network {};
     stat("/proc/self/ns/net", &network);
-    return say(first_line("/proc/sys/kernel/random/boot_id"), "/", network.st_ino);
+    const std::string boot = first_line("/proc/sys/kernel/random/boot_id");
+    return say(boot.empty() ? host_name() : boot, "/", network.st_ino, "/", geteuid());
 }
 
 std::string host_name() {

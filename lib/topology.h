@@ -21,7 +21,8 @@ const Topology &topology();
 // machine with one NUMA node, and a refusal is not an error: memory then comes from where it is first touched.
 void place_near(void *start, size_t bytes);
 
-// Names what can share memory and abstract sockets with this process: the running kernel and its network namespace.
+// Names what can share memory with this process: the running kernel, the network namespace, in which abstract sockets
+// lie, and the user, to whom alone they answer. Not the pid namespace: each rank hands out a pidfd of its own.
 std::string host_identity();
 std::string host_name();
 

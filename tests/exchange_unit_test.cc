@@ -118,8 +118,8 @@ void test_address_said_twice(void **) {
     assert_int_equal(resolve({"", "twice.test", place.port}, &why).size(), 1);
     const auto words = run_ranks(2, [&](int rank) {
         const Patience patience(kLongMs, nullptr, nullptr);
-        const Exchanged all = exchange_tcp("twice.test:" + place.port, kSecret, rank, 2, card_of(rank), patience);
-        if (all.cards != std::vector<Card>{card_of(0), card_of(1)}) {
+        const auto exchange = exchange_tcp("twice.test:" + place.port, kSecret, rank, 2, patience);
+        if (exchange->all_gather(card_of(rank)) != std::vector<Card>{card_of(0), card_of(1)}) {
             throw Error(ODC_ERROR_INTERNAL, "these are not the cards");
         }
     });
@@ -148,7 +148,8 @@ void test_address_half_taken(void **) {
         }
     });
     const std::string words = words_of([&] {
-        exchange_tcp("half.test:" + place.port, kSecret, 0, 2, card_of(0), Patience(kLongMs, nullptr, nullptr));
+        const Patience patience(kLongMs, nullptr, nullptr);
+        exchange_tcp("half.test:" + place.port, kSecret, 0, 2, patience)->all_gather(card_of(0));
     });
     over = true;
     program.join();
@@ -160,8 +161,10 @@ void test_resolver_is_asked_seldom(void **) {
     const Place place = hold_port();
     const int before = questions;
     const int64_t begin_ns = now_ns();
-    const std::string words = words_of(
-        [&] { exchange_tcp("twice.test:" + place.port, kSecret, 1, 2, card_of(1), Patience(1500, nullptr, nullptr)); });
+    const std::string words = words_of([&] {
+        const Patience patience(1500, nullptr, nullptr);
+        exchange_tcp("twice.test:" + place.port, kSecret, 1, 2, patience)->all_gather(card_of(1));
+    });
     const int64_t seconds = (now_ns() - begin_ns) / 1'000'000'000;
     check_words(words, "missing: rank 0", "refused");
     assert_in_range(questions - before, 1, 1 + seconds);
@@ -174,10 +177,11 @@ void test_gone_after_the_cards(void **) {
         const std::string name = "exchange-test-" + std::to_string(getpid()) + "-" + std::to_string(gone);
         const auto words = run_ranks(3, [&](int rank) {
             const Patience patience(kLongMs, nullptr, nullptr);
-            Exchanged all = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, 3, card_of(rank), patience);
+            const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, 3, patience);
+            exchange->all_gather(card_of(rank));
             if (rank != gone) {
                 const Fd memory(memfd_create("test", MFD_CLOEXEC));
-                meet(name, rank, 3, memory.get(), std::move(all.ties), patience);
+                meet({name, {0, 1, 2}, rank, 3, exchange->ties()}, memory.get(), patience);
             }
         });
         for (size_t rank = 0; rank < words.size(); ++rank) {

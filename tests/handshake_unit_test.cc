@@ -77,6 +77,8 @@ bool closes(int fd) {
     return recv(fd, &byte, 1, 0) <= 0;
 }
 
+Entry entry_of(const Mac &session, uint32_t round) { return {entry_mac(session, round, kCard), kCard}; }
+
 struct Outcome {
     odc_status status = ODC_OK;
     std::string words;
@@ -97,25 +99,28 @@ Outcome receive(int64_t timeout_ms, const std::function<void(int fd)> &visit) {
     port.listener = Fd();
     const Endpoint endpoint = parse_endpoint(port.text);
     const Patience patience(timeout_ms, nullptr, nullptr);
-    Reception reception(endpoint, kSecret, 2, kCard, patience);
+    Reception reception(endpoint, kSecret, 2, patience);
     assert_true(reception.open().empty());
     std::string why;
     const Fd fd = connect_to(resolve(endpoint, &why).at(0));
     await(fd.get(), POLLOUT);
     Outcome outcome;
-    std::thread host([&] { outcome = outcome_of([&] { reception.run(); }); });
+    std::thread host([&] { outcome = outcome_of([&] { reception.all_gather(kCard); }); });
     visit(fd.get());
     host.join();
     return outcome;
+}
+
+void visit_as_rank_1(const Port &port) {
+    const Patience patience(10000, nullptr, nullptr);
+    exchange_tcp(port.text, kSecret, 1, 2, patience)->all_gather(kCard);
 }
 
 // Rank 1 of 2, and how it ends, while `answer` plays rank 0.
 Outcome visit(const std::function<void(int fd)> &answer) {
     const Port port = free_port();
     Outcome outcome;
-    std::thread rank([&] {
-        outcome = outcome_of([&] { exchange_tcp(port.text, kSecret, 1, 2, kCard, Patience(10000, nullptr, nullptr)); });
-    });
+    std::thread rank([&] { outcome = outcome_of([&] { visit_as_rank_1(port); }); });
     await(port.listener.get(), POLLIN);
     Address from;
     {
@@ -140,13 +145,13 @@ void test_other_version(void **) {
         hello.version = 99;
         tell(fd, hello);
         const auto challenge = hear<Challenge>(fd);
-        tell(fd, Proof{proof_mac(kSecret, hello, challenge, kCard), kCard});
+        tell(fd, Proof{proof_mac(kSecret, hello, challenge)});
         const auto verdict = hear<Verdict>(fd);
         assert_true(verdict.kind == VerdictKind::kFailed);
         for (uint32_t i = 0; i < verdict.bytes; ++i) {
             told += hear<char>(fd);
         }
-        assert_true(same_mac(verdict.mac, verdict_mac(session_key(kSecret, hello, challenge), verdict.kind, told)));
+        assert_true(same_mac(verdict.mac, verdict_mac(session_key(kSecret, hello, challenge), 1, verdict.kind, told)));
     });
     check_words(outcome, ODC_ERROR_RENDEZVOUS, "version 99", "rank 1 (pid");
     assert_true(told == outcome.words);
@@ -154,12 +159,11 @@ void test_other_version(void **) {
 
 // Everything that a rank proves is under its MAC, and no conversation's proof is good in another.
 void test_proof_of_something_else(void **) {
-    for (int variant = 0; variant < 5; ++variant) {
+    for (int variant = 0; variant < 4; ++variant) {
         const Outcome outcome = receive(600, [&](int fd) {
             Hello said = hello_of(1, 2, 600);
             tell(fd, said);
             auto challenge = hear<Challenge>(fd);
-            Card card = kCard;
             if (variant == 0) {
                 said.rank = 0;
             }
@@ -172,11 +176,7 @@ void test_proof_of_something_else(void **) {
             if (variant == 3) {
                 challenge.nonce = random_nonce();
             }
-            const Mac mac = proof_mac(kSecret, said, challenge, card);
-            if (variant == 4) {
-                card[7] = std::byte{1};
-            }
-            tell(fd, Proof{mac, card});
+            tell(fd, Proof{proof_mac(kSecret, said, challenge)});
             const auto verdict = hear<Verdict>(fd);
             assert_true(verdict.kind == VerdictKind::kRefused);
             assert_true(closes(fd));
@@ -189,7 +189,7 @@ void test_proof_of_something_else(void **) {
 void test_what_rank_0_says_is_no_proof(void **) {
     const Hello hello = hello_of(1, 2, 1000);
     const Challenge challenge{kTcpMagic, random_nonce()};
-    assert_true(!same_mac(proof_mac(kSecret, hello, challenge, kCard), session_key(kSecret, hello, challenge)));
+    assert_true(!same_mac(proof_mac(kSecret, hello, challenge), session_key(kSecret, hello, challenge)));
 }
 
 void test_rank_0_without_the_secret(void **) {
@@ -199,7 +199,8 @@ void test_rank_0_without_the_secret(void **) {
             const Challenge challenge{kTcpMagic, random_nonce()};
             tell(fd, challenge);
             hear<Proof>(fd);
-            tell(fd, Verdict{kTcpMagic, kind, 0, verdict_mac(session_key("a guess", hello, challenge), kind, "")});
+            hear<Entry>(fd);
+            tell(fd, Verdict{kTcpMagic, kind, 0, verdict_mac(session_key("a guess", hello, challenge), 1, kind, "")});
         });
         check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 0 at 127.0.0.1:", "does not know the secret");
     }
@@ -211,11 +212,12 @@ void test_cards_changed_on_the_way(void **) {
         const Challenge challenge{kTcpMagic, random_nonce()};
         tell(fd, challenge);
         hear<Proof>(fd);
+        hear<Entry>(fd);
         const Mac session = session_key(kSecret, hello, challenge);
-        tell(fd, Verdict{kTcpMagic, VerdictKind::kWelcome, 0, verdict_mac(session, VerdictKind::kWelcome, "")});
+        tell(fd, Verdict{kTcpMagic, VerdictKind::kWelcome, 0, verdict_mac(session, 1, VerdictKind::kWelcome, "")});
         std::string cards(2 * sizeof(Card), 'a');
         const auto bytes = static_cast<uint32_t>(cards.size());
-        tell(fd, Verdict{kTcpMagic, VerdictKind::kCards, bytes, verdict_mac(session, VerdictKind::kCards, cards)});
+        tell(fd, Verdict{kTcpMagic, VerdictKind::kCards, bytes, verdict_mac(session, 1, VerdictKind::kCards, cards)});
         cards[300] = 'b';
         assert_true(send(fd, cards.data(), cards.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(cards.size()));
     });
@@ -228,6 +230,7 @@ void test_endless_verdict(void **) {
         hear<Hello>(fd);
         tell(fd, Challenge{kTcpMagic, random_nonce()});
         hear<Proof>(fd);
+        hear<Entry>(fd);
         tell(fd, Verdict{kTcpMagic, VerdictKind::kFailed, UINT32_MAX, {}});
     });
     check_words(outcome, ODC_ERROR_RENDEZVOUS, "127.0.0.1:", "not rank 0");
@@ -237,9 +240,7 @@ void test_endless_verdict(void **) {
 void test_second_try(void **) {
     const Port port = free_port();
     Outcome outcome{ODC_ERROR_INTERNAL, ""};
-    std::thread rank([&] {
-        outcome = outcome_of([&] { exchange_tcp(port.text, kSecret, 1, 2, kCard, Patience(10000, nullptr, nullptr)); });
-    });
+    std::thread rank([&] { outcome = outcome_of([&] { visit_as_rank_1(port); }); });
     for (int time = 0; time < 2; ++time) {
         await(port.listener.get(), POLLIN);
         Address from;
@@ -251,14 +252,16 @@ void test_second_try(void **) {
         const Challenge challenge{kTcpMagic, random_nonce()};
         tell(fd.get(), challenge);
         hear<Proof>(fd.get());
+        hear<Entry>(fd.get());
         const Mac session = session_key(kSecret, hello, challenge);
-        tell(fd.get(), Verdict{kTcpMagic, VerdictKind::kWelcome, 0, verdict_mac(session, VerdictKind::kWelcome, "")});
+        tell(fd.get(),
+             Verdict{kTcpMagic, VerdictKind::kWelcome, 0, verdict_mac(session, 1, VerdictKind::kWelcome, "")});
         const std::string cards(2 * sizeof(Card), 'a');
         const auto bytes = static_cast<uint32_t>(cards.size());
         tell(fd.get(),
-             Verdict{kTcpMagic, VerdictKind::kCards, bytes, verdict_mac(session, VerdictKind::kCards, cards)});
+             Verdict{kTcpMagic, VerdictKind::kCards, bytes, verdict_mac(session, 1, VerdictKind::kCards, cards)});
         assert_true(send(fd.get(), cards.data(), cards.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(cards.size()));
-        tell(fd.get(), Verdict{kTcpMagic, VerdictKind::kMet, 0, verdict_mac(session, VerdictKind::kMet, "")});
+        tell(fd.get(), Verdict{kTcpMagic, VerdictKind::kMet, 0, verdict_mac(session, 1, VerdictKind::kMet, "")});
     }
     rank.join();
     if (outcome.status != ODC_OK) {
@@ -295,7 +298,7 @@ Outcome reset_while_handing_out(std::string *told) {
     Fd ranks[2];
     Resetting what{&ranks[1], &ranks[0], false};
     const Patience patience(10000, reset_after_cards, &what);
-    Reception reception(endpoint, kSecret, 3, kCard, patience);
+    Reception reception(endpoint, kSecret, 3, patience);
     assert_true(reception.open().empty());
     std::string why;
     for (Fd &rank : ranks) {
@@ -303,13 +306,14 @@ Outcome reset_while_handing_out(std::string *told) {
         await(rank.get(), POLLOUT);
     }
     Outcome outcome;
-    std::thread host([&] { outcome = outcome_of([&] { reception.run(); }); });
+    std::thread host([&] { outcome = outcome_of([&] { reception.all_gather(kCard); }); });
     for (int rank = 1; rank <= 2; ++rank) {
         const int fd = ranks[rank - 1].get();
         const Hello hello = hello_of(rank, 3, 10000);
         tell(fd, hello);
         const auto challenge = hear<Challenge>(fd);
-        tell(fd, Proof{proof_mac(kSecret, hello, challenge, kCard), kCard});
+        tell(fd, Proof{proof_mac(kSecret, hello, challenge)});
+        tell(fd, entry_of(session_key(kSecret, hello, challenge), 1));
     }
     host.join();
     for (char c = 0; recv(ranks[1].get(), &c, 1, 0) == 1;) {

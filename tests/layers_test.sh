@@ -10,7 +10,7 @@ layers="
 c_api
 context context_sync posts shard slices plan partition
 job
-bootstrap meeting parcel exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route
+bootstrap rendezvous meeting parcel card exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route
 transport/transport transport/shm transport/stripes
 arena free_ranges rank_block post memory futex topology
 status settings patience element fd

@@ -81,10 +81,11 @@ typedef struct odc_config {
     const char *rendezvous;  /* "host:port" or "[v6]:port" of rank 0; needs `secret`; NULL: ODC_RENDEZVOUS */
     const char *secret;      /* shared by all ranks; NULL: ODC_SECRET */
     int64_t timeout_ms;      /* deadline of every wait; 0: ODC_TIMEOUT_MS, or 600,000 */
-    odc_all_gather_fn all_gather; /* meet through this instead (MPI, a torch store); called once, in odc_init */
+    odc_all_gather_fn all_gather; /* meet by this instead (MPI, torch); called in odc_init once, or (several hosts) twice */
     void *all_gather_arg;
     odc_interrupted_fn interrupted;
     void *interrupted_arg;
+    const char *host; /* what shares memory: equal for the ranks of one host; NULL: ODC_HOST_ID, or this machine */
 } odc_config;
 
 /* Joins the job and waits for all its ranks; NULL config: all defaults. On failure *out is NULL. Any number of

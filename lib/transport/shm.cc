@@ -55,11 +55,11 @@ std::string why_not() {
     return "";
 }
 
-std::string why_not_host(const std::string &identity) {
-    if (identity == host_identity()) {
+std::string why_not_host(const std::string &mine, const std::string &theirs) {
+    if (mine == theirs) {
         return "";
     }
-    return "it runs on another host, or in another network namespace of this one";
+    return "it runs on another host, or in another network namespace of this one or as another user";
 }
 
 }  // namespace

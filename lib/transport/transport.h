@@ -75,8 +75,8 @@ struct Transport {
     const char *name;
     // Empty: works on this machine. Else why not, in words.
     std::string (*why_not)();
-    // Empty: reaches a rank on the host of this identity (topology.h).
-    std::string (*why_not_host)(const std::string &identity);
+    // Empty: reaches a rank on the host `theirs` from `mine` (identities, topology.h).
+    std::string (*why_not_host)(const std::string &mine, const std::string &theirs);
     std::unique_ptr<Path> (*reach)(int my_rank);
 };
 

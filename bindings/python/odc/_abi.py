@@ -76,6 +76,7 @@ class odc_config(Struct):
         ("all_gather_arg", c_void_p),
         ("interrupted", INTERRUPTED),
         ("interrupted_arg", c_void_p),
+        ("host", c_char_p),
     )
 
 

@@ -250,10 +250,12 @@ def init(
     timeout: float | None = None,
     all_gather: AllGather | None = None,
     interrupted: Callable[[], bool] | None = None,
+    host: str | None = None,
 ) -> Context:
     """Joins the job and waits for all its ranks. What is None comes from the environment (odc run, torchrun, mpirun,
     Slurm). `timeout`: seconds, of every wait. `interrupted` is asked by waiting calls; true ends the wait with
-    InterruptedWaitError. Ctrl-C ends waits in the main thread without it."""
+    InterruptedWaitError. Ctrl-C ends waits in the main thread without it. `all_gather` is called once, or twice if the
+    ranks are on several hosts. `host` names what shares memory: equal for the ranks of one host; None: this machine."""
     if (rank is None) != (size is None):
         raise ValueError("give rank and size, or neither")
     if all_gather is not None and size is None:
@@ -275,6 +277,7 @@ def init(
         timeout_ms=0 if timeout is None else int(timeout * 1000),
         all_gather=callbacks.all_gather,
         interrupted=callbacks.interrupted,
+        host=encoded(host),
     )
     pointer = ctypes.c_void_p()
     with callbacks.around():

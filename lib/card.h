@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks that may be on several hosts tell each other when they join, in one card a round: first who they are, then,
+// if there are several hosts, how the others reach them; in any round, why they cannot join.
+#pragma once
+
+#include "status.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace odc {
+
+using Card = std::array<std::byte, 1024>;
+
+// The card of round 1; text is cut to fit and ends with a zero.
+struct IdentityCard {
+    uint64_t magic;
+    int32_t rank;
+    int32_t size;
+    int32_t pid;
+    int32_t unused;
+    char identity[96];        // of the host: equal for ranks that share memory
+    char host[64];            // as errors show it
+    char group[48];           // only to notice that two groups meet by mistake
+    unsigned char nonce[16];  // random; its leader's names a host's meeting, so no leftover of another job knows it
+};
+
+// The card of round 2, which only jobs on several hosts have.
+struct EndpointCard {
+    uint64_t magic;
+    int32_t rank;
+    int32_t unused;
+    std::array<std::byte, 512> endpoint;
+};
+
+Card card_of(const IdentityCard &content);
+Card card_of(const EndpointCard &content);
+// The card of a rank that cannot join: the others need not wait for it.
+Card regret_of(const Error &error);
+
+// Throws ODC_ERROR_RENDEZVOUS with the words of a rank whose card is a regret; of several, the first whose own fault it
+// is, as the others have met with it only. `cards`: by rank, zeros where there is none yet.
+void check_regrets(const std::vector<Card> &cards);
+
+// Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` and `rank` of a card are set by who
+// fills it, with these:
+constexpr uint64_t kIdentityMagic = 0x6f64632d69642d33;  // "odc-id-3": changes with every change of the card
+constexpr uint64_t kEndpointMagic = 0x6f64632d65702d31;  // "odc-ep-1": the same
+IdentityCard read_identity(const Card &card, int rank);
+EndpointCard read_endpoint(const Card &card, int rank);
+
+}  // namespace odc
