@@ -8,6 +8,7 @@
 
 #include "meeting.h"
 #include "rank_block.h"
+#include "reach.h"
 #include "rendezvous.h"
 #include "settings.h"
 
@@ -33,6 +34,7 @@ IdentityCard identity_of(const Rendezvous &rendezvous) {
     card.rank = rendezvous.place.rank;
     card.size = rendezvous.place.size;
     card.pid = getpid();
+    card.transports = read_wishes().transports;
     std::strncpy(card.identity, rendezvous.identity.c_str(), sizeof(card.identity) - 1);
     std::strncpy(card.host, rendezvous.host.c_str(), sizeof(card.host) - 1);
     std::strncpy(card.group, rendezvous.group.c_str(), sizeof(card.group) - 1);
@@ -128,7 +130,6 @@ void fill_peer(Membership &membership, int rank, Attendant attendant, std::uniqu
     peer.pid = attendant.pid;
     peer.arena = std::move(arena);
     peer.life = std::move(attendant.life);
-    peer.route = choose_route(membership.terms.rank, membership.own().identity, rank, peer.host, peer.identity);
 }
 
 // Meets the ranks of this host.
@@ -142,40 +143,6 @@ void meet_host(Membership &membership, const Party &party, std::unique_ptr<Arena
     for (size_t seat = 0; seat < attendants.size(); ++seat) {
         const int rank = party.ranks[seat];
         fill_peer(membership, rank, std::move(attendants[seat]), rank == party.rank ? std::move(arena) : nullptr);
-    }
-}
-
-// Instead of round 2: the ranks of other hosts learn why this one does not come.
-[[noreturn]] void fail_everywhere(Exchange &exchange, const Error &error, const Patience &patience) {
-    const bool about_meeting = error.status() == ODC_ERROR_RENDEZVOUS;
-    try {
-        if (about_meeting) {
-            check_regrets(exchange.all_gather(regret_of(error)));
-        } else {
-            exchange.leave(regret_of(error));
-        }
-    } catch (const Error &others) {
-        // Where this rank only met with what happened to another, that one's words say more; but at the deadline the
-        // exchange knows nothing more.
-        if (about_meeting && others.status() == ODC_ERROR_RENDEZVOUS && !patience.over()) {
-            throw;
-        }
-    }
-    throw Error(error);
-}
-
-// Round 2: hands in how this rank is reached, and makes the peers of other hosts.
-void reach_other_hosts(Exchange &exchange, Membership &membership) {
-    const int mine = membership.terms.rank;
-    const EndpointCard card{kEndpointMagic, mine, 0, {}};
-    const std::vector<Card> cards = exchange.all_gather(card_of(card));
-    check_regrets(cards);
-    for (int rank = 0; rank < membership.terms.size; ++rank) {
-        read_endpoint(cards[static_cast<size_t>(rank)], rank);
-        Peer &peer = membership.peers[static_cast<size_t>(rank)];
-        if (peer.host_index != membership.own().host_index) {
-            peer.route = choose_route(mine, membership.own().identity, rank, peer.host, peer.identity);
-        }
     }
 }
 
@@ -202,19 +169,16 @@ Membership join(const odc_config &config) {
 
     auto *block = reinterpret_cast<RankBlock *>(arena->record(0));
     const std::shared_ptr<const void> keep = arena->hold();
-    const bool several = membership.hosts.size() > 1;
     try {
         try {
             meet_host(membership, party, std::move(arena), patience);
         } catch (const Error &error) {
-            if (several) {
+            if (membership.hosts.size() > 1) {
                 fail_everywhere(*exchange, error, patience);
             }
             throw;
         }
-        if (several) {
-            reach_other_hosts(*exchange, membership);
-        }
+        choose_routes(membership, cards, exchange.get(), patience);
     } catch (const Error &error) {
         // Peers that have our memory already read why this rank does not come.
         record_failure(*block, ODC_ERROR_PEER_LOST, say("rank ", place.rank, " left odc_init: ", error.what()).c_str());

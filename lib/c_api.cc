@@ -11,8 +11,10 @@
 
 #include "context.h"
 #include "element.h"
+#include "machine_json.h"
 #include "memory.h"
 #include "plan.h"
+#include "recording.h"
 #include "settings.h"
 #include "topology.h"
 
@@ -380,8 +382,8 @@ odc_status odc_get_transport(size_t index, odc_transport *out) {
             fail(ODC_ERROR_ARGUMENT, "odc_get_transport: there are ", count, " transports");
         }
         thread_local std::string why_not;
-        why_not = odc::kTransports[index]->why_not();
-        const odc_transport row{sizeof(row), odc::kTransports[index]->name,
+        why_not = odc::kTransports[index].why_not();
+        const odc_transport row{sizeof(row), odc::kTransports[index].name,
                                 why_not.empty() ? nullptr : why_not.c_str()};
         copy_out(row, out, "odc_transport");
     });
@@ -397,6 +399,23 @@ odc_status odc_get_setting(size_t index, odc_setting *out) {
     });
 }
 
+odc_status odc_get_topology(const char *file, const char **json, const char **xml) {
+    return guard([&] {
+        if (json == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_topology: json is NULL");
+        }
+        thread_local std::string words;
+        thread_local std::string recording;
+        const odc::Machine machine = file != nullptr ? odc::recorded_machine(file) : odc::this_machine();
+        words = odc::machine_json(machine, odc::read_wishes(), odc::offers_by_kind(machine));
+        if (xml != nullptr) {
+            recording = odc::live_recording();
+            *xml = recording.c_str();
+        }
+        *json = words.c_str();
+    });
+}
+
 odc_status odc_get_route(const odc_context *context, int32_t rank, const char **out) {
     return guard([&] {
         const odc::Job &job = checked(context).context.job();
@@ -406,7 +425,7 @@ odc_status odc_get_route(const odc_context *context, int32_t rank, const char **
         if (rank < 0 || rank >= job.size()) {
             fail(ODC_ERROR_ARGUMENT, "odc_get_route: rank ", rank, " is not in 0..", job.size() - 1);
         }
-        *out = job.peer(rank).route.why.c_str();
+        *out = job.peer(rank).route.words.c_str();
     });
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "card.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace odc {
@@ -34,10 +35,22 @@ Content content_of(const Card &card) {
     fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " uses another version of libodc");
 }
 
+// Of a later round than the first.
+void check_card(bool right_kind, int says_rank, int rank) {
+    if (!right_kind) {
+        fail_version(rank);
+    }
+    if (says_rank != rank) {
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: a later card in place ", rank, " is rank ", says_rank,
+             "'s; each exchange must give the cards in rank order");
+    }
+}
+
 }  // namespace
 
 Card card_of(const IdentityCard &content) { return card_with(content); }
 
+Card card_of(const PortsCard &content) { return card_with(content); }
 Card card_of(const EndpointCard &content) { return card_with(content); }
 
 Card regret_of(const Error &error) {
@@ -77,14 +90,22 @@ IdentityCard read_identity(const Card &card, int rank) {
     return content;
 }
 
-EndpointCard read_endpoint(const Card &card, int rank) {
-    const auto content = content_of<EndpointCard>(card);
-    if (content.magic != kEndpointMagic) {
-        fail_version(rank);
+PortsCard read_ports(const Card &card, int rank) {
+    auto content = content_of<PortsCard>(card);
+    check_card(content.magic == kPortsMagic, content.rank, rank);
+    content.why_no_fabric[sizeof(content.why_no_fabric) - 1] = '\0';
+    if (content.count > kMaxPorts || !std::all_of(content.ports.begin(), content.ports.begin() + content.count,
+                                                  [](const Port &port) { return well_formed(port); })) {
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " describes NICs that cannot be");
     }
-    if (content.rank != rank) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: the second card in place ", rank, " is rank ", content.rank,
-             "'s; each exchange must give the cards in rank order");
+    return content;
+}
+
+EndpointCard read_endpoint(const Card &card, int rank) {
+    auto content = content_of<EndpointCard>(card);
+    check_card(content.magic == kEndpointMagic, content.rank, rank);
+    for (EndpointName &one : content.names) {
+        one.bytes = std::min<uint32_t>(one.bytes, sizeof(one.name));
     }
     return content;
 }

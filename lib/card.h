@@ -3,6 +3,7 @@
 // if there are several hosts, how the others reach them; in any round, why they cannot join.
 #pragma once
 
+#include "port.h"
 #include "status.h"
 
 #include <array>
@@ -20,22 +21,36 @@ struct IdentityCard {
     int32_t rank;
     int32_t size;
     int32_t pid;
-    int32_t unused;
+    uint32_t transports;      // that it may use (wishes.h)
     char identity[96];        // of the host: equal for ranks that share memory
     char host[64];            // as errors show it
     char group[48];           // only to notice that two groups meet by mistake
     unsigned char nonce[16];  // random; its leader's names a host's meeting, so no leftover of another job knows it
 };
 
-// The card of round 2, which only jobs on several hosts have.
+// Of rounds 2 and 3, which only jobs on several hosts have: by which NICs a rank could be reached, and, once all know
+// which are used, the names of its endpoints there.
+struct PortsCard {
+    uint64_t magic;
+    int32_t rank;
+    uint32_t count;
+    std::array<Port, kMaxPorts> ports;
+    char why_no_fabric[256];  // empty: it can use libfabric
+};
+struct EndpointName {
+    uint32_t bytes;  // 0: the port is not used
+    std::array<std::byte, 92> name;
+};
 struct EndpointCard {
     uint64_t magic;
     int32_t rank;
     int32_t unused;
-    std::array<std::byte, 512> endpoint;
+    std::array<unsigned char, 16> token;  // rank 0's is the job's: by it, endpoints know the members
+    std::array<EndpointName, kMaxPorts> names;  // by place in `ports`
 };
 
 Card card_of(const IdentityCard &content);
+Card card_of(const PortsCard &content);
 Card card_of(const EndpointCard &content);
 // The card of a rank that cannot join: the others need not wait for it.
 Card regret_of(const Error &error);
@@ -47,8 +62,10 @@ void check_regrets(const std::vector<Card> &cards);
 // Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` and `rank` of a card are set by who
 // fills it, with these:
 constexpr uint64_t kIdentityMagic = 0x6f64632d69642d33;  // "odc-id-3": changes with every change of the card
+constexpr uint64_t kPortsMagic = 0x6f64632d70742d31;     // "odc-pt-1": the same
 constexpr uint64_t kEndpointMagic = 0x6f64632d65702d31;  // "odc-ep-1": the same
 IdentityCard read_identity(const Card &card, int rank);
+PortsCard read_ports(const Card &card, int rank);
 EndpointCard read_endpoint(const Card &card, int rank);
 
 }  // namespace odc

@@ -3,24 +3,256 @@
 
 #include "status.h"
 
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
 namespace odc {
 
-Route choose_route(int my_rank, const std::string &my_identity, int peer, const std::string &peer_host,
-                   const std::string &peer_identity) {
-    std::string reasons;
-    for (const Transport *transport : kTransports) {
-        std::string why_not = transport->why_not();
-        if (why_not.empty()) {
-            why_not = transport->why_not_host(my_identity, peer_identity);
-        }
-        if (why_not.empty()) {
-            return {transport->reach(my_rank), say(transport->name, ": ", peer == my_rank ? "this rank" : "same host",
-                                                   reasons.empty() ? "" : "; not ", reasons)};
-        }
-        reasons += say(reasons.empty() ? "" : "; ", transport->name, ": ", why_not);
+namespace {
+
+// How one port leads to another.
+enum class Link { Subnet, Own, Unknown, Routed, LinkLocal };
+
+// Nothing when it does not.
+std::optional<Link> link_between(const Port &a, const Port &b) {
+    const size_t row = provider_row(a);
+    if (row != provider_row(b) || row == kProviders.size()) {
+        return std::nullopt;
     }
-    fail(ODC_ERROR_UNSUPPORTED, "no transport of this build reaches rank ", peer, " on host ", peer_host, " (", reasons,
-         "); run all ranks on one host");
+    if (kProviders[row].addressing == Addressing::Own) {
+        return Link::Own;
+    }
+    // Wires that differ: verbs serves InfiniBand and RoCE.
+    if (kProviders[row].wire == Wire::Rdma && a.kind != b.kind) {
+        return std::nullopt;
+    }
+    if (a.family == 0 || b.family == 0) {
+        return Link::Unknown;
+    }
+    const Network one = network_of(a);
+    const Network other = network_of(b);
+    if (a.family != b.family || is_link_local(one) != is_link_local(other)) {
+        return std::nullopt;
+    }
+    if (is_link_local(one)) {
+        return Link::LinkLocal;
+    }
+    if (same_subnet(one, other)) {
+        return Link::Subnet;
+    }
+    if (a.kind == static_cast<uint8_t>(NicKind::InfiniBand)) {
+        return std::nullopt;  // IP routers do not forward it
+    }
+    return Link::Routed;
+}
+
+struct Pair {
+    size_t low;  // port of the rank with the lower number
+    size_t high;
+    Link link;
+};
+
+bool is_tunnel(const Port &port) { return port.kind == static_cast<uint8_t>(NicKind::Tunnel); }
+
+// Lower is better; the same whichever rank asks.
+auto score(const Port &a, const Port &b, Link link) {
+    return std::tuple(link == Link::LinkLocal, provider_row(a), is_tunnel(a) || is_tunnel(b), link,
+                      ~std::min(a.speed, b.speed), std::max(a.distance, b.distance), unsigned{a.distance} + b.distance,
+                      a.family);
+}
+
+// The pairs with the best score.
+std::vector<Pair> best_pairs(const std::vector<Port> &low, const std::vector<Port> &high) {
+    std::vector<Pair> best;
+    for (size_t i = 0; i < low.size(); ++i) {
+        for (size_t j = 0; j < high.size(); ++j) {
+            const std::optional<Link> link = link_between(low[i], high[j]);
+            if (!link) {
+                continue;
+            }
+            const auto mine = score(low[i], high[j], *link);
+            if (!best.empty()) {
+                const auto theirs = score(low[best[0].low], high[best[0].high], best[0].link);
+                if (theirs < mine) {
+                    continue;
+                }
+                if (mine < theirs) {
+                    best.clear();
+                }
+            }
+            best.push_back({i, j, *link});
+        }
+    }
+    return best;
+}
+
+// Keeps the pairs with the port that this rank of its host takes among equals.
+template <class Side>
+void spread(std::vector<Pair> &pairs, int index, Side side) {
+    std::vector<size_t> ports;
+    for (const Pair &pair : pairs) {
+        if (std::find(ports.begin(), ports.end(), pair.*side) == ports.end()) {
+            ports.push_back(pair.*side);
+        }
+    }
+    std::sort(ports.begin(), ports.end());
+    const size_t taken = ports[static_cast<size_t>(index) % ports.size()];
+    pairs.erase(std::remove_if(pairs.begin(), pairs.end(), [&](const Pair &pair) { return pair.*side != taken; }),
+                pairs.end());
+}
+
+std::string link_text(Link link, const Port &mine, const Port &theirs) {
+    switch (link) {
+        case Link::Subnet: return say("one subnet (", subnet_text(network_of(mine)), ")");
+        case Link::Own: return "the provider's own addresses";
+        case Link::Unknown: return "addresses not known";
+        case Link::Routed:
+            return say("by the routing table (", network_text(network_of(mine)), " to ",
+                       network_text(network_of(theirs)), ")");
+        case Link::LinkLocal: return "addresses of one link only";
+    }
+    return "";
+}
+
+std::string speed_text(const Port &mine, const Port &theirs) {
+    const uint32_t slower = std::min(mine.speed, theirs.speed);
+    return slower == 0 ? "speed unknown" : say(slower / 1000.0, " Gbit/s");
+}
+
+std::string offers_text(const RankDescriptor &rank) {
+    if (!rank.why_no_fabric.empty()) {
+        return say("rank ", rank.rank, " cannot use it: ", rank.why_no_fabric);
+    }
+    if (rank.ports.empty()) {
+        return say("rank ", rank.rank, " has no NIC that reaches other hosts");
+    }
+    std::string ports;
+    for (const Port &port : rank.ports) {
+        ports += say(ports.empty() ? "" : ", ", port.domain, " by ", port.provider,
+                     port.family != 0 ? say(" in ", network_text(network_of(port))) : "");
+    }
+    return say("rank ", rank.rank, " has ", ports);
+}
+
+// Why this transport is forbidden by one of the two; empty: it is not.
+std::string forbidden(size_t transport, const RankDescriptor &mine, const RankDescriptor &theirs) {
+    for (const RankDescriptor *rank : {&mine, &theirs}) {
+        if ((rank->transports >> transport & 1) == 0) {
+            return say("ODC_TRANSPORTS of rank ", rank->rank, " leaves it out");
+        }
+    }
+    return "";
+}
+
+std::string why_no_shm(const RankDescriptor &mine, const RankDescriptor &theirs) {
+    if (mine.identity == theirs.identity) {
+        return forbidden(0, mine, theirs);
+    }
+    return mine.host == theirs.host
+               ? say("rank ", theirs.rank, " is on a host of the same name, but shares no kernel or network namespace")
+               : say("rank ", theirs.rank, " is on another host (", theirs.host, ")");
+}
+
+// Fills the verdict's ports, or says why there are none.
+std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &theirs, Verdict &verdict) {
+    if (mine.identity == theirs.identity) {
+        return "never inside a host, where shm is faster";
+    }
+    std::string why_not = forbidden(1, mine, theirs);
+    if (!why_not.empty()) {
+        return why_not;
+    }
+    const bool is_low = mine.rank < theirs.rank;
+    const RankDescriptor &low = is_low ? mine : theirs;
+    const RankDescriptor &high = is_low ? theirs : mine;
+    if (!mine.why_no_fabric.empty() || !theirs.why_no_fabric.empty()) {
+        return offers_text(mine.why_no_fabric.empty() ? theirs : mine);
+    }
+    std::vector<Pair> pairs = best_pairs(low.ports, high.ports);
+    if (pairs.empty()) {
+        return low.ports.empty() || high.ports.empty()
+                   ? offers_text(low.ports.empty() ? low : high)
+                   : say("no two NICs reach each other: ", offers_text(mine), "; ", offers_text(theirs));
+    }
+    const size_t equals = pairs.size();
+    spread(pairs, low.index, &Pair::low);
+    spread(pairs, high.index, &Pair::high);
+    verdict.my_port = static_cast<int>(is_low ? pairs[0].low : pairs[0].high);
+    verdict.their_port = static_cast<int>(is_low ? pairs[0].high : pairs[0].low);
+    const Port &my = mine.ports[static_cast<size_t>(verdict.my_port)];
+    const Port &their = theirs.ports[static_cast<size_t>(verdict.their_port)];
+    verdict.why = say(my.provider, " from ", my.domain, " to ", their.domain, ": ", link_text(pairs[0].link, my, their),
+                      ", ", speed_text(my, their), ", ", name_of(static_cast<Nearness>(my.distance)));
+    if (equals > 1) {
+        verdict.why += say("; one of ", equals, " equals");
+    }
+    return "";
+}
+
+}  // namespace
+
+Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs) {
+    Verdict verdict;
+    std::string why_not = mine.rank == theirs.rank ? "" : why_no_shm(mine, theirs);
+    if (why_not.empty()) {
+        verdict.transport = kTransportNames[0];
+        verdict.why = mine.rank == theirs.rank ? "this rank" : "the same host";
+    } else {
+        verdict.why_not.push_back({kTransportNames[0], why_not});
+    }
+    why_not = choose_ports(mine, theirs, verdict);
+    if (why_not.empty()) {
+        verdict.transport = kTransportNames[1];
+    } else {
+        verdict.why_not.push_back({kTransportNames[1], why_not});
+    }
+    return verdict;
+}
+
+std::string why_not_text(const Verdict &verdict) {
+    std::string text;
+    for (const WhyNot &one : verdict.why_not) {
+        text += say(text.empty() ? "" : "; ", one.transport, ": ", one.why);
+    }
+    return text;
+}
+
+std::string objection(const Verdict &verdict, const RankDescriptor &mine, const RankDescriptor &theirs,
+                      const Wishes &wishes, const std::vector<Refusal> &refused) {
+    const std::string between =
+        say("rank ", mine.rank, " (host ", mine.host, ") and rank ", theirs.rank, " (host ", theirs.host, ")");
+    std::string unused;
+    for (const Refusal &one : refused) {
+        unused += say(unused.empty() ? "; NICs not used here: " : "; ", one.nic, ": ", one.why);
+    }
+    const bool is_shm = verdict.transport == kTransportNames[0];
+    const bool is_fabric = verdict.transport == kTransportNames[1];
+    if (!is_shm && !is_fabric) {
+        return say("no transport reaches from ", between, ": ", why_not_text(verdict), unused);
+    }
+    const bool is_rdma =
+        is_fabric && kProviders[provider_row(mine.ports[static_cast<size_t>(verdict.my_port)])].wire == Wire::Rdma;
+    const bool same_host = mine.host == theirs.host || mine.identity == theirs.identity;
+    const auto lacks = [&](Requirement one) {
+        switch (one) {
+            case Requirement::Shm: return same_host && !is_shm;
+            case Requirement::NvLink: return is_shm && mine.rank != theirs.rank;
+            case Requirement::Rdma: return is_fabric && !is_rdma;
+        }
+        return false;
+    };
+    for (size_t i = 0; i < kRequirements.size(); ++i) {
+        const auto one = static_cast<Requirement>(i);
+        if (wishes.requires_that(one) && lacks(one)) {
+            const RequirementRow &row = kRequirements[i];
+            return say("ODC_REQUIRE asks for ", row.name, " (", row.scope, ": ", row.demand,
+                       "), but the route between ", between, " is ", verdict.transport, ": ", verdict.why,
+                       one == Requirement::NvLink ? "; this build has no transport for GPU memory"
+                                                  : say("; ", why_not_text(verdict), unused));
+        }
+    }
+    return "";
 }
 
 }  // namespace odc

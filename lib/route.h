@@ -2,23 +2,71 @@
 // Which transport is used for which peer, and why.
 #pragma once
 
+#include "port.h"
+#include "transport/fabric.h"
 #include "transport/shm.h"
+#include "wishes.h"
 
+#include <array>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace odc {
 
-// Most wanted first; the first that reaches a peer is used.
-inline constexpr const Transport *kTransports[] = {&kShm};
+struct Transport {
+    const char *name;
+    // Empty: works on this machine. Else why not, in words.
+    std::string (*why_not)();
+};
+// Most wanted first.
+inline constexpr std::array<Transport, 2> kTransports = {
+    {{kTransportNames[0], why_not_shm}, {kTransportNames[1], why_not_fabric}}};
 
-struct Route {
-    std::unique_ptr<Path> path;
-    std::string why;  // "shm: same host"
+// What a rank's peers know of it when they choose routes.
+struct RankDescriptor {
+    int rank = 0;
+    std::string host;      // its name, for words
+    std::string identity;  // equal: can share memory
+    int index = 0;         // among the ranks of its identity
+    uint32_t transports = kAllTransports;
+    std::string why_no_fabric;  // empty: it can use libfabric
+    std::vector<Port> ports;    // well-formed, best first
 };
 
-// Throws ODC_ERROR_UNSUPPORTED, with every transport's reason, when none reaches the peer.
-Route choose_route(int my_rank, const std::string &my_identity, int peer, const std::string &peer_host,
-                   const std::string &peer_identity);
+struct WhyNot {
+    std::string_view transport;  // of kTransportNames
+    std::string why;
+};
+
+// What both ranks say of their pair: transports, ports and reasons are those of the other's verdict with the sides
+// changed.
+struct Verdict {
+    std::string_view transport;  // of kTransportNames; "" when none reaches
+    int my_port = -1;            // of fabric: places in the descriptors' ports
+    int their_port = -1;
+    std::string why;
+    std::vector<WhyNot> why_not;  // every transport that is not taken
+};
+
+// A pure function. Inside a host shm; between hosts the pair of ports with the most wanted provider that both have,
+// outside tunnels, in one subnet, with the higher speed (of the slower end), nearest to the ranks' memory; the ranks of
+// a host are spread over equals.
+Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs);
+
+// The path to a peer and the verdict that it comes from.
+struct Route {
+    std::unique_ptr<Path> path;
+    Verdict verdict;
+    std::string words;  // "shm: the same host; not fabric: never inside a host, ..."
+};
+
+// The reasons of a verdict in one line: "shm: rank 1 is on another host (b); fabric: ...".
+std::string why_not_text(const Verdict &verdict);
+// Why the pair cannot be in one job, for an error of odc_init: no transport reaches, or ODC_REQUIRE is not met. Empty:
+// it can. `refused`: this rank's NICs that are not used.
+std::string objection(const Verdict &verdict, const RankDescriptor &mine, const RankDescriptor &theirs,
+                      const Wishes &wishes, const std::vector<Refusal> &refused);
 
 }  // namespace odc

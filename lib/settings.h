@@ -10,7 +10,22 @@
 
 namespace odc {
 
-enum class Setting { kRank, kSize, kJob, kRendezvous, kSecret, kTimeoutMs, kHostId };
+enum class Setting {
+    kRank,
+    kSize,
+    kJob,
+    kRendezvous,
+    kSecret,
+    kTimeoutMs,
+    kHostId,
+    kTopologyXml,
+    kUsableTransports,
+    kInterface,
+    kProvider,
+    kRequire,
+    kStagingBytes,
+    kSilenceMs
+};
 
 struct SettingRow {
     Setting setting;
@@ -19,7 +34,7 @@ struct SettingRow {
     const char *help;
 };
 
-inline constexpr std::array<SettingRow, 7> kSettings = {{
+inline constexpr std::array<SettingRow, 14> kSettings = {{
     {Setting::kRank, "ODC_RANK", "", "This process's rank, 0..ODC_SIZE-1; set by odc run, with ODC_SIZE and ODC_JOB."},
     {Setting::kSize, "ODC_SIZE", "", "How many ranks the job has."},
     {Setting::kJob, "ODC_JOB", "", "The job's name: the same for all its ranks, different for every other job."},
@@ -29,6 +44,18 @@ inline constexpr std::array<SettingRow, 7> kSettings = {{
     {Setting::kTimeoutMs, "ODC_TIMEOUT_MS", "600000", "The deadline of every wait, in milliseconds."},
     {Setting::kHostId, "ODC_HOST_ID", "",
      "What shares memory: ranks of one text are one host; unset: this machine, its network namespace and the user."},
+    {Setting::kTopologyXml, "ODC_TOPOLOGY_XML", "",
+     "A recorded machine (hwloc's XML) to take for this one when choosing NICs."},
+    {Setting::kUsableTransports, "ODC_TRANSPORTS", "", "The transports that may be used, such as shm,fabric; unset: all."},
+    {Setting::kInterface, "ODC_INTERFACE", "",
+     "The NICs that may be used between hosts, such as eth0,mlx5_0; unset: all."},
+    {Setting::kProvider, "ODC_PROVIDER", "",
+     "The libfabric providers that may be used, such as verbs,tcp; unset: all."},
+    {Setting::kRequire, "ODC_REQUIRE", "", "What routes must be, or odc_init fails: shm,nvlink,rdma or some of them."},
+    {Setting::kStagingBytes, "ODC_STAGING_BYTES", "16777216",
+     "Memory of a context for additions from other hosts that are on their way, in bytes."},
+    {Setting::kSilenceMs, "ODC_SILENCE_MS", "10000",
+     "How long another host may not answer before its ranks count as lost, in milliseconds."},
 }};
 
 constexpr const SettingRow &setting_row(Setting setting) { return kSettings[static_cast<std::size_t>(setting)]; }

@@ -10,9 +10,9 @@ layers="
 c_api
 context context_sync posts shard slices plan partition
 job
-bootstrap rendezvous meeting parcel card exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route
+bootstrap reach rendezvous meeting parcel card exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route machine_json wishes port
 transport/transport transport/shm transport/stripes
-arena free_ranges rank_block post memory futex topology
+arena free_ranges rank_block post memory futex topology recording machine interfaces nic
 status settings patience element fd
 "
 

@@ -14,7 +14,6 @@
  * shard; every other call runs alone. Every wait has a deadline, ends when a peer dies, and asks `interrupted`. */
 #ifndef ODC_ODC_H
 #define ODC_ODC_H
-
 #include <stddef.h>
 #include <stdint.h>
 
@@ -54,18 +53,12 @@ typedef enum odc_status {
     ODC_ERROR_MISMATCH = -12  /* ranks disagree about a shard or a reduction; names both */
 } odc_status;
 
-typedef enum odc_type { /* element types; 0 as the type of a half means that the shard lacks it */
-    ODC_F32 = 1,
-    ODC_F64 = 2,
-    ODC_BF16 = 3,
-    ODC_F16 = 4,
-    ODC_BYTES = 5 /* parameters only */
-} odc_type;
+/* Element types, ODC_BYTES for parameters only; 0 as the type of a half means that the shard lacks it. */
+typedef enum odc_type { ODC_F32 = 1, ODC_F64 = 2, ODC_BF16 = 3, ODC_F16 = 4, ODC_BYTES = 5 } odc_type;
 
 typedef enum odc_reduction { ODC_SUM = 1, ODC_MAX = 2 } odc_reduction;
 
 /* ---- Joining and leaving a job ---- */
-
 /* Fills `all` with every rank's `mine` of `bytes` bytes, in rank order; collective; returns 0, or non-zero on failure. */
 typedef int (*odc_all_gather_fn)(void *arg, const void *mine, void *all, size_t bytes);
 /* Asked at least every 100 ms by a waiting call, on its thread; non-zero: ODC_ERROR_INTERRUPTED, and for what it waited. */
@@ -103,7 +96,6 @@ ODC_API odc_status odc_abort(odc_context *context, const char *text);
 ODC_API void odc_destroy(odc_context *context);
 
 /* ---- Shards ---- */
-
 /* All listed ranks register the same description in the same minibatch, in any order. */
 typedef struct odc_shard_desc {
     uint64_t struct_size;
@@ -138,7 +130,6 @@ ODC_API odc_status odc_get_slice(const odc_shard *shard, odc_slice *out);
 ODC_API odc_status odc_release_shard(odc_shard *shard);
 
 /* ---- A minibatch ---- */
-
 /* "My slice holds this minibatch's parameters": lets peers read it and opens its accumulator at zero. Once per shard
  * and minibatch; odc_publish_all publishes those that are left, and it is an error if none is. Waits for nobody. */
 ODC_API odc_status odc_publish(odc_shard *shard);
@@ -168,7 +159,6 @@ ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *value
 ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op);
 
 /* ---- Where the time went (always on; totals since odc_init) ---- */
-
 typedef struct odc_stats {
     uint64_t struct_size;
     uint64_t gather_calls;
@@ -191,7 +181,6 @@ ODC_API odc_status odc_get_stats(const odc_context *context, odc_stats *out);
 ODC_API odc_status odc_get_peer_stats(const odc_context *context, int32_t rank, odc_peer_stats *out);
 
 /* ---- Balancing a minibatch (needs no context; paper section 4) ---- */
-
 typedef enum odc_policy {
     ODC_LOCAL_SORT = 1, /* rank r takes samples r, r+W, ...; sorted; one sample a microbatch */
     ODC_LB_MICRO = 2,   /* equal sample counts and equal microbatch counts: what collectives need */
@@ -220,7 +209,6 @@ ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, i
 ODC_API odc_status odc_plan_cost(const char *model, double *a, double *b);
 
 /* ---- What this library and this machine are ---- */
-
 ODC_API uint32_t odc_version(void); /* major << 16 | minor << 8 | patch */
 ODC_API const char *odc_build(void);
 ODC_API const char *odc_status_string(int32_t status);
@@ -240,6 +228,9 @@ typedef struct odc_setting {
 } odc_setting;
 ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
 ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
+/* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and the paths that it
+ * would use, as JSON; in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
+ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
 /* The path to a rank and why it was chosen, in words that live as long as the context. */
 ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, const char **out);
 

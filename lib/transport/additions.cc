@@ -67,7 +67,7 @@ Additions::Additions(int rank, size_t staging_bytes, Tell tell)
 
 Additions::~Additions() = default;
 
-Staging &Additions::staging(Endpoint &endpoint) {
+Staging &Additions::staging(FabricEndpoint &endpoint) {
     auto &staging = staging_[&endpoint];
     if (!staging) {
         staging = std::make_unique<Staging>(endpoint, std::max<size_t>(1, staging_bytes_ / chunk_bytes_), chunk_bytes_,

@@ -49,14 +49,14 @@ private:
     };
     bool add_stripes(Landed &landed);
     void applied(Landed &landed);
-    Staging &staging(Endpoint &endpoint);
+    Staging &staging(FabricEndpoint &endpoint);
 
     int rank_;
     size_t staging_bytes_;
     size_t chunk_bytes_;
     Tell tell_;
     Reads reads_;
-    std::unordered_map<Endpoint *, std::unique_ptr<Staging>> staging_;
+    std::unordered_map<FabricEndpoint *, std::unique_ptr<Staging>> staging_;
     std::unordered_map<uint64_t, RemoteSlice> slices_;
     std::deque<Landed> landed_;
 };
@@ -96,7 +96,7 @@ private:
     size_t staging_bytes_;
     size_t chunk_bytes_;
     Tell tell_;
-    std::unordered_map<Endpoint *, std::unique_ptr<Staging>> staging_;
+    std::unordered_map<FabricEndpoint *, std::unique_ptr<Staging>> staging_;
     std::deque<std::shared_ptr<Sum>> waiting_;  // for staging
     std::unordered_map<uint64_t, Piece> pieces_;
     uint64_t last_ = 0;

@@ -45,6 +45,18 @@ std::string why_not_fabric() {
     }
 }
 
+std::vector<FabricDomain> fabric_domains() {
+    const Info hints = hints_for("", "");
+    fi_info *found = nullptr;
+    const int code = libfabric().getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
+    const Info list(found);
+    std::vector<FabricDomain> domains;
+    for (const fi_info *one = code == 0 ? list.get() : nullptr; one != nullptr; one = one->next) {
+        domains.push_back({one->fabric_attr->prov_name, one->domain_attr->name});
+    }
+    return domains;
+}
+
 Fabric::Fabric(const FabricTerms &terms, const std::vector<FabricPort> &ports)
     : thread_(std::make_unique<LibraryThread>(terms, ports)) {}
 

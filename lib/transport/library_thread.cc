@@ -27,17 +27,17 @@ constexpr int64_t kLockNs = 50'000;                  // when a stripe that someb
 constexpr int kEagerSteps = 200;                     // without a bell, before the thread begins to sleep between looks
 constexpr int64_t kLongestNapNs = 2'000'000;         // and how long it sleeps at most
 
-std::vector<std::unique_ptr<Endpoint>> open_all(const std::vector<FabricPort> &ports) {
-    std::vector<std::unique_ptr<Endpoint>> endpoints;
+std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPort> &ports) {
+    std::vector<std::unique_ptr<FabricEndpoint>> endpoints;
     for (const FabricPort &port : ports) {
-        endpoints.push_back(std::make_unique<Endpoint>(port.provider, port.domain, port.address));
+        endpoints.push_back(std::make_unique<FabricEndpoint>(port));
     }
     return endpoints;
 }
 
 // In how many parts staging is divided: additions need some at each endpoint; gets and offers, too, where callers'
 // memory would have to be registered.
-size_t staging_uses(const std::vector<std::unique_ptr<Endpoint>> &endpoints) {
+size_t staging_uses(const std::vector<std::unique_ptr<FabricEndpoint>> &endpoints) {
     size_t uses = 0;
     for (const auto &endpoint : endpoints) {
         uses += endpoint->needs_local() ? 3 : 1;
@@ -108,7 +108,7 @@ void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &pee
                           const std::vector<std::vector<int>> &hosts) {
     remotes_.resize(static_cast<size_t>(terms_.size));
     for (const FabricPeer &peer : peers) {
-        Endpoint &endpoint = *endpoints_.at(peer.port);
+        FabricEndpoint &endpoint = *endpoints_.at(peer.port);
         remotes_[static_cast<size_t>(peer.rank)] = std::make_unique<Remote>(
             Remote{peer.rank, peer.host, &endpoint, endpoint.connect(peer.name),
                    Mirror(*images_, peer.rank, terms_.size, peer.pid, peer.host_name)});
@@ -277,7 +277,7 @@ void LibraryThread::announce(const PostNotice &notice) {
     });
 }
 
-Staging &LibraryThread::landing(Endpoint &endpoint) {
+Staging &LibraryThread::landing(FabricEndpoint &endpoint) {
     auto &staging = landings_[&endpoint];
     if (!staging) {
         const size_t bytes = std::min(kChunkBytes, staging_bytes_);

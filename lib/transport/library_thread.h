@@ -63,17 +63,17 @@ private:
     void begin_farewell(const std::string &words);
     bool farewell_is_over(int64_t now) const;
     void let_go();
-    Staging &landing(Endpoint &endpoint);
+    Staging &landing(FabricEndpoint &endpoint);
     Remote &remote(int rank) { return *remotes_[static_cast<size_t>(rank)]; }
 
     FabricTerms terms_;
-    std::vector<std::unique_ptr<Endpoint>> endpoints_;
+    std::vector<std::unique_ptr<FabricEndpoint>> endpoints_;
     std::shared_ptr<Arena> images_;
     std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; NULL for this host's
     std::unique_ptr<Packets> packets_;
     std::unique_ptr<Pulses> pulses_;
     size_t staging_bytes_;  // for each use, at each endpoint
-    std::unordered_map<Endpoint *, std::unique_ptr<Staging>> landings_;  // of gets, where buffers must be registered
+    std::unordered_map<FabricEndpoint *, std::unique_ptr<Staging>> landings_;  // of gets, where buffers must be registered
     Reads gets_;
     Additions additions_;
     Offers offers_;

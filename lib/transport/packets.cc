@@ -28,7 +28,7 @@ struct Header {
 
 struct Packets::Packet final : Started {
     Packets *packets;
-    Endpoint *endpoint;
+    FabricEndpoint *endpoint;
     Remote *to;  // NULL: a receive
     void *descriptor;
     struct {
@@ -45,7 +45,7 @@ Packets::Packets(int rank, const Token &token, const std::vector<std::unique_ptr
 
 Packets::~Packets() = default;
 
-Packets::Packet &Packets::take(Endpoint &endpoint) {
+Packets::Packet &Packets::take(FabricEndpoint &endpoint) {
     const auto fits = [&](const Packet *one) { return one->endpoint == &endpoint; };
     auto found = std::find_if(free_.begin(), free_.end(), fits);
     if (found == free_.end()) {
@@ -139,7 +139,7 @@ bool Packets::delivered(const Remote &remote) const {
 
 // ---- Listening ----
 
-void Packets::listen(Endpoint &endpoint) {
+void Packets::listen(FabricEndpoint &endpoint) {
     for (size_t i = 0; i < kReceives; ++i) {
         post(take(endpoint));
     }

@@ -25,7 +25,7 @@ public:
     Packets(const Packets &) = delete;
     Packets &operator=(const Packets &) = delete;
 
-    void listen(Endpoint &endpoint);
+    void listen(FabricEndpoint &endpoint);
     // Appends encoded notices to what the peer will hear.
     void say(Remote &remote, const std::string &notices);
     // Sends what there is room for; true if anything was sent.
@@ -46,7 +46,7 @@ private:
         std::string in;   // of a notice that has not come as a whole
         uint64_t heard = 0;
     };
-    Packet &take(Endpoint &endpoint);
+    Packet &take(FabricEndpoint &endpoint);
     bool send(Remote &remote);
     void sent(Packet &packet, const std::string &error);
     void received(Packet &packet, size_t bytes, const std::string &error);
@@ -62,7 +62,7 @@ private:
     bool refused_ = false;
     uint64_t sent_ = 0;
     struct Slab {
-        Endpoint *endpoint;
+        FabricEndpoint *endpoint;
         std::unique_ptr<Packet[]> packets;
         Exposed exposed;
     };

@@ -2,7 +2,7 @@
 // A rank of another host, as the library thread knows it.
 #pragma once
 
-#include "transport/endpoint.h"
+#include "transport/fabric_endpoint.h"
 #include "transport/mirror.h"
 
 namespace odc {
@@ -10,7 +10,7 @@ namespace odc {
 struct Remote {
     int rank;
     int host;  // index, the same on all ranks
-    Endpoint *endpoint;
+    FabricEndpoint *endpoint;
     fi_addr_t address;
     Mirror mirror;
     int64_t silent_since_ns = 0;  // the first question that it has not answered; 0: none

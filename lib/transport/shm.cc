@@ -45,7 +45,9 @@ private:
     int my_rank_;
 };
 
-std::string why_not() {
+}  // namespace
+
+std::string why_not_shm() {
     if (!Fd(memfd_create("odc", MFD_CLOEXEC | MFD_ALLOW_SEALING)).valid()) {
         return "memfd_create is refused (Linux 3.17 or later is needed)";
     }
@@ -55,16 +57,6 @@ std::string why_not() {
     return "";
 }
 
-std::string why_not_host(const std::string &mine, const std::string &theirs) {
-    if (mine == theirs) {
-        return "";
-    }
-    return "it runs on another host, or in another network namespace of this one or as another user";
-}
-
-}  // namespace
-
-const Transport kShm{"shm", why_not, why_not_host,
-                     [](int my_rank) -> std::unique_ptr<Path> { return std::make_unique<ShmPath>(my_rank); }};
+std::unique_ptr<Path> shm_path(int my_rank) { return std::make_unique<ShmPath>(my_rank); }
 
 }  // namespace odc

@@ -3,7 +3,7 @@
 // when it is first used.
 #pragma once
 
-#include "transport/endpoint.h"
+#include "transport/fabric_endpoint.h"
 
 #include <cstddef>
 #include <vector>
@@ -13,7 +13,7 @@ namespace odc {
 class Staging {
 public:
     // `slots` of `bytes` each; exposed, where the endpoint wants that, for `access`.
-    Staging(Endpoint &endpoint, size_t slots, size_t bytes, Access access)
+    Staging(FabricEndpoint &endpoint, size_t slots, size_t bytes, Access access)
         : endpoint_(endpoint), slots_(slots), bytes_(bytes), access_(access) {}
     ~Staging();
     Staging(const Staging &) = delete;
@@ -30,7 +30,7 @@ public:
 private:
     void map();
 
-    Endpoint &endpoint_;
+    FabricEndpoint &endpoint_;
     size_t slots_;
     size_t bytes_;
     Access access_;

@@ -71,13 +71,4 @@ public:
     virtual void cancel(const std::shared_ptr<Transfer> &transfer) = 0;
 };
 
-struct Transport {
-    const char *name;
-    // Empty: works on this machine. Else why not, in words.
-    std::string (*why_not)();
-    // Empty: reaches a rank on the host `theirs` from `mine` (identities, topology.h).
-    std::string (*why_not_host)(const std::string &mine, const std::string &theirs);
-    std::unique_ptr<Path> (*reach)(int my_rank);
-};
-
 }  // namespace odc

@@ -3,6 +3,7 @@
 // `poll`. For one thread only, the library thread.
 #pragma once
 
+#include "transport/fabric.h"
 #include "transport/libfabric.h"
 
 #include <array>
@@ -31,10 +32,10 @@ struct Exposed {
 
 enum class Access { Remote, Local };
 
-class Endpoint {
+class FabricEndpoint {
 public:
-    // `address` (a sockaddr of the NIC, or empty) chooses among a domain's networks. Throws, with the provider's words.
-    Endpoint(const std::string &provider, const std::string &domain, const std::vector<std::byte> &address);
+    // Throws, with the provider's words.
+    explicit FabricEndpoint(const FabricPort &port);
 
     const std::string &provider() const { return provider_; }
     const std::vector<std::byte> &name() const { return name_; }  // for peers' `connect`
@@ -61,7 +62,7 @@ public:
     void shut() { endpoint_.reset(); }
 
 private:
-    Info open_info(const std::string &domain, const std::vector<std::byte> &address) const;
+    Info open_info(const FabricPort &port) const;
     void open_queue();
     bool started(ssize_t code, const char *call);
     void complete_error();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/endpoint.h"
+#include "transport/fabric_endpoint.h"
 
+#include <netinet/in.h>
 #include <sodium.h>
 
 #include <algorithm>
@@ -23,32 +24,42 @@ void check(const char *call, int code) {
 
 Started &started_of(void *context) { return *static_cast<Started *>(static_cast<fi_context2 *>(context)); }
 
-bool same_network(const fi_info &info, const std::vector<std::byte> &address) {
-    return address.empty() ||
-           (info.src_addrlen == address.size() && info.src_addr != nullptr &&
-            std::memcmp(info.src_addr, address.data(), address.size()) == 0);
+// Whether the endpoint would be at the port's address.
+bool is_at(const fi_info &info, const FabricPort &port) {
+    if (port.family == 0) {
+        return true;
+    }
+    const auto *address = static_cast<const sockaddr *>(info.src_addr);
+    if (address == nullptr) {
+        return false;
+    }
+    if (port.family == 4) {
+        return address->sa_family == AF_INET &&
+               std::memcmp(&static_cast<const sockaddr_in *>(info.src_addr)->sin_addr, port.address.data(), 4) == 0;
+    }
+    return address->sa_family == AF_INET6 &&
+           std::memcmp(&static_cast<const sockaddr_in6 *>(info.src_addr)->sin6_addr, port.address.data(), 16) == 0;
 }
 
 }  // namespace
 
-Info Endpoint::open_info(const std::string &domain, const std::vector<std::byte> &address) const {
-    const Info hints = hints_for(provider_, domain);
+Info FabricEndpoint::open_info(const FabricPort &port) const {
+    const Info hints = hints_for(provider_, port.domain);
     fi_info *found = nullptr;
     const int code = libfabric().getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
     const Info list(found);
     if (code != 0) {
-        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " on ", domain, ": ", fabric_words("fi_getinfo", code));
+        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " on ", port.domain, ": ", fabric_words("fi_getinfo", code));
     }
     for (const fi_info *one = list.get(); one != nullptr; one = one->next) {
-        if (same_network(*one, address)) {
+        if (is_at(*one, port)) {
             return Info(libfabric().dupinfo(one));
         }
     }
-    fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " has no endpoint at this address of ", domain);
+    fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " has no endpoint at this address of ", port.domain);
 }
 
-Endpoint::Endpoint(const std::string &provider, const std::string &domain, const std::vector<std::byte> &address)
-    : provider_(provider), info_(open_info(domain, address)) {
+FabricEndpoint::FabricEndpoint(const FabricPort &port) : provider_(port.provider), info_(open_info(port)) {
     const fi_domain_attr &attributes = *info_->domain_attr;
     const auto asks = [&](int bit) { return (attributes.mr_mode & bit) != 0; };
     if (asks(FI_MR_RAW) || attributes.mr_key_size > sizeof(uint64_t)) {
@@ -85,7 +96,7 @@ Endpoint::Endpoint(const std::string &provider, const std::string &domain, const
     check("fi_getname", fi_getname(&endpoint->fid, name_.data(), &bytes));
 }
 
-void Endpoint::open_queue() {
+void FabricEndpoint::open_queue() {
     fi_cq_attr attributes{};
     attributes.size = kQueueEntries;
     attributes.format = FI_CQ_FORMAT_MSG;
@@ -103,7 +114,7 @@ void Endpoint::open_queue() {
     queue_.reset(queue);
 }
 
-fi_addr_t Endpoint::connect(const std::vector<std::byte> &name) {
+fi_addr_t FabricEndpoint::connect(const std::vector<std::byte> &name) {
     fi_addr_t peer = FI_ADDR_UNSPEC;
     const int inserted = fi_av_insert(addresses_.get(), name.data(), 1, &peer, 0, nullptr);
     if (inserted != 1) {
@@ -112,7 +123,7 @@ fi_addr_t Endpoint::connect(const std::vector<std::byte> &name) {
     return peer;
 }
 
-Exposed Endpoint::expose(void *memory, size_t bytes, Access access) {
+Exposed FabricEndpoint::expose(void *memory, size_t bytes, Access access) {
     Exposed exposed;
     const uint64_t flags = access == Access::Remote ? FI_REMOTE_READ : FI_READ | FI_SEND | FI_RECV;
     // Where this rank names its memory, the name is a secret: without it nobody can read.
@@ -138,7 +149,7 @@ Exposed Endpoint::expose(void *memory, size_t bytes, Access access) {
     return exposed;
 }
 
-bool Endpoint::started(ssize_t code, const char *call) {
+bool FabricEndpoint::started(ssize_t code, const char *call) {
     if (code == 0) {
         return true;
     }
@@ -148,20 +159,20 @@ bool Endpoint::started(ssize_t code, const char *call) {
     fail(ODC_ERROR_PEER_LOST, provider_, ": ", fabric_words(call, code));
 }
 
-bool Endpoint::read(fi_addr_t peer, void *to, size_t bytes, void *descriptor, uint64_t address, uint64_t key,
+bool FabricEndpoint::read(fi_addr_t peer, void *to, size_t bytes, void *descriptor, uint64_t address, uint64_t key,
                     Started &done) {
     return started(fi_read(endpoint_.get(), to, bytes, descriptor, peer, address, key, static_cast<fi_context2 *>(&done)), "fi_read");
 }
 
-bool Endpoint::send(fi_addr_t peer, const void *from, size_t bytes, void *descriptor, Started &done) {
+bool FabricEndpoint::send(fi_addr_t peer, const void *from, size_t bytes, void *descriptor, Started &done) {
     return started(fi_send(endpoint_.get(), from, bytes, descriptor, peer, static_cast<fi_context2 *>(&done)), "fi_send");
 }
 
-bool Endpoint::receive(void *to, size_t bytes, void *descriptor, Started &done) {
+bool FabricEndpoint::receive(void *to, size_t bytes, void *descriptor, Started &done) {
     return started(fi_recv(endpoint_.get(), to, bytes, descriptor, FI_ADDR_UNSPEC, static_cast<fi_context2 *>(&done)), "fi_recv");
 }
 
-bool Endpoint::poll() {
+bool FabricEndpoint::poll() {
     fi_cq_msg_entry entries[kCompletions];
     const ssize_t count = fi_cq_read(queue_.get(), entries, kCompletions);
     if (count == -FI_EAGAIN) {
@@ -180,7 +191,7 @@ bool Endpoint::poll() {
     return count > 0;
 }
 
-void Endpoint::complete_error() {
+void FabricEndpoint::complete_error() {
     fi_cq_err_entry entry{};
     if (fi_cq_readerr(queue_.get(), &entry, 0) < 1) {
         return;
@@ -190,7 +201,7 @@ void Endpoint::complete_error() {
     }
 }
 
-bool Endpoint::may_sleep() {
+bool FabricEndpoint::may_sleep() {
     fid *queue = &queue_->fid;
     return fi_trywait(fabric_.get(), &queue, 1) == 0;
 }

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "machine_json.h"
+
+#include "route.h"
+#include "status.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace odc {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json name_or_null(const char *kind, int index) { return index < 0 ? Json() : Json(say(kind, index)); }
+Json text_or_null(const std::string &text) { return text.empty() ? Json() : Json(text); }
+Json speed_or_null(int64_t speed) { return speed == 0 ? Json() : Json(speed); }
+
+void add_site(Json &device, const Machine &machine, const std::string &bus_id, const Site &site) {
+    device["bus_id"] = text_or_null(bus_id);
+    device["package"] = name_or_null("package", site.package);
+    device["numa_node"] = name_or_null("numa", site.numa_node);
+    device["switch"] = text_or_null(shared_switch(machine, site));
+}
+
+Json nic_json(const Machine &machine, const Nic &nic, const std::vector<Refusal> &refused) {
+    Json device = {{"name", nic.name},
+                   {"kind", name_of(nic.kind)},
+                   {"state", name_of(nic.state)},
+                   {"speed_mbit", speed_or_null(nic.speed)},
+                   {"model", text_or_null(nic.model)}};
+    add_site(device, machine, nic.bus_id, nic.site);
+    device["networks"] = nic.networks_known ? Json::array() : Json();
+    for (const Network &network : nic.networks) {
+        device["networks"].push_back(network_text(network));
+    }
+    const auto row =
+        std::find_if(refused.begin(), refused.end(), [&](const Refusal &one) { return one.nic == nic.name; });
+    if (row != refused.end()) {
+        device["why_not"] = row->why;
+    }
+    return device;
+}
+
+RankDescriptor rank_at(int rank, const std::string &host, size_t index, const Wishes &wishes, const Ports &ports) {
+    RankDescriptor descriptor;
+    descriptor.rank = rank;
+    descriptor.host = host;
+    descriptor.identity = host;
+    descriptor.index = static_cast<int>(index);
+    descriptor.transports = wishes.transports;
+    descriptor.ports = ports.ports;
+    return descriptor;
+}
+
+// From rank `index` of this host, whose memory is there, to its like.
+Json route_json(const Machine &machine, Device memory, const Wishes &wishes, const Ports &ports) {
+    const RankDescriptor mine = rank_at(0, "this", memory.index, wishes, ports);
+    const Verdict verdict = choose_route(mine, rank_at(1, "another", memory.index, wishes, ports));
+    Json route = {{"from", device_name(machine, memory)}, {"transport", text_or_null(std::string(verdict.transport))}};
+    if (verdict.my_port >= 0) {
+        const Port &port = mine.ports[static_cast<size_t>(verdict.my_port)];
+        route["provider"] = port.provider;
+        route["nic"] = port.domain;
+        route["distance"] = name_of(static_cast<Nearness>(port.distance));
+        route["speed_mbit"] = speed_or_null(port.speed);
+        route["why"] = verdict.why;
+    }
+    route["why_not"] = Json::object();
+    for (const WhyNot &one : verdict.why_not) {
+        route["why_not"][std::string(one.transport)] = one.why;
+    }
+    return route;
+}
+
+}  // namespace
+
+std::string machine_json(const Machine &machine, const Wishes &wishes, const std::vector<Offer> &offers) {
+    Json json = {{"host", text_or_null(machine.host)},
+                 {"packages", Json::array()},
+                 {"numa_nodes", Json::array()},
+                 {"gpus", Json::array()},
+                 {"nics", Json::array()},
+                 {"devices", Json::array()},
+                 {"distances", Json::array()},
+                 {"to_another_host", Json::array()}};
+    std::vector<Device> places;
+    for (const Package &package : machine.packages) {
+        json["packages"].push_back({{"name", say("package", package.index)}, {"model", text_or_null(package.model)}});
+    }
+    for (size_t i = 0; i < machine.numa_nodes.size(); ++i) {
+        const NumaNode &node = machine.numa_nodes[i];
+        places.push_back({Device::What::NumaNode, i});
+        json["numa_nodes"].push_back({{"name", device_name(machine, places.back())},
+                                      {"package", name_or_null("package", node.package)},
+                                      {"cores", node.cores},
+                                      {"bytes", node.bytes}});
+    }
+    for (size_t i = 0; i < machine.gpus.size(); ++i) {
+        const Gpu &gpu = machine.gpus[i];
+        places.push_back({Device::What::Gpu, i});
+        Json device = {{"name", gpu.name}, {"vendor", gpu.vendor}, {"model", text_or_null(gpu.model)}};
+        add_site(device, machine, gpu.bus_id, gpu.site);
+        json["gpus"].push_back(std::move(device));
+    }
+    std::vector<Refusal> refused;
+    for (const Device memory : places) {
+        const Ports ports = ports_of(machine, memory, wishes, offers);
+        json["to_another_host"].push_back(route_json(machine, memory, wishes, ports));
+        refused = ports.refused;  // wherever the memory is
+    }
+    for (size_t i = 0; i < machine.nics.size(); ++i) {
+        json["nics"].push_back(nic_json(machine, machine.nics[i], refused));
+        if (!json["nics"].back().contains("why_not")) {
+            places.push_back({Device::What::Nic, i});
+        }
+    }
+    for (const Device row : places) {
+        json["devices"].push_back(device_name(machine, row));
+        Json &distances = json["distances"].emplace_back(Json::array());
+        for (const Device column : places) {
+            distances.push_back(name_of(nearness(machine, row, column)));
+        }
+    }
+    return json.dump(1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace odc

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// A machine and the paths that it would use, as JSON: what odc_get_topology gives.
+#pragma once
+
+#include "machine.h"
+#include "port.h"
+#include "wishes.h"
+
+#include <string>
+#include <vector>
+
+namespace odc {
+
+// Each route to another host is to the same place of a host like this one. Throws as ports_of does.
+std::string machine_json(const Machine &machine, const Wishes &wishes, const std::vector<Offer> &offers);
+
+}  // namespace odc

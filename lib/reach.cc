@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "reach.h"
+
+#include <sched.h>
+#include <sodium.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "rank_block.h"
+#include "recording.h"
+#include "settings.h"
+#include "wishes.h"
+
+namespace odc {
+
+namespace {
+
+// This rank's NICs, as it would like to be reached.
+struct Outlook {
+    Wishes wishes;
+    Ports ports;
+    std::string why_no_fabric;
+};
+
+Device own_memory(const Machine &machine) {
+    unsigned node = 0;
+    getcpu(nullptr, &node);
+    for (size_t i = 0; i < machine.numa_nodes.size(); ++i) {
+        if (machine.numa_nodes[i].index == static_cast<int>(node)) {
+            return {Device::What::NumaNode, i};
+        }
+    }
+    return {};
+}
+
+Outlook look_out(const Wishes &wishes) {
+    Outlook outlook{wishes, {}, why_not_fabric()};
+    const Machine machine = this_machine();
+    std::vector<Offer> offers;
+    if (outlook.why_no_fabric.empty()) {
+        for (const FabricDomain &one : fabric_domains()) {
+            offers.push_back({one.provider, one.domain, ""});
+        }
+    }
+    outlook.ports = ports_of(machine, own_memory(machine), wishes, offers);
+    return outlook;
+}
+
+RankDescriptor describe(const Membership &membership, const std::vector<IdentityCard> &cards, int rank) {
+    const Peer &peer = membership.peers[static_cast<size_t>(rank)];
+    const std::vector<int> &mates = membership.hosts[peer.host_index];
+    RankDescriptor descriptor;
+    descriptor.rank = rank;
+    descriptor.host = peer.host;
+    descriptor.identity = peer.identity;
+    descriptor.index = static_cast<int>(std::find(mates.begin(), mates.end(), rank) - mates.begin());
+    descriptor.transports = cards[static_cast<size_t>(rank)].transports;
+    return descriptor;
+}
+
+// Round 2: every rank's NICs.
+void exchange_ports(Exchange &exchange, const Outlook &outlook, int rank, std::vector<RankDescriptor> &all) {
+    PortsCard mine{kPortsMagic, rank, static_cast<uint32_t>(outlook.ports.ports.size()), {}, {}};
+    std::copy(outlook.ports.ports.begin(), outlook.ports.ports.end(), mine.ports.begin());
+    std::strncpy(mine.why_no_fabric, outlook.why_no_fabric.c_str(), sizeof(mine.why_no_fabric) - 1);
+    const std::vector<Card> cards = exchange.all_gather(card_of(mine));
+    check_regrets(cards);
+    for (RankDescriptor &one : all) {
+        const PortsCard card = read_ports(cards[static_cast<size_t>(one.rank)], one.rank);
+        one.ports.assign(card.ports.begin(), card.ports.begin() + card.count);
+        one.why_no_fabric = card.why_no_fabric;
+    }
+}
+
+// Throws ODC_ERROR_UNSUPPORTED where a rank cannot be reached, or not as ODC_REQUIRE asks.
+void judge(Membership &membership, const std::vector<RankDescriptor> &all, const Outlook &outlook) {
+    const RankDescriptor &mine = all[static_cast<size_t>(membership.terms.rank)];
+    for (const RankDescriptor &theirs : all) {
+        Route &route = membership.peers[static_cast<size_t>(theirs.rank)].route;
+        route.verdict = choose_route(mine, theirs);
+        const std::string why_not = objection(route.verdict, mine, theirs, outlook.wishes, outlook.ports.refused);
+        if (!why_not.empty()) {
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not);
+        }
+        const std::string others = why_not_text(route.verdict);
+        route.words = say(route.verdict.transport, ": ", route.verdict.why, others.empty() ? "" : "; not ", others);
+    }
+}
+
+// The endpoints that routes go through, by place in this rank's ports; and the place of each there is among those opened.
+struct Doors {
+    std::vector<FabricPort> opened;
+    std::array<size_t, kMaxPorts> place;
+};
+
+Doors doors_of(const Membership &membership, const std::vector<Port> &ports) {
+    Doors doors{{}, {}};
+    doors.place.fill(kMaxPorts);
+    for (const Peer &peer : membership.peers) {
+        if (peer.route.verdict.my_port < 0) {
+            continue;
+        }
+        const auto port = static_cast<size_t>(peer.route.verdict.my_port);
+        if (doors.place[port] == kMaxPorts) {
+            const Port &nic = ports[port];
+            doors.place[port] = doors.opened.size();
+            doors.opened.push_back({nic.provider, nic.domain, nic.family, {}});
+            std::copy(std::begin(nic.address), std::end(nic.address), doors.opened.back().address.begin());
+        }
+    }
+    return doors;
+}
+
+std::unique_ptr<Fabric> open_fabric(const Membership &membership, const Doors &doors) {
+    const Terms &terms = membership.terms;
+    const int64_t silence_ms = std::min(terms.timeout_ms, setting_number(Setting::kSilenceMs, 1000, 3'600'000));
+    const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes, 256 << 10, int64_t{1} << 40));
+    auto *block = reinterpret_cast<RankBlock *>(membership.own().arena->record(0));
+    return std::make_unique<Fabric>(FabricTerms{terms.rank, terms.size, block, staging, silence_ms}, doors.opened);
+}
+
+EndpointCard card_of_doors(const Membership &membership, const Fabric &fabric, const Doors &doors) {
+    EndpointCard card{kEndpointMagic, membership.terms.rank, 0, {}, {}};
+    randombytes_buf(card.token.data(), card.token.size());
+    for (size_t port = 0; port < kMaxPorts; ++port) {
+        if (doors.place[port] == kMaxPorts) {
+            continue;
+        }
+        const std::vector<std::byte> &name = fabric.name(doors.place[port]);
+        EndpointName &out = card.names[port];
+        if (name.size() > sizeof(out.name)) {
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: the provider names its endpoints by ", name.size(),
+                 " bytes, at most ", sizeof(out.name), " are possible");
+        }
+        out.bytes = static_cast<uint32_t>(name.size());
+        std::copy(name.begin(), name.end(), out.name.begin());
+    }
+    return card;
+}
+
+// Round 3: every rank's endpoints.
+void meet_endpoints(Exchange &exchange, Membership &membership, const EndpointCard &mine, const Doors &doors) {
+    const std::vector<Card> cards = exchange.all_gather(card_of(mine));
+    check_regrets(cards);
+    std::vector<FabricPeer> peers;
+    for (int rank = 0; rank < membership.terms.size; ++rank) {
+        const EndpointCard card = read_endpoint(cards[static_cast<size_t>(rank)], rank);
+        const Peer &peer = membership.peers[static_cast<size_t>(rank)];
+        const Verdict &verdict = peer.route.verdict;
+        if (verdict.my_port < 0) {
+            continue;
+        }
+        const EndpointName &name = card.names[static_cast<size_t>(verdict.their_port)];
+        peers.push_back({rank, static_cast<int>(peer.host_index), peer.pid, peer.host,
+                         doors.place[static_cast<size_t>(verdict.my_port)],
+                         {name.name.begin(), name.name.begin() + name.bytes}});
+    }
+    membership.fabric->start(read_endpoint(cards[0], 0).token, peers, membership.hosts);
+}
+
+template <class Body>
+void or_fail_everywhere(Exchange &exchange, const Patience &patience, Body body) {
+    try {
+        body();
+    } catch (const Error &error) {
+        fail_everywhere(exchange, error, patience);
+    }
+}
+
+void fill_routes(Membership &membership) {
+    for (int rank = 0; rank < membership.terms.size; ++rank) {
+        Peer &peer = membership.peers[static_cast<size_t>(rank)];
+        if (peer.route.verdict.my_port < 0) {
+            peer.route.path = shm_path(membership.terms.rank);
+            continue;
+        }
+        peer.arena = membership.fabric->images();
+        peer.block = membership.fabric->image_of(rank);
+        peer.route.path = membership.fabric->path_to(rank);
+    }
+}
+
+}  // namespace
+
+void choose_routes(Membership &membership, const std::vector<IdentityCard> &cards, Exchange *exchange,
+                   const Patience &patience) {
+    std::vector<RankDescriptor> all;
+    for (int rank = 0; rank < membership.terms.size; ++rank) {
+        all.push_back(describe(membership, cards, rank));
+    }
+    Outlook outlook{read_wishes(), {}, {}};
+    if (membership.hosts.size() > 1) {
+        Doors doors;
+        EndpointCard mine{};
+        or_fail_everywhere(*exchange, patience, [&] { outlook = look_out(outlook.wishes); });
+        exchange_ports(*exchange, outlook, membership.terms.rank, all);
+        or_fail_everywhere(*exchange, patience, [&] {
+            judge(membership, all, outlook);
+            doors = doors_of(membership, outlook.ports.ports);
+            membership.fabric = open_fabric(membership, doors);
+            mine = card_of_doors(membership, *membership.fabric, doors);
+        });
+        meet_endpoints(*exchange, membership, mine, doors);
+    } else {
+        judge(membership, all, outlook);
+    }
+    fill_routes(membership);
+}
+
+void fail_everywhere(Exchange &exchange, const Error &error, const Patience &patience) {
+    const bool about_meeting = error.status() == ODC_ERROR_RENDEZVOUS;
+    try {
+        if (about_meeting) {
+            check_regrets(exchange.all_gather(regret_of(error)));
+        } else {
+            exchange.leave(regret_of(error));
+        }
+    } catch (const Error &others) {
+        // Where this rank only met with what happened to another, that one's words say more; but at the deadline the
+        // exchange knows nothing more.
+        if (about_meeting && others.status() == ODC_ERROR_RENDEZVOUS && !patience.over()) {
+            throw;
+        }
+    }
+    throw Error(error);
+}
+
+}  // namespace odc

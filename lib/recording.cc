@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "recording.h"
+
+#include "interfaces.h"
+#include "settings.h"
+#include "status.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <memory>
+#include <system_error>
+
+namespace odc {
+
+namespace {
+
+struct DestroyTree {
+    void operator()(hwloc_topology_t tree) const { hwloc_topology_destroy(tree); }
+};
+using Tree = std::unique_ptr<hwloc_topology, DestroyTree>;
+
+// Not yet loaded; with the objects that machine.cc reads.
+Tree new_tree() {
+    hwloc_topology_t tree = nullptr;
+    if (hwloc_topology_init(&tree) != 0) {
+        fail_errno("hwloc_topology_init");
+    }
+    hwloc_topology_set_io_types_filter(tree, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    hwloc_topology_set_type_filter(tree, HWLOC_OBJ_MISC, HWLOC_TYPE_FILTER_KEEP_ALL);
+    return Tree(tree);
+}
+
+hwloc_obj_t interface_object(hwloc_topology_t tree, const std::string &name) {
+    for (hwloc_obj_t one = nullptr; (one = hwloc_get_next_osdev(tree, one)) != nullptr;) {
+        if (one->attr->osdev.type == HWLOC_OBJ_OSDEV_NETWORK && one->name == name) {
+            return one;
+        }
+    }
+    // One without a PCI device, or that /sys does not show.
+    return hwloc_topology_insert_misc_object(tree, hwloc_get_root_obj(tree), name.c_str());
+}
+
+void add_speed(hwloc_obj_t object, int64_t speed) {
+    if (speed > 0) {
+        hwloc_obj_add_info(object, kSpeedInfo, std::to_string(speed).c_str());
+    }
+}
+
+void describe(hwloc_obj_t object, const Interface &facts) {
+    std::string networks;
+    for (const Network &network : facts.networks) {
+        networks += say(networks.empty() ? "" : " ", network_text(network));
+    }
+    hwloc_obj_add_info(object, kKindInfo, name_of(facts.kind));
+    hwloc_obj_add_info(object, kStateInfo, name_of(facts.state));
+    hwloc_obj_add_info(object, kNetworksInfo, networks.c_str());
+    add_speed(object, facts.speed);
+}
+
+// What hwloc lacks of the interfaces, as attributes.
+void describe_interfaces(hwloc_topology_t tree) {
+    for (const Interface &facts : interfaces()) {
+        if (hwloc_obj_t object = interface_object(tree, facts.name)) {
+            describe(object, facts);
+        }
+    }
+    for (hwloc_obj_t one = nullptr; (one = hwloc_get_next_osdev(tree, one)) != nullptr;) {
+        if (one->attr->osdev.type == HWLOC_OBJ_OSDEV_OPENFABRICS) {
+            const RdmaPort port = rdma_port(one->name);
+            if (port.kind == NicKind::RoCE) {
+                hwloc_obj_add_info(one, kKindInfo, name_of(port.kind));
+            }
+            add_speed(one, port.speed);
+        } else if (one->attr->osdev.type == HWLOC_OBJ_OSDEV_NETWORK) {
+            if (hwloc_obj_get_info_by_name(one, kStateInfo) == nullptr) {
+                hwloc_obj_add_info(one, kStateInfo, name_of(NicState::Elsewhere));
+            }
+            const std::string cxi = cxi_device(pci_bus_id(one));
+            if (!cxi.empty()) {
+                hwloc_obj_add_info(one, kCxiInfo, cxi.c_str());
+            }
+        }
+    }
+}
+
+Tree live_tree() {
+    Tree tree = new_tree();
+    // As topology.cc does: the kernel's files say as much, and this thread need not visit every core.
+    hwloc_topology_set_components(tree.get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
+    if (hwloc_topology_load(tree.get()) != 0) {
+        fail_errno("hwloc cannot read this machine");
+    }
+    describe_interfaces(tree.get());
+    return tree;
+}
+
+}  // namespace
+
+Machine live_machine() { return read_machine(live_tree().get()); }
+
+std::string live_recording() {
+    const Tree tree = live_tree();
+    char *text = nullptr;
+    int length = 0;
+    if (hwloc_topology_export_xmlbuffer(tree.get(), &text, &length, 0) != 0) {
+        fail_errno("hwloc cannot write this machine as XML");
+    }
+    const std::string xml(text);
+    hwloc_free_xmlbuffer(tree.get(), text);
+    return xml;
+}
+
+Machine recorded_machine(const std::string &file) {
+    std::ifstream stream(file);
+    if (!stream || stream.peek() == std::ifstream::traits_type::eof()) {
+        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file,
+             "\" cannot be read: ", errno != 0 ? std::generic_category().message(errno) : "it is empty");
+    }
+    Tree tree = new_tree();
+    if (hwloc_topology_set_xml(tree.get(), file.c_str()) != 0 || hwloc_topology_load(tree.get()) != 0) {
+        fail(ODC_ERROR_ARGUMENT, "\"", file,
+             "\" is no topology that hwloc reads; record one with `odc topo --save FILE` or `lstopo FILE.xml`");
+    }
+    try {
+        return read_machine(tree.get());
+    } catch (const Error &error) {
+        fail(error.status(), "in the recorded machine \"", file, "\": ", error.what());
+    }
+}
+
+Machine this_machine() {
+    const std::string file = setting(Setting::kTopologyXml);
+    return file.empty() ? live_machine() : recorded_machine(file);
+}
+
+}  // namespace odc

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wishes.h"
+
+#include "port.h"
+#include "settings.h"
+#include "status.h"
+
+namespace odc {
+
+namespace {
+
+// The words of a list such as "shm,fabric"; none when it is unset.
+std::vector<std::string> words_of(Setting which) {
+    const std::string text = setting(which);
+    std::vector<std::string> words;
+    for (size_t start = 0; !text.empty() && start <= text.size();) {
+        const size_t end = std::min(text.find(',', start), text.size());
+        words.push_back(text.substr(start, end - start));
+        start = end + 1;
+    }
+    for (const std::string &word : words) {
+        if (word.empty() || word.find_first_of(" \t") != std::string::npos) {
+            fail(ODC_ERROR_ARGUMENT, setting_row(which).name, "=\"", text,
+                 "\" is wrong: it must be names with a comma and no space between them");
+        }
+    }
+    return words;
+}
+
+[[noreturn]] void refuse(Setting which, const std::string &word, const std::string &valid) {
+    fail(ODC_ERROR_ARGUMENT, setting_row(which).name, "=\"", setting(which), "\" is wrong: \"", word, "\" is none of ",
+         valid);
+}
+
+// The place of `word` among the rows' names.
+template <class Rows, class Name>
+size_t place_of(Setting which, const std::string &word, const Rows &rows, Name name) {
+    std::string valid;
+    for (size_t i = 0; i < rows.size(); ++i) {
+        if (word == name(rows[i])) {
+            return i;
+        }
+        valid += say(i == 0 ? "" : ", ", name(rows[i]));
+    }
+    refuse(which, word, valid);
+}
+
+}  // namespace
+
+Wishes read_wishes() {
+    Wishes wishes;
+    uint32_t transports = 0;
+    for (const std::string &word : words_of(Setting::kUsableTransports)) {
+        transports |= 1U << place_of(Setting::kUsableTransports, word, kTransportNames, [](const char *row) { return row; });
+    }
+    wishes.transports = transports != 0 ? transports : kAllTransports;
+    for (const std::string &word : words_of(Setting::kProvider)) {
+        const size_t row = place_of(Setting::kProvider, word, kProviders, [&](const ProviderRow &one) {
+            const std::string name = one.name;
+            return word == name ? name : name.substr(0, name.find(';'));  // "tcp" is "tcp;ofi_rxm"
+        });
+        wishes.providers.emplace_back(kProviders[row].name);
+    }
+    for (const std::string &word : words_of(Setting::kRequire)) {
+        wishes.requirements |=
+            1U << place_of(Setting::kRequire, word, kRequirements, [](const RequirementRow &row) { return row.name; });
+    }
+    wishes.interfaces = words_of(Setting::kInterface);
+    return wishes;
+}
+
+}  // namespace odc
