@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meeting where the C API does not look: what a resolver says, an address that is half taken, and a rank that goes away
-// after the cards were exchanged and before memory is shared.
+// Meeting where the C API does not look: what a resolver says, an address that is half taken, several rounds, and a rank
+// that goes away after the cards were exchanged and before memory is shared.
 #include "exchange.h"
 #include "handshake.h"
 #include "meeting.h"
@@ -19,7 +19,6 @@
 
 #include <dlfcn.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -27,6 +26,8 @@
 extern "C" {
 #include <cmocka.h>
 }
+
+#include "held_port.h"
 
 using namespace odc;
 
@@ -56,26 +57,6 @@ extern "C" int getaddrinfo(const char *host, const char *port, const addrinfo *h
 }
 
 namespace {
-
-struct Place {
-    Fd holder;  // bound, not listening: no other process is given the port, and rank 0 can still listen there
-    std::string port;
-};
-
-Place hold_port() {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t bytes = sizeof(address);
-    const int on = 1;
-    Place place{Fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), ""};
-    setsockopt(place.holder.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    auto *any = reinterpret_cast<sockaddr *>(&address);
-    assert_int_equal(bind(place.holder.get(), any, bytes), 0);
-    assert_int_equal(getsockname(place.holder.get(), any, &bytes), 0);
-    place.port = std::to_string(ntohs(address.sin_port));
-    return place;
-}
 
 Card card_of(int rank) {
     Card card{};
@@ -113,7 +94,7 @@ std::vector<std::string> run_ranks(int size, const std::function<void(int rank)>
 }
 
 void test_address_said_twice(void **) {
-    const Place place = hold_port();
+    const HeldPort place;
     std::string why;
     assert_int_equal(resolve({"", "twice.test", place.port}, &why).size(), 1);
     const auto words = run_ranks(2, [&](int rank) {
@@ -128,7 +109,7 @@ void test_address_said_twice(void **) {
 
 // Another program listens at one of two addresses: rank 0 visits that one, and not itself at the other.
 void test_address_half_taken(void **) {
-    const Place place = hold_port();
+    const HeldPort place;
     std::string why;
     const Fd taken = listen_at(resolve({"", "127.0.0.1", place.port}, &why).at(0));
     assert_true(taken.valid());
@@ -158,7 +139,7 @@ void test_address_half_taken(void **) {
 
 // A slow machine has more seconds, and so more questions; never more than one in each.
 void test_resolver_is_asked_seldom(void **) {
-    const Place place = hold_port();
+    const HeldPort place;
     const int before = questions;
     const int64_t begin_ns = now_ns();
     const std::string words = words_of([&] {
@@ -173,7 +154,7 @@ void test_resolver_is_asked_seldom(void **) {
 // Whoever goes away after the cards were exchanged is missed at once, not at the deadline.
 void test_gone_after_the_cards(void **) {
     for (int gone = 0; gone < 3; ++gone) {
-        const Place place = hold_port();
+        const HeldPort place;
         const std::string name = "exchange-test-" + std::to_string(getpid()) + "-" + std::to_string(gone);
         const auto words = run_ranks(3, [&](int rank) {
             const Patience patience(kLongMs, nullptr, nullptr);
@@ -196,6 +177,77 @@ void test_gone_after_the_cards(void **) {
     }
 }
 
+Card card_of_round(int rank, int round) {
+    Card card = card_of(rank);
+    card.back() = static_cast<std::byte>(round);
+    return card;
+}
+
+void test_rounds(void **) {
+    constexpr int kSize = 5;
+    constexpr int kRounds = 4;
+    const HeldPort place;
+    const auto words = run_ranks(kSize, [&](int rank) {
+        const Patience patience(kLongMs, nullptr, nullptr);
+        const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, kSize, patience);
+        for (int round = 1; round <= kRounds; ++round) {
+            std::vector<Card> expected;
+            for (int of = 0; of < kSize; ++of) {
+                expected.push_back(card_of_round(of, round));
+            }
+            if (exchange->all_gather(card_of_round(rank, round)) != expected) {
+                throw Error(ODC_ERROR_INTERNAL, say("these are not the cards of round ", round));
+            }
+        }
+    });
+    for (const std::string &one : words) {
+        assert_string_equal(one.c_str(), "");
+    }
+}
+
+// One rank does not come to the second round: it goes, or says why. Those that wait beside the exchange see it at their
+// tie, and read the same in the round.
+void test_no_second_round(void **) {
+    constexpr int kSize = 4;
+    const Card regret = regret_of(Error(ODC_ERROR_SYSTEM, "no more files"));
+    for (int variant = 0; variant < 2 * kSize; ++variant) {
+        const int gone = variant % kSize;
+        const bool says_why = variant >= kSize;
+        const HeldPort place;
+        const auto words = run_ranks(kSize, [&](int rank) {
+            const Patience patience(kLongMs, nullptr, nullptr);
+            const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, kSize, patience);
+            exchange->all_gather(card_of(rank));
+            if (rank == gone) {
+                return says_why ? exchange->leave(regret) : void();
+            }
+            if (rank == 3) {
+                pollfd entry{exchange->ties()[0], POLLIN, 0};
+                poll(&entry, 1, static_cast<int>(kLongMs));
+            }
+            exchange->all_gather(card_of(rank));
+        });
+        for (int rank = 0; rank < kSize; ++rank) {
+            if (rank != gone) {
+                check_words(words[static_cast<size_t>(rank)], ("rank " + std::to_string(gone)).c_str(),
+                            says_why ? "cannot join: no more files" : "died or gave up");
+            }
+        }
+    }
+}
+
+// Of a rank that only met with a failure and the one that failed, the words of the latter are everybody's.
+void test_telling_regret(void **) {
+    const Card met = regret_of(Error(ODC_ERROR_RENDEZVOUS, "rank 2 gave up"));
+    const Card failed = regret_of(Error(ODC_ERROR_INTERRUPTED, "interrupted"));
+    check_words(words_of([&] { check_regrets({card_of(0), met, failed}); }), "rank 2 cannot join", "interrupted");
+    check_words(words_of([&] {
+                    check_regrets({card_of(0), met, card_of(2)});
+                }),
+                "rank 1 cannot join", "rank 2 gave up");
+    assert_string_equal(words_of([&] { check_regrets({card_of(0), Card{}}); }).c_str(), "");
+}
+
 }  // namespace
 
 int main() {
@@ -207,6 +259,9 @@ int main() {
         cmocka_unit_test(test_address_half_taken),
         cmocka_unit_test(test_resolver_is_asked_seldom),
         cmocka_unit_test(test_gone_after_the_cards),
+        cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_no_second_round),
+        cmocka_unit_test(test_telling_regret),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -6,12 +6,16 @@
 #include "reception.h"
 #include "tcp.h"
 
+#include <array>
 #include <csetjmp>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <functional>
+#include <random>
 #include <string>
 #include <thread>
 
@@ -269,6 +273,131 @@ void test_second_try(void **) {
     }
 }
 
+// Rank 0 of 2 and how it ends when rank 1, which has met it, says something else than its second card.
+Outcome receive_again(const std::function<void(int fd, const Mac &session)> &speak) {
+    Port port = free_port();
+    port.listener = Fd();
+    const Endpoint endpoint = parse_endpoint(port.text);
+    const Patience patience(10000, nullptr, nullptr);
+    Reception reception(endpoint, kSecret, 2, patience);
+    assert_true(reception.open().empty());
+    std::string why;
+    const Fd fd = connect_to(resolve(endpoint, &why).at(0));
+    await(fd.get(), POLLOUT);
+    Outcome outcome;
+    std::thread host([&] {
+        outcome = outcome_of([&] {
+            reception.all_gather(kCard);
+            reception.all_gather(kCard);
+        });
+    });
+    const Hello hello = hello_of(1, 2, 10000);
+    tell(fd.get(), hello);
+    const auto challenge = hear<Challenge>(fd.get());
+    const Mac session = session_key(kSecret, hello, challenge);
+    tell(fd.get(), Proof{proof_mac(kSecret, hello, challenge)});
+    tell(fd.get(), entry_of(session, 1));
+    hear<Verdict>(fd.get());
+    hear<Verdict>(fd.get());
+    hear<std::array<Card, 2>>(fd.get());
+    hear<Verdict>(fd.get());
+    speak(fd.get(), session);
+    shutdown(fd.get(), SHUT_WR);
+    host.join();
+    return outcome;
+}
+
+// An entry of another round or session, a changed one, one and a half.
+void test_second_card_that_is_none(void **) {
+    for (int variant = 0; variant < 4; ++variant) {
+        const Outcome outcome = receive_again([&](int fd, const Mac &session) {
+            Entry entry = entry_of(session, variant == 0 ? 1 : 2);
+            if (variant == 1) {
+                entry = entry_of(Mac{}, 2);
+            }
+            if (variant == 2) {
+                entry.card[1000] = std::byte{1};
+            }
+            if (variant < 3) {
+                return tell(fd, entry);
+            }
+            std::array<char, sizeof(entry) + 9> long_entry{};
+            std::memcpy(long_entry.data(), &entry, sizeof(entry));
+            tell(fd, long_entry);
+        });
+        check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "round 2 of odc_init is not its card");
+    }
+    const Outcome outcome = receive_again([](int fd, const Mac &session) {
+        tell(fd, entry_of(session, 2));
+        hear<Verdict>(fd);
+        hear<std::array<Card, 2>>(fd);
+        hear<Verdict>(fd);
+    });
+    check_words(outcome, ODC_OK, "", "");
+}
+
+void test_garbage_as_second_card(void **) {
+    const auto seed = static_cast<unsigned>(time(nullptr));
+    std::printf("%s: seed %u\n", __func__, seed);
+    std::mt19937 random(seed);
+    for (int time = 0; time < 40; ++time) {
+        std::string garbage(random() % (2 * sizeof(Entry)), '\0');
+        for (char &c : garbage) {
+            c = static_cast<char>(random());
+        }
+        const Outcome outcome = receive_again(
+            [&](int fd, const Mac &) { assert_true(send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL) >= 0); });
+        check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid",
+                    garbage.size() < sizeof(Entry) ? "died or gave up" : "round 2 of odc_init is not its card");
+    }
+}
+
+// Rank 0 says in round 2 what it said in round 1, or garbage.
+void test_second_cards_that_are_none(void **) {
+    for (const bool repeats : {true, false}) {
+        const Port port = free_port();
+        Outcome outcome;
+        std::thread rank([&] {
+            outcome = outcome_of([&] {
+                const Patience patience(10000, nullptr, nullptr);
+                const auto exchange = exchange_tcp(port.text, kSecret, 1, 2, patience);
+                exchange->all_gather(kCard);
+                exchange->all_gather(kCard);
+            });
+        });
+        await(port.listener.get(), POLLIN);
+        Address from;
+        const Fd fd = accept_from(port.listener.get(), &from);
+        const auto hello = hear<Hello>(fd.get());
+        const Challenge challenge{kTcpMagic, random_nonce()};
+        tell(fd.get(), challenge);
+        hear<Proof>(fd.get());
+        hear<Entry>(fd.get());
+        const Mac session = session_key(kSecret, hello, challenge);
+        const std::array<Card, 2> cards{};
+        const auto say_cards = [&] {
+            const std::string_view bytes = bytes_of(cards);
+            const auto count = static_cast<uint32_t>(bytes.size());
+            tell(fd.get(),
+                 Verdict{kTcpMagic, VerdictKind::kCards, count, verdict_mac(session, 1, VerdictKind::kCards, bytes)});
+            tell(fd.get(), cards);
+            tell(fd.get(), Verdict{kTcpMagic, VerdictKind::kMet, 0, verdict_mac(session, 1, VerdictKind::kMet, "")});
+        };
+        tell(fd.get(),
+             Verdict{kTcpMagic, VerdictKind::kWelcome, 0, verdict_mac(session, 1, VerdictKind::kWelcome, "")});
+        say_cards();
+        const auto entry = hear<Entry>(fd.get());
+        assert_true(same_mac(entry.mac, entry_mac(session, 2, entry.card)));
+        if (repeats) {
+            say_cards();
+        } else {
+            tell(fd.get(), std::array<char, 200>{"no verdict"});
+        }
+        rank.join();
+        check_words(outcome, ODC_ERROR_RENDEZVOUS, "127.0.0.1:", repeats ? "does not know the secret" : "not rank 0");
+    }
+}
+
 struct Resetting {
     const Fd *stays;
     Fd *leaves;
@@ -348,6 +477,9 @@ int main() {
         cmocka_unit_test(test_endless_verdict),
         cmocka_unit_test(test_second_try),
         cmocka_unit_test(test_reset_while_cards_are_handed_out),
+        cmocka_unit_test(test_second_card_that_is_none),
+        cmocka_unit_test(test_garbage_as_second_card),
+        cmocka_unit_test(test_second_cards_that_are_none),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

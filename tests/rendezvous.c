@@ -103,19 +103,26 @@ odc_config scene_config(scene *what, int rank, int size, const char *job) {
     return config;
 }
 
+static void await_count(atomic_int *count, int least) {
+    for (int64_t deadline = now_ns() + 30000000000; atomic_load(count) < least; sleep_us(200)) {
+        CHECK(now_ns() < deadline);
+    }
+}
+
 static int gather_by_page(void *arg, const void *mine, void *all, size_t bytes) {
     gatherer *self = arg;
     ++self->calls;
     CHECK(bytes <= sizeof self->what->cards[0]);
+    /* Everybody has read the cards of the call before. */
+    await_count(&self->what->gathered, (self->calls - 1) * self->size);
     memcpy(self->what->cards[self->rank], mine, bytes);
     /* The cards themselves must be seen after the count, here as in any real all-gather. */
     atomic_fetch_add(&self->what->flag, 1);
-    for (int64_t deadline = now_ns() + 30000000000; atomic_load(&self->what->flag) < self->size; sleep_us(200)) {
-        CHECK(now_ns() < deadline);
-    }
+    await_count(&self->what->flag, self->calls * self->size);
     for (int rank = 0; rank < self->size; ++rank) {
         memcpy((char *)all + (size_t)rank * bytes, self->what->cards[rank], bytes);
     }
+    atomic_fetch_add(&self->what->gathered, 1);
     return self->result;
 }
 

@@ -32,6 +32,7 @@ typedef struct scene {
     int by_name; /* meet by the job's name on this host instead of `at` */
     int variant;
     atomic_int flag;
+    atomic_int gathered; /* calls of gather_by_page that have read all cards */
     atomic_int pids[8];
     atomic_int looks[8]; /* how often each rank's `interrupted` was asked */
     _Atomic int64_t begun_at;

@@ -202,6 +202,22 @@ static void test_callback(void **state) {
     run_processes(4, meet_by_callback, what);
 }
 
+/* Ranks 0 and 2 are one host, 1 and 3 another: a second call, and what it says is read by all. */
+static void callback_of_two_hosts(int rank, int size, const char *job, void *arg) {
+    (void)job;
+    gatherer self = {arg, rank, size, 0, 0};
+    odc_config config = gather_config(&self);
+    config.host = rank % 2 == 0 ? "even" : "odd";
+    odc_context *context = NULL;
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_UNSUPPORTED, rank % 2 == 0 ? "host odd" : "host even");
+    CHECK_EQUAL(self.calls, 2);
+}
+
+static void test_callback_of_two_hosts(void **state) {
+    (void)state;
+    run_processes(4, callback_of_two_hosts, new_scene(1));
+}
+
 static void callback_fails(int rank, int size, const char *job, void *arg) {
     (void)job;
     gatherer self = {arg, rank, size, 42, 0};
@@ -256,6 +272,7 @@ int main(void) {
         cmocka_unit_test(test_rank_0_twice),
         cmocka_unit_test(test_different_sizes),
         cmocka_unit_test(test_callback),
+        cmocka_unit_test(test_callback_of_two_hosts),
         cmocka_unit_test(test_callback_that_fails),
         cmocka_unit_test(test_callback_of_two_alike),
     };

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs on several hosts, which are here what config.host says: ranks of one host meet among themselves, and whatever
+// happens to a rank between the two exchanges of cards ends odc_init everywhere, in a sentence that names the rank. Linked
+// statically, so that the socket of a host's meeting, which is made between them, can be replaced.
+#include <odc/odc.h>
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include "held_port.h"
+
+extern "C" {
+#include <cmocka.h>
+}
+
+namespace {
+
+constexpr int kRanks = 4;
+constexpr int64_t kLongMs = 60'000;  // far from any delay of a busy machine: what waits this long has failed
+
+enum class Trouble { kNone, kDies, kFails, kIsInterrupted };
+Trouble trouble = Trouble::kNone;  // of this process, when it comes to its host's meeting
+bool stop = false;
+
+int interrupted(void *) { return stop ? 1 : 0; }
+
+}  // namespace
+
+extern "C" int socket(int domain, int type, int protocol) {
+    static const auto next = reinterpret_cast<decltype(&socket)>(dlsym(RTLD_NEXT, "socket"));
+    if (domain == AF_UNIX && trouble == Trouble::kDies) {
+        _exit(0);
+    }
+    if (domain == AF_UNIX && trouble == Trouble::kFails) {
+        errno = EMFILE;
+        return -1;
+    }
+    stop = stop || (domain == AF_UNIX && trouble == Trouble::kIsInterrupted);
+    return next(domain, type, protocol);
+}
+
+namespace {
+
+struct Outcome {
+    int32_t status;
+    char words[1024];
+};
+
+// Ranks as processes: what each reads from odc_init, and from one reduction if that succeeds. `hosts`: by rank, NULL: none.
+std::vector<Outcome> run_ranks(const char *const *hosts, const std::function<void(int rank)> &prepare) {
+    const HeldPort at;
+    const std::string address = "127.0.0.1:" + at.port;
+    constexpr size_t kBytes = kRanks * sizeof(Outcome);
+    auto *all =
+        static_cast<Outcome *>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    assert_true(all != MAP_FAILED);
+    std::vector<pid_t> children;
+    for (int rank = 0; rank < kRanks; ++rank) {
+        children.push_back(fork());
+        if (children.back() == 0) {
+            prepare(rank);
+            odc_config config{};
+            config.struct_size = sizeof(config);
+            config.rank = rank;
+            config.size = kRanks;
+            config.rendezvous = address.c_str();
+            config.secret = "the secret";
+            config.timeout_ms = kLongMs;
+            config.interrupted = interrupted;
+            config.host = hosts[rank];
+            odc_context *context = nullptr;
+            double one = 1;
+            Outcome &mine = all[rank];
+            mine.status = odc_init(&config, &context);
+            mine.status = mine.status == ODC_OK ? odc_all_reduce(context, &one, 1, ODC_SUM) : mine.status;
+            std::snprintf(mine.words, sizeof(mine.words), "%s", mine.status == ODC_OK ? "" : odc_last_error());
+            odc_destroy(context);
+            _exit(mine.status == ODC_OK && one != kRanks);
+        }
+    }
+    for (const pid_t child : children) {
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+    const std::vector<Outcome> outcomes(all, all + kRanks);
+    munmap(all, kBytes);
+    return outcomes;
+}
+
+void check(const Outcome &outcome, odc_status status, const std::string &first, const std::string &second) {
+    const std::string words = outcome.words;
+    if (outcome.status != status || words.find(first) == std::string::npos || words.find(second) == std::string::npos) {
+        fail_msg("ended with %d, without \"%s\" or \"%s\": %s", outcome.status, first.c_str(), second.c_str(),
+                 outcome.words);
+    }
+}
+
+void no_trouble(int) {}
+
+void test_one_host_by_name(void **) {
+    const char *hosts[kRanks] = {"node 1", "node 1", "node 1", "node 1"};
+    for (const Outcome &outcome : run_ranks(hosts, no_trouble)) {
+        check(outcome, ODC_OK, "", "");
+    }
+}
+
+void test_one_host_by_setting(void **) {
+    const char *hosts[kRanks] = {nullptr, "node 1", "", nullptr};  // config beats environment, and "" is nothing
+    setenv("ODC_HOST_ID", "node 1", 1);
+    for (const Outcome &outcome : run_ranks(hosts, no_trouble)) {
+        check(outcome, ODC_OK, "", "");
+    }
+    unsetenv("ODC_HOST_ID");
+}
+
+// Hosts that are called as this machine, or as another's identity is spelled, are still not this machine.
+void test_two_hosts(void **) {
+    for (const char *other : {"node 2", "localhost", "named node 1"}) {
+        const char *hosts[kRanks] = {"node 1", other, "node 1", other};
+        const std::vector<Outcome> outcomes = run_ranks(hosts, no_trouble);
+        for (int rank = 0; rank < kRanks; ++rank) {
+            const std::string peer = rank % 2 == 0 ? std::string("rank 1 on host ") + other : "rank 0 on host node 1";
+            check(outcomes[static_cast<size_t>(rank)], ODC_ERROR_UNSUPPORTED, "no transport of this build reaches",
+                  peer);
+        }
+    }
+}
+
+void test_this_machine_and_a_name(void **) {
+    const char *hosts[kRanks] = {nullptr, "node 1", nullptr, "node 1"};
+    for (const Outcome &outcome : run_ranks(hosts, no_trouble)) {
+        check(outcome, ODC_ERROR_UNSUPPORTED, "no transport of this build reaches", "on host ");
+    }
+}
+
+void test_too_long(void **) {
+    const std::string name(64, 'x');
+    const char *hosts[kRanks] = {name.c_str(), name.c_str(), name.c_str(), name.c_str()};
+    for (const Outcome &outcome : run_ranks(hosts, no_trouble)) {
+        check(outcome, ODC_ERROR_ARGUMENT, "config.host has 64 bytes", "at most 63");
+    }
+}
+
+// Ranks 0 and 1 are one host, 2 and 3 another; 0 and 2 lead.
+void test_trouble_between_the_exchanges(void **) {
+    const char *hosts[kRanks] = {"node 1", "node 1", "node 2", "node 2"};
+    for (const Trouble what : {Trouble::kDies, Trouble::kFails, Trouble::kIsInterrupted}) {
+        for (int victim = 0; victim < kRanks; ++victim) {
+            const auto outcomes = run_ranks(hosts, [&](int rank) { trouble = rank == victim ? what : Trouble::kNone; });
+            for (int rank = 0; rank < kRanks; ++rank) {
+                const Outcome &outcome = outcomes[static_cast<size_t>(rank)];
+                if (rank != victim) {
+                    assert_null(std::strstr(outcome.words, "waited"));
+                    check(outcome, ODC_ERROR_RENDEZVOUS, "rank " + std::to_string(victim), "");
+                } else if (what == Trouble::kFails) {
+                    check(outcome, ODC_ERROR_SYSTEM, "socket for odc_init", "");
+                } else if (what == Trouble::kIsInterrupted) {
+                    check(outcome, ODC_ERROR_INTERRUPTED, "interrupted", "");
+                }
+            }
+        }
+    }
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_host_by_name), cmocka_unit_test(test_one_host_by_setting),
+        cmocka_unit_test(test_two_hosts),        cmocka_unit_test(test_this_machine_and_a_name),
+        cmocka_unit_test(test_too_long),         cmocka_unit_test(test_trouble_between_the_exchanges),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
