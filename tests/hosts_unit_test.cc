@@ -54,6 +54,16 @@ extern "C" int socket(int domain, int type, int protocol) {
     return next(domain, type, protocol);
 }
 
+// Who is to be interrupted does not find its leader before it is asked.
+extern "C" int connect(int fd, const sockaddr *address, socklen_t bytes) {
+    static const auto next = reinterpret_cast<decltype(&connect)>(dlsym(RTLD_NEXT, "connect"));
+    if (address->sa_family == AF_UNIX && stop) {
+        errno = ECONNREFUSED;
+        return -1;
+    }
+    return next(fd, address, bytes);
+}
+
 namespace {
 
 struct Outcome {
