@@ -383,8 +383,7 @@ odc_status odc_get_transport(size_t index, odc_transport *out) {
         }
         thread_local std::string why_not;
         why_not = odc::kTransports[index].why_not();
-        const odc_transport row{sizeof(row), odc::kTransports[index].name,
-                                why_not.empty() ? nullptr : why_not.c_str()};
+        const odc_transport row{sizeof(row), odc::kTransports[index].name, why_not.empty() ? nullptr : why_not.c_str()};
         copy_out(row, out, "odc_transport");
     });
 }

@@ -45,7 +45,7 @@ struct EndpointCard {
     uint64_t magic;
     int32_t rank;
     int32_t unused;
-    std::array<unsigned char, 16> token;  // rank 0's is the job's: by it, endpoints know the members
+    std::array<unsigned char, 16> token;        // rank 0's is the job's: by it, endpoints know the members
     std::array<EndpointName, kMaxPorts> names;  // by place in `ports`
 };
 

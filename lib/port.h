@@ -43,8 +43,8 @@ inline constexpr std::array<ProviderRow, 7> kProviders = {{
     {"psm3", Wire::Rdma, Addressing::Own, kinds({NicKind::InfiniBand, NicKind::RoCE}), ""},
     {"tcp;ofi_rxm", Wire::Sockets, Addressing::Ip,
      kinds({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::Loopback}), ""},
-    {"net", Wire::Sockets, Addressing::Ip, kinds({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::Loopback}),
-     ""},
+    {"net", Wire::Sockets, Addressing::Ip,
+     kinds({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::Loopback}), ""},
 }};
 
 // As it travels between ranks. Names end with a zero byte.

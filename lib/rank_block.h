@@ -12,9 +12,9 @@ namespace odc {
 
 enum class RankState : uint32_t {
     Running,
-    Left,   // odc_shutdown
-    Failed, // its job error is in `error_*`
-    Lost    // of another host, and not heard of any more; why is in `error_text`
+    Left,    // odc_shutdown
+    Failed,  // its job error is in `error_*`
+    Lost     // of another host, and not heard of any more; why is in `error_text`
 };
 
 enum class Call : uint8_t {

@@ -152,7 +152,10 @@ void meet_endpoints(Exchange &exchange, Membership &membership, const EndpointCa
             continue;
         }
         const EndpointName &name = card.names[static_cast<size_t>(verdict.their_port)];
-        peers.push_back({rank, static_cast<int>(peer.host_index), peer.pid, peer.host,
+        peers.push_back({rank,
+                         static_cast<int>(peer.host_index),
+                         peer.pid,
+                         peer.host,
                          doors.place[static_cast<size_t>(verdict.my_port)],
                          {name.name.begin(), name.name.begin() + name.bytes}});
     }

@@ -51,7 +51,8 @@ Wishes read_wishes() {
     Wishes wishes;
     uint32_t transports = 0;
     for (const std::string &word : words_of(Setting::kUsableTransports)) {
-        transports |= 1U << place_of(Setting::kUsableTransports, word, kTransportNames, [](const char *row) { return row; });
+        transports |=
+            1U << place_of(Setting::kUsableTransports, word, kTransportNames, [](const char *row) { return row; });
     }
     wishes.transports = transports != 0 ? transports : kAllTransports;
     for (const std::string &word : words_of(Setting::kProvider)) {

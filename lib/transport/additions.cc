@@ -12,7 +12,7 @@ namespace odc {
 
 namespace {
 
-constexpr unsigned kWindow = 4;     // chunks from one sender
+constexpr unsigned kWindow = 8;     // chunks on their way
 constexpr size_t kLeastChunks = 4;  // that staging must hold
 
 // Gradients are no wider than their sums, so this is whole stripes of every type.
@@ -27,9 +27,7 @@ class Additions::Offer final : public Flow, public std::enable_shared_from_this<
 public:
     Offer(Additions &additions, Remote &sender, const AddNotice &notice, const RemoteSlice &slice)
         : Flow(sender, notice.address, notice.key, notice.count * element_size(slice.gradient_type)),
-          additions_(additions),
-          notice_(notice),
-          slice_(slice) {}
+          additions_(additions), notice_(notice), slice_(slice) {}
 
     const AddNotice &notice() const { return notice_; }
     const RemoteSlice &slice() const { return slice_; }
@@ -59,10 +57,7 @@ private:
 };
 
 Additions::Additions(int rank, size_t staging_bytes, Tell tell)
-    : rank_(rank),
-      staging_bytes_(staging_bytes),
-      chunk_bytes_(chunk_bytes(staging_bytes)),
-      tell_(std::move(tell)),
+    : rank_(rank), staging_bytes_(staging_bytes), chunk_bytes_(chunk_bytes(staging_bytes)), tell_(std::move(tell)),
       reads_(kWindow, chunk_bytes_) {}
 
 Additions::~Additions() = default;
@@ -87,8 +82,8 @@ void Additions::offered(Remote &sender, const AddNotice &offer) {
     const uint64_t end = offer.first + offer.count;
     if (offer.first > slice.numel || offer.count > slice.numel - offer.first || offer.count == 0 ||
         offer.first % each != 0 || (end % each != 0 && end != slice.numel)) {
-        fail(ODC_ERROR_INTERNAL, "rank ", sender.rank, " adds elements ", offer.first, " to ", end,
-             " of a slice of ", slice.numel);
+        fail(ODC_ERROR_INTERNAL, "rank ", sender.rank, " adds elements ", offer.first, " to ", end, " of a slice of ",
+             slice.numel);
     }
     reads_.start(std::make_shared<Offer>(*this, sender, offer, slice));
 }
@@ -150,8 +145,8 @@ void Offers::start(Remote &owner, const RemoteSlice &to, const std::byte *from, 
         waiting_.push_back(std::move(sum));
         return;
     }
-    Exposed source = owner.endpoint->expose(const_cast<std::byte *>(from),
-                                            to.numel * element_size(to.gradient_type), Access::Remote);
+    Exposed source = owner.endpoint->expose(const_cast<std::byte *>(from), to.numel * element_size(to.gradient_type),
+                                            Access::Remote);
     offer(std::move(sum), to.numel, std::move(source), nullptr);
 }
 
@@ -177,8 +172,8 @@ bool Offers::pump() {
         const std::shared_ptr<Sum> sum = waiting_.front();
         auto &staging = staging_[sum->owner.endpoint];
         if (!staging) {
-            staging = std::make_unique<Staging>(*sum->owner.endpoint, std::max<size_t>(1, staging_bytes_ / chunk_bytes_),
-                                                chunk_bytes_, Access::Remote);
+            staging = std::make_unique<Staging>(
+                *sum->owner.endpoint, std::max<size_t>(1, staging_bytes_ / chunk_bytes_), chunk_bytes_, Access::Remote);
         }
         std::byte *slot = staging->take();
         if (slot == nullptr) {

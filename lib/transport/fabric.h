@@ -4,9 +4,9 @@
 // is declared here is for the context's threads; it only hands work over and never waits for a peer.
 #pragma once
 
-#include "transport/transport.h"
 #include "rank_block.h"
 #include "transport/notice.h"
+#include "transport/transport.h"
 
 #include <array>
 #include <cstddef>

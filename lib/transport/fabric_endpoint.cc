@@ -49,7 +49,8 @@ Info FabricEndpoint::open_info(const FabricPort &port) const {
     const int code = libfabric().getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
     const Info list(found);
     if (code != 0) {
-        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " on ", port.domain, ": ", fabric_words("fi_getinfo", code));
+        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " on ", port.domain, ": ",
+             fabric_words("fi_getinfo", code));
     }
     for (const fi_info *one = list.get(); one != nullptr; one = one->next) {
         if (is_at(*one, port)) {
@@ -160,16 +161,20 @@ bool FabricEndpoint::started(ssize_t code, const char *call) {
 }
 
 bool FabricEndpoint::read(fi_addr_t peer, void *to, size_t bytes, void *descriptor, uint64_t address, uint64_t key,
-                    Started &done) {
-    return started(fi_read(endpoint_.get(), to, bytes, descriptor, peer, address, key, static_cast<fi_context2 *>(&done)), "fi_read");
+                          Started &done) {
+    return started(
+        fi_read(endpoint_.get(), to, bytes, descriptor, peer, address, key, static_cast<fi_context2 *>(&done)),
+        "fi_read");
 }
 
 bool FabricEndpoint::send(fi_addr_t peer, const void *from, size_t bytes, void *descriptor, Started &done) {
-    return started(fi_send(endpoint_.get(), from, bytes, descriptor, peer, static_cast<fi_context2 *>(&done)), "fi_send");
+    return started(fi_send(endpoint_.get(), from, bytes, descriptor, peer, static_cast<fi_context2 *>(&done)),
+                   "fi_send");
 }
 
 bool FabricEndpoint::receive(void *to, size_t bytes, void *descriptor, Started &done) {
-    return started(fi_recv(endpoint_.get(), to, bytes, descriptor, FI_ADDR_UNSPEC, static_cast<fi_context2 *>(&done)), "fi_recv");
+    return started(fi_recv(endpoint_.get(), to, bytes, descriptor, FI_ADDR_UNSPEC, static_cast<fi_context2 *>(&done)),
+                   "fi_recv");
 }
 
 bool FabricEndpoint::poll() {

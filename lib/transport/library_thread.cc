@@ -20,12 +20,12 @@ namespace odc {
 
 namespace {
 
-constexpr unsigned kWindow = 8;                      // chunks of parameters from one owner
-constexpr int64_t kFarewellNs = 1'000'000'000;       // for the peers to hear the last words
-constexpr int64_t kSoonNs = 1'000'000;               // when something refused is tried again
-constexpr int64_t kLockNs = 50'000;                  // when a stripe that somebody held is tried again
-constexpr int kEagerSteps = 200;                     // without a bell, before the thread begins to sleep between looks
-constexpr int64_t kLongestNapNs = 2'000'000;         // and how long it sleeps at most
+constexpr unsigned kWindow = 8;                 // chunks of parameters on their way
+constexpr int64_t kFarewellNs = 1'000'000'000;  // for the peers to hear the last words
+constexpr int64_t kSoonNs = 1'000'000;          // when something refused is tried again
+constexpr int64_t kLockNs = 50'000;             // when a stripe that somebody held is tried again
+constexpr int kEagerSteps = 200;                // without a bell, before the thread begins to sleep between looks
+constexpr int64_t kLongestNapNs = 2'000'000;    // and how long it sleeps at most
 
 std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPort> &ports) {
     std::vector<std::unique_ptr<FabricEndpoint>> endpoints;
@@ -52,10 +52,8 @@ class LibraryThread::Get final : public Flow {
 public:
     Get(LibraryThread &thread, Remote &owner, const RemoteSlice &slice, std::byte *to,
         std::shared_ptr<Transfer> transfer)
-        : Flow(owner, slice.address, slice.key, slice.numel * element_size(slice.parameter_type)),
-          thread_(thread),
-          to_(to),
-          transfer_(std::move(transfer)) {}
+        : Flow(owner, slice.address, slice.key, slice.numel * element_size(slice.parameter_type)), thread_(thread),
+          to_(to), transfer_(std::move(transfer)) {}
 
     std::byte *target(uint64_t offset, size_t, void **descriptor) override {
         if (!from().endpoint->needs_local()) {
@@ -91,9 +89,7 @@ private:
 };
 
 LibraryThread::LibraryThread(const FabricTerms &terms, const std::vector<FabricPort> &ports)
-    : terms_(terms),
-      endpoints_(open_all(ports)),
-      images_(Arena::create()),
+    : terms_(terms), endpoints_(open_all(ports)), images_(Arena::create()),
       staging_bytes_(terms.staging_bytes / staging_uses(endpoints_)),
       gets_(kWindow, std::min(kChunkBytes, staging_bytes_)),
       additions_(terms.rank, staging_bytes_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
@@ -109,9 +105,9 @@ void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &pee
     remotes_.resize(static_cast<size_t>(terms_.size));
     for (const FabricPeer &peer : peers) {
         FabricEndpoint &endpoint = *endpoints_.at(peer.port);
-        remotes_[static_cast<size_t>(peer.rank)] = std::make_unique<Remote>(
-            Remote{peer.rank, peer.host, &endpoint, endpoint.connect(peer.name),
-                   Mirror(*images_, peer.rank, terms_.size, peer.pid, peer.host_name)});
+        remotes_[static_cast<size_t>(peer.rank)] =
+            std::make_unique<Remote>(Remote{peer.rank, peer.host, &endpoint, endpoint.connect(peer.name),
+                                            Mirror(*images_, peer.rank, terms_.size, peer.pid, peer.host_name)});
     }
     packets_ = std::make_unique<Packets>(terms_.rank, token, remotes_,
                                          [this](Remote &from, const Notice &notice) { hear(from, notice); });
@@ -281,7 +277,8 @@ Staging &LibraryThread::landing(FabricEndpoint &endpoint) {
     auto &staging = landings_[&endpoint];
     if (!staging) {
         const size_t bytes = std::min(kChunkBytes, staging_bytes_);
-        staging = std::make_unique<Staging>(endpoint, std::max<size_t>(1, staging_bytes_ / bytes), bytes, Access::Local);
+        staging =
+            std::make_unique<Staging>(endpoint, std::max<size_t>(1, staging_bytes_ / bytes), bytes, Access::Local);
     }
     return *staging;
 }

@@ -73,11 +73,12 @@ private:
     std::unique_ptr<Packets> packets_;
     std::unique_ptr<Pulses> pulses_;
     size_t staging_bytes_;  // for each use, at each endpoint
-    std::unordered_map<FabricEndpoint *, std::unique_ptr<Staging>> landings_;  // of gets, where buffers must be registered
+    std::unordered_map<FabricEndpoint *, std::unique_ptr<Staging>>
+        landings_;  // of gets, where buffers must be registered
     Reads gets_;
     Additions additions_;
     Offers offers_;
-    std::unordered_map<uint64_t, std::vector<Exposed>> exposed_;  // own slices, by record and endpoint
+    std::unordered_map<uint64_t, std::vector<Exposed>> exposed_;                   // own slices, by record and endpoint
     std::unordered_map<std::shared_ptr<Transfer>, std::weak_ptr<Get>> transfers_;  // not yet settled
     int64_t farewell_ns_ = 0;  // when the last words were said; 0: not yet
 
@@ -86,7 +87,7 @@ private:
     std::deque<Command> taken_;  // by the thread
     bool ended_ = false;
     std::atomic<bool> sleeping_{false};
-    Fd wake_;  // eventfd
+    Fd wake_;       // eventfd
     int idle_ = 0;  // steps without anything to do
     std::atomic<uint64_t> packets_sent_{0};
     std::thread thread_;

@@ -11,10 +11,8 @@
 namespace odc {
 
 Mirror::Mirror(Arena &arena, int rank, int size, int pid, const std::string &host)
-    : arena_(arena),
-      block_offset_(arena.allocate_record(sizeof(RankBlock))),
-      block_(new(arena.record(block_offset_)) RankBlock{}),
-      last_(&block_->first_post) {
+    : arena_(arena), block_offset_(arena.allocate_record(sizeof(RankBlock))),
+      block_(new (arena.record(block_offset_)) RankBlock{}), last_(&block_->first_post) {
     block_->magic = kRankBlockMagic;
     block_->rank = rank;
     block_->size = size;

@@ -39,11 +39,11 @@ public:
 private:
     struct Packet;
     struct Stream {
-        std::string out;  // not yet in a packet
+        std::string out;      // not yet in a packet
         uint64_t packed = 0;  // packets, numbers the next
         unsigned flying = 0;
         bool waiting = false;  // is in waiting_
-        std::string in;   // of a notice that has not come as a whole
+        std::string in;        // of a notice that has not come as a whole
         uint64_t heard = 0;
     };
     Packet &take(FabricEndpoint &endpoint);
@@ -57,7 +57,7 @@ private:
     Token token_;
     const std::vector<std::unique_ptr<Remote>> &remotes_;
     Heard heard_;
-    std::vector<Stream> streams_;  // by rank
+    std::vector<Stream> streams_;    // by rank
     std::vector<Remote *> waiting_;  // have something to say
     bool refused_ = false;
     uint64_t sent_ = 0;

@@ -15,10 +15,12 @@ constexpr int64_t kEveryNs = 250'000'000;
 }  // namespace
 
 void Pulses::watch(const std::vector<std::vector<int>> &hosts) {
-    const size_t mine = static_cast<size_t>(
-        std::find_if(hosts.begin(), hosts.end(),
-                     [&](const auto &ranks) { return std::find(ranks.begin(), ranks.end(), mine_.rank) != ranks.end(); }) -
-        hosts.begin());
+    const size_t mine =
+        static_cast<size_t>(std::find_if(hosts.begin(), hosts.end(),
+                                         [&](const auto &ranks) {
+                                             return std::find(ranks.begin(), ranks.end(), mine_.rank) != ranks.end();
+                                         }) -
+                            hosts.begin());
     for (size_t other = 0; other < hosts.size(); ++other) {
         // Both sides find the same pair, and the ranks of a host share the work.
         const auto here = static_cast<size_t>(hosts[mine][other % hosts[mine].size()]);

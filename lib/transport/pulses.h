@@ -34,7 +34,7 @@ private:
     const std::vector<std::unique_ptr<Remote>> &remotes_;
     Packets &packets_;
     std::vector<Remote *> opposite_;  // of each other host the rank that this one asks, if it is this one's to ask
-    int suspected_ = -1;               // a host all of whose ranks are asked, because one has been silent
+    int suspected_ = -1;              // a host all of whose ranks are asked, because one has been silent
     int64_t next_ns_ = 0;
 };
 

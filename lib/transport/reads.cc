@@ -9,7 +9,6 @@ namespace odc {
 
 struct Reads::Chunk final : Started {
     Reads *reads;
-    Lane *lane;
     std::shared_ptr<Flow> flow;
     std::byte *target;
     uint64_t offset;
@@ -31,7 +30,7 @@ Reads::~Reads() = default;
 void Reads::start(std::shared_ptr<Flow> flow) {
     Lane *&lane = lane_of_[&flow->from()];
     if (lane == nullptr) {
-        lanes_.push_back(std::make_unique<Lane>(Lane{&flow->from(), {}, 0}));
+        lanes_.push_back(std::make_unique<Lane>(Lane{&flow->from(), {}}));
         lane = lanes_.back().get();
     }
     lane->flows.push_back(std::move(flow));
@@ -43,30 +42,31 @@ void Reads::stop() {
     }
 }
 
+// In turn from all peers, so that none is always the first to be given what is scarce.
 bool Reads::pump() {
     refused_ = false;
     bool any = false;
-    for (size_t i = 0; i < lanes_.size(); ++i) {
-        any = pump(*lanes_[(turn_ + i) % lanes_.size()]) || any;
+    for (size_t idle = 0; idle < lanes_.size() && flying_ < window_;) {
+        turn_ = (turn_ + 1) % lanes_.size();
+        if (pump(*lanes_[turn_])) {
+            any = true;
+            idle = 0;
+        } else {
+            ++idle;
+        }
     }
-    ++turn_;  // so that no peer is always the first to be given what is scarce
     return any;
 }
 
 bool Reads::pump(Lane &lane) {
-    bool any = false;
-    while (lane.flying < window_ && !lane.flows.empty()) {
+    while (!lane.flows.empty()) {
         Flow &flow = *lane.flows.front();
-        if (lane.from->gone || flow.asked_ == flow.bytes_) {
-            lane.flows.pop_front();
-            continue;
+        if (!lane.from->gone && flow.asked_ < flow.bytes_) {
+            return start_chunk(lane, flow);
         }
-        if (!start_chunk(lane, flow)) {
-            break;
-        }
-        any = true;
+        lane.flows.pop_front();
     }
-    return any;
+    return false;
 }
 
 bool Reads::start_chunk(Lane &lane, Flow &flow) {
@@ -90,21 +90,18 @@ bool Reads::start_chunk(Lane &lane, Flow &flow) {
         return false;
     }
     free_.pop_back();
-    chunk.lane = &lane;
     chunk.flow = lane.flows.front();
     chunk.target = target;
     chunk.offset = offset;
     chunk.bytes = bytes;
     flow.asked_ += bytes;
     ++flow.flying_;
-    ++lane.flying;
     ++flying_;
     return true;
 }
 
 void Reads::completed(Chunk &chunk, const std::string &error) {
     const std::shared_ptr<Flow> flow = std::move(chunk.flow);
-    --chunk.lane->flying;
     --flying_;
     --flow->flying_;
     free_.push_back(&chunk);

@@ -12,7 +12,7 @@
 
 namespace odc {
 
-constexpr size_t kChunkBytes = size_t{1} << 20;
+constexpr size_t kChunkBytes = size_t{512} << 10;
 
 // A stretch of a peer's memory that is read once, front to back.
 class Flow {
@@ -46,7 +46,7 @@ private:
 
 class Reads {
 public:
-    // At most `window` chunks of `chunk_bytes` are on their way from one peer.
+    // At most `window` chunks of `chunk_bytes` are on their way, from all peers together.
     Reads(unsigned window, size_t chunk_bytes);
     ~Reads();
     Reads(const Reads &) = delete;
@@ -66,8 +66,8 @@ private:
     struct Lane {
         Remote *from;
         std::deque<std::shared_ptr<Flow>> flows;
-        unsigned flying = 0;
     };
+    // Starts one chunk of the lane's first flow.
     bool pump(Lane &lane);
     bool start_chunk(Lane &lane, Flow &flow);
     void completed(Chunk &chunk, const std::string &error);

@@ -16,7 +16,7 @@ struct Remote {
     int64_t silent_since_ns = 0;  // the first question that it has not answered; 0: none
     // Nothing is sent to it any more, nor read from it.
     bool gone = false;
-    bool closing = false;  // said goodbye: gone once it has been answered
+    bool closing = false;     // said goodbye: gone once it has been answered
     bool owes_heard = false;  // has our last words to answer
 
     void lose(const std::string &why) {
