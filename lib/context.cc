@@ -234,15 +234,38 @@ void Context::await_publish(Shard &shard, uint64_t index, Job::Wait &wait) {
     peers_[static_cast<size_t>(shard.owner(index))].publish_wait_ns.fetch_add(waited, std::memory_order_relaxed);
 }
 
+// Where the slice of an owner begins in the caller's buffer.
+std::byte *Context::place(const Operation &operation, uint64_t index) const {
+    const Shard &shard = *operation.shard;
+    const Description &d = shard.description();
+    const int32_t type = operation.call == Call::Gather ? d.parameter_type : d.gradient_type;
+    return operation.buffer + shard.slices().begin(index) * element_size(type);
+}
+
 void Context::get(Operation &operation, uint64_t index) {
     Shard &shard = *operation.shard;
     if (shard.slices().numel(index) == 0) {
         return;
     }
-    std::byte *to = operation.buffer + shard.slices().begin(index) * element_size(shard.description().parameter_type);
-    if (auto transfer = job_.peer(shard.owner(index)).route.path->start_get(shard.slice(index), to)) {
-        operation.transfers.push_back(std::move(transfer));
+    Path &path = *job_.peer(shard.owner(index)).route.path;
+    if (auto transfer = path.start_get(shard.slice(index), place(operation, index), minibatch_ + 1)) {
+        operation.travelling.push_back({index, std::move(transfer)});
     }
+}
+
+// Whether somebody else sees to it when the owner publishes.
+bool Context::expect(Operation &operation, uint64_t index) {
+    Shard &shard = *operation.shard;
+    if (shard.linked(index) == nullptr) {
+        return false;
+    }
+    Path &path = *job_.peer(shard.owner(index)).route.path;
+    auto transfer = path.expect_get(shard.slice(index), place(operation, index), minibatch_ + 1);
+    if (transfer) {
+        operation.travelling.push_back({index, std::move(transfer)});
+        return true;
+    }
+    return false;
 }
 
 void Context::add(Operation &operation, Job::Wait &wait) {
@@ -254,11 +277,10 @@ void Context::add(Operation &operation, Job::Wait &wait) {
                    job_.what(wait.holder()));
     });
     const auto add_to = [&](uint64_t index) {
-        const std::byte *from =
-            operation.buffer + shard.slices().begin(index) * element_size(shard.description().gradient_type);
         Path &path = *job_.peer(shard.owner(index)).route.path;
-        if (auto transfer = path.start_add(shard.slice(index), from, minibatch_ + 1, wait, &lock_wait_ns)) {
-            operation.transfers.push_back(std::move(transfer));
+        if (auto transfer =
+                path.start_add(shard.slice(index), place(operation, index), minibatch_ + 1, wait, &lock_wait_ns)) {
+            operation.travelling.push_back({index, std::move(transfer)});
         }
     };
     // What travels goes first, and what this thread does itself meanwhile; own slice first there. Round in both cases:
@@ -292,8 +314,10 @@ void Context::start(Operation &operation) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
         const bool ready = is_published(shard, index);
         all_ready = all_ready && ready;
-        if (call == Call::ScatterAdd || !ready) {
+        if (call == Call::ScatterAdd || (!ready && !expect(operation, index))) {
             operation.left.push_back(index);
+        } else if (!ready) {
+            continue;
         } else if (job_.on_this_host(shard.owner(index))) {
             here.push_back(index);
         } else {
@@ -340,15 +364,16 @@ void Context::finish(Operation &operation) {
 }
 
 void Context::await_transfers(Operation &operation, Job::Wait &wait) {
-    while (!operation.transfers.empty()) {
-        const Transfer &transfer = *operation.transfers.back();
-        const int owner = transfer.owner();
+    while (!operation.travelling.empty()) {
+        const auto &[index, transfer] = operation.travelling.back();
+        const int owner = transfer->owner();
+        await_publish(*operation.shard, index, wait);
         wait.describe([this, &operation, owner] {
             return say(operation.call == Call::Gather ? "the slice of " : "an addition to ", job_.who(owner),
                        " of shard \"", operation.shard->name(), "\" is on its way; it ", job_.what(owner));
         });
-        wait.until(owner, [&] { return transfer.done(); });
-        operation.transfers.pop_back();
+        wait.until(owner, [&transfer = *transfer] { return transfer.done(); });
+        operation.travelling.pop_back();
     }
 }
 
@@ -357,10 +382,10 @@ void Context::await_transfers(Operation &operation, Job::Wait &wait) {
 void Context::give_up(Operation &operation) {
     constexpr int64_t kPatienceNs = 1'000'000'000;
     const int64_t begin = now_ns();
-    for (const auto &transfer : operation.transfers) {
+    for (const auto &[index, transfer] : operation.travelling) {
         job_.peer(transfer->owner()).route.path->cancel(transfer);
     }
-    for (const auto &transfer : operation.transfers) {
+    for (const auto &[index, transfer] : operation.travelling) {
         while (!transfer->settled()) {
             if (now_ns() - begin > kPatienceNs) {
                 job_.abort(say(job_.who(job_.rank()), " gave up ", call_name(operation.call), ", and ",
@@ -369,7 +394,7 @@ void Context::give_up(Operation &operation) {
             job_.sleep(transfer->owner());
         }
     }
-    operation.transfers.clear();
+    operation.travelling.clear();
 }
 
 void Context::gather(Shard &shard, void *full) {
@@ -391,7 +416,7 @@ void Context::scatter_add(Shard &shard, const void *full) {
         start(operation);
         finish(operation);
     } catch (const Error &error) {
-        if (error.status() == ODC_ERROR_INTERRUPTED && !operation.transfers.empty()) {
+        if (error.status() == ODC_ERROR_INTERRUPTED && !operation.travelling.empty()) {
             job_.abort(say(job_.who(job_.rank()), " stopped halfway, so the sums are incomplete: ", error.what()));
         }
         give_up(operation);

@@ -23,7 +23,11 @@ struct Operation {
     Shard *shard;
     std::byte *buffer;           // read only, for additions
     std::vector<uint64_t> left;  // gather: owners still to read; addition: all, until none has to be waited for
-    std::vector<std::shared_ptr<Transfer>> transfers;  // on their way
+    struct Travelling {
+        uint64_t index;  // of the owner
+        std::shared_ptr<Transfer> transfer;
+    };
+    std::vector<Travelling> travelling;
 };
 
 class Context {
@@ -90,6 +94,8 @@ private:
     void await_publish(Shard &shard, uint64_t index, Job::Wait &wait);
     std::string missing_publish(const Shard &shard, uint64_t index);
     void get(Operation &operation, uint64_t index);
+    bool expect(Operation &operation, uint64_t index);
+    std::byte *place(const Operation &operation, uint64_t index) const;
     void add(Operation &operation, Job::Wait &wait);
     void start(Operation &operation);
     void start_kept(Operation &operation);

@@ -199,6 +199,7 @@ RemoteSlice Shard::slice(uint64_t index) const {
             post.slice_numel,
             post.parameter_type,
             post.gradient_type,
+            &post.published,
             post.record,
             post.address,
             post.key};

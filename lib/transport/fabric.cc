@@ -14,10 +14,14 @@ class FabricPath final : public Path {
 public:
     FabricPath(LibraryThread &thread, int peer) : thread_(thread), peer_(peer) {}
 
-    std::shared_ptr<Transfer> start_get(const RemoteSlice &from, void *to) override {
+    std::shared_ptr<Transfer> start_get(const RemoteSlice &from, void *to, uint64_t filled) override {
         auto transfer = std::make_shared<Transfer>(peer_);
-        thread_.get(from, static_cast<std::byte *>(to), transfer);
+        thread_.get(from, static_cast<std::byte *>(to), filled, transfer);
         return transfer;
+    }
+
+    std::shared_ptr<Transfer> expect_get(const RemoteSlice &from, void *to, uint64_t filled) override {
+        return start_get(from, to, filled);
     }
 
     std::shared_ptr<Transfer> start_add(const RemoteSlice &to, const void *from, uint64_t filled, Alarm &,

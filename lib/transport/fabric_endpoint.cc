@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kCompletions = 32;  // taken at once
 constexpr size_t kQueueEntries = 4096;
+constexpr int kNames = 100;  // tried for one region
 
 void check(const char *call, int code) {
     if (code != 0) {
@@ -70,7 +71,11 @@ FabricEndpoint::FabricEndpoint(const FabricPort &port) : provider_(port.provider
     names_virtual_ = asks(FI_MR_VIRT_ADDR);
     chooses_keys_ = asks(FI_MR_PROV_KEY);
     binds_memory_ = asks(FI_MR_ENDPOINT);
-    most_bytes_ = info_->ep_attr->max_msg_size;
+    if (info_->ep_attr->max_msg_size < kMostBytes) {
+        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " moves ", info_->ep_attr->max_msg_size,
+             " bytes at once, at least ", kMostBytes, " are needed");
+    }
+    by_sockets_ = provider_.starts_with("tcp") || provider_ == "net";
 
     fid_fabric *fabric = nullptr;
     check("fi_fabric", libfabric().fabric(info_->fabric_attr, &fabric, nullptr));
@@ -79,7 +84,7 @@ FabricEndpoint::FabricEndpoint(const FabricPort &port) : provider_(port.provider
     check("fi_domain", fi_domain(fabric, info_.get(), &opened, nullptr));
     domain_.reset(opened);
     fi_av_attr book{};
-    book.type = FI_AV_TABLE;
+    book.type = attributes.av_type;
     fid_av *addresses = nullptr;
     check("fi_av_open", fi_av_open(opened, &book, &addresses, nullptr));
     addresses_.reset(addresses);
@@ -127,13 +132,17 @@ fi_addr_t FabricEndpoint::connect(const std::vector<std::byte> &name) {
 Exposed FabricEndpoint::expose(void *memory, size_t bytes, Access access) {
     Exposed exposed;
     const uint64_t flags = access == Access::Remote ? FI_REMOTE_READ : FI_READ | FI_SEND | FI_RECV;
-    // Where this rank names its memory, the name is a secret: without it nobody can read.
-    uint64_t name = 0;
-    if (!chooses_keys_) {
-        randombytes_buf(&name, std::min(sizeof(name), info_->domain_attr->mr_key_size));
-    }
+    // Where this rank names its memory, the name is a secret: without it nobody can read. Names may be short, so one
+    // may be taken.
     fid_mr *region = nullptr;
-    const int code = fi_mr_reg(domain_.get(), memory, bytes, flags, 0, name, 0, &region, nullptr);
+    int code = -FI_ENOKEY;
+    for (int attempt = 0; attempt < kNames && code == -FI_ENOKEY; ++attempt) {
+        uint64_t name = 0;
+        if (!chooses_keys_) {
+            randombytes_buf(&name, std::min(sizeof(name), info_->domain_attr->mr_key_size));
+        }
+        code = fi_mr_reg(domain_.get(), memory, bytes, flags, 0, name, 0, &region, nullptr);
+    }
     if (code != 0) {
         fail(code == -FI_ENOMEM ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, "provider ", provider_, " cannot register ",
              bytes, " bytes: ", fabric_words("fi_mr_reg", code),
@@ -179,7 +188,10 @@ bool FabricEndpoint::receive(void *to, size_t bytes, void *descriptor, Started &
 
 bool FabricEndpoint::poll() {
     fi_cq_msg_entry entries[kCompletions];
-    const ssize_t count = fi_cq_read(queue_.get(), entries, kCompletions);
+    return complete(entries, fi_cq_read(queue_.get(), entries, kCompletions));
+}
+
+bool FabricEndpoint::complete(const fi_cq_msg_entry *entries, ssize_t count) {
     if (count == -FI_EAGAIN) {
         return false;
     }
@@ -207,8 +219,27 @@ void FabricEndpoint::complete_error() {
 }
 
 bool FabricEndpoint::may_sleep() {
+    // Some providers (net of 1.17, tcp of 1.18) only take their bell back when they are asked to wait.
+    fi_cq_msg_entry entries[kCompletions];
+    if (complete(entries, fi_cq_sread(queue_.get(), entries, kCompletions, nullptr, 0))) {
+        return false;
+    }
     fid *queue = &queue_->fid;
     return fi_trywait(fabric_.get(), &queue, 1) == 0;
+}
+
+void FabricEndpoint::shut(Flying flying) {
+    if (flying == Flying::Nothing || info_->domain_attr->data_progress == FI_PROGRESS_AUTO) {
+        endpoint_.reset();
+        return;
+    }
+    // tcp;ofi_rxm of 1.17 crashes when it is closed while an answer is half here. Nobody who progresses by hand touches
+    // memory any more once it is not asked to, so it is left as it is.
+    endpoint_.release();
+    queue_.release();
+    addresses_.release();
+    domain_.release();
+    fabric_.release();
 }
 
 }  // namespace odc

@@ -32,6 +32,8 @@ struct Exposed {
 
 enum class Access { Remote, Local };
 
+constexpr size_t kMostBytes = size_t{512} << 10;  // of one read
+
 class FabricEndpoint {
 public:
     // Throws, with the provider's words.
@@ -41,7 +43,8 @@ public:
     const std::vector<std::byte> &name() const { return name_; }  // for peers' `connect`
     // Whether local buffers must be exposed, too. Then the memory of callers, which is registered nowhere, is staged.
     bool needs_local() const { return needs_local_; }
-    size_t most_bytes() const { return most_bytes_; }  // of one read
+    // Whether names are sockaddrs that a TCP socket could connect to.
+    bool by_sockets() const { return by_sockets_; }
 
     fi_addr_t connect(const std::vector<std::byte> &name);
     Exposed expose(void *memory, size_t bytes, Access access);
@@ -59,12 +62,14 @@ public:
     bool may_sleep();
 
     // Ends all that is started, uncompleted: its memory is the caller's again. Only `Exposed` may still be given up.
-    void shut() { endpoint_.reset(); }
+    enum class Flying { Nothing, Reads };
+    void shut(Flying flying);
 
 private:
     Info open_info(const FabricPort &port) const;
     void open_queue();
     bool started(ssize_t code, const char *call);
+    bool complete(const fi_cq_msg_entry *entries, ssize_t count);
     void complete_error();
 
     std::string provider_;
@@ -79,7 +84,7 @@ private:
     bool names_virtual_ = false;
     bool chooses_keys_ = false;
     bool binds_memory_ = false;
-    size_t most_bytes_ = 0;
+    bool by_sockets_ = false;
     int bell_ = -1;
 };
 

@@ -42,7 +42,7 @@ struct CloseFid {
 template <class Object>
 using Opened = std::unique_ptr<Object, CloseFid>;
 
-// What this library asks of every provider: reliable datagrams, messages in order and remote reads.
+// What this library asks of every provider: reliable datagrams and remote reads. Not order: packets are numbered.
 Info hints_for(const std::string &provider, const std::string &domain);
 // "fi_mr_reg: Cannot allocate memory"; `code` as libfabric returns it, negative or not.
 std::string fabric_words(const char *call, int64_t code);

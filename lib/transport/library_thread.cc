@@ -106,12 +106,12 @@ void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &pee
     for (const FabricPeer &peer : peers) {
         FabricEndpoint &endpoint = *endpoints_.at(peer.port);
         remotes_[static_cast<size_t>(peer.rank)] =
-            std::make_unique<Remote>(Remote{peer.rank, peer.host, &endpoint, endpoint.connect(peer.name),
+            std::make_unique<Remote>(Remote{peer.rank, peer.host, &endpoint, endpoint.connect(peer.name), peer.name,
                                             Mirror(*images_, peer.rank, terms_.size, peer.pid, peer.host_name)});
     }
-    packets_ = std::make_unique<Packets>(terms_.rank, token, remotes_,
+    packets_ = std::make_unique<Packets>(*terms_.mine, token, remotes_,
                                          [this](Remote &from, const Notice &notice) { hear(from, notice); });
-    pulses_ = std::make_unique<Pulses>(*terms_.mine, terms_.silence_ms, remotes_, *packets_);
+    pulses_ = std::make_unique<Pulses>(terms_.rank, terms_.silence_ms, remotes_, *packets_);
     pulses_->watch(hosts);
     for (const auto &endpoint : endpoints_) {
         packets_->listen(*endpoint);
@@ -204,11 +204,13 @@ void LibraryThread::fail_job(std::string notice) {
     });
 }
 
-void LibraryThread::get(const RemoteSlice &from, std::byte *to, std::shared_ptr<Transfer> transfer) {
-    const bool taken = post([this, from, to, transfer] {
-        auto flow = std::make_shared<Get>(*this, remote(transfer->owner()), from, to, transfer);
+void LibraryThread::get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Transfer> transfer) {
+    const bool taken = post([this, from, to, wanted, transfer] {
+        Remote &owner = remote(transfer->owner());
+        auto flow = std::make_shared<Get>(*this, owner, from, to, transfer);
         transfers_.emplace(transfer, flow);
-        gets_.start(std::move(flow));
+        expected_.push_back({std::move(flow), from.published, wanted});
+        start_expected(owner);
     });
     if (!taken) {
         transfer->give_up();
@@ -407,18 +409,35 @@ void LibraryThread::hear(Remote &from, const Notice &notice) {
                 pulses_->heard(from, one);
             } else if constexpr (std::is_same_v<Kind, HeardNotice>) {
                 from.owes_heard = false;
+            } else if constexpr (std::is_same_v<Kind, ByeNotice>) {
+                hear_last_words(from);
             } else {
-                if constexpr (std::is_same_v<Kind, ByeNotice>) {
-                    from.closing = true;
-                } else {
-                    from.mirror.apply(one);
-                }
-                if constexpr (std::is_same_v<Kind, ByeNotice> || std::is_same_v<Kind, FailedNotice>) {
-                    packets_->say(from, encode(HeardNotice{}));
+                from.mirror.apply(one);
+                if constexpr (std::is_same_v<Kind, FailedNotice>) {
+                    hear_last_words(from);
+                } else if constexpr (std::is_same_v<Kind, PublishedNotice>) {
+                    start_expected(from);
                 }
             }
         },
         notice);
+}
+
+// The peer closes its endpoint once it knows that they have come.
+void LibraryThread::hear_last_words(Remote &from) {
+    from.closing = true;
+    from.owes_heard = false;
+    packets_->say(from, encode(HeardNotice{}));
+}
+
+void LibraryThread::start_expected(Remote &owner) {
+    std::erase_if(expected_, [&](const Expected &one) {
+        if (&one.flow->from() != &owner || one.published->load(std::memory_order_acquire) < one.wanted) {
+            return false;
+        }
+        gets_.start(one.flow);
+        return true;
+    });
 }
 
 void LibraryThread::settled(const std::shared_ptr<Transfer> &transfer) {
@@ -430,6 +449,8 @@ void LibraryThread::settled(const std::shared_ptr<Transfer> &transfer) {
 
 void LibraryThread::begin_farewell(const std::string &words) {
     farewell_ns_ = now_ns();
+    gets_.stop();
+    additions_.stop();
     for (const auto &one : remotes_) {
         if (one && !one->gone && !one->closing) {
             packets_->say(*one, words);
@@ -439,10 +460,10 @@ void LibraryThread::begin_farewell(const std::string &words) {
 }
 
 bool LibraryThread::farewell_is_over(int64_t now) const {
-    const bool all = std::all_of(remotes_.begin(), remotes_.end(), [&](const auto &one) {
+    const bool heard = std::all_of(remotes_.begin(), remotes_.end(), [&](const auto &one) {
         return !one || one->gone || (!one->owes_heard && packets_->delivered(*one));
     });
-    return all || now - farewell_ns_ > kFarewellNs;
+    return (heard && !gets_.flying() && !additions_.flying()) || now - farewell_ns_ > kFarewellNs;
 }
 
 void LibraryThread::let_go() {
@@ -461,10 +482,12 @@ void LibraryThread::let_go() {
     }
     gets_.stop();
     additions_.stop();
+    const auto flying =
+        gets_.flying() || additions_.flying() ? FabricEndpoint::Flying::Reads : FabricEndpoint::Flying::Nothing;
     exposed_.clear();
     offers_.stop();
     for (const auto &endpoint : endpoints_) {
-        endpoint->shut();
+        endpoint->shut(flying);
     }
     for (const auto &[transfer, flow] : transfers_) {
         transfer->give_up();

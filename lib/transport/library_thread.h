@@ -37,7 +37,8 @@ public:
     // For the context's threads. `ranks` empty: all of other hosts.
     void tell(std::string notice, std::vector<int> ranks);
     void fail_job(std::string notice);
-    void get(const RemoteSlice &from, std::byte *to, std::shared_ptr<Transfer> transfer);
+    // Once the owner has published minibatch `wanted` - 1.
+    void get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Transfer> transfer);
     void add(const RemoteSlice &to, const std::byte *from, uint64_t filled, std::shared_ptr<Transfer> transfer);
     void cancel(const std::shared_ptr<Transfer> &transfer);
     void expose(const RemoteSlice &slice);
@@ -59,6 +60,8 @@ private:
     void look_for_trouble(int64_t now);
     void rest(int64_t now);
     void hear(Remote &from, const Notice &notice);
+    void hear_last_words(Remote &from);
+    void start_expected(Remote &owner);
     void settled(const std::shared_ptr<Transfer> &transfer);
     void begin_farewell(const std::string &words);
     bool farewell_is_over(int64_t now) const;
@@ -78,7 +81,13 @@ private:
     Reads gets_;
     Additions additions_;
     Offers offers_;
-    std::unordered_map<uint64_t, std::vector<Exposed>> exposed_;                   // own slices, by record and endpoint
+    struct Expected {
+        std::shared_ptr<Get> flow;
+        const std::atomic<uint64_t> *published;
+        uint64_t wanted;
+    };
+    std::vector<Expected> expected_;                              // gets of slices that may not be published yet
+    std::unordered_map<uint64_t, std::vector<Exposed>> exposed_;  // own slices, by record and endpoint
     std::unordered_map<std::shared_ptr<Transfer>, std::weak_ptr<Get>> transfers_;  // not yet settled
     int64_t farewell_ns_ = 0;  // when the last words were said; 0: not yet
 

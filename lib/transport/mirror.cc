@@ -97,12 +97,12 @@ void Mirror::apply(const FailedNotice &notice) {
     ring(*block_);
 }
 
-void Mirror::apply(const PulseNotice &notice) {
-    block_->did_minibatch.store(notice.minibatch, std::memory_order_relaxed);
-    block_->did_at_ns.store(now_ns() - notice.age_ns, std::memory_order_relaxed);
-    const auto known = records_.find(notice.did & kDidRecord);
+void Mirror::did(uint64_t did, uint64_t minibatch, int64_t age_ns) {
+    const auto known = records_.find(did & kDidRecord);
     const uint64_t record = known != records_.end() ? known->second : 0;
-    block_->did.store((notice.did & ~kDidRecord) | record, std::memory_order_release);
+    block_->did_minibatch.store(minibatch, std::memory_order_relaxed);
+    block_->did_at_ns.store(now_ns() - age_ns, std::memory_order_relaxed);
+    block_->did.store((did & ~kDidRecord) | record, std::memory_order_release);
 }
 
 void Mirror::lose(const std::string &why) {

@@ -51,11 +51,8 @@ struct FailedNotice {
     int32_t status;
     std::string text;
 };
-// "I am here", and what the sender last did (RankBlock).
+// "I am here."
 struct PulseNotice {
-    uint64_t did;
-    uint64_t minibatch;
-    int64_t age_ns;     // since it did it
     uint64_t question;  // 1: answer with a pulse of your own
 };
 // `count` gradients, from element `first` of the owner's slice on, can be read at the sender and added.

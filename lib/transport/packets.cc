@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "patience.h"
 #include "status.h"
 
 namespace odc {
@@ -22,6 +23,10 @@ struct Header {
     int32_t rank;
     uint32_t bytes;   // of notices that follow
     uint64_t number;  // from 0, between two ranks
+    // What the sender last did (RankBlock).
+    uint64_t did;
+    uint64_t did_minibatch;
+    int64_t did_age_ns;
 };
 
 }  // namespace
@@ -40,8 +45,9 @@ struct Packets::Packet final : Started {
     }
 };
 
-Packets::Packets(int rank, const Token &token, const std::vector<std::unique_ptr<Remote>> &remotes, Heard heard)
-    : rank_(rank), token_(token), remotes_(remotes), heard_(std::move(heard)), streams_(remotes.size()) {}
+Packets::Packets(const RankBlock &mine, const Token &token, const std::vector<std::unique_ptr<Remote>> &remotes,
+                 Heard heard)
+    : mine_(mine), token_(token), remotes_(remotes), heard_(std::move(heard)), streams_(remotes.size()) {}
 
 Packets::~Packets() = default;
 
@@ -110,7 +116,13 @@ bool Packets::send(Remote &remote) {
     Packet &packet = take(*remote.endpoint);
     const size_t bytes = std::min(stream.out.size(), sizeof(packet.wire.text));
     packet.to = &remote;
-    packet.wire.header = {token_, rank_, static_cast<uint32_t>(bytes), stream.packed};
+    packet.wire.header = {token_,
+                          mine_.rank,
+                          static_cast<uint32_t>(bytes),
+                          stream.packed,
+                          mine_.did.load(std::memory_order_relaxed),
+                          mine_.did_minibatch.load(std::memory_order_relaxed),
+                          now_ns() - mine_.did_at_ns.load(std::memory_order_relaxed)};
     std::memcpy(packet.wire.text, stream.out.data(), bytes);
     if (!remote.endpoint->send(remote.address, &packet.wire, sizeof(Header) + bytes, packet.descriptor, packet)) {
         free_.push_back(&packet);
@@ -172,14 +184,20 @@ void Packets::hear(const Packet &packet, size_t bytes) {
     if (remote == nullptr) {
         return;
     }
-    Stream &stream = streams_[static_cast<size_t>(header.rank)];
-    if (header.number != stream.heard) {
-        fail(ODC_ERROR_INTERNAL, "packet ", header.number, " of rank ", header.rank, " came when ", stream.heard,
-             " was next: the provider lost, repeated or reordered one");
-    }
-    ++stream.heard;
     remote->silent_since_ns = 0;
-    stream.in.append(packet.wire.text, header.bytes);
+    remote->mirror.did(header.did, header.did_minibatch, header.did_age_ns);
+    Stream &stream = streams_[static_cast<size_t>(header.rank)];
+    if (header.number < stream.heard ||
+        !stream.early.emplace(header.number, std::string(packet.wire.text, header.bytes)).second) {
+        fail(ODC_ERROR_INTERNAL, "packet ", header.number, " of rank ", header.rank, " came twice");
+    }
+    // Providers need not keep the order.
+    for (auto next = stream.early.find(stream.heard); next != stream.early.end();
+         next = stream.early.find(stream.heard)) {
+        stream.in += next->second;
+        stream.early.erase(next);
+        ++stream.heard;
+    }
     std::string_view rest = stream.in;
     while (const std::optional<Notice> notice = decode(&rest, static_cast<int>(remotes_.size()))) {
         heard_(*remote, *notice);

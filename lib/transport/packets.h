@@ -7,6 +7,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,8 +20,9 @@ class Packets {
 public:
     using Heard = std::function<void(Remote &, const Notice &)>;
 
-    // `remotes`: by rank, NULL for this host's.
-    Packets(int rank, const Token &token, const std::vector<std::unique_ptr<Remote>> &remotes, Heard heard);
+    // `mine`: this rank's block. `remotes`: by rank, NULL for this host's.
+    Packets(const RankBlock &mine, const Token &token, const std::vector<std::unique_ptr<Remote>> &remotes,
+            Heard heard);
     ~Packets();
     Packets(const Packets &) = delete;
     Packets &operator=(const Packets &) = delete;
@@ -45,6 +47,7 @@ private:
         bool waiting = false;  // is in waiting_
         std::string in;        // of a notice that has not come as a whole
         uint64_t heard = 0;
+        std::map<uint64_t, std::string> early;  // packets that have overtaken others
     };
     Packet &take(FabricEndpoint &endpoint);
     bool send(Remote &remote);
@@ -53,7 +56,7 @@ private:
     void hear(const Packet &packet, size_t bytes);
     void post(Packet &packet);
 
-    int rank_;
+    const RankBlock &mine_;
     Token token_;
     const std::vector<std::unique_ptr<Remote>> &remotes_;
     Heard heard_;

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/pulses.h"
 
-#include <algorithm>
+#include <poll.h>
+#include <sys/socket.h>
 
-#include "patience.h"
+#include <algorithm>
+#include <cerrno>
+
 #include "status.h"
 
 namespace odc {
@@ -11,35 +14,32 @@ namespace odc {
 namespace {
 
 constexpr int64_t kEveryNs = 250'000'000;
+constexpr int64_t kKnockNs = 20'000'000;  // between two looks at who is knocked at
+
+const std::string kQuestion = encode(PulseNotice{1});
+const std::string kAnswer = encode(PulseNotice{0});
 
 }  // namespace
 
 void Pulses::watch(const std::vector<std::vector<int>> &hosts) {
-    const size_t mine =
-        static_cast<size_t>(std::find_if(hosts.begin(), hosts.end(),
-                                         [&](const auto &ranks) {
-                                             return std::find(ranks.begin(), ranks.end(), mine_.rank) != ranks.end();
-                                         }) -
-                            hosts.begin());
+    const auto has = [&](const std::vector<int> &ranks) {
+        return std::find(ranks.begin(), ranks.end(), rank_) != ranks.end();
+    };
+    const auto mine = static_cast<size_t>(std::find_if(hosts.begin(), hosts.end(), has) - hosts.begin());
     for (size_t other = 0; other < hosts.size(); ++other) {
         // Both sides find the same pair, and the ranks of a host share the work.
-        const auto here = static_cast<size_t>(hosts[mine][other % hosts[mine].size()]);
-        const auto there = static_cast<size_t>(hosts[other][mine % hosts[other].size()]);
-        if (other != mine && here == static_cast<size_t>(mine_.rank)) {
-            opposite_.push_back(remotes_[there].get());
+        const int here = hosts[mine][other % hosts[mine].size()];
+        const int there = hosts[other][mine % hosts[other].size()];
+        if (other != mine && here == rank_) {
+            opposite_.push_back(remotes_[static_cast<size_t>(there)].get());
         }
     }
 }
 
-PulseNotice Pulses::pulse(uint64_t question) const {
-    return {mine_.did.load(std::memory_order_relaxed), mine_.did_minibatch.load(std::memory_order_relaxed),
-            now_ns() - mine_.did_at_ns.load(std::memory_order_relaxed), question};
-}
-
 void Pulses::heard(Remote &from, const PulseNotice &notice) {
-    from.mirror.apply(notice);
+    knocks_.erase(&from);
     if (notice.question != 0) {
-        packets_.say(from, encode(pulse(0)));
+        packets_.say(from, kAnswer);
     }
 }
 
@@ -52,32 +52,74 @@ void Pulses::tick(int64_t now) {
     if (now < next_ns_) {
         return;
     }
-    next_ns_ = now + kEveryNs;
-    const std::string question = encode(pulse(1));
-    const int64_t silence_ns = silence_ms_ * 1'000'000;
-    int suspected = -1;
-    for (const auto &remote : remotes_) {
-        if (!remote || remote->gone || remote->mirror.block().state.load() != RankState::Running || !asks(*remote)) {
-            continue;
+    look_at_knocks();
+    if (now >= next_round_ns_) {
+        next_round_ns_ = now + kEveryNs;
+        suspected_ = -1;
+        for (const auto &remote : remotes_) {
+            if (remote && remote->silent_since_ns != 0 && now - remote->silent_since_ns > silence_ns_ / 2) {
+                suspected_ = remote->host;
+            }
         }
-        if (remote->silent_since_ns == 0) {
-            remote->silent_since_ns = now;
-        } else if (now - remote->silent_since_ns > silence_ns) {
-            lose(*remote, now);
-            return;
-        } else if (now - remote->silent_since_ns > silence_ns / 2) {
-            suspected = remote->host;
-        }
-        // One unanswered question in the provider's hands is enough.
-        if (packets_.delivered(*remote)) {
-            packets_.say(*remote, question);
+        for (const auto &remote : remotes_) {
+            if (remote && !remote->gone && remote->mirror.block().state.load() == RankState::Running && asks(*remote)) {
+                ask(*remote, now);
+            }
         }
     }
-    suspected_ = suspected;
+    next_ns_ = knocks_.empty() ? next_round_ns_ : std::min(next_round_ns_, now + kKnockNs);
+}
+
+void Pulses::ask(Remote &remote, int64_t now) {
+    if (remote.silent_since_ns == 0) {
+        remote.silent_since_ns = now;
+    } else if (now - remote.silent_since_ns > silence_ns_) {
+        lose_silent(remote, now);
+        return;
+    } else {
+        look_for(remote);
+    }
+    // One unanswered question in the provider's hands is enough.
+    if (packets_.delivered(remote)) {
+        packets_.say(remote, kQuestion);
+    }
+}
+
+// tcp;ofi_rxm says "try again" for ever when a peer's process is gone, as it does when there is no room.
+void Pulses::look_for(Remote &remote) {
+    if (!remote.endpoint->by_sockets() || knocks_.count(&remote) != 0) {
+        return;
+    }
+    const auto *address = reinterpret_cast<const sockaddr *>(remote.name.data());
+    Fd knock(socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!knock.valid()) {
+        return;
+    }
+    if (connect(knock.get(), address, static_cast<socklen_t>(remote.name.size())) == 0 || errno == EINPROGRESS) {
+        knocks_.emplace(&remote, std::move(knock));
+    } else if (errno == ECONNREFUSED) {
+        remote.lose("nobody listens at its address any more");
+    }
+}
+
+void Pulses::look_at_knocks() {
+    std::erase_if(knocks_, [](const auto &entry) {
+        pollfd one{entry.second.get(), POLLOUT, 0};
+        if (poll(&one, 1, 0) <= 0) {
+            return false;
+        }
+        int error = 0;
+        socklen_t bytes = sizeof(error);
+        getsockopt(entry.second.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+        if (error == ECONNREFUSED) {
+            entry.first->lose("nobody listens at its address any more");
+        }
+        return true;
+    });
 }
 
 // With all of its host that were asked after it had been silent for half as long, and did not answer either.
-void Pulses::lose(const Remote &silent, int64_t now) {
+void Pulses::lose_silent(const Remote &silent, int64_t now) {
     const double seconds = static_cast<double>(now - silent.silent_since_ns) * 1e-9;
     for (const auto &remote : remotes_) {
         if (remote && remote->host == silent.host && remote->silent_since_ns != 0) {

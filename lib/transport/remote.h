@@ -12,6 +12,7 @@ struct Remote {
     int host;  // index, the same on all ranks
     FabricEndpoint *endpoint;
     fi_addr_t address;
+    std::vector<std::byte> name;  // of its endpoint
     Mirror mirror;
     int64_t silent_since_ns = 0;  // the first question that it has not answered; 0: none
     // Nothing is sent to it any more, nor read from it.

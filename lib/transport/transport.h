@@ -30,8 +30,9 @@ struct RemoteSlice {
     uint64_t numel;
     int32_t parameter_type;
     int32_t gradient_type;
-    uint64_t record;   // offset of its post in the owner's arena
-    uint64_t address;  // of the parameters, for remote reads with `key`
+    const std::atomic<uint64_t> *published;  // of its post
+    uint64_t record;                         // offset of its post in the owner's arena
+    uint64_t address;                        // of the parameters, for remote reads with `key`
     uint64_t key;
 };
 
@@ -61,10 +62,13 @@ private:
 class Path {
 public:
     virtual ~Path() = default;
-    // Reads the whole slice into `to`. The owner has published it. NULL: it is there.
-    virtual std::shared_ptr<Transfer> start_get(const RemoteSlice &from, void *to) = 0;
-    // Adds the slice's part of a gradient, each element once. `filled`: the running minibatch plus one. Time spent
-    // waiting for others' additions is added to *waited_ns. NULL: it is added.
+    // Reads the whole slice, which the owner has published, into `to`. NULL: it is there. `filled`, here and below: the
+    // running minibatch plus one.
+    virtual std::shared_ptr<Transfer> start_get(const RemoteSlice &from, void *to, uint64_t filled) = 0;
+    // The same as soon as the owner has published it. NULL: nobody would see that; ask again then.
+    virtual std::shared_ptr<Transfer> expect_get(const RemoteSlice &from, void *to, uint64_t filled) = 0;
+    // Adds the slice's part of a gradient, each element once. Time spent waiting for others' additions is added to
+    // *waited_ns. NULL: it is added.
     virtual std::shared_ptr<Transfer> start_add(const RemoteSlice &to, const void *from, uint64_t filled, Alarm &alarm,
                                                 int64_t *waited_ns) = 0;
     // Asks to give up a read: it is settled soon.
