@@ -123,25 +123,31 @@ kill_all_in() {
     done
 }
 
-case ${1-} in
-on | ranks | count | address | wrong_address | unplug | cut | mend | kill)
-    : "${ODC_TEST_HOSTS:?is not set: $1 is for what hosts.sh N -- COMMAND runs}"
+# follow VERB ARGUMENT...
+follow() {
+    local name
     case $1 in
     count) [ $# -eq 1 ] || usage ;;
     on | ranks) [ $# -gt 2 ] || usage ;;
     *) [ $# -eq 2 ] || usage ;;
     esac
-    ;;&
-on) on "${@:2}" ;;
-ranks) ranks "${@:2}" ;;
-count) echo "$ODC_TEST_HOSTS_COUNT" ;;
-address) space "$2" >/dev/null && address_of 0 "$2" ;;
-wrong_address) space "$2" >/dev/null && address_of 1 "$2" ;;
-unplug | cut | mend) link "$@" ;;
-kill) name=$(space "$2") && kill_all_in "$name" ;;
-esac
+    case $1 in
+    on) on "${@:2}" ;;
+    ranks) ranks "${@:2}" ;;
+    count) echo "$ODC_TEST_HOSTS_COUNT" ;;
+    address) space "$2" >/dev/null && address_of 0 "$2" ;;
+    wrong_address) space "$2" >/dev/null && address_of 1 "$2" ;;
+    unplug | cut | mend) link "$@" ;;
+    kill) name=$(space "$2") && kill_all_in "$name" ;;
+    esac
+}
+
 case ${1-} in
-on | ranks | count | address | wrong_address | unplug | cut | mend | kill) exit ;;
+on | ranks | count | address | wrong_address | unplug | cut | mend | kill)
+    : "${ODC_TEST_HOSTS:?is not set: $1 is for what hosts.sh N -- COMMAND runs}"
+    follow "$@"
+    exit
+    ;;
 esac
 
 # ---- hosts.sh N ----
@@ -168,7 +174,7 @@ remove() {
     local name
     for name in $(ip netns list 2>/dev/null | grep -oE "^$1\.[a-z0-9]+"); do
         kill_all_in "$name"
-        ip netns delete "$name"
+        ip netns delete "$name" 2>/dev/null # another run may have been faster
     done
 }
 
@@ -241,4 +247,4 @@ set -m
 "$@" <&0 &
 command=$!
 set +m
-wait "$command" 2>/dev/null
+wait "$command" 2>/dev/null; exit # in one line: a changed file is not read on

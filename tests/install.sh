@@ -6,7 +6,7 @@ set -eu
 
 build="g++ cmake ninja-build pkg-config libhwloc-dev libsodium-dev libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev"
 # The compilers and checkers after the first line are used where they can be had.
-test="libcmocka-dev python3 python3-venv procps binutils"
+test="libcmocka-dev python3 python3-venv procps binutils iproute2 libfabric-dev"
 optional="clang clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev"
 
 case ${1:-} in
