@@ -12,11 +12,14 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
+enum { ROUND_S = 120 };
 static const char *const op_names[] = {"read", "write", "send", NULL};
 static const char *const wait_names[] = {"spin", "yield", "sleep", NULL};
 
@@ -194,6 +197,14 @@ static void *move_in_thread(void *context) {
     return NULL;
 }
 
+/* A peer that is gone leaves operations that never end, and more that cannot begin. */
+static void too_late(int signal) {
+    static const char words[] = "fabric_peers: a round has not ended in time\n";
+    (void)signal;
+    (void)!write(STDERR_FILENO, words, sizeof(words) - 1);
+    _exit(1);
+}
+
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -203,6 +214,7 @@ static double now(void) {
 /* Seconds of one round, the same on all ranks. */
 static double time_once(struct peers *p) {
     double times[2], all[2 * MAX_RANKS];
+    alarm(ROUND_S);
     times[0] = now();
     if (p->options.thread) {
         sem_post(&p->begin);
@@ -284,8 +296,8 @@ static int choose(const char *const *names, const char *name) {
 static struct options parse(int argc, char **argv) {
     struct options o = {.provider = "tcp;ofi_rxm",
                         .bytes = 64 << 20,
-                        .chunk = 1 << 20,
-                        .depth = 16,
+                        .chunk = 512 << 10,
+                        .depth = 8,
                         .rounds = 31,
                         .endpoints = 1,
                         .wait = WAIT_SLEEP};
@@ -319,6 +331,7 @@ static struct options parse(int argc, char **argv) {
 int main(int argc, char **argv) {
     static struct peers p;
     p.options = parse(argc, argv);
+    signal(SIGALRM, too_late);
     meet(&p.meeting);
     p.slice = p.options.bytes / (size_t)p.meeting.size / sizeof(float) * sizeof(float);
     if (p.slice == 0) {

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { CONNECT_TRIES = 300, PAUSE_US = 100000 };
+enum { PATIENCE_S = 30, PAUSE_US = 100000 };
 
 static void fail(const char *what) {
     perror(what);
@@ -67,21 +67,30 @@ static void give(int socket, const void *in, size_t bytes) {
 }
 
 static void receive_all(struct meeting *m, const struct addrinfo *at) {
+    struct timeval patience = {.tv_sec = PATIENCE_S};
     int one = 1, listener = socket(at->ai_family, SOCK_STREAM, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     if (bind(listener, at->ai_addr, at->ai_addrlen) != 0 || listen(listener, MAX_RANKS) != 0) {
         fail("listening at ODC_RENDEZVOUS");
     }
     for (int i = 1; i < m->size; ++i) {
-        int peer = no_delay(accept(listener, NULL, NULL)), rank;
-        receive(peer, &rank, sizeof(rank));
+        int peer = accept(listener, NULL, NULL), rank;
+        if (peer < 0) {
+            fail("waiting for the other ranks");
+        }
+        receive(no_delay(peer), &rank, sizeof(rank));
+        if (rank < 1 || rank >= m->size) {
+            fprintf(stderr, "a rank says that it is %d of %d\n", rank, m->size);
+            exit(1);
+        }
         m->sockets[rank] = peer;
     }
     close(listener);
 }
 
 static void go_to_first(struct meeting *m, const struct addrinfo *at) {
-    for (int i = 0; i < CONNECT_TRIES; ++i) {
+    for (int i = 0; i < PATIENCE_S * 1000000 / PAUSE_US; ++i) {
         m->sockets[0] = no_delay(socket(at->ai_family, SOCK_STREAM, 0));
         if (connect(m->sockets[0], at->ai_addr, at->ai_addrlen) == 0) {
             give(m->sockets[0], &m->rank, sizeof(m->rank));
