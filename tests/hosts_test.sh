@@ -168,7 +168,7 @@ same "$(printf '%s\n' "$out" | sort)" "$(printf 'rank 2 lives\nrank 3 lives')"
 for signal in INT TERM HUP; do
     rm -f "$work/up"
     set -m
-    "$hosts" 2 -- sh -c "
+    env --default-signal=INT "$hosts" 2 -- sh -c "
         \"\$HOSTS\" on 1 setsid sh -c 'trap \"\" TERM INT HUP; while :; do sleep $unique; done' &
         sleep $unique & echo \"\$ODC_TEST_HOSTS\" >'$work/up'; wait" 2>/dev/null &
     pid=$!
