@@ -86,6 +86,11 @@ ranks() {
     while [ ${#pids[@]} -gt 0 ]; do
         wait -n -p pid "${!pids[@]}" 2>/dev/null # bash would tell of signals
         status=$?
+        if [ -z "${pid-}" ]; then # all that ended since the last wait are forgotten by wait -n, not by wait
+            for pid in "${!pids[@]}"; do break; done
+            wait "$pid" 2>/dev/null
+            status=$?
+        fi
         unset "pids[$pid]"
         [ "$first" -ne 0 ] || first=$status
     done
