@@ -112,6 +112,7 @@ std::string live_recording() {
 }
 
 Machine recorded_machine(const std::string &file) {
+    errno = 0;
     std::ifstream stream(file);
     if (!stream || stream.peek() == std::ifstream::traits_type::eof()) {
         fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file,

@@ -87,9 +87,9 @@ std::vector<Pair> best_pairs(const std::vector<Port> &low, const std::vector<Por
     return best;
 }
 
-// Keeps the pairs with the port that this rank of its host takes among equals.
+// Keeps the pairs with the port that this rank of its host takes among equals; how many there were.
 template <class Side>
-void spread(std::vector<Pair> &pairs, int index, Side side) {
+size_t spread(std::vector<Pair> &pairs, int index, Side side) {
     std::vector<size_t> ports;
     for (const Pair &pair : pairs) {
         if (std::find(ports.begin(), ports.end(), pair.*side) == ports.end()) {
@@ -100,6 +100,7 @@ void spread(std::vector<Pair> &pairs, int index, Side side) {
     const size_t taken = ports[static_cast<size_t>(index) % ports.size()];
     pairs.erase(std::remove_if(pairs.begin(), pairs.end(), [&](const Pair &pair) { return pair.*side != taken; }),
                 pairs.end());
+    return ports.size();
 }
 
 std::string link_text(Link link, const Port &mine, const Port &theirs) {
@@ -175,17 +176,16 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
                    ? offers_text(low.ports.empty() ? low : high)
                    : say("no two NICs reach each other: ", offers_text(mine), "; ", offers_text(theirs));
     }
-    const size_t equals = pairs.size();
-    spread(pairs, low.index, &Pair::low);
-    spread(pairs, high.index, &Pair::high);
+    const size_t low_equals = spread(pairs, low.index, &Pair::low);
+    const size_t high_equals = spread(pairs, high.index, &Pair::high);
     verdict.my_port = static_cast<int>(is_low ? pairs[0].low : pairs[0].high);
     verdict.their_port = static_cast<int>(is_low ? pairs[0].high : pairs[0].low);
     const Port &my = mine.ports[static_cast<size_t>(verdict.my_port)];
     const Port &their = theirs.ports[static_cast<size_t>(verdict.their_port)];
     verdict.why = say(my.provider, " from ", my.domain, " to ", their.domain, ": ", link_text(pairs[0].link, my, their),
                       ", ", speed_text(my, their), ", ", name_of(static_cast<Nearness>(my.distance)));
-    if (equals > 1) {
-        verdict.why += say("; one of ", equals, " equals");
+    if (const size_t equals = is_low ? low_equals : high_equals; equals > 1) {
+        verdict.why += say("; one of ", equals, " equal NICs, by the rank's place on its host");
     }
     return "";
 }
@@ -229,7 +229,7 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
     const bool is_shm = verdict.transport == kTransportNames[0];
     const bool is_fabric = verdict.transport == kTransportNames[1];
     if (!is_shm && !is_fabric) {
-        return say("no transport reaches from ", between, ": ", why_not_text(verdict), unused);
+        return say("no transport connects ", between, ": ", why_not_text(verdict), unused);
     }
     const bool is_rdma =
         is_fabric && kProviders[provider_row(mine.ports[static_cast<size_t>(verdict.my_port)])].wire == Wire::Rdma;
