@@ -340,18 +340,19 @@ Nearness nearness(const Machine &machine, Device a, Device b) {
     return Nearness::Unknown;
 }
 
-std::string shared_switch(const Machine &machine, const Site &site) {
+std::string shared_switch(const Machine &machine, const std::string &bus_id, const Site &site) {
+    const auto card = [](const std::string &function) { return function.substr(0, function.find('.')); };
     size_t most = 0;
-    const auto look = [&](const Site &other, bool same_function) {
-        if (!same_function) {
+    const auto look = [&](const std::string &other_id, const Site &other) {
+        if (card(other_id) != card(bus_id)) {
             most = std::max(most, shared_bridges(site, other));
         }
     };
     for (const Gpu &gpu : machine.gpus) {
-        look(gpu.site, &gpu.site == &site);
+        look(gpu.bus_id, gpu.site);
     }
     for (const Nic &nic : machine.nics) {
-        look(nic.site, nic.site.bridges.empty() || &nic.site == &site);
+        look(nic.bus_id, nic.site);
     }
     return most > 1 ? site.bridges[most - 1] : "";
 }

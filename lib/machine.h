@@ -69,8 +69,8 @@ struct Device {
 
 std::string device_name(const Machine &machine, Device device);  // "numa0", "gpu3", "eth0"
 Nearness nearness(const Machine &machine, Device a, Device b);
-// The PCIe switch that a device shares with another one, by its bus id; "" for none.
-std::string shared_switch(const Machine &machine, const Site &site);
+// The PCIe switch (or root port) that a device shares with another card, by its bus id; "" for none.
+std::string shared_switch(const Machine &machine, const std::string &bus_id, const Site &site);
 
 // Attributes of ours on the objects of interfaces, for what hwloc does not record: written by recording.cc.
 inline constexpr const char *kKindInfo = "odc.kind";          // a name of kNicKinds

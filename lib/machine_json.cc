@@ -21,7 +21,7 @@ void add_site(Json &device, const Machine &machine, const std::string &bus_id, c
     device["bus_id"] = text_or_null(bus_id);
     device["package"] = name_or_null("package", site.package);
     device["numa_node"] = name_or_null("numa", site.numa_node);
-    device["switch"] = text_or_null(shared_switch(machine, site));
+    device["switch"] = text_or_null(shared_switch(machine, bus_id, site));
 }
 
 Json nic_json(const Machine &machine, const Nic &nic, const std::vector<Refusal> &refused) {
@@ -54,6 +54,14 @@ RankDescriptor rank_at(int rank, const std::string &host, size_t index, const Wi
     return descriptor;
 }
 
+void add_reasons(Json &route, const Verdict &verdict) {
+    route["why"] = text_or_null(verdict.why);
+    route["why_not"] = Json::object();
+    for (const WhyNot &one : verdict.why_not) {
+        route["why_not"][std::string(one.transport)] = one.why;
+    }
+}
+
 // From rank `index` of this host, whose memory is there, to its like.
 Json route_json(const Machine &machine, Device memory, const Wishes &wishes, const Ports &ports) {
     const RankDescriptor mine = rank_at(0, "this", memory.index, wishes, ports);
@@ -62,15 +70,20 @@ Json route_json(const Machine &machine, Device memory, const Wishes &wishes, con
     if (verdict.my_port >= 0) {
         const Port &port = mine.ports[static_cast<size_t>(verdict.my_port)];
         route["provider"] = port.provider;
-        route["nic"] = port.domain;
+        route["nic"] = nic_name(port);
+        route["domain"] = port.domain;
         route["distance"] = name_of(static_cast<Nearness>(port.distance));
         route["speed_mbit"] = speed_or_null(port.speed);
-        route["why"] = verdict.why;
     }
-    route["why_not"] = Json::object();
-    for (const WhyNot &one : verdict.why_not) {
-        route["why_not"][std::string(one.transport)] = one.why;
-    }
+    add_reasons(route, verdict);
+    return route;
+}
+
+// Between two ranks of this host.
+Json host_json(const Wishes &wishes) {
+    const Verdict verdict = choose_route(rank_at(0, "this", 0, wishes, {}), rank_at(1, "this", 0, wishes, {}));
+    Json route = {{"transport", text_or_null(std::string(verdict.transport))}};
+    add_reasons(route, verdict);
     return route;
 }
 
@@ -84,6 +97,7 @@ std::string machine_json(const Machine &machine, const Wishes &wishes, const std
                  {"nics", Json::array()},
                  {"devices", Json::array()},
                  {"distances", Json::array()},
+                 {"on_this_host", host_json(wishes)},
                  {"to_another_host", Json::array()}};
     std::vector<Device> places;
     for (const Package &package : machine.packages) {

@@ -152,6 +152,13 @@ size_t provider_row(const Port &port) {
     return static_cast<size_t>(row - kProviders.begin());
 }
 
+std::string nic_name(const Port &port) {
+    std::string name = port.domain;
+    const size_t row = provider_row(port);
+    const std::string suffix = row < kProviders.size() ? kProviders[row].suffix : "";
+    return name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : name;
+}
+
 std::vector<Offer> offers_by_kind(const Machine &machine) {
     std::vector<Offer> offers;
     for (const Nic &nic : machine.nics) {

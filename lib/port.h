@@ -68,6 +68,8 @@ Network network_of(const Port &port);
 // The place of the port's provider in kProviders; kProviders.size() when it is in no row.
 size_t provider_row(const Port &port);
 
+std::string nic_name(const Port &port);  // the domain without the provider's suffix
+
 // A provider that libfabric has for a domain, or says why not. An empty domain stands for all of the provider's.
 struct Offer {
     std::string provider;

@@ -67,7 +67,7 @@ unique=$((100000 + RANDOM)).$$
 expect 0 "$odc" --version
 contains "$out" "odc "
 expect 0 "$odc" --help
-for verb in run plan replay bench info; do
+for verb in run plan replay bench topo info; do
     contains "$out" "$verb"
     expect 0 "$odc" "$verb" --help
     contains "$out" "Usage"
@@ -77,7 +77,7 @@ for verb in run plan replay bench info; do
     expect 0 "$odc" --help
 done
 expect 2 "$odc" gather
-contains "$err" "there is no verb 'gather'; the verbs are run, plan, replay, bench, info"
+contains "$err" "there is no verb 'gather'; the verbs are run, plan, replay, bench, topo, info"
 expect 2 "$odc"
 expect 2 "$odc" info --frobnicate
 contains "$err" "frobnicate"

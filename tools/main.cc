@@ -53,6 +53,7 @@ int parse(int argc, char **argv) {
     add_plan(app);
     add_replay(app);
     add_bench(app);
+    add_topo(app);
     add_info(app);
     if (argc > 1 && argv[1][0] != '-') {
         check_verb(app, argv[1]);

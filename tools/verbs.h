@@ -19,6 +19,7 @@ void add_run(CLI::App &app);
 void add_plan(CLI::App &app);
 void add_replay(CLI::App &app);
 void add_bench(CLI::App &app);
+void add_topo(CLI::App &app);
 void add_info(CLI::App &app);
 
 std::string version_text();  // of the library: "0.1.0"

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each rank writes its row of routes, as JSON, into its slice of a shard of bytes, which rank 0 gathers.
+#include "topo_job.h"
+
+#include "context.h"
+#include "topo_parts.h"
+#include "verbs.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+namespace odc_tool {
+
+namespace {
+
+constexpr int kMostNamed = 16;  // ranks in a matrix whose cells are whole names
+
+// The one place that reads a route.
+Json route_to(odc_context *context, int rank) {
+    const char *words = nullptr;
+    check(odc_get_route(context, rank, &words));
+    const std::string text = words;
+    const size_t colon = std::min(text.find(':'), text.size());
+    return {{"to", rank}, {"transport", text.substr(0, colon)}, {"why", text.substr(std::min(colon + 2, text.size()))}};
+}
+
+Json own_row(odc_context *context) {
+    char host[256] = "";
+    gethostname(host, sizeof host - 1);
+    Json row = {{"rank", odc_rank(context)}, {"host", host}, {"routes", Json::array()}};
+    for (int rank = 0; rank < odc_size(context); ++rank) {
+        row["routes"].push_back(route_to(context, rank));
+    }
+    return row;
+}
+
+// All ranks' rows on rank 0, on the others nothing.
+std::vector<Json> gather_rows(odc_context *context) {
+    const std::string row = own_row(context).dump(-1, ' ', false, Json::error_handler_t::replace);
+    auto longest = static_cast<double>(row.size() + 1);
+    check(odc_all_reduce(context, &longest, 1, ODC_MAX));
+    const auto slice_bytes = static_cast<uint64_t>(longest);
+    const auto size = static_cast<size_t>(odc_size(context));
+    odc_shard_desc desc{};
+    desc.struct_size = sizeof desc;
+    desc.name = "topo";
+    desc.numel = slice_bytes * size;
+    desc.parameter_type = ODC_BYTES;
+    odc_shard *shard = nullptr;
+    check(odc_register_shard(context, &desc, &shard));
+    odc_slice slice{};
+    slice.struct_size = sizeof slice;
+    check(odc_get_slice(shard, &slice));
+    std::memcpy(slice.parameters, row.c_str(), row.size() + 1);
+    check(odc_publish(shard));
+    std::vector<Json> rows;
+    if (odc_rank(context) == 0) {
+        std::vector<char> all(desc.numel);
+        check(odc_gather(shard, all.data(), all.size(), nullptr));
+        for (size_t rank = 0; rank < size; ++rank) {
+            rows.push_back(Json::parse(&all[rank * slice_bytes]));
+        }
+    }
+    check(odc_minibatch_sync(context));
+    return rows;
+}
+
+std::string transport_of(const Json &route) { return route.at("transport"); }
+
+void print_matrix(const std::vector<Json> &rows) {
+    const bool named = rows.size() <= kMostNamed;
+    size_t width = 1;
+    size_t host_width = 4;
+    for (const Json &row : rows) {
+        host_width = std::max(host_width, row.at("host").get<std::string>().size());
+        for (const Json &route : row.at("routes")) {
+            width = std::max(width, named ? transport_of(route).size() : 1);
+        }
+    }
+    fmt::print("{:>5}  {:<{}}", "rank", "host", host_width);
+    for (size_t rank = 0; named && rank < rows.size(); ++rank) {
+        fmt::print(" {:>{}}", rank, width);
+    }
+    fmt::print("\n");
+    for (const Json &row : rows) {
+        fmt::print("{:>5}  {:<{}}{}", row.at("rank").get<int>(), row.at("host").get<std::string>(), host_width,
+                   named ? "" : " ");
+        for (const Json &route : row.at("routes")) {
+            const std::string cell = route.at("to") == row.at("rank") ? "-" : transport_of(route);
+            fmt::print("{}", named ? fmt::format(" {:>{}}", cell, width) : cell.substr(0, 1));
+        }
+        fmt::print("\n");
+    }
+    if (!named) {
+        fmt::print("each cell is the first letter of the transport to ranks 0, 1, ...\n");
+    }
+}
+
+void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair) {
+    for (const Json &row : rows) {
+        for (const Json &route : row.at("routes")) {
+            const int from = row.at("rank");
+            const int to = route.at("to");
+            if (pair.empty() ? from != to : from == pair[0] && to == pair[1]) {
+                fmt::print("{} to {}  {}: {}\n", from, to, transport_of(route), route.at("why").get<std::string>());
+            }
+        }
+    }
+}
+
+void check_pair(const std::vector<int> &pair, int size) {
+    for (const int rank : pair) {
+        if (rank < 0 || rank >= size) {
+            throw Exit{2, fmt::format("--why names rank {}, but the job has ranks 0 to {}", rank, size - 1)};
+        }
+    }
+}
+
+}  // namespace
+
+void show_job(const JobTopo &wanted) {
+    const Context context = join("topo", 0);
+    check_pair(wanted.pair, odc_size(context.get()));
+    const std::vector<Json> rows = gather_rows(context.get());
+    if (rows.empty()) {
+        return;
+    }
+    if (wanted.output == Output::Json) {
+        fmt::print("{}\n", Json{{"ranks", rows}}.dump(2));
+        return;
+    }
+    if (wanted.pair.empty()) {
+        print_matrix(rows);
+    }
+    if (wanted.reasons == Reasons::Told) {
+        fmt::print("{}", wanted.pair.empty() ? "\n" : "");
+        print_reasons(rows, wanted.pair);
+    }
+}
+
+}  // namespace odc_tool

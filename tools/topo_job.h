@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// `odc topo` as a rank of a job: which path each pair of its ranks takes.
+#pragma once
+
+#include <vector>
+
+namespace odc_tool {
+
+enum class Reasons { Untold, Told };
+enum class Output { Text, Json };
+
+struct JobTopo {
+    Reasons reasons = Reasons::Untold;
+    std::vector<int> pair;  // whose reasons are told; empty: all
+    Output output = Output::Text;
+};
+
+// Joins the job; rank 0 prints.
+void show_job(const JobTopo &wanted);
+
+}  // namespace odc_tool

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "topo_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
+namespace odc_tool {
+
+namespace {
+
+std::string joined(const std::vector<std::string> &words, const char *between) {
+    std::string text;
+    for (const std::string &word : words) {
+        if (!word.empty()) {
+            text += (text.empty() ? "" : between) + word;
+        }
+    }
+    return text;
+}
+
+// The NUMA nodes and GPUs whose route leads through it.
+std::string users(const Json &machine, const std::string &nic) {
+    std::vector<std::string> names;
+    for (const Json &route : machine.at("to_another_host")) {
+        if (route.contains("nic") && route.at("nic") == nic) {
+            names.push_back(route.at("from"));
+        }
+    }
+    return names.empty() ? "" : "used by " + joined(names, ", ");
+}
+
+Part nic_part(const Json &machine, const Json &nic) {
+    const std::string state = nic.at("state");
+    std::vector<std::string> words = {nic.at("kind"), speed_text(nic.at("speed_mbit"))};
+    if (state != "up") {
+        words.push_back(state);
+    }
+    if (nic.at("networks").is_array()) {
+        for (const Json &network : nic.at("networks")) {
+            words.push_back(network);
+        }
+    }
+    const bool unused = nic.contains("why_not");
+    return {unused ? Part::Kind::UnusedNic : Part::Kind::Nic,
+            nic.at("name"),
+            joined(words, ", "),
+            unused ? "not used: " + nic.at("why_not").get<std::string>() : users(machine, nic.at("name")),
+            {}};
+}
+
+// Which links it has to other GPUs: "NVSwitch to 7 GPUs".
+std::string links(const Json &machine, const std::string &gpu) {
+    const Json &devices = machine.at("devices");
+    const auto row = static_cast<size_t>(std::find(devices.begin(), devices.end(), gpu) - devices.begin());
+    std::string words;
+    for (const std::string link : {"NVLink", "NVSwitch"}) {
+        const Json &distances = machine.at("distances").at(row);
+        const auto count = std::count(distances.begin(), distances.end(), "by " + link);
+        if (count > 0) {
+            words = fmt::format("{} to {} GPU{}", link, count, count == 1 ? "" : "s");
+        }
+    }
+    return words;
+}
+
+Part gpu_part(const Json &machine, const Json &gpu) {
+    const std::string model = joined({gpu.at("vendor"), text_or(gpu.at("model"), "")}, " ");
+    return {
+        Part::Kind::Gpu, gpu.at("name"), joined({model, gpu.at("bus_id")}, ", "), links(machine, gpu.at("name")), {}};
+}
+
+// The machine's devices on PCI that are there: those of one switch in one group.
+std::vector<Part> devices_at(const Json &machine, const Json &package, const Json &numa_node) {
+    std::vector<Part> found;
+    const auto add = [&](const Json &device, Part part) {
+        if (device.at("bus_id").is_null() || device.at("package") != package || device.at("numa_node") != numa_node) {
+            return;
+        }
+        if (device.at("switch").is_null()) {
+            found.push_back(std::move(part));
+            return;
+        }
+        const std::string name = "PCIe switch " + device.at("switch").get<std::string>();
+        auto group = std::find_if(found.begin(), found.end(), [&](const Part &one) { return one.name == name; });
+        if (group == found.end()) {
+            found.push_back({Part::Kind::Group, name, "", "", {}});
+            group = found.end() - 1;
+        }
+        group->parts.push_back(std::move(part));
+    };
+    for (const Json &gpu : machine.at("gpus")) {
+        add(gpu, gpu_part(machine, gpu));
+    }
+    for (const Json &nic : machine.at("nics")) {
+        add(nic, nic_part(machine, nic));
+    }
+    return found;
+}
+
+void append(std::vector<Part> &parts, std::vector<Part> more) {
+    std::move(more.begin(), more.end(), std::back_inserter(parts));
+}
+
+// Of a package, or of none (null).
+std::vector<Part> inside(const Json &machine, const Json &package) {
+    std::vector<Part> parts;
+    for (const Json &node : machine.at("numa_nodes")) {
+        if (node.at("package") == package) {
+            const uint64_t bytes = node.at("bytes");
+            const int cores = node.at("cores");
+            parts.push_back({Part::Kind::NumaNode, node.at("name"),
+                             fmt::format("{} core{}, {:.4g} GiB", cores, cores == 1 ? "" : "s",
+                                         static_cast<double>(bytes) / (1 << 30)),
+                             "", devices_at(machine, package, node.at("name"))});
+        }
+    }
+    append(parts, devices_at(machine, package, nullptr));
+    return parts;
+}
+
+std::string counted(size_t count, const char *noun) {
+    return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string text_or(const Json &text, const std::string &otherwise) {
+    return text.is_null() ? otherwise : text.get<std::string>();
+}
+
+std::string speed_text(const Json &mbit) {
+    if (mbit.is_null()) {
+        return "";
+    }
+    const auto speed = mbit.get<double>();
+    return speed < 1000 ? fmt::format("{} Mbit/s", speed) : fmt::format("{} Gbit/s", speed / 1000);
+}
+
+Part parts_of(const Json &machine) {
+    Part root{Part::Kind::Machine,
+              text_or(machine.at("host"), "a machine"),
+              joined({counted(machine.at("packages").size(), "package"),
+                      counted(machine.at("numa_nodes").size(), "NUMA node"), counted(machine.at("gpus").size(), "GPU"),
+                      counted(machine.at("nics").size(), "NIC")},
+                     ", "),
+              "",
+              {}};
+    for (const Json &package : machine.at("packages")) {
+        root.parts.push_back({Part::Kind::Package, package.at("name"), text_or(package.at("model"), ""), "",
+                              inside(machine, package.at("name"))});
+    }
+    append(root.parts, inside(machine, nullptr));
+    Part others{Part::Kind::Group, "interfaces without a PCI device", "", "", {}};
+    for (const Json &nic : machine.at("nics")) {
+        if (nic.at("bus_id").is_null()) {
+            others.parts.push_back(nic_part(machine, nic));
+        }
+    }
+    if (!others.parts.empty()) {
+        root.parts.push_back(std::move(others));
+    }
+    return root;
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A machine as a tree of parts in words, which `odc topo` prints and draws.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+using Json = nlohmann::ordered_json;
+
+struct Part {
+    enum class Kind { Machine, Package, NumaNode, Group, Gpu, Nic, UnusedNic };
+
+    Kind kind = Kind::Group;
+    std::string name;
+    std::string detail;
+    std::string note;  // of a NIC: which memory uses it, or why none does; of a GPU: its links
+    std::vector<Part> parts;
+};
+
+// Of what odc_get_topology gives. Its last part holds the interfaces without a PCI device.
+Part parts_of(const Json &machine);
+
+std::string speed_text(const Json &mbit);  // "400 Gbit/s"; "" for null
+std::string text_or(const Json &text, const std::string &otherwise);
+
+}  // namespace odc_tool
