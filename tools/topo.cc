@@ -25,8 +25,8 @@ struct TopoOptions {
     std::string xml;
     std::string svg;
     std::string save;
-    CLI::Option *why = nullptr;
-    std::vector<int> pair;
+    std::vector<int> pair;  // that --why is about; empty: all
+    bool why = false;
     bool json = false;
 };
 
@@ -65,11 +65,8 @@ void check_options(const TopoOptions &options) {
     if (inside_a_job() && of_machine) {
         throw Exit{2, "--xml, --svg and --save are about one machine; use them outside a job"};
     }
-    if (!inside_a_job() && options.why->count() > 0) {
+    if (!inside_a_job() && options.why) {
         throw Exit{2, "--why is about the ranks of a job; try: odc run -n 2 -- odc topo --why"};
-    }
-    if (options.pair.size() == 1) {
-        throw Exit{2, "--why takes two ranks, or none for all"};
     }
     if (!options.xml.empty() && !options.save.empty()) {
         throw Exit{2, "--save records this machine, and --xml shows another one"};
@@ -84,10 +81,11 @@ void add_topo(CLI::App &app) {
     verb->add_option("--xml", options->xml, "Show a recorded machine (hwloc's XML) instead of this one");
     verb->add_option("--svg", options->svg, "Draw the machine into this file, too");
     verb->add_option("--save", options->save, "Record this machine into this file, as hwloc's XML; it names addresses");
-    options->why =
-        verb->add_option("--why", options->pair, "In a job: why each pair of ranks, or this one, has its path")
-            ->expected(0, 2)
-            ->type_name("[A B]");
+    CLI::Option *why = verb->add_flag("--why", options->why, "In a job: why each pair of ranks has its path");
+    verb->add_option("ranks", options->pair, "With --why: only from this rank to that one")
+        ->expected(2)
+        ->type_name("A B")
+        ->needs(why);
     verb->add_flag("--json", options->json, "Print JSON");
     verb->footer(
         "Outside a job: a tree of packages, NUMA nodes, GPUs and NICs, how near they are to each other, and which NIC\n"
@@ -97,7 +95,7 @@ void add_topo(CLI::App &app) {
     verb->callback([options] {
         check_options(*options);
         if (inside_a_job()) {
-            show_job({options->why->count() > 0 ? Reasons::Told : Reasons::Untold, options->pair,
+            show_job({options->why ? Reasons::Told : Reasons::Untold, options->pair,
                       options->json ? Output::Json : Output::Text});
         } else {
             show_machine(*options);

@@ -86,7 +86,7 @@ std::vector<Part> devices_at(const Json &machine, const Json &package, const Jso
         const std::string name = "PCIe switch " + device.at("switch").get<std::string>();
         auto group = std::find_if(found.begin(), found.end(), [&](const Part &one) { return one.name == name; });
         if (group == found.end()) {
-            found.push_back({Part::Kind::Group, name, "", "", {}});
+            found.push_back({Part::Kind::Switch, name, "", "", {}});
             group = found.end() - 1;
         }
         group->parts.push_back(std::move(part));
@@ -153,7 +153,7 @@ Part parts_of(const Json &machine) {
                               inside(machine, package.at("name"))});
     }
     append(root.parts, inside(machine, nullptr));
-    Part others{Part::Kind::Group, "interfaces without a PCI device", "", "", {}};
+    Part others{Part::Kind::Others, "interfaces without a PCI device", "", "", {}};
     for (const Json &nic : machine.at("nics")) {
         if (nic.at("bus_id").is_null()) {
             others.parts.push_back(nic_part(machine, nic));

@@ -12,9 +12,9 @@ namespace odc_tool {
 using Json = nlohmann::ordered_json;
 
 struct Part {
-    enum class Kind { Machine, Package, NumaNode, Group, Gpu, Nic, UnusedNic };
+    enum class Kind { Machine, Package, NumaNode, Switch, Others, Gpu, Nic, UnusedNic };
 
-    Kind kind = Kind::Group;
+    Kind kind = Kind::Machine;
     std::string name;
     std::string detail;
     std::string note;  // of a NIC: which memory uses it, or why none does; of a GPU: its links

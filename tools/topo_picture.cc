@@ -32,10 +32,11 @@ struct Colour {
     const char *fill;
     const char *line;
 };
-constexpr std::array<Colour, 7> kColours = {{{Part::Kind::Machine, "#ffffff", "#ffffff"},
+constexpr std::array<Colour, 8> kColours = {{{Part::Kind::Machine, "#ffffff", "#ffffff"},
                                              {Part::Kind::Package, "#f1f4f8", "#9aa8b8"},
                                              {Part::Kind::NumaNode, "#ffffff", "#9aa8b8"},
-                                             {Part::Kind::Group, "#faf6ec", "#cbbd94"},
+                                             {Part::Kind::Switch, "#faf6ec", "#cbbd94"},
+                                             {Part::Kind::Others, "#ffffff", "#9aa8b8"},
                                              {Part::Kind::Gpu, "#d8efdc", "#1f8a5b"},
                                              {Part::Kind::Nic, "#dce8f8", "#2f5f9e"},
                                              {Part::Kind::UnusedNic, "#ececec", "#b5b5b5"}}};
@@ -95,8 +96,8 @@ struct Box {
 
     // The devices of a switch stand under each other, packages too; all else flows in rows.
     void place_parts() {
-        const bool is_switch = part.kind == Part::Kind::Group && part.name.starts_with("PCIe");
-        const size_t columns = is_switch || part.kind == Part::Kind::Machine ? 1 : kColumns;
+        const bool one_column = part.kind == Part::Kind::Switch || part.kind == Part::Kind::Machine;
+        const size_t columns = one_column ? 1 : kColumns;
         const double indent = part.kind == Part::Kind::Machine ? 0 : kGap;
         width = kLetter * static_cast<double>(part.name.size() + part.detail.size() + 4);
         double top = part.kind == Part::Kind::Machine ? 0 : kTitle + 4;
@@ -163,10 +164,10 @@ private:
         double x = kMargin;
         for (const auto &[kind, words] : {std::pair(Part::Kind::Gpu, "GPU"), std::pair(Part::Kind::Nic, "NIC"),
                                           std::pair(Part::Kind::UnusedNic, "NIC that reaches no other host"),
-                                          std::pair(Part::Kind::Group, "PCIe switch")}) {
+                                          std::pair(Part::Kind::Switch, "PCIe switch")}) {
             frame(x, 62, 16, 11, kind);
             label(x + 22, 71.5, "", words);
-            x += 50 + kLetter * static_cast<double>(std::string(words).size());
+            x += 46 + 6.2 * static_cast<double>(std::string(words).size());
         }
     }
 

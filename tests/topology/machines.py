@@ -62,7 +62,11 @@ def package(index: int, model: str, cores: int, gib: int) -> Object:
     made = Object({"type": "Package", "os_index": str(index), **sets(cpus, nodes)}, {"CPUModel": model}, [Object(numa)])
     for cpu in cpus:
         one = sets(range(cpu, cpu + 1), nodes)
-        made.add(Object({"type": "Core", "os_index": str(cpu), **one}, {}, [Object({"type": "PU", "os_index": str(cpu), **one})]))
+        made.add(
+            Object(
+                {"type": "Core", "os_index": str(cpu), **one}, {}, [Object({"type": "PU", "os_index": str(cpu), **one})]
+            )
+        )
     return made
 
 
@@ -163,7 +167,11 @@ def laptop() -> Object:
 def dual_socket() -> Object:
     """Two AMD EPYC 9354, a 25 Gbit/s Ethernet card on each, the board's own port without a cable, docker, libvirt."""
     made = machine("dual-socket", [package(i, "AMD EPYC 9354 32-Core Processor", 32, 384) for i in range(2)])
-    broadcom = ("14e4:16d7", "Broadcom Inc. and subsidiaries", "BCM57414 NetXtreme-E 10Gb/25Gb RDMA Ethernet Controller")
+    broadcom = (
+        "14e4:16d7",
+        "Broadcom Inc. and subsidiaries",
+        "BCM57414 NetXtreme-E 10Gb/25Gb RDMA Ethernet Controller",
+    )
     intel = ("8086:1521", "Intel Corporation", "I350 Gigabit Network Connection")
     for i, (root, bus, name) in enumerate((("00:01.1", 0x01, "ens1f0np0"), ("80:01.1", 0x81, "ens4f0np0"))):
         card = device(f"{bus:02x}:00.0", "0200", *broadcom, net(name, f"10.1.0.{11 + i}/24", 25000))
@@ -177,7 +185,9 @@ H100 = ("0302", "10de:2330", "NVIDIA Corporation", "GH100 [H100 SXM5 80GB]")
 
 
 def nvswitches(buses: list[int]) -> list[Object]:
-    made = [device(f"{bus:02x}:00.0", "0680", "10de:22a3", "NVIDIA Corporation", "GH100 [H100 NVSwitch]") for bus in buses]
+    made = [
+        device(f"{bus:02x}:00.0", "0680", "10de:22a3", "NVIDIA Corporation", "GH100 [H100 NVSwitch]") for bus in buses
+    ]
     for one in made:
         one.attributes["subtype"] = "NVSwitch"
     return made
@@ -208,7 +218,9 @@ def dgx_h100() -> Object:
             gpu,
             2,
             "1000:c030",
-            bridge(f"{up + 1:02x}:00.0", nic, nic, 3, "1000:c030", connectx(nic, i, f"ibp{nic}s0", f"10.10.0.{11 + i}/16")),
+            bridge(
+                f"{up + 1:02x}:00.0", nic, nic, 3, "1000:c030", connectx(nic, i, f"ibp{nic}s0", f"10.10.0.{11 + i}/16")
+            ),
             bridge(f"{up + 1:02x}:01.0", gpu, gpu, 3, "1000:c030", device(f"{gpu:02x}:00.0", *H100)),
         )
         made.children[i // 4].add(host_bridge(root, gpu, bridge(f"{root:02x}:01.0", up, gpu, 1, "8086:352a", inner)))
@@ -222,19 +234,24 @@ def dgx_h100() -> Object:
 
 
 def pcie_4gpu() -> Object:
-    """A workstation with one AMD EPYC 7443P and four RTX A6000 without NVLink, and a 100 Gbit/s RoCE card near the first."""
+    """One AMD EPYC 7443P and four RTX A6000 without NVLink, and a 100 Gbit/s RoCE card near the first."""
     made = machine("pcie-4gpu", [package(0, "AMD EPYC 7443P 24-Core Processor", 24, 256)])
     a6000 = ("0300", "10de:2230", "NVIDIA Corporation", "GA102GL [RTX A6000]")
     mellanox = ("0200", "15b3:101d", "Mellanox Technologies", "MT2892 Family [ConnectX-6 Dx]")
     aspeed = ("0300", "1a03:2000", "ASPEED Technology, Inc.", "ASPEED Graphics Family")
     intel = ("0200", "8086:1521", "Intel Corporation", "I350 Gigabit Network Connection")
     for root in (0x00, 0x40, 0x80, 0xC0):
-        inside = [bridge(f"{root:02x}:01.1", root + 1, root + 1, 1, "1022:1483", device(f"{root + 1:02x}:00.0", *a6000))]
+        inside = [
+            bridge(f"{root:02x}:01.1", root + 1, root + 1, 1, "1022:1483", device(f"{root + 1:02x}:00.0", *a6000))
+        ]
         if root == 0:
             roce = device("02:00.0", *mellanox, net("enp2s0np0", "192.168.100.5/24", 100000), rdma("rocep2s0", 100000))
             inside.append(bridge("00:03.1", 2, 2, 1, "1022:1483", roce))
         if root == 0xC0:
-            board = [device("c2:00.0", *intel, net("eno1", "10.0.0.31/24", 1000)), device("c2:00.1", *intel, net("eno2", "", state="down"))]
+            board = [
+                device("c2:00.0", *intel, net("eno1", "10.0.0.31/24", 1000)),
+                device("c2:00.1", *intel, net("eno2", "", state="down")),
+            ]
             inside.append(bridge("c0:03.1", 0xC2, 0xC2, 1, "1022:1483", *board))
             inside.append(bridge("c0:05.2", 0xC4, 0xC4, 1, "1022:1483", device("c4:00.0", *aspeed)))
         made.children[0].add(host_bridge(root, root + 0x3F, *inside))
@@ -248,12 +265,28 @@ def efa_cloud() -> Object:
         root, gpu = first - 3, first + 4
         inside = []
         for bus in range(first, gpu):
-            efa = device(f"{bus:02x}:00.0", "0200", "1d0f:efa2", "Amazon.com, Inc.", "Elastic Fabric Adapter (EFA)", rdma(f"rdmap{bus}s0", 100000))
+            efa = device(
+                f"{bus:02x}:00.0",
+                "0200",
+                "1d0f:efa2",
+                "Amazon.com, Inc.",
+                "Elastic Fabric Adapter (EFA)",
+                rdma(f"rdmap{bus}s0", 100000),
+            )
             inside.append(bridge(f"{first - 1:02x}:{bus - first:02x}.0", bus, bus, 3, "1d0f:0200", efa))
         inside.append(bridge(f"{first - 1:02x}:04.0", gpu, gpu, 3, "1d0f:0200", device(f"{gpu:02x}:00.0", *H100)))
         switch = bridge(f"{first - 2:02x}:00.0", first - 1, gpu, 2, "1d0f:0200", *inside)
-        made.children[i // 4].add(host_bridge(root, gpu, bridge(f"{root:02x}:01.0", first - 2, gpu, 1, "1d0f:0200", switch)))
-    ena = device("20:00.0", "0200", "1d0f:ec20", "Amazon.com, Inc.", "Elastic Network Adapter (ENA)", net("ens32", "172.31.5.10/20 fe80::85d:e1ff:fe2b:77aa/64"))
+        made.children[i // 4].add(
+            host_bridge(root, gpu, bridge(f"{root:02x}:01.0", first - 2, gpu, 1, "1d0f:0200", switch))
+        )
+    ena = device(
+        "20:00.0",
+        "0200",
+        "1d0f:ec20",
+        "Amazon.com, Inc.",
+        "Elastic Network Adapter (ENA)",
+        net("ens32", "172.31.5.10/20 fe80::85d:e1ff:fe2b:77aa/64"),
+    )
     made.children[0].add(host_bridge(0x10, 0x2F, ena))
     made.children[0].add(host_bridge(0x30, 0x3F, *nvswitches([0x31, 0x32, 0x33, 0x34])))
     return made.add(loopback(), docker())
@@ -263,7 +296,9 @@ def arm_board() -> Object:
     """Raspberry Pi 4: no PCI NIC, IPv6 only, Wi-Fi switched off."""
     made = machine("arm-board", [package(0, "Cortex-A72", 4, 8)], "aarch64")
     wlan = virtual("wlan0", "Wi-Fi", "", "down")
-    return made.add(virtual("eth0", "Ethernet", "2001:db8:7::4/64 fe80::dea6:32ff:fe01:203/64", speed=1000), wlan, loopback())
+    return made.add(
+        virtual("eth0", "Ethernet", "2001:db8:7::4/64 fe80::dea6:32ff:fe01:203/64", speed=1000), wlan, loopback()
+    )
 
 
 def every(top: Object, wanted: str) -> list[Object]:
@@ -298,7 +333,8 @@ def main() -> None:
         top = make()
         top.numbered(count(1))
         head = ['<?xml version="1.0" encoding="UTF-8"?>', '<!DOCTYPE topology SYSTEM "hwloc2.dtd">']
-        head += ["<!-- SPDX-License-Identifier: Apache-2.0 -->", f"<!-- {make.__doc__} Written by machines.py. -->"]
+        # As an attribute: hwloc's own parser, used where libxml2 cannot be had, knows no comments.
+        top.infos["odc.about"] = f"{make.__doc__} Written by machines.py. SPDX-License-Identifier: Apache-2.0"
         lines = [*head, '<topology version="2.0">', *top.lines(1), *nvlink(top), "</topology>"]
         path = Path(__file__).with_name(make.__name__.replace("_", "-") + ".xml")
         path.write_text("\n".join(lines) + "\n")

@@ -27,6 +27,7 @@ from .memory import View
 from .planning import Plan, plan, plan_cost
 from .shard import Operation, Shard, ShardDescription, Slice
 from .statistics import ContextStats, PeerStats, Report, Stats
+from .topology import topology
 from .tracing import Trace, trace
 
 __version__ = version()
@@ -68,5 +69,6 @@ __all__ = [
     "plan",
     "plan_cost",
     "stats",
+    "topology",
     "trace",
 ]

@@ -199,6 +199,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "odc_last_error": (c_char_p,),
     "odc_get_transport": (c_int, c_size_t, POINTER(odc_transport)),
     "odc_get_setting": (c_int, c_size_t, POINTER(odc_setting)),
+    "odc_get_topology": (c_int, c_char_p, POINTER(c_char_p), POINTER(c_char_p)),
     "odc_get_route": (c_int, c_void_p, c_int32, POINTER(c_char_p)),
 }
 

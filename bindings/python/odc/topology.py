@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hardware is here and which paths lead to other hosts."""
+
+import ctypes
+import json
+import os
+from typing import Any
+
+from ._abi import lib
+from .errors import check
+
+
+def topology(file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """This machine's packages, NUMA nodes, GPUs and NICs, how near they are to each other, and the NIC and provider
+    that memory on each would use to a host like this one, with the reasons: what `odc topo --json` prints.
+
+    `file`: a recorded machine (hwloc's XML, from `odc topo --save`) instead of this one.
+    """
+    words = ctypes.c_char_p()
+    check(lib.odc_get_topology(None if file is None else os.fsencode(file), ctypes.byref(words), None))
+    made: dict[str, Any] = json.loads(words.value or b"")
+    return made

@@ -1,0 +1,190 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# odc topo: recorded machines against their golden output, this machine, a network namespace with interfaces that reach
+# nobody, the picture, jobs, and what it says to bad input.
+set -u
+
+odc=${ODC:?the path of the odc command}
+recorded=${ODC_SOURCE_DIR:?the folder of the sources}/tests/topology
+unset ODC_TRANSPORTS ODC_INTERFACE ODC_PROVIDER ODC_REQUIRE ODC_TOPOLOGY_XML
+work=$(mktemp -d)
+namespace=odc-topo-$$
+cleanup() {
+    ip netns del "$namespace" 2>/dev/null
+    rm -rf "$work"
+}
+trap cleanup EXIT
+failures=0
+
+fail() {
+    echo "FAILED: $*" >&2
+    failures=$((failures + 1))
+}
+
+# expect STATUS COMMAND...: runs it, output in $out and $err.
+expect() {
+    local wanted=$1 status
+    shift
+    timeout 60 "$@" >"$work/out" 2>"$work/err"
+    status=$?
+    out=$(cat "$work/out")
+    err=$(cat "$work/err")
+    [ "$status" -eq "$wanted" ] || fail "'$*' ended with $status, not $wanted; it said: $out $err"
+}
+
+contains() {
+    case $1 in
+    *"$2"*) ;;
+    *) fail "'$2' is not in: $1" ;;
+    esac
+}
+
+# refuses WORDS COMMAND...: status 2, one line with these words, nothing on stdout.
+refuses() {
+    local words=$1
+    shift
+    expect 2 "$@"
+    contains "$err" "$words"
+    [ -z "$out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] || fail "'$*' says more than one line: $out $err"
+}
+
+# python CODE: with the JSON of the last command as `machine`.
+python() {
+    python3 -c "import json; machine = json.load(open('$work/out')); $1" || fail "the JSON is wrong: $1"
+}
+
+# ---- recorded machines ----
+for xml in "$recorded"/*.xml; do
+    for libxml in 1 0; do # hwloc's own parser is used where libxml2 cannot be had
+        expect 0 env HWLOC_LIBXML=$libxml "$odc" topo --xml "$xml"
+        cmp -s "$work/out" "${xml%.xml}.txt" ||
+            fail "$(diff "${xml%.xml}.txt" "$work/out"); if this is meant, run tests/topology/write.sh"
+    done
+    expect 0 env ODC_TOPOLOGY_XML="$xml" "$odc" topo
+    cmp -s "$work/out" "${xml%.xml}.txt" || fail "ODC_TOPOLOGY_XML=$xml shows something else than --xml"
+
+    # The picture: two boxes of it are apart or one inside the other, and each device has one.
+    expect 0 "$odc" topo --xml "$xml" --svg "$work/picture.svg" --json
+    python3 - "$work/picture.svg" "$work/out" <<'PYTHON' || fail "the picture of $xml is wrong"
+import json, sys
+import xml.etree.ElementTree as tree
+svg = tree.parse(sys.argv[1]).getroot()
+machine = json.load(open(sys.argv[2]))
+boxes = [[float(rect.get(key)) for key in ("x", "y", "width", "height")] for rect in svg.iter() if rect.get("rx")]
+boxes = [(x, y, x + width, y + height) for x, y, width, height in boxes]
+for i, a in enumerate(boxes):
+    assert a[2] < float(svg.get("width")) and a[3] < float(svg.get("height")), a
+    for b in boxes[:i]:
+        apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+        inside = a[0] > b[0] and a[1] > b[1] and a[2] < b[2] and a[3] < b[3]
+        assert apart or inside, (a, b)
+names = [span.text for span in svg.iter() if span.get("font-weight") == "bold"]
+for device in machine["numa_nodes"] + machine["gpus"] + machine["nics"]:
+    assert names.count(device["name"]) == 1, device
+PYTHON
+done
+
+# ---- this machine ----
+expect 0 "$odc" topo
+contains "$out" "─ numa"
+contains "$out" "loopback reaches this host only"
+contains "$out" "from memory here to the like on another host:"
+expect 0 "$odc" topo --json --save "$work/saved.xml"
+python "assert {'lo'} <= {nic['name'] for nic in machine['nics']}; assert machine['numa_nodes'][0]['cores'] > 0"
+mv "$work/out" "$work/live"
+expect 0 "$odc" topo --json --xml "$work/saved.xml"
+cmp -s "$work/out" "$work/live" || fail "what --save recorded is another machine: $(diff "$work/live" "$work/out")"
+if [ "$(id -u)" -eq 0 ] && setpriv --reuid=65534 --clear-groups "$odc" --version >/dev/null 2>&1; then
+    expect 0 setpriv --reuid=65534 --clear-groups "$odc" topo
+    contains "$out" "loopback reaches this host only"
+fi
+
+# ---- settings ----
+export ODC_TOPOLOGY_XML=$recorded/dual-socket.xml
+expect 0 env ODC_INTERFACE=ens4f0np0 "$odc" topo
+contains "$out" "numa0   fabric: tcp;ofi_rxm from ens4f0np0 to ens4f0np0"
+contains "$out" "ODC_INTERFACE leaves it out"
+expect 0 env ODC_TRANSPORTS=shm "$odc" topo
+contains "$out" "none; shm: rank 1 is on another host"
+contains "$out" "fabric: ODC_TRANSPORTS of rank 0 leaves it out"
+expect 0 env ODC_PROVIDER=verbs "$odc" topo
+contains "$out" "tcp;ofi_rxm: ODC_PROVIDER leaves it out"
+refuses '"eth9", which this machine has not; it has ens1f0np0, eno1 (refused: it is down)' \
+    env ODC_INTERFACE=eth9 "$odc" topo
+refuses '"ib" is none of cxi, efa, opx, verbs, psm3, tcp, net' env ODC_PROVIDER=ib "$odc" topo
+refuses '"tcp" is none of shm, fabric' env ODC_TRANSPORTS=tcp "$odc" topo
+unset ODC_TOPOLOGY_XML
+
+# ---- bad input ----
+refuses "No such file" "$odc" topo --xml "$work/none.xml"
+refuses "No such file" env ODC_TOPOLOGY_XML="$work/none.xml" "$odc" topo
+: >"$work/empty.xml"
+refuses "it is empty" "$odc" topo --xml "$work/empty.xml"
+refuses "is no topology that hwloc reads" "$odc" topo --xml "$recorded/README.md"
+head -c 3000 "$recorded/dgx-h100.xml" >"$work/half.xml"
+refuses "is no topology that hwloc reads" "$odc" topo --xml "$work/half.xml"
+sed 's/"loopback"/"loop"/' "$recorded/laptop.xml" >"$work/word.xml"
+refuses '"lo" has odc.kind "loop"; it must be one of Ethernet' "$odc" topo --xml "$work/word.xml"
+refuses "--why is about the ranks of a job" "$odc" topo --why
+refuses "--save records this machine" "$odc" topo --save "$work/x" --xml "$recorded/laptop.xml"
+expect 1 "$odc" topo --svg "$work/none/picture.svg"
+contains "$err" "picture.svg cannot be written: No such file"
+
+# ---- a job ----
+expect 0 "$odc" run -n 4 -- "$odc" topo
+[ "$(grep -cE '^\[0\] +[0-3] +[^ ]+ +(-|shm) +(-|shm) +(-|shm) +(-|shm)$' "$work/out")" -eq 4 ] || fail "no matrix: $out"
+[ "$(wc -l <"$work/out")" -eq 5 ] || fail "not a head and four rows: $out"
+expect 0 "$odc" run -n 4 -- "$odc" topo --why
+[ "$(grep -cE '^\[0\] [0-3] to [0-3]  shm: ' "$work/out")" -eq 12 ] || fail "not twelve reasons: $out"
+expect 0 "$odc" run -n 4 -- "$odc" topo --why 3 1
+[ "$(grep -cE '^\[0\] 3 to 1  shm: ' "$work/out")" -eq 1 ] && [ "$(wc -l <"$work/out")" -eq 1 ] || fail "one pair: $out"
+expect 0 "$odc" run -n 20 -- "$odc" topo
+contains "$out" "first letter of the transport"
+expect 0 "$odc" run -n 3 -- "$odc" topo --json
+sed -i 's/^\[0\] //' "$work/out"
+python "assert [[route['transport'] for route in row['routes']] for row in machine['ranks']] == [['shm'] * 3] * 3"
+expect 2 "$odc" run -n 2 -- "$odc" topo --why 0 2
+contains "$err" "--why names rank 2, but the job has ranks 0 to 1"
+expect 2 "$odc" run -n 2 -- "$odc" topo --xml "$recorded/laptop.xml"
+contains "$err" "use them outside a job"
+
+# ---- a network namespace with interfaces that reach nobody, and one that reaches its neighbour ----
+if ! ip netns add "$namespace" 2>/dev/null; then
+    echo "network namespaces cannot be made here; their test is left out"
+else
+    in_it=(ip netns exec "$namespace")
+    "${in_it[@]}" bash -e <<'SETUP' || fail "the interfaces of the namespace cannot be made"
+ip link set lo up
+ip link add outside type veth peer name far
+ip link add unplugged type veth peer name far2
+ip link add off type veth peer name far3
+ip link add bare type veth peer name far4
+ip link add cni type bridge
+ip link set far master cni
+ip address add 10.7.0.1/24 dev outside
+ip address add 10.7.1.1/24 dev unplugged
+ip address add 10.7.3.1/24 dev cni
+for one in outside far unplugged bare far4 cni; do ip link set $one addrgenmode none up; done
+if ip link add dum type dummy 2>/dev/null; then ip address add 10.7.4.1/24 dev dum; ip link set dum up; fi
+if ip tuntap add tunnel mode tun 2>/dev/null; then ip address add 10.7.5.1/24 dev tunnel; ip link set tunnel up; fi
+SETUP
+    for way in "ip netns exec $namespace" "nsenter --net=/run/netns/$namespace"; do # the second one sees the old /sys
+        # shellcheck disable=SC2086
+        expect 0 $way "$odc" topo --json
+        python "
+nics = {nic['name']: nic for nic in machine['nics']}
+wanted = {'lo': 'loopback', 'unplugged': 'no carrier', 'off': 'it is down', 'bare': 'no IP address', 'cni': 'a bridge without'}
+for name, why in wanted.items():
+    assert why in nics[name]['why_not'], nics[name]
+for name, why in {'dum': 'a dummy interface', 'tunnel': 'no carrier'}.items():
+    assert name not in nics or why in nics[name]['why_not'], nics[name]
+assert nics['outside'].get('why_not') is None and nics['outside']['networks'] == ['10.7.0.1/24'], nics['outside']
+assert nics.get('tunnel', {'kind': 'tunnel'})['kind'] == 'tunnel', nics['tunnel']
+assert {route['nic'] for route in machine['to_another_host']} == {'outside'}, machine['to_another_host']"
+    done
+    python "
+for nic in machine['nics']:
+    assert nic['bus_id'] is None or nic['why_not'] == 'it belongs to another network namespace', nic"
+fi
+
+[ "$failures" -eq 0 ]

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Writes the recorded machines of this folder and what `odc topo` prints of each: write.sh PATH-OF-ODC
+set -eu
+odc=$(realpath "${1:?the odc command}")
+cd "$(dirname "$0")"
+python3 machines.py
+for recorded in *.xml; do
+    env -u ODC_TRANSPORTS -u ODC_INTERFACE -u ODC_PROVIDER "$odc" topo --xml "$recorded" >"${recorded%.xml}.txt"
+done
