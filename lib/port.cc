@@ -33,9 +33,8 @@ void check_interfaces(const Machine &machine, const Wishes &wishes) {
             valid += say(valid.empty() ? "" : ", ", nic.name, why.empty() ? "" : say(" (refused: ", why, ")"));
         }
         if (!found) {
-            const char *name = setting_row(Setting::kInterface).name;
-            fail(ODC_ERROR_ARGUMENT, name, " names \"", wished, "\", which this machine has not; it has ",
-                 valid.empty() ? "no NIC" : valid);
+            fail(ODC_ERROR_ARGUMENT, setting_row(Setting::kInterface).name, "=\"", setting(Setting::kInterface),
+                 "\" is wrong: this machine has no \"", wished, "\"; it has ", valid.empty() ? "no NIC" : valid);
         }
     }
 }

@@ -132,7 +132,14 @@ Machine recorded_machine(const std::string &file) {
 
 Machine this_machine() {
     const std::string file = setting(Setting::kTopologyXml);
-    return file.empty() ? live_machine() : recorded_machine(file);
+    if (file.empty()) {
+        return live_machine();
+    }
+    try {
+        return recorded_machine(file);
+    } catch (const Error &error) {
+        fail(error.status(), setting_row(Setting::kTopologyXml).name, "=\"", file, "\" is wrong: ", error.what());
+    }
 }
 
 }  // namespace odc

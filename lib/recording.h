@@ -8,7 +8,7 @@
 
 namespace odc {
 
-// The running machine as this process sees it now, its network namespace included (about 10 ms).
+// The running machine as this process sees it now, its network namespace included (takes some 30 ms).
 Machine live_machine();
 // The same as hwloc's XML with our attributes, which recorded_machine reads.
 std::string live_recording();

@@ -224,7 +224,7 @@ void settings_narrow_the_ports(void **) {
     wishes.interfaces = {"eno3", "eth7"};
     const std::string sentence = error_of([&] { ports_of(machine, {}, wishes, offers); });
     for (const char *words :
-         {"ODC_INTERFACE names \"eth7\"", "mlx5_9", "lo (refused: loopback reaches this host only)"}) {
+         {"this machine has no \"eth7\"; it has mlx5_0", "mlx5_9", "lo (refused: loopback reaches this host only)"}) {
         assert_says(sentence, words);
     }
     wishes.interfaces.clear();
