@@ -415,16 +415,18 @@ odc_status odc_get_topology(const char *file, const char **json, const char **xm
     });
 }
 
-odc_status odc_get_route(const odc_context *context, int32_t rank, const char **out) {
+odc_status odc_get_route(const odc_context *context, int32_t rank, odc_route *out) {
     return guard([&] {
         const odc::Job &job = checked(context).context.job();
-        if (out == nullptr) {
-            fail(ODC_ERROR_ARGUMENT, "odc_get_route: out is NULL");
-        }
         if (rank < 0 || rank >= job.size()) {
             fail(ODC_ERROR_ARGUMENT, "odc_get_route: rank ", rank, " is not in 0..", job.size() - 1);
         }
-        *out = job.peer(rank).route.words.c_str();
+        const odc::Route &route = job.peer(rank).route;
+        const auto or_null = [](const std::string &text) { return text.empty() ? nullptr : text.c_str(); };
+        copy_out(
+            odc_route{sizeof(odc_route), route.verdict.transport.data(), or_null(route.provider), or_null(route.nic),
+                      or_null(route.peer_nic), route.verdict.why.c_str(), route.why_not.c_str()},
+            out, "odc_route");
     });
 }
 

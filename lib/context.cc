@@ -498,7 +498,8 @@ odc_stats Context::stats() const {
             value(totals_.publish_wait_ns),
             value(totals_.sync_wait_ns),
             value(totals_.lock_wait_ns),
-            value(totals_.slice_bytes)};
+            value(totals_.slice_bytes),
+            job_.packets_sent()};
 }
 
 odc_peer_stats Context::peer_stats(int rank) const {

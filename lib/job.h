@@ -60,6 +60,7 @@ public:
             others->tell(notice, ranks);
         }
     }
+    uint64_t packets_sent() const { return membership_.fabric ? membership_.fabric->packets_sent() : 0; }
     bool on_this_host(int rank) const { return peer(rank).life.valid() || rank == this->rank(); }
 
     // Notes what this rank does, for the others' errors.

@@ -83,8 +83,13 @@ void judge(Membership &membership, const std::vector<RankDescriptor> &all, const
         if (!why_not.empty()) {
             fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not);
         }
-        const std::string others = why_not_text(route.verdict);
-        route.words = say(route.verdict.transport, ": ", route.verdict.why, others.empty() ? "" : "; not ", others);
+        route.why_not = why_not_text(route.verdict);
+        if (route.verdict.my_port >= 0) {
+            const Port &port = mine.ports[static_cast<size_t>(route.verdict.my_port)];
+            route.provider = port.provider;
+            route.nic = port.domain;
+            route.peer_nic = theirs.ports[static_cast<size_t>(route.verdict.their_port)].domain;
+        }
     }
 }
 

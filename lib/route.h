@@ -59,7 +59,11 @@ Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs);
 struct Route {
     std::unique_ptr<Path> path;
     Verdict verdict;
-    std::string words;  // "shm: the same host; not fabric: never inside a host, ..."
+    // The verdict's, of fabric only.
+    std::string provider;
+    std::string nic;
+    std::string peer_nic;
+    std::string why_not;  // of all transports not taken
 };
 
 // The reasons of a verdict in one line: "shm: rank 1 is on another host (b); fabric: ...".

@@ -40,7 +40,7 @@ AT(odc_slice, numel, 32);
 AT(odc_slice, parameter_type, 40);
 AT(odc_slice, accumulator_type, 44);
 
-PINNED(odc_stats, 80);
+PINNED(odc_stats, 88);
 AT(odc_stats, gather_calls, 8);
 AT(odc_stats, gather_bytes, 16);
 AT(odc_stats, scatter_add_calls, 24);
@@ -50,6 +50,15 @@ AT(odc_stats, publish_wait_ns, 48);
 AT(odc_stats, sync_wait_ns, 56);
 AT(odc_stats, lock_wait_ns, 64);
 AT(odc_stats, slice_bytes, 72);
+AT(odc_stats, packets_sent, 80);
+
+PINNED(odc_route, 56);
+AT(odc_route, transport, 8);
+AT(odc_route, provider, 16);
+AT(odc_route, nic, 24);
+AT(odc_route, peer_nic, 32);
+AT(odc_route, why, 40);
+AT(odc_route, why_not, 48);
 
 PINNED(odc_peer_stats, 32);
 AT(odc_peer_stats, publish_wait_ns, 8);
@@ -181,15 +190,19 @@ static void settings_are_listed_with_their_help(void **state) {
 }
 
 static void routes(odc_context *context, void *arg) {
-    const char *words[3] = {NULL, NULL, NULL};
+    odc_route routes_to[3];
     (void)arg;
     CHECK_EQUAL(odc_size(context), 3);
     for (int rank = 0; rank < 3; ++rank) {
-        CHECK_OK(odc_get_route(context, rank, &words[rank]));
+        routes_to[rank].struct_size = sizeof(odc_route);
+        CHECK_OK(odc_get_route(context, rank, &routes_to[rank]));
     }
     CHECK_OK(odc_minibatch_sync(context));
     for (int rank = 0; rank < 3; ++rank) { /* they live as long as the context */
-        CHECK(strstr(words[rank], "shm") != NULL);
+        CHECK(strcmp(routes_to[rank].transport, "shm") == 0);
+        CHECK(strcmp(routes_to[rank].why, rank == odc_rank(context) ? "this rank" : "the same host") == 0);
+        CHECK(strstr(routes_to[rank].why_not, "fabric: never inside a host") != NULL);
+        CHECK(routes_to[rank].provider == NULL && routes_to[rank].nic == NULL && routes_to[rank].peer_nic == NULL);
     }
 }
 

@@ -174,7 +174,7 @@ static void nulls(odc_context *context, void *arg) {
     float full[100] = {0};
     double value = 0;
     uint64_t operation = 0;
-    const char *route = NULL;
+    odc_route route = {.struct_size = sizeof route};
     odc_shard *shard = NULL;
     odc_shard_desc desc = describe("another", 10, ODC_F32, ODC_F32);
     odc_slice slice = {.struct_size = sizeof slice};

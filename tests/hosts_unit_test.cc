@@ -71,6 +71,13 @@ struct Outcome {
     char words[1024];
 };
 
+std::string route_to(const odc_context *context, int rank) {
+    odc_route route{};
+    route.struct_size = sizeof(route);
+    odc_get_route(context, rank, &route);
+    return std::string(route.transport) + ": " + route.why;
+}
+
 // Ranks as processes: what each reads from odc_init, and after a reduction its routes. `hosts`: by rank, NULL: none.
 std::vector<Outcome> run_ranks(const char *const *hosts, const std::function<void(int rank)> &prepare) {
     const HeldPort at;
@@ -99,11 +106,10 @@ std::vector<Outcome> run_ranks(const char *const *hosts, const std::function<voi
             mine.status = odc_init(&config, &context);
             mine.status = mine.status == ODC_OK ? odc_all_reduce(context, &one, 1, ODC_SUM) : mine.status;
             if (mine.status == ODC_OK) {
-                const char *next = "";
-                const char *mate = "";
-                odc_get_route(context, (rank + 1) % kRanks, &next);
-                odc_get_route(context, (rank + 2) % kRanks, &mate);
-                std::snprintf(mine.words, sizeof(mine.words), "to the next %s; to the one after %s", next, mate);
+                const std::string next = route_to(context, (rank + 1) % kRanks);
+                const std::string mate = route_to(context, (rank + 2) % kRanks);
+                std::snprintf(mine.words, sizeof(mine.words), "to the next %s; to the one after %s", next.c_str(),
+                              mate.c_str());
             } else {
                 std::snprintf(mine.words, sizeof(mine.words), "%s", odc_last_error());
             }

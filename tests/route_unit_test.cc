@@ -241,8 +241,7 @@ void requirements_are_held(void **) {
     assert_string_equal(unmet(bit(Requirement::Shm) | bit(Requirement::Rdma), tcp, other).c_str(), "");
     assert_says(unmet(bit(Requirement::NvLink), tcp, other), "this build has no transport for GPU memory");
     const RankDescriptor alone = rank(1, "b", {});
-    assert_says(unmet(0, tcp, alone),
-                "no transport connects rank 0 (host a) and rank 1 (host b): shm: rank 1 is on");
+    assert_says(unmet(0, tcp, alone), "no transport connects rank 0 (host a) and rank 1 (host b): shm: rank 1 is on");
 }
 
 // Of a setting's value; "" when it is taken.

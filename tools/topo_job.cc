@@ -21,11 +21,16 @@ constexpr int kMostNamed = 16;  // ranks in a matrix whose cells are whole names
 
 // The one place that reads a route.
 Json route_to(odc_context *context, int rank) {
-    const char *words = nullptr;
-    check(odc_get_route(context, rank, &words));
-    const std::string text = words;
-    const size_t colon = std::min(text.find(':'), text.size());
-    return {{"to", rank}, {"transport", text.substr(0, colon)}, {"why", text.substr(std::min(colon + 2, text.size()))}};
+    odc_route route{};
+    route.struct_size = sizeof(route);
+    check(odc_get_route(context, rank, &route));
+    Json json = {{"to", rank}, {"transport", route.transport}, {"why", route.why}, {"why_not", route.why_not}};
+    if (route.provider != nullptr) {
+        json["provider"] = route.provider;
+        json["nic"] = route.nic;
+        json["peer_nic"] = route.peer_nic;
+    }
+    return json;
 }
 
 Json own_row(odc_context *context) {
@@ -106,7 +111,9 @@ void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair) 
             const int from = row.at("rank");
             const int to = route.at("to");
             if (pair.empty() ? from != to : from == pair[0] && to == pair[1]) {
-                fmt::print("{} to {}  {}: {}\n", from, to, transport_of(route), route.at("why").get<std::string>());
+                const std::string why_not = route.at("why_not");
+                fmt::print("{} to {}  {}: {}{}{}\n", from, to, transport_of(route), route.at("why").get<std::string>(),
+                           why_not.empty() ? "" : "; not ", why_not);
             }
         }
     }

@@ -170,6 +170,7 @@ typedef struct odc_stats {
     uint64_t sync_wait_ns;    /* waited for the last rank to arrive in sync, or to reduce */
     uint64_t lock_wait_ns;    /* waited for another rank's addition to the same stripe */
     uint64_t slice_bytes;     /* of memory in this rank's slices now */
+    uint64_t packets_sent;    /* small messages to other hosts */
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;
@@ -231,11 +232,19 @@ ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
 /* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and the paths that it
  * would use, as JSON; in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
 ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
-/* The path to a rank and why it was chosen, in words that live as long as the context. */
-ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, const char **out);
+/* The path to a rank; its strings live as long as the context. */
+typedef struct odc_route {
+    uint64_t struct_size;
+    const char *transport; /* "shm", "fabric" */
+    const char *provider;  /* libfabric's, and the NICs at both ends; NULL inside a host */
+    const char *nic;
+    const char *peer_nic;
+    const char *why;
+    const char *why_not; /* the other transports are not used; "": nothing to say */
+} odc_route;
+ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, odc_route *out);
 
 #ifdef __cplusplus
 }
 #endif
-
 #endif

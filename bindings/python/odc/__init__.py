@@ -25,6 +25,7 @@ from .errors import (
 )
 from .memory import View
 from .planning import Plan, plan, plan_cost
+from .route import Route
 from .shard import Operation, Shard, ShardDescription, Slice
 from .statistics import ContextStats, PeerStats, Report, Stats
 from .topology import topology
@@ -53,6 +54,7 @@ __all__ = [
     "Reduction",
     "RendezvousError",
     "Report",
+    "Route",
     "Shard",
     "ShardDescription",
     "Slice",

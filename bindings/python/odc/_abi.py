@@ -117,6 +117,19 @@ class odc_stats(Struct):
         ("sync_wait_ns", c_uint64),
         ("lock_wait_ns", c_uint64),
         ("slice_bytes", c_uint64),
+        ("packets_sent", c_uint64),
+    )
+
+
+class odc_route(Struct):
+    _fields_ = (
+        ("struct_size", c_uint64),
+        ("transport", c_char_p),
+        ("provider", c_char_p),
+        ("nic", c_char_p),
+        ("peer_nic", c_char_p),
+        ("why", c_char_p),
+        ("why_not", c_char_p),
     )
 
 
@@ -160,6 +173,7 @@ STRUCTS: tuple[type[Struct], ...] = (
     odc_slice,
     odc_stats,
     odc_peer_stats,
+    odc_route,
     odc_plan_request,
     odc_plan_summary,
     odc_transport,
@@ -200,7 +214,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "odc_get_transport": (c_int, c_size_t, POINTER(odc_transport)),
     "odc_get_setting": (c_int, c_size_t, POINTER(odc_setting)),
     "odc_get_topology": (c_int, c_char_p, POINTER(c_char_p), POINTER(c_char_p)),
-    "odc_get_route": (c_int, c_void_p, c_int32, POINTER(c_char_p)),
+    "odc_get_route": (c_int, c_void_p, c_int32, POINTER(odc_route)),
 }
 
 

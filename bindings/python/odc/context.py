@@ -11,11 +11,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
-from ._abi import ALL_GATHER, INTERRUPTED, Reduction, Type, lib, odc_config, odc_peer_stats, odc_shard_desc, odc_stats
+from ._abi import (
+    ALL_GATHER,
+    INTERRUPTED,
+    Reduction,
+    Type,
+    lib,
+    odc_config,
+    odc_peer_stats,
+    odc_route,
+    odc_shard_desc,
+    odc_stats,
+)
 from ._signals import Deferred
 from .errors import Error, JobError, PhaseError, check
 from .memory import Buffer
 from .recording import Recorder
+from .route import Route
 from .shard import Shard, ShardDescription
 from .statistics import ContextStats, PeerStats, Report, Stats
 
@@ -198,12 +210,12 @@ class Context:
             check(lib.odc_get_peer_stats(context, rank, ctypes.byref(raw)))
         return PeerStats(**{name: getattr(raw, name) for name in PeerStats.__dataclass_fields__})
 
-    def route(self, rank: int) -> str:
+    def route(self, rank: int) -> Route:
         """The path to a rank and why it was chosen."""
-        words = ctypes.c_char_p()
+        raw = odc_route()
         with self._handle.call() as context:
-            check(lib.odc_get_route(context, rank, ctypes.byref(words)))
-        return (words.value or b"").decode()
+            check(lib.odc_get_route(context, rank, ctypes.byref(raw)))
+        return Route(**{name: (getattr(raw, name) or b"").decode() for name in Route.__dataclass_fields__})
 
     def abort(self, text: str = "") -> None:
         """Ends every rank's waits with `text`, as AbortedError."""

@@ -20,6 +20,7 @@ class Stats:
     sync_wait_ns: int
     lock_wait_ns: int
     slice_bytes: int
+    packets_sent: int
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class ContextStats:
             yield f"  {what:<10}{calls:>9} {_bytes(moved):>9}   waited for {wait:<8}{_seconds(ns):>11}"
         yield f"  {'syncs':<10}{t.syncs:>9} {'':>9}   waited for {'locks':<8}{_seconds(t.lock_wait_ns):>11}"
         yield f"  {'slices':<10}{'':>9} {_bytes(t.slice_bytes):>9}"
+        if t.packets_sent > 0:
+            yield f"  {'packets':<10}{t.packets_sent:>9}"
         yield f"  {'rank':<8}{'waited for':>12}{'late in sync':>15}{'last in sync':>15}"
         cost = [peer.publish_wait_ns + peer.sync_late_ns for peer in self.peers]
         costliest = sorted(range(len(cost)), key=lambda rank: -cost[rank])[:_MOST_PEERS]

@@ -47,7 +47,7 @@ def minibatches(rank: int, size: int, job: str) -> None:
         assert stats.syncs == 4 and stats.gather_calls == stats.scatter_add_calls
         assert stats.gather_calls > 0 or size == 1
         assert context.peer_stats(0).sync_last >= 0
-        assert "shm" in context.route(0)
+        assert context.route(0).transport == "shm" and str(context.route(0)).startswith("shm: ")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How one rank reaches another."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Route:
+    """The transport ("shm", "fabric") and why it was chosen, `why_not` the others.
+
+    Between hosts also libfabric's provider and the NICs at both ends, else "".
+    """
+
+    transport: str
+    provider: str
+    nic: str
+    peer_nic: str
+    why: str
+    why_not: str
+
+    def __str__(self) -> str:
+        return f"{self.transport}: {self.why}" + (f"; not {self.why_not}" if self.why_not else "")
