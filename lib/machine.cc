@@ -107,6 +107,18 @@ void read_processors(hwloc_topology_t tree, Machine &machine) {
     }
 }
 
+// By the list of PCI devices, else by the driver, else by number.
+std::string gpu_model(hwloc_obj_t pci) {
+    std::string model = info(pci, "PCIDevice");
+    for (hwloc_obj_t one = pci->io_first_child; one != nullptr && model.empty(); one = one->next_sibling) {
+        model = info(one, "GPUModel");
+    }
+    char number[16];
+    std::snprintf(number, sizeof(number), "[%04x:%04x]", unsigned{pci->attr->pcidev.vendor_id},
+                  unsigned{pci->attr->pcidev.device_id});
+    return model.empty() ? number : model;
+}
+
 void read_gpus(hwloc_topology_t tree, Machine &machine) {
     for (hwloc_obj_t one = nullptr; (one = hwloc_get_next_pcidev(tree, one)) != nullptr;) {
         const hwloc_obj_attr_u::hwloc_pcidev_attr_s &pci = one->attr->pcidev;
@@ -114,7 +126,7 @@ void read_gpus(hwloc_topology_t tree, Machine &machine) {
                                           [&](const Vendor &row) { return row.id == pci.vendor_id; });
         const unsigned base_class = pci.class_id >> 8;
         if (vendor != kGpuVendors.end() && (base_class == kDisplay || base_class == kAccelerator)) {
-            machine.gpus.push_back({"", text_bus_id(pci), vendor->name, info(one, "PCIDevice"), site_of(tree, one)});
+            machine.gpus.push_back({"", text_bus_id(pci), vendor->name, gpu_model(one), site_of(tree, one)});
         }
     }
     std::sort(machine.gpus.begin(), machine.gpus.end(), [](const Gpu &a, const Gpu &b) { return a.bus_id < b.bus_id; });
