@@ -72,11 +72,14 @@ Part gpu_part(const Json &machine, const Json &gpu) {
         Part::Kind::Gpu, gpu.at("name"), joined({model, gpu.at("bus_id")}, ", "), links(machine, gpu.at("name")), {}};
 }
 
-// The machine's devices on PCI that are there: those of one switch in one group.
+// The devices on PCI that are on a NUMA node, or, where the node is null, in a package without being on one node of it:
+// those of one switch in one group.
 std::vector<Part> devices_at(const Json &machine, const Json &package, const Json &numa_node) {
     std::vector<Part> found;
     const auto add = [&](const Json &device, Part part) {
-        if (device.at("bus_id").is_null() || device.at("package") != package || device.at("numa_node") != numa_node) {
+        const bool here =
+            device.at("numa_node") == numa_node && (!numa_node.is_null() || device.at("package") == package);
+        if (device.at("bus_id").is_null() || !here) {
             return;
         }
         if (device.at("switch").is_null()) {
