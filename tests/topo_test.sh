@@ -117,7 +117,8 @@ unset ODC_TOPOLOGY_XML
 
 # ---- bad input ----
 refuses "No such file" "$odc" topo --xml "$work/none.xml"
-refuses "ODC_TOPOLOGY_XML=\"$work/none.xml\" is wrong: the recorded machine" env ODC_TOPOLOGY_XML="$work/none.xml" "$odc" topo
+refuses "ODC_TOPOLOGY_XML=\"$work/none.xml\" is wrong: the recorded machine" \
+    env ODC_TOPOLOGY_XML="$work/none.xml" "$odc" topo
 : >"$work/empty.xml"
 refuses "it is empty" "$odc" topo --xml "$work/empty.xml"
 refuses "is no topology that hwloc reads" "$odc" topo --xml "$recorded/README.md"
