@@ -37,13 +37,7 @@ Device own_memory(const Machine &machine) {
 Outlook look_out(const Wishes &wishes) {
     Outlook outlook{wishes, {}, why_not_fabric()};
     const Machine machine = this_machine();
-    std::vector<Offer> offers;
-    if (outlook.why_no_fabric.empty()) {
-        for (const FabricDomain &one : fabric_domains()) {
-            offers.push_back({one.provider, one.domain, ""});
-        }
-    }
-    outlook.ports = ports_of(machine, own_memory(machine), wishes, offers);
+    outlook.ports = ports_of(machine, own_memory(machine), wishes, offers_of_libfabric());
     return outlook;
 }
 

@@ -192,6 +192,21 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
 
 }  // namespace
 
+std::vector<Offer> offers_of_libfabric() {
+    std::vector<Offer> offers;
+    const std::string why_not = why_not_fabric();
+    if (!why_not.empty()) {
+        for (const ProviderRow &row : kProviders) {
+            offers.push_back({row.name, "", why_not});
+        }
+        return offers;
+    }
+    for (const FabricDomain &one : fabric_domains()) {
+        offers.push_back({one.provider, one.domain, ""});
+    }
+    return offers;
+}
+
 Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs) {
     Verdict verdict;
     std::string why_not = mine.rank == theirs.rank ? "" : why_no_shm(mine, theirs);
