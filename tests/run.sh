@@ -91,7 +91,7 @@ python() {
         skip "python" "$(tail -n 1 "$log")"
         return
     fi
-    counted() { grep -oE "[0-9]+ $1" "$log" | tail -n 1 | grep -oE '[0-9]+' || echo 0; }
+    counted() { grep -oE "[0-9]+ $1\b.* in " "$log" | awk '{ sum += $1 } END { print sum + 0 }'; }
     passed=$((passed + $(counted passed)))
     skipped=$((skipped + $(counted skipped)))
     failed=$((failed + $(counted failed)))
