@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The test harness: every run is a set of forked children; a failed check prints and ends its process, the parent
  * fails the cmocka test. */
-#include "ranks.h"
+#include "hosts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -248,6 +248,7 @@ odc_config config_of(int rank, int size, const char *job) {
     config.size = size;
     config.job = job;
     config.timeout_ms = 20000;
+    place_on_host(&config);
     return config;
 }
 
@@ -465,6 +466,7 @@ void run_processes_of(const char *test, int n, uint64_t mortal, rank_fn fn, void
         trace_page = share(sizeof *trace_page);
     }
     memset(trace_page, 0, sizeof *trace_page);
+    prepare_hosts();
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans of killed ranks come to this process and are waited for */
     memset(&all, 0, sizeof all);
     all.what = &what;

@@ -36,6 +36,10 @@ void run_processes_of(const char *test, int n, uint64_t mortal, rank_fn fn, void
 int ranks_are_threads(void);
 /* Skips the test, and says why, where ranks are threads. */
 void needs_processes(const char *why);
+/* Whether ranks are on several hosts (hosts.h): an odc_init that waits is not interrupted then. */
+int several_hosts(void);
+/* Skips the test, and says why, where they are. */
+void needs_one_host(const char *why);
 /* Skips the test, and says why, under a sanitizer. */
 void needs_no_sanitizer(const char *why);
 /* How many times slower this build is than a release build: scales counts, not results. */
@@ -44,7 +48,7 @@ int slowdown(void);
 /* A child that a rank forks and does not wait for: killed when the run ends. */
 void kill_at_end(pid_t pid);
 
-/* The config of a rank: timeout 20 s. */
+/* The config of a rank: timeout 20 s; on its host (hosts.h). */
 odc_config config_of(int rank, int size, const char *job);
 /* odc_init with that config, checked. */
 odc_context *join(int rank, int size, const char *job);
