@@ -85,7 +85,7 @@ bool Job::set_error(odc_status status, const std::string &text) {
     if (mine().state.load(std::memory_order_relaxed) == RankState::Running) {
         record_failure(mine(), status, text.c_str());
         if (Fabric *others = fabric()) {
-            others->fail({status, text});
+            others->fail({status, mine().error_text});  // as host mates read it: not longer
         }
     }
     return true;
