@@ -372,7 +372,7 @@ void Context::await_transfers(Operation &operation, Job::Wait &wait) {
             return say(operation.call == Call::Gather ? "the slice of " : "an addition to ", job_.who(owner),
                        " of shard \"", operation.shard->name(), "\" is on its way; it ", job_.what(owner));
         });
-        wait.until(owner, [&transfer = *transfer] { return transfer.done(); });
+        wait.until_served(owner, [&transfer = *transfer] { return transfer.done(); });
         operation.travelling.pop_back();
     }
 }

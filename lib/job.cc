@@ -194,7 +194,8 @@ std::optional<Error> Job::Wait::look(int on) {
         job_.look_for_deaths();
     }
     const auto me = [this] { return job_.who(job_.rank()); };
-    if (on >= 0 && job_.block(on).state.load(std::memory_order_acquire) == RankState::Left) {
+    const RankState state = on >= 0 ? job_.block(on).state.load(std::memory_order_acquire) : RankState::Running;
+    if (state == RankState::Gone || (state == RankState::Left && !left_serves_)) {
         return Error(ODC_ERROR_PEER_LOST, say(job_.who(on), " left in minibatch ", job_.block(on).left_minibatch.load(),
                                               ", but ", me(), " waits for it in ", call_, ": ", describe_()));
     }

@@ -82,6 +82,13 @@ public:
         // is `on`'s) and the deadline are job errors, but a condition that holds comes first.
         template <class Ready>
         void until(int on, const Ready &ready);
+        // As `until`, but a peer that has left (odc_shutdown) still serves this, until it is gone.
+        template <class Ready>
+        void until_served(int on, const Ready &ready) {
+            left_serves_ = true;
+            until(on, ready);
+            left_serves_ = false;
+        }
         // For waits on other things than a bell: looks around and throws.
         void check(int holder) override;
         int holder() const { return holder_; }
@@ -99,6 +106,7 @@ public:
         Patience patience_;
         int64_t looked_ns_ = 0;
         bool effects_ = false;
+        bool left_serves_ = false;
         int holder_ = -1;  // of the lock that is waited for
     };
 

@@ -12,9 +12,10 @@ namespace odc {
 
 enum class RankState : uint32_t {
     Running,
-    Left,    // odc_shutdown
+    Left,    // odc_shutdown; its slices can still be read and added to
     Failed,  // its job error is in `error_*`
-    Lost     // of another host, and not heard of any more; why is in `error_text`
+    Lost,    // of another host, and not heard of any more; why is in `error_text`
+    Gone     // of another host: left, and has taken its slices with it
 };
 
 enum class Call : uint8_t {

@@ -409,11 +409,9 @@ void LibraryThread::hear(Remote &from, const Notice &notice) {
                 pulses_->heard(from, one);
             } else if constexpr (std::is_same_v<Kind, HeardNotice>) {
                 from.owes_heard = false;
-            } else if constexpr (std::is_same_v<Kind, ByeNotice>) {
-                hear_last_words(from);
             } else {
                 from.mirror.apply(one);
-                if constexpr (std::is_same_v<Kind, FailedNotice>) {
+                if constexpr (std::is_same_v<Kind, FailedNotice> || std::is_same_v<Kind, ByeNotice>) {
                     hear_last_words(from);
                 } else if constexpr (std::is_same_v<Kind, PublishedNotice>) {
                     start_expected(from);

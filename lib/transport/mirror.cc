@@ -105,8 +105,15 @@ void Mirror::did(uint64_t did, uint64_t minibatch, int64_t age_ns) {
     block_->did.store((did & ~kDidRecord) | record, std::memory_order_release);
 }
 
+void Mirror::apply(const ByeNotice &) {
+    block_->state.store(RankState::Gone, std::memory_order_release);
+    ring(*block_);
+}
+
 void Mirror::lose(const std::string &why) {
-    if (block_->state.load(std::memory_order_relaxed) == RankState::Running) {
+    if (block_->state.load(std::memory_order_relaxed) == RankState::Left) {
+        apply(ByeNotice{});
+    } else if (block_->state.load(std::memory_order_relaxed) == RankState::Running) {
         std::strncpy(block_->error_text, why.c_str(), sizeof(block_->error_text) - 1);
         block_->state.store(RankState::Lost, std::memory_order_release);
         ring(*block_);

@@ -28,6 +28,7 @@ public:
     void apply(const ReducedNotice &notice);
     void apply(const LeftNotice &notice);
     void apply(const FailedNotice &notice);
+    void apply(const ByeNotice &notice);
     // What it last did, `age_ns` ago.
     void did(uint64_t did, uint64_t minibatch, int64_t age_ns);
     // Nothing more will be heard of it.

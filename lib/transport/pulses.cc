@@ -16,8 +16,10 @@ namespace {
 constexpr int64_t kEveryNs = 250'000'000;
 constexpr int64_t kKnockNs = 20'000'000;  // between two looks at who is knocked at
 
-const std::string kQuestion = encode(PulseNotice{1});
-const std::string kAnswer = encode(PulseNotice{0});
+bool serves(const RankBlock &block) {
+    const RankState state = block.state.load();
+    return state == RankState::Running || state == RankState::Left;
+}
 
 }  // namespace
 
@@ -39,7 +41,7 @@ void Pulses::watch(const std::vector<std::vector<int>> &hosts) {
 void Pulses::heard(Remote &from, const PulseNotice &notice) {
     knocks_.erase(&from);
     if (notice.question != 0) {
-        packets_.say(from, kAnswer);
+        packets_.say(from, encode(PulseNotice{0}));
     }
 }
 
@@ -62,7 +64,7 @@ void Pulses::tick(int64_t now) {
             }
         }
         for (const auto &remote : remotes_) {
-            if (remote && !remote->gone && remote->mirror.block().state.load() == RankState::Running && asks(*remote)) {
+            if (remote && !remote->gone && serves(remote->mirror.block()) && asks(*remote)) {
                 ask(*remote, now);
             }
         }
@@ -81,7 +83,7 @@ void Pulses::ask(Remote &remote, int64_t now) {
     }
     // One unanswered question in the provider's hands is enough.
     if (packets_.delivered(remote)) {
-        packets_.say(remote, kQuestion);
+        packets_.say(remote, encode(PulseNotice{1}));
     }
 }
 
