@@ -75,7 +75,8 @@ FabricEndpoint::FabricEndpoint(const FabricPort &port) : provider_(port.provider
         fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " moves ", info_->ep_attr->max_msg_size,
              " bytes at once, at least ", kMostBytes, " are needed");
     }
-    by_sockets_ = provider_.starts_with("tcp") || provider_ == "net";
+    listens_at_name_ = (provider_ == "net" || provider_.starts_with("tcp")) &&
+                       (info_->addr_format == FI_SOCKADDR_IN || info_->addr_format == FI_SOCKADDR_IN6);
 
     fid_fabric *fabric = nullptr;
     check("fi_fabric", libfabric().fabric(info_->fabric_attr, &fabric, nullptr));

@@ -43,8 +43,8 @@ public:
     const std::vector<std::byte> &name() const { return name_; }  // for peers' `connect`
     // Whether local buffers must be exposed, too. Then the memory of callers, which is registered nowhere, is staged.
     bool needs_local() const { return needs_local_; }
-    // Whether names are sockaddrs that a TCP socket could connect to.
-    bool by_sockets() const { return by_sockets_; }
+    // Whether endpoints are named by the TCP ports where they listen.
+    bool listens_at_name() const { return listens_at_name_; }
 
     fi_addr_t connect(const std::vector<std::byte> &name);
     Exposed expose(void *memory, size_t bytes, Access access);
@@ -84,7 +84,7 @@ private:
     bool names_virtual_ = false;
     bool chooses_keys_ = false;
     bool binds_memory_ = false;
-    bool by_sockets_ = false;
+    bool listens_at_name_ = false;
     int bell_ = -1;
 };
 

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/pulses.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #include "status.h"
 
@@ -14,7 +10,7 @@ namespace odc {
 namespace {
 
 constexpr int64_t kEveryNs = 250'000'000;
-constexpr int64_t kKnockNs = 20'000'000;  // between two looks at who is knocked at
+constexpr int64_t kKnockNs = 20'000'000;  // between two looks at whether somebody has answered a knock
 
 bool serves(const RankBlock &block) {
     const RankState state = block.state.load();
@@ -39,7 +35,6 @@ void Pulses::watch(const std::vector<std::vector<int>> &hosts) {
 }
 
 void Pulses::heard(Remote &from, const PulseNotice &notice) {
-    knocks_.erase(&from);
     if (notice.question != 0) {
         packets_.say(from, encode(PulseNotice{0}));
     }
@@ -54,7 +49,12 @@ void Pulses::tick(int64_t now) {
     if (now < next_ns_) {
         return;
     }
-    look_at_knocks();
+    knocking_ = false;
+    for (const auto &remote : remotes_) {
+        if (remote && remote->knock) {
+            look_for(*remote);
+        }
+    }
     if (now >= next_round_ns_) {
         next_round_ns_ = now + kEveryNs;
         suspected_ = -1;
@@ -69,7 +69,7 @@ void Pulses::tick(int64_t now) {
             }
         }
     }
-    next_ns_ = knocks_.empty() ? next_round_ns_ : std::min(next_round_ns_, now + kKnockNs);
+    next_ns_ = knocking_ ? std::min(next_round_ns_, now + kKnockNs) : next_round_ns_;
 }
 
 void Pulses::ask(Remote &remote, int64_t now) {
@@ -89,35 +89,18 @@ void Pulses::ask(Remote &remote, int64_t now) {
 
 // tcp;ofi_rxm says "try again" for ever when a peer's process is gone, as it does when there is no room.
 void Pulses::look_for(Remote &remote) {
-    if (!remote.endpoint->by_sockets() || knocks_.count(&remote) != 0) {
+    if (remote.silent_since_ns == 0 || !remote.endpoint->listens_at_name()) {
+        remote.knock.reset();
         return;
     }
-    const auto *address = reinterpret_cast<const sockaddr *>(remote.name.data());
-    Fd knock(socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!knock.valid()) {
-        return;
+    if (!remote.knock) {
+        remote.knock.emplace(remote.name);
     }
-    if (connect(knock.get(), address, static_cast<socklen_t>(remote.name.size())) == 0 || errno == EINPROGRESS) {
-        knocks_.emplace(&remote, std::move(knock));
-    } else if (errno == ECONNREFUSED) {
-        remote.lose("nobody listens at its address any more");
+    switch (remote.knock->look()) {
+        case Knock::Answer::NotYet: knocking_ = true; break;
+        case Knock::Answer::Open: remote.knock.reset(); break;  // and again at the next round
+        case Knock::Answer::Refused: remote.lose("its process is gone: nobody listens at its port any more"); break;
     }
-}
-
-void Pulses::look_at_knocks() {
-    std::erase_if(knocks_, [](const auto &entry) {
-        pollfd one{entry.second.get(), POLLOUT, 0};
-        if (poll(&one, 1, 0) <= 0) {
-            return false;
-        }
-        int error = 0;
-        socklen_t bytes = sizeof(error);
-        getsockopt(entry.second.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
-        if (error == ECONNREFUSED) {
-            entry.first->lose("nobody listens at its address any more");
-        }
-        return true;
-    });
 }
 
 // With all of its host that were asked after it had been silent for half as long, and did not answer either.

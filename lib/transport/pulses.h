@@ -5,11 +5,9 @@
 // answer is looked for: if its kernel says that nobody listens there any more, it is dead; else silence decides.
 #pragma once
 
-#include "fd.h"
 #include "transport/packets.h"
 
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 namespace odc {
@@ -30,16 +28,15 @@ private:
     bool asks(const Remote &remote) const;
     void ask(Remote &remote, int64_t now_ns);
     void look_for(Remote &remote);
-    void look_at_knocks();
     void lose_silent(const Remote &silent, int64_t now_ns);
 
     int rank_;
     int64_t silence_ns_;
     const std::vector<std::unique_ptr<Remote>> &remotes_;
     Packets &packets_;
-    std::vector<Remote *> opposite_;           // of each other host the rank that is this one's to ask, if one is
-    std::unordered_map<Remote *, Fd> knocks_;  // sockets that are being connected
-    int suspected_ = -1;                       // a host all of whose ranks are asked, because one has been silent
+    std::vector<Remote *> opposite_;  // of each other host the rank that is this one's to ask, if one is
+    int suspected_ = -1;              // a host all of whose ranks are asked, because one has been silent
+    bool knocking_ = false;           // at somebody, whose kernel has not answered yet
     int64_t next_round_ns_ = 0;
     int64_t next_ns_ = 0;
 };

@@ -3,7 +3,10 @@
 #pragma once
 
 #include "transport/fabric_endpoint.h"
+#include "transport/knock.h"
 #include "transport/mirror.h"
+
+#include <optional>
 
 namespace odc {
 
@@ -14,7 +17,8 @@ struct Remote {
     fi_addr_t address;
     std::vector<std::byte> name;  // of its endpoint
     Mirror mirror;
-    int64_t silent_since_ns = 0;  // the first question that it has not answered; 0: none
+    int64_t silent_since_ns = 0;      // the first question that it has not answered; 0: none
+    std::optional<Knock> knock = {};  // while it is silent
     // Nothing is sent to it any more, nor read from it.
     bool gone = false;
     bool closing = false;     // said goodbye: gone once it has been answered
