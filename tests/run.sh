@@ -77,6 +77,26 @@ check_tidy() {
     return $status
 }
 
+# fuzz NAME SOURCE...: feeds tests/fuzz/NAME_fuzz.cc, and these of lib/, for a bounded time.
+fuzz() {
+    local name=$1 seed=${ODC_TEST_SEED:-$RANDOM} source sources=()
+    shift
+    for source in "$@"; do
+        sources+=("lib/$source")
+    done
+    clang++-14 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I lib -I include \
+        "tests/fuzz/${name}_fuzz.cc" "${sources[@]}" -lhwloc -o "$logs/${name}_fuzz" || return 1
+    echo "seed: ODC_TEST_SEED=$seed"
+    "$logs/${name}_fuzz" -seed="$seed" -max_len=9000 -max_total_time=15 -artifact_prefix="$logs/" \
+        >"$logs/${name}_words" 2>&1 && tail -n 1 "$logs/${name}_words" && return
+    grep -v 'NEW\|REDUCE\|pulse' "$logs/${name}_words" >&2
+    return 1
+}
+
+check_decoders() {
+    fuzz notice transport/notice.cc status.cc && fuzz card card.cc port.cc machine.cc nic.cc status.cc
+}
+
 check_install() {
     bash tests/install.sh test
 }
@@ -114,6 +134,11 @@ if command -v clang-tidy-14 >/dev/null; then
     check "lint" check_tidy
 else
     skip "lint" "clang-tidy-14 was not found"
+fi
+if [ -e "$(clang++-14 -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)" ]; then
+    check "random words of other hosts" check_decoders
+else
+    skip "random words of other hosts" "clang++-14 with libFuzzer was not found"
 fi
 python
 # The shell tests are about the release build; the sanitizers are for what the C tests reach.

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes as the cards by which ranks meet, for libFuzzer: a card is believed or refused with a sentence.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+#include "card.h"
+
+namespace {
+
+template <class Read>
+void read_card(Read read) {
+    try {
+        read();
+    } catch (const odc::Error &error) {
+        if (error.status() != ODC_ERROR_RENDEZVOUS) {
+            std::abort();
+        }
+    }
+}
+
+void check_text(const char *text, size_t bytes) {
+    if (strnlen(text, bytes) == bytes) {
+        std::abort();
+    }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    odc::Card card{};
+    std::memcpy(card.data(), data, std::min(bytes, card.size()));
+    // Random bytes do not find eight right ones.
+    static constexpr uint64_t kMagic[] = {odc::kIdentityMagic, odc::kPortsMagic, odc::kEndpointMagic};
+    const uint64_t magic = kMagic[bytes > 8 ? data[8] % 3 : 0];
+    if (bytes > 9 && data[9] % 2 == 0) {
+        std::memcpy(card.data(), &magic, sizeof(magic));
+    }
+    read_card([&] { odc::check_regrets({card, card}); });
+    read_card([&] {
+        const odc::IdentityCard one = odc::read_identity(card, 1);
+        check_text(one.identity, sizeof(one.identity));
+        check_text(one.host, sizeof(one.host));
+        check_text(one.group, sizeof(one.group));
+    });
+    read_card([&] {
+        const odc::PortsCard one = odc::read_ports(card, 1);
+        check_text(one.why_no_fabric, sizeof(one.why_no_fabric));
+        for (uint32_t i = 0; i < one.count; ++i) {
+            check_text(one.ports.at(i).provider, sizeof(one.ports[i].provider));
+            check_text(one.ports.at(i).domain, sizeof(one.ports[i].domain));
+        }
+    });
+    read_card([&] {
+        for (const odc::EndpointName &one : odc::read_endpoint(card, 1).names) {
+            if (one.bytes > one.name.size()) {
+                std::abort();
+            }
+        }
+    });
+    return 0;
+}
