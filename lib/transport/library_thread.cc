@@ -299,13 +299,29 @@ void LibraryThread::run() {
         while (step()) {
         }
     } catch (const std::exception &error) {
-        for (const auto &one : remotes_) {
-            if (one) {
-                one->lose(say("the library thread of rank ", terms_.rank, " ended: ", error.what()));
-            }
-        }
+        fail_all(error.what());
     }
     let_go();
+}
+
+// Here whoever waits for another host reads it, there whoever waits for this rank.
+void LibraryThread::fail_all(const std::string &why) {
+    const std::string words = say("the library thread of rank ", terms_.rank, " ended: ", why);
+    if (farewell_ns_ == 0) {
+        begin_farewell(encode(FailedNotice{ODC_ERROR_INTERNAL, words}));
+    }
+    for (const auto &one : remotes_) {
+        if (one) {
+            one->mirror.lose(words);
+        }
+    }
+    // What went wrong may do so again.
+    for (bool going = true; going && now_ns() - farewell_ns_ < kFarewellNs;) {
+        try {
+            going = step();
+        } catch (const std::exception &) {
+        }
+    }
 }
 
 // False: all is said and done.

@@ -55,6 +55,7 @@ private:
     void call(const std::function<void()> &body);
 
     void run();
+    void fail_all(const std::string &why);
     bool step();
     bool take_commands();
     void look_for_trouble(int64_t now);

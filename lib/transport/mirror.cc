@@ -93,6 +93,9 @@ void Mirror::apply(const LeftNotice &notice) {
 }
 
 void Mirror::apply(const FailedNotice &notice) {
+    if (block_->state.load(std::memory_order_relaxed) != RankState::Running) {
+        return;  // somebody may be reading why it is lost
+    }
     record_failure(*block_, static_cast<odc_status>(notice.status), notice.text.c_str());
     ring(*block_);
 }

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comes to an endpoint from who is no member of the job is dropped, and harms nobody; what a member sends that cannot
+// be ends the job on both sides, in words that say what it was.
+#include <sched.h>
+
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arena.h"
+#include "patience.h"
+#include "status.h"
+#include "transport/library_thread.h"
+
+extern "C" {
+#include <cmocka.h>
+}
+
+using namespace odc;
+
+namespace {
+
+constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr Token kToken = {1, 2, 3};
+
+// As packets.cc lays them out.
+struct Wire {
+    Token token = kToken;
+    int32_t rank = 1;
+    uint32_t bytes = 0;
+    uint64_t number = 0;
+    char text[8000] = {};
+};
+constexpr size_t kHeaderBytes = offsetof(Wire, text);
+
+FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
+
+void await(const std::function<bool()> &ready) {
+    const int64_t end = now_ns() + kPatienceNs;
+    while (!ready()) {
+        if (now_ns() > end) {
+            throw Error(ODC_ERROR_TIMEOUT, "it did not come");
+        }
+        sched_yield();
+    }
+}
+
+// Sends any bytes to another endpoint.
+class Sender {
+public:
+    explicit Sender(const std::vector<std::byte> &to) : endpoint_(loopback()), peer_(endpoint_.connect(to)) {}
+
+    // `meanwhile`: lets the other side do its part.
+    void send(const Wire &wire, size_t bytes, const std::function<void()> &meanwhile) {
+        Sent sent;
+        await([&] {
+            meanwhile();
+            endpoint_.poll();
+            return endpoint_.send(peer_, &wire, bytes, nullptr, sent);
+        });
+        await([&] {
+            meanwhile();
+            endpoint_.poll();
+            return sent.done;
+        });
+    }
+
+private:
+    struct Sent final : Started {
+        bool done = false;
+        void completed(size_t, const std::string &) override { done = true; }
+    };
+    FabricEndpoint endpoint_;
+    fi_addr_t peer_;
+};
+
+Wire wire_of(const Notice &notice, uint64_t number) {
+    Wire wire;
+    const std::string text = encode(notice);
+    wire.bytes = static_cast<uint32_t>(text.size());
+    wire.number = number;
+    std::memcpy(wire.text, text.data(), text.size());
+    return wire;
+}
+
+size_t size_of(const Wire &wire) { return kHeaderBytes + wire.bytes; }
+
+// Rank 0 of two, which hears rank 1.
+struct Listener {
+    FabricEndpoint endpoint{loopback()};
+    std::shared_ptr<Arena> images{Arena::create()};
+    std::vector<std::unique_ptr<Remote>> remotes;
+    std::vector<uint64_t> heard;
+    std::unique_ptr<Packets> packets;
+
+    Listener() {
+        images->allocate_record(64);  // 0 is no record
+        remotes.push_back(nullptr);
+        remotes.push_back(std::make_unique<Remote>(
+            Remote{1, 1, &endpoint, endpoint.connect(endpoint.name()), {}, Mirror(*images, 1, 2, 77, "there")}));
+        packets = std::make_unique<Packets>(0, kToken, remotes, [this](Remote &, const Notice &notice) {
+            heard.push_back(std::get<LeftNotice>(notice).minibatch);
+        });
+        packets->listen(endpoint);
+    }
+    void work() {
+        endpoint.poll();
+        packets->pump();
+    }
+};
+
+void what_a_stranger_sends_is_dropped(void **) {
+    Listener listener;
+    Sender sender(listener.endpoint.name());
+    const auto work = [&] { listener.work(); };
+    const Wire right = wire_of(LeftNotice{7}, 0);
+    std::vector<Wire> wrong(6, right);
+    wrong[0].token[15] ^= 1;
+    wrong[1].rank = 2;
+    wrong[2].rank = -1;
+    wrong[3].rank = 0;  // the listener itself
+    ++wrong[4].bytes;
+    --wrong[5].bytes;
+    for (const Wire &one : wrong) {
+        sender.send(one, size_of(right), work);
+    }
+    for (size_t bytes = 1; bytes < size_of(right); bytes += 5) {
+        sender.send(right, bytes, work);
+    }
+    sender.send(right, sizeof(right), work);  // too long
+    for (int i = 0; i < 200; ++i) {           // more than there are receives
+        sender.send(wrong[0], sizeof(Wire), work);
+    }
+    assert_int_equal(listener.heard.size(), 0);
+    sender.send(right, size_of(right), work);
+    await([&] {
+        listener.work();
+        return !listener.heard.empty();
+    });
+    assert_int_equal(listener.heard[0], 7);
+}
+
+void expect_fault(Listener &listener, const char *words) {
+    try {
+        await([&] {
+            listener.work();
+            return false;
+        });
+    } catch (const Error &error) {
+        assert_int_equal(error.status(), ODC_ERROR_INTERNAL);
+        assert_non_null(std::strstr(error.what(), words));
+    }
+}
+
+void a_members_packet_that_is_repeated_lost_or_broken_is_a_fault(void **) {
+    const auto nothing = [] {};
+    {
+        Listener listener;
+        Sender sender(listener.endpoint.name());
+        const Wire wire = wire_of(LeftNotice{7}, 0);
+        sender.send(wire, size_of(wire), [&] { listener.work(); });
+        await([&] {
+            listener.work();
+            return !listener.heard.empty();
+        });
+        sender.send(wire, size_of(wire), nothing);
+        expect_fault(listener, "packet 0 of rank 1 came when 1 was next");
+        assert_int_equal(listener.heard.size(), 1);
+    }
+    Wire late = wire_of(LeftNotice{7}, 3);
+    Wire broken = wire_of(LeftNotice{7}, 0);
+    broken.text[0] = 99;
+    for (const auto &[wire, words] : {std::pair(&late, "packet 3 of rank 1 came when 0 was next"),
+                                      std::pair(&broken, "a message between hosts is broken")}) {
+        Listener listener;
+        Sender sender(listener.endpoint.name());
+        // Connecting needs both sides; the first is dropped.
+        Wire strange = *wire;
+        strange.token = {};
+        sender.send(strange, size_of(strange), [&] { listener.work(); });
+        sender.send(*wire, size_of(*wire), nothing);
+        expect_fault(listener, words);
+    }
+}
+
+// A rank with its library thread.
+struct Rank {
+    RankBlock block{};
+    std::unique_ptr<LibraryThread> thread;
+
+    explicit Rank(int rank)
+        : thread(std::make_unique<LibraryThread>(FabricTerms{rank, 2, &block, 1 << 20, 60'000},
+                                                 std::vector<FabricPort>{loopback()})) {
+        block.rank = rank;
+    }
+    const RankBlock &image(int rank) const {
+        return *reinterpret_cast<RankBlock *>(thread->images()->record(thread->image_of(rank)));
+    }
+};
+
+void both_sides_read_what_a_member_did(void **) {
+    Rank zero(0);
+    Rank one(1);
+    const std::vector<std::vector<int>> hosts = {{0}, {1}};
+    zero.thread->start(kToken, {{1, 1, 71, "b", 0, one.thread->name(0)}}, hosts);
+    one.thread->start(kToken, {{0, 0, 70, "a", 0, zero.thread->name(0)}}, hosts);
+    Sender sender(zero.thread->name(0));
+    const Wire wrong = wire_of(LeftNotice{7}, 123456);
+    sender.send(wrong, size_of(wrong), [] {});
+    await([&] { return zero.image(1).state.load() != RankState::Running; });
+    await([&] { return one.image(0).state.load() != RankState::Running; });
+    const char *words = "the library thread of rank 0 ended: packet 123456 of rank 1 came when";
+    assert_int_equal(zero.image(1).state.load(), RankState::Lost);
+    assert_non_null(std::strstr(zero.image(1).error_text, words));
+    assert_int_equal(one.image(0).state.load(), RankState::Failed);
+    assert_int_equal(one.image(0).error_status, ODC_ERROR_INTERNAL);
+    assert_non_null(std::strstr(one.image(0).error_text, words));
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_stranger_sends_is_dropped),
+        cmocka_unit_test(a_members_packet_that_is_repeated_lost_or_broken_is_a_fault),
+        cmocka_unit_test(both_sides_read_what_a_member_did),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
