@@ -72,6 +72,27 @@ grep -q "4 lengths.*longest 65536" "$scratch/out"
     --model 1.5b --json 2>"$scratch/err" | sed 's/^\[[0-9]*\] //' >"$scratch/json"
 check "$scratch/json" 'j["settings"]["ranks"] == 2 and len(arms) == 5'
 
+# --prefetch: what it says follows from what it measured. Every rank is a host of its own, where that is possible.
+for transport in shm fabric; do
+    hidden=("$odc" replay --ranks 2)
+    if [ $transport = fabric ]; then
+        if ! "$odc" info --json | python3 -c '
+import json, sys
+sys.exit(not any(t["name"] == "fabric" and t["ready"] for t in json.load(sys.stdin)["transports"]))'; then
+            echo "replay --prefetch between hosts: skipped, fabric is not ready here: $("$odc" info | grep fabric)"
+            continue
+        fi
+        hidden=(bash "$ODC_SOURCE_DIR/tests/apart.sh" 2 "$odc" replay)
+    fi
+    "${hidden[@]}" --prefetch --compute 0.5 --lengths "$lengths" --minibatch 2 --minibatches 2 --scale 65536 --model 1.5b \
+        --json >"$scratch/json" 2>"$scratch/err" || { cat "$scratch/err" >&2; exit 1; }
+    check "$scratch/json" '[r["transport"] for r in j["routes"]] == ["'"$transport"'"]'
+    check "$scratch/json" 'j["settings"]["ranks"] == 2 and j["settings"]["compute"] == 0.5 and j["sums"] == "exact"'
+    check "$scratch/json" 'all(0 < j[arm]["share_of_ideal"]["median"] <= j[arm]["share_of_longer"]["median"] + 1e-9
+                               for arm in ("waiting", "prefetching"))'
+    check "$scratch/json" 'min(j["ideal_seconds"]["median"], j["communication_seconds"]["median"]) > 0'
+done
+
 printf '100\ntext\n' >"$scratch/text"
 printf '100\n70000\n' >"$scratch/above"
 printf '100\n-5\n' >"$scratch/negative"
@@ -102,6 +123,10 @@ for wrong in nan -nan inf 0 1e400 9s ''; do
 done
 refuses 2 "800000 samples is too large .* to 59918" --lengths "$lengths" --ranks 8 --minibatch 100000
 test "$(wc -l <"$scratch/err")" = 1
+refuses 2 "requires --prefetch" --lengths "$lengths" --compute 2
+for other in "--seconds 5" "--timeline $scratch/one" "--trace $scratch/one"; do
+    refuses 2 "^odc: ${other%% *} excludes --prefetch" --lengths "$lengths" --prefetch $other
+done
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"
 test "$(grep -c "cannot be written" "$scratch/err")" = 1  # not once a rank
 # The figures are printed even if a picture cannot be written in the end.
@@ -123,13 +148,15 @@ refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --tim
 test "$(cat "$scratch/old.svg")" = old
 
 # It checks what it moves: with one addition or one gathered element lost, it fails and says so.
-for what in addition gather; do
-    status=0
-    LD_PRELOAD=$ODC_BUILD_DIR/tests/libdrop_addition.so ODC_TEST_LOSE=$what "$odc" replay --lengths "$lengths" --ranks 2 \
-        --minibatch 2 --minibatches 1 --seconds 0.5 --scale 65536 >"$scratch/out" 2>"$scratch/err" || status=$?
-    if [ "$status" = 0 ] || ! grep -qE "sums are wrong|gathered parameter" "$scratch/err"; then
-        echo "odc replay ended with $status and did not notice that a part of a $what was lost:" >&2
-        cat "$scratch/out" "$scratch/err" >&2
-        exit 1
-    fi
+for calls in "--seconds 0.5" --prefetch; do
+    for what in addition gather; do
+        status=0
+        LD_PRELOAD=$ODC_BUILD_DIR/tests/libdrop_addition.so ODC_TEST_LOSE=$what "$odc" replay --lengths "$lengths" \
+            --ranks 2 --minibatch 2 --minibatches 1 $calls --scale 65536 >"$scratch/out" 2>"$scratch/err" || status=$?
+        if [ "$status" = 0 ] || ! grep -qE "sums are wrong|gathered parameter" "$scratch/err"; then
+            echo "odc replay $calls ended with $status and did not notice that a part of a $what was lost:" >&2
+            cat "$scratch/out" "$scratch/err" >&2
+            exit 1
+        fi
+    done
 done

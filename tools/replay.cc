@@ -92,11 +92,22 @@ void add_replay(CLI::App &app) {
     add_whole(
         verb, "--minibatches", settings->minibatches, {1, 100'000},
         "Minibatches of each arm; default: one pass over the lengths, at most " + std::to_string(kMostMinibatches));
-    add_real(verb, "--seconds", settings->seconds, {0.1, 1e6},
-             "Emulated time of all arms together; sets the device's speed");
+    CLI::Option *seconds = add_real(verb, "--seconds", settings->seconds, {0.1, 1e6},
+                                    "Emulated time of all arms together; sets the device's speed");
     add_whole(verb, "--seed", settings->seed, {0, kPositive.high}, "Seed of the order of the samples");
-    verb->add_option("--timeline", settings->timeline, "Write a picture (SVG) of who computes, waits and moves bytes");
-    verb->add_option("--trace", settings->trace, "Write a trace (JSON) for Perfetto or chrome://tracing");
+    CLI::Option *timeline = verb->add_option("--timeline", settings->timeline,
+                                             "Write a picture (SVG) of who computes, waits and moves bytes");
+    CLI::Option *trace =
+        verb->add_option("--trace", settings->trace, "Write a trace (JSON) for Perfetto or chrome://tracing");
+    CLI::Option *prefetch = verb->add_flag(
+        "--prefetch", settings->prefetch,
+        "Measure how much of the communication hides behind compute when it is started a layer ahead, by one thread");
+    for (CLI::Option *other : {seconds, timeline, trace}) {
+        prefetch->excludes(other);
+    }
+    add_real(verb, "--compute", settings->compute, {0.01, 1000},
+             "With --prefetch: compute takes so many times as long as communication alone, which is measured first")
+        ->needs(prefetch);
     verb->add_flag("--json", settings->json, "Print one JSON object instead of a table");
     verb->callback([settings] { replay(*settings); });
 }

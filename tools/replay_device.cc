@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated device's timeline. Compute of a step starts when the previous one has ended and its parameters have
-// arrived; ends are absolute times, so a late wake-up delays communication, never the device's clock.
+// The emulated device's timeline. In the collective and the odc schedule compute of a step starts when the previous one
+// has ended and its parameters have arrived; ends are absolute times, so a late wake-up delays communication, never the
+// device's clock.
 #include "replay_device.h"
 
 #include "clock.h"
@@ -65,11 +66,24 @@ std::vector<Device::Step> Device::make_steps(const std::vector<Microbatch> &micr
     return steps;
 }
 
+// Returns how long the device computed.
 int64_t Device::run_steps(const std::vector<Step> &steps) {
-    if (steps.empty()) {
-        return 0;
+    if (!steps.empty()) {
+        switch (schedule_) {
+            case Schedule::Collective:
+            case Schedule::Odc: run_ahead(steps); break;
+            case Schedule::Waiting: run_waiting(steps); break;
+            case Schedule::Prefetching: run_prefetching(steps); break;
+        }
     }
     double compute_ns = 0;
+    for (const Step &step : steps) {
+        compute_ns += step.duration_ns;
+    }
+    return int64_t(compute_ns);
+}
+
+void Device::run_ahead(const std::vector<Step> &steps) {
     double device_free_ns = double(now_ns());
     fetch(steps[0], 0);
     int64_t ready_ns = now_ns();
@@ -85,12 +99,52 @@ int64_t Device::run_steps(const std::vector<Step> &steps) {
         if (i > 0 && steps[i - 1].kind == Kind::Backward) {
             send_gradient(steps[i - 1]);
         }
-        compute_ns += steps[i].duration_ns;
         device_free_ns = end_ns;
         sleep_until(int64_t(end_ns));
     }
     send_gradient(steps.back());
-    return int64_t(compute_ns);
+}
+
+void Device::run_waiting(const std::vector<Step> &steps) {
+    for (const Step &step : steps) {
+        fetch(step, 0);
+        compute(step);
+        if (step.kind == Kind::Backward) {
+            send_gradient(step);
+        }
+    }
+}
+
+void Device::run_prefetching(const std::vector<Step> &steps) {
+    shards_.start_gather(steps[0].layer, 0);
+    bool adding = false;
+    const auto add = [&](const Step &step) {
+        if (adding) {
+            shards_.end_scatter_add();
+        }
+        adding = step.kind == Kind::Backward;
+        if (adding) {
+            shards_.start_scatter_add(step.layer, step.gradient);
+        }
+    };
+    for (size_t i = 0; i < steps.size(); ++i) {
+        shards_.end_gather(steps[i].layer, i % 2);
+        if (i + 1 < steps.size()) {
+            shards_.start_gather(steps[i + 1].layer, (i + 1) % 2);
+        }
+        if (i > 0) {
+            add(steps[i - 1]);
+        }
+        compute(steps[i]);
+    }
+    add(steps.back());
+    shards_.end_scatter_add();
+}
+
+void Device::compute(const Step &step) {
+    if (step.duration_ns > 0) {
+        sleep_until(now_ns() + int64_t(step.duration_ns));
+    }
 }
 
 void Device::fetch(const Step &step, size_t buffer) {

@@ -22,7 +22,9 @@ public:
     Device(ModelShards &shards, odc_context *context, odc_context *meeting);
 
     // Runs `microbatches`, each forward and backward through all layers, and ends the minibatch. Layer l+1 is fetched
-    // and layer l-1's gradients are sent while layer l computes, in both schedules, as FSDP does.
+    // and layer l-1's gradients are sent while layer l computes, in the collective and in the odc schedule, as FSDP
+    // does. Those of --prefetch have one thread that computes and communicates: waiting, each call returns when it is
+    // done; prefetching, calls are started before a layer's compute and waited for after it.
     RunRecord run(int32_t number, Schedule schedule, const std::vector<Microbatch> &microbatches, double ns_per_cost,
                   Recording recording);
 
@@ -39,6 +41,10 @@ private:
 
     std::vector<Step> make_steps(const std::vector<Microbatch> &microbatches, double ns_per_cost) const;
     int64_t run_steps(const std::vector<Step> &steps);
+    void run_ahead(const std::vector<Step> &steps);
+    void run_waiting(const std::vector<Step> &steps);
+    void run_prefetching(const std::vector<Step> &steps);
+    void compute(const Step &step);
     void fetch(const Step &step, size_t buffer);
     void send_gradient(const Step &step);
     // In the collective schedule nobody's communication begins before everybody has come to it.

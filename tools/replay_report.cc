@@ -31,7 +31,8 @@ RankTotals sum_of(const std::vector<RankTotals> &totals) {
     return sum;
 }
 
-// A run takes as long as its slowest rank.
+}  // namespace
+
 int64_t longest(const RunRecords &records, size_t run) {
     int64_t duration_ns = 0;
     for (const auto &rank : records) {
@@ -39,8 +40,6 @@ int64_t longest(const RunRecords &records, size_t run) {
     }
     return duration_ns;
 }
-
-}  // namespace
 
 std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records) {
     const std::vector<Run> runs = run_order(workload.minibatches.size());
@@ -113,15 +112,18 @@ std::string caption(const Report &report) {
         report.model.name, 1e9 / report.workload.ns_per_cost, report.settings.scale);
 }
 
-void print_table(const Report &report) {
+std::string workload_text(const Report &report) {
     const Workload &workload = report.workload;
-    const RankTotals sum = sum_of(report.totals);
-    fmt::print("{}\n", caption(report));
-    fmt::print(
+    return fmt::format(
         "{} ranks, {} samples a rank and minibatch, minibatches: {}; {} lengths, mean {:.0f}, longest {}, budget "
-        "{} tokens, seed {}\n\n",
+        "{} tokens, seed {}",
         report.totals.size(), report.settings.minibatch, workload.minibatches.size(), workload.lengths,
         workload.mean_length, workload.longest, report.settings.max_tokens, report.settings.seed);
+}
+
+void print_table(const Report &report) {
+    const RankTotals sum = sum_of(report.totals);
+    fmt::print("{}\n{}\n\n", caption(report), workload_text(report));
     fmt::print("{:<26}{:>10}{:>10}{:>15}{:>9}{:>14}\n", "schedule + policy", "samples/s", "speedup", "ideal speedup",
                "idle", "of own ideal");
     for (const ArmReport &arm : report.arms) {
@@ -137,28 +139,41 @@ void print_table(const Report &report) {
         report.layer_elements);
 }
 
-void print_json(const Report &report) {
+nlohmann::ordered_json settings_json(const Report &report) {
     const ReplaySettings &settings = report.settings;
     const Workload &workload = report.workload;
+    return {{"lengths", settings.lengths.empty() ? settings.corpus : settings.lengths},
+            {"samples_known", workload.lengths},
+            {"mean_length", workload.mean_length},
+            {"longest", workload.longest},
+            {"model", report.model.name},
+            {"layers", report.model.layers},
+            {"layer_elements", report.layer_elements},
+            {"scale", settings.scale},
+            {"cost", {{"a", report.model.cost.a}, {"b", report.model.cost.b}}},
+            {"time_compression", 1e9 / workload.ns_per_cost},
+            {"ranks", report.totals.size()},
+            {"minibatch", settings.minibatch},
+            {"minibatches", workload.minibatches.size()},
+            {"max_tokens", settings.max_tokens},
+            {"seed", settings.seed}};
+}
+
+nlohmann::ordered_json communication_json(const Report &report) {
     const RankTotals sum = sum_of(report.totals);
+    return {{"gather_bytes", sum.gather_bytes},
+            {"scatter_add_bytes", sum.scatter_add_bytes},
+            {"publish_wait_seconds", double(sum.publish_wait_ns) * kNs},
+            {"sync_wait_seconds", double(sum.sync_wait_ns) * kNs},
+            {"lock_wait_seconds", double(sum.lock_wait_ns) * kNs},
+            {"cpu_seconds", sum.cpu_seconds}};
+}
+
+void print_json(const Report &report) {
     nlohmann::ordered_json json;
     json["emulation"] = caption(report);
-    json["settings"] = {{"lengths", settings.lengths.empty() ? settings.corpus : settings.lengths},
-                        {"samples_known", workload.lengths},
-                        {"mean_length", workload.mean_length},
-                        {"longest", workload.longest},
-                        {"model", report.model.name},
-                        {"layers", report.model.layers},
-                        {"layer_elements", report.layer_elements},
-                        {"scale", settings.scale},
-                        {"cost", {{"a", report.model.cost.a}, {"b", report.model.cost.b}}},
-                        {"time_compression", 1e9 / workload.ns_per_cost},
-                        {"ranks", report.totals.size()},
-                        {"minibatch", settings.minibatch},
-                        {"minibatches", workload.minibatches.size()},
-                        {"max_tokens", settings.max_tokens},
-                        {"seconds", settings.seconds},
-                        {"seed", settings.seed}};
+    json["settings"] = settings_json(report);
+    json["settings"]["seconds"] = report.settings.seconds;
     json["arms"] = nlohmann::ordered_json::array();
     for (const ArmReport &arm : report.arms) {
         json["arms"].push_back({{"schedule", schedule_name(arm.arm.schedule)},
@@ -171,12 +186,7 @@ void print_json(const Report &report) {
                                 {"idle", arm.idle},
                                 {"rank_idle", arm.rank_idle}});
     }
-    json["communication"] = {{"gather_bytes", sum.gather_bytes},
-                             {"scatter_add_bytes", sum.scatter_add_bytes},
-                             {"publish_wait_seconds", double(sum.publish_wait_ns) * kNs},
-                             {"sync_wait_seconds", double(sum.sync_wait_ns) * kNs},
-                             {"lock_wait_seconds", double(sum.lock_wait_ns) * kNs},
-                             {"cpu_seconds", sum.cpu_seconds}};
+    json["communication"] = communication_json(report);
     json["sums"] = "exact";
     fmt::print("{}\n", json.dump(2));
 }

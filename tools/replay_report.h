@@ -6,6 +6,7 @@
 #include "replay_schedule.h"
 
 #include <ios>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,15 @@ struct Report {
 
 std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records);
 
+// A run takes as long as its slowest rank.
+int64_t longest(const RunRecords &records, size_t run);
+
 // One sentence that says what was emulated and what was real; it stands above every output.
 std::string caption(const Report &report);
+// A second one: ranks, samples, lengths.
+std::string workload_text(const Report &report);
+nlohmann::ordered_json settings_json(const Report &report);
+nlohmann::ordered_json communication_json(const Report &report);
 std::string arm_name(const Arm &arm);
 
 void print_table(const Report &report);

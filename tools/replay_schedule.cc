@@ -84,7 +84,15 @@ size_t minibatch_count(const ReplaySettings &settings, size_t lengths, size_t pe
 
 }  // namespace
 
-const char *schedule_name(Schedule schedule) { return schedule == Schedule::Collective ? "collective" : "odc"; }
+const char *schedule_name(Schedule schedule) {
+    switch (schedule) {
+        case Schedule::Collective: return "collective";
+        case Schedule::Odc: return "odc";
+        case Schedule::Waiting: return "waiting";
+        case Schedule::Prefetching: return "prefetching";
+    }
+    return "";
+}
 
 uint32_t Gradient::of_layer(int layer) const {
     uint32_t sum = 0;
@@ -106,7 +114,7 @@ double Plan::ideal_cost(Schedule schedule) const {
         }
         longest = std::max(longest, sum);
     }
-    return schedule == Schedule::Odc ? longest : std::accumulate(slowest.begin(), slowest.end(), 0.0);
+    return schedule == Schedule::Collective ? std::accumulate(slowest.begin(), slowest.end(), 0.0) : longest;
 }
 
 double Workload::ideal_cost(const Arm &arm) const {

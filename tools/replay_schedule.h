@@ -13,7 +13,8 @@
 
 namespace odc_tool {
 
-enum class Schedule { Collective, Odc };
+// Waiting and Prefetching are those of `odc replay --prefetch`.
+enum class Schedule { Collective, Odc, Waiting, Prefetching };
 const char *schedule_name(Schedule schedule);
 
 struct Arm {
@@ -56,7 +57,7 @@ struct Microbatch {
 struct Plan {
     std::vector<std::vector<Microbatch>> ranks;
 
-    // With communication that takes no time: ranks meet at each layer of each microbatch (collective), or once (odc).
+    // With communication that takes no time: ranks meet at each layer of each microbatch (collective), or once.
     double ideal_cost(Schedule schedule) const;
 };
 

@@ -35,6 +35,8 @@ struct ReplaySettings {
     int minibatch = 8;    // samples per rank and minibatch
     int minibatches = 0;  // 0: one pass over the lengths, at most kMostMinibatches
     double seconds = 90;  // emulated time of all arms together
+    bool prefetch = false;
+    double compute = 1;  // with prefetch: times as long as the communication, which is measured first
     bool json = false;
 };
 

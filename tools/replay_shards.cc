@@ -29,7 +29,8 @@ uint64_t weight_of(uint64_t element) { return 1 + element % kLargestWeight; }
 }  // namespace
 
 ModelShards::ModelShards(odc_context *context, int layers, uint64_t layer_elements)
-    : layers_(static_cast<size_t>(layers)), weights_(layer_elements), full_gradient_(layer_elements) {
+    : context_(context), layers_(static_cast<size_t>(layers)), weights_(layer_elements),
+      full_gradient_(layer_elements) {
     std::vector<std::string> names;
     for (int layer = 0; layer < layers; ++layer) {
         names.push_back(fmt::format("layer {}", layer));
@@ -117,14 +118,36 @@ void ModelShards::check_parameters(int layer, const std::vector<uint16_t> &full)
     }
 }
 
-void ModelShards::scatter_add(int layer, uint32_t gradient) {
+void ModelShards::fill_gradient(uint32_t gradient) {
     const auto factor = static_cast<float>(gradient);
     for (size_t i = 0; i < full_gradient_.size(); ++i) {
         full_gradient_[i] = factor * weights_[i];
     }
+}
+
+void ModelShards::scatter_add(int layer, uint32_t gradient) {
+    fill_gradient(gradient);
     check(odc_scatter_add(layers_[static_cast<size_t>(layer)].shard, full_gradient_.data(), full_gradient_.size(),
                           nullptr));
 }
+
+void ModelShards::start_gather(int layer, size_t buffer) {
+    std::vector<uint16_t> &full = full_parameters_[buffer];
+    check(odc_gather_start(layers_[static_cast<size_t>(layer)].shard, full.data(), full.size(), nullptr, &gather_));
+}
+
+void ModelShards::end_gather(int layer, size_t buffer) {
+    check(odc_wait(context_, gather_));
+    check_parameters(layer, full_parameters_[buffer]);
+}
+
+void ModelShards::start_scatter_add(int layer, uint32_t gradient) {
+    fill_gradient(gradient);
+    check(odc_scatter_add_start(layers_[static_cast<size_t>(layer)].shard, full_gradient_.data(), full_gradient_.size(),
+                                nullptr, &addition_));
+}
+
+void ModelShards::end_scatter_add() { check(odc_wait(context_, addition_)); }
 
 void ModelShards::check_gradients(const Gradient &total) {
     for (size_t i = 0; i < layers_.size(); ++i) {

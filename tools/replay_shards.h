@@ -23,6 +23,11 @@ public:
     // Into one of two buffers, so that the next layer can arrive while this one is in use; checked in places.
     void gather(int layer, size_t buffer);
     void scatter_add(int layer, uint32_t gradient);
+    // The same in two halves: one gather and one addition may be on their way, and are ended before the next starts.
+    void start_gather(int layer, size_t buffer);
+    void end_gather(int layer, size_t buffer);
+    void start_scatter_add(int layer, uint32_t gradient);
+    void end_scatter_add();
     // After sync: every element of this rank's accumulators against what the minibatch must add up to.
     void check_gradients(const Gradient &total);
 
@@ -40,7 +45,9 @@ private:
     uint16_t expected_parameter(size_t layer, uint64_t element) const;
     void check_parameters(int layer, const std::vector<uint16_t> &full) const;
     void write_first_parameters();
+    void fill_gradient(uint32_t gradient);
 
+    odc_context *context_;
     std::vector<Layer> layers_;
     uint64_t offset_ = 0;  // of this rank's slice, the same in each layer
     uint64_t numel_ = 0;
@@ -48,6 +55,8 @@ private:
     std::vector<float> weights_;    // the gradient of element e is the layer's times weights_[e]
     std::array<std::vector<uint16_t>, 2> full_parameters_;
     std::vector<float> full_gradient_;
+    uint64_t gather_ = 0;  // what was started
+    uint64_t addition_ = 0;
 };
 
 }  // namespace odc_tool

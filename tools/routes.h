@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// By which paths a rank reaches the others, for the outputs of `odc bench` and `odc replay`.
+#pragma once
+
+#include <odc/odc.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+struct Route {
+    std::string words;       // of odc_get_route
+    std::string transport;   // its first word
+    std::vector<int> ranks;  // that are reached by it, ascending
+};
+
+// From this rank to the others; those of the same words are one. Empty for a rank alone.
+std::vector<Route> routes_of(const odc_context *context);
+
+// "rank 0 to ranks 1, 2: shm: the same host; ...", a line each.
+std::string routes_text(int rank, const std::vector<Route> &routes);
+nlohmann::ordered_json routes_json(const std::vector<Route> &routes);
+
+}  // namespace odc_tool
