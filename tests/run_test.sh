@@ -94,9 +94,17 @@ done
 expect 0 "$odc" info
 contains "$out" "shm"
 contains "$out" "ready"
+: >"$work/libfabric.so.1"
+expect 0 env LD_LIBRARY_PATH="$work" "$odc" info
+same "$(printf '%s\n' "$out" | grep '^  fabric')" "  fabric   no: libfabric.so.1 was not found"
+expect 0 env LD_LIBRARY_PATH="$work" "$odc" info --json
+contains "$out" '"why_not": "libfabric.so.1 was not found"'
 expect 0 env ODC_TIMEOUT_MS=1234 ODC_SECRET=hush "$odc" info --settings
 contains "$out" "ODC_TIMEOUT_MS"
 contains "$out" "1234"
+for name in ODC_TRANSPORTS ODC_INTERFACE ODC_PROVIDER ODC_REQUIRE ODC_HOST_ID ODC_STAGING_BYTES ODC_SILENCE_MS; do
+    contains "$out" "  $name "
+done
 case $out in *refuse*) fail "odc info says of good values that they are refused: $out" ;; esac
 case $out in *hush*) fail "odc info printed the secret" ;; esac
 for wrong in ODC_TIMEOUT_MS=abc ODC_RANK=4; do

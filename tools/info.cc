@@ -122,7 +122,7 @@ void print_settings(const std::vector<Setting> &settings) {
     fmt::print("\nsettings (a program's odc_config comes before the environment):\n");
     for (const Setting &row : settings) {
         const std::string value = row.value.empty() ? "(none)" : row.value;
-        fmt::print("  {:<16} {:<12} {:<12} {}\n", row.name, value, row.from_environment ? "environment" : "default",
+        fmt::print("  {:<17} {:<12} {:<12} {}\n", row.name, value, row.from_environment ? "environment" : "default",
                    row.refusal.empty() ? row.help : "odc_init will refuse it: " + row.refusal);
     }
 }
