@@ -54,6 +54,35 @@ check_json "$scratch/json" 'j["op"] == "sync" and j["ranks"] == 2 and 0 < j["use
 "$odc" run -n 2 -- "$odc" bench gather --bytes 64KiB --pairs 2 --json >"$scratch/out"
 sed 's/^[^{]*//' "$scratch/out" >"$scratch/json"
 check_json "$scratch/json" 'j["ranks"] == 2 and j["bytes"] == 65536'
+check_json "$scratch/json" '[(r["transport"], r["ranks"]) for r in j["routes"]] == [("shm", [1])]'
+
+# Between hosts: on one machine each rank is one; in a job of two hosts, of which one has two ranks; and not by shm.
+if "$odc" info | grep -q "fabric *ready"; then
+    for operation in gather scatter-add; do
+        for type in f32 bf16; do
+            "$odc" bench $operation --transport fabric --ranks 3 --bytes 65544 --type $type --pairs 3 --json \
+                >"$scratch/json"
+            check_json "$scratch/json" '0 < j["gbps_low"] <= j["gbps"] <= j["gbps_high"] and "ratio" not in j'
+            check_json "$scratch/json" '[r["transport"] for r in j["routes"]] == ["fabric"] * 2 and j["hosts"]'
+            check_json "$scratch/json" '0.6 < j["network_share"] < 0.7'
+        done
+    done
+    "$odc" bench sync --transport fabric --pairs 21 >"$scratch/out"
+    grep -q "^rank 0 to rank 1: fabric: " "$scratch/out"
+    grep -q "no bare loop" "$scratch/out"
+    apart=$ODC_SOURCE_DIR/tests/apart.sh
+    bash "$apart" 3 sh -c 'ODC_HOST_ID=${ODC_HOST_ID%[12]*}; export ODC_HOST_ID; exec "$@"' - \
+        "$odc" bench gather --bytes 64KiB --pairs 2 --json >"$scratch/json"
+    check_json "$scratch/json" 'all(r["transport"] == "fabric" for r in j["routes"]) and "hosts" not in j'
+    check_json "$scratch/json" 'sorted(sum((r["ranks"] for r in j["routes"]), [])) == [1, 2]'
+    status=0
+    bash "$apart" 2 "$odc" bench gather --transport shm >"$scratch/out" 2>&1 || status=$?
+    test "$status" = 2
+    test "$(cat "$scratch/out")" = \
+        "odc: --transport shm was asked for, but the job's ranks are on several hosts; leave it out there"
+else
+    echo "between hosts: skipped, $("$odc" info | grep fabric)"
+fi
 
 # What no launcher has set up is no job: a Slurm batch script, a stray or an empty variable.
 for stray in SLURM_PROCID=0 RANK=0 PMI_RANK=0 ODC_RANK= OMPI_COMM_WORLD_RANK=; do
@@ -81,6 +110,9 @@ done
 check_json "$scratch/json" 'j["bytes"] == 4000'
 refuses '"x" is not a whole number from 1 to 1000000' gather --pairs x
 refuses "type" gather --type int8
+refuses "transport" gather --transport tcp
+: >"$scratch/libfabric.so.1"
+LD_LIBRARY_PATH=$scratch refuses "^odc: --transport fabric: libfabric.so.1 was not found$" gather --transport fabric
 refuses "fewer --bytes" gather --bytes 1000TB
 "$odc" bench --help >"$scratch/out"
 grep -q "median" "$scratch/out"

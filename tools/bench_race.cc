@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers and additions as contestants, and the race between two of them.
+// The bare loops as contestants, and the race between two of them.
 #include "bench_race.h"
 
 #include "bench_pattern.h"
@@ -42,25 +42,6 @@ double median_time(Group &group, const Contestant &contestant, uint64_t repeats)
         seconds.push_back(time_operations(group, contestant, repeats));
     }
     return median_interval(std::move(seconds)).median;
-}
-
-// `half` is the one that the shard has.
-odc_shard *register_tensor(odc_context *context, const Tensor &tensor, int32_t odc_shard_desc::*half) {
-    odc_shard_desc desc = {};
-    desc.struct_size = sizeof(desc);
-    desc.name = "bench";
-    desc.numel = tensor.numel();
-    desc.*half = tensor.type();
-    odc_shard *shard = nullptr;
-    check(odc_register_shard(context, &desc, &shard));
-    return shard;
-}
-
-odc_slice slice_of(const odc_shard *shard) {
-    odc_slice slice = {};
-    slice.struct_size = sizeof(slice);
-    check(odc_get_slice(shard, &slice));
-    return slice;
 }
 
 // All ranks shuffle alike, as they have one seed.
@@ -131,42 +112,17 @@ uint64_t choose_repeats(Group &group, const Contestant &bare, uint64_t least, ui
     return std::clamp(static_cast<uint64_t>(std::min(wanted, 1e9)), std::min(least, most), most);
 }
 
-// ---- Tensor ----
+// ---- BareGather ----
 
-Tensor::Tensor(odc_context *context, uint64_t bytes, odc_type type) : type_(type), numel_(bytes / element_bytes(type)) {
-    const auto size = static_cast<uint64_t>(odc_size(context));
-    chunk_ = (numel_ + size - 1) / size;
-    full_.reset(static_cast<std::byte *>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
-    if (full_ == nullptr) {
-        throw Exit{1, fmt::format("no memory for a buffer of {} bytes", bytes)};
-    }
-    fill_pattern(type_, full_.get(), 0, numel_);
-}
-
-// ---- GatherRace ----
-
-GatherRace::GatherRace(odc_context *context, Group &group, const Tensor &tensor) : group_(group), tensor_(tensor) {
+BareGather::BareGather(Group &group, const Tensor &tensor, const Gather &gather)
+    : group_(group), tensor_(tensor), gather_(gather) {
     const int rank = group_.rank();
-    shard_ = register_tensor(context, tensor_, &odc_shard_desc::parameter_type);
-    fill_pattern(tensor_.type(), slice_of(shard_).parameters, tensor_.first(rank), tensor_.count(rank));
     fill_pattern(tensor_.type(), group_.memory() + tensor_.first(rank) * element_bytes(tensor_.type()),
                  tensor_.first(rank), tensor_.count(rank));
-    check(odc_publish_all(context));
     group_.settle_memory();
 }
 
-void GatherRace::check_full() const {
-    if (!holds_pattern(tensor_.type(), tensor_.full(), 0, tensor_.numel(), 1)) {
-        throw Exit{1, fmt::format("rank {} gathered wrong bytes", group_.rank())};
-    }
-}
-
-Contestant GatherRace::odc() {
-    return {[this] { std::memset(tensor_.full(), 0, tensor_.bytes()); },
-            [this] { check(odc_gather(shard_, tensor_.full(), tensor_.numel(), nullptr)); }, [this] { check_full(); }};
-}
-
-Contestant GatherRace::bare() {
+Contestant BareGather::contestant() {
     return {[this] { std::memset(tensor_.full(), 0, tensor_.bytes()); },
             [this] {
                 const int size = group_.size();
@@ -174,18 +130,18 @@ Contestant GatherRace::bare() {
                 for (int i = 0; i < size; ++i) {
                     const int owner = (group_.rank() + i) % size;
                     bare_copy(copy_, tensor_.full_at(owner), group_.memory() + tensor_.first(owner) * bytes,
-                              tensor_.count(owner) * bytes);
+                              tensor_.bytes_of(owner));
                 }
             },
-            [this] { check_full(); }};
+            [this] { gather_.check_full(); }};
 }
 
-std::string GatherRace::choose_limit() {
-    choose_fastest(group_, bare(), copy_, {Copy::Memcpy, Copy::NonTemporal});
+std::string BareGather::choose() {
+    choose_fastest(group_, contestant(), copy_, {Copy::Memcpy, Copy::NonTemporal});
     return copy_name(copy_);
 }
 
-// ---- AddRace ----
+// ---- BareAddition ----
 
 namespace {
 
@@ -200,49 +156,25 @@ size_t locks_bytes(const Tensor &tensor) { return sums_bytes(tensor) / kSmallest
 
 }  // namespace
 
-size_t AddRace::shared_bytes(const Tensor &tensor, int ranks) {
+size_t BareAddition::shared_bytes(const Tensor &tensor, int ranks) {
     return static_cast<size_t>(ranks) * (sums_bytes(tensor) + locks_bytes(tensor));
 }
 
-AddRace::AddRace(odc_context *context, Group &group, const Tensor &tensor)
-    : context_(context), group_(group), tensor_(tensor), stripe_bytes_(kSmallestStripe) {
-    shard_ = register_tensor(context, tensor_, &odc_shard_desc::gradient_type);
+BareAddition::BareAddition(Group &group, const Tensor &tensor)
+    : group_(group), tensor_(tensor), stripe_bytes_(kSmallestStripe) {
     std::memset(sums(group_.rank()), 0, sums_bytes(tensor_));
     group_.settle_memory();
 }
 
-std::byte *AddRace::sums(int rank) const { return group_.memory() + static_cast<size_t>(rank) * sums_bytes(tensor_); }
+std::byte *BareAddition::sums(int rank) const {
+    return group_.memory() + static_cast<size_t>(rank) * sums_bytes(tensor_);
+}
 
-BareLock *AddRace::locks(int rank) const {
+BareLock *BareAddition::locks(int rank) const {
     return reinterpret_cast<BareLock *>(sums(group_.size()) + static_cast<size_t>(rank) * locks_bytes(tensor_));
 }
 
-void AddRace::check_sums(const void *sums, uint64_t additions) const {
-    const int rank = group_.rank();
-    if (!holds_pattern(accumulator_of(tensor_.type()), sums, tensor_.first(rank), tensor_.count(rank),
-                       additions * static_cast<uint64_t>(group_.size()))) {
-        throw Exit{1, fmt::format("the sums of rank {} are wrong", rank)};
-    }
-}
-
-void AddRace::check_slice() const { check_sums(slice_of(shard_).gradients, additions_); }
-
-Contestant AddRace::odc() {
-    return {[this] {
-                additions_ = 0;
-                check(odc_publish_all(context_));
-            },
-            [this] {
-                ++additions_;
-                check(odc_scatter_add(shard_, tensor_.full(), tensor_.numel(), nullptr));
-            },
-            [this] {
-                check(odc_minibatch_sync(context_));
-                check_slice();
-            }};
-}
-
-Contestant AddRace::bare() {
+Contestant BareAddition::contestant() {
     return {[this] {
                 additions_ = 0;
                 std::memset(sums(group_.rank()), 0, sums_bytes(tensor_));
@@ -256,16 +188,12 @@ Contestant AddRace::bare() {
                                     locks(owner), stripe);
                 }
             },
-            [this] { check_sums(sums(group_.rank()), additions_); }};
+            [this] { check_sums(tensor_, group_.rank(), group_.size(), sums(group_.rank()), additions_); }};
 }
 
-std::string AddRace::choose_limit() {
-    choose_fastest<uint64_t>(group_, bare(), stripe_bytes_, {kSmallestStripe, 16 << 10, 64 << 10, 256 << 10});
+std::string BareAddition::choose() {
+    choose_fastest<uint64_t>(group_, contestant(), stripe_bytes_, {kSmallestStripe, 16 << 10, 64 << 10, 256 << 10});
     return fmt::format("stripes of {} KiB", stripe_bytes_ >> 10);
-}
-
-uint64_t AddRace::most_repeats() const {
-    return (uint64_t{1} << 24) / kLargestElement / static_cast<uint64_t>(group_.size()) - 1;
 }
 
 }  // namespace odc_tool

@@ -18,5 +18,8 @@ void check(odc_status status);
 
 // Joins the job that the environment names. Throws Exit when it has not as many ranks as --ranks says; 0: any number.
 Context join(const char *group, int ranks);
+// Joins the ranks of `meeting`, all on this host, again, each as a host of its own that the others reach through the
+// loopback interface, unless ODC_INTERFACE says another. Collective; `meeting` is between sync and publish.
+Context join_apart(odc_context *meeting);
 
 }  // namespace odc_tool

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gathers and additions of libodc as contestants.
+#include "bench_operation.h"
+
+#include "bench_pattern.h"
+#include "context.h"
+#include "verbs.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace odc_tool {
+
+namespace {
+
+// `half` is the one that the shard has.
+odc_shard *register_tensor(odc_context *context, const Tensor &tensor, int32_t odc_shard_desc::*half) {
+    odc_shard_desc desc = {};
+    desc.struct_size = sizeof(desc);
+    desc.name = "bench";
+    desc.numel = tensor.numel();
+    desc.*half = tensor.type();
+    odc_shard *shard = nullptr;
+    check(odc_register_shard(context, &desc, &shard));
+    return shard;
+}
+
+odc_slice slice_of(const odc_shard *shard) {
+    odc_slice slice = {};
+    slice.struct_size = sizeof(slice);
+    check(odc_get_slice(shard, &slice));
+    return slice;
+}
+
+}  // namespace
+
+// ---- Tensor ----
+
+Tensor::Tensor(odc_context *context, uint64_t bytes, odc_type type) : type_(type), numel_(bytes / element_bytes(type)) {
+    const auto size = static_cast<uint64_t>(odc_size(context));
+    chunk_ = (numel_ + size - 1) / size;
+    full_.reset(static_cast<std::byte *>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
+    if (full_ == nullptr) {
+        throw Exit{1, fmt::format("no memory for a buffer of {} bytes", bytes)};
+    }
+    fill_pattern(type_, full_.get(), 0, numel_);
+}
+
+// ---- Gather ----
+
+Gather::Gather(odc_context *context, const Tensor &tensor)
+    : context_(context), tensor_(tensor), shard_(register_tensor(context, tensor, &odc_shard_desc::parameter_type)) {
+    const int rank = odc_rank(context_);
+    fill_pattern(tensor_.type(), slice_of(shard_).parameters, tensor_.first(rank), tensor_.count(rank));
+    check(odc_publish_all(context_));
+}
+
+void Gather::check_full() const {
+    if (!holds_pattern(tensor_.type(), tensor_.full(), 0, tensor_.numel(), 1)) {
+        throw Exit{1, fmt::format("rank {} gathered wrong bytes", odc_rank(context_))};
+    }
+}
+
+Contestant Gather::contestant() {
+    return {[this] { std::memset(tensor_.full(), 0, tensor_.bytes()); },
+            [this] { check(odc_gather(shard_, tensor_.full(), tensor_.numel(), nullptr)); }, [this] { check_full(); }};
+}
+
+// ---- Addition ----
+
+Addition::Addition(odc_context *context, const Tensor &tensor)
+    : context_(context), tensor_(tensor), shard_(register_tensor(context, tensor, &odc_shard_desc::gradient_type)) {}
+
+void Addition::check_slice() const {
+    check_sums(tensor_, odc_rank(context_), odc_size(context_), slice_of(shard_).gradients, additions_);
+}
+
+Contestant Addition::contestant() {
+    return {[this] {
+                additions_ = 0;
+                check(odc_publish_all(context_));
+            },
+            [this] {
+                ++additions_;
+                check(odc_scatter_add(shard_, tensor_.full(), tensor_.numel(), nullptr));
+            },
+            [this] {
+                check(odc_minibatch_sync(context_));
+                check_slice();
+            }};
+}
+
+uint64_t most_additions(int ranks) { return (uint64_t{1} << 24) / kLargestElement / static_cast<uint64_t>(ranks) - 1; }
+
+void check_sums(const Tensor &tensor, int rank, int ranks, const void *sums, uint64_t additions) {
+    if (!holds_pattern(accumulator_of(tensor.type()), sums, tensor.first(rank), tensor.count(rank),
+                       additions * static_cast<uint64_t>(ranks))) {
+        throw Exit{1, fmt::format("the sums of rank {} are wrong", rank)};
+    }
+}
+
+}  // namespace odc_tool
