@@ -72,26 +72,30 @@ grep -q "4 lengths.*longest 65536" "$scratch/out"
     --model 1.5b --json 2>"$scratch/err" | sed 's/^\[[0-9]*\] //' >"$scratch/json"
 check "$scratch/json" 'j["settings"]["ranks"] == 2 and len(arms) == 5'
 
-# --prefetch: what it says follows from what it measured. Every rank is a host of its own, where that is possible.
+# --prefetch: what it says follows from what it measured; on one host, and with each rank on a host of its own.
+apart=(env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via "env ODC_HOST_ID={host}" --address 127.0.0.1)
 for transport in shm fabric; do
-    hidden=("$odc" replay --ranks 2)
+    start=("$odc" run -n 2)
     if [ $transport = fabric ]; then
-        if ! "$odc" info --json | python3 -c '
-import json, sys
-sys.exit(not any(t["name"] == "fabric" and t["ready"] for t in json.load(sys.stdin)["transports"]))'; then
-            echo "replay --prefetch between hosts: skipped, fabric is not ready here: $("$odc" info | grep fabric)"
+        if ! "$odc" info | grep -q "fabric *ready"; then
+            echo "replay --prefetch between hosts: skipped, $("$odc" info | grep fabric)"
             continue
         fi
-        hidden=(bash "$ODC_SOURCE_DIR/tests/apart.sh" 2 "$odc" replay)
+        start=("${apart[@]}")
     fi
-    "${hidden[@]}" --prefetch --compute 0.5 --lengths "$lengths" --minibatch 2 --minibatches 2 --scale 65536 --model 1.5b \
-        --json >"$scratch/json" 2>"$scratch/err" || { cat "$scratch/err" >&2; exit 1; }
+    "${start[@]}" -- "$odc" replay --prefetch --compute 0.5 --lengths "$lengths" --minibatch 2 --minibatches 2 \
+        --scale 65536 --model 1.5b --json 2>"$scratch/err" | sed 's/^\[[0-9]*\] //' >"$scratch/json" ||
+        { cat "$scratch/err" >&2; exit 1; }
     check "$scratch/json" '[r["transport"] for r in j["routes"]] == ["'"$transport"'"]'
     check "$scratch/json" 'j["settings"]["ranks"] == 2 and j["settings"]["compute"] == 0.5 and j["sums"] == "exact"'
     check "$scratch/json" 'all(0 < j[arm]["share_of_ideal"]["median"] <= j[arm]["share_of_longer"]["median"] + 1e-9
                                for arm in ("waiting", "prefetching"))'
     check "$scratch/json" 'min(j["ideal_seconds"]["median"], j["communication_seconds"]["median"]) > 0'
 done
+"$odc" replay --prefetch --ranks 2 --lengths "$lengths" --minibatch 2 --minibatches 1 --scale 65536 >"$scratch/out" \
+    2>"$scratch/err"
+grep -q "^rank 0 to rank 1: shm: " "$scratch/out"
+grep -q "^prefetching hides " "$scratch/out"
 
 printf '100\ntext\n' >"$scratch/text"
 printf '100\n70000\n' >"$scratch/above"

@@ -340,7 +340,7 @@ void start_ranks(const BenchOptions &options) {
     if (options.json) {
         wanted.argv.push_back("--json");
     }
-    wanted.output = Launch::Output::Inherit;
+    wanted.output = Output::Inherit;
     const int status = launch(wanted);
     if (status != 0) {
         throw Exit{status, ""};

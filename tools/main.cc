@@ -34,7 +34,12 @@ void check_verb(const CLI::App &app, const char *word) {
 // what follows it to the parent command.
 std::vector<std::string> reversed_words(int argc, char **argv) {
     std::vector<std::string> words(argv + 1, argv + argc);
-    const size_t mark = words.size() > 1 && (words[1] == "-n" || words[1] == "--ranks") ? 3 : 2;
+    size_t mark = 1;  // behind the options, each of which has a value
+    while (mark < words.size() && words[mark].starts_with("-") && words[mark] != "--") {
+        mark += words[mark].find('=') == std::string::npos && (words[mark].starts_with("--") || words[mark] == "-n")
+                    ? 2
+                    : 1;
+    }
     if (mark < words.size() && words[0] == "run" && words[mark] == "--") {
         words.erase(words.begin() + static_cast<std::ptrdiff_t>(mark));
     }

@@ -29,7 +29,7 @@ RankOutput::~RankOutput() {
     }
 }
 
-std::array<int, 2> RankOutput::open(int rank) {
+std::array<int, 2> RankOutput::open(const std::string &prefix) {
     std::array<int, 2> write_ends = {-1, -1};
     for (int stream = 0; stream < 2; ++stream) {
         int ends[2];
@@ -38,17 +38,17 @@ std::array<int, 2> RankOutput::open(int rank) {
             if (stream == 1) {
                 close(write_ends[0]);
             }
-            throw Exit{1,
-                       std::string("no pipe for the output of rank ") + std::to_string(rank) + ": " + strerror(error)};
+            throw Exit{1, std::string("no pipe for the output of a rank: ") + strerror(error)};
         }
         fcntl(ends[0], F_SETFL, O_NONBLOCK);
         write_ends[static_cast<size_t>(stream)] = ends[1];
-        sources_.push_back({ends[0], stream + 1, "[" + std::to_string(rank) + "] ", {}});
+        sources_.push_back({ends[0], stream + 1, prefix, {}});
     }
     return write_ends;
 }
 
 void RankOutput::say(const std::string &line) { push(STDERR_FILENO, line + "\n"); }
+void RankOutput::report(const std::string &line) { push(STDOUT_FILENO, line + "\n"); }
 
 bool RankOutput::has_room() const { return queued_bytes_ < kQueueBytes; }
 
@@ -116,7 +116,11 @@ void RankOutput::take_lines(Source &source) {
         if (end >= source.line.size()) {  // its newline may be the next byte
             break;
         }
-        push(source.target, source.prefix + source.line.substr(begin, end - begin) + "\n");
+        const std::string line = source.line.substr(begin, end - begin);
+        const auto number = static_cast<size_t>(&source - sources_.data()) / kDescriptors;
+        if (source.target != STDOUT_FILENO || !hear_ || !hear_(number, line)) {
+            push(source.target, source.prefix + line + "\n");
+        }
         begin = end == newline ? end + 1 : end;
     }
     source.line.erase(0, begin);

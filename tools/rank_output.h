@@ -9,7 +9,9 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace odc_tool {
@@ -23,10 +25,14 @@ public:
     RankOutput &operator=(const RankOutput &) = delete;
     ~RankOutput();
 
-    // Makes the pipes of one rank; the caller hands the returned write ends to the rank and closes them.
-    std::array<int, 2> open(int rank);
-    // Queues a line of our own for stderr.
+    // Makes the pipes of one rank, whose lines get the prefix; the caller hands the returned write ends to the rank and
+    // closes them.
+    std::array<int, 2> open(const std::string &prefix);
+    // Hands `hear` each line that ranks print to stdout, by the order of open(); it returns whether it has taken it.
+    void listen(std::function<bool(size_t, const std::string &)> hear) { hear_ = std::move(hear); }
+    // Queue a line of our own, for stderr and for stdout.
     void say(const std::string &line);
+    void report(const std::string &line);
 
     // Adds what poll() should wait for.
     void add_polls(std::vector<pollfd> &polls) const;
@@ -57,6 +63,7 @@ private:
     void drop_target(int target, int error);
 
     std::vector<Source> sources_;
+    std::function<bool(size_t, const std::string &)> hear_;
     std::deque<Text> queue_;  // one for both streams: a line is never cut by one of the other stream
     size_t queued_bytes_ = 0;
     std::array<bool, 3> lost_ = {};  // by target: it cannot be written, what comes is thrown away

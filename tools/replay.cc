@@ -67,7 +67,7 @@ void replay(const ReplaySettings &settings) {
     ranks.ranks = settings.ranks == 0 ? kDefaultRanks : settings.ranks;
     check_settings(settings, ranks.ranks);
     ranks.argv = own_arguments();
-    ranks.output = Launch::Output::Inherit;
+    ranks.output = Output::Inherit;
     if (const int status = launch(ranks); status != 0) {
         throw Exit{status, ""};
     }
