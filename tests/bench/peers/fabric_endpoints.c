@@ -10,7 +10,7 @@
 
 void check(long status, const char *what) {
     if (status < 0) {
-        fprintf(stderr, "fabric_peers: %s: %s\n", what, fi_strerror((int)-status));
+        fprintf(stderr, "bare loop: %s: %s\n", what, fi_strerror((int)-status));
         exit(1);
     }
 }
@@ -29,7 +29,7 @@ static struct fi_info *find(const struct options *o, const char *address) {
     }
     int status = fi_getinfo(FI_VERSION(1, 17), address, NULL, FI_SOURCE, hints, &out);
     if (status != 0) {
-        fprintf(stderr, "fabric_peers: no provider '%s' at %s: %s\n", o->provider, address, fi_strerror(-status));
+        fprintf(stderr, "bare loop: no provider '%s' at %s: %s\n", o->provider, address, fi_strerror(-status));
         exit(1);
     }
     fi_freeinfo(hints);
@@ -68,7 +68,7 @@ static void open_endpoint(struct peers *p, struct endpoint *at) {
 char *allocate(size_t bytes) {
     char *out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (out == MAP_FAILED) {
-        fprintf(stderr, "fabric_peers: no memory for %zu bytes\n", bytes);
+        fprintf(stderr, "bare loop: no memory for %zu bytes\n", bytes);
         exit(1);
     }
     return out;

@@ -7,186 +7,12 @@
 #include "fabric_peers.h"
 
 #include <getopt.h>
-#include <poll.h>
 #include <pthread.h>
-#include <rdma/fi_errno.h>
-#include <rdma/fi_rma.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
-enum { ROUND_S = 120 };
-static const char *const op_names[] = {"read", "write", "send", NULL};
 static const char *const wait_names[] = {"spin", "yield", "sleep", NULL};
-
-static size_t chunks_of(const struct peers *p) { return (p->slice + p->options.chunk - 1) / p->options.chunk; }
-
-/* How many ranks this one starts operations with, and how many push to it. */
-static int targets(const struct peers *p) {
-    if (!p->options.incast) {
-        return p->meeting.size - 1;
-    }
-    if (p->options.op == OP_READ) {
-        return p->meeting.rank == 0 ? p->meeting.size - 1 : 0;
-    }
-    return p->meeting.rank != 0;
-}
-
-static int sources(const struct peers *p) {
-    return !p->options.incast || p->meeting.rank == 0 ? p->meeting.size - 1 : 0;
-}
-
-static void post_receive(struct slot *slot, size_t chunk) {
-    struct endpoint *at = slot->at;
-    check(fi_recv(at->ep, slot->message, chunk, fi_mr_desc(at->local_mr), FI_ADDR_UNSPEC, slot), "fi_recv");
-}
-
-static void complete(struct peers *p, struct slot *slot) {
-    if (slot->message != NULL) {
-        --p->to_receive;
-        post_receive(slot, p->options.chunk);
-        return;
-    }
-    --p->to_finish;
-    slot->next_free = p->free_slots;
-    p->free_slots = slot;
-}
-
-/* Takes what has completed; how many that were. */
-static int progress(struct peers *p) {
-    int taken = 0;
-    for (int e = 0; e < p->options.endpoints; ++e) {
-        struct fi_cq_entry entries[16];
-        ssize_t n = fi_cq_read(p->endpoints[e].cq, entries, 16);
-        for (ssize_t i = 0; i < n; ++i) {
-            complete(p, entries[i].op_context);
-        }
-        if (n == -FI_EAVAIL) {
-            struct fi_cq_err_entry error = {0};
-            fi_cq_readerr(p->endpoints[e].cq, &error, 0);
-            check(-error.err, "a completion");
-        }
-        if (n != -FI_EAGAIN) {
-            check(n, "fi_cq_read");
-            taken += (int)n;
-        }
-    }
-    return taken;
-}
-
-/* Returns when there may be something to take from a queue, or to read from one of the sockets. */
-static void wait_for_any(struct peers *p, const int *sockets, int count) {
-    if (p->options.wait == WAIT_YIELD) {
-        sched_yield();
-    }
-    if (p->options.wait != WAIT_SLEEP) {
-        return;
-    }
-    struct fid *queues[MAX_ENDPOINTS];
-    struct pollfd fds[MAX_ENDPOINTS + MAX_RANKS];
-    int n = p->options.endpoints;
-    for (int e = 0; e < n; ++e) {
-        queues[e] = &p->endpoints[e].cq->fid;
-        fds[e] = (struct pollfd){.fd = p->endpoints[e].wait_fd, .events = POLLIN};
-    }
-    for (int i = 0; i < count; ++i) {
-        fds[n++] = (struct pollfd){.fd = sockets[i], .events = POLLIN};
-    }
-    if (fi_trywait(p->fabric, queues, p->options.endpoints) == FI_SUCCESS) {
-        poll(fds, (nfds_t)n, 1000);
-    }
-}
-
-void serve(void *context, const int *sockets, int count) {
-    struct peers *p = context;
-    if (progress(p) == 0) {
-        wait_for_any(p, sockets, count);
-    }
-}
-
-static ssize_t start(struct peers *p, struct slot *slot, int peer, size_t offset, size_t length) {
-    struct endpoint *at = slot->at;
-    int index = (int)(at - p->endpoints);
-    char *local = p->local + (size_t)peer * p->slice + offset;
-    void *desc = fi_mr_desc(at->local_mr);
-    uint64_t key = p->cards[peer].key[index], base = p->cards[peer].base;
-    if (p->options.op == OP_READ) {
-        return fi_read(at->ep, local, length, desc, at->peers[peer], base + offset, key, slot);
-    }
-    if (p->options.op == OP_WRITE) {
-        uint64_t mine = (uint64_t)p->meeting.rank * p->slice + offset;
-        return fi_write(at->ep, local, length, desc, at->peers[peer], base + mine, key, slot);
-    }
-    return fi_send(at->ep, local, length, desc, at->peers[peer], slot);
-}
-
-/* NULL when `depth` chunks are in flight. */
-static struct slot *take_slot(struct peers *p) {
-    struct slot *slot = p->free_slots;
-    if (slot != NULL) {
-        p->free_slots = slot->next_free;
-    }
-    return slot;
-}
-
-/* The rank that this one's operation number `next` is with: the next rank's first, then round and round. */
-static int peer_of(const struct peers *p, size_t next) {
-    if (p->options.incast && p->options.op != OP_READ) {
-        return 0;
-    }
-    return (p->meeting.rank + 1 + (int)(next % (size_t)targets(p))) % p->meeting.size;
-}
-
-static void move(struct peers *p) {
-    size_t total = chunks_of(p) * (size_t)targets(p), next = 0;
-    while (p->to_finish > 0 || p->to_receive > 0) {
-        struct slot *slot = next < total ? take_slot(p) : NULL;
-        if (slot == NULL) {
-            serve(p, NULL, 0);
-            continue;
-        }
-        size_t chunk = next / (size_t)targets(p), offset = chunk * p->options.chunk;
-        size_t length = offset + p->options.chunk <= p->slice ? p->options.chunk : p->slice - offset;
-        slot->at = &p->endpoints[chunk % (size_t)p->options.endpoints];
-        ssize_t status;
-        while ((status = start(p, slot, peer_of(p, next), offset, length)) == -FI_EAGAIN) {
-            progress(p);
-        }
-        check(status, op_names[p->options.op]);
-        ++next;
-    }
-}
-
-/* How many messages can arrive at this rank before it looks. */
-static size_t receives(const struct peers *p) {
-    return p->options.op == OP_SEND ? (size_t)p->options.depth * (size_t)sources(p) : 0;
-}
-
-/* Slots for what this rank starts, and for the posted receives. */
-static void fill_slots(struct peers *p) {
-    size_t depth = (size_t)p->options.depth, chunk = p->options.chunk;
-    p->slots = calloc(depth + receives(p), sizeof(*p->slots));
-    for (size_t i = 0; i < depth; ++i) {
-        p->slots[i].next_free = p->free_slots;
-        p->free_slots = &p->slots[i];
-    }
-    for (size_t i = 0; i < receives(p); ++i) {
-        struct slot *slot = &p->slots[depth + i];
-        slot->message = p->local + p->options.bytes + i * chunk;
-        slot->at = &p->endpoints[i % (size_t)p->options.endpoints];
-        post_receive(slot, chunk);
-    }
-}
-
-/* What the round needs; before the others can start it. */
-static void arm(struct peers *p) {
-    p->to_finish = chunks_of(p) * (size_t)targets(p);
-    p->to_receive = p->options.op == OP_SEND ? chunks_of(p) * (size_t)sources(p) : 0;
-}
 
 static void *move_in_thread(void *context) {
     struct peers *p = context;
@@ -197,24 +23,10 @@ static void *move_in_thread(void *context) {
     return NULL;
 }
 
-/* A peer that is gone leaves operations that never end, and more that cannot begin. */
-static void too_late(int signal) {
-    static const char words[] = "fabric_peers: a round has not ended in time\n";
-    (void)signal;
-    (void)!write(STDERR_FILENO, words, sizeof(words) - 1);
-    _exit(1);
-}
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Seconds of one round, the same on all ranks. */
 static double time_once(struct peers *p) {
     double times[2], all[2 * MAX_RANKS];
-    alarm(ROUND_S);
+    allow_round();
     times[0] = now();
     if (p->options.thread) {
         sem_post(&p->begin);
@@ -249,30 +61,6 @@ static void report(const struct peers *p, double *seconds) {
         o->thread, o->incast, median, moved / median, moved / seconds[o->rounds - 1], moved / seconds[0]);
     printf("%s: %.3f GB/s into %s (%.3f to %.3f in %d rounds)\n", op_names[o->op], moved / median,
            o->incast ? "rank 0" : "each rank", moved / seconds[o->rounds - 1], moved / seconds[0], o->rounds);
-}
-
-/* Every float tells whose it is, so that a loop which moves nothing is noticed. */
-static void mark(struct peers *p) {
-    float value = (float)p->meeting.rank;
-    for (size_t i = 0; i + sizeof(value) <= p->options.bytes; i += sizeof(value)) {
-        memcpy(p->exposed + i, &value, sizeof(value));
-        memcpy(p->local + i, &value, sizeof(value));
-    }
-}
-
-/* After a round; messages, which land anywhere in the inbox, are counted only. */
-static void verify(const struct peers *p) {
-    const char *landed = p->options.op == OP_READ ? p->local : p->exposed;
-    int expects = p->options.op == OP_READ ? targets(p) > 0 : p->options.op == OP_WRITE && sources(p) > 0;
-    for (int r = 0; r < p->meeting.size && expects; ++r) {
-        float first, last;
-        memcpy(&first, landed + (size_t)r * p->slice, sizeof(first));
-        memcpy(&last, landed + (size_t)(r + 1) * p->slice - sizeof(last), sizeof(last));
-        if (first != (float)r || last != (float)r) {
-            fprintf(stderr, "fabric_peers: rank %d got wrong bytes from rank %d\n", p->meeting.rank, r);
-            exit(1);
-        }
-    }
 }
 
 static void usage(void) {
@@ -331,7 +119,6 @@ static struct options parse(int argc, char **argv) {
 int main(int argc, char **argv) {
     static struct peers p;
     p.options = parse(argc, argv);
-    signal(SIGALRM, too_late);
     meet(&p.meeting);
     p.slice = p.options.bytes / (size_t)p.meeting.size / sizeof(float) * sizeof(float);
     if (p.slice == 0) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fabric_peers.c moves bytes with: endpoints, queues and regions of one libfabric domain. */
+/* The bare libfabric loop, and what it moves bytes with: endpoints, queues and regions of one libfabric domain. */
 #ifndef ODC_TESTS_BENCH_FABRIC_PEERS_H
 #define ODC_TESTS_BENCH_FABRIC_PEERS_H
 
@@ -83,5 +83,23 @@ void open_all(struct peers *p);
 void close_all(struct peers *p);
 /* The meeting's `meanwhile`: others read what this rank exposes, so it must make progress. */
 void serve(void *context, const int *sockets, int count);
+
+extern const char *const op_names[];
+/* How many messages can arrive at this rank before it looks. */
+size_t receives(const struct peers *p);
+/* Slots for what this rank starts, and for the posted receives; after open_all. */
+void fill_slots(struct peers *p);
+/* What a round needs; before the others can start it. */
+void arm(struct peers *p);
+/* This rank's part of a round: moves its chunks, in the order of the ranks after it. */
+void move(struct peers *p);
+/* Every float tells whose it is, so that a loop which moves nothing is noticed. */
+void mark(struct peers *p);
+/* After a round; messages, which land anywhere in the inbox, are counted only. */
+void verify(const struct peers *p);
+/* Ends the process, with a sentence, unless called again in time: a peer that is gone leaves operations that never end,
+ * and more that cannot begin. */
+void allow_round(void);
+double now(void); /* seconds; ranks share the machine's clock */
 
 #endif
