@@ -31,6 +31,11 @@ public:
 
     const AddNotice &notice() const { return notice_; }
     const RemoteSlice &slice() const { return slice_; }
+    // `count` more of its gradients are in the sums. True: now all are.
+    bool applied(uint64_t count) {
+        applied_ += count;
+        return applied_ == notice_.count;
+    }
 
     std::byte *target(uint64_t, size_t, void **descriptor) override {
         Staging &staging = additions_.staging(*from().endpoint);
@@ -54,6 +59,7 @@ private:
     Additions &additions_;
     AddNotice notice_;
     RemoteSlice slice_;
+    uint64_t applied_ = 0;
 };
 
 Additions::Additions(int rank, size_t staging_bytes, Tell tell)
@@ -123,7 +129,9 @@ bool Additions::add_stripes(Landed &landed) {
 void Additions::applied(Landed &landed) {
     Remote &sender = landed.offer->from();
     staging(*sender.endpoint).give_back(landed.data);
-    tell_(sender, AppliedNotice{landed.offer->notice().operation, landed.count});
+    if (landed.offer->applied(landed.count)) {
+        tell_(sender, AppliedNotice{landed.offer->notice().operation, landed.offer->notice().count});
+    }
 }
 
 void Additions::stop() {
