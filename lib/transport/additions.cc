@@ -12,7 +12,7 @@ namespace odc {
 
 namespace {
 
-constexpr unsigned kWindow = 8;     // chunks on their way
+constexpr unsigned kWindow = 8;     // chunks on their way or waiting to be added: they should be in the cache still
 constexpr size_t kLeastChunks = 4;  // that staging must hold
 
 // Gradients are no wider than their sums, so this is whole stripes of every type.
@@ -71,8 +71,8 @@ Additions::~Additions() = default;
 Staging &Additions::staging(FabricEndpoint &endpoint) {
     auto &staging = staging_[&endpoint];
     if (!staging) {
-        staging = std::make_unique<Staging>(endpoint, std::max<size_t>(1, staging_bytes_ / chunk_bytes_), chunk_bytes_,
-                                            Access::Local);
+        const size_t slots = std::clamp<size_t>(staging_bytes_ / chunk_bytes_, 1, kWindow);
+        staging = std::make_unique<Staging>(endpoint, slots, chunk_bytes_, Access::Local);
     }
     return *staging;
 }
