@@ -53,10 +53,11 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous) {
     return arena;
 }
 
-// The same; when it fails, the others, who would wait for this rank, learn why it does not come.
-std::unique_ptr<Arena> make_arena_or_regret(const Rendezvous &rendezvous, Exchange *exchange) {
+// When it fails, the others, who would wait for this rank, learn why it does not come.
+template <class Body>
+void or_regret(Exchange *exchange, Body body) {
     try {
-        return make_arena(rendezvous);
+        body();
     } catch (const Error &error) {
         if (exchange != nullptr) {
             try {
@@ -154,9 +155,13 @@ Membership join(const odc_config &config) {
     const Terms terms = terms_of(config, place);
     const Patience patience(terms.timeout_ms, terms.interrupted, terms.interrupted_arg);
     const std::unique_ptr<Exchange> exchange = open_exchange(rendezvous, patience);
-    std::unique_ptr<Arena> arena = make_arena_or_regret(rendezvous, exchange.get());
+    std::unique_ptr<Arena> arena;
+    IdentityCard mine{};
+    or_regret(exchange.get(), [&] {
+        arena = make_arena(rendezvous);
+        mine = identity_of(rendezvous);
+    });
 
-    const IdentityCard mine = identity_of(rendezvous);
     const std::vector<IdentityCard> cards =
         exchange ? introduce(*exchange, mine) : std::vector<IdentityCard>(static_cast<size_t>(place.size), mine);
     Membership membership = divide(terms, cards);

@@ -23,6 +23,7 @@ void Context::shutdown() {
     left_ = true;
     const Noted noted = note(Call::Shutdown, nullptr);
     job_.leave(minibatch_);
+    job_.flush();
 }
 
 void Context::abort(const char *text) {
@@ -32,6 +33,7 @@ void Context::abort(const char *text) {
     const Noted noted = note(Call::Abort, nullptr);
     job_.abort(say(job_.who(job_.rank()), " aborted the job in minibatch ", minibatch_, ": ",
                    text != nullptr && text[0] != '\0' ? text : "no reason given"));
+    job_.flush();
 }
 
 // ---- Phases ----
@@ -302,6 +304,7 @@ void Context::add(Operation &operation, Job::Wait &wait) {
 void Context::start(Operation &operation) {
     const Call call = operation.call;
     Shard &shard = *operation.shard;
+    operation.travelling.reserve(shard.owners());
     check_not_arrived(call);
     if (shard.own_numel() > 0 && shard.published <= minibatch_) {
         fail(ODC_ERROR_PHASE, call_name(call), ": publish this rank's slice of shard \"", shard.name(),
@@ -403,7 +406,7 @@ void Context::gather(Shard &shard, void *full) {
     try {
         start(operation);
         finish(operation);
-    } catch (const Error &) {
+    } catch (...) {
         give_up(operation);
         throw;
     }
@@ -426,15 +429,12 @@ void Context::scatter_add(Shard &shard, const void *full) {
 }
 
 uint64_t Context::keep(Operation operation) {
-    const std::lock_guard lock(operations_mutex_);
-    operations_.emplace(++last_operation_, std::move(operation));
-    return last_operation_;
-}
-
-void Context::start_kept(Operation &operation) {
     try {
         start(operation);
-    } catch (const Error &) {
+        const std::lock_guard lock(operations_mutex_);
+        operations_.emplace(last_operation_ + 1, std::move(operation));
+        return ++last_operation_;
+    } catch (...) {
         give_up(operation);
         throw;
     }
@@ -442,16 +442,12 @@ void Context::start_kept(Operation &operation) {
 
 uint64_t Context::gather_start(Shard &shard, void *full) {
     const Noted noted = note(Call::Gather, &shard);
-    Operation operation{Call::Gather, &shard, static_cast<std::byte *>(full), {}, {}};
-    start_kept(operation);
-    return keep(std::move(operation));
+    return keep({Call::Gather, &shard, static_cast<std::byte *>(full), {}, {}});
 }
 
 uint64_t Context::scatter_add_start(Shard &shard, const void *full) {
     const Noted noted = note(Call::ScatterAdd, &shard);
-    Operation operation{Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), {}, {}};
-    start_kept(operation);
-    return keep(std::move(operation));
+    return keep({Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), {}, {}});
 }
 
 void Context::wait(uint64_t number) {

@@ -98,7 +98,6 @@ private:
     std::byte *place(const Operation &operation, uint64_t index) const;
     void add(Operation &operation, Job::Wait &wait);
     void start(Operation &operation);
-    void start_kept(Operation &operation);
     void finish(Operation &operation);
     void await_transfers(Operation &operation, Job::Wait &wait);
     void give_up(Operation &operation);

@@ -60,6 +60,12 @@ public:
             others->tell(notice, ranks);
         }
     }
+    // The process may end after this: what was told to other hosts has been heard, if they can hear.
+    void flush() {
+        if (Fabric *others = fabric()) {
+            others->flush();
+        }
+    }
     uint64_t packets_sent() const { return membership_.fabric ? membership_.fabric->packets_sent() : 0; }
     bool on_this_host(int rank) const { return peer(rank).life.valid() || rank == this->rank(); }
 

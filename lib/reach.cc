@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <sodium.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
@@ -111,7 +112,19 @@ Doors doors_of(const Membership &membership, const std::vector<Port> &ports) {
     return doors;
 }
 
+// A socket to each rank of another host, and some for the program.
+void check_descriptors(const Membership &membership) {
+    const uint64_t needed =
+        64 + static_cast<uint64_t>(membership.terms.size) - membership.hosts[membership.own().host_index].size();
+    rlimit limit{};
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed) {
+        fail(ODC_ERROR_UNSUPPORTED, "odc_init: connections to the ranks of other hosts need ", needed,
+             " descriptors, but this process may have ", limit.rlim_cur, "; raise the limit (ulimit -n)");
+    }
+}
+
 std::unique_ptr<Fabric> open_fabric(const Membership &membership, const Doors &doors) {
+    check_descriptors(membership);
     const Terms &terms = membership.terms;
     const int64_t silence_ms = std::min(terms.timeout_ms, setting_number(Setting::kSilenceMs, 1000, 3'600'000));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes, 256 << 10, int64_t{1} << 40));

@@ -51,7 +51,7 @@ std::vector<Notice> samples() {
         LeftNotice{13},
         FailedNotice{ODC_ERROR_ABORTED, "the reason"},
         FailedNotice{ODC_ERROR_TIMEOUT, std::string(2043, 'y')},
-        PulseNotice{1},
+        PulseNotice{14, 15},
         AddNotice{17, 18, 19, 20, 21, 22, 23},
         AppliedNotice{24, 25},
         ByeNotice{},

@@ -18,12 +18,13 @@ std::vector<Route> routes_of(const odc_context *context) {
         if (rank == odc_rank(context)) {
             continue;
         }
-        const char *words = nullptr;
-        check(odc_get_route(context, rank, &words));
-        const std::string text = words;
+        odc_route found{};
+        found.struct_size = sizeof(found);
+        check(odc_get_route(context, rank, &found));
+        const std::string text = fmt::format("{}: {}", found.transport, found.why);
         auto same = std::find_if(routes.begin(), routes.end(), [&](const Route &route) { return route.words == text; });
         if (same == routes.end()) {
-            same = routes.insert(same, {text, text.substr(0, text.find(':')), {}});
+            same = routes.insert(same, {text, found.transport, {}});
         }
         same->ranks.push_back(rank);
     }

@@ -11,8 +11,8 @@
 namespace odc_tool {
 
 struct Route {
-    std::string words;       // of odc_get_route
-    std::string transport;   // its first word
+    std::string words;  // the transport and why it was chosen
+    std::string transport;
     std::vector<int> ranks;  // that are reached by it, ascending
 };
 

@@ -83,6 +83,9 @@ public:
     // The job has failed: tells everybody, then lets go of all buffers and closes the endpoints.
     void fail(const FailedNotice &notice);
 
+    // Returns when they have heard all that was told them, or after a second.
+    void flush();
+
     // Lets the ranks of other hosts read this rank's slice, and add to it, once it is announced. Throws where the
     // provider refuses the memory. `conceal` takes that back.
     void expose(const RemoteSlice &slice);

@@ -122,6 +122,10 @@ void FabricEndpoint::open_queue() {
 }
 
 fi_addr_t FabricEndpoint::connect(const std::vector<std::byte> &name) {
+    if (name.size() != name_.size()) {
+        fail(ODC_ERROR_SYSTEM, provider_, ": a peer's endpoint is named by ", name.size(), " bytes, this one's by ",
+             name_.size());
+    }
     fi_addr_t peer = FI_ADDR_UNSPEC;
     const int inserted = fi_av_insert(addresses_.get(), name.data(), 1, &peer, 0, nullptr);
     if (inserted != 1) {
@@ -161,13 +165,10 @@ Exposed FabricEndpoint::expose(void *memory, size_t bytes, Access access) {
 }
 
 bool FabricEndpoint::started(ssize_t code, const char *call) {
-    if (code == 0) {
-        return true;
+    if (code != 0 && code != -FI_EAGAIN) {
+        failure_ = say(provider_, ": ", fabric_words(call, code));
     }
-    if (code == -FI_EAGAIN) {
-        return false;
-    }
-    fail(ODC_ERROR_PEER_LOST, provider_, ": ", fabric_words(call, code));
+    return code == 0;
 }
 
 bool FabricEndpoint::read(fi_addr_t peer, void *to, size_t bytes, void *descriptor, uint64_t address, uint64_t key,
@@ -230,12 +231,12 @@ bool FabricEndpoint::may_sleep() {
 }
 
 void FabricEndpoint::shut(Flying flying) {
-    if (flying == Flying::Nothing || info_->domain_attr->data_progress == FI_PROGRESS_AUTO) {
+    if (flying == Flying::Nothing || provider_ != "tcp;ofi_rxm") {
         endpoint_.reset();
         return;
     }
-    // tcp;ofi_rxm of 1.17 crashes when it is closed while an answer is half here. Nobody who progresses by hand touches
-    // memory any more once it is not asked to, so it is left as it is.
+    // 1.17 of this one crashes when it is closed while an answer is half here. It moves nothing any more once it is not
+    // polled, so it is left as it is.
     endpoint_.release();
     queue_.release();
     addresses_.release();

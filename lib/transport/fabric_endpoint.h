@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace odc {
@@ -49,10 +50,12 @@ public:
     fi_addr_t connect(const std::vector<std::byte> &name);
     Exposed expose(void *memory, size_t bytes, Access access);
 
-    // False: the provider has no room now; try again after `poll` has said something, or a little later.
+    // False: `take_failure` says why the peer cannot be reached, or "" when the provider only has no room now; then try
+    // again after `poll` has said something, or a little later.
     bool read(fi_addr_t peer, void *to, size_t bytes, void *descriptor, uint64_t address, uint64_t key, Started &done);
     bool send(fi_addr_t peer, const void *from, size_t bytes, void *descriptor, Started &done);
     bool receive(void *to, size_t bytes, void *descriptor, Started &done);
+    std::string take_failure() { return std::exchange(failure_, {}); }
     // Completes what is done; false if nothing was.
     bool poll();
 
@@ -85,6 +88,7 @@ private:
     bool chooses_keys_ = false;
     bool binds_memory_ = false;
     bool listens_at_name_ = false;
+    std::string failure_;
     int bell_ = -1;
 };
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 
 #include "element.h"
@@ -22,10 +23,11 @@ namespace {
 
 constexpr unsigned kWindow = 8;                 // chunks of parameters on their way
 constexpr int64_t kFarewellNs = 1'000'000'000;  // for the peers to hear the last words
-constexpr int64_t kSoonNs = 1'000'000;          // when something refused is tried again
-constexpr int64_t kLockNs = 50'000;             // when a stripe that somebody held is tried again
-constexpr int kEagerSteps = 200;                // without a bell, before the thread begins to sleep between looks
-constexpr int64_t kLongestNapNs = 2'000'000;    // and how long it sleeps at most
+constexpr int64_t kClosingNs = 50'000'000;
+constexpr int64_t kSoonNs = 1'000'000;        // when something refused is tried again
+constexpr int64_t kLockNs = 50'000;           // when a stripe that somebody held is tried again
+constexpr int kEagerSteps = 200;              // without a bell, before the thread begins to sleep between looks
+constexpr int64_t kLongestNapNs = 2'000'000;  // and how long it sleeps at most
 
 std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPort> &ports) {
     std::vector<std::unique_ptr<FabricEndpoint>> endpoints;
@@ -154,7 +156,7 @@ bool LibraryThread::post(Command command) {
     return true;
 }
 
-void LibraryThread::call(const std::function<void()> &body) {
+bool LibraryThread::call(const std::function<void()> &body) {
     std::mutex mutex;
     std::condition_variable answered;
     bool done = false;
@@ -170,13 +172,16 @@ void LibraryThread::call(const std::function<void()> &body) {
         answered.notify_one();
     });
     if (!taken) {
-        fail(ODC_ERROR_PEER_LOST, "the connections to other hosts are closed");
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return through_; });
+        return false;
     }
     std::unique_lock lock(mutex);
     answered.wait(lock, [&] { return done; });
     if (error) {
         std::rethrow_exception(error);
     }
+    return true;
 }
 
 void LibraryThread::tell(std::string notice, std::vector<int> ranks) {
@@ -204,13 +209,22 @@ void LibraryThread::fail_job(std::string notice) {
     });
 }
 
+void LibraryThread::flush() {
+    post([this] { flush_ = pulses_->ask_all(); });
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::nanoseconds(kFarewellNs), [this] { return flushed_ || ended_; });
+}
+
 void LibraryThread::get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Transfer> transfer) {
     const bool taken = post([this, from, to, wanted, transfer] {
         Remote &owner = remote(transfer->owner());
         auto flow = std::make_shared<Get>(*this, owner, from, to, transfer);
         transfers_.emplace(transfer, flow);
-        expected_.push_back({std::move(flow), from.published, wanted});
-        start_expected(owner);
+        if (from.published->load(std::memory_order_acquire) >= wanted) {
+            gets_.start(std::move(flow));
+        } else {
+            expected_.push_back({std::move(flow), from.published, wanted});
+        }
     });
     if (!taken) {
         transfer->give_up();
@@ -241,7 +255,7 @@ void LibraryThread::cancel(const std::shared_ptr<Transfer> &transfer) {
 }
 
 void LibraryThread::expose(const RemoteSlice &slice) {
-    call([&] {
+    const bool taken = call([&] {
         const size_t bytes = slice.numel * element_size(slice.parameter_type);
         if (bytes > 0) {
             std::vector<Exposed> &exposed = exposed_[slice.record];
@@ -253,6 +267,9 @@ void LibraryThread::expose(const RemoteSlice &slice) {
             additions_.open(slice);
         }
     });
+    if (!taken) {
+        fail(ODC_ERROR_PEER_LOST, "the connections to other hosts are closed");
+    }
 }
 
 void LibraryThread::announce(const PostNotice &notice) {
@@ -320,6 +337,7 @@ void LibraryThread::fail_all(const std::string &why) {
         try {
             going = step();
         } catch (const std::exception &) {
+            rest(now_ns());
         }
     }
 }
@@ -338,10 +356,12 @@ bool LibraryThread::step() {
     packets_sent_.store(packets_->sent(), std::memory_order_relaxed);
     const int64_t now = now_ns();
     pulses_->tick(now);
-    for (const auto &one : remotes_) {
-        if (one && one->closing && packets_->delivered(*one)) {
-            one->gone = true;
-        }
+    bury_closing();
+    if (flush_ != 0 && pulses_->is_answered(flush_)) {
+        flush_ = 0;
+        const std::lock_guard lock(mutex_);
+        flushed_ = true;
+        changed_.notify_all();
     }
     if (farewell_ns_ != 0 && farewell_is_over(now)) {
         return false;
@@ -352,6 +372,16 @@ bool LibraryThread::step() {
         rest(now);
     }
     return true;
+}
+
+void LibraryThread::bury_closing() {
+    for (size_t i = 0; closing_ > 0 && i < remotes_.size(); ++i) {
+        Remote *one = remotes_[i].get();
+        if (one != nullptr && one->closing && !one->gone && packets_->delivered(*one)) {
+            one->gone = true;
+            --closing_;
+        }
+    }
 }
 
 bool LibraryThread::take_commands() {
@@ -439,6 +469,7 @@ void LibraryThread::hear(Remote &from, const Notice &notice) {
 
 // The peer closes its endpoint once it knows that they have come.
 void LibraryThread::hear_last_words(Remote &from) {
+    closing_ += from.closing ? 0 : 1;
     from.closing = true;
     from.owes_heard = false;
     packets_->say(from, encode(HeardNotice{}));
@@ -475,7 +506,9 @@ void LibraryThread::begin_farewell(const std::string &words) {
 
 bool LibraryThread::farewell_is_over(int64_t now) const {
     const bool heard = std::all_of(remotes_.begin(), remotes_.end(), [&](const auto &one) {
-        return !one || one->gone || (!one->owes_heard && packets_->delivered(*one));
+        // Who has said its own last words may be gone before ours have left.
+        const bool has_all = one && (packets_->delivered(*one) || (one->closing && now - farewell_ns_ > kClosingNs));
+        return !one || one->gone || (!one->owes_heard && has_all);
     });
     return (heard && !gets_.flying() && !additions_.flying()) || now - farewell_ns_ > kFarewellNs;
 }
@@ -484,6 +517,7 @@ void LibraryThread::let_go() {
     {
         const std::lock_guard lock(mutex_);
         ended_ = true;
+        changed_.notify_all();
     }
     // Somebody may wait for what was posted before.
     std::move(commands_.begin(), commands_.end(), std::back_inserter(taken_));
@@ -507,6 +541,9 @@ void LibraryThread::let_go() {
         transfer->give_up();
         ring(remote(transfer->owner()).mirror.block());
     }
+    const std::lock_guard lock(mutex_);
+    through_ = true;
+    changed_.notify_all();
 }
 
 }  // namespace odc

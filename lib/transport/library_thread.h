@@ -11,6 +11,7 @@
 #include "transport/reads.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -37,6 +38,8 @@ public:
     // For the context's threads. `ranks` empty: all of other hosts.
     void tell(std::string notice, std::vector<int> ranks);
     void fail_job(std::string notice);
+    // Returns when the peers have heard all that was said to them, or after a second.
+    void flush();
     // Once the owner has published minibatch `wanted` - 1.
     void get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Transfer> transfer);
     void add(const RemoteSlice &to, const std::byte *from, uint64_t filled, std::shared_ptr<Transfer> transfer);
@@ -51,14 +54,14 @@ private:
     using Command = std::function<void()>;
     // False: the thread has ended, and the command was not taken.
     bool post(Command command);
-    // Returns when the thread has done it; throws what it threw.
-    void call(const std::function<void()> &body);
+    // Returns when the thread has done it; throws what it threw. False: the thread has ended, and lets go of everything.
+    bool call(const std::function<void()> &body);
 
     void run();
     void fail_all(const std::string &why);
     bool step();
     bool take_commands();
-    void look_for_trouble(int64_t now);
+    void bury_closing();
     void rest(int64_t now);
     void hear(Remote &from, const Notice &notice);
     void hear_last_words(Remote &from);
@@ -90,12 +93,17 @@ private:
     std::vector<Expected> expected_;                              // gets of slices that may not be published yet
     std::unordered_map<uint64_t, std::vector<Exposed>> exposed_;  // own slices, by record and endpoint
     std::unordered_map<std::shared_ptr<Transfer>, std::weak_ptr<Get>> transfers_;  // not yet settled
+    uint64_t flush_ = 0;       // the question whose answers a flush waits for; 0: none
+    int closing_ = 0;          // remotes that have said goodbye and are not gone yet
     int64_t farewell_ns_ = 0;  // when the last words were said; 0: not yet
 
     std::mutex mutex_;
     std::deque<Command> commands_;
     std::deque<Command> taken_;  // by the thread
     bool ended_ = false;
+    bool flushed_ = false;
+    bool through_ = false;             // nothing of this is in use any more
+    std::condition_variable changed_;  // one of these
     std::atomic<bool> sleeping_{false};
     Fd wake_;       // eventfd
     int idle_ = 0;  // steps without anything to do

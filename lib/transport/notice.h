@@ -51,9 +51,10 @@ struct FailedNotice {
     int32_t status;
     std::string text;
 };
-// "I am here."
+// "I am here, and have heard all that you said before."
 struct PulseNotice {
-    uint64_t question;  // 1: answer with a pulse of your own
+    uint64_t question;  // to be answered by a pulse; 0: none
+    uint64_t answer;    // to the question of this number; 0: to none
 };
 // `count` gradients, from element `first` of the owner's slice on, can be read at the sender and added.
 struct AddNotice {

@@ -126,7 +126,7 @@ bool Packets::send(Remote &remote) {
     std::memcpy(packet.wire.text, stream.out.data(), bytes);
     if (!remote.endpoint->send(remote.address, &packet.wire, sizeof(Header) + bytes, packet.descriptor, packet)) {
         free_.push_back(&packet);
-        refused_ = true;
+        refused_ = remote.may_retry() || refused_;
         return false;
     }
     stream.out.erase(0, bytes);

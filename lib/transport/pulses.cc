@@ -35,9 +35,26 @@ void Pulses::watch(const std::vector<std::vector<int>> &hosts) {
 }
 
 void Pulses::heard(Remote &from, const PulseNotice &notice) {
+    from.answered = std::max(from.answered, notice.answer);
     if (notice.question != 0) {
-        packets_.say(from, encode(PulseNotice{0}));
+        packets_.say(from, encode(PulseNotice{0, notice.question}));
     }
+}
+
+uint64_t Pulses::ask_all() {
+    ++last_question_;
+    for (const auto &remote : remotes_) {
+        if (remote) {
+            packets_.say(*remote, encode(PulseNotice{last_question_, 0}));
+        }
+    }
+    return last_question_;
+}
+
+bool Pulses::is_answered(uint64_t question) const {
+    return std::all_of(remotes_.begin(), remotes_.end(), [&](const auto &remote) {
+        return !remote || remote->gone || remote->closing || remote->answered >= question;
+    });
 }
 
 bool Pulses::asks(const Remote &remote) const {
@@ -49,7 +66,15 @@ void Pulses::tick(int64_t now) {
     if (now < next_ns_) {
         return;
     }
+    // Who was not looking has not been left unanswered.
+    const int64_t absent_ns = last_ns_ != 0 && now - last_ns_ > 4 * kEveryNs ? now - last_ns_ : 0;
+    last_ns_ = now;
     knocking_ = false;
+    for (const auto &remote : remotes_) {
+        if (remote && remote->silent_since_ns != 0) {
+            remote->silent_since_ns += absent_ns;
+        }
+    }
     for (const auto &remote : remotes_) {
         if (remote && remote->knock) {
             look_for(*remote);
@@ -83,7 +108,7 @@ void Pulses::ask(Remote &remote, int64_t now) {
     }
     // One unanswered question in the provider's hands is enough.
     if (packets_.delivered(remote)) {
-        packets_.say(remote, encode(PulseNotice{1}));
+        packets_.say(remote, encode(PulseNotice{++last_question_, 0}));
     }
 }
 
@@ -99,7 +124,10 @@ void Pulses::look_for(Remote &remote) {
     switch (remote.knock->look()) {
         case Knock::Answer::NotYet: knocking_ = true; break;
         case Knock::Answer::Open: remote.knock.reset(); break;  // and again at the next round
-        case Knock::Answer::Refused: remote.lose("its process is gone: nobody listens at its port any more"); break;
+        case Knock::Answer::Refused:
+            remote.knock.reset();
+            remote.lose("its process is gone: nobody listens at its port any more");
+            break;
     }
 }
 

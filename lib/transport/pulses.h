@@ -20,6 +20,10 @@ public:
     // `hosts`: the ranks of each.
     void watch(const std::vector<std::vector<int>> &hosts);
     void heard(Remote &from, const PulseNotice &notice);
+    // Asks everybody; the number of the question.
+    uint64_t ask_all();
+    // Whether all that can still answer have.
+    bool is_answered(uint64_t question) const;
     // Asks whom it is time to ask, and gives up those that are dead or have been silent for too long.
     void tick(int64_t now_ns);
     int64_t next_ns() const { return next_ns_; }
@@ -37,6 +41,8 @@ private:
     std::vector<Remote *> opposite_;  // of each other host the rank that is this one's to ask, if one is
     int suspected_ = -1;              // a host all of whose ranks are asked, because one has been silent
     bool knocking_ = false;           // at somebody, whose kernel has not answered yet
+    uint64_t last_question_ = 0;
+    int64_t last_ns_ = 0;
     int64_t next_round_ns_ = 0;
     int64_t next_ns_ = 0;
 };

@@ -9,6 +9,7 @@ namespace odc {
 
 struct Reads::Chunk final : Started {
     Reads *reads;
+    Lane *lane;
     std::shared_ptr<Flow> flow;
     std::byte *target;
     uint64_t offset;
@@ -30,7 +31,7 @@ Reads::~Reads() = default;
 void Reads::start(std::shared_ptr<Flow> flow) {
     Lane *&lane = lane_of_[&flow->from()];
     if (lane == nullptr) {
-        lanes_.push_back(std::make_unique<Lane>(Lane{&flow->from(), {}}));
+        lanes_.push_back(std::make_unique<Lane>(Lane{&flow->from(), {}, 0}));
         lane = lanes_.back().get();
     }
     lane->flows.push_back(std::move(flow));
@@ -46,9 +47,10 @@ void Reads::stop() {
 bool Reads::pump() {
     refused_ = false;
     bool any = false;
+    const unsigned most = share();
     for (size_t idle = 0; idle < lanes_.size() && flying_ < window_;) {
         turn_ = (turn_ + 1) % lanes_.size();
-        if (pump(*lanes_[turn_])) {
+        if (pump(*lanes_[turn_], most)) {
             any = true;
             idle = 0;
         } else {
@@ -58,13 +60,21 @@ bool Reads::pump() {
     return any;
 }
 
-bool Reads::pump(Lane &lane) {
-    while (!lane.flows.empty()) {
-        Flow &flow = *lane.flows.front();
-        if (!lane.from->gone && flow.asked_ < flow.bytes_) {
-            return start_chunk(lane, flow);
+// One peer that does not answer must not hold the whole window.
+unsigned Reads::share() const {
+    const auto busy = static_cast<unsigned>(
+        std::count_if(lanes_.begin(), lanes_.end(), [](const auto &lane) { return !lane->flows.empty(); }));
+    return busy == 0 ? window_ : (window_ + busy - 1) / busy;
+}
+
+bool Reads::pump(Lane &lane, unsigned most) {
+    while (!lane.flows.empty() && lane.flying < most) {
+        const std::shared_ptr<Flow> flow = lane.flows.front();
+        if (!lane.from->gone && flow->asked_ < flow->bytes_) {
+            return start_chunk(lane, *flow);
         }
         lane.flows.pop_front();
+        flow->stop();
     }
     return false;
 }
@@ -86,11 +96,13 @@ bool Reads::start_chunk(Lane &lane, Flow &flow) {
     if (!lane.from->endpoint->read(lane.from->address, target, bytes, descriptor, flow.address_ + offset, flow.key_,
                                    chunk)) {
         flow.returned(target);
-        refused_ = true;
+        refused_ = lane.from->may_retry() || refused_;
         return false;
     }
     free_.pop_back();
     chunk.flow = lane.flows.front();
+    chunk.lane = &lane;
+    ++lane.flying;
     chunk.target = target;
     chunk.offset = offset;
     chunk.bytes = bytes;
@@ -103,6 +115,7 @@ bool Reads::start_chunk(Lane &lane, Flow &flow) {
 void Reads::completed(Chunk &chunk, const std::string &error) {
     const std::shared_ptr<Flow> flow = std::move(chunk.flow);
     --flying_;
+    --chunk.lane->flying;
     --flow->flying_;
     free_.push_back(&chunk);
     if (error.empty()) {

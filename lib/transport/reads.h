@@ -67,9 +67,11 @@ private:
     struct Lane {
         Remote *from;
         std::deque<std::shared_ptr<Flow>> flows;
+        unsigned flying = 0;
     };
-    // Starts one chunk of the lane's first flow.
-    bool pump(Lane &lane);
+    // Starts one chunk of the lane's first flow, unless the peer has `most` on their way.
+    bool pump(Lane &lane, unsigned most);
+    unsigned share() const;
     bool start_chunk(Lane &lane, Flow &flow);
     void completed(Chunk &chunk, const std::string &error);
 

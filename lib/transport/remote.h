@@ -2,6 +2,7 @@
 // A rank of another host, as the library thread knows it.
 #pragma once
 
+#include "status.h"
 #include "transport/fabric_endpoint.h"
 #include "transport/knock.h"
 #include "transport/mirror.h"
@@ -22,8 +23,17 @@ struct Remote {
     // Nothing is sent to it any more, nor read from it.
     bool gone = false;
     bool closing = false;     // said goodbye: gone once it has been answered
+    uint64_t answered = 0;    // the last of our questions
     bool owes_heard = false;  // has our last words to answer
 
+    // After the endpoint has refused something for it: true if there was no room only.
+    bool may_retry() {
+        const std::string failure = endpoint->take_failure();
+        if (!failure.empty()) {
+            lose(say("it cannot be reached (", failure, ")"));
+        }
+        return failure.empty();
+    }
     void lose(const std::string &why) {
         gone = true;
         mirror.lose(why);

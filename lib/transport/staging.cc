@@ -8,7 +8,8 @@
 namespace odc {
 
 void Staging::map() {
-    void *memory = mmap(nullptr, slots_ * bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // Shared: a fork must not part the pages from those that the provider has pinned.
+    void *memory = mmap(nullptr, slots_ * bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         fail_errno(say("mmap of ", slots_ * bytes_, " bytes for staging"));
     }
