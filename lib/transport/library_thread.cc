@@ -302,6 +302,7 @@ Staging &LibraryThread::landing(FabricEndpoint &endpoint) {
     return *staging;
 }
 
+// A thread that has ended exposes nothing any more.
 void LibraryThread::conceal(uint64_t record) {
     call([&] {
         exposed_.erase(record);
