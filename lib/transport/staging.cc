@@ -14,6 +14,7 @@ void Staging::map() {
         fail_errno(say("mmap of ", slots_ * bytes_, " bytes for staging"));
     }
     memory_ = static_cast<std::byte *>(memory);
+    madvise(memory, slots_ * bytes_, MADV_HUGEPAGE);  // it is soon full, and used again and again
     if (access_ == Access::Remote || endpoint_.needs_local()) {
         exposed_ = endpoint_.expose(memory_, slots_ * bytes_, access_);
     }
