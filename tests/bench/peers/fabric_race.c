@@ -5,7 +5,8 @@
  * last one's end (ranks share the machine's clock). Rank 0 prints a JSON object with what was measured in each round.
  *
  * usage: fabric_race WHAT [ROUNDS [BYTES]], as a rank (tests/hosts.sh ranks N)
- *   move    all ranks at once: the bare loop (twice), odc_gather, odc_scatter_add of f32 and of as many bf16
+ *   move    all ranks at once: the bare loop (twice, and once with a copy of the own slice, which a gather brings, too),
+ *           odc_gather, odc_scatter_add of f32 and of as many bf16
  *   incast  f32 gradients to rank 0, which owns the whole shard: from all other ranks at once, and from one (twice)
  *   sync    odc_minibatch_sync */
 #include "fabric_peers.h"
@@ -18,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_CONTESTANTS = 5, DEFAULT_ROUNDS = 31 };
+enum { MAX_CONTESTANTS = 6, DEFAULT_ROUNDS = 31 };
 
 struct race {
     struct peers bare;
@@ -202,6 +203,13 @@ static int bare(struct race *race) {
     return 1;
 }
 
+static int bare_whole(struct race *race) {
+    struct peers *p = &race->bare;
+    memcpy(p->local + (size_t)p->meeting.rank * p->slice, p->exposed, p->slice);
+    move(p);
+    return 1;
+}
+
 static int gather(struct race *race) {
     check_odc(odc_gather(race->parameters, race->full, race->numel, NULL));
     return 1;
@@ -240,11 +248,13 @@ static void check_sums(const struct race *race, const odc_shard *shard, float su
 }
 
 static void measure_move(struct race *race) {
-    static struct contestant all[] = {{.name = "bare", .prepare = spoil, .run = bare, .finish = check_bytes},
-                                      {.name = "bare_again", .prepare = spoil, .run = bare, .finish = check_bytes},
-                                      {.name = "gather", .prepare = spoil, .run = gather, .finish = check_bytes},
-                                      {.name = "add_f32", .run = add_f32},
-                                      {.name = "add_bf16", .run = add_bf16}};
+    static struct contestant all[] = {
+        {.name = "bare", .prepare = spoil, .run = bare, .finish = check_bytes},
+        {.name = "bare_again", .prepare = spoil, .run = bare, .finish = check_bytes},
+        {.name = "bare_whole", .prepare = spoil, .run = bare_whole, .finish = check_bytes},
+        {.name = "gather", .prepare = spoil, .run = gather, .finish = check_bytes},
+        {.name = "add_f32", .run = add_f32},
+        {.name = "add_bf16", .run = add_bf16}};
     enum { COUNT = sizeof(all) / sizeof(all[0]) };
     race->parameters = add_shard(race, (odc_shard_desc){.name = "w", .numel = race->numel, .parameter_type = ODC_F32});
     race->f32 = add_shard(race, (odc_shard_desc){.name = "f32", .numel = race->numel, .gradient_type = ODC_F32});
@@ -290,14 +300,15 @@ static long staging_bound(void) {
     return value != NULL ? atol(value) : -1;
 }
 
-static odc_shard *all_at_first(struct race *race, const char *name, uint64_t numel) {
-    uint64_t slices[MAX_RANKS] = {numel};
+/* A shard that rank 0 owns alone. */
+static odc_shard *add_shard_at_first(struct race *race) {
+    uint64_t slices[MAX_RANKS] = {race->numel};
     int32_t ranks[MAX_RANKS];
     for (int r = 0; r < race->bare.meeting.size; ++r) {
         ranks[r] = r;
     }
-    return add_shard(race, (odc_shard_desc){.name = name,
-                                            .numel = numel,
+    return add_shard(race, (odc_shard_desc){.name = "f32",
+                                            .numel = race->numel,
                                             .gradient_type = ODC_F32,
                                             .ranks = ranks,
                                             .slices = slices,
@@ -308,14 +319,11 @@ static void measure_incast(struct race *race) {
     static struct contestant all[] = {
         {.name = "many", .run = add_many}, {.name = "one", .run = add_one}, {.name = "one_again", .run = add_one}};
     enum { COUNT = sizeof(all) / sizeof(all[0]) };
-    odc_shard *first = all_at_first(race, "first", 1024);
-    race->f32 = all_at_first(race, "f32", race->numel);
+    check_odc(odc_minibatch_sync(race->context)); /* connects */
+    race->f32 = add_shard_at_first(race);
     if (race->bare.meeting.rank == 0) {
         check_odc(odc_publish_all(race->context));
-    } else {
-        check_odc(odc_scatter_add(first, race->full, 1024, NULL)); /* connects */
     }
-    barrier(race);
     race->alone = 1;
     long before = private_bytes();
     compete(race, all, COUNT);

@@ -9,11 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 31 };
+enum { DEFAULT_ROUNDS = 31, MAX_ROUNDS = 1000 };
 
 struct tensor {
     int rank;
     int size;
+    int rounds;
     int count;            /* elements of a slice */
     float *full;          /* size * count elements: what is gathered into, or added from */
     float *slice;         /* this rank's part: what is read, or added to; a window */
@@ -68,12 +69,12 @@ static int compare(const void *a, const void *b) {
 static double median_seconds(struct tensor *t, void (*operate)(struct tensor *)) {
     double once = time_once(t, operate, 1);
     int repeats = once < 0.005 ? (int)(0.01 / once) + 1 : 2;
-    double seconds[ROUNDS];
-    for (int round = 0; round < ROUNDS; ++round) {
+    double seconds[MAX_ROUNDS];
+    for (int round = 0; round < t->rounds; ++round) {
         seconds[round] = time_once(t, operate, repeats);
     }
-    qsort(seconds, ROUNDS, sizeof(seconds[0]), compare);
-    return seconds[ROUNDS / 2];
+    qsort(seconds, (size_t)t->rounds, sizeof(seconds[0]), compare);
+    return seconds[t->rounds / 2];
 }
 
 static void measure(struct tensor *t, const char *op, void (*operate)(struct tensor *)) {
@@ -128,9 +129,10 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &t.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &t.size);
     long long bytes = argc > 1 ? atoll(argv[1]) : 64LL << 20;
-    if (argc > 2 || bytes < (long long)(t.size * sizeof(float)) ||
+    t.rounds = argc > 2 ? atoi(argv[2]) : DEFAULT_ROUNDS;
+    if (argc > 3 || t.rounds < 1 || t.rounds > MAX_ROUNDS || bytes < (long long)(t.size * sizeof(float)) ||
         bytes / (long long)sizeof(float) / t.size > INT32_MAX) {
-        fprintf(stderr, "usage: mpi_peers [BYTES]   (of the whole tensor; default 67108864)\n");
+        fprintf(stderr, "usage: mpi_peers [BYTES [ROUNDS]]   (of the whole tensor; default 67108864 and 31)\n");
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     t.count = (int)(bytes / (long long)sizeof(float) / t.size);
