@@ -72,9 +72,9 @@ def row(what, bar, seconds, name, limit, again, moved, limit_moved):
 for n in 2, 4:
     j = load(f"move-{n}")
     s, moved = j["seconds"], j["bytes"] * (n - 1) / n
-    row(f"gather, n = {n}, of the bare loop's bytes/s", 0.9, s, "gather", "bare", "bare_again", moved, moved)
-    row("… of a bare loop that copies the own slice, too", None, s, "gather", "bare_whole", None, moved, moved)
-    row(f"scatter-add f32, n = {n}, of the bare loop's bytes/s", 0.8, s, "add_f32", "bare", "bare_again", moved, moved)
+    for what, bar, name in ("gather", 0.9, "gather"), ("scatter-add f32", 0.8, "add_f32"):
+        row(f"{what}, n = {n}, of the bare loop's bytes/s", bar, s, name, "bare", "bare_again", moved, moved)
+        row("… of a bare loop that copies the own slice, too", None, s, name, "bare_whole", None, moved, moved)
     ratios = [a / b for a, b in zip(s["add_f32"], s["add_bf16"])]
     gbps = [f"{m / statistics.median(s[k]) * 1e-9:.3g}" for m, k in ((moved / 2, "add_bf16"), (moved, "add_f32"))]
     print(f"| scatter-add bf16, n = {n}, of the f32 elements/s | ≥ 1.6 | {words(ratios)} | | {' | '.join(gbps)} | "
