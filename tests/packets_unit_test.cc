@@ -36,6 +36,7 @@ struct Wire {
     int32_t rank = 1;
     uint32_t bytes = 0;
     uint64_t number = 0;
+    uint64_t did[3] = {};
     char text[8000] = {};
 };
 constexpr size_t kHeaderBytes = offsetof(Wire, text);
@@ -96,6 +97,7 @@ size_t size_of(const Wire &wire) { return kHeaderBytes + wire.bytes; }
 struct Listener {
     FabricEndpoint endpoint{loopback()};
     std::shared_ptr<Arena> images{Arena::create()};
+    RankBlock mine{};
     std::vector<std::unique_ptr<Remote>> remotes;
     std::vector<uint64_t> heard;
     std::unique_ptr<Packets> packets;
@@ -105,7 +107,7 @@ struct Listener {
         remotes.push_back(nullptr);
         remotes.push_back(std::make_unique<Remote>(
             Remote{1, 1, &endpoint, endpoint.connect(endpoint.name()), {}, Mirror(*images, 1, 2, 77, "there")}));
-        packets = std::make_unique<Packets>(0, kToken, remotes, [this](Remote &, const Notice &notice) {
+        packets = std::make_unique<Packets>(mine, kToken, remotes, [this](Remote &, const Notice &notice) {
             heard.push_back(std::get<LeftNotice>(notice).minibatch);
         });
         packets->listen(endpoint);
@@ -147,6 +149,23 @@ void what_a_stranger_sends_is_dropped(void **) {
     assert_int_equal(listener.heard[0], 7);
 }
 
+void packets_may_overtake_each_other(void **) {
+    Listener listener;
+    Sender sender(listener.endpoint.name());
+    for (const uint64_t number : {2, 1, 3, 0}) {
+        assert_int_equal(listener.heard.size(), 0);
+        const Wire wire = wire_of(LeftNotice{number}, number);
+        sender.send(wire, size_of(wire), [&] { listener.work(); });
+    }
+    await([&] {
+        listener.work();
+        return listener.heard.size() == 4;
+    });
+    for (uint64_t number = 0; number < 4; ++number) {
+        assert_int_equal(listener.heard[number], number);
+    }
+}
+
 void expect_fault(Listener &listener, const char *words) {
     try {
         await([&] {
@@ -174,10 +193,10 @@ void a_members_packet_that_is_repeated_lost_or_broken_is_a_fault(void **) {
         expect_fault(listener, "packet 0 of rank 1 came when 1 was next");
         assert_int_equal(listener.heard.size(), 1);
     }
-    Wire late = wire_of(LeftNotice{7}, 3);
+    Wire late = wire_of(LeftNotice{7}, 300);
     Wire broken = wire_of(LeftNotice{7}, 0);
     broken.text[0] = 99;
-    for (const auto &[wire, words] : {std::pair(&late, "packet 3 of rank 1 came when 0 was next"),
+    for (const auto &[wire, words] : {std::pair(&late, "packet 300 of rank 1 came when 0 was next"),
                                       std::pair(&broken, "a message between hosts is broken")}) {
         Listener listener;
         Sender sender(listener.endpoint.name());
@@ -229,6 +248,7 @@ void both_sides_read_what_a_member_did(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(what_a_stranger_sends_is_dropped),
+        cmocka_unit_test(packets_may_overtake_each_other),
         cmocka_unit_test(a_members_packet_that_is_repeated_lost_or_broken_is_a_fault),
         cmocka_unit_test(both_sides_read_what_a_member_did),
     };

@@ -96,7 +96,7 @@ void add_topo(CLI::App &app) {
         check_options(*options);
         if (inside_a_job()) {
             show_job({options->why ? Reasons::Told : Reasons::Untold, options->pair,
-                      options->json ? Output::Json : Output::Text});
+                      options->json ? Form::Json : Form::Text});
         } else {
             show_machine(*options);
         }

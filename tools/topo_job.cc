@@ -136,7 +136,7 @@ void show_job(const JobTopo &wanted) {
     if (rows.empty()) {
         return;
     }
-    if (wanted.output == Output::Json) {
+    if (wanted.form == Form::Json) {
         fmt::print("{}\n", Json{{"ranks", rows}}.dump(2));
         return;
     }

@@ -7,12 +7,12 @@
 namespace odc_tool {
 
 enum class Reasons { Untold, Told };
-enum class Output { Text, Json };
+enum class Form { Text, Json };
 
 struct JobTopo {
     Reasons reasons = Reasons::Untold;
     std::vector<int> pair;  // whose reasons are told; empty: all
-    Output output = Output::Text;
+    Form form = Form::Text;
 };
 
 // Joins the job; rank 0 prints.

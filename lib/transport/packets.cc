@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kPacketBytes = 8192;  // below every provider's limit for eager messages
 constexpr unsigned kFlying = 4;        // packets to one peer
+constexpr uint64_t kEarly = 64;        // packets that may overtake others
 constexpr size_t kSlab = 16;
 constexpr size_t kReceives = 4 * kSlab;
 
@@ -187,9 +188,10 @@ void Packets::hear(const Packet &packet, size_t bytes) {
     remote->silent_since_ns = 0;
     remote->mirror.did(header.did, header.did_minibatch, header.did_age_ns);
     Stream &stream = streams_[static_cast<size_t>(header.rank)];
-    if (header.number < stream.heard ||
+    if (header.number < stream.heard || header.number - stream.heard >= kEarly ||
         !stream.early.emplace(header.number, std::string(packet.wire.text, header.bytes)).second) {
-        fail(ODC_ERROR_INTERNAL, "packet ", header.number, " of rank ", header.rank, " came twice");
+        fail(ODC_ERROR_INTERNAL, "packet ", header.number, " of rank ", header.rank, " came when ", stream.heard,
+             " was next: the provider lost or repeated one");
     }
     // Providers need not keep the order.
     for (auto next = stream.early.find(stream.heard); next != stream.early.end();
