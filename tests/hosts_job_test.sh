@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Jobs over separate hosts: they train, and when a rank, a host or a cable is lost in the middle every rank that is left
+# ends with an error that names who is missing.
+set -u
+
+source=${ODC_SOURCE_DIR:?the folder of the sources}
+steps=${ODC_BUILD_DIR:?the folder of the build}/tests/steps
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export steps work
+export ODC_TIMEOUT_MS=60000
+failures=0
+
+fail() {
+    echo "FAILED: $*" >&2
+    failures=$((failures + 1))
+}
+
+# in_hosts ARGUMENT... -- SCRIPT: the script's output in $out, its status in $status.
+in_hosts() {
+    rm -rf "$work/there" && mkdir "$work/there"
+    out=$(timeout 100 bash "$source/tests/hosts.sh" "${@:1:$#-1}" bash -c "${*: -1}" 2>&1)
+    status=$?
+    if [ "$status" -eq 77 ]; then
+        echo "skipped: $out"
+        exit 77
+    fi
+}
+
+# all_ok RANKS
+all_ok() {
+    [ "$status" -eq 0 ] || fail "ended with $status: $out"
+    [ "$(grep -c '^rank [0-9]*: ok$' <<<"$out")" -eq "$1" ] || fail "not all of $1 ranks are ok: $out"
+}
+
+# each_says RANKS PATTERN: every one of these ranks ends with an error that matches.
+each_says() {
+    local rank
+    for rank in $1; do
+        grep -qE "^rank $rank: .*$2" <<<"$out" || fail "rank $rank does not say '$2': $out"
+    done
+}
+
+# Waits until the ranks are in the middle of their job.
+under_way='under_way() {
+    for rank in "$@"; do
+        for try in $(seq 600); do [ -s "$work/there/$rank" ] && break; sleep 0.05; done
+    done
+}'
+
+# ---- they train ----
+in_hosts 3 -- '"$HOSTS" ranks 6 "$steps" 20'
+all_ok 6
+in_hosts 2 -6 -- '"$HOSTS" ranks 4 "$steps" 20'
+all_ok 4
+
+# ---- a rank dies ----
+in_hosts 2 -- "$under_way"'
+    "$HOSTS" ranks 4 sh -c '\''echo $$ >"$work/there/pid.$ODC_RANK"; exec "$steps" 100000 "$work/there"'\'' & job=$!
+    under_way 0 1 2 3
+    kill -KILL "$(cat "$work/there/pid.3")"
+    wait $job'
+each_says "0 1 2" "rank 3 \(host .*, pid [0-9]+\) (died|is lost)"
+
+# ---- all of a host is killed ----
+in_hosts 3 -- "$under_way"'
+    "$HOSTS" ranks 6 "$steps" 100000 "$work/there" & job=$!
+    under_way 0 1 2 3 4 5
+    "$HOSTS" kill 2
+    wait $job'
+each_says "0 1 2 3" "rank [45] \(host .*, pid [0-9]+\) (died|is lost)"
+
+# ---- a cable is cut, and an interface goes down ----
+for how in cut unplug; do
+    in_hosts 2 -- "$under_way"'
+        export ODC_SILENCE_MS=2000
+        "$HOSTS" ranks 4 "$steps" 100000 "$work/there" & job=$!
+        under_way 0 1 2 3
+        "$HOSTS" '$how' 1
+        wait $job'
+    each_says "0 1" "rank [23] \(host .*\) is lost: nothing has been heard from it for"
+    each_says "2 3" "rank [01] \(host .*\) is lost: nothing has been heard from it for"
+done
+
+# ---- a cut that is mended in time harms nobody ----
+in_hosts 2 -- "$under_way"'
+    export ODC_SILENCE_MS=30000
+    "$HOSTS" ranks 2 "$steps" 400 "$work/there" & job=$!
+    under_way 0 1
+    "$HOSTS" cut 1; sleep 1; "$HOSTS" mend 1
+    wait $job'
+all_ok 2
+
+# ---- a rendezvous that drops what is sent to it ----
+in_hosts 2 -- '"$HOSTS" cut 0; ODC_TIMEOUT_MS=2000 "$HOSTS" ranks 2 "$steps" 1'
+[ "$status" -eq 3 ] || fail "ended with $status: $out"
+each_says "-1" "odc_init"
+
+[ "$failures" -eq 0 ]

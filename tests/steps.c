@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A rank that steps through minibatches and checks every gather and every sum: what hosts_job_test.sh starts.
+ * usage: steps MINIBATCHES [FOLDER]: makes FOLDER/RANK after the third one. Ends with 0 and "rank R: ok", or with 3 and the
+ * error's sentence. */
+#include <odc/odc.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { NUMEL = 100003, TOUCH = 3 };
+
+static int rank = -1;
+
+static void try(odc_status status) {
+    if (status != ODC_OK) {
+        printf("rank %d: %s: %s\n", rank, odc_status_string(status), odc_last_error());
+        fflush(stdout);
+        exit(3);
+    }
+}
+
+static void hold(int condition, const char *what) {
+    if (!condition) {
+        printf("rank %d: wrong: %s\n", rank, what);
+        exit(1);
+    }
+}
+
+static void touch(const char *folder) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%d", folder, rank);
+    FILE *file = fopen(path, "w");
+    hold(file != NULL && fputs("here\n", file) >= 0 && fclose(file) == 0, path);
+}
+
+static void step(odc_context *context, odc_shard *shard, odc_slice slice, float *full, int minibatch) {
+    float *mine = slice.parameters;
+    for (uint64_t i = 0; i < slice.numel; ++i) {
+        mine[i] = (float)((slice.offset + i) % 1000 + (uint64_t)minibatch % 7);
+    }
+    try(odc_publish(shard));
+    try(odc_gather(shard, full, NUMEL, NULL));
+    for (uint64_t i = 0; i < NUMEL; ++i) {
+        hold(full[i] == (float)(i % 1000 + (uint64_t)minibatch % 7), "a gathered parameter");
+        full[i] = (float)((i + (uint64_t)rank) % 5);
+    }
+    try(odc_scatter_add(shard, full, NUMEL, NULL));
+    try(odc_minibatch_sync(context));
+    const float *sums = slice.gradients;
+    for (uint64_t i = 0; i < slice.numel; ++i) {
+        uint64_t sum = 0;
+        for (int other = 0; other < odc_size(context); ++other) {
+            sum += (slice.offset + i + (uint64_t)other) % 5;
+        }
+        hold(sums[i] == (float)sum, "a sum");
+    }
+}
+
+int main(int argc, char **argv) {
+    const int minibatches = argc > 1 ? atoi(argv[1]) : 10;
+    const struct timespec pause = {0, 5000000};
+    odc_context *context = NULL;
+    try(odc_init(NULL, &context));
+    rank = odc_rank(context);
+    odc_shard_desc desc = {.struct_size = sizeof desc, .name = "all", .numel = NUMEL};
+    desc.parameter_type = desc.gradient_type = ODC_F32;
+    odc_shard *shard = NULL;
+    try(odc_register_shard(context, &desc, &shard));
+    odc_slice slice = {.struct_size = sizeof slice};
+    try(odc_get_slice(shard, &slice));
+    float *full = malloc(NUMEL * sizeof *full);
+    hold(full != NULL, "no memory");
+    for (int minibatch = 0; minibatch < minibatches; ++minibatch) {
+        step(context, shard, slice, full, minibatch);
+        if (minibatch == TOUCH && argc > 2) {
+            touch(argv[2]);
+        }
+        nanosleep(&pause, NULL);
+    }
+    odc_destroy(context);
+    free(full);
+    printf("rank %d: ok\n", rank);
+    return 0;
+}
