@@ -38,7 +38,7 @@ Port port(const char *provider, const char *domain, const char *network, uint32_
     return made;
 }
 
-RankDescriptor rank(int number, const char *host, std::vector<Port> ports) {
+RankDescriptor rank(int number, const std::string &host, std::vector<Port> ports) {
     RankDescriptor made;
     made.rank = number;
     made.host = made.identity = host;
@@ -123,10 +123,10 @@ void hosts_and_settings_decide_the_transport(void **) {
     assert_true(choose_route(a, a).transport == "shm");
     assert_true(choose_route(a, b).transport == "shm");
     assert_says(why_not_text(choose_route(a, b)), "fabric: never inside a host");
-    b.identity = "another namespace";
+    b.identity = std::string("another namespace");
     assert_true(choose_route(a, b).transport == "fabric");
     assert_says(why_not_text(choose_route(a, b)), "shm: rank 1 is on a host of the same name, but");
-    b.host = "b";
+    b.host = std::string("b");
     assert_says(why_not_text(choose_route(a, b)), "shm: rank 1 is on another host (b)");
     b.transports = kShmBit;
     assert_true(choose_route(a, b).transport.empty());
@@ -235,9 +235,9 @@ void requirements_are_held(void **) {
     assert_string_equal(unmet(bit(Requirement::Shm) | bit(Requirement::NvLink), tcp, other).c_str(), "");
     assert_string_equal(unmet(all, rank(0, "a", {efa}), rank(1, "b", {efa})).c_str(), "");
     assert_string_equal(unmet(all, tcp, tcp).c_str(), "");
-    other.host = "a";
+    other.host = std::string("a");
     assert_says(unmet(bit(Requirement::Shm), tcp, other), "ODC_REQUIRE asks for shm (inside a host: shared memory)");
-    other.identity = "a";
+    other.identity = std::string("a");
     assert_string_equal(unmet(bit(Requirement::Shm) | bit(Requirement::Rdma), tcp, other).c_str(), "");
     assert_says(unmet(bit(Requirement::NvLink), tcp, other), "this build has no transport for GPU memory");
     const RankDescriptor alone = rank(1, "b", {});

@@ -94,7 +94,7 @@ fuzz() {
 }
 
 check_decoders() {
-    fuzz notice transport/notice.cc status.cc && fuzz card card.cc port.cc machine.cc nic.cc status.cc
+    fuzz notice transport/notice.cc status.cc && fuzz card card.cc port.cc machine.cc nic.cc settings.cc status.cc
 }
 
 check_install() {

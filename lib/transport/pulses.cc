@@ -133,7 +133,8 @@ void Pulses::look_for(Remote &remote) {
 
 // With all of its host that were asked after it had been silent for half as long, and did not answer either.
 void Pulses::lose_silent(const Remote &silent, int64_t now) {
-    const double seconds = static_cast<double>((now - silent.silent_since_ns) / 100'000'000) / 10;
+    const int64_t tenths = (now - silent.silent_since_ns) / 100'000'000;
+    const double seconds = static_cast<double>(tenths) / 10;
     for (const auto &remote : remotes_) {
         if (remote && remote->host == silent.host && remote->silent_since_ns != 0) {
             remote->lose(say("nothing has been heard from it for ", seconds, " s"));
