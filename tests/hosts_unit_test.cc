@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csetjmp>
 #include <cstdarg>
@@ -35,7 +36,7 @@ constexpr int64_t kLongMs = 60'000;  // far from any delay of a busy machine: wh
 
 enum class Trouble { kNone, kDies, kFails, kIsInterrupted };
 Trouble trouble = Trouble::kNone;  // of this process, when it comes to its host's meeting
-bool stop = false;
+std::atomic<bool> stop{false};
 
 int interrupted(void *) { return stop ? 1 : 0; }
 
