@@ -186,7 +186,7 @@ static void one_minibatch_at_a_time(int rank, int size, const char *job, void *a
         snprintf(name, sizeof name, "%s-%d", job, round % 100);
         odc_context *context = join(rank, size, name);
         tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
-        stop = now_ns() - begin > 25 * (int64_t)1000000000;
+        stop = now_ns() - begin > 10 * (int64_t)1000000000;
         CHECK_OK(odc_all_reduce(context, &stop, 1, ODC_MAX));
         use_once(context, &t, 1, 1);
         sleep_us((int)random_below(&random, 2000));
