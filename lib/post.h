@@ -5,6 +5,7 @@
 
 #include "free_ranges.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string_view>
@@ -45,5 +46,34 @@ struct Post {
     const int32_t *ranks() const { return reinterpret_cast<const int32_t *>(slices() + slice_count); }
     std::string_view name() const { return {reinterpret_cast<const char *>(ranks() + rank_count), name_bytes}; }
 };
+
+// Bytes of the record of a shard that is described by `what`: a Description, or a PostNotice of one.
+template <class What>
+uint64_t post_bytes(const What &what) {
+    return sizeof(Post) + what.slices.size() * sizeof(uint64_t) + what.ranks.size() * sizeof(int32_t) +
+           what.name.size();
+}
+
+// Writes what the owner and its images in other processes say alike; where the slice lies is the caller's to add. The
+// record may have been another shard's, which a peer's odc_gather still looks at: it must not see that one unreleased, or
+// published, without seeing that it is that one no more.
+template <class What>
+void write_post(Post &post, const What &what, uint64_t record, uint64_t minibatch, uint64_t slice_numel) {
+    post.minibatch.store(minibatch, std::memory_order_relaxed);
+    post.released.store(0, std::memory_order_release);
+    post.published.store(0, std::memory_order_release);
+    post.next.store(0, std::memory_order_relaxed);
+    post.numel = what.numel;
+    post.parameter_type = what.parameter_type;
+    post.gradient_type = what.gradient_type;
+    post.slice_numel = slice_numel;
+    post.record = record;
+    post.name_bytes = static_cast<uint32_t>(what.name.size());
+    post.rank_count = static_cast<uint32_t>(what.ranks.size());
+    post.slice_count = static_cast<uint32_t>(what.slices.size());
+    std::copy(what.slices.begin(), what.slices.end(), const_cast<uint64_t *>(post.slices()));
+    std::copy(what.ranks.begin(), what.ranks.end(), const_cast<int32_t *>(post.ranks()));
+    std::copy(what.name.begin(), what.name.end(), const_cast<char *>(post.name().data()));
+}
 
 }  // namespace odc

@@ -139,10 +139,7 @@ uint64_t Shard::slice_bytes() const {
     return own_numel() * (element_size(description_.parameter_type) + element_size(sums));
 }
 
-uint64_t Shard::record_bytes() const {
-    const Description &d = description_;
-    return sizeof(Post) + d.slices.size() * sizeof(uint64_t) + d.ranks.size() * sizeof(int32_t) + d.name.size();
-}
+uint64_t Shard::record_bytes() const { return post_bytes(description_); }
 
 uint64_t Shard::region_bytes() const {
     const uint64_t sums = own_numel() * element_size(accumulator_type(description_.gradient_type));
@@ -156,29 +153,13 @@ void Shard::settle(Post &post, uint64_t offset, const Allocation &slice, uint64_
     record_ = offset;
     region_ = slice;
     registered = minibatch;
-    // The record may have been another shard's, which a peer's odc_gather still looks at: it must not see that one
-    // unreleased, or published, without seeing that it is that one no more.
-    post.minibatch.store(minibatch, std::memory_order_relaxed);
-    post.released.store(0, std::memory_order_release);
-    post.published.store(0, std::memory_order_release);
-    post.next.store(0, std::memory_order_relaxed);
-    post.numel = d.numel;
-    post.parameter_type = d.parameter_type;
-    post.gradient_type = d.gradient_type;
-    post.slice_numel = own_numel();
+    write_post(post, d, offset, minibatch, own_numel());
     post.segment = slice.segment;
     post.stripes = slice.offset - slice.segment.offset;
     post.parameters = post.stripes + to_line(stripe_count(sums) * sizeof(Stripe));
     post.accumulator = post.parameters + to_line(own_numel() * element_size(d.parameter_type));
-    post.record = offset;
     post.address = 0;
     post.key = 0;
-    post.name_bytes = static_cast<uint32_t>(d.name.size());
-    post.rank_count = static_cast<uint32_t>(d.ranks.size());
-    post.slice_count = static_cast<uint32_t>(d.slices.size());
-    std::copy(d.slices.begin(), d.slices.end(), const_cast<uint64_t *>(post.slices()));
-    std::copy(d.ranks.begin(), d.ranks.end(), const_cast<int32_t *>(post.ranks()));
-    std::copy(d.name.begin(), d.name.end(), const_cast<char *>(post.name().data()));
     link(own_index_, post, slice.start - post.stripes);
 }
 

@@ -29,33 +29,16 @@ Post &Mirror::post(uint64_t record) {
     return *reinterpret_cast<Post *>(arena_.record(known->second));
 }
 
-// As Shard::settle writes its own: who still looks at the record must not take the new shard for the old one.
 void Mirror::apply(const PostNotice &notice) {
-    const uint64_t bytes = sizeof(Post) + notice.slices.size() * sizeof(uint64_t) +
-                           notice.ranks.size() * sizeof(int32_t) + notice.name.size();
     auto known = records_.find(notice.record);
     if (known == records_.end()) {
-        known = records_.emplace(notice.record, arena_.allocate_record(bytes)).first;
+        known = records_.emplace(notice.record, arena_.allocate_record(post_bytes(notice))).first;
     }
     auto &post = *reinterpret_cast<Post *>(arena_.record(known->second));
-    post.minibatch.store(notice.minibatch, std::memory_order_relaxed);
-    post.released.store(0, std::memory_order_release);
-    post.published.store(0, std::memory_order_release);
-    post.next.store(0, std::memory_order_relaxed);
-    post.numel = notice.numel;
-    post.parameter_type = notice.parameter_type;
-    post.gradient_type = notice.gradient_type;
-    post.slice_numel = notice.slice_numel;
+    write_post(post, notice, notice.record, notice.minibatch, notice.slice_numel);
     post.segment = {};
-    post.record = notice.record;
     post.address = notice.address;
     post.key = notice.key;
-    post.name_bytes = static_cast<uint32_t>(notice.name.size());
-    post.rank_count = static_cast<uint32_t>(notice.ranks.size());
-    post.slice_count = static_cast<uint32_t>(notice.slices.size());
-    std::copy(notice.slices.begin(), notice.slices.end(), const_cast<uint64_t *>(post.slices()));
-    std::copy(notice.ranks.begin(), notice.ranks.end(), const_cast<int32_t *>(post.ranks()));
-    std::copy(notice.name.begin(), notice.name.end(), const_cast<char *>(post.name().data()));
     last_->store(known->second, std::memory_order_release);
     last_ = &post.next;
     ring(*block_);
