@@ -8,12 +8,12 @@
 namespace odc {
 
 void Staging::map() {
-    // Shared: a fork must not part the pages from those that the provider has pinned.
-    void *memory = mmap(nullptr, slots_ * bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(nullptr, slots_ * bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         fail_errno(say("mmap of ", slots_ * bytes_, " bytes for staging"));
     }
     memory_ = static_cast<std::byte *>(memory);
+    madvise(memory, slots_ * bytes_, MADV_DONTFORK);  // or a fork could part the pages from those that are pinned
     madvise(memory, slots_ * bytes_, MADV_HUGEPAGE);  // it is soon full, and used again and again
     if (access_ == Access::Remote || endpoint_.needs_local()) {
         exposed_ = endpoint_.expose(memory_, slots_ * bytes_, access_);
