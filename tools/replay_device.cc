@@ -87,6 +87,10 @@ void Device::run_ahead(const std::vector<Step> &steps) {
     double device_free_ns = double(now_ns());
     fetch(steps[0], 0);
     int64_t ready_ns = now_ns();
+    const auto send = [&](const Step &step) {
+        shards_.make_gradient(step.gradient);
+        send_gradient(step);
+    };
     for (size_t i = 0; i < steps.size(); ++i) {
         const double start_ns = std::max(device_free_ns, double(ready_ns));
         const double end_ns = start_ns + steps[i].duration_ns;
@@ -97,12 +101,12 @@ void Device::run_ahead(const std::vector<Step> &steps) {
             ready_ns = now_ns();
         }
         if (i > 0 && steps[i - 1].kind == Kind::Backward) {
-            send_gradient(steps[i - 1]);
+            send(steps[i - 1]);
         }
         device_free_ns = end_ns;
         sleep_until(int64_t(end_ns));
     }
-    send_gradient(steps.back());
+    send(steps.back());
 }
 
 void Device::run_waiting(const std::vector<Step> &steps) {
@@ -124,7 +128,7 @@ void Device::run_prefetching(const std::vector<Step> &steps) {
         }
         adding = step.kind == Kind::Backward;
         if (adding) {
-            shards_.start_scatter_add(step.layer, step.gradient);
+            shards_.start_scatter_add(step.layer);
         }
     };
     for (size_t i = 0; i < steps.size(); ++i) {
@@ -141,9 +145,14 @@ void Device::run_prefetching(const std::vector<Step> &steps) {
     shards_.end_scatter_add();
 }
 
+// What a backward step computes is its gradient.
 void Device::compute(const Step &step) {
+    const int64_t end_ns = now_ns() + int64_t(step.duration_ns);
+    if (step.kind == Kind::Backward) {
+        shards_.make_gradient(step.gradient);
+    }
     if (step.duration_ns > 0) {
-        sleep_until(now_ns() + int64_t(step.duration_ns));
+        sleep_until(end_ns);
     }
 }
 
@@ -157,7 +166,7 @@ void Device::fetch(const Step &step, size_t buffer) {
 void Device::send_gradient(const Step &step) {
     meet(step);
     const int64_t begin_ns = now_ns();
-    shards_.scatter_add(step.layer, step.gradient);
+    shards_.scatter_add(step.layer);
     record(Kind::ScatterAdd, step, begin_ns, now_ns());
 }
 

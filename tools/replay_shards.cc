@@ -29,8 +29,7 @@ uint64_t weight_of(uint64_t element) { return 1 + element % kLargestWeight; }
 }  // namespace
 
 ModelShards::ModelShards(odc_context *context, int layers, uint64_t layer_elements)
-    : context_(context), layers_(static_cast<size_t>(layers)), weights_(layer_elements),
-      full_gradient_(layer_elements) {
+    : context_(context), layers_(static_cast<size_t>(layers)), weights_(layer_elements) {
     std::vector<std::string> names;
     for (int layer = 0; layer < layers; ++layer) {
         names.push_back(fmt::format("layer {}", layer));
@@ -65,6 +64,9 @@ ModelShards::ModelShards(odc_context *context, int layers, uint64_t layer_elemen
         probes_.push_back(layer_elements * i / kProbes);
     }
     for (auto &full : full_parameters_) {
+        full.resize(layer_elements);
+    }
+    for (auto &full : full_gradients_) {
         full.resize(layer_elements);
     }
     for (uint64_t element = 0; element < layer_elements; ++element) {
@@ -118,17 +120,18 @@ void ModelShards::check_parameters(int layer, const std::vector<uint16_t> &full)
     }
 }
 
-void ModelShards::fill_gradient(uint32_t gradient) {
+void ModelShards::make_gradient(uint32_t gradient) {
+    made_ = 1 - made_;
+    std::vector<float> &full = full_gradients_[made_];
     const auto factor = static_cast<float>(gradient);
-    for (size_t i = 0; i < full_gradient_.size(); ++i) {
-        full_gradient_[i] = factor * weights_[i];
+    for (size_t i = 0; i < full.size(); ++i) {
+        full[i] = factor * weights_[i];
     }
 }
 
-void ModelShards::scatter_add(int layer, uint32_t gradient) {
-    fill_gradient(gradient);
-    check(odc_scatter_add(layers_[static_cast<size_t>(layer)].shard, full_gradient_.data(), full_gradient_.size(),
-                          nullptr));
+void ModelShards::scatter_add(int layer) {
+    const std::vector<float> &full = full_gradients_[made_];
+    check(odc_scatter_add(layers_[static_cast<size_t>(layer)].shard, full.data(), full.size(), nullptr));
 }
 
 void ModelShards::start_gather(int layer, size_t buffer) {
@@ -141,10 +144,10 @@ void ModelShards::end_gather(int layer, size_t buffer) {
     check_parameters(layer, full_parameters_[buffer]);
 }
 
-void ModelShards::start_scatter_add(int layer, uint32_t gradient) {
-    fill_gradient(gradient);
-    check(odc_scatter_add_start(layers_[static_cast<size_t>(layer)].shard, full_gradient_.data(), full_gradient_.size(),
-                                nullptr, &addition_));
+void ModelShards::start_scatter_add(int layer) {
+    const std::vector<float> &full = full_gradients_[made_];
+    check(odc_scatter_add_start(layers_[static_cast<size_t>(layer)].shard, full.data(), full.size(), nullptr,
+                                &addition_));
 }
 
 void ModelShards::end_scatter_add() { check(odc_wait(context_, addition_)); }

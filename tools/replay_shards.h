@@ -22,11 +22,14 @@ public:
     void update_and_publish();
     // Into one of two buffers, so that the next layer can arrive while this one is in use; checked in places.
     void gather(int layer, size_t buffer);
-    void scatter_add(int layer, uint32_t gradient);
+    // A layer's full gradient, into the other of two buffers, so that the one before can be on its way.
+    void make_gradient(uint32_t gradient);
+    // What make_gradient made last.
+    void scatter_add(int layer);
     // The same in two halves: one gather and one addition may be on their way, and are ended before the next starts.
     void start_gather(int layer, size_t buffer);
     void end_gather(int layer, size_t buffer);
-    void start_scatter_add(int layer, uint32_t gradient);
+    void start_scatter_add(int layer);
     void end_scatter_add();
     // After sync: every element of this rank's accumulators against what the minibatch must add up to.
     void check_gradients(const Gradient &total);
@@ -45,7 +48,6 @@ private:
     uint16_t expected_parameter(size_t layer, uint64_t element) const;
     void check_parameters(int layer, const std::vector<uint16_t> &full) const;
     void write_first_parameters();
-    void fill_gradient(uint32_t gradient);
 
     odc_context *context_;
     std::vector<Layer> layers_;
@@ -54,7 +56,8 @@ private:
     std::vector<uint64_t> probes_;  // elements that check_parameters looks at: both ends of every slice, and some more
     std::vector<float> weights_;    // the gradient of element e is the layer's times weights_[e]
     std::array<std::vector<uint16_t>, 2> full_parameters_;
-    std::vector<float> full_gradient_;
+    std::array<std::vector<float>, 2> full_gradients_;
+    size_t made_ = 0;  // the one that make_gradient made last
     uint64_t gather_ = 0;  // what was started
     uint64_t addition_ = 0;
 };
