@@ -51,6 +51,7 @@ void check_card(bool right_kind, int says_rank, int rank) {
 Card card_of(const IdentityCard &content) { return card_with(content); }
 
 Card card_of(const PortsCard &content) { return card_with(content); }
+Card card_of(const SilenceCard &content) { return card_with(content); }
 Card card_of(const EndpointCard &content) { return card_with(content); }
 
 Card regret_of(const Error &error) {
@@ -98,6 +99,17 @@ PortsCard read_ports(const Card &card, int rank) {
                                                   [](const Port &port) { return well_formed(port); })) {
         fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " describes NICs that cannot be");
     }
+    return content;
+}
+
+void SilenceCard::set_silent(int other) {
+    silent[static_cast<size_t>(other) / 8] |= static_cast<uint8_t>(1U << other % 8);
+    ++count;
+}
+
+SilenceCard read_silence(const Card &card, int rank) {
+    auto content = content_of<SilenceCard>(card);
+    check_card(content.magic == kSilenceMagic, content.rank, rank);
     return content;
 }
 

@@ -3,6 +3,7 @@
 // if there are several hosts, how the others reach them; in any round, why they cannot join.
 #pragma once
 
+#include "porch.h"
 #include "port.h"
 #include "status.h"
 
@@ -28,14 +29,26 @@ struct IdentityCard {
     unsigned char nonce[16];  // random; its leader's names a host's meeting, so no leftover of another job knows it
 };
 
-// Of rounds 2 and 3, which only jobs on several hosts have: by which NICs a rank could be reached, and, once all know
-// which are used, the names of its endpoints there.
+// Of the later rounds, which only jobs on several hosts have: by which NICs a rank could be reached; who has not
+// answered there; and, once all know which are used, the names of its endpoints.
 struct PortsCard {
     uint64_t magic;
     int32_t rank;
     uint32_t count;
     std::array<Port, kMaxPorts> ports;
+    Doorsteps doorsteps;      // of the ports
     char why_no_fabric[256];  // empty: it can use libfabric
+};
+struct SilenceCard {
+    static constexpr int kRanks = 8000;  // others are not knocked at
+
+    uint64_t magic;
+    int32_t rank;
+    uint32_t count;  // of the silent ranks
+    std::array<uint8_t, kRanks / 8> silent;
+
+    bool is_silent(int other) const { return (silent[static_cast<size_t>(other) / 8] >> other % 8 & 1) != 0; }
+    void set_silent(int other);
 };
 struct EndpointName {
     uint32_t bytes;  // 0: the port is not used
@@ -51,6 +64,7 @@ struct EndpointCard {
 
 Card card_of(const IdentityCard &content);
 Card card_of(const PortsCard &content);
+Card card_of(const SilenceCard &content);
 Card card_of(const EndpointCard &content);
 // The card of a rank that cannot join: the others need not wait for it.
 Card regret_of(const Error &error);
@@ -62,10 +76,12 @@ void check_regrets(const std::vector<Card> &cards);
 // Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` and `rank` of a card are set by who
 // fills it, with these:
 constexpr uint64_t kIdentityMagic = 0x6f64632d69642d33;  // "odc-id-3": changes with every change of the card
-constexpr uint64_t kPortsMagic = 0x6f64632d70742d31;     // "odc-pt-1": the same
+constexpr uint64_t kPortsMagic = 0x6f64632d70742d32;     // "odc-pt-2": the same
+constexpr uint64_t kSilenceMagic = 0x6f64632d73692d31;   // "odc-si-1": the same
 constexpr uint64_t kEndpointMagic = 0x6f64632d65702d31;  // "odc-ep-1": the same
 IdentityCard read_identity(const Card &card, int rank);
 PortsCard read_ports(const Card &card, int rank);
+SilenceCard read_silence(const Card &card, int rank);
 EndpointCard read_endpoint(const Card &card, int rank);
 
 }  // namespace odc

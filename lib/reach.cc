@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
+#include "porch.h"
 #include "rank_block.h"
 #include "recording.h"
 #include "settings.h"
@@ -22,6 +24,13 @@ struct Outlook {
     Wishes wishes;
     Ports ports;
     std::string why_no_fabric;
+};
+
+// A rank as this one sees it.
+struct Neighbour {
+    RankDescriptor descriptor;
+    Doorsteps doorsteps{};
+    std::vector<PortPair> silent;  // by which there was no answer, in one direction at least
 };
 
 Device own_memory(const Machine &machine) {
@@ -55,25 +64,28 @@ RankDescriptor describe(const Membership &membership, const std::vector<Identity
 }
 
 // Round 2: every rank's NICs.
-void exchange_ports(Exchange &exchange, const Outlook &outlook, int rank, std::vector<RankDescriptor> &all) {
-    PortsCard mine{kPortsMagic, rank, static_cast<uint32_t>(outlook.ports.ports.size()), {}, {}};
+void exchange_ports(Exchange &exchange, const Outlook &outlook, const Doorsteps &doorsteps, int rank,
+                    std::vector<Neighbour> &all) {
+    PortsCard mine{kPortsMagic, rank, static_cast<uint32_t>(outlook.ports.ports.size()), {}, doorsteps, {}};
     std::copy(outlook.ports.ports.begin(), outlook.ports.ports.end(), mine.ports.begin());
     std::strncpy(mine.why_no_fabric, outlook.why_no_fabric.c_str(), sizeof(mine.why_no_fabric) - 1);
     const std::vector<Card> cards = exchange.all_gather(card_of(mine));
     check_regrets(cards);
-    for (RankDescriptor &one : all) {
-        const PortsCard card = read_ports(cards[static_cast<size_t>(one.rank)], one.rank);
-        one.ports.assign(card.ports.begin(), card.ports.begin() + card.count);
-        one.why_no_fabric = card.why_no_fabric;
+    for (Neighbour &one : all) {
+        RankDescriptor &descriptor = one.descriptor;
+        const PortsCard card = read_ports(cards[static_cast<size_t>(descriptor.rank)], descriptor.rank);
+        descriptor.ports.assign(card.ports.begin(), card.ports.begin() + card.count);
+        descriptor.why_no_fabric = card.why_no_fabric;
+        one.doorsteps = card.doorsteps;
     }
 }
 
 // Throws ODC_ERROR_UNSUPPORTED where a rank cannot be reached, or not as ODC_REQUIRE asks.
-void judge(Membership &membership, const std::vector<RankDescriptor> &all, const Outlook &outlook) {
-    const RankDescriptor &mine = all[static_cast<size_t>(membership.terms.rank)];
-    for (const RankDescriptor &theirs : all) {
+void judge(Membership &membership, const std::vector<Neighbour> &all, const Outlook &outlook) {
+    const RankDescriptor &mine = all[static_cast<size_t>(membership.terms.rank)].descriptor;
+    for (const auto &[theirs, doorsteps, silent] : all) {
         Route &route = membership.peers[static_cast<size_t>(theirs.rank)].route;
-        route.verdict = choose_route(mine, theirs);
+        route.verdict = choose_route(mine, theirs, silent);
         const std::string why_not = objection(route.verdict, mine, theirs, outlook.wishes, outlook.ports.refused);
         if (!why_not.empty()) {
             fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not);
@@ -86,6 +98,48 @@ void judge(Membership &membership, const std::vector<RankDescriptor> &all, const
             route.peer_nic = theirs.ports[static_cast<size_t>(route.verdict.their_port)].domain;
         }
     }
+}
+
+// Knocks at every rank that a route leads to; who does not answer.
+SilenceCard knock(Porch &porch, const Membership &membership, const std::vector<Neighbour> &all,
+                  const Patience &patience) {
+    const int rank = membership.terms.rank;
+    std::vector<Porch::Visit> visits;
+    std::vector<int> ranks;
+    for (int other = 0; std::max(rank, other) < std::min(membership.terms.size, SilenceCard::kRanks); ++other) {
+        const Verdict &verdict = membership.peers[static_cast<size_t>(other)].route.verdict;
+        const Neighbour &theirs = all[static_cast<size_t>(other)];
+        const auto door = static_cast<size_t>(verdict.their_port);
+        if (verdict.their_port >= 0 && theirs.doorsteps[door] != 0) {
+            const auto my_port = static_cast<size_t>(verdict.my_port);
+            visits.push_back({all[static_cast<size_t>(rank)].descriptor.ports[my_port], theirs.descriptor.ports[door],
+                              theirs.doorsteps[door]});
+            ranks.push_back(other);
+        }
+    }
+    SilenceCard card{kSilenceMagic, rank, 0, {}};
+    for (const size_t visit : porch.knock(visits, patience)) {
+        card.set_silent(ranks[visit]);
+    }
+    return card;
+}
+
+// Round 3: which routes lead nowhere. True: none; else it is made again, with other routes.
+bool all_answered(Exchange &exchange, const SilenceCard &mine, const Membership &membership,
+                  std::vector<Neighbour> &all) {
+    const std::vector<Card> cards = exchange.all_gather(card_of(mine));
+    check_regrets(cards);
+    bool all_did = true;
+    for (int rank = 0; rank < membership.terms.size; ++rank) {
+        const SilenceCard theirs = read_silence(cards[static_cast<size_t>(rank)], rank);
+        all_did = all_did && theirs.count == 0;
+        const Verdict &verdict = membership.peers[static_cast<size_t>(rank)].route.verdict;
+        if (std::max(rank, mine.rank) < SilenceCard::kRanks && verdict.my_port >= 0 &&
+            (mine.is_silent(rank) || theirs.is_silent(mine.rank))) {
+            all[static_cast<size_t>(rank)].silent.push_back({verdict.my_port, verdict.their_port});
+        }
+    }
+    return all_did;
 }
 
 // The endpoints that routes go through, by place in this rank's ports; and the place of each there is among those opened.
@@ -124,7 +178,6 @@ void check_descriptors(const Membership &membership) {
 }
 
 std::unique_ptr<Fabric> open_fabric(const Membership &membership, const Doors &doors) {
-    check_descriptors(membership);
     const Terms &terms = membership.terms;
     const int64_t silence_ms = std::min(terms.timeout_ms, setting_number(Setting::kSilenceMs, 1000, 3'600'000));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes, 256 << 10, int64_t{1} << 40));
@@ -151,7 +204,7 @@ EndpointCard card_of_doors(const Membership &membership, const Fabric &fabric, c
     return card;
 }
 
-// Round 3: every rank's endpoints.
+// Round 4: every rank's endpoints.
 void meet_endpoints(Exchange &exchange, Membership &membership, const EndpointCard &mine, const Doors &doors) {
     const std::vector<Card> cards = exchange.all_gather(card_of(mine));
     check_regrets(cards);
@@ -200,18 +253,30 @@ void fill_routes(Membership &membership) {
 
 void choose_routes(Membership &membership, const std::vector<IdentityCard> &cards, Exchange *exchange,
                    const Patience &patience) {
-    std::vector<RankDescriptor> all;
+    std::vector<Neighbour> all;
     for (int rank = 0; rank < membership.terms.size; ++rank) {
-        all.push_back(describe(membership, cards, rank));
+        all.push_back({describe(membership, cards, rank), {}, {}});
     }
     Outlook outlook{read_wishes(), {}, {}};
     if (membership.hosts.size() > 1) {
+        std::optional<Porch> porch;
+        SilenceCard silence{};
         Doors doors;
         EndpointCard mine{};
-        or_fail_everywhere(*exchange, patience, [&] { outlook = look_out(outlook.wishes); });
-        exchange_ports(*exchange, outlook, membership.terms.rank, all);
         or_fail_everywhere(*exchange, patience, [&] {
-            judge(membership, all, outlook);
+            outlook = look_out(outlook.wishes);
+            porch.emplace(outlook.ports);
+        });
+        exchange_ports(*exchange, outlook, porch->doorsteps(), membership.terms.rank, all);
+        do {
+            or_fail_everywhere(*exchange, patience, [&] {
+                judge(membership, all, outlook);
+                check_descriptors(membership);
+                silence = knock(*porch, membership, all, patience);
+            });
+        } while (!all_answered(*exchange, silence, membership, all));
+        porch.reset();
+        or_fail_everywhere(*exchange, patience, [&] {
             doors = doors_of(membership, outlook.ports.ports);
             membership.fabric = open_fabric(membership, doors);
             mine = card_of_doors(membership, *membership.fabric, doors);

@@ -62,13 +62,14 @@ auto score(const Port &a, const Port &b, Link link) {
                       a.family);
 }
 
-// The pairs with the best score.
-std::vector<Pair> best_pairs(const std::vector<Port> &low, const std::vector<Port> &high) {
+// The pairs with the best score. `is_silent`: of places in `low` and `high`.
+template <class IsSilent>
+std::vector<Pair> best_pairs(const std::vector<Port> &low, const std::vector<Port> &high, const IsSilent &is_silent) {
     std::vector<Pair> best;
     for (size_t i = 0; i < low.size(); ++i) {
         for (size_t j = 0; j < high.size(); ++j) {
             const std::optional<Link> link = link_between(low[i], high[j]);
-            if (!link) {
+            if (!link || is_silent(i, j)) {
                 continue;
             }
             const auto mine = score(low[i], high[j], *link);
@@ -155,8 +156,22 @@ std::string why_no_shm(const RankDescriptor &mine, const RankDescriptor &theirs)
                : say("rank ", theirs.rank, " is on another host (", theirs.host, ")");
 }
 
+// "eth1 (192.0.2.1/24) to eth1 (192.0.2.2/24), ..."
+std::string pairs_text(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<PortPair> &pairs) {
+    const auto port_text = [](const RankDescriptor &rank, int place) {
+        const Port &port = rank.ports[static_cast<size_t>(place)];
+        return say(port.domain, " (", network_text(network_of(port)), ')');
+    };
+    std::string text;
+    for (const PortPair &pair : pairs) {
+        text += say(text.empty() ? "" : ", ", port_text(mine, pair.mine), " to ", port_text(theirs, pair.theirs));
+    }
+    return text;
+}
+
 // Fills the verdict's ports, or says why there are none.
-std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &theirs, Verdict &verdict) {
+std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<PortPair> &silent,
+                         Verdict &verdict) {
     if (mine.identity == theirs.identity) {
         return "never inside a host, where shm is faster";
     }
@@ -170,11 +185,20 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
     if (!mine.why_no_fabric.empty() || !theirs.why_no_fabric.empty()) {
         return offers_text(mine.why_no_fabric.empty() ? theirs : mine);
     }
-    std::vector<Pair> pairs = best_pairs(low.ports, high.ports);
+    const auto is_silent = [&](size_t low_port, size_t high_port) {
+        return std::any_of(silent.begin(), silent.end(), [&](const PortPair &pair) {
+            return static_cast<size_t>(is_low ? pair.mine : pair.theirs) == low_port &&
+                   static_cast<size_t>(is_low ? pair.theirs : pair.mine) == high_port;
+        });
+    };
+    std::vector<Pair> pairs = best_pairs(low.ports, high.ports, is_silent);
     if (pairs.empty()) {
         return low.ports.empty() || high.ports.empty()
                    ? offers_text(low.ports.empty() ? low : high)
-                   : say("no two NICs reach each other: ", offers_text(mine), "; ", offers_text(theirs));
+                   : say("no two NICs reach each other: ", offers_text(mine), "; ", offers_text(theirs),
+                         silent.empty() ? ""
+                                        : say("; tried without an answer: ", pairs_text(mine, theirs, silent),
+                                              " (a cable, a VLAN or a firewall between them?)"));
     }
     const size_t low_equals = spread(pairs, low.index, &Pair::low);
     const size_t high_equals = spread(pairs, high.index, &Pair::high);
@@ -186,6 +210,9 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
                       ", ", speed_text(my, their), ", ", name_of(static_cast<Nearness>(my.distance)));
     if (const size_t equals = is_low ? low_equals : high_equals; equals > 1) {
         verdict.why += say("; one of ", equals, " equal NICs, by the rank's place on its host");
+    }
+    if (!silent.empty()) {
+        verdict.why += say("; tried without an answer: ", pairs_text(mine, theirs, silent));
     }
     return "";
 }
@@ -207,7 +234,7 @@ std::vector<Offer> offers_of_libfabric() {
     return offers;
 }
 
-Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs) {
+Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<PortPair> &silent) {
     Verdict verdict;
     std::string why_not = mine.rank == theirs.rank ? "" : why_no_shm(mine, theirs);
     if (why_not.empty()) {
@@ -216,7 +243,7 @@ Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs) {
     } else {
         verdict.why_not.push_back({kTransportNames[0], why_not});
     }
-    why_not = choose_ports(mine, theirs, verdict);
+    why_not = choose_ports(mine, theirs, silent, verdict);
     if (why_not.empty()) {
         verdict.transport = kTransportNames[1];
     } else {

@@ -53,10 +53,17 @@ struct Verdict {
     std::vector<WhyNot> why_not;  // every transport that is not taken
 };
 
+// Places in the ports of this rank and of another one.
+struct PortPair {
+    int mine;
+    int theirs;
+};
+
 // A pure function. Inside a host shm; between hosts the pair of ports with the most wanted provider that both have,
 // outside tunnels, in one subnet, with the higher speed (of the slower end), nearest to the ranks' memory; the ranks of
-// a host are spread over equals.
-Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs);
+// a host are spread over equals. `silent`: pairs that were tried, in vain.
+Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs,
+                     const std::vector<PortPair> &silent = {});
 
 // The path to a peer and the verdict that it comes from.
 struct Route {

@@ -6,9 +6,10 @@ set -u
 
 source=${ODC_SOURCE_DIR:?the folder of the sources}
 steps=${ODC_BUILD_DIR:?the folder of the build}/tests/steps
+odc=$ODC_BUILD_DIR/tools/odc
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export steps work
+export steps odc work
 export ODC_TIMEOUT_MS=60000
 failures=0
 
@@ -54,6 +55,14 @@ in_hosts 3 -- '"$HOSTS" ranks 6 "$steps" 20'
 all_ok 6
 in_hosts 2 -6 -- '"$HOSTS" ranks 4 "$steps" 20'
 all_ok 4
+
+# ---- of two interfaces one reaches nobody ----
+in_hosts 2 --wrong-interface -- '"$HOSTS" ranks 4 "$steps" 20 && "$HOSTS" ranks 2 "$odc" topo --why 0 1'
+all_ok 4
+grep -q 'from net0 to net0: .*tried without an answer: wrong0 (10[.0-9]*/24) to wrong0' <<<"$out" ||
+    fail "the route is not explained: $out"
+in_hosts 2 --wrong-interface -- 'ODC_INTERFACE=wrong0 "$HOSTS" ranks 2 "$steps" 1'
+each_says "-1" "no transport connects .* tried without an answer: wrong0 \\(10[.0-9]*/24\\) to wrong0"
 
 # ---- a rank dies ----
 in_hosts 2 -- "$under_way"'

@@ -116,6 +116,35 @@ void both_ranks_agree(void **) {
     assert_true(routes > 2000);
 }
 
+// Whichever pairs have been tried in vain; none is tried twice.
+void a_silent_pair_is_not_chosen_again(void **) {
+    const uint64_t seed = test_seed();
+    Random random(seed);
+    int second_choices = 0;
+    for (int round = 0; round < 3000; ++round) {
+        const RankDescriptor a = random_rank(random, 0);
+        const RankDescriptor b = random_rank(random, 1);
+        std::vector<PortPair> of_a;
+        std::vector<PortPair> of_b;
+        Verdict verdict = choose_route(a, b);
+        const Verdict first = verdict;
+        for (; verdict.my_port >= 0; verdict = choose_route(a, b, of_a)) {
+            for (const PortPair &tried : of_a) {
+                assert_true(tried.mine != verdict.my_port || tried.theirs != verdict.their_port);
+            }
+            assert_int_equal(verdict.their_port, choose_route(b, a, of_b).my_port);
+            assert_int_equal(verdict.my_port, choose_route(b, a, of_b).their_port);
+            second_choices += of_a.empty() ? 0 : 1;
+            of_a.push_back({verdict.my_port, verdict.their_port});
+            of_b.push_back({verdict.their_port, verdict.my_port});
+        }
+        if (first.my_port >= 0) {
+            assert_says(why_not_text(verdict), "tried without an answer: ");
+        }
+    }
+    assert_true(second_choices > 500);
+}
+
 void hosts_and_settings_decide_the_transport(void **) {
     const std::vector<Port> ports = {port("tcp;ofi_rxm", "eth0", "10.0.0.1/24")};
     RankDescriptor a = rank(0, "a", ports);
@@ -287,6 +316,7 @@ void settings_are_read_strictly(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(both_ranks_agree),
+        cmocka_unit_test(a_silent_pair_is_not_chosen_again),
         cmocka_unit_test(hosts_and_settings_decide_the_transport),
         cmocka_unit_test(better_ports_are_preferred),
         cmocka_unit_test(what_does_not_reach_is_explained),

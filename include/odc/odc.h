@@ -74,7 +74,7 @@ typedef struct odc_config {
     const char *rendezvous;  /* "host:port" or "[v6]:port" of rank 0; needs `secret`; NULL: ODC_RENDEZVOUS */
     const char *secret;      /* shared by all ranks; NULL: ODC_SECRET */
     int64_t timeout_ms;      /* deadline of every wait; 0: ODC_TIMEOUT_MS, or 600,000 */
-    odc_all_gather_fn all_gather; /* meet by this instead (MPI, torch); in odc_init, once or (several hosts) thrice */
+    odc_all_gather_fn all_gather; /* meet by this instead (MPI, torch); in odc_init, once; several hosts: more often */
     void *all_gather_arg;
     odc_interrupted_fn interrupted;
     void *interrupted_arg;

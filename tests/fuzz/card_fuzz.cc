@@ -33,8 +33,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     odc::Card card{};
     std::memcpy(card.data(), data, std::min(bytes, card.size()));
     // Random bytes do not find eight right ones.
-    static constexpr uint64_t kMagic[] = {odc::kIdentityMagic, odc::kPortsMagic, odc::kEndpointMagic};
-    const uint64_t magic = kMagic[bytes > 8 ? data[8] % 3 : 0];
+    static constexpr uint64_t kMagic[] = {odc::kIdentityMagic, odc::kPortsMagic, odc::kSilenceMagic,
+                                          odc::kEndpointMagic};
+    const uint64_t magic = kMagic[bytes > 8 ? data[8] % 4 : 0];
     if (bytes > 9 && data[9] % 2 == 0) {
         std::memcpy(card.data(), &magic, sizeof(magic));
     }
@@ -52,6 +53,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
             check_text(one.ports.at(i).provider, sizeof(one.ports[i].provider));
             check_text(one.ports.at(i).domain, sizeof(one.ports[i].domain));
         }
+    });
+    read_card([&] {
+        const odc::SilenceCard one = odc::read_silence(card, 1);
+        static_cast<void>(one.is_silent(odc::SilenceCard::kRanks - 1));
     });
     read_card([&] {
         for (const odc::EndpointName &one : odc::read_endpoint(card, 1).names) {

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the way that a route would take leads anywhere. Before routes are final, each rank listens at the addresses of
+// its ports, its doorsteps, and knocks at those of its peers. Kernels answer each other, so that a rank that is busy is
+// not taken for one that cannot be reached.
+#pragma once
+
+#include "fd.h"
+#include "patience.h"
+#include "port.h"
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace odc {
+
+// TCP ports, by place in a rank's ports; 0: there is no doorstep, as peers do not meet there by sockets.
+using Doorsteps = std::array<uint16_t, kMaxPorts>;
+
+class Porch {
+public:
+    // Moves to `ports.refused` where this rank cannot listen.
+    explicit Porch(Ports &ports);
+
+    const Doorsteps &doorsteps() const { return doorsteps_; }
+
+    struct Visit {
+        Port from;  // this rank's
+        Port to;
+        uint16_t doorstep;
+    };
+    // Knocks at all of them at once, and lets in as many who knock here. The places of the visits that got no answer in
+    // 5 s, or what is left of `patience`. Throws ODC_ERROR_SYSTEM when this process may open no more sockets.
+    std::vector<size_t> knock(const std::vector<Visit> &visits, const Patience &patience);
+
+private:
+    Doorsteps doorsteps_{};
+    std::vector<Fd> listeners_;
+};
+
+}  // namespace odc
