@@ -67,6 +67,19 @@ def check_report(tmp_path: Path, experiment: str, pictures: set[str]) -> dict[st
     return summary
 
 
+def test_ranks_of_two_hosts(tmp_path: Path, corpus: Path) -> None:
+    hosts = Path(__file__).parents[3] / "tests" / "hosts.sh"
+    train = [sys.executable, str(SCRIPT), "compute", "--data", str(corpus), "--rounds", "3", "--turn", "2", *SMALL]
+    inside = ["bash", "-c", '"$HOSTS" ranks 2 "$@"', "train", *train]
+    ended = subprocess.run(
+        ["bash", str(hosts), "2", "--", *inside], cwd=tmp_path, capture_output=True, text=True, timeout=170
+    )
+    if ended.returncode == 77:
+        pytest.skip(ended.stderr.strip())
+    assert ended.returncode == 0, ended.stderr
+    check_report(tmp_path, "compute", {"gains.png", "idle.png", "losses.png"})
+
+
 def test_real_compute(tmp_path: Path, corpus: Path) -> None:
     (status, out, err), (other_status, other_out, _) = run(
         tmp_path, "compute", "--data", str(corpus), "--rounds", "3", "--turn", "2", "--rate", "0.01", *SMALL

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's process group of gloo among the ranks of a job on one host, whatever launched them."""
+"""torch's process group of gloo among the ranks of a job, whatever launched them, over the NICs that odc chose."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface
 
 from schedule import WAIT_SECONDS
 from torch import distributed
@@ -15,7 +16,29 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import odc
 
-_LOOPBACK = "127.0.0.1"
+_LOOPBACK = "lo"
+_WORDS = 8  # of 16 bits, in an address
+
+
+def _interface(context: odc.Context) -> str:
+    """By which this rank reaches ranks of other hosts, if there are any."""
+    routes = (context.route(rank) for rank in range(context.size))
+    return next((route.nic for route in routes if route.nic), _LOOPBACK)
+
+
+def _address(interface: str) -> IPv4Address | IPv6Address:
+    nic = next(nic for nic in odc.topology()["nics"] if nic["name"] == interface)
+    addresses = [ip_interface(network).ip for network in nic["networks"]]
+    return min(addresses, key=lambda address: (address.is_link_local, address.version))
+
+
+def _tell(context: odc.Context, address: IPv4Address | IPv6Address | None, port: int) -> tuple[str, int]:
+    """Collective. What the one rank that has an address gives."""
+    packed = address.packed if address is not None else b""
+    words = [packed[2 * i] << 8 | packed[2 * i + 1] for i in range(len(packed) // 2)]
+    told = [int(value) for value in context.all_reduce([port, len(packed), *words, *[0] * (_WORDS - len(words))])]
+    told_packed = b"".join(word.to_bytes(2, "big") for word in told[2:])[: told[1]]
+    return str(ip_address(told_packed)), told[0]
 
 
 @contextmanager
@@ -25,15 +48,17 @@ def process_group(context: odc.Context) -> Iterator[DeviceMesh]:
     The system chooses the store's port and rank 0 tells it through `context`, so jobs never share a port and nothing
     is left behind.
     """
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # not whatever the host's name resolves to
+    interface = _interface(context)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # not whatever the host's name resolves to
     timeout = timedelta(seconds=WAIT_SECONDS)
     rank, size = context.rank, context.size
-    store = None
     if rank == 0:
-        store = TCPStore(_LOOPBACK, 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
-    port = int(context.all_reduce([store.port if store is not None else 0])[0])
-    if store is None:
-        store = TCPStore(_LOOPBACK, port, size, is_master=False, timeout=timeout)
+        mine = _address(interface)
+        store = TCPStore(str(mine), 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
+        _tell(context, mine, store.port)
+    else:
+        address, port = _tell(context, None, 0)
+        store = TCPStore(address, port, size, is_master=False, timeout=timeout)
     distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
     try:
         yield init_device_mesh("cpu", (size,))
