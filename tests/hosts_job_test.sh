@@ -7,16 +7,10 @@ set -u
 source=${ODC_SOURCE_DIR:?the folder of the sources}
 steps=${ODC_BUILD_DIR:?the folder of the build}/tests/steps
 odc=$ODC_BUILD_DIR/tools/odc
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# shellcheck source-path=SCRIPTDIR source=shell_checks.sh
+. "$source/tests/shell_checks.sh"
 export steps odc work
 export ODC_TIMEOUT_MS=60000
-failures=0
-
-fail() {
-    echo "FAILED: $*" >&2
-    failures=$((failures + 1))
-}
 
 # in_hosts ARGUMENT... -- SCRIPT: the script's output in $out, its status in $status.
 in_hosts() {

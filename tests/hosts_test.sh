@@ -4,42 +4,11 @@
 set -u
 
 hosts=${ODC_SOURCE_DIR:?the folder of the sources}/tests/hosts.sh
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
+# shellcheck source-path=SCRIPTDIR source=shell_checks.sh
+. "$ODC_SOURCE_DIR/tests/shell_checks.sh"
 
-fail() {
-    echo "FAILED: $*" >&2
-    failures=$((failures + 1))
-}
-
-same() {
-    [ "$1" = "$2" ] || fail "got '$1', not '$2'"
-}
-
-# expect STATUS COMMAND...: runs it, output in $out and $err.
-expect() {
-    local wanted=$1 status
-    shift
-    timeout 60 "$@" >"$work/out" 2>"$work/err"
-    status=$?
-    out=$(cat "$work/out")
-    err=$(cat "$work/err")
-    [ "$status" -eq "$wanted" ] || fail "'$*' ended with $status, not $wanted; it said: $out $err"
-}
-
-# Waits for a file to have something in it.
-wait_for() {
-    local tries
-    for tries in $(seq 600); do
-        [ -s "$1" ] && return 0
-        sleep 0.05
-    done
-    fail "$1 is empty after $tries tries"
-}
-
-# nothing_left SPACES: namespaces "odcPID", from the environment of a COMMAND that has ended.
-nothing_left() {
+# no_host_left SPACES: namespaces "odcPID", from the environment of a COMMAND that has ended.
+no_host_left() {
     local left
     left=$(ip netns list | grep -E "^$1\.")
     [ -z "$left" ] || fail "left behind: $left"
@@ -47,17 +16,14 @@ nothing_left() {
     [ -z "$left" ] || fail "processes left behind: $(pgrep -af "$unique")"
 }
 
-# A number that nothing else on this machine sleeps for, to find our processes by.
-unique=$((100000 + RANDOM)).$$
-
 # ---- the command line ----
 for wrong in "" "0 -- true" "two -- true" "2" "2 --" "2 true" "2 --colour -- true"; do
     # shellcheck disable=SC2086
     expect 2 "$hosts" $wrong
-    case $err in *"usage: hosts.sh"*) ;; *) fail "no usage for '$wrong': $err" ;; esac
+    contains "$err" "usage: hosts.sh"
 done
 expect 1 env -u ODC_TEST_HOSTS "$hosts" on 0 true
-case $err in *"is for what hosts.sh N"*) ;; *) fail "'on' without hosts says: $err" ;; esac
+contains "$err" "is for what hosts.sh N"
 
 # ---- where they cannot be made ----
 mkdir "$work/none"
@@ -118,7 +84,7 @@ for family in "" -6; do
 lo
 net0
 wrong0"
-    nothing_left "$(cat "$work/spaces")"
+    no_host_left "$(cat "$work/spaces")"
     rm -f "$work"/up.*
 done
 expect 0 "$hosts" 1 -6 -- sh -c '"$HOSTS" on 0 ip -4 -o address show'
@@ -173,23 +139,23 @@ for signal in INT TERM HUP; do
         sleep $unique & echo \"\$ODC_TEST_HOSTS\" >'$work/up'; wait" 2>/dev/null &
     pid=$!
     set +m
-    wait_for "$work/up"
+    wait_for_lines "$work/up" 1
     kill -$signal $pid
     wait $pid 2>/dev/null
     case $signal in INT) same "$?" 130 ;; TERM) same "$?" 143 ;; HUP) same "$?" 129 ;; esac
-    nothing_left "$(cat "$work/up")"
+    no_host_left "$(cat "$work/up")"
 done
 # ... a SIGKILL included, once other hosts are made.
 rm -f "$work/up"
 "$hosts" 1 -- sh -c "\"\$HOSTS\" on 0 sleep $unique & echo \$\$ >'$work/command'; echo \"\$ODC_TEST_HOSTS\" >'$work/up'
     exec sleep $unique" 2>/dev/null &
 pid=$!
-wait_for "$work/up"
+wait_for_lines "$work/up" 1
 kill -KILL $pid
 wait $pid 2>/dev/null
 kill -KILL "$(cat "$work/command")" # it is on no host
 expect 0 "$hosts" 1 -- true
-nothing_left "$(cat "$work/up")"
+no_host_left "$(cat "$work/up")"
 
 [ "$failures" -eq 0 ] || exit 1
 echo "hosts are made, parted and removed"

@@ -6,9 +6,8 @@ set -u
 
 odc=${ODC:?the path of the odc command}
 join=${ODC_BUILD_DIR:?the build directory}/tests/join
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
+# shellcheck source-path=SCRIPTDIR source=shell_checks.sh
+. "${ODC_SOURCE_DIR:?the folder of the sources}/tests/shell_checks.sh"
 
 export ODC_TIMEOUT_MS=30000
 # For Open MPI: run as root in containers, more ranks than cores, and on machines that have no ssh.
@@ -16,11 +15,6 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_plm_rsh_agent=true
 # What the launchers' own libraries leave behind in a rank is not this library's.
 export ASAN_OPTIONS=detect_leaks=0
-
-fail() {
-    echo "FAILED: $*" >&2
-    failures=$((failures + 1))
-}
 
 # check NAME RANKS STATUS FILE: each rank has joined twice and seen all the others.
 check() {

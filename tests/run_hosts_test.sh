@@ -5,55 +5,10 @@
 set -u
 
 odc=${ODC:?the path of the odc command}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
+# shellcheck source-path=SCRIPTDIR source=shell_checks.sh
+. "${ODC_SOURCE_DIR:?the folder of the sources}/tests/shell_checks.sh"
 unset ODC_HOST_ID
-
-fail() {
-    echo "FAILED: $*" >&2
-    failures=$((failures + 1))
-}
-
-# expect STATUS COMMAND...: runs it, output in $out and $err.
-expect() {
-    local wanted=$1 status
-    shift
-    timeout 60 "$@" >"$work/out" 2>"$work/err" </dev/null
-    status=$?
-    out=$(cat "$work/out")
-    err=$(cat "$work/err")
-    [ "$status" -eq "$wanted" ] || fail "'$*' ended with $status, not $wanted; it said: $out $err"
-}
-
-contains() {
-    case $1 in
-    *"$2"*) ;;
-    *) fail "'$2' is not in: $1" ;;
-    esac
-}
-
-same() {
-    [ "$1" = "$2" ] || fail "got '$1', not '$2'"
-}
-
-nothing_left() {
-    local tries
-    for tries in $(seq 300); do
-        pgrep -f -- "$1" >/dev/null || return 0
-        sleep 0.1
-    done
-    fail "a process is left after $tries tries: $(pgrep -af -- "$1")"
-}
-
-wait_for_lines() {
-    local tries
-    for tries in $(seq 300); do
-        [ "$(cat "$1" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
-        sleep 0.1
-    done
-    fail "$1 has not got $2 lines after $tries tries"
-}
+exec </dev/null # which rank 0 reads
 
 # As ssh: says a word of its own, and what it starts is not in its session.
 cat >"$work/start" <<'START'
@@ -70,8 +25,6 @@ echo "odc-agent 0.0.1 ready 4321"
 exec sleep 60
 START
 chmod +x "$work/start" "$work/older"
-# A number that nothing else on this machine sleeps for, to find our processes by.
-unique=$((100000 + RANDOM)).$$
 start=(--via "$work/start {host}" --address 127.0.0.1)
 
 # ---- what ranks get ----

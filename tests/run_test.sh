@@ -5,63 +5,13 @@ set -u
 
 odc=${ODC:?the path of the odc command}
 manual=${ODC_SOURCE_DIR:?the folder of the sources}/tools/odc.1
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-
-fail() {
-    echo "FAILED: $*" >&2
-    failures=$((failures + 1))
-}
-
-# expect STATUS COMMAND...: runs it, output in $out and $err.
-expect() {
-    local wanted=$1 status
-    shift
-    timeout 30 "$@" >"$work/out" 2>"$work/err"
-    status=$?
-    out=$(cat "$work/out")
-    err=$(cat "$work/err")
-    [ "$status" -eq "$wanted" ] || fail "'$*' ended with $status, not $wanted; it said: $out $err"
-}
-
-contains() {
-    case $1 in
-    *"$2"*) ;;
-    *) fail "'$2' is not in: $1" ;;
-    esac
-}
-
-same() {
-    [ "$1" = "$2" ] || fail "got '$1', not '$2'"
-}
-
-# Waits until no process has $1 on its command line.
-nothing_left() {
-    local tries
-    for tries in $(seq 300); do
-        pgrep -f -- "$1" >/dev/null || return 0
-        sleep 0.1
-    done
-    fail "a process is left after $tries tries: $(pgrep -af -- "$1")"
-}
-
-# Waits for a file to have $2 lines.
-wait_for_lines() {
-    local tries
-    for tries in $(seq 300); do
-        [ "$(cat "$1" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
-        sleep 0.1
-    done
-    fail "$1 has not got $2 lines after $tries tries"
-}
+# shellcheck source-path=SCRIPTDIR source=shell_checks.sh
+. "$ODC_SOURCE_DIR/tests/shell_checks.sh"
+seconds=30
 
 now_ms() {
     date +%s%3N
 }
-
-# A number that nothing else on this machine sleeps for, to find our processes by.
-unique=$((100000 + RANDOM)).$$
 
 # ---- every verb ----
 expect 0 "$odc" --version

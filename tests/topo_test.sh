@@ -7,37 +7,14 @@ set -u
 odc=${ODC:?the path of the odc command}
 recorded=${ODC_SOURCE_DIR:?the folder of the sources}/tests/topology
 unset ODC_TRANSPORTS ODC_INTERFACE ODC_PROVIDER ODC_REQUIRE ODC_TOPOLOGY_XML
-work=$(mktemp -d)
+# shellcheck source-path=SCRIPTDIR source=shell_checks.sh
+. "$ODC_SOURCE_DIR/tests/shell_checks.sh"
 namespace=odc-topo-$$
 cleanup() {
     ip netns del "$namespace" 2>/dev/null
     rm -rf "$work"
 }
 trap cleanup EXIT
-failures=0
-
-fail() {
-    echo "FAILED: $*" >&2
-    failures=$((failures + 1))
-}
-
-# expect STATUS COMMAND...: runs it, output in $out and $err.
-expect() {
-    local wanted=$1 status
-    shift
-    timeout 60 "$@" >"$work/out" 2>"$work/err"
-    status=$?
-    out=$(cat "$work/out")
-    err=$(cat "$work/err")
-    [ "$status" -eq "$wanted" ] || fail "'$*' ended with $status, not $wanted; it said: $out $err"
-}
-
-contains() {
-    case $1 in
-    *"$2"*) ;;
-    *) fail "'$2' is not in: $1" ;;
-    esac
-}
 
 # refuses WORDS COMMAND...: status 2, one line with these words, nothing on stdout.
 refuses() {
