@@ -4,7 +4,6 @@
 #include <sodium.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "patience.h"
 #include "status.h"
@@ -83,7 +82,7 @@ void Packets::say(Remote &remote, const std::string &notices) {
         return;
     }
     Stream &stream = streams_[static_cast<size_t>(remote.rank)];
-    stream.out += notices;
+    stream.out.insert(stream.out.end(), notices.begin(), notices.end());
     if (!stream.waiting) {
         stream.waiting = true;
         waiting_.push_back(&remote);
@@ -124,13 +123,14 @@ bool Packets::send(Remote &remote) {
                           mine_.did.load(std::memory_order_relaxed),
                           mine_.did_minibatch.load(std::memory_order_relaxed),
                           now_ns() - mine_.did_at_ns.load(std::memory_order_relaxed)};
-    std::memcpy(packet.wire.text, stream.out.data(), bytes);
+    const auto end = stream.out.begin() + static_cast<ptrdiff_t>(bytes);
+    std::copy(stream.out.begin(), end, packet.wire.text);
     if (!remote.endpoint->send(remote.address, &packet.wire, sizeof(Header) + bytes, packet.descriptor, packet)) {
         free_.push_back(&packet);
         refused_ = remote.may_retry() || refused_;
         return false;
     }
-    stream.out.erase(0, bytes);
+    stream.out.erase(stream.out.begin(), end);
     ++stream.packed;
     ++stream.flying;
     ++sent_;

@@ -6,6 +6,7 @@
 #include "transport/remote.h"
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -41,8 +42,8 @@ public:
 private:
     struct Packet;
     struct Stream {
-        std::string out;      // not yet in a packet
-        uint64_t packed = 0;  // packets, numbers the next
+        std::deque<char> out;  // not yet in a packet
+        uint64_t packed = 0;   // packets, numbers the next
         unsigned flying = 0;
         bool waiting = false;  // is in waiting_
         std::string in;        // of a notice that has not come as a whole
