@@ -38,10 +38,9 @@ public:
     }
 
     std::byte *target(uint64_t, size_t, void **descriptor) override {
-        Staging &staging = additions_.staging(*from().endpoint);
-        std::byte *slot = staging.take();
-        *descriptor = staging.exposed().descriptor;
-        return slot;
+        Staging::Ring &ring = additions_.staging_.at(*from().endpoint);
+        *descriptor = ring.exposed().descriptor;
+        return ring.take();
     }
     void landed(std::byte *target, uint64_t offset, size_t bytes) override {
         const size_t size = element_size(slice_.gradient_type);
@@ -52,7 +51,7 @@ public:
         }
         additions_.landed_.push_back(std::move(landed));
     }
-    void returned(std::byte *target) override { additions_.staging(*from().endpoint).give_back(target); }
+    void returned(std::byte *target) override { additions_.staging_.at(*from().endpoint).give_back(target); }
     void ended() override {}
 
 private:
@@ -63,19 +62,10 @@ private:
 };
 
 Additions::Additions(int rank, size_t staging_bytes, Tell tell)
-    : rank_(rank), staging_bytes_(staging_bytes), chunk_bytes_(chunk_bytes(staging_bytes)), tell_(std::move(tell)),
-      reads_(kWindow, chunk_bytes_) {}
+    : rank_(rank), staging_(std::min(staging_bytes, kWindow * kChunkBytes), chunk_bytes(staging_bytes), Access::Local),
+      tell_(std::move(tell)), reads_(kWindow, staging_.slot_bytes()) {}
 
 Additions::~Additions() = default;
-
-Staging &Additions::staging(FabricEndpoint &endpoint) {
-    auto &staging = staging_[&endpoint];
-    if (!staging) {
-        const size_t slots = std::clamp<size_t>(staging_bytes_ / chunk_bytes_, 1, kWindow);
-        staging = std::make_unique<Staging>(endpoint, slots, chunk_bytes_, Access::Local);
-    }
-    return *staging;
-}
 
 void Additions::offered(Remote &sender, const AddNotice &offer) {
     const auto known = slices_.find(offer.record);
@@ -128,7 +118,7 @@ bool Additions::add_stripes(Landed &landed) {
 
 void Additions::applied(Landed &landed) {
     Remote &sender = landed.offer->from();
-    staging(*sender.endpoint).give_back(landed.data);
+    staging_.at(*sender.endpoint).give_back(landed.data);
     if (landed.offer->applied(landed.count)) {
         tell_(sender, AppliedNotice{landed.offer->notice().operation, landed.offer->notice().count});
     }
@@ -142,7 +132,7 @@ void Additions::stop() {
 // ---- The sender ----
 
 Offers::Offers(size_t staging_bytes, Tell tell)
-    : staging_bytes_(staging_bytes), chunk_bytes_(chunk_bytes(staging_bytes)), tell_(std::move(tell)) {}
+    : staging_(staging_bytes, chunk_bytes(staging_bytes), Access::Remote), tell_(std::move(tell)) {}
 
 Offers::~Offers() = default;
 
@@ -160,14 +150,14 @@ void Offers::start(Remote &owner, const RemoteSlice &to, const std::byte *from, 
 
 // Offers the next `count` elements of the sum.
 void Offers::offer(std::shared_ptr<Sum> sum, uint64_t count, Exposed source, std::byte *slot) {
-    const Staging *staging = slot != nullptr ? staging_.at(sum->owner.endpoint).get() : nullptr;
+    const Staging::Ring *ring = slot != nullptr ? &staging_.at(*sum->owner.endpoint) : nullptr;
     const AddNotice notice{++last_,
                            sum->to.record,
                            sum->filled,
                            sum->offered,
                            count,
-                           staging != nullptr ? staging->address(slot) : source.address,
-                           staging != nullptr ? staging->exposed().key : source.key};
+                           ring != nullptr ? ring->address(slot) : source.address,
+                           ring != nullptr ? ring->exposed().key : source.key};
     sum->offered += count;
     Remote &owner = sum->owner;
     pieces_.emplace(notice.operation, Piece{std::move(sum), count, std::move(source), slot});
@@ -178,17 +168,12 @@ bool Offers::pump() {
     bool any = false;
     while (!waiting_.empty()) {
         const std::shared_ptr<Sum> sum = waiting_.front();
-        auto &staging = staging_[sum->owner.endpoint];
-        if (!staging) {
-            staging = std::make_unique<Staging>(
-                *sum->owner.endpoint, std::max<size_t>(1, staging_bytes_ / chunk_bytes_), chunk_bytes_, Access::Remote);
-        }
-        std::byte *slot = staging->take();
+        std::byte *slot = staging_.at(*sum->owner.endpoint).take();
         if (slot == nullptr) {
             break;
         }
         const size_t size = element_size(sum->to.gradient_type);
-        const uint64_t count = std::min<uint64_t>(chunk_bytes_ / size, sum->to.numel - sum->offered);
+        const uint64_t count = std::min<uint64_t>(staging_.slot_bytes() / size, sum->to.numel - sum->offered);
         copy_bytes(slot, sum->from + sum->offered * size, count * size);
         if (sum->offered + count == sum->to.numel) {
             waiting_.pop_front();
@@ -210,7 +195,7 @@ std::shared_ptr<Transfer> Offers::applied(Remote &owner, const AppliedNotice &no
     sum->applied += notice.count;
     if (piece.left == 0) {
         if (piece.slot != nullptr) {
-            staging_.at(owner.endpoint)->give_back(piece.slot);
+            staging_.at(*owner.endpoint).give_back(piece.slot);
         }
         pieces_.erase(known);
     }

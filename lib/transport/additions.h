@@ -49,14 +49,11 @@ private:
     };
     bool add_stripes(Landed &landed);
     void applied(Landed &landed);
-    Staging &staging(FabricEndpoint &endpoint);
 
     int rank_;
-    size_t staging_bytes_;
-    size_t chunk_bytes_;
+    Staging staging_;
     Tell tell_;
     Reads reads_;
-    std::unordered_map<FabricEndpoint *, std::unique_ptr<Staging>> staging_;
     std::unordered_map<uint64_t, RemoteSlice> slices_;
     std::deque<Landed> landed_;
 };
@@ -93,10 +90,8 @@ private:
     };
     void offer(std::shared_ptr<Sum> sum, uint64_t count, Exposed source, std::byte *slot);
 
-    size_t staging_bytes_;
-    size_t chunk_bytes_;
+    Staging staging_;
     Tell tell_;
-    std::unordered_map<FabricEndpoint *, std::unique_ptr<Staging>> staging_;
     std::deque<std::shared_ptr<Sum>> waiting_;  // for staging
     std::unordered_map<uint64_t, Piece> pieces_;
     uint64_t last_ = 0;

@@ -21,7 +21,6 @@ namespace odc {
 
 namespace {
 
-constexpr unsigned kWindow = 8;                 // chunks of parameters on their way
 constexpr int64_t kFarewellNs = 1'000'000'000;  // for the peers to hear the last words
 constexpr int64_t kClosingNs = 50'000'000;
 constexpr int64_t kSoonNs = 1'000'000;        // when something refused is tried again
@@ -49,51 +48,10 @@ size_t staging_uses(const std::vector<std::unique_ptr<FabricEndpoint>> &endpoint
 
 }  // namespace
 
-// A slice of an owner on its way into the caller's buffer.
-class LibraryThread::Get final : public Flow {
-public:
-    Get(LibraryThread &thread, Remote &owner, const RemoteSlice &slice, std::byte *to,
-        std::shared_ptr<Transfer> transfer)
-        : Flow(owner, slice.address, slice.key, slice.numel * element_size(slice.parameter_type)), thread_(thread),
-          to_(to), transfer_(std::move(transfer)) {}
-
-    std::byte *target(uint64_t offset, size_t, void **descriptor) override {
-        if (!from().endpoint->needs_local()) {
-            return to_ + offset;
-        }
-        Staging &staging = thread_.landing(*from().endpoint);
-        std::byte *slot = staging.take();
-        *descriptor = staging.exposed().descriptor;
-        return slot;
-    }
-    void landed(std::byte *target, uint64_t offset, size_t bytes) override {
-        if (from().endpoint->needs_local()) {
-            copy_bytes(to_ + offset, target, bytes);
-            returned(target);
-        }
-        landed_ += bytes;
-    }
-    void returned(std::byte *target) override {
-        if (from().endpoint->needs_local()) {
-            thread_.landing(*from().endpoint).give_back(target);
-        }
-    }
-    void ended() override {
-        landed_ == bytes() ? transfer_->finish() : transfer_->give_up();
-        thread_.settled(transfer_);
-    }
-
-private:
-    LibraryThread &thread_;
-    std::byte *to_;
-    std::shared_ptr<Transfer> transfer_;
-    uint64_t landed_ = 0;
-};
-
 LibraryThread::LibraryThread(const FabricTerms &terms, const std::vector<FabricPort> &ports)
     : terms_(terms), endpoints_(open_all(ports)), images_(Arena::create()),
       staging_bytes_(terms.staging_bytes / staging_uses(endpoints_)),
-      gets_(kWindow, std::min(kChunkBytes, staging_bytes_)),
+      gathers_(staging_bytes_, [this](const std::shared_ptr<Transfer> &transfer) { settled(transfer); }),
       additions_(terms.rank, staging_bytes_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
       offers_(staging_bytes_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -217,14 +175,8 @@ void LibraryThread::flush() {
 
 void LibraryThread::get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Transfer> transfer) {
     const bool taken = post([this, from, to, wanted, transfer] {
-        Remote &owner = remote(transfer->owner());
-        auto flow = std::make_shared<Get>(*this, owner, from, to, transfer);
-        transfers_.emplace(transfer, flow);
-        if (from.published->load(std::memory_order_acquire) >= wanted) {
-            gets_.start(std::move(flow));
-        } else {
-            expected_.push_back({std::move(flow), from.published, wanted});
-        }
+        unsettled_.insert(transfer);
+        gathers_.start(remote(transfer->owner()), from, to, wanted, transfer);
     });
     if (!taken) {
         transfer->give_up();
@@ -234,7 +186,7 @@ void LibraryThread::get(const RemoteSlice &from, std::byte *to, uint64_t wanted,
 void LibraryThread::add(const RemoteSlice &to, const std::byte *from, uint64_t filled,
                         std::shared_ptr<Transfer> transfer) {
     const bool taken = post([this, to, from, filled, transfer] {
-        transfers_.emplace(transfer, std::weak_ptr<Get>());
+        unsettled_.insert(transfer);
         offers_.start(remote(transfer->owner()), to, from, filled, transfer);
     });
     if (!taken) {
@@ -243,24 +195,16 @@ void LibraryThread::add(const RemoteSlice &to, const std::byte *from, uint64_t f
 }
 
 void LibraryThread::cancel(const std::shared_ptr<Transfer> &transfer) {
-    post([this, transfer] {
-        const auto known = transfers_.find(transfer);
-        if (known == transfers_.end()) {
-            return;
-        }
-        if (const std::shared_ptr<Get> flow = known->second.lock()) {
-            flow->stop();
-        }
-    });
+    post([this, transfer] { gathers_.cancel(transfer); });
 }
 
 void LibraryThread::expose(const RemoteSlice &slice) {
     const bool taken = call([&] {
         const size_t bytes = slice.numel * element_size(slice.parameter_type);
         if (bytes > 0) {
-            std::vector<Exposed> &exposed = exposed_[slice.record];
+            auto &exposed = exposed_[slice.record];
             for (const auto &endpoint : endpoints_) {
-                exposed.push_back(endpoint->expose(slice.parameters, bytes, Access::Remote));
+                exposed[endpoint.get()] = endpoint->expose(slice.parameters, bytes, Access::Remote);
             }
         }
         if (slice.gradient_type != 0 && slice.numel > 0) {
@@ -280,26 +224,13 @@ void LibraryThread::announce(const PostNotice &notice) {
                 continue;
             }
             if (exposed != exposed_.end()) {
-                const size_t port = static_cast<size_t>(
-                    std::find_if(endpoints_.begin(), endpoints_.end(),
-                                 [&](const auto &endpoint) { return endpoint.get() == one->endpoint; }) -
-                    endpoints_.begin());
-                own.address = exposed->second[port].address;
-                own.key = exposed->second[port].key;
+                const Exposed &here = exposed->second.at(one->endpoint);
+                own.address = here.address;
+                own.key = here.key;
             }
             packets_->say(*one, encode(own));
         }
     });
-}
-
-Staging &LibraryThread::landing(FabricEndpoint &endpoint) {
-    auto &staging = landings_[&endpoint];
-    if (!staging) {
-        const size_t bytes = std::min(kChunkBytes, staging_bytes_);
-        staging =
-            std::make_unique<Staging>(endpoint, std::max<size_t>(1, staging_bytes_ / bytes), bytes, Access::Local);
-    }
-    return *staging;
 }
 
 // A thread that has ended exposes nothing any more.
@@ -353,7 +284,7 @@ bool LibraryThread::step() {
     busy = offers_.pump() || busy;
     busy = packets_->pump() || busy;
     busy = additions_.pump() || busy;
-    busy = gets_.pump() || busy;
+    busy = gathers_.pump() || busy;
     packets_sent_.store(packets_->sent(), std::memory_order_relaxed);
     const int64_t now = now_ns();
     pulses_->tick(now);
@@ -401,7 +332,7 @@ bool LibraryThread::take_commands() {
 
 void LibraryThread::rest(int64_t now) {
     int64_t nap = std::max<int64_t>(0, pulses_->next_ns() - now);
-    if (farewell_ns_ != 0 || packets_->refused() || gets_.refused() || additions_.refused()) {
+    if (farewell_ns_ != 0 || packets_->refused() || gathers_.refused() || additions_.refused()) {
         nap = std::min(nap, kSoonNs);
     }
     if (additions_.blocked()) {
@@ -461,7 +392,7 @@ void LibraryThread::hear(Remote &from, const Notice &notice) {
                 if constexpr (std::is_same_v<Kind, FailedNotice> || std::is_same_v<Kind, ByeNotice>) {
                     hear_last_words(from);
                 } else if constexpr (std::is_same_v<Kind, PublishedNotice>) {
-                    start_expected(from);
+                    gathers_.published(from);
                 }
             }
         },
@@ -476,26 +407,16 @@ void LibraryThread::hear_last_words(Remote &from) {
     packets_->say(from, encode(HeardNotice{}));
 }
 
-void LibraryThread::start_expected(Remote &owner) {
-    std::erase_if(expected_, [&](const Expected &one) {
-        if (&one.flow->from() != &owner || one.published->load(std::memory_order_acquire) < one.wanted) {
-            return false;
-        }
-        gets_.start(one.flow);
-        return true;
-    });
-}
-
 void LibraryThread::settled(const std::shared_ptr<Transfer> &transfer) {
     ring(remote(transfer->owner()).mirror.block());
-    transfers_.erase(transfer);
+    unsettled_.erase(transfer);
 }
 
 // ---- The end ----
 
 void LibraryThread::begin_farewell(const std::string &words) {
     farewell_ns_ = now_ns();
-    gets_.stop();
+    gathers_.stop();
     additions_.stop();
     for (const auto &one : remotes_) {
         if (one && !one->gone && !one->closing) {
@@ -511,7 +432,7 @@ bool LibraryThread::farewell_is_over(int64_t now) const {
         const bool has_all = one && (packets_->delivered(*one) || (one->closing && now - farewell_ns_ > kClosingNs));
         return !one || one->gone || (!one->owes_heard && has_all);
     });
-    return (heard && !gets_.flying() && !additions_.flying()) || now - farewell_ns_ > kFarewellNs;
+    return (heard && !gathers_.flying() && !additions_.flying()) || now - farewell_ns_ > kFarewellNs;
 }
 
 void LibraryThread::let_go() {
@@ -529,16 +450,16 @@ void LibraryThread::let_go() {
             // The first reason has been said.
         }
     }
-    gets_.stop();
+    gathers_.stop();
     additions_.stop();
     const auto flying =
-        gets_.flying() || additions_.flying() ? FabricEndpoint::Flying::Reads : FabricEndpoint::Flying::Nothing;
+        gathers_.flying() || additions_.flying() ? FabricEndpoint::Flying::Reads : FabricEndpoint::Flying::Nothing;
     exposed_.clear();
     offers_.stop();
     for (const auto &endpoint : endpoints_) {
         endpoint->shut(flying);
     }
-    for (const auto &[transfer, flow] : transfers_) {
+    for (const auto &transfer : unsettled_) {
         transfer->give_up();
         ring(remote(transfer->owner()).mirror.block());
     }

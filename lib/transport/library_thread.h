@@ -6,9 +6,9 @@
 #include "fd.h"
 #include "transport/additions.h"
 #include "transport/fabric.h"
+#include "transport/gathers.h"
 #include "transport/packets.h"
 #include "transport/pulses.h"
-#include "transport/reads.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -19,6 +19,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace odc {
@@ -50,7 +51,6 @@ public:
     uint64_t packets_sent() const { return packets_sent_.load(std::memory_order_relaxed); }
 
 private:
-    class Get;
     using Command = std::function<void()>;
     // False: the thread has ended, and the command was not taken.
     bool post(Command command);
@@ -65,12 +65,10 @@ private:
     void rest(int64_t now);
     void hear(Remote &from, const Notice &notice);
     void hear_last_words(Remote &from);
-    void start_expected(Remote &owner);
     void settled(const std::shared_ptr<Transfer> &transfer);
     void begin_farewell(const std::string &words);
     bool farewell_is_over(int64_t now) const;
     void let_go();
-    Staging &landing(FabricEndpoint &endpoint);
     Remote &remote(int rank) { return *remotes_[static_cast<size_t>(rank)]; }
 
     FabricTerms terms_;
@@ -80,19 +78,11 @@ private:
     std::unique_ptr<Packets> packets_;
     std::unique_ptr<Pulses> pulses_;
     size_t staging_bytes_;  // for each use, at each endpoint
-    std::unordered_map<FabricEndpoint *, std::unique_ptr<Staging>>
-        landings_;  // of gets, where buffers must be registered
-    Reads gets_;
+    Gathers gathers_;
     Additions additions_;
     Offers offers_;
-    struct Expected {
-        std::shared_ptr<Get> flow;
-        const std::atomic<uint64_t> *published;
-        uint64_t wanted;
-    };
-    std::vector<Expected> expected_;                              // gets of slices that may not be published yet
-    std::unordered_map<uint64_t, std::vector<Exposed>> exposed_;  // own slices, by record and endpoint
-    std::unordered_map<std::shared_ptr<Transfer>, std::weak_ptr<Get>> transfers_;  // not yet settled
+    std::unordered_map<uint64_t, std::unordered_map<FabricEndpoint *, Exposed>> exposed_;  // own slices, by record
+    std::unordered_set<std::shared_ptr<Transfer>> unsettled_;
     uint64_t flush_ = 0;       // the question whose answers a flush waits for; 0: none
     int closing_ = 0;          // remotes that have said goodbye and are not gone yet
     int64_t farewell_ns_ = 0;  // when the last words were said; 0: not yet

@@ -3,43 +3,50 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "status.h"
 
 namespace odc {
 
-void Staging::map() {
-    void *memory = mmap(nullptr, slots_ * bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+namespace {
+
+std::byte *map(size_t bytes) {
+    void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        fail_errno(say("mmap of ", slots_ * bytes_, " bytes for staging"));
+        fail_errno(say("mmap of ", bytes, " bytes for staging"));
     }
-    memory_ = static_cast<std::byte *>(memory);
-    madvise(memory, slots_ * bytes_, MADV_DONTFORK);  // or a fork could part the pages from those that are pinned
-    madvise(memory, slots_ * bytes_, MADV_HUGEPAGE);  // it is soon full, and used again and again
-    if (access_ == Access::Remote || endpoint_.needs_local()) {
-        exposed_ = endpoint_.expose(memory_, slots_ * bytes_, access_);
+    madvise(memory, bytes, MADV_DONTFORK);  // or a fork could part the pages from those that are pinned
+    madvise(memory, bytes, MADV_HUGEPAGE);  // it is soon full, and used again and again
+    return static_cast<std::byte *>(memory);
+}
+
+}  // namespace
+
+void Staging::Ring::Unmap::operator()(std::byte *memory) const { munmap(memory, bytes); }
+
+Staging::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, Access access)
+    : memory_(map(slots * slot_bytes), Unmap{slots * slot_bytes}) {
+    if (access == Access::Remote || endpoint.needs_local()) {
+        exposed_ = endpoint.expose(memory_.get(), slots * slot_bytes, access);
     }
-    for (size_t i = slots_; i > 0; --i) {
-        free_.push_back(memory_ + (i - 1) * bytes_);
+    for (size_t i = slots; i > 0; --i) {
+        free_.push_back(memory_.get() + (i - 1) * slot_bytes);
     }
 }
 
-Staging::~Staging() {
-    exposed_ = {};
-    if (memory_ != nullptr) {
-        munmap(memory_, slots_ * bytes_);
-    }
-}
-
-std::byte *Staging::take() {
-    if (memory_ == nullptr) {
-        map();
-    }
+std::byte *Staging::Ring::take() {
     if (free_.empty()) {
         return nullptr;
     }
     std::byte *slot = free_.back();
     free_.pop_back();
     return slot;
+}
+
+Staging::Ring &Staging::at(FabricEndpoint &endpoint) {
+    const size_t slots = std::max<size_t>(1, bytes_ / slot_bytes_);
+    return rings_.try_emplace(&endpoint, endpoint, slots, slot_bytes_, access_).first->second;
 }
 
 }  // namespace odc

@@ -1,42 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bounded ring of buffers between the network and the memory that it may not, or should not, reach itself. Mapped
-// when it is first used.
+// Bounded buffers between the network and the memory that it may not, or should not, reach itself: a ring at each
+// endpoint, mapped when it is first used.
 #pragma once
 
 #include "transport/fabric_endpoint.h"
 
 #include <cstddef>
+#include <memory>
+#include <unordered_map>
 #include <vector>
 
 namespace odc {
 
 class Staging {
 public:
-    // `slots` of `bytes` each; exposed, where the endpoint wants that, for `access`.
-    Staging(FabricEndpoint &endpoint, size_t slots, size_t bytes, Access access)
-        : endpoint_(endpoint), slots_(slots), bytes_(bytes), access_(access) {}
-    ~Staging();
-    Staging(const Staging &) = delete;
-    Staging &operator=(const Staging &) = delete;
+    class Ring {
+    public:
+        // Exposed, where the endpoint wants that, for `access`.
+        Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, Access access);
 
-    size_t slot_bytes() const { return bytes_; }
-    // NULL: all are taken.
-    std::byte *take();
-    void give_back(std::byte *slot) { free_.push_back(slot); }
-    const Exposed &exposed() const { return exposed_; }
-    // Of a slot, as peers name it.
-    uint64_t address(const std::byte *slot) const { return exposed_.address + static_cast<uint64_t>(slot - memory_); }
+        // NULL: all are taken.
+        std::byte *take();
+        void give_back(std::byte *slot) { free_.push_back(slot); }
+        const Exposed &exposed() const { return exposed_; }
+        // Of a slot, as peers name it.
+        uint64_t address(const std::byte *slot) const {
+            return exposed_.address + static_cast<uint64_t>(slot - memory_.get());
+        }
+
+    private:
+        struct Unmap {
+            size_t bytes;
+            void operator()(std::byte *memory) const;
+        };
+        std::unique_ptr<std::byte, Unmap> memory_;
+        Exposed exposed_;
+        std::vector<std::byte *> free_;
+    };
+
+    // At each endpoint as many slots of `slot_bytes` as `bytes` hold, but one at least.
+    Staging(size_t bytes, size_t slot_bytes, Access access) : bytes_(bytes), slot_bytes_(slot_bytes), access_(access) {}
+
+    size_t slot_bytes() const { return slot_bytes_; }
+    // Throws when it cannot be mapped or exposed.
+    Ring &at(FabricEndpoint &endpoint);
 
 private:
-    void map();
-
-    FabricEndpoint &endpoint_;
-    size_t slots_;
     size_t bytes_;
+    size_t slot_bytes_;
     Access access_;
-    std::byte *memory_ = nullptr;
-    Exposed exposed_;
-    std::vector<std::byte *> free_;
+    std::unordered_map<FabricEndpoint *, Ring> rings_;
 };
 
 }  // namespace odc
