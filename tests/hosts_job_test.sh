@@ -86,6 +86,17 @@ for how in cut unplug; do
     each_says "2 3" "rank [01] \(host .*\) is lost: nothing has been heard from it for"
 done
 
+# ---- two of three hosts are cut off at once ----
+in_hosts 3 -- "$under_way"'
+    export ODC_SILENCE_MS=2000
+    "$HOSTS" ranks 6 "$steps" 100000 "$work/there" & job=$!
+    under_way 0 1 2 3 4 5
+    "$HOSTS" cut 1; "$HOSTS" cut 2
+    wait $job'
+each_says "0 1" "rank [2-5] \(host .*\) is lost: nothing has been heard from it for"
+each_says "2 3" "rank [0145] \(host .*\) is lost: nothing has been heard from it for"
+each_says "4 5" "rank [0-3] \(host .*\) is lost: nothing has been heard from it for"
+
 # ---- a cut that is mended in time harms nobody ----
 in_hosts 2 -- "$under_way"'
     export ODC_SILENCE_MS=30000

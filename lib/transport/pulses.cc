@@ -23,6 +23,7 @@ void Pulses::watch(const std::vector<std::vector<int>> &hosts) {
     const auto has = [&](const std::vector<int> &ranks) {
         return std::find(ranks.begin(), ranks.end(), rank_) != ranks.end();
     };
+    suspected_.assign(hosts.size(), false);
     const auto mine = static_cast<size_t>(std::find_if(hosts.begin(), hosts.end(), has) - hosts.begin());
     for (size_t other = 0; other < hosts.size(); ++other) {
         // Both sides find the same pair, and the ranks of a host share the work.
@@ -58,7 +59,7 @@ bool Pulses::is_answered(uint64_t question) const {
 }
 
 bool Pulses::asks(const Remote &remote) const {
-    return remote.mirror.block().waiters.load() != 0 || suspected_ == remote.host ||
+    return remote.mirror.block().waiters.load() != 0 || suspected_[static_cast<size_t>(remote.host)] ||
            std::find(opposite_.begin(), opposite_.end(), &remote) != opposite_.end();
 }
 
@@ -82,10 +83,10 @@ void Pulses::tick(int64_t now) {
     }
     if (now >= next_round_ns_) {
         next_round_ns_ = now + kEveryNs;
-        suspected_ = -1;
+        suspected_.assign(suspected_.size(), false);
         for (const auto &remote : remotes_) {
             if (remote && remote->silent_since_ns != 0 && now - remote->silent_since_ns > silence_ns_ / 2) {
-                suspected_ = remote->host;
+                suspected_[static_cast<size_t>(remote->host)] = true;
             }
         }
         for (const auto &remote : remotes_) {
@@ -97,19 +98,27 @@ void Pulses::tick(int64_t now) {
     next_ns_ = knocking_ ? std::min(next_round_ns_, now + kKnockNs) : next_round_ns_;
 }
 
+// Silence counts from a question that has left. Until it has, it counts from when the question was put: who takes nothing
+// is given up, too.
 void Pulses::ask(Remote &remote, int64_t now) {
+    const bool has_left = packets_.delivered(remote);
     if (remote.silent_since_ns == 0) {
         remote.silent_since_ns = now;
+        remote.has_question = false;
     } else if (now - remote.silent_since_ns > silence_ns_) {
         lose_silent(remote, now);
         return;
     } else {
+        if (has_left && !remote.has_question) {
+            remote.silent_since_ns = now;
+            remote.has_question = true;
+        }
         look_for(remote);
+        if (!has_left) {
+            return;  // one unanswered question in the provider's hands is enough
+        }
     }
-    // One unanswered question in the provider's hands is enough.
-    if (packets_.delivered(remote)) {
-        packets_.say(remote, encode(PulseNotice{++last_question_, 0}));
-    }
+    packets_.say(remote, encode(PulseNotice{++last_question_, 0}));
 }
 
 // tcp;ofi_rxm says "try again" for ever when a peer's process is gone, as it does when there is no room.

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// How silence of ranks of other hosts is counted. Time is the test's: Pulses is told it.
+#include <sched.h>
+
+#include <algorithm>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "arena.h"
+#include "patience.h"
+#include "transport/packets.h"
+#include "transport/pulses.h"
+
+extern "C" {
+#include <cmocka.h>
+}
+
+using namespace odc;
+
+namespace {
+
+constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr int64_t kSilenceMs = 4000;
+constexpr int64_t kSilenceNs = kSilenceMs * 1'000'000;
+constexpr int64_t kRoundNs = 250'000'000;
+constexpr Token kToken = {1, 2, 3};
+constexpr Token kOther = {4, 5, 6};
+
+FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
+
+// Rank 0, alone on its host, and its words to the others, who are endpoints that answer nothing: what has another job's
+// token is dropped. They do not even take anything before their first `work`.
+struct Job {
+    struct Other {
+        FabricEndpoint endpoint{loopback()};
+        RankBlock block{};
+        std::vector<std::unique_ptr<Remote>> nobody;
+        Packets packets{block, kOther, nobody, [](Remote &, const Notice &) {}};
+        Other() { packets.listen(endpoint); }
+        void work() { endpoint.poll(); }
+    };
+    FabricEndpoint endpoint{loopback()};
+    std::shared_ptr<Arena> images{Arena::create()};
+    RankBlock mine{};
+    std::vector<std::unique_ptr<Other>> others;
+    std::vector<std::unique_ptr<Remote>> remotes;
+    std::unique_ptr<Packets> packets;
+    std::unique_ptr<Pulses> pulses;
+    int64_t now = 1'000'000'000;
+
+    explicit Job(const std::vector<std::vector<int>> &hosts) {
+        images->allocate_record(64);  // 0 is no record
+        remotes.push_back(nullptr);
+        int size = 0;
+        for (const auto &ranks : hosts) {
+            size += static_cast<int>(ranks.size());
+        }
+        for (size_t host = 1; host < hosts.size(); ++host) {
+            for (const int rank : hosts[host]) {
+                others.push_back(std::make_unique<Other>());
+                const std::vector<std::byte> &name = others.back()->endpoint.name();
+                remotes.push_back(
+                    std::make_unique<Remote>(Remote{rank, static_cast<int>(host), &endpoint, endpoint.connect(name),
+                                                    name, Mirror(*images, rank, size, 77, "there")}));
+            }
+        }
+        packets = std::make_unique<Packets>(mine, kToken, remotes, [](Remote &, const Notice &) {});
+        pulses = std::make_unique<Pulses>(0, kSilenceMs, remotes, *packets);
+        pulses->watch(hosts);
+    }
+    void work() {
+        endpoint.poll();
+        packets->pump();
+    }
+    void round() {
+        now += kRoundNs;
+        pulses->tick(now);
+        work();
+    }
+};
+
+void two_hosts_that_are_lost_at_once_are_lost_as_a_whole(void **) {
+    Job job({{0}, {1, 2}, {3, 4}});
+    job.round();
+    const int64_t begin = job.now;
+    while (!job.remotes[1]->gone) {
+        job.round();
+        assert_true(job.now - begin <= kSilenceNs + kRoundNs);  // though none of them has taken the question
+    }
+    assert_true(job.now - begin > kSilenceNs);
+    for (size_t rank = 2; rank < job.remotes.size(); ++rank) {
+        assert_true(job.remotes[rank]->gone);
+    }
+}
+
+void silence_counts_from_a_question_that_has_left(void **) {
+    Job job({{0}, {1}});
+    Remote &remote = *job.remotes[1];
+    job.round();
+    for (const int64_t begin = job.now; job.now - begin < kSilenceNs * 3 / 4;) {
+        job.round();
+        assert_false(job.packets->delivered(remote));
+    }
+    const int64_t end = now_ns() + kPatienceNs;
+    while (!job.packets->delivered(remote)) {
+        assert_true(now_ns() < end);
+        job.work();
+        job.others[0]->work();
+        sched_yield();
+    }
+    job.round();
+    const int64_t begin = job.now;
+    while (!remote.gone) {
+        job.round();
+        job.others[0]->work();
+        assert_true(job.now - begin <= kSilenceNs + kRoundNs);
+    }
+    assert_true(job.now - begin > kSilenceNs);
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(two_hosts_that_are_lost_at_once_are_lost_as_a_whole),
+        cmocka_unit_test(silence_counts_from_a_question_that_has_left),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
