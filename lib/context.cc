@@ -33,7 +33,6 @@ void Context::abort(const char *text) {
     const Noted noted = note(Call::Abort, nullptr);
     job_.abort(say(job_.who(job_.rank()), " aborted the job in minibatch ", minibatch_, ": ",
                    text != nullptr && text[0] != '\0' ? text : "no reason given"));
-    job_.flush();
 }
 
 // ---- Phases ----
@@ -175,25 +174,32 @@ void Context::publish(Shard &shard) {
              minibatch_);
     }
     const Noted noted = note(Call::Publish, &shard);
+    open(shard);
+    ring(job_.mine());
+    job_.tell(PublishedNotice{shard.record(), minibatch_}, shard.description().ranks);
+}
+
+void Context::open(Shard &shard) {
     shard.published = minibatch_ + 1;
     job_.mine().opened.store(minibatch_ + 1, std::memory_order_release);
     shard.post().published.store(minibatch_ + 1, std::memory_order_release);
-    ring(job_.mine());
-    job_.tell(PublishedNotice{shard.record(), minibatch_}, shard.description().ranks);
 }
 
 void Context::publish_all() {
     check_not_arrived(Call::Publish);
     job_.check();
+    const Noted noted = note(Call::Publish, nullptr);
     size_t count = 0;
     for (const auto &[name, shard] : shards_) {
-        if (shard->published > minibatch_) {
-            continue;
+        if (shard->published <= minibatch_) {
+            open(*shard);
+            ++count;
         }
-        publish(*shard);
-        ++count;
     }
-    if (count == 0 && !shards_.empty()) {
+    if (count > 0) {
+        ring(job_.mine());
+        job_.tell(AllPublishedNotice{minibatch_});
+    } else if (!shards_.empty()) {
         fail(ODC_ERROR_PHASE, "odc_publish_all: every shard is published already in minibatch ", minibatch_);
     }
 }

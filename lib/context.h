@@ -90,6 +90,8 @@ private:
     Noted note(Call call, const Shard *shard);
 
     void check_not_arrived(Call call);
+    // Publishes it for the ranks of this host; they are not rung for.
+    void open(Shard &shard);
     bool is_published(Shard &shard, uint64_t index);
     void await_publish(Shard &shard, uint64_t index, Job::Wait &wait);
     std::string missing_publish(const Shard &shard, uint64_t index);

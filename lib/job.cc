@@ -98,9 +98,16 @@ void Job::ring_all() {
     }
 }
 
+void Job::let_know() {
+    ring_all();
+    if (Fabric *others = fabric()) {
+        others->await_failed();
+    }
+}
+
 void Job::fail_job(odc_status status, const std::string &text) {
     if (set_error(status, text)) {
-        ring_all();
+        let_know();
     }
     check();
     fail(ODC_ERROR_INTERNAL, "a job error was not kept: ", text);
@@ -108,7 +115,7 @@ void Job::fail_job(odc_status status, const std::string &text) {
 
 void Job::abort(const std::string &text) {
     if (set_error(ODC_ERROR_ABORTED, text)) {
-        ring_all();
+        let_know();
     }
 }
 

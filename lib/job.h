@@ -125,6 +125,8 @@ private:
     std::string all_lost_with(int rank) const;
     void look_for_deaths();
     bool set_error(odc_status status, const std::string &text);
+    // After the first error: the program may end now, and the others shall know why.
+    void let_know();
     void ring_all();
 
     Membership membership_;

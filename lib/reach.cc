@@ -224,7 +224,15 @@ void meet_endpoints(Exchange &exchange, Membership &membership, const EndpointCa
                          doors.place[static_cast<size_t>(verdict.my_port)],
                          {name.name.begin(), name.name.begin() + name.bytes}});
     }
-    membership.fabric->start(read_endpoint(cards[0], 0).token, peers, membership.hosts);
+    std::vector<FabricMate> mates;
+    for (const int rank : membership.hosts[membership.own().host_index]) {
+        const Peer &mate = membership.peers[static_cast<size_t>(rank)];
+        if (rank != membership.terms.rank) {
+            mates.push_back(
+                {rank, mate.life.get(), reinterpret_cast<const RankBlock *>(mate.arena->record(mate.block))});
+        }
+    }
+    membership.fabric->start(read_endpoint(cards[0], 0).token, peers, membership.hosts, std::move(mates));
 }
 
 template <class Body>

@@ -45,6 +45,8 @@ std::vector<Notice> samples() {
         PostNotice{1, 2, 3, 4, 5, 6, 0, ODC_F64, std::string(255, 'x'), {4, 0, 1, 2, 3}, {0, 1, 2, 3, uint64_t(-1)}},
         ReleasedNotice{7},
         PublishedNotice{8, 9},
+        AllPublishedNotice{9},
+        DeadNotice{3},
         ArrivedNotice{10, values(0)},
         ArrivedNotice{11, values(kMaxValues)},
         ReducedNotice{12, values(1)},

@@ -228,8 +228,8 @@ void both_sides_read_what_a_member_did(void **) {
     Rank zero(0);
     Rank one(1);
     const std::vector<std::vector<int>> hosts = {{0}, {1}};
-    zero.thread->start(kToken, {{1, 1, 71, "b", 0, one.thread->name(0)}}, hosts);
-    one.thread->start(kToken, {{0, 0, 70, "a", 0, zero.thread->name(0)}}, hosts);
+    zero.thread->start(kToken, {{1, 1, 71, "b", 0, one.thread->name(0)}}, hosts, {});
+    one.thread->start(kToken, {{0, 0, 70, "a", 0, zero.thread->name(0)}}, hosts, {});
     Sender sender(zero.thread->name(0));
     const Wire wrong = wire_of(LeftNotice{7}, 123456);
     sender.send(wrong, size_of(wrong), [] {});

@@ -69,8 +69,8 @@ Fabric::~Fabric() = default;
 const std::vector<std::byte> &Fabric::name(size_t port) const { return thread_->name(port); }
 
 void Fabric::start(const Token &token, const std::vector<FabricPeer> &peers,
-                   const std::vector<std::vector<int>> &hosts) {
-    thread_->start(token, peers, hosts);
+                   const std::vector<std::vector<int>> &hosts, std::vector<FabricMate> mates) {
+    thread_->start(token, peers, hosts, std::move(mates));
 }
 
 std::shared_ptr<Arena> Fabric::images() const { return thread_->images(); }
@@ -80,6 +80,7 @@ void Fabric::tell(const Notice &notice) { thread_->tell(encode(notice), {}); }
 void Fabric::tell(const Notice &notice, const std::vector<int> &ranks) { thread_->tell(encode(notice), ranks); }
 void Fabric::flush() { thread_->flush(); }
 void Fabric::fail(const FailedNotice &notice) { thread_->fail_job(encode(notice)); }
+void Fabric::await_failed() { thread_->await_failed(); }
 void Fabric::expose(const RemoteSlice &slice) { thread_->expose(slice); }
 void Fabric::announce(const PostNotice &post) { thread_->announce(post); }
 void Fabric::conceal(uint64_t record) { thread_->conceal(record); }

@@ -57,6 +57,13 @@ struct FabricPeer {
     std::vector<std::byte> name;  // of its endpoint
 };
 
+// Another rank of this host.
+struct FabricMate {
+    int rank;
+    int life;  // its pidfd
+    const RankBlock *block;
+};
+
 class Fabric {
 public:
     // Opens the endpoints. Throws, with the provider's words.
@@ -68,9 +75,10 @@ public:
 
     // By which peers reach the endpoint of a port.
     const std::vector<std::byte> &name(size_t port) const;
-    // Starts the library thread. `token`: random, known to the job's ranks only. `hosts`: the ranks of each.
+    // Starts the library thread. `token`: random, known to the job's ranks only. `hosts`: the ranks of each. What `mates`
+    // points to outlives this.
     void start(const std::array<unsigned char, 16> &token, const std::vector<FabricPeer> &peers,
-               const std::vector<std::vector<int>> &hosts);
+               const std::vector<std::vector<int>> &hosts, std::vector<FabricMate> mates);
 
     // The images of the peers lie in this arena; it lives as long as this.
     std::shared_ptr<Arena> images() const;
@@ -82,6 +90,8 @@ public:
     void tell(const Notice &notice, const std::vector<int> &ranks);
     // The job has failed: tells everybody, then lets go of all buffers and closes the endpoints.
     void fail(const FailedNotice &notice);
+    // After `fail`: returns when everybody has been told, or after a quarter of a second.
+    void await_failed();
 
     // Returns when they have heard all that was told them, or after a second.
     void flush();

@@ -22,6 +22,7 @@ namespace odc {
 namespace {
 
 constexpr int64_t kFarewellNs = 1'000'000'000;  // for the peers to hear the last words
+constexpr int64_t kLastWordsNs = 250'000'000;  // that a call that fails takes longer, for the peers to hear why
 constexpr int64_t kClosingNs = 50'000'000;
 constexpr int64_t kSoonNs = 1'000'000;        // when something refused is tried again
 constexpr int64_t kLockNs = 50'000;           // when a stripe that somebody held is tried again
@@ -61,7 +62,7 @@ LibraryThread::LibraryThread(const FabricTerms &terms, const std::vector<FabricP
 }
 
 void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &peers,
-                          const std::vector<std::vector<int>> &hosts) {
+                          const std::vector<std::vector<int>> &hosts, std::vector<FabricMate> mates) {
     remotes_.resize(static_cast<size_t>(terms_.size));
     for (const FabricPeer &peer : peers) {
         FabricEndpoint &endpoint = *endpoints_.at(peer.port);
@@ -73,6 +74,7 @@ void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &pee
                                          [this](Remote &from, const Notice &notice) { hear(from, notice); });
     pulses_ = std::make_unique<Pulses>(terms_.rank, terms_.silence_ms, remotes_, *packets_);
     pulses_->watch(hosts);
+    mates_ = std::make_unique<Mates>(std::move(mates));
     for (const auto &endpoint : endpoints_) {
         packets_->listen(*endpoint);
     }
@@ -165,6 +167,11 @@ void LibraryThread::fail_job(std::string notice) {
             begin_farewell(notice);
         }
     });
+}
+
+void LibraryThread::await_failed() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::nanoseconds(kLastWordsNs), [this] { return ended_; });
 }
 
 void LibraryThread::flush() {
@@ -338,7 +345,7 @@ void LibraryThread::rest(int64_t now) {
     if (additions_.blocked()) {
         nap = std::min(nap, kLockNs);
     }
-    std::vector<pollfd> bells{{wake_.get(), POLLIN, 0}};
+    std::vector<pollfd> bells{{wake_.get(), POLLIN, 0}, {mates_->bell(), POLLIN, 0}};
     for (const auto &endpoint : endpoints_) {
         if (endpoint->bell() >= 0) {
             bells.push_back({endpoint->bell(), POLLIN, 0});
@@ -370,6 +377,19 @@ void LibraryThread::rest(int64_t now) {
         uint64_t count = 0;
         [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
     }
+    if (bells[1].revents != 0) {
+        tell_of_dead_mates();
+    }
+}
+
+void LibraryThread::tell_of_dead_mates() {
+    for (const int rank : mates_->dead()) {
+        for (const auto &one : remotes_) {
+            if (one) {
+                packets_->say(*one, encode(DeadNotice{rank}));
+            }
+        }
+    }
 }
 
 void LibraryThread::hear(Remote &from, const Notice &notice) {
@@ -387,11 +407,14 @@ void LibraryThread::hear(Remote &from, const Notice &notice) {
                 pulses_->heard(from, one);
             } else if constexpr (std::is_same_v<Kind, HeardNotice>) {
                 from.owes_heard = false;
+            } else if constexpr (std::is_same_v<Kind, DeadNotice>) {
+                pulses_->heard(from, one);
             } else {
                 from.mirror.apply(one);
                 if constexpr (std::is_same_v<Kind, FailedNotice> || std::is_same_v<Kind, ByeNotice>) {
                     hear_last_words(from);
-                } else if constexpr (std::is_same_v<Kind, PublishedNotice>) {
+                } else if constexpr (std::is_same_v<Kind, PublishedNotice> ||
+                                     std::is_same_v<Kind, AllPublishedNotice>) {
                     gathers_.published(from);
                 }
             }

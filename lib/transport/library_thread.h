@@ -7,6 +7,7 @@
 #include "transport/additions.h"
 #include "transport/fabric.h"
 #include "transport/gathers.h"
+#include "transport/mates.h"
 #include "transport/packets.h"
 #include "transport/pulses.h"
 
@@ -32,13 +33,15 @@ public:
     LibraryThread &operator=(const LibraryThread &) = delete;
 
     const std::vector<std::byte> &name(size_t port) const { return endpoints_[port]->name(); }
-    void start(const Token &token, const std::vector<FabricPeer> &peers, const std::vector<std::vector<int>> &hosts);
+    void start(const Token &token, const std::vector<FabricPeer> &peers, const std::vector<std::vector<int>> &hosts,
+               std::vector<FabricMate> mates);
     std::shared_ptr<Arena> images() const { return images_; }
     uint64_t image_of(int rank) const { return remotes_[static_cast<size_t>(rank)]->mirror.block_offset(); }
 
     // For the context's threads. `ranks` empty: all of other hosts.
     void tell(std::string notice, std::vector<int> ranks);
     void fail_job(std::string notice);
+    void await_failed();
     // Returns when the peers have heard all that was said to them, or after a second.
     void flush();
     // Once the owner has published minibatch `wanted` - 1.
@@ -62,6 +65,7 @@ private:
     bool step();
     bool take_commands();
     void bury_closing();
+    void tell_of_dead_mates();
     void rest(int64_t now);
     void hear(Remote &from, const Notice &notice);
     void hear_last_words(Remote &from);
@@ -77,6 +81,7 @@ private:
     std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; NULL for this host's
     std::unique_ptr<Packets> packets_;
     std::unique_ptr<Pulses> pulses_;
+    std::unique_ptr<Mates> mates_;
     size_t staging_bytes_;  // for each use, at each endpoint
     Gathers gathers_;
     Additions additions_;

@@ -55,6 +55,17 @@ void Mirror::apply(const PublishedNotice &notice) {
     ring(*block_);
 }
 
+void Mirror::apply(const AllPublishedNotice &notice) {
+    block_->opened.store(notice.minibatch + 1, std::memory_order_release);
+    for (const auto &[theirs, record] : records_) {
+        auto &post = *reinterpret_cast<Post *>(arena_.record(record));
+        if (post.released.load(std::memory_order_relaxed) == 0) {
+            post.published.store(notice.minibatch + 1, std::memory_order_release);
+        }
+    }
+    ring(*block_);
+}
+
 void Mirror::apply(const ArrivedNotice &notice) {
     block_->synced[notice.minibatch % 2] = notice.values;
     // The clocks of two hosts have nothing in common: what counts is when the word came.

@@ -24,6 +24,7 @@ public:
     void apply(const PostNotice &notice);
     void apply(const ReleasedNotice &notice);
     void apply(const PublishedNotice &notice);
+    void apply(const AllPublishedNotice &notice);
     void apply(const ArrivedNotice &notice);
     void apply(const ReducedNotice &notice);
     void apply(const LeftNotice &notice);

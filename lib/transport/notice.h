@@ -35,6 +35,10 @@ struct PublishedNotice {
     uint64_t record;
     uint64_t minibatch;
 };
+// All that the sender has registered and not released: one word, however many shards there are.
+struct AllPublishedNotice {
+    uint64_t minibatch;
+};
 struct ArrivedNotice {
     uint64_t minibatch;
     Contribution values;
@@ -56,6 +60,10 @@ struct PulseNotice {
     uint64_t question;  // to be answered by a pulse; 0: none
     uint64_t answer;    // to the question of this number; 0: to none
 };
+// A rank of the sender's host has died, and said nothing before.
+struct DeadNotice {
+    int32_t rank;
+};
 // `count` gradients, from element `first` of the owner's slice on, can be read at the sender and added.
 struct AddNotice {
     uint64_t operation;
@@ -76,7 +84,8 @@ struct ByeNotice {};
 struct HeardNotice {};
 
 using Notice = std::variant<PostNotice, ReleasedNotice, PublishedNotice, ArrivedNotice, ReducedNotice, LeftNotice,
-                            FailedNotice, PulseNotice, AddNotice, AppliedNotice, ByeNotice, HeardNotice>;
+                            FailedNotice, PulseNotice, AddNotice, AppliedNotice, ByeNotice, HeardNotice,
+                            AllPublishedNotice, DeadNotice>;
 
 std::string encode(const Notice &notice);
 // Takes the first notice off `stream`; empty while it is not there as a whole. Throws ODC_ERROR_INTERNAL when these are

@@ -42,6 +42,17 @@ void Pulses::heard(Remote &from, const PulseNotice &notice) {
     }
 }
 
+void Pulses::heard(const Remote &from, const DeadNotice &notice) {
+    const bool is_rank = notice.rank >= 0 && static_cast<size_t>(notice.rank) < remotes_.size();
+    Remote *dead = is_rank ? remotes_[static_cast<size_t>(notice.rank)].get() : nullptr;
+    if (dead == nullptr || dead->host != from.host) {
+        fail(ODC_ERROR_INTERNAL, "rank ", from.rank, " says that rank ", notice.rank, " died, which it cannot see");
+    }
+    if (!dead->gone) {
+        dead->lose(say("it died, as rank ", from.rank, " of its host has seen"));
+    }
+}
+
 uint64_t Pulses::ask_all() {
     ++last_question_;
     for (const auto &remote : remotes_) {

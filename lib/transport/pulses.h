@@ -20,6 +20,8 @@ public:
     // `hosts`: the ranks of each.
     void watch(const std::vector<std::vector<int>> &hosts);
     void heard(Remote &from, const PulseNotice &notice);
+    // Throws ODC_ERROR_INTERNAL when it is not for this rank to say.
+    void heard(const Remote &from, const DeadNotice &notice);
     // Asks everybody; the number of the question.
     uint64_t ask_all();
     // Whether all that can still answer have.
