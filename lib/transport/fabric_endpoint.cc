@@ -18,12 +18,6 @@ constexpr size_t kCompletions = 32;  // taken at once
 constexpr size_t kQueueEntries = 4096;
 constexpr int kNames = 100;  // tried for one region
 
-void check(const char *call, int code) {
-    if (code != 0) {
-        fail(code == -FI_ENOMEM ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, fabric_words(call, code));
-    }
-}
-
 Started &started_of(void *context) { return *static_cast<Started *>(static_cast<fi_context2 *>(context)); }
 
 // Whether the endpoint would be at the port's address.
@@ -60,6 +54,13 @@ Info FabricEndpoint::open_info(const FabricPort &port) const {
         }
     }
     fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " has no endpoint at this address of ", port.domain);
+}
+
+void FabricEndpoint::check(const char *call, int code) const {
+    if (code != 0) {
+        fail(code == -FI_ENOMEM ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, "provider ", provider_, " on ",
+             info_->domain_attr->name, ": ", fabric_words(call, code));
+    }
 }
 
 FabricEndpoint::FabricEndpoint(const FabricPort &port) : provider_(port.provider), info_(open_info(port)) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <system_error>
 
 #include "element.h"
 #include "memory.h"
@@ -78,25 +79,43 @@ void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &pee
     for (const auto &endpoint : endpoints_) {
         packets_->listen(*endpoint);
     }
+    start_thread();
+}
+
+void LibraryThread::start_thread() {
     // Signals are for the program's own threads.
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { run(); });
+    std::error_code error;
+    try {
+        thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error &refusal) {
+        error = refusal.code();
+    }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (error) {
+        fail(ODC_ERROR_SYSTEM, "odc_init: the library thread cannot be started (", error.message(),
+             "); the limit of processes may be too low (ulimit -u, or pids.max of the control group)");
+    }
     pthread_setname_np(thread_.native_handle(), "odc");
 }
 
 LibraryThread::~LibraryThread() {
-    if (thread_.joinable()) {
-        post([this] {
-            if (farewell_ns_ == 0) {
-                begin_farewell(encode(ByeNotice{}));
-            }
-        });
-        thread_.join();
+    if (!thread_.joinable()) {
+        // Before the buffers that they receive into.
+        for (const auto &endpoint : endpoints_) {
+            endpoint->shut(FabricEndpoint::Flying::Nothing);
+        }
+        return;
     }
+    post([this] {
+        if (farewell_ns_ == 0) {
+            begin_farewell(encode(ByeNotice{}));
+        }
+    });
+    thread_.join();
 }
 
 // ---- For the context's threads ----

@@ -60,6 +60,7 @@ private:
     // Returns when the thread has done it; throws what it threw. False: the thread has ended, and lets go of everything.
     bool call(const std::function<void()> &body);
 
+    void start_thread();
     void run();
     void fail_all(const std::string &why);
     bool step();

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks on two hosts say when the provider, or the system, refuses what rank 1 needs in odc_init. This is linked
+// statically, and refuses it instead. Ranks are threads.
+#include <odc/odc.h>
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <rdma/fabric.h>
+#include <signal.h>
+
+#include <barrier>
+#include <cerrno>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+namespace {
+
+constexpr int kRanks = 2;
+
+enum class Refused { Nothing, Fabric, Thread };
+thread_local Refused refused = Refused::Nothing;
+decltype(&fi_fabric) real_fabric = nullptr;
+
+int open_fabric(fi_fabric_attr *attributes, fid_fabric **fabric, void *context) {
+    return refused == Refused::Fabric ? -FI_EACCES : real_fabric(attributes, fabric, context);
+}
+
+}  // namespace
+
+extern "C" void *dlvsym(void *library, const char *name, const char *version) {
+    static const auto next = reinterpret_cast<decltype(&dlvsym)>(dlsym(RTLD_NEXT, "dlvsym"));
+    void *found = next(library, name, version);
+    if (std::strcmp(name, "fi_fabric") == 0) {
+        real_fabric = reinterpret_cast<decltype(real_fabric)>(found);
+        return reinterpret_cast<void *>(&open_fabric);
+    }
+    return found;
+}
+
+// Called by the C++ library.
+extern "C" [[gnu::visibility("default")]] int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
+                                                             void *(*body)(void *), void *arg) {
+    static const auto next = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+    return refused == Refused::Thread ? EAGAIN : next(thread, attributes, body, arg);
+}
+
+namespace {
+
+struct Meeting {
+    std::barrier<> all{kRanks};
+    std::vector<char> cards;
+};
+
+struct Seat {
+    Meeting *meeting;
+    int rank;
+    odc_status status;  // of odc_init and, where that succeeds, of a sync
+    std::string words;
+    bool keeps_signals;
+};
+
+int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
+    const Seat &seat = *static_cast<Seat *>(arg);
+    Meeting &meeting = *seat.meeting;
+    if (seat.rank == 0) {
+        meeting.cards.resize(bytes * kRanks);
+    }
+    meeting.all.arrive_and_wait();
+    std::memcpy(meeting.cards.data() + bytes * static_cast<size_t>(seat.rank), mine, bytes);
+    meeting.all.arrive_and_wait();
+    std::memcpy(all, meeting.cards.data(), meeting.cards.size());
+    meeting.all.arrive_and_wait();
+    return 0;
+}
+
+bool usual_signal_is_heard() {
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+    return sigismember(&blocked, SIGUSR1) == 0;
+}
+
+void run_rank(Seat &seat, Refused what) {
+    const std::string host = "host " + std::to_string(seat.rank);
+    odc_config config{};
+    config.struct_size = sizeof(config);
+    config.rank = seat.rank;
+    config.size = kRanks;
+    config.host = host.c_str();
+    config.timeout_ms = 60'000;
+    config.all_gather = all_gather;
+    config.all_gather_arg = &seat;
+    odc_context *context = nullptr;
+    refused = seat.rank == 1 ? what : Refused::Nothing;
+    seat.status = odc_init(&config, &context);
+    refused = Refused::Nothing;
+    if (seat.status == ODC_OK) {
+        seat.status = odc_minibatch_sync(context);
+    }
+    seat.words = odc_last_error();
+    seat.keeps_signals = usual_signal_is_heard();
+    odc_destroy(context);
+}
+
+std::vector<Seat> run_job(Refused what) {
+    Meeting meeting;
+    std::vector<Seat> seats;
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) {
+        seats.push_back({&meeting, rank, ODC_OK, "", false});
+    }
+    for (Seat &seat : seats) {
+        ranks.emplace_back([&seat, what] { run_rank(seat, what); });
+    }
+    for (std::thread &rank : ranks) {
+        rank.join();
+    }
+    return seats;
+}
+
+void expect_words(const Seat &seat, odc_status status, const char *words) {
+    if (seat.status != status || seat.words.find(words) == std::string::npos) {
+        print_error("rank %d: status %d: %s\n", seat.rank, seat.status, seat.words.c_str());
+    }
+    assert_int_equal(seat.status, status);
+    assert_non_null(std::strstr(seat.words.c_str(), words));
+    assert_true(seat.keeps_signals);
+}
+
+void works_otherwise() {
+    for (const Seat &seat : run_job(Refused::Nothing)) {
+        expect_words(seat, ODC_OK, "");
+    }
+}
+
+void an_endpoint_that_cannot_be_opened_ends_odc_init_on_all_ranks(void **) {
+    const std::vector<Seat> seats = run_job(Refused::Fabric);
+    const char *words = "provider tcp;ofi_rxm on lo: fi_fabric: Permission denied";
+    expect_words(seats[1], ODC_ERROR_SYSTEM, words);
+    expect_words(seats[0], ODC_ERROR_RENDEZVOUS, words);
+    expect_words(seats[0], ODC_ERROR_RENDEZVOUS, "odc_init: rank 1 cannot join: ");
+    works_otherwise();
+}
+
+// The ranks have met by then: the others see that it is gone.
+void a_library_thread_that_cannot_be_started_ends_odc_init(void **) {
+    const std::vector<Seat> seats = run_job(Refused::Thread);
+    expect_words(seats[1], ODC_ERROR_SYSTEM, "odc_init: the library thread cannot be started (Resource temporarily");
+    expect_words(seats[1], ODC_ERROR_SYSTEM, "ulimit -u");
+    expect_words(seats[0], ODC_ERROR_PEER_LOST, "rank 1 (host host 1, pid ");
+    works_otherwise();
+}
+
+}  // namespace
+
+int main() {
+    setenv("ODC_INTERFACE", "lo", 1);
+    setenv("ODC_PROVIDER", "tcp;ofi_rxm", 1);
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(an_endpoint_that_cannot_be_opened_ends_odc_init_on_all_ranks),
+        cmocka_unit_test(a_library_thread_that_cannot_be_started_ends_odc_init),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
