@@ -274,7 +274,9 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
     odc_context *context = NULL;
     double value = 1;
     float *full = new_full(100, ODC_F32);
+    float *gradient = new_full(100, ODC_F32);
     uint64_t operation = 0;
+    uint64_t addition = 0;
     config.interrupted = rank == 0 ? interrupted : NULL;
     config.interrupted_arg = &what;
     if (rank == 0) {
@@ -306,11 +308,14 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
         CHECK_INTERRUPTED(&what, odc_scatter_add(t.shard, full, 100, NULL), "rank 1");
         CHECK_OK(odc_gather_start(t.shard, full, 100, NULL, &operation));
         CHECK_INTERRUPTED(&what, odc_wait(context, operation), "rank 1");
+        fill_gradients(t, gradient, 8);
+        CHECK_OK(odc_scatter_add_start(t.shard, gradient, 100, NULL, &addition));
+        CHECK_INTERRUPTED(&what, odc_wait(context, addition), "rank 1");
         raise_flag(step);
         CHECK_OK(odc_wait(context, operation)); /* it is still to be waited for */
         check_full(t, full, 3);
+        CHECK_OK(odc_wait(context, addition));
         check_gather(t, 3);
-        add_gradients(t, 8);
         CHECK_INTERRUPTED(&what, odc_minibatch_sync(context), "has not arrived in minibatch 0; it ");
         CHECK_ERROR(odc_minibatch_sync_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_ARGUMENT, "the same");
         CHECK_INTERRUPTED(&what, odc_minibatch_sync(context), "has not arrived in minibatch 0; it ");
@@ -330,6 +335,7 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
     CHECK_OK(odc_publish_all(context));
     CHECK_OK(odc_minibatch_sync(context));
     free(full);
+    free(gradient);
     odc_destroy(context);
 }
 
