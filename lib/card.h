@@ -14,7 +14,7 @@
 
 namespace odc {
 
-using Card = std::array<std::byte, 1024>;
+using Card = std::array<std::byte, 2048>;
 
 // The card of round 1; text is cut to fit and ends with a zero.
 struct IdentityCard {
@@ -75,10 +75,10 @@ void check_regrets(const std::vector<Card> &cards);
 
 // Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` and `rank` of a card are set by who
 // fills it, with these:
-constexpr uint64_t kIdentityMagic = 0x6f64632d69642d33;  // "odc-id-3": changes with every change of the card
+constexpr uint64_t kIdentityMagic = 0x6f64632d69642d34;  // "odc-id-4": changes with every change of the card
 constexpr uint64_t kPortsMagic = 0x6f64632d70742d32;     // "odc-pt-2": the same
 constexpr uint64_t kSilenceMagic = 0x6f64632d73692d31;   // "odc-si-1": the same
-constexpr uint64_t kEndpointMagic = 0x6f64632d65702d31;  // "odc-ep-1": the same
+constexpr uint64_t kEndpointMagic = 0x6f64632d65702d32;  // "odc-ep-2": the same
 IdentityCard read_identity(const Card &card, int rank);
 PortsCard read_ports(const Card &card, int rank);
 SilenceCard read_silence(const Card &card, int rank);

@@ -69,7 +69,7 @@ struct Entry {
     Mac mac;
     Card card;
 };
-static_assert(sizeof(Entry) == 1056);
+static_assert(sizeof(Entry) == 2080);
 
 enum class VerdictKind : uint32_t { kWelcome = 1, kRefused, kCards, kFailed, kMet };
 

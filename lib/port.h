@@ -60,7 +60,7 @@ struct Port {
 };
 static_assert(sizeof(Port) == 64);
 
-inline constexpr size_t kMaxPorts = 8;
+inline constexpr size_t kMaxPorts = 20;  // a host with sixteen adapters, and its Ethernet
 
 // Whether every field holds what this library could have written; a peer's port is used only then.
 bool well_formed(const Port &port);

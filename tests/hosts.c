@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-enum { MOST_RANKS = 64, MOST_MEETINGS = 128, CARD_BYTES = 1024, PATIENCE_S = 30 };
+enum { MOST_RANKS = 64, MOST_MEETINGS = 128, CARD_BYTES = 2048, PATIENCE_S = 30 };
 
 struct meeting;
 

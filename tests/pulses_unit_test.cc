@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // How silence of ranks of other hosts is counted. Time is the test's: Pulses is told it.
+#include <netinet/in.h>
 #include <sched.h>
+#include <sys/socket.h>
 
-#include <algorithm>
 #include <csetjmp>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "arena.h"
+#include "fd.h"
 #include "patience.h"
 #include "transport/packets.h"
 #include "transport/pulses.h"
@@ -32,6 +35,24 @@ constexpr Token kOther = {4, 5, 6};
 
 FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
 
+// Where the others are knocked at: the provider of 1.17 never frees what it keeps of a connection that says nothing.
+struct Door {
+    Fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    std::vector<std::byte> name = std::vector<std::byte>(sizeof(sockaddr_in));
+
+    Door() {
+        sockaddr_in address{};
+        socklen_t bytes = sizeof(address);
+        address.sin_family = AF_INET;
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        auto *any = reinterpret_cast<sockaddr *>(&address);
+        assert_int_equal(bind(socket.get(), any, bytes), 0);
+        assert_int_equal(listen(socket.get(), SOMAXCONN), 0);
+        assert_int_equal(getsockname(socket.get(), any, &bytes), 0);
+        std::memcpy(name.data(), &address, bytes);
+    }
+};
+
 // Rank 0, alone on its host, and its words to the others, who are endpoints that answer nothing: what has another job's
 // token is dropped. They do not even take anything before their first `work`.
 struct Job {
@@ -43,6 +64,7 @@ struct Job {
         Other() { packets.listen(endpoint); }
         void work() { endpoint.poll(); }
     };
+    Door door;
     FabricEndpoint endpoint{loopback()};
     std::shared_ptr<Arena> images{Arena::create()};
     RankBlock mine{};
@@ -62,10 +84,9 @@ struct Job {
         for (size_t host = 1; host < hosts.size(); ++host) {
             for (const int rank : hosts[host]) {
                 others.push_back(std::make_unique<Other>());
-                const std::vector<std::byte> &name = others.back()->endpoint.name();
-                remotes.push_back(
-                    std::make_unique<Remote>(Remote{rank, static_cast<int>(host), &endpoint, endpoint.connect(name),
-                                                    name, Mirror(*images, rank, size, 77, "there")}));
+                remotes.push_back(std::make_unique<Remote>(
+                    Remote{rank, static_cast<int>(host), &endpoint, endpoint.connect(others.back()->endpoint.name()),
+                           door.name, Mirror(*images, rank, size, 77, "there")}));
             }
         }
         packets = std::make_unique<Packets>(mine, kToken, remotes, [](Remote &, const Notice &) {});

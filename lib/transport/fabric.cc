@@ -68,8 +68,8 @@ Fabric::~Fabric() = default;
 
 const std::vector<std::byte> &Fabric::name(size_t port) const { return thread_->name(port); }
 
-void Fabric::start(const Token &token, const std::vector<FabricPeer> &peers,
-                   const std::vector<std::vector<int>> &hosts, std::vector<FabricMate> mates) {
+void Fabric::start(const Token &token, const std::vector<FabricPeer> &peers, const std::vector<std::vector<int>> &hosts,
+                   std::vector<FabricMate> mates) {
     thread_->start(token, peers, hosts, std::move(mates));
 }
 

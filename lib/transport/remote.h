@@ -18,9 +18,9 @@ struct Remote {
     fi_addr_t address;
     std::vector<std::byte> name;  // of its endpoint
     Mirror mirror;
-    // When the first question that it has not answered was put, then when it left; 0: there is none.
+    // When the first question that it has not answered was put, then when it left; 0: none.
     int64_t silent_since_ns = 0;
-    bool has_question = false;        // ... has left this rank
+    bool has_question = false;        // that question has left
     std::optional<Knock> knock = {};  // while it is silent
     // Nothing is sent to it any more, nor read from it.
     bool gone = false;
