@@ -10,6 +10,7 @@ build=$(cd "${1:?usage: tests/bench/hosts_table.sh BUILD_DIRECTORY [ROUNDS]}" &&
 rounds=${2:-41}
 hosts=$(cd "$(dirname "$0")/.." && pwd)/hosts.sh
 peers=$(cd "$(dirname "$0")/peers" && pwd)
+data=$(cd "$(dirname "$0")/../data" && pwd)
 built=$build/tests/bench/peers
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -17,6 +18,12 @@ trap 'rm -rf "$scratch"' EXIT
 # run HOSTS RANKS WHAT ROUNDS
 run() {
     timeout 600 "$hosts" "$1" -- "$hosts" ranks "$2" "$built/fabric_race" "$3" "$4" >"$scratch/$3-$1"
+}
+
+# replay LENGTHS: compute as long as communication; two or more microbatches in a minibatch.
+replay() {
+    timeout 600 "$hosts" 4 -- "$hosts" ranks 4 "$build/tools/odc" replay --prefetch --lengths "$data/$1-lengths.txt" \
+        --minibatch 8 --scale 512 --json 2>/dev/null >"$scratch/replay-$1"
 }
 
 # others N: what they reach is reported, not barred; what cannot run is left out, and says why on stderr.
@@ -32,6 +39,8 @@ run 2 2 move "$rounds"
 run 4 4 move "$rounds"
 run 8 8 incast "$rounds"
 run 4 8 sync 101
+replay stdlib
+replay long
 others 2
 others 4
 cat <<END
@@ -91,6 +100,13 @@ for what, bar, values, unit in (("sync, 8 ranks on 4 hosts, all ready", 2, [1e3 
                                 ("… packets that a rank sends", 6, j["sync_packets"], ""),
                                 ("publish, packets that a rank sends", 6, j["publish_packets"], "")):
     print(f"| {what} | ≤ {bar}{unit} | {words(values, unit)} | | | | {'met' if interval(values)[0] <= bar else 'missed'} |")
+for name, words_of in ("stdlib", "4 hosts"), ("long", "… long sequences only"):
+    j = json.load(open(f"{sys.argv[1]}/replay-{name}"))
+    for arm, bar in ("waiting", None), ("prefetching", 0.85):
+        share = j[arm]["share_of_ideal"]
+        met = "" if bar is None else "met" if share["median"] >= bar else "missed"
+        print(f"| `odc replay --prefetch`, {words_of}: {arm}, share of the ideal | {'' if bar is None else f'≥ {bar}'} | "
+              f"{share['median']:.3g} ({share['low']:.3g}–{share['high']:.3g}) | | | | {met} |")
 print("\nOthers, GB/s likewise: " + "; ".join(
     f"{j['op']}, n = {j['ranks']}: {j['gbps'] * (j['ranks'] - 1) / j['ranks']:.3g}"
     for j in map(json.loads, open(f"{sys.argv[1]}/others"))) + ".")
