@@ -9,6 +9,7 @@
 #include "meeting.h"
 #include "rank_block.h"
 #include "reach.h"
+#include "recording.h"
 #include "rendezvous.h"
 #include "settings.h"
 
@@ -16,16 +17,28 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kMostMs = int64_t{1} << 40;
+constexpr int64_t kMostMs = setting_row(Setting::kTimeoutMs).high;
 
 Terms terms_of(const odc_config &config, const Place &place) {
     if (config.timeout_ms < 0 || config.timeout_ms > kMostMs) {
         fail(ODC_ERROR_ARGUMENT, "odc_init: timeout_ms is ", config.timeout_ms, ", must be in 1..", kMostMs,
              ", or 0 for the default");
     }
-    const int64_t timeout_ms =
-        config.timeout_ms > 0 ? config.timeout_ms : setting_number(Setting::kTimeoutMs, 1, kMostMs);
+    const int64_t timeout_ms = config.timeout_ms > 0 ? config.timeout_ms : setting_number(Setting::kTimeoutMs);
     return {place.rank, place.size, timeout_ms, config.interrupted, config.interrupted_arg};
+}
+
+// Those that this job does not need, too: a mistake is told at once, not when the job first has a second host.
+void check_settings() {
+    for (const SettingRow &row : kSettings) {
+        if (row.high > 0) {
+            setting_number(row.setting);
+        }
+    }
+    const Wishes wishes = read_wishes();
+    if (!wishes.interfaces.empty() || !setting(Setting::kTopologyXml).empty()) {
+        check_interfaces(this_machine(), wishes);
+    }
 }
 
 IdentityCard identity_of(const Rendezvous &rendezvous) {
@@ -158,6 +171,7 @@ Membership join(const odc_config &config) {
     std::unique_ptr<Arena> arena;
     IdentityCard mine{};
     or_regret(exchange.get(), [&] {
+        check_settings();
         arena = make_arena(rendezvous);
         mine = identity_of(rendezvous);
     });

@@ -23,22 +23,6 @@ bool contains(const std::vector<std::string> &names, const std::string &name) {
 
 bool serves(const ProviderRow &row, NicKind kind) { return (row.kinds >> static_cast<unsigned>(kind) & 1) != 0; }
 
-void check_interfaces(const Machine &machine, const Wishes &wishes) {
-    for (const std::string &wished : wishes.interfaces) {
-        std::string valid;
-        bool found = false;
-        for (const Nic &nic : machine.nics) {
-            const std::string why = refusal(nic);
-            found = found || nic.name == wished;
-            valid += say(valid.empty() ? "" : ", ", nic.name, why.empty() ? "" : say(" (refused: ", why, ")"));
-        }
-        if (!found) {
-            fail(ODC_ERROR_ARGUMENT, setting_row(Setting::kInterface).name, "=\"", setting(Setting::kInterface),
-                 "\" is wrong: this machine has no \"", wished, "\"; it has ", valid.empty() ? "no NIC" : valid);
-        }
-    }
-}
-
 // Why libfabric does not offer the NIC by this provider; empty: it does.
 std::string not_offered(const ProviderRow &row, const Nic &nic, const std::vector<Offer> &offers) {
     std::string why = "libfabric does not offer it";
@@ -168,6 +152,22 @@ std::vector<Offer> offers_by_kind(const Machine &machine) {
         }
     }
     return offers;
+}
+
+void check_interfaces(const Machine &machine, const Wishes &wishes) {
+    for (const std::string &wished : wishes.interfaces) {
+        std::string valid;
+        bool found = false;
+        for (const Nic &nic : machine.nics) {
+            const std::string why = refusal(nic);
+            found = found || nic.name == wished;
+            valid += say(valid.empty() ? "" : ", ", nic.name, why.empty() ? "" : say(" (refused: ", why, ")"));
+        }
+        if (!found) {
+            fail(ODC_ERROR_ARGUMENT, setting_row(Setting::kInterface).name, "=\"", setting(Setting::kInterface),
+                 "\" is wrong: this machine has no \"", wished, "\"; it has ", valid.empty() ? "no NIC" : valid);
+        }
+    }
 }
 
 Ports ports_of(const Machine &machine, Device memory, const Wishes &wishes, const std::vector<Offer> &offers) {

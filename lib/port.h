@@ -91,6 +91,9 @@ struct Ports {
 };
 
 // Throws ODC_ERROR_ARGUMENT when ODC_INTERFACE names what the machine has not.
+void check_interfaces(const Machine &machine, const Wishes &wishes);
+
+// Throws as check_interfaces does.
 Ports ports_of(const Machine &machine, Device memory, const Wishes &wishes, const std::vector<Offer> &offers);
 
 }  // namespace odc

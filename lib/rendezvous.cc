@@ -17,8 +17,9 @@ void name_host(const odc_config &config, Rendezvous *found) {
     const std::string given = config.host != nullptr ? config.host : "";
     const std::string named = given.empty() ? setting(Setting::kHostId) : given;
     if (named.size() > kLongestHost) {
-        fail(ODC_ERROR_ARGUMENT, given.empty() ? setting_row(Setting::kHostId).name : "config.host", " has ",
-             named.size(), " bytes, at most ", kLongestHost, " fit; choose a shorter one");
+        fail(ODC_ERROR_ARGUMENT,
+             given.empty() ? say(setting_row(Setting::kHostId).name, "=\"", named, "\" is wrong: it") : "config.host",
+             " has ", named.size(), " bytes, at most ", kLongestHost, " fit; choose a shorter one");
     }
     // No text makes a machine's identity, which begins otherwise.
     found->identity = named.empty() ? host_identity() : "named " + named;

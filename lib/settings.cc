@@ -31,8 +31,9 @@ int64_t parse_number(const std::string &name, const std::string &text, int64_t l
     return number;
 }
 
-int64_t setting_number(Setting which, int64_t low, int64_t high) {
-    return parse_number(setting_row(which).name, setting(which), low, high);
+int64_t setting_number(Setting which) {
+    const SettingRow &row = setting_row(which);
+    return parse_number(row.name, setting(which), row.low, row.high);
 }
 
 }  // namespace odc

@@ -32,6 +32,8 @@ struct SettingRow {
     const char *name;      // of the environment variable
     const char *fallback;  // what holds when it is unset or empty; "" stands for nothing
     const char *help;
+    int64_t low = 0;   // of a number
+    int64_t high = 0;  // 0: it is text
 };
 
 inline constexpr std::array<SettingRow, 14> kSettings = {{
@@ -41,7 +43,8 @@ inline constexpr std::array<SettingRow, 14> kSettings = {{
     {Setting::kRendezvous, "ODC_RENDEZVOUS", "",
      "host:port or [v6]:port where rank 0 listens and the other ranks meet it; needs ODC_SECRET."},
     {Setting::kSecret, "ODC_SECRET", "", "The secret by which ranks that meet at ODC_RENDEZVOUS know each other."},
-    {Setting::kTimeoutMs, "ODC_TIMEOUT_MS", "600000", "The deadline of every wait, in milliseconds."},
+    {Setting::kTimeoutMs, "ODC_TIMEOUT_MS", "600000", "The deadline of every wait, in milliseconds.", 1,
+     int64_t{1} << 40},
     {Setting::kHostId, "ODC_HOST_ID", "",
      "What shares memory: ranks of one text are one host; unset: this machine, its network namespace and the user."},
     {Setting::kTopologyXml, "ODC_TOPOLOGY_XML", "",
@@ -54,17 +57,18 @@ inline constexpr std::array<SettingRow, 14> kSettings = {{
      "The libfabric providers that may be used, such as verbs,tcp; unset: all."},
     {Setting::kRequire, "ODC_REQUIRE", "", "What routes must be, or odc_init fails: shm,nvlink,rdma or some of them."},
     {Setting::kStagingBytes, "ODC_STAGING_BYTES", "16777216",
-     "Memory of a context for additions from other hosts that are on their way, in bytes."},
+     "Memory of a context for additions from other hosts that are on their way, in bytes.", 256 << 10,
+     int64_t{1} << 40},
     {Setting::kSilenceMs, "ODC_SILENCE_MS", "10000",
-     "How long another host may not answer before its ranks count as lost, in milliseconds."},
+     "How long another host may not answer before its ranks count as lost, in milliseconds.", 1000, 3'600'000},
 }};
 
 constexpr const SettingRow &setting_row(Setting setting) { return kSettings[static_cast<std::size_t>(setting)]; }
 
 // The environment's value; the fallback when it is unset or empty.
 std::string setting(Setting which);
-// The same as a number in low..high; throws ODC_ERROR_ARGUMENT for text, for nothing and for what is out of range.
-int64_t setting_number(Setting which, int64_t low, int64_t high);
+// The same as a number; throws ODC_ERROR_ARGUMENT for text, for nothing and for what is not in the row's low..high.
+int64_t setting_number(Setting which);
 
 // Any variable of the environment (a launcher's), "" when unset.
 std::string environment(const char *name);

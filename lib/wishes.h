@@ -40,7 +40,7 @@ struct Wishes {
 };
 
 // The environment's. Throws ODC_ERROR_ARGUMENT for a name that is not valid, with those that are; names of interfaces are
-// checked against the machine's by ports_of (port.h).
+// checked against the machine's by check_interfaces (port.h).
 Wishes read_wishes();
 
 }  // namespace odc

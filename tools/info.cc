@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,9 +66,9 @@ std::string init_error(int32_t size) {
     return status == ODC_ERROR_ARGUMENT ? odc_last_error() : "";
 }
 
-std::vector<Setting> settings() {
-    const std::array<std::string, 2> errors = {init_error(1), init_error(0)};
-    return rows<Setting>([&](size_t index) -> std::optional<Setting> {
+// Those that the library reads, with no refusal yet.
+std::vector<Setting> read_settings() {
+    return rows<Setting>([](size_t index) -> std::optional<Setting> {
         odc_setting row = {};
         row.struct_size = sizeof row;
         if (odc_get_setting(index, &row) != ODC_OK) {
@@ -77,15 +77,34 @@ std::vector<Setting> settings() {
         const char *value = std::getenv(row.name);
         const bool is_set = value != nullptr && *value != '\0';
         const bool secret = std::string_view(row.name) == "ODC_SECRET";
-        const auto refusal = std::find_if(errors.begin(), errors.end(), [&](const std::string &error) {
-            return error.starts_with(std::string(row.name) + "=");
-        });
-        return Setting{row.name,
-                       !is_set  ? row.fallback
-                       : secret ? "(not shown)"
-                                : value,
-                       is_set, refusal != errors.end() ? *refusal : "", row.help};
+        return Setting{row.name, !is_set ? row.fallback : secret ? "(not shown)" : value, is_set, "", row.help};
     });
+}
+
+// odc_init tells of one mistake at a time: what it refuses is taken out of the environment until nothing is left to
+// refuse, and put back then.
+std::vector<Setting> settings() {
+    std::vector<Setting> table = read_settings();
+    std::map<std::string, std::string> refused;
+    for (const int32_t size : {1, 0}) {
+        for (;;) {
+            const std::string error = init_error(size);
+            const auto row = std::find_if(table.begin(), table.end(), [&](const Setting &one) {
+                return one.refusal.empty() && error.starts_with(one.name + "=");
+            });
+            const char *value = row != table.end() ? std::getenv(row->name.c_str()) : nullptr;
+            if (value == nullptr) {
+                break;
+            }
+            row->refusal = error;
+            refused[row->name] = value;
+            unsetenv(row->name.c_str());
+        }
+    }
+    for (const auto &[name, value] : refused) {
+        setenv(name.c_str(), value.c_str(), 1);
+    }
+    return table;
 }
 
 void print_json(const std::vector<Transport> &transports, const std::vector<Setting> &settings) {
