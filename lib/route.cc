@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "route.h"
 
+#include "settings.h"
 #include "status.h"
 
 #include <algorithm>
@@ -152,7 +153,9 @@ std::string why_no_shm(const RankDescriptor &mine, const RankDescriptor &theirs)
         return forbidden(0, mine, theirs);
     }
     return mine.host == theirs.host
-               ? say("rank ", theirs.rank, " is on a host of the same name, but shares no kernel or network namespace")
+               ? say("rank ", theirs.rank,
+                     " is on a host of the same name, but their kernel, network namespace, user and "
+                     "ODC_HOST_ID are not all the same")
                : say("rank ", theirs.rank, " is on another host (", theirs.host, ")");
 }
 
@@ -218,6 +221,24 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
 }
 
 }  // namespace
+
+std::string why_no_provider() {
+    std::string why_not = why_not_fabric();
+    if (!why_not.empty()) {
+        return why_not;
+    }
+    const std::vector<Offer> offers = offers_of_libfabric();
+    std::string names;
+    for (const ProviderRow &row : kProviders) {
+        if (std::any_of(offers.begin(), offers.end(), [&](const Offer &one) { return one.provider == row.name; })) {
+            return "";
+        }
+        names += say(names.empty() ? "" : ", ", row.name);
+    }
+    const std::string filter = environment("FI_PROVIDER");
+    return say("libfabric ", libfabric_version(), " offers no provider that can be used here: none of ", names,
+               filter.empty() ? "" : say("; FI_PROVIDER=\"", filter, "\" narrows what it offers"));
+}
 
 std::vector<Offer> offers_of_libfabric() {
     std::vector<Offer> offers;

@@ -154,7 +154,10 @@ void hosts_and_settings_decide_the_transport(void **) {
     assert_says(why_not_text(choose_route(a, b)), "fabric: never inside a host");
     b.identity = std::string("another namespace");
     assert_true(choose_route(a, b).transport == "fabric");
-    assert_says(why_not_text(choose_route(a, b)), "shm: rank 1 is on a host of the same name, but");
+    assert_says(
+        why_not_text(choose_route(a, b)),
+        "shm: rank 1 is on a host of the same name, but their kernel, network namespace, user and ODC_HOST_ID are not "
+        "all the same");
     b.host = std::string("b");
     assert_says(why_not_text(choose_route(a, b)), "shm: rank 1 is on another host (b)");
     b.transports = kShmBit;

@@ -49,6 +49,11 @@ std::string why_not_fabric() {
     }
 }
 
+std::string libfabric_version() {
+    const uint32_t version = libfabric().version();
+    return say(FI_MAJOR(version), ".", FI_MINOR(version));
+}
+
 std::vector<FabricDomain> fabric_domains() {
     const Info hints = hints_for("", "");
     fi_info *found = nullptr;

@@ -22,6 +22,8 @@ class LibraryThread;
 
 // Empty: libfabric is here and new enough. Else why not.
 std::string why_not_fabric();
+// "1.17", of the libfabric that is here. Throws where there is none.
+std::string libfabric_version();
 
 // An endpoint to be opened: the NIC that a route goes through.
 struct FabricPort {
