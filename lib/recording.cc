@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <system_error>
@@ -114,6 +115,11 @@ std::string live_recording() {
 }
 
 Machine recorded_machine(const std::string &file) {
+    // A pipe might never say a word, or end.
+    std::error_code none;
+    if (std::filesystem::exists(file, none) && !std::filesystem::is_regular_file(file, none)) {
+        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file, "\" cannot be read: it is not a regular file");
+    }
     errno = 0;
     std::ifstream stream(file);
     if (!stream || stream.peek() == std::ifstream::traits_type::eof()) {

@@ -328,7 +328,7 @@ std::string error_of_xml(const std::string &text) {
 
 void bad_recordings_are_refused(void **) {
     assert_says(error_of([] { recorded_machine("/no/such.xml"); }), "No such file");
-    assert_says(error_of([] { recorded_machine("/"); }), "cannot be read");
+    assert_says(error_of([] { recorded_machine("/"); }), "cannot be read: it is not a regular file");
     assert_says(error_of_xml(""), "it is empty");
     assert_says(error_of_xml("not XML\n"), "is no topology");
     assert_says(error_of_xml("<?xml version=\"1.0\"?>\n<html></html>\n"), "is no topology");
