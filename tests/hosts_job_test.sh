@@ -50,6 +50,12 @@ all_ok 6
 in_hosts 2 -6 -- '"$HOSTS" ranks 4 "$steps" 20'
 all_ok 4
 
+# Hosts of one name are told apart.
+in_hosts 2 -- '"$HOSTS" ranks 4 "$odc" topo'
+name=$(uname -n)
+[ "$(grep -cE "(0|1)  $name +(-|shm) +(-|shm) +fabric +fabric$" <<<"$out")" -eq 2 ] &&
+    [ "$(grep -cE "(2|3)  $name #2 +fabric +fabric +(-|shm) +(-|shm)$" <<<"$out")" -eq 2 ] || fail "no matrix: $out"
+
 # ---- of two interfaces one reaches nobody ----
 in_hosts 2 --wrong-interface -- '"$HOSTS" ranks 4 "$steps" 20 && "$HOSTS" ranks 2 "$odc" topo --why 0 1'
 all_ok 4

@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 namespace odc_tool {
 
@@ -36,6 +38,9 @@ Json route_to(odc_context *context, int rank) {
 Json own_row(odc_context *context) {
     char host[256] = "";
     gethostname(host, sizeof host - 1);
+    if (const char *named = std::getenv("ODC_HOST_ID"); named != nullptr && *named != '\0') {
+        host[std::string_view(named).copy(host, sizeof host - 1)] = '\0';
+    }
     Json row = {{"rank", odc_rank(context)}, {"host", host}, {"routes", Json::array()}};
     for (int rank = 0; rank < odc_size(context); ++rank) {
         row["routes"].push_back(route_to(context, rank));
@@ -72,6 +77,26 @@ std::vector<Json> gather_rows(odc_context *context) {
     }
     check(odc_minibatch_sync(context));
     return rows;
+}
+
+// Hosts of one name are told apart: "node", "node #2". Ranks of one host, and only they, share memory.
+void tell_apart(std::vector<Json> &rows) {
+    std::vector<std::string> names;  // as they were, of each host's lowest rank; of the others ""
+    for (size_t rank = 0; rank < rows.size(); ++rank) {
+        Json &row = rows[rank];
+        const auto mate = std::find_if(row.at("routes").begin(), row.at("routes").end(),
+                                       [](const Json &route) { return route.at("transport") == "shm"; });
+        const size_t first = mate->at("to");  // itself, if no other
+        if (first < rank) {
+            row["host"] = rows[first].at("host");
+            names.emplace_back();
+            continue;
+        }
+        names.push_back(row.at("host"));
+        if (const auto count = std::count(names.begin(), names.end(), names.back()); count > 1) {
+            row["host"] = fmt::format("{} #{}", names.back(), count);
+        }
+    }
 }
 
 std::string transport_of(const Json &route) { return route.at("transport"); }
@@ -132,7 +157,8 @@ void check_pair(const std::vector<int> &pair, int size) {
 void show_job(const JobTopo &wanted) {
     const Context context = join("topo", 0);
     check_pair(wanted.pair, odc_size(context.get()));
-    const std::vector<Json> rows = gather_rows(context.get());
+    std::vector<Json> rows = gather_rows(context.get());
+    tell_apart(rows);
     if (rows.empty()) {
         return;
     }
