@@ -62,10 +62,30 @@ void add_reasons(Json &route, const Verdict &verdict) {
     }
 }
 
+// What odc_init would say against it, where ODC_REQUIRE is set; null: nothing.
+void add_objection(Json &route, const Verdict &verdict, const RankDescriptor &mine, const RankDescriptor &theirs,
+                   const Wishes &wishes, const std::vector<Refusal> &refused) {
+    if (wishes.requirements != 0) {
+        route["objection"] = text_or_null(objection(verdict, mine, theirs, wishes, refused));
+    }
+}
+
+// Whether the bytes lie where they are moved from and to, or have to be copied there. This build moves host memory only.
+void add_memory(Json &route, Device memory) {
+    const bool gpu = memory.what == Device::What::Gpu;
+    route["memory"] = gpu ? "gpu" : "host";
+    route["access"] = gpu ? "none" : "direct";
+    if (gpu && !route["why"].is_null()) {
+        route["why"] =
+            route["why"].get<std::string>() + "; GPU memory is not moved by this build: copy it to host memory";
+    }
+}
+
 // From rank `index` of this host, whose memory is there, to its like.
 Json route_json(const Machine &machine, Device memory, const Wishes &wishes, const Ports &ports) {
     const RankDescriptor mine = rank_at(0, "this", memory.index, wishes, ports);
-    const Verdict verdict = choose_route(mine, rank_at(1, "another", memory.index, wishes, ports));
+    const RankDescriptor theirs = rank_at(1, "another", memory.index, wishes, ports);
+    const Verdict verdict = choose_route(mine, theirs);
     Json route = {{"from", device_name(machine, memory)}, {"transport", text_or_null(std::string(verdict.transport))}};
     if (verdict.my_port >= 0) {
         const Port &port = mine.ports[static_cast<size_t>(verdict.my_port)];
@@ -76,14 +96,20 @@ Json route_json(const Machine &machine, Device memory, const Wishes &wishes, con
         route["speed_mbit"] = speed_or_null(port.speed);
     }
     add_reasons(route, verdict);
+    add_memory(route, memory);
+    add_objection(route, verdict, mine, theirs, wishes, ports.refused);
     return route;
 }
 
-// Between two ranks of this host.
+// Between two ranks of this host, whose memory is the host's.
 Json host_json(const Wishes &wishes) {
-    const Verdict verdict = choose_route(rank_at(0, "this", 0, wishes, {}), rank_at(1, "this", 0, wishes, {}));
+    const RankDescriptor mine = rank_at(0, "this", 0, wishes, {});
+    const RankDescriptor theirs = rank_at(1, "this", 0, wishes, {});
+    const Verdict verdict = choose_route(mine, theirs);
     Json route = {{"transport", text_or_null(std::string(verdict.transport))}};
     add_reasons(route, verdict);
+    add_memory(route, {});
+    add_objection(route, verdict, mine, theirs, wishes, {});
     return route;
 }
 

@@ -90,7 +90,27 @@ refuses 'ODC_INTERFACE="eth9" is wrong: this machine has no "eth9"; it has ens1f
     env ODC_INTERFACE=eth9 "$odc" topo
 refuses '"ib" is none of cxi, efa, opx, verbs, psm3, tcp, net' env ODC_PROVIDER=ib "$odc" topo
 refuses '"tcp" is none of shm, fabric' env ODC_TRANSPORTS=tcp "$odc" topo
+expect 0 "$odc" topo --why
+contains "$out" "  shm: the same host; not fabric: never inside a host"
+[ "$(grep -c "; not shm: rank 1 is on another host (another)" "$work/out")" -eq 2 ] || fail "no reasons: $out"
+expect 0 env ODC_REQUIRE=shm,rdma "$odc" topo
+[ "$(grep -cx "  ODC_REQUIRE is met" "$work/out")" -eq 1 ] || fail "shm is not met: $out"
+[ "$(grep -c "^          ODC_REQUIRE asks for rdma (between hosts: an RDMA" "$work/out")" -eq 2 ] || fail "rdma: $out"
+expect 0 env ODC_REQUIRE=nvlink "$odc" topo --json
+python "
+assert 'ODC_REQUIRE asks for nvlink' in machine['on_this_host']['objection'], machine
+assert [route['objection'] for route in machine['to_another_host']] == [None, None], machine"
 unset ODC_TOPOLOGY_XML
+expect 0 env ODC_REQUIRE=rdma "$odc" topo --xml "$recorded/dgx-h100.xml"
+[ "$(grep -cx " *ODC_REQUIRE is met" "$work/out")" -eq 11 ] || fail "rdma is not met: $out"
+# No transport of this build moves GPU memory.
+expect 0 "$odc" topo --json --xml "$recorded/dgx-h100.xml"
+python "
+for route in machine['to_another_host']:
+    gpu = route['from'].startswith('gpu')
+    assert (route['memory'], route['access']) == (('gpu', 'none') if gpu else ('host', 'direct')), route
+    assert ('GPU memory is not moved by this build' in route['why']) == gpu, route
+assert machine['on_this_host']['access'] == 'direct' and 'objection' not in machine['on_this_host'], machine"
 
 # ---- bad input ----
 refuses "No such file" "$odc" topo --xml "$work/none.xml"
@@ -103,7 +123,12 @@ head -c 3000 "$recorded/dgx-h100.xml" >"$work/half.xml"
 refuses "is no topology that hwloc reads" "$odc" topo --xml "$work/half.xml"
 sed 's/"loopback"/"loop"/' "$recorded/laptop.xml" >"$work/word.xml"
 refuses '"lo" has odc.kind "loop"; it must be one of Ethernet' "$odc" topo --xml "$work/word.xml"
-refuses "--why is about the ranks of a job" "$odc" topo --why
+refuses "--why A B is about the ranks of a job" "$odc" topo --why 0 1
+mkfifo "$work/pipe.xml"
+for pipe in "$work/pipe.xml" /dev/zero; do
+    refuses "the recorded machine \"$pipe\" cannot be read: it is not a regular file" "$odc" topo --xml "$pipe"
+    refuses "ODC_TOPOLOGY_XML=\"$pipe\" is wrong: the recorded machine" env ODC_TOPOLOGY_XML="$pipe" "$odc" topo
+done
 refuses "--save records this machine" "$odc" topo --save "$work/x" --xml "$recorded/laptop.xml"
 expect 1 "$odc" topo --svg "$work/none/picture.svg"
 contains "$err" "picture.svg cannot be written: No such file"
@@ -125,6 +150,10 @@ expect 2 "$odc" run -n 2 -- "$odc" topo --why 0 2
 contains "$err" "--why names rank 2, but the job has ranks 0 to 1"
 expect 2 "$odc" run -n 2 -- "$odc" topo --xml "$recorded/laptop.xml"
 contains "$err" "use them outside a job"
+
+# A host is called by its ODC_HOST_ID.
+expect 0 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 -- "$odc" topo
+[ "$(grep -cE '^\[0\] +(0  a +- +fabric|1  b +fabric +-)$' "$work/out")" -eq 2 ] || fail "no matrix of a and b: $out"
 
 # ---- a network namespace with interfaces that reach nobody, and one that reaches its neighbour ----
 if ! ip netns add "$namespace" 2>/dev/null; then

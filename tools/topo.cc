@@ -38,6 +38,8 @@ void write_file(const std::string &path, const std::string &text) {
     }
 }
 
+Reasons reasons_of(const TopoOptions &options) { return options.why ? Reasons::Told : Reasons::Untold; }
+
 void show_machine(const TopoOptions &options) {
     const char *words = nullptr;
     const char *recording = nullptr;
@@ -56,7 +58,7 @@ void show_machine(const TopoOptions &options) {
     if (options.json) {
         fmt::print("{}\n", machine.dump(2));
     } else {
-        print_machine(machine);
+        print_machine(machine, reasons_of(options));
     }
 }
 
@@ -65,8 +67,8 @@ void check_options(const TopoOptions &options) {
     if (inside_a_job() && of_machine) {
         throw Exit{2, "--xml, --svg and --save are about one machine; use them outside a job"};
     }
-    if (!inside_a_job() && options.why) {
-        throw Exit{2, "--why is about the ranks of a job; try: odc run -n 2 -- odc topo --why"};
+    if (!inside_a_job() && !options.pair.empty()) {
+        throw Exit{2, "--why A B is about the ranks of a job; try: odc run -n 2 -- odc topo --why 0 1"};
     }
     if (!options.xml.empty() && !options.save.empty()) {
         throw Exit{2, "--save records this machine, and --xml shows another one"};
@@ -81,8 +83,8 @@ void add_topo(CLI::App &app) {
     verb->add_option("--xml", options->xml, "Show a recorded machine (hwloc's XML) instead of this one");
     verb->add_option("--svg", options->svg, "Draw the machine into this file, too");
     verb->add_option("--save", options->save, "Record this machine into this file, as hwloc's XML; it names addresses");
-    CLI::Option *why = verb->add_flag("--why", options->why, "In a job: why each pair of ranks has its path");
-    verb->add_option("ranks", options->pair, "With --why: only from this rank to that one")
+    CLI::Option *why = verb->add_flag("--why", options->why, "Tell why each path is taken, and why not the others");
+    verb->add_option("ranks", options->pair, "In a job, with --why: only from this rank to that one")
         ->expected(2)
         ->type_name("A B")
         ->needs(why);
@@ -90,13 +92,12 @@ void add_topo(CLI::App &app) {
     verb->footer(
         "Outside a job: a tree of packages, NUMA nodes, GPUs and NICs, how near they are to each other, and which NIC\n"
         "and provider memory on each NUMA node or GPU would use to a host like this one. ODC_TRANSPORTS, ODC_INTERFACE\n"
-        "and ODC_PROVIDER narrow the choice. Inside a job (odc run, torchrun, mpirun, Slurm) odc topo joins it as one\n"
+        "and ODC_PROVIDER narrow the choice; with ODC_REQUIRE it says whether each path meets it. Inside a job (odc run, torchrun, mpirun, Slurm) odc topo joins it as one\n"
         "rank, and rank 0 prints which transport each pair of ranks uses.");
     verb->callback([options] {
         check_options(*options);
         if (inside_a_job()) {
-            show_job({options->why ? Reasons::Told : Reasons::Untold, options->pair,
-                      options->json ? Form::Json : Form::Text});
+            show_job({reasons_of(*options), options->pair, options->json ? Form::Json : Form::Text});
         } else {
             show_machine(*options);
         }

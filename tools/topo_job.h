@@ -2,11 +2,12 @@
 // `odc topo` as a rank of a job: which path each pair of its ranks takes.
 #pragma once
 
+#include "topo_reasons.h"
+
 #include <vector>
 
 namespace odc_tool {
 
-enum class Reasons { Untold, Told };
 enum class Form { Text, Json };
 
 struct JobTopo {

@@ -82,34 +82,47 @@ void print_distances(const Json &machine) {
     fmt::print("  {}\n", legend);
 }
 
-// The reasons against the other transports only where none is left.
-std::string route_text(const Json &route) {
-    if (!route.at("transport").is_null()) {
-        return fmt::format("{}: {}", route.at("transport").get<std::string>(), route.at("why").get<std::string>());
-    }
+// The reasons against the other transports where they are wanted, or none is left.
+std::string route_text(const Json &route, Reasons reasons) {
+    const bool reaches = !route.at("transport").is_null();
     std::string words = "none";
+    if (reaches) {
+        words = fmt::format("{}: {}", route.at("transport").get<std::string>(), route.at("why").get<std::string>());
+    }
     for (const auto &[transport, why] : route.at("why_not").items()) {
-        words += fmt::format("; {}: {}", transport, why.get<std::string>());
+        if (!reaches || reasons == Reasons::Told) {
+            words += fmt::format("; {}{}: {}", reaches ? "not " : "", transport, why.get<std::string>());
+        }
     }
     return words;
 }
 
-void print_routes(const Json &machine) {
-    fmt::print("\nbetween ranks of this host:\n  {}\n\nfrom memory here to the like on another host:\n",
-               route_text(machine.at("on_this_host")));
+// Where ODC_REQUIRE is set.
+void print_objection(const Json &route, const std::string &indent) {
+    if (route.contains("objection")) {
+        print_line(indent + text_or(route.at("objection"), "ODC_REQUIRE is met"));
+    }
+}
+
+void print_routes(const Json &machine, Reasons reasons) {
+    const Json &here = machine.at("on_this_host");
+    fmt::print("\nbetween ranks of this host:\n  {}\n", route_text(here, reasons));
+    print_objection(here, "  ");
+    fmt::print("\nfrom memory here to the like on another host:\n");
     for (const Json &route : machine.at("to_another_host")) {
-        fmt::print("  {:<6}  {}\n", route.at("from").get<std::string>(), route_text(route));
+        fmt::print("  {:<6}  {}\n", route.at("from").get<std::string>(), route_text(route, reasons));
+        print_objection(route, "          ");
     }
 }
 
 }  // namespace
 
-void print_machine(const Json &machine) {
+void print_machine(const Json &machine, Reasons reasons) {
     const Part root = parts_of(machine);
     fmt::print("{}: {}\n", root.name, root.detail);
     print_tree(root, "");
     print_distances(machine);
-    print_routes(machine);
+    print_routes(machine, reasons);
 }
 
 }  // namespace odc_tool

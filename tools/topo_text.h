@@ -3,9 +3,11 @@
 #pragma once
 
 #include "topo_parts.h"
+#include "topo_reasons.h"
 
 namespace odc_tool {
 
-void print_machine(const Json &machine);
+// `reasons`: why each path does not take the other transports, too.
+void print_machine(const Json &machine, Reasons reasons);
 
 }  // namespace odc_tool

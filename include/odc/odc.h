@@ -227,10 +227,14 @@ typedef struct odc_setting {
     const char *fallback;
     const char *help;
 } odc_setting;
+/* Of fabric it asks libfabric what it has, which takes some 0.3 s. */
 ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
 ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
 /* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and the paths that it
- * would use, as JSON; in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
+ * would use, as JSON; in *xml, unless NULL, a record of this machine. Valid until this thread's next call. Of each path
+ * it says in "access" whether memory there is moved directly: "direct" for the host's; "none" for a GPU's, which this
+ * build does not move: copy it to host memory; the NIC named is the one nearest to it. Where ODC_REQUIRE is set,
+ * "objection" is why odc_init would refuse the path, or null. */
 ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
 /* The path to a rank; its strings live as long as the context. */
 typedef struct odc_route {

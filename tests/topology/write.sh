@@ -6,5 +6,5 @@ odc=$(realpath "${1:?the odc command}")
 cd "$(dirname "$0")"
 python3 machines.py
 for recorded in *.xml; do
-    env -u ODC_TRANSPORTS -u ODC_INTERFACE -u ODC_PROVIDER "$odc" topo --xml "$recorded" >"${recorded%.xml}.txt"
+    env -u ODC_TRANSPORTS -u ODC_INTERFACE -u ODC_PROVIDER -u ODC_REQUIRE "$odc" topo --xml "$recorded" >"${recorded%.xml}.txt"
 done
