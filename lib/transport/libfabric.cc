@@ -2,7 +2,10 @@
 #include "transport/libfabric.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -14,13 +17,53 @@ namespace {
 
 constexpr const char *kName = "libfabric.so.1";
 
+// The program's signals while this lives: what is done to their dispositions is undone at its end, and none comes to this
+// thread before.
+class SignalsKept {
+public:
+    SignalsKept() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &mask_);
+        for (int number = 1; number < NSIG; ++number) {
+            known_[static_cast<size_t>(number)] = sigaction(number, nullptr, &at(number)) == 0;
+        }
+    }
+    ~SignalsKept() {
+        for (int number = 1; number < NSIG; ++number) {
+            struct sigaction now = {};
+            if (known_[static_cast<size_t>(number)] && sigaction(number, nullptr, &now) == 0 &&
+                now.sa_sigaction != at(number).sa_sigaction) {
+                sigaction(number, &at(number), nullptr);
+            }
+        }
+        pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+    }
+    SignalsKept(const SignalsKept &) = delete;
+    SignalsKept &operator=(const SignalsKept &) = delete;
+
+private:
+    struct sigaction &at(int number) { return before_[static_cast<size_t>(number)]; }
+
+    sigset_t mask_ = {};
+    std::array<struct sigaction, NSIG> before_ = {};
+    std::array<bool, NSIG> known_ = {};
+};
+
+// What libfabric depends on may take signals when it is loaded (libinfinipath: SIGINT, SIGTERM, SIGSEGV and others, and
+// calls exit() in its handler, which can hang).
+void *load() {
+    const SignalsKept kept;
+    return dlopen(kName, RTLD_NOW | RTLD_LOCAL);
+}
+
 struct Loaded {
     Libfabric functions;
     std::string why_not;
 
     // By their versions: a newer libfabric gives these the structs of the headers that this was compiled with.
     Loaded() {
-        void *library = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
+        void *library = load();
         if (library == nullptr) {
             why_not = say(kName, " was not found");
             return;
