@@ -223,13 +223,13 @@ void FabricEndpoint::complete_error() {
 }
 
 bool FabricEndpoint::may_sleep() {
-    // Some providers (net of 1.17, tcp of 1.18) only take their bell back when they are asked to wait.
-    fi_cq_msg_entry entries[kCompletions];
-    if (complete(entries, fi_cq_sread(queue_.get(), entries, kCompletions, nullptr, 0))) {
-        return false;
-    }
     fid *queue = &queue_->fid;
     return fi_trywait(fabric_.get(), &queue, 1) == 0;
+}
+
+bool FabricEndpoint::hush() {
+    fi_cq_msg_entry entries[kCompletions];
+    return complete(entries, fi_cq_sread(queue_.get(), entries, kCompletions, nullptr, 1));
 }
 
 void FabricEndpoint::shut(Flying flying) {

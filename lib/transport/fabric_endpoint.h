@@ -63,6 +63,9 @@ public:
     int bell() const { return bell_; }
     // False: `poll` has to be called before the bell may be slept on.
     bool may_sleep();
+    // For a bell that goes on ringing though `poll` has nothing to do: some providers (net of 1.17) only take it back when
+    // they are asked to wait, here for a millisecond. True: something was completed.
+    bool hush();
 
     // Ends all that is started, uncompleted: its memory is the caller's again. Only `Exposed` may still be given up.
     enum class Flying { Nothing, Reads };

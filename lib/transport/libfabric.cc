@@ -43,7 +43,9 @@ public:
     SignalsKept &operator=(const SignalsKept &) = delete;
 
 private:
-    struct sigaction &at(int number) { return before_[static_cast<size_t>(number)]; }
+    struct sigaction &at(int number) {
+        return before_[static_cast<size_t>(number)];
+    }
 
     sigset_t mask_ = {};
     std::array<struct sigaction, NSIG> before_ = {};

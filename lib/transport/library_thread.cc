@@ -29,6 +29,7 @@ constexpr int64_t kSoonNs = 1'000'000;        // when something refused is tried
 constexpr int64_t kLockNs = 50'000;           // when a stripe that somebody held is tried again
 constexpr int kEagerSteps = 200;              // without a bell, before the thread begins to sleep between looks
 constexpr int64_t kLongestNapNs = 2'000'000;  // and how long it sleeps at most
+constexpr int kVainRings = 50;                // of a bell, before a millisecond is spent on taking it back
 
 std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPort> &ports) {
     std::vector<std::unique_ptr<FabricEndpoint>> endpoints;
@@ -326,6 +327,7 @@ bool LibraryThread::step() {
     }
     if (busy) {
         idle_ = 0;
+        vain_ = 0;
     } else {
         rest(now);
     }
@@ -383,11 +385,9 @@ void LibraryThread::rest(int64_t now) {
             return;
         }
     }
-    for (const auto &endpoint : endpoints_) {
-        if (endpoint->bell() >= 0 && !endpoint->may_sleep()) {
-            sleeping_.store(false);
-            return;
-        }
+    if (!may_sleep()) {
+        sleeping_.store(false);
+        return;
     }
     const timespec limit{nap / 1'000'000'000, nap % 1'000'000'000};
     ppoll(bells.data(), bells.size(), &limit, nullptr);
@@ -399,6 +399,8 @@ void LibraryThread::rest(int64_t now) {
     if (bells[1].revents != 0) {
         tell_of_dead_mates();
     }
+    const bool rang = std::any_of(bells.begin() + 2, bells.end(), [](const pollfd &bell) { return bell.revents != 0; });
+    vain_ = rang ? vain_ + 1 : 0;
 }
 
 void LibraryThread::tell_of_dead_mates() {
@@ -409,6 +411,17 @@ void LibraryThread::tell_of_dead_mates() {
             }
         }
     }
+}
+
+// The endpoints have to be polled first where it is false.
+bool LibraryThread::may_sleep() {
+    const bool hush = vain_ >= kVainRings;
+    if (hush) {
+        vain_ = 0;
+    }
+    return std::all_of(endpoints_.begin(), endpoints_.end(), [hush](const auto &endpoint) {
+        return endpoint->bell() < 0 || (!(hush && endpoint->hush()) && endpoint->may_sleep());
+    });
 }
 
 void LibraryThread::hear(Remote &from, const Notice &notice) {

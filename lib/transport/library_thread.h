@@ -68,6 +68,7 @@ private:
     void bury_closing();
     void tell_of_dead_mates();
     void rest(int64_t now);
+    bool may_sleep();
     void hear(Remote &from, const Notice &notice);
     void hear_last_words(Remote &from);
     void settled(const std::shared_ptr<Transfer> &transfer);
@@ -103,6 +104,7 @@ private:
     std::atomic<bool> sleeping_{false};
     Fd wake_;       // eventfd
     int idle_ = 0;  // steps without anything to do
+    int vain_ = 0;  // rings of the endpoints' bells since there was something to do
     std::atomic<uint64_t> packets_sent_{0};
     std::thread thread_;
 };
