@@ -180,6 +180,51 @@ static void waits_for_locks_are_counted(void **state) {
     run_ranks(4, contends, NULL);
 }
 
+/* Waits until one packet has left for each of `peers` since there were `before`, and a while for more, which are too many.
+ * The least in all tries is kept: heartbeats come in between. */
+static void count_packets(odc_context *context, uint64_t before, uint64_t peers, uint64_t *least) {
+    int64_t end = now_ns() + 30 * (int64_t)1000000000;
+    while (stats_of(context).packets_sent - before < peers) {
+        CHECK(now_ns() < end);
+        sleep_us(100);
+    }
+    sleep_ms(10);
+    uint64_t took = stats_of(context).packets_sent - before;
+    *least = took < *least ? took : *least;
+}
+
+static void sends_few_packets(odc_context *context, void *arg) {
+    enum { TRIES = 20 };
+    atomic_int *arrived = arg;
+    const char *hosts = getenv("ODC_TEST_HOSTS");
+    uint64_t of_publish = UINT64_MAX;
+    uint64_t of_sync = UINT64_MAX;
+    uint64_t peers = 0; /* on other hosts (hosts.h) */
+    for (int rank = 0; several_hosts() && rank < odc_size(context); ++rank) {
+        peers += rank % atoi(hosts) != odc_rank(context) % atoi(hosts);
+    }
+    tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
+    for (int i = 1; i <= TRIES; ++i) {
+        uint64_t before = stats_of(context).packets_sent;
+        CHECK_OK(odc_publish(t.shard));
+        count_packets(context, before, peers, &of_publish);
+        raise_flag(arrived);
+        await_flag(arrived, i * odc_size(context));
+        before = stats_of(context).packets_sent;
+        CHECK_OK(odc_minibatch_sync(context));
+        count_packets(context, before, peers, &of_sync);
+    }
+    printf("rank %d: %llu packets a publish, %llu a sync\n", odc_rank(context), (unsigned long long)of_publish,
+           (unsigned long long)of_sync);
+    CHECK_EQUAL(of_publish, peers);
+    CHECK_EQUAL(of_sync, peers);
+}
+
+static void a_publish_and_a_sync_take_one_packet_for_each_remote_peer(void **state) {
+    (void)state;
+    run_ranks(3, sends_few_packets, share(sizeof(atomic_int)));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_and_bytes_are_counted),
@@ -187,6 +232,7 @@ int main(void) {
         cmocka_unit_test(waits_in_sync_name_the_straggler),
         cmocka_unit_test(waits_in_a_reduction_count_as_waits_for_the_last),
         cmocka_unit_test(waits_for_locks_are_counted),
+        cmocka_unit_test(a_publish_and_a_sync_take_one_packet_for_each_remote_peer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
