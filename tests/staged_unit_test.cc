@@ -9,10 +9,12 @@
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <climits>
 #include <csetjmp>
 #include <cstdarg>
 #include <cstddef>
@@ -20,8 +22,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 extern "C" {
@@ -36,8 +40,14 @@ constexpr size_t kStagingBytes = 256 << 10;
 constexpr uint64_t kNumel = 150'003;  // many chunks, and a rest
 
 std::atomic<bool> wants_local{false};
-std::atomic<size_t> most_staged{0};  // by one library thread
+std::atomic<size_t> most_staged{0};  // by one thread
+std::atomic<int> allowed{INT_MAX};   // registrations, of all ranks, before memory runs out; -1: not even a domain
+std::atomic<bool> registered_absent{false};
+std::atomic<bool> staged_late{false};  // not in odc_init
 decltype(&fi_getinfo) real_getinfo = nullptr;
+decltype(&fi_fabric) real_fabric = nullptr;
+decltype(fi_ops_fabric::domain) real_domain = nullptr;
+decltype(fi_ops_mr::reg) real_register = nullptr;
 
 int getinfo(uint32_t version, const char *node, const char *service, uint64_t flags, const fi_info *hints,
             fi_info **found) {
@@ -52,6 +62,57 @@ bool on_library_thread() {
     char name[16] = "";
     pthread_getname_np(pthread_self(), name, sizeof(name));
     return std::strcmp(name, "odc") == 0;
+}
+
+// Whether all its pages are resident.
+bool is_there(const void *memory, size_t bytes) {
+    constexpr uintptr_t kPage = 4096;
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(memory) / kPage * kPage;
+    const uintptr_t end = (reinterpret_cast<uintptr_t>(memory) + bytes + kPage - 1) / kPage * kPage;
+    std::vector<unsigned char> pages((end - begin) / kPage);
+    return mincore(reinterpret_cast<void *>(begin), end - begin, pages.data()) == 0 &&
+           std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+}
+
+// Staging is registered by the thread that joins, slices, whose shared pages are allocated, by the library thread.
+int register_memory(fid *domain, const void *memory, size_t bytes, uint64_t access, uint64_t offset, uint64_t key,
+                    uint64_t flags, fid_mr **region, void *context) {
+    if (!on_library_thread() && !is_there(memory, bytes)) {
+        registered_absent = true;
+    }
+    return allowed.fetch_sub(1) > 0 ? real_register(domain, memory, bytes, access, offset, key, flags, region, context)
+                                    : -FI_ENOMEM;
+}
+
+int open_domain(fid_fabric *fabric, fi_info *info, fid_domain **domain, void *context) {
+    if (allowed < 0) {
+        return -FI_ENOMEM;
+    }
+    const int code = real_domain(fabric, info, domain, context);
+    if (code == 0) {
+        static fi_ops_mr replaced;
+        static std::once_flag once;
+        std::call_once(once, [&] {
+            replaced = *(*domain)->mr;
+            real_register = std::exchange(replaced.reg, register_memory);
+        });
+        (*domain)->mr = &replaced;
+    }
+    return code;
+}
+
+int open_fabric(fi_fabric_attr *attributes, fid_fabric **fabric, void *context) {
+    const int code = real_fabric(attributes, fabric, context);
+    if (code == 0) {
+        static fi_ops_fabric replaced;
+        static std::once_flag once;
+        std::call_once(once, [&] {
+            replaced = *(*fabric)->ops;
+            real_domain = std::exchange(replaced.domain, open_domain);
+        });
+        (*fabric)->ops = &replaced;
+    }
+    return code;
 }
 
 // Not libfabric's, which is called by that thread, too.
@@ -71,15 +132,21 @@ extern "C" void *dlvsym(void *library, const char *name, const char *version) {
         real_getinfo = reinterpret_cast<decltype(real_getinfo)>(found);
         return reinterpret_cast<void *>(&getinfo);
     }
+    if (std::strcmp(name, "fi_fabric") == 0) {
+        real_fabric = reinterpret_cast<decltype(real_fabric)>(found);
+        return reinterpret_cast<void *>(&open_fabric);
+    }
     return found;
 }
 
-// Staging is all that a library thread maps itself; each context has one of its own.
+// Staging is all private memory that the library maps itself, on the thread that joins and on the library thread.
 extern "C" void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
     static const auto next = reinterpret_cast<decltype(&mmap)>(dlsym(RTLD_NEXT, "mmap"));
     static thread_local size_t staged = 0;
-    if (fd == -1 && (flags & MAP_ANONYMOUS) != 0 && on_library_thread() && is_ours(__builtin_return_address(0))) {
+    if (fd == -1 && flags == (MAP_PRIVATE | MAP_ANONYMOUS) && protection == (PROT_READ | PROT_WRITE) &&
+        is_ours(__builtin_return_address(0))) {
         staged += bytes;
+        staged_late = staged_late || on_library_thread();
         size_t most = most_staged;
         while (most < staged && !most_staged.compare_exchange_weak(most, staged)) {
         }
@@ -157,8 +224,7 @@ double sum(int type, const void *sums, uint64_t index) {
     return type == ODC_F64 ? static_cast<const double *>(sums)[index] : static_cast<const float *>(sums)[index];
 }
 
-// All ranks gather from, and add to, the one that owns all.
-void run_rank(Seat seat, int type) {
+odc_status join(Seat &seat, odc_context **context) {
     const std::string host = "host " + std::to_string(seat.rank);
     odc_config config{};
     config.struct_size = sizeof(config);
@@ -168,8 +234,13 @@ void run_rank(Seat seat, int type) {
     config.timeout_ms = 60'000;
     config.all_gather = all_gather;
     config.all_gather_arg = &seat;
+    return odc_init(&config, context);
+}
+
+// All ranks gather from, and add to, the one that owns all.
+void run_rank(Seat seat, int type) {
     odc_context *context = nullptr;
-    check(odc_init(&config, &context));
+    check(join(seat, &context));
     odc_shard_desc desc{};
     const uint64_t slices[kRanks] = {0, 0, kNumel, 0, 0};
     desc.struct_size = sizeof(desc);
@@ -219,11 +290,23 @@ void run_rank(Seat seat, int type) {
     odc_destroy(context);
 }
 
-void run_job(int type) {
+// Finds no memory when it joins.
+void run_out(Seat seat, int) {
+    odc_context *context = nullptr;
+    const odc_status status = join(seat, &context);
+    const std::string sentence = odc_last_error();
+    std::printf("%s\n", sentence.c_str());
+    check(status == ODC_ERROR_NO_MEMORY || status == ODC_ERROR_RENDEZVOUS, "no rank joins");
+    for (const char *word : {"provider tcp;ofi_rxm on lo: fi_", "Cannot allocate memory", " KiB", "ulimit -l"}) {
+        check(sentence.find(word) != std::string::npos, word);
+    }
+}
+
+void run_job(int type, void (*run)(Seat, int) = run_rank) {
     Meeting meeting;
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
-        ranks.emplace_back(run_rank, Seat{&meeting, rank}, type);
+        ranks.emplace_back(run, Seat{&meeting, rank}, type);
     }
     for (std::thread &rank : ranks) {
         rank.join();
@@ -245,12 +328,29 @@ void everybody_adds_to_one_owner_through_bounded_staging(void **) {
 
 void also_where_all_local_memory_must_be_registered(void **) {
     wants_local = true;
+    staged_late = false;
     const size_t without = most_staged.exchange(0);
     for (const int type : {ODC_F32, ODC_F64, ODC_BF16, ODC_F16}) {
         run_job(type);
     }
     check_staging();
     assert_int_not_equal(most_staged, without);  // gathers and offers were staged, too
+    assert_false(registered_absent);             // it could not be pinned
+    assert_false(staged_late);                   // it would be refused in a minibatch
+}
+
+// -1: a domain is refused; else memory, however much of it all ranks have registered.
+void too_little_locked_memory_is_an_error_of_init_that_says_so(void **) {
+    wants_local = true;
+    rlimit limit{};
+    assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, rlim_t{8} << 20);  // unlimited, it is not the reason
+    assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    for (const int registrations : {-1, 0, 1, 2}) {
+        allowed = registrations;
+        run_job(ODC_F32, run_out);
+    }
+    allowed = INT_MAX;
 }
 
 }  // namespace
@@ -262,6 +362,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(everybody_adds_to_one_owner_through_bounded_staging),
         cmocka_unit_test(also_where_all_local_memory_must_be_registered),
+        cmocka_unit_test(too_little_locked_memory_is_an_error_of_init_that_says_so),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

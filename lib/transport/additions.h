@@ -24,6 +24,8 @@ public:
     Additions(int rank, size_t staging_bytes, Tell tell);
     ~Additions();
 
+    // Makes what staging the endpoint needs; throws where it is refused.
+    void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
     // This rank's own slices, by the records of their posts.
     void open(const RemoteSlice &slice) { slices_[slice.record] = slice; }
     void close(uint64_t record) { slices_.erase(record); }
@@ -65,6 +67,8 @@ public:
     Offers(size_t staging_bytes, Tell tell);
     ~Offers();
 
+    // Makes what staging the endpoint needs; throws where it is refused.
+    void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
     void start(Remote &owner, const RemoteSlice &to, const std::byte *from, uint64_t filled,
                std::shared_ptr<Transfer> transfer);
     bool pump();

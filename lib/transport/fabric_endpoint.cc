@@ -3,6 +3,7 @@
 
 #include <netinet/in.h>
 #include <sodium.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
@@ -17,6 +18,16 @@ namespace {
 constexpr size_t kCompletions = 32;  // taken at once
 constexpr size_t kQueueEntries = 4096;
 constexpr int kNames = 100;  // tried for one region
+
+// Of a provider that pins memory, anything may run out of it.
+std::string locked_memory_words() {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+        return "";
+    }
+    return say("; this process may lock ", limit.rlim_cur >> 10,
+               " KiB of memory, which may be too little; raise it: ulimit -l");
+}
 
 Started &started_of(void *context) { return *static_cast<Started *>(static_cast<fi_context2 *>(context)); }
 
@@ -58,8 +69,9 @@ Info FabricEndpoint::open_info(const FabricPort &port) const {
 
 void FabricEndpoint::check(const char *call, int code) const {
     if (code != 0) {
-        fail(code == -FI_ENOMEM ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, "provider ", provider_, " on ",
-             info_->domain_attr->name, ": ", fabric_words(call, code));
+        const bool no_memory = code == -FI_ENOMEM;
+        fail(no_memory ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, "provider ", provider_, " on ",
+             info_->domain_attr->name, ": ", fabric_words(call, code), no_memory ? locked_memory_words() : "");
     }
 }
 
@@ -150,11 +162,7 @@ Exposed FabricEndpoint::expose(void *memory, size_t bytes, Access access) {
         }
         code = fi_mr_reg(domain_.get(), memory, bytes, flags, 0, name, 0, &region, nullptr);
     }
-    if (code != 0) {
-        fail(code == -FI_ENOMEM ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, "provider ", provider_, " cannot register ",
-             bytes, " bytes: ", fabric_words("fi_mr_reg", code),
-             code == -FI_ENOMEM ? "; the limit of locked memory may be too small (ulimit -l)" : "");
-    }
+    check(say("fi_mr_reg of ", bytes, " bytes").c_str(), code);
     exposed.region.reset(region);
     if (binds_memory_) {
         check("fi_mr_bind", fi_mr_bind(region, &endpoint_->fid, 0));

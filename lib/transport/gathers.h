@@ -23,6 +23,8 @@ public:
     Gathers(size_t staging_bytes, Settled settled);
     ~Gathers();
 
+    // Makes what staging the endpoint needs; throws where it is refused.
+    void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
     // Once the owner has published minibatch `wanted` - 1.
     void start(Remote &owner, const RemoteSlice &from, std::byte *to, uint64_t wanted,
                std::shared_ptr<Transfer> transfer);

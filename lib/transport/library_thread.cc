@@ -61,6 +61,14 @@ LibraryThread::LibraryThread(const FabricTerms &terms, const std::vector<FabricP
     if (!wake_.valid()) {
         fail_errno("eventfd");
     }
+    // Here a refusal to register it is an error of odc_init.
+    for (const auto &endpoint : endpoints_) {
+        if (endpoint->needs_local()) {
+            gathers_.prepare(*endpoint);
+            additions_.prepare(*endpoint);
+            offers_.prepare(*endpoint);
+        }
+    }
 }
 
 void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &peers,

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "status.h"
 
@@ -28,6 +29,7 @@ void Staging::Ring::Unmap::operator()(std::byte *memory) const { munmap(memory, 
 Staging::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, Access access)
     : memory_(map(slots * slot_bytes), Unmap{slots * slot_bytes}) {
     if (access == Access::Remote || endpoint.needs_local()) {
+        std::memset(memory_.get(), 0, slots * slot_bytes);  // what is registered must be there (FI_MR_ALLOCATED)
         exposed_ = endpoint.expose(memory_.get(), slots * slot_bytes, access);
     }
     for (size_t i = slots; i > 0; --i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bounded buffers between the network and the memory that it may not, or should not, reach itself: a ring at each
-// endpoint, mapped when it is first used.
+// endpoint, mapped when it is first asked for.
 #pragma once
 
 #include "transport/fabric_endpoint.h"
