@@ -237,7 +237,9 @@ bool FabricEndpoint::may_sleep() {
 
 bool FabricEndpoint::hush() {
     fi_cq_msg_entry entries[kCompletions];
-    return complete(entries, fi_cq_sread(queue_.get(), entries, kCompletions, nullptr, 1));
+    const ssize_t count = fi_cq_sread(queue_.get(), entries, kCompletions, nullptr, 1);
+    // Not every error is one: a process that is stopped and goes on interrupts the wait. What lasts, `poll` finds.
+    return (count > 0 || count == -FI_EAVAIL) && complete(entries, count);
 }
 
 void FabricEndpoint::shut(Flying flying) {
