@@ -3,7 +3,6 @@
 // if there are several hosts, how the others reach them; in any round, why they cannot join.
 #pragma once
 
-#include "porch.h"
 #include "port.h"
 #include "status.h"
 

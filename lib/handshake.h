@@ -35,7 +35,7 @@ namespace odc {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint32_t kTcpVersion = 3;
+constexpr uint32_t kTcpVersion = 4;
 constexpr std::array<char, 8> kTcpMagic = {'o', 'd', 'c', ' ', 'm', 'e', 'e', 't'};
 constexpr uint32_t kMaxSentence = 4096;
 

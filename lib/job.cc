@@ -100,7 +100,7 @@ void Job::ring_all() {
 
 void Job::let_know() {
     ring_all();
-    if (Fabric *others = fabric()) {
+    if (Fabric *others = fabric(); others != nullptr && mine().state.load() == RankState::Failed) {
         others->await_failed();
     }
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include <net/if.h>
 #include <netinet/in.h>
@@ -15,7 +16,9 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kAnswerMs = 5'000;  // a lost packet is sent again after 1 s and 3 s
+constexpr int64_t kAnswerNs = 5'000'000'000;  // a lost packet is sent again after 1 s and 3 s
+constexpr int64_t kLingerNs = 1'000'000'000;
+constexpr size_t kAtOnce = 64;
 
 // `through`: the interface that link-local addresses are meant of.
 Address address_of(const Port &port, uint16_t number, const Port &through) {
@@ -49,31 +52,33 @@ uint16_t number_of(const Fd &listener) {
 
 bool has_doorstep(const Port &port) { return port.family != 0 && kProviders[provider_row(port)].wire == Wire::Sockets; }
 
-// A knock on its way, or how it ended.
-struct Knock {
-    Fd socket;
-    int error;  // EINPROGRESS: nobody has answered yet
+enum class Answer { NotYet, Some, None };
 
-    // "Nobody listens here" is an answer, too: the peer has left, and says why elsewhere.
-    bool answered() const { return error == 0 || error == ECONNREFUSED; }
+// A knock on its way. A refusal is no answer: a doorstep stays open until all have knocked, so a firewall refused, or this
+// host itself has the peer's address, too.
+struct Knock {
+    size_t visit;
+    Fd socket;
+    int64_t until_ns;
+
+    Answer look(short events) const {
+        if (events != 0) {
+            return connect_result(socket.get()) == 0 ? Answer::Some : Answer::None;
+        }
+        return now_ns() < until_ns ? Answer::NotYet : Answer::None;
+    }
 };
 
-Knock knock_at(const Porch::Visit &visit) {
-    Knock knock{connect_to(address_of(visit.to, visit.doorstep, visit.from)), EINPROGRESS};
-    if (!knock.socket.valid()) {
-        knock.error = errno;
-        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            fail_errno("a socket to a rank of another host");
-        }
+// Nothing when it failed at once.
+std::optional<Knock> knock_at(const Porch::Visit &visit, size_t place) {
+    Fd socket = connect_to(address_of(visit.to, visit.doorstep, visit.from));
+    if (socket.valid()) {
+        return Knock{place, std::move(socket), now_ns() + kAnswerNs};
     }
-    return knock;
-}
-
-void look(Knock &knock, short events) {
-    if (events != 0) {
-        knock.error = connect_result(knock.socket.get());
-        knock.socket = Fd();
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        fail_errno("a socket to a rank of another host");
     }
+    return std::nullopt;
 }
 
 }  // namespace
@@ -96,42 +101,60 @@ Porch::Porch(Ports &ports) {
     ports.ports = std::move(kept);
 }
 
-std::vector<size_t> Porch::knock(const std::vector<Visit> &visits, const Patience &patience) {
-    std::vector<Knock> knocks;
-    knocks.reserve(visits.size());
-    for (const Visit &visit : visits) {
-        knocks.push_back(knock_at(visit));
+size_t Porch::let_in() {
+    size_t count = 0;
+    for (const Fd &listener : listeners_) {
+        for (Address from; accept_from(listener.get(), &from).valid();) {
+            ++count;
+        }
     }
-    const int64_t until_ns = now_ns() + std::min(patience.remaining_ms(), kAnswerMs) * 1'000'000;
-    const auto open = [](const Knock &knock) { return knock.error == EINPROGRESS; };
-    size_t let_in = 0;
-    std::vector<pollfd> entries;
-    while ((let_in < visits.size() || std::any_of(knocks.begin(), knocks.end(), open)) && now_ns() < until_ns) {
-        entries.clear();
+    return count;
+}
+
+std::vector<size_t> Porch::knock(const std::vector<Visit> &visits, const Patience &patience) {
+    std::vector<size_t> unanswered;
+    std::vector<Knock> knocks;
+    size_t next = 0;
+    size_t came = 0;
+    int64_t linger_until_ns = 0;  // for those who still come, after all have answered
+    for (;;) {
+        for (; next < visits.size() && knocks.size() < kAtOnce; ++next) {
+            if (std::optional<Knock> knock = knock_at(visits[next], next)) {
+                knocks.push_back(std::move(*knock));
+            } else {
+                unanswered.push_back(next);
+            }
+        }
+        if (knocks.empty()) {
+            linger_until_ns = linger_until_ns != 0 ? linger_until_ns : now_ns() + kLingerNs;
+            if (came >= visits.size() || now_ns() >= linger_until_ns) {
+                return unanswered;
+            }
+        }
+        std::vector<pollfd> entries;
         for (const Knock &knock : knocks) {
-            entries.push_back({knock.socket.get(), POLLOUT, 0});  // poll leaves out -1
+            entries.push_back({knock.socket.get(), POLLOUT, 0});
         }
         for (const Fd &listener : listeners_) {
             entries.push_back({listener.get(), POLLIN, 0});
         }
         poll(entries.data(), entries.size(), patience.slice_ms());
         patience.check_interrupted("odc_init");
-        for (size_t i = 0; i < knocks.size(); ++i) {
-            look(knocks[i], entries[i].revents);
-        }
-        for (const Fd &listener : listeners_) {
-            for (Address from; accept_from(listener.get(), &from).valid();) {
-                ++let_in;
+        came += let_in();
+        size_t place = 0;
+        std::erase_if(knocks, [&](const Knock &knock) {
+            const Answer answer = knock.look(entries[place++].revents);
+            if (answer == Answer::None) {
+                unanswered.push_back(knock.visit);
             }
+            return answer != Answer::NotYet;
+        });
+        if (!knocks.empty() && patience.over()) {
+            const Visit &visit = visits[knocks[0].visit];
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", patience.waited_s(), " s; no answer yet from ",
+                 network_text(network_of(visit.to)), ", tried from ", visit.from.domain);
         }
     }
-    std::vector<size_t> unanswered;
-    for (size_t i = 0; i < knocks.size(); ++i) {
-        if (!knocks[i].answered()) {
-            unanswered.push_back(i);
-        }
-    }
-    return unanswered;
 }
 
 }  // namespace odc

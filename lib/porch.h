@@ -14,9 +14,6 @@
 
 namespace odc {
 
-// TCP ports, by place in a rank's ports; 0: there is no doorstep, as peers do not meet there by sockets.
-using Doorsteps = std::array<uint16_t, kMaxPorts>;
-
 class Porch {
 public:
     // Moves to `ports.refused` where this rank cannot listen.
@@ -29,11 +26,14 @@ public:
         Port to;
         uint16_t doorstep;
     };
-    // Knocks at all of them at once, and lets in as many who knock here. The places of the visits that got no answer in
-    // 5 s, or what is left of `patience`. Throws ODC_ERROR_SYSTEM when this process may open no more sockets.
+    // Knocks at all of them, many at once, and lets in as many who knock here. The places of the visits that got no
+    // answer in 5 s each. Throws ODC_ERROR_RENDEZVOUS when `patience` is over before, and ODC_ERROR_SYSTEM when this
+    // process may open no more sockets.
     std::vector<size_t> knock(const std::vector<Visit> &visits, const Patience &patience);
 
 private:
+    size_t let_in();
+
     Doorsteps doorsteps_{};
     std::vector<Fd> listeners_;
 };

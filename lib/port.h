@@ -62,6 +62,9 @@ static_assert(sizeof(Port) == 64);
 
 inline constexpr size_t kMaxPorts = 20;  // a host with sixteen adapters, and its Ethernet
 
+// TCP port numbers where peers may knock (porch.h), by place in a rank's ports; 0: none, as it is not met by sockets.
+using Doorsteps = std::array<uint16_t, kMaxPorts>;
+
 // Whether every field holds what this library could have written; a peer's port is used only then.
 bool well_formed(const Port &port);
 Network network_of(const Port &port);

@@ -169,7 +169,7 @@ Doors doors_of(const Membership &membership, const std::vector<Port> &ports) {
 // A socket to each rank of another host, and some for the program.
 void check_descriptors(const Membership &membership) {
     const uint64_t needed =
-        64 + static_cast<uint64_t>(membership.terms.size) - membership.hosts[membership.own().host_index].size();
+        128 + static_cast<uint64_t>(membership.terms.size) - membership.hosts[membership.own().host_index].size();
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed) {
         fail(ODC_ERROR_UNSUPPORTED, "odc_init: connections to the ranks of other hosts need ", needed,
@@ -272,6 +272,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
         Doors doors;
         EndpointCard mine{};
         or_fail_everywhere(*exchange, patience, [&] {
+            check_descriptors(membership);
             outlook = look_out(outlook.wishes);
             porch.emplace(outlook.ports);
         });
@@ -279,7 +280,6 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
         do {
             or_fail_everywhere(*exchange, patience, [&] {
                 judge(membership, all, outlook);
-                check_descriptors(membership);
                 silence = knock(*porch, membership, all, patience);
             });
         } while (!all_answered(*exchange, silence, membership, all));

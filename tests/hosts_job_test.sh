@@ -64,6 +64,15 @@ grep -q 'from net0 to net0: .*tried without an answer: wrong0 (10[.0-9]*/24) to 
 in_hosts 2 --wrong-interface -- 'ODC_INTERFACE=wrong0 "$HOSTS" ranks 2 "$steps" 1'
 each_says "-1" "no transport connects .* tried without an answer: wrong0 \\(10[.0-9]*/24\\) to wrong0"
 
+# ---- both hosts have a network of their own with one address ----
+in_hosts 2 -- '
+    for host in 0 1; do
+        "$HOSTS" on $host sh -c "ip link add same0 type veth peer name same1 && ip address add 10.0.2.15/24 dev same0 &&
+            ip link set same0 up && ip link set same1 up" || exit
+    done
+    "$HOSTS" ranks 4 "$steps" 20'
+all_ok 4
+
 # ---- a rank dies ----
 in_hosts 2 -- "$under_way"'
     "$HOSTS" ranks 4 sh -c '\''echo $$ >"$work/there/pid.$ODC_RANK"; exec "$steps" 100000 "$work/there"'\'' & job=$!

@@ -75,7 +75,6 @@ private:
     Info open_info(const FabricPort &port) const;
     void check(const char *call, int code) const;
     void open_queue();
-    void check(const char *call, int code) const;
     bool started(ssize_t code, const char *call);
     bool complete(const fi_cq_msg_entry *entries, ssize_t count);
     void complete_error();

@@ -345,8 +345,9 @@ bool LibraryThread::step() {
 void LibraryThread::bury_closing() {
     for (size_t i = 0; closing_ > 0 && i < remotes_.size(); ++i) {
         Remote *one = remotes_[i].get();
-        if (one != nullptr && one->closing && !one->gone && packets_->delivered(*one)) {
+        if (one != nullptr && one->closing && (one->gone || packets_->delivered(*one))) {
             one->gone = true;
+            one->closing = false;
             --closing_;
         }
     }

@@ -96,7 +96,8 @@ void Pulses::tick(int64_t now) {
         next_round_ns_ = now + kEveryNs;
         suspected_.assign(suspected_.size(), false);
         for (const auto &remote : remotes_) {
-            if (remote && remote->silent_since_ns != 0 && now - remote->silent_since_ns > silence_ns_ / 2) {
+            if (remote && !remote->gone && remote->silent_since_ns != 0 &&
+                now - remote->silent_since_ns > silence_ns_ / 2) {
                 suspected_[static_cast<size_t>(remote->host)] = true;
             }
         }
@@ -156,7 +157,9 @@ void Pulses::lose_silent(const Remote &silent, int64_t now) {
     const int64_t tenths = (now - silent.silent_since_ns) / 100'000'000;
     const double seconds = static_cast<double>(tenths) / 10;
     for (const auto &remote : remotes_) {
-        if (remote && remote->host == silent.host && remote->silent_since_ns != 0) {
+        // Who has only been asked in this round may still answer.
+        if (remote && remote->host == silent.host && remote->silent_since_ns != 0 &&
+            now - remote->silent_since_ns >= kEveryNs) {
             remote->lose(say("nothing has been heard from it for ", seconds, " s"));
         }
     }

@@ -266,8 +266,8 @@ def init(
 ) -> Context:
     """Joins the job and waits for all its ranks. What is None comes from the environment (odc run, torchrun, mpirun,
     Slurm). `timeout`: seconds, of every wait. `interrupted` is asked by waiting calls; true ends the wait with
-    InterruptedWaitError. Ctrl-C ends waits in the main thread without it. `all_gather` is called once, or three
-    times if the ranks are on several hosts. `host` names what shares memory: equal for the ranks of one host; None:
+    InterruptedWaitError. Ctrl-C ends waits in the main thread without it. `all_gather` is called once, or more
+    often if the ranks are on several hosts. `host` names what shares memory: equal for the ranks of one host; None:
     this machine."""
     if (rank is None) != (size is None):
         raise ValueError("give rank and size, or neither")

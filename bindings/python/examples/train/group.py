@@ -17,19 +17,20 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 import odc
 
 _LOOPBACK = "lo"
+_DEVICES = ("InfiniBand", "RoCE", "EFA", "Slingshot", "Omni-Path")
 _WORDS = 8  # of 16 bits, in an address
 
 
-def _interface(context: odc.Context) -> str:
-    """By which this rank reaches ranks of other hosts, if there are any."""
+def _interface(context: odc.Context) -> tuple[str, IPv4Address | IPv6Address]:
+    """By which this rank reaches other hosts, or loopback, and its address there. Gloo takes no RDMA devices."""
+    nics = [nic for nic in odc.topology()["nics"] if nic["networks"] and nic["kind"] not in _DEVICES]
     routes = (context.route(rank) for rank in range(context.size))
-    return next((route.nic for route in routes if route.nic), _LOOPBACK)
-
-
-def _address(interface: str) -> IPv4Address | IPv6Address:
-    nic = next(nic for nic in odc.topology()["nics"] if nic["name"] == interface)
-    addresses = [ip_interface(network).ip for network in nic["networks"]]
-    return min(addresses, key=lambda address: (address.is_link_local, address.version))
+    chosen = next((route.nic for route in routes if route.nic), _LOOPBACK)
+    usable = [nic for nic in nics if nic["name"] == chosen] or [nic for nic in nics if "why_not" not in nic]
+    if not usable:
+        raise RuntimeError(f"gloo has no interface: odc uses {chosen}, and no other has an address")
+    addresses = [ip_interface(network).ip for network in usable[0]["networks"]]
+    return usable[0]["name"], min(addresses, key=lambda address: (address.is_link_local, address.version))
 
 
 def _tell(context: odc.Context, address: IPv4Address | IPv6Address | None, port: int) -> tuple[str, int]:
@@ -48,12 +49,11 @@ def process_group(context: odc.Context) -> Iterator[DeviceMesh]:
     The system chooses the store's port and rank 0 tells it through `context`, so jobs never share a port and nothing
     is left behind.
     """
-    interface = _interface(context)
+    interface, mine = _interface(context)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # not whatever the host's name resolves to
     timeout = timedelta(seconds=WAIT_SECONDS)
     rank, size = context.rank, context.size
     if rank == 0:
-        mine = _address(interface)
         store = TCPStore(str(mine), 0, size, is_master=True, timeout=timeout, wait_for_workers=False)
         _tell(context, mine, store.port)
     else:
