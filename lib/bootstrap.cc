@@ -31,7 +31,7 @@ Terms terms_of(const odc_config &config, const Place &place) {
 // Those that this job does not need, too: a mistake is told at once, not when the job first has a second host.
 void check_settings() {
     for (const SettingRow &row : kSettings) {
-        if (row.high > 0) {
+        if (row.high > 0 && row.setting != Setting::kTimeoutMs) {  // which odc_config beats
             setting_number(row.setting);
         }
     }

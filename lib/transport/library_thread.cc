@@ -23,7 +23,7 @@ namespace odc {
 namespace {
 
 constexpr int64_t kFarewellNs = 1'000'000'000;  // for the peers to hear the last words
-constexpr int64_t kLastWordsNs = 250'000'000;  // that a call that fails takes longer, for the peers to hear why
+constexpr int64_t kLastWordsNs = 250'000'000;   // that a call that fails takes longer, for the peers to hear why
 constexpr int64_t kClosingNs = 50'000'000;
 constexpr int64_t kSoonNs = 1'000'000;        // when something refused is tried again
 constexpr int64_t kLockNs = 50'000;           // when a stripe that somebody held is tried again
@@ -39,21 +39,25 @@ std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPo
     return endpoints;
 }
 
-// In how many parts staging is divided: additions need some at each endpoint; gets and offers, too, where callers'
-// memory would have to be registered.
-size_t staging_uses(const std::vector<std::unique_ptr<FabricEndpoint>> &endpoints) {
+// Of staging, for each use at each endpoint: additions need some; gathers and offers, too, where callers' memory would
+// have to be registered.
+size_t share_of_staging(size_t bytes, const std::vector<std::unique_ptr<FabricEndpoint>> &endpoints) {
     size_t uses = 0;
     for (const auto &endpoint : endpoints) {
         uses += endpoint->needs_local() ? 3 : 1;
     }
-    return std::max<size_t>(1, uses);
+    if (bytes < uses * kStripeBytes) {
+        fail(ODC_ERROR_ARGUMENT, "ODC_STAGING_BYTES=\"", bytes, "\" is wrong: the ", endpoints.size(),
+             " NICs that routes go through need at least ", uses * kStripeBytes);
+    }
+    return bytes / std::max<size_t>(1, uses);
 }
 
 }  // namespace
 
 LibraryThread::LibraryThread(const FabricTerms &terms, const std::vector<FabricPort> &ports)
     : terms_(terms), endpoints_(open_all(ports)), images_(Arena::create()),
-      staging_bytes_(terms.staging_bytes / staging_uses(endpoints_)),
+      staging_bytes_(share_of_staging(terms.staging_bytes, endpoints_)),
       gathers_(staging_bytes_, [this](const std::shared_ptr<Transfer> &transfer) { settled(transfer); }),
       additions_(terms.rank, staging_bytes_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
       offers_(staging_bytes_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
