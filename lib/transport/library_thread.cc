@@ -448,12 +448,10 @@ void LibraryThread::hear(Remote &from, const Notice &notice) {
                     transfer->finish();
                     settled(transfer);
                 }
-            } else if constexpr (std::is_same_v<Kind, PulseNotice>) {
+            } else if constexpr (std::is_same_v<Kind, PulseNotice> || std::is_same_v<Kind, DeadNotice>) {
                 pulses_->heard(from, one);
             } else if constexpr (std::is_same_v<Kind, HeardNotice>) {
                 from.owes_heard = false;
-            } else if constexpr (std::is_same_v<Kind, DeadNotice>) {
-                pulses_->heard(from, one);
             } else {
                 from.mirror.apply(one);
                 if constexpr (std::is_same_v<Kind, FailedNotice> || std::is_same_v<Kind, ByeNotice>) {

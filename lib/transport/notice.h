@@ -83,9 +83,9 @@ struct AppliedNotice {
 struct ByeNotice {};
 struct HeardNotice {};
 
-using Notice = std::variant<PostNotice, ReleasedNotice, PublishedNotice, ArrivedNotice, ReducedNotice, LeftNotice,
-                            FailedNotice, PulseNotice, AddNotice, AppliedNotice, ByeNotice, HeardNotice,
-                            AllPublishedNotice, DeadNotice>;
+using Notice =
+    std::variant<PostNotice, ReleasedNotice, PublishedNotice, ArrivedNotice, ReducedNotice, LeftNotice, FailedNotice,
+                 PulseNotice, AddNotice, AppliedNotice, ByeNotice, HeardNotice, AllPublishedNotice, DeadNotice>;
 
 std::string encode(const Notice &notice);
 // Takes the first notice off `stream`; empty while it is not there as a whole. Throws ODC_ERROR_INTERNAL when these are
