@@ -57,7 +57,7 @@ private:
     std::vector<float> weights_;    // the gradient of element e is the layer's times weights_[e]
     std::array<std::vector<uint16_t>, 2> full_parameters_;
     std::array<std::vector<float>, 2> full_gradients_;
-    size_t made_ = 0;  // the one that make_gradient made last
+    size_t made_ = 0;      // the one that make_gradient made last
     uint64_t gather_ = 0;  // what was started
     uint64_t addition_ = 0;
 };
