@@ -209,14 +209,15 @@ static void callback_of_two_hosts(int rank, int size, const char *job, void *arg
     gatherer self = {arg, rank, size, 0, 0};
     odc_config config = gather_config(&self);
     config.host = rank % 2 == 0 ? "even" : "odd";
-    setenv("ODC_INTERFACE", "lo", 1);
     join_and_use(&config);
     CHECK_EQUAL(self.calls, 4);
 }
 
 static void test_callback_of_two_hosts(void **state) {
     (void)state;
+    setenv("ODC_INTERFACE", "lo", 1);
     run_processes(4, callback_of_two_hosts, new_scene(1));
+    unsetenv("ODC_INTERFACE");
 }
 
 static void callback_fails(int rank, int size, const char *job, void *arg) {
