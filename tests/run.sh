@@ -39,7 +39,7 @@ skip() {
 suite() {
     local log=$logs/$1 status total good left_out
     headline "tests of $1"
-    ctest --preset "$1" -L "$2" -j 2 2>&1 | tee "$log"
+    ctest --preset "$1" -L "$2" -j 3 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     total=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#' "$log")
     good=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.* Passed ' "$log")
