@@ -8,7 +8,6 @@
 #include <rdma/fabric.h>
 #include <signal.h>
 
-#include <barrier>
 #include <cerrno>
 #include <csetjmp>
 #include <cstdarg>
@@ -23,6 +22,8 @@
 extern "C" {
 #include <cmocka.h>
 }
+
+#include "thread_meeting.h"
 
 namespace {
 
@@ -57,32 +58,11 @@ extern "C" [[gnu::visibility("default")]] int pthread_create(pthread_t *thread, 
 
 namespace {
 
-struct Meeting {
-    std::barrier<> all{kRanks};
-    std::vector<char> cards;
-};
-
-struct Seat {
-    Meeting *meeting;
-    int rank;
+struct Seat : ThreadMeeting::Seat {
     odc_status status;  // of odc_init and, where that succeeds, of a sync
     std::string words;
     bool keeps_signals;
 };
-
-int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
-    const Seat &seat = *static_cast<Seat *>(arg);
-    Meeting &meeting = *seat.meeting;
-    if (seat.rank == 0) {
-        meeting.cards.resize(bytes * kRanks);
-    }
-    meeting.all.arrive_and_wait();
-    std::memcpy(meeting.cards.data() + bytes * static_cast<size_t>(seat.rank), mine, bytes);
-    meeting.all.arrive_and_wait();
-    std::memcpy(all, meeting.cards.data(), meeting.cards.size());
-    meeting.all.arrive_and_wait();
-    return 0;
-}
 
 bool usual_signal_is_heard() {
     sigset_t blocked;
@@ -91,18 +71,9 @@ bool usual_signal_is_heard() {
 }
 
 void run_rank(Seat &seat, Refused what) {
-    const std::string host = "host " + std::to_string(seat.rank);
-    odc_config config{};
-    config.struct_size = sizeof(config);
-    config.rank = seat.rank;
-    config.size = kRanks;
-    config.host = host.c_str();
-    config.timeout_ms = 60'000;
-    config.all_gather = all_gather;
-    config.all_gather_arg = &seat;
     odc_context *context = nullptr;
     refused = seat.rank == 1 ? what : Refused::Nothing;
-    seat.status = odc_init(&config, &context);
+    seat.status = seat.join(&context);
     refused = Refused::Nothing;
     if (seat.status == ODC_OK) {
         seat.status = odc_minibatch_sync(context);
@@ -113,11 +84,11 @@ void run_rank(Seat &seat, Refused what) {
 }
 
 std::vector<Seat> run_job(Refused what) {
-    Meeting meeting;
+    ThreadMeeting meeting(kRanks);
     std::vector<Seat> seats;
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
-        seats.push_back({&meeting, rank, ODC_OK, "", false});
+        seats.push_back({{&meeting, rank}, ODC_OK, "", false});
     }
     for (Seat &seat : seats) {
         ranks.emplace_back([&seat, what] { run_rank(seat, what); });

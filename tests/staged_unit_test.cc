@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <climits>
 #include <csetjmp>
 #include <cstdarg>
@@ -31,6 +30,8 @@
 extern "C" {
 #include <cmocka.h>
 }
+
+#include "thread_meeting.h"
 
 namespace {
 
@@ -156,28 +157,7 @@ extern "C" void *mmap(void *at, size_t bytes, int protection, int flags, int fd,
 
 namespace {
 
-struct Meeting {
-    std::barrier<> all{kRanks};
-    std::vector<char> cards;
-};
-
-struct Seat {
-    Meeting *meeting;
-    int rank;
-};
-
-int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
-    const auto &[meeting, rank] = *static_cast<Seat *>(arg);
-    if (rank == 0) {
-        meeting->cards.resize(bytes * kRanks);
-    }
-    meeting->all.arrive_and_wait();
-    std::memcpy(meeting->cards.data() + bytes * static_cast<size_t>(rank), mine, bytes);
-    meeting->all.arrive_and_wait();
-    std::memcpy(all, meeting->cards.data(), meeting->cards.size());
-    meeting->all.arrive_and_wait();
-    return 0;
-}
+using Seat = ThreadMeeting::Seat;
 
 void check(odc_status status) {
     if (status != ODC_OK) {
@@ -224,23 +204,10 @@ double sum(int type, const void *sums, uint64_t index) {
     return type == ODC_F64 ? static_cast<const double *>(sums)[index] : static_cast<const float *>(sums)[index];
 }
 
-odc_status join(Seat &seat, odc_context **context) {
-    const std::string host = "host " + std::to_string(seat.rank);
-    odc_config config{};
-    config.struct_size = sizeof(config);
-    config.rank = seat.rank;
-    config.size = kRanks;
-    config.host = host.c_str();
-    config.timeout_ms = 60'000;
-    config.all_gather = all_gather;
-    config.all_gather_arg = &seat;
-    return odc_init(&config, context);
-}
-
 // All ranks gather from, and add to, the one that owns all.
 void run_rank(Seat seat, int type) {
     odc_context *context = nullptr;
-    check(join(seat, &context));
+    check(seat.join(&context));
     odc_shard_desc desc{};
     const uint64_t slices[kRanks] = {0, 0, kNumel, 0, 0};
     desc.struct_size = sizeof(desc);
@@ -293,7 +260,7 @@ void run_rank(Seat seat, int type) {
 // Finds no memory when it joins.
 void run_out(Seat seat, int) {
     odc_context *context = nullptr;
-    const odc_status status = join(seat, &context);
+    const odc_status status = seat.join(&context);
     const std::string sentence = odc_last_error();
     std::printf("%s\n", sentence.c_str());
     check(status == ODC_ERROR_NO_MEMORY || status == ODC_ERROR_RENDEZVOUS, "no rank joins");
@@ -303,7 +270,7 @@ void run_out(Seat seat, int) {
 }
 
 void run_job(int type, void (*run)(Seat, int) = run_rank) {
-    Meeting meeting;
+    ThreadMeeting meeting(kRanks);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
         ranks.emplace_back(run, Seat{&meeting, rank}, type);

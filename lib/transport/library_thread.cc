@@ -179,11 +179,7 @@ bool LibraryThread::call(const std::function<void()> &body) {
 void LibraryThread::tell(std::string notice, std::vector<int> ranks) {
     post([this, notice = std::move(notice), ranks = std::move(ranks)] {
         if (ranks.empty()) {
-            for (const auto &one : remotes_) {
-                if (one) {
-                    packets_->say(*one, notice);
-                }
-            }
+            say_to_all(notice);
         }
         for (const int rank : ranks) {
             if (remotes_[static_cast<size_t>(rank)]) {
@@ -418,10 +414,14 @@ void LibraryThread::rest(int64_t now) {
 
 void LibraryThread::tell_of_dead_mates() {
     for (const int rank : mates_->dead()) {
-        for (const auto &one : remotes_) {
-            if (one) {
-                packets_->say(*one, encode(DeadNotice{rank}));
-            }
+        say_to_all(encode(DeadNotice{rank}));
+    }
+}
+
+void LibraryThread::say_to_all(const std::string &notice) {
+    for (const auto &one : remotes_) {
+        if (one) {
+            packets_->say(*one, notice);
         }
     }
 }

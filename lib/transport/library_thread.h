@@ -67,6 +67,7 @@ private:
     bool take_commands();
     void bury_closing();
     void tell_of_dead_mates();
+    void say_to_all(const std::string &notice);
     void rest(int64_t now);
     bool may_sleep();
     void hear(Remote &from, const Notice &notice);

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where ranks that are threads of one process, each on a host of its own, join one job.
+#pragma once
+
+#include <odc/odc.h>
+
+#include <barrier>
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <vector>
+
+class ThreadMeeting {
+public:
+    explicit ThreadMeeting(int ranks) : ranks_(ranks), all_(ranks) {}
+
+    struct Seat {
+        ThreadMeeting *meeting;
+        int rank;
+
+        odc_status join(odc_context **context) {
+            const std::string host = "host " + std::to_string(rank);
+            odc_config config{};
+            config.struct_size = sizeof(config);
+            config.rank = rank;
+            config.size = meeting->ranks_;
+            config.host = host.c_str();
+            config.timeout_ms = 60'000;
+            config.all_gather = all_gather;
+            config.all_gather_arg = this;
+            return odc_init(&config, context);
+        }
+    };
+
+private:
+    static int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
+        const auto &[meeting, rank] = *static_cast<const Seat *>(arg);
+        return meeting->gather(static_cast<size_t>(rank), mine, all, bytes);
+    }
+    int gather(size_t rank, const void *mine, void *all, size_t bytes) {
+        if (rank == 0) {
+            cards_.resize(bytes * static_cast<size_t>(ranks_));
+        }
+        all_.arrive_and_wait();
+        std::memcpy(cards_.data() + bytes * rank, mine, bytes);
+        all_.arrive_and_wait();
+        std::memcpy(all, cards_.data(), cards_.size());
+        all_.arrive_and_wait();
+        return 0;
+    }
+
+    int ranks_;
+    std::barrier<> all_;
+    std::vector<char> cards_;
+};
