@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 extern "C" {
@@ -76,34 +77,49 @@ void every_half_value_widens_exactly(void **) {
     });
 }
 
-// Every length up to some vectors and every misalignment; bytes before and after stay as they were.
+std::vector<size_t> telling_counts() {
+    std::vector<size_t> counts(150);
+    std::iota(counts.begin(), counts.end(), size_t{0});
+    for (const size_t pages : {1, 2, 3, 4}) {  // long runs are worked through by several pages at a time
+        for (const size_t elements : {512, 1024}) {
+            counts.insert(counts.end(), {pages * elements - 1, pages * elements, pages * elements + 33});
+        }
+    }
+    return counts;
+}
+
+// Every length up to some vectors, some around pages, and every misalignment; what is before and after stays as it was.
 template <class Accumulator, class Gradient>
-void check_lengths(int32_t type, const Gradient &one) {
+void check_lengths(int32_t type, const Gradient &two, const Gradient &four) {
     constexpr size_t kGuard = 8;
-    for (size_t count = 0; count < 150; ++count) {
+    for (const size_t count : telling_counts()) {
         for (size_t shift = 0; shift < 4; ++shift) {
+            const size_t first = kGuard + shift;
             std::vector<Accumulator> sums(count + 2 * kGuard + shift, 3);
-            const std::vector<Gradient> from(count + shift, one);
-            odc::add_elements(Sum::Add, type, sums.data() + kGuard + shift, from.data() + shift, count);
-            for (size_t i = 0; i < sums.size(); ++i) {
-                const bool inside = i >= kGuard + shift && i < kGuard + shift + count;
-                assert_true(sums[i] == (inside ? 5 : 3));
+            std::vector<Gradient> from(count + shift, two);
+            for (size_t i = 0; i < from.size(); i += 7) {
+                from[i] = four;
             }
-            odc::add_elements(Sum::Store, type, sums.data() + kGuard + shift, from.data() + shift, count);
-            for (size_t i = 0; i < sums.size(); ++i) {
-                const bool inside = i >= kGuard + shift && i < kGuard + shift + count;
-                assert_true(sums[i] == (inside ? 2 : 3));
-            }
+            const auto expect = [&](Accumulator before) {
+                for (size_t i = 0; i < sums.size(); ++i) {
+                    const bool inside = i >= first && i < first + count;
+                    assert_true(sums[i] == (inside ? before + ((i - kGuard) % 7 == 0 ? 4 : 2) : 3));
+                }
+            };
+            odc::add_elements(Sum::Add, type, sums.data() + first, from.data() + shift, count);
+            expect(3);
+            odc::add_elements(Sum::Store, type, sums.data() + first, from.data() + shift, count);
+            expect(0);
         }
     }
 }
 
 void additions_of_any_length_touch_nothing_else(void **) {
     with_every_target([] {
-        check_lengths<float>(ODC_F32, 2.0F);
-        check_lengths<double>(ODC_F64, 2.0);
-        check_lengths<float>(ODC_F16, uint16_t{0x4000});
-        check_lengths<float>(ODC_BF16, uint16_t{0x4000});
+        check_lengths<float>(ODC_F32, 2.0F, 4.0F);
+        check_lengths<double>(ODC_F64, 2.0, 4.0);
+        check_lengths<float>(ODC_F16, uint16_t{0x4000}, uint16_t{0x4400});
+        check_lengths<float>(ODC_BF16, uint16_t{0x4000}, uint16_t{0x4080});
     });
 }
 
