@@ -71,7 +71,8 @@ struct Knock {
 
 // Nothing when it failed at once.
 std::optional<Knock> knock_at(const Porch::Visit &visit, size_t place) {
-    Fd socket = connect_to(address_of(visit.to, visit.doorstep, visit.from));
+    // From where the provider will connect, too: the answer must find its way back there.
+    Fd socket = connect_to(address_of(visit.to, visit.doorstep, visit.from), address_of(visit.from, 0, visit.from));
     if (socket.valid()) {
         return Knock{place, std::move(socket), now_ns() + kAnswerNs};
     }

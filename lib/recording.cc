@@ -87,8 +87,9 @@ void describe_interfaces(hwloc_topology_t tree) {
 
 Tree live_tree() {
     Tree tree = new_tree();
-    // The kernel's files say as much: x86 would visit every core, as in topology.cc, and pci leaks memory (2.9).
-    for (const char *component : {"x86", "pci"}) {
+    // The kernel's files say as much: x86 would visit every core, as in topology.cc, pci leaks memory (2.9), and gl tries
+    // to connect to ten X displays.
+    for (const char *component : {"x86", "pci", "gl", "opencl"}) {
         hwloc_topology_set_components(tree.get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
     }
     if (hwloc_topology_load(tree.get()) != 0) {

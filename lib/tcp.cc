@@ -117,13 +117,14 @@ Fd listen_at(const Address &address) {
     return fd;
 }
 
-Fd connect_to(const Address &address) {
+Fd connect_to(const Address &address, const std::optional<Address> &from) {
     Fd fd = make_socket(address);
     if (!fd.valid()) {
         return fd;
     }
     send_at_once(fd);
-    if (connect(fd.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS) {
+    if ((from && bind(fd.get(), from->get(), from->bytes) != 0) ||
+        (connect(fd.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS)) {
         const int error = errno;
         fd = Fd();
         errno = error;

@@ -6,6 +6,7 @@
 #include "fd.h"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,10 @@ struct Address {
 // own time (often 5 s and more when it is silent): neither a deadline nor `interrupted` ends that.
 std::vector<Address> resolve(const Endpoint &endpoint, std::string *why);
 
-// A listening or connecting non-blocking socket; invalid, with errno set, on failure. `connect_to` only begins.
+// A listening or connecting non-blocking socket; invalid, with errno set, on failure. `connect_to` only begins, `from` an
+// address of this host or from the one that the kernel chooses.
 Fd listen_at(const Address &address);
-Fd connect_to(const Address &address);
+Fd connect_to(const Address &address, const std::optional<Address> &from = {});
 // Of a socket whose connecting has ended: 0 or its errno; ECONNREFUSED, too, when it has only met itself.
 int connect_result(int fd);
 // Accepts one connection, non-blocking; invalid with errno set when there is none.

@@ -10,7 +10,7 @@ namespace odc {
 namespace {
 
 constexpr int64_t kEveryNs = 250'000'000;
-constexpr int64_t kKnockNs = 20'000'000;  // between two looks at whether somebody has answered a knock
+constexpr int64_t kProbeNs = 20'000'000;  // between two looks at whether somebody has answered a probe
 
 bool serves(const RankBlock &block) {
     const RankState state = block.state.load();
@@ -81,14 +81,14 @@ void Pulses::tick(int64_t now) {
     // Who was not looking has not been left unanswered.
     const int64_t absent_ns = last_ns_ != 0 && now - last_ns_ > 4 * kEveryNs ? now - last_ns_ : 0;
     last_ns_ = now;
-    knocking_ = false;
+    probing_ = false;
     for (const auto &remote : remotes_) {
         if (remote && remote->silent_since_ns != 0) {
             remote->silent_since_ns += absent_ns;
         }
     }
     for (const auto &remote : remotes_) {
-        if (remote && remote->knock) {
+        if (remote && remote->probe) {
             look_for(*remote);
         }
     }
@@ -107,7 +107,7 @@ void Pulses::tick(int64_t now) {
             }
         }
     }
-    next_ns_ = knocking_ ? std::min(next_round_ns_, now + kKnockNs) : next_round_ns_;
+    next_ns_ = probing_ ? std::min(next_round_ns_, now + kProbeNs) : next_round_ns_;
 }
 
 // Silence counts from a question that has left. Until it has, it counts from when the question was put: who takes nothing
@@ -136,17 +136,17 @@ void Pulses::ask(Remote &remote, int64_t now) {
 // tcp;ofi_rxm says "try again" for ever when a peer's process is gone, as it does when there is no room.
 void Pulses::look_for(Remote &remote) {
     if (remote.silent_since_ns == 0 || !remote.endpoint->listens_at_name()) {
-        remote.knock.reset();
+        remote.probe.reset();
         return;
     }
-    if (!remote.knock) {
-        remote.knock.emplace(remote.name);
+    if (!remote.probe) {
+        remote.probe.emplace(remote.name);
     }
-    switch (remote.knock->look()) {
-        case Knock::Answer::NotYet: knocking_ = true; break;
-        case Knock::Answer::Open: remote.knock.reset(); break;  // and again at the next round
-        case Knock::Answer::Refused:
-            remote.knock.reset();
+    switch (remote.probe->look()) {
+        case Probe::Answer::NotYet: probing_ = true; break;
+        case Probe::Answer::Open: remote.probe.reset(); break;  // and again at the next round
+        case Probe::Answer::Refused:
+            remote.probe.reset();
             remote.lose("its process is gone: nobody listens at its port any more");
             break;
     }

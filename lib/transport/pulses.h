@@ -42,7 +42,7 @@ private:
     Packets &packets_;
     std::vector<Remote *> opposite_;  // of each other host the rank that is this one's to ask, if one is
     std::vector<bool> suspected_;     // hosts all of whose ranks are asked, because one has been silent
-    bool knocking_ = false;           // at somebody, whose kernel has not answered yet
+    bool probing_ = false;            // somebody whose kernel has not answered yet
     uint64_t last_question_ = 0;
     int64_t last_ns_ = 0;
     int64_t next_round_ns_ = 0;

@@ -4,8 +4,8 @@
 
 #include "status.h"
 #include "transport/fabric_endpoint.h"
-#include "transport/knock.h"
 #include "transport/mirror.h"
+#include "transport/probe.h"
 
 #include <optional>
 
@@ -21,7 +21,7 @@ struct Remote {
     // When the first question that it has not answered was put, then when it left; 0: none.
     int64_t silent_since_ns = 0;
     bool has_question = false;        // that question has left
-    std::optional<Knock> knock = {};  // while it is silent
+    std::optional<Probe> probe = {};  // while it is silent
     // Nothing is sent to it any more, nor read from it.
     bool gone = false;
     bool closing = false;     // said goodbye: gone once it has been answered

@@ -10,10 +10,10 @@
 
 namespace odc {
 
-class Knock {
+class Probe {
 public:
     // `address`: a sockaddr.
-    explicit Knock(const std::vector<std::byte> &address);
+    explicit Probe(const std::vector<std::byte> &address);
 
     enum class Answer { NotYet, Open, Refused };
     Answer look();

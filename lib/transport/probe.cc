@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "transport/knock.h"
+#include "transport/probe.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -8,7 +8,7 @@
 
 namespace odc {
 
-Knock::Knock(const std::vector<std::byte> &address)
+Probe::Probe(const std::vector<std::byte> &address)
     : socket_(socket(reinterpret_cast<const sockaddr *>(address.data())->sa_family,
                      SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
       error_(0) {
@@ -21,7 +21,7 @@ Knock::Knock(const std::vector<std::byte> &address)
     }
 }
 
-Knock::Answer Knock::look() {
+Probe::Answer Probe::look() {
     pollfd entry{socket_.get(), POLLOUT, 0};
     if (error_ == EINPROGRESS && poll(&entry, 1, 0) == 1) {
         socklen_t bytes = sizeof(error_);
