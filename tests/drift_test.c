@@ -3,6 +3,7 @@
 #include "model.h"
 
 #include <dirent.h>
+#include <malloc.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -26,6 +27,11 @@ static long resident_kib(void) {
     CHECK(file != NULL && fscanf(file, "%*d %ld", &pages) == 1);
     fclose(file);
     return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+static long heap_kib(void) {
+    struct mallinfo2 heap = mallinfo2();
+    return (long)((heap.uordblks + heap.hblkhd) / 1024);
 }
 
 /* Returns whether some rank has no time left. */
@@ -61,6 +67,7 @@ static int one_minibatch(odc_context *context, tensor t, int number, int out_of_
 static void drift(odc_context *context, void *arg) {
     int count = *(int *)arg;
     long resident = 0;
+    long heap = 0;
     int descriptors = 0;
     int stop = 0;
     int number = 0;
@@ -71,6 +78,7 @@ static void drift(odc_context *context, void *arg) {
         stop = one_minibatch(context, t, number, now_ns() - begin > MOST_SECONDS * (int64_t)1000000000);
         if (number == count / 100) {
             resident = resident_kib();
+            heap = heap_kib();
             descriptors = open_descriptors();
         }
     }
@@ -80,7 +88,9 @@ static void drift(odc_context *context, void *arg) {
     CHECK(number > count / 100);
     if (!ranks_are_threads()) { /* where this rank has the process for itself */
         CHECK_EQUAL(open_descriptors(), descriptors);
-        CHECK(slowdown() > 1 || resident_kib() - resident < 512);
+        CHECK(heap_kib() - heap < 64);
+        /* Between hosts a ring of libfabric's (12 MiB) comes into being page by page. */
+        CHECK(slowdown() > 1 || several_hosts() || resident_kib() - resident < 512);
     }
 }
 
