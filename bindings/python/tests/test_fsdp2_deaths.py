@@ -229,8 +229,9 @@ def leaves(rank: int, size: int, model: Any, optimizer: Any) -> None:
         store.set("left", "1")
         return
     store.wait(["left"])
-    with torch.no_grad():
-        model(torch.ones(2, 4))  # what was published can still be read
+    if "ODC_TEST_HOSTS" not in os.environ:
+        with torch.no_grad():
+            model(torch.ones(2, 4))  # within a host what was published can still be read
     with pytest.raises(odc.PeerLostError, match=r"rank 1 .* left in minibatch 0"):
         job.sync_gradients()
 
