@@ -71,10 +71,10 @@ template <class Body>
 void or_regret(Exchange *exchange, Body body) {
     try {
         body();
-    } catch (const Error &error) {
+    } catch (const std::exception &) {
         if (exchange != nullptr) {
             try {
-                exchange->all_gather(regret_of(error));
+                exchange->all_gather(regret_of(current_error()));
             } catch (const Error &) {
                 // What went wrong first is what the caller reads.
             }
@@ -191,14 +191,14 @@ Membership join(const odc_config &config) {
     try {
         try {
             meet_host(membership, party, std::move(arena), patience);
-        } catch (const Error &error) {
+        } catch (const std::exception &) {
             if (membership.hosts.size() > 1) {
-                fail_everywhere(*exchange, error, patience);
+                fail_everywhere(*exchange, current_error(), patience);
             }
             throw;
         }
         choose_routes(membership, cards, exchange.get(), patience);
-    } catch (const Error &error) {
+    } catch (const std::exception &error) {
         // Peers that have our memory already read why this rank does not come.
         record_failure(*block, ODC_ERROR_PEER_LOST, say("rank ", place.rank, " left odc_init: ", error.what()).c_str());
         throw;

@@ -53,6 +53,7 @@ Card card_of(const IdentityCard &content) { return card_with(content); }
 Card card_of(const PortsCard &content) { return card_with(content); }
 Card card_of(const SilenceCard &content) { return card_with(content); }
 Card card_of(const EndpointCard &content) { return card_with(content); }
+Card card_of(const ReadyCard &content) { return card_with(content); }
 
 Card regret_of(const Error &error) {
     Regret regret{kRegretMagic, error.status(), {}};
@@ -120,6 +121,11 @@ EndpointCard read_endpoint(const Card &card, int rank) {
         one.bytes = std::min<uint32_t>(one.bytes, sizeof(one.name));
     }
     return content;
+}
+
+void check_ready(const Card &card, int rank) {
+    const auto content = content_of<ReadyCard>(card);
+    check_card(content.magic == kReadyMagic, content.rank, rank);
 }
 
 }  // namespace odc

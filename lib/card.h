@@ -29,7 +29,7 @@ struct IdentityCard {
 };
 
 // Of the later rounds, which only jobs on several hosts have: by which NICs a rank could be reached; who has not
-// answered there; and, once all know which are used, the names of its endpoints.
+// answered there; once all know which are used, the names of its endpoints; and that it is ready.
 struct PortsCard {
     uint64_t magic;
     int32_t rank;
@@ -60,11 +60,17 @@ struct EndpointCard {
     std::array<unsigned char, 16> token;        // rank 0's is the job's: by it, endpoints know the members
     std::array<EndpointName, kMaxPorts> names;  // by place in `ports`
 };
+struct ReadyCard {
+    uint64_t magic;
+    int32_t rank;
+    int32_t unused;
+};
 
 Card card_of(const IdentityCard &content);
 Card card_of(const PortsCard &content);
 Card card_of(const SilenceCard &content);
 Card card_of(const EndpointCard &content);
+Card card_of(const ReadyCard &content);
 // The card of a rank that cannot join: the others need not wait for it.
 Card regret_of(const Error &error);
 
@@ -74,13 +80,16 @@ void check_regrets(const std::vector<Card> &cards);
 
 // Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` and `rank` of a card are set by who
 // fills it, with these:
-constexpr uint64_t kIdentityMagic = 0x6f64632d69642d34;  // "odc-id-4": changes with every change of the card
-constexpr uint64_t kPortsMagic = 0x6f64632d70742d32;     // "odc-pt-2": the same
+constexpr uint64_t kIdentityMagic =
+    0x6f64632d69642d35;                               // "odc-id-5": changes with every change of the card or the rounds
+constexpr uint64_t kPortsMagic = 0x6f64632d70742d32;  // "odc-pt-2": the same
 constexpr uint64_t kSilenceMagic = 0x6f64632d73692d31;   // "odc-si-1": the same
 constexpr uint64_t kEndpointMagic = 0x6f64632d65702d32;  // "odc-ep-2": the same
+constexpr uint64_t kReadyMagic = 0x6f64632d72642d31;     // "odc-rd-1": the same
 IdentityCard read_identity(const Card &card, int rank);
 PortsCard read_ports(const Card &card, int rank);
 SilenceCard read_silence(const Card &card, int rank);
 EndpointCard read_endpoint(const Card &card, int rank);
+void check_ready(const Card &card, int rank);
 
 }  // namespace odc

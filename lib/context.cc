@@ -387,20 +387,26 @@ void Context::await_transfers(Operation &operation, Job::Wait &wait) {
 }
 
 // After an error: returns when nothing touches the caller's buffer any more. What has left for a peer cannot be called
-// back, so if it does not come the connections are closed, and with them the job.
+// back: a slow one is awaited; from one that is lost it does not come, so the connections are closed, and with them the
+// job.
 void Context::give_up(Operation &operation) {
-    constexpr int64_t kPatienceNs = 1'000'000'000;
-    const int64_t begin = now_ns();
+    constexpr int64_t kLostNs = 1'000'000'000;
+    const Patience patience = job_.patience();
     for (const auto &[index, transfer] : operation.travelling) {
         job_.peer(transfer->owner()).route.path->cancel(transfer);
     }
     for (const auto &[index, transfer] : operation.travelling) {
-        while (!transfer->settled()) {
-            if (now_ns() - begin > kPatienceNs) {
-                job_.abort(say(job_.who(job_.rank()), " gave up ", call_name(operation.call), ", and ",
-                               job_.who(transfer->owner()), " does not answer"));
+        const int owner = transfer->owner();
+        for (int64_t lost_ns = 0; !transfer->settled(); job_.sleep(owner)) {
+            if (job_.serves(owner) && !patience.over()) {
+                lost_ns = 0;
+            } else if (lost_ns == 0) {
+                lost_ns = now_ns();
+                job_.learn();
+            } else if (now_ns() - lost_ns > kLostNs) {
+                job_.abort(say(job_.who(job_.rank()), " gave up ", call_name(operation.call), ", and ", job_.who(owner),
+                               " does not answer"));
             }
-            job_.sleep(transfer->owner());
         }
     }
     operation.travelling.clear();
@@ -414,6 +420,7 @@ void Context::gather(Shard &shard, void *full) {
         finish(operation);
     } catch (...) {
         give_up(operation);
+        job_.check();
         throw;
     }
 }
@@ -431,6 +438,9 @@ void Context::scatter_add(Shard &shard, const void *full) {
         give_up(operation);
         job_.check();
         throw;
+    } catch (...) {
+        give_up(operation);
+        throw;
     }
 }
 
@@ -442,6 +452,7 @@ uint64_t Context::keep(Operation operation) {
         return ++last_operation_;
     } catch (...) {
         give_up(operation);
+        job_.check();
         throw;
     }
 }
@@ -458,20 +469,19 @@ uint64_t Context::scatter_add_start(Shard &shard, const void *full) {
 
 void Context::wait(uint64_t number) {
     check_not_arrived(Call::Wait);
-    Operation operation;
+    decltype(operations_)::node_type entry;
     {
         const std::lock_guard lock(operations_mutex_);
-        const auto entry = operations_.find(number);
-        if (entry == operations_.end()) {
+        entry = operations_.extract(number);
+        if (!entry) {
             if (number > 0 && number <= synced_operations_) {
                 return;
             }
             fail(ODC_ERROR_ARGUMENT, "odc_wait: there is no operation ", number,
                  number > 0 && number <= last_operation_ ? " any more; each is waited for once" : "");
         }
-        operation = std::move(entry->second);
-        operations_.erase(entry);
     }
+    Operation &operation = entry.mapped();
     const Noted noted = note(Call::Wait, operation.shard);
     try {
         job_.check();
@@ -479,10 +489,13 @@ void Context::wait(uint64_t number) {
     } catch (const Error &error) {
         if (error.status() > ODC_ERROR_PEER_LOST) {  // no job error: the call may be made again
             const std::lock_guard lock(operations_mutex_);
-            operations_.emplace(number, std::move(operation));
+            operations_.insert(std::move(entry));
         } else {
             give_up(operation);
         }
+        throw;
+    } catch (...) {
+        give_up(operation);
         throw;
     }
 }

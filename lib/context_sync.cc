@@ -101,6 +101,11 @@ void Context::finish_all() {
             }
         }
         throw;
+    } catch (...) {
+        for (auto &[number, operation] : operations_) {
+            give_up(operation);
+        }
+        throw;
     }
     operations_.clear();
 }

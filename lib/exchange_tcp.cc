@@ -39,7 +39,7 @@ private:
     bool introduce(const Card &mine);
     Entry entry_of(const Card &mine) const;
     std::vector<Card> hear_cards();
-    bool hear_verdict(Verdict *verdict, std::string *payload);
+    bool hear_reply(Reply *reply, std::string *payload);
     bool hear(void *out, size_t bytes);
     bool tell(std::string_view bytes);
     void wait(short event) const;
@@ -127,23 +127,23 @@ bool Visitor::introduce(const Card &mine) {
     session_ = session_key(secret_, hello, challenge);
     const Proof proof{proof_mac(secret_, hello, challenge)};
     const Entry entry = entry_of(mine);
-    Verdict verdict;
+    Reply reply;
     std::string payload;
-    return tell(std::string(bytes_of(proof)).append(bytes_of(entry))) && hear_verdict(&verdict, &payload);
+    return tell(std::string(bytes_of(proof)).append(bytes_of(entry))) && hear_reply(&reply, &payload);
 }
 
 std::vector<Card> Visitor::hear_cards() {
     why_ = "it is there but does not answer";
-    Verdict verdict;
-    Verdict end;
+    Reply reply;
+    Reply end;
     std::string payload;
     std::string nothing;
-    if (!hear_verdict(&verdict, &payload) || !hear_verdict(&end, &nothing)) {
+    if (!hear_reply(&reply, &payload) || !hear_reply(&end, &nothing)) {
         fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, " died or gave up in odc_init");
     }
     std::vector<Card> cards(static_cast<size_t>(size_));
-    if (verdict.kind != VerdictKind::kCards || payload.size() != cards.size() * sizeof(Card) ||
-        end.kind != VerdictKind::kMet) {
+    if (reply.kind != ReplyKind::kCards || payload.size() != cards.size() * sizeof(Card) ||
+        end.kind != ReplyKind::kMet) {
         not_rank_0();
     }
     std::memcpy(cards.data(), payload.data(), payload.size());
@@ -151,27 +151,27 @@ std::vector<Card> Visitor::hear_cards() {
 }
 
 // False when the connection closed instead. Rank 0's refusal or failure becomes this rank's.
-bool Visitor::hear_verdict(Verdict *verdict, std::string *payload) {
-    if (!hear(verdict, sizeof(*verdict))) {
+bool Visitor::hear_reply(Reply *reply, std::string *payload) {
+    if (!hear(reply, sizeof(*reply))) {
         return false;
     }
-    if (verdict->magic != kTcpMagic) {
+    if (reply->magic != kTcpMagic) {
         not_rank_0();
     }
-    if (verdict->kind == VerdictKind::kRefused) {
+    if (reply->kind == ReplyKind::kRefused) {
         other_secret();
     }
-    if (verdict->bytes > std::max<size_t>(kMaxSentence, static_cast<size_t>(size_) * sizeof(Card))) {
+    if (reply->bytes > std::max<size_t>(kMaxSentence, static_cast<size_t>(size_) * sizeof(Card))) {
         not_rank_0();
     }
-    payload->resize(verdict->bytes);
+    payload->resize(reply->bytes);
     if (!hear(payload->data(), payload->size())) {
         return false;
     }
-    if (!same_mac(verdict->mac, verdict_mac(session_, round_, verdict->kind, *payload))) {
+    if (!same_mac(reply->mac, reply_mac(session_, round_, reply->kind, *payload))) {
         other_secret();
     }
-    if (verdict->kind == VerdictKind::kFailed) {
+    if (reply->kind == ReplyKind::kFailed) {
         throw Error(ODC_ERROR_RENDEZVOUS, *payload);
     }
     return true;

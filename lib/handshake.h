@@ -5,13 +5,13 @@
 //     Hello (who, its nonce)             ─────────►
 //                                        ◄─────────      Challenge (its nonce)
 //     Proof (MAC of all so far)          ─────────►
-//                                        ◄─────────      Verdict: welcome, or refused and closed
+//                                        ◄─────────      Reply: welcome, or refused and closed
 //   and in each round
 //     Entry (card, at once in round 1)   ─────────►
-//                                        ◄─────────      Verdict: all cards, or why the ranks did not meet
-//                                        ◄─────────      Verdict: all ranks were handed them, or why not
+//                                        ◄─────────      Reply: all cards, or why the ranks did not meet
+//                                        ◄─────────      Reply: all ranks were handed them, or why not
 //
-// The MACs of entries and verdicts have a key made from the secret and both nonces, and the round's number in them, so
+// The MACs of entries and replies have a key made from the secret and both nonces, and the round's number in them, so
 // they are worth nothing in any other conversation or round. Only "refused" has none: there is no common secret. Hello,
 // Challenge and Proof stay as they are in every version from 3 on, so that versions can tell each other apart; numbers
 // are little-endian.
@@ -35,7 +35,7 @@ namespace odc {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint32_t kTcpVersion = 4;
+constexpr uint32_t kTcpVersion = 5;
 constexpr std::array<char, 8> kTcpMagic = {'o', 'd', 'c', ' ', 'm', 'e', 'e', 't'};
 constexpr uint32_t kMaxSentence = 4096;
 
@@ -71,15 +71,15 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 2080);
 
-enum class VerdictKind : uint32_t { kWelcome = 1, kRefused, kCards, kFailed, kMet };
+enum class ReplyKind : uint32_t { kWelcome = 1, kRefused, kCards, kFailed, kMet };
 
-struct Verdict {
+struct Reply {
     std::array<char, 8> magic;
-    VerdictKind kind;
+    ReplyKind kind;
     uint32_t bytes;  // that follow: the cards, or a sentence
     Mac mac;
 };
-static_assert(sizeof(Verdict) == 48);
+static_assert(sizeof(Reply) == 48);
 
 template <class Message>
 std::string_view bytes_of(const Message &message) {
@@ -118,8 +118,8 @@ inline Mac entry_mac(const Mac &session, uint32_t round, const Card &card) {
 }
 
 // Why the ranks did not meet is true in every round: it may be said between two.
-inline Mac verdict_mac(const Mac &session, uint32_t round, VerdictKind kind, std::string_view payload) {
-    const uint32_t bound = kind == VerdictKind::kFailed ? 0 : round;
+inline Mac reply_mac(const Mac &session, uint32_t round, ReplyKind kind, std::string_view payload) {
+    const uint32_t bound = kind == ReplyKind::kFailed ? 0 : round;
     return mac_of(bytes_of(session), bytes_of(kind), bytes_of(bound), payload);
 }
 

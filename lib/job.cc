@@ -145,6 +145,14 @@ void Job::look_at_states() {
     }
 }
 
+void Job::learn() {
+    try {
+        look_at_states();
+    } catch (const Error &) {
+        // It is kept.
+    }
+}
+
 // A host is lost with all its ranks.
 std::string Job::all_lost_with(int rank) const {
     std::string others;

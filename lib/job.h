@@ -67,7 +67,21 @@ public:
         }
     }
     uint64_t packets_sent() const { return membership_.fabric ? membership_.fabric->packets_sent() : 0; }
+    // Whether what is on its way from or to a rank may still come.
+    bool serves(int rank) const {
+        const RankState state = block(rank).state.load(std::memory_order_acquire);
+        return error_status_.load(std::memory_order_acquire) == ODC_OK &&
+               (state == RankState::Running || state == RankState::Left);
+    }
     bool on_this_host(int rank) const { return peer(rank).life.valid() || rank == this->rank(); }
+
+    // Of a wait that begins now.
+    Patience patience() const {
+        const Terms &terms = membership_.terms;
+        return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
+    }
+    // Makes it this rank's job error, if there is none yet, that another failed or is lost.
+    void learn();
 
     // Notes what this rank does, for the others' errors.
     // `record`: of the call's shard, 0 for none.
@@ -117,10 +131,6 @@ public:
     };
 
 private:
-    Patience patience() const {
-        const Terms &terms = membership_.terms;
-        return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
-    }
     void look_at_states();
     std::string all_lost_with(int rank) const;
     void look_for_deaths();

@@ -76,7 +76,7 @@ std::optional<Knock> knock_at(const Porch::Visit &visit, size_t place) {
     if (socket.valid()) {
         return Knock{place, std::move(socket), now_ns() + kAnswerNs};
     }
-    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM || errno == EADDRINUSE) {
         fail_errno("a socket to a rank of another host");
     }
     return std::nullopt;

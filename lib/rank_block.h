@@ -34,8 +34,8 @@ enum class Call : uint8_t {
 
 constexpr int kMaxValues = 64;
 
-// A rank's contribution to a reduction. Peers read it once `sequence` has reached theirs; two take turns, because a
-// rank may be one reduction ahead of another, never two.
+// A rank's contribution to a reduction. Peers read it once `arrived`, or `reductions`, has reached theirs; two take
+// turns, because a rank may be one reduction ahead of another, never two.
 struct Contribution {
     uint32_t count;
     int32_t op;

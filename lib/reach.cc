@@ -205,12 +205,20 @@ EndpointCard card_of_doors(const Membership &membership, const Fabric &fabric, c
 }
 
 // Round 4: every rank's endpoints.
-void meet_endpoints(Exchange &exchange, Membership &membership, const EndpointCard &mine, const Doors &doors) {
+std::vector<EndpointCard> exchange_endpoints(Exchange &exchange, const EndpointCard &mine) {
     const std::vector<Card> cards = exchange.all_gather(card_of(mine));
     check_regrets(cards);
+    std::vector<EndpointCard> all;
+    for (size_t rank = 0; rank < cards.size(); ++rank) {
+        all.push_back(read_endpoint(cards[rank], static_cast<int>(rank)));
+    }
+    return all;
+}
+
+void start_fabric(Membership &membership, const std::vector<EndpointCard> &cards, const Doors &doors) {
     std::vector<FabricPeer> peers;
     for (int rank = 0; rank < membership.terms.size; ++rank) {
-        const EndpointCard card = read_endpoint(cards[static_cast<size_t>(rank)], rank);
+        const EndpointCard &card = cards[static_cast<size_t>(rank)];
         const Peer &peer = membership.peers[static_cast<size_t>(rank)];
         const Verdict &verdict = peer.route.verdict;
         if (verdict.my_port < 0) {
@@ -232,15 +240,24 @@ void meet_endpoints(Exchange &exchange, Membership &membership, const EndpointCa
                 {rank, mate.life.get(), reinterpret_cast<const RankBlock *>(mate.arena->record(mate.block))});
         }
     }
-    membership.fabric->start(read_endpoint(cards[0], 0).token, peers, membership.hosts, std::move(mates));
+    membership.fabric->start(cards[0].token, peers, membership.hosts, std::move(mates));
+}
+
+// Round 5: everybody can be spoken to.
+void meet_ready(Exchange &exchange, int rank) {
+    const std::vector<Card> cards = exchange.all_gather(card_of(ReadyCard{kReadyMagic, rank, 0}));
+    check_regrets(cards);
+    for (size_t other = 0; other < cards.size(); ++other) {
+        check_ready(cards[other], static_cast<int>(other));
+    }
 }
 
 template <class Body>
 void or_fail_everywhere(Exchange &exchange, const Patience &patience, Body body) {
     try {
         body();
-    } catch (const Error &error) {
-        fail_everywhere(exchange, error, patience);
+    } catch (const std::exception &) {
+        fail_everywhere(exchange, current_error(), patience);
     }
 }
 
@@ -289,7 +306,9 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
             membership.fabric = open_fabric(membership, doors);
             mine = card_of_doors(membership, *membership.fabric, doors);
         });
-        meet_endpoints(*exchange, membership, mine, doors);
+        const std::vector<EndpointCard> endpoints = exchange_endpoints(*exchange, mine);
+        or_fail_everywhere(*exchange, patience, [&] { start_fabric(membership, endpoints, doors); });
+        meet_ready(*exchange, membership.terms.rank);
     } else {
         judge(membership, all, outlook);
     }

@@ -42,8 +42,8 @@ std::vector<Card> Reception::all_gather(const Card &mine) {
         for (const Card &card : cards_) {
             all_cards_.append(bytes_of(card));
         }
-        tell_guests(VerdictKind::kCards, &all_cards_);
-        tell_guests(VerdictKind::kMet, nullptr);  // until now nobody goes on, so that all hear what goes wrong
+        tell_guests(ReplyKind::kCards, &all_cards_);
+        tell_guests(ReplyKind::kMet, nullptr);  // until now nobody goes on, so that all hear what goes wrong
     } catch (const Error &error) {
         // A sentence about the meeting is everybody's; any other happened to rank 0 alone.
         tell_all(error.status() == ODC_ERROR_RENDEZVOUS ? error.what()
@@ -267,13 +267,13 @@ void Reception::hear_proof(Guest &guest) {
     std::memcpy(&proof, guest.in.data(), sizeof(proof));
     guest.in.erase(0, sizeof(proof));
     if (!same_mac(proof.mac, proof_mac(secret_, guest.hello, guest.challenge))) {
-        send_verdict(guest, VerdictKind::kRefused, nullptr);
+        send_reply(guest, ReplyKind::kRefused, nullptr);
         return dismiss(guest, "wrong secret");
     }
     guest.session = session_key(secret_, guest.hello, guest.challenge);
     guest.state = Guest::State::kJoined;
     if (!farewell_.empty()) {
-        return send_verdict(guest, VerdictKind::kFailed, &farewell_);
+        return send_reply(guest, ReplyKind::kFailed, &farewell_);
     }
     admit(guest);
     hear_entry(guest);
@@ -304,7 +304,7 @@ void Reception::admit(Guest &guest) {
         deadline_ns_ = deadline_ns;
         deadline_rank_ = hello.rank;
     }
-    send_verdict(guest, VerdictKind::kWelcome, nullptr);
+    send_reply(guest, ReplyKind::kWelcome, nullptr);
 }
 
 void Reception::hear_entry(Guest &guest) {
@@ -325,12 +325,12 @@ void Reception::hear_entry(Guest &guest) {
     ++present_;
 }
 
-void Reception::send_verdict(Guest &guest, VerdictKind kind, const std::string *payload) const {
-    Verdict verdict{kTcpMagic, kind, payload != nullptr ? static_cast<uint32_t>(payload->size()) : 0, {}};
-    if (kind != VerdictKind::kRefused) {
-        verdict.mac = verdict_mac(guest.session, round_, kind, payload != nullptr ? std::string_view(*payload) : "");
+void Reception::send_reply(Guest &guest, ReplyKind kind, const std::string *payload) const {
+    Reply reply{kTcpMagic, kind, payload != nullptr ? static_cast<uint32_t>(payload->size()) : 0, {}};
+    if (kind != ReplyKind::kRefused) {
+        reply.mac = reply_mac(guest.session, round_, kind, payload != nullptr ? std::string_view(*payload) : "");
     }
-    guest.out.append(bytes_of(verdict));
+    guest.out.append(bytes_of(reply));
     guest.tail = payload;
     guest.tail_sent = 0;
     flush(guest);
@@ -359,12 +359,12 @@ bool Reception::flush(Guest &guest) {
 }
 
 // Tells nobody when one has gone before; returns once all their sockets have taken it.
-void Reception::tell_guests(VerdictKind kind, const std::string *payload) {
+void Reception::tell_guests(ReplyKind kind, const std::string *payload) {
     for (Guest &guest : guests_) {
         serve(guest);
     }
     for (Guest &guest : guests_) {
-        send_verdict(guest, kind, payload);
+        send_reply(guest, kind, payload);
     }
     for (;; wait_to_send()) {
         patience_.check_interrupted("odc_init");
@@ -393,7 +393,7 @@ void Reception::tell_all(const std::string &sentence) {
             continue;
         }
         if (guest.tail == nullptr || guest.drained()) {
-            send_verdict(guest, VerdictKind::kFailed, &farewell_);
+            send_reply(guest, ReplyKind::kFailed, &farewell_);
         } else {
             guest.state = Guest::State::kGone;  // in the middle of the cards there is no room for other words
         }

@@ -63,9 +63,9 @@ private:
     void hear_proof(Guest &guest);
     void admit(Guest &guest);
     void hear_entry(Guest &guest);
-    void send_verdict(Guest &guest, VerdictKind kind, const std::string *payload) const;
+    void send_reply(Guest &guest, ReplyKind kind, const std::string *payload) const;
     static bool flush(Guest &guest);
-    void tell_guests(VerdictKind kind, const std::string *payload);
+    void tell_guests(ReplyKind kind, const std::string *payload);
     void tell_all(const std::string &sentence);
     int64_t deadline_ns() const;
     std::string missing() const;

@@ -2,11 +2,24 @@
 #include "status.h"
 
 #include <cerrno>
+#include <new>
 #include <system_error>
 
 namespace odc {
 
 void fail_errno(const std::string &what) { fail(ODC_ERROR_SYSTEM, what, ": ", std::generic_category().message(errno)); }
+
+Error current_error() {
+    try {
+        throw;
+    } catch (const Error &error) {
+        return error;
+    } catch (const std::bad_alloc &) {
+        return {ODC_ERROR_NO_MEMORY, "the process has no memory left for the library's own use"};
+    } catch (const std::exception &error) {
+        return {ODC_ERROR_INTERNAL, error.what()};
+    }
+}
 
 // No default: the compiler names a status that lacks its words.
 const char *status_string(int32_t status) {

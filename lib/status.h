@@ -36,6 +36,9 @@ template <class... Parts>
 // ODC_ERROR_SYSTEM with errno's words: "mmap of 4096 bytes: Cannot allocate memory".
 [[noreturn]] void fail_errno(const std::string &what);
 
+// The exception that is being handled: in other words if it is no Error.
+Error current_error();
+
 // `status` may be any number.
 const char *status_string(int32_t status);
 

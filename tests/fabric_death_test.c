@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { RANKS = 3, NUMEL = 200003 };
@@ -284,7 +285,7 @@ static void is_interrupted(int rank, int size, const char *job, void *arg) {
     set_flag(&what->wanted, 1);
     odc_status status =
         what->in_addition ? odc_scatter_add(t.shard, full, LARGE, NULL) : odc_gather(t.shard, full, LARGE, NULL);
-    CHECK(status == ODC_ERROR_INTERRUPTED || status == ODC_ERROR_ABORTED);
+    CHECK(status == ODC_ERROR_INTERRUPTED || status == ODC_ERROR_ABORTED || status == ODC_ERROR_PEER_LOST);
     memset(full, 0x5a, LARGE * sizeof *full);
     kill(read_flag(&what->peer), SIGCONT);
     sleep_ms(300); /* what was asked for would come now */
@@ -308,6 +309,73 @@ static void an_interrupted_call_leaves_the_buffer_alone(void **state) {
     }
 }
 
+/* Rank 1, the owner, is stopped until rank 2 lets it go on; meanwhile rank 0's gather is interrupted. */
+static void is_interrupted_by_a_slow_owner(int rank, int size, const char *job, void *arg) {
+    interruption *what = arg;
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    config.interrupted = rank == 0 ? is_wanted : NULL;
+    config.interrupted_arg = what;
+    CHECK_OK(odc_init(&config, &context));
+    odc_shard_desc desc = describe("layer", LARGE, ODC_F32, ODC_F32);
+    desc.slices = (uint64_t[]){0, LARGE, 0};
+    tensor t = make_described(context, &desc);
+    CHECK_OK(odc_publish_all(context));
+    float *full = new_full(LARGE, ODC_F32);
+    CHECK_OK(odc_gather(t.shard, full, LARGE, NULL));
+    if (rank == 1) {
+        set_flag(&what->peer, getpid());
+    } else if (rank == 2) {
+        await_flag(&what->wanted, 1);
+        sleep_ms(1500);
+        kill(read_flag(&what->peer), SIGCONT);
+    } else {
+        await_flag(&what->peer, 1);
+        kill(read_flag(&what->peer), SIGSTOP);
+        set_flag(&what->wanted, 1);
+        CHECK_EQUAL(odc_gather(t.shard, full, LARGE, NULL), ODC_ERROR_INTERRUPTED);
+        set_flag(&what->wanted, 0);
+        CHECK_OK(odc_gather(t.shard, full, LARGE, NULL));
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    free(full);
+    odc_destroy(context);
+}
+
+static void a_gather_from_a_slow_owner_that_is_interrupted_can_be_made_again(void **state) {
+    char silence[32];
+    (void)state;
+    needs_processes("it stops a rank");
+    snprintf(silence, sizeof silence, "%s", getenv("ODC_SILENCE_MS"));
+    setenv("ODC_SILENCE_MS", "60000", 1);
+    run_processes(3, is_interrupted_by_a_slow_owner, share(sizeof(interruption)));
+    setenv("ODC_SILENCE_MS", silence, 1);
+}
+
+/* ---- Joining ---- */
+
+static void has_no_room_for_a_thread(int rank, int size, const char *job, void *arg) {
+    (void)arg;
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    if (geteuid() == 0) {
+        CHECK(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0); /* root has no limit */
+    }
+    if (rank == 1) {
+        CHECK(setrlimit(RLIMIT_NPROC, &(struct rlimit){1, 1}) == 0);
+        CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_SYSTEM, "library thread cannot be started");
+    } else {
+        CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_RENDEZVOUS, "rank 1 cannot join",
+                    "library thread cannot be started");
+    }
+}
+
+static void all_hosts_read_why_a_library_thread_cannot_be_started(void **state) {
+    (void)state;
+    needs_processes("it limits their number");
+    run_processes(RANKS, has_no_room_for_a_thread, NULL);
+}
+
 int main(void) {
     setenv("ODC_TEST_HOSTS", "99", 0);
     setenv("ODC_INTERFACE", "lo", 0);
@@ -321,6 +389,8 @@ int main(void) {
         cmocka_unit_test(destroying_right_after_the_last_sync_harms_no_slower_rank),
         cmocka_unit_test(what_a_rank_said_before_it_ended_is_heard_by_one_that_was_stopped),
         cmocka_unit_test(an_interrupted_call_leaves_the_buffer_alone),
+        cmocka_unit_test(a_gather_from_a_slow_owner_that_is_interrupted_can_be_made_again),
+        cmocka_unit_test(all_hosts_read_why_a_library_thread_cannot_be_started),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,12 +150,12 @@ void test_other_version(void **) {
         tell(fd, hello);
         const auto challenge = hear<Challenge>(fd);
         tell(fd, Proof{proof_mac(kSecret, hello, challenge)});
-        const auto verdict = hear<Verdict>(fd);
-        assert_true(verdict.kind == VerdictKind::kFailed);
-        for (uint32_t i = 0; i < verdict.bytes; ++i) {
+        const auto reply = hear<Reply>(fd);
+        assert_true(reply.kind == ReplyKind::kFailed);
+        for (uint32_t i = 0; i < reply.bytes; ++i) {
             told += hear<char>(fd);
         }
-        assert_true(same_mac(verdict.mac, verdict_mac(session_key(kSecret, hello, challenge), 1, verdict.kind, told)));
+        assert_true(same_mac(reply.mac, reply_mac(session_key(kSecret, hello, challenge), 1, reply.kind, told)));
     });
     check_words(outcome, ODC_ERROR_RENDEZVOUS, "version 99", "rank 1 (pid");
     assert_true(told == outcome.words);
@@ -181,8 +181,8 @@ void test_proof_of_something_else(void **) {
                 challenge.nonce = random_nonce();
             }
             tell(fd, Proof{proof_mac(kSecret, said, challenge)});
-            const auto verdict = hear<Verdict>(fd);
-            assert_true(verdict.kind == VerdictKind::kRefused);
+            const auto reply = hear<Reply>(fd);
+            assert_true(reply.kind == ReplyKind::kRefused);
             assert_true(closes(fd));
         });
         check_words(outcome, ODC_ERROR_RENDEZVOUS, "missing: rank 1", "wrong secret");
@@ -197,14 +197,14 @@ void test_what_rank_0_says_is_no_proof(void **) {
 }
 
 void test_rank_0_without_the_secret(void **) {
-    for (const VerdictKind kind : {VerdictKind::kWelcome, VerdictKind::kCards, VerdictKind::kFailed}) {
+    for (const ReplyKind kind : {ReplyKind::kWelcome, ReplyKind::kCards, ReplyKind::kFailed}) {
         const Outcome outcome = visit([&](int fd) {
             const auto hello = hear<Hello>(fd);
             const Challenge challenge{kTcpMagic, random_nonce()};
             tell(fd, challenge);
             hear<Proof>(fd);
             hear<Entry>(fd);
-            tell(fd, Verdict{kTcpMagic, kind, 0, verdict_mac(session_key("a guess", hello, challenge), 1, kind, "")});
+            tell(fd, Reply{kTcpMagic, kind, 0, reply_mac(session_key("a guess", hello, challenge), 1, kind, "")});
         });
         check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 0 at 127.0.0.1:", "does not know the secret");
     }
@@ -218,10 +218,10 @@ void test_cards_changed_on_the_way(void **) {
         hear<Proof>(fd);
         hear<Entry>(fd);
         const Mac session = session_key(kSecret, hello, challenge);
-        tell(fd, Verdict{kTcpMagic, VerdictKind::kWelcome, 0, verdict_mac(session, 1, VerdictKind::kWelcome, "")});
+        tell(fd, Reply{kTcpMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
         std::string cards(2 * sizeof(Card), 'a');
         const auto bytes = static_cast<uint32_t>(cards.size());
-        tell(fd, Verdict{kTcpMagic, VerdictKind::kCards, bytes, verdict_mac(session, 1, VerdictKind::kCards, cards)});
+        tell(fd, Reply{kTcpMagic, ReplyKind::kCards, bytes, reply_mac(session, 1, ReplyKind::kCards, cards)});
         cards[300] = 'b';
         assert_true(send(fd, cards.data(), cards.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(cards.size()));
     });
@@ -229,13 +229,13 @@ void test_cards_changed_on_the_way(void **) {
 }
 
 // A length that would make a rank take any amount of memory.
-void test_endless_verdict(void **) {
+void test_endless_reply(void **) {
     const Outcome outcome = visit([&](int fd) {
         hear<Hello>(fd);
         tell(fd, Challenge{kTcpMagic, random_nonce()});
         hear<Proof>(fd);
         hear<Entry>(fd);
-        tell(fd, Verdict{kTcpMagic, VerdictKind::kFailed, UINT32_MAX, {}});
+        tell(fd, Reply{kTcpMagic, ReplyKind::kFailed, UINT32_MAX, {}});
     });
     check_words(outcome, ODC_ERROR_RENDEZVOUS, "127.0.0.1:", "not rank 0");
 }
@@ -258,14 +258,12 @@ void test_second_try(void **) {
         hear<Proof>(fd.get());
         hear<Entry>(fd.get());
         const Mac session = session_key(kSecret, hello, challenge);
-        tell(fd.get(),
-             Verdict{kTcpMagic, VerdictKind::kWelcome, 0, verdict_mac(session, 1, VerdictKind::kWelcome, "")});
+        tell(fd.get(), Reply{kTcpMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
         const std::string cards(2 * sizeof(Card), 'a');
         const auto bytes = static_cast<uint32_t>(cards.size());
-        tell(fd.get(),
-             Verdict{kTcpMagic, VerdictKind::kCards, bytes, verdict_mac(session, 1, VerdictKind::kCards, cards)});
+        tell(fd.get(), Reply{kTcpMagic, ReplyKind::kCards, bytes, reply_mac(session, 1, ReplyKind::kCards, cards)});
         assert_true(send(fd.get(), cards.data(), cards.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(cards.size()));
-        tell(fd.get(), Verdict{kTcpMagic, VerdictKind::kMet, 0, verdict_mac(session, 1, VerdictKind::kMet, "")});
+        tell(fd.get(), Reply{kTcpMagic, ReplyKind::kMet, 0, reply_mac(session, 1, ReplyKind::kMet, "")});
     }
     rank.join();
     if (outcome.status != ODC_OK) {
@@ -297,10 +295,10 @@ Outcome receive_again(const std::function<void(int fd, const Mac &session)> &spe
     const Mac session = session_key(kSecret, hello, challenge);
     tell(fd.get(), Proof{proof_mac(kSecret, hello, challenge)});
     tell(fd.get(), entry_of(session, 1));
-    hear<Verdict>(fd.get());
-    hear<Verdict>(fd.get());
+    hear<Reply>(fd.get());
+    hear<Reply>(fd.get());
     hear<std::array<Card, 2>>(fd.get());
-    hear<Verdict>(fd.get());
+    hear<Reply>(fd.get());
     speak(fd.get(), session);
     shutdown(fd.get(), SHUT_WR);
     host.join();
@@ -329,9 +327,9 @@ void test_second_card_that_is_none(void **) {
     }
     const Outcome outcome = receive_again([](int fd, const Mac &session) {
         tell(fd, entry_of(session, 2));
-        hear<Verdict>(fd);
+        hear<Reply>(fd);
         hear<std::array<Card, 2>>(fd);
-        hear<Verdict>(fd);
+        hear<Reply>(fd);
     });
     check_words(outcome, ODC_OK, "", "");
 }
@@ -378,20 +376,18 @@ void test_second_cards_that_are_none(void **) {
         const auto say_cards = [&] {
             const std::string_view bytes = bytes_of(cards);
             const auto count = static_cast<uint32_t>(bytes.size());
-            tell(fd.get(),
-                 Verdict{kTcpMagic, VerdictKind::kCards, count, verdict_mac(session, 1, VerdictKind::kCards, bytes)});
+            tell(fd.get(), Reply{kTcpMagic, ReplyKind::kCards, count, reply_mac(session, 1, ReplyKind::kCards, bytes)});
             tell(fd.get(), cards);
-            tell(fd.get(), Verdict{kTcpMagic, VerdictKind::kMet, 0, verdict_mac(session, 1, VerdictKind::kMet, "")});
+            tell(fd.get(), Reply{kTcpMagic, ReplyKind::kMet, 0, reply_mac(session, 1, ReplyKind::kMet, "")});
         };
-        tell(fd.get(),
-             Verdict{kTcpMagic, VerdictKind::kWelcome, 0, verdict_mac(session, 1, VerdictKind::kWelcome, "")});
+        tell(fd.get(), Reply{kTcpMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
         say_cards();
         const auto entry = hear<Entry>(fd.get());
         assert_true(same_mac(entry.mac, entry_mac(session, 2, entry.card)));
         if (repeats) {
             say_cards();
         } else {
-            tell(fd.get(), std::array<char, 200>{"no verdict"});
+            tell(fd.get(), std::array<char, 200>{"no reply"});
         }
         rank.join();
         check_words(outcome, ODC_ERROR_RENDEZVOUS, "127.0.0.1:", repeats ? "does not know the secret" : "not rank 0");
@@ -409,7 +405,7 @@ int reset_after_cards(void *arg) {
     auto *what = static_cast<Resetting *>(arg);
     int ready = 0;
     ioctl(what->stays->get(), FIONREAD, &ready);
-    if (!what->done && static_cast<size_t>(ready) > sizeof(Verdict)) {
+    if (!what->done && static_cast<size_t>(ready) > sizeof(Reply)) {
         const linger at_once{1, 0};
         setsockopt(what->leaves->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
         *what->leaves = Fd();
@@ -474,7 +470,7 @@ int main() {
         cmocka_unit_test(test_what_rank_0_says_is_no_proof),
         cmocka_unit_test(test_rank_0_without_the_secret),
         cmocka_unit_test(test_cards_changed_on_the_way),
-        cmocka_unit_test(test_endless_verdict),
+        cmocka_unit_test(test_endless_reply),
         cmocka_unit_test(test_second_try),
         cmocka_unit_test(test_reset_while_cards_are_handed_out),
         cmocka_unit_test(test_second_card_that_is_none),

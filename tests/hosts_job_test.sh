@@ -73,6 +73,24 @@ in_hosts 2 -- '
     "$HOSTS" ranks 4 "$steps" 20'
 all_ok 4
 
+# ---- link-local addresses only, and each host numbers its interfaces in its own way ----
+in_hosts 2 -- '
+    for host in 0 1; do
+        at=$ODC_TEST_HOSTS.$host
+        [ $host = 0 ] || ip -n "$at" link add other0 type bridge
+        ip -n "$at" link add link0 type veth peer name link$host netns "$ODC_TEST_HOSTS.switch" &&
+            ip -n "$ODC_TEST_HOSTS.switch" link set link$host up master bridge &&
+            ip netns exec "$at" sysctl -qw net.ipv6.conf.link0.accept_dad=0 && ip -n "$at" link set link0 up || exit
+    done
+    for host in 0 1; do
+        for try in $(seq 600); do
+            ip -n "$ODC_TEST_HOSTS.$host" -6 address show dev link0 -tentative | grep -q fe80 && break; sleep 0.05
+        done
+    done
+    export ODC_INTERFACE=link0
+    "$HOSTS" ranks 4 "$steps" 20'
+all_ok 4
+
 # ---- a rank dies ----
 in_hosts 2 -- "$under_way"'
     "$HOSTS" ranks 4 sh -c '\''echo $$ >"$work/there/pid.$ODC_RANK"; exec "$steps" 100000 "$work/there"'\'' & job=$!

@@ -93,6 +93,8 @@ Wire wire_of(const Notice &notice, uint64_t number) {
 
 size_t size_of(const Wire &wire) { return kHeaderBytes + wire.bytes; }
 
+constexpr uint64_t kUnheardOf = 666;  // throws
+
 // Rank 0 of two, which hears rank 1.
 struct Listener {
     FabricEndpoint endpoint{loopback()};
@@ -108,7 +110,11 @@ struct Listener {
         remotes.push_back(std::make_unique<Remote>(
             Remote{1, 1, &endpoint, endpoint.connect(endpoint.name()), {}, Mirror(*images, 1, 2, 77, "there")}));
         packets = std::make_unique<Packets>(mine, kToken, remotes, [this](Remote &, const Notice &notice) {
-            heard.push_back(std::get<LeftNotice>(notice).minibatch);
+            const uint64_t minibatch = std::get<LeftNotice>(notice).minibatch;
+            if (minibatch == kUnheardOf) {
+                throw Error(ODC_ERROR_INTERNAL, "it cannot be");
+            }
+            heard.push_back(minibatch);
         });
         packets->listen(endpoint);
     }
@@ -209,6 +215,52 @@ void a_members_packet_that_is_repeated_lost_or_broken_is_a_fault(void **) {
     }
 }
 
+void what_comes_before_a_fault_is_heard_once(void **) {
+    Listener listener;
+    Sender sender(listener.endpoint.name());
+    Wire wire = wire_of(LeftNotice{7}, 0);
+    const std::string fault = encode(LeftNotice{kUnheardOf});
+    std::memcpy(wire.text + wire.bytes, fault.data(), fault.size());
+    wire.bytes += static_cast<uint32_t>(fault.size());
+    int faults = 0;
+    const auto work = [&] {
+        try {
+            listener.work();
+        } catch (const Error &) {
+            ++faults;
+        }
+    };
+    sender.send(wire, size_of(wire), work);
+    for (uint64_t number = 1; number < 100; ++number) {  // more than there are receives
+        const Wire next = wire_of(LeftNotice{number + 7}, number);
+        sender.send(next, size_of(next), work);
+    }
+    await([&] {
+        work();
+        return listener.heard.size() >= 100;
+    });
+    assert_int_equal(faults, 1);
+    for (uint64_t i = 0; i < listener.heard.size(); ++i) {
+        assert_int_equal(listener.heard[i], i + 7);
+    }
+}
+
+void who_has_been_given_up_does_not_come_back(void **) {
+    Listener listener;
+    Sender sender(listener.endpoint.name());
+    Remote &remote = *listener.remotes[1];
+    remote.lose("it was silent");
+    for (uint64_t number = 0; number < 200; ++number) {  // so that all but the last have come
+        const Wire wire = wire_of(LeftNotice{number}, number);
+        sender.send(wire, size_of(wire), [&] { listener.work(); });
+    }
+    assert_int_equal(listener.heard.size(), 0);
+    remote.mirror.apply(LeftNotice{7});
+    remote.mirror.apply(ByeNotice{});
+    assert_int_equal(remote.mirror.block().state.load(), RankState::Lost);
+    assert_string_equal(remote.mirror.block().error_text, "it was silent");
+}
+
 // A rank with its library thread.
 struct Rank {
     RankBlock block{};
@@ -250,6 +302,8 @@ int main() {
         cmocka_unit_test(what_a_stranger_sends_is_dropped),
         cmocka_unit_test(packets_may_overtake_each_other),
         cmocka_unit_test(a_members_packet_that_is_repeated_lost_or_broken_is_a_fault),
+        cmocka_unit_test(what_comes_before_a_fault_is_heard_once),
+        cmocka_unit_test(who_has_been_given_up_does_not_come_back),
         cmocka_unit_test(both_sides_read_what_a_member_did),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -43,7 +43,8 @@ typedef enum odc_status {
     ODC_ERROR_NO_MEMORY = -3,   /* says how much was needed and how much there is */
     ODC_ERROR_UNSUPPORTED = -4, /* this build or machine cannot do it; says why */
     ODC_ERROR_SYSTEM = -5,      /* the operating system refused; says which call */
-    ODC_ERROR_INTERRUPTED = -6, /* `interrupted` said so; call again (odc_init: all ranks, and never through PMIx) */
+    ODC_ERROR_INTERRUPTED = -6, /* `interrupted` said so; call again (odc_init: all ranks, and never through PMIx);
+                                 * what is on its way from another host into a gather's buffer is awaited first */
     ODC_ERROR_RENDEZVOUS = -7,  /* odc_init: the ranks did not meet; says who was missing or why */
     ODC_ERROR_INTERNAL = -8,    /* a fault in the library, with its text */
     /* Job errors: the first one sticks to the context, reaches all ranks and keeps its words: */

@@ -166,21 +166,20 @@ void Offers::offer(std::shared_ptr<Sum> sum, uint64_t count, Exposed source, std
 
 bool Offers::pump() {
     bool any = false;
-    while (!waiting_.empty()) {
-        const std::shared_ptr<Sum> sum = waiting_.front();
-        std::byte *slot = staging_.at(*sum->owner.endpoint).take();
-        if (slot == nullptr) {
-            break;
-        }
+    std::erase_if(waiting_, [&](const std::shared_ptr<Sum> &sum) {
         const size_t size = element_size(sum->to.gradient_type);
-        const uint64_t count = std::min<uint64_t>(staging_.slot_bytes() / size, sum->to.numel - sum->offered);
-        copy_bytes(slot, sum->from + sum->offered * size, count * size);
-        if (sum->offered + count == sum->to.numel) {
-            waiting_.pop_front();
+        while (sum->offered < sum->to.numel) {
+            std::byte *slot = staging_.at(*sum->owner.endpoint).take();
+            if (slot == nullptr) {
+                return false;  // others may go through another endpoint
+            }
+            const uint64_t count = std::min<uint64_t>(staging_.slot_bytes() / size, sum->to.numel - sum->offered);
+            copy_bytes(slot, sum->from + sum->offered * size, count * size);
+            offer(sum, count, {}, slot);
+            any = true;
         }
-        offer(sum, count, {}, slot);
-        any = true;
-    }
+        return true;
+    });
     return any;
 }
 

@@ -2,7 +2,6 @@
 #include "transport/fabric.h"
 
 #include "arena.h"
-#include "element.h"
 #include "status.h"
 #include "transport/library_thread.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/fabric_endpoint.h"
 
+#include <net/if.h>
 #include <netinet/in.h>
 #include <sodium.h>
 #include <sys/resource.h>
@@ -135,6 +136,18 @@ void FabricEndpoint::open_queue() {
     queue_.reset(queue);
 }
 
+std::vector<std::byte> FabricEndpoint::as_seen_here(std::vector<std::byte> name) const {
+    sockaddr_in6 six{};
+    if (info_->addr_format == FI_SOCKADDR_IN6 && name.size() == sizeof(six)) {
+        std::memcpy(&six, name.data(), sizeof(six));
+        if (IN6_IS_ADDR_LINKLOCAL(&six.sin6_addr)) {
+            six.sin6_scope_id = if_nametoindex(info_->domain_attr->name);
+            std::memcpy(name.data(), &six, sizeof(six));
+        }
+    }
+    return name;
+}
+
 fi_addr_t FabricEndpoint::connect(const std::vector<std::byte> &name) {
     if (name.size() != name_.size()) {
         fail(ODC_ERROR_SYSTEM, provider_, ": a peer's endpoint is named by ", name.size(), " bytes, this one's by ",
@@ -175,6 +188,7 @@ Exposed FabricEndpoint::expose(void *memory, size_t bytes, Access access) {
 }
 
 bool FabricEndpoint::started(ssize_t code, const char *call) {
+    failure_.clear();
     if (code != 0 && code != -FI_EAGAIN) {
         failure_ = say(provider_, ": ", fabric_words(call, code));
     }
@@ -214,8 +228,17 @@ bool FabricEndpoint::complete(const fi_cq_msg_entry *entries, ssize_t count) {
     if (count < 0) {
         fail(ODC_ERROR_SYSTEM, provider_, ": ", fabric_words("fi_cq_read", count));
     }
+    // They are off the queue: all must hear.
+    std::exception_ptr first;
     for (ssize_t i = 0; i < count; ++i) {
-        started_of(entries[i].op_context).completed(entries[i].len, "");
+        try {
+            started_of(entries[i].op_context).completed(entries[i].len, "");
+        } catch (...) {
+            first = first ? first : std::current_exception();
+        }
+    }
+    if (first) {
+        std::rethrow_exception(first);
     }
     return count > 0;
 }

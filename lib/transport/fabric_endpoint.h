@@ -47,6 +47,9 @@ public:
     // Whether endpoints are named by the TCP ports where they listen.
     bool listens_at_name() const { return listens_at_name_; }
 
+    // A peer's name as it must be written here: a link-local address is of an interface, which each host numbers itself.
+    std::vector<std::byte> as_seen_here(std::vector<std::byte> name) const;
+    // `name`: as seen here.
     fi_addr_t connect(const std::vector<std::byte> &name);
     Exposed expose(void *memory, size_t bytes, Access access);
 

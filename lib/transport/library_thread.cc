@@ -39,6 +39,22 @@ std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPo
     return endpoints;
 }
 
+// Signals are for the program's own threads: one that is started meanwhile gets none.
+class NoSignals {
+public:
+    NoSignals() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    NoSignals(const NoSignals &) = delete;
+    NoSignals &operator=(const NoSignals &) = delete;
+
+private:
+    sigset_t before_{};
+};
+
 // Of staging, for each use at each endpoint: additions need some; gathers and offers, too, where callers' memory would
 // have to be registered.
 size_t share_of_staging(size_t bytes, const std::vector<std::unique_ptr<FabricEndpoint>> &endpoints) {
@@ -80,8 +96,9 @@ void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &pee
     remotes_.resize(static_cast<size_t>(terms_.size));
     for (const FabricPeer &peer : peers) {
         FabricEndpoint &endpoint = *endpoints_.at(peer.port);
+        const std::vector<std::byte> name = endpoint.as_seen_here(peer.name);
         remotes_[static_cast<size_t>(peer.rank)] =
-            std::make_unique<Remote>(Remote{peer.rank, peer.host, &endpoint, endpoint.connect(peer.name), peer.name,
+            std::make_unique<Remote>(Remote{peer.rank, peer.host, &endpoint, endpoint.connect(name), name,
                                             Mirror(*images_, peer.rank, terms_.size, peer.pid, peer.host_name)});
     }
     packets_ = std::make_unique<Packets>(*terms_.mine, token, remotes_,
@@ -96,20 +113,11 @@ void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &pee
 }
 
 void LibraryThread::start_thread() {
-    // Signals are for the program's own threads.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    std::error_code error;
     try {
+        const NoSignals quiet;
         thread_ = std::thread([this] { run(); });
     } catch (const std::system_error &refusal) {
-        error = refusal.code();
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (error) {
-        fail(ODC_ERROR_SYSTEM, "odc_init: the library thread cannot be started (", error.message(),
+        fail(ODC_ERROR_SYSTEM, "odc_init: the library thread cannot be started (", refusal.code().message(),
              "); the limit of processes may be too low (ulimit -u, or pids.max of the control group)");
     }
     pthread_setname_np(thread_.native_handle(), "odc");
@@ -355,8 +363,10 @@ void LibraryThread::bury_closing() {
 
 bool LibraryThread::take_commands() {
     {
+        // Some may be left: one threw.
         const std::lock_guard lock(mutex_);
-        taken_.swap(commands_);
+        std::move(commands_.begin(), commands_.end(), std::back_inserter(taken_));
+        commands_.clear();
     }
     const bool any = !taken_.empty();
     while (!taken_.empty()) {

@@ -81,6 +81,9 @@ void Mirror::apply(const ReducedNotice &notice) {
 }
 
 void Mirror::apply(const LeftNotice &notice) {
+    if (block_->state.load(std::memory_order_relaxed) != RankState::Running) {
+        return;  // lost, or failed: it serves no more
+    }
     block_->left_minibatch.store(notice.minibatch, std::memory_order_relaxed);
     block_->state.store(RankState::Left, std::memory_order_release);
     ring(*block_);
@@ -103,6 +106,10 @@ void Mirror::did(uint64_t did, uint64_t minibatch, int64_t age_ns) {
 }
 
 void Mirror::apply(const ByeNotice &) {
+    const RankState state = block_->state.load(std::memory_order_relaxed);
+    if (state != RankState::Running && state != RankState::Left) {
+        return;  // who waits must read what went wrong
+    }
     block_->state.store(RankState::Gone, std::memory_order_release);
     ring(*block_);
 }

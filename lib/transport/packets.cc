@@ -92,8 +92,7 @@ void Packets::say(Remote &remote, const std::string &notices) {
 bool Packets::pump() {
     refused_ = false;
     while (!unposted_.empty()) {
-        Packet &packet = *unposted_.back();
-        if (!packet.endpoint->receive(&packet.wire, sizeof(packet.wire), packet.descriptor, packet)) {
+        if (!receive(*unposted_.back())) {
             refused_ = true;
             break;
         }
@@ -160,16 +159,33 @@ void Packets::listen(FabricEndpoint &endpoint) {
 
 void Packets::post(Packet &packet) {
     packet.to = nullptr;
-    if (!packet.endpoint->receive(&packet.wire, sizeof(packet.wire), packet.descriptor, packet)) {
+    if (!receive(packet)) {
         unposted_.push_back(&packet);
     }
+}
+
+// False: there is no room now.
+bool Packets::receive(Packet &packet) {
+    if (packet.endpoint->receive(&packet.wire, sizeof(packet.wire), packet.descriptor, packet)) {
+        return true;
+    }
+    const std::string failure = packet.endpoint->take_failure();
+    if (!failure.empty()) {
+        fail(ODC_ERROR_SYSTEM, "nothing can be received any more (", failure, ")");
+    }
+    return false;
 }
 
 // An error here (a message too long, a connection that ended) is not a member's: their packets fit, and whoever waits
 // for one that is gone asks it (see Pulses).
 void Packets::received(Packet &packet, size_t bytes, const std::string &error) {
     if (error.empty()) {
-        hear(packet, bytes);
+        try {
+            hear(packet, bytes);
+        } catch (...) {
+            unposted_.push_back(&packet);
+            throw;
+        }
     }
     post(packet);
 }
@@ -182,8 +198,8 @@ void Packets::hear(const Packet &packet, size_t bytes) {
         return;
     }
     Remote *remote = remotes_[static_cast<size_t>(header.rank)].get();
-    if (remote == nullptr) {
-        return;
+    if (remote == nullptr || (remote->gone && !remote->closing)) {
+        return;  // who has been given up does not come back
     }
     remote->silent_since_ns = 0;
     remote->mirror.did(header.did, header.did_minibatch, header.did_age_ns);
@@ -200,11 +216,19 @@ void Packets::hear(const Packet &packet, size_t bytes) {
         stream.early.erase(next);
         ++stream.heard;
     }
-    std::string_view rest = stream.in;
-    while (const std::optional<Notice> notice = decode(&rest, static_cast<int>(remotes_.size()))) {
-        heard_(*remote, *notice);
+    // Each once, even if hearing it throws.
+    std::string in = std::move(stream.in);
+    std::string_view rest = in;
+    const auto keep_rest = [&] { stream.in.assign(rest); };
+    try {
+        while (const std::optional<Notice> notice = decode(&rest, static_cast<int>(remotes_.size()))) {
+            heard_(*remote, *notice);
+        }
+    } catch (...) {
+        keep_rest();
+        throw;
     }
-    stream.in.erase(0, stream.in.size() - rest.size());
+    keep_rest();
 }
 
 }  // namespace odc

@@ -56,6 +56,7 @@ private:
     void received(Packet &packet, size_t bytes, const std::string &error);
     void hear(const Packet &packet, size_t bytes);
     void post(Packet &packet);
+    bool receive(Packet &packet);
 
     const RankBlock &mine_;
     Token token_;

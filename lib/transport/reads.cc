@@ -29,6 +29,10 @@ Reads::Reads(unsigned window, size_t chunk_bytes) : window_(window), chunk_bytes
 Reads::~Reads() = default;
 
 void Reads::start(std::shared_ptr<Flow> flow) {
+    if (stopped_) {
+        flow->stop();
+        return;
+    }
     Lane *&lane = lane_of_[&flow->from()];
     if (lane == nullptr) {
         lanes_.push_back(std::make_unique<Lane>(Lane{&flow->from(), {}, 0}));
@@ -38,6 +42,7 @@ void Reads::start(std::shared_ptr<Flow> flow) {
 }
 
 void Reads::stop() {
+    stopped_ = true;
     for (const auto &lane : lanes_) {
         lane->flows.clear();
     }

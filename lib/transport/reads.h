@@ -59,7 +59,7 @@ public:
     // Whether something waits for room at the provider, which tells nobody when there is some.
     bool refused() const { return refused_; }
     bool flying() const { return flying_ > 0; }
-    // Starts nothing more.
+    // Starts nothing more: what is yet to be started ends at once.
     void stop();
 
 private:
@@ -82,6 +82,7 @@ private:
     size_t turn_ = 0;
     unsigned flying_ = 0;
     bool refused_ = false;
+    bool stopped_ = false;
     std::vector<std::unique_ptr<Chunk>> chunks_;
     std::vector<Chunk *> free_;
 };
