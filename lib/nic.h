@@ -61,8 +61,7 @@ struct Site {
 };
 
 struct Nic {
-    std::string name;    // the kernel's: "eth0", "mlx5_0"
-    std::string device;  // libfabric's, where it is another: "cxi0" for "hsn0"
+    std::string name;  // the kernel's: "eth0", "mlx5_0"
     NicKind kind = NicKind::Ethernet;
     NicState state = NicState::Unknown;
     int64_t speed = 0;   // Mbit/s; 0: unknown

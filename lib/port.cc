@@ -23,6 +23,11 @@ bool contains(const std::vector<std::string> &names, const std::string &name) {
 
 bool serves(const ProviderRow &row, NicKind kind) { return (row.kinds >> static_cast<unsigned>(kind) & 1) != 0; }
 
+std::string domain_name(const ProviderRow &row, const std::string &nic) {
+    const bool renamed = nic.starts_with(row.device);
+    return (renamed ? row.domain + nic.substr(std::strlen(row.device)) : nic) + row.suffix;
+}
+
 // Why libfabric does not offer the NIC by this provider; empty: it does.
 std::string not_offered(const ProviderRow &row, const Nic &nic, const std::vector<Offer> &offers) {
     std::string why = "libfabric does not offer it";
@@ -30,7 +35,7 @@ std::string not_offered(const ProviderRow &row, const Nic &nic, const std::vecto
         if (offer.provider != row.name) {
             continue;
         }
-        if (offer.domain == nic.name + row.suffix) {
+        if (offer.domain == domain_name(row, nic.name)) {
             return offer.why_not;
         }
         if (offer.domain.empty() && !offer.why_not.empty()) {
@@ -50,7 +55,7 @@ const ProviderRow *provider_for(const Nic &nic, const Wishes &wishes, const std:
         std::string why_not = not_offered(row, nic, offers);
         if (!wishes.providers.empty() && !contains(wishes.providers, row.name)) {
             why_not = "ODC_PROVIDER leaves it out";
-        } else if (nic.name.size() + std::strlen(row.suffix) >= sizeof(Port::domain)) {
+        } else if (domain_name(row, nic.name).size() >= sizeof(Port::domain)) {
             why_not = say("the name is longer than ", sizeof(Port::domain) - 1 - std::strlen(row.suffix), " letters");
         }
         if (why_not.empty()) {
@@ -67,7 +72,7 @@ const ProviderRow *provider_for(const Nic &nic, const Wishes &wishes, const std:
 Port make_port(const ProviderRow &row, const Nic &nic, const Network &network, Nearness distance) {
     Port port{};
     std::string(row.name).copy(port.provider, sizeof(port.provider) - 1);
-    (nic.name + row.suffix).copy(port.domain, sizeof(port.domain) - 1);
+    domain_name(row, nic.name).copy(port.domain, sizeof(port.domain) - 1);
     std::copy(network.address.begin(), network.address.end(), port.address);
     port.speed = static_cast<uint32_t>(nic.speed);
     port.family = static_cast<uint8_t>(network.family);
@@ -137,9 +142,12 @@ size_t provider_row(const Port &port) {
 
 std::string nic_name(const Port &port) {
     std::string name = port.domain;
-    const size_t row = provider_row(port);
-    const std::string suffix = row < kProviders.size() ? kProviders[row].suffix : "";
-    return name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : name;
+    const size_t place = provider_row(port);
+    const ProviderRow row = place < kProviders.size() ? kProviders[place] : ProviderRow{};
+    if (name.ends_with(row.suffix)) {
+        name.resize(name.size() - std::strlen(row.suffix));
+    }
+    return name.starts_with(row.domain) ? row.device + name.substr(std::strlen(row.domain)) : name;
 }
 
 std::vector<Offer> offers_by_kind(const Machine &machine) {
@@ -147,7 +155,7 @@ std::vector<Offer> offers_by_kind(const Machine &machine) {
     for (const Nic &nic : machine.nics) {
         for (const ProviderRow &row : kProviders) {
             if (serves(row, nic.kind)) {
-                offers.push_back({row.name, nic.name + row.suffix, ""});
+                offers.push_back({row.name, domain_name(row, nic.name), ""});
             }
         }
     }

@@ -28,23 +28,25 @@ enum class Addressing { Ip, Own };
 struct ProviderRow {
     const char *name;
     Wire wire;
-    Addressing addressing;  // what its ranks meet by
-    uint32_t kinds;         // of the NICs that it serves
-    const char *suffix;     // its domain is the NIC's name and this
+    Addressing addressing;    // what its ranks meet by
+    uint32_t kinds;           // of the NICs that it serves
+    const char *suffix = "";  // its domain is the NIC's name and this
+    const char *device = "";  // how the kernel begins the NIC's name, where libfabric begins the domain's with
+    const char *domain = "";  // this
 };
 
 // Which provider serves which kind of NIC, most wanted first. verbs is before psm3, which serves the same NICs by
 // messages; tcp is before net, which serves the same interfaces.
 inline constexpr std::array<ProviderRow, 7> kProviders = {{
-    {"cxi", Wire::Rdma, Addressing::Own, kinds({NicKind::Slingshot}), ""},
+    {"cxi", Wire::Rdma, Addressing::Own, kinds({NicKind::Slingshot})},
     {"efa", Wire::Rdma, Addressing::Own, kinds({NicKind::Efa}), "-rdm"},
-    {"opx", Wire::Rdma, Addressing::Own, kinds({NicKind::OmniPath}), ""},
-    {"verbs;ofi_rxm", Wire::Rdma, Addressing::Ip, kinds({NicKind::InfiniBand, NicKind::RoCE}), ""},
-    {"psm3", Wire::Rdma, Addressing::Own, kinds({NicKind::InfiniBand, NicKind::RoCE}), ""},
+    {"opx", Wire::Rdma, Addressing::Own, kinds({NicKind::OmniPath}), "", "hfi1_", "ib"},
+    {"verbs;ofi_rxm", Wire::Rdma, Addressing::Ip, kinds({NicKind::InfiniBand, NicKind::RoCE})},
+    {"psm3", Wire::Rdma, Addressing::Own, kinds({NicKind::InfiniBand, NicKind::RoCE})},
     {"tcp;ofi_rxm", Wire::Sockets, Addressing::Ip,
-     kinds({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::Loopback}), ""},
+     kinds({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::Loopback})},
     {"net", Wire::Sockets, Addressing::Ip,
-     kinds({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::Loopback}), ""},
+     kinds({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::Loopback})},
 }};
 
 // As it travels between ranks. Names end with a zero byte.
@@ -71,7 +73,7 @@ Network network_of(const Port &port);
 // The place of the port's provider in kProviders; kProviders.size() when it is in no row.
 size_t provider_row(const Port &port);
 
-std::string nic_name(const Port &port);  // the domain without the provider's suffix
+std::string nic_name(const Port &port);  // what the kernel calls the port's NIC
 
 // A provider that libfabric has for a domain, or says why not. An empty domain stands for all of the provider's.
 struct Offer {

@@ -179,7 +179,8 @@ void check_descriptors(const Membership &membership) {
 
 std::unique_ptr<Fabric> open_fabric(const Membership &membership, const Doors &doors) {
     const Terms &terms = membership.terms;
-    const int64_t silence_ms = std::min(terms.timeout_ms, setting_number(Setting::kSilenceMs));
+    // Before the deadline of who waits for it, or the error would not name who is lost.
+    const int64_t silence_ms = std::min(terms.timeout_ms / 2, setting_number(Setting::kSilenceMs));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes));
     auto *block = reinterpret_cast<RankBlock *>(membership.own().arena->record(0));
     return std::make_unique<Fabric>(FabricTerms{terms.rank, terms.size, block, staging, silence_ms}, doors.opened);

@@ -60,7 +60,8 @@ inline constexpr std::array<SettingRow, 14> kSettings = {{
      "Memory of a context for additions from other hosts that are on their way, in bytes.", 256 << 10,
      int64_t{1} << 40},
     {Setting::kSilenceMs, "ODC_SILENCE_MS", "10000",
-     "How long another host may not answer before its ranks count as lost, in milliseconds.", 1000, 3'600'000},
+     "How long another host may not answer before its ranks count as lost, in milliseconds; at most half the deadline.",
+     1000, 3'600'000},
 }};
 
 constexpr const SettingRow &setting_row(Setting setting) { return kSettings[static_cast<std::size_t>(setting)]; }

@@ -110,7 +110,7 @@ each_says "0 1 2 3" "rank [45] \(host .*, pid [0-9]+\) (died|is lost)"
 # ---- a cable is cut, and an interface goes down ----
 for how in cut unplug; do
     in_hosts 2 -- "$under_way"'
-        export ODC_SILENCE_MS=2000
+        export ODC_TIMEOUT_MS=8000 # half of it, as ODC_SILENCE_MS is longer
         "$HOSTS" ranks 4 "$steps" 100000 "$work/there" & job=$!
         under_way 0 1 2 3
         "$HOSTS" '$how' 1

@@ -116,6 +116,26 @@ void both_ranks_agree(void **) {
     assert_true(routes > 2000);
 }
 
+// What the kernel calls hfi1_3 is ib3 to libfabric's opx.
+void a_domain_may_have_another_name_than_its_nic(void **) {
+    Machine machine;
+    machine.numa_nodes.emplace_back();
+    for (const auto &[name, kind] : {std::pair("hfi1_3", NicKind::OmniPath), {"rdmap0s6", NicKind::Efa}}) {
+        Nic nic;
+        nic.name = name;
+        nic.kind = kind;
+        nic.state = NicState::Up;
+        machine.nics.push_back(nic);
+    }
+    const Ports found = ports_of(machine, {}, read_wishes(), {{"opx", "ib3", ""}, {"efa", "rdmap0s6-rdm", ""}});
+    assert_int_equal(found.ports.size(), 2);
+    for (const Port &one : found.ports) {
+        const bool is_opx = std::strcmp(one.provider, "opx") == 0;
+        assert_string_equal(one.domain, is_opx ? "ib3" : "rdmap0s6-rdm");
+        assert_string_equal(nic_name(one).c_str(), is_opx ? "hfi1_3" : "rdmap0s6");
+    }
+}
+
 // Whichever pairs have been tried in vain; none is tried twice.
 void a_silent_pair_is_not_chosen_again(void **) {
     const uint64_t seed = test_seed();
@@ -319,6 +339,7 @@ void settings_are_read_strictly(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(both_ranks_agree),
+        cmocka_unit_test(a_domain_may_have_another_name_than_its_nic),
         cmocka_unit_test(a_silent_pair_is_not_chosen_again),
         cmocka_unit_test(hosts_and_settings_decide_the_transport),
         cmocka_unit_test(better_ports_are_preferred),

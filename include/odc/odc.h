@@ -20,17 +20,14 @@
 #define ODC_VERSION_MAJOR 0
 #define ODC_VERSION_MINOR 1
 #define ODC_VERSION_PATCH 0
-
 #if defined(__GNUC__)
 #define ODC_API __attribute__((visibility("default")))
 #else
 #define ODC_API
 #endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif
-
 typedef struct odc_context odc_context; /* one rank's membership in one job */
 typedef struct odc_shard odc_shard;     /* one shard of a context; lives until odc_destroy */
 
@@ -43,8 +40,7 @@ typedef enum odc_status {
     ODC_ERROR_NO_MEMORY = -3,   /* says how much was needed and how much there is */
     ODC_ERROR_UNSUPPORTED = -4, /* this build or machine cannot do it; says why */
     ODC_ERROR_SYSTEM = -5,      /* the operating system refused; says which call */
-    ODC_ERROR_INTERRUPTED = -6, /* `interrupted` said so; call again (odc_init: all ranks, and never through PMIx);
-                                 * what is on its way from another host into a gather's buffer is awaited first */
+    ODC_ERROR_INTERRUPTED = -6, /* `interrupted` said so; call again (odc_init: all ranks, and never through PMIx) */
     ODC_ERROR_RENDEZVOUS = -7,  /* odc_init: the ranks did not meet; says who was missing or why */
     ODC_ERROR_INTERNAL = -8,    /* a fault in the library, with its text */
     /* Job errors: the first one sticks to the context, reaches all ranks and keeps its words: */
@@ -62,7 +58,8 @@ typedef enum odc_reduction { ODC_SUM = 1, ODC_MAX = 2 } odc_reduction;
 /* ---- Joining and leaving a job ---- */
 /* Fills `all` with every rank's `mine` of `bytes` bytes, in rank order; collective; returns 0, or non-zero on failure. */
 typedef int (*odc_all_gather_fn)(void *arg, const void *mine, void *all, size_t bytes);
-/* Asked at least every 100 ms by a waiting call, on its thread; non-zero: ODC_ERROR_INTERRUPTED, and for what it waited. */
+/* Asked at least every 100 ms by a waiting call, on its thread; non-zero: ODC_ERROR_INTERRUPTED, and for what it waited.
+ * What is on its way from another host into a gather's buffer is awaited even then, as long as its owner answers. */
 typedef int (*odc_interrupted_fn)(void *arg);
 
 /* Strings are copied; callbacks must not throw. What is zero comes from the environment (`odc info --settings`). */
@@ -232,10 +229,9 @@ typedef struct odc_setting {
 ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
 ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
 /* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and the paths that it
- * would use, as JSON; in *xml, unless NULL, a record of this machine. Valid until this thread's next call. Of each path
- * it says in "access" whether memory there is moved directly: "direct" for the host's; "none" for a GPU's, which this
- * build does not move: copy it to host memory; the NIC named is the one nearest to it. Where ODC_REQUIRE is set,
- * "objection" is why odc_init would refuse the path, or null. */
+ * would use, as JSON; in *xml, unless NULL, a record of this machine. Valid until this thread's next call. A path's
+ * "access" is "direct" for the host's memory and "none" for a GPU's, which this build does not move (the NIC named is the
+ * nearest); its "objection" why odc_init would refuse it by ODC_REQUIRE, or null. */
 ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
 /* The path to a rank; its strings live as long as the context. */
 typedef struct odc_route {
@@ -248,7 +244,6 @@ typedef struct odc_route {
     const char *why_not; /* the other transports are not used; "": nothing to say */
 } odc_route;
 ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, odc_route *out);
-
 #ifdef __cplusplus
 }
 #endif

@@ -201,6 +201,7 @@ void LibraryThread::fail_job(std::string notice) {
     post([this, notice = std::move(notice)] {
         if (farewell_ns_ == 0) {
             begin_farewell(notice);
+            pulses_->suspect_all(now_ns());  // others may have died of the same, and never answer
         }
     });
 }

@@ -110,6 +110,19 @@ void Pulses::tick(int64_t now) {
     next_ns_ = probing_ ? std::min(next_round_ns_, now + kProbeNs) : next_round_ns_;
 }
 
+void Pulses::suspect_all(int64_t now) {
+    for (const auto &remote : remotes_) {
+        if (remote && !remote->gone) {
+            if (remote->silent_since_ns == 0) {
+                remote->silent_since_ns = now;
+                remote->has_question = false;
+            }
+            look_for(*remote);
+        }
+    }
+    next_ns_ = now + kProbeNs;
+}
+
 // Silence counts from a question that has left. Until it has, it counts from when the question was put: who takes nothing
 // is given up, too.
 void Pulses::ask(Remote &remote, int64_t now) {

@@ -28,6 +28,8 @@ public:
     bool is_answered(uint64_t question) const;
     // Asks whom it is time to ask, and gives up those that are dead or have been silent for too long.
     void tick(int64_t now_ns);
+    // Asks everybody's kernel at once: nobody who is dead is worth waiting for.
+    void suspect_all(int64_t now_ns);
     int64_t next_ns() const { return next_ns_; }
 
 private:
