@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -59,6 +60,14 @@ void *load() {
     return dlopen(kName, RTLD_NOW | RTLD_LOCAL);
 }
 
+// The loader names a file that it found by its path, and a library that this one needs by that one's name.
+std::string why_not_loaded() {
+    const char *error = dlerror();
+    const std::string words = error != nullptr ? error : "the loader does not say why";
+    const bool found = !words.starts_with(say(kName, ':')) || !words.ends_with(std::strerror(ENOENT));
+    return found ? say(kName, " cannot be loaded: ", words) : say(kName, " was not found");
+}
+
 struct Loaded {
     Libfabric functions;
     std::string why_not;
@@ -67,7 +76,7 @@ struct Loaded {
     Loaded() {
         void *library = load();
         if (library == nullptr) {
-            why_not = say(kName, " was not found");
+            why_not = why_not_loaded();
             return;
         }
         const auto find = [&](auto &function, const char *name, const char *version) {
