@@ -75,7 +75,8 @@ size_t provider_row(const Port &port);
 
 std::string nic_name(const Port &port);  // what the kernel calls the port's NIC
 
-// A provider that libfabric has for a domain, or says why not. An empty domain stands for all of the provider's.
+// A provider that libfabric has for a domain, or says why not. An empty domain stands for all of the provider's that no
+// other offer names.
 struct Offer {
     std::string provider;
     std::string domain;

@@ -230,7 +230,8 @@ std::string why_no_provider() {
     const std::vector<Offer> offers = offers_of_libfabric();
     std::string names;
     for (const ProviderRow &row : kProviders) {
-        if (std::any_of(offers.begin(), offers.end(), [&](const Offer &one) { return one.provider == row.name; })) {
+        if (std::any_of(offers.begin(), offers.end(),
+                        [&](const Offer &one) { return one.provider == row.name && one.why_not.empty(); })) {
             return "";
         }
         names += say(names.empty() ? "" : ", ", row.name);
@@ -251,6 +252,11 @@ std::vector<Offer> offers_of_libfabric() {
     }
     for (const FabricDomain &one : fabric_domains()) {
         offers.push_back({one.provider, one.domain, ""});
+    }
+    if (const std::string filter = environment("FI_PROVIDER"); !filter.empty()) {
+        for (const ProviderRow &row : kProviders) {
+            offers.push_back({row.name, "", say("libfabric does not offer it (FI_PROVIDER=\"", filter, "\" is set)")});
+        }
     }
     return offers;
 }

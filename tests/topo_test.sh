@@ -192,6 +192,8 @@ assert {route['nic'] for route in machine['to_another_host']} == {'outside'}, ma
     python "
 for nic in machine['nics']:
     assert nic['bus_id'] is None or nic['why_not'] == 'it belongs to another network namespace', nic"
+    expect 0 "${in_it[@]}" env FI_PROVIDER=udp "$odc" topo
+    contains "$out" 'tcp;ofi_rxm: libfabric does not offer it (FI_PROVIDER="udp" is set)'
 fi
 
 [ "$failures" -eq 0 ]
