@@ -408,7 +408,8 @@ odc_status odc_get_topology(const char *file, const char **json, const char **xm
         const odc::Machine machine = file != nullptr ? odc::recorded_machine(file) : odc::this_machine();
         const bool recorded = file != nullptr || !odc::setting(odc::Setting::kTopologyXml).empty();
         words = odc::machine_json(machine, odc::read_wishes(),
-                                  recorded ? odc::offers_by_kind(machine) : odc::offers_of_libfabric());
+                                  recorded ? odc::offers_by_kind(machine) : odc::offers_of_libfabric(),
+                                  recorded ? "" : odc::why_not_fabric());
         if (xml != nullptr) {
             recording = odc::live_recording();
             *xml = recording.c_str();

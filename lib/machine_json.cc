@@ -82,9 +82,12 @@ void add_memory(Json &route, Device memory) {
 }
 
 // From rank `index` of this host, whose memory is there, to its like.
-Json route_json(const Machine &machine, Device memory, const Wishes &wishes, const Ports &ports) {
-    const RankDescriptor mine = rank_at(0, "this", memory.index, wishes, ports);
-    const RankDescriptor theirs = rank_at(1, "another", memory.index, wishes, ports);
+Json route_json(const Machine &machine, Device memory, const Wishes &wishes, const Ports &ports,
+                const std::string &why_no_fabric) {
+    RankDescriptor mine = rank_at(0, "this", memory.index, wishes, ports);
+    RankDescriptor theirs = rank_at(1, "another", memory.index, wishes, ports);
+    mine.why_no_fabric = why_no_fabric;
+    theirs.why_no_fabric = why_no_fabric;
     const Verdict verdict = choose_route(mine, theirs);
     Json route = {{"from", device_name(machine, memory)}, {"transport", text_or_null(std::string(verdict.transport))}};
     if (verdict.my_port >= 0) {
@@ -115,7 +118,8 @@ Json host_json(const Wishes &wishes) {
 
 }  // namespace
 
-std::string machine_json(const Machine &machine, const Wishes &wishes, const std::vector<Offer> &offers) {
+std::string machine_json(const Machine &machine, const Wishes &wishes, const std::vector<Offer> &offers,
+                         const std::string &why_no_fabric) {
     Json json = {{"host", text_or_null(machine.host)},
                  {"packages", Json::array()},
                  {"numa_nodes", Json::array()},
@@ -147,7 +151,7 @@ std::string machine_json(const Machine &machine, const Wishes &wishes, const std
     std::vector<Refusal> refused;
     for (const Device memory : places) {
         const Ports ports = ports_of(machine, memory, wishes, offers);
-        json["to_another_host"].push_back(route_json(machine, memory, wishes, ports));
+        json["to_another_host"].push_back(route_json(machine, memory, wishes, ports, why_no_fabric));
         refused = ports.refused;  // wherever the memory is
     }
     for (size_t i = 0; i < machine.nics.size(); ++i) {

@@ -76,6 +76,12 @@ if [ "$(id -u)" -eq 0 ] && setpriv --reuid=65534 --clear-groups "$odc" --version
     contains "$out" "loopback reaches this host only"
 fi
 
+# Without libfabric.
+: >"$work/libfabric.so.1"
+expect 0 env LD_LIBRARY_PATH="$work" "$odc" topo
+contains "$out" "fabric: rank 0 cannot use it: libfabric.so.1 cannot be loaded: $work/libfabric.so.1: file too short"
+rm "$work/libfabric.so.1"
+
 # ---- settings ----
 export ODC_TOPOLOGY_XML=$recorded/dual-socket.xml
 expect 0 env ODC_INTERFACE=ens4f0np0 "$odc" topo
