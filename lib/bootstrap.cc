@@ -179,11 +179,12 @@ Membership join(const odc_config &config) {
     const std::vector<IdentityCard> cards =
         exchange ? introduce(*exchange, mine) : std::vector<IdentityCard>(static_cast<size_t>(place.size), mine);
     Membership membership = divide(terms, cards);
-    Party party{place.job, membership.hosts[membership.own().host_index], place.rank, place.size, {}};
+    Party party{place.job, membership.hosts[membership.own().host_index], place.rank, place.size, {}, {}};
     if (exchange) {
         const IdentityCard &leader = cards[static_cast<size_t>(party.ranks[0])];
         party.name = hex(leader.nonce, sizeof(leader.nonce));
         party.ties = exchange->ties();
+        party.named_by = rendezvous.named_by;
     }
 
     auto *block = reinterpret_cast<RankBlock *>(arena->record(0));

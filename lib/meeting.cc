@@ -25,6 +25,13 @@ constexpr size_t kUndecided = 64;
 constexpr int kFarewellMs = 500;  // a rank waits this much longer than its deadline for its leader's words
 constexpr const char *kJobEnded = "rank 0 died or gave up in odc_init";
 
+// What to add to the words about ranks that have not found each other.
+std::string doubt(const Party &party) {
+    return party.named_by.empty()
+               ? ""
+               : say("; ", party.named_by, " makes these ranks one host, which is wrong if they are on several");
+}
+
 sockaddr_un address_of(const std::string &name, socklen_t *bytes) {
     // The user id keeps two users' jobs of one name apart.
     const std::string full = say("odc-", geteuid(), "-", name);
@@ -248,13 +255,13 @@ private:
 
     void look_for_deaths() {
         if (dead(tie_to_rank_0_)) {
-            fail(ODC_ERROR_RENDEZVOUS, kJobEnded);
+            fail(ODC_ERROR_RENDEZVOUS, kJobEnded, doubt(party_));
         }
         for (size_t seat = 1; seat < seats_; ++seat) {
             const Attendant &one = meeting_[seat];
             const int rank = party_.ranks[seat];
             if (dead(ties_[seat])) {
-                fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " died or gave up in odc_init");
+                fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " died or gave up in odc_init", doubt(party_));
             }
             if (one.pid == 0) {
                 continue;
@@ -297,7 +304,7 @@ private:
         if (turned_away_ > 0) {
             text << ", " << turned_away_ << " strangers were turned away";
         }
-        text << ")";
+        text << ")" << doubt(party_);
         return text.str();
     }
 
@@ -386,12 +393,12 @@ private:
                 lost_host();
             }
             if (dead(tie_)) {
-                fail(ODC_ERROR_RENDEZVOUS, kJobEnded);
+                fail(ODC_ERROR_RENDEZVOUS, kJobEnded, doubt(party_));
             }
             if (patience_.over()) {
                 fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", party_.rank, " waited ", patience_.waited_s(),
                      " s at \"", party_.name, "\"; missing: rank ", leader_,
-                     " (is it started, under the same job name and user, on this host?)");
+                     " (is it started, under the same job name and user, on this host?)", doubt(party_));
             }
             patience_.check_interrupted("odc_init");
             std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -441,7 +448,8 @@ private:
 
     [[noreturn]] void lost_host() {
         const std::string pid = host_pid_ != 0 ? say(" (pid ", host_pid_, ")") : "";
-        fail(ODC_ERROR_RENDEZVOUS, "rank ", leader_, pid, " of job \"", party_.name, "\" died or gave up in odc_init");
+        fail(ODC_ERROR_RENDEZVOUS, "rank ", leader_, pid, " of job \"", party_.name, "\" died or gave up in odc_init",
+             host_pid_ == 0 ? doubt(party_) : "");
     }
 
     const Party &party_;

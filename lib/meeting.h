@@ -26,6 +26,8 @@ struct Party {
     // By rank, or none: rank 0's to all others, theirs to it. Who becomes readable gave up before it came; rank 0 may have
     // done so for the whole job. They stay the caller's.
     std::vector<int> ties;
+    // What says that these ranks are one host: "ODC_HOST_ID=\"a\""; empty: it cannot be wrong. For words.
+    std::string named_by;
 };
 
 // All of the party in order, this rank included. Under a name given by hand a rank of an earlier start that never found

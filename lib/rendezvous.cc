@@ -24,6 +24,10 @@ void name_host(const odc_config &config, Rendezvous *found) {
     // No text makes a machine's identity, which begins otherwise.
     found->identity = named.empty() ? host_identity() : "named " + named;
     found->host = named.empty() ? host_name() : named;
+    if (!named.empty()) {
+        found->named_by = given.empty() ? say(setting_row(Setting::kHostId).name, "=\"", named, '"')
+                                        : say("config.host \"", named, '"');
+    }
 }
 
 [[noreturn]] void fail_no_way(const Rendezvous &rendezvous) {
@@ -39,7 +43,7 @@ void name_host(const odc_config &config, Rendezvous *found) {
 bool Rendezvous::by_name() const { return all_gather == nullptr && address.empty() && place.one_host; }
 
 Rendezvous find_rendezvous(const odc_config &config) {
-    Rendezvous found{{}, {}, {}, {}, config.all_gather, config.all_gather_arg, {}, {}};
+    Rendezvous found{{}, {}, {}, {}, config.all_gather, config.all_gather_arg, {}, {}, {}};
     if (config.size < 0) {
         fail(ODC_ERROR_ARGUMENT, "odc_init: size is ", config.size, ", must be 1 or more");
     }

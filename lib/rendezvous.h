@@ -19,6 +19,7 @@ struct Rendezvous {
     void *all_gather_arg;
     std::string identity;  // of this host: equal for ranks that share memory
     std::string host;      // as errors show it
+    std::string named_by;  // what gave the identity: "ODC_HOST_ID=\"a\"", "config.host \"a\""; empty: the machine
 
     // All ranks are on this host and meet under `place.job`, without an exchange.
     bool by_name() const;

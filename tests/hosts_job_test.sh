@@ -91,6 +91,11 @@ in_hosts 2 -- '
     "$HOSTS" ranks 4 "$steps" 20'
 all_ok 4
 
+# ---- one ODC_HOST_ID on two hosts ----
+in_hosts 2 -- 'ODC_TIMEOUT_MS=5000 ODC_HOST_ID=node "$HOSTS" ranks 2 "$steps" 1'
+grep -q 'ODC_HOST_ID="node" makes these ranks one host, which is wrong if they are on several' <<<"$out" ||
+    fail "ODC_HOST_ID is not named: $out"
+
 # ---- a rank dies ----
 in_hosts 2 -- "$under_way"'
     "$HOSTS" ranks 4 sh -c '\''echo $$ >"$work/there/pid.$ODC_RANK"; exec "$steps" 100000 "$work/there"'\'' & job=$!
