@@ -152,6 +152,9 @@ contains "$out" "first letter of the transport"
 expect 0 "$odc" run -n 3 -- "$odc" topo --json
 sed -i 's/^\[0\] //' "$work/out"
 python "assert [[route['transport'] for route in row['routes']] for row in machine['ranks']] == [['shm'] * 3] * 3"
+expect 0 "$odc" run -n 3 -- "$odc" topo --json --why 2 1
+sed -i 's/^\[0\] //' "$work/out"
+python "assert [(row['rank'], [route['to'] for route in row['routes']]) for row in machine['ranks']] == [(2, [1])]"
 expect 2 "$odc" run -n 2 -- "$odc" topo --why 0 2
 contains "$err" "--why names rank 2, but the job has ranks 0 to 1"
 expect 2 "$odc" run -n 2 -- "$odc" topo --xml "$recorded/laptop.xml"

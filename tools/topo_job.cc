@@ -130,12 +130,19 @@ void print_matrix(const std::vector<Json> &rows) {
     }
 }
 
+// Leaves the route from the first rank to the second.
+void keep_pair(std::vector<Json> &rows, const std::vector<int> &pair) {
+    Json row = rows[static_cast<size_t>(pair[0])];
+    row["routes"] = Json::array({row.at("routes").at(static_cast<size_t>(pair[1]))});
+    rows.assign(1, row);
+}
+
 void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair) {
     for (const Json &row : rows) {
         for (const Json &route : row.at("routes")) {
             const int from = row.at("rank");
             const int to = route.at("to");
-            if (pair.empty() ? from != to : from == pair[0] && to == pair[1]) {
+            if (from != to || !pair.empty()) {
                 const std::string why_not = route.at("why_not");
                 fmt::print("{} to {}  {}: {}{}{}\n", from, to, transport_of(route), route.at("why").get<std::string>(),
                            why_not.empty() ? "" : "; not ", why_not);
@@ -161,6 +168,9 @@ void show_job(const JobTopo &wanted) {
     tell_apart(rows);
     if (rows.empty()) {
         return;
+    }
+    if (!wanted.pair.empty()) {
+        keep_pair(rows, wanted.pair);
     }
     if (wanted.form == Form::Json) {
         fmt::print("{}\n", Json{{"ranks", rows}}.dump(2));

@@ -12,7 +12,7 @@ enum class Form { Text, Json };
 
 struct JobTopo {
     Reasons reasons = Reasons::Untold;
-    std::vector<int> pair;  // whose reasons are told; empty: all
+    std::vector<int> pair;  // whose route is shown; empty: all
     Form form = Form::Text;
 };
 
