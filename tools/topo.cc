@@ -92,8 +92,9 @@ void add_topo(CLI::App &app) {
     verb->footer(
         "Outside a job: a tree of packages, NUMA nodes, GPUs and NICs, how near they are to each other, and which NIC\n"
         "and provider memory on each NUMA node or GPU would use to a host like this one. ODC_TRANSPORTS, ODC_INTERFACE\n"
-        "and ODC_PROVIDER narrow the choice; with ODC_REQUIRE it says whether each path meets it. Inside a job (odc run, torchrun, mpirun, Slurm) odc topo joins it as one\n"
-        "rank, and rank 0 prints which transport each pair of ranks uses.");
+        "and ODC_PROVIDER narrow the choice; with ODC_REQUIRE it says whether each path meets it. Inside a job (odc run,\n"
+        "torchrun, mpirun, Slurm) odc topo joins it as one rank, and rank 0 prints which transport each pair of ranks\n"
+        "uses.");
     verb->callback([options] {
         check_options(*options);
         if (inside_a_job()) {
