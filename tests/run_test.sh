@@ -59,6 +59,9 @@ contains "$out" "1234"
 for name in ODC_TRANSPORTS ODC_INTERFACE ODC_PROVIDER ODC_REQUIRE ODC_HOST_ID ODC_STAGING_BYTES ODC_SILENCE_MS; do
     contains "$out" "  $name "
 done
+# The man page has the same list: of each its name and its help.
+same "$(sed 's/\\-/-/g' "$manual" | sed -n '/^\.SH ENV/,/^\.SH EX/{/^\.B ODC_/N; s/^\.B \(.*\)\n/\1 /p}')" \
+    "$(sed -nE 's/^  (ODC_[A-Z_]+) .* (default|environment) +/\1 /p' "$work/out")"
 case $out in *refuse*) fail "odc info says of good values that they are refused: $out" ;; esac
 case $out in *hush*) fail "odc info printed the secret" ;; esac
 for wrong in ODC_TIMEOUT_MS=abc ODC_RANK=4; do
