@@ -119,6 +119,23 @@ std::vector<Port> best_of(std::vector<Port> ports) {
     return first;
 }
 
+// All that can be used, and some of the others.
+std::string nics_text(const Machine &machine) {
+    std::string names;
+    std::vector<std::string> refused;
+    for (const Nic &nic : machine.nics) {
+        const std::string why = refusal(nic);
+        if (why.empty()) {
+            names += say(names.empty() ? "" : ", ", nic.name);
+        } else {
+            refused.push_back(say(nic.name, " (refused: ", why, ")"));
+        }
+    }
+    names += names.empty() || refused.empty() ? "" : ", ";
+    names += listed(refused, ", ");
+    return names.empty() ? "no NIC" : names;
+}
+
 }  // namespace
 
 bool well_formed(const Port &port) {
@@ -164,16 +181,10 @@ std::vector<Offer> offers_by_kind(const Machine &machine) {
 
 void check_interfaces(const Machine &machine, const Wishes &wishes) {
     for (const std::string &wished : wishes.interfaces) {
-        std::string valid;
-        bool found = false;
-        for (const Nic &nic : machine.nics) {
-            const std::string why = refusal(nic);
-            found = found || nic.name == wished;
-            valid += say(valid.empty() ? "" : ", ", nic.name, why.empty() ? "" : say(" (refused: ", why, ")"));
-        }
-        if (!found) {
+        if (std::none_of(machine.nics.begin(), machine.nics.end(),
+                         [&](const Nic &nic) { return nic.name == wished; })) {
             fail(ODC_ERROR_ARGUMENT, setting_row(Setting::kInterface).name, "=\"", setting(Setting::kInterface),
-                 "\" is wrong: this machine has no \"", wished, "\"; it has ", valid.empty() ? "no NIC" : valid);
+                 "\" is wrong: this machine has no \"", wished, "\"; it has ", nics_text(machine));
         }
     }
 }

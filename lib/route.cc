@@ -130,12 +130,12 @@ std::string offers_text(const RankDescriptor &rank) {
     if (rank.ports.empty()) {
         return say("rank ", rank.rank, " has no NIC that reaches other hosts");
     }
-    std::string ports;
+    std::vector<std::string> ports;
     for (const Port &port : rank.ports) {
-        ports += say(ports.empty() ? "" : ", ", port.domain, " by ", port.provider,
-                     port.family != 0 ? say(" in ", network_text(network_of(port))) : "");
+        ports.push_back(say(port.domain, " by ", port.provider,
+                            port.family != 0 ? say(" in ", network_text(network_of(port))) : ""));
     }
-    return say("rank ", rank.rank, " has ", ports);
+    return say("rank ", rank.rank, " has ", listed(ports, ", "));
 }
 
 // Why this transport is forbidden by one of the two; empty: it is not.
@@ -165,11 +165,11 @@ std::string pairs_text(const RankDescriptor &mine, const RankDescriptor &theirs,
         const Port &port = rank.ports[static_cast<size_t>(place)];
         return say(port.domain, " (", network_text(network_of(port)), ')');
     };
-    std::string text;
+    std::vector<std::string> words;
     for (const PortPair &pair : pairs) {
-        text += say(text.empty() ? "" : ", ", port_text(mine, pair.mine), " to ", port_text(theirs, pair.theirs));
+        words.push_back(say(port_text(mine, pair.mine), " to ", port_text(theirs, pair.theirs)));
     }
-    return text;
+    return listed(words, ", ");
 }
 
 // Fills the verdict's ports, or says why there are none.
@@ -291,10 +291,11 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
                       const Wishes &wishes, const std::vector<Refusal> &refused) {
     const std::string between =
         say("rank ", mine.rank, " (host ", mine.host, ") and rank ", theirs.rank, " (host ", theirs.host, ")");
-    std::string unused;
+    std::vector<std::string> refusals;
     for (const Refusal &one : refused) {
-        unused += say(unused.empty() ? "; NICs not used here: " : "; ", one.nic, ": ", one.why);
+        refusals.push_back(say(one.nic, ": ", one.why));
     }
+    const std::string unused = refusals.empty() ? "" : "; NICs not used here: " + listed(refusals, "; ");
     const bool is_shm = verdict.transport == kTransportNames[0];
     const bool is_fabric = verdict.transport == kTransportNames[1];
     if (!is_shm && !is_fabric) {

@@ -7,6 +7,15 @@
 
 namespace odc {
 
+std::string listed(const std::vector<std::string> &words, const char *between) {
+    constexpr size_t kMost = 4;
+    std::string text;
+    for (size_t i = 0; i < words.size() && i < kMost; ++i) {
+        text += say(i == 0 ? "" : between, words[i]);
+    }
+    return words.size() > kMost ? say(text, between, "and ", words.size() - kMost, " more") : text;
+}
+
 void fail_errno(const std::string &what) { fail(ODC_ERROR_SYSTEM, what, ": ", std::generic_category().message(errno)); }
 
 Error current_error() {

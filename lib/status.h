@@ -8,6 +8,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace odc {
 
@@ -27,6 +28,9 @@ std::string say(const Parts &...parts) {
     (out << ... << parts);
     return out.str();
 }
+
+// "eth0; eth1": a list for a sentence; of a long one the first few, and how many more there are.
+std::string listed(const std::vector<std::string> &words, const char *between);
 
 template <class... Parts>
 [[noreturn]] void fail(odc_status status, const Parts &...parts) {

@@ -296,6 +296,32 @@ void requirements_are_held(void **) {
     assert_says(unmet(0, tcp, alone), "no transport connects rank 0 (host a) and rank 1 (host b): shm: rank 1 is on");
 }
 
+void long_lists_are_cut(void **) {
+    std::vector<Port> mine;
+    std::vector<Port> theirs;
+    std::vector<Refusal> refused;
+    for (int i = 0; i < 18; ++i) {
+        mine.push_back(port("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str()));
+        theirs.push_back(port("tcp;ofi_rxm", say("net", i).c_str(), say("fd00:", i, "::1/64").c_str()));
+        refused.push_back({say("mlx5_", i), "it is down"});
+    }
+    const RankDescriptor a = rank(0, "a", mine);
+    const RankDescriptor b = rank(1, "b", theirs);
+    const std::string sentence = objection(choose_route(a, b), a, b, {}, refused);
+    for (const char *words : {"eth3 by tcp;ofi_rxm in 10.0.3.1/24, and 14 more; rank 1 has net0 ",
+                              "; NICs not used here: mlx5_0: it is down; ", "mlx5_3: it is down; and 14 more"}) {
+        assert_says(sentence, words);
+    }
+    std::vector<PortPair> silent;
+    for (int i = 0; i < 18; ++i) {
+        for (int j = 0; j < 18; ++j) {
+            silent.push_back({i, j});
+        }
+    }
+    const RankDescriptor like = rank(1, "b", mine);
+    assert_says(why_not_text(choose_route(a, like, silent)), ", and 320 more (a cable, a VLAN or a firewall");
+}
+
 // Of a setting's value; "" when it is taken.
 std::string refused(const char *name, const char *value) {
     setenv(name, value, 1);
@@ -346,6 +372,7 @@ int main() {
         cmocka_unit_test(what_does_not_reach_is_explained),
         cmocka_unit_test(ranks_of_a_host_are_spread_over_equals),
         cmocka_unit_test(requirements_are_held),
+        cmocka_unit_test(long_lists_are_cut),
         cmocka_unit_test(settings_are_read_strictly),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
