@@ -2,6 +2,7 @@
 #include "recording.h"
 
 #include "interfaces.h"
+#include "recording_check.h"
 #include "settings.h"
 #include "status.h"
 
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <system_error>
 
@@ -20,6 +22,9 @@ struct DestroyTree {
     void operator()(hwloc_topology_t tree) const { hwloc_topology_destroy(tree); }
 };
 using Tree = std::unique_ptr<hwloc_topology, DestroyTree>;
+
+// That of a large machine is some 1 MB.
+constexpr uintmax_t kLongestXml = 64 << 20;
 
 // Not yet loaded; with the objects that machine.cc reads.
 Tree new_tree() {
@@ -99,6 +104,43 @@ Tree live_tree() {
     return tree;
 }
 
+std::string text_of(const std::string &file) {
+    // A pipe might never say a word, or end.
+    std::error_code none;
+    if (std::filesystem::exists(file, none) && !std::filesystem::is_regular_file(file, none)) {
+        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file, "\" cannot be read: it is not a regular file");
+    }
+    if (const auto bytes = std::filesystem::file_size(file, none); !none && bytes > kLongestXml) {
+        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file, "\" cannot be read: it has ", bytes,
+             " bytes, and no machine takes more than ", kLongestXml);
+    }
+    errno = 0;
+    std::ifstream stream(file);
+    std::string xml{std::istreambuf_iterator<char>(stream), {}};
+    if (xml.empty()) {
+        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file,
+             "\" cannot be read: ", errno != 0 ? std::generic_category().message(errno) : "it is empty");
+    }
+    return xml;
+}
+
+// `file`: for the words.
+Tree recorded_tree(const std::string &file, const std::string &xml) {
+    static constexpr const char *kAdvice = "; record one with `odc topo --save FILE` or `lstopo FILE.xml`";
+    try {
+        check_recording(xml);
+    } catch (const Error &error) {
+        fail(error.status(), "\"", file, "\" is no topology that hwloc reads: ", error.what(), kAdvice);
+    }
+    Tree tree = new_tree();
+    // hwloc counts the terminating zero.
+    if (hwloc_topology_set_xmlbuffer(tree.get(), xml.c_str(), static_cast<int>(xml.size() + 1)) != 0 ||
+        hwloc_topology_load(tree.get()) != 0) {
+        fail(ODC_ERROR_ARGUMENT, "\"", file, "\" is no topology that hwloc reads", kAdvice);
+    }
+    return tree;
+}
+
 }  // namespace
 
 Machine live_machine() { return read_machine(live_tree().get()); }
@@ -116,22 +158,8 @@ std::string live_recording() {
 }
 
 Machine recorded_machine(const std::string &file) {
-    // A pipe might never say a word, or end.
-    std::error_code none;
-    if (std::filesystem::exists(file, none) && !std::filesystem::is_regular_file(file, none)) {
-        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file, "\" cannot be read: it is not a regular file");
-    }
-    errno = 0;
-    std::ifstream stream(file);
-    if (!stream || stream.peek() == std::ifstream::traits_type::eof()) {
-        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file,
-             "\" cannot be read: ", errno != 0 ? std::generic_category().message(errno) : "it is empty");
-    }
-    Tree tree = new_tree();
-    if (hwloc_topology_set_xml(tree.get(), file.c_str()) != 0 || hwloc_topology_load(tree.get()) != 0) {
-        fail(ODC_ERROR_ARGUMENT, "\"", file,
-             "\" is no topology that hwloc reads; record one with `odc topo --save FILE` or `lstopo FILE.xml`");
-    }
+    const std::string xml = text_of(file);
+    const Tree tree = recorded_tree(file, xml);
     try {
         return read_machine(tree.get());
     } catch (const Error &error) {

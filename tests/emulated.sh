@@ -5,7 +5,7 @@
 # foreign architecture; on Debian, as root:
 #
 #     dpkg --add-architecture arm64 && apt-get update
-#     apt-get install qemu-user g++-aarch64-linux-gnu lib{hwloc,sodium,hwy,cmocka}-dev:arm64
+#     apt-get install qemu-user g++-aarch64-linux-gnu lib{hwloc,expat1,sodium,hwy,cmocka}-dev:arm64
 set -eu
 cd "$(dirname "$0")/.."
 

@@ -12,7 +12,7 @@ context context_sync posts shard slices plan partition
 job
 bootstrap reach porch rendezvous meeting parcel card exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route machine_json wishes port
 transport/fabric transport/library_thread transport/gathers transport/additions transport/pulses transport/mates transport/packets transport/reads transport/staging transport/remote transport/probe transport/mirror transport/fabric_endpoint transport/libfabric transport/notice transport/shm transport/stripes transport/transport
-arena free_ranges rank_block post memory futex topology recording machine interfaces nic
+arena free_ranges rank_block post memory futex topology recording recording_check machine interfaces nic
 status settings patience element fd
 "
 
