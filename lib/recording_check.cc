@@ -3,13 +3,12 @@
 
 #include "status.h"
 
-#include <algorithm>
+#include <expat.h>
+#include <hwloc.h>
 #include <array>
 #include <charconv>
 #include <cstring>
 #include <exception>
-#include <expat.h>
-#include <hwloc.h>
 #include <memory>
 #include <new>
 #include <string_view>
@@ -73,10 +72,25 @@ Bitmap bitmap(const char *name, const char *text) {
     if (set == nullptr) {
         throw std::bad_alloc();
     }
-    if (hwloc_bitmap_sscanf(set.get(), text) != 0 || hwloc_bitmap_weight(set.get()) < 0) {
+    // hwloc reads past the end of "" and asserts on a comma at the beginning.
+    if (*text == '\0' || *text == ',' || text[std::strspn(text, "0123456789abcdefABCDEFx,")] != '\0' ||
+        hwloc_bitmap_sscanf(set.get(), text) != 0) {
         fail(ODC_ERROR_ARGUMENT, name, "=\"", text, "\" is no finite bitmap");
     }
     return set;
+}
+
+bool ends_in(std::string_view name, std::string_view end) {
+    return name.size() >= end.size() && name.substr(name.size() - end.size()) == end;
+}
+
+// Of any element: cpukinds and memory attributes have some, too.
+void check_bitmaps(Attributes attributes) {
+    for (; *attributes != nullptr; attributes += 2) {
+        if (ends_in(attributes[0], "cpuset") || ends_in(attributes[0], "nodeset")) {
+            bitmap(attributes[0], attributes[1]);
+        }
+    }
 }
 
 hwloc_obj_type_t type_of(Attributes attributes) {
@@ -104,7 +118,8 @@ Object read_object(Attributes attributes, const Object *parent) {
     Object object{type_of(attributes), {}};
     const char *type = attributes[1];
     if ((parent == nullptr) != (object.type == HWLOC_OBJ_MACHINE)) {
-        fail(ODC_ERROR_ARGUMENT, parent == nullptr ? "the outermost object is no Machine" : "a Machine inside an object");
+        fail(ODC_ERROR_ARGUMENT,
+             parent == nullptr ? "the outermost object is no Machine" : "a Machine inside an object");
     }
     for (size_t i = 0; i < kSets.size(); ++i) {
         if (!has_sets(object.type)) {
@@ -118,7 +133,8 @@ Object read_object(Attributes attributes, const Object *parent) {
             fail(ODC_ERROR_ARGUMENT, "a ", type, " inside an object without a ", kSets[i]);
         }
         if (parent != nullptr && !hwloc_bitmap_isincluded(object.sets[i].get(), parent->sets[i].get())) {
-            fail(ODC_ERROR_ARGUMENT, "the ", kSets[i], " of this ", type, " is not inside that of the object around it");
+            fail(ODC_ERROR_ARGUMENT, "the ", kSets[i], " of this ", type,
+                 " is not inside that of the object around it");
         }
     }
     if (object.type == HWLOC_OBJ_PU) {
@@ -196,6 +212,7 @@ void Check::end_element(void *self, const XML_Char *name) {
 }
 
 void Check::begin(const char *name, Attributes attributes) {
+    check_bitmaps(attributes);
     if (!topology_) {
         if (std::strcmp(name, "topology") != 0) {
             fail(ODC_ERROR_ARGUMENT, "the outermost element is <", name, ">, not <topology>");

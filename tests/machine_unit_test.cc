@@ -17,6 +17,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <random>
 #include <set>
 #include <sstream>
 
@@ -344,6 +345,77 @@ void bad_recordings_are_refused(void **) {
     assert_says(error_of_xml(with("laptop", "name=\"wg0\"", "name=\"lo\"")), "two interfaces are named \"lo\"");
 }
 
+// One change to the laptop's recording. hwloc 2.9 crashes on a missing complete set, on the DOCTYPE, on bitmaps that begin
+// with a comma, and, without libxml2, on deep objects.
+void recordings_that_hwloc_takes_for_granted_are_checked(void **) {
+    const std::string core = "<object type=\"Core\" gp_index=\"6\"";
+    const std::string sets =
+        " os_index=\"1\" cpuset=\"0x00000002\" complete_cpuset=\"0x00000002\" nodeset=\"0x00000001\"";
+    const auto changed = [&](const std::string &to) { return error_of_xml(with("laptop", core + sets, to)); };
+    assert_says(changed(core + " os_index=\"1\" cpuset=\"0x00000002\" nodeset=\"0x00000001\""),
+                "reads: line 15: this Core has no complete_cpuset; record one with");
+    assert_says(changed("<object gp_index=\"6\"" + sets),
+                "line 15: the first attribute of this object is not its type");
+    assert_says(error_of_xml(with("laptop", " complete_nodeset=\"0x00000001\" allowed", " allowed")),
+                "line 4: this Machine has no complete_nodeset");
+    assert_says(error_of_xml(with("laptop", " SYSTEM \"hwloc2.dtd\"", "")), "line 2: the DOCTYPE is not hwloc's");
+    assert_says(changed("<object type=\"Kern\"" + sets), "line 15: type=\"Kern\" is no type of object");
+    assert_says(changed("<object type=\"Misc\" gp_index=\"6\"" + sets), "line 15: this Misc has a cpuset");
+    assert_says(changed("<object type=\"Misc\" x=\"0"), "line 15: not well-formed (invalid token)");
+    assert_says(error_of_xml(with("laptop", "cpuset=\"0x00000002\"", "cpuset=\"0x00q00002\"")),
+                "line 15: cpuset=\"0x00q00002\" is no finite bitmap");
+    for (const char *text : {"", ",0x00000002", "0xf...f", "0xf...f,0x0", "-1", "2 "}) {
+        const std::string attribute = say("cpuset=\"", text, "\"");
+        assert_says(error_of_xml(with("laptop", "cpuset=\"0x00000002\"", attribute)),
+                    say("line 15: ", attribute, " is no finite bitmap").c_str());
+        assert_says(error_of_xml(with("laptop", "</topology>", say("<cpukind ", attribute, "/></topology>"))),
+                    say(attribute, " is no finite bitmap").c_str());
+    }
+    assert_says(error_of_xml(with("laptop", "cpuset=\"0x00000002\"", "cpuset=\"0x00001002\"")),
+                "line 15: the cpuset of this Core is not inside that of the object around it");
+    assert_says(error_of_xml(with("laptop", "\"PU\" gp_index=\"5\" os_index=\"0\"", "\"PU\" os_index=\"3\"")),
+                "line 13: the cpuset of this PU is not its os_index, 3");
+    assert_says(error_of_xml(with("laptop", "\"PU\" gp_index=\"5\" os_index=\"0\"", "\"PU\" os_index=\"-1\"")),
+                "line 13: os_index=\"-1\" is no number");
+    assert_says(error_of_xml(with("laptop", "\"Package\"", "\"Machine\"")), "a Machine inside an object");
+    assert_says(error_of_xml(with("laptop", "\"Machine\"", "\"Package\"")), "the outermost object is no Machine");
+    assert_says(error_of_xml(with("laptop", "version=\"2.0\"", "version=\"1.0\"")), "is older than hwloc 2");
+    assert_says(error_of_xml(with("laptop", "</topology>", "<object type=\"Machine\"/></topology>")),
+                "a second Machine");
+    std::string deep;
+    for (int i = 0; i < 200; ++i) {
+        deep += "<object type=\"Misc\">";
+    }
+    assert_says(error_of_xml(with("laptop", "<object type=\"Package\"", deep + "<object type=\"Package\"")),
+                "objects nested too deeply");
+}
+
+// Bytes lost, changed and doubled: each recording is read or refused, and the process lives.
+void damaged_recordings_are_read_or_refused(void **) {
+    const char *chosen = std::getenv("ODC_TEST_SEED");
+    const auto seed = static_cast<uint32_t>(chosen != nullptr ? std::strtoul(chosen, nullptr, 10) : 5);
+    std::printf("seed: ODC_TEST_SEED=%u\n", seed);
+    std::mt19937 random(seed);
+    const auto below = [&](size_t end) { return random() % end; };
+    size_t refused = 0;
+    for (const char *name : {"laptop", "efa-cloud"}) {
+        const std::string whole = with(name, "<", "<");
+        for (int i = 0; i < 200; ++i) {
+            std::string damaged = whole;
+            for (size_t changes = 1 + below(3); changes > 0; --changes) {
+                const size_t at = below(damaged.size());
+                switch (below(3)) {
+                    case 0: damaged[at] = "0123456789\"<>/ abcfF-:;"[below(22)]; break;
+                    case 1: damaged.erase(at, 1 + below(60)); break;
+                    default: damaged.insert(at, damaged.substr(below(damaged.size()), 1 + below(200)));
+                }
+            }
+            refused += !error_of_xml(damaged).empty();
+        }
+    }
+    assert_true(refused > 0);
+}
+
 void this_machine_is_what_it_records(void **) {
     const Machine live = live_machine();
     assert_true(!live.numa_nodes.empty());
@@ -371,6 +443,8 @@ int main() {
         cmocka_unit_test(ports_are_scored),
         cmocka_unit_test(malformed_ports_are_seen),
         cmocka_unit_test(bad_recordings_are_refused),
+        cmocka_unit_test(recordings_that_hwloc_takes_for_granted_are_checked),
+        cmocka_unit_test(damaged_recordings_are_read_or_refused),
         cmocka_unit_test(this_machine_is_what_it_records),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
