@@ -129,6 +129,13 @@ head -c 3000 "$recorded/dgx-h100.xml" >"$work/half.xml"
 refuses "is no topology that hwloc reads" "$odc" topo --xml "$work/half.xml"
 sed 's/"loopback"/"loop"/' "$recorded/laptop.xml" >"$work/word.xml"
 refuses '"lo" has odc.kind "loop"; it must be one of Ethernet' "$odc" topo --xml "$work/word.xml"
+sed '15s/complete_cpuset/co4plete_cpuset/' "$recorded/laptop.xml" >"$work/byte.xml"
+for libxml in 1 0; do
+    refuses 'hwloc reads: line 15: this Core has no complete_cpuset; record one with' \
+        env HWLOC_LIBXML=$libxml ODC_TOPOLOGY_XML="$work/byte.xml" "$odc" topo
+done
+truncate -s 65M "$work/large.xml"
+refuses "it has 68157440 bytes, and no machine takes more than 67108864" "$odc" topo --xml "$work/large.xml"
 refuses "--why A B is about the ranks of a job" "$odc" topo --why 0 1
 mkfifo "$work/pipe.xml"
 for pipe in "$work/pipe.xml" /dev/zero; do
