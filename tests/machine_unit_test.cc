@@ -23,6 +23,9 @@
 
 extern "C" {
 #include <cmocka.h>
+// Null without LeakSanitizer.
+void __lsan_disable() __attribute__((weak));
+void __lsan_enable() __attribute__((weak));
 }
 
 namespace {
@@ -345,8 +348,8 @@ void bad_recordings_are_refused(void **) {
     assert_says(error_of_xml(with("laptop", "name=\"wg0\"", "name=\"lo\"")), "two interfaces are named \"lo\"");
 }
 
-// One change to the laptop's recording. hwloc 2.9 crashes on a missing complete set, on the DOCTYPE, on bitmaps that begin
-// with a comma, and, without libxml2, on deep objects.
+// One change to the laptop's recording. hwloc 2.9 crashes on a missing complete set, on the DOCTYPE, on bitmaps that
+// begin with a comma, and, without libxml2, on deep objects.
 void recordings_that_hwloc_takes_for_granted_are_checked(void **) {
     const std::string core = "<object type=\"Core\" gp_index=\"6\"";
     const std::string sets =
@@ -390,7 +393,8 @@ void recordings_that_hwloc_takes_for_granted_are_checked(void **) {
                 "objects nested too deeply");
 }
 
-// Bytes lost, changed and doubled: each recording is read or refused, and the process lives.
+// Bytes lost, changed and doubled: each recording is read or refused, and the process lives. hwloc 2.9 leaks an object of
+// what it refuses itself.
 void damaged_recordings_are_read_or_refused(void **) {
     const char *chosen = std::getenv("ODC_TEST_SEED");
     const auto seed = static_cast<uint32_t>(chosen != nullptr ? std::strtoul(chosen, nullptr, 10) : 5);
@@ -398,6 +402,9 @@ void damaged_recordings_are_read_or_refused(void **) {
     std::mt19937 random(seed);
     const auto below = [&](size_t end) { return random() % end; };
     size_t refused = 0;
+    if (__lsan_disable != nullptr) {
+        __lsan_disable();
+    }
     for (const char *name : {"laptop", "efa-cloud"}) {
         const std::string whole = with(name, "<", "<");
         for (int i = 0; i < 200; ++i) {
@@ -412,6 +419,9 @@ void damaged_recordings_are_read_or_refused(void **) {
             }
             refused += !error_of_xml(damaged).empty();
         }
+    }
+    if (__lsan_enable != nullptr) {
+        __lsan_enable();
     }
     assert_true(refused > 0);
 }
