@@ -3,11 +3,21 @@
 #include "model.h"
 
 #include <stdio.h>
+#include <sys/resource.h>
 #include <time.h>
 
 /* A library thread that does not sleep takes a core, or what other processes leave of it; a bell that rings in vain cost a
  * seventh. One that sleeps took a five-hundredth. */
 enum { IDLE_MS = 2000, MOST_CPU_MS = IDLE_MS / 20 };
+
+/* How often it woke: four questions a second go each way. Other than the time, this is the same on a busy machine. */
+enum { MOST_SLEEPS = 100 };
+
+static long sleeps(void) {
+    struct rusage usage;
+    CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+    return usage.ru_nvcsw;
+}
 
 static int64_t cpu_ns(void) {
     struct timespec now;
@@ -21,10 +31,14 @@ static void rests(odc_context *context, void *arg) {
     use_once(context, &t, 1, 1);
     use_once(context, &t, 1, 2);
     int64_t before = cpu_ns();
+    long slept = sleeps();
     sleep_ms(IDLE_MS);
     int64_t took_ms = (cpu_ns() - before) / 1000000;
-    printf("rank %d took %lld ms of CPU in %d ms\n", odc_rank(context), (long long)took_ms, IDLE_MS);
+    slept = sleeps() - slept;
+    printf("rank %d took %lld ms of CPU in %d ms and slept %ld times\n", odc_rank(context), (long long)took_ms, IDLE_MS,
+           slept);
     CHECK(took_ms < MOST_CPU_MS);
+    CHECK(slept < MOST_SLEEPS);
     use_once(context, &t, 1, 3);
 }
 
