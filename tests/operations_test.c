@@ -45,6 +45,61 @@ static void starting_an_operation_never_waits(void **state) {
     run_ranks(2, start_never_waits, share(sizeof(flags)));
 }
 
+/* ---- In the background ---- */
+
+static void await_all(const volatile float *values, uint64_t count, float wanted) {
+    int64_t begin = now_ns();
+    for (uint64_t i = 0; i < count;) {
+        if (values[i] == wanted) {
+            ++i;
+        } else {
+            CHECK(now_ns() - begin < 30 * (int64_t)1000000000);
+            sleep_ms(1);
+        }
+    }
+}
+
+enum { MANY = 600011 };
+
+/* Nobody is in a call of the library while bytes and sums arrive. */
+static void goes_on_by_itself(odc_context *context, void *arg) {
+    flags *shared = arg;
+    tensor t = make_tensor(context, "layer", MANY, ODC_F32, ODC_F32);
+    odc_slice slice = slice_of(t);
+    float *full = new_full(MANY, ODC_F32);
+    float *ones = new_full(MANY, ODC_F32);
+    uint64_t operations[2];
+    for (uint64_t i = 0; i < MANY; ++i) {
+        full[i] = 0;
+        ones[i] = 1;
+    }
+    for (uint64_t i = 0; i < slice.numel; ++i) {
+        ((float *)slice.parameters)[i] = 7;
+    }
+    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_gather(t.shard, full, MANY, NULL)); /* all have published */
+    for (uint64_t i = 0; i < MANY; ++i) {
+        full[i] = 0;
+    }
+    CHECK_OK(odc_gather_start(t.shard, full, MANY, NULL, &operations[0]));
+    CHECK_OK(odc_scatter_add_start(t.shard, ones, MANY, NULL, &operations[1]));
+    await_all(full, MANY, 7);
+    await_all(slice.gradients, slice.numel, (float)odc_size(context));
+    raise_flag(&shared->a);
+    await_flag(&shared->a, odc_size(context));
+    CHECK_OK(odc_wait(context, operations[0]));
+    CHECK_OK(odc_wait(context, operations[1]));
+    CHECK_OK(odc_minibatch_sync(context));
+    free(full);
+    free(ones);
+}
+
+static void what_is_started_goes_on_while_nobody_calls(void **state) {
+    (void)state;
+    needs_no_sanitizer("it looks at sums that may still change");
+    run_ranks(3, goes_on_by_itself, share(sizeof(flags)));
+}
+
 enum { STARTED = 40 };
 
 static void started(odc_context *context, void *arg) {
@@ -347,6 +402,7 @@ static void an_interrupted_call_returns_soon_and_may_be_made_again(void **state)
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(starting_an_operation_never_waits),
+        cmocka_unit_test(what_is_started_goes_on_while_nobody_calls),
         cmocka_unit_test(started_operations_are_completed_in_any_order),
         cmocka_unit_test(sync_completes_started_operations),
         cmocka_unit_test(each_operation_is_waited_for_once),
