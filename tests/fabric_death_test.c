@@ -4,7 +4,6 @@
 
 #include <signal.h>
 #include <stdio.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 enum { RANKS = 3, NUMEL = 200003 };
@@ -352,30 +351,6 @@ static void a_gather_from_a_slow_owner_that_is_interrupted_can_be_made_again(voi
     setenv("ODC_SILENCE_MS", silence, 1);
 }
 
-/* ---- Joining ---- */
-
-static void has_no_room_for_a_thread(int rank, int size, const char *job, void *arg) {
-    (void)arg;
-    odc_config config = config_of(rank, size, job);
-    odc_context *context = NULL;
-    if (geteuid() == 0) {
-        CHECK(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0); /* root has no limit */
-    }
-    if (rank == 1) {
-        CHECK(setrlimit(RLIMIT_NPROC, &(struct rlimit){1, 1}) == 0);
-        CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_SYSTEM, "library thread cannot be started");
-    } else {
-        CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_RENDEZVOUS, "rank 1 cannot join",
-                    "library thread cannot be started");
-    }
-}
-
-static void all_hosts_read_why_a_library_thread_cannot_be_started(void **state) {
-    (void)state;
-    needs_processes("it limits their number");
-    run_processes(RANKS, has_no_room_for_a_thread, NULL);
-}
-
 int main(void) {
     setenv("ODC_TEST_HOSTS", "99", 0);
     setenv("ODC_INTERFACE", "lo", 0);
@@ -390,7 +365,6 @@ int main(void) {
         cmocka_unit_test(what_a_rank_said_before_it_ended_is_heard_by_one_that_was_stopped),
         cmocka_unit_test(an_interrupted_call_leaves_the_buffer_alone),
         cmocka_unit_test(a_gather_from_a_slow_owner_that_is_interrupted_can_be_made_again),
-        cmocka_unit_test(all_hosts_read_why_a_library_thread_cannot_be_started),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -123,12 +123,12 @@ void an_endpoint_that_cannot_be_opened_ends_odc_init_on_all_ranks(void **) {
     works_otherwise();
 }
 
-// The ranks have met by then: the others see that it is gone.
 void a_library_thread_that_cannot_be_started_ends_odc_init(void **) {
     const std::vector<Seat> seats = run_job(Refused::Thread);
     expect_words(seats[1], ODC_ERROR_SYSTEM, "odc_init: the library thread cannot be started (Resource temporarily");
     expect_words(seats[1], ODC_ERROR_SYSTEM, "ulimit -u");
-    expect_words(seats[0], ODC_ERROR_PEER_LOST, "rank 1 (host host 1, pid ");
+    expect_words(seats[0], ODC_ERROR_RENDEZVOUS,
+                 "odc_init: rank 1 cannot join: odc_init: the library thread cannot be");
     works_otherwise();
 }
 
