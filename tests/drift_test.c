@@ -87,7 +87,11 @@ static void drift(odc_context *context, void *arg) {
     }
     CHECK(number > count / 100);
     if (!ranks_are_threads()) { /* where this rank has the process for itself */
-        CHECK_EQUAL(open_descriptors(), descriptors);
+        if (several_hosts()) { /* two ranks that connect to each other at once close one connection later */
+            CHECK(open_descriptors() <= descriptors + odc_size(context));
+        } else {
+            CHECK_EQUAL(open_descriptors(), descriptors);
+        }
         CHECK(heap_kib() - heap < 64);
         /* Between hosts a ring of libfabric's (12 MiB) comes into being page by page. */
         CHECK(slowdown() > 1 || several_hosts() || resident_kib() - resident < 512);
