@@ -87,7 +87,7 @@ static void drift(odc_context *context, void *arg) {
     }
     CHECK(number > count / 100);
     if (!ranks_are_threads()) { /* where this rank has the process for itself */
-        if (several_hosts()) { /* two ranks that connect to each other at once close one connection later */
+        if (several_hosts()) {  /* two ranks that connect to each other at once close one connection later */
             CHECK(open_descriptors() <= descriptors + odc_size(context));
         } else {
             CHECK_EQUAL(open_descriptors(), descriptors);

@@ -10,7 +10,8 @@ namespace odc {
 namespace {
 
 constexpr int64_t kEveryNs = 250'000'000;
-constexpr int64_t kProbeNs = 20'000'000;  // between two looks at whether somebody has answered a probe
+constexpr int64_t kProbeNs = 20'000'000;       // between two looks at whether somebody has answered a probe
+constexpr int64_t kSuspicionNs = 100'000'000;  // for the living to say something
 
 bool serves(const RankBlock &block) {
     const RankState state = block.state.load();
@@ -87,11 +88,13 @@ void Pulses::tick(int64_t now) {
             remote->silent_since_ns += absent_ns;
         }
     }
+    const bool suspicious = suspicion_ns_ != 0 && now >= suspicion_ns_;
     for (const auto &remote : remotes_) {
-        if (remote && remote->probe) {
+        if (remote && !remote->gone && (remote->probe || suspicious)) {
             look_for(*remote);
         }
     }
+    suspicion_ns_ = suspicious ? 0 : suspicion_ns_;
     if (now >= next_round_ns_) {
         next_round_ns_ = now + kEveryNs;
         suspected_.assign(suspected_.size(), false);
@@ -108,19 +111,18 @@ void Pulses::tick(int64_t now) {
         }
     }
     next_ns_ = probing_ ? std::min(next_round_ns_, now + kProbeNs) : next_round_ns_;
+    next_ns_ = suspicion_ns_ != 0 ? std::min(next_ns_, suspicion_ns_) : next_ns_;
 }
 
 void Pulses::suspect_all(int64_t now) {
     for (const auto &remote : remotes_) {
-        if (remote && !remote->gone) {
-            if (remote->silent_since_ns == 0) {
-                remote->silent_since_ns = now;
-                remote->has_question = false;
-            }
-            look_for(*remote);
+        if (remote && !remote->gone && remote->silent_since_ns == 0) {
+            remote->silent_since_ns = now;
+            remote->has_question = false;
         }
     }
-    next_ns_ = now + kProbeNs;
+    suspicion_ns_ = now + kSuspicionNs;
+    next_ns_ = std::min(next_ns_, suspicion_ns_);
 }
 
 // Silence counts from a question that has left. Until it has, it counts from when the question was put: who takes nothing

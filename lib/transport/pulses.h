@@ -28,7 +28,7 @@ public:
     bool is_answered(uint64_t question) const;
     // Asks whom it is time to ask, and gives up those that are dead or have been silent for too long.
     void tick(int64_t now_ns);
-    // Asks everybody's kernel at once: nobody who is dead is worth waiting for.
+    // Soon asks the kernels of all that have said nothing by then: nobody who is dead is worth waiting for.
     void suspect_all(int64_t now_ns);
     int64_t next_ns() const { return next_ns_; }
 
@@ -48,6 +48,7 @@ private:
     uint64_t last_question_ = 0;
     int64_t last_ns_ = 0;
     int64_t next_round_ns_ = 0;
+    int64_t suspicion_ns_ = 0;  // 0: none
     int64_t next_ns_ = 0;
 };
 
