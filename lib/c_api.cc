@@ -45,7 +45,7 @@ odc_status guard(Body body) noexcept {
     } catch (const odc::Error &error) {
         return keep(error.status(), error.what());
     } catch (const std::bad_alloc &) {
-        return keep(ODC_ERROR_NO_MEMORY, "the process has no memory left for the library's own use");
+        return keep(ODC_ERROR_NO_MEMORY, odc::kNoMemoryWords);
     } catch (const std::exception &error) {
         return keep(ODC_ERROR_INTERNAL, error.what());
     }

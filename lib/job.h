@@ -69,9 +69,8 @@ public:
     uint64_t packets_sent() const { return membership_.fabric ? membership_.fabric->packets_sent() : 0; }
     // Whether what is on its way from or to a rank may still come.
     bool serves(int rank) const {
-        const RankState state = block(rank).state.load(std::memory_order_acquire);
         return error_status_.load(std::memory_order_acquire) == ODC_OK &&
-               (state == RankState::Running || state == RankState::Left);
+               odc::serves(block(rank).state.load(std::memory_order_acquire));
     }
     bool on_this_host(int rank) const { return peer(rank).life.valid() || rank == this->rank(); }
 

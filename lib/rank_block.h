@@ -18,6 +18,9 @@ enum class RankState : uint32_t {
     Gone     // of another host: left, and has taken its slices with it
 };
 
+// Whether others can still read from the rank, and add to it.
+constexpr bool serves(RankState state) { return state == RankState::Running || state == RankState::Left; }
+
 enum class Call : uint8_t {
     None,
     RegisterShard,

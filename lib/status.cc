@@ -24,7 +24,7 @@ Error current_error() {
     } catch (const Error &error) {
         return error;
     } catch (const std::bad_alloc &) {
-        return {ODC_ERROR_NO_MEMORY, "the process has no memory left for the library's own use"};
+        return {ODC_ERROR_NO_MEMORY, kNoMemoryWords};
     } catch (const std::exception &error) {
         return {ODC_ERROR_INTERNAL, error.what()};
     }

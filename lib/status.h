@@ -40,6 +40,8 @@ template <class... Parts>
 // ODC_ERROR_SYSTEM with errno's words: "mmap of 4096 bytes: Cannot allocate memory".
 [[noreturn]] void fail_errno(const std::string &what);
 
+constexpr const char *kNoMemoryWords = "the process has no memory left for the library's own use";
+
 // The exception that is being handled: in other words if it is no Error.
 Error current_error();
 

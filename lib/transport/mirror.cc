@@ -106,8 +106,7 @@ void Mirror::did(uint64_t did, uint64_t minibatch, int64_t age_ns) {
 }
 
 void Mirror::apply(const ByeNotice &) {
-    const RankState state = block_->state.load(std::memory_order_relaxed);
-    if (state != RankState::Running && state != RankState::Left) {
+    if (!serves(block_->state.load(std::memory_order_relaxed))) {
         return;  // who waits must read what went wrong
     }
     block_->state.store(RankState::Gone, std::memory_order_release);

@@ -13,11 +13,6 @@ constexpr int64_t kEveryNs = 250'000'000;
 constexpr int64_t kProbeNs = 20'000'000;       // between two looks at whether somebody has answered a probe
 constexpr int64_t kSuspicionNs = 100'000'000;  // for the living to say something
 
-bool serves(const RankBlock &block) {
-    const RankState state = block.state.load();
-    return state == RankState::Running || state == RankState::Left;
-}
-
 }  // namespace
 
 void Pulses::watch(const std::vector<std::vector<int>> &hosts) {
@@ -105,7 +100,7 @@ void Pulses::tick(int64_t now) {
             }
         }
         for (const auto &remote : remotes_) {
-            if (remote && !remote->gone && serves(remote->mirror.block()) && asks(*remote)) {
+            if (remote && !remote->gone && serves(remote->mirror.block().state.load()) && asks(*remote)) {
                 ask(*remote, now);
             }
         }
