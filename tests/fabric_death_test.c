@@ -246,6 +246,8 @@ typedef struct interruption {
     atomic_int peer; /* its pid */
     atomic_int over;
     atomic_int wanted;
+    atomic_int gathered; /* by the rank that will let the peer go on */
+    atomic_int stopped;
     int in_addition;
 } interruption;
 
@@ -325,12 +327,15 @@ static void is_interrupted_by_a_slow_owner(int rank, int size, const char *job, 
     if (rank == 1) {
         set_flag(&what->peer, getpid());
     } else if (rank == 2) {
-        await_flag(&what->wanted, 1);
+        set_flag(&what->gathered, 1);
+        await_flag(&what->stopped, 1);
         sleep_ms(1500);
         kill(read_flag(&what->peer), SIGCONT);
     } else {
         await_flag(&what->peer, 1);
+        await_flag(&what->gathered, 1);
         kill(read_flag(&what->peer), SIGSTOP);
+        set_flag(&what->stopped, 1);
         set_flag(&what->wanted, 1);
         CHECK_EQUAL(odc_gather(t.shard, full, LARGE, NULL), ODC_ERROR_INTERRUPTED);
         set_flag(&what->wanted, 0);
