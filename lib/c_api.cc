@@ -418,18 +418,27 @@ odc_status odc_get_topology(const char *file, const char **json, const char **xm
     });
 }
 
-odc_status odc_get_route(const odc_context *context, int32_t rank, odc_route *out) {
+odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memory, odc_route *out) {
     return guard([&] {
         const odc::Job &job = checked(context).context.job();
         if (rank < 0 || rank >= job.size()) {
             fail(ODC_ERROR_ARGUMENT, "odc_get_route: rank ", rank, " is not in 0..", job.size() - 1);
         }
+        if (memory != ODC_HOST_MEMORY && memory != ODC_GPU_MEMORY) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_route: memory ", memory,
+                 " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
+        }
+        if (memory == ODC_GPU_MEMORY) {
+            copy_out(odc_route{sizeof(odc_route), nullptr, nullptr, nullptr, nullptr, odc::kNoGpuMemory, "", "none"},
+                     out, "odc_route");
+            return;
+        }
         const odc::Route &route = job.peer(rank).route;
         const auto or_null = [](const std::string &text) { return text.empty() ? nullptr : text.c_str(); };
-        copy_out(
-            odc_route{sizeof(odc_route), route.verdict.transport.data(), or_null(route.provider), or_null(route.nic),
-                      or_null(route.peer_nic), route.verdict.why.c_str(), route.why_not.c_str()},
-            out, "odc_route");
+        copy_out(odc_route{sizeof(odc_route), route.verdict.transport.data(), or_null(route.provider),
+                           or_null(route.nic), or_null(route.peer_nic), route.verdict.why.c_str(),
+                           route.why_not.c_str(), name_of(route.verdict.landing)},
+                 out, "odc_route");
     });
 }
 

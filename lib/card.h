@@ -80,8 +80,8 @@ void check_regrets(const std::vector<Card> &cards);
 
 // Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` and `rank` of a card are set by who
 // fills it, with these:
-constexpr uint64_t kIdentityMagic = 0x6f64632d69642d35;  // "odc-id-5": changes with each change of the card or rounds
-constexpr uint64_t kPortsMagic = 0x6f64632d70742d32;     // "odc-pt-2": the same
+constexpr uint64_t kIdentityMagic = 0x6f64632d69642d36;  // "odc-id-6": changes with each change of the card or rounds
+constexpr uint64_t kPortsMagic = 0x6f64632d70742d33;     // "odc-pt-3": the same
 constexpr uint64_t kSilenceMagic = 0x6f64632d73692d31;   // "odc-si-1": the same
 constexpr uint64_t kEndpointMagic = 0x6f64632d65702d32;  // "odc-ep-2": the same
 constexpr uint64_t kReadyMagic = 0x6f64632d72642d31;     // "odc-rd-1": the same

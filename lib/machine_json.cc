@@ -51,6 +51,7 @@ RankDescriptor rank_at(int rank, const std::string &host, size_t index, const Wi
     descriptor.index = static_cast<int>(index);
     descriptor.transports = wishes.transports;
     descriptor.ports = ports.ports;
+    settle({&descriptor.ports});
     return descriptor;
 }
 
@@ -70,14 +71,13 @@ void add_objection(Json &route, const Verdict &verdict, const RankDescriptor &mi
     }
 }
 
-// Whether the bytes lie where they are moved from and to, or have to be copied there. This build moves host memory only.
-void add_memory(Json &route, Device memory) {
+// Whether a gather reads straight into the caller's buffer. This build moves host memory only.
+void add_memory(Json &route, Device memory, Landing landing) {
     const bool gpu = memory.what == Device::What::Gpu;
     route["memory"] = gpu ? "gpu" : "host";
-    route["access"] = gpu ? "none" : "direct";
+    route["access"] = gpu ? "none" : name_of(landing);
     if (gpu && !route["why"].is_null()) {
-        route["why"] =
-            route["why"].get<std::string>() + "; GPU memory is not moved by this build: copy it to host memory";
+        route["why"] = say(route["why"].get<std::string>(), "; ", kNoGpuMemory);
     }
 }
 
@@ -92,14 +92,14 @@ Json route_json(const Machine &machine, Device memory, const Wishes &wishes, con
     Json route = {{"from", device_name(machine, memory)}, {"transport", text_or_null(std::string(verdict.transport))}};
     if (verdict.my_port >= 0) {
         const Port &port = mine.ports[static_cast<size_t>(verdict.my_port)];
-        route["provider"] = port.provider;
-        route["nic"] = nic_name(port);
-        route["domain"] = port.domain;
+        route["provider"] = provider_of(port).name;
+        route["nic"] = port.nic;
+        route["domain"] = domain_of(port);
         route["distance"] = name_of(static_cast<Nearness>(port.distance));
         route["speed_mbit"] = speed_or_null(port.speed);
     }
     add_reasons(route, verdict);
-    add_memory(route, memory);
+    add_memory(route, memory, verdict.landing);
     add_objection(route, verdict, mine, theirs, wishes, ports.refused);
     return route;
 }
@@ -111,7 +111,7 @@ Json host_json(const Wishes &wishes) {
     const Verdict verdict = choose_route(mine, theirs);
     Json route = {{"transport", text_or_null(std::string(verdict.transport))}};
     add_reasons(route, verdict);
-    add_memory(route, {});
+    add_memory(route, {}, verdict.landing);
     add_objection(route, verdict, mine, theirs, wishes, {});
     return route;
 }

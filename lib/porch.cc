@@ -34,7 +34,7 @@ Address address_of(const Port &port, uint16_t number, const Port &through) {
         sockaddr_in6 six{};
         six.sin6_family = AF_INET6;
         six.sin6_port = htons(number);
-        six.sin6_scope_id = is_link_local(network_of(port)) ? if_nametoindex(through.domain) : 0;
+        six.sin6_scope_id = is_link_local(network_of(port)) ? if_nametoindex(through.nic) : 0;
         std::memcpy(&six.sin6_addr, port.address, sizeof(six.sin6_addr));
         std::memcpy(&address.storage, &six, sizeof(six));
         address.bytes = sizeof(six);
@@ -50,7 +50,7 @@ uint16_t number_of(const Fd &listener) {
                                               : reinterpret_cast<const sockaddr_in *>(address.get())->sin_port);
 }
 
-bool has_doorstep(const Port &port) { return port.family != 0 && kProviders[provider_row(port)].wire == Wire::Sockets; }
+bool has_doorstep(const Port &port) { return port.family != 0 && provider_of(port).wire == Wire::Sockets; }
 
 enum class Answer { NotYet, Some, None };
 
@@ -90,8 +90,8 @@ Porch::Porch(Ports &ports) {
         if (has_doorstep(port)) {
             Fd listener = listen_at(address_of(port, 0, port));
             if (!listener.valid()) {
-                ports.refused.push_back({port.domain, say("this process cannot listen at ",
-                                                          network_text(network_of(port)), ": ", std::strerror(errno))});
+                ports.refused.push_back({port.nic, say("this process cannot listen at ", network_text(network_of(port)),
+                                                       ": ", std::strerror(errno))});
                 continue;
             }
             doorsteps_[kept.size()] = number_of(listener);
@@ -153,7 +153,7 @@ std::vector<size_t> Porch::knock(const std::vector<Visit> &visits, const Patienc
         if (!knocks.empty() && patience.over()) {
             const Visit &visit = visits[knocks[0].visit];
             fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", patience.waited_s(), " s; no answer yet from ",
-                 network_text(network_of(visit.to)), ", tried from ", visit.from.domain);
+                 network_text(network_of(visit.to)), ", tried from ", visit.from.nic);
         }
     }
 }

@@ -5,6 +5,7 @@
 #include "status.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <tuple>
 
@@ -28,53 +29,64 @@ std::string domain_name(const ProviderRow &row, const std::string &nic) {
     return (renamed ? row.domain + nic.substr(std::strlen(row.device)) : nic) + row.suffix;
 }
 
-// Why libfabric does not offer the NIC by this provider; empty: it does.
-std::string not_offered(const ProviderRow &row, const Nic &nic, const std::vector<Offer> &offers) {
-    std::string why = "libfabric does not offer it";
+// What libfabric says of the NIC by this provider.
+Offer offer_of(const ProviderRow &row, const Nic &nic, const std::vector<Offer> &offers) {
+    Offer answer{row.name, "", "libfabric does not offer it"};
     for (const Offer &offer : offers) {
-        if (offer.provider != row.name) {
-            continue;
+        if (offer.provider == row.name && offer.domain == domain_name(row, nic.name)) {
+            return offer;
         }
-        if (offer.domain == domain_name(row, nic.name)) {
-            return offer.why_not;
-        }
-        if (offer.domain.empty() && !offer.why_not.empty()) {
-            why = offer.why_not;
+        if (offer.provider == row.name && offer.domain.empty() && !offer.why_not.empty()) {
+            answer = offer;
         }
     }
-    return why;
+    return answer;
 }
 
-// The most wanted provider that the wishes and libfabric have for it; nullptr, with the reason, for none.
-const ProviderRow *provider_for(const Nic &nic, const Wishes &wishes, const std::vector<Offer> &offers,
-                                std::string &why) {
-    for (const ProviderRow &row : kProviders) {
-        if (!serves(row, nic.kind)) {
+struct Service {
+    uint16_t providers = 0;  // as in Port
+    uint16_t staged = 0;
+    std::string why_not;  // there are none
+};
+
+// The most wanted provider that the wishes and libfabric have for the NIC, and the others that its peers may meet it by
+// at the same addresses.
+Service service_of(const Nic &nic, const Wishes &wishes, const std::vector<Offer> &offers) {
+    Service service;
+    const ProviderRow *first = nullptr;
+    for (size_t i = 0; i < kProviders.size(); ++i) {
+        const ProviderRow &row = kProviders[i];
+        if (!serves(row, nic.kind) || (first != nullptr && first->addressing != row.addressing)) {
             continue;
         }
-        std::string why_not = not_offered(row, nic, offers);
+        Offer offer = offer_of(row, nic, offers);
         if (!wishes.providers.empty() && !contains(wishes.providers, row.name)) {
-            why_not = "ODC_PROVIDER leaves it out";
-        } else if (domain_name(row, nic.name).size() >= sizeof(Port::domain)) {
-            why_not = say("the name is longer than ", sizeof(Port::domain) - 1 - std::strlen(row.suffix), " letters");
+            offer.why_not = "ODC_PROVIDER leaves it out";
+        } else if (nic.name.size() >= sizeof(Port::nic)) {
+            offer.why_not = say("the name is longer than ", sizeof(Port::nic) - 1, " letters");
         }
-        if (why_not.empty()) {
-            return &row;
+        if (!offer.why_not.empty()) {
+            service.why_not += say(service.why_not.empty() ? "" : "; ", row.name, ": ", offer.why_not);
+            continue;
         }
-        why += say(why.empty() ? "" : "; ", row.name, ": ", why_not);
+        first = first != nullptr ? first : &row;
+        const auto bit = static_cast<uint16_t>(1U << i);
+        service.providers |= bit;
+        service.staged |= offer.landing == Landing::Staged ? bit : uint16_t{0};
     }
-    if (why.empty()) {
-        why = say("no provider serves ", name_of(nic.kind));
+    if (first == nullptr && service.why_not.empty()) {
+        service.why_not = say("no provider serves ", name_of(nic.kind));
     }
-    return nullptr;
+    return service;
 }
 
-Port make_port(const ProviderRow &row, const Nic &nic, const Network &network, Nearness distance) {
+Port make_port(const Service &service, const Nic &nic, const Network &network, Nearness distance) {
     Port port{};
-    std::string(row.name).copy(port.provider, sizeof(port.provider) - 1);
-    domain_name(row, nic.name).copy(port.domain, sizeof(port.domain) - 1);
+    nic.name.copy(port.nic, sizeof(port.nic) - 1);
     std::copy(network.address.begin(), network.address.end(), port.address);
     port.speed = static_cast<uint32_t>(nic.speed);
+    port.providers = service.providers;
+    port.staged = service.staged;
     port.family = static_cast<uint8_t>(network.family);
     port.prefix = static_cast<uint8_t>(network.prefix);
     port.kind = static_cast<uint8_t>(nic.kind);
@@ -82,16 +94,18 @@ Port make_port(const ProviderRow &row, const Nic &nic, const Network &network, N
     return port;
 }
 
+size_t row_of(uint16_t providers) { return static_cast<size_t>(std::countr_zero(providers)); }
+
 // One a subnet of the NIC; one without an address where there are none to meet by.
-void add_ports(const ProviderRow &row, const Nic &nic, Nearness distance, std::vector<Port> &ports) {
-    if (row.addressing == Addressing::Own || !nic.networks_known) {
-        ports.push_back(make_port(row, nic, {}, distance));
+void add_ports(const Service &service, const Nic &nic, Nearness distance, std::vector<Port> &ports) {
+    if (kProviders[row_of(service.providers)].addressing == Addressing::Own || !nic.networks_known) {
+        ports.push_back(make_port(service, nic, {}, distance));
         return;
     }
     for (auto network = nic.networks.begin(); network != nic.networks.end(); ++network) {
         if (std::none_of(nic.networks.begin(), network,
                          [&](const Network &earlier) { return same_subnet(earlier, *network); })) {
-            ports.push_back(make_port(row, nic, *network, distance));
+            ports.push_back(make_port(service, nic, *network, distance));
         }
     }
 }
@@ -99,7 +113,7 @@ void add_ports(const ProviderRow &row, const Nic &nic, Nearness distance, std::v
 auto score(const Port &port) {
     const bool tunnel = port.kind == static_cast<uint8_t>(NicKind::Tunnel);
     const bool link_local = is_link_local(network_of(port));
-    return std::tuple(link_local, provider_row(port), tunnel, ~port.speed, port.distance, port.family);
+    return std::tuple(link_local, row_of(port.providers), tunnel, ~port.speed, port.distance, port.family);
 }
 
 // The best kMaxPorts, with the best of each provider and IP family, so that unlike hosts still meet.
@@ -109,7 +123,7 @@ std::vector<Port> best_of(std::vector<Port> ports) {
     std::vector<Port> rest;
     for (const Port &port : ports) {
         const bool is_first = std::none_of(first.begin(), first.end(), [&](const Port &better) {
-            return provider_row(better) == provider_row(port) && better.family == port.family;
+            return row_of(better.providers) == row_of(port.providers) && better.family == port.family;
         });
         (is_first ? first : rest).push_back(port);
     }
@@ -140,7 +154,7 @@ std::string nics_text(const Machine &machine) {
 
 bool well_formed(const Port &port) {
     const int bits = port.family == 4 ? 32 : port.family == 6 ? 128 : 0;
-    return has_name(port.provider) && has_name(port.domain) && provider_row(port) < kProviders.size() &&
+    return has_name(port.nic) && port.providers != 0 && port.providers >> kProviders.size() == 0 &&
            (port.family == 0 || port.family == 4 || port.family == 6) && port.prefix <= bits &&
            port.kind < kNicKinds.size() && port.distance < kNearness.size();
 }
@@ -151,20 +165,27 @@ Network network_of(const Port &port) {
     return network;
 }
 
-size_t provider_row(const Port &port) {
-    const auto row = std::find_if(kProviders.begin(), kProviders.end(),
-                                  [&](const ProviderRow &one) { return std::strcmp(one.name, port.provider) == 0; });
-    return static_cast<size_t>(row - kProviders.begin());
+const ProviderRow &provider_of(const Port &port) { return kProviders[row_of(port.providers)]; }
+
+Landing landing_at(const Port &port) {
+    return (port.staged >> row_of(port.providers) & 1) != 0 ? Landing::Staged : Landing::Direct;
 }
 
-std::string nic_name(const Port &port) {
-    std::string name = port.domain;
-    const size_t place = provider_row(port);
-    const ProviderRow row = place < kProviders.size() ? kProviders[place] : ProviderRow{};
-    if (name.ends_with(row.suffix)) {
-        name.resize(name.size() - std::strlen(row.suffix));
+std::string domain_of(const Port &port) { return domain_name(provider_of(port), port.nic); }
+
+void settle(const std::vector<std::vector<Port> *> &ports_of_ranks) {
+    uint16_t common = UINT16_MAX;
+    for (const std::vector<Port> *ports : ports_of_ranks) {
+        for (const Port &port : *ports) {
+            common &= provider_of(port).wire == Wire::Sockets ? port.providers : UINT16_MAX;
+        }
     }
-    return name.starts_with(row.domain) ? row.device + name.substr(std::strlen(row.domain)) : name;
+    for (std::vector<Port> *ports : ports_of_ranks) {
+        for (Port &port : *ports) {
+            const uint16_t shared = port.providers & common;
+            port.providers = static_cast<uint16_t>(1U << row_of(shared != 0 ? shared : port.providers));
+        }
+    }
 }
 
 std::vector<Offer> offers_by_kind(const Machine &machine) {
@@ -172,7 +193,7 @@ std::vector<Offer> offers_by_kind(const Machine &machine) {
     for (const Nic &nic : machine.nics) {
         for (const ProviderRow &row : kProviders) {
             if (serves(row, nic.kind)) {
-                offers.push_back({row.name, domain_name(row, nic.name), ""});
+                offers.push_back({row.name, domain_name(row, nic.name), "", row.landing});
             }
         }
     }
@@ -200,12 +221,12 @@ Ports ports_of(const Machine &machine, Device memory, const Wishes &wishes, cons
         if (why.empty() && !wishes.interfaces.empty() && !contains(wishes.interfaces, nic.name)) {
             why = "ODC_INTERFACE leaves it out";
         }
-        const ProviderRow *row = why.empty() ? provider_for(nic, wishes, offers, why) : nullptr;
-        if (row == nullptr) {
-            found.refused.push_back({nic.name, why});
+        const Service service = why.empty() ? service_of(nic, wishes, offers) : Service{0, 0, why};
+        if (service.providers == 0) {
+            found.refused.push_back({nic.name, service.why_not});
             continue;
         }
-        add_ports(*row, nic, nearness(machine, memory, {Device::What::Nic, i}), found.ports);
+        add_ports(service, nic, nearness(machine, memory, {Device::What::Nic, i}), found.ports);
     }
     found.ports = best_of(std::move(found.ports));
     return found;

@@ -24,37 +24,45 @@ constexpr uint32_t kinds(std::initializer_list<NicKind> list) {
 
 enum class Wire { Rdma, Sockets };
 enum class Addressing { Ip, Own };
+// How a peer's slice comes into a caller's buffer: straight, or through registered memory from which it is copied.
+enum class Landing { Direct, Staged };
+constexpr const char *name_of(Landing landing) { return landing == Landing::Direct ? "direct" : "staged"; }
 
 struct ProviderRow {
     const char *name;
     Wire wire;
     Addressing addressing;    // what its ranks meet by
+    Landing landing;          // by its documentation; what libfabric says of it here counts more
     uint32_t kinds;           // of the NICs that it serves
     const char *suffix = "";  // its domain is the NIC's name and this
     const char *device = "";  // how the kernel begins the NIC's name, where libfabric begins the domain's with
     const char *domain = "";  // this
 };
 
+inline constexpr uint32_t kInterfaces =
+    kinds({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::Loopback});
+
 // Which provider serves which kind of NIC, most wanted first. verbs is before psm3, which serves the same NICs by
-// messages; tcp is before net, which serves the same interfaces.
-inline constexpr std::array<ProviderRow, 7> kProviders = {{
-    {"cxi", Wire::Rdma, Addressing::Own, kinds({NicKind::Slingshot})},
-    {"efa", Wire::Rdma, Addressing::Own, kinds({NicKind::Efa}), "-rdm"},
-    {"opx", Wire::Rdma, Addressing::Own, kinds({NicKind::OmniPath}), "", "hfi1_", "ib"},
-    {"verbs;ofi_rxm", Wire::Rdma, Addressing::Ip, kinds({NicKind::InfiniBand, NicKind::RoCE})},
-    {"psm3", Wire::Rdma, Addressing::Own, kinds({NicKind::InfiniBand, NicKind::RoCE})},
-    {"tcp;ofi_rxm", Wire::Sockets, Addressing::Ip,
-     kinds({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::Loopback})},
-    {"net", Wire::Sockets, Addressing::Ip,
-     kinds({NicKind::Ethernet, NicKind::Wifi, NicKind::Tunnel, NicKind::IPoIB, NicKind::Loopback})},
+// messages. tcp, alone since libfabric 2.0, is as fast as with ofi_rxm and takes 148 MiB a context less (2.1); net, which
+// became that tcp, is slower in 1.17.
+inline constexpr std::array<ProviderRow, 8> kProviders = {{
+    {"cxi", Wire::Rdma, Addressing::Own, Landing::Direct, kinds({NicKind::Slingshot})},
+    {"efa", Wire::Rdma, Addressing::Own, Landing::Staged, kinds({NicKind::Efa}), "-rdm"},
+    {"opx", Wire::Rdma, Addressing::Own, Landing::Direct, kinds({NicKind::OmniPath}), "", "hfi1_", "ib"},
+    {"verbs;ofi_rxm", Wire::Rdma, Addressing::Ip, Landing::Staged, kinds({NicKind::InfiniBand, NicKind::RoCE})},
+    {"psm3", Wire::Rdma, Addressing::Own, Landing::Direct, kinds({NicKind::InfiniBand, NicKind::RoCE})},
+    {"tcp", Wire::Sockets, Addressing::Ip, Landing::Direct, kInterfaces},
+    {"tcp;ofi_rxm", Wire::Sockets, Addressing::Ip, Landing::Direct, kInterfaces},
+    {"net", Wire::Sockets, Addressing::Ip, Landing::Direct, kInterfaces},
 }};
 
-// As it travels between ranks. Names end with a zero byte.
+// As it travels between ranks. A set of providers is a mask of bits in the order of kProviders.
 struct Port {
-    char provider[20];
-    char domain[20];      // libfabric's: "eth0", "mlx5_0", "rdmap16s27-rdm"
+    char nic[36];         // as the kernel calls it: "eth0", "mlx5_0"; ends with a zero byte
     uint8_t address[16];  // of the family
     uint32_t speed;       // Mbit/s; 0: unknown
+    uint16_t providers;   // any of these can serve it; once `settle` has been called, one
+    uint16_t staged;      // those of them by which reads into it are staged
     uint8_t family;       // 4, 6; 0: none, or not known
     uint8_t prefix;       // bits
     uint8_t kind;         // NicKind
@@ -70,10 +78,14 @@ using Doorsteps = std::array<uint16_t, kMaxPorts>;
 // Whether every field holds what this library could have written; a peer's port is used only then.
 bool well_formed(const Port &port);
 Network network_of(const Port &port);
-// The place of the port's provider in kProviders; kProviders.size() when it is in no row.
-size_t provider_row(const Port &port);
+// The most wanted of a port's providers.
+const ProviderRow &provider_of(const Port &port);
+Landing landing_at(const Port &port);     // by that provider
+std::string domain_of(const Port &port);  // what that provider calls the NIC: "eth0", "rdmap16s27-rdm"
 
-std::string nic_name(const Port &port);  // what the kernel calls the port's NIC
+// Leaves each port one provider: of those for sockets the most wanted that all the ports have, which may come from
+// libfabrics of different versions; where there is none, each its own.
+void settle(const std::vector<std::vector<Port> *> &ports_of_ranks);
 
 // A provider that libfabric has for a domain, or says why not. An empty domain stands for all of the provider's that no
 // other offer names.
@@ -81,6 +93,7 @@ struct Offer {
     std::string provider;
     std::string domain;
     std::string why_not;  // empty: it can be used
+    Landing landing = Landing::Direct;
 };
 
 // What libfabric would offer if it had every provider: for a recorded machine.

@@ -78,6 +78,11 @@ void exchange_ports(Exchange &exchange, const Outlook &outlook, const Doorsteps 
         descriptor.why_no_fabric = card.why_no_fabric;
         one.doorsteps = card.doorsteps;
     }
+    std::vector<std::vector<Port> *> ports;
+    for (Neighbour &one : all) {
+        ports.push_back(&one.descriptor.ports);
+    }
+    settle(ports);
 }
 
 // Throws ODC_ERROR_UNSUPPORTED where a rank cannot be reached, or not as ODC_REQUIRE asks.
@@ -93,9 +98,9 @@ void judge(Membership &membership, const std::vector<Neighbour> &all, const Outl
         route.why_not = why_not_text(route.verdict);
         if (route.verdict.my_port >= 0) {
             const Port &port = mine.ports[static_cast<size_t>(route.verdict.my_port)];
-            route.provider = port.provider;
-            route.nic = port.domain;
-            route.peer_nic = theirs.ports[static_cast<size_t>(route.verdict.their_port)].domain;
+            route.provider = provider_of(port).name;
+            route.nic = port.nic;
+            route.peer_nic = theirs.ports[static_cast<size_t>(route.verdict.their_port)].nic;
         }
     }
 }
@@ -159,7 +164,7 @@ Doors doors_of(const Membership &membership, const std::vector<Port> &ports) {
         if (doors.place[port] == kMaxPorts) {
             const Port &nic = ports[port];
             doors.place[port] = doors.opened.size();
-            doors.opened.push_back({nic.provider, nic.domain, nic.family, {}});
+            doors.opened.push_back({provider_of(nic).name, domain_of(nic), nic.family, {}});
             std::copy(std::begin(nic.address), std::end(nic.address), doors.opened.back().address.begin());
         }
     }
@@ -303,7 +308,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
         } while (!all_answered(*exchange, silence, membership, all));
         porch.reset();
         or_fail_everywhere(*exchange, patience, [&] {
-            doors = doors_of(membership, outlook.ports.ports);
+            doors = doors_of(membership, all[static_cast<size_t>(membership.terms.rank)].descriptor.ports);
             membership.fabric = open_fabric(membership, doors);
             mine = card_of_doors(membership, *membership.fabric, doors);
         });

@@ -17,15 +17,15 @@ enum class Link { Subnet, Own, Unknown, Routed, LinkLocal };
 
 // Nothing when it does not.
 std::optional<Link> link_between(const Port &a, const Port &b) {
-    const size_t row = provider_row(a);
-    if (row != provider_row(b) || row == kProviders.size()) {
+    const ProviderRow &row = provider_of(a);
+    if (&row != &provider_of(b)) {
         return std::nullopt;
     }
-    if (kProviders[row].addressing == Addressing::Own) {
+    if (row.addressing == Addressing::Own) {
         return Link::Own;
     }
     // Wires that differ: verbs serves InfiniBand and RoCE.
-    if (kProviders[row].wire == Wire::Rdma && a.kind != b.kind) {
+    if (row.wire == Wire::Rdma && a.kind != b.kind) {
         return std::nullopt;
     }
     if (a.family == 0 || b.family == 0) {
@@ -58,7 +58,7 @@ bool is_tunnel(const Port &port) { return port.kind == static_cast<uint8_t>(NicK
 
 // Lower is better; the same whichever rank asks.
 auto score(const Port &a, const Port &b, Link link) {
-    return std::tuple(link == Link::LinkLocal, provider_row(a), is_tunnel(a) || is_tunnel(b), link,
+    return std::tuple(link == Link::LinkLocal, &provider_of(a), is_tunnel(a) || is_tunnel(b), link,
                       ~std::min(a.speed, b.speed), std::max(a.distance, b.distance), unsigned{a.distance} + b.distance,
                       a.family);
 }
@@ -132,7 +132,7 @@ std::string offers_text(const RankDescriptor &rank) {
     }
     std::vector<std::string> ports;
     for (const Port &port : rank.ports) {
-        ports.push_back(say(port.domain, " by ", port.provider,
+        ports.push_back(say(port.nic, " by ", provider_of(port).name,
                             port.family != 0 ? say(" in ", network_text(network_of(port))) : ""));
     }
     return say("rank ", rank.rank, " has ", listed(ports, ", "));
@@ -163,7 +163,7 @@ std::string why_no_shm(const RankDescriptor &mine, const RankDescriptor &theirs)
 std::string pairs_text(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<PortPair> &pairs) {
     const auto port_text = [](const RankDescriptor &rank, int place) {
         const Port &port = rank.ports[static_cast<size_t>(place)];
-        return say(port.domain, " (", network_text(network_of(port)), ')');
+        return say(port.nic, " (", network_text(network_of(port)), ')');
     };
     std::vector<std::string> words;
     for (const PortPair &pair : pairs) {
@@ -209,8 +209,10 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
     verdict.their_port = static_cast<int>(is_low ? pairs[0].high : pairs[0].low);
     const Port &my = mine.ports[static_cast<size_t>(verdict.my_port)];
     const Port &their = theirs.ports[static_cast<size_t>(verdict.their_port)];
-    verdict.why = say(my.provider, " from ", my.domain, " to ", their.domain, ": ", link_text(pairs[0].link, my, their),
-                      ", ", speed_text(my, their), ", ", name_of(static_cast<Nearness>(my.distance)));
+    verdict.landing = landing_at(my);
+    verdict.why =
+        say(provider_of(my).name, " from ", my.nic, " to ", their.nic, ": ", link_text(pairs[0].link, my, their), ", ",
+            speed_text(my, their), ", ", name_of(static_cast<Nearness>(my.distance)));
     if (const size_t equals = is_low ? low_equals : high_equals; equals > 1) {
         verdict.why += say("; one of ", equals, " equal NICs, by the rank's place on its host");
     }
@@ -251,7 +253,7 @@ std::vector<Offer> offers_of_libfabric() {
         return offers;
     }
     for (const FabricDomain &one : fabric_domains()) {
-        offers.push_back({one.provider, one.domain, ""});
+        offers.push_back({one.provider, one.domain, one.why_not, one.needs_local ? Landing::Staged : Landing::Direct});
     }
     if (const std::string filter = environment("FI_PROVIDER"); !filter.empty()) {
         for (const ProviderRow &row : kProviders) {
@@ -301,8 +303,7 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
     if (!is_shm && !is_fabric) {
         return say("no transport connects ", between, ": ", why_not_text(verdict), unused);
     }
-    const bool is_rdma =
-        is_fabric && kProviders[provider_row(mine.ports[static_cast<size_t>(verdict.my_port)])].wire == Wire::Rdma;
+    const bool is_rdma = is_fabric && provider_of(mine.ports[static_cast<size_t>(verdict.my_port)]).wire == Wire::Rdma;
     const bool same_host = mine.host == theirs.host || mine.identity == theirs.identity;
     const auto lacks = [&](Requirement one) {
         switch (one) {
@@ -317,9 +318,8 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
         if (wishes.requires_that(one) && lacks(one)) {
             const RequirementRow &row = kRequirements[i];
             return say("ODC_REQUIRE asks for ", row.name, " (", row.scope, ": ", row.demand,
-                       "), but the route between ", between, " is ", verdict.transport, ": ", verdict.why,
-                       one == Requirement::NvLink ? "; this build has no transport for GPU memory"
-                                                  : say("; ", why_not_text(verdict), unused));
+                       "), but the route between ", between, " is ", verdict.transport, ": ", verdict.why, "; ",
+                       one == Requirement::NvLink ? kNoGpuMemory : why_not_text(verdict) + unused);
         }
     }
     return "";

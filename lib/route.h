@@ -38,8 +38,11 @@ struct RankDescriptor {
     int index = 0;         // among the ranks of its identity
     uint32_t transports = kAllTransports;
     std::string why_no_fabric;  // empty: it can use libfabric
-    std::vector<Port> ports;    // well-formed, best first
+    std::vector<Port> ports;    // well-formed and settled, best first
 };
+
+// What is said of every path to a GPU's memory.
+inline constexpr const char *kNoGpuMemory = "GPU memory is not moved by this build: copy it to host memory";
 
 struct WhyNot {
     std::string_view transport;  // of kTransportNames
@@ -47,11 +50,12 @@ struct WhyNot {
 };
 
 // What both ranks say of their pair: transports, ports and reasons are those of the other's verdict with the sides
-// changed.
+// changed. How reads land is each rank's own affair.
 struct Verdict {
     std::string_view transport;  // of kTransportNames; "" when none reaches
     int my_port = -1;            // of fabric: places in the descriptors' ports
     int their_port = -1;
+    Landing landing = Landing::Direct;  // of what this rank reads there
     std::string why;
     std::vector<WhyNot> why_not;  // every transport that is not taken
 };

@@ -54,7 +54,7 @@ inline constexpr std::array<SettingRow, 14> kSettings = {{
     {Setting::kInterface, "ODC_INTERFACE", "",
      "The NICs that may be used between hosts, such as eth0,mlx5_0; unset: all."},
     {Setting::kProvider, "ODC_PROVIDER", "",
-     "The libfabric providers that may be used, such as verbs,tcp; unset: all."},
+     "The libfabric providers that may be used, such as verbs,tcp; unset: all. tcp is with ofi_rxm and without."},
     {Setting::kRequire, "ODC_REQUIRE", "", "What routes must be, or odc_init fails: shm,nvlink,rdma or some of them."},
     {Setting::kStagingBytes, "ODC_STAGING_BYTES", "16777216",
      "Memory of a context for additions from other hosts that are on their way, in bytes.", 256 << 10,

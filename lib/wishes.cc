@@ -45,6 +45,26 @@ size_t place_of(Setting which, const std::string &word, const Rows &rows, Name n
     refuse(which, word, valid);
 }
 
+// "tcp" is tcp, with ofi_rxm and without; "tcp;ofi_rxm" is only that.
+std::vector<std::string> providers_called(const std::string &word) {
+    std::vector<std::string> found;
+    std::string valid;
+    for (const ProviderRow &row : kProviders) {
+        const std::string name = row.name;
+        const std::string core = name.substr(0, name.find(';'));
+        if (word == name || word == core) {
+            found.push_back(name);
+        }
+        if (!valid.ends_with(core)) {  // their rows follow each other
+            valid += say(valid.empty() ? "" : ", ", core);
+        }
+    }
+    if (found.empty()) {
+        refuse(Setting::kProvider, word, valid);
+    }
+    return found;
+}
+
 }  // namespace
 
 Wishes read_wishes() {
@@ -56,11 +76,9 @@ Wishes read_wishes() {
     }
     wishes.transports = transports != 0 ? transports : kAllTransports;
     for (const std::string &word : words_of(Setting::kProvider)) {
-        const size_t row = place_of(Setting::kProvider, word, kProviders, [&](const ProviderRow &one) {
-            const std::string name = one.name;
-            return word == name ? name : name.substr(0, name.find(';'));  // "tcp" is "tcp;ofi_rxm"
-        });
-        wishes.providers.emplace_back(kProviders[row].name);
+        for (const std::string &name : providers_called(word)) {
+            wishes.providers.push_back(name);
+        }
     }
     for (const std::string &word : words_of(Setting::kRequire)) {
         wishes.requirements |=

@@ -52,13 +52,14 @@ AT(odc_stats, lock_wait_ns, 64);
 AT(odc_stats, slice_bytes, 72);
 AT(odc_stats, packets_sent, 80);
 
-PINNED(odc_route, 56);
+PINNED(odc_route, 64);
 AT(odc_route, transport, 8);
 AT(odc_route, provider, 16);
 AT(odc_route, nic, 24);
 AT(odc_route, peer_nic, 32);
 AT(odc_route, why, 40);
 AT(odc_route, why_not, 48);
+AT(odc_route, access, 56);
 
 PINNED(odc_peer_stats, 32);
 AT(odc_peer_stats, publish_wait_ns, 8);
@@ -195,7 +196,7 @@ static void routes(odc_context *context, void *arg) {
     CHECK_EQUAL(odc_size(context), 3);
     for (int rank = 0; rank < 3; ++rank) {
         routes_to[rank].struct_size = sizeof(odc_route);
-        CHECK_OK(odc_get_route(context, rank, &routes_to[rank]));
+        CHECK_OK(odc_get_route(context, rank, ODC_HOST_MEMORY, &routes_to[rank]));
     }
     CHECK_OK(odc_minibatch_sync(context));
     for (int rank = 0; rank < 3; ++rank) { /* they live as long as the context */
@@ -203,6 +204,10 @@ static void routes(odc_context *context, void *arg) {
         CHECK(strcmp(routes_to[rank].why, rank == odc_rank(context) ? "this rank" : "the same host") == 0);
         CHECK(strstr(routes_to[rank].why_not, "fabric: never inside a host") != NULL);
         CHECK(routes_to[rank].provider == NULL && routes_to[rank].nic == NULL && routes_to[rank].peer_nic == NULL);
+        CHECK(strcmp(routes_to[rank].access, "direct") == 0);
+        CHECK_OK(odc_get_route(context, rank, ODC_GPU_MEMORY, &routes_to[rank]));
+        CHECK(routes_to[rank].transport == NULL && strcmp(routes_to[rank].access, "none") == 0);
+        CHECK(strstr(routes_to[rank].why, "GPU memory is not moved by this build") != NULL);
     }
 }
 

@@ -218,9 +218,10 @@ static void nulls(odc_context *context, void *arg) {
     CHECK_ERROR(odc_get_peer_stats(context, 0, NULL), ODC_ERROR_ARGUMENT, "NULL", "out");
     CHECK_ERROR(odc_get_peer_stats(context, 2, &peer), ODC_ERROR_ARGUMENT, "rank", "2");
     CHECK_ERROR(odc_get_peer_stats(context, -1, &peer), ODC_ERROR_ARGUMENT, "rank", "-1");
-    CHECK_ERROR(odc_get_route(NULL, 0, &route), ODC_ERROR_ARGUMENT, "NULL", "context");
-    CHECK_ERROR(odc_get_route(context, 0, NULL), ODC_ERROR_ARGUMENT, "NULL", "out");
-    CHECK_ERROR(odc_get_route(context, 9, &route), ODC_ERROR_ARGUMENT, "rank", "9");
+    CHECK_ERROR(odc_get_route(NULL, 0, ODC_HOST_MEMORY, &route), ODC_ERROR_ARGUMENT, "NULL", "context");
+    CHECK_ERROR(odc_get_route(context, 0, ODC_HOST_MEMORY, NULL), ODC_ERROR_ARGUMENT, "NULL", "out");
+    CHECK_ERROR(odc_get_route(context, 9, ODC_HOST_MEMORY, &route), ODC_ERROR_ARGUMENT, "rank", "9");
+    CHECK_ERROR(odc_get_route(context, 0, 3, &route), ODC_ERROR_ARGUMENT, "memory 3", "ODC_GPU_MEMORY");
     CHECK_OK(odc_minibatch_sync(context));
     check_still_works(context, t);
 }

@@ -68,7 +68,7 @@ std::string route_from(const Machine &machine, Device memory) {
         return why_not_text(verdict);
     }
     const Port &port = mine.ports[static_cast<size_t>(verdict.my_port)];
-    return say(port.domain, " ", port.provider, " ", name_of(static_cast<Nearness>(port.distance)));
+    return say(port.nic, " ", provider_of(port).name, " ", name_of(static_cast<Nearness>(port.distance)));
 }
 
 void recorded_machines_take_the_routes_of_the_table(void **) {
@@ -222,7 +222,7 @@ void settings_narrow_the_ports(void **) {
     wishes.interfaces = {"eno3"};
     const Ports only = ports_of(machine, {}, wishes, offers);
     assert_int_equal(only.ports.size(), 1);
-    assert_string_equal(only.ports[0].domain, "eno3");
+    assert_string_equal(only.ports[0].nic, "eno3");
     assert_int_equal(only.refused.size(), machine.nics.size() - 1);
     assert_string_equal(only.refused[0].why.c_str(), "ODC_INTERFACE leaves it out");
     wishes.interfaces = {"eno3", "eth7"};
@@ -233,7 +233,7 @@ void settings_narrow_the_ports(void **) {
     wishes.interfaces.clear();
     wishes.providers = {"tcp;ofi_rxm"};
     for (const Port &port : ports_of(machine, {}, wishes, offers).ports) {
-        assert_string_equal(port.provider, "tcp;ofi_rxm");
+        assert_string_equal(provider_of(port).name, "tcp;ofi_rxm");
     }
 }
 
@@ -243,8 +243,8 @@ void libfabric_has_the_last_word(void **) {
         {"verbs;ofi_rxm", "", "libibverbs was not found"}, {"net", "enp2s0np0", ""}, {"net", "eno1", ""}};
     const Ports ports = ports_of(machine, {}, {}, offers);
     assert_int_equal(ports.ports.size(), 2);
-    assert_string_equal(ports.ports[0].provider, "net");
-    assert_string_equal(ports.ports[0].domain, "enp2s0np0");  // the faster
+    assert_string_equal(provider_of(ports.ports[0]).name, "net");
+    assert_string_equal(ports.ports[0].nic, "enp2s0np0");  // the faster
     assert_string_equal(ports.refused[0].nic.c_str(), "rocep2s0");
     assert_says(ports.refused[0].why, "verbs;ofi_rxm: libibverbs was not found");
     assert_says(ports.refused[0].why, "psm3: libfabric does not offer it");
@@ -271,7 +271,7 @@ void ports_are_scored(void **) {
     const char *wanted[] = {"fast", "slow", "unknown", "tun0", "link"};
     assert_int_equal(ports.size(), 5);
     for (size_t i = 0; i < 5; ++i) {
-        assert_string_equal(ports[i].domain, wanted[i]);
+        assert_string_equal(ports[i].nic, wanted[i]);
         assert_true(well_formed(ports[i]));
     }
     // Forty NICs of one kind do not crowd out the only one by which an unlike host is reached.
@@ -282,26 +282,25 @@ void ports_are_scored(void **) {
     }
     const std::vector<Port> many = ports_of(machine, {}, {}, offers_by_kind(machine)).ports;
     assert_int_equal(many.size(), kMaxPorts);
-    assert_string_equal(many[0].provider, "efa");
-    assert_string_equal(many[kMaxPorts - 2].domain, "fast");
-    assert_string_equal(many[kMaxPorts - 1].domain, "link");
-    machine.nics = {interface("a-name-of-20-letters", "10.0.0.1/24", 1000)};
-    assert_says(ports_of(machine, {}, {}, offers_by_kind(machine)).refused[0].why, "longer than 19 letters");
+    assert_string_equal(provider_of(many[0]).name, "efa");
+    assert_string_equal(many[kMaxPorts - 2].nic, "fast");
+    assert_string_equal(many[kMaxPorts - 1].nic, "link");
+    machine.nics = {interface("a-name-of-thirty-six-letters-in-all..", "10.0.0.1/24", 1000)};
+    assert_says(ports_of(machine, {}, {}, offers_by_kind(machine)).refused[0].why, "longer than 35 letters");
 }
 
 void malformed_ports_are_seen(void **) {
     const Machine machine = recorded("arm-board");
     const Port good = ports_of(machine, {}, {}, offers_by_kind(machine)).ports[0];
     assert_true(well_formed(good));
-    const std::function<void(Port &)> damages[] = {
-        [](Port &port) { std::memset(port.provider, 'x', sizeof(port.provider)); },
-        [](Port &port) { std::memset(port.domain, 'x', sizeof(port.domain)); },
-        [](Port &port) { port.domain[0] = '\0'; },
-        [](Port &port) { std::strcpy(port.provider, "unknown"); },
-        [](Port &port) { port.family = 5; },
-        [](Port &port) { port.prefix = 129; },
-        [](Port &port) { port.kind = kNicKinds.size(); },
-        [](Port &port) { port.distance = kNearness.size(); }};
+    const std::function<void(Port &)> damages[] = {[](Port &port) { std::memset(port.nic, 'x', sizeof(port.nic)); },
+                                                   [](Port &port) { port.nic[0] = '\0'; },
+                                                   [](Port &port) { port.providers = 0; },
+                                                   [](Port &port) { port.providers |= 1U << kProviders.size(); },
+                                                   [](Port &port) { port.family = 5; },
+                                                   [](Port &port) { port.prefix = 129; },
+                                                   [](Port &port) { port.kind = kNicKinds.size(); },
+                                                   [](Port &port) { port.distance = kNearness.size(); }};
     for (const auto &damage : damages) {
         Port bad = good;
         damage(bad);

@@ -63,7 +63,7 @@ runs() {
     LD_LIBRARY_PATH=$libdir timeout 30 "$1" >"$work/log" 2>&1 || fail "$1: $(cat "$work/log")"
 }
 
-cmake -S "$work" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || fail "find_package: $(cat "$work/log")"
+cmake -G Ninja -S "$work" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || fail "find_package: $(cat "$work/log")"
 cmake --build "$work/build" >"$work/log" 2>&1 || fail "build with find_package: $(cat "$work/log")"
 runs "$work/build/with_odc" shared
 runs "$work/build/with_odc_static" static

@@ -23,11 +23,18 @@ namespace {
 
 using namespace odc;
 
-Port port(const char *provider, const char *domain, const char *network, uint32_t speed = 0,
+uint16_t bit_of(const std::string &provider) {
+    const auto row = std::find_if(kProviders.begin(), kProviders.end(),
+                                  [&](const ProviderRow &one) { return provider == one.name; });
+    assert_true(row != kProviders.end());
+    return static_cast<uint16_t>(1U << (row - kProviders.begin()));
+}
+
+Port port(const char *provider, const char *nic, const char *network, uint32_t speed = 0,
           Nearness distance = Nearness::NumaNode, NicKind kind = NicKind::Ethernet) {
     Port made{};
-    std::strncpy(made.provider, provider, sizeof(made.provider) - 1);
-    std::strncpy(made.domain, domain, sizeof(made.domain) - 1);
+    made.providers = bit_of(provider);
+    std::strncpy(made.nic, nic, sizeof(made.nic) - 1);
     const Network parsed = parse_network(network);
     std::copy(parsed.address.begin(), parsed.address.end(), made.address);
     made.family = static_cast<uint8_t>(parsed.family);
@@ -50,8 +57,8 @@ RankDescriptor rank(int number, const std::string &host, std::vector<Port> ports
 std::string ports_taken(const RankDescriptor &mine, const RankDescriptor &theirs) {
     const Verdict verdict = choose_route(mine, theirs);
     return verdict.my_port < 0 ? why_not_text(verdict)
-                               : say(mine.ports[static_cast<size_t>(verdict.my_port)].domain, " -> ",
-                                     theirs.ports[static_cast<size_t>(verdict.their_port)].domain);
+                               : say(mine.ports[static_cast<size_t>(verdict.my_port)].nic, " -> ",
+                                     theirs.ports[static_cast<size_t>(verdict.their_port)].nic);
 }
 
 void assert_says(const std::string &sentence, const char *words) {
@@ -81,7 +88,7 @@ RankDescriptor random_rank(Random &random, int number) {
     made.transports = random.of({kAllTransports, kAllTransports, kAllTransports, kShmBit, kFabricBit});
     made.why_no_fabric = random.of({"", "", "", "", "libfabric was not found"});
     for (int i = random.below(9); i > 0; --i) {
-        Port one = port(random.of({"tcp;ofi_rxm", "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "net", "future"}),
+        Port one = port(random.of({"tcp;ofi_rxm", "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "net", "psm3"}),
                         random.of({"eth0", "eth1", "mlx5_0"}),
                         random.of({"", "10.0.0.1/24", "10.0.0.2/24", "10.0.1.1/24", "fd00::1/64", "fe80::1/64"}),
                         random.of({0U, 1000U, 100000U}), random.of({Nearness::Switch, Nearness::OtherPackage}),
@@ -127,13 +134,45 @@ void a_domain_may_have_another_name_than_its_nic(void **) {
         nic.state = NicState::Up;
         machine.nics.push_back(nic);
     }
-    const Ports found = ports_of(machine, {}, read_wishes(), {{"opx", "ib3", ""}, {"efa", "rdmap0s6-rdm", ""}});
+    const Ports found =
+        ports_of(machine, {}, read_wishes(), {{"opx", "ib3", ""}, {"efa", "rdmap0s6-rdm", "", Landing::Staged}});
     assert_int_equal(found.ports.size(), 2);
     for (const Port &one : found.ports) {
-        const bool is_opx = std::strcmp(one.provider, "opx") == 0;
-        assert_string_equal(one.domain, is_opx ? "ib3" : "rdmap0s6-rdm");
-        assert_string_equal(nic_name(one).c_str(), is_opx ? "hfi1_3" : "rdmap0s6");
+        const bool is_opx = std::strcmp(provider_of(one).name, "opx") == 0;
+        assert_string_equal(domain_of(one).c_str(), is_opx ? "ib3" : "rdmap0s6-rdm");
+        assert_string_equal(one.nic, is_opx ? "hfi1_3" : "rdmap0s6");
     }
+}
+
+// A libfabric that has tcp alone meets one that has it with ofi_rxm only.
+void ports_are_settled_on_a_provider_that_all_have(void **) {
+    Port before = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
+    before.providers |= bit_of("net");
+    before.staged = bit_of("tcp;ofi_rxm");
+    Port now = before;
+    now.providers = bit_of("tcp") | bit_of("tcp;ofi_rxm");
+    const Port roce = port("verbs;ofi_rxm", "mlx5_0", "10.2.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
+    std::vector<Port> mine = {roce, now};
+    std::vector<Port> theirs = {now};
+    settle({&mine, &theirs});
+    for (const Port &one : {mine[1], theirs[0]}) {
+        assert_string_equal(provider_of(one).name, "tcp");
+        assert_true(landing_at(one) == Landing::Direct);
+    }
+    assert_string_equal(provider_of(mine[0]).name, "verbs;ofi_rxm");
+    mine[1] = theirs[0] = now;
+    std::vector<Port> of_a_third = {before};
+    settle({&mine, &theirs, &of_a_third});
+    for (const Port &one : {mine[1], theirs[0], of_a_third[0]}) {
+        assert_int_equal(one.providers, bit_of("tcp;ofi_rxm"));
+        assert_true(landing_at(one) == Landing::Staged);
+    }
+    assert_true(choose_route(rank(0, "a", mine), rank(1, "b", of_a_third)).landing == Landing::Staged);
+    mine = {now};
+    theirs = {port("net", "eth0", "10.0.0.2/24")};
+    settle({&mine, &theirs});
+    assert_says(ports_taken(rank(0, "a", mine), rank(1, "b", theirs)),
+                "no two NICs reach each other: rank 0 has eth0 by tcp in 10.0.0.1/24; rank 1 has eth0 by net in ");
 }
 
 // Whichever pairs have been tried in vain; none is tried twice.
@@ -216,7 +255,7 @@ void better_ports_are_preferred(void **) {
     assert_string_equal(taken({link}, {link}).c_str(), "link -> link");
     // Nearer at equal speed.
     Port near = fast;
-    std::strcpy(near.domain, "near");
+    std::strcpy(near.nic, "near");
     near.distance = static_cast<uint8_t>(Nearness::Switch);
     assert_string_equal(taken({fast, near}, {fast}).c_str(), "near -> fast");
     assert_says(taken({fast}, {routed}), "fast -> routed");
@@ -228,7 +267,7 @@ void what_does_not_reach_is_explained(void **) {
     const Port tcp = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
     const Port v6 = port("tcp;ofi_rxm", "eth1", "fd00::1/64");
     const Port link = port("tcp;ofi_rxm", "eth2", "fe80::1/64");
-    const Port efa = port("efa", "rdmap79s0-rdm", "", 0, Nearness::Switch, NicKind::Efa);
+    const Port efa = port("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
     const Port roce = port("verbs;ofi_rxm", "mlx5_0", "10.0.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
     Port infiniband = roce;
     infiniband.kind = static_cast<uint8_t>(NicKind::InfiniBand);
@@ -240,10 +279,10 @@ void what_does_not_reach_is_explained(void **) {
     for (const auto &[mine, theirs] : {std::pair(tcp, v6), std::pair(v6, link), std::pair(tcp, efa),
                                        std::pair(roce, infiniband), std::pair(infiniband, other_infiniband)}) {
         assert_says(taken(mine, theirs), "no two NICs reach each other: rank 0 has ");
-        assert_says(taken(mine, theirs), theirs.domain);
+        assert_says(taken(mine, theirs), theirs.nic);
         assert_says(taken(theirs, mine), "no two NICs reach each other: rank 0 has ");
     }
-    assert_says(taken(tcp, efa), "rank 0 has eth0 by tcp;ofi_rxm in 10.0.0.1/24; rank 1 has rdmap79s0-rdm by efa");
+    assert_says(taken(tcp, efa), "rank 0 has eth0 by tcp;ofi_rxm in 10.0.0.1/24; rank 1 has rdmap79s0 by efa");
     assert_says(ports_taken(rank(0, "a", {}), rank(1, "b", {tcp})), "rank 0 has no NIC that reaches other hosts");
 }
 
@@ -270,7 +309,7 @@ void ranks_of_a_host_are_spread_over_equals(void **) {
 void requirements_are_held(void **) {
     const RankDescriptor tcp = rank(0, "a", {port("tcp;ofi_rxm", "eth0", "10.0.0.1/24")});
     RankDescriptor other = rank(1, "b", {port("tcp;ofi_rxm", "eth0", "10.0.0.2/24")});
-    const Port efa = port("efa", "rdmap79s0-rdm", "", 0, Nearness::Switch, NicKind::Efa);
+    const Port efa = port("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
     const auto unmet = [](uint32_t requirements, const RankDescriptor &a, const RankDescriptor &b) {
         Wishes wishes;
         wishes.requirements = requirements;
@@ -291,7 +330,7 @@ void requirements_are_held(void **) {
     assert_says(unmet(bit(Requirement::Shm), tcp, other), "ODC_REQUIRE asks for shm (inside a host: shared memory)");
     other.identity = std::string("a");
     assert_string_equal(unmet(bit(Requirement::Shm) | bit(Requirement::Rdma), tcp, other).c_str(), "");
-    assert_says(unmet(bit(Requirement::NvLink), tcp, other), "this build has no transport for GPU memory");
+    assert_says(unmet(bit(Requirement::NvLink), tcp, other), "GPU memory is not moved by this build");
     const RankDescriptor alone = rank(1, "b", {});
     assert_says(unmet(0, tcp, alone), "no transport connects rank 0 (host a) and rank 1 (host b): shm: rank 1 is on");
 }
@@ -339,12 +378,12 @@ std::string refused(const char *name, const char *value) {
 void settings_are_read_strictly(void **) {
     assert_int_equal(read_wishes().transports, kAllTransports);
     setenv("ODC_TRANSPORTS", "fabric", 1);
-    setenv("ODC_PROVIDER", "net,verbs,tcp;ofi_rxm", 1);
+    setenv("ODC_PROVIDER", "net,verbs,tcp", 1);
     setenv("ODC_REQUIRE", "rdma,shm", 1);
     setenv("ODC_INTERFACE", "eth0,mlx5_0", 1);
     const Wishes wishes = read_wishes();
     assert_int_equal(wishes.transports, kFabricBit);
-    assert_true((wishes.providers == std::vector<std::string>{"net", "verbs;ofi_rxm", "tcp;ofi_rxm"}));
+    assert_true((wishes.providers == std::vector<std::string>{"net", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"}));
     assert_true((wishes.interfaces == std::vector<std::string>{"eth0", "mlx5_0"}));
     assert_true(wishes.requires_that(Requirement::Rdma) && wishes.requires_that(Requirement::Shm));
     assert_false(wishes.requires_that(Requirement::NvLink));
@@ -366,6 +405,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(both_ranks_agree),
         cmocka_unit_test(a_domain_may_have_another_name_than_its_nic),
+        cmocka_unit_test(ports_are_settled_on_a_provider_that_all_have),
         cmocka_unit_test(a_silent_pair_is_not_chosen_again),
         cmocka_unit_test(hosts_and_settings_decide_the_transport),
         cmocka_unit_test(better_ports_are_preferred),

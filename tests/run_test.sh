@@ -50,7 +50,7 @@ same "$(printf '%s\n' "$out" | grep '^  fabric')" \
     "  fabric   no: libfabric.so.1 cannot be loaded: $work/libfabric.so.1: file too short"
 expect 0 env FI_PROVIDER=udp "$odc" info
 contains "$out" "  fabric   no: libfabric "
-contains "$out" " offers no provider that can be used here: none of cxi, efa, opx, verbs;ofi_rxm, psm3, tcp;ofi_rxm, net; FI_PROVIDER=\"udp\" narrows"
+contains "$out" " offers no provider that can be used here: none of cxi, efa, opx, verbs;ofi_rxm, psm3, tcp, tcp;ofi_rxm, net; FI_PROVIDER=\"udp\" narrows"
 expect 0 env LD_LIBRARY_PATH="$work" "$odc" info --json
 contains "$out" '"why_not": "libfabric.so.1 cannot be loaded: '
 expect 0 env ODC_TIMEOUT_MS=1234 ODC_SECRET=hush "$odc" info --settings

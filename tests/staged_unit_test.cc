@@ -208,6 +208,10 @@ double sum(int type, const void *sums, uint64_t index) {
 void run_rank(Seat seat, int type) {
     odc_context *context = nullptr;
     check(seat.join(&context));
+    odc_route route{};
+    route.struct_size = sizeof(route);
+    check(odc_get_route(context, (seat.rank + 1) % kRanks, ODC_HOST_MEMORY, &route));
+    check(std::string(route.access) == (wants_local ? "staged" : "direct"), "the route says how gathers read");
     odc_shard_desc desc{};
     const uint64_t slices[kRanks] = {0, 0, kNumel, 0, 0};
     desc.struct_size = sizeof(desc);

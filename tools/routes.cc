@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 namespace odc_tool {
 
@@ -20,8 +21,9 @@ std::vector<Route> routes_of(const odc_context *context) {
         }
         odc_route found{};
         found.struct_size = sizeof(found);
-        check(odc_get_route(context, rank, &found));
-        const std::string text = fmt::format("{}: {}", found.transport, found.why);
+        check(odc_get_route(context, rank, ODC_HOST_MEMORY, &found));
+        const bool staged = std::string_view(found.access) == "staged";
+        const std::string text = fmt::format("{}{}: {}", found.transport, staged ? ", staged" : "", found.why);
         auto same = std::find_if(routes.begin(), routes.end(), [&](const Route &route) { return route.words == text; });
         if (same == routes.end()) {
             same = routes.insert(same, {text, found.transport, {}});

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -21,12 +22,18 @@ namespace {
 
 constexpr int kMostNamed = 16;  // ranks in a matrix whose cells are whole names
 
+constexpr const char *name_of(odc_memory memory) { return memory == ODC_HOST_MEMORY ? "host" : "gpu"; }
+
 // The one place that reads a route.
-Json route_to(odc_context *context, int rank) {
+Json route_to(odc_context *context, int rank, odc_memory memory) {
     odc_route route{};
     route.struct_size = sizeof(route);
-    check(odc_get_route(context, rank, &route));
-    Json json = {{"to", rank}, {"transport", route.transport}, {"why", route.why}, {"why_not", route.why_not}};
+    check(odc_get_route(context, rank, memory, &route));
+    Json json = {{"to", rank},       {"memory", name_of(memory)}, {"transport", nullptr}, {"access", route.access},
+                 {"why", route.why}, {"why_not", route.why_not}};
+    if (route.transport != nullptr) {
+        json["transport"] = route.transport;
+    }
     if (route.provider != nullptr) {
         json["provider"] = route.provider;
         json["nic"] = route.nic;
@@ -42,8 +49,10 @@ Json own_row(odc_context *context) {
         host[std::string_view(named).copy(host, sizeof host - 1)] = '\0';
     }
     Json row = {{"rank", odc_rank(context)}, {"host", host}, {"routes", Json::array()}};
-    for (int rank = 0; rank < odc_size(context); ++rank) {
-        row["routes"].push_back(route_to(context, rank));
+    for (const odc_memory memory : {ODC_HOST_MEMORY, ODC_GPU_MEMORY}) {
+        for (int rank = 0; rank < odc_size(context); ++rank) {
+            row["routes"].push_back(route_to(context, rank, memory));
+        }
     }
     return row;
 }
@@ -99,7 +108,8 @@ void tell_apart(std::vector<Json> &rows) {
     }
 }
 
-std::string transport_of(const Json &route) { return route.at("transport"); }
+bool is_of_host(const Json &route) { return route.at("memory") == name_of(ODC_HOST_MEMORY); }
+std::string transport_of(const Json &route) { return route.at("transport"); }  // of the host's memory: there is one
 
 void print_matrix(const std::vector<Json> &rows) {
     const bool named = rows.size() <= kMostNamed;
@@ -108,7 +118,7 @@ void print_matrix(const std::vector<Json> &rows) {
     for (const Json &row : rows) {
         host_width = std::max(host_width, row.at("host").get<std::string>().size());
         for (const Json &route : row.at("routes")) {
-            width = std::max(width, named ? transport_of(route).size() : 1);
+            width = std::max(width, named && is_of_host(route) ? transport_of(route).size() : 1);
         }
     }
     fmt::print("{:>5}  {:<{}}", "rank", "host", host_width);
@@ -120,6 +130,9 @@ void print_matrix(const std::vector<Json> &rows) {
         fmt::print("{:>5}  {:<{}}{}", row.at("rank").get<int>(), row.at("host").get<std::string>(), host_width,
                    named ? "" : " ");
         for (const Json &route : row.at("routes")) {
+            if (!is_of_host(route)) {
+                continue;
+            }
             const std::string cell = route.at("to") == row.at("rank") ? "-" : transport_of(route);
             fmt::print("{}", named ? fmt::format(" {:>{}}", cell, width) : cell.substr(0, 1));
         }
@@ -130,24 +143,36 @@ void print_matrix(const std::vector<Json> &rows) {
     }
 }
 
-// Leaves the route from the first rank to the second.
+// Leaves the routes from the first rank to the second.
 void keep_pair(std::vector<Json> &rows, const std::vector<int> &pair) {
     Json row = rows[static_cast<size_t>(pair[0])];
-    row["routes"] = Json::array({row.at("routes").at(static_cast<size_t>(pair[1]))});
+    Json routes = Json::array();
+    for (const Json &route : row.at("routes")) {
+        if (route.at("to") == pair[1]) {
+            routes.push_back(route);
+        }
+    }
+    row["routes"] = routes;
     rows.assign(1, row);
 }
 
 void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair) {
+    std::set<std::string> why_no_gpu;  // the same for all pairs, or nearly
     for (const Json &row : rows) {
         for (const Json &route : row.at("routes")) {
             const int from = row.at("rank");
             const int to = route.at("to");
-            if (from != to || !pair.empty()) {
+            if (!is_of_host(route)) {
+                why_no_gpu.insert(route.at("why"));
+            } else if (from != to || !pair.empty()) {
                 const std::string why_not = route.at("why_not");
-                fmt::print("{} to {}  {}: {}{}{}\n", from, to, transport_of(route), route.at("why").get<std::string>(),
+                fmt::print("{} to {}  {}: {}{}{}\n", from, to, path_text(route), route.at("why").get<std::string>(),
                            why_not.empty() ? "" : "; not ", why_not);
             }
         }
+    }
+    for (const std::string &why : why_no_gpu) {
+        fmt::print("GPU memory  none: {}\n", why);
     }
 }
 

@@ -130,6 +130,10 @@ std::string counted(size_t count, const char *noun) {
 
 }  // namespace
 
+std::string path_text(const Json &route) {
+    return route.at("transport").get<std::string>() + (route.at("access") == "staged" ? ", staged" : "");
+}
+
 std::string text_or(const Json &text, const std::string &otherwise) {
     return text.is_null() ? otherwise : text.get<std::string>();
 }

@@ -26,5 +26,6 @@ Part parts_of(const Json &machine);
 
 std::string speed_text(const Json &mbit);  // "400 Gbit/s"; "" for null
 std::string text_or(const Json &text, const std::string &otherwise);
+std::string path_text(const Json &route);  // "fabric", "fabric, staged"; of a route that there is
 
 }  // namespace odc_tool

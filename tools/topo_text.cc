@@ -27,9 +27,11 @@ constexpr std::array<Distance, 9> kDistances = {{{"itself", "-"},
                                                  {"in another package", "far"},
                                                  {"at an unknown distance", "?"}}};
 
-const Distance &distance_of(const std::string &words) {
-    return *std::find_if(kDistances.begin(), kDistances.end() - 1,
-                         [&](const Distance &row) { return row.words == words; });
+// Its place in kDistances; the last for words that it has not.
+size_t distance_of(const std::string &words) {
+    const auto *row =
+        std::find_if(kDistances.begin(), kDistances.end() - 1, [&](const Distance &one) { return one.words == words; });
+    return static_cast<size_t>(row - kDistances.begin());
 }
 
 // Without the blanks at its end.
@@ -67,9 +69,9 @@ void print_distances(const Json &machine) {
     for (size_t row = 0; row < devices.size(); ++row) {
         std::string line = fmt::format("  {:<{}}", devices.at(row).get<std::string>(), width);
         for (size_t column = 0; column < columns; ++column) {
-            const Distance &distance = distance_of(distances.at(row).at(column));
-            seen[static_cast<size_t>(&distance - kDistances.data())] = true;
-            line += fmt::format("  {:<8}", distance.cell);
+            const size_t distance = distance_of(distances.at(row).at(column));
+            seen[distance] = true;
+            line += fmt::format("  {:<8}", kDistances[distance].cell);
         }
         print_line(line);
     }
@@ -87,7 +89,7 @@ std::string route_text(const Json &route, Reasons reasons) {
     const bool reaches = !route.at("transport").is_null();
     std::string words = "none";
     if (reaches) {
-        words = fmt::format("{}: {}", route.at("transport").get<std::string>(), route.at("why").get<std::string>());
+        words = fmt::format("{}: {}", path_text(route), route.at("why").get<std::string>());
     }
     for (const auto &[transport, why] : route.at("why_not").items()) {
         if (!reaches || reasons == Reasons::Told) {

@@ -217,7 +217,7 @@ ODC_API const char *odc_last_error(void); /* this thread's last failed call in o
 typedef struct odc_transport {
     uint64_t struct_size;
     const char *name;
-    const char *why_not; /* NULL: ready; else the reason, valid until this thread's next call */
+    const char *why_not; /* NULL: ready; else the reason, valid until this thread's next call. To ask libfabric: 0.3 s */
 } odc_transport;
 typedef struct odc_setting {
     uint64_t struct_size;
@@ -225,25 +225,25 @@ typedef struct odc_setting {
     const char *fallback;
     const char *help;
 } odc_setting;
-/* Of fabric it asks libfabric what it has, which takes some 0.3 s. */
 ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
 ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
-/* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and the paths that it
- * would use, as JSON; in *xml, unless NULL, a record of this machine. Valid until this thread's next call. A path's
- * "access" is "direct" for the host's memory and "none" for a GPU's, which this build does not move (the NIC named is the
- * nearest); its "objection" why odc_init would refuse it by ODC_REQUIRE, or null. */
+/* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and its paths in
+ * odc_route's words, as JSON (a GPU's, of access "none", names the nearest NIC; "objection": why ODC_REQUIRE would refuse
+ * it, or null); in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
 ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
-/* The path to a rank; its strings live as long as the context. */
+typedef enum odc_memory { ODC_HOST_MEMORY = 1, ODC_GPU_MEMORY = 2 } odc_memory;
+/* The path to a rank's memory of one kind; its strings live as long as the context. */
 typedef struct odc_route {
     uint64_t struct_size;
-    const char *transport; /* "shm", "fabric" */
+    const char *transport; /* "shm", "fabric"; NULL: there is no path */
     const char *provider;  /* libfabric's, and the NICs at both ends; NULL inside a host */
     const char *nic;
     const char *peer_nic;
     const char *why;
     const char *why_not; /* the other transports are not used; "": nothing to say */
+    const char *access;  /* how gathers read: "direct", or "staged" in the library's buffers; "none": there is no path */
 } odc_route;
-ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, odc_route *out);
+ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memory, odc_route *out);
 #ifdef __cplusplus
 }
 #endif

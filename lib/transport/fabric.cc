@@ -53,6 +53,17 @@ std::string libfabric_version() {
     return say(FI_MAJOR(version), ".", FI_MINOR(version));
 }
 
+namespace {
+
+// Reliable datagrams of tcp itself came with 1.18; faults of its connections were mended until 2.0.
+std::string why_not_yet(const std::string &provider) {
+    return provider == "tcp" && FI_VERSION_LT(libfabric().version(), FI_VERSION(2, 0))
+               ? say("libfabric is ", libfabric_version(), ", 2.0 or later is needed")
+               : "";
+}
+
+}  // namespace
+
 std::vector<FabricDomain> fabric_domains() {
     const Info hints = hints_for("", "");
     fi_info *found = nullptr;
@@ -60,7 +71,9 @@ std::vector<FabricDomain> fabric_domains() {
     const Info list(found);
     std::vector<FabricDomain> domains;
     for (const fi_info *one = code == 0 ? list.get() : nullptr; one != nullptr; one = one->next) {
-        domains.push_back({one->fabric_attr->prov_name, one->domain_attr->name});
+        const std::string provider = one->fabric_attr->prov_name;
+        domains.push_back(
+            {provider, one->domain_attr->name, why_not_yet(provider), (one->domain_attr->mr_mode & FI_MR_LOCAL) != 0});
     }
     return domains;
 }

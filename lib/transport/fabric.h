@@ -33,11 +33,13 @@ struct FabricPort {
     std::array<uint8_t, 16> address = {};
 };
 
-// What libfabric offers here: every provider and domain that this transport could use (0.3 s). Throws where there is no
+// What libfabric offers here: every provider and domain with what this transport needs (0.3 s). Throws where there is no
 // libfabric.
 struct FabricDomain {
     std::string provider;
     std::string domain;
+    std::string why_not;  // empty: this transport can use it
+    bool needs_local;     // reads are staged: their targets must be registered, too
 };
 std::vector<FabricDomain> fabric_domains();
 

@@ -50,8 +50,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         const odc::PortsCard one = odc::read_ports(card, 1);
         check_text(one.why_no_fabric, sizeof(one.why_no_fabric));
         for (uint32_t i = 0; i < one.count; ++i) {
-            check_text(one.ports.at(i).provider, sizeof(one.ports[i].provider));
-            check_text(one.ports.at(i).domain, sizeof(one.ports[i].domain));
+            check_text(one.ports.at(i).nic, sizeof(one.ports[i].nic));
+            check_text(odc::provider_of(one.ports[i]).name, sizeof(one.ports[i].nic));
         }
     });
     read_card([&] {

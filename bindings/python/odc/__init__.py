@@ -5,7 +5,7 @@ The words are those of the C library (include/odc/odc.h), which this package cal
 carry. It needs neither torch nor NumPy.
 """
 
-from ._abi import Policy, Reduction, Status, Type, build, library_path, version
+from ._abi import Memory, Policy, Reduction, Status, Type, build, library_path, version
 from .context import Context, init, stats
 from .errors import (
     AbortedError,
@@ -42,6 +42,7 @@ __all__ = [
     "InternalError",
     "InterruptedWaitError",
     "JobError",
+    "Memory",
     "MismatchError",
     "MissedDeadlineError",
     "NoMemoryError",

@@ -45,6 +45,11 @@ class Reduction(enum.IntEnum):
     MAX = 2
 
 
+class Memory(enum.IntEnum):
+    HOST = 1
+    GPU = 2
+
+
 class Policy(enum.IntEnum):
     LOCAL_SORT = 1
     LB_MICRO = 2
@@ -130,6 +135,7 @@ class odc_route(Struct):
         ("peer_nic", c_char_p),
         ("why", c_char_p),
         ("why_not", c_char_p),
+        ("access", c_char_p),
     )
 
 
@@ -214,7 +220,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "odc_get_transport": (c_int, c_size_t, POINTER(odc_transport)),
     "odc_get_setting": (c_int, c_size_t, POINTER(odc_setting)),
     "odc_get_topology": (c_int, c_char_p, POINTER(c_char_p), POINTER(c_char_p)),
-    "odc_get_route": (c_int, c_void_p, c_int32, POINTER(odc_route)),
+    "odc_get_route": (c_int, c_void_p, c_int32, c_int32, POINTER(odc_route)),
 }
 
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from ._abi import (
     ALL_GATHER,
     INTERRUPTED,
+    Memory,
     Reduction,
     Type,
     lib,
@@ -210,11 +211,11 @@ class Context:
             check(lib.odc_get_peer_stats(context, rank, ctypes.byref(raw)))
         return PeerStats(**{name: getattr(raw, name) for name in PeerStats.__dataclass_fields__})
 
-    def route(self, rank: int) -> Route:
-        """The path to a rank and why it was chosen."""
+    def route(self, rank: int, memory: Memory = Memory.HOST) -> Route:
+        """The path to a rank's memory of one kind and why it was chosen."""
         raw = odc_route()
         with self._handle.call() as context:
-            check(lib.odc_get_route(context, rank, ctypes.byref(raw)))
+            check(lib.odc_get_route(context, rank, memory, ctypes.byref(raw)))
         return Route(**{name: (getattr(raw, name) or b"").decode() for name in Route.__dataclass_fields__})
 
     def abort(self, text: str = "") -> None:

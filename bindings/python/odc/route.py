@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Route:
-    """The transport ("shm", "fabric") and why it was chosen, `why_not` the others.
+    """The transport ("shm", "fabric"; "" where there is no path) and why it was chosen, `why_not` the others.
 
-    Between hosts also libfabric's provider and the NICs at both ends, else "".
+    Between hosts also libfabric's provider and the NICs at both ends, else "". `access`: how gathers read, "direct" or
+    "staged" in the library's buffers, or "none".
     """
 
     transport: str
@@ -17,6 +18,7 @@ class Route:
     peer_nic: str
     why: str
     why_not: str
+    access: str
 
     def __str__(self) -> str:
-        return f"{self.transport}: {self.why}" + (f"; not {self.why_not}" if self.why_not else "")
+        return f"{self.transport or 'none'}: {self.why}" + (f"; not {self.why_not}" if self.why_not else "")

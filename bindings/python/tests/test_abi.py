@@ -48,6 +48,7 @@ def test_every_enum_has_the_headers_values(tmp_path: Path) -> None:
     ours = {
         "odc_status": {f"ODC_{one.name}": one.value for one in _abi.Status},
         "odc_type": {f"ODC_{one.name}": one.value for one in _abi.Type},
+        "odc_memory": {f"ODC_{one.name}_MEMORY": one.value for one in _abi.Memory},
         "odc_reduction": {f"ODC_{one.name}": one.value for one in _abi.Reduction},
         "odc_policy": {f"ODC_{one.name}": one.value for one in _abi.Policy},
     }

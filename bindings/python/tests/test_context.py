@@ -48,6 +48,9 @@ def minibatches(rank: int, size: int, job: str) -> None:
         assert stats.gather_calls > 0 or size == 1
         assert context.peer_stats(0).sync_last >= 0
         assert context.route(0).transport == "shm" and str(context.route(0)).startswith("shm: ")
+        assert context.route(0).access == "direct"
+        gpu = context.route(0, odc.Memory.GPU)
+        assert (gpu.transport, gpu.access) == ("", "none") and str(gpu).startswith("none: GPU memory is not moved")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

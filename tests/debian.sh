@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds what is committed on a fresh Debian of another release, with its compiler and its libfabric, and runs the release
+# tests there: debian.sh SUITE [ARGUMENT OF CTEST...]. Needs root, debootstrap and 3 GB; removes what it made. DEBIAN_MIRROR:
+# where packages come from, if not from where debootstrap takes them.
+set -euo pipefail
+
+suite=${1:?usage: tests/debian.sh SUITE, such as trixie}
+shift
+repository=$(cd "$(dirname "$0")/.." && pwd)
+[ "$(id -u)" -eq 0 ] || { echo "debian.sh: only root can make a root directory" >&2; exit 1; }
+command -v debootstrap >/dev/null || { echo "debian.sh: debootstrap is needed (apt-get install debootstrap)" >&2; exit 1; }
+
+root=$(mktemp -d)
+trap 'rm -rf --one-file-system "$root"' EXIT
+chmod 755 "$root"
+debootstrap --variant=minbase --include=ca-certificates,git "$suite" "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
+git clone --quiet "$repository" "$root/src"
+cp /etc/resolv.conf "$root/etc/"
+# Mounts end with their namespace. The root is a mount itself, or `ip netns` could not make hosts there.
+root=$root unshare --mount --propagation private bash -euc '
+    mount --bind "$root" "$root"
+    mount -t proc proc "$root/proc"
+    mount --rbind /sys "$root/sys"
+    mount --rbind /dev "$root/dev"
+    exec chroot "$root" /bin/bash -euc "
+        cd /src
+        tests/install.sh test
+        cmake --preset release -DODC_TESTS=ON
+        cmake --build --preset release
+        build/release/tools/odc info
+        ctest --preset release \"\$@\"" debian.sh "$@"' debian.sh "$@"
