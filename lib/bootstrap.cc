@@ -61,6 +61,7 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous) {
     block->size = rendezvous.place.size;
     block->pid = getpid();
     std::strncpy(block->host, rendezvous.host.c_str(), sizeof(block->host) - 1);
+    std::strncpy(block->identity, rendezvous.identity.c_str(), sizeof(block->identity) - 1);
     block->did_at_ns = now_ns();
     block->magic = kRankBlockMagic;
     return arena;
@@ -140,6 +141,12 @@ void fill_peer(Membership &membership, int rank, Attendant attendant, std::uniqu
              ") uses another version of libodc");
     }
     Peer &peer = membership.peers[static_cast<size_t>(rank)];
+    if (peer.identity != block->identity) {  // who meets by name has no cards, and is taken for a host mate
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " counts as host ", block->host, ", this rank as host ",
+             peer.host,
+             ", but ranks that meet by name are of one host; give all of them one ODC_HOST_ID (config.host), or "
+             "let them meet by ODC_RENDEZVOUS and ODC_SECRET, as odc run --hosts does");
+    }
     peer.host = block->host;
     peer.pid = attendant.pid;
     peer.arena = std::move(arena);

@@ -429,7 +429,8 @@ odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memor
                  " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
         }
         if (memory == ODC_GPU_MEMORY) {
-            copy_out(odc_route{sizeof(odc_route), nullptr, nullptr, nullptr, nullptr, odc::kNoGpuMemory, "", "none"},
+            copy_out(odc_route{sizeof(odc_route), nullptr, nullptr, nullptr, nullptr, odc::kNoGpuMemory,
+                               "shm: it moves host memory only; fabric: it moves host memory only", "none"},
                      out, "odc_route");
             return;
         }

@@ -51,7 +51,7 @@ RankDescriptor rank_at(int rank, const std::string &host, size_t index, const Wi
     descriptor.index = static_cast<int>(index);
     descriptor.transports = wishes.transports;
     descriptor.ports = ports.ports;
-    settle({&descriptor.ports});
+    settle({&descriptor});
     return descriptor;
 }
 
@@ -73,11 +73,16 @@ void add_objection(Json &route, const Verdict &verdict, const RankDescriptor &mi
 
 // Whether a gather reads straight into the caller's buffer. This build moves host memory only.
 void add_memory(Json &route, Device memory, Landing landing) {
-    const bool gpu = memory.what == Device::What::Gpu;
-    route["memory"] = gpu ? "gpu" : "host";
-    route["access"] = gpu ? "none" : name_of(landing);
-    if (gpu && !route["why"].is_null()) {
-        route["why"] = say(route["why"].get<std::string>(), "; ", kNoGpuMemory);
+    route["memory"] = "host";
+    route["access"] = route["transport"].is_null() ? "none" : name_of(landing);
+    if (memory.what == Device::What::Gpu) {
+        const Json nearest = route["why"];
+        route["memory"] = "gpu";
+        route["access"] = "none";
+        route["transport"] = nullptr;
+        route["why"] =
+            nearest.is_null() ? kNoGpuMemory : say(kNoGpuMemory, "; the nearest NIC: ", nearest.get<std::string>());
+        route["why_not"] = Json::object();
     }
 }
 
@@ -100,7 +105,9 @@ Json route_json(const Machine &machine, Device memory, const Wishes &wishes, con
     }
     add_reasons(route, verdict);
     add_memory(route, memory, verdict.landing);
-    add_objection(route, verdict, mine, theirs, wishes, ports.refused);
+    if (memory.what != Device::What::Gpu) {
+        add_objection(route, verdict, mine, theirs, wishes, ports.refused);
+    }
     return route;
 }
 

@@ -173,21 +173,6 @@ Landing landing_at(const Port &port) {
 
 std::string domain_of(const Port &port) { return domain_name(provider_of(port), port.nic); }
 
-void settle(const std::vector<std::vector<Port> *> &ports_of_ranks) {
-    uint16_t common = UINT16_MAX;
-    for (const std::vector<Port> *ports : ports_of_ranks) {
-        for (const Port &port : *ports) {
-            common &= provider_of(port).wire == Wire::Sockets ? port.providers : UINT16_MAX;
-        }
-    }
-    for (std::vector<Port> *ports : ports_of_ranks) {
-        for (Port &port : *ports) {
-            const uint16_t shared = port.providers & common;
-            port.providers = static_cast<uint16_t>(1U << row_of(shared != 0 ? shared : port.providers));
-        }
-    }
-}
-
 std::vector<Offer> offers_by_kind(const Machine &machine) {
     std::vector<Offer> offers;
     for (const Nic &nic : machine.nics) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's ports: the NICs by which other hosts reach it, with the libfabric provider that serves each, as its peers see
-// them. Pure functions of a machine, of where the rank's memory is, and of what libfabric offers there.
+// A rank's ports: the NICs by which other hosts reach it, with the libfabric providers that can serve each, as its peers
+// see them. Pure functions of a machine, of where the rank's memory is, and of what libfabric offers there.
 #pragma once
 
 #include "machine.h"
@@ -61,7 +61,7 @@ struct Port {
     char nic[36];         // as the kernel calls it: "eth0", "mlx5_0"; ends with a zero byte
     uint8_t address[16];  // of the family
     uint32_t speed;       // Mbit/s; 0: unknown
-    uint16_t providers;   // any of these can serve it; once `settle` has been called, one
+    uint16_t providers;   // any of these can serve it; once `settle` (route.h) has been called, one
     uint16_t staged;      // those of them by which reads into it are staged
     uint8_t family;       // 4, 6; 0: none, or not known
     uint8_t prefix;       // bits
@@ -82,10 +82,6 @@ Network network_of(const Port &port);
 const ProviderRow &provider_of(const Port &port);
 Landing landing_at(const Port &port);     // by that provider
 std::string domain_of(const Port &port);  // what that provider calls the NIC: "eth0", "rdmap16s27-rdm"
-
-// Leaves each port one provider: of those for sockets the most wanted that all the ports have, which may come from
-// libfabrics of different versions; where there is none, each its own.
-void settle(const std::vector<std::vector<Port> *> &ports_of_ranks);
 
 // A provider that libfabric has for a domain, or says why not. An empty domain stands for all of the provider's that no
 // other offer names.

@@ -55,6 +55,7 @@ struct RankBlock {
     int32_t size;
     int32_t pid;
     char host[68];
+    char identity[96];  // of the host, as in the card of round 1 (card.h)
 
     // Rung after every change below; peers sleep on it.
     alignas(64) std::atomic<uint32_t> bell;
@@ -80,7 +81,7 @@ struct RankBlock {
     std::atomic<uint64_t> first_post;  // offset of its record; 0: none yet
 };
 
-constexpr uint64_t kRankBlockMagic = 0x6f64632d30303033;  // "odc-0003": changes with every change of shared layout
+constexpr uint64_t kRankBlockMagic = 0x6f64632d30303034;  // "odc-0004": changes with every change of shared layout
 
 const char *call_name(Call call);
 

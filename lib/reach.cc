@@ -24,6 +24,7 @@ struct Outlook {
     Wishes wishes;
     Ports ports;
     std::string why_no_fabric;
+    std::string discord;  // what `settle` says
 };
 
 // A rank as this one sees it.
@@ -45,7 +46,7 @@ Device own_memory(const Machine &machine) {
 }
 
 Outlook look_out(const Wishes &wishes) {
-    Outlook outlook{wishes, {}, why_not_fabric()};
+    Outlook outlook{wishes, {}, why_not_fabric(), {}};
     const Machine machine = this_machine();
     outlook.ports = ports_of(machine, own_memory(machine), wishes, offers_of_libfabric());
     return outlook;
@@ -64,7 +65,7 @@ RankDescriptor describe(const Membership &membership, const std::vector<Identity
 }
 
 // Round 2: every rank's NICs.
-void exchange_ports(Exchange &exchange, const Outlook &outlook, const Doorsteps &doorsteps, int rank,
+void exchange_ports(Exchange &exchange, Outlook &outlook, const Doorsteps &doorsteps, int rank,
                     std::vector<Neighbour> &all) {
     PortsCard mine{kPortsMagic, rank, static_cast<uint32_t>(outlook.ports.ports.size()), {}, doorsteps, {}};
     std::copy(outlook.ports.ports.begin(), outlook.ports.ports.end(), mine.ports.begin());
@@ -78,11 +79,11 @@ void exchange_ports(Exchange &exchange, const Outlook &outlook, const Doorsteps 
         descriptor.why_no_fabric = card.why_no_fabric;
         one.doorsteps = card.doorsteps;
     }
-    std::vector<std::vector<Port> *> ports;
+    std::vector<RankDescriptor *> ranks;
     for (Neighbour &one : all) {
-        ports.push_back(&one.descriptor.ports);
+        ranks.push_back(&one.descriptor);
     }
-    settle(ports);
+    outlook.discord = settle(ranks);
 }
 
 // Throws ODC_ERROR_UNSUPPORTED where a rank cannot be reached, or not as ODC_REQUIRE asks.
@@ -93,7 +94,7 @@ void judge(Membership &membership, const std::vector<Neighbour> &all, const Outl
         route.verdict = choose_route(mine, theirs, silent);
         const std::string why_not = objection(route.verdict, mine, theirs, outlook.wishes, outlook.ports.refused);
         if (!why_not.empty()) {
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not);
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not, outlook.discord.empty() ? "" : "; ", outlook.discord);
         }
         route.why_not = why_not_text(route.verdict);
         if (route.verdict.my_port >= 0) {
@@ -288,7 +289,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
     for (int rank = 0; rank < membership.terms.size; ++rank) {
         all.push_back({describe(membership, cards, rank), {}, {}});
     }
-    Outlook outlook{read_wishes(), {}, {}};
+    Outlook outlook{read_wishes(), {}, {}, {}};
     if (membership.hosts.size() > 1) {
         std::optional<Porch> porch;
         SilenceCard silence{};

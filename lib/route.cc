@@ -128,7 +128,7 @@ std::string offers_text(const RankDescriptor &rank) {
         return say("rank ", rank.rank, " cannot use it: ", rank.why_no_fabric);
     }
     if (rank.ports.empty()) {
-        return say("rank ", rank.rank, " has no NIC that reaches other hosts");
+        return say("rank ", rank.rank, " has no NIC that can be used");
     }
     std::vector<std::string> ports;
     for (const Port &port : rank.ports) {
@@ -176,7 +176,8 @@ std::string pairs_text(const RankDescriptor &mine, const RankDescriptor &theirs,
 std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<PortPair> &silent,
                          Verdict &verdict) {
     if (mine.identity == theirs.identity) {
-        return "never inside a host, where shm is faster";
+        return say("never inside a host, where shm ",
+                   forbidden(0, mine, theirs).empty() ? "is faster" : "must be allowed");
     }
     std::string why_not = forbidden(1, mine, theirs);
     if (!why_not.empty()) {
@@ -222,7 +223,50 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
     return "";
 }
 
+std::string names_of(uint32_t providers) {
+    std::string names;
+    for (size_t i = 0; i < kProviders.size(); ++i) {
+        if ((providers >> i & 1) != 0) {
+            names += say(names.empty() ? "" : ", ", kProviders[i].name);
+        }
+    }
+    return names;
+}
+
+uint16_t lowest_bit(uint32_t providers) { return static_cast<uint16_t>(providers & -providers); }
+
+uint16_t sockets_of(const RankDescriptor &rank) {
+    uint16_t providers = 0;
+    for (const Port &port : rank.ports) {
+        providers |= provider_of(port).wire == Wire::Sockets ? port.providers : uint16_t{0};
+    }
+    return providers;
+}
+
 }  // namespace
+
+std::string settle(const std::vector<RankDescriptor *> &ranks) {
+    std::string words;
+    uint16_t common = UINT16_MAX;
+    for (const RankDescriptor *rank : ranks) {
+        const uint16_t theirs = sockets_of(*rank);
+        if (theirs == 0 || common == 0) {
+            continue;
+        }
+        if ((common & theirs) == 0) {
+            words = say("all ranks of a job use one provider of plain Ethernet; rank ", rank->rank, " has ",
+                        names_of(theirs), ", but those before it share only ", names_of(common));
+        }
+        common &= theirs;
+    }
+    for (RankDescriptor *rank : ranks) {
+        for (Port &port : rank->ports) {
+            const uint32_t shared = port.providers & common;
+            port.providers = lowest_bit(shared != 0 ? shared : port.providers);
+        }
+    }
+    return words;
+}
 
 std::string why_no_provider() {
     std::string why_not = why_not_fabric();

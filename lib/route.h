@@ -38,11 +38,15 @@ struct RankDescriptor {
     int index = 0;         // among the ranks of its identity
     uint32_t transports = kAllTransports;
     std::string why_no_fabric;  // empty: it can use libfabric
-    std::vector<Port> ports;    // well-formed and settled, best first
+    std::vector<Port> ports;    // well-formed, best first; settled before routes are chosen
 };
 
 // What is said of every path to a GPU's memory.
 inline constexpr const char *kNoGpuMemory = "GPU memory is not moved by this build: copy it to host memory";
+
+// Leaves each port one provider: of those for sockets the most wanted that all ranks with such ports have, as their
+// libfabrics may be of different versions. Where there is none, each port keeps its own, and the words say so, for errors.
+std::string settle(const std::vector<RankDescriptor *> &ranks);
 
 struct WhyNot {
     std::string_view transport;  // of kTransportNames

@@ -55,8 +55,10 @@ std::vector<std::string> providers_called(const std::string &word) {
         if (word == name || word == core) {
             found.push_back(name);
         }
-        if (!valid.ends_with(core)) {  // their rows follow each other
-            valid += say(valid.empty() ? "" : ", ", core);
+        for (const std::string &one : {core, name}) {
+            if ((", " + valid + ',').find(", " + one + ',') == std::string::npos) {
+                valid += say(valid.empty() ? "" : ", ", one);
+            }
         }
     }
     if (found.empty()) {

@@ -208,6 +208,7 @@ static void routes(odc_context *context, void *arg) {
         CHECK_OK(odc_get_route(context, rank, ODC_GPU_MEMORY, &routes_to[rank]));
         CHECK(routes_to[rank].transport == NULL && strcmp(routes_to[rank].access, "none") == 0);
         CHECK(strstr(routes_to[rank].why, "GPU memory is not moved by this build") != NULL);
+        CHECK(strstr(routes_to[rank].why_not, "shm: ") != NULL && strstr(routes_to[rank].why_not, "fabric: ") != NULL);
     }
 }
 

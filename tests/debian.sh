@@ -5,22 +5,33 @@
 # where packages come from, if not from where debootstrap takes them.
 set -euo pipefail
 
-suite=${1:?usage: tests/debian.sh SUITE, such as trixie}
+suite=${1:-}
+case $suite in
+'' | -*)
+    echo "usage: tests/debian.sh SUITE [ARGUMENT OF CTEST...], such as tests/debian.sh trixie" >&2
+    exit 2
+    ;;
+esac
 shift
 repository=$(cd "$(dirname "$0")/.." && pwd)
 [ "$(id -u)" -eq 0 ] || { echo "debian.sh: only root can make a root directory" >&2; exit 1; }
 command -v debootstrap >/dev/null || { echo "debian.sh: debootstrap is needed (apt-get install debootstrap)" >&2; exit 1; }
 
 root=$(mktemp -d)
-trap 'rm -rf --one-file-system "$root"' EXIT
+inside=
+# Mounts and processes end with their namespaces.
+trap '[ -z "$inside" ] || { kill -KILL "$inside"; wait "$inside"; } 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
+trap 'exit 1' INT TERM
 chmod 755 "$root"
-debootstrap --variant=minbase --include=ca-certificates,git "$suite" "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
-git clone --quiet "$repository" "$root/src"
-cp /etc/resolv.conf "$root/etc/"
-# Mounts end with their namespace. The root is a mount itself, or `ip netns` could not make hosts there.
-root=$root unshare --mount --propagation private bash -euc '
+export root suite repository
+# The root is a mount itself, or `ip netns` could not make hosts there.
+unshare --mount --pid --fork --kill-child --propagation private bash -euc '
     mount --bind "$root" "$root"
-    mount -t proc proc "$root/proc"
+    debootstrap --variant=minbase --include=ca-certificates,git "$suite" "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
+    git clone --quiet "$repository" "$root/src"
+    cp /etc/resolv.conf "$root/etc/"
+    mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
+    mountpoint -q "$root/sys" && umount "$root/sys"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
     exec chroot "$root" /bin/bash -euc "
@@ -29,4 +40,7 @@ root=$root unshare --mount --propagation private bash -euc '
         cmake --preset release -DODC_TESTS=ON
         cmake --build --preset release
         build/release/tools/odc info
-        ctest --preset release \"\$@\"" debian.sh "$@"' debian.sh "$@"
+        ctest --preset release -j 2 \"\$@\"" debian.sh "$@"' debian.sh "$@" &
+inside=$!
+wait "$inside"
+inside=

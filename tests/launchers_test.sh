@@ -13,6 +13,7 @@ export ODC_TIMEOUT_MS=30000
 # For Open MPI: run as root in containers, more ranks than cores, and on machines that have no ssh.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_plm_rsh_agent=true
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_plm_ssh_agent=true # of Open MPI 5
 # What the launchers' own libraries leave behind in a rank is not this library's.
 export ASAN_OPTIONS=detect_leaks=0
 

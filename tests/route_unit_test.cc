@@ -145,34 +145,42 @@ void a_domain_may_have_another_name_than_its_nic(void **) {
 }
 
 // A libfabric that has tcp alone meets one that has it with ofi_rxm only.
-void ports_are_settled_on_a_provider_that_all_have(void **) {
-    Port before = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
-    before.providers |= bit_of("net");
-    before.staged = bit_of("tcp;ofi_rxm");
-    Port now = before;
-    now.providers = bit_of("tcp") | bit_of("tcp;ofi_rxm");
+void ports_are_settled_on_a_provider_that_all_ranks_have(void **) {
+    Port of_1_17 = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
+    of_1_17.providers |= bit_of("net");
+    of_1_17.staged = bit_of("tcp;ofi_rxm");
+    Port of_2_1 = of_1_17;
+    of_2_1.providers = bit_of("tcp") | bit_of("tcp;ofi_rxm");
     const Port roce = port("verbs;ofi_rxm", "mlx5_0", "10.2.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
-    std::vector<Port> mine = {roce, now};
-    std::vector<Port> theirs = {now};
-    settle({&mine, &theirs});
-    for (const Port &one : {mine[1], theirs[0]}) {
-        assert_string_equal(provider_of(one).name, "tcp");
+    RankDescriptor a = rank(0, "a", {roce, of_2_1});
+    RankDescriptor b = rank(1, "b", {of_2_1});
+    const RankDescriptor without = rank(2, "c", {});
+    RankDescriptor c = without;
+    assert_string_equal(settle({&a, &b, &c}).c_str(), "");
+    for (const Port &one : {a.ports[1], b.ports[0]}) {
+        assert_int_equal(one.providers, bit_of("tcp"));
         assert_true(landing_at(one) == Landing::Direct);
     }
-    assert_string_equal(provider_of(mine[0]).name, "verbs;ofi_rxm");
-    mine[1] = theirs[0] = now;
-    std::vector<Port> of_a_third = {before};
-    settle({&mine, &theirs, &of_a_third});
-    for (const Port &one : {mine[1], theirs[0], of_a_third[0]}) {
-        assert_int_equal(one.providers, bit_of("tcp;ofi_rxm"));
-        assert_true(landing_at(one) == Landing::Staged);
-    }
-    assert_true(choose_route(rank(0, "a", mine), rank(1, "b", of_a_third)).landing == Landing::Staged);
-    mine = {now};
-    theirs = {port("net", "eth0", "10.0.0.2/24")};
-    settle({&mine, &theirs});
-    assert_says(ports_taken(rank(0, "a", mine), rank(1, "b", theirs)),
-                "no two NICs reach each other: rank 0 has eth0 by tcp in 10.0.0.1/24; rank 1 has eth0 by net in ");
+    assert_int_equal(a.ports[0].providers, bit_of("verbs;ofi_rxm"));
+    // One that has it on one NIC only (FI_TCP_IFACE=eth0) still meets the others there.
+    Port eth1 = port("net", "eth1", "10.1.0.1/24");
+    a.ports = {of_2_1};
+    c.ports = {eth1, of_1_17};
+    assert_string_equal(settle({&a, &c}).c_str(), "");
+    assert_int_equal(a.ports[0].providers, bit_of("tcp;ofi_rxm"));
+    assert_int_equal(c.ports[0].providers, bit_of("net"));
+    assert_int_equal(c.ports[1].providers, bit_of("tcp;ofi_rxm"));
+    assert_string_equal(ports_taken(a, c).c_str(), "eth0 -> eth0");
+    assert_true(choose_route(a, c).landing == Landing::Staged);
+    // Where there is none, it is said who lacks it.
+    a.ports = {of_1_17};
+    b.ports = {of_2_1};
+    c = rank(2, "c", {eth1});
+    assert_string_equal(
+        settle({&a, &b, &c}).c_str(),
+        "all ranks of a job use one provider of plain Ethernet; rank 2 has net, but those before it share "
+        "only tcp;ofi_rxm");
+    assert_says(ports_taken(a, c), "rank 0 has eth0 by tcp;ofi_rxm in 10.0.0.1/24; rank 2 has eth1 by net in ");
 }
 
 // Whichever pairs have been tried in vain; none is tried twice.
@@ -283,7 +291,7 @@ void what_does_not_reach_is_explained(void **) {
         assert_says(taken(theirs, mine), "no two NICs reach each other: rank 0 has ");
     }
     assert_says(taken(tcp, efa), "rank 0 has eth0 by tcp;ofi_rxm in 10.0.0.1/24; rank 1 has rdmap79s0 by efa");
-    assert_says(ports_taken(rank(0, "a", {}), rank(1, "b", {tcp})), "rank 0 has no NIC that reaches other hosts");
+    assert_says(ports_taken(rank(0, "a", {}), rank(1, "b", {tcp})), "rank 0 has no NIC that can be used");
 }
 
 void ranks_of_a_host_are_spread_over_equals(void **) {
@@ -395,7 +403,8 @@ void settings_are_read_strictly(void **) {
     }
     assert_says(refused("ODC_TRANSPORTS", "shm,ib"),
                 "ODC_TRANSPORTS=\"shm,ib\" is wrong: \"ib\" is none of shm, fabric");
-    assert_says(refused("ODC_PROVIDER", "TCP"), "is none of cxi, efa, opx, verbs, psm3, tcp, net");
+    assert_says(refused("ODC_PROVIDER", "TCP"),
+                "is none of cxi, efa, opx, verbs, verbs;ofi_rxm, psm3, tcp, tcp;ofi_rxm, net");
     assert_says(refused("ODC_REQUIRE", "ib"), "is none of shm, nvlink, rdma");
 }
 
@@ -405,7 +414,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(both_ranks_agree),
         cmocka_unit_test(a_domain_may_have_another_name_than_its_nic),
-        cmocka_unit_test(ports_are_settled_on_a_provider_that_all_have),
+        cmocka_unit_test(ports_are_settled_on_a_provider_that_all_ranks_have),
         cmocka_unit_test(a_silent_pair_is_not_chosen_again),
         cmocka_unit_test(hosts_and_settings_decide_the_transport),
         cmocka_unit_test(better_ports_are_preferred),

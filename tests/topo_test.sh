@@ -95,7 +95,7 @@ expect 0 env ODC_PROVIDER=verbs "$odc" topo
 contains "$out" "tcp;ofi_rxm: ODC_PROVIDER leaves it out"
 refuses 'ODC_INTERFACE="eth9" is wrong: this machine has no "eth9"; it has ens1f0np0' \
     env ODC_INTERFACE=eth9 "$odc" topo
-refuses '"ib" is none of cxi, efa, opx, verbs, psm3, tcp, net' env ODC_PROVIDER=ib "$odc" topo
+refuses '"ib" is none of cxi, efa, opx, verbs, verbs;ofi_rxm, psm3, tcp, tcp;ofi_rxm, net' env ODC_PROVIDER=ib "$odc" topo
 refuses '"tcp" is none of shm, fabric' env ODC_TRANSPORTS=tcp "$odc" topo
 expect 0 "$odc" topo --why
 contains "$out" "  shm: the same host; not fabric: never inside a host"
@@ -109,14 +109,14 @@ assert 'ODC_REQUIRE asks for nvlink' in machine['on_this_host']['objection'], ma
 assert [route['objection'] for route in machine['to_another_host']] == [None, None], machine"
 unset ODC_TOPOLOGY_XML
 expect 0 env ODC_REQUIRE=rdma "$odc" topo --xml "$recorded/dgx-h100.xml"
-[ "$(grep -cx " *ODC_REQUIRE is met" "$work/out")" -eq 11 ] || fail "rdma is not met: $out"
+[ "$(grep -cx " *ODC_REQUIRE is met" "$work/out")" -eq 3 ] || fail "rdma is not met: $out"
 # No transport of this build moves GPU memory.
 expect 0 "$odc" topo --json --xml "$recorded/dgx-h100.xml"
 python "
 for route in machine['to_another_host']:
     gpu = route['from'].startswith('gpu')
     assert (route['memory'], route['access']) == (('gpu', 'none') if gpu else ('host', 'staged')), route
-    assert ('GPU memory is not moved by this build' in route['why']) == gpu, route
+    assert (route['transport'] is None) == ('GPU memory is not moved by this build' in route['why']) == gpu, route
 assert machine['on_this_host']['access'] == 'direct' and 'objection' not in machine['on_this_host'], machine"
 
 # ---- bad input ----
@@ -161,10 +161,11 @@ contains "$out" "first letter of the transport"
 expect 0 "$odc" run -n 3 -- "$odc" topo --json
 sed -i 's/^\[0\] //' "$work/out"
 python "assert [[(route['memory'], route['transport'], route['access']) for route in row['routes']]
-    for row in machine['ranks']] == [[('host', 'shm', 'direct')] * 3 + [('gpu', None, 'none')] * 3] * 3"
+    for row in machine['ranks']] == [[('host', 'shm', 'direct')] * 3] * 3
+assert [row['gpu_memory']['access'] for row in machine['ranks']] == ['none'] * 3"
 expect 0 "$odc" run -n 3 -- "$odc" topo --json --why 2 1
 sed -i 's/^\[0\] //' "$work/out"
-python "assert [(row['rank'], [route['to'] for route in row['routes']]) for row in machine['ranks']] == [(2, [1, 1])]"
+python "assert [(row['rank'], [route['to'] for route in row['routes']]) for row in machine['ranks']] == [(2, [1])]"
 expect 2 "$odc" run -n 2 -- "$odc" topo --why 0 2
 contains "$err" "--why names rank 2, but the job has ranks 0 to 1"
 expect 2 "$odc" run -n 2 -- "$odc" topo --xml "$recorded/laptop.xml"
@@ -173,6 +174,15 @@ contains "$err" "use them outside a job"
 # A host is called by its ODC_HOST_ID.
 expect 0 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 -- "$odc" topo
 [ "$(grep -cE '^\[0\] +(0  a +- +fabric|1  b +fabric +-)$' "$work/out")" -eq 2 ] || fail "no matrix of a and b: $out"
+# Ranks that meet by name cannot be of two.
+expect 1 "$odc" run -n 2 -- bash -c "ODC_HOST_ID=h\$ODC_RANK exec $odc topo"
+contains "$err" "rank 0 counts as host h0, this rank as host h1, but ranks that meet by name are of one host; give all"
+
+# Ranks of two hosts that have no provider in common.
+expect 1 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 -- \
+    bash -c "ODC_PROVIDER=\$([ \$ODC_RANK = 0 ] && echo tcp || echo net) exec $odc topo"
+grep -qE "one provider of plain Ethernet; rank 1 has net, but those before it share only tcp|rank 1 has no NIC that can be" \
+    "$work/err" || fail "no reason: $err"
 
 # ---- a network namespace with interfaces that reach nobody, and one that reaches its neighbour ----
 if ! ip netns add "$namespace" 2>/dev/null; then

@@ -80,7 +80,9 @@ void check_options(const TopoOptions &options) {
 void add_topo(CLI::App &app) {
     auto options = std::make_shared<TopoOptions>();
     CLI::App *verb = app.add_subcommand("topo", "Show what is near what, and which path each rank would use and why");
-    verb->add_option("--xml", options->xml, "Show a recorded machine (hwloc's XML) instead of this one");
+    verb->add_option(
+        "--xml", options->xml,
+        "Show a recorded machine (hwloc's XML) instead of this one, as if libfabric had every provider for it");
     verb->add_option("--svg", options->svg, "Draw the machine into this file, too");
     verb->add_option("--save", options->save, "Record this machine into this file, as hwloc's XML; it names addresses");
     CLI::Option *why = verb->add_flag("--why", options->why, "Tell why each path is taken, and why not the others");

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -22,18 +21,19 @@ namespace {
 
 constexpr int kMostNamed = 16;  // ranks in a matrix whose cells are whole names
 
-constexpr const char *name_of(odc_memory memory) { return memory == ODC_HOST_MEMORY ? "host" : "gpu"; }
-
 // The one place that reads a route.
-Json route_to(odc_context *context, int rank, odc_memory memory) {
+odc_route route_to(odc_context *context, int rank, odc_memory memory) {
     odc_route route{};
     route.struct_size = sizeof(route);
     check(odc_get_route(context, rank, memory, &route));
-    Json json = {{"to", rank},       {"memory", name_of(memory)}, {"transport", nullptr}, {"access", route.access},
-                 {"why", route.why}, {"why_not", route.why_not}};
-    if (route.transport != nullptr) {
-        json["transport"] = route.transport;
-    }
+    return route;
+}
+
+Json route_json(odc_context *context, int rank) {
+    const odc_route route = route_to(context, rank, ODC_HOST_MEMORY);
+    Json json = {
+        {"to", rank},       {"memory", "host"},        {"transport", route.transport}, {"access", route.access},
+        {"why", route.why}, {"why_not", route.why_not}};
     if (route.provider != nullptr) {
         json["provider"] = route.provider;
         json["nic"] = route.nic;
@@ -48,11 +48,14 @@ Json own_row(odc_context *context) {
     if (const char *named = std::getenv("ODC_HOST_ID"); named != nullptr && *named != '\0') {
         host[std::string_view(named).copy(host, sizeof host - 1)] = '\0';
     }
-    Json row = {{"rank", odc_rank(context)}, {"host", host}, {"routes", Json::array()}};
-    for (const odc_memory memory : {ODC_HOST_MEMORY, ODC_GPU_MEMORY}) {
-        for (int rank = 0; rank < odc_size(context); ++rank) {
-            row["routes"].push_back(route_to(context, rank, memory));
-        }
+    // Of GPU memory all routes are alike: there are none.
+    const odc_route gpu = route_to(context, odc_rank(context), ODC_GPU_MEMORY);
+    Json row = {{"rank", odc_rank(context)},
+                {"host", host},
+                {"routes", Json::array()},
+                {"gpu_memory", {{"access", gpu.access}, {"why", gpu.why}}}};
+    for (int rank = 0; rank < odc_size(context); ++rank) {
+        row["routes"].push_back(route_json(context, rank));
     }
     return row;
 }
@@ -108,8 +111,7 @@ void tell_apart(std::vector<Json> &rows) {
     }
 }
 
-bool is_of_host(const Json &route) { return route.at("memory") == name_of(ODC_HOST_MEMORY); }
-std::string transport_of(const Json &route) { return route.at("transport"); }  // of the host's memory: there is one
+std::string transport_of(const Json &route) { return route.at("transport"); }
 
 void print_matrix(const std::vector<Json> &rows) {
     const bool named = rows.size() <= kMostNamed;
@@ -118,7 +120,7 @@ void print_matrix(const std::vector<Json> &rows) {
     for (const Json &row : rows) {
         host_width = std::max(host_width, row.at("host").get<std::string>().size());
         for (const Json &route : row.at("routes")) {
-            width = std::max(width, named && is_of_host(route) ? transport_of(route).size() : 1);
+            width = std::max(width, named ? transport_of(route).size() : 1);
         }
     }
     fmt::print("{:>5}  {:<{}}", "rank", "host", host_width);
@@ -130,9 +132,6 @@ void print_matrix(const std::vector<Json> &rows) {
         fmt::print("{:>5}  {:<{}}{}", row.at("rank").get<int>(), row.at("host").get<std::string>(), host_width,
                    named ? "" : " ");
         for (const Json &route : row.at("routes")) {
-            if (!is_of_host(route)) {
-                continue;
-            }
             const std::string cell = route.at("to") == row.at("rank") ? "-" : transport_of(route);
             fmt::print("{}", named ? fmt::format(" {:>{}}", cell, width) : cell.substr(0, 1));
         }
@@ -143,37 +142,27 @@ void print_matrix(const std::vector<Json> &rows) {
     }
 }
 
-// Leaves the routes from the first rank to the second.
+// Leaves the route from the first rank to the second.
 void keep_pair(std::vector<Json> &rows, const std::vector<int> &pair) {
     Json row = rows[static_cast<size_t>(pair[0])];
-    Json routes = Json::array();
-    for (const Json &route : row.at("routes")) {
-        if (route.at("to") == pair[1]) {
-            routes.push_back(route);
-        }
-    }
-    row["routes"] = routes;
+    row["routes"] = Json::array({row.at("routes").at(static_cast<size_t>(pair[1]))});
     rows.assign(1, row);
 }
 
 void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair) {
-    std::set<std::string> why_no_gpu;  // the same for all pairs, or nearly
     for (const Json &row : rows) {
         for (const Json &route : row.at("routes")) {
             const int from = row.at("rank");
             const int to = route.at("to");
-            if (!is_of_host(route)) {
-                why_no_gpu.insert(route.at("why"));
-            } else if (from != to || !pair.empty()) {
+            if (from != to || !pair.empty()) {
                 const std::string why_not = route.at("why_not");
                 fmt::print("{} to {}  {}: {}{}{}\n", from, to, path_text(route), route.at("why").get<std::string>(),
                            why_not.empty() ? "" : "; not ", why_not);
             }
         }
     }
-    for (const std::string &why : why_no_gpu) {
-        fmt::print("GPU memory  none: {}\n", why);
-    }
+    const Json &gpu = rows.front().at("gpu_memory");
+    fmt::print("GPU memory  {}: {}\n", gpu.at("access").get<std::string>(), gpu.at("why").get<std::string>());
 }
 
 void check_pair(const std::vector<int> &pair, int size) {

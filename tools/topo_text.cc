@@ -88,7 +88,9 @@ void print_distances(const Json &machine) {
 std::string route_text(const Json &route, Reasons reasons) {
     const bool reaches = !route.at("transport").is_null();
     std::string words = "none";
-    if (reaches) {
+    if (!reaches && !route.at("why").is_null()) {
+        words += ": " + route.at("why").get<std::string>();
+    } else if (reaches) {
         words = fmt::format("{}: {}", path_text(route), route.at("why").get<std::string>());
     }
     for (const auto &[transport, why] : route.at("why_not").items()) {

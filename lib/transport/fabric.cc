@@ -71,6 +71,9 @@ std::vector<FabricDomain> fabric_domains() {
     const Info list(found);
     std::vector<FabricDomain> domains;
     for (const fi_info *one = code == 0 ? list.get() : nullptr; one != nullptr; one = one->next) {
+        if (!is_common(*one)) {
+            continue;
+        }
         const std::string provider = one->fabric_attr->prov_name;
         domains.push_back(
             {provider, one->domain_attr->name, why_not_yet(provider), (one->domain_attr->mr_mode & FI_MR_LOCAL) != 0});

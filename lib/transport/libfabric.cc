@@ -129,6 +129,10 @@ Info hints_for(const std::string &provider, const std::string &domain) {
     return hints;
 }
 
+bool is_common(const fi_info &info) {
+    return info.fabric_attr->name == nullptr || std::strcmp(info.fabric_attr->name, "efa-direct") != 0;
+}
+
 std::string fabric_words(const char *call, int64_t code) {
     return say(call, ": ", libfabric().strerror(static_cast<int>(code < 0 ? -code : code)));
 }

@@ -44,6 +44,8 @@ using Opened = std::unique_ptr<Object, CloseFid>;
 
 // What this library asks of every provider: reliable datagrams and remote reads. Not order: packets are numbered.
 Info hints_for(const std::string &provider, const std::string &domain);
+// False for a wire with the provider and domain names of another one, which not every rank may have: efa-direct.
+bool is_common(const fi_info &info);
 // "fi_mr_reg: Cannot allocate memory"; `code` as libfabric returns it, negative or not.
 std::string fabric_words(const char *call, int64_t code);
 
