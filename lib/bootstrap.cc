@@ -142,10 +142,13 @@ void fill_peer(Membership &membership, int rank, Attendant attendant, std::uniqu
     }
     Peer &peer = membership.peers[static_cast<size_t>(rank)];
     if (peer.identity != block->identity) {  // who meets by name has no cards, and is taken for a host mate
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " counts as host ", block->host, ", this rank as host ",
-             peer.host,
-             ", but ranks that meet by name are of one host; give all of them one ODC_HOST_ID (config.host), or "
-             "let them meet by ODC_RENDEZVOUS and ODC_SECRET, as odc run --hosts does");
+        const std::string differ = peer.host == block->host
+                                       ? say("is on a host of the same name, but not of the same kernel, network "
+                                             "namespace, user and ODC_HOST_ID")
+                                       : say("counts as host ", block->host, ", this rank as host ", peer.host);
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, ' ', differ,
+             "; ranks that meet by name are of one host: give all of them one ODC_HOST_ID (config.host), or let them "
+             "meet by ODC_RENDEZVOUS and ODC_SECRET, as odc run --hosts does");
     }
     peer.host = block->host;
     peer.pid = attendant.pid;

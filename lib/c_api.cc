@@ -429,8 +429,10 @@ odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memor
                  " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
         }
         if (memory == ODC_GPU_MEMORY) {
-            copy_out(odc_route{sizeof(odc_route), nullptr, nullptr, nullptr, nullptr, odc::kNoGpuMemory,
-                               "shm: it moves host memory only; fabric: it moves host memory only", "none"},
+            static const odc::Verdict none = odc::no_gpu_route();
+            static const std::string why_not = odc::why_not_text(none);
+            copy_out(odc_route{sizeof(odc_route), nullptr, nullptr, nullptr, nullptr, none.why.c_str(), why_not.c_str(),
+                               "none"},
                      out, "odc_route");
             return;
         }

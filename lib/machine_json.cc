@@ -64,10 +64,9 @@ void add_reasons(Json &route, const Verdict &verdict) {
 }
 
 // What odc_init would say against it, where ODC_REQUIRE is set; null: nothing.
-void add_objection(Json &route, const Verdict &verdict, const RankDescriptor &mine, const RankDescriptor &theirs,
-                   const Wishes &wishes, const std::vector<Refusal> &refused) {
+void add_objection(Json &route, const std::string &words, const Wishes &wishes) {
     if (wishes.requirements != 0) {
-        route["objection"] = text_or_null(objection(verdict, mine, theirs, wishes, refused));
+        route["objection"] = text_or_null(words);
     }
 }
 
@@ -76,13 +75,15 @@ void add_memory(Json &route, Device memory, Landing landing) {
     route["memory"] = "host";
     route["access"] = route["transport"].is_null() ? "none" : name_of(landing);
     if (memory.what == Device::What::Gpu) {
+        const Verdict none = no_gpu_route();
         const Json nearest = route["why"];
         route["memory"] = "gpu";
         route["access"] = "none";
         route["transport"] = nullptr;
-        route["why"] =
-            nearest.is_null() ? kNoGpuMemory : say(kNoGpuMemory, "; the nearest NIC: ", nearest.get<std::string>());
-        route["why_not"] = Json::object();
+        add_reasons(route, none);
+        if (!nearest.is_null()) {
+            route["why"] = say(none.why, "; the nearest NIC: ", nearest.get<std::string>());
+        }
     }
 }
 
@@ -105,9 +106,8 @@ Json route_json(const Machine &machine, Device memory, const Wishes &wishes, con
     }
     add_reasons(route, verdict);
     add_memory(route, memory, verdict.landing);
-    if (memory.what != Device::What::Gpu) {
-        add_objection(route, verdict, mine, theirs, wishes, ports.refused);
-    }
+    const bool gpu = memory.what == Device::What::Gpu;
+    add_objection(route, gpu ? "" : objection(verdict, mine, theirs, wishes, ports.refused), wishes);
     return route;
 }
 
@@ -119,7 +119,7 @@ Json host_json(const Wishes &wishes) {
     Json route = {{"transport", text_or_null(std::string(verdict.transport))}};
     add_reasons(route, verdict);
     add_memory(route, {}, verdict.landing);
-    add_objection(route, verdict, mine, theirs, wishes, {});
+    add_objection(route, objection(verdict, mine, theirs, wishes, {}), wishes);
     return route;
 }
 

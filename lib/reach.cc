@@ -94,7 +94,8 @@ void judge(Membership &membership, const std::vector<Neighbour> &all, const Outl
         route.verdict = choose_route(mine, theirs, silent);
         const std::string why_not = objection(route.verdict, mine, theirs, outlook.wishes, outlook.ports.refused);
         if (!why_not.empty()) {
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not, outlook.discord.empty() ? "" : "; ", outlook.discord);
+            const bool none = route.verdict.transport.empty() && !outlook.discord.empty();
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not, none ? "; " + outlook.discord : "");
         }
         route.why_not = why_not_text(route.verdict);
         if (route.verdict.my_port >= 0) {

@@ -233,6 +233,8 @@ std::string names_of(uint32_t providers) {
     return names;
 }
 
+constexpr const char *kOneProvider = "all ranks of a job use one provider of plain Ethernet";
+
 uint16_t lowest_bit(uint32_t providers) { return static_cast<uint16_t>(providers & -providers); }
 
 uint16_t sockets_of(const RankDescriptor &rank) {
@@ -250,18 +252,19 @@ std::string settle(const std::vector<RankDescriptor *> &ranks) {
     uint16_t common = UINT16_MAX;
     for (const RankDescriptor *rank : ranks) {
         const uint16_t theirs = sockets_of(*rank);
-        if (theirs == 0 || common == 0) {
-            continue;
+        if (theirs != 0 && common != 0 && (common & theirs) == 0) {
+            words = say(kOneProvider, "; rank ", rank->rank, " has ", names_of(theirs),
+                        ", but those before it share only ", names_of(common));
         }
-        if ((common & theirs) == 0) {
-            words = say("all ranks of a job use one provider of plain Ethernet; rank ", rank->rank, " has ",
-                        names_of(theirs), ", but those before it share only ", names_of(common));
-        }
-        common &= theirs;
+        common &= theirs != 0 ? theirs : UINT16_MAX;
     }
     for (RankDescriptor *rank : ranks) {
         for (Port &port : rank->ports) {
             const uint32_t shared = port.providers & common;
+            if (shared == 0 && provider_of(port).wire == Wire::Sockets && words.empty()) {
+                words = say(kOneProvider, ", here ", names_of(lowest_bit(common)), ", which ", port.nic, " of rank ",
+                            rank->rank, " does not have (FI_TCP_IFACE narrows it)");
+            }
             port.providers = lowest_bit(shared != 0 ? shared : port.providers);
         }
     }
@@ -325,6 +328,15 @@ Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs, c
     return verdict;
 }
 
+Verdict no_gpu_route() {
+    Verdict verdict;
+    verdict.why = "GPU memory is not moved by this build: copy it to host memory";
+    for (const char *transport : kTransportNames) {
+        verdict.why_not.push_back({transport, "it moves host memory only"});
+    }
+    return verdict;
+}
+
 std::string why_not_text(const Verdict &verdict) {
     std::string text;
     for (const WhyNot &one : verdict.why_not) {
@@ -363,7 +375,7 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
             const RequirementRow &row = kRequirements[i];
             return say("ODC_REQUIRE asks for ", row.name, " (", row.scope, ": ", row.demand,
                        "), but the route between ", between, " is ", verdict.transport, ": ", verdict.why, "; ",
-                       one == Requirement::NvLink ? kNoGpuMemory : why_not_text(verdict) + unused);
+                       one == Requirement::NvLink ? no_gpu_route().why : why_not_text(verdict) + unused);
         }
     }
     return "";

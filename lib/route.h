@@ -41,11 +41,8 @@ struct RankDescriptor {
     std::vector<Port> ports;    // well-formed, best first; settled before routes are chosen
 };
 
-// What is said of every path to a GPU's memory.
-inline constexpr const char *kNoGpuMemory = "GPU memory is not moved by this build: copy it to host memory";
-
 // Leaves each port one provider: of those for sockets the most wanted that all ranks with such ports have, as their
-// libfabrics may be of different versions. Where there is none, each port keeps its own, and the words say so, for errors.
+// libfabrics may be of different versions. A port that lacks it keeps its own, and the words say so, for errors.
 std::string settle(const std::vector<RankDescriptor *> &ranks);
 
 struct WhyNot {
@@ -86,6 +83,9 @@ struct Route {
     std::string peer_nic;
     std::string why_not;  // of all transports not taken
 };
+
+// Of every path to a GPU's memory: there is none.
+Verdict no_gpu_route();
 
 // The reasons of a verdict in one line: "shm: rank 1 is on another host (b); fabric: ...".
 std::string why_not_text(const Verdict &verdict);

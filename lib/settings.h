@@ -46,7 +46,8 @@ inline constexpr std::array<SettingRow, 14> kSettings = {{
     {Setting::kTimeoutMs, "ODC_TIMEOUT_MS", "600000", "The deadline of every wait, in milliseconds.", 1,
      int64_t{1} << 40},
     {Setting::kHostId, "ODC_HOST_ID", "",
-     "What shares memory: ranks of one text are one host; unset: this machine, its network namespace and the user."},
+     "What shares memory: ranks of one text are one host, and those that meet by name must be; unset: this machine, its "
+     "network namespace and the user."},
     {Setting::kTopologyXml, "ODC_TOPOLOGY_XML", "",
      "A recorded machine (hwloc's XML) to take for this one when choosing NICs."},
     {Setting::kUsableTransports, "ODC_TRANSPORTS", "",

@@ -5,6 +5,8 @@
 #include "settings.h"
 #include "status.h"
 
+#include <algorithm>
+
 namespace odc {
 
 namespace {
@@ -48,7 +50,7 @@ size_t place_of(Setting which, const std::string &word, const Rows &rows, Name n
 // "tcp" is tcp, with ofi_rxm and without; "tcp;ofi_rxm" is only that.
 std::vector<std::string> providers_called(const std::string &word) {
     std::vector<std::string> found;
-    std::string valid;
+    std::vector<std::string> valid;
     for (const ProviderRow &row : kProviders) {
         const std::string name = row.name;
         const std::string core = name.substr(0, name.find(';'));
@@ -56,13 +58,17 @@ std::vector<std::string> providers_called(const std::string &word) {
             found.push_back(name);
         }
         for (const std::string &one : {core, name}) {
-            if ((", " + valid + ',').find(", " + one + ',') == std::string::npos) {
-                valid += say(valid.empty() ? "" : ", ", one);
+            if (std::find(valid.begin(), valid.end(), one) == valid.end()) {
+                valid.push_back(one);
             }
         }
     }
     if (found.empty()) {
-        refuse(Setting::kProvider, word, valid);
+        std::string names;
+        for (const std::string &one : valid) {
+            names += say(names.empty() ? "" : ", ", one);
+        }
+        refuse(Setting::kProvider, word, names);
     }
     return found;
 }

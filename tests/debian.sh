@@ -42,5 +42,7 @@ unshare --mount --pid --fork --kill-child --propagation private bash -euc '
         build/release/tools/odc info
         ctest --preset release -j 2 \"\$@\"" debian.sh "$@"' debian.sh "$@" &
 inside=$!
-wait "$inside"
+status=0
+wait "$inside" || status=$?
 inside=
+exit "$status"

@@ -176,7 +176,7 @@ expect 0 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID
 [ "$(grep -cE '^\[0\] +(0  a +- +fabric|1  b +fabric +-)$' "$work/out")" -eq 2 ] || fail "no matrix of a and b: $out"
 # Ranks that meet by name cannot be of two.
 expect 1 "$odc" run -n 2 -- bash -c "ODC_HOST_ID=h\$ODC_RANK exec $odc topo"
-contains "$err" "rank 0 counts as host h0, this rank as host h1, but ranks that meet by name are of one host; give all"
+contains "$err" "rank 0 counts as host h0, this rank as host h1; ranks that meet by name are of one host: give all"
 
 # Ranks of two hosts that have no provider in common.
 expect 1 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 -- \

@@ -53,7 +53,7 @@ Json own_row(odc_context *context) {
     Json row = {{"rank", odc_rank(context)},
                 {"host", host},
                 {"routes", Json::array()},
-                {"gpu_memory", {{"access", gpu.access}, {"why", gpu.why}}}};
+                {"gpu_memory", {{"access", gpu.access}, {"why", gpu.why}, {"why_not", gpu.why_not}}}};
     for (int rank = 0; rank < odc_size(context); ++rank) {
         row["routes"].push_back(route_json(context, rank));
     }
@@ -162,7 +162,8 @@ void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair) 
         }
     }
     const Json &gpu = rows.front().at("gpu_memory");
-    fmt::print("GPU memory  {}: {}\n", gpu.at("access").get<std::string>(), gpu.at("why").get<std::string>());
+    fmt::print("GPU memory  {}: {}; not {}\n", gpu.at("access").get<std::string>(), gpu.at("why").get<std::string>(),
+               gpu.at("why_not").get<std::string>());
 }
 
 void check_pair(const std::vector<int> &pair, int size) {

@@ -21,15 +21,18 @@ std::string joined(const std::vector<std::string> &words, const char *between) {
     return text;
 }
 
-// The NUMA nodes and GPUs whose route leads through it.
+// The memory whose route leads through it, and that which has no route, but is nearest to it.
 std::string users(const Json &machine, const std::string &nic) {
-    std::vector<std::string> names;
+    std::vector<std::string> used;
+    std::vector<std::string> nearest;
     for (const Json &route : machine.at("to_another_host")) {
         if (route.contains("nic") && route.at("nic") == nic) {
-            names.push_back(route.at("from"));
+            (route.at("transport").is_null() ? nearest : used).push_back(route.at("from"));
         }
     }
-    return names.empty() ? "" : "used by " + joined(names, ", ");
+    return joined({used.empty() ? "" : "used by " + joined(used, ", "),
+                   nearest.empty() ? "" : "nearest to " + joined(nearest, ", ")},
+                  "; ");
 }
 
 Part nic_part(const Json &machine, const Json &nic) {

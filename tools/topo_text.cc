@@ -94,7 +94,7 @@ std::string route_text(const Json &route, Reasons reasons) {
         words = fmt::format("{}: {}", path_text(route), route.at("why").get<std::string>());
     }
     for (const auto &[transport, why] : route.at("why_not").items()) {
-        if (!reaches || reasons == Reasons::Told) {
+        if (route.at("why").is_null() || reasons == Reasons::Told) {
             words += fmt::format("; {}{}: {}", reaches ? "not " : "", transport, why.get<std::string>());
         }
     }
@@ -103,7 +103,7 @@ std::string route_text(const Json &route, Reasons reasons) {
 
 // Where ODC_REQUIRE is set.
 void print_objection(const Json &route, const std::string &indent) {
-    if (route.contains("objection")) {
+    if (route.contains("objection") && route.at("memory") == "host") {
         print_line(indent + text_or(route.at("objection"), "ODC_REQUIRE is met"));
     }
 }
