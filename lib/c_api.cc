@@ -428,19 +428,12 @@ odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memor
             fail(ODC_ERROR_ARGUMENT, "odc_get_route: memory ", memory,
                  " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
         }
-        if (memory == ODC_GPU_MEMORY) {
-            static const odc::Verdict none = odc::no_gpu_route();
-            static const std::string why_not = odc::why_not_text(none);
-            copy_out(odc_route{sizeof(odc_route), nullptr, nullptr, nullptr, nullptr, none.why.c_str(), why_not.c_str(),
-                               "none"},
-                     out, "odc_route");
-            return;
-        }
-        const odc::Route &route = job.peer(rank).route;
+        const odc::Route &route = memory == ODC_GPU_MEMORY ? odc::no_gpu_route() : job.peer(rank).route;
+        const odc::Verdict &verdict = route.verdict;
         const auto or_null = [](const std::string &text) { return text.empty() ? nullptr : text.c_str(); };
-        copy_out(odc_route{sizeof(odc_route), route.verdict.transport.data(), or_null(route.provider),
-                           or_null(route.nic), or_null(route.peer_nic), route.verdict.why.c_str(),
-                           route.why_not.c_str(), name_of(route.verdict.landing)},
+        copy_out(odc_route{sizeof(odc_route), verdict.transport.empty() ? nullptr : verdict.transport.data(),
+                           or_null(route.provider), or_null(route.nic), or_null(route.peer_nic), verdict.why.c_str(),
+                           route.why_not.c_str(), access_of(verdict)},
                  out, "odc_route");
     });
 }

@@ -70,23 +70,6 @@ void add_objection(Json &route, const std::string &words, const Wishes &wishes) 
     }
 }
 
-// Whether a gather reads straight into the caller's buffer. This build moves host memory only.
-void add_memory(Json &route, Device memory, Landing landing) {
-    route["memory"] = "host";
-    route["access"] = route["transport"].is_null() ? "none" : name_of(landing);
-    if (memory.what == Device::What::Gpu) {
-        const Verdict none = no_gpu_route();
-        const Json nearest = route["why"];
-        route["memory"] = "gpu";
-        route["access"] = "none";
-        route["transport"] = nullptr;
-        add_reasons(route, none);
-        if (!nearest.is_null()) {
-            route["why"] = say(none.why, "; the nearest NIC: ", nearest.get<std::string>());
-        }
-    }
-}
-
 // From rank `index` of this host, whose memory is there, to its like.
 Json route_json(const Machine &machine, Device memory, const Wishes &wishes, const Ports &ports,
                 const std::string &why_no_fabric) {
@@ -95,7 +78,12 @@ Json route_json(const Machine &machine, Device memory, const Wishes &wishes, con
     mine.why_no_fabric = why_no_fabric;
     theirs.why_no_fabric = why_no_fabric;
     const Verdict verdict = choose_route(mine, theirs);
-    Json route = {{"from", device_name(machine, memory)}, {"transport", text_or_null(std::string(verdict.transport))}};
+    const bool gpu = memory.what == Device::What::Gpu;
+    Verdict told = gpu ? no_gpu_route().verdict : verdict;
+    if (gpu && !verdict.why.empty()) {
+        told.why += "; the nearest NIC: " + verdict.why;
+    }
+    Json route = {{"from", device_name(machine, memory)}, {"transport", text_or_null(std::string(told.transport))}};
     if (verdict.my_port >= 0) {
         const Port &port = mine.ports[static_cast<size_t>(verdict.my_port)];
         route["provider"] = provider_of(port).name;
@@ -104,9 +92,9 @@ Json route_json(const Machine &machine, Device memory, const Wishes &wishes, con
         route["distance"] = name_of(static_cast<Nearness>(port.distance));
         route["speed_mbit"] = speed_or_null(port.speed);
     }
-    add_reasons(route, verdict);
-    add_memory(route, memory, verdict.landing);
-    const bool gpu = memory.what == Device::What::Gpu;
+    add_reasons(route, told);
+    route["memory"] = gpu ? "gpu" : "host";
+    route["access"] = access_of(told);
     add_objection(route, gpu ? "" : objection(verdict, mine, theirs, wishes, ports.refused), wishes);
     return route;
 }
@@ -118,7 +106,8 @@ Json host_json(const Wishes &wishes) {
     const Verdict verdict = choose_route(mine, theirs);
     Json route = {{"transport", text_or_null(std::string(verdict.transport))}};
     add_reasons(route, verdict);
-    add_memory(route, {}, verdict.landing);
+    route["memory"] = "host";
+    route["access"] = access_of(verdict);
     add_objection(route, objection(verdict, mine, theirs, wishes, {}), wishes);
     return route;
 }

@@ -224,13 +224,13 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
 }
 
 std::string names_of(uint32_t providers) {
-    std::string names;
+    std::vector<std::string> names;
     for (size_t i = 0; i < kProviders.size(); ++i) {
         if ((providers >> i & 1) != 0) {
-            names += say(names.empty() ? "" : ", ", kProviders[i].name);
+            names.emplace_back(kProviders[i].name);
         }
     }
-    return names;
+    return joined(names, ", ");
 }
 
 constexpr const char *kOneProvider = "all ranks of a job use one provider of plain Ethernet";
@@ -328,14 +328,7 @@ Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs, c
     return verdict;
 }
 
-Verdict no_gpu_route() {
-    Verdict verdict;
-    verdict.why = "GPU memory is not moved by this build: copy it to host memory";
-    for (const char *transport : kTransportNames) {
-        verdict.why_not.push_back({transport, "it moves host memory only"});
-    }
-    return verdict;
-}
+const char *access_of(const Verdict &verdict) { return verdict.transport.empty() ? "none" : name_of(verdict.landing); }
 
 std::string why_not_text(const Verdict &verdict) {
     std::string text;
@@ -343,6 +336,19 @@ std::string why_not_text(const Verdict &verdict) {
         text += say(text.empty() ? "" : "; ", one.transport, ": ", one.why);
     }
     return text;
+}
+
+const Route &no_gpu_route() {
+    static const Route none = [] {
+        Route route;
+        route.verdict.why = "GPU memory is not moved by this build: copy it to host memory";
+        for (const char *transport : kTransportNames) {
+            route.verdict.why_not.push_back({transport, "it moves host memory only"});
+        }
+        route.why_not = why_not_text(route.verdict);
+        return route;
+    }();
+    return none;
 }
 
 std::string objection(const Verdict &verdict, const RankDescriptor &mine, const RankDescriptor &theirs,
@@ -375,7 +381,7 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
             const RequirementRow &row = kRequirements[i];
             return say("ODC_REQUIRE asks for ", row.name, " (", row.scope, ": ", row.demand,
                        "), but the route between ", between, " is ", verdict.transport, ": ", verdict.why, "; ",
-                       one == Requirement::NvLink ? no_gpu_route().why : why_not_text(verdict) + unused);
+                       one == Requirement::NvLink ? no_gpu_route().verdict.why : why_not_text(verdict) + unused);
         }
     }
     return "";

@@ -85,7 +85,9 @@ struct Route {
 };
 
 // Of every path to a GPU's memory: there is none.
-Verdict no_gpu_route();
+const Route &no_gpu_route();
+// "direct", "staged", or "none": no transport reaches.
+const char *access_of(const Verdict &verdict);
 
 // The reasons of a verdict in one line: "shm: rank 1 is on another host (b); fabric: ...".
 std::string why_not_text(const Verdict &verdict);

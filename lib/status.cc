@@ -7,13 +7,21 @@
 
 namespace odc {
 
+std::string joined(const std::vector<std::string> &words, const char *between) {
+    std::string text;
+    for (const std::string &word : words) {
+        text += say(text.empty() ? "" : between, word);
+    }
+    return text;
+}
+
 std::string listed(const std::vector<std::string> &words, const char *between) {
     constexpr size_t kMost = 4;
-    std::string text;
-    for (size_t i = 0; i < words.size() && i < kMost; ++i) {
-        text += say(i == 0 ? "" : between, words[i]);
+    if (words.size() <= kMost) {
+        return joined(words, between);
     }
-    return words.size() > kMost ? say(text, between, "and ", words.size() - kMost, " more") : text;
+    const auto first = words.begin();
+    return say(joined({first, first + kMost}, between), between, "and ", words.size() - kMost, " more");
 }
 
 void fail_errno(const std::string &what) { fail(ODC_ERROR_SYSTEM, what, ": ", std::generic_category().message(errno)); }

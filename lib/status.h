@@ -31,6 +31,7 @@ std::string say(const Parts &...parts) {
 
 // "eth0; eth1": a list for a sentence; of a long one the first few, and how many more there are.
 std::string listed(const std::vector<std::string> &words, const char *between);
+std::string joined(const std::vector<std::string> &words, const char *between);  // all of them
 
 template <class... Parts>
 [[noreturn]] void fail(odc_status status, const Parts &...parts) {

@@ -37,14 +37,14 @@ std::vector<std::string> words_of(Setting which) {
 // The place of `word` among the rows' names.
 template <class Rows, class Name>
 size_t place_of(Setting which, const std::string &word, const Rows &rows, Name name) {
-    std::string valid;
+    std::vector<std::string> valid;
     for (size_t i = 0; i < rows.size(); ++i) {
         if (word == name(rows[i])) {
             return i;
         }
-        valid += say(i == 0 ? "" : ", ", name(rows[i]));
+        valid.emplace_back(name(rows[i]));
     }
-    refuse(which, word, valid);
+    refuse(which, word, joined(valid, ", "));
 }
 
 // "tcp" is tcp, with ofi_rxm and without; "tcp;ofi_rxm" is only that.
@@ -64,11 +64,7 @@ std::vector<std::string> providers_called(const std::string &word) {
         }
     }
     if (found.empty()) {
-        std::string names;
-        for (const std::string &one : valid) {
-            names += say(names.empty() ? "" : ", ", one);
-        }
-        refuse(Setting::kProvider, word, names);
+        refuse(Setting::kProvider, word, joined(valid, ", "));
     }
     return found;
 }

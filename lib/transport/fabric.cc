@@ -37,6 +37,13 @@ private:
     int peer_;
 };
 
+// Reliable datagrams of tcp itself came with 1.18; faults of its connections were mended until 2.0.
+std::string why_not_yet(const std::string &provider) {
+    return provider == "tcp" && FI_VERSION_LT(libfabric().version(), FI_VERSION(2, 0))
+               ? say("libfabric is ", libfabric_version(), ", 2.0 or later is needed")
+               : "";
+}
+
 }  // namespace
 
 std::string why_not_fabric() {
@@ -52,17 +59,6 @@ std::string libfabric_version() {
     const uint32_t version = libfabric().version();
     return say(FI_MAJOR(version), ".", FI_MINOR(version));
 }
-
-namespace {
-
-// Reliable datagrams of tcp itself came with 1.18; faults of its connections were mended until 2.0.
-std::string why_not_yet(const std::string &provider) {
-    return provider == "tcp" && FI_VERSION_LT(libfabric().version(), FI_VERSION(2, 0))
-               ? say("libfabric is ", libfabric_version(), ", 2.0 or later is needed")
-               : "";
-}
-
-}  // namespace
 
 std::vector<FabricDomain> fabric_domains() {
     const Info hints = hints_for("", "");
