@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda_driver.h"
+
+#include <dlfcn.h>
+
+#include <mutex>
+
+#include "status.h"
+
+namespace odc::cuda {
+
+namespace {
+
+constexpr const char *kLibrary = "libcuda.so.1";
+constexpr int kOldestVersion = 12010;  // of which the kernels are, too
+
+// Bare names in the library are those of old interfaces; this one knows the versions.
+using GetProcAddress = Result (*)(const char *name, void **function, int version, uint64_t flags, int *found);
+constexpr uint64_t kLegacyDefaultStream = 1;  // NULL is the legacy default stream, as for the caller
+
+struct Loaded {
+    Driver driver{};
+    std::string why_not;
+};
+
+std::string version_text(int version) { return say(version / 1000, ".", version % 1000 / 10); }
+
+template <class Pointer>
+bool get(GetProcAddress get_address, const char *name, int version, Pointer &function) {
+    void *address = nullptr;
+    if (get_address(name, &address, version, kLegacyDefaultStream, nullptr) != Result::Success) {
+        return false;
+    }
+    function = reinterpret_cast<Pointer>(address);
+    return function != nullptr;
+}
+
+// Empty, or why it cannot be used.
+std::string fill(Driver &driver, GetProcAddress get_address) {
+    if (!get(get_address, "cuDriverGetVersion", 2020, driver.cuDriverGetVersion) ||
+        driver.cuDriverGetVersion(&driver.version) != Result::Success) {
+        return say(kLibrary, " does not tell its version");
+    }
+    if (driver.version < kOldestVersion) {
+        return say("the driver is of CUDA ", version_text(driver.version), "; ", version_text(kOldestVersion),
+                   " or later is needed");
+    }
+#define ODC_GET(name, pinned, parameters)                                                 \
+    if (!get(get_address, #name, pinned, driver.name)) {                                  \
+        return say("the driver (CUDA ", version_text(driver.version), ") lacks ", #name); \
+    }
+    ODC_CUDA_FUNCTIONS(ODC_GET)
+#undef ODC_GET
+#define ODC_GET_NEWER(name, pinned, parameters) get(get_address, #name, pinned, driver.name);
+    ODC_CUDA_NEWER_FUNCTIONS(ODC_GET_NEWER)
+#undef ODC_GET_NEWER
+    return "";
+}
+
+std::string first_look(const Driver &driver) {
+    if (const Result result = driver.cuInit(0); result != Result::Success) {
+        const char *name = nullptr;
+        const char *text = nullptr;
+        driver.cuGetErrorName(result, &name);
+        driver.cuGetErrorString(result, &text);
+        return say("cuInit failed: ", name != nullptr ? name : "an unknown error", " (", text != nullptr ? text : "",
+                   ")");
+    }
+    int count = 0;
+    if (driver.cuDeviceGetCount(&count) != Result::Success || count == 0) {
+        const std::string visible = "CUDA_VISIBLE_DEVICES hides them, if it is set";
+        return say("the driver finds no GPU (", visible, ")");
+    }
+    return "";
+}
+
+// The library stays: its threads and handlers do not take being unloaded.
+Loaded load() {
+    Loaded loaded;
+    void *library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+        const char *words = dlerror();
+        const std::string text = words != nullptr ? words : "";
+        loaded.why_not = text.find("No such file") != std::string::npos ? say(kLibrary, " not found") : text;
+        return loaded;
+    }
+    const auto get_address = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
+    if (get_address == nullptr) {
+        loaded.why_not = say(kLibrary, " is older than CUDA ", version_text(kOldestVersion));
+        return loaded;
+    }
+    loaded.why_not = fill(loaded.driver, get_address);
+    if (loaded.why_not.empty()) {
+        loaded.why_not = first_look(loaded.driver);
+    }
+    return loaded;
+}
+
+const Loaded &loaded() {
+    static const Loaded one = load();
+    return one;
+}
+
+}  // namespace
+
+const std::string &why_not_driver() { return loaded().why_not; }
+
+const Driver &driver() { return loaded().driver; }
+
+std::string words_of(Result result) {
+    const char *name = nullptr;
+    const char *text = nullptr;
+    driver().cuGetErrorName(result, &name);
+    driver().cuGetErrorString(result, &text);
+    return name == nullptr ? say("CUDA error ", static_cast<int>(result)) : say(name, " (", text, ")");
+}
+
+}  // namespace odc::cuda
