@@ -54,7 +54,17 @@ IdentityCard identity_of(const Rendezvous &rendezvous) {
     return card;
 }
 
-std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous) {
+// NULL: none is asked for.
+std::unique_ptr<Cuda> open_gpu(const odc_config &config) {
+    const std::string device = config.device != nullptr ? config.device : setting(Setting::kDevice);
+    try {
+        return device.empty() ? nullptr : std::make_unique<Cuda>(device);
+    } catch (const Error &error) {
+        throw Error(error.status(), say("odc_init: ", error.what()));
+    }
+}
+
+std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda) {
     std::unique_ptr<Arena> arena = Arena::create();
     auto *block = new (arena->record(arena->allocate_record(sizeof(RankBlock)))) RankBlock{};
     block->rank = rendezvous.place.rank;
@@ -62,6 +72,7 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous) {
     block->pid = getpid();
     std::strncpy(block->host, rendezvous.host.c_str(), sizeof(block->host) - 1);
     std::strncpy(block->identity, rendezvous.identity.c_str(), sizeof(block->identity) - 1);
+    block->gpu = cuda != nullptr ? cuda->identity() : GpuIdentity{};
     block->did_at_ns = now_ns();
     block->magic = kRankBlockMagic;
     return arena;
@@ -108,7 +119,7 @@ std::vector<IdentityCard> introduce(Exchange &exchange, IdentityCard mine) {
 
 // Ranks of one identity are one host.
 Membership divide(const Terms &terms, const std::vector<IdentityCard> &cards) {
-    Membership membership{terms, {}, {}, nullptr};
+    Membership membership{terms, {}, {}, nullptr, nullptr};
     std::vector<std::string> identities;
     for (const IdentityCard &card : cards) {
         const auto at = std::find(identities.begin(), identities.end(), card.identity);
@@ -118,7 +129,7 @@ Membership divide(const Terms &terms, const std::vector<IdentityCard> &cards) {
             membership.hosts.emplace_back();
         }
         membership.hosts[index].push_back(static_cast<int>(membership.peers.size()));
-        membership.peers.push_back({card.host, card.identity, index, card.pid, nullptr, 0, {}, {}});
+        membership.peers.push_back({card.host, card.identity, index, card.pid, nullptr, 0, {}, {}, {}});
     }
     return membership;
 }
@@ -154,13 +165,16 @@ void fill_peer(Membership &membership, int rank, Attendant attendant, std::uniqu
     peer.pid = attendant.pid;
     peer.arena = std::move(arena);
     peer.life = std::move(attendant.life);
+    if (membership.cuda && attendant.slot.valid() && rank != membership.terms.rank) {
+        membership.cuda->meet(rank, std::move(attendant.slot));
+    }
 }
 
 // Meets the ranks of this host.
 void meet_host(Membership &membership, const Party &party, std::unique_ptr<Arena> arena, const Patience &patience) {
     std::vector<Attendant> attendants(1);
     if (party.ranks.size() > 1) {
-        attendants = meet(party, arena->fd(), patience);
+        attendants = meet(party, {arena->fd(), membership.cuda ? membership.cuda->slot() : -1}, patience);
     } else {
         attendants[0].pid = getpid();
     }
@@ -178,17 +192,20 @@ Membership join(const odc_config &config) {
     const Terms terms = terms_of(config, place);
     const Patience patience(terms.timeout_ms, terms.interrupted, terms.interrupted_arg);
     const std::unique_ptr<Exchange> exchange = open_exchange(rendezvous, patience);
+    std::unique_ptr<Cuda> cuda;
     std::unique_ptr<Arena> arena;
     IdentityCard mine{};
     or_regret(exchange.get(), [&] {
         check_settings();
-        arena = make_arena(rendezvous);
+        cuda = open_gpu(config);
+        arena = make_arena(rendezvous, cuda.get());
         mine = identity_of(rendezvous);
     });
 
     const std::vector<IdentityCard> cards =
         exchange ? introduce(*exchange, mine) : std::vector<IdentityCard>(static_cast<size_t>(place.size), mine);
     Membership membership = divide(terms, cards);
+    membership.cuda = std::move(cuda);
     Party party{place.job, membership.hosts[membership.own().host_index], place.rank, place.size, {}, {}};
     if (exchange) {
         const IdentityCard &leader = cards[static_cast<size_t>(party.ranks[0])];

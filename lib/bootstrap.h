@@ -31,7 +31,8 @@ struct Peer {
     std::shared_ptr<Arena> arena;  // of another host's rank: that of the images (fabric.h)
     uint64_t block;                // offset of its block there
     Fd life;                       // its pidfd; invalid for another host's rank
-    Route route;
+    Route route;                   // to its host memory
+    Route gpu_route;               // from this rank's GPU to its
 };
 
 struct Membership {
@@ -39,6 +40,7 @@ struct Membership {
     std::vector<Peer> peers;              // by rank, this one included
     std::vector<std::vector<int>> hosts;  // the ranks of each, ascending; in the order of their lowest ranks
     std::unique_ptr<Fabric> fabric;       // NULL: all ranks are on this host
+    std::unique_ptr<Cuda> cuda;           // NULL: this rank has no GPU
 
     const Peer &own() const { return peers[static_cast<size_t>(terms.rank)]; }
 };

@@ -152,6 +152,13 @@ odc::Shard &checked(const odc_shard *shard) {
 
 enum class Half { Parameters, Gradients };
 
+void check_stream(const odc::Shard &shard, const void *stream) {
+    if (stream != nullptr && !shard.on_gpu()) {
+        fail(ODC_ERROR_UNSUPPORTED, "a stream is given for shard \"", shard.name(),
+             "\", which is in host memory; pass NULL");
+    }
+}
+
 // The checks that gather and scatter_add share.
 odc::Shard &checked(const odc_shard *handle, Half half, const void *full, uint64_t numel, const void *stream) {
     odc::Shard &shard = checked(handle);
@@ -167,10 +174,7 @@ odc::Shard &checked(const odc_shard *handle, Half half, const void *full, uint64
     if (full == nullptr && numel > 0) {
         fail(ODC_ERROR_ARGUMENT, "the buffer for shard \"", d.name, "\" is NULL");
     }
-    if (stream != nullptr) {
-        fail(ODC_ERROR_UNSUPPORTED, "a stream is given for shard \"", d.name,
-             "\", but this build knows host memory only; pass NULL");
-    }
+    check_stream(shard, stream);
     return shard;
 }
 
@@ -259,7 +263,9 @@ odc_status odc_get_slice(const odc_shard *handle, odc_slice *out) {
                               shard.slices().begin(shard.own_index()),
                               mine.numel,
                               mine.parameter_type,
-                              odc::accumulator_type(mine.gradient_type)};
+                              odc::accumulator_type(mine.gradient_type),
+                              shard.description().memory,
+                              0};
         copy_out(slice, out, "odc_slice");
     });
 }
@@ -273,25 +279,29 @@ odc_status odc_release_shard(odc_shard *handle) {
     });
 }
 
-odc_status odc_publish(odc_shard *shard) {
-    return guard([&] { checked(shard), shard->owner->context.publish(checked(shard)); });
+odc_status odc_publish(odc_shard *shard, void *stream) {
+    return guard([&] {
+        odc::Shard &inside = checked(shard);
+        check_stream(inside, stream);
+        shard->owner->context.publish(inside, stream);
+    });
 }
 
-odc_status odc_publish_all(odc_context *context) {
-    return guard([&] { checked(context).context.publish_all(); });
+odc_status odc_publish_all(odc_context *context, void *stream) {
+    return guard([&] { checked(context).context.publish_all(stream); });
 }
 
 odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void *stream) {
     return guard([&] {
         odc::Shard &inside = checked(shard, Half::Parameters, full, numel, stream);
-        shard->owner->context.gather(inside, full);
+        shard->owner->context.gather(inside, full, stream);
     });
 }
 
 odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream) {
     return guard([&] {
         odc::Shard &inside = checked(shard, Half::Gradients, full, numel, stream);
-        shard->owner->context.scatter_add(inside, full);
+        shard->owner->context.scatter_add(inside, full, stream);
     });
 }
 
@@ -301,7 +311,7 @@ odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *
         if (operation == nullptr) {
             fail(ODC_ERROR_ARGUMENT, "odc_gather_start: operation is NULL");
         }
-        *operation = shard->owner->context.gather_start(inside, full);
+        *operation = shard->owner->context.gather_start(inside, full, stream);
     });
 }
 
@@ -312,7 +322,7 @@ odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t nu
         if (operation == nullptr) {
             fail(ODC_ERROR_ARGUMENT, "odc_scatter_add_start: operation is NULL");
         }
-        *operation = shard->owner->context.scatter_add_start(inside, full);
+        *operation = shard->owner->context.scatter_add_start(inside, full, stream);
     });
 }
 
@@ -428,7 +438,7 @@ odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memor
             fail(ODC_ERROR_ARGUMENT, "odc_get_route: memory ", memory,
                  " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
         }
-        const odc::Route &route = memory == ODC_GPU_MEMORY ? odc::no_gpu_route() : job.peer(rank).route;
+        const odc::Route &route = memory == ODC_GPU_MEMORY ? job.peer(rank).gpu_route : job.peer(rank).route;
         const odc::Verdict &verdict = route.verdict;
         const auto or_null = [](const std::string &text) { return text.empty() ? nullptr : text.c_str(); };
         copy_out(odc_route{sizeof(odc_route), verdict.transport.empty() ? nullptr : verdict.transport.data(),

@@ -14,7 +14,10 @@ Context::Noted Context::note(Call call, const Shard *shard) {
 Context::Context(const odc_config &config)
     : job_(join(config)), posts_(job_), peers_(static_cast<size_t>(job_.size())) {}
 
-Context::~Context() { job_.leave(minibatch_); }
+Context::~Context() {
+    job_.leave(minibatch_);
+    leave_gpu();
+}
 
 void Context::shutdown() {
     if (left_) {
@@ -59,6 +62,28 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     check_not_arrived(Call::RegisterShard);
     job_.check();
     const Noted noted = note(Call::RegisterShard, nullptr);
+    check_new(descriptions);
+    std::vector<std::unique_ptr<Shard>> made;
+    uint64_t slice_bytes = 0;
+    for (Description &one : descriptions) {
+        made.push_back(std::make_unique<Shard>(std::move(one), job_.rank(), job_.size()));
+        slice_bytes += made.back()->slice_bytes();
+    }
+    settle(made);
+    std::vector<Shard *> handles;
+    for (std::unique_ptr<Shard> &one : made) {
+        Shard &shard = *one;
+        announce(shard);
+        handles.push_back(&shard);
+        fresh_.push_back(&shard);
+        shards_[shard.name()] = std::move(one);
+    }
+    totals_.slice_bytes.fetch_add(slice_bytes, std::memory_order_relaxed);
+    ring(job_.mine());
+    return handles;
+}
+
+void Context::check_new(const std::vector<Description> &descriptions) {
     std::map<std::string_view, int> names;
     for (const Description &one : descriptions) {
         if (shards_.count(one.name) != 0 || names[one.name]++ != 0) {
@@ -69,43 +94,46 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
             fail(ODC_ERROR_PHASE, "the name of shard \"", one.name, "\" was released in this minibatch (", minibatch_,
                  "); it may be used again in the next");
         }
+        check_gpu_routes(one);
     }
-    std::vector<std::unique_ptr<Shard>> made;
-    std::vector<uint64_t> sizes;
-    uint64_t slice_bytes = 0;
-    for (Description &one : descriptions) {
-        made.push_back(std::make_unique<Shard>(std::move(one), job_.rank(), job_.size()));
-        sizes.push_back(made.back()->region_bytes());
-        slice_bytes += made.back()->slice_bytes();
-    }
+}
+
+// Gives all of them their memory, or none.
+void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
+    std::vector<uint64_t> sizes;
+    for (const auto &shard : shards) {
+        sizes.push_back(shard->on_gpu() ? 0 : shard->region_bytes());
+    }
     const std::vector<Allocation> regions = arena.allocate(sizes);
+    std::vector<GpuAllocation> gpu_regions;
     std::vector<uint64_t> records;
     try {
-        for (size_t i = 0; i < made.size(); ++i) {
-            records.push_back(arena.allocate_record(made[i]->record_bytes()));
-            made[i]->settle(*reinterpret_cast<Post *>(arena.record(records[i])), records[i], regions[i], minibatch_);
-            expose(*made[i]);
+        gpu_regions = allocate_on_gpu(shards);
+        for (size_t i = 0; i < shards.size(); ++i) {
+            Shard &shard = *shards[i];
+            records.push_back(arena.allocate_record(shard.record_bytes()));
+            auto &post = *reinterpret_cast<Post *>(arena.record(records[i]));
+            if (shard.on_gpu()) {
+                shard.settle(post, records[i], gpu_regions[i], minibatch_);
+                equip(shard);
+            } else {
+                shard.settle(post, records[i], regions[i], minibatch_);
+                expose(shard);
+            }
         }
+        offer(shards);
+        drop(gpu_regions);
     } catch (...) {
+        drop(gpu_regions);
         for (size_t i = 0; i < records.size(); ++i) {
-            conceal(*made[i]);
-            arena.free_record(records[i], made[i]->record_bytes());
+            conceal(*shards[i]);
+            strip(*shards[i]);
+            arena.free_record(records[i], shards[i]->record_bytes());
         }
         std::for_each(regions.begin(), regions.end(), [&](const Allocation &region) { arena.free(region); });
         throw;
     }
-    std::vector<Shard *> handles;
-    for (size_t i = 0; i < made.size(); ++i) {
-        Shard &shard = *made[i];
-        announce(shard);
-        handles.push_back(&shard);
-        fresh_.push_back(&shard);
-        shards_[shard.name()] = std::move(made[i]);
-    }
-    totals_.slice_bytes.fetch_add(slice_bytes, std::memory_order_relaxed);
-    ring(job_.mine());
-    return handles;
 }
 
 // The provider may refuse the memory, so before anybody hears of the shard.
@@ -162,11 +190,12 @@ void Context::release(Shard &shard) {
     ring(job_.mine());
     job_.tell(ReleasedNotice{shard.record()}, shard.description().ranks);
     conceal(shard);
+    strip(shard);
     job_.peer(job_.rank()).arena->free(shard.region());
     shards_.erase(shards_.find(shard.name()));
 }
 
-void Context::publish(Shard &shard) {
+void Context::publish(Shard &shard, void *stream) {
     check_not_arrived(Call::Publish);
     job_.check();
     if (shard.published > minibatch_) {
@@ -174,25 +203,29 @@ void Context::publish(Shard &shard) {
              minibatch_);
     }
     const Noted noted = note(Call::Publish, &shard);
-    open(shard);
+    open(shard, stream);
     ring(job_.mine());
     job_.tell(PublishedNotice{shard.record(), minibatch_}, shard.description().ranks);
 }
 
-void Context::open(Shard &shard) {
+void Context::open(Shard &shard, void *stream) {
+    if (shard.on_gpu()) {
+        open_on_gpu(shard, stream);
+    } else {
+        shard.post().published.store(minibatch_ + 1, std::memory_order_release);
+    }
     shard.published = minibatch_ + 1;
     job_.mine().opened.store(minibatch_ + 1, std::memory_order_release);
-    shard.post().published.store(minibatch_ + 1, std::memory_order_release);
 }
 
-void Context::publish_all() {
+void Context::publish_all(void *stream) {
     check_not_arrived(Call::Publish);
     job_.check();
     const Noted noted = note(Call::Publish, nullptr);
     size_t count = 0;
     for (const auto &[name, shard] : shards_) {
         if (shard->published <= minibatch_) {
-            open(*shard);
+            open(*shard, stream);
             ++count;
         }
     }
@@ -207,7 +240,8 @@ void Context::publish_all() {
 // ---- Gathers and additions ----
 
 bool Context::is_published(Shard &shard, uint64_t index) {
-    if (shard.slices().numel(index) == 0) {
+    // The own slice by the order of calls: on a GPU its word may still be to come, and so may what waits for it there.
+    if (shard.slices().numel(index) == 0 || index == shard.own_index()) {
         return true;
     }
     Post *post = posts_.find(shard, index);
@@ -236,7 +270,12 @@ void Context::await_publish(Shard &shard, uint64_t index, Job::Wait &wait) {
     }
     const int64_t begin = now_ns();
     wait.describe([this, &shard, index] { return missing_publish(shard, index); });
-    wait.until(shard.owner(index), [&] { return is_published(shard, index); });
+    const auto ready = [&] { return is_published(shard, index); };
+    if (shard.on_gpu()) {
+        wait.until_seen(shard.owner(index), ready);
+    } else {
+        wait.until(shard.owner(index), ready);
+    }
     const auto waited = static_cast<uint64_t>(now_ns() - begin);
     totals_.publish_wait_ns.fetch_add(waited, std::memory_order_relaxed);
     peers_[static_cast<size_t>(shard.owner(index))].publish_wait_ns.fetch_add(waited, std::memory_order_relaxed);
@@ -307,16 +346,42 @@ void Context::add(Operation &operation, Job::Wait &wait) {
     wait.end_effects();
 }
 
-void Context::start(Operation &operation) {
+void Context::begin(const Operation &operation) {
     const Call call = operation.call;
-    Shard &shard = *operation.shard;
-    operation.travelling.reserve(shard.owners());
+    const Shard &shard = *operation.shard;
     check_not_arrived(call);
     if (shard.own_numel() > 0 && shard.published <= minibatch_) {
         fail(ODC_ERROR_PHASE, call_name(call), ": publish this rank's slice of shard \"", shard.name(),
              "\" in minibatch ", minibatch_, " first");
     }
     job_.check();
+}
+
+void Context::count(const Operation &operation) {
+    const Description &d = operation.shard->description();
+    if (operation.call == Call::Gather) {
+        totals_.gather_calls.fetch_add(1, std::memory_order_relaxed);
+        totals_.gather_bytes.fetch_add(d.numel * element_size(d.parameter_type), std::memory_order_relaxed);
+    } else {
+        totals_.scatter_add_calls.fetch_add(1, std::memory_order_relaxed);
+        totals_.scatter_add_bytes.fetch_add(d.numel * element_size(d.gradient_type), std::memory_order_relaxed);
+    }
+}
+
+void Context::start(Operation &operation) {
+    begin(operation);
+    if (operation.shard->on_gpu()) {
+        start_on_gpu(operation);
+    } else {
+        start_on_host(operation);
+    }
+    count(operation);
+}
+
+void Context::start_on_host(Operation &operation) {
+    const Call call = operation.call;
+    Shard &shard = *operation.shard;
+    operation.travelling.reserve(shard.owners());
     bool all_ready = true;
     std::vector<uint64_t> here;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
@@ -337,14 +402,6 @@ void Context::start(Operation &operation) {
     for (const uint64_t index : here) {
         get(operation, index);
     }
-    const Description &d = shard.description();
-    if (call == Call::Gather) {
-        totals_.gather_calls.fetch_add(1, std::memory_order_relaxed);
-        totals_.gather_bytes.fetch_add(d.numel * element_size(d.parameter_type), std::memory_order_relaxed);
-    } else {
-        totals_.scatter_add_calls.fetch_add(1, std::memory_order_relaxed);
-        totals_.scatter_add_bytes.fetch_add(d.numel * element_size(d.gradient_type), std::memory_order_relaxed);
-    }
     if (call == Call::ScatterAdd && all_ready) {
         Job::Wait wait(job_, call_name(call));
         add(operation, wait);
@@ -354,6 +411,10 @@ void Context::start(Operation &operation) {
 
 void Context::finish(Operation &operation) {
     Job::Wait wait(job_, call_name(operation.call));
+    if (operation.shard->on_gpu()) {
+        finish_on_gpu(operation, wait);
+        return;
+    }
     if (operation.call == Call::Gather) {
         while (!operation.left.empty()) {
             await_publish(*operation.shard, operation.left.back(), wait);
@@ -412,9 +473,9 @@ void Context::give_up(Operation &operation) {
     operation.travelling.clear();
 }
 
-void Context::gather(Shard &shard, void *full) {
+void Context::gather(Shard &shard, void *full, void *stream) {
     const Noted noted = note(Call::Gather, &shard);
-    Operation operation{Call::Gather, &shard, static_cast<std::byte *>(full), {}, {}};
+    Operation operation{Call::Gather, &shard, static_cast<std::byte *>(full), stream, {}, {}};
     try {
         start(operation);
         finish(operation);
@@ -425,9 +486,9 @@ void Context::gather(Shard &shard, void *full) {
     }
 }
 
-void Context::scatter_add(Shard &shard, const void *full) {
+void Context::scatter_add(Shard &shard, const void *full, void *stream) {
     const Noted noted = note(Call::ScatterAdd, &shard);
-    Operation operation{Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), {}, {}};
+    Operation operation{Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), stream, {}, {}};
     try {
         start(operation);
         finish(operation);
@@ -457,14 +518,14 @@ uint64_t Context::keep(Operation operation) {
     }
 }
 
-uint64_t Context::gather_start(Shard &shard, void *full) {
+uint64_t Context::gather_start(Shard &shard, void *full, void *stream) {
     const Noted noted = note(Call::Gather, &shard);
-    return keep({Call::Gather, &shard, static_cast<std::byte *>(full), {}, {}});
+    return keep({Call::Gather, &shard, static_cast<std::byte *>(full), stream, {}, {}});
 }
 
-uint64_t Context::scatter_add_start(Shard &shard, const void *full) {
+uint64_t Context::scatter_add_start(Shard &shard, const void *full, void *stream) {
     const Noted noted = note(Call::ScatterAdd, &shard);
-    return keep({Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), {}, {}});
+    return keep({Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), stream, {}, {}});
 }
 
 void Context::wait(uint64_t number) {

@@ -22,6 +22,7 @@ struct Operation {
     Call call;
     Shard *shard;
     std::byte *buffer;           // read only, for additions
+    void *stream;                // the caller's, for GPU memory
     std::vector<uint64_t> left;  // gather: owners still to read; addition: all, until none has to be waited for
     struct Travelling {
         uint64_t index;  // of the owner
@@ -41,13 +42,14 @@ public:
 
     std::vector<Shard *> register_shards(std::vector<Description> descriptions);
     void release(Shard &shard);
-    void publish(Shard &shard);
-    void publish_all();
+    // `stream`, here and below: for shards in GPU memory.
+    void publish(Shard &shard, void *stream);
+    void publish_all(void *stream);
 
-    void gather(Shard &shard, void *full);
-    void scatter_add(Shard &shard, const void *full);
-    uint64_t gather_start(Shard &shard, void *full);
-    uint64_t scatter_add_start(Shard &shard, const void *full);
+    void gather(Shard &shard, void *full, void *stream);
+    void scatter_add(Shard &shard, const void *full, void *stream);
+    uint64_t gather_start(Shard &shard, void *full, void *stream);
+    uint64_t scatter_add_start(Shard &shard, const void *full, void *stream);
     void wait(uint64_t operation);
 
     void sync(double *values, size_t count, int32_t op);
@@ -90,8 +92,10 @@ private:
     Noted note(Call call, const Shard *shard);
 
     void check_not_arrived(Call call);
+    void check_new(const std::vector<Description> &descriptions);
+    void settle(const std::vector<std::unique_ptr<Shard>> &shards);
     // Publishes it for the ranks of this host; they are not rung for.
-    void open(Shard &shard);
+    void open(Shard &shard, void *stream);
     bool is_published(Shard &shard, uint64_t index);
     void await_publish(Shard &shard, uint64_t index, Job::Wait &wait);
     std::string missing_publish(const Shard &shard, uint64_t index);
@@ -99,7 +103,10 @@ private:
     bool expect(Operation &operation, uint64_t index);
     std::byte *place(const Operation &operation, uint64_t index) const;
     void add(Operation &operation, Job::Wait &wait);
+    void begin(const Operation &operation);
+    void count(const Operation &operation);
     void start(Operation &operation);
+    void start_on_host(Operation &operation);
     void finish(Operation &operation);
     void await_transfers(Operation &operation, Job::Wait &wait);
     void give_up(Operation &operation);
@@ -108,6 +115,25 @@ private:
     void announce(Shard &shard);
     bool reaches_out(const Shard &shard);
     uint64_t keep(Operation operation);
+
+    // For shards in GPU memory (context_gpu.cc).
+    template <class Body>
+    void on_gpu(Body body);
+    void check_gpu_routes(const Description &description);
+    std::vector<GpuAllocation> allocate_on_gpu(const std::vector<std::unique_ptr<Shard>> &shards);
+    void drop(const std::vector<GpuAllocation> &parts);
+    void equip(Shard &shard);
+    void strip(Shard &shard);
+    void offer(const std::vector<std::unique_ptr<Shard>> &shards);
+    void open_on_gpu(Shard &shard, void *stream);
+    void start_on_gpu(Operation &operation);
+    void finish_on_gpu(Operation &operation, Job::Wait &wait);
+    void get_on_gpu(Operation &operation, const std::vector<uint64_t> &indexes);
+    void add_on_gpu(Operation &operation);
+    static void follow_own_mark(const Shard &shard, const Cuda &cuda, cuda::Stream stream);
+    void follow(const Operation &operation, Cuda &cuda);
+    void land();
+    void leave_gpu();
 
     void finish_all();
     void arrive(const double *values, size_t count, int32_t op);

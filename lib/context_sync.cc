@@ -40,7 +40,7 @@ void check_same(const char *call, const Contribution &posted, const double *valu
 // Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch before `filled`.
 void clear_untouched(const RemoteSlice &mine, uint64_t filled) {
     const uint64_t bytes =
-        mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
+        mine.stripes == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
     for (uint64_t i = 0; i < stripe_count(bytes); ++i) {
         if (mine.stripes[i].filled < filled) {
             const uint64_t begin = i * kStripeBytes;
@@ -66,6 +66,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     const Noted noted = note(Call::Sync, nullptr);
     if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch_) {
         finish_all();
+        land();
         synced_operations_ = last_operation_;
         arrive(values, count, op);
     } else {

@@ -10,10 +10,12 @@
 
 #include <sched.h>
 
+#include <chrono>
 #include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace odc {
@@ -46,6 +48,10 @@ public:
     // odc_abort: as fail_job, but returns.
     void abort(const std::string &text);
     void leave(uint64_t minibatch);
+
+    Cuda *cuda() { return membership_.cuda.get(); }  // NULL: this rank has no GPU
+    // Nothing of it may be given back: some of it is still in use.
+    void leak_cuda() { (void)membership_.cuda.release(); }
 
     // Tells the ranks of other hosts what those of this host read in shared memory. NULL: all ranks are on this host.
     Fabric *fabric() { return membership_.fabric.get(); }
@@ -101,6 +107,9 @@ public:
         // is `on`'s) and the deadline are job errors, but a condition that holds comes first.
         template <class Ready>
         void until(int on, const Ready &ready);
+        // The same for what rings no bell: a word that a GPU writes, or what this process does meanwhile.
+        template <class Ready>
+        void until_seen(int on, const Ready &ready);
         // As `until`, but a peer that has left (odc_shutdown) still serves this, until it is gone.
         template <class Ready>
         void until_served(int on, const Ready &ready) {
@@ -116,6 +125,11 @@ public:
         void end_effects() { effects_ = false; }
 
     private:
+        template <class Ready>
+        bool spin(const Ready &ready);
+        // Looks around; true: it is ready after all.
+        template <class Ready>
+        bool look_or(int on, const Ready &ready);
         // Throws what ends every wait: a job error, a death, an interruption. Returns what ends this one, on `on`.
         std::optional<Error> look(int on);
 
@@ -147,10 +161,10 @@ private:
 };
 
 template <class Ready>
-void Job::Wait::until(int on, const Ready &ready) {
+bool Job::Wait::spin(const Ready &ready) {
     for (int spin = 0; spin < job_.spins_; ++spin) {
         if (ready()) {
-            return;
+            return true;
         }
         spin_pause();
         // Who is waited for may be queued behind us on this core.
@@ -158,29 +172,59 @@ void Job::Wait::until(int on, const Ready &ready) {
             sched_yield();
         }
     }
+    return false;
+}
+
+template <class Ready>
+bool Job::Wait::look_or(int on, const Ready &ready) {
+    std::optional<Error> trouble;
+    try {
+        trouble = look(on);
+    } catch (const Error &) {
+        if (ready()) {
+            return true;
+        }
+        throw;
+    }
+    if (trouble) {
+        // It may have done what we wait for just before it left, or before the deadline.
+        if (ready()) {
+            return true;
+        }
+        job_.fail_job(trouble->status(), trouble->what());
+    }
+    return false;
+}
+
+template <class Ready>
+void Job::Wait::until(int on, const Ready &ready) {
+    if (spin(ready)) {
+        return;
+    }
     RankBlock &block = job_.block(on);
     for (;;) {
         const uint32_t bell = block.bell.load();
-        if (ready()) {
+        if (ready() || look_or(on, ready)) {
             return;
         }
-        std::optional<Error> trouble;
-        try {
-            trouble = look(on);
-        } catch (const Error &) {
-            if (ready()) {
-                return;
-            }
-            throw;
-        }
-        if (trouble) {
-            // It may have done what we wait for just before it left, or before the deadline.
-            if (ready()) {
-                return;
-            }
-            job_.fail_job(trouble->status(), trouble->what());
-        }
         job_.sleep(on, bell);
+    }
+}
+
+template <class Ready>
+void Job::Wait::until_seen(int on, const Ready &ready) {
+    constexpr auto kNap = std::chrono::microseconds(50);
+    constexpr int64_t kLookNs = 5'000'000;
+    if (spin(ready)) {
+        return;
+    }
+    for (int64_t looked_ns = 0; !ready(); std::this_thread::sleep_for(kNap)) {
+        if (const int64_t now = now_ns(); now - looked_ns > kLookNs) {
+            looked_ns = now;
+            if (look_or(on, ready)) {
+                return;
+            }
+        }
     }
 }
 

@@ -54,10 +54,22 @@ Fd own_pidfd() {
     return fd;
 }
 
+Attendant attendant_of(Parcel parcel) {
+    return {parcel.message.pid, std::move(parcel.fds[0]), std::move(parcel.fds[1]), std::move(parcel.fds[2])};
+}
+
+std::vector<int> fds_of(const Attendant &one) {
+    std::vector<int> fds = {one.memory.get(), one.life.get()};
+    if (one.slot.valid()) {
+        fds.push_back(one.slot.get());
+    }
+    return fds;
+}
+
 // The leader's side. Ranks of the party have seats, in order; the leader's is 0.
 class Host {
 public:
-    Host(const Party &party, int memory, const Patience &patience)
+    Host(const Party &party, const Handout &mine, const Patience &patience)
         : party_(party), seats_(party.ranks.size()), patience_(patience),
           deadline_ns_(now_ns() + patience.remaining_ms() * 1'000'000), ties_(seats_, -1), meeting_(seats_),
           sockets_(seats_) {
@@ -67,7 +79,10 @@ public:
         }
         tie_to_rank_0_ = party.rank != 0 && !party.ties.empty() ? party.ties[0] : -1;
         meeting_[0].pid = getpid();
-        meeting_[0].memory = Fd(fcntl_dup(memory));
+        meeting_[0].memory = Fd(fcntl_dup(mine.memory));
+        if (mine.slot >= 0) {
+            meeting_[0].slot = Fd(fcntl_dup(mine.slot));
+        }
         meeting_[0].life = own_pidfd();
     }
 
@@ -98,7 +113,7 @@ public:
             }
             for (const Fd &socket : leaving_) {
                 if (socket.valid()) {
-                    send_parcel(socket.get(), message, nullptr, 0, brief);
+                    send_parcel(socket.get(), message, {}, brief);
                 }
             }
             throw;
@@ -155,8 +170,7 @@ private:
         }
         Message message = message_of(Message::Hello, 0);
         message.remaining_ms = patience_.remaining_ms();
-        const int fds[2] = {meeting_[0].memory.get(), meeting_[0].life.get()};
-        send_parcel(other.get(), message, fds, 2, patience_);
+        send_parcel(other.get(), message, fds_of(meeting_[0]), patience_);
         fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", party_.rank, " of job \"", party_.name, "\": pid ", pid,
              " and this one, pid ", getpid(), "; give each process its own rank, or each job its own name");
     }
@@ -214,7 +228,7 @@ private:
             }
             Fd socket = std::move(undecided_[i].socket);
             undecided_.erase(undecided_.begin() + static_cast<std::ptrdiff_t>(i));
-            if (what != Received::Parcel || parcel.message.kind != Message::Hello || !parcel.second.valid()) {
+            if (what != Received::Parcel || parcel.message.kind != Message::Hello || !parcel.fds[1].valid()) {
                 ++turned_away_;
                 continue;
             }
@@ -244,10 +258,9 @@ private:
                        " and pid ", hello.pid, "; give each process its own rank"));
         }
         deadline_ns_ = std::min(deadline_ns_, now_ns() + hello.remaining_ms * 1'000'000);
-        meeting_[seat] = {hello.pid, std::move(parcel.first), std::move(parcel.second)};
+        meeting_[seat] = attendant_of(std::move(parcel));
         const Message welcome = message_of(Message::Welcome, 0);
-        const int fds[2] = {meeting_[0].memory.get(), meeting_[0].life.get()};
-        send_parcel(socket.get(), welcome, fds, 2, patience_);
+        send_parcel(socket.get(), welcome, fds_of(meeting_[0]), patience_);
         sockets_[seat] = std::move(socket);
         ties_[seat] = -1;
         ++present_;
@@ -282,8 +295,7 @@ private:
             for (size_t seat = 1; seat < seats_; ++seat) {
                 Message member = message_of(Message::Member, seat);
                 member.pid = meeting_[seat].pid;
-                const int fds[2] = {meeting_[seat].memory.get(), meeting_[seat].life.get()};
-                if (!send_parcel(sockets_[to].get(), member, fds, 2, patience_)) {
+                if (!send_parcel(sockets_[to].get(), member, fds_of(meeting_[seat]), patience_)) {
                     const Attendant &one = meeting_[to];
                     fail(ODC_ERROR_RENDEZVOUS, "rank ", party_.ranks[to], " (pid ", one.pid, ") ",
                          patience_.over() ? "does not answer" : how_it_went(one.life), " in odc_init");
@@ -337,18 +349,21 @@ public:
     Guest(const Party &party, const Patience &patience)
         : party_(party), leader_(party.ranks[0]), patience_(patience), tie_(party.ties.empty() ? -1 : party.ties[0]) {}
 
-    std::vector<Attendant> run(int memory) {
+    std::vector<Attendant> run(const Handout &mine) {
         const Fd life = own_pidfd();
-        Parcel welcome = enter(memory, life.get());
-        host_pid_ = welcome.message.pid;
+        std::vector<int> fds = {mine.memory, life.get()};
+        if (mine.slot >= 0) {
+            fds.push_back(mine.slot);
+        }
         std::vector<Attendant> meeting(party_.ranks.size());
-        meeting[0] = {host_pid_, std::move(welcome.first), std::move(welcome.second)};
+        meeting[0] = attendant_of(enter(fds));
+        host_pid_ = meeting[0].pid;
         for (size_t seat = 1; seat < meeting.size(); ++seat) {
             std::optional<Parcel> member = next(Message::Member);
-            if (!member || member->message.rank != party_.ranks[seat] || !member->second.valid()) {
+            if (!member || member->message.rank != party_.ranks[seat] || !member->fds[1].valid()) {
                 lost_host();
             }
-            meeting[seat] = {member->message.pid, std::move(member->first), std::move(member->second)};
+            meeting[seat] = attendant_of(std::move(*member));
         }
         return meeting;
     }
@@ -356,13 +371,12 @@ public:
 private:
     // Says hello until it is answered: the listener of the meeting before may still be there, and closes unheard. But
     // only one process ever hears it: after that, another leader is another job's.
-    Parcel enter(int memory, int life) {
+    Parcel enter(const std::vector<int> &fds) {
         for (;;) {
             connect_to_host();
             Message hello = make_message(Message::Hello, party_.rank, party_.size);
             hello.remaining_ms = patience_.remaining_ms();
-            const int fds[2] = {memory, life};
-            send_parcel(socket_.get(), hello, fds, 2, patience_);
+            send_parcel(socket_.get(), hello, fds, patience_);
             if (std::optional<Parcel> welcome = next(Message::Welcome)) {
                 return std::move(*welcome);
             }
@@ -463,11 +477,11 @@ private:
 
 }  // namespace
 
-std::vector<Attendant> meet(const Party &party, int memory, const Patience &patience) {
+std::vector<Attendant> meet(const Party &party, const Handout &mine, const Patience &patience) {
     if (party.rank == party.ranks[0]) {
-        return Host(party, memory, patience).run();
+        return Host(party, mine, patience).run();
     }
-    return Guest(party, patience).run(memory);
+    return Guest(party, patience).run(mine);
 }
 
 }  // namespace odc

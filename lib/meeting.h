@@ -15,6 +15,13 @@ struct Attendant {
     int pid = 0;
     Fd memory;  // of its arena
     Fd life;    // pidfd
+    Fd slot;    // of its inbox (inbox.h); invalid: it has no GPU
+};
+
+// What a rank hands to the others; stays the caller's.
+struct Handout {
+    int memory;
+    int slot;  // -1: none
 };
 
 // Who meets.
@@ -32,8 +39,8 @@ struct Party {
 
 // All of the party in order, this rank included. Under a name given by hand a rank of an earlier start that never found
 // its leader cannot be told from a late rank of this one; who has found its leader ends with it and joins no other.
-// `memory` stays the caller's. Throws ODC_ERROR_RENDEZVOUS, on all ranks that have come, when a rank is missing at the
+// Throws ODC_ERROR_RENDEZVOUS, on all ranks that have come, when a rank is missing at the
 // deadline (the earliest of theirs), dies, has another's number or another size in mind.
-std::vector<Attendant> meet(const Party &party, int memory, const Patience &patience);
+std::vector<Attendant> meet(const Party &party, const Handout &mine, const Patience &patience);
 
 }  // namespace odc

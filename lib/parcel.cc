@@ -10,7 +10,7 @@
 
 namespace odc {
 
-constexpr uint32_t kMagic = 0x4f44434d;  // changes with every change of Message
+constexpr uint32_t kMagic = 0x4f44434e;  // changes with every change of Message
 
 ucred peer_of(int socket) {
     ucred who{0, static_cast<uid_t>(-1), 0};
@@ -37,20 +37,20 @@ bool gone(int pid) {
     return life.valid() ? dead(life.get()) : errno == ESRCH;
 }
 
-bool send_parcel(int socket, const Message &message, const int *fds, size_t fd_count, const Patience &patience) {
+bool send_parcel(int socket, const Message &message, const std::vector<int> &fds, const Patience &patience) {
     iovec data{const_cast<Message *>(&message), sizeof(message)};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(kParcelFds * sizeof(int))] = {};
     msghdr header{};
     header.msg_iov = &data;
     header.msg_iovlen = 1;
-    if (fd_count > 0) {
+    if (const size_t bytes = fds.size() * sizeof(int); bytes > 0) {
         header.msg_control = control;
-        header.msg_controllen = CMSG_SPACE(fd_count * sizeof(int));
+        header.msg_controllen = CMSG_SPACE(bytes);
         cmsghdr *item = CMSG_FIRSTHDR(&header);
         item->cmsg_level = SOL_SOCKET;
         item->cmsg_type = SCM_RIGHTS;
-        item->cmsg_len = CMSG_LEN(fd_count * sizeof(int));
-        std::memcpy(CMSG_DATA(item), fds, fd_count * sizeof(int));
+        item->cmsg_len = CMSG_LEN(bytes);
+        std::memcpy(CMSG_DATA(item), fds.data(), bytes);
     }
     for (;;) {
         if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
@@ -70,7 +70,7 @@ bool send_parcel(int socket, const Message &message, const int *fds, size_t fd_c
 
 Received receive_parcel(int socket, Parcel *out) {
     iovec data{&out->message, sizeof(out->message)};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(kParcelFds * sizeof(int))] = {};
     msghdr header{};
     header.msg_iov = &data;
     header.msg_iovlen = 1;
@@ -84,10 +84,12 @@ Received receive_parcel(int socket, Parcel *out) {
         if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) {
             continue;
         }
-        int fds[2] = {-1, -1};
-        std::memcpy(fds, CMSG_DATA(item), std::min(sizeof(fds), item->cmsg_len - CMSG_LEN(0)));
-        out->first = Fd(fds[0]);
-        out->second = Fd(fds[1]);
+        int fds[kParcelFds];
+        const size_t room = std::min(sizeof(fds), item->cmsg_len - CMSG_LEN(0));
+        std::memcpy(fds, CMSG_DATA(item), room);
+        for (size_t i = 0; i < room / sizeof(int); ++i) {
+            out->fds[i] = Fd(fds[i]);
+        }
     }
     if (header.msg_flags & MSG_CTRUNC) {
         fail(ODC_ERROR_SYSTEM,

@@ -5,8 +5,10 @@
 #include "fd.h"
 #include "patience.h"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include <sys/socket.h>
 
@@ -24,14 +26,16 @@ struct Message {
     char text[1024];       // Refused
 };
 
+constexpr size_t kParcelFds = 3;
+
 struct Parcel {
     Message message;
-    Fd first;
-    Fd second;
+    std::array<Fd, kParcelFds> fds;  // those that were sent, first
 };
 
-// Sends one message; false if the other side is gone, or the time is over. A full socket is waited for: its reader is in odc_init too.
-bool send_parcel(int socket, const Message &message, const int *fds, size_t fd_count, const Patience &patience);
+// Sends one message, with at most kParcelFds descriptors; false if the other side is gone, or the time is over. A full
+// socket is waited for: its reader is in odc_init too.
+bool send_parcel(int socket, const Message &message, const std::vector<int> &fds, const Patience &patience);
 
 enum class Received { Parcel, Nothing, Closed };
 Received receive_parcel(int socket, Parcel *out);

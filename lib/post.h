@@ -27,10 +27,13 @@ struct Post {
     uint64_t numel;
     int32_t parameter_type;
     int32_t gradient_type;
+    int32_t memory;  // odc_memory
+    uint32_t unused;
     uint64_t slice_numel;  // of this owner; 0: none of the following
-    Segment segment;       // where all of this slice lies; of no bytes on another host
-    uint64_t parameters;   // from the segment's beginning, if there is a parameter_type
-    uint64_t stripes;      // and these if there is a gradient_type
+    Segment segment;       // of host memory: where all of this slice lies; of no bytes on another host
+    uint64_t region;       // of GPU memory: the owner's number of it
+    uint64_t parameters;   // from the segment's or the region's beginning, if there is a parameter_type
+    uint64_t stripes;      // and these if there is a gradient_type; GPU memory has no stripes
     uint64_t accumulator;
     uint64_t record;   // offset of this record in the owner's arena
     uint64_t address;  // of the parameters, for reads from other hosts with `key`

@@ -36,7 +36,12 @@ void Posts::retire(Shard &shard, uint64_t minibatch) {
     shard.post().released.store(1, std::memory_order_release);
     retired_.push_back({minibatch, shard.number, shard.record(), shard.record_bytes()});
     for (uint64_t index = 0; index < shard.owners(); ++index) {
-        if (index != shard.own_index() && shard.base(index) != nullptr) {
+        if (index == shard.own_index() || shard.base(index) == nullptr) {
+            continue;
+        }
+        if (shard.on_gpu()) {
+            job_.cuda()->drop(shard.owner(index), shard.region_of(index));
+        } else {
             job_.peer(shard.owner(index)).arena->unmap(shard.base(index));
         }
     }
@@ -80,7 +85,15 @@ Post *Posts::find(Shard &shard, uint64_t index) {
         if (!difference.empty()) {
             job_.fail_job(ODC_ERROR_MISMATCH, difference);
         }
-        std::byte *base = post->segment.bytes > 0 ? job_.peer(rank).arena->map(post->segment) : nullptr;
+        std::byte *base = nullptr;
+        if (post->segment.bytes > 0) {
+            base = job_.peer(rank).arena->map(post->segment);
+        } else if (post->region != 0) {
+            base = job_.cuda()->use(rank, post->region);
+            if (base == nullptr) {
+                return nullptr;  // it is in the mail
+            }
+        }
         waiting.erase(found);
         shard.link(index, *post, base);
         return post;

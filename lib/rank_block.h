@@ -3,6 +3,8 @@
 // waiters), read by all. Numbers of minibatches are stored plus one, so that 0 means "not yet", and only grow.
 #pragma once
 
+#include "cuda_driver.h"
+
 #include <odc/odc.h>
 
 #include <atomic>
@@ -37,6 +39,13 @@ enum class Call : uint8_t {
 
 constexpr int kMaxValues = 64;
 
+// The GPU whose memory this rank's shards may be in.
+struct GpuIdentity {
+    bool present;
+    char name[15];  // in that rank's process: "cuda:0"
+    cuda::Uuid uuid;
+};
+
 // A rank's contribution to a reduction. Peers read it once `arrived`, or `reductions`, has reached theirs; two take
 // turns, because a rank may be one reduction ahead of another, never two.
 struct Contribution {
@@ -56,6 +65,7 @@ struct RankBlock {
     int32_t pid;
     char host[68];
     char identity[96];  // of the host, as in the card of round 1 (card.h)
+    GpuIdentity gpu;
 
     // Rung after every change below; peers sleep on it.
     alignas(64) std::atomic<uint32_t> bell;
@@ -81,7 +91,7 @@ struct RankBlock {
     std::atomic<uint64_t> first_post;  // offset of its record; 0: none yet
 };
 
-constexpr uint64_t kRankBlockMagic = 0x6f64632d30303034;  // "odc-0004": changes with every change of shared layout
+constexpr uint64_t kRankBlockMagic = 0x6f64632d30303035;  // "odc-0005": changes with every change of shared layout
 
 const char *call_name(Call call);
 

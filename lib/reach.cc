@@ -269,9 +269,14 @@ void or_fail_everywhere(Exchange &exchange, const Patience &patience, Body body)
     }
 }
 
-void fill_routes(Membership &membership) {
+void fill_routes(Membership &membership, const std::vector<Neighbour> &all) {
+    const RankDescriptor &me = all[static_cast<size_t>(membership.terms.rank)].descriptor;
     for (int rank = 0; rank < membership.terms.size; ++rank) {
         Peer &peer = membership.peers[static_cast<size_t>(rank)];
+        const bool here = peer.host_index == membership.own().host_index;
+        const auto *block = here ? reinterpret_cast<const RankBlock *>(peer.arena->record(peer.block)) : nullptr;
+        peer.gpu_route = gpu_route(me, membership.cuda.get(), all[static_cast<size_t>(rank)].descriptor,
+                                   block != nullptr ? &block->gpu : nullptr);
         if (peer.route.verdict.my_port < 0) {
             peer.route.path = shm_path(membership.terms.rank);
             continue;
@@ -320,7 +325,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
     } else {
         judge(membership, all, outlook);
     }
-    fill_routes(membership);
+    fill_routes(membership, all);
 }
 
 void fail_everywhere(Exchange &exchange, const Error &error, const Patience &patience) {

@@ -139,7 +139,7 @@ std::string offers_text(const RankDescriptor &rank) {
 }
 
 // Why this transport is forbidden by one of the two; empty: it is not.
-std::string forbidden(size_t transport, const RankDescriptor &mine, const RankDescriptor &theirs) {
+std::string forbidden(TransportIndex transport, const RankDescriptor &mine, const RankDescriptor &theirs) {
     for (const RankDescriptor *rank : {&mine, &theirs}) {
         if ((rank->transports >> transport & 1) == 0) {
             return say("ODC_TRANSPORTS of rank ", rank->rank, " leaves it out");
@@ -150,7 +150,7 @@ std::string forbidden(size_t transport, const RankDescriptor &mine, const RankDe
 
 std::string why_no_shm(const RankDescriptor &mine, const RankDescriptor &theirs) {
     if (mine.identity == theirs.identity) {
-        return forbidden(0, mine, theirs);
+        return forbidden(kShm, mine, theirs);
     }
     return mine.host == theirs.host
                ? say("rank ", theirs.rank,
@@ -177,9 +177,9 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
                          Verdict &verdict) {
     if (mine.identity == theirs.identity) {
         return say("never inside a host, where shm ",
-                   forbidden(0, mine, theirs).empty() ? "is faster" : "must be allowed");
+                   forbidden(kShm, mine, theirs).empty() ? "is faster" : "must be allowed");
     }
-    std::string why_not = forbidden(1, mine, theirs);
+    std::string why_not = forbidden(kFabric, mine, theirs);
     if (!why_not.empty()) {
         return why_not;
     }
@@ -232,6 +232,8 @@ std::string names_of(uint32_t providers) {
     }
     return joined(names, ", ");
 }
+
+constexpr const char *kHostOnly = "it moves host memory only";
 
 constexpr const char *kOneProvider = "all ranks of a job use one provider of plain Ethernet";
 
@@ -314,16 +316,16 @@ Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs, c
     Verdict verdict;
     std::string why_not = mine.rank == theirs.rank ? "" : why_no_shm(mine, theirs);
     if (why_not.empty()) {
-        verdict.transport = kTransportNames[0];
+        verdict.transport = kTransportNames[kShm];
         verdict.why = mine.rank == theirs.rank ? "this rank" : "the same host";
     } else {
-        verdict.why_not.push_back({kTransportNames[0], why_not});
+        verdict.why_not.push_back({kTransportNames[kShm], why_not});
     }
     why_not = choose_ports(mine, theirs, silent, verdict);
     if (why_not.empty()) {
-        verdict.transport = kTransportNames[1];
+        verdict.transport = kTransportNames[kFabric];
     } else {
-        verdict.why_not.push_back({kTransportNames[1], why_not});
+        verdict.why_not.push_back({kTransportNames[kFabric], why_not});
     }
     return verdict;
 }
@@ -341,14 +343,43 @@ std::string why_not_text(const Verdict &verdict) {
 const Route &no_gpu_route() {
     static const Route none = [] {
         Route route;
-        route.verdict.why = "GPU memory is not moved by this build: copy it to host memory";
-        for (const char *transport : kTransportNames) {
-            route.verdict.why_not.push_back({transport, "it moves host memory only"});
-        }
+        route.verdict.why = "GPU memory is not moved between hosts: copy it to host memory";
+        route.verdict.why_not = {{kTransportNames[kCuda], "it moves GPU memory inside a host only"},
+                                 {kTransportNames[kShm], kHostOnly},
+                                 {kTransportNames[kFabric], kHostOnly}};
         route.why_not = why_not_text(route.verdict);
         return route;
     }();
     return none;
+}
+
+Route gpu_route(const RankDescriptor &me, const Cuda *mine, const RankDescriptor &them, const GpuIdentity *theirs) {
+    const auto has_none = [](const RankDescriptor &rank) {
+        return say("rank ", rank.rank, " has no GPU (config.device or ODC_DEVICE names it)");
+    };
+    Route route;
+    Verdict &verdict = route.verdict;
+    std::string why_not = forbidden(kCuda, me, them);
+    if (theirs == nullptr) {
+        why_not = say("rank ", them.rank, " is on another host (", them.host, ")");
+    } else if (mine == nullptr || !theirs->present) {
+        why_not = has_none(mine == nullptr ? me : them);
+    } else if (why_not.empty()) {
+        const Passage passage = mine->passage_to(*theirs);
+        verdict.why = passage.why;
+        why_not = passage.why_not;
+    }
+    if (why_not.empty()) {
+        verdict.transport = kTransportNames[kCuda];
+    } else {
+        verdict.why = why_not;
+        verdict.why_not.push_back({kTransportNames[kCuda], why_not});
+    }
+    for (const TransportIndex other : {kShm, kFabric}) {
+        verdict.why_not.push_back({kTransportNames[other], kHostOnly});
+    }
+    route.why_not = why_not_text(verdict);
+    return route;
 }
 
 std::string objection(const Verdict &verdict, const RankDescriptor &mine, const RankDescriptor &theirs,
@@ -360,8 +391,8 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
         refusals.push_back(say(one.nic, ": ", one.why));
     }
     const std::string unused = refusals.empty() ? "" : "; NICs not used here: " + listed(refusals, "; ");
-    const bool is_shm = verdict.transport == kTransportNames[0];
-    const bool is_fabric = verdict.transport == kTransportNames[1];
+    const bool is_shm = verdict.transport == kTransportNames[kShm];
+    const bool is_fabric = verdict.transport == kTransportNames[kFabric];
     if (!is_shm && !is_fabric) {
         return say("no transport connects ", between, ": ", why_not_text(verdict), unused);
     }
@@ -381,7 +412,7 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
             const RequirementRow &row = kRequirements[i];
             return say("ODC_REQUIRE asks for ", row.name, " (", row.scope, ": ", row.demand,
                        "), but the route between ", between, " is ", verdict.transport, ": ", verdict.why, "; ",
-                       one == Requirement::NvLink ? no_gpu_route().verdict.why : why_not_text(verdict) + unused);
+                       one == Requirement::NvLink ? "it is of host memory" : why_not_text(verdict) + unused);
         }
     }
     return "";

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "port.h"
+#include "transport/cuda.h"
 #include "transport/fabric.h"
 #include "transport/shm.h"
 #include "wishes.h"
@@ -24,8 +25,9 @@ struct Transport {
     std::string (*why_not)();
 };
 // Most wanted first.
-inline constexpr std::array<Transport, 2> kTransports = {
-    {{kTransportNames[0], why_not_shm}, {kTransportNames[1], why_no_provider}}};
+inline constexpr std::array<Transport, 3> kTransports = {{{kTransportNames[kCuda], why_not_cuda},
+                                                          {kTransportNames[kShm], why_not_shm},
+                                                          {kTransportNames[kFabric], why_no_provider}}};
 
 // What libfabric has for this machine's NICs (0.3 s); where it cannot be used, why, for every provider.
 std::vector<Offer> offers_of_libfabric();
@@ -58,7 +60,7 @@ struct Verdict {
     int their_port = -1;
     Landing landing = Landing::Direct;  // of what this rank reads there
     std::string why;
-    std::vector<WhyNot> why_not;  // every transport that is not taken
+    std::vector<WhyNot> why_not;  // every transport for this kind of memory that is not taken
 };
 
 // Places in the ports of this rank and of another one.
@@ -67,7 +69,7 @@ struct PortPair {
     int theirs;
 };
 
-// A pure function. Inside a host shm; between hosts the pair of ports with the most wanted provider that both have,
+// For host memory; a pure function. Inside a host shm; between hosts the pair of ports with the most wanted provider that both have,
 // outside tunnels, in one subnet, with the higher speed (of the slower end), nearest to the ranks' memory; the ranks of
 // a host are spread over equals. `silent`: pairs that were tried, in vain.
 Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs,
@@ -84,8 +86,10 @@ struct Route {
     std::string why_not;  // of all transports not taken
 };
 
-// Of every path to a GPU's memory: there is none.
+// Between GPU memory of two hosts: there is none.
 const Route &no_gpu_route();
+// To a rank's GPU memory from this one's. `mine`: NULL without a GPU; `theirs`: NULL of a rank of another host.
+Route gpu_route(const RankDescriptor &me, const Cuda *mine, const RankDescriptor &them, const GpuIdentity *theirs);
 // "direct", "staged", or "none": no transport reaches.
 const char *access_of(const Verdict &verdict);
 

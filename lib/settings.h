@@ -24,7 +24,9 @@ enum class Setting {
     kProvider,
     kRequire,
     kStagingBytes,
-    kSilenceMs
+    kSilenceMs,
+    kDevice,
+    kAddBlocks
 };
 
 struct SettingRow {
@@ -36,7 +38,7 @@ struct SettingRow {
     int64_t high = 0;  // 0: it is text
 };
 
-inline constexpr std::array<SettingRow, 14> kSettings = {{
+inline constexpr std::array<SettingRow, 16> kSettings = {{
     {Setting::kRank, "ODC_RANK", "", "This process's rank, 0..ODC_SIZE-1; set by odc run, with ODC_SIZE and ODC_JOB."},
     {Setting::kSize, "ODC_SIZE", "", "How many ranks the job has."},
     {Setting::kJob, "ODC_JOB", "", "The job's name: the same for all its ranks, different for every other job."},
@@ -51,7 +53,7 @@ inline constexpr std::array<SettingRow, 14> kSettings = {{
     {Setting::kTopologyXml, "ODC_TOPOLOGY_XML", "",
      "A recorded machine (hwloc's XML) to take for this one when choosing NICs."},
     {Setting::kUsableTransports, "ODC_TRANSPORTS", "",
-     "The transports that may be used, such as shm,fabric; unset: all."},
+     "The transports that may be used, such as cuda,shm; unset: all."},
     {Setting::kInterface, "ODC_INTERFACE", "",
      "The NICs that may be used between hosts, such as eth0,mlx5_0; unset: all."},
     {Setting::kProvider, "ODC_PROVIDER", "",
@@ -63,6 +65,9 @@ inline constexpr std::array<SettingRow, 14> kSettings = {{
     {Setting::kSilenceMs, "ODC_SILENCE_MS", "10000",
      "How long another host may not answer before its ranks count as lost, in milliseconds; at most half the deadline.",
      1000, 3'600'000},
+    {Setting::kDevice, "ODC_DEVICE", "", "The GPU of this rank's shards in GPU memory, such as cuda:0; unset: none."},
+    {Setting::kAddBlocks, "ODC_ADD_BLOCKS", "0",
+     "The most thread blocks of a GPU's addition, to leave multiprocessors to others; 0: as many as fit.", 0, 1 << 16},
 }};
 
 constexpr const SettingRow &setting_row(Setting setting) { return kSettings[static_cast<std::size_t>(setting)]; }

@@ -74,7 +74,8 @@ void forget_equal_slices(Description &d) {
 }  // namespace
 
 Description::Description(const odc_shard_desc &desc, int rank, int size)
-    : numel(desc.numel), parameter_type(desc.parameter_type), gradient_type(desc.gradient_type) {
+    : numel(desc.numel), parameter_type(desc.parameter_type), gradient_type(desc.gradient_type),
+      memory(desc.memory != 0 ? desc.memory : ODC_HOST_MEMORY) {
     if (desc.name == nullptr || desc.name[0] == '\0') {
         fail(ODC_ERROR_ARGUMENT, "a shard needs a name, the same on all its ranks; desc.name is ",
              desc.name == nullptr ? "NULL" : "empty");
@@ -90,6 +91,13 @@ Description::Description(const odc_shard_desc &desc, int rank, int size)
     if (gradient_type != 0 && (element_size(gradient_type) == 0 || gradient_type == ODC_BYTES)) {
         fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": gradient_type ", gradient_type,
              gradient_type == ODC_BYTES ? " (bytes) cannot be added" : " is no odc_type");
+    }
+    if (memory != ODC_HOST_MEMORY && memory != ODC_GPU_MEMORY) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": memory ", memory,
+             " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
+    }
+    if (desc.reserved != 0) {
+        fail(ODC_ERROR_UNSUPPORTED, "shard \"", name, "\": reserved is ", desc.reserved, ", must be 0");
     }
     if (parameter_type == 0 && gradient_type == 0) {
         fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\" has neither parameters nor gradients");
@@ -143,28 +151,49 @@ uint64_t Shard::record_bytes() const { return post_bytes(description_); }
 
 uint64_t Shard::region_bytes() const {
     const uint64_t sums = own_numel() * element_size(accumulator_type(description_.gradient_type));
-    return to_line(stripe_count(sums) * sizeof(Stripe)) +
-           to_line(own_numel() * element_size(description_.parameter_type)) + to_line(sums);
+    return stripes_bytes() + to_line(own_numel() * element_size(description_.parameter_type)) + to_line(sums);
+}
+
+uint64_t Shard::stripes_bytes() const {
+    const uint64_t sums = own_numel() * element_size(accumulator_type(description_.gradient_type));
+    return on_gpu() ? 0 : to_line(stripe_count(sums) * sizeof(Stripe));
 }
 
 void Shard::settle(Post &post, uint64_t offset, const Allocation &slice, uint64_t minibatch) {
-    const Description &d = description_;
-    const uint64_t sums = own_numel() * element_size(accumulator_type(d.gradient_type));
-    record_ = offset;
+    write(post, offset, minibatch);
     region_ = slice;
-    registered = minibatch;
-    write_post(post, d, offset, minibatch, own_numel());
     post.segment = slice.segment;
-    post.stripes = slice.offset - slice.segment.offset;
-    post.parameters = post.stripes + to_line(stripe_count(sums) * sizeof(Stripe));
-    post.accumulator = post.parameters + to_line(own_numel() * element_size(d.parameter_type));
+    const uint64_t begin = slice.offset - slice.segment.offset;
+    place(post, begin, slice.start - begin);
+}
+
+void Shard::settle(Post &post, uint64_t offset, const GpuAllocation &slice, uint64_t minibatch) {
+    write(post, offset, minibatch);
+    post.region = slice.region;
+    place(post, slice.offset, slice.start);
+}
+
+void Shard::write(Post &post, uint64_t offset, uint64_t minibatch) {
+    record_ = offset;
+    registered = minibatch;
+    write_post(post, description_, offset, minibatch, own_numel());
+    post.memory = description_.memory;
+    post.segment = {};
+    post.region = 0;
     post.address = 0;
     post.key = 0;
-    link(own_index_, post, slice.start - post.stripes);
+}
+
+void Shard::place(Post &post, uint64_t begin, std::byte *base) {
+    post.stripes = begin;
+    post.parameters = begin + stripes_bytes();
+    post.accumulator = post.parameters + to_line(own_numel() * element_size(description_.parameter_type));
+    link(own_index_, post, base);
 }
 
 void Shard::link(uint64_t index, Post &post, std::byte *base) {
     links_[index].base = base;
+    links_[index].region = post.region;
     links_[index].post.store(&post, std::memory_order_release);
 }
 
@@ -176,7 +205,7 @@ RemoteSlice Shard::slice(uint64_t index) const {
     const bool sums = here && post.gradient_type != 0;
     return {parameters ? base + post.parameters : nullptr,
             sums ? base + post.accumulator : nullptr,
-            sums ? reinterpret_cast<Stripe *>(base + post.stripes) : nullptr,
+            sums && !on_gpu() ? reinterpret_cast<Stripe *>(base + post.stripes) : nullptr,
             post.slice_numel,
             post.parameter_type,
             post.gradient_type,
@@ -198,6 +227,10 @@ std::string Shard::difference(const Post &other, int other_rank, int rank) const
     }
     if (other.numel != d.numel) {
         return differs("numel", d.numel, other.numel);
+    }
+    if (other.memory != d.memory) {
+        const auto words = [](int32_t memory) { return memory == ODC_GPU_MEMORY ? "GPU" : "host"; };
+        return differs("memory", words(d.memory), words(other.memory));
     }
     if (other.parameter_type != d.parameter_type) {
         return differs("parameter_type", element_name(d.parameter_type), element_name(other.parameter_type));

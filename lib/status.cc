@@ -40,7 +40,7 @@ Error current_error() {
 
 // No default: the compiler names a status that lacks its words.
 const char *status_string(int32_t status) {
-    if (status > ODC_OK || status < ODC_ERROR_MISMATCH) {
+    if (status > ODC_OK || status < ODC_ERROR_DEVICE) {
         return "unknown status";
     }
     switch (static_cast<odc_status>(status)) {
@@ -57,6 +57,7 @@ const char *status_string(int32_t status) {
         case ODC_ERROR_ABORTED: return "a rank aborted the job";
         case ODC_ERROR_TIMEOUT: return "a rank missed the deadline";
         case ODC_ERROR_MISMATCH: return "ranks disagree";
+        case ODC_ERROR_DEVICE: return "a rank's GPU failed";
     }
     return "unknown status";
 }

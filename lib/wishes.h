@@ -11,10 +11,11 @@
 namespace odc {
 
 // Most wanted first; a set of them is a mask of bits in this order.
-inline constexpr std::array<const char *, 2> kTransportNames = {"shm", "fabric"};
-inline constexpr uint32_t kShmBit = 1;
-inline constexpr uint32_t kFabricBit = 2;
-inline constexpr uint32_t kAllTransports = kShmBit | kFabricBit;
+inline constexpr std::array<const char *, 3> kTransportNames = {"cuda", "shm", "fabric"};
+enum TransportIndex : size_t { kCuda, kShm, kFabric };
+inline constexpr uint32_t kAllTransports = (1U << kTransportNames.size()) - 1;
+
+constexpr uint32_t bit_of(TransportIndex transport) { return 1U << transport; }
 
 // What a route may be required to be; a set of them is a mask of bits in the order of kRequirements.
 enum class Requirement { Shm, NvLink, Rdma };

@@ -9,7 +9,7 @@
 #define AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), #type "." #field " has moved")
 #define VALUE(name, number) _Static_assert((name) == (number), #name " has changed its value")
 
-PINNED(odc_config, 96);
+PINNED(odc_config, 104);
 AT(odc_config, rank, 8);
 AT(odc_config, size, 12);
 AT(odc_config, job, 16);
@@ -22,8 +22,9 @@ AT(odc_config, all_gather_arg, 64);
 AT(odc_config, interrupted, 72);
 AT(odc_config, interrupted_arg, 80);
 AT(odc_config, host, 88);
+AT(odc_config, device, 96);
 
-PINNED(odc_shard_desc, 56);
+PINNED(odc_shard_desc, 64);
 AT(odc_shard_desc, name, 8);
 AT(odc_shard_desc, numel, 16);
 AT(odc_shard_desc, parameter_type, 24);
@@ -31,14 +32,16 @@ AT(odc_shard_desc, gradient_type, 28);
 AT(odc_shard_desc, ranks, 32);
 AT(odc_shard_desc, slices, 40);
 AT(odc_shard_desc, rank_count, 48);
+AT(odc_shard_desc, memory, 56);
 
-PINNED(odc_slice, 48);
+PINNED(odc_slice, 56);
 AT(odc_slice, parameters, 8);
 AT(odc_slice, gradients, 16);
 AT(odc_slice, offset, 24);
 AT(odc_slice, numel, 32);
 AT(odc_slice, parameter_type, 40);
 AT(odc_slice, accumulator_type, 44);
+AT(odc_slice, memory, 48);
 
 PINNED(odc_stats, 88);
 AT(odc_stats, gather_calls, 8);
@@ -135,7 +138,7 @@ static void *fail_in_thread(void *arg) {
     (void)arg;
     CHECK(odc_last_error() != NULL);
     CHECK_EQUAL(strlen(odc_last_error()), 0); /* nothing has failed in this thread */
-    CHECK_ERROR(odc_publish(NULL), ODC_ERROR_ARGUMENT, "shard");
+    CHECK_ERROR(odc_publish(NULL, NULL), ODC_ERROR_ARGUMENT, "shard");
     return NULL;
 }
 
@@ -207,7 +210,7 @@ static void routes(odc_context *context, void *arg) {
         CHECK(strcmp(routes_to[rank].access, "direct") == 0);
         CHECK_OK(odc_get_route(context, rank, ODC_GPU_MEMORY, &routes_to[rank]));
         CHECK(routes_to[rank].transport == NULL && strcmp(routes_to[rank].access, "none") == 0);
-        CHECK(strstr(routes_to[rank].why, "GPU memory is not moved by this build") != NULL);
+        CHECK(strstr(routes_to[rank].why, "has no GPU (config.device or ODC_DEVICE names it)") != NULL);
         CHECK(strstr(routes_to[rank].why_not, "shm: ") != NULL && strstr(routes_to[rank].why_not, "fabric: ") != NULL);
     }
 }

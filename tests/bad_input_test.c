@@ -10,7 +10,7 @@
 /* After all the wrong calls the job works as if they had not been made. */
 static void check_still_works(odc_context *context, tensor t) {
     write_parameters(t, 4);
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     check_gather(t, 4);
     add_gradients(t, 5);
     CHECK_OK(odc_minibatch_sync(context));
@@ -82,7 +82,7 @@ static void future_structs(int rank, int size, const char *job, void *arg) {
     future_config config = {config_of(rank, size, job), 1};
     future_desc desc = {describe("layer", 100, ODC_F32, ODC_F32), 1};
     future_slice slice = {{.struct_size = sizeof slice}, 7};
-    tensor t = {NULL, 100, ODC_F32, ODC_F32};
+    tensor t = {NULL, 100, ODC_F32, ODC_F32, ODC_HOST_MEMORY};
     config.today.struct_size = sizeof config;
     desc.today.struct_size = sizeof desc;
     CHECK_ERROR(odc_init(&config.today, &context), ODC_ERROR_UNSUPPORTED, "odc_config", "newer");
@@ -111,13 +111,13 @@ static void future_descs(odc_context *context, void *arg) {
     CHECK_ERROR(odc_register_shards(context, &descs[0].today, 2, shards), ODC_ERROR_UNSUPPORTED, "odc_shard_desc");
     descs[1].more = 0;
     CHECK_OK(odc_register_shards(context, &descs[0].today, 2, shards));
-    CHECK_EQUAL(slice_of((tensor){shards[1], 50, 0, ODC_F32}).numel, 25);
+    CHECK_EQUAL(slice_of((tensor){shards[1], 50, 0, ODC_F32, ODC_HOST_MEMORY}).numel, 25);
     odc_shard *none[2] = {NULL, NULL};
     descs[0].today.name = "third";
     descs[1].today.name = "fourth";
     descs[1].today.struct_size = sizeof(odc_shard_desc); /* one size for all */
     CHECK_ERROR(odc_register_shards(context, &descs[0].today, 2, none), ODC_ERROR_ARGUMENT, "struct_size");
-    check_still_works(context, (tensor){shards[0], 100, ODC_F32, ODC_F32});
+    check_still_works(context, (tensor){shards[0], 100, ODC_F32, ODC_F32, ODC_HOST_MEMORY});
 }
 
 static void an_array_of_structs_has_one_struct_size(void **state) {
@@ -195,11 +195,11 @@ static void nulls(odc_context *context, void *arg) {
     CHECK_ERROR(odc_get_slice(NULL, &slice), ODC_ERROR_ARGUMENT, "NULL", "shard");
     CHECK_ERROR(odc_get_slice(t.shard, NULL), ODC_ERROR_ARGUMENT, "NULL", "out");
     CHECK_ERROR(odc_release_shard(NULL), ODC_ERROR_ARGUMENT, "NULL", "shard");
-    CHECK_ERROR(odc_publish(NULL), ODC_ERROR_ARGUMENT, "NULL", "shard");
-    CHECK_ERROR(odc_publish_all(NULL), ODC_ERROR_ARGUMENT, "NULL", "context");
+    CHECK_ERROR(odc_publish(NULL, NULL), ODC_ERROR_ARGUMENT, "NULL", "shard");
+    CHECK_ERROR(odc_publish_all(NULL, NULL), ODC_ERROR_ARGUMENT, "NULL", "context");
     CHECK_ERROR(odc_all_reduce(NULL, &value, 1, ODC_SUM), ODC_ERROR_ARGUMENT, "NULL", "context");
     CHECK_ERROR(odc_all_reduce(context, NULL, 1, ODC_SUM), ODC_ERROR_ARGUMENT, "NULL", "values");
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     CHECK_ERROR(odc_gather(NULL, full, 100, NULL), ODC_ERROR_ARGUMENT, "NULL", "shard");
     CHECK_ERROR(odc_gather(t.shard, NULL, 100, NULL), ODC_ERROR_ARGUMENT, "NULL", "buffer");
     CHECK_ERROR(odc_scatter_add(NULL, full, 100, NULL), ODC_ERROR_ARGUMENT, "NULL", "shard");
@@ -330,10 +330,10 @@ static void bad_descriptions(odc_context *context, void *arg) {
     bad_sizes(context);
     CHECK_ERROR(odc_register_shards(context, twins, 2, shards), ODC_ERROR_ARGUMENT, "wrong", "already|twice");
     check_still_works(context, t);
-    CHECK_OK(odc_publish(t.shard)); /* in the middle of a minibatch, too */
+    CHECK_OK(odc_publish(t.shard, NULL)); /* in the middle of a minibatch, too */
     bad_names_and_types(context);
     bad_divisions(context);
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_minibatch_sync(context));
     check_still_works(context, t);
 }
@@ -358,7 +358,7 @@ static void few_descriptors(int rank, int size, const char *job, void *arg) {
         tensors[i] = make_tensor(context, name, i % 100 == 0 ? 100000 : 13, ODC_F32, ODC_F32);
         write_parameters(tensors[i], (uint64_t)i);
     }
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     for (int i = 0; i < COUNT; ++i) {
         check_gather(tensors[i], (uint64_t)i);
         add_gradients(tensors[i], 1);

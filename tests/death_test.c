@@ -78,7 +78,7 @@ static odc_status run_minibatches(odc_context *context, tensor t) {
     odc_status status = ODC_OK;
     memset(full, 0, t.numel * type_size(t.gradient_type));
     while (status == ODC_OK) {
-        status = odc_publish_all(context);
+        status = odc_publish_all(context, NULL);
         for (int i = 0; i < 4 && status == ODC_OK; ++i) {
             status = odc_scatter_add(t.shard, full, t.numel, NULL);
         }
@@ -100,7 +100,7 @@ static odc_status wait_for_victim(const scene *what, odc_context *context, tenso
     if (what->when == IN_REDUCTION) {
         status = odc_all_reduce(context, &value, 1, ODC_SUM);
     } else {
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
     }
     switch (what->when) {
         case IN_GATHER: status = odc_gather(t.shard, full, t.numel, NULL); break;
@@ -305,7 +305,7 @@ static void dies_after_publishing(int rank, int size, const char *job, void *arg
     odc_shard_desc late = describe("late", 10, ODC_F32, ODC_F32);
     odc_shard *shard = NULL;
     write_parameters(t, 6);
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     raise_flag(&shared->joined);
     if (rank == 1) {
         await_flag(&shared->joined, 2);
@@ -340,7 +340,7 @@ static void dies_in_sync(int rank, int size, const char *job, void *arg) {
     odc_context *context = join(rank, size, job);
     tensor t = make_tensor(context, "layer", 5000, ODC_F32, ODC_F32);
     pthread_t thread;
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     if (rank == 1) {
         add_gradients(t, 3);
         CHECK(pthread_create(&thread, NULL, kill_in_sync, shared) == 0);
@@ -349,7 +349,7 @@ static void dies_in_sync(int rank, int size, const char *job, void *arg) {
     }
     CHECK_OK(odc_minibatch_sync(context)); /* every rank has arrived, the dead one too */
     check_sums(t, (uint64_t[]){3}, 1);
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 1", "died");
     odc_destroy(context);
 }

@@ -43,7 +43,7 @@ static void check_descriptors(int rank, int size, const char *job, void *arg) {
         }
     }
     CHECK_EQUAL(memories, size);
-    CHECK_OK(odc_publish_all(context)); /* nobody leaves while another still looks */
+    CHECK_OK(odc_publish_all(context, NULL)); /* nobody leaves while another still looks */
     CHECK_OK(odc_minibatch_sync(context));
     odc_destroy(context);
     for (int fd = 0; fd < MOST; ++fd) {

@@ -43,7 +43,7 @@ static int one_minibatch(odc_context *context, tensor t, int number, int out_of_
     for (uint64_t i = 0; i < slice.numel; ++i) {
         ((float *)slice.parameters)[i] = (float)(number % (1 << 20));
     }
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     CHECK_OK(odc_gather(t.shard, full, NUMEL, NULL));
     for (int i = 0; i < NUMEL; ++i) {
         CHECK(full[i] == (float)(number % (1 << 20)));

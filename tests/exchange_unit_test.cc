@@ -162,7 +162,7 @@ void test_gone_after_the_cards(void **) {
             exchange->all_gather(card_of(rank));
             if (rank != gone) {
                 const Fd memory(memfd_create("test", MFD_CLOEXEC));
-                meet({name, {0, 1, 2}, rank, 3, exchange->ties(), {}}, memory.get(), patience);
+                meet({name, {0, 1, 2}, rank, 3, exchange->ties(), {}}, {memory.get(), -1}, patience);
             }
         });
         for (size_t rank = 0; rank < words.size(); ++rank) {

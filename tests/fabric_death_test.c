@@ -36,7 +36,7 @@ static odc_status wait_in(moment when, odc_context *context, tensor t) {
     odc_status status = ODC_OK;
     memset(full, 0, NUMEL * sizeof *full);
     if (when != IN_REDUCTION) {
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
     }
     switch (when) {
         case IN_GATHER: status = odc_gather(t.shard, full, NUMEL, NULL); break;
@@ -128,7 +128,7 @@ static void a_stopped_rank_is_named_after_its_silence(void **state) {
 static void aborts(odc_context *context, void *arg) {
     (void)arg;
     tensor t = one_minibatch(context);
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     if (odc_rank(context) == 1) {
         CHECK_OK(odc_abort(context, "loss is NaN in step 17"));
     }
@@ -146,7 +146,7 @@ static void leaves_early(odc_context *context, void *arg) {
     if (odc_rank(context) == 1) {
         return; /* run_ranks destroys the context */
     }
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 1", "left in minibatch 1");
 }
 
@@ -166,7 +166,7 @@ static void releases_after_an_error(odc_context *context, void *arg) {
     odc_shard *another = NULL;
     if (odc_rank(context) == 0) {
         tensor never = make_tensor(context, "never published by rank 1", 10, ODC_F32, ODC_F32);
-        CHECK_OK(odc_publish(never.shard));
+        CHECK_OK(odc_publish(never.shard, NULL));
         CHECK_ERROR(odc_gather(never.shard, full, 10, NULL), ODC_ERROR_ABORTED, "enough");
     }
     CHECK_ERROR(odc_register_shard(context, &desc, &another), ODC_ERROR_ABORTED, "enough");
@@ -217,7 +217,7 @@ static void stops_in_sync(int rank, int size, const char *job, void *arg) {
     slow *shared = arg;
     odc_context *context = join(rank, size, job);
     tensor t = one_minibatch(context);
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     if (rank == 1) {
         set_flag(&shared->pid, getpid());
         CHECK_OK(odc_minibatch_sync(context));
@@ -272,7 +272,7 @@ static void is_interrupted(int rank, int size, const char *job, void *arg) {
     odc_shard_desc desc = describe("layer", LARGE, ODC_F32, ODC_F32);
     desc.slices = (uint64_t[]){0, LARGE};
     tensor t = make_described(context, &desc);
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     if (rank == 1) {
         set_flag(&what->peer, getpid());
         await_flag(&what->over, 1);
@@ -321,7 +321,7 @@ static void is_interrupted_by_a_slow_owner(int rank, int size, const char *job, 
     odc_shard_desc desc = describe("layer", LARGE, ODC_F32, ODC_F32);
     desc.slices = (uint64_t[]){0, LARGE, 0};
     tensor t = make_described(context, &desc);
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     float *full = new_full(LARGE, ODC_F32);
     CHECK_OK(odc_gather(t.shard, full, LARGE, NULL));
     if (rank == 1) {

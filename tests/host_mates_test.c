@@ -39,7 +39,7 @@ static void dies_and_leaves_a_child(int rank, int size, const char *job, void *a
         kill_at_end(child);
         raise(SIGKILL);
     }
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     if (rank == MATE) {
         await_flag(&what->over, 1); /* computes, and waits for nobody */
     } else {
@@ -87,7 +87,7 @@ static void fails_and_ends(int rank, int size, const char *job, void *arg) {
     }
     CHECK_OK(odc_all_reduce(context, &(double){1}, 1, ODC_SUM)); /* it has */
     if (rank == 0) {
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         let_threads_wait_for_the_caller();
         CHECK_EQUAL(odc_gather(t.shard, full, 1000, NULL), ODC_ERROR_MISMATCH);
         _exit(0);
@@ -128,7 +128,7 @@ static void publishes_many_shards(odc_context *context, void *arg) {
         CHECK_OK(odc_all_reduce(context, &(double){1}, 1, ODC_SUM)); /* what was said before has left */
         sleep_ms(5);
         uint64_t before = packets_of(context);
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         CHECK_OK(odc_gather(shards[SHARDS - 1], full, 100, NULL)); /* all have published */
         uint64_t sent = packets_of(context) - before;
         fewest = sent < fewest ? sent : fewest;

@@ -41,7 +41,7 @@ typedef struct stuck {
 } stuck;
 
 static void one_minibatch(odc_context *context, tensor t) {
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     check_gather(t, 1);
     CHECK_OK(odc_minibatch_sync(context));
 }
@@ -52,14 +52,14 @@ static void be_stuck(stuck *what, odc_context *context, tensor t) {
         raise(SIGSTOP);
     }
     if (what->kind == STUCK_IN_SYNC) {
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         check_gather(t, 1);
     }
     await_flag(&what->told, 2); /* its program works on and on; it is told, too, when it waits for the others */
     odc_status status = ODC_OK;
     for (int i = 0; i < 2 && status == ODC_OK; ++i) {
         if (what->kind != STUCK_IN_SYNC || i > 0) {
-            CHECK_OK(odc_publish_all(context));
+            CHECK_OK(odc_publish_all(context, NULL));
         }
         status = odc_minibatch_sync(context);
     }
@@ -73,7 +73,7 @@ static void wait_for_stuck(stuck_in kind, odc_context *context, tensor t) {
     float full[1000];
     uint64_t operation = 0;
     if (kind != STUCK_IN_REDUCTION) {
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
     }
     switch (kind) {
         case STUCK_IN_GATHER:
@@ -185,7 +185,7 @@ static odc_status wait_in(odc_context *context, tensor t, int in_reduction) {
     if (in_reduction) {
         return odc_all_reduce(context, &(double){1}, 1, ODC_SUM);
     }
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     switch (odc_rank(context)) {
         case 0: return odc_gather(t.shard, full, 1000, NULL);
         case 2: return odc_scatter_add(t.shard, full, 1000, NULL);
@@ -296,7 +296,7 @@ static void leaves_late(odc_context *context, void *arg) {
     flags *shared = arg;
     tensor t = plain(context, "layer");
     write_parameters(t, 1);
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     if (odc_rank(context) == 1) {
         CHECK_OK(odc_shutdown(context));
         raise_flag(&shared->a);
@@ -341,8 +341,8 @@ static void touch_everything(odc_context *context, tensor t) {
     odc_slice slice = {.struct_size = sizeof slice};
     odc_stats stats = {.struct_size = sizeof stats};
     CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_PHASE, "fork");
-    CHECK_ERROR(odc_publish(t.shard), ODC_ERROR_PHASE, "fork");
-    CHECK_ERROR(odc_publish_all(context), ODC_ERROR_PHASE, "fork");
+    CHECK_ERROR(odc_publish(t.shard, NULL), ODC_ERROR_PHASE, "fork");
+    CHECK_ERROR(odc_publish_all(context, NULL), ODC_ERROR_PHASE, "fork");
     CHECK_ERROR(odc_gather(t.shard, full, 1000, NULL), ODC_ERROR_PHASE, "fork");
     CHECK_ERROR(odc_scatter_add(t.shard, full, 1000, NULL), ODC_ERROR_PHASE, "fork");
     CHECK_ERROR(odc_gather_start(t.shard, full, 1000, NULL, &operation), ODC_ERROR_PHASE, "fork");

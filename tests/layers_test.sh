@@ -8,11 +8,11 @@ cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 # From the top: one layer a line, its files without their endings.
 layers="
 c_api
-context context_sync posts shard slices plan partition
+context context_sync context_gpu posts shard slices plan partition
 job
 bootstrap reach porch rendezvous meeting parcel card exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route machine_json wishes port
-transport/fabric transport/library_thread transport/gathers transport/additions transport/pulses transport/mates transport/packets transport/reads transport/staging transport/remote transport/probe transport/mirror transport/fabric_endpoint transport/libfabric transport/notice transport/shm transport/stripes transport/transport
-arena free_ranges rank_block post memory futex topology recording recording_check machine interfaces nic
+transport/fabric transport/cuda transport/library_thread transport/gathers transport/additions transport/pulses transport/mates transport/packets transport/reads transport/staging transport/remote transport/probe transport/mirror transport/fabric_endpoint transport/libfabric transport/notice transport/shm transport/stripes transport/transport
+arena free_ranges rank_block post memory kernels kernels/add futex cuda_driver cuda_device cuda_memory pins flights inbox topology recording recording_check machine interfaces nic
 status settings patience element fd
 "
 
@@ -31,7 +31,7 @@ complain() {
     failures=$((failures + 1))
 }
 
-files=$(cd lib && ls ./*.h ./*.cc transport/*.h transport/*.cc | sed 's|^\./||')
+files=$(cd lib && ls ./*.h ./*.cc transport/*.h transport/*.cc kernels/*.h kernels/*.cu | sed 's|^\./||')
 for file in $files; do
     noun=${file%.*}
     mine=${depth[$noun]:-}

@@ -66,7 +66,7 @@ static void register_and_use(odc_context *context, const load *what, void *full)
         CHECK_OK(odc_register_shard(context, &desc, &shards[i]));
     }
     for (int minibatch = 0; minibatch < 3; ++minibatch) {
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         for (int i = 0; i < what->count; ++i) {
             CHECK_OK(odc_gather(shards[i], full, what->numel, NULL));
             CHECK_OK(odc_scatter_add(shards[i], full, what->numel, NULL));
@@ -144,7 +144,7 @@ static void register_and_release(odc_context *context, const load *what, int rou
             odc_shard_desc desc = describe(name, what->numel, what->parameter_type, what->gradient_type);
             CHECK_OK(odc_register_shard(context, &desc, &shards[i]));
         }
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         for (int i = 0; i < what->count; ++i) {
             CHECK_OK(odc_scatter_add(shards[i], full, what->numel, NULL));
         }

@@ -22,7 +22,7 @@ static void early_layers(odc_context *context, void *arg) {
     for (int minibatch = 0; minibatch < 20; ++minibatch) {
         uint64_t salt = (uint64_t)minibatch;
         write_parameters(early, salt);
-        CHECK_OK(odc_publish(early.shard));
+        CHECK_OK(odc_publish(early.shard, NULL));
         if (odc_rank(context) == 1) { /* its optimizer still updates the late layer */
             await_flag(&shared->a, minibatch + 1);
         }
@@ -32,7 +32,7 @@ static void early_layers(odc_context *context, void *arg) {
             raise_flag(&shared->a);
         }
         write_parameters(late, salt);
-        CHECK_OK(odc_publish_all(context)); /* those that are left */
+        CHECK_OK(odc_publish_all(context, NULL)); /* those that are left */
         check_gather(late, salt);
         CHECK_OK(odc_minibatch_sync(context));
         check_sums(early, (uint64_t[]){salt, salt}, 2);
@@ -53,7 +53,7 @@ static void zero_microbatches(odc_context *context, void *arg) {
     for (uint64_t minibatch = 0; minibatch < 20; ++minibatch) {
         size_t count = 0;
         write_parameters(t, minibatch);
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         for (int other = 0; other < 4; ++other) { /* rank r runs (r + minibatch) mod 4 microbatches */
             for (uint64_t microbatch = 0; microbatch < ((uint64_t)other + minibatch) % 4; ++microbatch) {
                 salts[count] = 1000 * (uint64_t)other + microbatch;
@@ -89,7 +89,7 @@ static void one_ahead(odc_context *context, void *arg) {
             check_sums(t, (uint64_t[]){salt - 1}, 1);
         }
         write_parameters(t, salt);
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         if (odc_rank(context) == 0) {
             float *source = new_full(5000, ODC_F32);
             fill_gradients(t, source, salt);
@@ -117,7 +117,7 @@ static void never_two(odc_context *context, void *arg) {
     tensor t = plain(context, "layer", 64);
     for (int minibatch = 0; minibatch < 300 / (slowdown() > 1 ? 5 : 1); ++minibatch) {
         CHECK_EQUAL(odc_minibatch(context), minibatch);
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         if (random_below(&random, 4) == 0) {
             sleep_us((int)random_below(&random, 3000));
         }
@@ -147,7 +147,7 @@ static void sleeping_owner(odc_context *context, void *arg) {
     if (odc_rank(context) < 2) {
         t = make_described(context, &desc);
         write_parameters(t, 4);
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
     }
     if (odc_rank(context) == 0) {
         await_flag(&shared->a, 1);
@@ -160,7 +160,7 @@ static void sleeping_owner(odc_context *context, void *arg) {
     } else {
         await_flag(&shared->b, 1);
     }
-    CHECK_OK(odc_publish(all.shard));
+    CHECK_OK(odc_publish(all.shard, NULL));
     CHECK_OK(odc_minibatch_sync(context));
     if (odc_rank(context) < 2) {
         check_sums(t, (uint64_t[]){40}, 1);
@@ -183,7 +183,7 @@ static void waits_for_publish(odc_context *context, void *arg) {
             sleep_ms(3);
             set_flag(&shared->b, minibatch + 1);
         }
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         if (odc_rank(context) == 0) {
             set_flag(&shared->a, minibatch + 1);
             if (minibatch % 2 == 0) {
@@ -215,7 +215,7 @@ static void contend(odc_context *context, void *arg) {
         snprintf(name, sizeof name, "contended.%d", k);
         tensor t = make_tensor(context, name, CONTENDED, 0, types[k]);
         size_t count = 0;
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         for (int rank = 0; rank < CONTENDERS; ++rank) {
             for (int i = 0; i < additions; ++i) {
                 salts[count] = (uint64_t)(rank * ADDITIONS + i);
@@ -244,7 +244,7 @@ static void contend_for_one_stripe(odc_context *context, void *arg) {
     fill_gradients(t, full, 1);
     for (int minibatch = 0; minibatch < 3; ++minibatch) {
         CHECK_OK(odc_all_reduce(context, &(double){0}, 1, ODC_SUM)); /* begin together */
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         for (int i = 0; i < additions; ++i) {
             CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, NULL));
         }
@@ -286,7 +286,7 @@ static void concurrent(odc_context *context, void *arg) {
     uint64_t salts[2 * THREADS * 8];
     size_t count = 0;
     write_parameters(t, 12);
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     for (int rank = 0; rank < 2; ++rank) {
         for (int i = 0; i < THREADS; ++i) {
             uint64_t salt = (uint64_t)(1000 * rank + 100 * i);
@@ -323,7 +323,7 @@ static void untouched(odc_context *context, void *arg) {
                 ((float *)slice.gradients)[k] = 7;
             }
         }
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         int adds = minibatch % 2 == 0 && odc_rank(context) == 1;
         if (adds) {
             add_gradients(touched, minibatch);
@@ -349,7 +349,7 @@ static void optimizer(odc_context *context, void *arg) {
     double expected = 0;
     for (int step = 0; step < 50; ++step) {
         float full[997];
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         CHECK_OK(odc_gather(t.shard, full, 997, NULL));
         for (int i = 0; i < 997; ++i) {
             CHECK(full[i] == expected);
@@ -387,12 +387,12 @@ static void two_groups(int rank, int size, const char *job, void *arg) {
     }
     tensor a = plain(actor, "layer", 100);
     write_parameters(a, 1);
-    CHECK_OK(odc_publish_all(actor));
+    CHECK_OK(odc_publish_all(actor, NULL));
     if (rank < 2) { /* ten minibatches of the critic in one of the actor, under the same shard name */
         tensor c = plain(critic, "layer", 51);
         for (uint64_t minibatch = 0; minibatch < 10; ++minibatch) {
             write_parameters(c, minibatch);
-            CHECK_OK(odc_publish_all(critic));
+            CHECK_OK(odc_publish_all(critic, NULL));
             check_gather(c, minibatch);
             add_gradients(c, minibatch);
             CHECK_OK(odc_minibatch_sync(critic));
@@ -408,7 +408,7 @@ static void two_groups(int rank, int size, const char *job, void *arg) {
     CHECK_OK(odc_minibatch_sync(actor));
     CHECK_EQUAL(odc_minibatch(actor), 1);
     odc_destroy(critic);
-    CHECK_OK(odc_publish_all(actor));
+    CHECK_OK(odc_publish_all(actor, NULL));
     check_gather(a, 1);
     CHECK_OK(odc_minibatch_sync(actor));
     odc_destroy(actor);
@@ -426,7 +426,7 @@ static void again(int rank, int size, const char *job, void *arg) {
         tensor t = plain(context, "layer", 10 + round);
         CHECK_EQUAL(odc_minibatch(context), 0);
         write_parameters(t, round);
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         check_gather(t, round);
         CHECK_OK(odc_minibatch_sync(context));
         odc_destroy(context);
@@ -450,7 +450,7 @@ static void no_shards(odc_context *context, void *arg) {
     atomic_int *arrived = arg;
     for (int minibatch = 0; minibatch < 50; ++minibatch) {
         raise_flag(arrived);
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         CHECK_OK(odc_minibatch_sync(context));
         CHECK(read_flag(arrived) >= 3 * (minibatch + 1));
     }
@@ -468,7 +468,7 @@ static void alone(odc_context *context, void *arg) {
     for (uint64_t minibatch = 0; minibatch < 5; ++minibatch) {
         write_parameters(t, minibatch);
         CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         check_gather(t, minibatch);
         add_gradients(t, 2);
         add_gradients(t, 3);

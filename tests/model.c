@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#include "gpu.h"
+
 enum { GUARD_BYTES = 64, GUARD = 0xa5 };
 
 size_t type_size(int type) {
@@ -88,11 +90,12 @@ odc_shard_desc describe(const char *name, uint64_t numel, int parameter_type, in
     desc.numel = numel;
     desc.parameter_type = parameter_type;
     desc.gradient_type = gradient_type;
+    desc.memory = tests_gpu() ? ODC_GPU_MEMORY : ODC_HOST_MEMORY;
     return desc;
 }
 
 tensor make_described(odc_context *context, const odc_shard_desc *desc) {
-    tensor t = {NULL, desc->numel, desc->parameter_type, desc->gradient_type};
+    tensor t = {NULL, desc->numel, desc->parameter_type, desc->gradient_type, desc->memory};
     CHECK_OK(odc_register_shard(context, desc, &t.shard));
     CHECK(t.shard != NULL);
     return t;
@@ -102,6 +105,8 @@ tensor make_tensor(odc_context *context, const char *name, uint64_t numel, int p
     odc_shard_desc desc = describe(name, numel, parameter_type, gradient_type);
     return make_described(context, &desc);
 }
+
+static int is_gpu(tensor t) { return t.memory == ODC_GPU_MEMORY; }
 
 odc_slice slice_of(tensor t) {
     odc_slice slice;
@@ -119,12 +124,25 @@ void *new_full(uint64_t numel, int type) {
     return full;
 }
 
-void write_parameters(tensor t, uint64_t salt) {
+void enqueue_parameters(tensor t, uint64_t salt, void *stream) {
     odc_slice slice = slice_of(t);
+    size_t bytes = t.parameter_type != 0 ? slice.numel * type_size(t.parameter_type) : 0;
+    void *values = is_gpu(t) ? malloc(bytes + 1) : slice.parameters;
     for (uint64_t i = 0; t.parameter_type != 0 && i < slice.numel; ++i) {
-        put_element(t.parameter_type, slice.parameters, i, small_value(salt, slice.offset + i));
+        put_element(t.parameter_type, values, i, small_value(salt, slice.offset + i));
+    }
+    if (is_gpu(t)) {
+        if (bytes > 0) {
+            void *source = gpu_new(bytes);
+            gpu_write(source, values, bytes);
+            gpu_copy(slice.parameters, source, bytes, stream);
+            gpu_free_later(source);
+        }
+        free(values);
     }
 }
+
+void write_parameters(tensor t, uint64_t salt) { enqueue_parameters(t, salt, NULL); }
 
 void check_full(tensor t, const void *full, uint64_t salt) {
     const unsigned char *guard = (const unsigned char *)full + t.numel * type_size(t.parameter_type);
@@ -138,11 +156,64 @@ void check_full(tensor t, const void *full, uint64_t salt) {
     }
 }
 
-void check_gather(tensor t, uint64_t salt) {
+void *new_buffer(tensor t, int type) {
+    void *full = new_full(t.numel, type);
+    if (!is_gpu(t)) {
+        return full;
+    }
+    size_t bytes = t.numel * type_size(type) + GUARD_BYTES;
+    void *buffer = gpu_new(bytes);
+    gpu_write(buffer, full, bytes);
+    free(full);
+    return buffer;
+}
+
+void free_buffer(tensor t, void *buffer) {
+    if (is_gpu(t)) {
+        gpu_free_later(buffer);
+    } else {
+        free(buffer);
+    }
+}
+
+void write_gradients(tensor t, void *buffer, uint64_t salt) {
+    void *values = is_gpu(t) ? new_full(t.numel, t.gradient_type) : buffer;
+    fill_gradients(t, values, salt);
+    if (is_gpu(t)) {
+        gpu_write(buffer, values, t.numel * type_size(t.gradient_type));
+        free(values);
+    }
+}
+
+void check_buffer(tensor t, const void *buffer, uint64_t salt) {
+    if (!is_gpu(t)) {
+        check_full(t, buffer, salt);
+        return;
+    }
     void *full = new_full(t.numel, t.parameter_type);
-    CHECK_OK(odc_gather(t.shard, full, t.numel, NULL));
+    gpu_read(full, buffer, t.numel * type_size(t.parameter_type) + GUARD_BYTES);
     check_full(t, full, salt);
     free(full);
+}
+
+void *some_stream(tensor t) {
+    static _Thread_local uint64_t state = 1;
+    return is_gpu(t) ? gpu_stream(next_random(&state) >> 20) : NULL;
+}
+
+void await_stream(tensor t, void *stream) {
+    if (is_gpu(t)) {
+        gpu_wait(stream);
+    }
+}
+
+void check_gather(tensor t, uint64_t salt) {
+    void *buffer = new_buffer(t, t.parameter_type);
+    void *stream = some_stream(t);
+    CHECK_OK(odc_gather(t.shard, buffer, t.numel, stream));
+    await_stream(t, stream);
+    check_buffer(t, buffer, salt);
+    free_buffer(t, buffer);
 }
 
 void fill_gradients(tensor t, void *full, uint64_t salt) {
@@ -151,17 +222,40 @@ void fill_gradients(tensor t, void *full, uint64_t salt) {
     }
 }
 
-/* The source is overwritten at once: it belongs to the caller again when the call returns. */
+/* The source is overwritten at once, or on the same stream: it belongs to the caller again. */
 void add_gradients(tensor t, uint64_t salt) {
-    void *full = new_full(t.numel, t.gradient_type);
-    fill_gradients(t, full, salt);
-    CHECK_OK(odc_scatter_add(t.shard, full, t.numel, NULL));
-    memset(full, 0xff, t.numel * type_size(t.gradient_type));
-    free(full);
+    void *buffer = new_buffer(t, t.gradient_type);
+    void *stream = some_stream(t);
+    size_t bytes = t.numel * type_size(t.gradient_type);
+    write_gradients(t, buffer, salt);
+    CHECK_OK(odc_scatter_add(t.shard, buffer, t.numel, stream));
+    if (!is_gpu(t)) {
+        memset(buffer, 0xff, bytes);
+    } else if (bytes > 0) {
+        gpu_fill(buffer, 0xff, bytes, stream);
+    }
+    free_buffer(t, buffer);
+}
+
+/* What a stream reads now, without any fence: after a sync the sums are final for all of them. */
+static void read_sums(tensor t, odc_slice *slice) {
+    size_t bytes = slice->numel * type_size(slice->accumulator_type);
+    void *stream = some_stream(t);
+    void *copy = gpu_new(bytes);
+    void *sums = malloc(bytes);
+    gpu_copy(copy, slice->gradients, bytes, stream);
+    gpu_wait(stream);
+    gpu_read(sums, copy, bytes);
+    gpu_free_later(copy);
+    slice->gradients = sums;
 }
 
 void check_sums(tensor t, const uint64_t *salts, size_t count) {
     odc_slice slice = slice_of(t);
+    int copied = is_gpu(t) && t.gradient_type != 0 && slice.numel > 0;
+    if (copied) {
+        read_sums(t, &slice);
+    }
     for (uint64_t i = 0; t.gradient_type != 0 && i < slice.numel; ++i) {
         double sum = 0;
         for (size_t k = 0; k < count; ++k) {
@@ -172,6 +266,9 @@ void check_sums(tensor t, const uint64_t *salts, size_t count) {
             CHECK_EQUAL(got, sum);
         }
     }
+    if (copied) {
+        free(slice.gradients);
+    }
 }
 
 void use_once(odc_context *context, const tensor *tensors, size_t count, uint64_t salt) {
@@ -180,7 +277,7 @@ void use_once(odc_context *context, const tensor *tensors, size_t count, uint64_
     for (size_t i = 0; i < count; ++i) {
         write_parameters(tensors[i], salt + i);
     }
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     for (size_t i = 0; i < count; ++i) {
         if (tensors[i].parameter_type != 0) {
             check_gather(tensors[i], salt + i);
@@ -195,5 +292,8 @@ void use_once(odc_context *context, const tensor *tensors, size_t count, uint64_
     }
     for (size_t i = 0; i < count; ++i) {
         check_sums(tensors[i], salts, (size_t)size);
+    }
+    if (tests_gpu()) {
+        gpu_collect();
     }
 }

@@ -11,6 +11,7 @@ typedef struct tensor {
     uint64_t numel;
     int parameter_type;
     int gradient_type;
+    int memory; /* odc_memory of its slices and of the buffers for it */
 } tensor;
 
 size_t type_size(int type);
@@ -25,13 +26,24 @@ tensor make_tensor(odc_context *context, const char *name, uint64_t numel, int p
 tensor make_described(odc_context *context, const odc_shard_desc *desc);
 odc_slice slice_of(tensor t);
 
-void *new_full(uint64_t numel, int type); /* numel elements and a guard after them; never NULL */
+void *new_full(uint64_t numel, int type); /* numel elements and a guard after them, in host memory; never NULL */
 void write_parameters(tensor t, uint64_t salt);
-void check_full(tensor t, const void *full, uint64_t salt); /* and that nothing was written past the end */
-void check_gather(tensor t, uint64_t salt);                 /* gathers and compares */
+void enqueue_parameters(tensor t, uint64_t salt, void *stream); /* a shard's in GPU memory when the stream reaches it */
+void check_full(tensor t, const void *full, uint64_t salt);     /* and that nothing was written past the end */
+void check_gather(tensor t, uint64_t salt);                     /* gathers and compares */
 void fill_gradients(tensor t, void *full, uint64_t salt);
 void add_gradients(tensor t, uint64_t salt);
 /* This rank's accumulators are the sums of what was added with these salts. */
+/* Buffers where the shard's memory is; in host memory they are those above, and `stream` is NULL. */
+void *new_buffer(tensor t, int type);
+void free_buffer(tensor t, void *buffer);
+void write_gradients(tensor t, void *buffer, uint64_t salt);
+/* As check_full, of what has been gathered by now. */
+void check_buffer(tensor t, const void *buffer, uint64_t salt);
+/* Of a few streams one at random; waits for what is on it. */
+void *some_stream(tensor t);
+void await_stream(tensor t, void *stream);
+
 void check_sums(tensor t, const uint64_t *salts, size_t count);
 /* One minibatch in which every rank adds once and checks everything. `salt` must be the same everywhere. */
 void use_once(odc_context *context, const tensor *tensors, size_t count, uint64_t salt);

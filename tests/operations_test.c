@@ -22,7 +22,7 @@ static void start_never_waits(odc_context *context, void *arg) {
         if (odc_rank(context) == 1) { /* publishes only after rank 0's starts have returned */
             await_flag(&shared->a, minibatch + 1);
         }
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         fill_gradients(t, source, salt);
         CHECK_OK(odc_gather_start(t.shard, full, 3001, NULL, &operations[0]));
         CHECK_OK(odc_scatter_add_start(t.shard, source, 3001, NULL, &operations[1]));
@@ -76,7 +76,7 @@ static void goes_on_by_itself(odc_context *context, void *arg) {
     for (uint64_t i = 0; i < slice.numel; ++i) {
         ((float *)slice.parameters)[i] = 7;
     }
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     CHECK_OK(odc_gather(t.shard, full, MANY, NULL)); /* all have published */
     for (uint64_t i = 0; i < MANY; ++i) {
         full[i] = 0;
@@ -112,7 +112,7 @@ static void started(odc_context *context, void *arg) {
         uint64_t salts[2 * STARTED];
         size_t added = 0;
         write_parameters(t, minibatch);
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         for (uint64_t i = 0; i < STARTED; ++i) { /* every third one adds */
             fulls[i] = new_full(777, ODC_BF16);
             if (i % 3 == 0) {
@@ -158,7 +158,7 @@ static void waits_once(odc_context *context, void *arg) {
     tensor t = make_tensor(context, "layer", 10, ODC_F32, ODC_F32);
     float full[10] = {0};
     uint64_t operation = 0;
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_gather_start(t.shard, full, 10, NULL, &operation));
     CHECK_OK(odc_wait(context, operation));
     CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_ARGUMENT, "operation");
@@ -197,7 +197,7 @@ static void waits_in_threads(odc_context *context, void *arg) {
         if (odc_rank(context) == 1) {
             sleep_ms(2);
         }
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         for (int i = 0; i < THREADS; ++i) {
             fulls[i] = new_full(4001, ODC_F32);
             waiters[i].context = context;
@@ -253,14 +253,14 @@ static void reduce(odc_context *context, void *arg) {
         combine(expected, count, odc_size(context), round, op);
         int rides = round % 5 == 4;
         if (rides) {
-            CHECK_OK(odc_publish_all(context));
+            CHECK_OK(odc_publish_all(context, NULL));
             CHECK_OK(odc_minibatch_sync_reduce(context, values, (size_t)count, op));
         } else { /* several in a row between one sync and the next publish */
             CHECK_OK(odc_all_reduce(context, values, (size_t)count, op));
         }
         CHECK(memcmp(values, expected, (size_t)count * sizeof *values) == 0);
     }
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     CHECK_OK(odc_minibatch_sync(context));
 }
 
@@ -276,7 +276,7 @@ static void rides_every_time(odc_context *context, void *arg) {
     tensor t = make_tensor(context, "layer", 100, ODC_F32, ODC_F32);
     for (uint64_t minibatch = 0; minibatch < 200; ++minibatch) {
         double values[2] = {(double)minibatch + odc_rank(context), odc_rank(context)};
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         add_gradients(t, minibatch);
         if (minibatch % 7 == 3) { /* any mix, if all ranks do the same */
             CHECK_OK(odc_minibatch_sync(context));
@@ -349,7 +349,7 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
     if (rank == 0) {
         CHECK_INTERRUPTED(&what, odc_all_reduce(context, &value, 1, ODC_SUM), "rank 1");
         /* Its value is with the peers already: it must be finished before anything else, and with the same value. */
-        CHECK_ERROR(odc_publish(t.shard), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
+        CHECK_ERROR(odc_publish(t.shard, NULL), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
         value = 7;
         CHECK_ERROR(odc_all_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_ARGUMENT, "the same");
@@ -357,7 +357,7 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
         raise_flag(step);
         CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
         CHECK(value == 2);
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         CHECK_INTERRUPTED(&what, odc_gather(t.shard, full, 100, NULL), "rank 1");
         fill_gradients(t, full, 8);
         CHECK_INTERRUPTED(&what, odc_scatter_add(t.shard, full, 100, NULL), "rank 1");
@@ -381,13 +381,13 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
         CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
         CHECK(value == 2);
         await_flag(step, 3);
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         await_flag(step, 4);
         CHECK_OK(odc_minibatch_sync(context));
     }
     check_sums(t, (uint64_t[]){8}, 1); /* what was interrupted added nothing, what was repeated added once */
     CHECK_EQUAL(odc_minibatch(context), 1);
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_minibatch_sync(context));
     free(full);
     free(gradient);

@@ -26,15 +26,15 @@ static void wrong_moments(odc_context *context, void *arg) {
         CHECK_ERROR(odc_scatter_add_start(early.shard, full, 100, NULL, &operation), ODC_ERROR_PHASE, "publish",
                     "early");
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PHASE, "publish", "early|late");
-        CHECK_OK(odc_publish(early.shard));
-        CHECK_ERROR(odc_publish(early.shard), ODC_ERROR_PHASE, "early", "already");
+        CHECK_OK(odc_publish(early.shard, NULL));
+        CHECK_ERROR(odc_publish(early.shard, NULL), ODC_ERROR_PHASE, "early", "already");
         CHECK_ERROR(odc_release_shard(early.shard), ODC_ERROR_PHASE, "early", "published");
         CHECK_ERROR(odc_all_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_PHASE, "odc_publish");
         CHECK_ERROR(odc_gather(late.shard, full, 100, NULL), ODC_ERROR_PHASE, "publish", "late");
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PHASE, "publish", "late");
         CHECK_ERROR(odc_minibatch_sync_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_PHASE, "publish", "late");
         CHECK_EQUAL(odc_minibatch(context), minibatch);
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         check_gather(early, minibatch);
         check_gather(late, minibatch);
         add_gradients(late, 3);
@@ -57,7 +57,7 @@ static void wrong_buffers(odc_context *context, void *arg) {
     uint64_t operation = 0;
     int stream = 0;
     tensor t = plain(context, "layer");
-    CHECK_OK(odc_publish(t.shard));
+    CHECK_OK(odc_publish(t.shard, NULL));
     static const uint64_t counts[4] = {0, 99, 101, UINT64_MAX};
     for (int i = 0; i < 4; ++i) {
         CHECK_ERROR(odc_gather(t.shard, full, counts[i], NULL), ODC_ERROR_ARGUMENT, "layer", "100");
@@ -107,11 +107,11 @@ static void released(odc_context *context, void *arg) {
     odc_slice slice = {.struct_size = sizeof slice};
     tensor kept = plain(context, "kept");
     tensor t = plain(context, "layer");
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_minibatch_sync(context));
     CHECK_OK(odc_release_shard(t.shard));
     CHECK_ERROR(odc_release_shard(t.shard), ODC_ERROR_PHASE, "layer", "released");
-    CHECK_ERROR(odc_publish(t.shard), ODC_ERROR_PHASE, "layer", "released");
+    CHECK_ERROR(odc_publish(t.shard, NULL), ODC_ERROR_PHASE, "layer", "released");
     CHECK_ERROR(odc_gather(t.shard, full, 100, NULL), ODC_ERROR_PHASE, "layer", "released");
     CHECK_ERROR(odc_scatter_add(t.shard, full, 100, NULL), ODC_ERROR_PHASE, "layer", "released");
     CHECK_ERROR(odc_gather_start(t.shard, full, 100, NULL, &operation), ODC_ERROR_PHASE, "layer", "released");
@@ -120,13 +120,13 @@ static void released(odc_context *context, void *arg) {
     odc_shard_desc desc = describe("layer", 7, ODC_F32, 0);
     odc_shard *again = NULL; /* a later minibatch, not this one */
     CHECK_ERROR(odc_register_shard(context, &desc, &again), ODC_ERROR_PHASE, "layer", "released");
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_minibatch_sync(context));
     tensor next = make_described(context, &desc);
     CHECK(next.shard != t.shard);
-    CHECK_ERROR(odc_publish(t.shard), ODC_ERROR_PHASE, "layer", "released");
+    CHECK_ERROR(odc_publish(t.shard, NULL), ODC_ERROR_PHASE, "layer", "released");
     write_parameters(next, 8);
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     check_gather(next, 8);
     CHECK_OK(odc_minibatch_sync(context));
     check_sums(kept, NULL, 0);
@@ -145,7 +145,7 @@ static void released_too_early(odc_context *context, void *arg) {
         CHECK_ERROR(odc_release_shard(t.shard), ODC_ERROR_PHASE, "theirs", "wait");
     } else {
         write_parameters(t, 3);
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
     }
     if (operation != 0) {
         CHECK_OK(odc_wait(context, operation));
@@ -173,15 +173,15 @@ static void after_shutdown(odc_context *context, void *arg) {
     odc_shard *shard = NULL;
     odc_stats stats = {.struct_size = sizeof stats};
     tensor t = plain(context, "layer");
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_minibatch_sync(context));
     CHECK_OK(odc_shutdown(context));
     CHECK_ERROR(odc_shutdown(context), ODC_ERROR_PHASE, "left");
     CHECK_ERROR(odc_abort(context, "x"), ODC_ERROR_PHASE, "left");
     CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_PHASE, "odc_shutdown");
     CHECK_ERROR(odc_release_shard(t.shard), ODC_ERROR_PHASE, "odc_shutdown");
-    CHECK_ERROR(odc_publish(t.shard), ODC_ERROR_PHASE, "odc_shutdown");
-    CHECK_ERROR(odc_publish_all(context), ODC_ERROR_PHASE, "odc_shutdown");
+    CHECK_ERROR(odc_publish(t.shard, NULL), ODC_ERROR_PHASE, "odc_shutdown");
+    CHECK_ERROR(odc_publish_all(context, NULL), ODC_ERROR_PHASE, "odc_shutdown");
     CHECK_ERROR(odc_gather(t.shard, full, 100, NULL), ODC_ERROR_PHASE, "odc_shutdown");
     CHECK_ERROR(odc_scatter_add(t.shard, full, 100, NULL), ODC_ERROR_PHASE, "odc_shutdown");
     CHECK_ERROR(odc_gather_start(t.shard, full, 100, NULL, &operation), ODC_ERROR_PHASE, "odc_shutdown");
@@ -214,7 +214,7 @@ static void disagree(odc_context *context, void *arg) {
     disagreement *what = arg;
     float full[128] = {0};
     tensor t = make_described(context, &what->descs[odc_rank(context) == 1]);
-    odc_status status = odc_publish_all(context);
+    odc_status status = odc_publish_all(context, NULL);
     if (status == ODC_OK && !what->in_sync && t.parameter_type == ODC_F32) {
         status = odc_gather(t.shard, full, t.numel, NULL);
     }
@@ -222,7 +222,7 @@ static void disagree(odc_context *context, void *arg) {
         status = odc_minibatch_sync(context);
     }
     if (status == ODC_OK) { /* one that was done before the others saw it is told in the next minibatch */
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         status = odc_minibatch_sync(context);
     }
     CHECK_EQUAL(status, ODC_ERROR_MISMATCH);
@@ -285,7 +285,7 @@ static void register_late(odc_context *context, void *arg) {
         if (minibatch == odc_rank(context)) {
             t = plain(context, "layer");
         }
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         status = odc_gather(common.shard, full, 100, NULL);
         if (status == ODC_OK && t.shard != NULL && what->waits) {
             status = odc_gather(t.shard, full, 100, NULL);
@@ -327,7 +327,7 @@ static void reduce_differently(odc_context *context, void *arg) {
         status = odc_all_reduce(context, values, count, what->ops[which]);
     }
     for (int i = 0; i < 2 && status == ODC_OK; ++i) {
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         status = what->rides && count > 0 ? odc_minibatch_sync_reduce(context, values, count, what->ops[which])
                                           : odc_minibatch_sync(context);
     }

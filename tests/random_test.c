@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random jobs (shards, halves, types, slices, subsets, counts, delays, releases, started operations) against a model
  * that each rank computes for itself: all ranks draw the same plan from one seed, so each knows what all others do. */
+#include "gpu.h"
 #include "model.h"
 
 #include <stdio.h>
@@ -12,6 +13,7 @@ typedef struct planned_shard {
     int generation;
     int parameter_type;
     int gradient_type;
+    int memory;
     uint64_t numel;
     int late;   /* published after the others are in use */
     int listed; /* 0: all ranks in order */
@@ -28,8 +30,9 @@ typedef struct planned_shard {
 typedef struct started_operation {
     uint64_t operation;
     planned_shard *shard;
-    void *full;
+    void *buffer;
     uint64_t salt; /* of a gather; of an addition it is 0 */
+    void *stream;
     int is_gather;
 } started_operation;
 
@@ -106,12 +109,17 @@ static void draw_shard(world *w, planned_shard *shard) {
         shard->parameter_type = (int)random_below(&w->plan, 6);
         shard->gradient_type = gradient_types[random_below(&w->plan, 5)];
     } while (shard->parameter_type == 0 && shard->gradient_type == 0);
+    shard->memory = tests_gpu() ? ODC_GPU_MEMORY : ODC_HOST_MEMORY;
+    if (tests_mixed_memory() && random_below(&w->plan, 2) == 0) {
+        shard->memory = ODC_HOST_MEMORY;
+    }
     draw_ranks(w, shard);
     draw_slices(w, shard);
 }
 
 static odc_shard_desc describe_planned(planned_shard *shard, const char *name) {
     odc_shard_desc desc = describe(name, shard->numel, shard->parameter_type, shard->gradient_type);
+    desc.memory = shard->memory;
     if (shard->listed) {
         desc.ranks = shard->ranks;
         desc.rank_count = shard->rank_count;
@@ -154,7 +162,7 @@ static void register_new(world *w, const int *fresh, int count) {
     }
     for (int i = 0; i < mine; ++i) {
         planned_shard *shard = &w->shards[which[i]];
-        shard->t = (tensor){handles[i], shard->numel, shard->parameter_type, shard->gradient_type};
+        shard->t = (tensor){handles[i], shard->numel, shard->parameter_type, shard->gradient_type, shard->memory};
     }
 }
 
@@ -208,8 +216,9 @@ static void gather_somehow(world *w, planned_shard *shard) {
         check_gather(shard->t, salt);
         return;
     }
-    started_operation started = {0, shard, new_full(shard->numel, shard->parameter_type), salt, 1};
-    CHECK_OK(odc_gather_start(shard->t.shard, started.full, shard->numel, NULL, &started.operation));
+    void *buffer = new_buffer(shard->t, shard->parameter_type);
+    started_operation started = {0, shard, buffer, salt, some_stream(shard->t), 1};
+    CHECK_OK(odc_gather_start(shard->t.shard, buffer, shard->numel, started.stream, &started.operation));
     keep_started(w, started);
 }
 
@@ -218,23 +227,25 @@ static void add_somehow(world *w, planned_shard *shard, uint64_t salt) {
         add_gradients(shard->t, salt);
         return;
     }
-    started_operation started = {0, shard, new_full(shard->numel, shard->gradient_type), 0, 0};
-    fill_gradients(shard->t, started.full, salt);
-    CHECK_OK(odc_scatter_add_start(shard->t.shard, started.full, shard->numel, NULL, &started.operation));
+    void *buffer = new_buffer(shard->t, shard->gradient_type);
+    started_operation started = {0, shard, buffer, 0, some_stream(shard->t), 0};
+    write_gradients(shard->t, buffer, salt);
+    CHECK_OK(odc_scatter_add_start(shard->t.shard, buffer, shard->numel, started.stream, &started.operation));
     keep_started(w, started);
 }
 
 static void finish_started(const started_operation *started) {
     if (started->is_gather) {
-        check_full(started->shard->t, started->full, started->salt);
+        check_buffer(started->shard->t, started->buffer, started->salt);
     }
-    free(started->full);
+    free_buffer(started->shard->t, started->buffer);
 }
 
 static void wait_for_some(world *w) {
     while (w->started_count > 0 && random_below(&w->local, 6) != 0) { /* sync completes the rest */
         int which = (int)random_below(&w->local, (uint64_t)w->started_count);
         CHECK_OK(odc_wait(w->context, w->started[which].operation));
+        await_stream(w->started[which].shard->t, w->started[which].stream);
         finish_started(&w->started[which]);
         w->started[which] = w->started[--w->started_count];
     }
@@ -253,12 +264,13 @@ static void use_shards(world *w, int late) {
         }
     }
     for (int i = 0; i < count; ++i) {
+        void *stream = some_stream(order[i]->t);
         pause_sometimes(w);
-        write_parameters(order[i]->t, parameter_salt(w, order[i]));
+        enqueue_parameters(order[i]->t, parameter_salt(w, order[i]), stream);
         if (!late || i + 1 < count) {
-            CHECK_OK(odc_publish(order[i]->t.shard));
+            CHECK_OK(odc_publish(order[i]->t.shard, stream));
         } else {
-            CHECK_OK(odc_publish_all(w->context)); /* what is left */
+            CHECK_OK(odc_publish_all(w->context, stream)); /* what is left */
         }
     }
     for (int i = 0; i < count; ++i) {
@@ -341,6 +353,9 @@ static void random_job(odc_context *context, void *arg) {
         use_shards(w, 1);
         sync_somehow(w);
         check_model(w);
+        if (tests_gpu()) {
+            gpu_collect();
+        }
     }
     free(w);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The test harness: every run is a set of forked children; a failed check prints and ends its process, the parent
  * fails the cmocka test. */
+#include "gpu.h"
 #include "hosts.h"
 
 #include <errno.h>
@@ -248,6 +249,7 @@ odc_config config_of(int rank, int size, const char *job) {
     config.size = size;
     config.job = job;
     config.timeout_ms = 20000;
+    config.device = gpu_of(rank);
     place_on_host(&config);
     return config;
 }
@@ -266,6 +268,9 @@ odc_context *join(int rank, int size, const char *job) {
 
 static void run_one(const run *what, int rank) {
     current_rank = rank;
+    if (tests_gpu()) {
+        gpu_choose(rank);
+    }
     what->fn(rank, what->n, what->job, what->arg);
 }
 

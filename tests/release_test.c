@@ -85,7 +85,7 @@ static void outlives(odc_context *context, void *arg) {
         if (minibatch == 0) {
             write_parameters(old, 8);
         }
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         check_gather(t, 7);
         if (minibatch == 0) {
             check_gather(old, 8);
@@ -100,7 +100,7 @@ static void outlives(odc_context *context, void *arg) {
     }
     desc.name = "las";
     make_described(context, &desc);
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     if (odc_rank(context) == 0) {
         CHECK_ERROR(odc_gather(old.shard, full, 100, NULL), ODC_ERROR_MISMATCH, "rank 1", "rank 0", "old", "released");
     } else {

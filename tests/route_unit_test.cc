@@ -85,7 +85,7 @@ RankDescriptor random_rank(Random &random, int number) {
     RankDescriptor made = rank(number, random.of({"a", "b"}), {});
     made.identity = random.of({"a", "b", "c"});
     made.index = random.below(9);
-    made.transports = random.of({kAllTransports, kAllTransports, kAllTransports, kShmBit, kFabricBit});
+    made.transports = random.of({kAllTransports, kAllTransports, kAllTransports, bit_of(kShm), bit_of(kFabric)});
     made.why_no_fabric = random.of({"", "", "", "", "libfabric was not found"});
     for (int i = random.below(9); i > 0; --i) {
         Port one = port(random.of({"tcp;ofi_rxm", "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "net", "psm3"}),
@@ -111,7 +111,8 @@ void both_ranks_agree(void **) {
         assert_int_equal(mine.my_port, theirs.their_port);
         assert_int_equal(mine.their_port, theirs.my_port);
         assert_int_equal(mine.why_not.size(), theirs.why_not.size());
-        assert_int_equal(mine.why_not.size() + (mine.transport.empty() ? 0 : 1), kTransportNames.size());
+        assert_int_equal(mine.why_not.size() + (mine.transport.empty() ? 0 : 1),
+                         kTransportNames.size() - 1);  // cuda moves no host memory
         for (size_t i = 0; i < mine.why_not.size(); ++i) {
             assert_true(mine.why_not[i].transport == theirs.why_not[i].transport);
             assert_true(!mine.why_not[i].why.empty() && !theirs.why_not[i].why.empty());
@@ -230,14 +231,14 @@ void hosts_and_settings_decide_the_transport(void **) {
         "all the same");
     b.host = std::string("b");
     assert_says(why_not_text(choose_route(a, b)), "shm: rank 1 is on another host (b)");
-    b.transports = kShmBit;
+    b.transports = bit_of(kShm);
     assert_true(choose_route(a, b).transport.empty());
     assert_says(why_not_text(choose_route(a, b)), "fabric: ODC_TRANSPORTS of rank 1 leaves it out");
     b.transports = kAllTransports;
     b.why_no_fabric = "libfabric was not found";
     assert_says(why_not_text(choose_route(a, b)), "fabric: rank 1 cannot use it: libfabric was not found");
     a.identity = b.identity;
-    a.transports = kFabricBit;
+    a.transports = bit_of(kFabric);
     assert_true(choose_route(a, b).transport.empty());
     assert_says(why_not_text(choose_route(a, b)), "shm: ODC_TRANSPORTS of rank 0 leaves it out");
     assert_true(choose_route(a, a).transport == "shm");  // itself
@@ -341,7 +342,7 @@ void requirements_are_held(void **) {
     assert_says(unmet(bit(Requirement::Shm), tcp, other), "ODC_REQUIRE asks for shm (inside a host: shared memory)");
     other.identity = std::string("a");
     assert_string_equal(unmet(bit(Requirement::Shm) | bit(Requirement::Rdma), tcp, other).c_str(), "");
-    assert_says(unmet(bit(Requirement::NvLink), tcp, other), "GPU memory is not moved by this build");
+    assert_says(unmet(bit(Requirement::NvLink), tcp, other), "it is of host memory");
     const RankDescriptor alone = rank(1, "b", {});
     assert_says(unmet(0, tcp, alone), "no transport connects rank 0 (host a) and rank 1 (host b): shm: rank 1 is on");
 }
@@ -393,7 +394,7 @@ void settings_are_read_strictly(void **) {
     setenv("ODC_REQUIRE", "rdma,shm", 1);
     setenv("ODC_INTERFACE", "eth0,mlx5_0", 1);
     const Wishes wishes = read_wishes();
-    assert_int_equal(wishes.transports, kFabricBit);
+    assert_int_equal(wishes.transports, bit_of(kFabric));
     assert_true((wishes.providers == std::vector<std::string>{"net", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"}));
     assert_true((wishes.interfaces == std::vector<std::string>{"eth0", "mlx5_0"}));
     assert_true(wishes.requires_that(Requirement::Rdma) && wishes.requires_that(Requirement::Shm));
@@ -405,7 +406,7 @@ void settings_are_read_strictly(void **) {
         }
     }
     assert_says(refused("ODC_TRANSPORTS", "shm,ib"),
-                "ODC_TRANSPORTS=\"shm,ib\" is wrong: \"ib\" is none of shm, fabric");
+                "ODC_TRANSPORTS=\"shm,ib\" is wrong: \"ib\" is none of cuda, shm, fabric");
     assert_says(refused("ODC_PROVIDER", "TCP"),
                 "is none of cxi, efa, opx, verbs, verbs;ofi_rxm, psm3, tcp, tcp;ofi_rxm, net");
     assert_says(refused("ODC_REQUIRE", "ib"), "is none of shm, nvlink, rdma");

@@ -40,7 +40,7 @@ static void either_half(odc_context *context, void *arg) {
     CHECK_EQUAL(sum.parameter_type, 0);
     CHECK_EQUAL(sum.accumulator_type, ODC_F32);
     use_once(context, tensors, 2, 9);
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     CHECK_ERROR(odc_scatter_add(tensors[0].shard, full, 101, NULL), ODC_ERROR_ARGUMENT, "frozen", "gradient");
     CHECK_ERROR(odc_gather(tensors[1].shard, full, 53, NULL), ODC_ERROR_ARGUMENT, "sum", "parameter");
     CHECK_OK(odc_minibatch_sync(context));
@@ -70,7 +70,8 @@ static void all_types(odc_context *context, void *arg) {
     }
     CHECK_OK(odc_register_shards(context, descs, COUNT, shards));
     for (int i = 0; i < COUNT; ++i) {
-        tensors[i] = (tensor){shards[i], descs[i].numel, descs[i].parameter_type, descs[i].gradient_type};
+        tensors[i] =
+            (tensor){shards[i], descs[i].numel, descs[i].parameter_type, descs[i].gradient_type, descs[i].memory};
         odc_slice slice = slice_of(tensors[i]);
         CHECK_EQUAL(slice.parameter_type, descs[i].parameter_type);
         CHECK_EQUAL(slice.accumulator_type, accumulator_of(descs[i].gradient_type));
@@ -96,7 +97,7 @@ static void all_halves(odc_context *context, void *arg) {
             full[i] = (uint16_t)i;
         }
         for (int rounds = 1; rounds <= 2; ++rounds) {
-            CHECK_OK(odc_publish_all(context));
+            CHECK_OK(odc_publish_all(context, NULL));
             for (int i = 0; odc_rank(context) == 1 && i < rounds; ++i) {
                 CHECK_OK(odc_scatter_add(t.shard, full, COUNT, NULL));
             }
@@ -182,7 +183,7 @@ static void uneven(odc_context *context, void *arg) {
         for (int i = 0; i < 2; ++i) {
             write_parameters(tensors[i], 50);
             if (slice_of(tensors[i]).numel > 0) { /* an empty slice is neither published nor waited for */
-                CHECK_OK(odc_publish(tensors[i].shard));
+                CHECK_OK(odc_publish(tensors[i].shard, NULL));
             }
         }
         for (int i = 0; i < 2; ++i) {
@@ -227,7 +228,7 @@ static void subsets(odc_context *context, void *arg) {
                 write_parameters(tensors[i], minibatch);
             }
         }
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         for (int i = 0; i < 4; ++i) {
             if (mine[i]) {
                 check_gather(tensors[i], minibatch);
@@ -297,18 +298,18 @@ static void many(odc_context *context, void *arg) {
     CHECK_OK(odc_register_shards(context, descs, COUNT, shards));
     for (uint64_t minibatch = 0; minibatch < 2; ++minibatch) {
         for (int i = 0; i < COUNT; ++i) {
-            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16};
+            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16, ODC_HOST_MEMORY};
             write_parameters(t, descs[i].numel + minibatch);
         }
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         for (int i = 0; i < COUNT; ++i) {
-            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16};
+            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16, ODC_HOST_MEMORY};
             check_gather(t, descs[i].numel + minibatch);
             add_gradients(t, minibatch);
         }
         CHECK_OK(odc_minibatch_sync(context));
         for (int i = 0; i < COUNT; ++i) {
-            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16};
+            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16, ODC_HOST_MEMORY};
             check_sums(t, (uint64_t[]){minibatch, minibatch}, 2);
         }
     }
@@ -337,7 +338,7 @@ static void late(odc_context *context, void *arg) {
         float *full = new_full(99, ODC_F32);
         write_parameters(t, minibatch);
         write_parameters(early, minibatch);
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         CHECK_OK(odc_gather_start(t.shard, full, 99, NULL, &operation));
         if (odc_rank(context) == 0) {
             raise_flag(waiting);
@@ -375,7 +376,7 @@ static void stays_valid(odc_context *context, void *arg) {
     tensor t = make_tensor(context, "checkpoint", 5000, ODC_F32, ODC_F32);
     odc_slice slice = slice_of(t);
     use_once(context, &t, 1, 21);
-    CHECK_OK(odc_publish_all(context));
+    CHECK_OK(odc_publish_all(context, NULL));
     if (odc_rank(context) == 0) {
         CHECK_OK(odc_abort(context, "stop here"));
     }

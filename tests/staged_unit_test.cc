@@ -234,7 +234,7 @@ void run_rank(Seat seat, int type) {
         if (slice.numel > 0) {
             std::memcpy(slice.parameters, parameters.data(), parameters.size());
         }
-        check(odc_publish_all(context));
+        check(odc_publish_all(context, nullptr));
         for (uint64_t addition = 0; addition < kAdditions; ++addition) {
             uint64_t gather = 0;
             check(odc_gather_start(shard, full.data(), kNumel, nullptr, &gather));

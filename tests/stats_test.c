@@ -35,7 +35,7 @@ static void counts(odc_context *context, void *arg) {
     CHECK_EQUAL(stats_of(context).slice_bytes, 500 * 8 + 5);
     for (int minibatch = 0; minibatch < 4; ++minibatch) {
         char full[4000] = {0};
-        CHECK_OK(odc_publish_all(context));
+        CHECK_OK(odc_publish_all(context, NULL));
         CHECK_OK(odc_gather(t.shard, full, 1000, NULL));
         CHECK_OK(odc_gather(frozen.shard, full, 10, NULL));
         CHECK_OK(odc_gather_start(t.shard, full, 1000, NULL, &operation));
@@ -85,7 +85,7 @@ static void publishes_late(odc_context *context, void *arg) {
         if (odc_rank(context) == 2) {
             be_late(context, waiting, round);
         }
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         if (odc_rank(context) != 2) {
             be_late(context, waiting, round);
         }
@@ -116,7 +116,7 @@ static void syncs_late(odc_context *context, void *arg) {
     uint64_t last = 0;
     tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
     for (int round = 1; round <= ROUNDS; ++round) {
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         be_late(context, waiting, round);
         CHECK_OK(odc_minibatch_sync(context));
     }
@@ -163,7 +163,7 @@ static void contends(odc_context *context, void *arg) {
     double *full = new_full(NUMEL, ODC_F64);
     fill_gradients(t, full, 1);
     for (int minibatch = 0; minibatch < 20 / (slowdown() > 1 ? 5 : 1); ++minibatch) {
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         for (int i = 0; i < 20; ++i) {
             CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, NULL));
         }
@@ -206,7 +206,7 @@ static void sends_few_packets(odc_context *context, void *arg) {
     tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
     for (int i = 1; i <= TRIES; ++i) {
         uint64_t before = stats_of(context).packets_sent;
-        CHECK_OK(odc_publish(t.shard));
+        CHECK_OK(odc_publish(t.shard, NULL));
         count_packets(context, before, peers, &of_publish);
         raise_flag(arrived);
         await_flag(arrived, i * odc_size(context));

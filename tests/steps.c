@@ -39,7 +39,7 @@ static void step(odc_context *context, odc_shard *shard, odc_slice slice, float 
     for (uint64_t i = 0; i < slice.numel; ++i) {
         mine[i] = (float)((slice.offset + i) % 1000 + (uint64_t)minibatch % 7);
     }
-    try(odc_publish(shard));
+    try(odc_publish(shard, NULL));
     try(odc_gather(shard, full, NUMEL, NULL));
     for (uint64_t i = 0; i < NUMEL; ++i) {
         hold(full[i] == (float)(i % 1000 + (uint64_t)minibatch % 7), "a gathered parameter");

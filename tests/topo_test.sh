@@ -116,7 +116,7 @@ python "
 for route in machine['to_another_host']:
     gpu = route['from'].startswith('gpu')
     assert (route['memory'], route['access']) == (('gpu', 'none') if gpu else ('host', 'staged')), route
-    assert (route['transport'] is None) == ('GPU memory is not moved by this build' in route['why']) == gpu, route
+    assert (route['transport'] is None) == ('GPU memory is not moved between hosts' in route['why']) == gpu, route
 assert machine['on_this_host']['access'] == 'direct' and 'objection' not in machine['on_this_host'], machine"
 
 # ---- bad input ----
@@ -154,7 +154,7 @@ expect 0 "$odc" run -n 4 -- "$odc" topo
 expect 0 "$odc" run -n 4 -- "$odc" topo --why
 [ "$(grep -cE '^\[0\] [0-3] to [0-3]  shm: ' "$work/out")" -eq 12 ] || fail "not twelve reasons: $out"
 expect 0 "$odc" run -n 4 -- "$odc" topo --why 3 1
-[ "$(grep -cE '^\[0\] (3 to 1  shm: |GPU memory  none: GPU memory is not moved)' "$work/out")" -eq 2 ] &&
+[ "$(grep -cE '^\[0\] (3 to 1  shm: |GPU memory  none: rank 0 has no GPU)' "$work/out")" -eq 2 ] &&
     [ "$(wc -l <"$work/out")" -eq 2 ] || fail "one pair: $out"
 expect 0 "$odc" run -n 20 -- "$odc" topo
 contains "$out" "first letter of the transport"

@@ -53,7 +53,7 @@ Gather::Gather(odc_context *context, const Tensor &tensor)
     : context_(context), tensor_(tensor), shard_(register_tensor(context, tensor, &odc_shard_desc::parameter_type)) {
     const int rank = odc_rank(context_);
     fill_pattern(tensor_.type(), slice_of(shard_).parameters, tensor_.first(rank), tensor_.count(rank));
-    check(odc_publish_all(context_));
+    check(odc_publish_all(context_, nullptr));
 }
 
 void Gather::check_full() const {
@@ -79,7 +79,7 @@ void Addition::check_slice() const {
 Contestant Addition::contestant() {
     return {[this] {
                 additions_ = 0;
-                check(odc_publish_all(context_));
+                check(odc_publish_all(context_, nullptr));
             },
             [this] {
                 ++additions_;

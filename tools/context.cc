@@ -29,7 +29,7 @@ int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
     odc_status status = odc_register_shard(context, &desc, &shard);
     if (status == ODC_OK && (status = odc_get_slice(shard, &slice)) == ODC_OK) {
         std::memcpy(slice.parameters, mine, bytes);
-        status = odc_publish(shard);
+        status = odc_publish(shard, nullptr);
     }
     if (status == ODC_OK) {
         status = odc_gather(shard, all, desc.numel, nullptr);

@@ -37,7 +37,7 @@ std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std:
     const uint64_t length = mine.size();
     std::memcpy(slice.parameters, &length, sizeof length);
     std::copy(mine.begin(), mine.end(), static_cast<uint8_t *>(slice.parameters) + length_bytes);
-    check(odc_publish_all(context));
+    check(odc_publish_all(context, nullptr));
     std::vector<std::vector<uint8_t>> all;
     if (odc_rank(context) == 0) {
         std::vector<uint8_t> full(desc.numel);

@@ -98,7 +98,7 @@ void ModelShards::update_and_publish() {
                 const int32_t updated = from_bf16(parameters[i]) - static_cast<int32_t>(gradients[i]);
                 parameters[i] = to_bf16(updated & (kModulus - 1));
             }
-            check(odc_publish(layer.shard));
+            check(odc_publish(layer.shard, nullptr));
         }
         layer.added += layer.last;
     }

@@ -78,7 +78,7 @@ std::vector<Json> gather_rows(odc_context *context) {
     slice.struct_size = sizeof slice;
     check(odc_get_slice(shard, &slice));
     std::memcpy(slice.parameters, row.c_str(), row.size() + 1);
-    check(odc_publish(shard));
+    check(odc_publish(shard, nullptr));
     std::vector<Json> rows;
     if (odc_rank(context) == 0) {
         std::vector<char> all(desc.numel);

@@ -16,7 +16,6 @@
 #define ODC_ODC_H
 #include <stddef.h>
 #include <stdint.h>
-
 #define ODC_VERSION_MAJOR 0
 #define ODC_VERSION_MINOR 1
 #define ODC_VERSION_PATCH 0
@@ -35,9 +34,9 @@ typedef struct odc_shard odc_shard;     /* one shard of a context; lives until o
 typedef enum odc_status {
     ODC_OK = 0,
     /* This call changed nothing and nothing sticks: */
-    ODC_ERROR_ARGUMENT = -1,    /* the arguments are wrong */
-    ODC_ERROR_PHASE = -2,       /* right call, wrong moment (unpublished, published twice, after shutdown, after fork) */
-    ODC_ERROR_NO_MEMORY = -3,   /* says how much was needed and how much there is */
+    ODC_ERROR_ARGUMENT = -1,  /* the arguments are wrong */
+    ODC_ERROR_PHASE = -2,     /* right call, wrong moment (unpublished, published twice, after shutdown, after fork) */
+    ODC_ERROR_NO_MEMORY = -3, /* says how much was needed and how much there is */
     ODC_ERROR_UNSUPPORTED = -4, /* this build or machine cannot do it; says why */
     ODC_ERROR_SYSTEM = -5,      /* the operating system refused; says which call */
     ODC_ERROR_INTERRUPTED = -6, /* `interrupted` said so; call again (odc_init: all ranks, and never through PMIx) */
@@ -47,13 +46,14 @@ typedef enum odc_status {
     ODC_ERROR_PEER_LOST = -9, /* a rank died, or left while it was needed */
     ODC_ERROR_ABORTED = -10,  /* a rank called odc_abort */
     ODC_ERROR_TIMEOUT = -11,  /* a rank missed the deadline; says what each missing rank last did */
-    ODC_ERROR_MISMATCH = -12  /* ranks disagree about a shard or a reduction; names both */
+    ODC_ERROR_MISMATCH = -12, /* ranks disagree about a shard or a reduction; names both */
+    ODC_ERROR_DEVICE = -13    /* a rank's GPU failed, whoever's kernel did it; with CUDA's words */
 } odc_status;
 
 /* Element types, ODC_BYTES for parameters only; 0 as the type of a half means that the shard lacks it. */
 typedef enum odc_type { ODC_F32 = 1, ODC_F64 = 2, ODC_BF16 = 3, ODC_F16 = 4, ODC_BYTES = 5 } odc_type;
-
 typedef enum odc_reduction { ODC_SUM = 1, ODC_MAX = 2 } odc_reduction;
+typedef enum odc_memory { ODC_HOST_MEMORY = 1, ODC_GPU_MEMORY = 2 } odc_memory;
 
 /* ---- Joining and leaving a job ---- */
 /* Fills `all` with every rank's `mine` of `bytes` bytes, in rank order; collective; returns 0, or non-zero on failure. */
@@ -65,18 +65,19 @@ typedef int (*odc_interrupted_fn)(void *arg);
 /* Strings are copied; callbacks must not throw. What is zero comes from the environment (`odc info --settings`). */
 typedef struct odc_config {
     uint64_t struct_size;
-    int32_t rank;            /* used if size > 0 */
-    int32_t size;            /* ranks of the job; 0: from odc run, torchrun, mpirun or Slurm */
-    const char *job;         /* ranks of one host meet under this name; NULL: the launcher's job id */
-    const char *group;       /* tells several contexts of one job apart ("actor", "critic"); NULL: "" */
-    const char *rendezvous;  /* "host:port" or "[v6]:port" of rank 0; needs `secret`; NULL: ODC_RENDEZVOUS */
-    const char *secret;      /* shared by all ranks; NULL: ODC_SECRET */
-    int64_t timeout_ms;      /* deadline of every wait; 0: ODC_TIMEOUT_MS, or 600,000 */
+    int32_t rank;                 /* used if size > 0 */
+    int32_t size;                 /* ranks of the job; 0: from odc run, torchrun, mpirun or Slurm */
+    const char *job;              /* ranks of one host meet under this name; NULL: the launcher's job id */
+    const char *group;            /* tells several contexts of one job apart ("actor", "critic"); NULL: "" */
+    const char *rendezvous;       /* "host:port" or "[v6]:port" of rank 0; needs `secret`; NULL: ODC_RENDEZVOUS */
+    const char *secret;           /* shared by all ranks; NULL: ODC_SECRET */
+    int64_t timeout_ms;           /* deadline of every wait; 0: ODC_TIMEOUT_MS, or 600,000 */
     odc_all_gather_fn all_gather; /* meet by this instead (MPI, torch); in odc_init, once; several hosts: more often */
     void *all_gather_arg;
     odc_interrupted_fn interrupted;
     void *interrupted_arg;
-    const char *host; /* what shares memory: equal for the ranks of one host; NULL: ODC_HOST_ID, or this machine */
+    const char *host;   /* what shares memory: equal for the ranks of one host; NULL: ODC_HOST_ID, or this machine */
+    const char *device; /* this rank's GPU for shards in GPU memory, as "cuda:0"; NULL: ODC_DEVICE, or none */
 } odc_config;
 
 /* Joins the job and waits for all its ranks; NULL config: all defaults. On failure *out is NULL. Any number of
@@ -97,13 +98,14 @@ ODC_API void odc_destroy(odc_context *context);
 /* All listed ranks register the same description in the same minibatch, in any order. */
 typedef struct odc_shard_desc {
     uint64_t struct_size;
-    const char *name;       /* 1..255 bytes, copied; unique among this context's registered shards */
-    uint64_t numel;         /* elements of the whole shard */
-    int32_t parameter_type; /* odc_type, or 0: no parameters (a gradient shard) */
-    int32_t gradient_type;  /* of what odc_scatter_add is handed; accumulated in f32 (f64 for f64); 0: no gradients */
-    const int32_t *ranks;   /* `rank_count` distinct ranks of the job; NULL: all, in order */
-    const uint64_t *slices; /* elements per listed rank, adding up to numel; NULL: equal, as torch.chunk divides */
-    uint64_t rank_count;    /* 0 with `ranks` NULL */
+    const char *name;         /* 1..255 bytes, copied; unique among this context's registered shards */
+    uint64_t numel;           /* elements of the whole shard */
+    int32_t parameter_type;   /* odc_type, or 0: no parameters (a gradient shard) */
+    int32_t gradient_type;    /* of what odc_scatter_add is handed; accumulated in f32 (f64 for f64); 0: no gradients */
+    const int32_t *ranks;     /* `rank_count` distinct ranks of the job; NULL: all, in order */
+    const uint64_t *slices;   /* elements per listed rank, adding up to numel; NULL: equal, as torch.chunk divides */
+    uint64_t rank_count;      /* 0 with `ranks` NULL */
+    int32_t memory, reserved; /* odc_memory of the slices and of buffers given with them, 0: host; must be 0 */
 } odc_shard_desc;
 
 /* Allocates this rank's slices (zeros) and announces them; waits for nobody. odc_register_shards takes `count`
@@ -111,16 +113,17 @@ typedef struct odc_shard_desc {
 ODC_API odc_status odc_register_shard(odc_context *context, const odc_shard_desc *desc, odc_shard **out);
 ODC_API odc_status odc_register_shards(odc_context *context, const odc_shard_desc *descs, size_t count, odc_shard **out);
 
-/* This rank's part of a shard. The pointers belong to the library and stay valid until odc_destroy or
- * odc_release_shard, also after an error. Write parameters and touch gradients only between sync and publish. */
+/* This rank's part of a shard. The pointers belong to the library and stay valid until odc_destroy or odc_release_shard
+ * (GPUs must be done with them), also after an error. Write parameters, touch gradients only between sync and publish. */
 typedef struct odc_slice {
     uint64_t struct_size;
-    void *parameters;       /* `numel` elements of parameter_type; NULL if there are none */
-    void *gradients;        /* `numel` sums of accumulator_type; NULL if there are none */
-    uint64_t offset;        /* of the first element in the shard */
-    uint64_t numel;         /* 0: an empty slice, which is neither published nor waited for */
-    int32_t parameter_type; /* odc_type or 0 */
+    void *parameters;         /* `numel` elements of parameter_type; NULL if there are none */
+    void *gradients;          /* `numel` sums of accumulator_type; NULL if there are none */
+    uint64_t offset;          /* of the first element in the shard */
+    uint64_t numel;           /* 0: an empty slice, which is neither published nor waited for */
+    int32_t parameter_type;   /* odc_type or 0 */
     int32_t accumulator_type; /* ODC_F32, ODC_F64 or 0 */
+    int32_t memory, reserved; /* odc_memory: pointers to GPU memory are for the GPU only; 0 */
 } odc_slice;
 ODC_API odc_status odc_get_slice(const odc_shard *shard, odc_slice *out);
 
@@ -129,15 +132,18 @@ ODC_API odc_status odc_release_shard(odc_shard *shard);
 
 /* ---- A minibatch ---- */
 /* "My slice holds this minibatch's parameters": lets peers read it and opens its accumulator at zero. Once per shard
- * and minibatch; odc_publish_all publishes those that are left, and it is an error if none is. Waits for nobody. */
-ODC_API odc_status odc_publish(odc_shard *shard);
-ODC_API odc_status odc_publish_all(odc_context *context);
+ * and minibatch; odc_publish_all publishes those that are left, and it is an error if none is. Waits for nobody.
+ * `stream`, here and below: NULL for host memory; for GPU memory one of CUDA's for that GPU (NULL: the legacy default
+ * stream), not being captured. The call takes effect when the stream reaches it; the host waits only for owners whose
+ * streams have not reached their publishes: so what is before a publish must need nothing that comes after a gather. */
+ODC_API odc_status odc_publish(odc_shard *shard, void *stream);
+ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
 
 /* Fills `full` (numel elements of parameter_type) with the whole shard; waits for each owner's publish only.
- * `stream`: NULL (host memory). `numel` must equal the shard's. */
+ * `numel` must equal the shard's. */
 ODC_API odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void *stream);
-/* Adds `full` (numel elements of gradient_type) into all owners' accumulators, each element exactly once. Waits as
- * odc_gather does, before it adds anything; when it returns, `full` may be reused. */
+/* Adds `full` (numel elements of gradient_type) into all owners' accumulators, each element exactly once (GPUs flush
+ * subnormal f32). Waits as odc_gather, before it adds anything; when it returns (GPU: is done), `full` may be reused. */
 ODC_API odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream);
 
 /* The same in two halves: start waits for no publish, odc_wait completes. The buffer stays the library's until odc_wait (or
@@ -147,8 +153,8 @@ ODC_API odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uin
                                          uint64_t *operation);
 ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
 
-/* Completes this rank's operations, arrives, and returns once every rank of the job has arrived: the one wait for all.
- * Then gradients are final, elements nobody added to are zero, and the slices are this rank's until it publishes. */
+/* Completes this rank's operations, on streams too, arrives, and returns once all ranks of the job have: the one wait for
+ * all. Then gradients are final, elements nobody added to are zero, and the slices are this rank's until it publishes. */
 ODC_API odc_status odc_minibatch_sync(odc_context *context);
 /* The same, with odc_all_reduce's values riding along. */
 ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op);
@@ -190,10 +196,8 @@ typedef struct odc_plan_request {
     const uint64_t *lengths; /* tokens of each sample, each in 1..max_tokens */
     uint64_t count;          /* samples */
     uint64_t max_tokens;     /* budget of a microbatch */
-    double a;                /* a sample of s tokens costs a*x*x + b*x, x = s/32000; both 0: linear (a=0, b=1) */
-    double b;
-    int32_t ranks;
-    int32_t policy; /* odc_policy */
+    double a, b;             /* a sample of s tokens costs a*x*x + b*x, x = s/32000; both 0: linear (a=0, b=1) */
+    int32_t ranks, policy;   /* odc_policy */
 } odc_plan_request;
 typedef struct odc_plan_summary {
     uint64_t struct_size;
@@ -212,7 +216,6 @@ ODC_API uint32_t odc_version(void); /* major << 16 | minor << 8 | patch */
 ODC_API const char *odc_build(void);
 ODC_API const char *odc_status_string(int32_t status);
 ODC_API const char *odc_last_error(void); /* this thread's last failed call in one sentence; never NULL */
-
 /* Row `index` of a table, 0, 1, ... until ODC_ERROR_ARGUMENT; strings are static unless said. */
 typedef struct odc_transport {
     uint64_t struct_size;
@@ -222,8 +225,7 @@ typedef struct odc_transport {
 typedef struct odc_setting {
     uint64_t struct_size;
     const char *name; /* of the environment variable */
-    const char *fallback;
-    const char *help;
+    const char *fallback, *help;
 } odc_setting;
 ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
 ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
@@ -231,17 +233,15 @@ ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
  * odc_route's words, as JSON (a GPU's, of access "none", names the nearest NIC; "objection": why ODC_REQUIRE would refuse
  * it, or null); in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
 ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
-typedef enum odc_memory { ODC_HOST_MEMORY = 1, ODC_GPU_MEMORY = 2 } odc_memory;
 /* The path to a rank's memory of one kind; its strings live as long as the context. */
 typedef struct odc_route {
     uint64_t struct_size;
-    const char *transport; /* "shm", "fabric"; NULL: there is no path */
+    const char *transport; /* "cuda", "shm", "fabric"; NULL: there is no path */
     const char *provider;  /* libfabric's, and the NICs at both ends; NULL inside a host */
-    const char *nic;
-    const char *peer_nic;
+    const char *nic, *peer_nic;
     const char *why;
     const char *why_not; /* the other transports are not used; "": nothing to say */
-    const char *access;  /* how gathers read: "direct", or "staged" in the library's buffers; "none": there is no path */
+    const char *access; /* how gathers read: "direct", or "staged" in the library's buffers; "none": there is no path */
 } odc_route;
 ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memory, odc_route *out);
 #ifdef __cplusplus

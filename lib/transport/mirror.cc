@@ -36,7 +36,9 @@ void Mirror::apply(const PostNotice &notice) {
     }
     auto &post = *reinterpret_cast<Post *>(arena_.record(known->second));
     write_post(post, notice, notice.record, notice.minibatch, notice.slice_numel);
+    post.memory = ODC_HOST_MEMORY;
     post.segment = {};
+    post.region = 0;
     post.address = notice.address;
     post.key = notice.key;
     last_->store(known->second, std::memory_order_release);

@@ -24,6 +24,7 @@ class Status(enum.IntEnum):
     ERROR_ABORTED = -10
     ERROR_TIMEOUT = -11
     ERROR_MISMATCH = -12
+    ERROR_DEVICE = -13
 
 
 class Type(enum.IntEnum):
@@ -82,6 +83,7 @@ class odc_config(Struct):
         ("interrupted", INTERRUPTED),
         ("interrupted_arg", c_void_p),
         ("host", c_char_p),
+        ("device", c_char_p),
     )
 
 
@@ -95,6 +97,8 @@ class odc_shard_desc(Struct):
         ("ranks", POINTER(c_int32)),
         ("slices", POINTER(c_uint64)),
         ("rank_count", c_uint64),
+        ("memory", c_int32),
+        ("reserved", c_int32),
     )
 
 
@@ -107,6 +111,8 @@ class odc_slice(Struct):
         ("numel", c_uint64),
         ("parameter_type", c_int32),
         ("accumulator_type", c_int32),
+        ("memory", c_int32),
+        ("reserved", c_int32),
     )
 
 
@@ -199,8 +205,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "odc_register_shards": (c_int, c_void_p, POINTER(odc_shard_desc), c_size_t, POINTER(c_void_p)),
     "odc_get_slice": (c_int, c_void_p, POINTER(odc_slice)),
     "odc_release_shard": (c_int, c_void_p),
-    "odc_publish": (c_int, c_void_p),
-    "odc_publish_all": (c_int, c_void_p),
+    "odc_publish": (c_int, c_void_p, c_void_p),
+    "odc_publish_all": (c_int, c_void_p, c_void_p),
     "odc_gather": (c_int, c_void_p, c_void_p, c_uint64, c_void_p),
     "odc_scatter_add": (c_int, c_void_p, c_void_p, c_uint64, c_void_p),
     "odc_gather_start": (c_int, c_void_p, c_void_p, c_uint64, c_void_p, POINTER(c_uint64)),

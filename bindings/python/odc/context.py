@@ -180,7 +180,7 @@ class Context:
     def publish(self) -> None:
         """Publishes every shard that is left to publish."""
         with self._handle.call("publish") as context:
-            check(lib.odc_publish_all(context))
+            check(lib.odc_publish_all(context, None))
 
     def sync(self, values: Sequence[float] = (), op: Reduction = Reduction.SUM) -> list[float]:
         """The one wait for all. `values` are combined over all ranks on the way."""

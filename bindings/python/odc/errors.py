@@ -66,6 +66,12 @@ class MismatchError(JobError):
     status = Status.ERROR_MISMATCH
 
 
+class DeviceError(JobError):
+    """A rank's GPU failed, whoever's kernel did it."""
+
+    status = Status.ERROR_DEVICE
+
+
 _BY_STATUS = {
     kind.status: kind
     for kind in (
@@ -81,6 +87,7 @@ _BY_STATUS = {
         AbortedError,
         MissedDeadlineError,
         MismatchError,
+        DeviceError,
     )
 }
 

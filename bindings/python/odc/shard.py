@@ -103,7 +103,7 @@ class Shard:
     def publish(self) -> None:
         """This rank's slice holds the minibatch's parameters."""
         with self._handle.call("publish", self.name):
-            check(lib.odc_publish(self._pointer))
+            check(lib.odc_publish(self._pointer, None))
 
     def gather(self, full: Any) -> None:
         """Fills `full` with the whole shard."""

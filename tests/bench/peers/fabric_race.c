@@ -260,7 +260,7 @@ static void measure_move(struct race *race) {
     race->f32 = add_shard(race, (odc_shard_desc){.name = "f32", .numel = race->numel, .gradient_type = ODC_F32});
     race->bf16 = add_shard(race, (odc_shard_desc){.name = "bf16", .numel = race->numel, .gradient_type = ODC_BF16});
     fill(race);
-    check_odc(odc_publish_all(race->context));
+    check_odc(odc_publish_all(race->context, NULL));
     compete(race, all, COUNT);
     check_odc(odc_minibatch_sync(race->context));
     float additions = (float)((race->rounds + 1) * race->bare.meeting.size);
@@ -322,7 +322,7 @@ static void measure_incast(struct race *race) {
     check_odc(odc_minibatch_sync(race->context)); /* connects */
     race->f32 = add_shard_at_first(race);
     if (race->bare.meeting.rank == 0) {
-        check_odc(odc_publish_all(race->context));
+        check_odc(odc_publish_all(race->context, NULL));
     }
     race->alone = 1;
     long before = private_bytes();
@@ -352,7 +352,7 @@ static void measure_sync(struct race *race) {
     for (int round = -1; round < race->rounds; ++round) { /* the first connects */
         int i = round > 0 ? round : 0;
         uint64_t before = packets(race);
-        check_odc(odc_publish_all(race->context));
+        check_odc(odc_publish_all(race->context, NULL));
         gather(race);
         barrier(race);
         uint64_t between = packets(race);

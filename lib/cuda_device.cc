@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda_device.h"
+
+#include "element.h"
+#include "kernels.h"
+#include "settings.h"
+
+namespace odc {
+
+using cuda::driver;
+using cuda::Result;
+
+namespace {
+
+// What was enqueued here before broke it: nobody can tell which kernel.
+std::string broken(const std::string &name, Result result) {
+    return say(name, " has failed: ", cuda::words_of(result),
+               "; something that was enqueued there earlier did it, most likely a kernel of the program "
+               "(CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it), and this process cannot use the GPU any more");
+}
+
+}  // namespace
+
+int device_ordinal(const std::string &name) {
+    const std::string kind = "cuda:";
+    const bool digits = name.size() > kind.size() && name.find_first_not_of("0123456789", kind.size()) == name.npos;
+    if (name.compare(0, kind.size(), kind) != 0 || !digits || name.size() > kind.size() + 4) {
+        fail(ODC_ERROR_ARGUMENT, "the device is \"", name, "\"; name one as cuda:0, cuda:1, ...");
+    }
+    return static_cast<int>(parse_number("the device", name.substr(kind.size()), 0, 9999));
+}
+
+CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_ordinal(name)) {
+    if (const std::string &why_not = cuda::why_not_driver(); !why_not.empty()) {
+        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", why_not);
+    }
+    int count = 0;
+    check(driver().cuDeviceGetCount(&count), "cuDeviceGetCount");
+    if (ordinal_ >= count) {
+        fail(ODC_ERROR_ARGUMENT, name_, " does not exist: this process sees ", count, " GPU", count == 1 ? "" : "s",
+             " (CUDA_VISIBLE_DEVICES chooses)");
+    }
+    check(driver().cuDeviceGet(&device_, ordinal_), "cuDeviceGet");
+    check(driver().cuDeviceGetUuid(&uuid_, device_), "cuDeviceGetUuid");
+    if (const std::string why_not = why_unfit(); !why_not.empty()) {
+        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", why_not);
+    }
+    multiprocessors_ = static_cast<unsigned>(attribute(cuda::DeviceAttribute::MultiprocessorCount));
+    gpu_direct_rdma_ = attribute(cuda::DeviceAttribute::GpuDirectRdmaWithVmmSupported) != 0;
+    if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
+        fail(result == Result::OutOfMemory ? ODC_ERROR_NO_MEMORY : ODC_ERROR_UNSUPPORTED, name_,
+             " cannot be used: ", cuda::words_of(result));
+    }
+    try {
+        const Scope scope(*this);
+        check_health();
+        check(driver().cuStreamCreate(&stream_, cuda::kStreamNonBlocking), "cuStreamCreate");
+        load_kernels();
+    } catch (...) {
+        driver().cuDevicePrimaryCtxRelease(device_);
+        throw;
+    }
+}
+
+CudaDevice::~CudaDevice() {
+    {
+        const Scope scope(*this);
+        driver().cuModuleUnload(module_);
+        driver().cuStreamDestroy(stream_);
+    }
+    driver().cuDevicePrimaryCtxRelease(device_);
+}
+
+CudaDevice::Scope::Scope(const CudaDevice &device) noexcept {
+    driver().cuThreadExchangeStreamCaptureMode(&mode_);
+    entered_ = driver().cuCtxPushCurrent(device.context_) == Result::Success;
+}
+
+CudaDevice::Scope::~Scope() {
+    if (entered_) {
+        cuda::Context popped = nullptr;
+        driver().cuCtxPopCurrent(&popped);
+    }
+    driver().cuThreadExchangeStreamCaptureMode(&mode_);
+}
+
+void CudaDevice::check(Result result, const char *call) const {
+    if (result != Result::Success) {
+        fail(ODC_ERROR_DEVICE, call, " on ", name_, " failed: ", cuda::words_of(result));
+    }
+}
+
+void CudaDevice::check_health() const {
+    const Result result = driver().cuStreamQuery(stream_);
+    if (result != Result::Success && result != Result::NotReady) {
+        fail(ODC_ERROR_DEVICE, broken(name_, result));
+    }
+}
+
+cuda::Stream CudaDevice::checked_stream(void *stream, const char *call) const {
+    auto *const given = static_cast<cuda::Stream>(stream);
+    // The default streams are the current context's, so this device's.
+    if (given != nullptr && given != cuda::kLegacyStream && given != cuda::kPerThreadStream) {
+        cuda::Context context = nullptr;
+        check_health();
+        if (driver().cuStreamGetCtx(given, &context) != Result::Success) {
+            fail(ODC_ERROR_ARGUMENT, call, ": the stream ", stream, " is not one of CUDA's");
+        }
+        if (context != context_) {
+            fail(ODC_ERROR_ARGUMENT, call, ": the stream is not of ", name_,
+                 ", where the shard is, or not of its "
+                 "primary context");
+        }
+    }
+    cuda::CaptureStatus status = cuda::CaptureStatus::None;
+    const Result result = driver().cuStreamIsCapturing(given, &status);
+    if (result != Result::Success) {
+        fail(ODC_ERROR_DEVICE, broken(name_, result));
+    }
+    if (status != cuda::CaptureStatus::None) {
+        fail(ODC_ERROR_ARGUMENT, call,
+             ": the stream is being captured; a minibatch waits for other ranks, which a "
+             "graph cannot, so call it outside of the capture");
+    }
+    return given;
+}
+
+void CudaDevice::check_buffer(const void *buffer, const std::string &what) const {
+    auto type = cuda::MemoryType::Unknown;
+    int ordinal = -1;
+    cuda::PointerAttribute attributes[] = {cuda::PointerAttribute::MemoryType, cuda::PointerAttribute::DeviceOrdinal};
+    void *values[] = {&type, &ordinal};
+    const Result result =
+        driver().cuPointerGetAttributes(2, attributes, values, reinterpret_cast<cuda::Address>(buffer));
+    if (result != Result::Success && result != Result::InvalidValue) {
+        fail(ODC_ERROR_DEVICE, broken(name_, result));
+    }
+    if (result == Result::InvalidValue || type != cuda::MemoryType::Gpu) {
+        fail(ODC_ERROR_ARGUMENT, what, " is in host memory, the shard in that of ", name_);
+    }
+    if (ordinal != ordinal_) {
+        fail(ODC_ERROR_ARGUMENT, what, " is in the memory of cuda:", ordinal, ", the shard in that of ", name_);
+    }
+}
+
+int CudaDevice::attribute(cuda::DeviceAttribute which) const {
+    int value = 0;
+    check(driver().cuDeviceGetAttribute(&value, which, device_), "cuDeviceGetAttribute");
+    return value;
+}
+
+std::string CudaDevice::why_unfit() const {
+    using cuda::DeviceAttribute;
+    if (attribute(DeviceAttribute::ComputeCapabilityMajor) < 8) {
+        return say("its compute capability is ", attribute(DeviceAttribute::ComputeCapabilityMajor), ".",
+                   attribute(DeviceAttribute::ComputeCapabilityMinor), ", 8.0 (A100) or later is needed");
+    }
+    if (attribute(DeviceAttribute::VirtualMemoryManagementSupported) == 0 ||
+        attribute(DeviceAttribute::HandleTypePosixFileDescriptorSupported) == 0) {
+        return "its memory cannot be shared by file descriptors (CUDA's virtual memory management)";
+    }
+    if (attribute(DeviceAttribute::CanUseStreamMemOps64Bit) == 0 ||
+        attribute(DeviceAttribute::HostRegisterSupported) == 0) {
+        return "its streams cannot write words into host memory";
+    }
+    return "";
+}
+
+void CudaDevice::load_kernels() {
+    const char *ptx = add_kernel_ptx(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor));
+    check(driver().cuModuleLoadData(&module_, ptx), "cuModuleLoadData of the kernels");
+    for (const int32_t type : {ODC_F32, ODC_F64, ODC_BF16, ODC_F16}) {
+        check(driver().cuModuleGetFunction(&adders_[static_cast<size_t>(type)], module_,
+                                           say("odc_add_", element_name(type)).c_str()),
+              "cuModuleGetFunction");
+    }
+}
+
+}  // namespace odc

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// One GPU as a context uses it: its primary context, the kernels, and what every call there begins with.
+#pragma once
+
+#include "cuda_driver.h"
+#include "status.h"
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace odc {
+
+class CudaDevice {
+public:
+    // `name`: "cuda:1", the second GPU that this process sees. Loads the kernels: nothing is loaded at first use, which
+    // could wait until the GPU has nothing to do. Throws ODC_ERROR_ARGUMENT for a device that does not exist,
+    // ODC_ERROR_UNSUPPORTED for one that cannot be used.
+    explicit CudaDevice(const std::string &name);
+    ~CudaDevice();
+    CudaDevice(const CudaDevice &) = delete;
+    CudaDevice &operator=(const CudaDevice &) = delete;
+
+    const std::string &name() const { return name_; }
+    int ordinal() const { return ordinal_; }
+    // The same in every process; the parts of a divided GPU have their own.
+    const cuda::Uuid &uuid() const { return uuid_; }
+    cuda::Stream own_stream() const { return stream_; }
+    unsigned multiprocessors() const { return multiprocessors_; }
+    // Whether memory that is allocated for it can be read by network adapters.
+    bool has_gpu_direct_rdma() const { return gpu_direct_rdma_; }
+    cuda::Function adder(int32_t gradient_type) const { return adders_[static_cast<size_t>(gradient_type)]; }
+
+    // While it lives, the thread's current context is this device's, and library calls break no other thread's capture.
+    class Scope {
+    public:
+        explicit Scope(const CudaDevice &device) noexcept;
+        ~Scope();
+        Scope(const Scope &) = delete;
+        Scope &operator=(const Scope &) = delete;
+
+    private:
+        cuda::CaptureMode mode_ = cuda::CaptureMode::Relaxed;
+        bool entered_;  // else the calls that follow fail, and say so
+    };
+
+    // What follows is called inside a Scope.
+
+    // Throws ODC_ERROR_DEVICE for what `call` did not do.
+    void check(cuda::Result result, const char *call) const;
+    // Throws ODC_ERROR_DEVICE if something that was enqueued earlier has failed; then nothing works here any more.
+    void check_health() const;
+    // The caller's stream (NULL: the legacy default stream). Throws ODC_ERROR_ARGUMENT for one of another device or one
+    // that is being captured, ODC_ERROR_DEVICE where the GPU has failed already.
+    cuda::Stream checked_stream(void *stream, const char *call) const;
+    // Throws ODC_ERROR_ARGUMENT for memory that is not this device's.
+    void check_buffer(const void *buffer, const std::string &what) const;
+
+private:
+    int attribute(cuda::DeviceAttribute which) const;
+    std::string why_unfit() const;
+    void load_kernels();
+
+    std::string name_;
+    int ordinal_ = -1;
+    cuda::Device device_ = -1;
+    cuda::Uuid uuid_{};
+    unsigned multiprocessors_ = 0;
+    bool gpu_direct_rdma_ = false;
+    cuda::Context context_ = nullptr;
+    cuda::Stream stream_ = nullptr;
+    cuda::Module module_ = nullptr;
+    std::array<cuda::Function, ODC_F16 + 1> adders_{};  // by gradient type
+};
+
+// "cuda:1": 1. Throws ODC_ERROR_ARGUMENT.
+int device_ordinal(const std::string &name);
+
+}  // namespace odc

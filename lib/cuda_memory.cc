@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda_memory.h"
+
+#include <thread>
+
+#include "patience.h"
+
+namespace odc {
+
+using cuda::driver;
+using cuda::Result;
+
+namespace {
+
+constexpr int64_t kClearMs = 60'000;  // of memory that nothing else uses yet
+
+cuda::AllocationProperties properties_on(const CudaDevice &device) {
+    cuda::AllocationProperties properties{};
+    properties.type = cuda::AllocationType::Pinned;
+    properties.handle_types = cuda::HandleType::PosixFileDescriptor;
+    properties.location = {cuda::LocationType::Gpu, device.ordinal()};
+    properties.gpu_direct_rdma_capable = device.has_gpu_direct_rdma() ? 1 : 0;
+    return properties;
+}
+
+uint64_t whole_granules(const CudaDevice &device, uint64_t bytes) {
+    const cuda::AllocationProperties properties = properties_on(device);
+    size_t granule = 0;
+    device.check(driver().cuMemGetAllocationGranularity(&granule, &properties, cuda::Granularity::Minimum),
+                 "cuMemGetAllocationGranularity");
+    return (bytes + granule - 1) / granule * granule;
+}
+
+}  // namespace
+
+CudaMemory::CudaMemory(const CudaDevice &device, uint64_t bytes) : device_(device), bytes_(0) {
+    const CudaDevice::Scope scope(device_);
+    bytes_ = whole_granules(device_, bytes);
+    try {
+        create();
+        map();
+        clear();
+    } catch (...) {
+        undo();
+        throw;
+    }
+}
+
+CudaMemory::CudaMemory(const CudaDevice &device, const Fd &handle, uint64_t bytes) : device_(device), bytes_(bytes) {
+    const CudaDevice::Scope scope(device_);
+    try {
+        device_.check(driver().cuMemImportFromShareableHandle(
+                          &memory_, reinterpret_cast<void *>(static_cast<intptr_t>(handle.get())),
+                          cuda::HandleType::PosixFileDescriptor),
+                      "cuMemImportFromShareableHandle");
+        map();
+    } catch (...) {
+        undo();
+        throw;
+    }
+}
+
+CudaMemory::~CudaMemory() {
+    const CudaDevice::Scope scope(device_);
+    undo();
+}
+
+void CudaMemory::create() {
+    const cuda::AllocationProperties properties = properties_on(device_);
+    const Result result = driver().cuMemCreate(&memory_, bytes_, &properties, 0);
+    if (result == Result::OutOfMemory) {
+        size_t free = 0;
+        size_t total = 0;
+        device_.check(driver().cuMemGetInfo(&free, &total), "cuMemGetInfo");
+        fail(ODC_ERROR_NO_MEMORY, "slices in the memory of ", device_.name(), " need ", bytes_, " bytes, but only ",
+             free, " of ", total,
+             " are free; shard over more ranks, use a smaller type, or let the program keep less there");
+    }
+    device_.check(result, "cuMemCreate");
+}
+
+void CudaMemory::map() {
+    device_.check(driver().cuMemAddressReserve(&address_, bytes_, 0, 0, 0), "cuMemAddressReserve");
+    device_.check(driver().cuMemMap(address_, bytes_, 0, memory_, 0), "cuMemMap");
+    mapped_ = true;
+    const cuda::AccessDescription access{{cuda::LocationType::Gpu, device_.ordinal()}, cuda::Access::ReadWrite};
+    device_.check(driver().cuMemSetAccess(address_, bytes_, &access, 1), "cuMemSetAccess");
+}
+
+void CudaMemory::clear() const {
+    device_.check(driver().cuMemsetD8Async(address_, 0, bytes_, device_.own_stream()), "cuMemsetD8Async");
+    const Patience patience(kClearMs, nullptr, nullptr);
+    for (;;) {
+        const Result result = driver().cuStreamQuery(device_.own_stream());
+        if (result != Result::NotReady) {
+            device_.check_health();
+            return;
+        }
+        if (patience.over()) {
+            fail(ODC_ERROR_DEVICE, device_.name(), " has not cleared ", bytes_, " bytes in ", patience.waited_s(),
+                 " s: a kernel that never ends keeps it busy");
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+}
+
+void CudaMemory::undo() {
+    if (mapped_) {
+        driver().cuMemUnmap(address_, bytes_);
+    }
+    if (address_ != 0) {
+        driver().cuMemAddressFree(address_, bytes_);
+    }
+    if (memory_ != 0) {
+        driver().cuMemRelease(memory_);
+    }
+}
+
+Fd CudaMemory::handle() const {
+    const CudaDevice::Scope scope(device_);
+    int fd = -1;
+    device_.check(driver().cuMemExportToShareableHandle(&fd, memory_, cuda::HandleType::PosixFileDescriptor, 0),
+                  "cuMemExportToShareableHandle");
+    return Fd(fd);
+}
+
+}  // namespace odc

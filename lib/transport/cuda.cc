@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "patience.h"
+#include "settings.h"
+
+namespace odc {
+
+using cuda::driver;
+using cuda::Result;
+
+namespace {
+
+constexpr unsigned kBlocksPerMultiprocessor = 4;  // all that fit
+
+}  // namespace
+
+std::string why_not_cuda() { return cuda::why_not_driver(); }
+
+Cuda::Cuda(const std::string &device)
+    : device_(device), pins_(device_), flights_(device_, pins_),
+      most_blocks_(static_cast<unsigned>(setting_number(Setting::kAddBlocks))) {}
+
+Cuda::~Cuda() {
+    const CudaDevice::Scope scope(device_);
+    for (const cuda::Event mark : marks_) {
+        driver().cuEventDestroy(mark);
+    }
+}
+
+GpuIdentity Cuda::identity() const {
+    GpuIdentity gpu{true, {}, device_.uuid()};
+    std::strncpy(gpu.name, device_.name().c_str(), sizeof(gpu.name) - 1);
+    return gpu;
+}
+
+void Cuda::meet(int rank, Fd slot) { outboxes_.emplace(rank, Outbox(std::move(slot))); }
+
+namespace {
+
+// The device of this process that is `uuid`; -1: none.
+int ordinal_of(const cuda::Uuid &uuid) {
+    int count = 0;
+    driver().cuDeviceGetCount(&count);
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+        cuda::Device device = -1;
+        cuda::Uuid one{};
+        if (driver().cuDeviceGet(&device, ordinal) == Result::Success &&
+            driver().cuDeviceGetUuid(&one, device) == Result::Success && one == uuid) {
+            return ordinal;
+        }
+    }
+    return -1;
+}
+
+bool have(cuda::P2PAttribute attribute, int from, int to) {
+    int value = 0;
+    return driver().cuDeviceGetP2PAttribute(&value, attribute, from, to) == Result::Success && value != 0;
+}
+
+}  // namespace
+
+Passage Cuda::passage_to(const GpuIdentity &gpu) const {
+    if (gpu.uuid == device_.uuid()) {
+        return {say("the same GPU, ", device_.name()), ""};
+    }
+    const int other = ordinal_of(gpu.uuid);
+    const std::string pair = say(device_.name(), " and ", gpu.name, " of that rank");
+    if (other < 0) {
+        return {"", say("this process does not see that rank's GPU, there ", gpu.name,
+                        " (CUDA_VISIBLE_DEVICES hides it, or another container)")};
+    }
+    const int mine = device_.ordinal();
+    if (!have(cuda::P2PAttribute::AccessSupported, mine, other) ||
+        !have(cuda::P2PAttribute::AccessSupported, other, mine)) {
+        return {"", say(pair, " cannot read each other's memory (no peer-to-peer access)")};
+    }
+    // Without them an addition is a read and a write, and sums that are made at the same time are lost.
+    if (!have(cuda::P2PAttribute::NativeAtomicSupported, mine, other) ||
+        !have(cuda::P2PAttribute::NativeAtomicSupported, other, mine)) {
+        return {"", say(pair, " have no native atomics between them, so sums would be lost")};
+    }
+    return {say(device_.name(), " to ", gpu.name, " of that rank, with native atomics"), ""};
+}
+
+// ---- Regions ----
+
+Cuda::Allocated Cuda::allocate(int rank, uint64_t bytes) {
+    auto memory = std::make_unique<CudaMemory>(device_, bytes);
+    std::byte *const start = memory->start();
+    const std::lock_guard lock(mutex_);
+    regions_.emplace(Key{rank, ++last_region_}, Region{std::move(memory), 1});
+    return {last_region_, start};
+}
+
+void Cuda::offer(int rank, uint64_t number, const std::set<int> &ranks) {
+    const CudaMemory &memory = *regions_.at({rank, number}).memory;
+    const Fd handle = memory.handle();
+    for (const int mate : ranks) {
+        if (const auto outbox = outboxes_.find(mate); outbox != outboxes_.end()) {
+            outbox->second.send({rank, 0, number, memory.bytes()}, handle);
+        }
+    }
+}
+
+bool Cuda::flush() {
+    return std::count_if(outboxes_.begin(), outboxes_.end(), [](auto &one) { return !one.second.flush(); }) == 0;
+}
+
+void Cuda::empty_inbox() {
+    while (const std::optional<Inbox::Delivery> delivery = inbox_.take()) {
+        const RegionLetter &letter = delivery->letter;
+        regions_.emplace(Key{letter.from, letter.number},
+                         Region{std::make_unique<CudaMemory>(device_, delivery->memory, letter.bytes), 0});
+    }
+}
+
+std::byte *Cuda::use(int rank, uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    auto region = regions_.find({rank, number});
+    if (region == regions_.end()) {
+        empty_inbox();
+        region = regions_.find({rank, number});
+    }
+    if (region == regions_.end()) {
+        return nullptr;
+    }
+    ++region->second.users;
+    return region->second.memory->start();
+}
+
+void Cuda::drop(int rank, uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    const auto region = regions_.find({rank, number});
+    if (region != regions_.end() && --region->second.users == 0) {
+        regions_.erase(region);
+    }
+}
+
+void Cuda::drop_unused() {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(regions_, [](const auto &one) { return one.second.users == 0; });
+}
+
+// ---- Marks ----
+
+cuda::Event Cuda::make_mark() {
+    const CudaDevice::Scope scope(device_);
+    cuda::Event mark = nullptr;
+    device_.check(driver().cuEventCreate(&mark, cuda::kEventDisableTiming), "cuEventCreate");
+    marks_.insert(mark);
+    return mark;
+}
+
+void Cuda::drop_mark(cuda::Event mark) {
+    const CudaDevice::Scope scope(device_);
+    driver().cuEventDestroy(mark);
+    marks_.erase(mark);
+}
+
+// ---- What streams do ----
+
+void Cuda::open(const Opening &opening, cuda::Stream stream) const {
+    if (opening.bytes > 0) {
+        device_.check(
+            driver().cuMemsetD8Async(reinterpret_cast<cuda::Address>(opening.accumulator), 0, opening.bytes, stream),
+            "cuMemsetD8Async");
+    }
+    device_.check(driver().cuEventRecord(opening.mark, stream), "cuEventRecord");
+    // With a fence before it: who sees the word sees what is before it on the stream.
+    device_.check(driver().cuStreamWriteValue64(stream, opening.word, opening.value, cuda::kWriteValueDefault),
+                  "cuStreamWriteValue64");
+}
+
+void Cuda::follow_mark(cuda::Event mark, cuda::Stream stream) const {
+    device_.check(driver().cuStreamWaitEvent(stream, mark, 0), "cuStreamWaitEvent");
+}
+
+void Cuda::copy_one(const Copy &copy, cuda::Stream stream) const {
+    device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(copy.to),
+                                         reinterpret_cast<cuda::Address>(copy.from), copy.bytes, stream),
+                  "cuMemcpyAsync");
+}
+
+// By the copy engines, so that no multiprocessor is needed and a copy goes on while a kernel fills the GPU.
+void Cuda::copy_between(const std::vector<Copy> &copies, cuda::Stream stream) const {
+    std::vector<cuda::Address> to;
+    std::vector<cuda::Address> from;
+    std::vector<size_t> bytes;
+    for (const Copy &copy : copies) {
+        to.push_back(reinterpret_cast<cuda::Address>(copy.to));
+        from.push_back(reinterpret_cast<cuda::Address>(copy.from));
+        bytes.push_back(copy.bytes);
+    }
+    cuda::CopyAttributes attributes{cuda::SourceAccess::InStream, {}, {}, cuda::kPreferOverlapWithCompute};
+    size_t first = 0;
+    device_.check(driver().cuMemcpyBatchAsync(to.data(), from.data(), bytes.data(), copies.size(), &attributes, &first,
+                                              1, stream),
+                  "cuMemcpyBatchAsync");
+}
+
+void Cuda::get(const std::vector<Copy> &copies, cuda::Stream stream) const {
+    // The legacy default stream takes no batches.
+    const bool batches = driver().cuMemcpyBatchAsync != nullptr && stream != nullptr && stream != cuda::kLegacyStream;
+    std::vector<Copy> between;
+    for (const Copy &copy : copies) {
+        if (copy.other_gpu && batches) {
+            between.push_back(copy);
+        } else {
+            copy_one(copy, stream);
+        }
+    }
+    if (!between.empty()) {
+        copy_between(between, stream);
+    }
+}
+
+void Cuda::add(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const {
+    const unsigned most = most_blocks_ != 0 ? most_blocks_ : kBlocksPerMultiprocessor * device_.multiprocessors();
+    for (size_t begin = 0; begin < addends.size(); begin += kMostAddends) {
+        Additions additions{};
+        additions.count = static_cast<unsigned>(std::min<size_t>(kMostAddends, addends.size() - begin));
+        std::copy_n(addends.begin() + static_cast<std::ptrdiff_t>(begin), additions.count, additions.addends);
+        // The first and the last tile of an addend may be parts of one.
+        unsigned long long tiles = 0;
+        for (unsigned i = 0; i < additions.count; ++i) {
+            tiles += additions.addends[i].numel / kAddTile + 2;
+        }
+        void *parameters[] = {&additions};
+        device_.check(driver().cuLaunchKernel(device_.adder(gradient_type),
+                                              static_cast<unsigned>(std::min<unsigned long long>(tiles, most)), 1, 1,
+                                              kAddThreads, 1, 1, 0, stream, parameters, nullptr),
+                      "cuLaunchKernel of an addition");
+    }
+}
+
+bool Cuda::settles(int64_t ms) {
+    const Patience patience(ms, nullptr, nullptr);
+    while (!flights_.all_done()) {
+        if (patience.over()) {
+            return false;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+}
+
+}  // namespace odc

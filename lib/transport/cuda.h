@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPU memory of the same host: slices are mapped by the processes that use them, and the caller's own stream copies from
+// them and adds into them. The host only waits until an owner's word says that what is to be read is there.
+#pragma once
+
+#include "cuda_memory.h"
+#include "element.h"
+#include "fd.h"
+#include "flights.h"
+#include "inbox.h"
+#include "kernels/add.h"
+#include "rank_block.h"
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace odc {
+
+// Empty: there is a GPU here that can be used. Else why not.
+std::string why_not_cuda();
+
+// Whether a GPU's memory can be read and added to from another one's: `why` it can, or `why_not`.
+struct Passage {
+    std::string why;
+    std::string why_not;  // empty: it can
+};
+
+// This rank's GPU and those of its host mates. Calls run inside a CudaDevice::Scope where they say so; what changes regions
+// must not overlap with anything else.
+class Cuda {
+public:
+    explicit Cuda(const std::string &device);
+    ~Cuda();
+
+    const CudaDevice &device() const { return device_; }
+    GpuIdentity identity() const;
+    // To be handed to host mates: by it they send their regions.
+    int slot() const { return inbox_.slot(); }
+    // The other end of a mate's. Its regions can be used if there is a passage to its GPU.
+    void meet(int rank, Fd slot);
+    Passage passage_to(const GpuIdentity &gpu) const;
+
+    // ---- Regions ----
+
+    // A new one of this rank, zero, with one user.
+    struct Allocated {
+        uint64_t number;
+        std::byte *start;
+    };
+    Allocated allocate(int rank, uint64_t bytes);
+    // Sends it to those of `ranks` that are mates.
+    void offer(int rank, uint64_t number, const std::set<int> &ranks);
+    // Sends what mates had no room for. True: nothing is left.
+    bool flush();
+    // Where a region begins here, for one user more; NULL: it has not come yet. Safe from several threads.
+    std::byte *use(int rank, uint64_t number);
+    // One user less; without any it is unmapped.
+    void drop(int rank, uint64_t number);
+    // Unmaps what has come and nobody uses.
+    void drop_unused();
+
+    // ---- Words and marks ----
+
+    cuda::Address pin(const std::atomic<uint64_t> &word) { return pins_.pin(&word); }
+    void unpin(const std::atomic<uint64_t> &word) { pins_.unpin(&word); }
+    cuda::Event make_mark();
+    void drop_mark(cuda::Event mark);
+    Flights &flights() { return flights_; }
+
+    // ---- What streams do; inside a CudaDevice::Scope ----
+
+    struct Opening {
+        std::byte *accumulator;  // zeroed
+        uint64_t bytes;
+        cuda::Event mark;
+        cuda::Address word;
+        uint64_t value;
+    };
+    void open(const Opening &opening, cuda::Stream stream) const;
+    // Behind a mark, which another stream may have set.
+    void follow_mark(cuda::Event mark, cuda::Stream stream) const;
+
+    struct Copy {
+        const std::byte *from;
+        std::byte *to;
+        uint64_t bytes;
+        bool other_gpu;
+    };
+    void get(const std::vector<Copy> &copies, cuda::Stream stream) const;
+    // In the order of the addends.
+    void add(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const;
+    bool is_other(const GpuIdentity &gpu) const { return gpu.uuid != device_.uuid(); }
+
+    // Whether all that was enqueued has been done within `ms`: only then may this be destroyed.
+    bool settles(int64_t ms);
+
+private:
+    struct Region {
+        std::unique_ptr<CudaMemory> memory;
+        uint64_t users;
+    };
+    using Key = std::pair<int, uint64_t>;  // rank, number
+    void copy_one(const Copy &copy, cuda::Stream stream) const;
+    void copy_between(const std::vector<Copy> &copies, cuda::Stream stream) const;
+    void empty_inbox();
+
+    CudaDevice device_;
+    Pins pins_;
+    Flights flights_;
+    Inbox inbox_;
+    std::map<int, Outbox> outboxes_;  // by rank
+    std::mutex mutex_;
+    std::map<Key, Region> regions_;
+    uint64_t last_region_ = 0;
+    std::set<cuda::Event> marks_;
+    unsigned most_blocks_;
+};
+
+}  // namespace odc

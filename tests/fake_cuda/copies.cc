@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations that move bytes: fills, copies, words.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <numeric>
+
+#include "capture.h"
+#include "functions.h"
+#include "memory.h"
+#include "settings.h"
+#include "streams.h"
+
+namespace fake_cuda {
+
+namespace {
+
+struct Copy {
+    Address to;
+    Address from;
+    size_t bytes;
+};
+
+Result copy_part(const Copy &part, Device device) {
+    if (part.bytes == 0) {
+        return Result::Success;
+    }
+    const std::shared_lock lock(memories().mutex);
+    auto targets = pieces(part.to, part.bytes, device, Access::ReadWrite, Pageable::Allowed);
+    auto sources = pieces(part.from, part.bytes, device, Access::Read, Pageable::Allowed);
+    if (targets.empty() || sources.empty()) {
+        return Result::IllegalAddress;
+    }
+    auto target = targets.begin();
+    for (auto source = sources.begin(); source != sources.end();) {
+        const size_t bytes = std::min(source->bytes, target->bytes);
+        std::memmove(target->at, source->at, bytes);
+        *source = {source->at + bytes, source->bytes - bytes};
+        *target = {target->at + bytes, target->bytes - bytes};
+        source += source->bytes == 0 ? 1 : 0;
+        target += target->bytes == 0 ? 1 : 0;
+    }
+    return Result::Success;
+}
+
+// Cut where no word is torn.
+size_t cut_at_words(Pace &pace, size_t bytes) { return pace.cut(bytes / 64) * 64; }
+
+Result carry_out(const Copy &copy, Device device, Pace &pace) {
+    const size_t cut = cut_at_words(pace, copy.bytes);
+    if (cut != 0) {
+        if (const Result result = copy_part({copy.to, copy.from, cut}, device); result != Result::Success) {
+            return result;
+        }
+        pace.pause();
+    }
+    return copy_part({copy.to + cut, copy.from + cut, copy.bytes - cut}, device);
+}
+
+Result fill_part(Address to, unsigned char value, size_t bytes, Device device) {
+    const std::shared_lock lock(memories().mutex);
+    const auto targets = pieces(to, bytes, device, Access::ReadWrite, Pageable::Refused);
+    for (const Piece &piece : targets) {
+        std::memset(piece.at, value, piece.bytes);
+    }
+    return targets.empty() && bytes > 0 ? Result::IllegalAddress : Result::Success;
+}
+
+Result write_word(Address to, uint64_t value, Device device) {
+    const std::shared_lock lock(memories().mutex);
+    const auto targets = pieces(to, sizeof(value), device, Access::ReadWrite, Pageable::Refused);
+    if (targets.size() != 1) {
+        return Result::IllegalAddress;
+    }
+    // After what the stream did before: its thread did that, or waited for who did.
+    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t *>(targets[0].at)).store(value, std::memory_order_release);
+    return Result::Success;
+}
+
+bool is_pageable(Address address) {
+    const std::shared_lock lock(memories().mutex);
+    return !is_device_address(address) && !is_registered(address);
+}
+
+Result submit_copy(StreamHandle &stream, const Copy &copy, Point *point) {
+    const Device device = stream.context.device;
+    return submit(
+        stream, [copy, device](Pace &pace) { return carry_out(copy, device, pace); }, {}, point);
+}
+
+// Each attribute is for the copies from its index to the next one's.
+bool are_valid(const CopyAttributes *attributes, const size_t *indices, size_t attribute_count, size_t count) {
+    if (attribute_count == 0 || attribute_count > count || indices[0] != 0) {
+        return false;
+    }
+    for (size_t i = 0; i < attribute_count; ++i) {
+        if (indices[i] >= count || (i > 0 && indices[i] <= indices[i - 1]) ||
+            attributes[i].source_access != SourceAccess::InStream ||
+            (attributes[i].flags & ~kPreferOverlapWithCompute) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace
+
+Result cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream handle) {
+    std::shared_ptr<StreamHandle> stream;
+    if (const Result result = find_stream(handle, stream); result != Result::Success) {
+        return result;
+    }
+    const Device device = stream->context.device;
+    return submit(*stream, [to, value, bytes, device](Pace &pace) {
+        const size_t cut = cut_at_words(pace, bytes);
+        const Result result = fill_part(to, value, cut, device);
+        if (cut == 0 || result != Result::Success) {
+            return fill_part(to, value, bytes, device);
+        }
+        pace.pause();
+        return fill_part(to + cut, value, bytes - cut, device);
+    });
+}
+
+// With pageable memory, waits until it is done.
+Result cuMemcpyAsync(Address to, Address from, size_t bytes, Stream handle) {
+    std::shared_ptr<StreamHandle> stream;
+    if (const Result result = find_stream(handle, stream); result != Result::Success) {
+        return result;
+    }
+    const bool waits = bytes > 0 && (is_pageable(to) || is_pageable(from));
+    Point point;
+    if (waits && stream->capture != CaptureStatus::None) {
+        return check_query(*stream);
+    }
+    const Result result = submit_copy(*stream, {to, from, bytes}, &point);
+    if (result != Result::Success || !waits) {
+        return result;
+    }
+    point.wait();
+    return stream->context.failure;
+}
+
+Result cuMemcpyBatchAsync(Address *to, Address *from, size_t *bytes, size_t count, CopyAttributes *attributes,
+                          size_t *indices, size_t attribute_count, Stream handle) {
+    if (count == 0 || !are_valid(attributes, indices, attribute_count, count) || handle == nullptr ||
+        handle == kLegacyStream) {
+        return Result::InvalidValue;
+    }
+    std::shared_ptr<StreamHandle> stream;
+    if (const Result result = find_stream(handle, stream); result != Result::Success) {
+        return result;
+    }
+    if (stream->capture != CaptureStatus::None) {
+        return check_query(*stream);  // batches cannot be captured
+    }
+    // In any order: CUDA promises none.
+    std::vector<size_t> order(count);
+    std::iota(order.begin(), order.end(), size_t{0});
+    thread_local std::minstd_rand random(static_cast<unsigned>(seed()));
+    std::shuffle(order.begin(), order.end(), random);
+    for (const size_t i : order) {
+        if (const Result result = submit_copy(*stream, {to[i], from[i], bytes[i]}, nullptr);
+            result != Result::Success) {
+            return result;
+        }
+    }
+    return Result::Success;
+}
+
+Result cuStreamWriteValue64(Stream handle, Address to, uint64_t value, unsigned flags) {
+    std::shared_ptr<StreamHandle> stream;
+    if (const Result result = find_stream(handle, stream); result != Result::Success) {
+        return result;
+    }
+    if (flags != kWriteValueDefault || to % sizeof(value) != 0 || is_pageable(to)) {
+        return Result::InvalidValue;
+    }
+    const Device device = stream->context.device;
+    return submit(*stream, [to, value, device](Pace & /*pace*/) { return write_word(to, value, device); });
+}
+
+}  // namespace fake_cuda

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls that are to fail.
+#pragma once
+
+#include <string>
+
+#include "results.h"
+
+namespace fake_cuda {
+
+// What this call of `function` returns without being carried out; Success: nothing, it is.
+Result injected(const std::string &function);
+
+}  // namespace fake_cuda

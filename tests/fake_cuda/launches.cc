@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels in streams.
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+#include "functions.h"
+#include "handles.h"
+#include "kernels.h"
+#include "kernels/add.h"
+#include "memory.h"
+#include "modules.h"
+#include "streams.h"
+
+namespace fake_cuda {
+
+namespace {
+
+using odc::Addend;
+using odc::Additions;
+using odc::kMostAddends;
+
+struct Launch {
+    std::string kernel;
+    Device device;
+    unsigned grid_x;
+    unsigned block_x;
+    size_t from_bytes;  // of an element
+    size_t to_bytes;
+};
+
+Launch launch_of(const FunctionHandle &function, unsigned grid_x, unsigned block_x) {
+    const size_t to = function.name == "odc_add_f64" ? 8 : 4;
+    const size_t from = function.name == "odc_add_f32" || function.name == "odc_add_f64" ? to : 2;
+    return {function.name, function.context.device, grid_x, block_x, from, to};
+}
+
+// Addends of which each lies in one piece on both sides, where this library's threads may touch them.
+class Translation {
+public:
+    explicit Translation(const Launch &launch) : launch_(launch) {}
+
+    Result add(const Addend &addend) {
+        const size_t bytes = addend.numel * launch_.from_bytes;
+        if (addend.numel == 0) {
+            return Result::Success;
+        }
+        if (reinterpret_cast<Address>(addend.to) % launch_.to_bytes != 0) {
+            return kMisalignedAddress;
+        }
+        const auto sources = find(addend.from, bytes, Access::Read);
+        const auto targets = find(addend.to, addend.numel * launch_.to_bytes, Access::ReadWrite);
+        if (sources.empty() || targets.empty()) {
+            return Result::IllegalAddress;
+        }
+        const char *from = in_one(sources, bytes);
+        for (const Piece &target : targets) {
+            const size_t numel = target.bytes / launch_.to_bytes;
+            addends_.push_back({from, target.at, numel});
+            from += numel * launch_.from_bytes;
+        }
+        return Result::Success;
+    }
+
+    void run() const {
+        for (size_t begin = 0; begin < addends_.size(); begin += kMostAddends) {
+            Additions additions{};
+            additions.count = static_cast<unsigned>(std::min<size_t>(kMostAddends, addends_.size() - begin));
+            std::copy_n(addends_.begin() + static_cast<ptrdiff_t>(begin), additions.count, additions.addends);
+            void *parameters[] = {&additions};
+            run_kernel(launch_.kernel.c_str(), launch_.grid_x, launch_.block_x, parameters);
+        }
+    }
+
+private:
+    std::vector<Piece> find(const void *address, size_t bytes, Access need) const {
+        return pieces(reinterpret_cast<Address>(address), bytes, launch_.device, need, Pageable::Refused);
+    }
+    // An element may lie across two pieces.
+    const char *in_one(const std::vector<Piece> &sources, size_t bytes) {
+        if (sources.size() == 1) {
+            return sources[0].at;
+        }
+        auto &copy = copies_.emplace_back();
+        copy.reserve(bytes);
+        for (const Piece &piece : sources) {
+            copy.insert(copy.end(), piece.at, piece.at + piece.bytes);
+        }
+        return copy.data();
+    }
+
+    const Launch &launch_;
+    std::vector<Addend> addends_;
+    std::vector<std::vector<char>> copies_;
+};
+
+Result run_part(const Launch &launch, const std::vector<Addend> &addends) {
+    const std::shared_lock lock(memories().mutex);
+    Translation translation(launch);
+    for (const Addend &addend : addends) {
+        if (const Result result = translation.add(addend); result != Result::Success) {
+            return result;
+        }
+    }
+    translation.run();
+    return Result::Success;
+}
+
+// The addends in the order in which the kernel takes them, each cut in two, first all first parts.
+Result run(const Launch &launch, const Additions &additions, Pace &pace) {
+    std::vector<Addend> parts[2];
+    for (unsigned n = 0; n < additions.count; ++n) {
+        const Addend &addend = additions.addends[(additions.first + n) % additions.count];
+        const size_t cut = pace.cut(addend.numel);
+        parts[0].push_back({addend.from, addend.to, cut});
+        parts[1].push_back({static_cast<const char *>(addend.from) + cut * launch.from_bytes,
+                            static_cast<char *>(addend.to) + cut * launch.to_bytes, addend.numel - cut});
+    }
+    const Result result = run_part(launch, parts[0]);
+    if (result != Result::Success) {
+        return result;
+    }
+    pace.pause();
+    return run_part(launch, parts[1]);
+}
+
+}  // namespace
+
+// The parameters are copied before it returns.
+Result cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                      unsigned block_y, unsigned block_z, unsigned /*shared_bytes*/, Stream stream_handle,
+                      void **parameters, void **extra) {
+    const auto function = handles<FunctionHandle>().find(handle);
+    std::shared_ptr<StreamHandle> stream;
+    if (const Result result = find_stream(stream_handle, stream); result != Result::Success) {
+        return result;
+    }
+    // A kernel runs in the current context only, other than copies.
+    if (function == nullptr || &function->context != &stream->context || current_context() != &stream->context) {
+        return Result::InvalidHandle;
+    }
+    const auto threads = static_cast<unsigned long long>(block_x) * block_y * block_z;
+    if (grid_x == 0 || grid_y != 1 || grid_z != 1 || threads == 0 || threads > 1024 || block_x != threads ||
+        parameters == nullptr || parameters[0] == nullptr || extra != nullptr) {
+        return Result::InvalidValue;
+    }
+    const auto additions = std::make_shared<Additions>(*static_cast<const Additions *>(parameters[0]));
+    if (additions->count > kMostAddends || (additions->count > 0 && additions->first >= additions->count)) {
+        return Result::InvalidValue;  // this library's own check: a GPU would read beyond
+    }
+    return submit(*stream, [launch = launch_of(*function, grid_x, block_x), additions](Pace &pace) {
+        return run(launch, *additions, pace);
+    });
+}
+
+}  // namespace fake_cuda

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Modules: of a PTX text, the names of its kernels.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "contexts.h"
+
+namespace odc::cuda {
+
+struct FunctionHandle {
+    ContextHandle &context;
+    const std::string name;
+};
+
+struct ModuleHandle {
+    ContextHandle &context;
+    std::map<std::string, std::shared_ptr<FunctionHandle>> functions;  // all there are
+};
+
+}  // namespace odc::cuda

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Results of calls.
+#pragma once
+
+#include "cuda_driver.h"
+
+namespace fake_cuda {
+
+using namespace odc::cuda;
+
+// Those that the library itself does not tell from others.
+constexpr Result kInvalidPtx{218};
+constexpr Result kMisalignedAddress{716};
+constexpr Result kHostMemoryNotRegistered{713};
+constexpr Result kCaptureUnsupported{900};
+constexpr Result kCaptureInvalidated{901};
+constexpr Result kCaptureUnmatched{903};
+constexpr Result kCaptureImplicit{906};
+
+// Whether a context that met it is of no use any more.
+bool sticks(Result result);
+
+}  // namespace fake_cuda
