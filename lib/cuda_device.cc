@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda_device.h"
 
+#include <thread>
+
 #include "element.h"
 #include "kernels.h"
+#include "patience.h"
 #include "settings.h"
 
 namespace odc {
@@ -95,6 +98,19 @@ void CudaDevice::check_health() const {
     if (result != Result::Success && result != Result::NotReady) {
         fail(ODC_ERROR_DEVICE, broken(name_, result));
     }
+}
+
+void CudaDevice::await_own_stream(const std::string &what) const {
+    constexpr int64_t kMostMs = 60'000;
+    const Patience patience(kMostMs, nullptr, nullptr);
+    while (driver().cuStreamQuery(stream_) == Result::NotReady) {
+        if (patience.over()) {
+            fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", kMostMs / 1000,
+                 " s: a kernel that never ends keeps it busy");
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    check_health();
 }
 
 cuda::Stream CudaDevice::checked_stream(void *stream, const char *call) const {

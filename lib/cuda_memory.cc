@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda_memory.h"
 
-#include <thread>
-
-#include "patience.h"
-
 namespace odc {
 
 using cuda::driver;
 using cuda::Result;
 
 namespace {
-
-constexpr int64_t kClearMs = 60'000;  // of memory that nothing else uses yet
 
 cuda::AllocationProperties properties_on(const CudaDevice &device) {
     cuda::AllocationProperties properties{};
@@ -89,19 +83,7 @@ void CudaMemory::map() {
 
 void CudaMemory::clear() const {
     device_.check(driver().cuMemsetD8Async(address_, 0, bytes_, device_.own_stream()), "cuMemsetD8Async");
-    const Patience patience(kClearMs, nullptr, nullptr);
-    for (;;) {
-        const Result result = driver().cuStreamQuery(device_.own_stream());
-        if (result != Result::NotReady) {
-            device_.check_health();
-            return;
-        }
-        if (patience.over()) {
-            fail(ODC_ERROR_DEVICE, device_.name(), " has not cleared ", bytes_, " bytes in ", patience.waited_s(),
-                 " s: a kernel that never ends keeps it busy");
-        }
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-    }
+    device_.await_own_stream(say("the clearing of ", bytes_, " bytes"));
 }
 
 void CudaMemory::undo() {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flights.h"
 
-#include <sys/mman.h>
-
 namespace odc {
 
 namespace {
@@ -12,39 +10,19 @@ constexpr size_t kWords = kBytes / sizeof(std::atomic<uint64_t>);
 
 }  // namespace
 
-Flights::Flights(const CudaDevice &device, Pins &pins) : device_(device), pins_(pins) {
-    void *page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (page == MAP_FAILED) {
-        fail_errno("mmap of a page");
-    }
-    // A forked child has no use for it, and a copy on write would part the GPU from the page.
-    madvise(page, kBytes, MADV_DONTFORK);
-    done_ = static_cast<std::atomic<uint64_t> *>(page);
-    try {
-        for (size_t word = 0; word < kWords; ++word) {
-            addresses_.push_back(pins_.pin(&done_[word]));
-            free_.push_back(word);
-        }
-    } catch (...) {
-        munmap(page, kBytes);
-        throw;
-    }
-}
-
-Flights::~Flights() {
+Flights::Flights(const CudaDevice &device) : device_(device), words_(device, kBytes) {
     for (size_t word = 0; word < kWords; ++word) {
-        pins_.unpin(&done_[word]);
+        free_.push_back(word);
     }
-    munmap(done_, kBytes);
 }
 
 void Flights::collect() {
     std::erase_if(flying_, [this](const Flight &one) {
-        const bool done = done_[one.word].load(std::memory_order_acquire) == one.number;
-        if (done) {
+        const bool there = done(one.word).load(std::memory_order_acquire) == one.number;
+        if (there) {
             free_.push_back(one.word);
         }
-        return done;
+        return there;
     });
 }
 
@@ -57,7 +35,7 @@ bool Flights::follow(cuda::Stream stream, const std::string &words) {
         return false;
     }
     const size_t word = free_.back();
-    device_.check(cuda::driver().cuStreamWriteValue64(stream, addresses_[word], last_ + 1, cuda::kWriteValueDefault),
+    device_.check(cuda::driver().cuStreamWriteValue64(stream, words_.address() + word * sizeof(uint64_t), last_ + 1, cuda::kWriteValueDefault),
                   "cuStreamWriteValue64");
     free_.pop_back();
     flying_.push_back({word, ++last_, words});

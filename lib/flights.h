@@ -16,10 +16,7 @@ namespace odc {
 // Safe from several threads.
 class Flights {
 public:
-    Flights(const CudaDevice &device, Pins &pins);
-    ~Flights();
-    Flights(const Flights &) = delete;
-    Flights &operator=(const Flights &) = delete;
+    explicit Flights(const CudaDevice &device);
 
     // Enqueues the word behind what `words` describes; inside a CudaDevice::Scope. False: too many are on their way; ask
     // again.
@@ -36,10 +33,12 @@ private:
     };
     void collect();
 
+    std::atomic<uint64_t> &done(size_t word) const {
+        return reinterpret_cast<std::atomic<uint64_t> *>(words_.start())[word];
+    }
+
     const CudaDevice &device_;
-    Pins &pins_;
-    std::atomic<uint64_t> *done_;  // a page of words
-    std::vector<cuda::Address> addresses_;
+    PinnedMemory words_;
     std::mutex mutex_;
     std::vector<size_t> free_;
     std::vector<Flight> flying_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pins.h"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 namespace odc {
@@ -14,7 +15,44 @@ uintptr_t page_of(const void *word) {
     return reinterpret_cast<uintptr_t>(word) / bytes * bytes;
 }
 
+cuda::Address register_host(const CudaDevice &device, void *start, uint64_t bytes) {
+    const CudaDevice::Scope scope(device);
+    device.check(driver().cuMemHostRegister(start, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap),
+                 "cuMemHostRegister");
+    cuda::Address address = 0;
+    const cuda::Result result = driver().cuMemHostGetDevicePointer(&address, start, 0);
+    if (result != cuda::Result::Success) {
+        driver().cuMemHostUnregister(start);
+        device.check(result, "cuMemHostGetDevicePointer");
+    }
+    return address;
+}
+
 }  // namespace
+
+PinnedMemory::PinnedMemory(const CudaDevice &device, uint64_t bytes) : device_(device), bytes_(bytes) {
+    void *memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        fail_errno(say("mmap of ", bytes_, " bytes"));
+    }
+    // A forked child has no use for it, and a copy on write would part it from what the GPU writes.
+    madvise(memory, bytes_, MADV_DONTFORK);
+    start_ = static_cast<std::byte *>(memory);
+    try {
+        address_ = register_host(device_, start_, bytes_);
+    } catch (...) {
+        munmap(memory, bytes_);
+        throw;
+    }
+}
+
+PinnedMemory::~PinnedMemory() {
+    {
+        const CudaDevice::Scope scope(device_);
+        driver().cuMemHostUnregister(start_);
+    }
+    munmap(start_, bytes_);
+}
 
 Pins::~Pins() {
     const CudaDevice::Scope scope(device_);
@@ -27,18 +65,8 @@ cuda::Address Pins::pin(const void *word) {
     const uintptr_t page = page_of(word);
     auto known = pages_.find(page);
     if (known == pages_.end()) {
-        const CudaDevice::Scope scope(device_);
-        auto *const start = reinterpret_cast<void *>(page);
         const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-        device_.check(
-            driver().cuMemHostRegister(start, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap),
-            "cuMemHostRegister");
-        cuda::Address address = 0;
-        const cuda::Result result = driver().cuMemHostGetDevicePointer(&address, start, 0);
-        if (result != cuda::Result::Success) {
-            driver().cuMemHostUnregister(start);
-            device_.check(result, "cuMemHostGetDevicePointer");
-        }
+        const cuda::Address address = register_host(device_, reinterpret_cast<void *>(page), bytes);
         known = pages_.emplace(page, Page{address, 0}).first;
     }
     ++known->second.users;

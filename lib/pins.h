@@ -9,6 +9,25 @@
 
 namespace odc {
 
+// Host memory of this process that streams read and write without the host.
+class PinnedMemory {
+public:
+    PinnedMemory(const CudaDevice &device, uint64_t bytes);
+    ~PinnedMemory();
+    PinnedMemory(const PinnedMemory &) = delete;
+    PinnedMemory &operator=(const PinnedMemory &) = delete;
+
+    std::byte *start() const { return start_; }
+    // As streams see it.
+    cuda::Address address() const { return address_; }
+
+private:
+    const CudaDevice &device_;
+    uint64_t bytes_;
+    std::byte *start_;
+    cuda::Address address_ = 0;
+};
+
 // Calls must not overlap.
 class Pins {
 public:

@@ -57,6 +57,9 @@ struct Contribution {
 constexpr uint64_t kDidInside = uint64_t{1} << 55;
 constexpr uint64_t kDidRecord = kDidInside - 1;
 
+// How far a rank is in trying its GPU (gpu_trial.h).
+enum class TrialStep : uint32_t { None, Opened, Read, Added, Judged };
+
 struct RankBlock {
     // Fixed before the block is handed over.
     uint64_t magic;
@@ -89,6 +92,11 @@ struct RankBlock {
     char error_text[2044];
 
     std::atomic<uint64_t> first_post;  // offset of its record; 0: none yet
+
+    static constexpr size_t kMostTried = 1024;
+    std::atomic<TrialStep> trial_step;  // what follows is there from Opened and Judged on
+    uint64_t trial_region;
+    bool trial_verdicts[kMostTried];  // by place among the host's ranks
 };
 
 constexpr uint64_t kRankBlockMagic = 0x6f64632d30303035;  // "odc-0005": changes with every change of shared layout

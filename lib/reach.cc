@@ -9,6 +9,7 @@
 #include <cstring>
 #include <optional>
 
+#include "gpu_trial.h"
 #include "porch.h"
 #include "rank_block.h"
 #include "recording.h"
@@ -269,14 +270,14 @@ void or_fail_everywhere(Exchange &exchange, const Patience &patience, Body body)
     }
 }
 
-void fill_routes(Membership &membership, const std::vector<Neighbour> &all) {
+void fill_routes(Membership &membership, const std::vector<Neighbour> &all, const Patience &patience) {
+    const std::vector<Passage> passages = try_gpus(membership, patience);
     const RankDescriptor &me = all[static_cast<size_t>(membership.terms.rank)].descriptor;
     for (int rank = 0; rank < membership.terms.size; ++rank) {
         Peer &peer = membership.peers[static_cast<size_t>(rank)];
         const bool here = peer.host_index == membership.own().host_index;
-        const auto *block = here ? reinterpret_cast<const RankBlock *>(peer.arena->record(peer.block)) : nullptr;
-        peer.gpu_route = gpu_route(me, membership.cuda.get(), all[static_cast<size_t>(rank)].descriptor,
-                                   block != nullptr ? &block->gpu : nullptr);
+        peer.gpu_route = gpu_route(me, all[static_cast<size_t>(rank)].descriptor,
+                                   here ? &passages[static_cast<size_t>(rank)] : nullptr);
         if (peer.route.verdict.my_port < 0) {
             peer.route.path = shm_path(membership.terms.rank);
             continue;
@@ -325,7 +326,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
     } else {
         judge(membership, all, outlook);
     }
-    fill_routes(membership, all);
+    fill_routes(membership, all, patience);
 }
 
 void fail_everywhere(Exchange &exchange, const Error &error, const Patience &patience) {

@@ -353,21 +353,15 @@ const Route &no_gpu_route() {
     return none;
 }
 
-Route gpu_route(const RankDescriptor &me, const Cuda *mine, const RankDescriptor &them, const GpuIdentity *theirs) {
-    const auto has_none = [](const RankDescriptor &rank) {
-        return say("rank ", rank.rank, " has no GPU (config.device or ODC_DEVICE names it)");
-    };
+Route gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Passage *passage) {
     Route route;
     Verdict &verdict = route.verdict;
-    std::string why_not = forbidden(kCuda, me, them);
-    if (theirs == nullptr) {
-        why_not = say("rank ", them.rank, " is on another host (", them.host, ")");
-    } else if (mine == nullptr || !theirs->present) {
-        why_not = has_none(mine == nullptr ? me : them);
+    std::string why_not = forbidden(kCuda, mine, theirs);
+    if (passage == nullptr) {
+        why_not = say("rank ", theirs.rank, " is on another host (", theirs.host, ")");
     } else if (why_not.empty()) {
-        const Passage passage = mine->passage_to(*theirs);
-        verdict.why = passage.why;
-        why_not = passage.why_not;
+        verdict.why = passage->why;
+        why_not = passage->why_not;
     }
     if (why_not.empty()) {
         verdict.transport = kTransportNames[kCuda];

@@ -88,8 +88,8 @@ struct Route {
 
 // Between GPU memory of two hosts: there is none.
 const Route &no_gpu_route();
-// To a rank's GPU memory from this one's. `mine`: NULL without a GPU; `theirs`: NULL of a rank of another host.
-Route gpu_route(const RankDescriptor &me, const Cuda *mine, const RankDescriptor &them, const GpuIdentity *theirs);
+// To a rank's GPU memory from this one's. `passage`: NULL to a rank of another host.
+Route gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Passage *passage);
 // "direct", "staged", or "none": no transport reaches.
 const char *access_of(const Verdict &verdict);
 

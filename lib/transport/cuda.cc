@@ -22,7 +22,7 @@ constexpr unsigned kBlocksPerMultiprocessor = 4;  // all that fit
 std::string why_not_cuda() { return cuda::why_not_driver(); }
 
 Cuda::Cuda(const std::string &device)
-    : device_(device), pins_(device_), flights_(device_, pins_),
+    : device_(device), pins_(device_), flights_(device_),
       most_blocks_(static_cast<unsigned>(setting_number(Setting::kAddBlocks))) {}
 
 Cuda::~Cuda() {
@@ -93,7 +93,7 @@ Cuda::Allocated Cuda::allocate(int rank, uint64_t bytes) {
     auto memory = std::make_unique<CudaMemory>(device_, bytes);
     std::byte *const start = memory->start();
     const std::lock_guard lock(mutex_);
-    regions_.emplace(Key{rank, ++last_region_}, Region{std::move(memory), 1});
+    regions_.emplace(Key{rank, ++last_region_}, Region{std::move(memory), 1, ""});
     return {last_region_, start};
 }
 
@@ -114,8 +114,13 @@ bool Cuda::flush() {
 void Cuda::empty_inbox() {
     while (const std::optional<Inbox::Delivery> delivery = inbox_.take()) {
         const RegionLetter &letter = delivery->letter;
-        regions_.emplace(Key{letter.from, letter.number},
-                         Region{std::make_unique<CudaMemory>(device_, delivery->memory, letter.bytes), 0});
+        Region region{nullptr, 0, ""};
+        try {
+            region.memory = std::make_unique<CudaMemory>(device_, delivery->memory, letter.bytes);
+        } catch (const Error &error) {
+            region.trouble = error.what();
+        }
+        regions_.emplace(Key{letter.from, letter.number}, std::move(region));
     }
 }
 
@@ -128,6 +133,9 @@ std::byte *Cuda::use(int rank, uint64_t number) {
     }
     if (region == regions_.end()) {
         return nullptr;
+    }
+    if (!region->second.memory) {
+        fail(ODC_ERROR_DEVICE, "GPU memory of rank ", rank, " cannot be mapped: ", region->second.trouble);
     }
     ++region->second.users;
     return region->second.memory->start();

@@ -99,8 +99,9 @@ public:
 
 private:
     struct Region {
-        std::unique_ptr<CudaMemory> memory;
+        std::unique_ptr<CudaMemory> memory;  // NULL: `trouble` says why
         uint64_t users;
+        std::string trouble;
     };
     using Key = std::pair<int, uint64_t>;  // rank, number
     void copy_one(const Copy &copy, cuda::Stream stream) const;
