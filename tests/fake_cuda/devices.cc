@@ -94,6 +94,11 @@ int ordinal_of(int number) {
     return found == devices().end() ? -1 : static_cast<int>(found - devices().begin());
 }
 
+Wire wire() {
+    static const std::string text = text_setting("FAKE_CUDA_P2P", "all");
+    return text == "lossy" ? Wire::Lossy : text == "blind" ? Wire::Blind : Wire::Good;
+}
+
 bool can_access(Device from, Device to) { return from == to || p2p() != P2P::None; }
 
 uint64_t device_memory() {

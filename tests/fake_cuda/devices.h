@@ -18,6 +18,9 @@ bool is_device(Device device);
 int ordinal_of(int number);
 bool can_access(Device from, Device to);
 uint64_t device_memory();
+// What becomes of accesses to another device's memory, whatever the attributes say.
+enum class Wire { Good, Lossy, Blind };
+Wire wire();
 int interface_version();
 
 }  // namespace fake_cuda

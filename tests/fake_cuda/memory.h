@@ -86,6 +86,7 @@ bool is_registered(Address address);
 struct Piece {
     char *at;
     size_t bytes;
+    Device device;  // -1: host memory
 };
 enum class Pageable { Allowed, Refused };
 // Where this memory can be touched on behalf of the device; empty: it may not, or there is none.

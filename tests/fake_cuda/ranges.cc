@@ -27,15 +27,16 @@ Piece first_piece(Address address, size_t bytes, MayTouch may_touch, Pageable pa
     if (const auto mapping = find_mapping(address); mapping != all.mappings.end()) {
         const size_t offset = address - mapping->first;
         return {mapping->second.physical->alias + offset,
-                may_touch(mapping->second) ? std::min(bytes, mapping->second.bytes - offset) : 0};
+                may_touch(mapping->second) ? std::min(bytes, mapping->second.bytes - offset) : 0,
+                mapping->second.physical->device};
     }
     char *here = reinterpret_cast<char *>(address);
     if (const auto range = find_range(all.registered, address, same); range != all.registered.end()) {
         const size_t offset = address - range->first;
-        return {here, std::min(bytes, range->second - offset)};
+        return {here, std::min(bytes, range->second - offset), -1};
     }
     const bool host = pageable == Pageable::Allowed && !is_device_address(address) && is_there(address, bytes);
-    return {here, host ? bytes : 0};
+    return {here, host ? bytes : 0, -1};
 }
 
 template <class MayTouch>
