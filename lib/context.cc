@@ -103,7 +103,8 @@ void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
     std::vector<uint64_t> sizes;
     for (const auto &shard : shards) {
-        sizes.push_back(shard->on_gpu() ? 0 : shard->region_bytes());
+        mirror_if_needed(*shard);
+        sizes.push_back(shard->host_bytes());
     }
     const std::vector<Allocation> regions = arena.allocate(sizes);
     std::vector<GpuAllocation> gpu_regions;
@@ -114,11 +115,10 @@ void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
             Shard &shard = *shards[i];
             records.push_back(arena.allocate_record(shard.record_bytes()));
             auto &post = *reinterpret_cast<Post *>(arena.record(records[i]));
+            shard.settle(post, records[i], regions[i], gpu_regions[i], minibatch_);
             if (shard.on_gpu()) {
-                shard.settle(post, records[i], gpu_regions[i], minibatch_);
                 equip(shard);
             } else {
-                shard.settle(post, records[i], regions[i], minibatch_);
                 expose(shard);
             }
         }
@@ -191,7 +191,7 @@ void Context::release(Shard &shard) {
     job_.tell(ReleasedNotice{shard.record()}, shard.description().ranks);
     conceal(shard);
     strip(shard);
-    job_.peer(job_.rank()).arena->free(shard.region());
+    job_.peer(job_.rank()).arena->free(shard.host_region());
     shards_.erase(shards_.find(shard.name()));
 }
 

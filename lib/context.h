@@ -122,6 +122,7 @@ private:
     void check_gpu_routes(const Description &description);
     std::vector<GpuAllocation> allocate_on_gpu(const std::vector<std::unique_ptr<Shard>> &shards);
     void drop(const std::vector<GpuAllocation> &parts);
+    void mirror_if_needed(Shard &shard);
     void equip(Shard &shard);
     void strip(Shard &shard);
     void offer(const std::vector<std::unique_ptr<Shard>> &shards);
@@ -129,10 +130,14 @@ private:
     void start_on_gpu(Operation &operation);
     void finish_on_gpu(Operation &operation, Job::Wait &wait);
     void get_on_gpu(Operation &operation, const std::vector<uint64_t> &indexes);
-    void add_on_gpu(Operation &operation);
+    void add_on_gpu(Operation &operation, Job::Wait &wait);
+    void add_directly(Operation &operation);
+    void add_by_porter(Operation &operation, uint64_t index, Job::Wait &wait);
     static void follow_own_mark(const Shard &shard, const Cuda &cuda, cuda::Stream stream);
     void follow(const Operation &operation, Cuda &cuda);
     void land();
+    void fold_mirrors();
+    void fold(Shard &shard);
     void leave_gpu();
 
     void finish_all();

@@ -4,6 +4,7 @@
 
 #include "context.h"
 #include "element.h"
+#include "transport/stripes.h"
 
 namespace odc {
 
@@ -56,7 +57,7 @@ std::vector<GpuAllocation> Context::allocate_on_gpu(const std::vector<std::uniqu
     uint64_t bytes = 0;
     for (const auto &shard : shards) {
         parts.push_back({0, nullptr, bytes});
-        bytes += shard->on_gpu() ? (shard->region_bytes() + kAlignment - 1) / kAlignment * kAlignment : 0;
+        bytes += (shard->gpu_bytes() + kAlignment - 1) / kAlignment * kAlignment;
     }
     if (bytes == 0) {
         return parts;
@@ -64,7 +65,7 @@ std::vector<GpuAllocation> Context::allocate_on_gpu(const std::vector<std::uniqu
     on_gpu([&](Cuda &cuda) {
         const auto [region, start] = cuda.allocate(job_.rank(), bytes);
         for (size_t i = 0; i < shards.size(); ++i) {
-            if (shards[i]->on_gpu() && shards[i]->region_bytes() > 0) {
+            if (shards[i]->gpu_bytes() > 0) {
                 parts[i].region = region;
                 parts[i].start = start;
             }
@@ -83,29 +84,51 @@ void Context::drop(const std::vector<GpuAllocation> &parts) {
     }
 }
 
-// With what its publishes need.
-void Context::equip(Shard &shard) {
-    if (shard.own_numel() > 0) {
-        on_gpu([&](Cuda &cuda) {
-            cuda.use(job_.rank(), shard.region_of(shard.own_index()));
-            try {
-                shard.word = cuda.pin(shard.post().published);
-                shard.mark = cuda.make_mark();
-            } catch (...) {
-                cuda.drop(job_.rank(), shard.region_of(shard.own_index()));
-                throw;
-            }
-        });
+// For ranks that reach it through host memory.
+void Context::mirror_if_needed(Shard &shard) {
+    for (uint64_t index = 0; shard.on_gpu() && index < shard.owners(); ++index) {
+        if (!job_.peer(shard.owner(index)).gpu_route.is_direct()) {
+            shard.mirror();
+        }
     }
 }
 
+// With what its publishes need, and what goes through host memory.
+void Context::equip(Shard &shard) {
+    const Shard::Bases &mine = shard.bases(shard.own_index());
+    on_gpu([&](Cuda &cuda) {
+        if (shard.is_mirrored()) {
+            cuda.open_porter(job_.rank());
+        }
+        if (shard.own_numel() == 0) {
+            return;
+        }
+        cuda.use(job_.rank(), mine.region);
+        try {
+            shard.word = cuda.pin(shard.post().published);
+            if (mine.mirror != nullptr) {
+                cuda.pin_pages(mine.mirror, mine.mirror_bytes);
+            }
+            shard.mark = cuda.make_mark();
+        } catch (...) {
+            cuda.drop(job_.rank(), mine.region);
+            throw;
+        }
+    });
+}
+
 void Context::strip(Shard &shard) {
-    Cuda *cuda = job_.cuda();
-    if (shard.mark != nullptr) {
-        cuda->drop_mark(shard.mark);
-        cuda->unpin(shard.post().published);
-        cuda->drop(job_.rank(), shard.region_of(shard.own_index()));
+    if (shard.mark == nullptr) {
+        return;
     }
+    Cuda *cuda = job_.cuda();
+    const Shard::Bases &mine = shard.bases(shard.own_index());
+    cuda->drop_mark(shard.mark);
+    if (mine.mirror != nullptr) {
+        cuda->unpin_pages(mine.mirror);
+    }
+    cuda->unpin(shard.post().published);
+    cuda->drop(job_.rank(), mine.region);
 }
 
 // Hands their region to every rank that one of them lists.
@@ -113,7 +136,7 @@ void Context::offer(const std::vector<std::unique_ptr<Shard>> &shards) {
     std::set<int> ranks;
     uint64_t region = 0;
     for (const auto &shard : shards) {
-        if (const uint64_t theirs = shard->region_of(shard->own_index()); theirs != 0) {
+        if (const uint64_t theirs = shard->bases(shard->own_index()).region; theirs != 0) {
             region = theirs;
             for (uint64_t index = 0; index < shard->owners(); ++index) {
                 ranks.insert(shard->owner(index));
@@ -129,12 +152,15 @@ void Context::offer(const std::vector<std::unique_ptr<Shard>> &shards) {
 
 void Context::open_on_gpu(Shard &shard, void *stream) {
     const RemoteSlice mine = shard.slice(shard.own_index());
+    const RemoteSlice mirror = shard.host_slice(shard.own_index());
     on_gpu([&](Cuda &cuda) {
         const cuda::Stream on = cuda.device().checked_stream(stream, call_name(Call::Publish));
         if (shard.own_numel() > 0) {
             const uint64_t sums =
                 mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
-            cuda.open({mine.accumulator, sums, shard.mark, shard.word, minibatch_ + 1}, on);
+            cuda.open({mine.accumulator, sums, mine.parameters, mirror.parameters,
+                       mine.numel * element_size(mine.parameter_type), shard.mark, shard.word, minibatch_ + 1},
+                      on);
         }
     });
 }
@@ -157,7 +183,8 @@ void Context::start_on_gpu(Operation &operation) {
     if (operation.call == Call::Gather) {
         get_on_gpu(operation, ready);
     } else if (operation.left.empty()) {
-        add_on_gpu(operation);
+        Job::Wait wait(job_, call_name(operation.call));
+        add_on_gpu(operation, wait);
     } else {
         operation.left.push_back(shard.own_index());  // marks what is not added yet
     }
@@ -176,7 +203,7 @@ void Context::finish_on_gpu(Operation &operation, Job::Wait &wait) {
         for (const uint64_t index : operation.left) {
             await_publish(shard, index, wait);
         }
-        add_on_gpu(operation);
+        add_on_gpu(operation, wait);
         operation.left.clear();
     }
 }
@@ -189,7 +216,7 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
         const RemoteSlice from = shard.slices().numel(index) > 0 ? shard.slice(index) : RemoteSlice{};
         if (from.numel > 0) {
             copies.push_back({from.parameters, place(operation, index), from.numel * size,
-                              job_.cuda()->is_other(job_.block(shard.owner(index)).gpu)});
+                              !shard.is_staged(index) && job_.cuda()->is_other(job_.block(shard.owner(index)).gpu)});
         }
     }
     if (copies.empty()) {
@@ -203,12 +230,25 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
     });
 }
 
-void Context::add_on_gpu(Operation &operation) {
+void Context::add_on_gpu(Operation &operation, Job::Wait &wait) {
+    Shard &shard = *operation.shard;
+    add_directly(operation);
+    wait.begin_effects();
+    for (uint64_t i = 1; i < shard.owners(); ++i) {
+        const uint64_t index = (shard.own_index() + i) % shard.owners();
+        if (shard.slices().numel(index) > 0 && shard.is_staged(index)) {
+            add_by_porter(operation, index, wait);
+        }
+    }
+    wait.end_effects();
+}
+
+void Context::add_directly(Operation &operation) {
     Shard &shard = *operation.shard;
     std::vector<Addend> addends;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
-        if (shard.slices().numel(index) > 0) {
+        if (shard.slices().numel(index) > 0 && !shard.is_staged(index)) {
             const RemoteSlice to = shard.slice(index);
             addends.push_back({place(operation, index), to.accumulator, to.numel});
         }
@@ -221,6 +261,27 @@ void Context::add_on_gpu(Operation &operation) {
         follow_own_mark(shard, cuda, stream);
         cuda.add(shard.description().gradient_type, addends, stream);
         follow(operation, cuda);
+    });
+}
+
+// As much as there is room for, again and again: the host waits while the GPU has not given up what it was handed.
+void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wait) {
+    const RemoteSlice to = operation.shard->host_slice(index);
+    const uint64_t stripes = stripe_count(to.numel * element_size(accumulator_type(to.gradient_type)));
+    Porter::Load load{to, place(operation, index), 0, minibatch_ + 1};
+    wait.describe([&, this] {
+        return say("there is no room to carry gradients of shard \"", operation.shard->name(), "\" to ",
+                   job_.who(operation.shard->owner(index)), ": ", job_.cuda()->flights().under_way());
+    });
+    wait.until_seen(job_.rank(), [&] {
+        on_gpu([&](Cuda &cuda) {
+            const uint64_t carried = cuda.porter().carry(load, static_cast<cuda::Stream>(operation.stream));
+            load.stripe += carried;
+            if (carried == 0) {
+                cuda.device().check_health();
+            }
+        });
+        return load.stripe == stripes;
     });
 }
 
@@ -261,7 +322,7 @@ void Context::land() {
                    " has not done yet what was enqueued there: ", under_way.empty() ? "a publish" : under_way);
     });
     wait.until_seen(job_.rank(), [&] {
-        if (cuda->flights().all_done() && std::all_of(shards_.begin(), shards_.end(), is_open)) {
+        if (cuda->is_idle() && std::all_of(shards_.begin(), shards_.end(), is_open)) {
             return true;
         }
         on_gpu([](Cuda &one) { one.device().check_health(); });
@@ -269,6 +330,61 @@ void Context::land() {
     });
     wait.describe([] { return "other ranks have not taken the descriptors of this rank's GPU memory"; });
     wait.until_seen(job_.rank(), [&] { return cuda->flush(); });
+}
+
+// What other ranks added in host memory belongs to this rank's sums, too.
+void Context::fold_mirrors() {
+    Cuda *cuda = job_.cuda();
+    if (cuda == nullptr) {
+        return;
+    }
+    for (const auto &[name, shard] : shards_) {
+        if (shard->is_mirrored() && shard->folded <= minibatch_) {
+            fold(*shard);
+            shard->folded = minibatch_ + 1;
+        }
+    }
+    Job::Wait wait(job_, call_name(Call::Sync));
+    wait.describe([&] { return say(cuda->device().name(), " has not done yet ", cuda->flights().under_way()); });
+    wait.until_seen(job_.rank(), [&] {
+        if (cuda->flights().all_done()) {
+            return true;
+        }
+        on_gpu([](Cuda &one) { one.device().check_health(); });
+        return false;
+    });
+}
+
+void Context::fold(Shard &shard) {
+    const RemoteSlice mirror = shard.host_slice(shard.own_index());
+    if (mirror.accumulator == nullptr) {
+        return;
+    }
+    const RemoteSlice mine = shard.slice(shard.own_index());
+    const int32_t type = accumulator_type(mine.gradient_type);
+    const uint64_t in_stripe = stripe_elements(mine.gradient_type);
+    on_gpu([&](Cuda &cuda) {
+        const std::byte *const from = as_seen_by(cuda.device(), mirror.accumulator);
+        std::vector<Addend> addends;
+        uint64_t end = 0;
+        for (uint64_t first = 0; first < mine.numel; first += in_stripe) {
+            if (mirror.stripes[first / in_stripe].filled > minibatch_) {
+                const uint64_t at = first * element_size(type);
+                const uint64_t numel = std::min(in_stripe, mine.numel - first);
+                if (!addends.empty() && end == first) {
+                    addends.back().numel += numel;
+                } else {
+                    addends.push_back({from + at, mine.accumulator + at, numel});
+                }
+                end = first + numel;
+            }
+        }
+        if (!addends.empty()) {
+            cuda.add(type, addends, cuda.device().own_stream());
+            Operation adding{Call::ScatterAdd, &shard, nullptr, cuda.device().own_stream(), {}, {}};
+            follow(adding, cuda);
+        }
+    });
 }
 
 // After a sync nothing is under way; after an error, or without a last sync, something may be, and what streams still

@@ -73,6 +73,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
         check_same("odc_minibatch_sync", job_.mine().synced[minibatch_ % 2], values, count, op);
     }
     await_arrivals();
+    fold_mirrors();
     for (Shard *shard : fresh_) {
         for (uint64_t index = 0; index < shard->owners(); ++index) {
             posts_.find(*shard, index);

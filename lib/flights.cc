@@ -35,7 +35,8 @@ bool Flights::follow(cuda::Stream stream, const std::string &words) {
         return false;
     }
     const size_t word = free_.back();
-    device_.check(cuda::driver().cuStreamWriteValue64(stream, words_.address() + word * sizeof(uint64_t), last_ + 1, cuda::kWriteValueDefault),
+    device_.check(cuda::driver().cuStreamWriteValue64(stream, words_.address() + word * sizeof(uint64_t), last_ + 1,
+                                                      cuda::kWriteValueDefault),
                   "cuStreamWriteValue64");
     free_.pop_back();
     flying_.push_back({word, ++last_, words});

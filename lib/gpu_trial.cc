@@ -19,6 +19,10 @@ constexpr int kRounds = 64;
 constexpr uint64_t kPatternBytes = kPatternWords * sizeof(uint32_t);
 constexpr uint64_t kAreaBytes = kOnes * sizeof(float);
 
+Passage no_gpu(int rank) {
+    return {"", say("rank ", rank, " has no GPU (config.device or ODC_DEVICE names it)"), false};
+}
+
 uint32_t pattern_word(int rank, uint64_t index) {
     return (static_cast<uint32_t>(rank) + 1) * 2654435761U + static_cast<uint32_t>(index) * 40503U;
 }
@@ -31,8 +35,8 @@ public:
           mates_(membership.hosts[membership.own().host_index]), passages_(membership.peers.size()),
           regions_(mates_.size()), host_(device_, kPatternBytes + mates_.size() * kAreaBytes) {
         if (mates_.size() > RankBlock::kMostTried) {
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", mates_.size(), " ranks of one host cannot all have GPUs, at most ",
-                 RankBlock::kMostTried);
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", mates_.size(),
+                 " ranks of one host cannot all have GPUs, at most ", RankBlock::kMostTried);
         }
         const Wishes wishes = read_wishes();
         for (size_t seat = 0; seat < mates_.size(); ++seat) {
@@ -45,7 +49,7 @@ public:
             } else if (gpu.present) {
                 passage = cuda_.passage_to(gpu);
             } else {
-                passage.why_not = say("rank ", rank, " has no GPU (config.device or ODC_DEVICE names it)");
+                passage = no_gpu(rank);
             }
             if (rank == membership.terms.rank) {
                 seat_ = seat;
@@ -88,8 +92,8 @@ private:
     }
     void copy(void *to, const void *from, uint64_t bytes, const char *what) const {
         const CudaDevice::Scope scope(device_);
-        device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(to),
-                                             reinterpret_cast<cuda::Address>(from), bytes, device_.own_stream()),
+        device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(to), reinterpret_cast<cuda::Address>(from),
+                                             bytes, device_.own_stream()),
                       "cuMemcpyAsync");
         device_.await_own_stream(what);
     }
@@ -155,8 +159,9 @@ private:
         const auto *const words = reinterpret_cast<const uint32_t *>(host_.start());
         for (uint64_t i = 0; i < kPatternWords; ++i) {
             if (words[i] != pattern_word(rank, i)) {
-                passage(seat).why_not = "what is read from that rank's GPU is not what was written there (an IOMMU or "
-                                        "PCIe access control between them?)";
+                passage(seat).why_not =
+                    "what is read from that rank's GPU is not what was written there (an IOMMU or "
+                    "PCIe access control between them?)";
                 return;
             }
         }
@@ -225,9 +230,9 @@ private:
     const CudaDevice &device_;
     const std::vector<int> &mates_;  // by seat
     size_t seat_ = 0;
-    bool alone_ = true;                   // no other has a GPU
-    std::vector<Passage> passages_;       // by rank
-    std::vector<std::byte *> regions_;    // by seat
+    bool alone_ = true;                 // no other has a GPU
+    std::vector<Passage> passages_;     // by rank
+    std::vector<std::byte *> regions_;  // by seat
     PinnedMemory host_;
 };
 
@@ -235,9 +240,7 @@ private:
 
 std::vector<Passage> try_gpus(Membership &membership, const Patience &patience) {
     if (!membership.cuda) {
-        return std::vector<Passage>(membership.peers.size(),
-                                    {"", say("rank ", membership.terms.rank,
-                                             " has no GPU (config.device or ODC_DEVICE names it)")});
+        return std::vector<Passage>(membership.peers.size(), no_gpu(membership.terms.rank));
     }
     try {
         return Trial(membership, patience).run();

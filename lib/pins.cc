@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <mutex>
+
 namespace odc {
 
 using cuda::driver;
@@ -52,6 +54,46 @@ PinnedMemory::~PinnedMemory() {
         driver().cuMemHostUnregister(start_);
     }
     munmap(start_, bytes_);
+}
+
+namespace {
+
+struct PinnedPages {
+    std::mutex mutex;
+    std::map<std::byte *, uint64_t> users;
+};
+
+PinnedPages &pinned_pages() {
+    static auto &all = *new PinnedPages;
+    return all;
+}
+
+}  // namespace
+
+void pin_pages(const CudaDevice &device, std::byte *start, uint64_t bytes) {
+    PinnedPages &all = pinned_pages();
+    const std::lock_guard lock(all.mutex);
+    if (all.users[start] == 0) {
+        register_host(device, start, bytes);
+    }
+    ++all.users[start];
+}
+
+void unpin_pages(const CudaDevice &device, std::byte *start) {
+    PinnedPages &all = pinned_pages();
+    const std::lock_guard lock(all.mutex);
+    if (--all.users[start] == 0) {
+        const CudaDevice::Scope scope(device);
+        driver().cuMemHostUnregister(start);
+        all.users.erase(start);
+    }
+}
+
+std::byte *as_seen_by(const CudaDevice &device, std::byte *pinned) {
+    const CudaDevice::Scope scope(device);
+    cuda::Address address = 0;
+    device.check(driver().cuMemHostGetDevicePointer(&address, pinned, 0), "cuMemHostGetDevicePointer");
+    return reinterpret_cast<std::byte *>(address);
 }
 
 Pins::~Pins() {

@@ -28,6 +28,12 @@ private:
     cuda::Address address_ = 0;
 };
 
+// Pages of memory that processes share; those of one process count together, so that each can pin and unpin them.
+void pin_pages(const CudaDevice &device, std::byte *start, uint64_t bytes);
+void unpin_pages(const CudaDevice &device, std::byte *start);
+// Pinned memory as kernels see it.
+std::byte *as_seen_by(const CudaDevice &device, std::byte *pinned);
+
 // Calls must not overlap.
 class Pins {
 public:

@@ -30,11 +30,15 @@ struct Post {
     int32_t memory;  // odc_memory
     uint32_t unused;
     uint64_t slice_numel;  // of this owner; 0: none of the following
-    Segment segment;       // of host memory: where all of this slice lies; of no bytes on another host
-    uint64_t region;       // of GPU memory: the owner's number of it
-    uint64_t parameters;   // from the segment's or the region's beginning, if there is a parameter_type
-    uint64_t stripes;      // and these if there is a gradient_type; GPU memory has no stripes
+    // In host memory the slice; of one in GPU memory its mirror, if a rank needs that.
+    Segment segment;      // where all of it lies; of no bytes if there is none, and on another host
+    uint64_t parameters;  // from the segment's beginning, if there is a parameter_type
+    uint64_t stripes;     // and these if there is a gradient_type
     uint64_t accumulator;
+    // In GPU memory.
+    uint64_t region;          // the owner's number of it; 0: host memory
+    uint64_t gpu_parameters;  // from the region's beginning
+    uint64_t gpu_accumulator;
     uint64_t record;   // offset of this record in the owner's arena
     uint64_t address;  // of the parameters, for reads from other hosts with `key`
     uint64_t key;

@@ -36,13 +36,8 @@ void Posts::retire(Shard &shard, uint64_t minibatch) {
     shard.post().released.store(1, std::memory_order_release);
     retired_.push_back({minibatch, shard.number, shard.record(), shard.record_bytes()});
     for (uint64_t index = 0; index < shard.owners(); ++index) {
-        if (index == shard.own_index() || shard.base(index) == nullptr) {
-            continue;
-        }
-        if (shard.on_gpu()) {
-            job_.cuda()->drop(shard.owner(index), shard.region_of(index));
-        } else {
-            job_.peer(shard.owner(index)).arena->unmap(shard.base(index));
+        if (index != shard.own_index() && shard.linked(index) != nullptr) {
+            unmap(shard, index);
         }
     }
 }
@@ -57,6 +52,49 @@ void Posts::read(int rank) {
             reader.waiting.emplace(post->name(), post);
         }
         reader.next = &post->next;
+    }
+}
+
+std::optional<Shard::Bases> Posts::map_or_fail(const Shard &shard, int rank, const Post &post) {
+    try {
+        return map(shard, rank, post);
+    } catch (const Error &error) {
+        if (error.status() != ODC_ERROR_DEVICE) {
+            throw;
+        }
+        job_.fail_job(ODC_ERROR_DEVICE, say(job_.who(job_.rank()), ": ", error.what()));
+    }
+}
+
+std::optional<Shard::Bases> Posts::map(const Shard &shard, int rank, const Post &post) {
+    std::byte *host = nullptr;
+    std::byte *gpu = nullptr;
+    if (shard.on_gpu() && job_.peer(rank).gpu_route.is_direct()) {
+        gpu = post.region != 0 ? job_.cuda()->use(rank, post.region) : nullptr;
+        if (post.region != 0 && gpu == nullptr) {
+            return std::nullopt;
+        }
+    } else if (post.segment.bytes > 0) {
+        host = job_.peer(rank).arena->map(post.segment);
+    }
+    const Shard::Bases bases = shard.bases_of(post, host, gpu);
+    if (bases.mirror != nullptr) {  // streams will read it
+        job_.cuda()->pin_pages(bases.mirror, bases.mirror_bytes);
+    }
+    return bases;
+}
+
+void Posts::unmap(const Shard &shard, uint64_t index) {
+    const int rank = shard.owner(index);
+    const Shard::Bases &bases = shard.bases(index);
+    if (bases.gpu != nullptr) {
+        job_.cuda()->drop(rank, bases.region);
+    }
+    if (bases.mirror != nullptr) {
+        job_.cuda()->unpin_pages(bases.mirror);
+    }
+    if (bases.host != nullptr) {
+        job_.peer(rank).arena->unmap(bases.host);
     }
 }
 
@@ -85,17 +123,12 @@ Post *Posts::find(Shard &shard, uint64_t index) {
         if (!difference.empty()) {
             job_.fail_job(ODC_ERROR_MISMATCH, difference);
         }
-        std::byte *base = nullptr;
-        if (post->segment.bytes > 0) {
-            base = job_.peer(rank).arena->map(post->segment);
-        } else if (post->region != 0) {
-            base = job_.cuda()->use(rank, post->region);
-            if (base == nullptr) {
-                return nullptr;  // it is in the mail
-            }
+        const std::optional<Shard::Bases> bases = map_or_fail(shard, rank, *post);
+        if (!bases) {
+            return nullptr;  // its region is in the mail
         }
         waiting.erase(found);
-        shard.link(index, *post, base);
+        shard.link(index, *post, *bases);
         return post;
     }
     if (passed) {

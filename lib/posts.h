@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -45,6 +46,11 @@ private:
         uint64_t bytes;
     };
     void read(int rank);
+    // A GPU that fails is the job's error.
+    std::optional<Shard::Bases> map_or_fail(const Shard &shard, int rank, const Post &post);
+    // Where an owner's slice begins here; empty: its GPU memory has not come yet.
+    std::optional<Shard::Bases> map(const Shard &shard, int rank, const Post &post);
+    void unmap(const Shard &shard, uint64_t index);
     Arena &mine() { return *job_.peer(job_.rank()).arena; }
 
     Job &job_;

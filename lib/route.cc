@@ -356,21 +356,33 @@ const Route &no_gpu_route() {
 Route gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Passage *passage) {
     Route route;
     Verdict &verdict = route.verdict;
-    std::string why_not = forbidden(kCuda, mine, theirs);
+    std::string no_cuda = forbidden(kCuda, mine, theirs);
+    std::string no_shm = forbidden(kShm, mine, theirs);
     if (passage == nullptr) {
-        why_not = say("rank ", theirs.rank, " is on another host (", theirs.host, ")");
-    } else if (why_not.empty()) {
-        verdict.why = passage->why;
-        why_not = passage->why_not;
+        no_cuda = say("rank ", theirs.rank, " is on another host (", theirs.host, ")");
+        no_shm = no_cuda;
+    } else if (!passage->both_gpus) {
+        no_cuda = passage->why_not;
+        no_shm = no_cuda;
+    } else if (no_cuda.empty()) {
+        no_cuda = passage->why_not;
     }
-    if (why_not.empty()) {
+    if (no_cuda.empty()) {
         verdict.transport = kTransportNames[kCuda];
+        verdict.why = passage->why;
+        no_shm = "cuda is faster";
+    } else if (no_shm.empty()) {
+        verdict.transport = kTransportNames[kShm];
+        verdict.why = "through host memory, as " + no_cuda;
+        verdict.landing = Landing::Staged;
     } else {
-        verdict.why = why_not;
-        verdict.why_not.push_back({kTransportNames[kCuda], why_not});
+        verdict.why = no_cuda;
     }
-    for (const TransportIndex other : {kShm, kFabric}) {
-        verdict.why_not.push_back({kTransportNames[other], kHostOnly});
+    const std::array<std::string, 3> why_not = {no_cuda, no_shm, kHostOnly};
+    for (const TransportIndex one : {kCuda, kShm, kFabric}) {
+        if (verdict.transport != kTransportNames[one]) {
+            verdict.why_not.push_back({kTransportNames[one], why_not[one]});
+        }
     }
     route.why_not = why_not_text(verdict);
     return route;

@@ -84,6 +84,9 @@ struct Route {
     std::string nic;
     std::string peer_nic;
     std::string why_not;  // of all transports not taken
+
+    // Of GPU memory: it is mapped here.
+    bool is_direct() const { return verdict.transport == kTransportNames[kCuda]; }
 };
 
 // Between GPU memory of two hosts: there is none.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shard.h"
 
+#include <unistd.h>
+
 #include <cstring>
 #include <numeric>
 
@@ -142,70 +144,98 @@ Shard::Shard(Description description, int rank, int size)
     }
 }
 
+namespace {
+
+uint64_t page_bytes() {
+    static const auto bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    return bytes;
+}
+
+uint64_t to_page(uint64_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+
+// Bytes of a slice's parts.
+struct Parts {
+    Parts(const Description &d, uint64_t numel)
+        : parameters(numel * element_size(d.parameter_type)),
+          sums(numel * element_size(accumulator_type(d.gradient_type))), stripes(stripe_count(sums) * sizeof(Stripe)) {}
+    uint64_t in_host() const { return to_line(stripes) + to_line(parameters) + to_line(sums); }
+    uint64_t parameters;
+    uint64_t sums;
+    uint64_t stripes;
+};
+
+}  // namespace
+
 uint64_t Shard::slice_bytes() const {
-    const int32_t sums = accumulator_type(description_.gradient_type);
-    return own_numel() * (element_size(description_.parameter_type) + element_size(sums));
+    const Parts parts(description_, own_numel());
+    return parts.parameters + parts.sums;
 }
 
 uint64_t Shard::record_bytes() const { return post_bytes(description_); }
 
-uint64_t Shard::region_bytes() const {
-    const uint64_t sums = own_numel() * element_size(accumulator_type(description_.gradient_type));
-    return stripes_bytes() + to_line(own_numel() * element_size(description_.parameter_type)) + to_line(sums);
+uint64_t Shard::host_bytes() const {
+    const uint64_t bytes = Parts(description_, own_numel()).in_host();
+    if (!on_gpu()) {
+        return bytes;
+    }
+    return mirrored_ && bytes > 0 ? to_page(bytes) + page_bytes() : 0;  // it begins somewhere in a page
 }
 
-uint64_t Shard::stripes_bytes() const {
-    const uint64_t sums = own_numel() * element_size(accumulator_type(description_.gradient_type));
-    return on_gpu() ? 0 : to_line(stripe_count(sums) * sizeof(Stripe));
+uint64_t Shard::gpu_bytes() const {
+    const Parts parts(description_, own_numel());
+    return on_gpu() ? to_line(parts.parameters) + to_line(parts.sums) : 0;
 }
 
-void Shard::settle(Post &post, uint64_t offset, const Allocation &slice, uint64_t minibatch) {
-    write(post, offset, minibatch);
-    region_ = slice;
-    post.segment = slice.segment;
-    const uint64_t begin = slice.offset - slice.segment.offset;
-    place(post, begin, slice.start - begin);
-}
-
-void Shard::settle(Post &post, uint64_t offset, const GpuAllocation &slice, uint64_t minibatch) {
-    write(post, offset, minibatch);
-    post.region = slice.region;
-    place(post, slice.offset, slice.start);
-}
-
-void Shard::write(Post &post, uint64_t offset, uint64_t minibatch) {
+void Shard::settle(Post &post, uint64_t offset, const Allocation &host, const GpuAllocation &gpu, uint64_t minibatch) {
+    const Parts parts(description_, own_numel());
     record_ = offset;
     registered = minibatch;
+    host_region_ = host;
     write_post(post, description_, offset, minibatch, own_numel());
     post.memory = description_.memory;
-    post.segment = {};
-    post.region = 0;
+    post.segment = host.segment;
+    post.stripes = host.offset - host.segment.offset;
+    if (on_gpu()) {
+        post.stripes = to_page(post.stripes);
+    }
+    post.parameters = post.stripes + to_line(parts.stripes);
+    post.accumulator = post.parameters + to_line(parts.parameters);
+    post.region = gpu.region;
+    post.gpu_parameters = gpu.offset;
+    post.gpu_accumulator = gpu.offset + to_line(parts.parameters);
     post.address = 0;
     post.key = 0;
+    std::byte *const base = host.start != nullptr ? host.start - (host.offset - host.segment.offset) : nullptr;
+    link(own_index_, post, bases_of(post, base, gpu.start));
 }
 
-void Shard::place(Post &post, uint64_t begin, std::byte *base) {
-    post.stripes = begin;
-    post.parameters = begin + stripes_bytes();
-    post.accumulator = post.parameters + to_line(own_numel() * element_size(description_.parameter_type));
-    link(own_index_, post, base);
-}
-
-void Shard::link(uint64_t index, Post &post, std::byte *base) {
-    links_[index].base = base;
-    links_[index].region = post.region;
+void Shard::link(uint64_t index, Post &post, const Bases &bases) {
+    links_[index].bases = bases;
     links_[index].post.store(&post, std::memory_order_release);
 }
 
 RemoteSlice Shard::slice(uint64_t index) const {
     const Post &post = *linked(index);
-    std::byte *base = links_[index].base;
+    std::byte *const base = links_[index].bases.gpu;
+    if (base == nullptr || post.slice_numel == 0) {
+        return host_slice(index);
+    }
+    RemoteSlice slice = host_slice(index);
+    slice.parameters = post.parameter_type != 0 ? base + post.gpu_parameters : nullptr;
+    slice.accumulator = post.gradient_type != 0 ? base + post.gpu_accumulator : nullptr;
+    slice.stripes = nullptr;
+    return slice;
+}
+
+RemoteSlice Shard::host_slice(uint64_t index) const {
+    const Post &post = *linked(index);
+    std::byte *const base = links_[index].bases.host;
     const bool here = post.slice_numel > 0 && base != nullptr;
     const bool parameters = here && post.parameter_type != 0;
     const bool sums = here && post.gradient_type != 0;
     return {parameters ? base + post.parameters : nullptr,
             sums ? base + post.accumulator : nullptr,
-            sums && !on_gpu() ? reinterpret_cast<Stripe *>(base + post.stripes) : nullptr,
+            sums ? reinterpret_cast<Stripe *>(base + post.stripes) : nullptr,
             post.slice_numel,
             post.parameter_type,
             post.gradient_type,
@@ -213,6 +243,15 @@ RemoteSlice Shard::slice(uint64_t index) const {
             post.record,
             post.address,
             post.key};
+}
+
+Shard::Bases Shard::bases_of(const Post &post, std::byte *host, std::byte *gpu) const {
+    Bases bases{host, gpu, post.region, nullptr, 0};
+    if (on_gpu() && host != nullptr) {
+        bases.mirror = host + post.stripes;
+        bases.mirror_bytes = to_page(Parts(description_, post.slice_numel).in_host());
+    }
+    return bases;
 }
 
 std::string Shard::difference(const Post &other, int other_rank, int rank) const {

@@ -33,8 +33,8 @@ struct Description {
 
 // A part of a region of GPU memory.
 struct GpuAllocation {
-    uint64_t region;   // its number
-    std::byte *start;  // of the region; NULL: an empty part
+    uint64_t region;   // its number; 0: no part
+    std::byte *start;  // of the region
     uint64_t offset;
 };
 
@@ -53,26 +53,41 @@ public:
     uint64_t own_numel() const { return slices_.numel(own_index_); }
 
     bool on_gpu() const { return description_.memory == ODC_GPU_MEMORY; }
+    // In GPU memory, and some of its ranks reach it through host memory only.
+    bool is_mirrored() const { return mirrored_; }
+    void mirror() { mirrored_ = true; }
 
-    // Memory that this rank's part takes: the post's record, and the slice (both halves, and in host memory stripes).
+    // Memory that this rank's part takes: the post's record; in host memory stripes and both halves, or their mirror on
+    // whole pages; in GPU memory both halves.
     uint64_t record_bytes() const;
-    uint64_t region_bytes() const;
-    uint64_t slice_bytes() const;
-    // Both write the post into the record at `offset`; peers see it once it is announced.
-    void settle(Post &record, uint64_t offset, const Allocation &slice, uint64_t minibatch);
-    // In GPU memory: from `begin` on in the region `number`, which begins at `start` here.
-    void settle(Post &record, uint64_t offset, const GpuAllocation &slice, uint64_t minibatch);
+    uint64_t host_bytes() const;
+    uint64_t gpu_bytes() const;
+    uint64_t slice_bytes() const;  // both halves
+    // Writes the post into the record at `offset`; peers see it once it is announced.
+    void settle(Post &record, uint64_t offset, const Allocation &host, const GpuAllocation &gpu, uint64_t minibatch);
     uint64_t record() const { return record_; }
-    const Allocation &region() const { return region_; }
+    const Allocation &host_region() const { return host_region_; }
     Post &post() const { return *links_[own_index_].post.load(std::memory_order_relaxed); }
 
-    // The post of an owner, once found (see Posts), and its slice, whose segment or region begins at `base` here (NULL:
-    // nowhere).
+    // The post of an owner, once found (see Posts).
     Post *linked(uint64_t index) const { return links_[index].post.load(std::memory_order_acquire); }
-    std::byte *base(uint64_t index) const { return links_[index].base; }
-    uint64_t region_of(uint64_t index) const { return links_[index].region; }
-    void link(uint64_t index, Post &post, std::byte *base);
+    // Where its segment and its region begin here (NULL: nowhere), the region's number, and the pages of its mirror.
+    struct Bases {
+        std::byte *host;
+        std::byte *gpu;
+        uint64_t region;
+        std::byte *mirror;
+        uint64_t mirror_bytes;
+    };
+    const Bases &bases(uint64_t index) const { return links_[index].bases; }
+    void link(uint64_t index, Post &post, const Bases &bases);
+    // As this rank reaches it: in GPU memory if that can be.
     RemoteSlice slice(uint64_t index) const;
+    // In host memory, of this rank's or of an owner whose GPU cannot be reached.
+    RemoteSlice host_slice(uint64_t index) const;
+    bool is_staged(uint64_t index) const { return on_gpu() && links_[index].bases.gpu == nullptr; }
+    // Where `post`, an owner's of this shard, begins here, if its segment does at `host`, its region at `gpu`.
+    Bases bases_of(const Post &post, std::byte *host, std::byte *gpu) const;
     // False once the owner has released it and used its record again.
     bool stands(const Post &post) const { return post.minibatch.load(std::memory_order_relaxed) == registered; }
     // Empty if the other rank means the same; else what differs, in words.
@@ -85,21 +100,18 @@ public:
     // empty slice.
     cuda::Event mark = nullptr;
     cuda::Address word = 0;
+    uint64_t folded = 0;  // minibatch + 1: the mirror's sums are on their way to the GPU's
 
 private:
-    uint64_t stripes_bytes() const;
-    void write(Post &post, uint64_t offset, uint64_t minibatch);
-    void place(Post &post, uint64_t begin, std::byte *base);
-
     Description description_;
     Slices slices_;
+    bool mirrored_ = false;
     uint64_t own_index_ = 0;
     uint64_t record_ = 0;
-    Allocation region_{};
+    Allocation host_region_{};
     struct Link {
         std::atomic<Post *> post;
-        std::byte *base;
-        uint64_t region;  // of GPU memory
+        Bases bases;
     };
     std::unique_ptr<Link[]> links_;
 };

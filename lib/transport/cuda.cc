@@ -30,6 +30,28 @@ Cuda::~Cuda() {
     for (const cuda::Event mark : marks_) {
         driver().cuEventDestroy(mark);
     }
+    for (std::byte *const page : pages_) {
+        odc::unpin_pages(device_, page);
+    }
+}
+
+void Cuda::pin_pages(std::byte *start, uint64_t bytes) {
+    odc::pin_pages(device_, start, bytes);
+    const std::lock_guard lock(mutex_);
+    pages_.insert(start);
+}
+
+void Cuda::unpin_pages(std::byte *start) {
+    odc::unpin_pages(device_, start);
+    const std::lock_guard lock(mutex_);
+    pages_.erase(start);
+}
+
+void Cuda::open_porter(int rank) {
+    if (!porter_) {
+        porter_ =
+            std::make_unique<Porter>(device_, rank, static_cast<uint64_t>(setting_number(Setting::kStagingBytes)));
+    }
 }
 
 GpuIdentity Cuda::identity() const {
@@ -178,6 +200,9 @@ void Cuda::open(const Opening &opening, cuda::Stream stream) const {
             driver().cuMemsetD8Async(reinterpret_cast<cuda::Address>(opening.accumulator), 0, opening.bytes, stream),
             "cuMemsetD8Async");
     }
+    if (opening.mirror != nullptr && opening.mirror_bytes > 0) {
+        copy_one({opening.parameters, opening.mirror, opening.mirror_bytes, false}, stream);
+    }
     device_.check(driver().cuEventRecord(opening.mark, stream), "cuEventRecord");
     // With a fence before it: who sees the word sees what is before it on the stream.
     device_.check(driver().cuStreamWriteValue64(stream, opening.word, opening.value, cuda::kWriteValueDefault),
@@ -247,6 +272,7 @@ void Cuda::add(int32_t gradient_type, const std::vector<Addend> &addends, cuda::
 }
 
 bool Cuda::settles(int64_t ms) {
+    porter_.reset();
     const Patience patience(ms, nullptr, nullptr);
     while (!flights_.all_done()) {
         if (patience.over()) {

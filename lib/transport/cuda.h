@@ -10,6 +10,7 @@
 #include "inbox.h"
 #include "kernels/add.h"
 #include "rank_block.h"
+#include "transport/porter.h"
 
 #include <map>
 #include <memory>
@@ -25,7 +26,8 @@ std::string why_not_cuda();
 // Whether a GPU's memory can be read and added to from another one's: `why` it can, or `why_not`.
 struct Passage {
     std::string why;
-    std::string why_not;  // empty: it can
+    std::string why_not;    // empty: it can
+    bool both_gpus = true;  // else there is nothing to stage either
 };
 
 // This rank's GPU and those of its host mates. Calls run inside a CudaDevice::Scope where they say so; what changes regions
@@ -66,6 +68,9 @@ public:
 
     cuda::Address pin(const std::atomic<uint64_t> &word) { return pins_.pin(&word); }
     void unpin(const std::atomic<uint64_t> &word) { pins_.unpin(&word); }
+    // Of mirrors, this rank's and others'.
+    void pin_pages(std::byte *start, uint64_t bytes);
+    void unpin_pages(std::byte *start);
     cuda::Event make_mark();
     void drop_mark(cuda::Event mark);
     Flights &flights() { return flights_; }
@@ -75,6 +80,9 @@ public:
     struct Opening {
         std::byte *accumulator;  // zeroed
         uint64_t bytes;
+        const std::byte *parameters;  // copied to `mirror`, unless that is NULL
+        std::byte *mirror;
+        uint64_t mirror_bytes;
         cuda::Event mark;
         cuda::Address word;
         uint64_t value;
@@ -94,7 +102,13 @@ public:
     void add(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const;
     bool is_other(const GpuIdentity &gpu) const { return gpu.uuid != device_.uuid(); }
 
-    // Whether all that was enqueued has been done within `ms`: only then may this be destroyed.
+    // For the additions that go through host memory; there from when the first mirrored shard is registered.
+    void open_porter(int rank);
+    Porter &porter() { return *porter_; }
+    bool is_idle() { return flights_.all_done() && (!porter_ || porter_->is_idle()); }
+
+    // Ends additions that are not done. Whether all that was enqueued has been done within `ms`: only then may this be
+    // destroyed.
     bool settles(int64_t ms);
 
 private:
@@ -117,6 +131,8 @@ private:
     std::map<Key, Region> regions_;
     uint64_t last_region_ = 0;
     std::set<cuda::Event> marks_;
+    std::set<std::byte *> pages_;
+    std::unique_ptr<Porter> porter_;
     unsigned most_blocks_;
 };
 

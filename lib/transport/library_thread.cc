@@ -2,20 +2,18 @@
 #include "transport/library_thread.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <system_error>
 
 #include "element.h"
 #include "memory.h"
 #include "patience.h"
+#include "quiet_thread.h"
 #include "status.h"
 
 namespace odc {
@@ -39,21 +37,7 @@ std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPo
     return endpoints;
 }
 
-// Signals are for the program's own threads: one that is started meanwhile gets none.
-class NoSignals {
-public:
-    NoSignals() {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before_);
-    }
-    ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-    NoSignals(const NoSignals &) = delete;
-    NoSignals &operator=(const NoSignals &) = delete;
-
-private:
-    sigset_t before_{};
-};
+;
 
 // Of staging, for each use at each endpoint: additions need some; gathers and offers, too, where callers' memory would
 // have to be registered.
@@ -114,13 +98,10 @@ void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &pee
 
 void LibraryThread::start_thread() {
     try {
-        const NoSignals quiet;
-        thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error &refusal) {
-        fail(ODC_ERROR_SYSTEM, "odc_init: the library thread cannot be started (", refusal.code().message(),
-             "); the limit of processes may be too low (ulimit -u, or pids.max of the control group)");
+        thread_ = start_quietly("odc", [this] { run(); });
+    } catch (const Error &error) {
+        throw Error(error.status(), say("odc_init: ", error.what()));
     }
-    pthread_setname_np(thread_.native_handle(), "odc");
 }
 
 LibraryThread::~LibraryThread() {

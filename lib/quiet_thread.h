@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Threads of the library: signals are for the program's own, so these get none.
+#pragma once
+
+#include <functional>
+#include <thread>
+
+namespace odc {
+
+// `name`: as tools show it. Throws ODC_ERROR_SYSTEM.
+std::thread start_quietly(const char *name, std::function<void()> body);
+
+}  // namespace odc
