@@ -47,9 +47,9 @@ contains "$out" "ready"
 : >"$work/libfabric.so.1"
 expect 0 env LD_LIBRARY_PATH="$work" "$odc" info
 same "$(printf '%s\n' "$out" | grep '^  fabric')" \
-    "  fabric   no: libfabric.so.1 cannot be loaded: $work/libfabric.so.1: file too short"
+    "  fabric   unavailable: libfabric.so.1 cannot be loaded: $work/libfabric.so.1: file too short"
 expect 0 env FI_PROVIDER=udp "$odc" info
-contains "$out" "  fabric   no: libfabric "
+contains "$out" "  fabric   unavailable: libfabric "
 contains "$out" " offers no provider that can be used here: none of cxi, efa, opx, verbs;ofi_rxm, psm3, tcp, tcp;ofi_rxm, net; FI_PROVIDER=\"udp\" narrows"
 expect 0 env LD_LIBRARY_PATH="$work" "$odc" info --json
 contains "$out" '"why_not": "libfabric.so.1 cannot be loaded: '

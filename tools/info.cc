@@ -133,7 +133,7 @@ void print_json(const std::vector<Transport> &transports, const std::vector<Sett
 void print_transports(const std::vector<Transport> &transports) {
     fmt::print("{}\n\ntransports, most wanted first:\n", odc_build());
     for (const Transport &row : transports) {
-        fmt::print("  {:<8} {}\n", row.name, row.why_not.empty() ? "ready" : "no: " + row.why_not);
+        fmt::print("  {:<8} {}\n", row.name, row.why_not.empty() ? "ready" : "unavailable: " + row.why_not);
     }
 }
 
