@@ -222,6 +222,7 @@ void Context::publish_all(void *stream) {
     check_not_arrived(Call::Publish);
     job_.check();
     const Noted noted = note(Call::Publish, nullptr);
+    check_stream(stream);
     size_t count = 0;
     for (const auto &[name, shard] : shards_) {
         if (shard->published <= minibatch_) {
@@ -270,11 +271,11 @@ void Context::await_publish(Shard &shard, uint64_t index, Job::Wait &wait) {
     }
     const int64_t begin = now_ns();
     wait.describe([this, &shard, index] { return missing_publish(shard, index); });
-    const auto ready = [&] { return is_published(shard, index); };
     if (shard.on_gpu()) {
-        wait.until_seen(shard.owner(index), ready);
+        GpuWatch watch(*this);
+        wait.until_seen(shard.owner(index), [&] { return is_published(shard, index) || watch.look(); });
     } else {
-        wait.until(shard.owner(index), ready);
+        wait.until(shard.owner(index), [&] { return is_published(shard, index); });
     }
     const auto waited = static_cast<uint64_t>(now_ns() - begin);
     totals_.publish_wait_ns.fetch_add(waited, std::memory_order_relaxed);
@@ -381,6 +382,10 @@ void Context::start(Operation &operation) {
 void Context::start_on_host(Operation &operation) {
     const Call call = operation.call;
     Shard &shard = *operation.shard;
+    if (job_.cuda() != nullptr && shard.description().numel > 0) {
+        CudaDevice::check_host_buffer(operation.buffer,
+                                      say(call_name(call), ": the buffer for shard \"", shard.name(), "\""));
+    }
     operation.travelling.reserve(shard.owners());
     bool all_ready = true;
     std::vector<uint64_t> here;

@@ -119,6 +119,20 @@ private:
     // For shards in GPU memory (context_gpu.cc).
     template <class Body>
     void on_gpu(Body body);
+    template <class Body>
+    void enqueue(const std::string &words, Body body);
+    // During a wait: this rank's GPU may fail meanwhile, and who waits for it shall not wait on.
+    class GpuWatch {
+    public:
+        explicit GpuWatch(Context &context) : context_(context) {}
+        // Throws ODC_ERROR_DEVICE once it has failed; else false.
+        bool look();
+
+    private:
+        Context &context_;
+        int64_t looked_ns_ = 0;
+    };
+    void check_stream(void *stream);
     void check_gpu_routes(const Description &description);
     std::vector<GpuAllocation> allocate_on_gpu(const std::vector<std::unique_ptr<Shard>> &shards);
     void drop(const std::vector<GpuAllocation> &parts);
@@ -134,7 +148,7 @@ private:
     void add_directly(Operation &operation);
     void add_by_porter(Operation &operation, uint64_t index, Job::Wait &wait);
     static void follow_own_mark(const Shard &shard, const Cuda &cuda, cuda::Stream stream);
-    void follow(const Operation &operation, Cuda &cuda);
+    size_t reserve_flight(Call call);
     void land();
     void fold_mirrors();
     void fold(Shard &shard);

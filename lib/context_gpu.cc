@@ -10,7 +10,12 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kSettleMs = 2'000;  // for what is on its way when a context ends
+constexpr int64_t kSettleMs = 2'000;     // for what is on its way when a context ends
+constexpr int64_t kWatchNs = 5'000'000;  // a failed GPU is looked for at most this often
+
+std::string words_for(Call call, const Shard &shard) {
+    return say(call_name(call), " of shard \"", shard.name(), "\"");
+}
 
 }  // namespace
 
@@ -27,6 +32,28 @@ void Context::on_gpu(Body body) {
         }
         throw;
     }
+}
+
+// What was enqueued before the call that failed is followed by nothing.
+template <class Body>
+void Context::enqueue(const std::string &words, Body body) {
+    on_gpu([&](Cuda &cuda) {
+        try {
+            body(cuda);
+        } catch (...) {
+            cuda.flights().lose(words);
+            throw;
+        }
+    });
+}
+
+bool Context::GpuWatch::look() {
+    const int64_t now = now_ns();
+    if (context_.job_.cuda() != nullptr && now - looked_ns_ > kWatchNs) {
+        looked_ns_ = now;
+        context_.on_gpu([](Cuda &cuda) { cuda.device().check_health(); });
+    }
+    return false;
 }
 
 // ---- Shards ----
@@ -103,17 +130,22 @@ void Context::equip(Shard &shard) {
         if (shard.own_numel() == 0) {
             return;
         }
-        cuda.use(job_.rank(), mine.region);
+        shard.word = cuda.pin(shard.post().published);
+        bool pinned = false;
         try {
-            shard.word = cuda.pin(shard.post().published);
             if (mine.mirror != nullptr) {
                 cuda.pin_pages(mine.mirror, mine.mirror_bytes);
+                pinned = true;
             }
             shard.mark = cuda.make_mark();
         } catch (...) {
-            cuda.drop(job_.rank(), mine.region);
+            if (pinned) {
+                cuda.unpin_pages(mine.mirror);
+            }
+            cuda.unpin(shard.post().published);
             throw;
         }
+        cuda.use(job_.rank(), mine.region);
     });
 }
 
@@ -150,19 +182,30 @@ void Context::offer(const std::vector<std::unique_ptr<Shard>> &shards) {
 
 // ---- A minibatch ----
 
+// Before anything is published.
+void Context::check_stream(void *stream) {
+    const auto on_gpu_too = [](const auto &entry) { return entry.second->on_gpu(); };
+    if (std::any_of(shards_.begin(), shards_.end(), on_gpu_too)) {
+        on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(stream, call_name(Call::Publish)); });
+    }
+}
+
 void Context::open_on_gpu(Shard &shard, void *stream) {
     const RemoteSlice mine = shard.slice(shard.own_index());
     const RemoteSlice mirror = shard.host_slice(shard.own_index());
-    on_gpu([&](Cuda &cuda) {
-        const cuda::Stream on = cuda.device().checked_stream(stream, call_name(Call::Publish));
-        if (shard.own_numel() > 0) {
+    const std::string words = words_for(Call::Publish, shard);
+    auto *const on = static_cast<cuda::Stream>(stream);
+    on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(stream, call_name(Call::Publish)); });
+    if (shard.own_numel() > 0) {
+        enqueue(words, [&](Cuda &cuda) {
             const uint64_t sums =
                 mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
             cuda.open({mine.accumulator, sums, mine.parameters, mirror.parameters,
                        mine.numel * element_size(mine.parameter_type), shard.mark, shard.word, minibatch_ + 1},
                       on);
-        }
-    });
+            cuda.flights().follow(shard.post().published, minibatch_ + 1, words);
+        });
+    }
 }
 
 void Context::start_on_gpu(Operation &operation) {
@@ -222,11 +265,13 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
     if (copies.empty()) {
         return;
     }
-    on_gpu([&](Cuda &cuda) {
+    const std::string words = words_for(operation.call, shard);
+    const size_t word = reserve_flight(operation.call);
+    enqueue(words, [&](Cuda &cuda) {
         auto *const stream = static_cast<cuda::Stream>(operation.stream);
         follow_own_mark(shard, cuda, stream);
         cuda.get(copies, stream);
-        follow(operation, cuda);
+        cuda.flights().follow(word, stream, words);
     });
 }
 
@@ -256,11 +301,13 @@ void Context::add_directly(Operation &operation) {
     if (addends.empty()) {
         return;
     }
-    on_gpu([&](Cuda &cuda) {
+    const std::string words = words_for(operation.call, shard);
+    const size_t word = reserve_flight(operation.call);
+    enqueue(words, [&](Cuda &cuda) {
         auto *const stream = static_cast<cuda::Stream>(operation.stream);
         follow_own_mark(shard, cuda, stream);
         cuda.add(shard.description().gradient_type, addends, stream);
-        follow(operation, cuda);
+        cuda.flights().follow(word, stream, words);
     });
 }
 
@@ -273,15 +320,12 @@ void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wai
         return say("there is no room to carry gradients of shard \"", operation.shard->name(), "\" to ",
                    job_.who(operation.shard->owner(index)), ": ", job_.cuda()->flights().under_way());
     });
+    GpuWatch watch(*this);
     wait.until_seen(job_.rank(), [&] {
-        on_gpu([&](Cuda &cuda) {
-            const uint64_t carried = cuda.porter().carry(load, static_cast<cuda::Stream>(operation.stream));
-            load.stripe += carried;
-            if (carried == 0) {
-                cuda.device().check_health();
-            }
+        enqueue(words_for(operation.call, *operation.shard), [&](Cuda &cuda) {
+            load.stripe += cuda.porter().carry(load, static_cast<cuda::Stream>(operation.stream));
         });
-        return load.stripe == stripes;
+        return load.stripe == stripes || watch.look();
     });
 }
 
@@ -292,17 +336,19 @@ void Context::follow_own_mark(const Shard &shard, const Cuda &cuda, cuda::Stream
     }
 }
 
-// So that sync knows when it is done.
-void Context::follow(const Operation &operation, Cuda &cuda) {
-    const std::string words = say(call_name(operation.call), " of shard \"", operation.shard->name(), "\"");
-    auto *const stream = static_cast<cuda::Stream>(operation.stream);
-    if (cuda.flights().follow(stream, words)) {
-        return;
+// By which sync knows when it is done. Before anything is enqueued: until then the call may be interrupted.
+size_t Context::reserve_flight(Call call) {
+    Flights &flights = job_.cuda()->flights();
+    std::optional<size_t> word = flights.reserve();
+    if (!word) {
+        Job::Wait wait(job_, call_name(call));
+        GpuWatch watch(*this);
+        wait.describe([&] {
+            return say("too much is on its way on ", job_.cuda()->device().name(), ": ", flights.under_way());
+        });
+        wait.until_seen(job_.rank(), [&] { return (word = flights.reserve()).has_value() || watch.look(); });
     }
-    Job::Wait wait(job_, call_name(operation.call));
-    wait.describe(
-        [&] { return say("too much is on its way on ", cuda.device().name(), ": ", cuda.flights().under_way()); });
-    wait.until_seen(job_.rank(), [&] { return cuda.flights().follow(stream, words); });
+    return *word;
 }
 
 // What this rank has enqueued is done, and its descriptors are with its peers: then it may arrive.
@@ -311,23 +357,15 @@ void Context::land() {
     if (cuda == nullptr) {
         return;
     }
-    const auto is_open = [this](const auto &entry) {
-        const Shard &shard = *entry.second;
-        return shard.mark == nullptr || shard.post().published.load(std::memory_order_acquire) > minibatch_;
-    };
+    on_gpu([](Cuda &one) { one.device().check_health(); });  // also where all is done
     Job::Wait wait(job_, call_name(Call::Sync));
+    GpuWatch watch(*this);
     wait.describe([&] {
         const std::string under_way = cuda->flights().under_way();
-        return say(cuda->device().name(),
-                   " has not done yet what was enqueued there: ", under_way.empty() ? "a publish" : under_way);
+        return say(cuda->device().name(), " has not done yet what was enqueued there: ",
+                   under_way.empty() ? "an addition through host memory" : under_way);
     });
-    wait.until_seen(job_.rank(), [&] {
-        if (cuda->is_idle() && std::all_of(shards_.begin(), shards_.end(), is_open)) {
-            return true;
-        }
-        on_gpu([](Cuda &one) { one.device().check_health(); });
-        return false;
-    });
+    wait.until_seen(job_.rank(), [&] { return cuda->is_idle() || watch.look(); });
     wait.describe([] { return "other ranks have not taken the descriptors of this rank's GPU memory"; });
     wait.until_seen(job_.rank(), [&] { return cuda->flush(); });
 }
@@ -345,14 +383,9 @@ void Context::fold_mirrors() {
         }
     }
     Job::Wait wait(job_, call_name(Call::Sync));
+    GpuWatch watch(*this);
     wait.describe([&] { return say(cuda->device().name(), " has not done yet ", cuda->flights().under_way()); });
-    wait.until_seen(job_.rank(), [&] {
-        if (cuda->flights().all_done()) {
-            return true;
-        }
-        on_gpu([](Cuda &one) { one.device().check_health(); });
-        return false;
-    });
+    wait.until_seen(job_.rank(), [&] { return cuda->flights().all_done() || watch.look(); });
 }
 
 void Context::fold(Shard &shard) {
@@ -363,7 +396,9 @@ void Context::fold(Shard &shard) {
     const RemoteSlice mine = shard.slice(shard.own_index());
     const int32_t type = accumulator_type(mine.gradient_type);
     const uint64_t in_stripe = stripe_elements(mine.gradient_type);
-    on_gpu([&](Cuda &cuda) {
+    const std::string words = say("the adding of what came through host memory to ", words_for(Call::Sync, shard));
+    const size_t word = reserve_flight(Call::Sync);
+    enqueue(words, [&](Cuda &cuda) {
         const std::byte *const from = as_seen_by(cuda.device(), mirror.accumulator);
         std::vector<Addend> addends;
         uint64_t end = 0;
@@ -379,20 +414,13 @@ void Context::fold(Shard &shard) {
                 end = first + numel;
             }
         }
-        if (!addends.empty()) {
-            cuda.add(type, addends, cuda.device().own_stream());
-            Operation adding{Call::ScatterAdd, &shard, nullptr, cuda.device().own_stream(), {}, {}};
-            follow(adding, cuda);
-        }
+        cuda.add(type, addends, cuda.device().own_stream());
+        cuda.flights().follow(word, cuda.device().own_stream(), words);
     });
 }
 
-// After a sync nothing is under way; after an error, or without a last sync, something may be, and what streams still
-// use must not be unmapped.
-void Context::leave_gpu() {
-    if (job_.cuda() != nullptr && !job_.cuda()->settles(kSettleMs)) {
-        job_.leak_cuda();
-    }
-}
+// Before this rank leaves: what it has published shall be there. After a sync nothing is under way; after an error, or
+// without a last sync, something may be, and what streams still use must not be unmapped.
+bool Context::settles_on_gpu() { return job_.cuda() == nullptr || job_.cuda()->settles(kSettleMs); }
 
 }  // namespace odc

@@ -127,6 +127,7 @@ void Context::await_arrivals() {
         return job_.block(rank).arrived.load(std::memory_order_acquire) > minibatch_;
     };
     Job::Wait wait(job_, "odc_minibatch_sync");
+    GpuWatch watch(*this);
     wait.describe([&] {
         std::string missing;
         for (int rank = 0; rank < job_.size(); ++rank) {
@@ -139,7 +140,7 @@ void Context::await_arrivals() {
         return missing;
     });
     for (int rank = 0; rank < job_.size(); ++rank) {
-        wait.until(rank, [&] { return has_arrived(rank); });
+        wait.until(rank, [&] { return has_arrived(rank) || watch.look(); });
     }
 }
 

@@ -60,16 +60,22 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
         check(driver().cuStreamCreate(&stream_, cuda::kStreamNonBlocking), "cuStreamCreate");
         load_kernels();
     } catch (...) {
-        driver().cuDevicePrimaryCtxRelease(device_);
+        close();
         throw;
     }
 }
 
-CudaDevice::~CudaDevice() {
+CudaDevice::~CudaDevice() { close(); }
+
+void CudaDevice::close() {
     {
         const Scope scope(*this);
-        driver().cuModuleUnload(module_);
-        driver().cuStreamDestroy(stream_);
+        if (module_ != nullptr) {
+            driver().cuModuleUnload(module_);
+        }
+        if (stream_ != nullptr) {
+            driver().cuStreamDestroy(stream_);
+        }
     }
     driver().cuDevicePrimaryCtxRelease(device_);
 }
@@ -89,12 +95,13 @@ CudaDevice::Scope::~Scope() {
 
 void CudaDevice::check(Result result, const char *call) const {
     if (result != Result::Success) {
+        check_health();  // what failed earlier explains more
         fail(ODC_ERROR_DEVICE, call, " on ", name_, " failed: ", cuda::words_of(result));
     }
 }
 
 void CudaDevice::check_health() const {
-    const Result result = driver().cuStreamQuery(stream_);
+    const Result result = stream_ != nullptr ? driver().cuStreamQuery(stream_) : Result::Success;
     if (result != Result::Success && result != Result::NotReady) {
         fail(ODC_ERROR_DEVICE, broken(name_, result));
     }
@@ -130,6 +137,11 @@ cuda::Stream CudaDevice::checked_stream(void *stream, const char *call) const {
     }
     cuda::CaptureStatus status = cuda::CaptureStatus::None;
     const Result result = driver().cuStreamIsCapturing(given, &status);
+    if (result == Result::StreamCaptureImplicit) {
+        fail(ODC_ERROR_ARGUMENT, call,
+             ": the legacy default stream cannot be used while a stream that is ordered with it is being captured; "
+             "give another stream, or capture one that was created with CU_STREAM_NON_BLOCKING");
+    }
     if (result != Result::Success) {
         fail(ODC_ERROR_DEVICE, broken(name_, result));
     }
@@ -156,6 +168,17 @@ void CudaDevice::check_buffer(const void *buffer, const std::string &what) const
     }
     if (ordinal != ordinal_) {
         fail(ODC_ERROR_ARGUMENT, what, " is in the memory of cuda:", ordinal, ", the shard in that of ", name_);
+    }
+}
+
+void CudaDevice::check_host_buffer(const void *buffer, const std::string &what) {
+    auto type = cuda::MemoryType::Unknown;
+    auto attribute = cuda::PointerAttribute::MemoryType;
+    void *value = &type;
+    const Result result =
+        driver().cuPointerGetAttributes(1, &attribute, &value, reinterpret_cast<cuda::Address>(buffer));
+    if (result == Result::Success && type == cuda::MemoryType::Gpu) {
+        fail(ODC_ERROR_ARGUMENT, what, " is in GPU memory, the shard in host memory");
     }
 }
 

@@ -57,11 +57,14 @@ public:
     cuda::Stream checked_stream(void *stream, const char *call) const;
     // Throws ODC_ERROR_ARGUMENT for memory that is not this device's.
     void check_buffer(const void *buffer, const std::string &what) const;
+    // Throws ODC_ERROR_ARGUMENT for memory that the host cannot use. Needs no Scope.
+    static void check_host_buffer(const void *buffer, const std::string &what);
 
 private:
     int attribute(cuda::DeviceAttribute which) const;
     std::string why_unfit() const;
     void load_kernels();
+    void close();
 
     std::string name_;
     int ordinal_ = -1;

@@ -46,6 +46,7 @@ enum class Result : int {
     LaunchFailed = 719,
     NotPermitted = 800,
     NotSupported = 801,
+    StreamCaptureImplicit = 906,
     Unknown = 999
 };
 

@@ -16,31 +16,49 @@ Flights::Flights(const CudaDevice &device) : device_(device), words_(device, kBy
     }
 }
 
+bool Flights::is_own(const std::atomic<uint64_t> *word) const {
+    return word >= own_words() && word < own_words() + kWords;
+}
+
 void Flights::collect() {
     std::erase_if(flying_, [this](const Flight &one) {
-        const bool there = done(one.word).load(std::memory_order_acquire) == one.number;
-        if (there) {
-            free_.push_back(one.word);
+        const bool done = one.word != nullptr && one.word->load(std::memory_order_acquire) >= one.number;
+        if (done && is_own(one.word)) {
+            free_.push_back(static_cast<size_t>(one.word - own_words()));
         }
-        return there;
+        return done;
     });
 }
 
-bool Flights::follow(cuda::Stream stream, const std::string &words) {
+std::optional<size_t> Flights::reserve() {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
         collect();
     }
     if (free_.empty()) {
-        return false;
+        return std::nullopt;
     }
     const size_t word = free_.back();
-    device_.check(cuda::driver().cuStreamWriteValue64(stream, words_.address() + word * sizeof(uint64_t), last_ + 1,
-                                                      cuda::kWriteValueDefault),
-                  "cuStreamWriteValue64");
     free_.pop_back();
-    flying_.push_back({word, ++last_, words});
-    return true;
+    return word;
+}
+
+void Flights::follow(size_t word, cuda::Stream stream, const std::string &words) {
+    const std::lock_guard lock(mutex_);
+    const cuda::Address address = words_.address() + word * sizeof(uint64_t);
+    device_.check(cuda::driver().cuStreamWriteValue64(stream, address, last_ + 1, cuda::kWriteValueDefault),
+                  "cuStreamWriteValue64");
+    flying_.push_back({own_words() + word, ++last_, words});
+}
+
+void Flights::follow(const std::atomic<uint64_t> &word, uint64_t value, const std::string &words) {
+    const std::lock_guard lock(mutex_);
+    flying_.push_back({&word, value, words});
+}
+
+void Flights::lose(const std::string &words) {
+    const std::lock_guard lock(mutex_);
+    flying_.push_back({nullptr, 0, words});
 }
 
 bool Flights::all_done() {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,24 +19,27 @@ class Flights {
 public:
     explicit Flights(const CudaDevice &device);
 
-    // Enqueues the word behind what `words` describes; inside a CudaDevice::Scope. False: too many are on their way; ask
-    // again.
-    bool follow(cuda::Stream stream, const std::string &words);
+    // A word for `follow`. None: too many are on their way; ask again.
+    std::optional<size_t> reserve();
+    // Enqueues it behind what `words` describes; inside a CudaDevice::Scope.
+    void follow(size_t word, cuda::Stream stream, const std::string &words);
     bool all_done();
+    // The same of what has a word of its own, which will be `value` or more.
+    void follow(const std::atomic<uint64_t> &word, uint64_t value, const std::string &words);
+    // Something failed halfway, and what was enqueued before may be under way for ever.
+    void lose(const std::string &words);
     // "odc_gather of shard \"a\"; ...": those that are not done.
     std::string under_way();
 
 private:
     struct Flight {
-        size_t word;
-        uint64_t number;
+        const std::atomic<uint64_t> *word;  // NULL: it is lost
+        uint64_t number;                    // what it becomes
         std::string words;
     };
+    std::atomic<uint64_t> *own_words() const { return reinterpret_cast<std::atomic<uint64_t> *>(words_.start()); }
+    bool is_own(const std::atomic<uint64_t> *word) const;
     void collect();
-
-    std::atomic<uint64_t> &done(size_t word) const {
-        return reinterpret_cast<std::atomic<uint64_t> *>(words_.start())[word];
-    }
 
     const CudaDevice &device_;
     PinnedMemory words_;

@@ -35,6 +35,17 @@ Job::Job(Membership membership) : membership_(std::move(membership)) {
 
 Job::~Job() = default;
 
+void Job::leak_cuda() {
+    struct Kept {
+        std::unique_ptr<Cuda> cuda;
+        std::shared_ptr<Arena> words;
+    };
+    static std::mutex mutex;
+    static auto *const kept = new std::vector<Kept>;
+    const std::lock_guard lock(mutex);
+    kept->push_back({std::move(membership_.cuda), peer(rank()).arena});
+}
+
 std::string Job::who(int rank) const {
     return say("rank ", rank, " (host ", peer(rank).host, ", pid ", peer(rank).pid, ")");
 }

@@ -50,8 +50,8 @@ public:
     void leave(uint64_t minibatch);
 
     Cuda *cuda() { return membership_.cuda.get(); }  // NULL: this rank has no GPU
-    // Nothing of it may be given back: some of it is still in use.
-    void leak_cuda() { (void)membership_.cuda.release(); }
+    // Nothing of it may be given back, nor the words that streams write: some of it is still in use.
+    void leak_cuda();
 
     // Tells the ranks of other hosts what those of this host read in shared memory. NULL: all ranks are on this host.
     Fabric *fabric() { return membership_.fabric.get(); }

@@ -8,16 +8,20 @@
 #include "ranks.h"
 
 enum { STREAMS = 4, MAX_DEVICES = 16, MAX_FREED = 4096 };
+enum { INVALID_CONTEXT = 201, NOT_READY = 600 }; /* CUDA's results */
 
 typedef unsigned long long address;
 
 static struct {
     int (*init)(unsigned flags);
     int (*retain)(void **context, int device);
-    int (*set_current)(void *context); /* pushes */
+    int (*push)(void *context);
+    int (*pop)(void **context);
+    int (*count)(int *count);
     int (*copy)(address to, address from, size_t bytes, void *stream);
     int (*fill)(address to, unsigned char value, size_t bytes, void *stream);
     int (*stream_create)(void **stream, unsigned flags);
+    int (*stream_destroy)(void *stream);
     int (*query)(void *stream);
     /* A real driver's, or fake_cuda's. */
     int (*allocate)(address *memory, size_t bytes);
@@ -25,6 +29,21 @@ static struct {
     int (*write)(address to, const void *from, size_t bytes);
     int (*read)(void *to, address from, size_t bytes);
     address (*fake_allocate)(int device, size_t bytes);
+    int (*hold)(void *stream);
+    void (*let_go)(void);
+    int (*begin_capture)(void *stream);
+    int (*end_capture)(void *stream);
+    struct fake_cuda_counts (*live)(void);
+    int (*fault)(void *stream, int result);
+    void (*inject)(const char *function, unsigned nth, int result);
+    void (*inject_no_more)(void);
+    /* A real one's. */
+    int (*register_page)(void *page, size_t bytes, unsigned flags);
+    int (*address_of_page)(address *at, void *page, unsigned flags);
+    int (*wait_value)(void *stream, address word, uint64_t value, unsigned flags);
+    int (*begin_real_capture)(void *stream, int mode);
+    int (*end_real_capture)(void *stream, void **graph);
+    int (*destroy_graph)(void *graph);
 } cuda;
 
 static pthread_once_t loaded = PTHREAD_ONCE_INIT;
@@ -45,6 +64,33 @@ static void look_up(void *library, const char *name, void *function) {
     memcpy(function, &found, sizeof found);
 }
 
+static void load_fake(void *library) {
+    look_up(library, "fake_cuda_free", &cuda.release);
+    look_up(library, "fake_cuda_write", &cuda.write);
+    look_up(library, "fake_cuda_read", &cuda.read);
+    look_up(library, "fake_cuda_hang", &cuda.hold);
+    look_up(library, "fake_cuda_unhang", &cuda.let_go);
+    look_up(library, "fake_cuda_begin_capture", &cuda.begin_capture);
+    look_up(library, "fake_cuda_end_capture", &cuda.end_capture);
+    look_up(library, "fake_cuda_live", &cuda.live);
+    look_up(library, "fake_cuda_fault", &cuda.fault);
+    look_up(library, "fake_cuda_fail", &cuda.inject);
+    look_up(library, "fake_cuda_fail_no_more", &cuda.inject_no_more);
+}
+
+static void load_real(get_address_fn get_address) {
+    get(get_address, "cuMemAlloc", 3020, &cuda.allocate);
+    get(get_address, "cuMemFree", 3020, &cuda.release);
+    get(get_address, "cuMemcpyHtoD", 3020, &cuda.write);
+    get(get_address, "cuMemcpyDtoH", 3020, &cuda.read);
+    get(get_address, "cuMemHostRegister", 6050, &cuda.register_page);
+    get(get_address, "cuMemHostGetDevicePointer", 3020, &cuda.address_of_page);
+    get(get_address, "cuStreamWaitValue64", 11070, &cuda.wait_value);
+    get(get_address, "cuStreamBeginCapture", 10010, &cuda.begin_real_capture);
+    get(get_address, "cuStreamEndCapture", 10000, &cuda.end_real_capture);
+    get(get_address, "cuGraphDestroy", 10000, &cuda.destroy_graph);
+}
+
 static void load(void) {
     get_address_fn get_address = NULL;
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -55,21 +101,19 @@ static void load(void) {
     look_up(library, "cuGetProcAddress_v2", &get_address);
     get(get_address, "cuInit", 2000, &cuda.init);
     get(get_address, "cuDevicePrimaryCtxRetain", 7000, &cuda.retain);
-    get(get_address, "cuCtxPushCurrent", 4000, &cuda.set_current);
+    get(get_address, "cuCtxPushCurrent", 4000, &cuda.push);
+    get(get_address, "cuCtxPopCurrent", 4000, &cuda.pop);
+    get(get_address, "cuDeviceGetCount", 2000, &cuda.count);
     get(get_address, "cuMemcpyAsync", 4000, &cuda.copy);
     get(get_address, "cuMemsetD8Async", 3020, &cuda.fill);
     get(get_address, "cuStreamCreate", 2000, &cuda.stream_create);
+    get(get_address, "cuStreamDestroy", 4000, &cuda.stream_destroy);
     get(get_address, "cuStreamQuery", 2000, &cuda.query);
     look_up(library, "fake_cuda_alloc", &cuda.fake_allocate);
     if (cuda.fake_allocate != NULL) {
-        look_up(library, "fake_cuda_free", &cuda.release);
-        look_up(library, "fake_cuda_write", &cuda.write);
-        look_up(library, "fake_cuda_read", &cuda.read);
+        load_fake(library);
     } else {
-        get(get_address, "cuMemAlloc", 3020, &cuda.allocate);
-        get(get_address, "cuMemFree", 3020, &cuda.release);
-        get(get_address, "cuMemcpyHtoD", 3020, &cuda.write);
-        get(get_address, "cuMemcpyDtoH", 3020, &cuda.read);
+        load_real(get_address);
     }
     CHECK_EQUAL(cuda.init(0), 0);
 }
@@ -101,12 +145,23 @@ static _Thread_local struct {
     int freed_count;
 } mine;
 
+/* The primary context of a device, which stays retained. */
+static void *context_of(int device) {
+    static void *contexts[MAX_DEVICES];
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&mutex);
+    if (contexts[device] == NULL) {
+        CHECK_EQUAL(cuda.retain(&contexts[device], device), 0);
+    }
+    void *context = contexts[device];
+    pthread_mutex_unlock(&mutex);
+    return context;
+}
+
 void gpu_choose(int rank) {
-    void *context = NULL;
     pthread_once(&loaded, load);
     mine.device = device_of(rank);
-    CHECK_EQUAL(cuda.retain(&context, mine.device), 0);
-    CHECK_EQUAL(cuda.set_current(context), 0);
+    CHECK_EQUAL(cuda.push(context_of(mine.device)), 0);
     for (int i = 1; i < STREAMS; ++i) {
         CHECK_EQUAL(cuda.stream_create(&mine.streams[i], i == 1 ? 0 : 1), 0);
     }
@@ -114,16 +169,23 @@ void gpu_choose(int rank) {
 
 static address of(const void *memory) { return (address)(uintptr_t)memory; }
 
-void *gpu_new(size_t bytes) {
+void *gpu_new_on(int device, size_t bytes) {
     address memory = 0;
     if (cuda.fake_allocate != NULL) {
-        memory = cuda.fake_allocate(mine.device, bytes);
+        memory = cuda.fake_allocate(device, bytes);
     } else {
+        void *ignored = NULL;
+        CHECK_EQUAL(cuda.push(context_of(device)), 0);
         CHECK_EQUAL(cuda.allocate(&memory, bytes), 0);
+        CHECK_EQUAL(cuda.pop(&ignored), 0);
     }
     CHECK(memory != 0);
     return (void *)(uintptr_t)memory;
 }
+
+void *gpu_new(size_t bytes) { return gpu_new_on(mine.device, bytes); }
+
+void gpu_free(void *memory) { CHECK_EQUAL(cuda.release(of(memory)), 0); }
 
 void gpu_free_later(void *memory) {
     CHECK(mine.freed_count < MAX_FREED);
@@ -156,9 +218,142 @@ void gpu_fill(void *to, unsigned char value, size_t bytes, void *stream) {
 void gpu_wait(void *stream) {
     int64_t begin = now_ns();
     int result = 0;
-    while ((result = cuda.query(stream)) == 600) { /* not ready */
+    while ((result = cuda.query(stream)) == NOT_READY) {
         CHECK(now_ns() - begin < (int64_t)30000000000);
         sleep_us(50);
     }
     CHECK_EQUAL(result, 0);
 }
+
+int gpu_is_done(void *stream) {
+    int result = cuda.query(stream);
+    CHECK(result == 0 || result == NOT_READY);
+    return result == 0;
+}
+
+int gpu_count(void) {
+    int count = 0;
+    CHECK_EQUAL(cuda.count(&count), 0);
+    return count;
+}
+
+void *gpu_new_stream(int device, unsigned flags) {
+    void *stream = NULL;
+    void *ignored = NULL;
+    CHECK_EQUAL(cuda.push(context_of(device)), 0);
+    CHECK_EQUAL(cuda.stream_create(&stream, flags), 0);
+    CHECK_EQUAL(cuda.pop(&ignored), 0);
+    return stream;
+}
+
+void gpu_end_stream(void *stream) { CHECK_EQUAL(cuda.stream_destroy(stream), 0); }
+
+/* On a GPU: streams wait for this word to become their number. */
+static struct {
+    pthread_mutex_t mutex;
+    _Atomic uint64_t *word;
+    address at;
+    uint64_t last;
+} holds = {PTHREAD_MUTEX_INITIALIZER, NULL, 0, 0};
+
+static void hold_real(void *stream) {
+    enum { PAGE = 4096, DEVICE_MAP = 2, EQUAL_OR_MORE = 0 };
+    pthread_mutex_lock(&holds.mutex);
+    if (holds.word == NULL) {
+        holds.word = share(PAGE);
+        CHECK_EQUAL(cuda.register_page((void *)holds.word, PAGE, DEVICE_MAP), 0);
+        CHECK_EQUAL(cuda.address_of_page(&holds.at, (void *)holds.word, 0), 0);
+    }
+    CHECK_EQUAL(cuda.wait_value(stream, holds.at, ++holds.last, EQUAL_OR_MORE), 0);
+    pthread_mutex_unlock(&holds.mutex);
+}
+
+void gpu_hold(void *stream) {
+    if (cuda.hold != NULL) {
+        CHECK_EQUAL(cuda.hold(stream), 0);
+    } else {
+        hold_real(stream);
+    }
+}
+
+void gpu_let_go(void) {
+    if (cuda.let_go != NULL) {
+        cuda.let_go();
+        return;
+    }
+    pthread_mutex_lock(&holds.mutex);
+    if (holds.word != NULL) {
+        atomic_store(holds.word, holds.last);
+    }
+    pthread_mutex_unlock(&holds.mutex);
+}
+
+void gpu_begin_capture(void *stream) {
+    enum { GLOBAL = 0 };
+    CHECK_EQUAL(cuda.begin_capture != NULL ? cuda.begin_capture(stream) : cuda.begin_real_capture(stream, GLOBAL), 0);
+}
+
+int gpu_end_capture(void *stream) {
+    if (cuda.end_capture != NULL) {
+        return cuda.end_capture(stream);
+    }
+    void *graph = NULL;
+    int result = cuda.end_real_capture(stream, &graph);
+    if (graph != NULL) {
+        cuda.destroy_graph(graph);
+    }
+    return result;
+}
+
+void gpu_make_current(int device) {
+    void *ignored = NULL;
+    while (cuda.pop(&ignored) == 0) {
+    }
+    if (device >= 0) {
+        CHECK_EQUAL(cuda.push(context_of(device)), 0);
+    }
+}
+
+int gpu_is_current(int device) {
+    void *context = NULL;
+    void *below = NULL;
+    int result = cuda.pop(&context);
+    if (device < 0) {
+        return result == INVALID_CONTEXT;
+    }
+    int alone = cuda.pop(&below) == INVALID_CONTEXT;
+    CHECK_EQUAL(cuda.push(context_of(device)), 0);
+    return result == 0 && context == context_of(device) && alone;
+}
+
+/* ---- By fake_cuda only ---- */
+
+void needs_fake_cuda(const char *why) {
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == NULL || dlsym(library, "fake_cuda_live") == NULL) {
+        printf("skipped, %s: %s\n", library == NULL ? "there is no driver" : "the GPU is real", why);
+        skip();
+    }
+}
+
+struct fake_cuda_counts gpu_live(void) { return cuda.live(); }
+
+void gpu_check_live(struct fake_cuda_counts before) {
+    struct fake_cuda_counts now = cuda.live();
+    CHECK_EQUAL(now.streams, before.streams);
+    CHECK_EQUAL(now.events, before.events);
+    CHECK_EQUAL(now.modules, before.modules);
+    CHECK_EQUAL(now.handles, before.handles);
+    CHECK_EQUAL(now.reservations, before.reservations);
+    CHECK_EQUAL(now.mappings, before.mappings);
+    CHECK_EQUAL(now.allocations, before.allocations);
+    CHECK_EQUAL(now.registrations, before.registrations);
+    CHECK_EQUAL(now.contexts, before.contexts);
+    CHECK_EQUAL(now.memory, before.memory);
+}
+
+int gpu_fault(void *stream, int result) { return cuda.fault(stream, result); }
+
+void gpu_fail(const char *function, unsigned nth, int result) { cuda.inject(function, nth, result); }
+
+void gpu_fail_no_more(void) { cuda.inject_no_more(); }

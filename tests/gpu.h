@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "fake_cuda/fake_cuda.h"
+
 /* What ODC_TEST_MEMORY asks for: "gpu" for shards in GPU memory, "mixed" for both kinds, else host memory. */
 int tests_gpu(void);
 int tests_mixed_memory(void);
@@ -29,5 +31,37 @@ void *gpu_stream(uint64_t choice);
 void gpu_copy(void *to, const void *from, size_t bytes, void *stream);
 void gpu_fill(void *to, unsigned char value, size_t bytes, void *stream);
 void gpu_wait(void *stream);
+
+/* ---- What programs do besides ---- */
+
+/* How many GPUs there are for this process. */
+int gpu_count(void);
+/* Memory and a stream (flags: 1 is CU_STREAM_NON_BLOCKING) of any of them. */
+void *gpu_new_on(int device, size_t bytes);
+void gpu_free(void *memory); /* at once */
+void *gpu_new_stream(int device, unsigned flags);
+void gpu_end_stream(void *stream);
+/* The stream goes no further until gpu_let_go, by any thread, which ends all holds of this process. */
+void gpu_hold(void *stream);
+void gpu_let_go(void);
+/* Whether everything on it is done; checked for errors. */
+int gpu_is_done(void *stream);
+/* A capture in global mode. The end returns 0 if nothing broke it, else CUDA's error. */
+void gpu_begin_capture(void *stream);
+int gpu_end_capture(void *stream);
+/* The thread's current context: of that device, or none for -1. */
+void gpu_make_current(int device);
+/* Whether it is as gpu_make_current left it, and the only one on the thread's stack. */
+int gpu_is_current(int device);
+
+/* ---- By fake_cuda only ---- */
+
+/* Skips the test, and says why, where the GPU is real. */
+void needs_fake_cuda(const char *why);
+struct fake_cuda_counts gpu_live(void);
+void gpu_check_live(struct fake_cuda_counts before); /* so many there are now */
+int gpu_fault(void *stream, int result);
+void gpu_fail(const char *function, unsigned nth, int result);
+void gpu_fail_no_more(void);
 
 #endif
