@@ -15,8 +15,11 @@ Context::Context(const odc_config &config)
     : job_(join(config)), posts_(job_), peers_(static_cast<size_t>(job_.size())) {}
 
 Context::~Context() {
+    const bool settled = settles_on_gpu();
     job_.leave(minibatch_);
-    leave_gpu();
+    if (!settled) {
+        job_.leak_cuda();
+    }
 }
 
 void Context::shutdown() {
@@ -25,6 +28,7 @@ void Context::shutdown() {
     }
     left_ = true;
     const Noted noted = note(Call::Shutdown, nullptr);
+    settles_on_gpu();
     job_.leave(minibatch_);
     job_.flush();
 }

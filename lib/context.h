@@ -152,7 +152,7 @@ private:
     void land();
     void fold_mirrors();
     void fold(Shard &shard);
-    void leave_gpu();
+    bool settles_on_gpu();
 
     void finish_all();
     void arrive(const double *values, size_t count, int32_t op);

@@ -354,6 +354,11 @@ void gpu_check_live(struct fake_cuda_counts before) {
 
 int gpu_fault(void *stream, int result) { return cuda.fault(stream, result); }
 
+int gpu_has_failed(void) {
+    int result = cuda.query(NULL);
+    return result != 0 && result != NOT_READY;
+}
+
 void gpu_fail(const char *function, unsigned nth, int result) { cuda.inject(function, nth, result); }
 
 void gpu_fail_no_more(void) { cuda.inject_no_more(); }

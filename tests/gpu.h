@@ -61,6 +61,8 @@ void needs_fake_cuda(const char *why);
 struct fake_cuda_counts gpu_live(void);
 void gpu_check_live(struct fake_cuda_counts before); /* so many there are now */
 int gpu_fault(void *stream, int result);
+/* Whether the thread's GPU has. */
+int gpu_has_failed(void);
 void gpu_fail(const char *function, unsigned nth, int result);
 void gpu_fail_no_more(void);
 

@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ranks that are killed, GPUs that fail and streams that hang: everybody gets words, nobody hangs, and what is in use
+ * is not unmapped. */
+#include "gpu.h"
+#include "model.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { NUMEL = 30000, A_STREAM = 3, VICTIM = 1, RANKS = 3 };
+
+static tensor plain(odc_context *context, const char *name) {
+    return make_tensor(context, name, NUMEL, ODC_F32, ODC_F32);
+}
+
+/* The job error sticks and keeps its words; what the GPU does afterwards is none of them. */
+static void check_ended(odc_context *context, tensor t, odc_status status) {
+    char sentence[2048];
+    odc_shard_desc desc = describe("late", 10, ODC_F32, ODC_F32);
+    odc_shard *shard = NULL;
+    snprintf(sentence, sizeof sentence, "%s", odc_last_error());
+    CHECK_KEPT(odc_minibatch_sync(context), status, sentence);
+    CHECK_KEPT(odc_publish_all(context, NULL), status, sentence);
+    CHECK_KEPT(odc_register_shard(context, &desc, &shard), status, sentence);
+    CHECK_OK(odc_get_slice(t.shard, &(odc_slice){.struct_size = sizeof(odc_slice)}));
+}
+
+/* ---- Killed ---- */
+
+typedef enum moment { BEFORE_PUBLISH, PUBLISHING, IN_SYNC, ANYWHERE } moment;
+
+typedef struct scene {
+    moment when;
+    int delay_us;
+    atomic_int ready;
+    atomic_int dead;
+} scene;
+
+static odc_status run_minibatches(odc_context *context, tensor t) {
+    void *full = new_buffer(t, ODC_F32);
+    odc_status status = ODC_OK;
+    for (uint64_t i = 0; status == ODC_OK; ++i) {
+        status = odc_publish_all(context, gpu_stream(i));
+        for (uint64_t k = 0; k < 3 && status == ODC_OK; ++k) {
+            status = odc_scatter_add(t.shard, full, NUMEL, gpu_stream(i + k));
+        }
+        if (status == ODC_OK) {
+            status = odc_gather(t.shard, full, NUMEL, gpu_stream(i));
+        }
+        if (status == ODC_OK) {
+            status = odc_minibatch_sync(context);
+        }
+    }
+    return status;
+}
+
+static void be_killed(scene *what, odc_context *context, tensor t) {
+    await_flag(&what->ready, RANKS - 1);
+    if (what->when == PUBLISHING) {
+        gpu_hold(gpu_stream(A_STREAM));
+        CHECK_OK(odc_publish(t.shard, gpu_stream(A_STREAM)));
+    } else if (what->when == IN_SYNC) {
+        CHECK_OK(odc_publish(t.shard, NULL));
+    } else if (what->when == ANYWHERE) {
+        alarm(0);
+        ualarm((useconds_t)what->delay_us, 0);
+        run_minibatches(context, t);
+    }
+    raise(SIGKILL);
+}
+
+static void survive_or_die(int rank, int size, const char *job, void *arg) {
+    scene *what = arg;
+    odc_context *context = join(rank, size, job);
+    tensor t = plain(context, "layer");
+    void *full = new_buffer(t, ODC_F32);
+    raise_flag(&what->ready);
+    if (rank == VICTIM) {
+        signal(SIGALRM, SIG_DFL); /* ends it as a kill does */
+        be_killed(what, context, t);
+    }
+    odc_status status = ODC_OK;
+    if (what->when == ANYWHERE) {
+        status = run_minibatches(context, t);
+    } else {
+        CHECK_OK(odc_publish(t.shard, NULL));
+        status = what->when == IN_SYNC ? odc_minibatch_sync(context) : odc_gather(t.shard, full, NUMEL, NULL);
+    }
+    CHECK_EQUAL(status, ODC_ERROR_PEER_LOST);
+    CHECK_SENTENCE(odc_last_error(), "rank 1", "died", "pid");
+    check_ended(context, t, status);
+    odc_destroy(context);
+    gpu_wait(NULL); /* nothing has faulted, and nothing does */
+    gpu_collect();
+}
+
+static void kill_at(const char *name, moment when, int rounds) {
+    scene *what = share(sizeof *what);
+    needs_processes("it kills ranks");
+    uint64_t random = test_seed();
+    for (int i = 0; i < rounds; ++i) {
+        memset(what, 0, sizeof *what);
+        what->when = when;
+        what->delay_us = 1 + (int)random_below(&random, 30000);
+        run_processes_of(name, RANKS, 1 << VICTIM, survive_or_die, what);
+    }
+}
+
+static void a_death_before_publish_ends_gathers(void **state) {
+    (void)state;
+    kill_at(__func__, BEFORE_PUBLISH, 2);
+}
+
+static void a_death_while_a_publish_is_on_its_way_ends_gathers(void **state) {
+    (void)state;
+    kill_at(__func__, PUBLISHING, 2);
+}
+
+static void a_death_ends_sync(void **state) {
+    (void)state;
+    kill_at(__func__, IN_SYNC, 2);
+}
+
+static void a_death_with_work_in_flight_faults_nobody(void **state) {
+    (void)state;
+    kill_at(__func__, ANYWHERE, 15);
+}
+
+typedef struct after {
+    atomic_int published;
+    atomic_int pid;
+    int mapped_before;
+} after;
+
+static void outlive(int rank, int size, const char *job, void *arg) {
+    after *shared = arg;
+    odc_context *context = join(rank, size, job);
+    tensor t = plain(context, "layer");
+    write_parameters(t, 6);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    gpu_wait(NULL);
+    if (shared->mapped_before && rank == 0) {
+        check_gather(t, 6);
+    }
+    raise_flag(&shared->published);
+    if (rank == 1) {
+        await_flag(&shared->published, 2);
+        set_flag(&shared->pid, getpid());
+        raise(SIGKILL);
+    }
+    await_flag(&shared->pid, 1);
+    for (int i = 0; i < 20000 && kill(read_flag(&shared->pid), 0) == 0; ++i) { /* until its parent has seen it end */
+        sleep_ms(1);
+    }
+    for (int i = 0; i < 3; ++i) {
+        check_gather(t, 6);
+        add_gradients(t, 7);
+    }
+    CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 1", "died");
+    check_ended(context, t, ODC_ERROR_PEER_LOST);
+    odc_destroy(context);
+    gpu_collect();
+}
+
+static void what_a_dead_owner_had_published_can_be_used(void **state) {
+    after *shared = share(sizeof *shared);
+    (void)state;
+    needs_processes("it kills a rank");
+    run_mortals(2, 2, outlive, shared);
+    memset(shared, 0, sizeof *shared);
+    shared->mapped_before = 1;
+    run_mortals(2, 2, outlive, shared);
+}
+
+/* ---- A GPU fails ---- */
+
+typedef enum fault_at {
+    AT_REGISTER,
+    AT_PUBLISH,
+    AT_GATHER,
+    AT_ADD,
+    AT_SYNC,
+    WAITING_FOR_A_PUBLISH, /* this rank waits for another one's */
+    WAITING_FOR_OWN_WORK,  /* in sync */
+    WAITING_FOR_ARRIVALS,
+    FAULTS
+} fault_at;
+
+typedef struct failing {
+    fault_at when;
+    atomic_int waiting;
+} failing;
+
+static void *fault_soon(void *arg) {
+    void *stream = arg;
+    sleep_ms(20); /* the rank waits by now */
+    CHECK_EQUAL(gpu_fault(stream, 700), 0);
+    gpu_let_go();
+    return NULL;
+}
+
+/* Minibatches until an error. Rank 0's GPU fails; rank 2 is late where somebody is to wait. */
+static odc_status use_until_error(const failing *what, odc_context *context, tensor t, void *full, int fails) {
+    odc_shard_desc desc = describe("another", 10, ODC_F32, ODC_F32);
+    odc_shard *shard = NULL;
+    void *stream = gpu_stream(A_STREAM);
+    const int late = odc_rank(context) == 2;
+    pthread_t thread;
+#define FAULT_AT(moment)                             \
+    if (fails && what->when == (moment)) {           \
+        CHECK_EQUAL(gpu_fault(stream, 700), 0);      \
+        while (!gpu_has_failed()) {                  \
+            sleep_us(100);                           \
+        }                                            \
+    }
+#define UNLESS_OK(call)                  \
+    do {                                 \
+        odc_status status_ = (call);     \
+        if (status_ != ODC_OK) {         \
+            return status_;              \
+        }                                \
+    } while (0)
+    for (;;) {
+        FAULT_AT(AT_REGISTER)
+        if (what->when == AT_REGISTER) {
+            UNLESS_OK(odc_register_shard(context, &desc, &shard));
+        }
+        if (late && what->when == WAITING_FOR_A_PUBLISH) {
+            gpu_hold(stream);
+        }
+        FAULT_AT(AT_PUBLISH)
+        UNLESS_OK(odc_publish_all(context, stream));
+        if (fails && what->when == WAITING_FOR_A_PUBLISH) {
+            CHECK(pthread_create(&thread, NULL, fault_soon, stream) == 0);
+            pthread_detach(thread);
+        }
+        FAULT_AT(AT_GATHER)
+        UNLESS_OK(odc_gather(t.shard, full, NUMEL, stream));
+        FAULT_AT(AT_ADD)
+        UNLESS_OK(odc_scatter_add(t.shard, full, NUMEL, stream));
+        if (fails && what->when == WAITING_FOR_OWN_WORK) {
+            gpu_hold(stream);
+            UNLESS_OK(odc_gather(t.shard, full, NUMEL, stream));
+        }
+        if (fails && (what->when == WAITING_FOR_OWN_WORK || what->when == WAITING_FOR_ARRIVALS)) {
+            CHECK(pthread_create(&thread, NULL, fault_soon, gpu_stream(2)) == 0);
+            pthread_detach(thread);
+        }
+        if (late && what->when == WAITING_FOR_ARRIVALS) {
+            gpu_hold(stream);
+            UNLESS_OK(odc_gather(t.shard, full, NUMEL, stream));
+        }
+        FAULT_AT(AT_SYNC)
+        UNLESS_OK(odc_minibatch_sync(context));
+    }
+#undef FAULT_AT
+#undef UNLESS_OK
+}
+
+static void has_a_failing_gpu(int rank, int size, const char *job, void *arg) {
+    const failing *what = arg;
+    odc_context *context = join_within(rank, size, job, 60000); /* errors come long before */
+    tensor t = plain(context, "layer");
+    void *full = new_buffer(t, ODC_F32);
+    int64_t begin = now_ns();
+    odc_status status = use_until_error(what, context, t, full, rank == 0);
+    CHECK_EQUAL(status, ODC_ERROR_DEVICE);
+    CHECK(now_ns() - begin < (int64_t)30000000000);
+    CHECK_SENTENCE(odc_last_error(), "rank 0", "pid", "cuda:0 has failed", "CUDA_ERROR_ILLEGAL_ADDRESS",
+                   "enqueued there earlier", "kernel of the program");
+    check_ended(context, t, status);
+    gpu_let_go();
+    begin = now_ns();
+    odc_destroy(context);
+    CHECK(now_ns() - begin < (int64_t)20000000000);
+}
+
+static void a_failed_gpu_ends_the_job_at_once_wherever_it_is_seen(void **state) {
+    failing *what = share(sizeof *what);
+    (void)state;
+    needs_fake_cuda("a GPU cannot be made to fail at will");
+    needs_processes("a GPU fails for a process");
+    for (what->when = AT_REGISTER; what->when < FAULTS; ++what->when) {
+        run_processes(3, has_a_failing_gpu, what);
+    }
+}
+
+static void fails_before_init(int rank, int size, const char *job, void *arg) {
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    (void)arg;
+    CHECK_EQUAL(gpu_fault(NULL, 719), 0);
+    while (!gpu_has_failed()) {
+        sleep_us(100);
+    }
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_UNSUPPORTED, "cuda:0", "CUDA_ERROR_LAUNCH_FAILED");
+}
+
+static void a_gpu_that_has_failed_before_init_is_refused(void **state) {
+    (void)state;
+    needs_fake_cuda("a GPU cannot be made to fail at will");
+    needs_processes("a GPU fails for a process");
+    run_processes(1, fails_before_init, NULL);
+}
+
+/* ---- A stream hangs ---- */
+
+typedef enum hung { HUNG_GATHER, HUNG_ADDITION, HUNG_PUBLISH, HANGS } hung;
+
+static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
+    static const char *const names[HANGS] = {"odc_gather of shard \"layer\"", "odc_scatter_add of shard \"layer\"",
+                                             "odc_publish of shard \"other\""};
+    hung what = *(hung *)arg;
+    odc_context *context = join_within(rank, size, job, rank == 0 ? 300 : 60000);
+    tensor t = plain(context, "layer");
+    tensor other = plain(context, "other");
+    void *full = new_buffer(t, ODC_F32);
+    void *stream = gpu_stream(A_STREAM);
+    int hangs = rank == 0;
+    CHECK_OK(odc_publish(t.shard, NULL));
+    gpu_wait(NULL);
+    if (hangs) {
+        gpu_hold(stream);
+    }
+    if (what == HUNG_GATHER) {
+        CHECK_OK(odc_gather(t.shard, full, NUMEL, stream));
+    } else if (what == HUNG_ADDITION) {
+        CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, stream));
+    }
+    CHECK_OK(odc_publish(other.shard, what == HUNG_PUBLISH ? stream : NULL));
+    CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_TIMEOUT, "rank 0", "cuda:0", names[what], "odc_minibatch_sync");
+    check_ended(context, t, ODC_ERROR_TIMEOUT);
+    int64_t begin = now_ns();
+    odc_destroy(context);
+    CHECK(now_ns() - begin < (int64_t)20000000000);
+    if (hangs) { /* what the stream does now is done in memory that is still there */
+        gpu_let_go();
+    }
+    gpu_wait(stream);
+    gpu_collect();
+    gpu_free(full);
+}
+
+static void what_hangs_is_named_at_the_deadline_and_not_unmapped(void **state) {
+    (void)state;
+    for (hung what = HUNG_GATHER; what < HANGS; ++what) {
+        run_processes(2, has_a_hung_stream, &what);
+    }
+}
+
+/* A rank may leave once it has published: the others find what is still to come when it leaves. */
+static void leaves_early(int rank, int size, const char *job, void *arg) {
+    odc_context *context = join(rank, size, job);
+    tensor t = plain(context, "layer");
+    void *full = new_buffer(t, ODC_F32);
+    (void)arg;
+    for (uint64_t i = 0; i < 4; ++i) {
+        CHECK_OK(odc_publish(t.shard, gpu_stream(i)));
+        CHECK_OK(odc_gather(t.shard, full, NUMEL, gpu_stream(i + 1)));
+        CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, gpu_stream(i + 2)));
+        if (i < 3) {
+            CHECK_OK(odc_minibatch_sync(context));
+        }
+    }
+    odc_destroy(context); /* with work in flight */
+    for (uint64_t i = 0; i < 4; ++i) {
+        gpu_wait(gpu_stream(i));
+    }
+    gpu_free(full);
+}
+
+static void a_context_may_end_with_work_in_flight(void **state) {
+    (void)state;
+    for (int i = 0; i < 5; ++i) {
+        run_processes(2, leaves_early, NULL);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_death_before_publish_ends_gathers),
+        cmocka_unit_test(a_death_while_a_publish_is_on_its_way_ends_gathers),
+        cmocka_unit_test(a_death_ends_sync),
+        cmocka_unit_test(a_death_with_work_in_flight_faults_nobody),
+        cmocka_unit_test(what_a_dead_owner_had_published_can_be_used),
+        cmocka_unit_test(a_failed_gpu_ends_the_job_at_once_wherever_it_is_seen),
+        cmocka_unit_test(a_gpu_that_has_failed_before_init_is_refused),
+        cmocka_unit_test(what_hangs_is_named_at_the_deadline_and_not_unmapped),
+        cmocka_unit_test(a_context_may_end_with_work_in_flight),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

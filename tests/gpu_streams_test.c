@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What streams do before and after one another around the calls, and what the calls leave of the caller's: the current
+ * context, and captures. Streams are held and let go by the tests, so nothing depends on time. */
+#include "gpu.h"
+#include "model.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+enum { NUMEL = 3000, OTHER_STREAM = 2, A_STREAM = 3 }; /* two that nothing else is ordered with */
+
+static tensor plain(odc_context *context, const char *name) {
+    return make_tensor(context, name, NUMEL, ODC_F32, ODC_F32);
+}
+
+static void *new_gradients(tensor t, uint64_t salt) {
+    void *buffer = new_buffer(t, t.gradient_type);
+    write_gradients(t, buffer, salt);
+    return buffer;
+}
+
+/* ---- Own work follows the publish on whatever stream ---- */
+
+static void follows_the_publish(odc_context *context, void *arg) {
+    tensor t = plain(context, "layer");
+    void *gathered = new_buffer(t, ODC_F32);
+    void *added = new_gradients(t, 5);
+    void *again = new_buffer(t, ODC_F32);
+    odc_slice slice = slice_of(t);
+    (void)arg;
+    for (uint64_t minibatch = 0; minibatch < 4; ++minibatch) {
+        void *publishing = gpu_stream(A_STREAM + minibatch);
+        void *gathering = gpu_stream(OTHER_STREAM + minibatch);
+        void *adding = gpu_stream(OTHER_STREAM + minibatch);
+        gpu_fill(slice.gradients, 0x7f, slice.numel * 4, NULL); /* left over: the publish zeroes it */
+        gpu_wait(NULL);
+        gpu_hold(publishing); /* a long kernel, after which the parameters are there */
+        enqueue_parameters(t, minibatch, publishing);
+        CHECK_OK(odc_publish(t.shard, publishing));
+        /* These return though the GPU has not done anything of it. */
+        CHECK_OK(odc_gather(t.shard, gathered, NUMEL, gathering));
+        CHECK_OK(odc_scatter_add(t.shard, added, NUMEL, adding));
+        CHECK_OK(odc_gather(t.shard, again, NUMEL, publishing));
+        CHECK(!gpu_is_done(gathering));
+        CHECK(!gpu_is_done(adding));
+        gpu_let_go();
+        gpu_wait(gathering);
+        check_buffer(t, gathered, minibatch);
+        CHECK_OK(odc_minibatch_sync(context));
+        check_buffer(t, again, minibatch);
+        check_sums(t, (uint64_t[]){5}, 1);
+    }
+    gpu_free(gathered);
+    gpu_free(again);
+    gpu_free(added);
+    gpu_collect();
+}
+
+static void own_work_follows_the_publish_and_the_host_waits_for_none(void **state) {
+    (void)state;
+    run_ranks(1, follows_the_publish, NULL);
+}
+
+typedef struct meeting {
+    atomic_int published;
+    atomic_int let_go;
+    atomic_int gathered;
+} meeting;
+
+static void *let_go_later(void *arg) {
+    meeting *shared = arg;
+    await_flag(&shared->published, 2);
+    sleep_ms(30); /* so that who does not wait is ahead */
+    set_flag(&shared->let_go, 1);
+    gpu_let_go();
+    return NULL;
+}
+
+/* A gather waits for the owner's stream, not for its call. */
+static void waits_for_the_word(odc_context *context, void *arg) {
+    meeting *shared = arg;
+    tensor t = plain(context, "layer");
+    void *stream = gpu_stream(A_STREAM);
+    pthread_t thread;
+    int slow = odc_rank(context) == 1;
+    if (slow) {
+        gpu_hold(stream);
+        CHECK(pthread_create(&thread, NULL, let_go_later, shared) == 0);
+    }
+    enqueue_parameters(t, 8, stream);
+    CHECK_OK(odc_publish(t.shard, stream));
+    raise_flag(&shared->published);
+    check_gather(t, 8); /* of both ranks' slices */
+    CHECK(read_flag(&shared->let_go));
+    CHECK_OK(odc_minibatch_sync(context));
+    if (slow) {
+        pthread_join(thread, NULL);
+    }
+    gpu_collect();
+}
+
+static void a_gather_waits_for_what_is_before_the_publish(void **state) {
+    (void)state;
+    run_ranks(2, waits_for_the_word, share(sizeof(meeting)));
+}
+
+/* ---- Sync ---- */
+
+typedef enum work { A_GATHER, AN_ADDITION, A_PUBLISH } work;
+
+static void sync_waits_for(odc_context *context, void *arg) {
+    meeting *shared = arg;
+    tensor t = plain(context, "layer");
+    tensor other = plain(context, "other");
+    void *buffer = new_gradients(t, 5);
+    pthread_t thread;
+    for (work what = A_GATHER; what <= A_PUBLISH; ++what) {
+        void *stream = gpu_new_stream(0, 1);
+        set_flag(&shared->let_go, 0);
+        set_flag(&shared->published, 2);
+        CHECK_OK(odc_publish(t.shard, NULL));
+        gpu_hold(stream);
+        if (what == A_GATHER) { /* that nobody uses */
+            CHECK_OK(odc_gather(t.shard, buffer, NUMEL, stream));
+        } else if (what == AN_ADDITION) {
+            write_gradients(t, buffer, 5);
+            CHECK_OK(odc_scatter_add(t.shard, buffer, NUMEL, stream));
+        }
+        CHECK_OK(odc_publish(other.shard, what == A_PUBLISH ? stream : NULL));
+        gpu_end_stream(stream); /* with work on it */
+        CHECK(pthread_create(&thread, NULL, let_go_later, shared) == 0);
+        CHECK_OK(odc_minibatch_sync(context));
+        CHECK(read_flag(&shared->let_go));
+        pthread_join(thread, NULL);
+        check_sums(t, (uint64_t[]){5}, what == AN_ADDITION);
+        check_sums(other, NULL, 0);
+    }
+    gpu_free(buffer);
+    gpu_collect();
+}
+
+static void sync_waits_for_all_streams_also_destroyed_ones(void **state) {
+    (void)state;
+    run_ranks(1, sync_waits_for, share(sizeof(meeting)));
+}
+
+/* After a sync the sums are final for every stream, whichever streams the others added on. */
+static void every_stream(odc_context *context, void *arg) {
+    void *const special[] = {NULL, (void *)1 /* CU_STREAM_LEGACY */, (void *)2 /* CU_STREAM_PER_THREAD */};
+    uint64_t rank = (uint64_t)odc_rank(context);
+    tensor t = plain(context, "layer");
+    void *copy = gpu_new(NUMEL * 4);
+    (void)arg;
+    for (uint64_t minibatch = 0; minibatch < 12; ++minibatch) {
+        void *streams[5];
+        float sums[NUMEL];
+        odc_slice slice = slice_of(t);
+        memcpy(streams, special, sizeof special);
+        streams[3] = gpu_stream(1);
+        streams[4] = gpu_stream(2);
+        void *added = new_gradients(t, 20 + rank);
+        void *gathered = new_buffer(t, ODC_F32);
+        enqueue_parameters(t, minibatch, streams[minibatch % 5]);
+        CHECK_OK(odc_publish(t.shard, streams[minibatch % 5]));
+        CHECK_OK(odc_gather(t.shard, gathered, NUMEL, streams[(minibatch + rank) % 5]));
+        CHECK_OK(odc_scatter_add(t.shard, added, NUMEL, streams[(minibatch + rank + 1) % 5]));
+        CHECK_OK(odc_minibatch_sync(context));
+        check_buffer(t, gathered, minibatch);
+        for (int i = 0; i < 5; ++i) { /* with no fence but the sync */
+            gpu_copy(copy, slice.gradients, slice.numel * 4, streams[i]);
+            gpu_wait(streams[i]);
+            gpu_read(sums, copy, slice.numel * 4);
+            for (uint64_t k = 0; k < slice.numel; ++k) {
+                CHECK(sums[k] == small_value(20, slice.offset + k) + small_value(21, slice.offset + k));
+            }
+        }
+        gpu_free(added);
+        gpu_free(gathered);
+        gpu_collect();
+    }
+    gpu_free(copy);
+}
+
+static void every_kind_of_stream_works(void **state) {
+    (void)state;
+    run_ranks(2, every_stream, NULL);
+}
+
+/* ---- Much at once ---- */
+
+static void *let_go_when_many(void *arg) {
+    meeting *shared = arg;
+    enum { WORDS = 512 };
+    await_flag(&shared->gathered, WORDS);
+    sleep_ms(20);
+    gpu_let_go();
+    return NULL;
+}
+
+static void many_in_flight(odc_context *context, void *arg) {
+    meeting *shared = arg;
+    tensor t = make_tensor(context, "layer", 10, ODC_F32, ODC_F32);
+    void *buffer = new_buffer(t, ODC_F32);
+    void *added = new_gradients(t, 3);
+    uint64_t salts[40];
+    pthread_t thread;
+    write_parameters(t, 4);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    gpu_wait(NULL);
+    gpu_hold(gpu_stream(A_STREAM));
+    CHECK(pthread_create(&thread, NULL, let_go_when_many, shared) == 0);
+    for (int i = 0; i < 600; ++i) {
+        CHECK_OK(odc_gather(t.shard, buffer, 10, gpu_stream(A_STREAM)));
+        raise_flag(&shared->gathered);
+    }
+    for (int i = 0; i < 40; ++i) {
+        salts[i] = 3;
+        CHECK_OK(odc_scatter_add(t.shard, added, 10, gpu_stream(A_STREAM)));
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    pthread_join(thread, NULL);
+    check_buffer(t, buffer, 4);
+    check_sums(t, salts, 40);
+    gpu_free(buffer);
+    gpu_free(added);
+    gpu_collect();
+}
+
+static void more_may_be_on_its_way_than_there_are_words(void **state) {
+    (void)state;
+    run_ranks(1, many_in_flight, share(sizeof(meeting)));
+}
+
+typedef struct helper {
+    tensor t;
+    void *stream;
+    void *buffer;
+    void *added;
+    int rounds;
+} helper;
+
+static void *use_repeatedly(void *arg) {
+    helper *mine = arg;
+    for (int i = 0; i < mine->rounds; ++i) {
+        uint64_t operation = 0;
+        CHECK_OK(odc_gather(mine->t.shard, mine->buffer, NUMEL, mine->stream));
+        CHECK_OK(odc_scatter_add(mine->t.shard, mine->added, NUMEL, mine->stream));
+        CHECK_OK(odc_gather_start(mine->t.shard, mine->buffer, NUMEL, mine->stream, &operation));
+    }
+    return NULL;
+}
+
+static void two_threads(odc_context *context, void *arg) {
+    enum { ROUNDS = 20 };
+    tensor t = plain(context, "layer");
+    uint64_t salts[4 * ROUNDS];
+    helper helpers[2];
+    pthread_t threads[2];
+    (void)arg;
+    for (int i = 0; i < 4 * ROUNDS; ++i) {
+        salts[i] = (uint64_t)(i % 2);
+    }
+    for (int i = 0; i < 2; ++i) {
+        helpers[i] = (helper){t, gpu_stream((uint64_t)(2 + i)), new_buffer(t, ODC_F32), new_gradients(t, (uint64_t)i),
+                              ROUNDS};
+    }
+    write_parameters(t, 6);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    for (int i = 0; i < 2; ++i) {
+        CHECK(pthread_create(&threads[i], NULL, use_repeatedly, &helpers[i]) == 0);
+    }
+    for (int i = 0; i < 2; ++i) {
+        pthread_join(threads[i], NULL);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    for (int i = 0; i < 2; ++i) {
+        check_buffer(t, helpers[i].buffer, 6);
+        gpu_free(helpers[i].buffer);
+        gpu_free(helpers[i].added);
+    }
+    check_sums(t, salts, 4 * ROUNDS);
+    gpu_collect();
+}
+
+static void two_threads_use_a_shard_at_once(void **state) {
+    (void)state;
+    run_ranks(2, two_threads, NULL);
+}
+
+/* ---- The caller's context ---- */
+
+static void every_call(int rank, const char *job, int current) {
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, 2, job);
+    odc_shard *shard = NULL;
+    odc_shard_desc desc = describe("layer", NUMEL, ODC_F32, ODC_F32);
+    odc_shard_desc large = describe("large", (uint64_t)1 << 42, ODC_F32, ODC_F32);
+    uint64_t operation = 0;
+    void *buffer = gpu_new(NUMEL * 4);
+    void *stream = gpu_new_stream(0, 1);
+    gpu_make_current(current);
+#define KEEPS(call)                     \
+    do {                                \
+        CHECK_OK(call);                 \
+        CHECK(gpu_is_current(current)); \
+    } while (0)
+    KEEPS(odc_init(&config, &context));
+    KEEPS(odc_register_shard(context, &desc, &shard));
+    CHECK_EQUAL(odc_register_shard(context, &large, &(odc_shard *){NULL}), ODC_ERROR_NO_MEMORY);
+    CHECK(gpu_is_current(current));
+    for (int minibatch = 0; minibatch < 2; ++minibatch) {
+        KEEPS(odc_publish(shard, stream));
+        KEEPS(odc_gather(shard, buffer, NUMEL, stream));
+        KEEPS(odc_scatter_add(shard, buffer, NUMEL, stream));
+        KEEPS(odc_gather_start(shard, buffer, NUMEL, stream, &operation));
+        KEEPS(odc_wait(context, operation));
+        CHECK_EQUAL(odc_gather(shard, &operation, NUMEL, stream), ODC_ERROR_ARGUMENT);
+        CHECK(gpu_is_current(current));
+        KEEPS(odc_minibatch_sync(context));
+    }
+    KEEPS(odc_release_shard(shard));
+#undef KEEPS
+    odc_destroy(context);
+    CHECK(gpu_is_current(current));
+    gpu_make_current(0);
+    gpu_end_stream(stream);
+    gpu_free(buffer);
+}
+
+static void with_other_contexts(int rank, int size, const char *job, void *arg) {
+    char name[128];
+    (void)size;
+    (void)arg;
+    for (int current = -1; current < gpu_count() && current < 2; ++current) {
+        snprintf(name, sizeof name, "%s.%d", job, current + 1);
+        every_call(rank, name, current);
+    }
+}
+
+static void every_call_keeps_the_callers_context(void **state) {
+    (void)state;
+    run_processes(2, with_other_contexts, NULL);
+}
+
+/* ---- Another thread's capture ---- */
+
+typedef struct capturing {
+    atomic_int ended;
+    void *stream;
+} capturing;
+
+static void *capture_again_and_again(void *arg) {
+    capturing *all = arg;
+    gpu_make_current(0);
+    while (!read_flag(&all->ended)) {
+        gpu_begin_capture(all->stream);
+        sleep_us(200);
+        CHECK_EQUAL(gpu_end_capture(all->stream), 0);
+        sleep_us(50);
+    }
+    return NULL;
+}
+
+static void beside_a_capture(int rank, int size, const char *job, void *arg) {
+    capturing all = {0, gpu_new_stream(0, 1)};
+    pthread_t thread;
+    (void)arg;
+    CHECK(pthread_create(&thread, NULL, capture_again_and_again, &all) == 0);
+    for (int round = 0; round < 8; ++round) {
+        char name[128];
+        float values[NUMEL];
+        snprintf(name, sizeof name, "%s.%d", job, round);
+        odc_context *context = join(rank, size, name);
+        tensor t = plain(context, "layer");
+        tensor more[2] = {plain(context, "second"), plain(context, "third")};
+        void *stream = gpu_stream(A_STREAM);
+        void *buffer = gpu_new(NUMEL * 4);
+        memset(values, 0, sizeof values);
+        gpu_write(buffer, values, sizeof values);
+        for (int minibatch = 0; minibatch < 3; ++minibatch) {
+            CHECK_OK(odc_publish(t.shard, stream));
+            CHECK_OK(odc_publish_all(context, stream));
+            CHECK_OK(odc_gather(t.shard, buffer, NUMEL, stream));
+            CHECK_OK(odc_scatter_add(t.shard, buffer, NUMEL, stream));
+            CHECK_OK(odc_gather(more[1].shard, buffer, NUMEL, stream));
+            CHECK_OK(odc_minibatch_sync(context));
+        }
+        CHECK_OK(odc_release_shard(more[0].shard));
+        odc_destroy(context);
+        gpu_free(buffer);
+    }
+    set_flag(&all.ended, 1);
+    pthread_join(thread, NULL);
+    gpu_end_stream(all.stream);
+}
+
+static void no_call_breaks_the_capture_of_another_thread(void **state) {
+    (void)state;
+    run_processes(1, beside_a_capture, NULL);
+    needs_processes("one rank's program may not capture while another one's waits for a stream");
+    run_processes(2, beside_a_capture, NULL);
+}
+
+/* ---- Contexts of one process ---- */
+
+static void several_contexts(int rank, int size, const char *job, void *arg) {
+    enum { CONTEXTS = 3 };
+    odc_context *contexts[CONTEXTS];
+    tensor tensors[CONTEXTS];
+    odc_config config = config_of(rank, size, job);
+    (void)arg;
+    for (int i = 0; i < CONTEXTS; ++i) {
+        char group[16];
+        snprintf(group, sizeof group, "group %d", i);
+        config.group = group;
+        CHECK_OK(odc_init(&config, &contexts[i]));
+        tensors[i] = plain(contexts[i], "layer");
+    }
+    for (uint64_t round = 0; round < 3; ++round) {
+        for (uint64_t i = 0; i < CONTEXTS; ++i) {
+            use_once(contexts[i], &tensors[i], 1, round * 10 + i);
+        }
+    }
+    odc_destroy(contexts[1]);
+    use_once(contexts[0], &tensors[0], 1, 50);
+    use_once(contexts[2], &tensors[2], 1, 51);
+    odc_destroy(contexts[0]);
+    odc_destroy(contexts[2]);
+}
+
+static void contexts_of_one_process_use_one_gpu(void **state) {
+    (void)state;
+    run_processes(2, several_contexts, NULL);
+}
+
+/* One process uses two GPUs, by a job each. */
+static void a_context_on_each(int rank, int size, const char *job, void *arg) {
+    static const char *const devices[] = {"cuda:0", "cuda:1"};
+    odc_context *contexts[2];
+    odc_config config = config_of(rank, size, job);
+    (void)arg;
+    if (gpu_count() < 2) {
+        printf("skipped: it needs a second GPU\n");
+        return;
+    }
+    for (int i = 0; i < 2; ++i) {
+        config.device = devices[i];
+        config.group = devices[i];
+        CHECK_OK(odc_init(&config, &contexts[i]));
+    }
+    for (int i = 0; i < 2; ++i) {
+        tensor t = plain(contexts[i], "layer");
+        void *stream = gpu_new_stream(i, 1);
+        void *buffer = gpu_new_on(i, NUMEL * 4);
+        float values[NUMEL];
+        for (uint64_t k = 0; k < NUMEL; ++k) {
+            values[k] = (float)small_value(9, k);
+        }
+        gpu_write(buffer, values, sizeof values);
+        CHECK_OK(odc_publish(t.shard, stream));
+        CHECK_OK(odc_scatter_add(t.shard, buffer, NUMEL, stream));
+        CHECK_OK(odc_gather(t.shard, buffer, NUMEL, stream));
+        CHECK_OK(odc_minibatch_sync(contexts[i]));
+        odc_slice slice = slice_of(t);
+        gpu_read(values, slice.gradients, slice.numel * 4);
+        for (uint64_t k = 0; k < slice.numel; ++k) {
+            CHECK(values[k] == (float)size * small_value(9, slice.offset + k));
+        }
+        gpu_end_stream(stream);
+        gpu_free(buffer);
+    }
+    odc_destroy(contexts[0]);
+    odc_destroy(contexts[1]);
+}
+
+static void one_process_uses_two_gpus(void **state) {
+    (void)state;
+    run_processes(2, a_context_on_each, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_work_follows_the_publish_and_the_host_waits_for_none),
+        cmocka_unit_test(a_gather_waits_for_what_is_before_the_publish),
+        cmocka_unit_test(sync_waits_for_all_streams_also_destroyed_ones),
+        cmocka_unit_test(every_kind_of_stream_works),
+        cmocka_unit_test(more_may_be_on_its_way_than_there_are_words),
+        cmocka_unit_test(two_threads_use_a_shard_at_once),
+        cmocka_unit_test(every_call_keeps_the_callers_context),
+        cmocka_unit_test(no_call_breaks_the_capture_of_another_thread),
+        cmocka_unit_test(contexts_of_one_process_use_one_gpu),
+        cmocka_unit_test(one_process_uses_two_gpus),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
