@@ -110,14 +110,20 @@ void CudaDevice::check_health() const {
 void CudaDevice::await_own_stream(const std::string &what) const {
     constexpr int64_t kMostMs = 60'000;
     const Patience patience(kMostMs, nullptr, nullptr);
-    while (driver().cuStreamQuery(stream_) == Result::NotReady) {
+    for (;;) {
+        const Result result = driver().cuStreamQuery(stream_);
+        if (result == Result::Success) {
+            return;
+        }
+        if (result != Result::NotReady) {
+            check_health();
+        }
         if (patience.over()) {
             fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", kMostMs / 1000,
                  " s: a kernel that never ends keeps it busy");
         }
         std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    check_health();
 }
 
 cuda::Stream CudaDevice::checked_stream(void *stream, const char *call) const {
@@ -126,9 +132,11 @@ cuda::Stream CudaDevice::checked_stream(void *stream, const char *call) const {
     if (given != nullptr && given != cuda::kLegacyStream && given != cuda::kPerThreadStream) {
         cuda::Context context = nullptr;
         check_health();
-        if (driver().cuStreamGetCtx(given, &context) != Result::Success) {
+        const Result result = driver().cuStreamGetCtx(given, &context);
+        if (result == Result::InvalidHandle || result == Result::InvalidValue) {
             fail(ODC_ERROR_ARGUMENT, call, ": the stream ", stream, " is not one of CUDA's");
         }
+        check(result, "cuStreamGetCtx");
         if (context != context_) {
             fail(ODC_ERROR_ARGUMENT, call, ": the stream is not of ", name_,
                  ", where the shard is, or not of its "
@@ -142,9 +150,7 @@ cuda::Stream CudaDevice::checked_stream(void *stream, const char *call) const {
              ": the legacy default stream cannot be used while a stream that is ordered with it is being captured; "
              "give another stream, or capture one that was created with CU_STREAM_NON_BLOCKING");
     }
-    if (result != Result::Success) {
-        fail(ODC_ERROR_DEVICE, broken(name_, result));
-    }
+    check(result, "cuStreamIsCapturing");
     if (status != cuda::CaptureStatus::None) {
         fail(ODC_ERROR_ARGUMENT, call,
              ": the stream is being captured; a minibatch waits for other ranks, which a "
@@ -160,8 +166,8 @@ void CudaDevice::check_buffer(const void *buffer, const std::string &what) const
     void *values[] = {&type, &ordinal};
     const Result result =
         driver().cuPointerGetAttributes(2, attributes, values, reinterpret_cast<cuda::Address>(buffer));
-    if (result != Result::Success && result != Result::InvalidValue) {
-        fail(ODC_ERROR_DEVICE, broken(name_, result));
+    if (result != Result::InvalidValue) {
+        check(result, "cuPointerGetAttributes");
     }
     if (result == Result::InvalidValue || type != cuda::MemoryType::Gpu) {
         fail(ODC_ERROR_ARGUMENT, what, " is in host memory, the shard in that of ", name_);

@@ -81,9 +81,23 @@ void CudaMemory::map() {
     device_.check(driver().cuMemSetAccess(address_, bytes_, &access, 1), "cuMemSetAccess");
 }
 
-void CudaMemory::clear() const {
+void CudaMemory::clear() {
     device_.check(driver().cuMemsetD8Async(address_, 0, bytes_, device_.own_stream()), "cuMemsetD8Async");
-    device_.await_own_stream(say("the clearing of ", bytes_, " bytes"));
+    try {
+        device_.await_own_stream(say("the clearing of ", bytes_, " bytes"));
+    } catch (const Error &) {
+        if (driver().cuStreamQuery(device_.own_stream()) == Result::NotReady) {
+            keep();
+        }
+        throw;
+    }
+}
+
+// For ever: it is in use.
+void CudaMemory::keep() {
+    mapped_ = false;
+    address_ = 0;
+    memory_ = 0;
 }
 
 void CudaMemory::undo() {

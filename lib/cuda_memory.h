@@ -29,7 +29,8 @@ public:
 private:
     void create();
     void map();
-    void clear() const;
+    void clear();
+    void keep();
     void undo();
 
     const CudaDevice &device_;

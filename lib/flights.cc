@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flights.h"
 
+#include <algorithm>
+
 namespace odc {
 
 namespace {
@@ -65,6 +67,12 @@ bool Flights::all_done() {
     const std::lock_guard lock(mutex_);
     collect();
     return flying_.empty();
+}
+
+bool Flights::rest_is_lost() {
+    const std::lock_guard lock(mutex_);
+    collect();
+    return std::all_of(flying_.begin(), flying_.end(), [](const Flight &one) { return one.word == nullptr; });
 }
 
 std::string Flights::under_way() {

@@ -24,6 +24,8 @@ public:
     // Enqueues it behind what `words` describes; inside a CudaDevice::Scope.
     void follow(size_t word, cuda::Stream stream, const std::string &words);
     bool all_done();
+    // Those that are not done never will be.
+    bool rest_is_lost();
     // The same of what has a word of its own, which will be `value` or more.
     void follow(const std::atomic<uint64_t> &word, uint64_t value, const std::string &words);
     // Something failed halfway, and what was enqueued before may be under way for ever.

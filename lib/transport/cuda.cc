@@ -275,8 +275,8 @@ bool Cuda::settles(int64_t ms) {
     porter_.reset();
     const Patience patience(ms, nullptr, nullptr);
     while (!flights_.all_done()) {
-        if (patience.over()) {
-            return false;
+        if (patience.over() || flights_.rest_is_lost()) {
+            return flights_.all_done();
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

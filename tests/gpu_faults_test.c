@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every call of the driver fails once, wherever it is made: an error with words, and nothing is left behind. And nothing
+ * grows where nothing fails. */
+#include "gpu.h"
+#include "model.h"
+
+#include <stdio.h>
+
+enum { NUMEL = 3000, MOST_FUNCTIONS = 100, MOST_NAME = 64 };
+
+/* ---- Which there are ---- */
+
+typedef struct functions {
+    int count;
+    char names[MOST_FUNCTIONS][MOST_NAME];
+} functions;
+
+/* From the table of lib/cuda_driver.h. */
+static void read_functions(functions *all) {
+    char path[1024];
+    char line[512];
+    const char *sources = getenv("ODC_SOURCE_DIR");
+    CHECK(sources != NULL);
+    snprintf(path, sizeof path, "%s/lib/cuda_driver.h", sources);
+    FILE *file = fopen(path, "re");
+    CHECK(file != NULL);
+    memset(all, 0, sizeof *all);
+    while (fgets(line, sizeof line, file) != NULL) {
+        CHECK(all->count < MOST_FUNCTIONS);
+        all->count += sscanf(line, " X(%63[A-Za-z0-9],", all->names[all->count]) == 1;
+    }
+    fclose(file);
+    CHECK(all->count > 40);
+}
+
+static int is_in(const char *const *names, size_t count, const char *name) {
+    for (size_t i = 0; i < count; ++i) {
+        if (strcmp(names[i], name) == 0) {
+            return 1;
+        }
+    }
+    return 0;
+}
+#define IS_IN(names, name) is_in(names, sizeof(names) / sizeof *(names), name)
+
+/* Where what fails may leave something: nothing else gives it back, or what was enqueued before it may be in use. */
+static int may_leave(const char *function) {
+    static const char *const names[] = {"cuMemUnmap",
+                                        "cuMemAddressFree",
+                                        "cuMemRelease",
+                                        "cuMemHostUnregister",
+                                        "cuEventDestroy",
+                                        "cuStreamDestroy",
+                                        "cuModuleUnload",
+                                        "cuDevicePrimaryCtxRelease",
+                                        "cuMemsetD8Async",
+                                        "cuEventRecord",
+                                        "cuStreamWaitEvent",
+                                        "cuStreamWriteValue64",
+                                        "cuMemcpyAsync",
+                                        "cuMemcpyBatchAsync",
+                                        "cuLaunchKernel"};
+    return IS_IN(names, function);
+}
+
+/* ---- One after the other ---- */
+
+typedef enum phase { INIT, REGISTER, PUBLISH, GATHER, ADD, SYNC, RELEASE, PHASES } phase;
+
+typedef struct fault {
+    const char *function;
+    unsigned nth;
+    int result;
+} fault;
+
+typedef struct world {
+    functions all;
+    phase at;
+    atomic_int arrived;
+    atomic_int failures; /* of all rounds */
+} world;
+
+typedef struct user {
+    world *w;
+    int rank;
+    int size;
+    int round;
+    const fault *fault; /* NULL: none of this rank's */
+    odc_context *context;
+    tensor t;
+    void *buffer;
+} user;
+
+static void meet(user *me) {
+    raise_flag(&me->w->arrived);
+    await_flag(&me->w->arrived, me->size * ++me->round);
+}
+
+static odc_status do_phase(user *me, phase now, const char *job) {
+    odc_shard_desc desc = describe("layer", NUMEL, ODC_F32, ODC_F32);
+    odc_config config = config_of(me->rank, me->size, job);
+    switch (now) {
+        case INIT: return odc_init(&config, &me->context);
+        case REGISTER: return odc_register_shard(me->context, &desc, &me->t.shard);
+        case PUBLISH: return odc_publish(me->t.shard, gpu_stream(2));
+        case GATHER: return odc_gather(me->t.shard, me->buffer, NUMEL, gpu_stream(2));
+        case ADD: return odc_scatter_add(me->t.shard, me->buffer, NUMEL, gpu_stream(3));
+        case SYNC: return odc_minibatch_sync(me->context);
+        case RELEASE: return odc_release_shard(me->t.shard);
+        default: return ODC_OK;
+    }
+}
+
+/* From init to release; the first error ends it. Whether there was one. */
+static int use_all(user *me, const char *job) {
+    odc_status status = ODC_OK;
+    for (phase now = INIT; now < PHASES && status == ODC_OK; ++now) {
+        if (me->fault != NULL && me->w->at == now) {
+            gpu_fail(me->fault->function, me->fault->nth, me->fault->result);
+        }
+        status = do_phase(me, now, job);
+        gpu_fail_no_more();
+    }
+    if (status != ODC_OK) {
+        CHECK_SENTENCE(odc_last_error(), "cuda|rank 0");
+        CHECK(status != ODC_ERROR_INTERNAL && status != ODC_ERROR_TIMEOUT);
+    }
+    return status != ODC_OK;
+}
+
+/* By rank 0. Whether there was an error: there is none where the function is not called, or not needed. */
+static int try_fault(user *me, const fault *one, const char *job) {
+    char name[192];
+    struct fake_cuda_counts before = gpu_live();
+    int failures = read_flag(&me->w->failures);
+    snprintf(name, sizeof name, "%s.%d", job, me->round);
+    me->fault = me->rank == 0 ? one : NULL;
+    me->context = NULL;
+    meet(me);
+    if (use_all(me, name)) {
+        raise_flag(&me->w->failures);
+        if (getenv("ODC_TEST_VERBOSE") != NULL) {
+            printf("%s:%u:%d: rank %d: %s\n", one->function, one->nth, one->result, me->rank, odc_last_error());
+        }
+        odc_destroy(me->context);
+        me->context = NULL;
+    }
+    meet(me);
+    odc_destroy(me->context);
+    for (uint64_t i = 0; i < 4; ++i) {
+        gpu_wait(gpu_stream(i)); /* nothing has faulted */
+    }
+    if (me->fault == NULL || !may_leave(one->function)) {
+        gpu_check_live(before);
+    }
+    return read_flag(&me->w->failures) > failures;
+}
+
+static void try_all(int rank, int size, const char *job, void *arg) {
+    static const fault faults[] = {{NULL, 1, 2}, {NULL, 1, 1}, {NULL, 1, 999}, {NULL, 2, 999}};
+    int fired = 0;
+    user me = {.w = arg, .rank = rank, .size = size, .buffer = gpu_new(NUMEL * 4)};
+    const fault none = {"none", 1, 1};
+    CHECK(!try_fault(&me, &none, job)); /* loads the driver */
+    for (int i = 0; i < me.w->all.count; ++i) {
+        if (strcmp(me.w->all.names[i], "cuMemHostUnregister") == 0) {
+            continue; /* pages that stay registered cannot be again, whoever has them next */
+        }
+        for (size_t k = 0; k < sizeof faults / sizeof *faults; ++k) {
+            fault one = faults[k];
+            one.function = me.w->all.names[i];
+            if (!try_fault(&me, &one, job)) {
+                break;
+            }
+            ++fired;
+        }
+    }
+    CHECK(!try_fault(&me, &none, job)); /* and everything works again, in the same process */
+    CHECK(fired > 0 || me.w->at == RELEASE); /* which has nothing to tell */
+    gpu_free(me.buffer);
+}
+
+static void fail_each_call(const char *name, phase at) {
+    world *w = share(sizeof *w);
+    needs_fake_cuda("a driver's calls cannot be made to fail at will");
+    needs_processes("the driver's calls fail for a process");
+    read_functions(&w->all);
+    w->at = at;
+    run_processes_of(name, at == INIT ? 1 : 2, 0, try_all, w);
+}
+
+static void each_call_may_fail_in_init(void **state) {
+    (void)state;
+    fail_each_call(__func__, INIT);
+}
+
+static void each_call_may_fail_in_register(void **state) {
+    (void)state;
+    fail_each_call(__func__, REGISTER);
+}
+
+static void each_call_may_fail_in_publish(void **state) {
+    (void)state;
+    fail_each_call(__func__, PUBLISH);
+}
+
+static void each_call_may_fail_in_gather(void **state) {
+    (void)state;
+    fail_each_call(__func__, GATHER);
+}
+
+static void each_call_may_fail_in_scatter_add(void **state) {
+    (void)state;
+    fail_each_call(__func__, ADD);
+}
+
+static void each_call_may_fail_in_sync(void **state) {
+    (void)state;
+    fail_each_call(__func__, SYNC);
+}
+
+static void each_call_may_fail_in_release(void **state) {
+    (void)state;
+    fail_each_call(__func__, RELEASE);
+}
+
+/* What is asked once, when the driver is loaded, is not asked again. */
+static void cannot_load(int rank, int size, const char *job, void *arg) {
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    gpu_fail(arg, 1, 999);
+    for (int i = 0; i < 2; ++i) {
+        CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_UNSUPPORTED, "cuda:0 cannot be used", "driver|libcuda|cuInit");
+    }
+    config.device = NULL;
+    CHECK_OK(odc_init(&config, &context));
+    odc_destroy(context);
+}
+
+static void each_call_may_fail_when_the_driver_is_loaded(void **state) {
+    static const char *const names[] = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount"};
+    (void)state;
+    needs_fake_cuda("a driver's calls cannot be made to fail at will");
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        run_processes(1, cannot_load, (void *)names[i]);
+    }
+}
+
+/* ---- Nothing grows ---- */
+
+static void leaves_nothing(int rank, int size, const char *job, void *arg) {
+    struct fake_cuda_counts before = {0};
+    (void)arg;
+    for (int i = 0; i < 3; ++i) {
+        char name[128];
+        snprintf(name, sizeof name, "%s.%d", job, i);
+        before = gpu_live();
+        odc_context *context = join(rank, size, name);
+        tensor tensors[2] = {make_tensor(context, "a", NUMEL, ODC_F32, ODC_F32),
+                             make_tensor(context, "b", NUMEL, ODC_BF16, ODC_F16)};
+        use_once(context, tensors, 2, 3);
+        CHECK_OK(odc_release_shard(tensors[0].shard));
+        odc_destroy(context);
+        gpu_collect();
+        gpu_check_live(before);
+    }
+}
+
+static void a_context_leaves_nothing_behind(void **state) {
+    (void)state;
+    needs_fake_cuda("it counts what there is");
+    needs_processes("it counts what a rank's process has");
+    run_processes(3, leaves_nothing, NULL);
+}
+
+/* Descriptors and mappings of this process. */
+static int lines_of(const char *command) {
+    char line[512];
+    int count = 0;
+    FILE *file = fopen(command, "re");
+    CHECK(file != NULL);
+    while (fgets(line, sizeof line, file) != NULL) {
+        ++count;
+    }
+    fclose(file);
+    return count;
+}
+
+static void many_minibatches(odc_context *context, void *arg) {
+    const int minibatches = 1000 / slowdown();
+    struct fake_cuda_counts before = {0};
+    int mappings = 0;
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_F32);
+    void *full = new_buffer(t, ODC_F32);
+    (void)arg;
+    for (int i = 0; i < minibatches; ++i) {
+        void *stream = gpu_stream((uint64_t)i);
+        CHECK_OK(odc_publish(t.shard, stream));
+        CHECK_OK(odc_gather(t.shard, full, NUMEL, stream));
+        CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, stream));
+        CHECK_OK(odc_minibatch_sync(context));
+        if (i == 10) {
+            before = gpu_live();
+            mappings = lines_of("/proc/self/maps");
+        }
+    }
+    gpu_check_live(before);
+    CHECK(lines_of("/proc/self/maps") < mappings + 100); /* threads and allocators have theirs */
+    gpu_free(full);
+}
+
+static void nothing_grows_over_many_minibatches(void **state) {
+    (void)state;
+    needs_fake_cuda("it counts what there is");
+    needs_processes("it counts what a rank's process has");
+    setenv("FAKE_CUDA_DELAY_US", "10", 1);
+    run_ranks(2, many_minibatches, NULL);
+    unsetenv("FAKE_CUDA_DELAY_US");
+}
+
+static void register_and_release(odc_context *context, void *arg) {
+    struct fake_cuda_counts before = gpu_live();
+    const int times = slowdown() > 1 ? 40 : 200;
+    (void)arg;
+    for (int i = 0; i < times; ++i) {
+        odc_shard_desc descs[2] = {describe("a", NUMEL, ODC_F32, ODC_F32), describe("b", 10, ODC_BF16, 0)};
+        odc_shard *shards[2];
+        CHECK_OK(odc_register_shards(context, descs, 2, shards));
+        CHECK_OK(odc_publish_all(context, gpu_stream((uint64_t)i)));
+        CHECK_OK(odc_minibatch_sync(context));
+        CHECK_OK(odc_release_shard(shards[i % 2]));
+        CHECK_OK(odc_release_shard(shards[1 - i % 2]));
+        gpu_check_live(before);
+        CHECK_OK(odc_minibatch_sync(context)); /* their names may be used again */
+    }
+}
+
+static void a_released_shard_leaves_nothing_behind(void **state) {
+    (void)state;
+    needs_fake_cuda("it counts what there is");
+    needs_processes("it counts what a rank's process has");
+    run_ranks(2, register_and_release, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_call_may_fail_when_the_driver_is_loaded),
+        cmocka_unit_test(each_call_may_fail_in_init),
+        cmocka_unit_test(each_call_may_fail_in_register),
+        cmocka_unit_test(each_call_may_fail_in_publish),
+        cmocka_unit_test(each_call_may_fail_in_gather),
+        cmocka_unit_test(each_call_may_fail_in_scatter_add),
+        cmocka_unit_test(each_call_may_fail_in_sync),
+        cmocka_unit_test(each_call_may_fail_in_release),
+        cmocka_unit_test(a_context_leaves_nothing_behind),
+        cmocka_unit_test(nothing_grows_over_many_minibatches),
+        cmocka_unit_test(a_released_shard_leaves_nothing_behind),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
