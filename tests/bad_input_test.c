@@ -2,6 +2,7 @@
 /* Bad input of one rank: a status and one clear sentence, nothing changes and nothing sticks. */
 #include "model.h"
 
+#include <dlfcn.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -53,6 +54,33 @@ static void bad_configs(int rank, int size, const char *job, void *arg) {
     config = config_of(0, 0, job);
     CHECK_INIT_FAILS(&config, ODC_ERROR_RENDEZVOUS, "odc run", "config");
     CHECK_INIT_FAILS(NULL, ODC_ERROR_RENDEZVOUS, "odc run", "config");
+}
+
+static void no_driver(int rank, int size, const char *job, void *arg) {
+    odc_context *context = NULL;
+    odc_shard *shard = NULL;
+    odc_shard_desc desc = describe("on a GPU", 100, ODC_F32, ODC_F32);
+    odc_config config = config_of(rank, size, job);
+    (void)arg;
+    config.device = "cuda:0";
+    CHECK_INIT_FAILS(&config, ODC_ERROR_UNSUPPORTED, "cuda:0 cannot be used", "libcuda.so.1 not found");
+    config.device = "gpu 0";
+    CHECK_INIT_FAILS(&config, ODC_ERROR_ARGUMENT, "\"gpu 0\"", "cuda:0");
+    context = join(rank, size, job);
+    desc.memory = ODC_GPU_MEMORY;
+    CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_UNSUPPORTED, "\"on a GPU\"", "rank 0 has no GPU",
+                "config.device", "ODC_DEVICE");
+    check_still_works(context, plain(context, "layer"));
+    odc_destroy(context);
+}
+
+static void a_gpu_without_a_driver_is_refused(void **state) {
+    (void)state;
+    if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != NULL) {
+        printf("skipped: this machine has a CUDA driver\n");
+        skip();
+    }
+    run_processes(1, no_driver, NULL);
 }
 
 static void a_bad_config_is_refused(void **state) {
@@ -401,6 +429,7 @@ static void too_few_descriptors_are_an_error_in_words(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_config_is_refused),
+        cmocka_unit_test(a_gpu_without_a_driver_is_refused),
         cmocka_unit_test(a_struct_of_the_future_is_refused_if_its_unknown_bytes_are_not_zero),
         cmocka_unit_test(an_array_of_structs_has_one_struct_size),
         cmocka_unit_test(a_struct_that_is_too_small_is_refused_and_an_older_output_not_overrun),

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The path from GPU to GPU, and what is counted there. */
+#include "gpu.h"
+#include "model.h"
+
+#include <stdio.h>
+
+enum { NUMEL = 1001 };
+
+static odc_route route_to(odc_context *context, int rank) {
+    odc_route route = {.struct_size = sizeof route};
+    CHECK_OK(odc_get_route(context, rank, ODC_GPU_MEMORY, &route));
+    return route;
+}
+
+/* ---- Pairs that reach each other's memory ---- */
+
+static void are_direct(odc_context *context, void *arg) {
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_F32);
+    for (int rank = 0; rank < odc_size(context); ++rank) {
+        odc_route route = route_to(context, rank);
+        CHECK(route.transport != NULL && strcmp(route.transport, "cuda") == 0);
+        CHECK(strcmp(route.access, "direct") == 0);
+        CHECK(route.provider == NULL && route.nic == NULL && route.peer_nic == NULL);
+        CHECK_SENTENCE(route.why, rank == odc_rank(context) ? "the same GPU" : (const char *)arg);
+    }
+    use_once(context, &t, 1, 3);
+}
+
+static void ranks_on_one_gpu_are_direct(void **state) {
+    (void)state;
+    run_ranks(3, are_direct, "the same GPU");
+}
+
+static void on_two_gpus(odc_context *context, void *arg) {
+    if (gpu_count() < 2) {
+        printf("skipped: it needs a second GPU\n");
+        return;
+    }
+    are_direct(context, arg);
+}
+
+static void ranks_on_two_gpus_are_direct_where_they_can(void **state) {
+    (void)state;
+    needs_fake_cuda("not every pair of GPUs can");
+    setenv("ODC_TEST_DEVICES", "2", 1);
+    run_ranks(2, on_two_gpus, "native atomics");
+    setenv("ODC_TEST_DEVICES", "1", 1);
+}
+
+/* ---- Those that do not ---- */
+
+/* No path of their own, and both say why. */
+static void check_no_direct_path(odc_context *context, const char *why) {
+    odc_shard_desc desc = describe("layer", NUMEL, ODC_F32, ODC_F32);
+    odc_shard *shard = NULL;
+    odc_route route = route_to(context, 1 - odc_rank(context));
+    CHECK(route.transport == NULL);
+    CHECK(strcmp(route.access, "none") == 0);
+    CHECK_SENTENCE(route.why, why);
+    CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_UNSUPPORTED, "\"layer\"", "no path", why);
+}
+
+/* The own memory is reached in any case. */
+static void check_own(odc_context *context) {
+    int32_t rank = odc_rank(context);
+    char name[16];
+    snprintf(name, sizeof name, "own.%d", rank);
+    odc_shard_desc desc = describe(name, NUMEL, ODC_F32, ODC_F32);
+    desc.ranks = &rank;
+    desc.rank_count = 1;
+    tensor t = make_described(context, &desc);
+    CHECK_OK(odc_publish_all(context, NULL));
+    CHECK_OK(odc_minibatch_sync(context));
+    check_sums(t, NULL, 0);
+}
+
+static void are_not_direct(odc_context *context, void *arg) {
+    check_no_direct_path(context, arg);
+    check_own(context);
+    gpu_collect();
+}
+
+static void without(const char *name, const char *p2p, const char *why) {
+    needs_fake_cuda("it pretends what a pair of GPUs cannot do");
+    setenv("ODC_TEST_DEVICES", "2", 1);
+    setenv("FAKE_CUDA_P2P", p2p, 1);
+    run_ranks_of(name, 2, are_not_direct, (void *)why);
+    unsetenv("FAKE_CUDA_P2P");
+    setenv("ODC_TEST_DEVICES", "1", 1);
+}
+
+static void gpus_without_peer_to_peer_access_say_so(void **state) {
+    (void)state;
+    without(__func__, "none", "no peer-to-peer access");
+}
+
+static void gpus_without_native_atomics_say_so(void **state) {
+    (void)state;
+    without(__func__, "no-atomics", "no native atomics");
+}
+
+static void sees_one_gpu(int rank, int size, const char *job, void *arg) {
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    (void)arg;
+    setenv("CUDA_VISIBLE_DEVICES", rank == 0 ? "0" : "1", 1);
+    setenv("ODC_TEST_MEMORY", "gpu", 1);
+    config.device = "cuda:0";
+    gpu_choose(0);
+    CHECK_OK(odc_init(&config, &context));
+    are_not_direct(context, "does not see that rank's GPU");
+    odc_destroy(context);
+}
+
+static void a_gpu_that_the_other_rank_does_not_see_has_no_direct_path(void **state) {
+    (void)state;
+    needs_fake_cuda("it needs two GPUs");
+    needs_processes("ranks see GPUs of their own");
+    setenv("ODC_TEST_MEMORY", "host", 1); /* ranks choose their GPUs themselves */
+    run_processes(2, sees_one_gpu, NULL);
+    setenv("ODC_TEST_MEMORY", "gpu", 1);
+}
+
+static void some_have_none(int rank, int size, const char *job, void *arg) {
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    (void)arg;
+    config.device = rank == 1 ? NULL : config.device;
+    CHECK_OK(odc_init(&config, &context));
+    for (int other = 0; other < size; ++other) {
+        odc_route route = route_to(context, other);
+        if (rank == 1 || other == 1) {
+            CHECK(route.transport == NULL);
+            CHECK_SENTENCE(route.why, "rank 1 has no GPU", "config.device");
+        } else {
+            CHECK(route.transport != NULL);
+        }
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    odc_destroy(context);
+}
+
+static void a_rank_without_a_gpu_has_no_path(void **state) {
+    (void)state;
+    run_processes(3, some_have_none, NULL);
+}
+
+/* ---- Statistics ---- */
+
+static odc_stats stats_of(odc_context *context) {
+    odc_stats stats = {.struct_size = sizeof stats};
+    CHECK_OK(odc_get_stats(context, &stats));
+    return stats;
+}
+
+static void is_counted(odc_context *context, void *arg) {
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_BF16, ODC_F32);
+    void *gathered = new_buffer(t, ODC_BF16);
+    void *added = new_buffer(t, ODC_F32);
+    odc_slice slice = slice_of(t);
+    uint64_t operation = 0;
+    atomic_int *published = arg;
+    CHECK_EQUAL(stats_of(context).slice_bytes, slice.numel * (2 + 4));
+    if (odc_rank(context) == 1) { /* so late that the other one waits */
+        await_flag(published, 1);
+        sleep_ms(20);
+    }
+    CHECK_OK(odc_publish(t.shard, gpu_stream(2)));
+    raise_flag(published);
+    CHECK_OK(odc_gather(t.shard, gathered, NUMEL, gpu_stream(2)));
+    CHECK_OK(odc_gather_start(t.shard, gathered, NUMEL, gpu_stream(3), &operation));
+    CHECK_OK(odc_scatter_add(t.shard, added, NUMEL, gpu_stream(1)));
+    CHECK_ERROR(odc_gather(t.shard, &slice, NUMEL, NULL), ODC_ERROR_ARGUMENT, "host memory"); /* does not count */
+    CHECK_OK(odc_minibatch_sync(context));
+    odc_stats stats = stats_of(context);
+    CHECK_EQUAL(stats.gather_calls, 2);
+    CHECK_EQUAL(stats.gather_bytes, 2 * NUMEL * 2);
+    CHECK_EQUAL(stats.scatter_add_calls, 1);
+    CHECK_EQUAL(stats.scatter_add_bytes, NUMEL * 4);
+    CHECK_EQUAL(stats.syncs, 1);
+    CHECK_EQUAL(stats.lock_wait_ns, 0);
+    if (odc_rank(context) == 0) {
+        odc_peer_stats peer = {.struct_size = sizeof peer};
+        CHECK_OK(odc_get_peer_stats(context, 1, &peer));
+        CHECK(stats.publish_wait_ns > 0 && peer.publish_wait_ns == stats.publish_wait_ns);
+    }
+    CHECK_OK(odc_release_shard(t.shard));
+    CHECK_EQUAL(stats_of(context).slice_bytes, 0);
+    gpu_free(gathered);
+    gpu_free(added);
+}
+
+static void what_is_done_on_gpus_is_counted(void **state) {
+    (void)state;
+    run_ranks(2, is_counted, share(sizeof(atomic_int)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_on_one_gpu_are_direct),
+        cmocka_unit_test(ranks_on_two_gpus_are_direct_where_they_can),
+        cmocka_unit_test(gpus_without_peer_to_peer_access_say_so),
+        cmocka_unit_test(gpus_without_native_atomics_say_so),
+        cmocka_unit_test(a_gpu_that_the_other_rank_does_not_see_has_no_direct_path),
+        cmocka_unit_test(a_rank_without_a_gpu_has_no_path),
+        cmocka_unit_test(what_is_done_on_gpus_is_counted),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
