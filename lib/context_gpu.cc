@@ -343,9 +343,8 @@ size_t Context::reserve_flight(Call call) {
     if (!word) {
         Job::Wait wait(job_, call_name(call));
         GpuWatch watch(*this);
-        wait.describe([&] {
-            return say("too much is on its way on ", job_.cuda()->device().name(), ": ", flights.under_way());
-        });
+        wait.describe(
+            [&] { return say("too much is on its way on ", job_.cuda()->device().name(), ": ", flights.under_way()); });
         wait.until_seen(job_.rank(), [&] { return (word = flights.reserve()).has_value() || watch.look(); });
     }
     return *word;

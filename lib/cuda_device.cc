@@ -107,6 +107,11 @@ void CudaDevice::check_health() const {
     }
 }
 
+bool CudaDevice::is_busy() const {
+    const Scope scope(*this);
+    return driver().cuStreamQuery(stream_) == Result::NotReady;
+}
+
 void CudaDevice::await_own_stream(const std::string &what) const {
     constexpr int64_t kMostMs = 60'000;
     const Patience patience(kMostMs, nullptr, nullptr);

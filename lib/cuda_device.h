@@ -50,6 +50,8 @@ public:
     void check(cuda::Result result, const char *call) const;
     // Throws ODC_ERROR_DEVICE if something that was enqueued earlier has failed; then nothing works here any more.
     void check_health() const;
+    // Whether something on its own stream is not done; outside of a Scope.
+    bool is_busy() const;
     // Until its own stream has done all of `what`. Throws ODC_ERROR_DEVICE when that takes a minute.
     void await_own_stream(const std::string &what) const;
     // The caller's stream (NULL: the legacy default stream). Throws ODC_ERROR_ARGUMENT for one of another device or one

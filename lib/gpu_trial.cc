@@ -245,8 +245,8 @@ std::vector<Passage> try_gpus(Membership &membership, const Patience &patience) 
     try {
         return Trial(membership, patience).run();
     } catch (const Error &error) {
-        if (error.status() == ODC_ERROR_DEVICE) {
-            (void)membership.cuda.release();  // what a GPU may still use must not be unmapped
+        if (membership.cuda->device().is_busy()) {
+            (void)membership.cuda.release();  // what a GPU still uses must not be unmapped
         }
         throw Error(error.status(), say("odc_init: ", error.what()));
     }

@@ -62,8 +62,8 @@ std::optional<Shard::Bases> Posts::map_or_fail(const Shard &shard, int rank, con
         if (error.status() != ODC_ERROR_DEVICE) {
             throw;
         }
-        job_.fail_job(ODC_ERROR_DEVICE, say(job_.who(job_.rank()), " cannot map the GPU memory of ", job_.who(rank),
-                                            ": ", error.what()));
+        job_.fail_job(ODC_ERROR_DEVICE,
+                      say(job_.who(job_.rank()), " cannot map the GPU memory of ", job_.who(rank), ": ", error.what()));
     }
 }
 

@@ -336,7 +336,9 @@ void needs_fake_cuda(const char *why) {
     }
 }
 
-struct fake_cuda_counts gpu_live(void) { return cuda.live(); }
+struct fake_cuda_counts gpu_live(void) {
+    return cuda.live();
+}
 
 void gpu_check_live(struct fake_cuda_counts before) {
     struct fake_cuda_counts now = cuda.live();

@@ -208,19 +208,19 @@ static odc_status use_until_error(const failing *what, odc_context *context, ten
     void *stream = gpu_stream(A_STREAM);
     const int late = odc_rank(context) == 2;
     pthread_t thread;
-#define FAULT_AT(moment)                             \
-    if (fails && what->when == (moment)) {           \
-        CHECK_EQUAL(gpu_fault(stream, 700), 0);      \
-        while (!gpu_has_failed()) {                  \
-            sleep_us(100);                           \
-        }                                            \
+#define FAULT_AT(moment)                        \
+    if (fails && what->when == (moment)) {      \
+        CHECK_EQUAL(gpu_fault(stream, 700), 0); \
+        while (!gpu_has_failed()) {             \
+            sleep_us(100);                      \
+        }                                       \
     }
-#define UNLESS_OK(call)                  \
-    do {                                 \
-        odc_status status_ = (call);     \
-        if (status_ != ODC_OK) {         \
-            return status_;              \
-        }                                \
+#define UNLESS_OK(call)              \
+    do {                             \
+        odc_status status_ = (call); \
+        if (status_ != ODC_OK) {     \
+            return status_;          \
+        }                            \
     } while (0)
     for (;;) {
         FAULT_AT(AT_REGISTER)

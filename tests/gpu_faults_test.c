@@ -45,21 +45,11 @@ static int is_in(const char *const *names, size_t count, const char *name) {
 
 /* Where what fails may leave something: nothing else gives it back, or what was enqueued before it may be in use. */
 static int may_leave(const char *function) {
-    static const char *const names[] = {"cuMemUnmap",
-                                        "cuMemAddressFree",
-                                        "cuMemRelease",
-                                        "cuMemHostUnregister",
-                                        "cuEventDestroy",
-                                        "cuStreamDestroy",
-                                        "cuModuleUnload",
-                                        "cuDevicePrimaryCtxRelease",
-                                        "cuMemsetD8Async",
-                                        "cuEventRecord",
-                                        "cuStreamWaitEvent",
-                                        "cuStreamWriteValue64",
-                                        "cuMemcpyAsync",
-                                        "cuMemcpyBatchAsync",
-                                        "cuLaunchKernel"};
+    static const char *const names[] = {
+        "cuMemUnmap",      "cuMemAddressFree",   "cuMemRelease",      "cuMemHostUnregister",
+        "cuEventDestroy",  "cuStreamDestroy",    "cuModuleUnload",    "cuDevicePrimaryCtxRelease",
+        "cuMemsetD8Async", "cuEventRecord",      "cuStreamWaitEvent", "cuStreamWriteValue64",
+        "cuMemcpyAsync",   "cuMemcpyBatchAsync", "cuLaunchKernel"};
     return IS_IN(names, function);
 }
 
@@ -175,7 +165,7 @@ static void try_all(int rank, int size, const char *job, void *arg) {
             ++fired;
         }
     }
-    CHECK(!try_fault(&me, &none, job)); /* and everything works again, in the same process */
+    CHECK(!try_fault(&me, &none, job));      /* and everything works again, in the same process */
     CHECK(fired > 0 || me.w->at == RELEASE); /* which has nothing to tell */
     gpu_free(me.buffer);
 }
@@ -230,7 +220,8 @@ static void cannot_load(int rank, int size, const char *job, void *arg) {
     odc_config config = config_of(rank, size, job);
     gpu_fail(arg, 1, 999);
     for (int i = 0; i < 2; ++i) {
-        CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_UNSUPPORTED, "cuda:0 cannot be used", "driver|libcuda|cuInit");
+        CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_UNSUPPORTED, "cuda:0 cannot be used",
+                    "driver|libcuda|cuInit");
     }
     config.device = NULL;
     CHECK_OK(odc_init(&config, &context));

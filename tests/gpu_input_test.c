@@ -42,8 +42,8 @@ static void refuse_device(const char *job, const char *device, odc_status status
 }
 
 static void bad_devices(int rank, int size, const char *job, void *arg) {
-    static const char *const malformed[] = {"gpu0", "cuda:", "cuda:-1", "CUDA:0", "cuda:0x", "cuda: 1", "cuda", "0",
-                                            "cuda:99999999999999999999"};
+    static const char *const malformed[] = {
+        "gpu0", "cuda:", "cuda:-1", "CUDA:0", "cuda:0x", "cuda: 1", "cuda", "0", "cuda:99999999999999999999"};
     (void)rank;
     (void)size;
     (void)arg;

@@ -50,52 +50,35 @@ static void ranks_on_two_gpus_are_direct_where_they_can(void **state) {
 
 /* ---- Those that do not ---- */
 
-/* No path of their own, and both say why. */
-static void check_no_direct_path(odc_context *context, const char *why) {
-    odc_shard_desc desc = describe("layer", NUMEL, ODC_F32, ODC_F32);
-    odc_shard *shard = NULL;
+/* Through host memory, and both say why. */
+static void are_staged(odc_context *context, void *arg) {
+    const char *why = arg;
     odc_route route = route_to(context, 1 - odc_rank(context));
-    CHECK(route.transport == NULL);
-    CHECK(strcmp(route.access, "none") == 0);
-    CHECK_SENTENCE(route.why, why);
-    CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_UNSUPPORTED, "\"layer\"", "no path", why);
-}
-
-/* The own memory is reached in any case. */
-static void check_own(odc_context *context) {
-    int32_t rank = odc_rank(context);
-    char name[16];
-    snprintf(name, sizeof name, "own.%d", rank);
-    odc_shard_desc desc = describe(name, NUMEL, ODC_F32, ODC_F32);
-    desc.ranks = &rank;
-    desc.rank_count = 1;
-    tensor t = make_described(context, &desc);
-    CHECK_OK(odc_publish_all(context, NULL));
-    CHECK_OK(odc_minibatch_sync(context));
-    check_sums(t, NULL, 0);
-}
-
-static void are_not_direct(odc_context *context, void *arg) {
-    check_no_direct_path(context, arg);
-    check_own(context);
-    gpu_collect();
+    CHECK(strcmp(route.transport, "shm") == 0);
+    CHECK(strcmp(route.access, "staged") == 0);
+    CHECK_SENTENCE(route.why, "through host memory", why);
+    CHECK_SENTENCE(route.why_not, "cuda: ", why);
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_F32);
+    for (uint64_t minibatch = 1; minibatch < 4; ++minibatch) {
+        use_once(context, &t, 1, minibatch);
+    }
 }
 
 static void without(const char *name, const char *p2p, const char *why) {
     needs_fake_cuda("it pretends what a pair of GPUs cannot do");
     setenv("ODC_TEST_DEVICES", "2", 1);
     setenv("FAKE_CUDA_P2P", p2p, 1);
-    run_ranks_of(name, 2, are_not_direct, (void *)why);
+    run_ranks_of(name, 2, are_staged, (void *)why);
     unsetenv("FAKE_CUDA_P2P");
     setenv("ODC_TEST_DEVICES", "1", 1);
 }
 
-static void gpus_without_peer_to_peer_access_say_so(void **state) {
+static void gpus_without_peer_to_peer_access_go_through_host_memory(void **state) {
     (void)state;
     without(__func__, "none", "no peer-to-peer access");
 }
 
-static void gpus_without_native_atomics_say_so(void **state) {
+static void gpus_without_native_atomics_go_through_host_memory(void **state) {
     (void)state;
     without(__func__, "no-atomics", "no native atomics");
 }
@@ -109,11 +92,11 @@ static void sees_one_gpu(int rank, int size, const char *job, void *arg) {
     config.device = "cuda:0";
     gpu_choose(0);
     CHECK_OK(odc_init(&config, &context));
-    are_not_direct(context, "does not see that rank's GPU");
+    are_staged(context, (void *)"does not see that rank's GPU");
     odc_destroy(context);
 }
 
-static void a_gpu_that_the_other_rank_does_not_see_has_no_direct_path(void **state) {
+static void a_gpu_that_the_other_rank_does_not_see_is_reached_through_host_memory(void **state) {
     (void)state;
     needs_fake_cuda("it needs two GPUs");
     needs_processes("ranks see GPUs of their own");
@@ -200,9 +183,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_on_one_gpu_are_direct),
         cmocka_unit_test(ranks_on_two_gpus_are_direct_where_they_can),
-        cmocka_unit_test(gpus_without_peer_to_peer_access_say_so),
-        cmocka_unit_test(gpus_without_native_atomics_say_so),
-        cmocka_unit_test(a_gpu_that_the_other_rank_does_not_see_has_no_direct_path),
+        cmocka_unit_test(gpus_without_peer_to_peer_access_go_through_host_memory),
+        cmocka_unit_test(gpus_without_native_atomics_go_through_host_memory),
+        cmocka_unit_test(a_gpu_that_the_other_rank_does_not_see_is_reached_through_host_memory),
         cmocka_unit_test(a_rank_without_a_gpu_has_no_path),
         cmocka_unit_test(what_is_done_on_gpus_is_counted),
     };

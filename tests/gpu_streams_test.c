@@ -261,8 +261,8 @@ static void two_threads(odc_context *context, void *arg) {
         salts[i] = (uint64_t)(i % 2);
     }
     for (int i = 0; i < 2; ++i) {
-        helpers[i] = (helper){t, gpu_stream((uint64_t)(2 + i)), new_buffer(t, ODC_F32), new_gradients(t, (uint64_t)i),
-                              ROUNDS};
+        helpers[i] =
+            (helper){t, gpu_stream((uint64_t)(2 + i)), new_buffer(t, ODC_F32), new_gradients(t, (uint64_t)i), ROUNDS};
     }
     write_parameters(t, 6);
     CHECK_OK(odc_publish(t.shard, NULL));
