@@ -10,6 +10,7 @@ from .context import Context, init, stats
 from .errors import (
     AbortedError,
     ArgumentError,
+    DeviceError,
     Error,
     InternalError,
     InterruptedWaitError,
@@ -38,6 +39,7 @@ __all__ = [
     "ArgumentError",
     "Context",
     "ContextStats",
+    "DeviceError",
     "Error",
     "InternalError",
     "InterruptedWaitError",

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack capsules of host memory (dlpack.h, version 0.x: what every consumer takes)."""
+"""DLPack capsules (dlpack.h, version 0.x: what everyone makes and takes)."""
 
 import atexit
 import ctypes
+from dataclasses import dataclass
 from typing import Any
 
 from ._abi import Type
+
+CPU, CUDA = 1, 2
+"""Device types."""
 
 _NAME = b"dltensor"
 _FLOAT, _UINT, _BFLOAT = 2, 1, 4
@@ -16,6 +20,7 @@ _CODES = {
     Type.BF16: (_BFLOAT, 16),
     Type.BYTES: (_UINT, 8),
 }
+_KINDS = {0: "int", _UINT: "uint", _FLOAT: "float", _BFLOAT: "bfloat", 5: "complex", 6: "bool"}
 
 
 class _Tensor(ctypes.Structure):
@@ -74,13 +79,40 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, cty
 )
 
 
-def make_capsule(owner: object, address: int, numel: int, type: Type) -> Any:
-    """A 1-D tensor at `address`; `owner` lives as long as its consumer."""
+def make_capsule(owner: object, address: int, numel: int, type: Type, device: tuple[int, int]) -> Any:
+    """A 1-D tensor at `address`; `owner` lives as long as its consumer. `device`: its type and number."""
     code, bits = _CODES[type]
     shape = (ctypes.c_int64 * 1)(numel)
     strides = (ctypes.c_int64 * 1)(1)
-    tensor = _Tensor(address, 1, 0, 1, code, bits, 1, shape, strides, 0)
+    tensor = _Tensor(address, *device, 1, code, bits, 1, shape, strides, 0)
     managed = _Managed(tensor, None, _delete_c)
     key = ctypes.addressof(managed)
     _alive[key] = (managed, shape, strides, owner)
     return _new(key, _NAME, ctypes.cast(_drop_c, ctypes.c_void_p))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a capsule describes. `type` None: none of a shard's; `kind` names it."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None  # in elements; None: row by row
+    kind: str
+    type: Type | None
+    itemsize: int
+
+
+def read_capsule(capsule: Any) -> Seen:
+    """Of a capsule that stays its holder's: the memory is there until it is dropped."""
+    managed = _Managed.from_address(_get_pointer(id(capsule), _NAME))
+    tensor = managed.tensor
+    types = {codes: type for type, codes in _CODES.items()}
+    return Seen(
+        (tensor.data or 0) + tensor.byte_offset,
+        tuple(tensor.shape[: tensor.ndim]),
+        tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None,
+        f"{_KINDS.get(tensor.code, 'type ')}{tensor.bits}" + (f"x{tensor.lanes}" if tensor.lanes != 1 else ""),
+        types.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None,
+        tensor.bits * tensor.lanes // 8,
+    )

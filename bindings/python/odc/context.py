@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from ._abi import (
     ALL_GATHER,
@@ -25,8 +27,9 @@ from ._abi import (
     odc_stats,
 )
 from ._signals import Deferred
+from ._streams import stream_handle
+from .buffer import Buffer
 from .errors import Error, JobError, PhaseError, check
-from .memory import Buffer
 from .recording import Recorder
 from .route import Route
 from .shard import Shard, ShardDescription
@@ -89,9 +92,10 @@ class Callbacks:
 class Handle:
     """Owns the C context: left by Context.close, freed when no view of its memory is left."""
 
-    def __init__(self, pointer: int, callbacks: Callbacks) -> None:
+    def __init__(self, pointer: int, callbacks: Callbacks, device: int | None) -> None:
         self._pointer: int | None = pointer
         self._callbacks = callbacks
+        self.device = device  # the number of this rank's GPU
         self.closed = False
         self.started: dict[int, Buffer] = {}  # buffers that belong to the library
         self.spent: list[Shard] = []  # shards to release after the next sync
@@ -158,9 +162,10 @@ class Context:
         *,
         ranks: Sequence[int] | None = None,
         slices: Sequence[int] | None = None,
+        memory: Memory = Memory.HOST,
     ) -> Shard:
         """Allocates this rank's slices (zeros) and announces them; waits for nobody. See ShardDescription."""
-        return self.register_all([ShardDescription(name, numel, parameters, gradients, ranks, slices)])[0]
+        return self.register_all([ShardDescription(name, numel, parameters, gradients, ranks, slices, memory)])[0]
 
     def register_all(self, descriptions: Sequence[ShardDescription]) -> list[Shard]:
         """All of them or none, in one region of memory."""
@@ -177,10 +182,11 @@ class Context:
             check(lib.odc_register_shards(context, converted, count, pointers))
         return [Shard(self._handle, pointers[i] or 0, one) for i, one in enumerate(descriptions)]
 
-    def publish(self) -> None:
-        """Publishes every shard that is left to publish."""
+    def publish(self, stream: Any = None) -> None:
+        """Publishes every shard that is left to publish; `stream` is for those in GPU memory, see Shard."""
+        on = stream_handle(stream, self._handle.device)
         with self._handle.call("publish") as context:
-            check(lib.odc_publish_all(context, None))
+            check(lib.odc_publish_all(context, on))
 
     def sync(self, values: Sequence[float] = (), op: Reduction = Reduction.SUM) -> list[float]:
         """The one wait for all. `values` are combined over all ranks on the way."""
@@ -264,12 +270,14 @@ def init(
     all_gather: AllGather | None = None,
     interrupted: Callable[[], bool] | None = None,
     host: str | None = None,
+    device: Any = None,
 ) -> Context:
     """Joins the job and waits for all its ranks. What is None comes from the environment (odc run, torchrun, mpirun,
     Slurm). `timeout`: seconds, of every wait. `interrupted` is asked by waiting calls; true ends the wait with
     InterruptedWaitError. Ctrl-C ends waits in the main thread without it. `all_gather` is called once, or more
     often if the ranks are on several hosts. `host` names what shares memory: equal for the ranks of one host; None:
-    this machine."""
+    this machine. `device`: this rank's GPU for shards in GPU memory, as "cuda:0" or a torch.device; None: ODC_DEVICE,
+    or none."""
     if (rank is None) != (size is None):
         raise ValueError("give rank and size, or neither")
     if all_gather is not None and size is None:
@@ -292,9 +300,12 @@ def init(
         all_gather=callbacks.all_gather,
         interrupted=callbacks.interrupted,
         host=encoded(host),
+        device=encoded(None if device is None else str(device)),
     )
     pointer = ctypes.c_void_p()
     with callbacks.around():
         check(lib.odc_init(ctypes.byref(config), ctypes.byref(pointer)))
     assert pointer.value is not None
-    return Context(Handle(pointer.value, callbacks), group or "")
+    named = str(device) if device is not None else os.environ.get("ODC_DEVICE", "")
+    number = int(named.partition(":")[2]) if named else None  # as C has checked
+    return Context(Handle(pointer.value, callbacks, number), group or "")

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ._abi import Type, lib, odc_shard_desc, odc_slice
+from ._abi import Memory, Type, lib, odc_shard_desc, odc_slice
+from ._streams import stream_handle
+from .buffer import Buffer
 from .errors import check
-from .memory import Buffer, View
+from .memory import View
 
 if TYPE_CHECKING:
     from .context import Handle
@@ -21,6 +23,7 @@ class ShardDescription:
     """What all listed ranks register alike. `parameters` or `gradients` None: the shard lacks that half.
 
     `ranks` None: all ranks of the job. `slices`: elements of each listed rank; None: equal, as torch.chunk divides.
+    `memory`: of the slices and of the buffers that are given with them; GPU needs a context with a device.
     """
 
     name: str
@@ -29,6 +32,7 @@ class ShardDescription:
     gradients: Type | None = Type.F32
     ranks: Sequence[int] | None = None
     slices: Sequence[int] | None = None
+    memory: Memory = Memory.HOST
 
     def _to_c(self) -> odc_shard_desc:
         ranks = None if self.ranks is None else (ctypes.c_int32 * len(self.ranks))(*self.ranks)
@@ -41,6 +45,7 @@ class ShardDescription:
             ranks=ranks,
             slices=slices,
             rank_count=0 if self.ranks is None else len(self.ranks),
+            memory=self.memory,
         )
 
 
@@ -55,7 +60,8 @@ class Slice:
 
 
 class Operation:
-    """A started gather or addition. Its buffer belongs to the library until `wait` or the next sync has returned."""
+    """A started gather or addition. Its buffer belongs to the library until `wait` or the next sync has returned; in
+    GPU memory until its stream has passed it, too."""
 
     def __init__(self, handle: Handle, number: int, buffer: Buffer, call: str, shard: str) -> None:
         self._handle = handle
@@ -71,11 +77,19 @@ class Operation:
 
 
 class Shard:
-    """Made by Context.register."""
+    """Made by Context.register.
+
+    Of a shard in GPU memory `stream` is where a call takes effect: a handle, a torch.cuda.Stream, an object with
+    __cuda_stream__, or None for torch's current stream of the context's GPU (the legacy default stream without torch).
+    The host waits for owners whose streams have not reached their publishes and for nothing else, so what is enqueued
+    before a publish must need nothing that another rank does after a gather (no collective, for one). A buffer may be
+    used on its stream at once, on others as after any work on that stream.
+    """
 
     def __init__(self, handle: Handle, pointer: int, description: ShardDescription) -> None:
         self._handle = handle
         self._pointer = pointer
+        self._device = handle.device if description.memory is Memory.GPU else None
         self.description = description
 
     @property
@@ -94,51 +108,56 @@ class Shard:
             check(lib.odc_get_slice(self._pointer, ctypes.byref(raw)))
 
         def view(address: int | None, type: int) -> View | None:
-            return None if not address else View(self._handle, address, raw.numel, Type(type))
+            return None if not address else View(self._handle, address, raw.numel, Type(type), self._device)
 
         return Slice(
             view(raw.parameters, raw.parameter_type), view(raw.gradients, raw.accumulator_type), raw.offset, raw.numel
         )
 
-    def publish(self) -> None:
+    def publish(self, stream: Any = None) -> None:
         """This rank's slice holds the minibatch's parameters."""
+        on = self._stream(stream)
         with self._handle.call("publish", self.name):
-            check(lib.odc_publish(self._pointer, None))
+            check(lib.odc_publish(self._pointer, on))
 
-    def gather(self, full: Any) -> None:
+    def gather(self, full: Any, stream: Any = None) -> None:
         """Fills `full` with the whole shard."""
-        buffer = self._buffer(full, self.description.parameters, writable=True)
+        buffer, on = self._buffer(full, self.description.parameters, writable=True), self._stream(stream)
         with self._handle.call("gather", self.name):
-            check(lib.odc_gather(self._pointer, buffer.address, buffer.numel, None))
+            check(lib.odc_gather(self._pointer, buffer.address, buffer.numel, on))
 
-    def scatter_add(self, full: Any) -> None:
+    def scatter_add(self, full: Any, stream: Any = None) -> None:
         """Adds `full` into the owners' accumulators."""
-        buffer = self._buffer(full, self.description.gradients, writable=False)
+        buffer, on = self._buffer(full, self.description.gradients, writable=False), self._stream(stream)
         with self._handle.call("scatter_add", self.name):
-            check(lib.odc_scatter_add(self._pointer, buffer.address, buffer.numel, None))
+            check(lib.odc_scatter_add(self._pointer, buffer.address, buffer.numel, on))
 
-    def gather_start(self, full: Any) -> Operation:
+    def gather_start(self, full: Any, stream: Any = None) -> Operation:
         buffer = self._buffer(full, self.description.parameters, writable=True)
-        return self._start("gather", lib.odc_gather_start, buffer)
+        return self._start("gather", lib.odc_gather_start, buffer, self._stream(stream))
 
-    def scatter_add_start(self, full: Any) -> Operation:
+    def scatter_add_start(self, full: Any, stream: Any = None) -> Operation:
         buffer = self._buffer(full, self.description.gradients, writable=False)
-        return self._start("scatter_add", lib.odc_scatter_add_start, buffer)
+        return self._start("scatter_add", lib.odc_scatter_add_start, buffer, self._stream(stream))
 
     def release(self) -> None:
-        """Gives the slices' memory back: views of it must not be used any more."""
+        """Gives the slices' memory back: views of it must not be used any more, and GPUs must be done with it."""
         with self._handle.call():
             check(lib.odc_release_shard(self._pointer))
 
-    def _start(self, call: str, start: Any, buffer: Buffer) -> Operation:
+    def _start(self, call: str, start: Any, buffer: Buffer, stream: int | None) -> Operation:
         number = ctypes.c_uint64()
         with self._handle.call(f"{call}_start", self.name):
-            check(start(self._pointer, buffer.address, buffer.numel, None, ctypes.byref(number)))
+            check(start(self._pointer, buffer.address, buffer.numel, stream, ctypes.byref(number)))
         return Operation(self._handle, number.value, buffer, call, self.name)
+
+    def _stream(self, given: Any) -> int | None:
+        return stream_handle(given, self._device)
 
     def _buffer(self, given: Any, type: Type | None, *, writable: bool) -> Buffer:
         # The library says it better when the shard lacks the half.
-        return Buffer(given, type or Type.BYTES, writable=writable, what=f'the buffer for shard "{self.name}"')
+        what = f'the buffer for shard "{self.name}"'
+        return Buffer(given, type or Type.BYTES, self._device, writable=writable, what=what)
 
     def __repr__(self) -> str:
         return f'<odc.Shard "{self.name}" of {self.numel} elements>'

@@ -32,7 +32,8 @@ def test_every_struct_has_the_headers_size_and_offsets(tmp_path: Path) -> None:
     wanted = []
     for struct in _abi.STRUCTS:
         name = struct.__name__
-        fields = [field.split()[-1].strip("*") for field in declared[name].split(";") if field.strip()]
+        names = [one for line in declared[name].split(";") if line.strip() for one in line.split(",")]
+        fields = [one.split()[-1].strip("*") for one in names]
         assert fields == [field[0] for field in struct._fields_]
         body.append(f'printf("{name} %zu\\n", sizeof({name}));')
         wanted.append(f"{name} {ctypes.sizeof(struct)}")
