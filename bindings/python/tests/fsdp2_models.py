@@ -33,7 +33,17 @@ UNEVEN: dict[int, list[Counts]] = {
     3: [(0, 3, 1), (2, 0, 3), (1, 2, 0)],
     4: [(0, 3, 1, 2), (2, 0, 3, 1), (3, 1, 2, 0)],
 }
+DEVICE = torch.device("cpu")  # see use_gpu
 LIMIT = 30.0  # seconds; what is waited for without need ends a test with a sentence
+
+
+def use_gpu() -> None:
+    """From now on this rank trains on a GPU: the same for all ranks, or one each where there are as many."""
+    global DEVICE
+    number = dist.get_rank() if torch.cuda.device_count() >= dist.get_world_size() else 0
+    torch.cuda.set_device(number)
+    torch.cuda.init()  # or a mesh chooses a device by the rank
+    DEVICE = torch.device("cuda", number)
 
 
 class Block(nn.Module):
@@ -84,8 +94,11 @@ class Case:
     backwards: int = 1  # in a microbatch
     clear: Callable[[torch.optim.Optimizer], None] = torch.optim.Optimizer.zero_grad
 
+    def made(self) -> Any:
+        return self.model().to(DEVICE)
+
     def sharded(self, mesh: DeviceMesh) -> Any:
-        model = self.model()
+        model = self.made()
         self.shard(model, mesh)
         return model
 
@@ -100,12 +113,12 @@ class Step:
 
 
 def mesh_of(size: int) -> DeviceMesh:
-    return init_device_mesh("cpu", (size,))
+    return init_device_mesh(DEVICE.type, (size,))
 
 
 def sample(minibatch: int, rank: int, index: int) -> Tensor:
     generator = torch.Generator().manual_seed(10_000 * minibatch + 100 * rank + index)
-    return torch.randn(4, 7, dtype=torch.float64, generator=generator)
+    return torch.randn(4, 7, dtype=torch.float64, generator=generator).to(DEVICE)
 
 
 def samples(minibatch: int, rank: int, count: int) -> list[Tensor]:
@@ -138,9 +151,9 @@ def all_whole(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     if sharded:
         group = next(iter(sharded.values())).device_mesh.get_group()
         everyone: list[Any] = [None] * group.size()
-        dist.all_gather_object(everyone, {n: one.detach().to_local() for n, one in sharded.items()}, group=group)
+        dist.all_gather_object(everyone, {n: one.detach().to_local().cpu() for n, one in sharded.items()}, group=group)
         for name, one in sharded.items():
-            full[name] = torch.cat([locals[name] for locals in everyone], dim=one.placements[0].dim)
+            full[name] = torch.cat([locals[name] for locals in everyone], dim=one.placements[0].dim).to(DEVICE)
     return {name: full[name] for name in tensors}
 
 
@@ -178,9 +191,14 @@ def finish(
     return Step(norm, gradients, whole_parameters(model))
 
 
-def by_one_process(case: Case, minibatches: Sequence[Counts], divisors: Sequence[float] | None = None) -> list[Step]:
-    model = case.model()
-    optimizer = adamw(model)
+def by_one_process(
+    case: Case,
+    minibatches: Sequence[Counts],
+    divisors: Sequence[float] | None = None,
+    optimized: Callable[[Any], torch.optim.Optimizer] = adamw,
+) -> list[Step]:
+    model = case.made()
+    optimizer = optimized(model)
     steps = []
     for minibatch, counts in enumerate(minibatches):
         for rank, count in enumerate(counts):
@@ -300,7 +318,7 @@ def gathers_checked(model: Any) -> Iterator[None]:
     def check(*_: Any) -> None:
         for name, parameter in named(model).items():
             if not isinstance(parameter, DTensor):
-                assert torch.equal(parameter.detach(), expected[name].to(parameter.dtype)), name
+                assert torch.equal(parameter.detach(), expected[name].to(parameter)), name
 
     hooks = [module.register_forward_pre_hook(check) for module in fsdp_modules(model)]
     yield
@@ -314,11 +332,12 @@ def over_odc(
     minibatches: Sequence[Counts],
     run: Callable[[Case, Any, int, Counts], None] = run_microbatches,
     sync: Callable[[Job, Counts], MinibatchReport] = lambda job, counts: job.sync_gradients(divisor=total(counts)),
+    optimized: Callable[[Any], torch.optim.Optimizer] = adamw,
     **options: Any,
 ) -> list[Step]:
     """`run`: runs this rank's microbatches of a minibatch. `options`: of attach."""
     model = case.sharded(mesh)
-    optimizer = adamw(model)
+    optimizer = optimized(model)
     steps = []
     with attach(model, optimizer, timeout=LIMIT, **options) as job:
         for minibatch, counts in enumerate(minibatches):
@@ -348,5 +367,5 @@ def assert_equal_steps(mine: Sequence[Step], expected: Sequence[Step], tolerance
 def assert_near(one: Tensor, other: Tensor, tolerance: float, what: str) -> None:
     """Relative to the tensor's largest element."""
     scale = float(other.abs().max()) if other.numel() else 0.0
-    error = float((one - other).abs().max()) if other.numel() else 0.0
+    error = float((one.to(other) - other).abs().max()) if other.numel() else 0.0
     assert error <= tolerance * scale, f"{what} differs by {error}, the largest is {scale}"

@@ -65,7 +65,7 @@ REFUSED: dict[str, list[str]] = {
     ],
 }
 NOT_YET_RUN = [
-    "parameters on a GPU (refused by this build), Accelerate's FSDP2 plugin, torchtitan, verl",
+    "parameters on a GPU (`tests/test_fsdp2_cuda.py`), Accelerate's FSDP2 plugin, torchtitan, verl",
     "torch 2.10 to 2.12 and 2.14 (by hand 2.15.0 was run, and 2.9.1, which equals its own plain FSDP2)",
 ]
 

@@ -91,7 +91,7 @@ class Typed:
 
     def alone(self, parameters: dict[str, Tensor]) -> nn.Module:
         """What one process computes with, given whole parameters."""
-        model: nn.Module = self.model()
+        model: nn.Module = self.case().made()
         model.load_state_dict(parameters)
         return model if self.computed is None else model.to(self.computed)
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shards in GPU memory through Python, on GPUs that tests/fake_cuda pretends."""
 
+import ctypes
 import sys
 import threading
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,17 @@ from ranks import run_ranks
 
 import odc
 from odc import Memory, Type
-from odc._dlpack import read_capsule
+from odc._dlpack import make_capsule, read_capsule
 
 pytestmark = needs_fake_cuda
 
 NUMEL = 1003
+
+
+@pytest.fixture(autouse=True)
+def no_driver_yet() -> None:
+    if "libcuda.so" in Path("/proc/self/maps").read_text():
+        pytest.skip("another CUDA driver is loaded in this process already; run this file alone")
 
 
 def join(rank: int, size: int, job: str, devices: int) -> tuple[Gpu, odc.Context]:
@@ -278,6 +286,19 @@ def test_a_broken_gpu_is_told_to_all_ranks() -> None:
     run_ranks(2, failing)
 
 
+def disagree(rank: int, size: int, job: str) -> None:
+    gpu, context = join(rank, size, job, devices=1)
+    shard = context.register("x", 8 * size, memory=Memory.GPU if rank == 0 else Memory.HOST)
+    context.publish()
+    with pytest.raises(odc.MismatchError, match="memory"):
+        shard.gather(gpu.array(np.zeros(8 * size, np.float32)) if rank == 0 else np.zeros(8 * size, np.float32))
+    context.close()
+
+
+def test_ranks_that_disagree_about_the_memory() -> None:
+    run_ranks(2, disagree)
+
+
 def waits(rank: int, size: int, job: str) -> None:
     """A gather that waits for a publish leaves other threads running."""
     gpu, context = join(rank, size, job, devices=1)
@@ -311,3 +332,14 @@ def test_capsules_of_others_are_read() -> None:
         if seen.strides is not None and array.size:
             assert tuple(stride * array.itemsize for stride in seen.strides) == array.strides
     assert read_capsule(np.zeros(5, "c8").__dlpack__()).kind == "complex64"
+
+
+def test_an_offset_in_a_capsule_counts() -> None:
+    capsule = make_capsule(None, 4096, 5, Type.F32, (1, 0))
+    assert read_capsule(capsule).address == 4096
+    raw = ctypes.pythonapi.PyCapsule_GetPointer
+    raw.restype, raw.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    offset = ctypes.c_uint64.from_address(raw(capsule, b"dltensor") + 40)
+    assert offset.value == 0
+    offset.value = 12
+    assert read_capsule(capsule).address == 4108

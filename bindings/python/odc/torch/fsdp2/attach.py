@@ -9,9 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..._abi import Memory
 from ...context import Context, init
 from ...errors import ArgumentError, JobError, MismatchError, UnsupportedError
 from .extension import ExtensionGroup
@@ -21,6 +23,7 @@ from .layout import Layout, probe
 from .ledger import Ledger
 from .optimizers import check_owners, unwrapped
 from .reference import Reference
+from .streams import Streams, streams_of
 from .torch_state import FsdpGroup, fsdp_groups
 
 logger = logging.getLogger("odc")
@@ -35,7 +38,8 @@ def attach(
     check: bool = False,
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication; the module itself is unchanged.
-    Collective over the ranks of its mesh. Call it when parameters are materialised and loaded.
+    Collective over the ranks of its mesh. Call it when parameters are materialised and loaded. Slices are where FSDP2
+    computes: in host memory, or in that of a GPU, where the streams of FSDP2 and of the caller order all that is done.
 
     `optimizer`: one, several, wrapped ones, or None for a model that is only read (reference, teacher, reward model).
     `timeout`: seconds until a wait raises. `log_waits_after`: seconds until it is logged whom a wait waits for.
@@ -48,6 +52,7 @@ def attach(
     for group in groups:
         group.settle()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
+    streams = streams_of(_one_device(groups))
     _refuse(model, groups, names)
     owned = {id(p): names[id(p)] for p in model.parameters() if p.requires_grad} if optimizers else {}
     unowned = check_owners(optimizers, owned)
@@ -59,16 +64,18 @@ def attach(
         ranks = 1 if process_group is None else process_group.size()
         attached = [
             (ExtensionGroup if group.gathers_by_extension else Group)(
-                group, layout, was, ranks, layout.trainable if optimizers else []
+                group, layout, was, ranks, layout.trainable if optimizers else [], streams
             )
             for group, layout, was in zip(groups, layouts, before, strict=True)
         ]
         _compare_models(attached, process_group)
         watch = Watch()
-        context = _join(process_group, timeout, watch)
+        context = _join(process_group, timeout, watch, streams)
         ledger = Ledger(sum(len(group.trainable) for group in attached), ranks)
         patience = Patience(timeout, log_waits_after)
-        job = Job(model, attached, context, ledger, optimizers, watch, patience, Reference() if check else None)
+        reference = Reference() if check else None
+        job = Job(model, attached, context, ledger, optimizers, streams, watch, patience, reference)
+        streams.reserve(max(group.reduced_bytes for group in attached))
         _register(attached, ledger, context, job)
         job.begin()
     except BaseException as error:
@@ -82,7 +89,7 @@ def attach(
             if context is not None and not isinstance(error, JobError):
                 stack.callback(context.abort, f"attach raised {type(error).__name__}: {error}")
         raise
-    _tell(job, attached, context, unowned)
+    _tell(attached, context, streams, unowned)
     return job
 
 
@@ -115,19 +122,33 @@ def _find_groups(model: nn.Module) -> list[FsdpGroup]:
     return found
 
 
+def _one_device(groups: list[FsdpGroup]) -> torch.device:
+    first = groups[0]
+    for group in groups:
+        if group.device.type not in ("cpu", "cuda"):
+            raise UnsupportedError(
+                f'FSDP group "{group.name}" computes on {group.device}; host memory and that of CUDA GPUs is moved'
+            )
+        if group.device != first.device:
+            raise UnsupportedError(
+                f'FSDP group "{first.name}" computes on {first.device}, "{group.name}" on {group.device}; attach needs '
+                "one device on each rank"
+            )
+    return first.device
+
+
 def _refuse(model: nn.Module, groups: list[FsdpGroup], names: dict[int, str]) -> None:
     for name, parameter in model.named_parameters():
         if parameter.device.type == "meta":
             raise ArgumentError(f'parameter "{name}" is on meta: materialise (to_empty) and load the model first')
         if parameter.is_complex():
             raise UnsupportedError(f'parameter "{name}" is complex; f32, f64, bf16 and f16 can be trained')
-        if parameter.device.type != "cpu":
-            raise UnsupportedError(f'parameter "{name}" is on {parameter.device}; this build moves host memory only')
-    for group in groups:
-        if group.device_type != "cpu":
+        if parameter.device.type != "cpu" and parameter.device != groups[0].device:
             raise UnsupportedError(
-                f'FSDP group "{group.name}" computes on {group.device_type}; this build moves host memory only'
+                f'parameter "{name}" is on {parameter.device}, and FSDP2 computes on {groups[0].device}: call '
+                "torch.cuda.set_device and move the model before fully_shard"
             )
+    for group in groups:
         why = _why_not(group)
         if why is not None:
             raise UnsupportedError(f'FSDP group "{group.name}" {why}')
@@ -213,7 +234,7 @@ def _difference(group: str, rank: int, theirs: Sequence[_Shape], expected: Seque
     )
 
 
-def _join(process_group: dist.ProcessGroup | None, timeout: float, watch: Watch) -> Context:
+def _join(process_group: dist.ProcessGroup | None, timeout: float, watch: Watch, streams: Streams) -> Context:
     """A context of its own for each attach, so that models advance independently."""
 
     def all_gather(mine: bytes) -> list[bytes]:
@@ -221,7 +242,7 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float, watch: Watch)
         dist.all_gather_object(everyone, mine, group=process_group)
         return everyone
 
-    if process_group is None:
+    if process_group is None:  # and so no shard but the ledger
         return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout, interrupted=watch.rings)
     return init(
         rank=dist.get_rank(process_group),
@@ -229,6 +250,7 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float, watch: Watch)
         all_gather=all_gather,
         timeout=timeout,
         interrupted=watch.rings,
+        device=None if streams.memory is Memory.HOST else streams.device,
     )
 
 
@@ -240,7 +262,7 @@ def _register(groups: list[Group], ledger: Ledger, context: Context, job: Job) -
     ledger.install(next(shards))
 
 
-def _tell(job: Job, groups: list[Group], context: Context, unowned: list[str]) -> None:
+def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list[str]) -> None:
     if unowned:
         logger.warning("no attached optimizer owns %d trainable parameters (%s…)", len(unowned), ", ".join(unowned[:3]))
     if context.rank != 0:
@@ -257,5 +279,5 @@ def _tell(job: Job, groups: list[Group], context: Context, unowned: list[str]) -
         "/".join(f"{divisor:g}" for divisor in sorted({group.divisor for group in groups})),
         sum(group.slice_bytes for group in groups) / 2**20,
         context.size - 1,
-        context.route(context.size - 1),
+        context.route(context.size - 1, streams.memory),
     )

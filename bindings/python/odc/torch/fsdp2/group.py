@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from ..._abi import Type
 from ...errors import ArgumentError, InternalError, PhaseError
 from ...shard import Shard, ShardDescription
 from .layout import Entry, Layout
+from .streams import Streams
 from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings
 
 if TYPE_CHECKING:
@@ -34,11 +36,20 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class Group:
     """`trainable` is empty in a read-only job: then there is no gradient shard."""
 
-    def __init__(self, fsdp: FsdpGroup, layout: Layout, before: Settings, ranks: int, trainable: list[Entry]) -> None:
+    def __init__(
+        self,
+        fsdp: FsdpGroup,
+        layout: Layout,
+        before: Settings,
+        ranks: int,
+        trainable: list[Entry],
+        streams: Streams,
+    ) -> None:
         self.fsdp = fsdp
         self.name = fsdp.name
         self.layout = layout
         self.ranks = ranks
+        self.streams = streams
         self.trainable = trainable
         self.before = before  # what attach found, restored by detach
         self.divisor = float(self.before.divide_factor or ranks)
@@ -60,11 +71,12 @@ class Group:
         """Of the parameter shard and, if there is something to train, the gradient shard; none on a single rank."""
         if self.layout.process_group is None:
             return []
-        numel = self.layout.numel * self.ranks
-        made = [ShardDescription(f"parameters of {self.name}", numel, _TYPES[self.layout.dtype], None)]
+        memory, ranks = self.streams.memory, self.ranks
+        numel, type = self.layout.numel * ranks, _TYPES[self.layout.dtype]
+        made = [ShardDescription(f"parameters of {self.name}", numel, type, None, memory=memory)]
         if self.trainable:
-            numel = self.layout.gradient_numel * self.ranks
-            made.append(ShardDescription(f"gradients of {self.name}", numel, None, _TYPES[self.layout.gradient_dtype]))
+            numel, type = self.layout.gradient_numel * ranks, _TYPES[self.layout.gradient_dtype]
+            made.append(ShardDescription(f"gradients of {self.name}", numel, None, type, memory=memory))
         return made
 
     def install(self, shards: list[Shard], job: Job) -> None:
@@ -114,6 +126,13 @@ class Group:
             bytes += self.layout.gradient_numel * (8 if self.layout.gradient_dtype == torch.float64 else 4)
         return bytes
 
+    @property
+    def reduced_bytes(self) -> int:
+        """What FSDP2 has reduced at once, at most."""
+        if self.layout.process_group is None or not self.trainable:
+            return 0
+        return self.layout.gradient_numel * self.ranks * self.layout.gradient_dtype.itemsize
+
     # ---- publishing ----
 
     def refresh(self) -> None:
@@ -147,7 +166,7 @@ class Group:
         if self.layout.process_group is None:
             return None
         for entry in self.layout.entries:
-            local = entry.local.reshape(-1).to(entry.unsharded.dtype)
+            local = entry.local.reshape(-1).to(self._published.device, entry.unsharded.dtype)
             if self.layout.dtype is torch.uint8:
                 local = local.view(torch.uint8)
             if not _same(local, self._published[entry.offset : entry.offset + local.numel()]):
@@ -164,13 +183,18 @@ class Group:
 
     # ---- what the hooks do ----
 
-    def is_published(self, mine: torch.Tensor) -> bool:
-        """Whether the live slice is the published one."""
-        return _same(mine.view(-1), self._published.view(mine.dtype))
+    def changed(self) -> str | None:
+        """The name of a parameter that is not as published, where the live slice is not. Padding may differ: then the
+        parameters do not."""
+        return self.differs()
 
-    def changed(self, mine: torch.Tensor) -> str | None:
-        """The name of a parameter that is not as published. Padding may differ: then the parameters do not."""
-        return None if self.is_published(mine) else self.differs()
+    def _complaint(self) -> PhaseError | None:
+        if (name := self.changed()) is None:
+            return None
+        return PhaseError(
+            f'parameter "{name}" of FSDP group "{self.name}" has changed since it was published: after edits outside '
+            "of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
+        )
 
     def gather(self, output: torch.Tensor, mine: torch.Tensor, job: Job) -> None:
         if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
@@ -180,11 +204,7 @@ class Group:
                 "attach again"
             )
         if not self.gathered:
-            if (name := self.changed(mine)) is not None:
-                raise PhaseError(
-                    f'parameter "{name}" of FSDP group "{self.name}" has changed since it was published: after edits '
-                    "outside of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
-                )
+            self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
             self.gathered = True
         job.patiently(lambda: self._parameters.gather(output))
 
@@ -278,7 +298,10 @@ class Group:
                 continue
             begin = entry.gradient_offset
             sums = self._sums[begin : begin + gradient.numel()].view(gradient.shape)
-            torch.div(sums, divisor, out=gradient)
+            if gradient.device == sums.device:
+                torch.div(sums, divisor, out=gradient)
+            else:  # offloaded
+                gradient.copy_(sums.div(divisor))
 
     def sums(self) -> torch.Tensor:
         """This rank's part of the sums over all ranks, before the division."""
@@ -312,6 +335,8 @@ class Add(Buffers, ReduceScatter):
         if self._group.allocated_input:
             self._job.before_reduce(self._group)
             self._group.take_pending()
+            if self._group.layout.process_group is not None:
+                return self._group.streams.reduce_input(math.prod(size), dtype)
         return super().allocate(size, dtype=dtype, device=device)
 
     def __call__(
@@ -328,6 +353,7 @@ class Add(Buffers, ReduceScatter):
             output_tensor.copy_(input_tensor)
             return None
         self._job.add(self._group, input_tensor)
+        self._group.streams.added(input_tensor)
         output_tensor.zero_()
         return None
 
@@ -337,6 +363,9 @@ def _kind(local: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """By bits: a NaN is the same as itself."""
-    bits = _BITS[a.dtype.itemsize]
-    return torch.equal(a.view(bits), b.view(bits))
+    return torch.equal(_bits(a), _bits(b))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """To compare: a NaN is the same as itself."""
+    return tensor.view(_BITS[tensor.dtype.itemsize])

@@ -26,11 +26,14 @@ from . import last_words
 from .group import Group
 from .ledger import Ledger, Page
 from .reference import Reference
+from .streams import Streams
 from .torch_state import collectives
 
 logger = logging.getLogger("odc")
 
 Result = TypeVar("Result")
+
+_unsettled: list[list[Group]] = []  # a GPU may still use their slices, which are not unmapped then
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Job:
         context: Context,
         ledger: Ledger,
         optimizers: list[Optimizer],
+        streams: Streams,
         watch: Watch,
         patience: Patience,
         reference: Reference | None,
@@ -98,6 +102,7 @@ class Job:
         self._groups = groups
         self._context = context
         self._ledger = ledger
+        self._streams = streams
         self._watch = watch
         self._patience = patience
         self._reference = reference
@@ -223,10 +228,15 @@ class Job:
         for hook in self._hooks:
             hook.remove()
         with ExitStack() as stack:  # all of it, whatever fails
+            stack.callback(self._keep_unsettled)
             stack.callback(self._context.close)
             for group in self._groups:
                 stack.callback(group.restore)
             self._settle()
+
+    def _keep_unsettled(self) -> None:
+        if not self._streams.settles():
+            _unsettled.append(self._groups)
 
     def abort(self, error: BaseException) -> None:
         """Ends every rank's waits with this rank's error. What others told this rank is not told again."""
@@ -313,6 +323,7 @@ class Job:
                 group.refresh()
                 group.copy_parameters()
         self._context.publish()
+        self._streams.published()
         self._phase = Phase.PUBLISHED
         self._collectives = None
         self._show("compute")
@@ -333,6 +344,8 @@ class Job:
         for group in self._groups:
             group.begin()
         self._left_over = False
+        with torch.no_grad():
+            self._streams.check()
         page = self._ledger.read()
         self._check_calls(page.calls, call)
         return page, totals

@@ -107,7 +107,7 @@ def _write_digit(k: int, out: torch.Tensor) -> None:
 
 @functools.cache
 def _random_codes() -> torch.Tensor:
-    return torch.randint(0, 256, (_PERIOD,), generator=torch.Generator().manual_seed(0))
+    return torch.randint(0, 256, (_PERIOD,), generator=torch.Generator().manual_seed(0), device="cpu")
 
 
 def _noise(out: torch.Tensor, origin: int = 0) -> torch.Tensor:

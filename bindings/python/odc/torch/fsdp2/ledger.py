@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each rank did in a minibatch: which parameters had gradients, how many microbatches it ran, which call ended it.
-Each rank adds its line to every rank's copy before it arrives in sync, so that no other exchange is needed."""
+Each rank adds its line to every rank's copy before it arrives in sync, so that no other exchange is needed. In host
+memory, wherever the model is."""
 
 from __future__ import annotations
 
@@ -42,11 +43,11 @@ class Ledger:
 
     def await_owners(self) -> None:
         """Waits until all ranks have published: an addition waits for that, too, but cannot be interrupted safely."""
-        self._shard.gather(torch.empty(self._length * self._ranks, dtype=torch.uint8))
+        self._shard.gather(torch.empty(self._length * self._ranks, dtype=torch.uint8, device="cpu"))
 
     def write(self, rank: int, took_part: list[bool], microbatches: int, call: int) -> None:
-        line = torch.zeros(self._length, dtype=torch.float64)
-        line[: self._parameters] = torch.tensor(took_part, dtype=torch.float64)
+        line = torch.zeros(self._length, dtype=torch.float64, device="cpu")
+        line[: self._parameters] = torch.tensor(took_part, dtype=torch.float64, device="cpu")
         line[self._parameters + rank] = microbatches
         line[self._parameters + self._ranks + rank] = call
         self._shard.scatter_add(line.repeat(self._ranks))

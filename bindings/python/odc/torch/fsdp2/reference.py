@@ -24,7 +24,7 @@ class Reference:
         self._kept: dict[str, torch.Tensor] = {}
 
     def add(self, group: Group, full: torch.Tensor) -> None:
-        whole = group.spread(full).to(torch.float64)
+        whole = group.spread(full).to(torch.float64, copy=True)  # FSDP2 writes there again
         kept = self._kept.get(group.name)
         self._kept[group.name] = whole if kept is None else kept.add_(whole)
 
@@ -39,7 +39,7 @@ class Reference:
             numel = group.layout.gradient_numel
             kept = self._kept.pop(group.name, None)
             if kept is None:
-                kept = torch.zeros(numel * group.ranks, dtype=torch.float64)
+                kept = torch.zeros(numel * group.ranks, dtype=torch.float64, device=group.sums().device)
             dist.all_reduce(kept, group=process_group)
             mine = kept[dist.get_rank(process_group) * numel :][:numel]
             error, scale = self._difference(group, mine)

@@ -76,9 +76,10 @@ class FsdpGroup:
         return functools.reduce(torch.promote_types, types) if types else None
 
     @property
-    def device_type(self) -> str:
+    def device(self) -> torch.device:
         """Where it is gathered; with CPU offload its shards are elsewhere."""
-        return str(self._raw.device.type)
+        device: torch.device = self._raw.device
+        return device
 
     @property
     def gathers_by_extension(self) -> bool:

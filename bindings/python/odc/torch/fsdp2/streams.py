@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a job's memory is, and what orders the work on it: in host memory calls that return when they are done, in a
+GPU's streams. FSDP2 calls its hooks on the host, under the stream on which their work belongs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ..._abi import Memory
+
+Complaint = Callable[[], Exception | None]
+"""What is wrong where two tensors differ; None: nothing."""
+
+_SETTLE_SECONDS = 10.0
+
+
+class Streams(Protocol):
+    """Of one job."""
+
+    memory: Memory
+    device: torch.device
+
+    def reserve(self, nbytes: int) -> None:
+        """Before the first minibatch: the largest input of a reduction."""
+
+    def reduce_input(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        """What FSDP2 writes gradients into, on the current stream, to have them reduced."""
+
+    def added(self, reduce_input: torch.Tensor) -> None:
+        """The current stream has it added; then it may be written again."""
+
+    def published(self) -> None:
+        """The current stream has written and published the slices."""
+
+    def compare(self, mine: torch.Tensor, published: torch.Tensor, complaint: Complaint) -> None:
+        """Raises `complaint` now, or in check(), if they differ."""
+
+    def check(self) -> None:
+        """After a sync: raises what compare() has found since the last one."""
+
+    def settles(self) -> bool:
+        """Whether the device comes to the end of what this job has given it, in a few seconds."""
+
+
+class HostStreams:
+    memory = Memory.HOST
+    device = torch.device("cpu")
+
+    def reserve(self, nbytes: int) -> None:
+        pass
+
+    def reduce_input(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(numel, dtype=dtype, device=self.device)
+
+    def added(self, reduce_input: torch.Tensor) -> None:
+        pass
+
+    def published(self) -> None:
+        pass
+
+    def compare(self, mine: torch.Tensor, published: torch.Tensor, complaint: Complaint) -> None:
+        if not torch.equal(mine, published) and (error := complaint()) is not None:
+            raise error
+
+    def check(self) -> None:
+        pass
+
+    def settles(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class _Staged:
+    memory: torch.Tensor
+    added: Any  # the event after its last addition
+
+
+class GpuStreams:
+    """Nothing here waits for the GPU but check(), when a sync has done so already, and settles().
+
+    FSDP2 writes the input of the next reduction while the last one is added, so two take turns: the stream that writes
+    waits for the event of the addition before. All-gather outputs need none of this: FSDP2 gives them back to torch's
+    allocator when its own streams have waited for what reads them, and all that is done here with them is on those.
+    """
+
+    memory = Memory.GPU
+    INPUTS = 2
+
+    def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
+        self.device = device
+        self._cuda = cuda
+        self._staged: list[_Staged] = []
+        self._turn = 0
+        self._published = cuda.Event()
+        self._compared: list[tuple[torch.Tensor, Complaint]] = []
+
+    def reserve(self, nbytes: int) -> None:
+        self._staged = [
+            _Staged(torch.empty(nbytes, dtype=torch.uint8, device=self.device), self._cuda.Event())
+            for _ in range(self.INPUTS)
+        ]
+
+    def reduce_input(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
+        nbytes = numel * dtype.itemsize
+        if not self._staged or nbytes > self._staged[0].memory.numel():  # the addition says what is wrong
+            return torch.empty(numel, dtype=dtype, device=self.device)
+        staged = self._staged[self._turn]
+        self._turn = (self._turn + 1) % self.INPUTS
+        self._cuda.current_stream(self.device).wait_event(staged.added)
+        return staged.memory[:nbytes].view(dtype)
+
+    def added(self, reduce_input: torch.Tensor) -> None:
+        for staged in self._staged:
+            if staged.memory.data_ptr() == reduce_input.data_ptr():
+                staged.added.record(self._cuda.current_stream(self.device))
+
+    def published(self) -> None:
+        self._published.record(self._cuda.current_stream(self.device))
+
+    def compare(self, mine: torch.Tensor, published: torch.Tensor, complaint: Complaint) -> None:
+        # A gather waits for the publish by itself.
+        self._cuda.current_stream(self.device).wait_event(self._published)
+        self._compared.append(((mine == published).all(), complaint))
+
+    def check(self) -> None:
+        # What was compared is done: sync waits for the gathers, which come after it on the same streams.
+        compared, self._compared = self._compared, []
+        if not compared:
+            return
+        for equal, (_, complaint) in zip(torch.stack([one for one, _ in compared]).tolist(), compared, strict=True):
+            if not equal and (error := complaint()) is not None:
+                raise error
+
+    def settles(self) -> bool:
+        """Never longer than that: a GPU may have failed, or wait for what does not come."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        last = self._cuda.Event()
+        try:
+            last.record(self._cuda.current_stream(self.device))
+            while not all(event.query() for event in (last, *(staged.added for staged in self._staged))):
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.001)
+        except RuntimeError:  # what an earlier kernel failed with
+            return False
+        return True
+
+
+def streams_of(device: torch.device) -> Streams:
+    return HostStreams() if device.type == "cpu" else GpuStreams(device)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What GPU memory needs beside the contract: the order of streams and events. On a CPU, with stand-ins for streams that
+tell what waited for what; training through them, too. What only a GPU shows is in test_fsdp2_cuda.py."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fsdp2_models import LIMIT, UNEVEN, Case, adamw, assert_equal_steps, by_one_process, mesh_of, over_odc, sample
+from torch_ranks import run_torch_ranks, torch
+
+from odc import Memory, PhaseError, UnsupportedError
+from odc.torch.fsdp2 import attach, streams
+from odc.torch.fsdp2.streams import GpuStreams, HostStreams
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.seen: set[str] = set()  # work that is before what is enqueued next
+
+    def wait_event(self, event: Event) -> None:
+        self.seen |= event.seen
+
+    def wait_stream(self, other: Stream) -> None:
+        self.seen |= other.seen
+
+
+class Event:
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self.reached = True
+        self.records = 0
+
+    def record(self, stream: Stream) -> None:
+        self.records += 1
+        self.seen = set(stream.seen)
+
+    def query(self) -> bool:
+        return self.reached
+
+
+class Cuda:
+    """What is used of torch.cuda."""
+
+    def __init__(self) -> None:
+        self.main = self.current = Stream()
+        self.events: list[Event] = []
+
+    def Event(self) -> Event:
+        self.events.append(Event())
+        return self.events[-1]
+
+    def current_stream(self, device: Any) -> Stream:
+        return self.current
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Any:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+
+CPU = torch.device("cpu")
+
+
+def test_an_input_is_written_again_only_behind_its_addition() -> None:
+    cuda = Cuda()
+    reducing = Stream()
+    mine = GpuStreams(CPU, cuda)
+    mine.reserve(400)
+    addresses, last = [], {}
+    for number in range(7):
+        dtype = (torch.float32, torch.bfloat16)[number % 2]
+        full = mine.reduce_input(100 - number, dtype)
+        assert full.dtype == dtype and full.shape == (100 - number,) and full.is_contiguous()
+        address = full.data_ptr()
+        assert address not in last or last[address] in cuda.main.seen
+        reducing.wait_stream(cuda.main)
+        with cuda.stream(reducing):
+            last[address] = f"addition {number}"
+            reducing.seen.add(last[address])
+            mine.added(full)
+        addresses.append(address)
+        assert f"addition {number}" not in cuda.main.seen  # nobody waits for the last one
+    assert len(set(addresses)) == 2 and all(a != b for a, b in pairwise(addresses))
+    assert len(cuda.events) == 3  # and the publish's
+
+
+def test_a_comparison_is_behind_the_publish() -> None:
+    cuda, gathering = Cuda(), Stream()
+    mine = GpuStreams(CPU, cuda)
+    cuda.main.seen.add("publish")
+    mine.published()
+    with cuda.stream(gathering):
+        mine.compare(torch.zeros(1), torch.zeros(1), lambda: None)
+    assert "publish" in gathering.seen
+
+
+def test_an_input_of_an_unknown_size_is_of_its_own() -> None:
+    mine = GpuStreams(CPU, Cuda())
+    mine.reserve(8)
+    full = mine.reduce_input(3, torch.float32)
+    assert full.shape == (3,) and full.untyped_storage().nbytes() == 12
+    mine.added(full)
+
+
+def test_differences_are_told_at_once_or_after_the_sync() -> None:
+    one, other = torch.arange(5), torch.arange(5) + 1
+    error = PhaseError("they differ")
+    for mine in (HostStreams(), GpuStreams(CPU, Cuda())):
+        mine.compare(one, one.clone(), lambda: error)
+        mine.compare(one, other, lambda: None)
+        mine.check()
+        with pytest.raises(PhaseError, match="they differ"):
+            mine.compare(one, other, lambda: error)
+            assert mine.memory is Memory.GPU
+            mine.check()
+        mine.check()
+
+
+def test_devices_that_do_not_fit() -> None:
+    one_device = attach.__globals__["_one_device"]
+
+    def group(name: str, device: str) -> Any:
+        return SimpleNamespace(name=name, device=torch.device(device))
+
+    assert one_device([group("a", "cuda:1"), group("b", "cuda:1")]) == torch.device("cuda:1")
+    with pytest.raises(UnsupportedError, match='"a" computes on cuda:0, "b" on cuda:1; attach needs one device'):
+        one_device([group("a", "cuda:0"), group("b", "cuda:1")])
+    with pytest.raises(UnsupportedError, match='"a" computes on xpu:0; host memory and that of CUDA GPUs is moved'):
+        one_device([group("a", "xpu:0")])
+
+
+def test_settling_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_SETTLE_SECONDS", 0.05)
+    assert HostStreams().settles()
+    cuda = Cuda()
+    mine = GpuStreams(CPU, cuda)
+    mine.reserve(1)
+    assert mine.settles()
+    cuda.events[2].reached = False  # an addition
+    assert not mine.settles()
+
+    def broken() -> bool:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    cuda.events[2].query = broken  # type: ignore[method-assign]
+    assert not mine.settles()
+
+
+class StandIn(GpuStreams):
+    """The order of a GPU's streams over host memory."""
+
+    memory = Memory.HOST
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[StandIn]:
+    made: list[StandIn] = []
+
+    def streams_of(device: torch.device) -> StandIn:
+        made.append(StandIn(device, Cuda()))
+        return made[-1]
+
+    monkeypatch.setitem(attach.__globals__, "streams_of", streams_of)
+    return made
+
+
+def trains(rank: int, size: int) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        made = stand_in(monkeypatch)
+        expected = by_one_process(Case(), UNEVEN[size])
+        for check in (False, True):  # which keeps gradients, and must not keep an input that takes its turn
+            made.clear()
+            assert_equal_steps(over_odc(Case(), mesh_of(size), UNEVEN[size], check=check), expected)
+        assert len(made) == 1
+        publishes, *inputs, end = made[0]._cuda.events
+        assert publishes.records == len(UNEVEN[size]) + 1
+        backwards = sum(counts[rank] for counts in UNEVEN[size])
+        groups = 3 if size > 1 else 0  # a single rank reduces nothing
+        assert len(inputs) == 2 and sum(event.records for event in inputs) == groups * backwards and end.records == 1
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_training(size: int) -> None:
+    run_torch_ranks(size, trains)
+
+
+def edits(rank: int, size: int) -> None:
+    """A parameter that changed outside of a step is told at the sync: the forward would have to wait for the GPU."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        stand_in(monkeypatch)
+        case = Case()
+        model = case.sharded(mesh_of(size))
+        with attach(model, adamw(model), timeout=LIMIT) as job:
+            with torch.no_grad():
+                model.first.bias.to_local().add_(1)
+            case.microbatch(model, sample(0, rank, 0), 1.0)
+            with pytest.raises(PhaseError, match=r'parameter "first\.bias" of FSDP group .* has changed since it was'):
+                job.sync_gradients()
+            job.publish()
+
+
+def test_edits_are_told_at_the_sync() -> None:
+    run_torch_ranks(2, edits)
