@@ -7,15 +7,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 from corpus import InputError
 from dataset import load_dataset
+from gpus import check_own_gpus, choose_device
 from options import parse_options
+
+import odc
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "train" / "train.py"
 ARMS = ["fsdp2 + lb-micro", "collective + lb-micro", "odc + lb-micro", "odc + lb-mini"]
@@ -167,11 +171,57 @@ def test_ranks_that_read_different_text(tmp_path: Path, corpus: Path) -> None:
     assert "rank 0 has read other samples than another rank" in ended[0][2]
 
 
+@pytest.mark.skipif(torch.cuda.device_count() > 0, reason="there is a GPU")
+def test_a_gpu_that_is_not_there(tmp_path: Path, corpus: Path) -> None:
+    ended = run(tmp_path, "compute", "--data", str(corpus), "--device", "cuda", *SMALL)
+    assert [status for status, _, _ in ended] == [2, 2]
+    assert "train.py: --device cuda: torch sees no GPU (nvidia-smi" in ended[0][2] and "Traceback" not in ended[0][2]
+
+
+def test_comparing_with_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    with odc.init(rank=0, size=1, job=f"nccl-{os.getpid()}") as context:
+        with pytest.raises(InputError, match="--compare nccl compares GPUs: give --device cuda, too"):
+            choose_device(parse_options(["compute", "--compare", "nccl"], ""), context)
+    gpus = ["a", "b", "c"]
+
+    def all_gather_object(everyone: list[str], mine: str) -> None:
+        everyone[:] = gpus
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="c"))
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: len(gpus))
+    monkeypatch.setattr(torch.distributed, "all_gather_object", all_gather_object)
+    check_own_gpus(torch.device("cuda", 0))
+    gpus.append("b")
+    with pytest.raises(InputError, match="ranks 1 and 3 share a GPU, and NCCL needs one for each rank"):
+        check_own_gpus(torch.device("cuda", 0))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU, and a torch that uses it")
+def test_gpus(tmp_path: Path, corpus: Path) -> None:
+    arguments = ["--data", str(corpus), "--device", "cuda", "--rounds", "2", *SMALL]
+    (status, out, err), (other_status, _, _) = run(tmp_path, "compute", *arguments)
+    assert (status, other_status) == (0, 0), err
+    summary = check_report(tmp_path, "compute", {"gains.png", "losses.png"})
+    assert [arm["name"] for arm in summary["arms"]] == ARMS[1:]
+    assert [gain["of"] for gain in summary["gains"]] == ["schedule", "plan"]
+    if torch.cuda.device_count() > 1:
+        (status, _, err), _ = run(tmp_path, "compute", *arguments, "--compare", "nccl")
+        assert status == 0, err
+        summary = check_report(tmp_path, "compute", {"gains.png", "losses.png"})
+        assert [arm["name"] for arm in summary["arms"]] == ARMS
+    else:
+        (status, _, err), _ = run(tmp_path, "compute", *arguments, "--compare", "nccl")
+        assert status == 2 and "ranks 0 and 1 share a GPU" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (["compute", "--turn", "0"], '"0" is not a whole number of at least 1'),
         (["emulated", "--seconds", "nan"], '"nan" is not a positive number'),
+        (["compute", "--device", "tpu"], "invalid choice: 'tpu'"),
+        (["emulated", "--device", "cuda"], "unrecognized arguments: --device cuda"),
         (["compute", "--width", "40"], "40 is not a multiple of 32"),
         (["other"], "invalid choice: 'other'"),
         ([], "the following arguments are required: experiment"),

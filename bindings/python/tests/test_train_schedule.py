@@ -161,7 +161,7 @@ def test_an_emulated_device_trains_alike(seed: int) -> None:
 
 def collectives(rank: int, size: int, job: str) -> None:
     with joined(rank, size, job) as (context, _):
-        operations = Collectives("collectives")
+        operations = Collectives("collectives", torch.device("cpu"))
         for repeated in range(3):
             output = torch.full((6,), -1.0)
             part = output[2 * rank : 2 * rank + 2]

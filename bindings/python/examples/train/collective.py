@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collective schedule over odc's shared memory: FSDP2's own all-gathers and reduce-scatters, each a wait for all.
+"""The collective schedule over odc's shared memory, or GPU memory: FSDP2's own all-gathers and reduce-scatters, each a
+wait for all.
 
 Beside FSDP2 over gloo it shows what the transport gains; beside ODC, what the schedule gains.
 """
@@ -31,8 +32,10 @@ class _Channel:
 class Collectives:
     """All ranks call the same ones in the same order, so one channel serves all tensors of a size."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, device: torch.device) -> None:
         self._name = name
+        self._device = device if device.type == "cuda" else None
+        self._memory = odc.Memory.HOST if self._device is None else odc.Memory.GPU
         self._meeting = odc.init(group=name, timeout=WAIT_SECONDS)
         self._channels: dict[tuple[str, int], _Channel] = {}
 
@@ -63,12 +66,12 @@ class Collectives:
     def _channel(self, kind: str, numel: int) -> _Channel:
         """Collective at the first use."""
         if (kind, numel) not in self._channels:
-            context = odc.init(group=f"{self._name} {kind} {numel}", timeout=WAIT_SECONDS)
+            context = odc.init(group=f"{self._name} {kind} {numel}", timeout=WAIT_SECONDS, device=self._device)
             if kind == "all-gather":
-                shard = context.register(kind, numel, gradients=None)
+                shard = context.register(kind, numel, gradients=None, memory=self._memory)
                 mine = shard.slice.parameters
             else:
-                shard = context.register(kind, numel, parameters=None)
+                shard = context.register(kind, numel, parameters=None, memory=self._memory)
                 mine = shard.slice.gradients
             self._channels[kind, numel] = _Channel(context, shard, from_dlpack(mine))
         return self._channels[kind, numel]
@@ -104,7 +107,7 @@ class CollectiveJob:
 
     def __init__(self, model: nn.Module, name: str) -> None:
         self._model = model
-        self._collectives = Collectives(name)
+        self._collectives = Collectives(name, next(model.parameters()).device)
         for module in fsdp_modules(model):
             module.set_custom_all_gather(_AllGather(self._collectives))
             module.set_custom_reduce_scatter(_ReduceScatter(self._collectives))

@@ -8,7 +8,7 @@ attention is computed sample by sample, so it stays within them and costs the su
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from samples import Sample
@@ -33,6 +33,14 @@ class Packed:
     def learnt(self) -> int:
         """Targets that count in the loss."""
         return int((self.targets != IGNORED).sum())
+
+    def to(self, device: torch.device) -> Packed:
+        return replace(
+            self,
+            tokens=self.tokens.to(device),
+            positions=self.positions.to(device),
+            targets=self.targets.to(device),
+        )
 
 
 def pack(samples: Sequence[Sample], start: int) -> Packed:
@@ -115,7 +123,7 @@ class Decoder(nn.Module):
         self.apply(_initialise)
 
     def forward(self, packed: Packed) -> torch.Tensor:
-        steps = torch.arange(HEAD // 2) / (HEAD // 2)
+        steps = torch.arange(HEAD // 2, device=packed.positions.device) / (HEAD // 2)
         angles = packed.positions[0, :, None] * _ROTARY_BASE**-steps
         rotation = angles.cos(), angles.sin()
         x = self.embedding(packed.tokens)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isnan
 
 from arms import Arm
 from decoder import Packed
@@ -90,6 +91,7 @@ class Experiment:
             begin = time.monotonic()
             for number in range(first, first + count):
                 self._train(trainer, number)
+            trainer.finish()
             self._context.sync()
             self.records[trainer.arm].blocks.append(Block(first, count, time.monotonic() - begin))
         self._line.clear()
@@ -102,9 +104,10 @@ class Experiment:
         record.slots[0].append(trainer.slots(step) if isinstance(trainer, EmulatedTrainer) else [])
         if self._rank == 0:
             seconds = step.end - step.begin
+            idle = "" if isnan(step.busy) else f"  idle {max(0, 1 - step.busy / seconds):4.0%}"
             self._line.show(
                 f"step {number + 1}/{len(self._workload.minibatches)}  {trainer.arm.name:<21}  loss {step.loss:.4f}  "
-                f"{minibatch.tokens / seconds:6.0f} tokens/s  idle {max(0, 1 - step.busy / seconds):4.0%}"
+                f"{minibatch.tokens / seconds:6.0f} tokens/s{idle}"
             )
 
     def evaluate(self, batches: Sequence[Packed]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 from statistics import median
 
 from arms import Arm
@@ -14,7 +15,8 @@ from workload import Workload
 
 @dataclass(frozen=True)
 class ArmFigures:
-    """An arm over a range of minibatches. `ideal_cost`: with free communication; `rank_idle`: shares of the time."""
+    """An arm over a range of minibatches. `ideal_cost`: with free communication; `rank_idle`: shares of the time,
+    none if it is not known."""
 
     arm: Arm
     seconds: float
@@ -25,7 +27,7 @@ class ArmFigures:
 
     @property
     def idle(self) -> float:
-        return sum(self.rank_idle) / len(self.rank_idle)
+        return sum(self.rank_idle) / len(self.rank_idle) if self.rank_idle else nan
 
     def summary(self, record: ArmRecord) -> dict[str, object]:
         return {
@@ -80,7 +82,7 @@ def arm_figures(arm: Arm, record: ArmRecord, workload: Workload, minibatches: ra
         sum(minibatch.samples for minibatch in chosen) / seconds,
         sum(minibatch.tokens for minibatch in chosen) / seconds,
         ideal_cost(arm, workload, minibatches),
-        [max(0.0, 1 - one / seconds) for one in busy],
+        [max(0.0, 1 - one / seconds) for one in busy if not isnan(one)],
     )
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's process group of gloo among the ranks of a job, whatever launched them, over the NICs that odc chose."""
+"""torch's process group among the ranks of a job, whatever launched them: of gloo, over the NICs that odc chose, and
+for GPUs of NCCL where that is asked for."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ def _tell(context: odc.Context, address: IPv4Address | IPv6Address | None, port:
 
 
 @contextmanager
-def process_group(context: odc.Context) -> Iterator[DeviceMesh]:
-    """Collective. Yields a one-dimensional mesh of all ranks.
+def process_group(context: odc.Context, device: str = "cpu", backend: str = "gloo") -> Iterator[DeviceMesh]:
+    """Collective. Yields a one-dimensional mesh of all ranks, on `device`s of theirs.
 
     The system chooses the store's port and rank 0 tells it through `context`, so jobs never share a port and nothing
     is left behind.
@@ -59,9 +60,9 @@ def process_group(context: odc.Context) -> Iterator[DeviceMesh]:
     else:
         address, port = _tell(context, None, 0)
         store = TCPStore(address, port, size, is_master=False, timeout=timeout)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=timeout)
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     try:
-        yield init_device_mesh("cpu", (size,))
+        yield init_device_mesh(device, (size,))
         context.sync()  # rank 0's store must outlive the others' use of it
     finally:
         distributed.destroy_process_group()

@@ -29,6 +29,8 @@ class Options:
     report: Path
     rounds: int
     turn: int
+    device: str
+    compare: str | None
     minibatches: int
     seconds: float
 
@@ -38,12 +40,14 @@ def parse_options(arguments: list[str], description: str) -> Options:
         prog="train.py", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     experiments = parser.add_subparsers(dest="experiment", required=True)
-    compute = experiments.add_parser("compute", help="real compute; as many ranks as cores")
+    compute = experiments.add_parser("compute", help="real compute; as many ranks as cores, or as GPUs")
     emulated = experiments.add_parser("emulated", help="compute padded by sleep; more ranks than cores")
     _add_common(compute, scale=32, width=192, blocks=4)
     _add_common(emulated, scale=128, width=64, blocks=3)
     compute.add_argument("--rounds", type=_whole(1), default=8, help="turns of each arm (default: %(default)s)")
     compute.add_argument("--turn", type=_whole(1), default=2, help="minibatches of a turn (default: %(default)s)")
+    compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (default: cpu)")
+    compute.add_argument("--compare", choices=("nccl",), help="on GPUs: FSDP2's own collectives, too, by NCCL")
     compute.set_defaults(minibatches=0, seconds=0.0)
     emulated.add_argument(
         "--minibatches", type=_whole(1), default=12, help="of each arm and size (default: %(default)s)"
@@ -51,7 +55,7 @@ def parse_options(arguments: list[str], description: str) -> Options:
     emulated.add_argument(
         "--seconds", type=_positive, default=120.0, help="emulated time of all (default: %(default)s)"
     )
-    emulated.set_defaults(rounds=0, turn=0)
+    emulated.set_defaults(rounds=0, turn=0, device="cpu", compare=None)
     return Options(**vars(parser.parse_args(arguments)))
 
 

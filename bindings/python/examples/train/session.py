@@ -55,6 +55,8 @@ class Session:
             name: str(value) if isinstance(value, Path) else value for name, value in asdict(self.options).items()
         }
         summary = {"settings": settings, "ranks": self.context.size, "torch": torch.__version__}
+        if self.mesh.device_type == "cuda":
+            summary["gpu"] = torch.cuda.get_device_name()
         summary |= {"data": self.dataset.summary(), **results}
         path = self.options.report / "summary.json"
         path.write_text(json.dumps(summary, indent=1) + "\n")

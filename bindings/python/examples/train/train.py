@@ -3,6 +3,7 @@
 training in the shape of supervised fine-tuning.
 
     odc run -n 2 python train.py compute     real compute, a rank a core: FSDP2 over gloo, its collectives over odc, ODC
+    odc run -n 2 python train.py compute --device cuda    the same on GPUs, shared where there are fewer
     odc run -n 8 python train.py emulated    emulated devices: the collective schedule against ODC
 
 torchrun and mpirun start it, too.
@@ -19,6 +20,7 @@ import torch
 from corpus import InputError
 from dataset import load_dataset
 from experiment import ExperimentError
+from gpus import check_own_gpus, choose_device
 from group import process_group
 from options import Options, parse_options
 from schedule import WAIT_SECONDS
@@ -28,6 +30,7 @@ import odc
 
 
 def train(options: Options, context: odc.Context) -> None:
+    device = choose_device(options, context)
     dataset = load_dataset(options, context.size)
     mine = float(dataset.fingerprint())
     highest, lowest = context.all_reduce([mine, -mine], odc.Reduction.MAX)
@@ -38,7 +41,10 @@ def train(options: Options, context: odc.Context) -> None:
             options.report.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"--report {options.report} cannot be made: {error.strerror}") from None
-    with process_group(context) as mesh:
+    backend = "gloo" if options.compare is None else f"cpu:gloo,cuda:{options.compare}"
+    with process_group(context, device.type, backend) as mesh:
+        if options.compare is not None:
+            check_own_gpus(device)
         session = Session(options, dataset, context, mesh)
         if options.experiment == "compute":
             compute.run(session)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 
 import torch
 from arms import Arm
@@ -30,7 +31,8 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Step:
-    """A rank's minibatch. `loss`: mean of all ranks' tokens. Seconds of time.monotonic; `busy`: computing."""
+    """A rank's minibatch. `loss`: mean of all ranks' tokens. Seconds of time.monotonic; `busy`: computing, of a GPU not
+    known (nan)."""
 
     loss: float
     begin: float
@@ -46,7 +48,9 @@ class Trainer:
     def __init__(self, arm: Arm, recipe: Recipe, workload: Workload, mesh: DeviceMesh) -> None:
         torch.manual_seed(recipe.seed)
         self.arm = arm
-        self.model = Decoder(recipe.vocabulary, recipe.width, recipe.blocks)
+        number = torch.cuda.current_device() if mesh.device_type == "cuda" else None
+        self._where = torch.device(mesh.device_type, number)
+        self.model = Decoder(recipe.vocabulary, recipe.width, recipe.blocks).to(self._where)
         shard(self.model, self.model.blocks, mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.rate)
         self._job = arm.attach(self.model, self.optimizer)
@@ -56,15 +60,15 @@ class Trainer:
     def train(self, microbatches: Microbatches) -> Step:
         """Runs this rank's part of a minibatch, which may be empty."""
         begin, busy_before = time.monotonic(), self.busy()
-        total, learnt = 0.0, 0
+        total, learnt = torch.zeros((), dtype=torch.float64, device=self._where), 0
         for microbatch in microbatches:
             packed = self.prepare(microbatch)
-            loss = loss_sum(self.model, packed)
+            loss = loss_sum(self.model, packed.to(self._where))
             loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
+            total += loss.detach()
             learnt += packed.learnt
         computed = time.monotonic()
-        synced = self._job.sync_gradients(tokens=learnt, sums={"loss": total, "tokens": learnt})
+        synced = self._job.sync_gradients(tokens=learnt, sums={"loss": float(total), "tokens": learnt})
         synced_at = time.monotonic()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -82,14 +86,19 @@ class Trainer:
 
     def busy(self) -> float:
         """Seconds that this rank has computed in all: on a core, be it to train or to move bytes."""
-        return time.process_time()
+        return time.process_time() if self._where.type == "cpu" else nan
+
+    def finish(self) -> None:
+        """Waits for what is on its way on a GPU."""
+        if self._where.type == "cuda":
+            torch.cuda.synchronize(self._where)
 
     def evaluate(self, batches: Sequence[Packed]) -> tuple[float, int]:
         """Sum of the loss, and its tokens. All ranks call it with equally many batches."""
         total, learnt = 0.0, 0
         with torch.no_grad():
             for packed in batches:
-                total += float(loss_sum(self.model, packed))
+                total += float(loss_sum(self.model, packed.to(self._where)))
                 learnt += packed.learnt
         return total, learnt
 
