@@ -122,6 +122,7 @@ Cuda::Allocated Cuda::allocate(int rank, uint64_t bytes) {
 void Cuda::offer(int rank, uint64_t number, const std::set<int> &ranks) {
     const CudaMemory &memory = *regions_.at({rank, number}).memory;
     const Fd handle = memory.handle();
+    const std::lock_guard lock(mail_mutex_);
     for (const int mate : ranks) {
         if (const auto outbox = outboxes_.find(mate); outbox != outboxes_.end()) {
             outbox->second.send({rank, 0, number, memory.bytes()}, handle);
@@ -130,6 +131,7 @@ void Cuda::offer(int rank, uint64_t number, const std::set<int> &ranks) {
 }
 
 bool Cuda::flush() {
+    const std::lock_guard lock(mail_mutex_);
     return std::count_if(outboxes_.begin(), outboxes_.end(), [](auto &one) { return !one.second.flush(); }) == 0;
 }
 

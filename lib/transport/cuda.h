@@ -55,7 +55,7 @@ public:
     Allocated allocate(int rank, uint64_t bytes);
     // Sends it to those of `ranks` that are mates.
     void offer(int rank, uint64_t number, const std::set<int> &ranks);
-    // Sends what mates had no room for. True: nothing is left.
+    // Sends what mates had no room for. True: nothing is left. Safe from several threads.
     bool flush();
     // Where a region begins here, for one user more; NULL: it has not come yet. Safe from several threads.
     std::byte *use(int rank, uint64_t number);
@@ -126,6 +126,7 @@ private:
     Pins pins_;
     Flights flights_;
     Inbox inbox_;
+    std::mutex mail_mutex_;
     std::map<int, Outbox> outboxes_;  // by rank
     std::mutex mutex_;
     std::map<Key, Region> regions_;
