@@ -67,7 +67,8 @@ typedef struct world {
     functions all;
     phase at;
     atomic_int arrived;
-    atomic_int failures; /* of all rounds */
+    atomic_int failures;    /* of all rounds */
+    atomic_int statuses[2]; /* of this one, by rank */
 } world;
 
 typedef struct user {
@@ -101,8 +102,8 @@ static odc_status do_phase(user *me, phase now, const char *job) {
     }
 }
 
-/* From init to release; the first error ends it. Whether there was one. */
-static int use_all(user *me, const char *job) {
+/* From init to release; the first error ends it. */
+static odc_status use_all(user *me, const char *job) {
     odc_status status = ODC_OK;
     for (phase now = INIT; now < PHASES && status == ODC_OK; ++now) {
         if (me->fault != NULL && me->w->at == now) {
@@ -115,7 +116,8 @@ static int use_all(user *me, const char *job) {
         CHECK_SENTENCE(odc_last_error(), "cuda|rank 0");
         CHECK(status != ODC_ERROR_INTERNAL && status != ODC_ERROR_TIMEOUT);
     }
-    return status != ODC_OK;
+    set_flag(&me->w->statuses[me->rank], status);
+    return status;
 }
 
 /* By rank 0. Whether there was an error: there is none where the function is not called, or not needed. */
@@ -127,7 +129,7 @@ static int try_fault(user *me, const fault *one, const char *job) {
     me->fault = me->rank == 0 ? one : NULL;
     me->context = NULL;
     meet(me);
-    if (use_all(me, name)) {
+    if (use_all(me, name) != ODC_OK) {
         raise_flag(&me->w->failures);
         if (getenv("ODC_TEST_VERBOSE") != NULL) {
             printf("%s:%u:%d: rank %d: %s\n", one->function, one->nth, one->result, me->rank, odc_last_error());
@@ -136,6 +138,9 @@ static int try_fault(user *me, const fault *one, const char *job) {
         me->context = NULL;
     }
     meet(me);
+    if (me->w->at < SYNC && read_flag(&me->w->statuses[0]) == ODC_ERROR_DEVICE && me->size == 2) {
+        CHECK_EQUAL(read_flag(&me->w->statuses[1]), ODC_ERROR_DEVICE); /* it is a job error */
+    }
     odc_destroy(me->context);
     for (uint64_t i = 0; i < 4; ++i) {
         gpu_wait(gpu_stream(i)); /* nothing has faulted */
