@@ -18,6 +18,7 @@ static struct {
     int (*push)(void *context);
     int (*pop)(void **context);
     int (*count)(int *count);
+    int (*exchange_mode)(int *mode);
     int (*copy)(address to, address from, size_t bytes, void *stream);
     int (*fill)(address to, unsigned char value, size_t bytes, void *stream);
     int (*stream_create)(void **stream, unsigned flags);
@@ -104,6 +105,7 @@ static void load(void) {
     get(get_address, "cuCtxPushCurrent", 4000, &cuda.push);
     get(get_address, "cuCtxPopCurrent", 4000, &cuda.pop);
     get(get_address, "cuDeviceGetCount", 2000, &cuda.count);
+    get(get_address, "cuThreadExchangeStreamCaptureMode", 10010, &cuda.exchange_mode);
     get(get_address, "cuMemcpyAsync", 4000, &cuda.copy);
     get(get_address, "cuMemsetD8Async", 3020, &cuda.fill);
     get(get_address, "cuStreamCreate", 2000, &cuda.stream_create);
@@ -324,6 +326,12 @@ int gpu_is_current(int device) {
     int alone = cuda.pop(&below) == INVALID_CONTEXT;
     CHECK_EQUAL(cuda.push(context_of(device)), 0);
     return result == 0 && context == context_of(device) && alone;
+}
+
+int gpu_capture_mode(void) {
+    int mode = 0;
+    CHECK_EQUAL(cuda.exchange_mode(&mode), 0);
+    return mode;
 }
 
 /* ---- By fake_cuda only ---- */

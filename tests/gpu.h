@@ -54,6 +54,9 @@ void gpu_make_current(int device);
 /* Whether it is as gpu_make_current left it, and the only one on the thread's stack. */
 int gpu_is_current(int device);
 
+/* How the thread's calls treat captures, which is then global mode, 0. */
+int gpu_capture_mode(void);
+
 /* ---- By fake_cuda only ---- */
 
 /* Skips the test, and says why, where the GPU is real. */

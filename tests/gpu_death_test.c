@@ -40,6 +40,7 @@ typedef struct scene {
 
 static odc_status run_minibatches(odc_context *context, tensor t) {
     void *full = new_buffer(t, ODC_F32);
+    void *gathered = new_buffer(t, ODC_F32);
     odc_status status = ODC_OK;
     for (uint64_t i = 0; status == ODC_OK; ++i) {
         status = odc_publish_all(context, gpu_stream(i));
@@ -47,7 +48,7 @@ static odc_status run_minibatches(odc_context *context, tensor t) {
             status = odc_scatter_add(t.shard, full, NUMEL, gpu_stream(i + k));
         }
         if (status == ODC_OK) {
-            status = odc_gather(t.shard, full, NUMEL, gpu_stream(i));
+            status = odc_gather(t.shard, gathered, NUMEL, gpu_stream(i));
         }
         if (status == ODC_OK) {
             status = odc_minibatch_sync(context);
@@ -355,10 +356,11 @@ static void leaves_early(int rank, int size, const char *job, void *arg) {
     odc_context *context = join(rank, size, job);
     tensor t = plain(context, "layer");
     void *full = new_buffer(t, ODC_F32);
+    void *gathered = new_buffer(t, ODC_F32);
     (void)arg;
     for (uint64_t i = 0; i < 4; ++i) {
         CHECK_OK(odc_publish(t.shard, gpu_stream(i)));
-        CHECK_OK(odc_gather(t.shard, full, NUMEL, gpu_stream(i + 1)));
+        CHECK_OK(odc_gather(t.shard, gathered, NUMEL, gpu_stream(i + 1)));
         CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, gpu_stream(i + 2)));
         if (i < 3) {
             CHECK_OK(odc_minibatch_sync(context));
@@ -369,6 +371,7 @@ static void leaves_early(int rank, int size, const char *job, void *arg) {
         gpu_wait(gpu_stream(i));
     }
     gpu_free(full);
+    gpu_free(gathered);
 }
 
 static void a_context_may_end_with_work_in_flight(void **state) {

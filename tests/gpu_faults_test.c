@@ -95,7 +95,7 @@ static odc_status do_phase(user *me, phase now, const char *job) {
         case REGISTER: return odc_register_shard(me->context, &desc, &me->t.shard);
         case PUBLISH: return odc_publish(me->t.shard, gpu_stream(2));
         case GATHER: return odc_gather(me->t.shard, me->buffer, NUMEL, gpu_stream(2));
-        case ADD: return odc_scatter_add(me->t.shard, me->buffer, NUMEL, gpu_stream(3));
+        case ADD: return odc_scatter_add(me->t.shard, me->buffer, NUMEL, gpu_stream(2));
         case SYNC: return odc_minibatch_sync(me->context);
         case RELEASE: return odc_release_shard(me->t.shard);
         default: return ODC_OK;

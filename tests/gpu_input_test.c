@@ -236,8 +236,9 @@ static void a_buffer_that_is_elsewhere_is_refused(void **state) {
 /* ---- Streams ---- */
 
 /* Every call that takes a stream refuses this one. */
-static void refuse_stream(odc_context *context, tensor published, tensor other, void *stream, const char *words) {
-    void *buffer = gpu_new(NUMEL * 4);
+static void refuse_stream(odc_context *context, const tensor *two, void *buffer, void *stream, const char *words) {
+    const tensor published = two[0];
+    const tensor other = two[1];
     uint64_t operation = 0;
     CHECK_ERROR(odc_gather(published.shard, buffer, NUMEL, stream), ODC_ERROR_ARGUMENT, "odc_gather", words);
     CHECK_ERROR(odc_scatter_add(published.shard, buffer, NUMEL, stream), ODC_ERROR_ARGUMENT, "odc_scatter_add", words);
@@ -245,13 +246,14 @@ static void refuse_stream(odc_context *context, tensor published, tensor other, 
     CHECK_ERROR(odc_scatter_add_start(published.shard, buffer, NUMEL, stream, &operation), ODC_ERROR_ARGUMENT, words);
     CHECK_ERROR(odc_publish(other.shard, stream), ODC_ERROR_ARGUMENT, "odc_publish", words);
     CHECK_ERROR(odc_publish_all(context, stream), ODC_ERROR_ARGUMENT, words);
-    gpu_free(buffer);
 }
 
 static void bad_streams(odc_context *context, void *arg) {
     tensor early = plain(context, "early");
     tensor host = on_host(context, "a host shard"); /* by its name the first to be published of all */
     tensor late = plain(context, "late");
+    const tensor two[] = {early, late};
+    void *buffer = gpu_new(NUMEL * 4);
     void *stream = gpu_new_stream(0, 1);
     void *blocking = gpu_new_stream(0, 0);
     float full[NUMEL];
@@ -259,15 +261,16 @@ static void bad_streams(odc_context *context, void *arg) {
     write_parameters(late, 7);
     write_parameters(host, 7);
     CHECK_OK(odc_publish(early.shard, NULL));
+    gpu_wait(NULL);
     gpu_begin_capture(stream);
-    refuse_stream(context, early, late, stream, "is being captured");
+    refuse_stream(context, two, buffer, stream, "is being captured");
     CHECK_EQUAL(gpu_end_capture(stream), 0); /* it stays valid */
     gpu_begin_capture(blocking);
-    refuse_stream(context, early, late, NULL, "captured");
+    refuse_stream(context, two, buffer, NULL, "captured");
     CHECK_EQUAL(gpu_end_capture(blocking), 0);
     if (has_two_gpus()) {
         void *elsewhere = gpu_new_stream(1, 1);
-        refuse_stream(context, early, late, elsewhere, "not of cuda:0");
+        refuse_stream(context, two, buffer, elsewhere, "not of cuda:0");
         gpu_end_stream(elsewhere);
     }
     CHECK_ERROR(odc_publish(host.shard, stream), ODC_ERROR_UNSUPPORTED, "stream", "\"a host shard\"", "host memory");
@@ -283,6 +286,7 @@ static void bad_streams(odc_context *context, void *arg) {
     use_once(context, (tensor[]){early, host, late}, 3, 5);
     gpu_end_stream(stream);
     gpu_end_stream(blocking);
+    gpu_free(buffer);
 }
 
 static void a_stream_that_cannot_be_used_is_refused(void **state) {

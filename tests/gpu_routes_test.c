@@ -140,6 +140,7 @@ static odc_stats stats_of(odc_context *context) {
 static void is_counted(odc_context *context, void *arg) {
     tensor t = make_tensor(context, "layer", NUMEL, ODC_BF16, ODC_F32);
     void *gathered = new_buffer(t, ODC_BF16);
+    void *again = new_buffer(t, ODC_BF16);
     void *added = new_buffer(t, ODC_F32);
     odc_slice slice = slice_of(t);
     uint64_t operation = 0;
@@ -152,7 +153,7 @@ static void is_counted(odc_context *context, void *arg) {
     CHECK_OK(odc_publish(t.shard, gpu_stream(2)));
     raise_flag(published);
     CHECK_OK(odc_gather(t.shard, gathered, NUMEL, gpu_stream(2)));
-    CHECK_OK(odc_gather_start(t.shard, gathered, NUMEL, gpu_stream(3), &operation));
+    CHECK_OK(odc_gather_start(t.shard, again, NUMEL, gpu_stream(3), &operation));
     CHECK_OK(odc_scatter_add(t.shard, added, NUMEL, gpu_stream(1)));
     CHECK_ERROR(odc_gather(t.shard, &slice, NUMEL, NULL), ODC_ERROR_ARGUMENT, "host memory"); /* does not count */
     CHECK_OK(odc_minibatch_sync(context));
@@ -171,6 +172,7 @@ static void is_counted(odc_context *context, void *arg) {
     CHECK_OK(odc_release_shard(t.shard));
     CHECK_EQUAL(stats_of(context).slice_bytes, 0);
     gpu_free(gathered);
+    gpu_free(again);
     gpu_free(added);
 }
 

@@ -287,7 +287,7 @@ static void two_threads_use_a_shard_at_once(void **state) {
     run_ranks(2, two_threads, NULL);
 }
 
-/* ---- The caller's context ---- */
+/* ---- The caller's context, and its capture mode ---- */
 
 static void every_call(int rank, const char *job, int current) {
     odc_context *context = NULL;
@@ -303,6 +303,7 @@ static void every_call(int rank, const char *job, int current) {
     do {                                \
         CHECK_OK(call);                 \
         CHECK(gpu_is_current(current)); \
+        CHECK_EQUAL(gpu_capture_mode(), 0); \
     } while (0)
     KEEPS(odc_init(&config, &context));
     KEEPS(odc_register_shard(context, &desc, &shard));
@@ -361,37 +362,39 @@ static void *capture_again_and_again(void *arg) {
     return NULL;
 }
 
+static void use_beside_a_capture(odc_context *context, void *buffer) {
+    tensor t = plain(context, "layer");
+    tensor more[2] = {plain(context, "second"), plain(context, "third")};
+    void *stream = gpu_stream(A_STREAM);
+    for (int minibatch = 0; minibatch < 3; ++minibatch) {
+        CHECK_OK(odc_publish(t.shard, stream));
+        CHECK_OK(odc_publish_all(context, stream));
+        CHECK_OK(odc_gather(t.shard, buffer, NUMEL, stream));
+        CHECK_OK(odc_scatter_add(t.shard, buffer, NUMEL, stream));
+        CHECK_OK(odc_gather(more[1].shard, buffer, NUMEL, stream));
+        CHECK_OK(odc_minibatch_sync(context));
+    }
+    CHECK_OK(odc_release_shard(more[0].shard));
+}
+
+/* Nothing but the library is called while the other thread captures: most of CUDA would break it. */
 static void beside_a_capture(int rank, int size, const char *job, void *arg) {
     capturing all = {0, gpu_new_stream(0, 1)};
+    void *buffer = gpu_new(NUMEL * 4);
     pthread_t thread;
     (void)arg;
     CHECK(pthread_create(&thread, NULL, capture_again_and_again, &all) == 0);
     for (int round = 0; round < 8; ++round) {
         char name[128];
-        float values[NUMEL];
         snprintf(name, sizeof name, "%s.%d", job, round);
         odc_context *context = join(rank, size, name);
-        tensor t = plain(context, "layer");
-        tensor more[2] = {plain(context, "second"), plain(context, "third")};
-        void *stream = gpu_stream(A_STREAM);
-        void *buffer = gpu_new(NUMEL * 4);
-        memset(values, 0, sizeof values);
-        gpu_write(buffer, values, sizeof values);
-        for (int minibatch = 0; minibatch < 3; ++minibatch) {
-            CHECK_OK(odc_publish(t.shard, stream));
-            CHECK_OK(odc_publish_all(context, stream));
-            CHECK_OK(odc_gather(t.shard, buffer, NUMEL, stream));
-            CHECK_OK(odc_scatter_add(t.shard, buffer, NUMEL, stream));
-            CHECK_OK(odc_gather(more[1].shard, buffer, NUMEL, stream));
-            CHECK_OK(odc_minibatch_sync(context));
-        }
-        CHECK_OK(odc_release_shard(more[0].shard));
+        use_beside_a_capture(context, buffer);
         odc_destroy(context);
-        gpu_free(buffer);
     }
     set_flag(&all.ended, 1);
     pthread_join(thread, NULL);
     gpu_end_stream(all.stream);
+    gpu_free(buffer);
 }
 
 static void no_call_breaks_the_capture_of_another_thread(void **state) {
