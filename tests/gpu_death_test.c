@@ -351,6 +351,39 @@ static void what_hangs_is_named_at_the_deadline_and_not_unmapped(void **state) {
     }
 }
 
+/* Of the calls that one of the library's makes, a later one fails while what was enqueued before is still to come. */
+static void fails_halfway(int rank, int size, const char *job, void *arg) {
+    static const char *const functions[HANGS] = {"cuStreamWriteValue64", "cuStreamWriteValue64", "cuEventRecord"};
+    hung what = *(hung *)arg;
+    odc_context *context = join(rank, size, job);
+    tensor t = plain(context, "layer");
+    tensor other = plain(context, "other");
+    void *full = new_buffer(t, ODC_F32);
+    void *stream = gpu_stream(A_STREAM);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    gpu_wait(NULL);
+    gpu_hold(stream);
+    gpu_fail(functions[what], 1, 999);
+    odc_status status = what == HUNG_GATHER     ? odc_gather(t.shard, full, NUMEL, stream)
+                        : what == HUNG_ADDITION ? odc_scatter_add(t.shard, full, NUMEL, stream)
+                                                : odc_publish(other.shard, stream);
+    CHECK_EQUAL(status, ODC_ERROR_DEVICE);
+    CHECK_SENTENCE(odc_last_error(), "cuda:0", functions[what], "CUDA_ERROR_UNKNOWN");
+    check_ended(context, t, status);
+    odc_destroy(context);
+    gpu_let_go();
+    gpu_wait(stream);
+    gpu_free(full);
+}
+
+static void what_was_enqueued_before_a_call_failed_is_not_unmapped(void **state) {
+    (void)state;
+    needs_fake_cuda("a driver's calls cannot be made to fail at will");
+    for (hung what = HUNG_GATHER; what < HANGS; ++what) {
+        run_processes(1, fails_halfway, &what);
+    }
+}
+
 /* A rank may leave once it has published: the others find what is still to come when it leaves. */
 static void leaves_early(int rank, int size, const char *job, void *arg) {
     odc_context *context = join(rank, size, job);
@@ -391,6 +424,7 @@ int main(void) {
         cmocka_unit_test(a_failed_gpu_ends_the_job_at_once_wherever_it_is_seen),
         cmocka_unit_test(a_gpu_that_has_failed_before_init_is_refused),
         cmocka_unit_test(what_hangs_is_named_at_the_deadline_and_not_unmapped),
+        cmocka_unit_test(what_was_enqueued_before_a_call_failed_is_not_unmapped),
         cmocka_unit_test(a_context_may_end_with_work_in_flight),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
