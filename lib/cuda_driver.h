@@ -188,6 +188,7 @@ inline const Stream kPerThreadStream = reinterpret_cast<Stream>(2);
       (unsigned *capabilities, const AtomicOperation *operations, unsigned count, Device from, Device to))
 
 struct Driver {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): these are declarations
 #define ODC_DECLARE(name, pinned, parameters) Result(*name) parameters;
     ODC_CUDA_FUNCTIONS(ODC_DECLARE)
     ODC_CUDA_NEWER_FUNCTIONS(ODC_DECLARE)
