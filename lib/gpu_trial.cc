@@ -216,12 +216,11 @@ private:
 
     void close(uint64_t region) {
         for (size_t seat = 0; seat < mates_.size(); ++seat) {
-            if (seat != seat_ && regions_[seat] != nullptr) {
-                cuda_.drop(mates_[seat], block(mates_[seat]).trial_region);
+            if (seat != seat_ && block(mates_[seat]).gpu.present) {
+                cuda_.discard(mates_[seat], block(mates_[seat]).trial_region);
             }
         }
         cuda_.drop(membership_.terms.rank, region);
-        cuda_.drop_unused();
     }
 
     Membership &membership_;

@@ -173,9 +173,10 @@ void Cuda::drop(int rank, uint64_t number) {
     }
 }
 
-void Cuda::drop_unused() {
+void Cuda::discard(int rank, uint64_t number) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(regions_, [](const auto &one) { return one.second.users == 0; });
+    empty_inbox();
+    regions_.erase({rank, number});
 }
 
 // ---- Marks ----

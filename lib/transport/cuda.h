@@ -61,8 +61,8 @@ public:
     std::byte *use(int rank, uint64_t number);
     // One user less; without any it is unmapped.
     void drop(int rank, uint64_t number);
-    // Unmaps what has come and nobody uses.
-    void drop_unused();
+    // One that is not going to be used here, if it has come.
+    void discard(int rank, uint64_t number);
 
     // ---- Words and marks ----
 
