@@ -360,10 +360,10 @@ Route gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const 
     std::string no_shm = forbidden(kShm, mine, theirs);
     if (passage == nullptr) {
         no_cuda = say("rank ", theirs.rank, " is on another host (", theirs.host, ")");
-        no_shm = no_cuda;
+        no_shm = kHostOnly;
     } else if (!passage->both_gpus) {
         no_cuda = passage->why_not;
-        no_shm = no_cuda;
+        no_shm = kHostOnly;
     } else if (no_cuda.empty()) {
         no_cuda = passage->why_not;
     }

@@ -24,10 +24,10 @@ static void every_call(int rank, const char *job, int current) {
     void *buffer = gpu_new(NUMEL * 4);
     void *stream = gpu_new_stream(0, 1);
     gpu_make_current(current);
-#define KEEPS(call)                     \
-    do {                                \
-        CHECK_OK(call);                 \
-        CHECK(gpu_is_current(current)); \
+#define KEEPS(call)                         \
+    do {                                    \
+        CHECK_OK(call);                     \
+        CHECK(gpu_is_current(current));     \
         CHECK_EQUAL(gpu_capture_mode(), 0); \
     } while (0)
     KEEPS(odc_init(&config, &context));

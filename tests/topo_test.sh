@@ -96,7 +96,7 @@ contains "$out" "tcp;ofi_rxm: ODC_PROVIDER leaves it out"
 refuses 'ODC_INTERFACE="eth9" is wrong: this machine has no "eth9"; it has ens1f0np0' \
     env ODC_INTERFACE=eth9 "$odc" topo
 refuses '"ib" is none of cxi, efa, opx, verbs, verbs;ofi_rxm, psm3, tcp, tcp;ofi_rxm, net' env ODC_PROVIDER=ib "$odc" topo
-refuses '"tcp" is none of shm, fabric' env ODC_TRANSPORTS=tcp "$odc" topo
+refuses '"tcp" is none of cuda, shm, fabric' env ODC_TRANSPORTS=tcp "$odc" topo
 expect 0 "$odc" topo --why
 contains "$out" "  shm: the same host; not fabric: never inside a host"
 [ "$(grep -c "; not shm: rank 1 is on another host (another)" "$work/out")" -eq 2 ] || fail "no reasons: $out"
@@ -110,7 +110,7 @@ assert [route['objection'] for route in machine['to_another_host']] == [None, No
 unset ODC_TOPOLOGY_XML
 expect 0 env ODC_REQUIRE=rdma "$odc" topo --xml "$recorded/dgx-h100.xml"
 [ "$(grep -cx " *ODC_REQUIRE is met" "$work/out")" -eq 3 ] || fail "rdma is not met: $out"
-# No transport of this build moves GPU memory.
+# No transport moves GPU memory between hosts.
 expect 0 "$odc" topo --json --xml "$recorded/dgx-h100.xml"
 python "
 for route in machine['to_another_host']:
@@ -154,7 +154,7 @@ expect 0 "$odc" run -n 4 -- "$odc" topo
 expect 0 "$odc" run -n 4 -- "$odc" topo --why
 [ "$(grep -cE '^\[0\] [0-3] to [0-3]  shm: ' "$work/out")" -eq 12 ] || fail "not twelve reasons: $out"
 expect 0 "$odc" run -n 4 -- "$odc" topo --why 3 1
-[ "$(grep -cE '^\[0\] (3 to 1  shm: |GPU memory  none: rank 0 has no GPU)' "$work/out")" -eq 2 ] &&
+[ "$(grep -cE '^\[0\] (3 to 1  shm: |GPU memory  none: rank 3 has no GPU)' "$work/out")" -eq 2 ] &&
     [ "$(wc -l <"$work/out")" -eq 2 ] || fail "one pair: $out"
 expect 0 "$odc" run -n 20 -- "$odc" topo
 contains "$out" "first letter of the transport"
