@@ -132,6 +132,7 @@ void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
         drop(gpu_regions);
         for (size_t i = 0; i < records.size(); ++i) {
             conceal(*shards[i]);
+            unpin_mirror(*shards[i]);
             strip(*shards[i]);
             arena.free_record(records[i], shards[i]->record_bytes());
         }
@@ -186,6 +187,10 @@ void Context::release(Shard &shard) {
             }
         }
     }
+    if (shard.on_gpu() && !job_.cuda()->is_idle()) {
+        fail(ODC_ERROR_PHASE, "odc_release_shard: ", job_.cuda()->device().name(), " has not done yet ",
+             job_.cuda()->flights().under_way(), "; release shard \"", shard.name(), "\" after odc_minibatch_sync");
+    }
     const Noted noted = note(Call::ReleaseShard, &shard);
     std::erase(fresh_, &shard);
     freed_.insert(shard.name());
@@ -195,7 +200,9 @@ void Context::release(Shard &shard) {
     job_.tell(ReleasedNotice{shard.record()}, shard.description().ranks);
     conceal(shard);
     strip(shard);
-    job_.peer(job_.rank()).arena->free(shard.host_region());
+    if (!shard.is_mirrored()) {
+        job_.peer(job_.rank()).arena->free(shard.host_region());
+    }
     shards_.erase(shards_.find(shard.name()));
 }
 

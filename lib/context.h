@@ -138,6 +138,7 @@ private:
     void drop(const std::vector<GpuAllocation> &parts);
     void mirror_if_needed(Shard &shard);
     void equip(Shard &shard);
+    void unpin_mirror(Shard &shard);
     void strip(Shard &shard);
     void offer(const std::vector<std::unique_ptr<Shard>> &shards);
     void open_on_gpu(Shard &shard, void *stream);

@@ -51,7 +51,10 @@ bool Context::GpuWatch::look() {
     const int64_t now = now_ns();
     if (context_.job_.cuda() != nullptr && now - looked_ns_ > kWatchNs) {
         looked_ns_ = now;
-        context_.on_gpu([](Cuda &cuda) { cuda.device().check_health(); });
+        context_.on_gpu([](Cuda &cuda) {
+            cuda.exchange_mail();
+            cuda.device().check_health();
+        });
     }
     return false;
 }
@@ -105,7 +108,7 @@ std::vector<GpuAllocation> Context::allocate_on_gpu(const std::vector<std::uniqu
 void Context::drop(const std::vector<GpuAllocation> &parts) {
     for (const GpuAllocation &part : parts) {
         if (part.region != 0) {
-            job_.cuda()->drop(job_.rank(), part.region);
+            job_.cuda()->drop(job_.rank(), part.region, minibatch_);
             return;  // there is one region
         }
     }
@@ -149,6 +152,15 @@ void Context::equip(Shard &shard) {
     });
 }
 
+// Of a shard that nobody has heard of. The mirror of another stays where it is until the context ends: other ranks may have
+// its pages pinned for as long as they keep the shard, and what lay there next would not be what they see.
+void Context::unpin_mirror(Shard &shard) {
+    const Shard::Bases &mine = shard.bases(shard.own_index());
+    if (shard.mark != nullptr && mine.mirror != nullptr) {
+        job_.cuda()->unpin_pages(mine.mirror);
+    }
+}
+
 void Context::strip(Shard &shard) {
     if (shard.mark == nullptr) {
         return;
@@ -156,11 +168,8 @@ void Context::strip(Shard &shard) {
     Cuda *cuda = job_.cuda();
     const Shard::Bases &mine = shard.bases(shard.own_index());
     cuda->drop_mark(shard.mark);
-    if (mine.mirror != nullptr) {
-        cuda->unpin_pages(mine.mirror);
-    }
     cuda->unpin(shard.post().published);
-    cuda->drop(job_.rank(), mine.region);
+    cuda->drop(job_.rank(), mine.region, minibatch_);
 }
 
 // Hands their region to every rank that one of them lists.
@@ -171,12 +180,15 @@ void Context::offer(const std::vector<std::unique_ptr<Shard>> &shards) {
         if (const uint64_t theirs = shard->bases(shard->own_index()).region; theirs != 0) {
             region = theirs;
             for (uint64_t index = 0; index < shard->owners(); ++index) {
-                ranks.insert(shard->owner(index));
+                const int owner = shard->owner(index);
+                if (owner != job_.rank() && job_.peer(owner).gpu_route.is_direct()) {
+                    ranks.insert(owner);
+                }
             }
         }
     }
-    if (region != 0) {
-        on_gpu([&](Cuda &cuda) { cuda.offer(job_.rank(), region, ranks); });
+    if (!ranks.empty()) {
+        on_gpu([&](Cuda &cuda) { cuda.offer(job_.rank(), region, minibatch_, ranks); });
     }
 }
 
@@ -216,7 +228,7 @@ void Context::start_on_gpu(Operation &operation) {
             cuda.device().check_buffer(operation.buffer,
                                        say(call_name(operation.call), ": the buffer for shard \"", shard.name(), "\""));
         }
-        cuda.flush();
+        cuda.exchange_mail();
     });
     std::vector<uint64_t> ready;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
@@ -235,6 +247,9 @@ void Context::start_on_gpu(Operation &operation) {
 
 void Context::finish_on_gpu(Operation &operation, Job::Wait &wait) {
     Shard &shard = *operation.shard;
+    if (!operation.left.empty()) {  // it may be captured by now
+        on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(operation.stream, call_name(operation.call)); });
+    }
     if (operation.call == Call::Gather) {
         while (!operation.left.empty()) {
             const uint64_t index = operation.left.front();
@@ -366,7 +381,7 @@ void Context::land() {
     });
     wait.until_seen(job_.rank(), [&] { return cuda->is_idle() || watch.look(); });
     wait.describe([] { return "other ranks have not taken the descriptors of this rank's GPU memory"; });
-    wait.until_seen(job_.rank(), [&] { return cuda->flush(); });
+    wait.until_seen(job_.rank(), [&] { return cuda->exchange_mail() || watch.look(); });
 }
 
 // What other ranks added in host memory belongs to this rank's sums, too.

@@ -66,8 +66,8 @@ void Context::sync(double *values, size_t count, int32_t op) {
     const Noted noted = note(Call::Sync, nullptr);
     if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch_) {
         finish_all();
-        land();
         synced_operations_ = last_operation_;
+        land();
         arrive(values, count, op);
     } else {
         check_same("odc_minibatch_sync", job_.mine().synced[minibatch_ % 2], values, count, op);
@@ -80,6 +80,9 @@ void Context::sync(double *values, size_t count, int32_t op) {
         }
     }
     posts_.turn(minibatch_);
+    if (job_.cuda() != nullptr) {
+        job_.cuda()->turn(minibatch_);
+    }
     combine(&RankBlock::synced, minibatch_ % 2, "odc_minibatch_sync_reduce", values, count, op);
     for (const auto &[name, shard] : shards_) {
         clear_untouched(shard->slice(shard->own_index()), minibatch_ + 1);

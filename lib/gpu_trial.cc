@@ -110,7 +110,7 @@ private:
         std::fill_n(reinterpret_cast<float *>(words), kOnes, 1.0F);
         copy(start + kPatternBytes, words, kAreaBytes, "writing ones");
         block(membership_.terms.rank).trial_region = number;
-        cuda_.offer(membership_.terms.rank, number, {mates_.begin(), mates_.end()});
+        cuda_.offer(membership_.terms.rank, number, 0, {mates_.begin(), mates_.end()});
         return number;
     }
 
@@ -120,7 +120,7 @@ private:
         for (const int rank : mates_) {
             const RankBlock &other = block(rank);
             while (other.gpu.present && other.trial_step.load(std::memory_order_acquire) < step) {
-                cuda_.flush();
+                cuda_.exchange_mail();
                 look_at(rank, other);
                 std::this_thread::sleep_for(std::chrono::microseconds(100));
             }
@@ -145,13 +145,18 @@ private:
     void read_pattern(size_t seat) {
         const int rank = mates_[seat];
         try {
-            regions_[seat] = cuda_.use(rank, block(rank).trial_region);
-            if (regions_[seat] == nullptr) {
-                fail(ODC_ERROR_SYSTEM, "its descriptor did not come");
+            while ((regions_[seat] = cuda_.use(rank, block(rank).trial_region)) == nullptr) {
+                cuda_.exchange_mail();
+                look_at(rank, block(rank));
+                std::this_thread::sleep_for(std::chrono::microseconds(100));
             }
             std::memset(host_.start(), 0, kPatternBytes);
             copy(host_.start(), regions_[seat], kPatternBytes, "reading a pattern of another GPU");
         } catch (const Error &error) {
+            if (device_.is_busy() || error.status() == ODC_ERROR_RENDEZVOUS ||
+                error.status() == ODC_ERROR_INTERRUPTED) {
+                throw;
+            }
             passage(seat).why_not = say("the memory of that rank's GPU cannot be read: ", error.what());
             device_healthy();
             return;
@@ -220,7 +225,7 @@ private:
                 cuda_.discard(mates_[seat], block(mates_[seat]).trial_region);
             }
         }
-        cuda_.drop(membership_.terms.rank, region);
+        cuda_.drop(membership_.terms.rank, region, 0);
     }
 
     Membership &membership_;
@@ -241,11 +246,14 @@ std::vector<Passage> try_gpus(Membership &membership, const Patience &patience) 
     if (!membership.cuda) {
         return std::vector<Passage>(membership.peers.size(), no_gpu(membership.terms.rank));
     }
+    std::unique_ptr<Trial> trial;
     try {
-        return Trial(membership, patience).run();
+        trial = std::make_unique<Trial>(membership, patience);
+        return trial->run();
     } catch (const Error &error) {
-        if (membership.cuda->device().is_busy()) {
-            (void)membership.cuda.release();  // what a GPU still uses must not be unmapped
+        if (membership.cuda->device().is_busy()) {  // what a GPU still uses must not be unmapped
+            (void)trial.release();
+            (void)membership.cuda.release();
         }
         throw Error(error.status(), say("odc_init: ", error.what()));
     }

@@ -13,10 +13,10 @@ namespace odc {
 
 // A region of GPU memory in the mail.
 struct RegionLetter {
-    int32_t from;
-    uint32_t unused;
+    uint64_t from;
     uint64_t number;  // among the sender's, from 1
     uint64_t bytes;
+    uint64_t minibatch;  // in which it was registered
 };
 
 // The receiving end.
@@ -28,7 +28,7 @@ public:
 
     struct Delivery {
         RegionLetter letter;
-        Fd memory;
+        Fd memory;  // invalid: this process has too many descriptors open
     };
     std::optional<Delivery> take();
 

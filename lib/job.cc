@@ -38,12 +38,15 @@ Job::~Job() = default;
 void Job::leak_cuda() {
     struct Kept {
         std::unique_ptr<Cuda> cuda;
-        std::shared_ptr<Arena> words;
+        std::vector<std::shared_ptr<Arena>> words;  // and mirrors, of other ranks too
     };
     static std::mutex mutex;
     static auto *const kept = new std::vector<Kept>;
     const std::lock_guard lock(mutex);
-    kept->push_back({std::move(membership_.cuda), peer(rank()).arena});
+    kept->push_back({std::move(membership_.cuda), {}});
+    for (const Peer &one : membership_.peers) {
+        kept->back().words.push_back(one.arena);
+    }
 }
 
 std::string Job::who(int rank) const {

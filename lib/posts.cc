@@ -37,7 +37,7 @@ void Posts::retire(Shard &shard, uint64_t minibatch) {
     retired_.push_back({minibatch, shard.number, shard.record(), shard.record_bytes()});
     for (uint64_t index = 0; index < shard.owners(); ++index) {
         if (index != shard.own_index() && shard.linked(index) != nullptr) {
-            unmap(shard, index);
+            unmap(shard, index, minibatch);
         }
     }
 }
@@ -85,11 +85,11 @@ std::optional<Shard::Bases> Posts::map(const Shard &shard, int rank, const Post 
     return bases;
 }
 
-void Posts::unmap(const Shard &shard, uint64_t index) {
+void Posts::unmap(const Shard &shard, uint64_t index, uint64_t minibatch) {
     const int rank = shard.owner(index);
     const Shard::Bases &bases = shard.bases(index);
     if (bases.gpu != nullptr) {
-        job_.cuda()->drop(rank, bases.region);
+        job_.cuda()->drop(rank, bases.region, minibatch);
     }
     if (bases.mirror != nullptr) {
         job_.cuda()->unpin_pages(bases.mirror);

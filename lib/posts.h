@@ -50,7 +50,7 @@ private:
     std::optional<Shard::Bases> map_or_fail(const Shard &shard, int rank, const Post &post);
     // Where an owner's slice begins here; empty: its GPU memory has not come yet.
     std::optional<Shard::Bases> map(const Shard &shard, int rank, const Post &post);
-    void unmap(const Shard &shard, uint64_t index);
+    void unmap(const Shard &shard, uint64_t index, uint64_t minibatch);
     Arena &mine() { return *job_.peer(job_.rank()).arena; }
 
     Job &job_;

@@ -270,8 +270,7 @@ void or_fail_everywhere(Exchange &exchange, const Patience &patience, Body body)
     }
 }
 
-void fill_routes(Membership &membership, const std::vector<Neighbour> &all, const Patience &patience) {
-    const std::vector<Passage> passages = try_gpus(membership, patience);
+void fill_routes(Membership &membership, const std::vector<Neighbour> &all, const std::vector<Passage> &passages) {
     const RankDescriptor &me = all[static_cast<size_t>(membership.terms.rank)].descriptor;
     for (int rank = 0; rank < membership.terms.size; ++rank) {
         Peer &peer = membership.peers[static_cast<size_t>(rank)];
@@ -297,6 +296,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
         all.push_back({describe(membership, cards, rank), {}, {}});
     }
     Outlook outlook{read_wishes(), {}, {}, {}};
+    std::vector<Passage> passages;
     if (membership.hosts.size() > 1) {
         std::optional<Porch> porch;
         SilenceCard silence{};
@@ -321,12 +321,16 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
             mine = card_of_doors(membership, *membership.fabric, doors);
         });
         const std::vector<EndpointCard> endpoints = exchange_endpoints(*exchange, mine);
-        or_fail_everywhere(*exchange, patience, [&] { start_fabric(membership, endpoints, doors); });
+        or_fail_everywhere(*exchange, patience, [&] {
+            start_fabric(membership, endpoints, doors);
+            passages = try_gpus(membership, patience);
+        });
         meet_ready(*exchange, membership.terms.rank);
     } else {
         judge(membership, all, outlook);
+        passages = try_gpus(membership, patience);
     }
-    fill_routes(membership, all, patience);
+    fill_routes(membership, all, passages);
 }
 
 void fail_everywhere(Exchange &exchange, const Error &error, const Patience &patience) {

@@ -75,6 +75,49 @@ static void good_pairs_say_how_they_are_reached(void **state) {
     run_ranks(3, good_route, NULL);
 }
 
+enum { MANY = 200 };
+
+/* More descriptors than the kernel keeps for one that does not read them yet. */
+static void many_shards(odc_context *context, void *arg) {
+    char name[32];
+    int many = slowdown() > 1 ? MANY / 4 : MANY;
+    (void)arg;
+    for (uint64_t minibatch = 1; minibatch < 3; ++minibatch) {
+        static tensor t[MANY];
+        for (int i = 0; i < many; ++i) {
+            snprintf(name, sizeof name, "%d of %d", i, (int)minibatch);
+            t[i] = make_tensor(context, name, 10, ODC_F32, ODC_F32);
+        }
+        if (odc_rank(context) != 0) { /* rank 0 has nothing to do and is the first in sync */
+            sleep_ms(20);
+        }
+        for (int i = 0; i < many; ++i) {
+            write_parameters(t[i], minibatch);
+        }
+        CHECK_OK(odc_publish_all(context, NULL));
+        for (int i = 0; i < many && odc_rank(context) != 0; ++i) {
+            check_gather(t[i], minibatch);
+            add_gradients(t[i], minibatch);
+        }
+        CHECK_OK(odc_minibatch_sync(context));
+        for (int i = 0; i < many; ++i) {
+            check_sums(t[i], (uint64_t[]){minibatch, minibatch}, 2);
+            CHECK_OK(odc_release_shard(t[i].shard));
+        }
+        gpu_collect();
+    }
+}
+
+static void many_shards_are_registered_one_by_one(void **state) {
+    (void)state;
+    setenv("FAKE_CUDA_MEMORY", "8589934592", 1); /* each takes a granule of 2 MiB */
+    run_ranks(3, many_shards, NULL);
+    setenv("FAKE_CUDA_P2P", "none", 1);
+    run_ranks(3, many_shards, NULL);
+    setenv("FAKE_CUDA_P2P", "all", 1);
+    unsetenv("FAKE_CUDA_MEMORY");
+}
+
 int main(void) {
     if (!tests_gpu() || getenv("FAKE_CUDA_DEVICES") == NULL) {
         puts("skipped: it pretends GPUs, so it needs the driver for tests (ctest gives it)");
@@ -85,6 +128,7 @@ int main(void) {
         cmocka_unit_test(wrong_reads_between_gpus_are_noticed),
         cmocka_unit_test(what_the_driver_denies_is_not_tried),
         cmocka_unit_test(good_pairs_say_how_they_are_reached),
+        cmocka_unit_test(many_shards_are_registered_one_by_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

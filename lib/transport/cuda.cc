@@ -115,22 +115,26 @@ Cuda::Allocated Cuda::allocate(int rank, uint64_t bytes) {
     auto memory = std::make_unique<CudaMemory>(device_, bytes);
     std::byte *const start = memory->start();
     const std::lock_guard lock(mutex_);
-    regions_.emplace(Key{rank, ++last_region_}, Region{std::move(memory), 1, ""});
+    regions_.emplace(Key{rank, ++last_region_}, Region{std::move(memory), 1, 0, true, ""});
     return {last_region_, start};
 }
 
-void Cuda::offer(int rank, uint64_t number, const std::set<int> &ranks) {
+void Cuda::offer(int rank, uint64_t number, uint64_t minibatch, const std::set<int> &ranks) {
     const CudaMemory &memory = *regions_.at({rank, number}).memory;
     const Fd handle = memory.handle();
     const std::lock_guard lock(mail_mutex_);
     for (const int mate : ranks) {
         if (const auto outbox = outboxes_.find(mate); outbox != outboxes_.end()) {
-            outbox->second.send({rank, 0, number, memory.bytes()}, handle);
+            outbox->second.send({static_cast<uint64_t>(rank), number, memory.bytes(), minibatch}, handle);
         }
     }
 }
 
-bool Cuda::flush() {
+bool Cuda::exchange_mail() {
+    {
+        const std::lock_guard lock(mutex_);
+        empty_inbox();
+    }
     const std::lock_guard lock(mail_mutex_);
     return std::count_if(outboxes_.begin(), outboxes_.end(), [](auto &one) { return !one.second.flush(); }) == 0;
 }
@@ -138,13 +142,17 @@ bool Cuda::flush() {
 void Cuda::empty_inbox() {
     while (const std::optional<Inbox::Delivery> delivery = inbox_.take()) {
         const RegionLetter &letter = delivery->letter;
-        Region region{nullptr, 0, ""};
+        Region region{nullptr, 0, letter.minibatch, false, ""};
         try {
+            if (!delivery->memory.valid()) {
+                fail(ODC_ERROR_SYSTEM,
+                     "its descriptor could not be received: too many are open; raise the limit (ulimit -n)");
+            }
             region.memory = std::make_unique<CudaMemory>(device_, delivery->memory, letter.bytes);
         } catch (const Error &error) {
             region.trouble = error.what();
         }
-        regions_.emplace(Key{letter.from, letter.number}, std::move(region));
+        regions_.emplace(Key{static_cast<int>(letter.from), letter.number}, std::move(region));
     }
 }
 
@@ -165,12 +173,24 @@ std::byte *Cuda::use(int rank, uint64_t number) {
     return region->second.memory->start();
 }
 
-void Cuda::drop(int rank, uint64_t number) {
+void Cuda::drop(int rank, uint64_t number, uint64_t minibatch) {
     const std::lock_guard lock(mutex_);
     const auto region = regions_.find({rank, number});
-    if (region != regions_.end() && --region->second.users == 0) {
+    if (region == regions_.end() || --region->second.users > 0) {
+        return;
+    }
+    if (region->second.own || region->second.minibatch < minibatch) {
         regions_.erase(region);
     }
+}
+
+void Cuda::turn(uint64_t minibatch) {
+    const std::lock_guard lock(mutex_);
+    empty_inbox();
+    std::erase_if(regions_, [&](const auto &one) {
+        const Region &region = one.second;
+        return !region.own && region.users == 0 && region.minibatch <= minibatch;
+    });
 }
 
 void Cuda::discard(int rank, uint64_t number) {
@@ -275,11 +295,14 @@ void Cuda::add(int32_t gradient_type, const std::vector<Addend> &addends, cuda::
 }
 
 bool Cuda::settles(int64_t ms) {
-    porter_.reset();
+    if (porter_) {
+        porter_->stop();
+    }
+    const auto landed = [this] { return flights_.all_done() && (!porter_ || porter_->has_landed()); };
     const Patience patience(ms, nullptr, nullptr);
-    while (!flights_.all_done()) {
-        if (patience.over() || flights_.rest_is_lost()) {
-            return flights_.all_done();
+    while (!landed()) {
+        if (patience.over() || (flights_.rest_is_lost() && !flights_.all_done())) {
+            return false;
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

@@ -54,15 +54,19 @@ public:
     };
     Allocated allocate(int rank, uint64_t bytes);
     // Sends it to those of `ranks` that are mates.
-    void offer(int rank, uint64_t number, const std::set<int> &ranks);
-    // Sends what mates had no room for. True: nothing is left. Safe from several threads.
-    bool flush();
+    void offer(int rank, uint64_t number, uint64_t minibatch, const std::set<int> &ranks);
+    // Takes what mates have sent, and sends what they had no room for. True: nothing is left. Safe from several threads.
+    // Whoever waits does it now and then, so that nobody waits for room in vain.
+    bool exchange_mail();
     // Where a region begins here, for one user more; NULL: it has not come yet. Safe from several threads.
     std::byte *use(int rank, uint64_t number);
-    // One user less; without any it is unmapped.
-    void drop(int rank, uint64_t number);
+    // One user less, in `minibatch`. Without any it is unmapped, but if it is another rank's and of this minibatch only in
+    // `turn`: more of its shards may come to be used.
+    void drop(int rank, uint64_t number, uint64_t minibatch);
     // One that is not going to be used here, if it has come.
     void discard(int rank, uint64_t number);
+    // At the end of a minibatch all ranks have linked what was registered in it: the rest is unmapped.
+    void turn(uint64_t minibatch);
 
     // ---- Words and marks ----
 
@@ -115,6 +119,8 @@ private:
     struct Region {
         std::unique_ptr<CudaMemory> memory;  // NULL: `trouble` says why
         uint64_t users;
+        uint64_t minibatch;  // in which another rank registered it
+        bool own;
         std::string trouble;
     };
     using Key = std::pair<int, uint64_t>;  // rank, number

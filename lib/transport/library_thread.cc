@@ -37,8 +37,6 @@ std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPo
     return endpoints;
 }
 
-;
-
 // Of staging, for each use at each endpoint: additions need some; gathers and offers, too, where callers' memory would
 // have to be registered.
 size_t share_of_staging(size_t bytes, const std::vector<std::unique_ptr<FabricEndpoint>> &endpoints) {

@@ -40,7 +40,12 @@ Porter::Porter(const CudaDevice &device, int rank, uint64_t bytes)
     thread_ = start_quietly("odc-porter", [this] { run(); });
 }
 
-Porter::~Porter() {
+Porter::~Porter() { stop(); }
+
+void Porter::stop() {
+    if (!thread_.joinable()) {
+        return;
+    }
     {
         const std::lock_guard lock(mutex_);
         stopping_.store(true, std::memory_order_relaxed);
@@ -74,6 +79,13 @@ uint64_t Porter::carry(const Load &load, cuda::Stream stream) {
     parcels_.push_back({slot, ++last_, load, stripes});
     wake_.notify_all();
     return stripes;
+}
+
+bool Porter::has_landed() {
+    const std::lock_guard lock(mutex_);
+    return std::all_of(parcels_.begin(), parcels_.end(), [this](const Parcel &one) {
+        return word(one.slot).load(std::memory_order_acquire) == one.number;
+    });
 }
 
 bool Porter::is_idle() {

@@ -35,6 +35,9 @@ public:
     // many; 0: none now.
     uint64_t carry(const Load &load, cuda::Stream stream);
     bool is_idle();
+    // Nothing more is added. What streams copy may still be on its way.
+    void stop();
+    bool has_landed();
 
 private:
     struct Parcel {
