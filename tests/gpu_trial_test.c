@@ -110,6 +110,7 @@ static void many_shards(odc_context *context, void *arg) {
 
 static void many_shards_are_registered_one_by_one(void **state) {
     (void)state;
+    needs_processes("it takes half a minute under a race detector");
     setenv("FAKE_CUDA_MEMORY", "8589934592", 1); /* each takes a granule of 2 MiB */
     run_ranks(3, many_shards, NULL);
     setenv("FAKE_CUDA_P2P", "none", 1);
