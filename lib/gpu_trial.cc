@@ -255,7 +255,10 @@ std::vector<Passage> try_gpus(Membership &membership, const Patience &patience) 
             (void)trial.release();
             (void)membership.cuda.release();
         }
-        throw Error(error.status(), say("odc_init: ", error.what()));
+        if (error.status() != ODC_ERROR_DEVICE) {
+            throw;
+        }
+        fail(ODC_ERROR_DEVICE, "odc_init: ", error.what());
     }
 }
 

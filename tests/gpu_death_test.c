@@ -314,7 +314,7 @@ static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
     static const char *const names[HANGS] = {"odc_gather of shard \"layer\"", "odc_scatter_add of shard \"layer\"",
                                              "odc_publish of shard \"other\""};
     hung what = *(hung *)arg;
-    odc_context *context = join_within(rank, size, job, rank == 0 ? 300 : 60000);
+    odc_context *context = join_within(rank, size, job, rank == 0 ? 5000 : 60000);
     tensor t = plain(context, "layer");
     tensor other = plain(context, "other");
     void *full = new_buffer(t, ODC_F32);
