@@ -121,6 +121,8 @@ private:
     void on_gpu(Body body);
     template <class Body>
     void enqueue(const std::string &words, Body body);
+    template <class Body>
+    void fly(const Operation &operation, Body body);
     // During a wait: this rank's GPU may fail meanwhile, and who waits for it shall not wait on.
     class GpuWatch {
     public:
@@ -148,7 +150,6 @@ private:
     void add_on_gpu(Operation &operation, Job::Wait &wait);
     void add_directly(Operation &operation);
     void add_by_porter(Operation &operation, uint64_t index, Job::Wait &wait);
-    static void follow_own_mark(const Shard &shard, const Cuda &cuda, cuda::Stream stream);
     size_t reserve_flight(Call call);
     void land();
     void fold_mirrors();

@@ -47,6 +47,22 @@ void Context::enqueue(const std::string &words, Body body) {
     });
 }
 
+// On the operation's stream, behind the opening of the own slice, which may be on another one; sync waits for it.
+template <class Body>
+void Context::fly(const Operation &operation, Body body) {
+    const Shard &shard = *operation.shard;
+    const std::string words = words_for(operation.call, shard);
+    const size_t word = reserve_flight(operation.call);
+    enqueue(words, [&](Cuda &cuda) {
+        auto *const stream = static_cast<cuda::Stream>(operation.stream);
+        if (shard.mark != nullptr) {
+            cuda.follow_mark(shard.mark, stream);
+        }
+        body(cuda, stream);
+        cuda.flights().follow(word, stream, words);
+    });
+}
+
 bool Context::GpuWatch::look() {
     const int64_t now = now_ns();
     if (context_.job_.cuda() != nullptr && now - looked_ns_ > kWatchNs) {
@@ -280,14 +296,7 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
     if (copies.empty()) {
         return;
     }
-    const std::string words = words_for(operation.call, shard);
-    const size_t word = reserve_flight(operation.call);
-    enqueue(words, [&](Cuda &cuda) {
-        auto *const stream = static_cast<cuda::Stream>(operation.stream);
-        follow_own_mark(shard, cuda, stream);
-        cuda.get(copies, stream);
-        cuda.flights().follow(word, stream, words);
-    });
+    fly(operation, [&](Cuda &cuda, cuda::Stream stream) { cuda.get(copies, stream); });
 }
 
 void Context::add_on_gpu(Operation &operation, Job::Wait &wait) {
@@ -316,14 +325,8 @@ void Context::add_directly(Operation &operation) {
     if (addends.empty()) {
         return;
     }
-    const std::string words = words_for(operation.call, shard);
-    const size_t word = reserve_flight(operation.call);
-    enqueue(words, [&](Cuda &cuda) {
-        auto *const stream = static_cast<cuda::Stream>(operation.stream);
-        follow_own_mark(shard, cuda, stream);
-        cuda.add(shard.description().gradient_type, addends, stream);
-        cuda.flights().follow(word, stream, words);
-    });
+    fly(operation,
+        [&](Cuda &cuda, cuda::Stream stream) { cuda.add(shard.description().gradient_type, addends, stream); });
 }
 
 // As much as there is room for, again and again: the host waits while the GPU has not given up what it was handed.
@@ -342,13 +345,6 @@ void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wai
         });
         return load.stripe == stripes || watch.look();
     });
-}
-
-// The own slice may have been opened on another stream.
-void Context::follow_own_mark(const Shard &shard, const Cuda &cuda, cuda::Stream stream) {
-    if (shard.mark != nullptr) {
-        cuda.follow_mark(shard.mark, stream);
-    }
 }
 
 // By which sync knows when it is done. Before anything is enqueued: until then the call may be interrupted.

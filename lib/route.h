@@ -69,9 +69,9 @@ struct PortPair {
     int theirs;
 };
 
-// For host memory; a pure function. Inside a host shm; between hosts the pair of ports with the most wanted provider that both have,
-// outside tunnels, in one subnet, with the higher speed (of the slower end), nearest to the ranks' memory; the ranks of
-// a host are spread over equals. `silent`: pairs that were tried, in vain.
+// For host memory; a pure function. Inside a host shm; between hosts the pair of ports with the most wanted provider that
+// both have, outside tunnels, in one subnet, with the higher speed (of the slower end), nearest to the ranks' memory; the
+// ranks of a host are spread over equals. `silent`: pairs that were tried, in vain.
 Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs,
                      const std::vector<PortPair> &silent = {});
 

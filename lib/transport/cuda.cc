@@ -281,10 +281,10 @@ void Cuda::add(int32_t gradient_type, const std::vector<Addend> &addends, cuda::
         Additions additions{};
         additions.count = static_cast<unsigned>(std::min<size_t>(kMostAddends, addends.size() - begin));
         std::copy_n(addends.begin() + static_cast<std::ptrdiff_t>(begin), additions.count, additions.addends);
-        // The first and the last tile of an addend may be parts of one.
         unsigned long long tiles = 0;
         for (unsigned i = 0; i < additions.count; ++i) {
-            tiles += additions.addends[i].numel / kAddTile + 2;
+            const Addend &one = additions.addends[i];
+            tiles += gradient_type == ODC_F64 ? add_tiles<double>(one) : add_tiles<float>(one);
         }
         void *parameters[] = {&additions};
         device_.check(driver().cuLaunchKernel(device_.adder(gradient_type),
