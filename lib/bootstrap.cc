@@ -41,7 +41,7 @@ void check_settings() {
     }
 }
 
-IdentityCard identity_of(const Rendezvous &rendezvous) {
+IdentityCard identity_of(const Rendezvous &rendezvous, const Cuda *cuda) {
     IdentityCard card{};
     card.magic = kIdentityMagic;
     card.rank = rendezvous.place.rank;
@@ -51,6 +51,9 @@ IdentityCard identity_of(const Rendezvous &rendezvous) {
     std::strncpy(card.identity, rendezvous.identity.c_str(), sizeof(card.identity) - 1);
     std::strncpy(card.host, rendezvous.host.c_str(), sizeof(card.host) - 1);
     std::strncpy(card.group, rendezvous.group.c_str(), sizeof(card.group) - 1);
+    if (cuda != nullptr) {
+        std::strncpy(card.gpu, cuda->device().name().c_str(), sizeof(card.gpu) - 1);
+    }
     return card;
 }
 
@@ -199,7 +202,7 @@ Membership join(const odc_config &config) {
         check_settings();
         cuda = open_gpu(config);
         arena = make_arena(rendezvous, cuda.get());
-        mine = identity_of(rendezvous);
+        mine = identity_of(rendezvous, cuda.get());
     });
 
     const std::vector<IdentityCard> cards =

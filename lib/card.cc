@@ -88,7 +88,7 @@ IdentityCard read_identity(const Card &card, int rank) {
         fail_version(rank);
     }
     content.identity[sizeof(content.identity) - 1] = content.host[sizeof(content.host) - 1] =
-        content.group[sizeof(content.group) - 1] = '\0';
+        content.group[sizeof(content.group) - 1] = content.gpu[sizeof(content.gpu) - 1] = '\0';
     return content;
 }
 

@@ -122,9 +122,8 @@ void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
             shard.settle(post, records[i], regions[i], gpu_regions[i], minibatch_);
             if (shard.on_gpu()) {
                 equip(shard);
-            } else {
-                expose(shard);
             }
+            expose(shard);
         }
         offer(shards);
         drop(gpu_regions);
@@ -144,7 +143,7 @@ void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
 // The provider may refuse the memory, so before anybody hears of the shard.
 void Context::expose(Shard &shard) {
     if (reaches_out(shard)) {
-        job_.fabric()->expose(shard.slice(shard.own_index()));
+        job_.fabric()->expose(shard.host_slice(shard.own_index()));
     }
 }
 
@@ -159,7 +158,7 @@ void Context::announce(Shard &shard) {
     if (Fabric *others = job_.fabric()) {
         const Description &d = shard.description();
         others->announce({shard.record(), shard.registered, d.numel, shard.own_numel(), 0, 0, d.parameter_type,
-                          d.gradient_type, d.name, d.ranks, d.slices});
+                          d.gradient_type, d.memory, d.name, d.ranks, d.slices});
     }
 }
 
@@ -200,7 +199,8 @@ void Context::release(Shard &shard) {
     job_.tell(ReleasedNotice{shard.record()}, shard.description().ranks);
     conceal(shard);
     strip(shard);
-    if (!shard.is_mirrored()) {
+    if (!is_kept_by_mates(shard)) {
+        unpin_mirror(shard);
         job_.peer(job_.rank()).arena->free(shard.host_region());
     }
     shards_.erase(shards_.find(shard.name()));
@@ -216,7 +216,16 @@ void Context::publish(Shard &shard, void *stream) {
     const Noted noted = note(Call::Publish, &shard);
     open(shard, stream);
     ring(job_.mine());
-    job_.tell(PublishedNotice{shard.record(), minibatch_}, shard.description().ranks);
+    tell_published(shard);
+}
+
+void Context::tell_published(Shard &shard) {
+    const PublishedNotice notice{shard.record(), minibatch_};
+    if (job_.fabric() != nullptr && shard.mark != nullptr) {  // on a GPU, and not empty
+        job_.fabric()->tell_when(shard.post().published, minibatch_ + 1, notice, shard.description().ranks);
+    } else {
+        job_.tell(notice, shard.description().ranks);
+    }
 }
 
 void Context::open(Shard &shard, void *stream) {
@@ -234,18 +243,24 @@ void Context::publish_all(void *stream) {
     job_.check();
     const Noted noted = note(Call::Publish, nullptr);
     check_stream(stream);
-    size_t count = 0;
+    std::vector<Shard *> opened;
     for (const auto &[name, shard] : shards_) {
         if (shard->published <= minibatch_) {
             open(*shard, stream);
-            ++count;
+            opened.push_back(shard.get());
         }
     }
-    if (count > 0) {
-        ring(job_.mine());
-        job_.tell(AllPublishedNotice{minibatch_});
-    } else if (!shards_.empty()) {
+    if (opened.empty() && !shards_.empty()) {
         fail(ODC_ERROR_PHASE, "odc_publish_all: every shard is published already in minibatch ", minibatch_);
+    }
+    ring(job_.mine());
+    // What was published before, on a GPU, need not be there yet.
+    if (std::none_of(shards_.begin(), shards_.end(), [](const auto &one) { return one.second->on_gpu(); })) {
+        job_.tell(AllPublishedNotice{minibatch_});
+        return;
+    }
+    for (Shard *shard : opened) {
+        tell_published(*shard);
     }
 }
 
@@ -449,15 +464,17 @@ void Context::finish(Operation &operation) {
     await_transfers(operation, wait);
 }
 
+std::string Context::under_way(const Operation &operation, int owner) {
+    return say(operation.call == Call::Gather ? "the slice of " : "an addition to ", job_.who(owner), " of shard \"",
+               operation.shard->name(), "\" is on its way; it ", job_.what(owner));
+}
+
 void Context::await_transfers(Operation &operation, Job::Wait &wait) {
     while (!operation.travelling.empty()) {
         const auto &[index, transfer] = operation.travelling.back();
         const int owner = transfer->owner();
         await_publish(*operation.shard, index, wait);
-        wait.describe([this, &operation, owner] {
-            return say(operation.call == Call::Gather ? "the slice of " : "an addition to ", job_.who(owner),
-                       " of shard \"", operation.shard->name(), "\" is on its way; it ", job_.what(owner));
-        });
+        wait.describe([&, owner] { return under_way(operation, owner); });
         wait.until_served(owner, [&transfer = *transfer] { return transfer.done(); });
         operation.travelling.pop_back();
     }
@@ -469,10 +486,19 @@ void Context::await_transfers(Operation &operation, Job::Wait &wait) {
 void Context::give_up(Operation &operation) {
     constexpr int64_t kLostNs = 1'000'000'000;
     const Patience patience = job_.patience();
+    std::vector<std::shared_ptr<Transfer>> travelling;
     for (const auto &[index, transfer] : operation.travelling) {
+        travelling.push_back(transfer);
+    }
+    for (const Fetch &fetch : operation.fetches) {
+        for (const Fetch::Piece &piece : fetch.pieces) {
+            travelling.push_back(piece.transfer);
+        }
+    }
+    for (const auto &transfer : travelling) {
         job_.peer(transfer->owner()).route.path->cancel(transfer);
     }
-    for (const auto &[index, transfer] : operation.travelling) {
+    for (const auto &transfer : travelling) {
         const int owner = transfer->owner();
         for (int64_t lost_ns = 0; !transfer->settled(); job_.sleep(owner)) {
             if (job_.serves(owner) && !patience.over()) {
@@ -487,6 +513,10 @@ void Context::give_up(Operation &operation) {
         }
     }
     operation.travelling.clear();
+    for (Fetch &fetch : operation.fetches) {
+        job_.cuda()->fetches().drop(fetch);
+    }
+    operation.fetches.clear();
 }
 
 void Context::gather(Shard &shard, void *full, void *stream) {

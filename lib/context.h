@@ -29,6 +29,7 @@ struct Operation {
         std::shared_ptr<Transfer> transfer;
     };
     std::vector<Travelling> travelling;
+    std::vector<Fetch> fetches = {};  // into GPU memory
 };
 
 class Context {
@@ -96,6 +97,8 @@ private:
     void settle(const std::vector<std::unique_ptr<Shard>> &shards);
     // Publishes it for the ranks of this host; they are not rung for.
     void open(Shard &shard, void *stream);
+    // For those of other hosts.
+    void tell_published(Shard &shard);
     bool is_published(Shard &shard, uint64_t index);
     void await_publish(Shard &shard, uint64_t index, Job::Wait &wait);
     std::string missing_publish(const Shard &shard, uint64_t index);
@@ -109,6 +112,7 @@ private:
     void start_on_host(Operation &operation);
     void finish(Operation &operation);
     void await_transfers(Operation &operation, Job::Wait &wait);
+    std::string under_way(const Operation &operation, int owner);
     void give_up(Operation &operation);
     void expose(Shard &shard);
     void conceal(Shard &shard);
@@ -141,15 +145,20 @@ private:
     void mirror_if_needed(Shard &shard);
     void equip(Shard &shard);
     void unpin_mirror(Shard &shard);
+    bool is_kept_by_mates(const Shard &shard) const;
     void strip(Shard &shard);
     void offer(const std::vector<std::unique_ptr<Shard>> &shards);
     void open_on_gpu(Shard &shard, void *stream);
     void start_on_gpu(Operation &operation);
     void finish_on_gpu(Operation &operation, Job::Wait &wait);
+    void get_published(Operation &operation);
+    void await_fetches(Operation &operation, Job::Wait &wait);
     void get_on_gpu(Operation &operation, const std::vector<uint64_t> &indexes);
     void add_on_gpu(Operation &operation, Job::Wait &wait);
     void add_directly(Operation &operation);
     void add_by_porter(Operation &operation, uint64_t index, Job::Wait &wait);
+    template <class Ready>
+    void wait_for_porter(Job::Wait &wait, const Ready &ready);
     size_t reserve_flight(Call call);
     void land();
     void fold_mirrors();

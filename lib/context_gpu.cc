@@ -146,6 +146,9 @@ void Context::equip(Shard &shard) {
         if (shard.is_mirrored()) {
             cuda.open_porter(job_.rank());
         }
+        if (reaches_out(shard)) {
+            cuda.open_fetches();
+        }
         if (shard.own_numel() == 0) {
             return;
         }
@@ -168,8 +171,18 @@ void Context::equip(Shard &shard) {
     });
 }
 
-// Of a shard that nobody has heard of. The mirror of another stays where it is until the context ends: other ranks may have
-// its pages pinned for as long as they keep the shard, and what lay there next would not be what they see.
+// A mirror that ranks of this host read stays where it is until the context ends: they may have its pages pinned for as
+// long as they keep the shard, and what lay there next would not be what they see.
+bool Context::is_kept_by_mates(const Shard &shard) const {
+    for (uint64_t index = 0; shard.is_mirrored() && index < shard.owners(); ++index) {
+        const int owner = shard.owner(index);
+        if (job_.on_this_host(owner) && !job_.peer(owner).gpu_route.is_direct()) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void Context::unpin_mirror(Shard &shard) {
     const Shard::Bases &mine = shard.bases(shard.own_index());
     if (shard.mark != nullptr && mine.mirror != nullptr) {
@@ -267,11 +280,11 @@ void Context::finish_on_gpu(Operation &operation, Job::Wait &wait) {
         on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(operation.stream, call_name(operation.call)); });
     }
     if (operation.call == Call::Gather) {
+        await_fetches(operation, wait);
         while (!operation.left.empty()) {
-            const uint64_t index = operation.left.front();
-            await_publish(shard, index, wait);
-            get_on_gpu(operation, {index});
-            operation.left.erase(operation.left.begin());
+            await_publish(shard, operation.left.front(), wait);
+            get_published(operation);
+            await_fetches(operation, wait);
         }
     } else if (!operation.left.empty()) {
         for (const uint64_t index : operation.left) {
@@ -282,21 +295,67 @@ void Context::finish_on_gpu(Operation &operation, Job::Wait &wait) {
     }
 }
 
+// Of those that are left.
+void Context::get_published(Operation &operation) {
+    std::vector<uint64_t> ready;
+    for (const uint64_t index : operation.left) {
+        if (is_published(*operation.shard, index)) {
+            ready.push_back(index);
+        }
+    }
+    get_on_gpu(operation, ready);
+    std::erase_if(operation.left,
+                  [&](uint64_t index) { return std::find(ready.begin(), ready.end(), index) != ready.end(); });
+}
+
 void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &indexes) {
     Shard &shard = *operation.shard;
     const size_t size = element_size(shard.description().parameter_type);
     std::vector<Cuda::Copy> copies;
     for (const uint64_t index : indexes) {
-        const RemoteSlice from = shard.slices().numel(index) > 0 ? shard.slice(index) : RemoteSlice{};
-        if (from.numel > 0) {
+        if (shard.slices().numel(index) == 0) {
+            continue;
+        }
+        const RemoteSlice from = shard.slice(index);
+        const int owner = shard.owner(index);
+        if (!job_.on_this_host(owner)) {
+            operation.fetches.push_back(
+                {owner, job_.peer(owner).route.path.get(), from, place(operation, index), minibatch_ + 1});
+            job_.cuda()->fetches().ask_ahead(operation.fetches.back());
+        } else {
             copies.push_back({from.parameters, place(operation, index), from.numel * size,
-                              !shard.is_staged(index) && job_.cuda()->is_other(job_.block(shard.owner(index)).gpu)});
+                              !shard.is_staged(index) && job_.cuda()->is_other(job_.block(owner).gpu)});
         }
     }
     if (copies.empty()) {
         return;
     }
     fly(operation, [&](Cuda &cuda, cuda::Stream stream) { cuda.get(copies, stream); });
+}
+
+// Until the copies of all that comes from other hosts are enqueued.
+void Context::await_fetches(Operation &operation, Job::Wait &wait) {
+    if (operation.fetches.empty()) {
+        return;
+    }
+    const std::string words = words_for(operation.call, *operation.shard);
+    const auto advance = [&] {
+        enqueue(words, [&](Cuda &cuda) {
+            for (Fetch &fetch : operation.fetches) {
+                cuda.fetches().advance(fetch, static_cast<cuda::Stream>(operation.stream));
+            }
+        });
+    };
+    GpuWatch watch(*this);
+    for (Fetch &fetch : operation.fetches) {
+        wait.describe([&] { return under_way(operation, fetch.owner); });
+        wait.until_seen_served(fetch.owner, [&] {
+            advance();
+            return fetch.is_enqueued() || watch.look();
+        });
+    }
+    fly(operation, [](Cuda &, cuda::Stream) {});
+    operation.fetches.clear();
 }
 
 void Context::add_on_gpu(Operation &operation, Job::Wait &wait) {
@@ -329,21 +388,39 @@ void Context::add_directly(Operation &operation) {
         [&](Cuda &cuda, cuda::Stream stream) { cuda.add(shard.description().gradient_type, addends, stream); });
 }
 
+// An owner on another host that leaves takes nothing more.
+template <class Ready>
+void Context::wait_for_porter(Job::Wait &wait, const Ready &ready) {
+    GpuWatch watch(*this);
+    Cuda &cuda = *job_.cuda();
+    const auto awaited = [&] {
+        return cuda.has_porter() ? cuda.porter().awaited().value_or(job_.rank()) : job_.rank();
+    };
+    for (bool done = false; !done;) {
+        const int owner = awaited();
+        wait.until_seen_served(owner, [&] {
+            done = ready();
+            return done || watch.look() || awaited() != owner;
+        });
+    }
+}
+
 // As much as there is room for, again and again: the host waits while the GPU has not given up what it was handed.
 void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wait) {
     const RemoteSlice to = operation.shard->host_slice(index);
     const uint64_t stripes = stripe_count(to.numel * element_size(accumulator_type(to.gradient_type)));
-    Porter::Load load{to, place(operation, index), 0, minibatch_ + 1};
+    const int owner = operation.shard->owner(index);
+    Path *const path = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.path.get();
+    Porter::Load load{to, path, place(operation, index), 0, minibatch_ + 1};
     wait.describe([&, this] {
         return say("there is no room to carry gradients of shard \"", operation.shard->name(), "\" to ",
-                   job_.who(operation.shard->owner(index)), ": ", job_.cuda()->flights().under_way());
+                   job_.who(owner), ": ", job_.cuda()->flights().under_way());
     });
-    GpuWatch watch(*this);
-    wait.until_seen(job_.rank(), [&] {
+    wait_for_porter(wait, [&] {
         enqueue(words_for(operation.call, *operation.shard), [&](Cuda &cuda) {
             load.stripe += cuda.porter().carry(load, static_cast<cuda::Stream>(operation.stream));
         });
-        return load.stripe == stripes || watch.look();
+        return load.stripe == stripes;
     });
 }
 
@@ -369,13 +446,13 @@ void Context::land() {
     }
     on_gpu([](Cuda &one) { one.device().check_health(); });  // also where all is done
     Job::Wait wait(job_, call_name(Call::Sync));
-    GpuWatch watch(*this);
     wait.describe([&] {
         const std::string under_way = cuda->flights().under_way();
         return say(cuda->device().name(), " has not done yet what was enqueued there: ",
                    under_way.empty() ? "an addition through host memory" : under_way);
     });
-    wait.until_seen(job_.rank(), [&] { return cuda->is_idle() || watch.look(); });
+    wait_for_porter(wait, [&] { return cuda->is_idle(); });
+    GpuWatch watch(*this);
     wait.describe([] { return "other ranks have not taken the descriptors of this rank's GPU memory"; });
     wait.until_seen(job_.rank(), [&] { return cuda->exchange_mail() || watch.look(); });
 }
@@ -408,8 +485,9 @@ void Context::fold(Shard &shard) {
     const uint64_t in_stripe = stripe_elements(mine.gradient_type);
     const std::string words = say("the adding of what came through host memory to ", words_for(Call::Sync, shard));
     const size_t word = reserve_flight(Call::Sync);
+    const std::byte *from = nullptr;
+    on_gpu([&](Cuda &cuda) { from = as_seen_by(cuda.device(), mirror.accumulator); });
     enqueue(words, [&](Cuda &cuda) {
-        const std::byte *const from = as_seen_by(cuda.device(), mirror.accumulator);
         std::vector<Addend> addends;
         uint64_t end = 0;
         for (uint64_t first = 0; first < mine.numel; first += in_stripe) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda_device.h"
 
+#include <algorithm>
+#include <cctype>
 #include <thread>
 
 #include "element.h"
@@ -66,6 +68,16 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
 }
 
 CudaDevice::~CudaDevice() { close(); }
+
+std::string CudaDevice::bus_id() const {
+    char text[32] = {};
+    if (driver().cuDeviceGetPCIBusId(text, sizeof(text), device_) != Result::Success) {
+        return "";
+    }
+    std::string id = text;
+    std::transform(id.begin(), id.end(), id.begin(), [](unsigned char c) { return std::tolower(c); });
+    return id;
+}
 
 void CudaDevice::close() {
     {

@@ -25,6 +25,7 @@ public:
     int ordinal() const { return ordinal_; }
     // The same in every process; the parts of a divided GPU have their own.
     const cuda::Uuid &uuid() const { return uuid_; }
+    std::string bus_id() const;  // "0000:1b:00.0"; "" where the driver does not tell
     cuda::Stream own_stream() const { return stream_; }
     unsigned multiprocessors() const { return multiprocessors_; }
     // Whether memory that is allocated for it can be read by network adapters.

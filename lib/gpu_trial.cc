@@ -19,10 +19,6 @@ constexpr int kRounds = 64;
 constexpr uint64_t kPatternBytes = kPatternWords * sizeof(uint32_t);
 constexpr uint64_t kAreaBytes = kOnes * sizeof(float);
 
-Passage no_gpu(int rank) {
-    return {"", say("rank ", rank, " has no GPU (config.device or ODC_DEVICE names it)"), false};
-}
-
 uint32_t pattern_word(int rank, uint64_t index) {
     return (static_cast<uint32_t>(rank) + 1) * 2654435761U + static_cast<uint32_t>(index) * 40503U;
 }
@@ -49,7 +45,7 @@ public:
             } else if (gpu.present) {
                 passage = cuda_.passage_to(gpu);
             } else {
-                passage = no_gpu(rank);
+                passage.why_not = "it has no GPU";
             }
             if (rank == membership.terms.rank) {
                 seat_ = seat;
@@ -244,7 +240,7 @@ private:
 
 std::vector<Passage> try_gpus(Membership &membership, const Patience &patience) {
     if (!membership.cuda) {
-        return std::vector<Passage>(membership.peers.size(), no_gpu(membership.terms.rank));
+        return std::vector<Passage>(membership.peers.size());
     }
     std::unique_ptr<Trial> trial;
     try {

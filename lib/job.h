@@ -117,6 +117,12 @@ public:
             until(on, ready);
             left_serves_ = false;
         }
+        template <class Ready>
+        void until_seen_served(int on, const Ready &ready) {
+            left_serves_ = true;
+            until_seen(on, ready);
+            left_serves_ = false;
+        }
         // For waits on other things than a bell: looks around and throws.
         void check(int holder) override;
         int holder() const { return holder_; }

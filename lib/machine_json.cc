@@ -70,6 +70,16 @@ void add_objection(Json &route, const std::string &words, const Wishes &wishes) 
     }
 }
 
+Verdict gpu_verdict(const Gpu &gpu, RankDescriptor mine, RankDescriptor theirs, const Verdict &of_host_memory) {
+    if (gpu.vendor != "NVIDIA") {
+        Verdict none;
+        none.why = say("GPUs of ", gpu.vendor, " are not used, NVIDIA's are");
+        return none;
+    }
+    mine.gpu = theirs.gpu = gpu.name;
+    return choose_gpu_route(mine, theirs, of_host_memory);
+}
+
 // From rank `index` of this host, whose memory is there, to its like.
 Json route_json(const Machine &machine, Device memory, const Wishes &wishes, const Ports &ports,
                 const std::string &why_no_fabric) {
@@ -77,15 +87,12 @@ Json route_json(const Machine &machine, Device memory, const Wishes &wishes, con
     RankDescriptor theirs = rank_at(1, "another", memory.index, wishes, ports);
     mine.why_no_fabric = why_no_fabric;
     theirs.why_no_fabric = why_no_fabric;
-    const Verdict verdict = choose_route(mine, theirs);
     const bool gpu = memory.what == Device::What::Gpu;
-    Verdict told = gpu ? no_gpu_route().verdict : verdict;
-    if (gpu && !verdict.why.empty()) {
-        told.why += "; the nearest NIC: " + verdict.why;
-    }
+    const Verdict verdict = choose_route(mine, theirs);
+    const Verdict told = gpu ? gpu_verdict(machine.gpus[memory.index], mine, theirs, verdict) : verdict;
     Json route = {{"from", device_name(machine, memory)}, {"transport", text_or_null(std::string(told.transport))}};
-    if (verdict.my_port >= 0) {
-        const Port &port = mine.ports[static_cast<size_t>(verdict.my_port)];
+    if (told.my_port >= 0) {
+        const Port &port = mine.ports[static_cast<size_t>(told.my_port)];
         route["provider"] = provider_of(port).name;
         route["nic"] = port.nic;
         route["domain"] = domain_of(port);

@@ -73,6 +73,7 @@ void write_post(Post &post, const What &what, uint64_t record, uint64_t minibatc
     post.numel = what.numel;
     post.parameter_type = what.parameter_type;
     post.gradient_type = what.gradient_type;
+    post.memory = what.memory;
     post.slice_numel = slice_numel;
     post.record = record;
     post.name_bytes = static_cast<uint32_t>(what.name.size());

@@ -35,7 +35,14 @@ struct Neighbour {
     std::vector<PortPair> silent;  // by which there was no answer, in one direction at least
 };
 
-Device own_memory(const Machine &machine) {
+// What NICs should be near to: the rank's GPU (NULL: it has none), or else its host memory.
+Device own_memory(const Machine &machine, const Cuda *cuda) {
+    const std::string gpu = cuda != nullptr ? cuda->device().bus_id() : "";
+    for (size_t i = 0; i < machine.gpus.size(); ++i) {
+        if (machine.gpus[i].bus_id == gpu) {
+            return {Device::What::Gpu, i};
+        }
+    }
     unsigned node = 0;
     getcpu(nullptr, &node);
     for (size_t i = 0; i < machine.numa_nodes.size(); ++i) {
@@ -46,10 +53,10 @@ Device own_memory(const Machine &machine) {
     return {};
 }
 
-Outlook look_out(const Wishes &wishes) {
+Outlook look_out(const Wishes &wishes, const Cuda *cuda) {
     Outlook outlook{wishes, {}, why_not_fabric(), {}};
     const Machine machine = this_machine();
-    outlook.ports = ports_of(machine, own_memory(machine), wishes, offers_of_libfabric());
+    outlook.ports = ports_of(machine, own_memory(machine, cuda), wishes, offers_of_libfabric());
     return outlook;
 }
 
@@ -62,6 +69,12 @@ RankDescriptor describe(const Membership &membership, const std::vector<Identity
     descriptor.identity = peer.identity;
     descriptor.index = static_cast<int>(std::find(mates.begin(), mates.end(), rank) - mates.begin());
     descriptor.transports = cards[static_cast<size_t>(rank)].transports;
+    if (peer.arena) {
+        const GpuIdentity &gpu = reinterpret_cast<const RankBlock *>(peer.arena->record(peer.block))->gpu;
+        descriptor.gpu = gpu.present ? gpu.name : "";
+    } else {
+        descriptor.gpu = cards[static_cast<size_t>(rank)].gpu;
+    }
     return descriptor;
 }
 
@@ -87,6 +100,17 @@ void exchange_ports(Exchange &exchange, Outlook &outlook, const Doorsteps &doors
     outlook.discord = settle(ranks);
 }
 
+void put_in_words(Route &route, const RankDescriptor &mine, const RankDescriptor &theirs) {
+    const Verdict &verdict = route.verdict;
+    route.why_not = why_not_text(verdict);
+    if (verdict.my_port >= 0) {
+        const Port &port = mine.ports[static_cast<size_t>(verdict.my_port)];
+        route.provider = provider_of(port).name;
+        route.nic = port.nic;
+        route.peer_nic = theirs.ports[static_cast<size_t>(verdict.their_port)].nic;
+    }
+}
+
 // Throws ODC_ERROR_UNSUPPORTED where a rank cannot be reached, or not as ODC_REQUIRE asks.
 void judge(Membership &membership, const std::vector<Neighbour> &all, const Outlook &outlook) {
     const RankDescriptor &mine = all[static_cast<size_t>(membership.terms.rank)].descriptor;
@@ -98,13 +122,7 @@ void judge(Membership &membership, const std::vector<Neighbour> &all, const Outl
             const bool none = route.verdict.transport.empty() && !outlook.discord.empty();
             fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not, none ? "; " + outlook.discord : "");
         }
-        route.why_not = why_not_text(route.verdict);
-        if (route.verdict.my_port >= 0) {
-            const Port &port = mine.ports[static_cast<size_t>(route.verdict.my_port)];
-            route.provider = provider_of(port).name;
-            route.nic = port.nic;
-            route.peer_nic = theirs.ports[static_cast<size_t>(route.verdict.their_port)].nic;
-        }
+        put_in_words(route, mine, theirs);
     }
 }
 
@@ -274,9 +292,11 @@ void fill_routes(Membership &membership, const std::vector<Neighbour> &all, cons
     const RankDescriptor &me = all[static_cast<size_t>(membership.terms.rank)].descriptor;
     for (int rank = 0; rank < membership.terms.size; ++rank) {
         Peer &peer = membership.peers[static_cast<size_t>(rank)];
-        const bool here = peer.host_index == membership.own().host_index;
-        peer.gpu_route = gpu_route(me, all[static_cast<size_t>(rank)].descriptor,
-                                   here ? &passages[static_cast<size_t>(rank)] : nullptr);
+        const RankDescriptor &other = all[static_cast<size_t>(rank)].descriptor;
+        peer.gpu_route.verdict = peer.host_index == membership.own().host_index
+                                     ? choose_gpu_route(me, other, passages[static_cast<size_t>(rank)])
+                                     : choose_gpu_route(me, other, peer.route.verdict);
+        put_in_words(peer.gpu_route, me, other);
         if (peer.route.verdict.my_port < 0) {
             peer.route.path = shm_path(membership.terms.rank);
             continue;
@@ -304,7 +324,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
         EndpointCard mine{};
         or_fail_everywhere(*exchange, patience, [&] {
             check_descriptors(membership);
-            outlook = look_out(outlook.wishes);
+            outlook = look_out(outlook.wishes, membership.cuda.get());
             porch.emplace(outlook.ports);
         });
         exchange_ports(*exchange, outlook, porch->doorsteps(), membership.terms.rank, all);

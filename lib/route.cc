@@ -340,52 +340,64 @@ std::string why_not_text(const Verdict &verdict) {
     return text;
 }
 
-const Route &no_gpu_route() {
-    static const Route none = [] {
-        Route route;
-        route.verdict.why = "GPU memory is not moved between hosts: copy it to host memory";
-        route.verdict.why_not = {{kTransportNames[kCuda], "it moves GPU memory inside a host only"},
-                                 {kTransportNames[kShm], kHostOnly},
-                                 {kTransportNames[kFabric], kHostOnly}};
-        route.why_not = why_not_text(route.verdict);
-        return route;
-    }();
-    return none;
+namespace {
+
+void refuse(Verdict &verdict, TransportIndex transport, const std::string &why) {
+    verdict.why_not.push_back({kTransportNames[transport], why});
 }
 
-Route gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Passage *passage) {
-    Route route;
-    Verdict &verdict = route.verdict;
+// Of a pair of which one has none.
+Verdict no_gpu(const RankDescriptor &rank) {
+    Verdict verdict;
+    verdict.why = say("rank ", rank.rank, " has no GPU (config.device or ODC_DEVICE names it)");
+    refuse(verdict, kCuda, verdict.why);
+    refuse(verdict, kShm, kHostOnly);
+    refuse(verdict, kFabric, kHostOnly);
+    return verdict;
+}
+
+}  // namespace
+
+Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Passage &passage) {
+    if (mine.gpu.empty() || theirs.gpu.empty()) {
+        return no_gpu(mine.gpu.empty() ? mine : theirs);
+    }
+    Verdict verdict;
     std::string no_cuda = forbidden(kCuda, mine, theirs);
     std::string no_shm = forbidden(kShm, mine, theirs);
-    if (passage == nullptr) {
-        no_cuda = say("rank ", theirs.rank, " is on another host (", theirs.host, ")");
-        no_shm = kHostOnly;
-    } else if (!passage->both_gpus) {
-        no_cuda = passage->why_not;
-        no_shm = kHostOnly;
-    } else if (no_cuda.empty()) {
-        no_cuda = passage->why_not;
+    if (no_cuda.empty()) {
+        no_cuda = passage.why_not;
     }
     if (no_cuda.empty()) {
         verdict.transport = kTransportNames[kCuda];
-        verdict.why = passage->why;
-        no_shm = "cuda is faster";
-    } else if (no_shm.empty()) {
-        verdict.transport = kTransportNames[kShm];
-        verdict.why = "through host memory, as " + no_cuda;
-        verdict.landing = Landing::Staged;
+        verdict.why = passage.why;
+        refuse(verdict, kShm, "cuda is faster");
     } else {
-        verdict.why = no_cuda;
-    }
-    const std::array<std::string, 3> why_not = {no_cuda, no_shm, kHostOnly};
-    for (const TransportIndex one : {kCuda, kShm, kFabric}) {
-        if (verdict.transport != kTransportNames[one]) {
-            verdict.why_not.push_back({kTransportNames[one], why_not[one]});
+        refuse(verdict, kCuda, no_cuda);
+        if (no_shm.empty()) {
+            verdict.transport = kTransportNames[kShm];
+            verdict.why = "through host memory, as " + no_cuda;
+            verdict.landing = Landing::Staged;
+        } else {
+            verdict.why = no_cuda;
+            refuse(verdict, kShm, no_shm);
         }
     }
-    route.why_not = why_not_text(verdict);
-    return route;
+    refuse(verdict, kFabric, "never inside a host");
+    return verdict;
+}
+
+Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Verdict &of_host_memory) {
+    if (mine.gpu.empty() || theirs.gpu.empty()) {
+        return no_gpu(mine.gpu.empty() ? mine : theirs);
+    }
+    Verdict verdict = of_host_memory;
+    verdict.landing = Landing::Staged;
+    if (!verdict.transport.empty()) {
+        verdict.why = "through host memory; " + verdict.why;
+    }
+    verdict.why_not.insert(verdict.why_not.begin(), {kTransportNames[kCuda], why_no_shm(mine, theirs)});
+    return verdict;
 }
 
 std::string objection(const Verdict &verdict, const RankDescriptor &mine, const RankDescriptor &theirs,

@@ -39,6 +39,7 @@ struct RankDescriptor {
     std::string identity;  // equal: can share memory
     int index = 0;         // among the ranks of its identity
     uint32_t transports = kAllTransports;
+    std::string gpu;            // its name; empty: it has none
     std::string why_no_fabric;  // empty: it can use libfabric
     std::vector<Port> ports;    // well-formed, best first; settled before routes are chosen
 };
@@ -89,10 +90,9 @@ struct Route {
     bool is_direct() const { return verdict.transport == kTransportNames[kCuda]; }
 };
 
-// Between GPU memory of two hosts: there is none.
-const Route &no_gpu_route();
-// To a rank's GPU memory from this one's. `passage`: NULL to a rank of another host.
-Route gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Passage *passage);
+// To a rank's GPU memory from this one's: of this host, by what `passage` allows; of another one, where host memory goes.
+Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Passage &passage);
+Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Verdict &of_host_memory);
 // "direct", "staged", or "none": no transport reaches.
 const char *access_of(const Verdict &verdict);
 

@@ -60,8 +60,9 @@ inline constexpr std::array<SettingRow, 16> kSettings = {{
      "The libfabric providers that may be used, such as verbs,tcp; unset: all. tcp is with ofi_rxm and without."},
     {Setting::kRequire, "ODC_REQUIRE", "", "What routes must be, or odc_init fails: shm,nvlink,rdma or some of them."},
     {Setting::kStagingBytes, "ODC_STAGING_BYTES", "16777216",
-     "Memory of a context for additions that are on their way, from other hosts or from GPUs, in bytes.", 256 << 10,
-     int64_t{1} << 40},
+     "Memory of a context for what is on its way between hosts, and as much for what goes through host memory from "
+     "GPUs, and to them from other hosts, in bytes.",
+     256 << 10, int64_t{1} << 40},
     {Setting::kSilenceMs, "ODC_SILENCE_MS", "10000",
      "How long another host may not answer before its ranks count as lost, in milliseconds; at most half the deadline.",
      1000, 3'600'000},

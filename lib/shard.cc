@@ -192,7 +192,6 @@ void Shard::settle(Post &post, uint64_t offset, const Allocation &host, const Gp
     registered = minibatch;
     host_region_ = host;
     write_post(post, description_, offset, minibatch, own_numel());
-    post.memory = description_.memory;
     post.segment = host.segment;
     post.stripes = host.offset - host.segment.offset;
     if (on_gpu()) {

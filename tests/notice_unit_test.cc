@@ -41,8 +41,8 @@ Contribution values(uint32_t count) {
 // At least one of every kind, with the longest and the shortest of what may be long.
 std::vector<Notice> samples() {
     return {
-        PostNotice{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, "layer", {}, {}},
-        PostNotice{1, 2, 3, 4, 5, 6, 0, ODC_F64, std::string(255, 'x'), {4, 0, 1, 2, 3}, {0, 1, 2, 3, uint64_t(-1)}},
+        PostNotice{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_HOST_MEMORY, "layer", {}, {}},
+        PostNotice{1, 2, 3, 4, 5, 6, 0, ODC_F64, ODC_GPU_MEMORY, std::string(255, 'x'), {4, 0, 1, 2, 3}, {0, 1, 2, 3, uint64_t(-1)}},
         ReleasedNotice{7},
         PublishedNotice{8, 9},
         AllPublishedNotice{9},
@@ -164,8 +164,8 @@ void lengths_that_no_job_has_are_refused_before_anything_is_taken_for_them(void 
     assert_true(is_refused(changed(LeftNotice{1}, 4, UINT32_MAX)));                                    // bytes
     assert_true(is_refused(changed(ArrivedNotice{1, values(2)}, 16, 65)));                             // values
     assert_true(is_refused(changed(FailedNotice{-9, "no"}, 12, UINT32_MAX)));                          // text
-    assert_true(is_refused(encode(PostNotice{1, 1, 1, 1, 1, 1, 1, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5
-    assert_true(is_refused(encode(PostNotice{1, 1, 1, 1, 1, 1, 1, 1, "x", {}, {0, 1, 2, 3, 4, 0}})));
+    assert_true(is_refused(encode(PostNotice{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5
+    assert_true(is_refused(encode(PostNotice{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {}, {0, 1, 2, 3, 4, 0}})));
 }
 
 void random_bytes_harm_nobody(void **) {

@@ -110,13 +110,15 @@ assert [route['objection'] for route in machine['to_another_host']] == [None, No
 unset ODC_TOPOLOGY_XML
 expect 0 env ODC_REQUIRE=rdma "$odc" topo --xml "$recorded/dgx-h100.xml"
 [ "$(grep -cx " *ODC_REQUIRE is met" "$work/out")" -eq 3 ] || fail "rdma is not met: $out"
-# No transport moves GPU memory between hosts.
+# Between hosts GPU memory goes where host memory goes, from the NIC that is nearest to the GPU.
 expect 0 "$odc" topo --json --xml "$recorded/dgx-h100.xml"
 python "
 for route in machine['to_another_host']:
     gpu = route['from'].startswith('gpu')
-    assert (route['memory'], route['access']) == (('gpu', 'none') if gpu else ('host', 'staged')), route
-    assert (route['transport'] is None) == ('GPU memory is not moved between hosts' in route['why']) == gpu, route
+    assert (route['memory'], route['access']) == ('gpu' if gpu else 'host', 'staged'), route
+    assert route['transport'] == 'fabric' and route['why'].startswith('through host memory; ') == gpu, route
+    assert not gpu or route['nic'] == 'mlx5_' + route['from'][3:], route
+    assert not gpu or 'is on another host' in route['why_not']['cuda'], route
 assert machine['on_this_host']['access'] == 'direct' and 'objection' not in machine['on_this_host'], machine"
 
 # ---- bad input ----

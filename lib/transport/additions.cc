@@ -154,7 +154,7 @@ void Offers::offer(std::shared_ptr<Sum> sum, uint64_t count, Exposed source, std
     const AddNotice notice{++last_,
                            sum->to.record,
                            sum->filled,
-                           sum->offered,
+                           sum->to.first + sum->offered,
                            count,
                            ring != nullptr ? ring->address(slot) : source.address,
                            ring != nullptr ? ring->exposed().key : source.key};

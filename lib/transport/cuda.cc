@@ -17,6 +17,8 @@ namespace {
 
 constexpr unsigned kBlocksPerMultiprocessor = 4;  // all that fit
 
+uint64_t staging_bytes() { return static_cast<uint64_t>(setting_number(Setting::kStagingBytes)); }
+
 }  // namespace
 
 std::string why_not_cuda() { return cuda::why_not_driver(); }
@@ -49,8 +51,13 @@ void Cuda::unpin_pages(std::byte *start) {
 
 void Cuda::open_porter(int rank) {
     if (!porter_) {
-        porter_ =
-            std::make_unique<Porter>(device_, rank, static_cast<uint64_t>(setting_number(Setting::kStagingBytes)));
+        porter_ = std::make_unique<Porter>(device_, rank, staging_bytes());
+    }
+}
+
+void Cuda::open_fetches() {
+    if (!fetches_) {
+        fetches_ = std::make_unique<Fetches>(device_, staging_bytes());
     }
 }
 
@@ -298,7 +305,9 @@ bool Cuda::settles(int64_t ms) {
     if (porter_) {
         porter_->stop();
     }
-    const auto landed = [this] { return flights_.all_done() && (!porter_ || porter_->has_landed()); };
+    const auto landed = [this] {
+        return flights_.all_done() && (!porter_ || porter_->has_landed()) && (!fetches_ || fetches_->are_idle());
+    };
     const Patience patience(ms, nullptr, nullptr);
     while (!landed()) {
         if (patience.over() || (flights_.rest_is_lost() && !flights_.all_done())) {

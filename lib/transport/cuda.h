@@ -10,6 +10,7 @@
 #include "inbox.h"
 #include "kernels/add.h"
 #include "rank_block.h"
+#include "transport/fetches.h"
 #include "transport/porter.h"
 
 #include <map>
@@ -26,8 +27,7 @@ std::string why_not_cuda();
 // Whether a GPU's memory can be read and added to from another one's: `why` it can, or `why_not`.
 struct Passage {
     std::string why;
-    std::string why_not;    // empty: it can
-    bool both_gpus = true;  // else there is nothing to stage either
+    std::string why_not;  // empty: it can
 };
 
 // This rank's GPU and those of its host mates. Calls run inside a CudaDevice::Scope where they say so; what changes regions
@@ -108,8 +108,14 @@ public:
 
     // For the additions that go through host memory; there from when the first mirrored shard is registered.
     void open_porter(int rank);
+    bool has_porter() const { return porter_ != nullptr; }
     Porter &porter() { return *porter_; }
-    bool is_idle() { return flights_.all_done() && (!porter_ || porter_->is_idle()); }
+    // For gathers from other hosts; there from when the first shard is registered that has owners there.
+    void open_fetches();
+    Fetches &fetches() { return *fetches_; }
+    bool is_idle() {
+        return flights_.all_done() && (!porter_ || porter_->is_idle()) && (!fetches_ || fetches_->are_idle());
+    }
 
     // Ends additions that are not done. Whether all that was enqueued has been done within `ms`: only then may this be
     // destroyed.
@@ -140,6 +146,7 @@ private:
     std::set<cuda::Event> marks_;
     std::set<std::byte *> pages_;
     std::unique_ptr<Porter> porter_;
+    std::unique_ptr<Fetches> fetches_;
     unsigned most_blocks_;
 };
 

@@ -94,6 +94,10 @@ uint64_t Fabric::image_of(int rank) const { return thread_->image_of(rank); }
 std::unique_ptr<Path> Fabric::path_to(int rank) { return std::make_unique<FabricPath>(*thread_, rank); }
 void Fabric::tell(const Notice &notice) { thread_->tell(encode(notice), {}); }
 void Fabric::tell(const Notice &notice, const std::vector<int> &ranks) { thread_->tell(encode(notice), ranks); }
+void Fabric::tell_when(const std::atomic<uint64_t> &word, uint64_t value, const Notice &notice,
+                       const std::vector<int> &ranks) {
+    thread_->tell_when(word, value, encode(notice), ranks);
+}
 void Fabric::flush() { thread_->flush(); }
 void Fabric::fail(const FailedNotice &notice) { thread_->fail_job(encode(notice)); }
 void Fabric::await_failed() { thread_->await_failed(); }

@@ -92,6 +92,10 @@ public:
     // To all ranks of other hosts, or to those listed (others of the list are left out).
     void tell(const Notice &notice);
     void tell(const Notice &notice, const std::vector<int> &ranks);
+    // The same as soon as `word`, which a GPU writes and rings no bell for, is `value` or more. What is told after it was,
+    // comes after it.
+    void tell_when(const std::atomic<uint64_t> &word, uint64_t value, const Notice &notice,
+                   const std::vector<int> &ranks);
     // The job has failed: tells everybody, then lets go of all buffers and closes the endpoints.
     void fail(const FailedNotice &notice);
     // After `fail`: returns when everybody has been told, or after a quarter of a second.

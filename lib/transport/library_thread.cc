@@ -24,7 +24,7 @@ constexpr int64_t kFarewellNs = 1'000'000'000;  // for the peers to hear the las
 constexpr int64_t kLastWordsNs = 250'000'000;   // that a call that fails takes longer, for the peers to hear why
 constexpr int64_t kClosingNs = 50'000'000;
 constexpr int64_t kSoonNs = 1'000'000;        // when something refused is tried again
-constexpr int64_t kLockNs = 50'000;           // when a stripe that somebody held is tried again
+constexpr int64_t kUnheardNs = 50'000;        // when what rings no bell is looked at: a held stripe, a GPU's word
 constexpr int kEagerSteps = 200;              // without a bell, before the thread begins to sleep between looks
 constexpr int64_t kLongestNapNs = 2'000'000;  // and how long it sleeps at most
 constexpr int kVainRings = 50;                // of a bell, before a millisecond is spent on taking it back
@@ -164,15 +164,14 @@ bool LibraryThread::call(const std::function<void()> &body) {
 }
 
 void LibraryThread::tell(std::string notice, std::vector<int> ranks) {
-    post([this, notice = std::move(notice), ranks = std::move(ranks)] {
-        if (ranks.empty()) {
-            say_to_all(notice);
-        }
-        for (const int rank : ranks) {
-            if (remotes_[static_cast<size_t>(rank)]) {
-                packets_->say(remote(rank), notice);
-            }
-        }
+    post([this, notice = std::move(notice), ranks = std::move(ranks)] { say_to(ranks, notice); });
+}
+
+void LibraryThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string notice,
+                              std::vector<int> ranks) {
+    post([this, watched = Watched{&word, value, std::move(notice), std::move(ranks)}] {
+        watched_.push_back(watched);
+        look_at_words();
     });
 }
 
@@ -348,7 +347,8 @@ bool LibraryThread::take_commands() {
         std::move(commands_.begin(), commands_.end(), std::back_inserter(taken_));
         commands_.clear();
     }
-    const bool any = !taken_.empty();
+    // First: what was told after a word was there comes after what that word says.
+    const bool any = look_at_words() || !taken_.empty();
     while (!taken_.empty()) {
         const Command command = std::move(taken_.front());
         taken_.pop_front();
@@ -362,8 +362,8 @@ void LibraryThread::rest(int64_t now) {
     if (farewell_ns_ != 0 || packets_->refused() || gathers_.refused() || additions_.refused()) {
         nap = std::min(nap, kSoonNs);
     }
-    if (additions_.blocked()) {
-        nap = std::min(nap, kLockNs);
+    if (additions_.blocked() || !watched_.empty()) {
+        nap = std::min(nap, kUnheardNs);
     }
     std::vector<pollfd> bells{{wake_.get(), POLLIN, 0}, {mates_->bell(), POLLIN, 0}};
     for (const auto &endpoint : endpoints_) {
@@ -405,6 +405,27 @@ void LibraryThread::rest(int64_t now) {
 void LibraryThread::tell_of_dead_mates() {
     for (const int rank : mates_->dead()) {
         say_to_all(encode(DeadNotice{rank}));
+    }
+}
+
+bool LibraryThread::look_at_words() {
+    return std::erase_if(watched_, [this](const Watched &one) {
+               const bool there = one.word->load(std::memory_order_acquire) >= one.value;
+               if (there) {
+                   say_to(one.ranks, one.notice);
+               }
+               return there;
+           }) > 0;
+}
+
+void LibraryThread::say_to(const std::vector<int> &ranks, const std::string &notice) {
+    if (ranks.empty()) {
+        say_to_all(notice);
+    }
+    for (const int rank : ranks) {
+        if (remotes_[static_cast<size_t>(rank)]) {
+            packets_->say(remote(rank), notice);
+        }
     }
 }
 

@@ -40,6 +40,7 @@ public:
 
     // For the context's threads. `ranks` empty: all of other hosts.
     void tell(std::string notice, std::vector<int> ranks);
+    void tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string notice, std::vector<int> ranks);
     void fail_job(std::string notice);
     void await_failed();
     // Returns when the peers have heard all that was said to them, or after a second.
@@ -55,6 +56,13 @@ public:
 
 private:
     using Command = std::function<void()>;
+    // What is to be said once a word has its value.
+    struct Watched {
+        const std::atomic<uint64_t> *word;
+        uint64_t value;
+        std::string notice;
+        std::vector<int> ranks;
+    };
     // False: the thread has ended, and the command was not taken.
     bool post(Command command);
     // Returns when the thread has done it; throws what it threw. False: the thread has ended, and lets go of everything.
@@ -67,7 +75,9 @@ private:
     bool take_commands();
     void bury_closing();
     void tell_of_dead_mates();
+    void say_to(const std::vector<int> &ranks, const std::string &notice);
     void say_to_all(const std::string &notice);
+    bool look_at_words();
     void rest(int64_t now);
     bool may_sleep();
     void hear(Remote &from, const Notice &notice);
@@ -91,6 +101,7 @@ private:
     Offers offers_;
     std::unordered_map<uint64_t, std::unordered_map<FabricEndpoint *, Exposed>> exposed_;  // own slices, by record
     std::unordered_set<std::shared_ptr<Transfer>> unsettled_;
+    std::vector<Watched> watched_;
     uint64_t flush_ = 0;       // the question whose answers a flush waits for; 0: none
     int closing_ = 0;          // remotes that have said goodbye and are not gone yet
     int64_t farewell_ns_ = 0;  // when the last words were said; 0: not yet

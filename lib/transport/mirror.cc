@@ -36,7 +36,6 @@ void Mirror::apply(const PostNotice &notice) {
     }
     auto &post = *reinterpret_cast<Post *>(arena_.record(known->second));
     write_post(post, notice, notice.record, notice.minibatch, notice.slice_numel);
-    post.memory = ODC_HOST_MEMORY;
     post.segment = {};
     post.region = 0;
     post.address = notice.address;

@@ -24,6 +24,7 @@ struct PostNotice {
     uint64_t key;
     int32_t parameter_type;
     int32_t gradient_type;
+    int32_t memory;  // odc_memory; of a GPU's the mirror is read, and added to
     std::string name;
     std::vector<int32_t> ranks;
     std::vector<uint64_t> slices;

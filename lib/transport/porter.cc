@@ -11,12 +11,6 @@ namespace odc {
 
 using cuda::driver;
 
-namespace {
-
-constexpr uint64_t kSlotBytes = uint64_t{1} << 20;
-
-}  // namespace
-
 // Ends a wait for a lock whose holder may be dead: who waits for this rank learns of the death elsewhere.
 class Porter::Stop final : public Alarm {
 public:
@@ -32,13 +26,7 @@ private:
 };
 
 Porter::Porter(const CudaDevice &device, int rank, uint64_t bytes)
-    : device_(device), rank_(rank), slots_(std::max<uint64_t>(bytes / kSlotBytes, 1)),
-      staging_(device, slots_ * kSlotBytes), words_(device, slots_ * sizeof(uint64_t)) {
-    for (size_t slot = 0; slot < slots_; ++slot) {
-        free_.push_back(slot);
-    }
-    thread_ = start_quietly("odc-porter", [this] { run(); });
-}
+    : device_(device), rank_(rank), slots_(device, bytes, 1), thread_(start_quietly("odc-porter", [this] { run(); })) {}
 
 Porter::~Porter() { stop(); }
 
@@ -54,49 +42,61 @@ void Porter::stop() {
     thread_.join();
 }
 
+namespace {
+
+// What a load's stripes are of its gradient, in elements.
+struct Stretch {
+    Stretch(const Porter::Load &load, uint64_t stripes)
+        : first(load.stripe * stripe_elements(load.to.gradient_type)),
+          count(std::min(stripes * stripe_elements(load.to.gradient_type), load.to.numel - first)) {}
+    uint64_t first;
+    uint64_t count;
+};
+
+}  // namespace
+
 uint64_t Porter::carry(const Load &load, cuda::Stream stream) {
     const int32_t type = load.to.gradient_type;
-    const uint64_t in_stripe = stripe_elements(type);
-    const uint64_t first = load.stripe * in_stripe;
-    const uint64_t most = kSlotBytes / (in_stripe * element_size(type));
+    const uint64_t most = Slots::kBytes / (stripe_elements(type) * element_size(type));
     const uint64_t left = stripe_count(load.to.numel * element_size(accumulator_type(type))) - load.stripe;
     const uint64_t stripes = std::min(most, left);
-    const uint64_t elements = std::min(stripes * in_stripe, load.to.numel - first);
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) {
+    const Stretch stretch(load, stripes);
+    const std::optional<size_t> slot = slots_.take(0);
+    if (!slot) {
         return 0;
     }
-    const size_t slot = free_.back();
-    const uint64_t at = slot * kSlotBytes;
-    device_.check(driver().cuMemcpyAsync(staging_.address() + at,
-                                         reinterpret_cast<cuda::Address>(load.from + first * element_size(type)),
-                                         elements * element_size(type), stream),
+    const std::lock_guard lock(mutex_);
+    const auto from = reinterpret_cast<cuda::Address>(load.from + stretch.first * element_size(type));
+    device_.check(driver().cuMemcpyAsync(slots_.address(*slot), from, stretch.count * element_size(type), stream),
                   "cuMemcpyAsync");
-    device_.check(driver().cuStreamWriteValue64(stream, words_.address() + slot * sizeof(uint64_t), last_ + 1,
-                                                cuda::kWriteValueDefault),
-                  "cuStreamWriteValue64");
-    free_.pop_back();
-    parcels_.push_back({slot, ++last_, load, stripes});
+    slots_.mark(*slot, stream);
+    parcels_.push_back({*slot, load, stripes});
     wake_.notify_all();
     return stripes;
 }
 
 bool Porter::has_landed() {
     const std::lock_guard lock(mutex_);
-    return std::all_of(parcels_.begin(), parcels_.end(), [this](const Parcel &one) {
-        return word(one.slot).load(std::memory_order_acquire) == one.number;
-    });
+    return std::all_of(parcels_.begin(), parcels_.end(),
+                       [this](const Parcel &one) { return slots_.is_done(one.slot); }) &&
+           std::all_of(travelling_.begin(), travelling_.end(),
+                       [](const Travelling &one) { return one.transfer->settled(); });
 }
 
 bool Porter::is_idle() {
     const std::lock_guard lock(mutex_);
-    return parcels_.empty() && carried_ == 0;
+    return parcels_.empty() && travelling_.empty() && carried_ == 0;
+}
+
+std::optional<int> Porter::awaited() {
+    const std::lock_guard lock(mutex_);
+    return travelling_.empty() ? std::nullopt : std::optional(travelling_.front().transfer->owner());
 }
 
 bool Porter::deliver(const Parcel &parcel) {
     const Load &load = parcel.load;
     const uint64_t bytes = stripe_elements(load.to.gradient_type) * element_size(load.to.gradient_type);
-    const std::byte *from = staging_.start() + parcel.slot * kSlotBytes;
+    const std::byte *from = slots_.start(parcel.slot);
     Stop stop(stopping_);
     int64_t waited_ns = 0;
     try {
@@ -110,28 +110,62 @@ bool Porter::deliver(const Parcel &parcel) {
     }
 }
 
+std::shared_ptr<Transfer> Porter::send(const Parcel &parcel) {
+    const Load &load = parcel.load;
+    const Stretch stretch(load, parcel.stripes);
+    Stop stop(stopping_);
+    int64_t waited_ns = 0;
+    return load.path->start_add(part_of(load.to, stretch.first, stretch.count), slots_.start(parcel.slot), load.filled,
+                                stop, &waited_ns);
+}
+
+// Of what was given up the slot stays taken, as the context ends.
+void Porter::collect() {
+    std::erase_if(travelling_, [this](const Travelling &one) {
+        const bool done = one.transfer->done();
+        if (done) {
+            slots_.give_back(one.slot);
+        }
+        return done;
+    });
+}
+
+// False: nothing to do now.
+bool Porter::step(std::unique_lock<std::mutex> &lock) {
+    collect();
+    const auto arrived =
+        std::find_if(parcels_.begin(), parcels_.end(), [this](const Parcel &one) { return slots_.is_done(one.slot); });
+    if (arrived == parcels_.end()) {
+        return false;
+    }
+    const Parcel parcel = *arrived;
+    parcels_.erase(arrived);
+    if (parcel.load.path != nullptr) {
+        travelling_.push_back({parcel.slot, send(parcel)});
+        return true;
+    }
+    ++carried_;
+    lock.unlock();
+    const bool delivered = deliver(parcel);
+    lock.lock();
+    if (delivered) {  // else the context ends, and this is never done
+        --carried_;
+        slots_.give_back(parcel.slot);
+    }
+    return true;
+}
+
 void Porter::run() {
     constexpr auto kNap = std::chrono::microseconds(50);
     std::unique_lock lock(mutex_);
     while (!stopping_.load(std::memory_order_relaxed)) {
-        const auto arrived = std::find_if(parcels_.begin(), parcels_.end(), [this](const Parcel &one) {
-            return word(one.slot).load(std::memory_order_acquire) == one.number;
-        });
-        if (arrived != parcels_.end()) {
-            const Parcel parcel = *arrived;
-            parcels_.erase(arrived);
-            ++carried_;
-            lock.unlock();
-            const bool delivered = deliver(parcel);
-            lock.lock();
-            if (delivered) {  // else the context ends, and this is never done
-                --carried_;
-                free_.push_back(parcel.slot);
-            }
-        } else if (parcels_.empty()) {
+        if (step(lock)) {
+            continue;
+        }
+        if (parcels_.empty() && travelling_.empty()) {
             wake_.wait(lock);
         } else {
-            wake_.wait_for(lock, kNap);  // the GPU rings no bell
+            wake_.wait_for(lock, kNap);  // neither the GPU nor another host rings a bell here
         }
     }
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Additions from GPU memory to owners whose GPUs cannot be added to directly: the gradient is copied to pinned host
-// memory piece by piece, and as soon as a piece is there a thread adds it to the owner's sums in host memory, which the
-// owner adds on its own GPU in sync.
+// memory piece by piece, and as soon as a piece is there a thread adds it to the owner's sums in host memory, or lets the
+// owner's host read it; the owner adds those sums on its own GPU in sync.
 #pragma once
 
-#include "pins.h"
-#include "transport.h"
+#include "transport/slots.h"
+#include "transport/transport.h"
 
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -27,6 +28,7 @@ public:
     // Stripes of a slice: a piece of it that fits.
     struct Load {
         RemoteSlice to;
+        Path *path;             // to the owner's host; NULL: it is this one, and `to` lies in its memory
         const std::byte *from;  // the gradients of the whole slice, in GPU memory
         uint64_t stripe;        // the first
         uint64_t filled;        // the running minibatch plus one
@@ -35,35 +37,37 @@ public:
     // many; 0: none now.
     uint64_t carry(const Load &load, cuda::Stream stream);
     bool is_idle();
-    // Nothing more is added. What streams copy may still be on its way.
+    // The owner, on another host, of what has been on its way longest; none: nothing is.
+    std::optional<int> awaited();
+    // Nothing more is added. What streams copy, and what other hosts read, may still be on its way.
     void stop();
     bool has_landed();
 
 private:
     struct Parcel {
         size_t slot;
-        uint64_t number;
         Load load;
         uint64_t stripes;
     };
+    struct Travelling {
+        size_t slot;
+        std::shared_ptr<Transfer> transfer;
+    };
     class Stop;
     void run();
+    bool step(std::unique_lock<std::mutex> &lock);
+    void collect();
     bool deliver(const Parcel &parcel);
-    std::atomic<uint64_t> &word(size_t slot) const {
-        return reinterpret_cast<std::atomic<uint64_t> *>(words_.start())[slot];
-    }
+    std::shared_ptr<Transfer> send(const Parcel &parcel);
 
     const CudaDevice &device_;
     int rank_;
-    size_t slots_;
-    PinnedMemory staging_;
-    PinnedMemory words_;  // written behind each copy
+    Slots slots_;
 
     std::mutex mutex_;
     std::condition_variable wake_;
-    std::vector<size_t> free_;
     std::deque<Parcel> parcels_;
-    uint64_t last_ = 0;
+    std::vector<Travelling> travelling_;
     size_t carried_ = 0;  // by the thread, at this moment
     std::atomic<bool> stopping_{false};
     std::thread thread_;

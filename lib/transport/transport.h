@@ -4,6 +4,7 @@
 // transfer.
 #pragma once
 
+#include "element.h"
 #include "post.h"
 
 #include <atomic>
@@ -34,7 +35,17 @@ struct RemoteSlice {
     uint64_t record;                         // offset of its post in the owner's arena
     uint64_t address;                        // of the parameters, for remote reads with `key`
     uint64_t key;
+    uint64_t first = 0;  // element of the owner's slice where this begins
 };
+
+// `count` elements of a slice of another host, from element `first` on.
+inline RemoteSlice part_of(const RemoteSlice &slice, uint64_t first, uint64_t count) {
+    RemoteSlice part = slice;
+    part.numel = count;
+    part.address += first * element_size(slice.parameter_type);
+    part.first += first;
+    return part;
+}
 
 // A gather from, or an addition to, one owner that the library thread completes; it rings the owner's bell then.
 class Transfer {

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPU memory between hosts: each rank is on a host of its own, and what passes between them goes through host memory. */
+#include "gpu.h"
+#include "hosts.h"
+#include "model.h"
+
+#include <stdio.h>
+
+enum { NUMEL = 3001, LARGE = 3000017 /* of f32, in three slices: several times the staging */ };
+
+static void own_hosts(void) {
+    setenv("ODC_TEST_HOSTS", "99", 1);
+    setenv("ODC_INTERFACE", "lo", 1);
+    setenv("ODC_SILENCE_MS", "60000", 1);
+}
+
+static void check_same(const char *gpu, const char *host) {
+    CHECK(gpu != NULL && host != NULL && strcmp(gpu, host) == 0);
+}
+
+/* ---- Routes ---- */
+
+static void where_host_memory_goes(odc_context *context, void *arg) {
+    odc_route gpu = {.struct_size = sizeof gpu};
+    odc_route host = {.struct_size = sizeof host};
+    const int other = 1 - odc_rank(context);
+    (void)arg;
+    CHECK_OK(odc_get_route(context, other, ODC_GPU_MEMORY, &gpu));
+    CHECK_OK(odc_get_route(context, other, ODC_HOST_MEMORY, &host));
+    check_same(gpu.transport, "fabric");
+    check_same(gpu.access, "staged");
+    check_same(gpu.provider, host.provider);
+    check_same(gpu.nic, host.nic);
+    check_same(gpu.peer_nic, host.peer_nic);
+    CHECK_SENTENCE(gpu.why, "through host memory", host.why);
+    CHECK_SENTENCE(gpu.why_not, "cuda: rank ", "is on another host");
+    CHECK_OK(odc_get_route(context, odc_rank(context), ODC_GPU_MEMORY, &gpu));
+    check_same(gpu.transport, "cuda");
+}
+
+static void gpu_memory_goes_where_host_memory_goes(void **state) {
+    (void)state;
+    run_ranks(2, where_host_memory_goes, NULL);
+}
+
+static void one_has_none(int rank, int size, const char *job, void *arg) {
+    odc_context *context = NULL;
+    odc_route route = {.struct_size = sizeof route};
+    odc_shard *shard = NULL;
+    odc_shard_desc desc = describe("layer", NUMEL, ODC_F32, ODC_F32);
+    odc_config config = config_of(rank, size, job);
+    (void)arg;
+    config.device = rank == 1 ? NULL : config.device;
+    CHECK_OK(odc_init(&config, &context));
+    for (int other = 0; other < size; ++other) {
+        CHECK_OK(odc_get_route(context, other, ODC_GPU_MEMORY, &route));
+        if (rank == 1 || other == 1) {
+            CHECK(route.transport == NULL);
+            CHECK_SENTENCE(route.why, "rank 1 has no GPU", "config.device");
+        } else {
+            CHECK(route.transport != NULL);
+        }
+    }
+    CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_UNSUPPORTED, "\"layer\"", "rank 1", "has no GPU");
+    odc_destroy(context);
+}
+
+static void a_rank_without_a_gpu_is_named(void **state) {
+    (void)state;
+    run_processes(3, one_has_none, NULL);
+}
+
+/* ---- Staging ---- */
+
+static void many_pieces(odc_context *context, void *arg) {
+    const int types[] = {ODC_F32, ODC_BF16, ODC_F16, ODC_F64};
+    tensor all[4];
+    char name[16];
+    (void)arg;
+    for (int i = 0; i < 4; ++i) {
+        snprintf(name, sizeof name, "layer%d", i);
+        all[i] = make_tensor(context, name, (uint64_t)LARGE / (slowdown() > 1 ? 4 : 1), types[i], types[i]);
+    }
+    for (uint64_t minibatch = 1; minibatch < 3; ++minibatch) {
+        use_once(context, all, 4, minibatch);
+    }
+}
+
+static void slices_larger_than_staging_pass_through_it(void **state) {
+    (void)state;
+    setenv("ODC_STAGING_BYTES", "1048576", 1);
+    run_ranks(3, many_pieces, NULL);
+    unsetenv("ODC_STAGING_BYTES");
+}
+
+/* What is not waited for yet must not keep the staging that another needs. */
+static void start_all(odc_context *context, void *arg) {
+    enum { COUNT = 4 };
+    tensor all[COUNT];
+    void *gathered[COUNT];
+    void *streams[COUNT];
+    uint64_t operations[COUNT];
+    char name[16];
+    tensor last = make_tensor(context, "told last", NUMEL, ODC_F32, 0);
+    (void)arg;
+    write_parameters(last, 7);
+    for (int i = 0; i < COUNT; ++i) {
+        snprintf(name, sizeof name, "layer%d", i);
+        all[i] = make_tensor(context, name, (uint64_t)LARGE / (slowdown() > 1 ? 4 : 1), ODC_F32, 0);
+        gathered[i] = new_buffer(all[i], ODC_F32);
+        write_parameters(all[i], (uint64_t)i);
+    }
+    CHECK_OK(odc_publish_all(context, NULL));
+    check_gather(last, 7);
+    for (int i = 0; i < COUNT; ++i) {
+        streams[i] = some_stream(all[i]);
+        CHECK_OK(odc_gather_start(all[i].shard, gathered[i], all[i].numel, streams[i], &operations[i]));
+    }
+    for (int i = COUNT - 1; i >= 0; --i) {
+        CHECK_OK(odc_wait(context, operations[i]));
+        await_stream(all[i], streams[i]);
+        check_buffer(all[i], gathered[i], (uint64_t)i);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    for (int i = 0; i < COUNT; ++i) {
+        free_buffer(all[i], gathered[i]);
+    }
+    gpu_collect();
+}
+
+static void started_gathers_are_waited_for_in_any_order(void **state) {
+    (void)state;
+    setenv("ODC_STAGING_BYTES", "4194304", 1);
+    run_ranks(3, start_all, NULL);
+    unsetenv("ODC_STAGING_BYTES");
+}
+
+/* ---- Publishes ---- */
+
+typedef struct hearing {
+    atomic_int published;
+    atomic_int heard;
+} hearing;
+
+/* The host's is heard of at once, the GPU's when it is there. */
+static void publish_both(odc_context *context, hearing *shared, int at_once) {
+    odc_shard_desc desc = describe("host", NUMEL, ODC_F32, 0);
+    desc.memory = ODC_HOST_MEMORY;
+    tensor host = make_described(context, &desc);
+    tensor gpu = make_tensor(context, "gpu", NUMEL, ODC_F32, 0);
+    void *stream = gpu_stream(3);
+    void *full = new_full(NUMEL, ODC_F32);
+    int slow = odc_rank(context) == 0;
+    write_parameters(host, 4);
+    if (slow) {
+        gpu_hold(stream);
+    }
+    enqueue_parameters(gpu, 5, stream);
+    if (!at_once) {
+        CHECK_OK(odc_publish(gpu.shard, stream));
+    }
+    CHECK_OK(odc_publish_all(context, at_once ? stream : NULL));
+    CHECK_OK(odc_gather(host.shard, full, NUMEL, NULL));
+    check_full(host, full, 4);
+    raise_flag(&shared->heard);
+    if (slow) {
+        await_flag(&shared->heard, odc_size(context));
+        gpu_let_go();
+    }
+    check_gather(gpu, 5);
+    CHECK_OK(odc_minibatch_sync(context));
+    free(full);
+    gpu_collect();
+}
+
+static void by_one_call(odc_context *context, void *arg) { publish_both(context, arg, 1); }
+
+static void by_two_calls(odc_context *context, void *arg) { publish_both(context, arg, 0); }
+
+static void both_kinds_of_memory_are_published_each_in_its_time(void **state) {
+    (void)state;
+    run_ranks(2, by_one_call, share(sizeof(hearing)));
+    run_ranks(2, by_two_calls, share(sizeof(hearing)));
+}
+
+/* ---- Differences ---- */
+
+static void differ(odc_context *context, void *arg) {
+    odc_shard_desc desc = describe("layer", NUMEL, ODC_F32, 0);
+    odc_shard *shard = NULL;
+    void *full = NULL;
+    (void)arg;
+    desc.memory = odc_rank(context) == 0 ? ODC_GPU_MEMORY : ODC_HOST_MEMORY;
+    CHECK_OK(odc_register_shard(context, &desc, &shard));
+    CHECK_OK(odc_publish(shard, NULL));
+    full = odc_rank(context) == 0 ? gpu_new(NUMEL * sizeof(float)) : new_full(NUMEL, ODC_F32);
+    CHECK_ERROR(odc_gather(shard, full, NUMEL, NULL), ODC_ERROR_MISMATCH, "\"layer\"", "memory", "GPU", "host");
+    if (odc_rank(context) == 1) {
+        free(full);
+    }
+}
+
+static void ranks_that_mean_different_memory_are_both_named(void **state) {
+    (void)state;
+    run_ranks(2, differ, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gpu_memory_goes_where_host_memory_goes),
+        cmocka_unit_test(a_rank_without_a_gpu_is_named),
+        cmocka_unit_test(slices_larger_than_staging_pass_through_it),
+        cmocka_unit_test(started_gathers_are_waited_for_in_any_order),
+        cmocka_unit_test(both_kinds_of_memory_are_published_each_in_its_time),
+        cmocka_unit_test(ranks_that_mean_different_memory_are_both_named),
+    };
+    own_hosts();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
