@@ -40,24 +40,34 @@ Contribution values(uint32_t count) {
 
 // At least one of every kind, with the longest and the shortest of what may be long.
 std::vector<Notice> samples() {
-    return {
-        PostNotice{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_HOST_MEMORY, "layer", {}, {}},
-        PostNotice{1, 2, 3, 4, 5, 6, 0, ODC_F64, ODC_GPU_MEMORY, std::string(255, 'x'), {4, 0, 1, 2, 3}, {0, 1, 2, 3, uint64_t(-1)}},
-        ReleasedNotice{7},
-        PublishedNotice{8, 9},
-        AllPublishedNotice{9},
-        DeadNotice{3},
-        ArrivedNotice{10, values(0)},
-        ArrivedNotice{11, values(kMaxValues)},
-        ReducedNotice{12, values(1)},
-        LeftNotice{13},
-        FailedNotice{ODC_ERROR_ABORTED, "the reason"},
-        FailedNotice{ODC_ERROR_TIMEOUT, std::string(2043, 'y')},
-        PulseNotice{14, 15},
-        AddNotice{17, 18, 19, 20, 21, 22, 23},
-        AppliedNotice{24, 25},
-        ByeNotice{},
-        HeardNotice{}};
+    return {PostNotice{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_HOST_MEMORY, "layer", {}, {}},
+            PostNotice{1,
+                       2,
+                       3,
+                       4,
+                       5,
+                       6,
+                       0,
+                       ODC_F64,
+                       ODC_GPU_MEMORY,
+                       std::string(255, 'x'),
+                       {4, 0, 1, 2, 3},
+                       {0, 1, 2, 3, uint64_t(-1)}},
+            ReleasedNotice{7},
+            PublishedNotice{8, 9},
+            AllPublishedNotice{9},
+            DeadNotice{3},
+            ArrivedNotice{10, values(0)},
+            ArrivedNotice{11, values(kMaxValues)},
+            ReducedNotice{12, values(1)},
+            LeftNotice{13},
+            FailedNotice{ODC_ERROR_ABORTED, "the reason"},
+            FailedNotice{ODC_ERROR_TIMEOUT, std::string(2043, 'y')},
+            PulseNotice{14, 15},
+            AddNotice{17, 18, 19, 20, 21, 22, 23},
+            AppliedNotice{24, 25},
+            ByeNotice{},
+            HeardNotice{}};
 }
 
 // Copied to where the sanitizer sees a byte too many being read.
@@ -161,10 +171,11 @@ std::string changed(const Notice &notice, size_t offset, uint32_t value) {
 void lengths_that_no_job_has_are_refused_before_anything_is_taken_for_them(void **) {
     assert_true(is_refused(changed(LeftNotice{1}, 0, std::variant_size_v<Notice>)));
     assert_true(is_refused(changed(LeftNotice{1}, 0, UINT32_MAX)));
-    assert_true(is_refused(changed(LeftNotice{1}, 4, UINT32_MAX)));                                    // bytes
-    assert_true(is_refused(changed(ArrivedNotice{1, values(2)}, 16, 65)));                             // values
-    assert_true(is_refused(changed(FailedNotice{-9, "no"}, 12, UINT32_MAX)));                          // text
-    assert_true(is_refused(encode(PostNotice{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5
+    assert_true(is_refused(changed(LeftNotice{1}, 4, UINT32_MAX)));            // bytes
+    assert_true(is_refused(changed(ArrivedNotice{1, values(2)}, 16, 65)));     // values
+    assert_true(is_refused(changed(FailedNotice{-9, "no"}, 12, UINT32_MAX)));  // text
+    assert_true(
+        is_refused(encode(PostNotice{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5
     assert_true(is_refused(encode(PostNotice{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {}, {0, 1, 2, 3, 4, 0}})));
 }
 
