@@ -109,7 +109,7 @@ std::vector<GpuAllocation> Context::allocate_on_gpu(const std::vector<std::uniqu
         return parts;
     }
     on_gpu([&](Cuda &cuda) {
-        const auto [region, start] = cuda.allocate(job_.rank(), bytes);
+        const auto [region, start] = cuda.allocate(job_.rank(), bytes, job_.patience());
         for (size_t i = 0; i < shards.size(); ++i) {
             if (shards[i]->gpu_bytes() > 0) {
                 parts[i].region = region;
@@ -228,6 +228,8 @@ void Context::check_stream(void *stream) {
     const auto on_gpu_too = [](const auto &entry) { return entry.second->on_gpu(); };
     if (std::any_of(shards_.begin(), shards_.end(), on_gpu_too)) {
         on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(stream, call_name(Call::Publish)); });
+    } else if (stream != nullptr && job_.cuda() == nullptr) {
+        fail(ODC_ERROR_UNSUPPORTED, "a stream is given for odc_publish_all, but this rank has no GPU: pass NULL");
     }
 }
 
@@ -396,13 +398,14 @@ void Context::wait_for_porter(Job::Wait &wait, const Ready &ready) {
     const auto awaited = [&] {
         return cuda.has_porter() ? cuda.porter().awaited().value_or(job_.rank()) : job_.rank();
     };
-    for (bool done = false; !done;) {
+    bool done = false;
+    do {
         const int owner = awaited();
         wait.until_seen_served(owner, [&] {
             done = ready();
             return done || watch.look() || awaited() != owner;
         });
-    }
+    } while (!done);
 }
 
 // As much as there is room for, again and again: the host waits while the GPU has not given up what it was handed.

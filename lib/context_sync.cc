@@ -214,6 +214,7 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
     }
     const int64_t begin = now_ns();
     Job::Wait wait(job_, "odc_all_reduce");
+    GpuWatch watch(*this);
     for (int rank = 0; rank < job_.size(); ++rank) {
         RankBlock &other = job_.block(rank);
         wait.describe([&, rank] {
@@ -230,7 +231,7 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
                 job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(job_.rank()), " called odc_all_reduce in minibatch ",
                                                       minibatch_, ", but ", job_.who(rank), " went on without it"));
             }
-            return false;
+            return watch.look();
         });
     }
     totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(now_ns() - begin), std::memory_order_relaxed);

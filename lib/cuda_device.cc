@@ -112,6 +112,13 @@ void CudaDevice::check(Result result, const char *call) const {
     }
 }
 
+void CudaDevice::check_memory(Result result, const char *call, const std::string &what) const {
+    if (result == Result::OutOfMemory) {
+        fail(ODC_ERROR_NO_MEMORY, "there is no memory for ", what, " (", call, " on ", name_, ")");
+    }
+    check(result, call);
+}
+
 void CudaDevice::check_health() const {
     const Result result = stream_ != nullptr ? driver().cuStreamQuery(stream_) : Result::Success;
     if (result != Result::Success && result != Result::NotReady) {
@@ -124,9 +131,7 @@ bool CudaDevice::is_busy() const {
     return driver().cuStreamQuery(stream_) == Result::NotReady;
 }
 
-void CudaDevice::await_own_stream(const std::string &what) const {
-    constexpr int64_t kMostMs = 60'000;
-    const Patience patience(kMostMs, nullptr, nullptr);
+void CudaDevice::await_own_stream(const std::string &what, const Patience &patience) const {
     for (;;) {
         const Result result = driver().cuStreamQuery(stream_);
         if (result == Result::Success) {
@@ -136,9 +141,10 @@ void CudaDevice::await_own_stream(const std::string &what) const {
             check_health();
         }
         if (patience.over()) {
-            fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", kMostMs / 1000,
+            fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", patience.waited_s(),
                  " s: a kernel that never ends keeps it busy");
         }
+        patience.check_interrupted(what.c_str());
         std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cuda_driver.h"
+#include "patience.h"
 #include "status.h"
 
 #include <array>
@@ -49,12 +50,14 @@ public:
 
     // Throws ODC_ERROR_DEVICE for what `call` did not do.
     void check(cuda::Result result, const char *call) const;
+    // The same, but without memory for `what` ODC_ERROR_NO_MEMORY: nothing is broken then.
+    void check_memory(cuda::Result result, const char *call, const std::string &what) const;
     // Throws ODC_ERROR_DEVICE if something that was enqueued earlier has failed; then nothing works here any more.
     void check_health() const;
     // Whether something on its own stream is not done; outside of a Scope.
     bool is_busy() const;
-    // Until its own stream has done all of `what`. Throws ODC_ERROR_DEVICE when that takes a minute.
-    void await_own_stream(const std::string &what) const;
+    // Until its own stream has done all of `what`. Throws ODC_ERROR_DEVICE at the deadline, ODC_ERROR_INTERRUPTED.
+    void await_own_stream(const std::string &what, const Patience &patience) const;
     // The caller's stream (NULL: the legacy default stream). Throws ODC_ERROR_ARGUMENT for one of another device or one
     // that is being captured, ODC_ERROR_DEVICE where the GPU has failed already.
     cuda::Stream checked_stream(void *stream, const char *call) const;

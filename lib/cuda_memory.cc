@@ -27,13 +27,14 @@ uint64_t whole_granules(const CudaDevice &device, uint64_t bytes) {
 
 }  // namespace
 
-CudaMemory::CudaMemory(const CudaDevice &device, uint64_t bytes) : device_(device), bytes_(0) {
+CudaMemory::CudaMemory(const CudaDevice &device, uint64_t bytes, const Patience &patience)
+    : device_(device), bytes_(0) {
     const CudaDevice::Scope scope(device_);
     bytes_ = whole_granules(device_, bytes);
     try {
         create();
         map();
-        clear();
+        clear(patience);
     } catch (...) {
         undo();
         throw;
@@ -74,17 +75,18 @@ void CudaMemory::create() {
 }
 
 void CudaMemory::map() {
-    device_.check(driver().cuMemAddressReserve(&address_, bytes_, 0, 0, 0), "cuMemAddressReserve");
-    device_.check(driver().cuMemMap(address_, bytes_, 0, memory_, 0), "cuMemMap");
+    const std::string what = say("mapping ", bytes_, " bytes of GPU memory");
+    device_.check_memory(driver().cuMemAddressReserve(&address_, bytes_, 0, 0, 0), "cuMemAddressReserve", what);
+    device_.check_memory(driver().cuMemMap(address_, bytes_, 0, memory_, 0), "cuMemMap", what);
     mapped_ = true;
     const cuda::AccessDescription access{{cuda::LocationType::Gpu, device_.ordinal()}, cuda::Access::ReadWrite};
-    device_.check(driver().cuMemSetAccess(address_, bytes_, &access, 1), "cuMemSetAccess");
+    device_.check_memory(driver().cuMemSetAccess(address_, bytes_, &access, 1), "cuMemSetAccess", what);
 }
 
-void CudaMemory::clear() {
+void CudaMemory::clear(const Patience &patience) {
     device_.check(driver().cuMemsetD8Async(address_, 0, bytes_, device_.own_stream()), "cuMemsetD8Async");
     try {
-        device_.await_own_stream(say("the clearing of ", bytes_, " bytes"));
+        device_.await_own_stream(say("the clearing of ", bytes_, " bytes"), patience);
     } catch (const Error &) {
         if (driver().cuStreamQuery(device_.own_stream()) == Result::NotReady) {
             keep();

@@ -12,8 +12,9 @@ namespace odc {
 
 class CudaMemory {
 public:
-    // Allocated, mapped, and zero. Throws ODC_ERROR_NO_MEMORY with what is needed and what there is.
-    CudaMemory(const CudaDevice &device, uint64_t bytes);
+    // Allocated, mapped, and zero. Throws ODC_ERROR_NO_MEMORY with what is needed and what there is; at the deadline, for the
+    // GPU may be busy, ODC_ERROR_DEVICE.
+    CudaMemory(const CudaDevice &device, uint64_t bytes, const Patience &patience);
     // Another process's, of `bytes` as this says there.
     CudaMemory(const CudaDevice &device, const Fd &handle, uint64_t bytes);
     // Nothing may be on its way to or from it on this process's streams.
@@ -29,7 +30,7 @@ public:
 private:
     void create();
     void map();
-    void clear();
+    void clear(const Patience &patience);
     void keep();
     void undo();
 

@@ -91,12 +91,12 @@ private:
         device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(to), reinterpret_cast<cuda::Address>(from),
                                              bytes, device_.own_stream()),
                       "cuMemcpyAsync");
-        device_.await_own_stream(what);
+        device_.await_own_stream(what, patience_);
     }
 
     uint64_t open() {
         const auto [number, start] =
-            cuda_.allocate(membership_.terms.rank, 2 * kPatternBytes + mates_.size() * kAreaBytes);
+            cuda_.allocate(membership_.terms.rank, 2 * kPatternBytes + mates_.size() * kAreaBytes, patience_);
         regions_[seat_] = start;
         auto *const words = reinterpret_cast<uint32_t *>(host_.start());
         for (uint64_t i = 0; i < kPatternWords; ++i) {
@@ -187,7 +187,7 @@ private:
         for (int round = 0; round < kRounds && !addends.empty(); ++round) {
             cuda_.add(ODC_F32, addends, device_.own_stream());
         }
-        device_.await_own_stream("additions to other GPUs");
+        device_.await_own_stream("additions to other GPUs", patience_);
     }
 
     void check_sums() {
@@ -197,7 +197,9 @@ private:
         for (size_t seat = 0; seat < mates_.size(); ++seat) {
             const float *const theirs = sums + seat * kOnes;
             const bool whole = std::all_of(theirs, theirs + kOnes, [](float sum) { return sum == 2 * kRounds; });
-            mine.trial_verdicts[seat] = seat == seat_ || (usable(seat) && whole);
+            mine.trial_verdicts[seat] = !usable(seat)            ? TrialVerdict::Unusable
+                                        : seat == seat_ || whole ? TrialVerdict::Good
+                                                                 : TrialVerdict::SumsLost;
         }
     }
 
@@ -206,11 +208,15 @@ private:
         const RankBlock &mine = block(membership_.terms.rank);
         for (size_t seat = 0; seat < mates_.size(); ++seat) {
             Passage &one = passage(seat);
-            if (seat != seat_ && one.why_not.empty() && !mine.trial_verdicts[seat]) {
-                one.why_not = "sums that both GPUs added to at the same time were not whole (no atomics between them?)";
+            if (seat == seat_ || !one.why_not.empty()) {
+                continue;
             }
-            if (seat != seat_ && one.why_not.empty() && !block(mates_[seat]).trial_verdicts[seat_]) {
+            // Where it could not add, its part is missing from the sums here.
+            const TrialVerdict theirs = block(mates_[seat]).trial_verdicts[seat_];
+            if (theirs == TrialVerdict::Unusable) {
                 one.why_not = "that rank cannot use this one's GPU; its own route says why";
+            } else if (theirs == TrialVerdict::SumsLost || mine.trial_verdicts[seat] == TrialVerdict::SumsLost) {
+                one.why_not = "sums that both GPUs added to at the same time were not whole (no atomics between them?)";
             }
         }
     }

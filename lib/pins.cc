@@ -19,8 +19,9 @@ uintptr_t page_of(const void *word) {
 
 cuda::Address register_host(const CudaDevice &device, void *start, uint64_t bytes) {
     const CudaDevice::Scope scope(device);
-    device.check(driver().cuMemHostRegister(start, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap),
-                 "cuMemHostRegister");
+    device.check_memory(
+        driver().cuMemHostRegister(start, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap),
+        "cuMemHostRegister", say("pinning ", bytes, " bytes of host memory"));
     cuda::Address address = 0;
     const cuda::Result result = driver().cuMemHostGetDevicePointer(&address, start, 0);
     if (result != cuda::Result::Success) {

@@ -57,6 +57,9 @@ struct Contribution {
 constexpr uint64_t kDidInside = uint64_t{1} << 55;
 constexpr uint64_t kDidRecord = kDidInside - 1;
 
+// What a rank says of another's GPU after the trial.
+enum class TrialVerdict : uint8_t { Unusable, SumsLost, Good };
+
 // How far a rank is in trying its GPU (gpu_trial.h).
 enum class TrialStep : uint32_t { None, Opened, Read, Added, Judged };
 
@@ -96,10 +99,10 @@ struct RankBlock {
     static constexpr size_t kMostTried = 1024;
     std::atomic<TrialStep> trial_step;  // what follows is there from Opened and Judged on
     uint64_t trial_region;
-    bool trial_verdicts[kMostTried];  // by place among the host's ranks
+    TrialVerdict trial_verdicts[kMostTried];  // by place among the host's ranks
 };
 
-constexpr uint64_t kRankBlockMagic = 0x6f64632d30303035;  // "odc-0005": changes with every change of shared layout
+constexpr uint64_t kRankBlockMagic = 0x6f64632d30303036;  // "odc-0006": changes with every change of shared layout
 
 const char *call_name(Call call);
 

@@ -343,6 +343,27 @@ static void what_is_too_large_leaves_nothing_behind(void **state) {
     run_ranks(1, too_large, &(int){1});
 }
 
+static void without_room_to_map(odc_context *context, void *arg) {
+    static const char *const calls[] = {"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemHostRegister"};
+    const odc_shard_desc desc = describe("layer", NUMEL, ODC_F32, ODC_F32);
+    odc_shard *shard = NULL;
+    (void)arg;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i) {
+        gpu_fail(calls[i], 1, 2);
+        CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_NO_MEMORY, calls[i], "cuda:0",
+                    "no memory for");
+        gpu_fail_no_more();
+    }
+    use_once(context, (tensor[]){plain(context, "layer")}, 1, 1);
+}
+
+static void a_lack_of_memory_fails_the_call_and_not_the_job(void **state) {
+    (void)state;
+    needs_fake_cuda("a driver's calls cannot be made to fail at will");
+    needs_processes("the driver's calls fail for a process");
+    run_ranks(1, without_room_to_map, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_device_that_does_not_exist_is_refused),
@@ -357,6 +378,7 @@ int main(void) {
         cmocka_unit_test(a_stream_that_is_none_is_refused),
         cmocka_unit_test(what_is_too_large_is_refused_with_what_there_is),
         cmocka_unit_test(what_is_too_large_leaves_nothing_behind),
+        cmocka_unit_test(a_lack_of_memory_fails_the_call_and_not_the_job),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,25 +83,33 @@ static void gpus_without_native_atomics_go_through_host_memory(void **state) {
     without(__func__, "no-atomics", "no native atomics");
 }
 
-static void sees_one_gpu(int rank, int size, const char *job, void *arg) {
+typedef struct view {
+    const char *visible; /* CUDA_VISIBLE_DEVICES */
+    const char *why;
+} view;
+
+static void sees_some_gpus(int rank, int size, const char *job, void *arg) {
     odc_context *context = NULL;
     odc_config config = config_of(rank, size, job);
-    (void)arg;
-    setenv("CUDA_VISIBLE_DEVICES", rank == 0 ? "0" : "1", 1);
+    const view *mine = (const view *)arg + rank;
+    setenv("CUDA_VISIBLE_DEVICES", mine->visible, 1);
     setenv("ODC_TEST_MEMORY", "gpu", 1);
     config.device = "cuda:0";
     gpu_choose(0);
     CHECK_OK(odc_init(&config, &context));
-    are_staged(context, (void *)"does not see that rank's GPU");
+    are_staged(context, (void *)mine->why);
     odc_destroy(context);
 }
 
 static void a_gpu_that_the_other_rank_does_not_see_is_reached_through_host_memory(void **state) {
+    static const view neither[] = {{"0", "does not see that rank's GPU"}, {"1", "does not see that rank's GPU"}};
+    static const view one_does[] = {{"0,1", "cannot use this one's GPU"}, {"1", "does not see that rank's GPU"}};
     (void)state;
     needs_fake_cuda("it needs two GPUs");
     needs_processes("ranks see GPUs of their own");
     setenv("ODC_TEST_MEMORY", "host", 1); /* ranks choose their GPUs themselves */
-    run_processes(2, sees_one_gpu, NULL);
+    run_processes(2, sees_some_gpus, (void *)neither);
+    run_processes(2, sees_some_gpus, (void *)one_does);
     setenv("ODC_TEST_MEMORY", "gpu", 1);
 }
 

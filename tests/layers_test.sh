@@ -8,7 +8,7 @@ cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 # From the top: one layer a line, its files without their endings.
 layers="
 c_api
-context context_sync context_gpu posts shard slices plan partition
+context context_operations context_sync context_gpu posts shard slices plan partition
 job
 bootstrap reach gpu_trial porch rendezvous meeting parcel card exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route machine_json wishes port
 transport/fabric transport/cuda transport/fetches transport/porter transport/slots transport/library_thread transport/gathers transport/additions transport/pulses transport/mates transport/packets transport/reads transport/staging transport/remote transport/probe transport/mirror transport/fabric_endpoint transport/libfabric transport/notice transport/shm transport/stripes transport/transport

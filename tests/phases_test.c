@@ -68,6 +68,7 @@ static void wrong_buffers(odc_context *context, void *arg) {
     }
     CHECK_ERROR(odc_gather(t.shard, full, 100, &stream), ODC_ERROR_UNSUPPORTED, "stream", "NULL");
     CHECK_ERROR(odc_scatter_add(t.shard, full, 100, &stream), ODC_ERROR_UNSUPPORTED, "stream", "NULL");
+    CHECK_ERROR(odc_publish_all(context, &stream), ODC_ERROR_UNSUPPORTED, "stream", "no GPU", "NULL");
     for (int i = 0; i < 200; ++i) {
         CHECK(full[i] == 0);
     }

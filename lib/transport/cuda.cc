@@ -118,8 +118,8 @@ Passage Cuda::passage_to(const GpuIdentity &gpu) const {
 
 // ---- Regions ----
 
-Cuda::Allocated Cuda::allocate(int rank, uint64_t bytes) {
-    auto memory = std::make_unique<CudaMemory>(device_, bytes);
+Cuda::Allocated Cuda::allocate(int rank, uint64_t bytes, const Patience &patience) {
+    auto memory = std::make_unique<CudaMemory>(device_, bytes, patience);
     std::byte *const start = memory->start();
     const std::lock_guard lock(mutex_);
     regions_.emplace(Key{rank, ++last_region_}, Region{std::move(memory), 1, 0, true, ""});

@@ -52,7 +52,7 @@ public:
         uint64_t number;
         std::byte *start;
     };
-    Allocated allocate(int rank, uint64_t bytes);
+    Allocated allocate(int rank, uint64_t bytes, const Patience &patience);
     // Sends it to those of `ranks` that are mates.
     void offer(int rank, uint64_t number, uint64_t minibatch, const std::set<int> &ranks);
     // Takes what mates have sent, and sends what they had no room for. True: nothing is left. Safe from several threads.
