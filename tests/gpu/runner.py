@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the commands of a stage, each under a limit of its own, and keeps what came of them: in JSON after each command,
+so that what ran is kept whatever ends the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+from xml.etree import ElementTree
+
+STAGE_SECONDS = 470.0
+SAID = 3000  # characters of what a failed command said
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    name: str
+    outcome: str  # passed, failed, skipped
+    reason: str = ""
+    seconds: float = 0.0
+    figures: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has come to its end. `problem`: why it was ended, or what it ended with; empty: nothing."""
+
+    name: str
+    output: str  # both streams
+    errors: str
+    problem: str
+    seconds: float
+
+    def said(self) -> str:
+        return (self.output + self.errors)[-SAID:].strip()
+
+    def failed(self, reason: str = "") -> list[Result]:
+        words = "; ".join(part for part in (reason, self.problem, self.said()) if part)
+        return [Result(self.name, "failed", words, self.seconds)]
+
+    def skipped(self, reason: str) -> list[Result]:
+        return [Result(self.name, "skipped", reason, self.seconds)]
+
+
+Reader = Callable[[Finished], list[Result]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """`limit`: seconds, and `why` so many. `missing`: why it cannot run here; empty: it can."""
+
+    name: str
+    arguments: list[str]
+    read: Reader
+    limit: float
+    why: str
+    environment: dict[str, str] = field(default_factory=dict)
+    missing: str = ""
+
+
+# ---- what commands print ----
+
+
+def passed_if_it_ended_well(done: Finished) -> list[Result]:
+    return done.failed() if done.problem else [Result(done.name, "passed", "", done.seconds)]
+
+
+_TEST = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\w+)$", re.MULTILINE)
+
+
+def cmocka(done: Finished) -> list[Result]:
+    """Each test; those that skip have said why, in turn."""
+    seen: dict[str, str] = {}
+    for outcome, name in _TEST.findall(done.errors + "\n" + done.output):
+        seen[name] = outcome  # those that failed are listed again
+    whys = iter(re.findall(r"^skipped.*$", done.output, re.MULTILINE))
+    results = []
+    for name, outcome in seen.items():
+        full = f"{done.name}: {name}"
+        if outcome == "SKIPPED":
+            results.append(Result(full, "skipped", next(whys, "the test does not say why")))
+        elif outcome == "FAILED":
+            results.append(Result(full, "failed", done.said()))
+        else:
+            results.append(Result(full, "passed"))
+    if (done.problem and not any(one.outcome == "failed" for one in results)) or not results:
+        results += done.failed()
+    figures = {"seeds": re.findall(r"ODC_TEST_SEED=(\d+)", done.output)}
+    return [*results, Result(done.name, "passed", "", done.seconds, figures)] if figures["seeds"] else results
+
+
+def last_json(done: Finished) -> Any:
+    """The last line that is an object; None: there is none."""
+    for line in reversed(done.output.splitlines()):
+        if line.startswith("{"):
+            try:
+                return json.loads(line)
+            except ValueError:
+                return None
+    return None
+
+
+def results_as_json(done: Finished) -> list[Result]:
+    """One object: {"results": [...]} in the words of Result."""
+    said = last_json(done)
+    if done.problem or said is None:
+        return done.failed("" if done.problem else "it printed no JSON")
+    return [Result(**one) for one in said["results"]]
+
+
+def figures_as_json(bars: Callable[[Figures], Figures]) -> Reader:
+    """One object of figures, to which `bars` adds its verdicts."""
+
+    def read(done: Finished) -> list[Result]:
+        said = last_json(done)
+        if done.problem or said is None:
+            return done.failed("" if done.problem else "it printed no JSON")
+        return [Result(done.name, "passed", "", done.seconds, {**said, "bars": bars(said)})]
+
+    return read
+
+
+def junit(file: Path) -> Reader:
+    """What pytest --junitxml wrote."""
+
+    def read(done: Finished) -> list[Result]:
+        try:
+            cases = ElementTree.parse(file).iter("testcase")
+        except (OSError, ElementTree.ParseError):
+            return done.failed("pytest wrote no results")
+        results = []
+        for case in cases:
+            outcome, reason = "passed", ""
+            for part in case:
+                if part.tag in ("failure", "error"):
+                    outcome, reason = "failed", f"{part.get('message')}\n{(part.text or '')[-SAID:]}"
+                elif part.tag == "skipped":
+                    outcome, reason = "skipped", part.get("message") or ""
+            seconds = float(case.get("time") or 0)
+            results.append(Result(f"{done.name}: {case.get('name')}", outcome, reason, seconds))
+        if (done.problem and not any(one.outcome == "failed" for one in results)) or not results:
+            results += done.failed()
+        return results
+
+    return read
+
+
+# ---- running ----
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """With all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@dataclass
+class Running:
+    command: Command
+    process: subprocess.Popen[bytes]
+    output: Any
+    errors: Any
+    begin: float
+    limit: float
+
+    def over(self) -> bool:
+        return self.process.poll() is not None or time.monotonic() - self.begin > self.limit
+
+    def finish(self) -> Finished:
+        late = self.process.poll() is None
+        end(self.process)  # what it left behind
+        status = self.process.wait()
+        problem = f"ended with {status}" if status != 0 else ""
+        if late:
+            problem = f"not done after {self.limit:.0f} s; its limit is {self.command.limit:g} s: {self.command.why}"
+        texts = []
+        for file in (self.output, self.errors):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+            file.close()
+        return Finished(self.command.name, texts[0], texts[1], problem, round(time.monotonic() - self.begin, 3))
+
+
+def start(command: Command, left: float) -> Running:
+    output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()
+    process = subprocess.Popen(
+        command.arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        env={**os.environ, **command.environment},
+        start_new_session=True,
+    )
+    return Running(command, process, output, errors, time.monotonic(), min(command.limit, left))
+
+
+class Stage:
+    """`at_once`: commands that run at the same time."""
+
+    def __init__(self, name: str, folder: Path, where: Figures, at_once: int = 1) -> None:
+        self.name = name
+        self.results: list[Result] = []
+        self._file = folder / f"{name}.json"
+        self._log = folder / f"{name}.log"
+        self._log.unlink(missing_ok=True)
+        self._where = where
+        self._at_once = at_once
+        self._begin = time.monotonic()
+        self._date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+    def run(self, commands: Iterator[Command]) -> None:
+        self._write(complete=False)
+        running: list[Running] = []
+        try:
+            waiting = list(commands)
+            while waiting or running:
+                while waiting and len(running) < self._at_once:
+                    self._begin_one(waiting.pop(0), running)
+                for one in [one for one in running if one.over()]:
+                    running.remove(one)
+                    self._keep(one.command, one.finish())
+                time.sleep(0.02)
+        finally:
+            for one in running:
+                end(one.process)
+        self._write(complete=True)
+
+    def _left(self) -> float:
+        return STAGE_SECONDS - (time.monotonic() - self._begin)
+
+    def _begin_one(self, command: Command, running: list[Running]) -> None:
+        if command.missing:
+            self._add([Result(command.name, "skipped", command.missing)])
+        elif self._left() <= 5:
+            self._add([Result(command.name, "failed", f"not begun: the stage has {STAGE_SECONDS:.0f} s")])
+        else:
+            running.append(start(command, self._left()))
+
+    def _keep(self, command: Command, done: Finished) -> None:
+        words = " ".join([*(f"{k}={v}" for k, v in command.environment.items()), *command.arguments])
+        with self._log.open("a") as log:
+            print(f"==== {command.name}: {words}\n{done.output}{done.errors}{done.problem}", file=log)
+        try:
+            self._add(command.read(done))
+        except (KeyError, TypeError, ValueError) as error:
+            self._add(done.failed(f"what it printed cannot be read: {type(error).__name__}: {error}"))
+
+    def _add(self, results: list[Result]) -> None:
+        self.results += results
+        for one in results:
+            reason = one.reason.strip().splitlines()
+            print(f"{one.outcome:7} {one.seconds:7.1f} s  {self.name}: {one.name}", *reason[:1], sep="  ", flush=True)
+            for what, bar in one.figures.get("bars", {}).items():
+                print(f"        {what}: {bar['reached']:.4g}, bar {bar['bar']}: {bar['verdict']}", flush=True)
+        self._write(complete=False)
+
+    def count(self, outcome: str) -> int:
+        return sum(one.outcome == outcome for one in self.results)
+
+    def _write(self, *, complete: bool) -> None:
+        counts = {outcome: self.count(outcome) for outcome in ("passed", "failed", "skipped")}
+        seconds = round(time.monotonic() - self._begin, 1)
+        head = {"stage": self.name, "complete": complete, "date": self._date, **self._where, "seconds": seconds}
+        text = json.dumps({**head, **counts, "results": [asdict(one) for one in self.results]}, indent=1)
+        scratch = self._file.with_suffix(".tmp")
+        scratch.write_text(text + "\n")
+        scratch.replace(self._file)
+
+
+def say(text: str, stream: TextIO | None = None) -> None:
+    print(text, file=stream, flush=True)
