@@ -142,7 +142,8 @@ def main() -> int:
         print(json.dumps({"results": [{"name": "bulk additions", "outcome": "skipped", "reason": why}]}))
         return 0
     trial = Trial(gpu, add, bulk)
-    most, results = trial.most, []
+    most = trial.most
+    results: list[dict[str, Any]] = []
     for kind in SIZES:
         red, by_bulk = trial.by_red(kind), trial.by_bulk(kind)
         for name, adders in (("alone", (by_bulk,)), ("twice", (by_bulk, by_bulk)), ("beside red", (red, by_bulk))):

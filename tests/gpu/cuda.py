@@ -4,8 +4,23 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import sys
 import time
-from ctypes import POINTER, Array, Structure, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_ushort, c_void_p
+from ctypes import (
+    POINTER,
+    Array,
+    Structure,
+    byref,
+    c_char,
+    c_char_p,
+    c_int,
+    c_size_t,
+    c_uint,
+    c_uint64,
+    c_ushort,
+    c_void_p,
+)
 from typing import Any
 
 FUNCTIONS = {
@@ -91,8 +106,8 @@ class Driver:
 
     @property
     def pretended(self) -> bool:
-        """tests/fake_cuda."""
-        return hasattr(self._library, "fake_cuda_live")
+        """tests/fake_cuda, in disguise, too."""
+        return self.count() > 0 and self.name(0).startswith("Fake GPU")
 
     def has(self, name: str) -> bool:
         if name not in self._found:
@@ -130,6 +145,12 @@ class Driver:
         self.call("cuDeviceGetCount", byref(count))
         return count.value
 
+    def name(self, ordinal: int) -> str:
+        device, text = c_int(), ctypes.create_string_buffer(128)
+        self.call("cuDeviceGet", byref(device), c_int(ordinal))
+        self.call("cuDeviceGetName", text, c_int(128), device)
+        return text.value.decode()
+
 
 class Gpu:
     """One GPU, whose primary context is from now on the thread's current one."""
@@ -142,11 +163,6 @@ class Gpu:
         driver.call("cuDeviceGet", byref(self._device), c_int(ordinal))
         driver.call("cuDevicePrimaryCtxRetain", byref(context), self._device)
         driver.call("cuCtxPushCurrent", context)
-
-    def name(self) -> str:
-        text = ctypes.create_string_buffer(128)
-        self.driver.call("cuDeviceGetName", text, c_int(128), self._device)
-        return text.value.decode()
 
     def attribute(self, which: int) -> int:
         value = c_int()
@@ -265,3 +281,26 @@ def p2p_attribute(driver: Driver, which: int, one: int, other: int) -> int:
     value = c_int()
     driver.call("cuDeviceGetP2PAttribute", byref(value), c_int(which), c_int(one), c_int(other))
     return value.value
+
+
+def main() -> int:
+    """What there is, as JSON."""
+    try:
+        driver = Driver()
+        version = driver.version()
+        gpus = [Gpu(driver, ordinal) for ordinal in range(driver.count())]
+        each = [
+            {"name": driver.name(gpu.ordinal), "capability": f"{gpu.attribute(MAJOR)}.{gpu.attribute(MINOR)}"}
+            for gpu in gpus
+        ]
+    except CudaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(
+        json.dumps({"gpus": each, "cuda": f"{version // 1000}.{version % 1000 // 10}", "pretended": driver.pretended})
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libodc needs of the kernel and of the driver, tried by itself: `facilities.py [NAME...]`, all unless named. Prints
-JSON, one result for each; what does not work says which part of libodc needs it. Each is tried in a process of its own."""
+"""What libodc needs of the kernel and of the driver, tried by itself: `facilities.py [--short] [NAME...]`, all
+unless named. Prints JSON, one result for each; what does not work says which part of libodc needs it. Each is tried in
+a process of its own."""
 
 from __future__ import annotations
 
@@ -27,6 +28,8 @@ LIMIT = 60.0  # seconds for each; CUDA may take a while to begin
 FORK = multiprocessing.get_context("fork")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PAGE = mmap.PAGESIZE
+SHORT = "--short" in sys.argv  # sizes for a pretended GPU
+MIB = 1 << 20
 
 Figures = dict[str, Any]
 
@@ -151,7 +154,7 @@ def futex() -> Figures:
 
         def wake() -> bool:
             woken.append(LIBC.syscall(ctypes.c_long(number), ctypes.byref(word), 1, 1, None, None, 0))
-            return woken[-1] == 1
+            return bool(woken[-1] == 1)
 
         soon(wake, "nobody was woken by a futex in memory that two processes share")
         process.join(5)
@@ -184,12 +187,13 @@ ATTRIBUTES = {
 
 
 def device() -> Figures:
-    gpu = Gpu(Driver())
+    cuda = Driver()
+    gpu = Gpu(cuda)
     lacking = [name for name, which in ATTRIBUTES.items() if gpu.attribute(which) == 0]
     check(not lacking, f"the GPU lacks: {', '.join(lacking)}")
     free, total = gpu.memory()
     return {
-        "name": gpu.name(),
+        "name": cuda.name(0),
         "capability": f"{gpu.attribute(MAJOR)}.{gpu.attribute(MINOR)}",
         "multiprocessors": gpu.attribute(MULTIPROCESSORS),
         "free_bytes": free,
@@ -208,14 +212,14 @@ def words() -> Figures:
     seen = gpu.register(at, 1 << 20)
     memory, stream = gpu.new(1 << 16), gpu.stream()
     begin = time.monotonic()
-    for value in range(1, 1001):
+    for value in range(1, 51 if SHORT else 1001):
         gpu.fill(memory, value % 256, 1 << 16, stream)
         gpu.copy(seen + PAGE, memory, 8, stream)
         gpu.write_word(seen, value, stream)
         expected, behind = value.to_bytes(8, "little"), bytes([value % 256]) * 8
         soon(lambda expected=expected: page[:8] == expected, "a stream's word was not seen")  # type: ignore[misc]
         check(page[PAGE : PAGE + 8] == behind, f"word {value} came before the data that was enqueued before it")
-    return {"usec": 1e3 * (time.monotonic() - begin)}
+    return {"seconds": time.monotonic() - begin, "rounds": value}
 
 
 def fill_and_send(theirs: socket.socket, nbytes: int) -> None:
@@ -250,14 +254,14 @@ def check_bytes(gpu: Gpu, address: int, nbytes: int, value: int) -> None:
 
 
 def export() -> Figures:
-    nbytes = 64 << 20
+    nbytes = (4 if SHORT else 64) * MIB
     with imported(nbytes) as (gpu, address, _):
         check_bytes(gpu, address, nbytes, 5)
     return {}
 
 
 def outlives() -> Figures:
-    nbytes = 256 << 20
+    nbytes = (4 if SHORT else 256) * MIB
     with imported(nbytes) as (gpu, address, owner):
         check_bytes(gpu, address, nbytes, 5)
         owner.kill()
@@ -275,10 +279,10 @@ def outlives() -> Figures:
 
 def killed_amid_copies() -> Figures:
     """The owner is killed while copies from its memory are on their way."""
-    nbytes = 256 << 20
+    nbytes = (4 if SHORT else 256) * MIB
     with imported(nbytes) as (gpu, address, owner):
         mine, stream = gpu.new(nbytes), gpu.stream()
-        for _ in range(400):
+        for _ in range(20 if SHORT else 400):
             gpu.copy(mine, address, nbytes, stream)
         owner.kill()
         owner.join()
@@ -378,7 +382,7 @@ def tried(name: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    names = sys.argv[1:] or list(FACILITIES)
+    names = [name for name in sys.argv[1:] if name != "--short"] or list(FACILITIES)
     if unknown := [name for name in names if name not in FACILITIES]:
         print(f"facilities.py: there is no {unknown[0]!r}; there are {', '.join(FACILITIES)}", file=sys.stderr)
         return 2

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs stages of tests/gpu/run.sh, which sets the environment, and writes a file of results for each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from runner import Stage
+from stages import HERE, STAGES, TREE, Setting, chosen, named, summary
+
+
+def gpus() -> dict[str, Any]:
+    """By a process of its own: this one starts others. Without a driver: why."""
+    asked = subprocess.run([sys.executable, str(HERE / "cuda.py")], capture_output=True, text=True, timeout=120)
+    if asked.returncode != 0:
+        return {"gpus": [], "cuda": None, "pretended": False, "why_none": asked.stderr.strip()[-300:]}
+    found: dict[str, Any] = json.loads(asked.stdout)
+    return found
+
+
+def driver_version() -> str | None:
+    if shutil.which("nvidia-smi") is None:
+        return None
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    asked = subprocess.run(query, capture_output=True, text=True, timeout=60)
+    return asked.stdout.split("\n")[0].strip() if asked.returncode == 0 else None
+
+
+def where() -> dict[str, Any]:
+    made_of = json.loads((TREE / "made_of.json").read_text())
+    machine = {"kernel": platform.release(), "cores": os.cpu_count(), "python": platform.python_version()}
+    return {**made_of, **gpus(), "driver": driver_version(), **machine}
+
+
+def parsed() -> argparse.Namespace:
+    alone = [name for name in STAGES if name != "multi"]
+    parser = argparse.ArgumentParser(
+        prog="tests/gpu/run.sh",
+        description="Checks libodc on the GPUs of this machine, in stages of at most 8 minutes.",
+        epilog=f"Stages: {', '.join(STAGES)}. STAGE:WORDS runs what has WORDS in its name.",
+    )
+    parser.add_argument("--multi", action="store_true", help="add what needs several GPUs")
+    parser.add_argument("--short", action="store_true", help="sizes at which figures say nothing: to try the script")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"(default: {', '.join(alone)})")
+    options = parser.parse_args()
+    try:
+        options.stages = [named(one) for one in options.stages or ([] if options.multi else alone)]
+    except KeyError as error:
+        parser.error(str(error.args[0]))
+    if options.multi and ("multi", "") not in options.stages:
+        options.stages.append(("multi", ""))
+    return options
+
+
+def main() -> int:
+    options = parsed()
+    here = where()
+    results = Path(os.environ["RESULTS"])
+    if here["pretended"] and os.environ.get("RESULTS_ARE_THE_PROJECTS") == "1":
+        print("tests/gpu/run.sh: the driver is pretended: set RESULTS to another folder", file=sys.stderr)
+        return 2
+    if not here["gpus"]:
+        print(f"tests/gpu/run.sh: no GPU can be used: {here['why_none']}", file=sys.stderr)
+        return 2
+    results.mkdir(parents=True, exist_ok=True)
+    setting = Setting(len(here["gpus"]), here["pretended"], options.short, results)
+    print(json.dumps({**here, "short": options.short}), flush=True)
+    done = []
+    for name, words in options.stages:
+        stage = Stage(name, results, {**here, "short": options.short, "only": words}, STAGES[name].at_once)
+        done.append(stage)
+        stage.run(chosen(name, setting, words))
+    print(summary(done))
+    return 1 if any(stage.count("failed") for stage in done) else 0
+
+
+sys.exit(main())
