@@ -4,8 +4,8 @@ memory: two ranks, of which only rank 0 has microbatches.
 
     odc run -n 2 python bindings/python/bench/fsdp2_gpu.py --device cuda
 
-Ranks share a GPU, or have one each. Samples of several steps are taken in pairs of random order; rank 0 prints JSON: the
-median of the ratios, with its 95 % interval, and the medians of both."""
+Ranks share a GPU, or have one each. Samples of several steps are taken in pairs of random order; rank 0 prints JSON:
+the median of the ratios, with its 95 % interval, and the medians of both."""
 
 from __future__ import annotations
 
@@ -157,6 +157,13 @@ class Arm:
         publish()
 
 
+def finish_of(device: torch.device) -> Callable[[], None]:
+    """What waits for the device."""
+    if device.type == "cuda":
+        return torch.cuda.synchronize
+    return lambda: None
+
+
 def timed(step: Callable[[], None], steps: int, finish: Callable[[], None]) -> float:
     """Seconds of a step, of those that all ranks do now."""
     finish()
@@ -176,7 +183,7 @@ def interval(ratios: list[float]) -> tuple[float, float]:
 
 
 def race(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    finish = torch.cuda.synchronize if device.type == "cuda" else (lambda: None)
+    finish = finish_of(device)
     microbatches = options.microbatches if dist.get_rank() == 0 else 0
     over_odc, local = Arm(options, device), Arm(options, device)
     local_job = LocalJob(local.model)
