@@ -55,7 +55,7 @@ import json, sys
 from pathlib import Path
 
 folder, last = Path(sys.argv[1]), sys.argv[2]
-stages = {file.stem: json.loads(file.read_text()) for file in folder.glob("*.json")}
+stages = {file.name.split(".")[0]: json.loads(file.read_text()) for file in folder.glob("*.json")}
 names = "environment contract kill growth sanitizer python bars step example bulk multi".split()
 assert sorted(stages) == sorted(names), sorted(stages)
 for name, stage in stages.items():
@@ -81,8 +81,8 @@ echo "$last"
 export RESULTS=$work/failed
 expect 1 env FAKE_CUDA_FAIL=cuMemCreate:0:2 "${run[@]}" --short "contract:2 ranks, 1"
 contains "$out" "failed"
-contains "$(cat "$RESULTS/contract.json")" "are free; shard over more ranks"
-contains "$(cat "$RESULTS/contract.log")" "random_test"
+contains "$(cat "$RESULTS/contract.2-ranks-1.json")" "are free; shard over more ranks"
+contains "$(cat "$RESULTS/run.log")" "random_test"
 
 [ "$failures" -eq 0 ] || exit 1
 echo "tests/gpu packs and runs"

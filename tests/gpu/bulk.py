@@ -17,7 +17,7 @@ from ctypes import Structure, c_uint, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
-from cuda import MAJOR, MULTIPROCESSORS, CudaError, Driver, Gpu
+from cuda_api import MAJOR, MULTIPROCESSORS, CudaError, Driver, Gpu
 
 TILE = 2048  # elements; bulk.cu's
 MOST_ADDENDS, THREADS, ADD_TILE = 128, 512, 16 * 512  # lib/kernels/add.h's

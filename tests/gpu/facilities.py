@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cuda import MAJOR, MINOR, MULTIPROCESSORS, NATIVE_ATOMICS, PEER_ACCESS, Driver, Gpu, p2p_attribute
+from cuda_api import MAJOR, MINOR, MULTIPROCESSORS, NATIVE_ATOMICS, PEER_ACCESS, Driver, Gpu, p2p_attribute
 
 LIMIT = 60.0  # seconds for each; CUDA may take a while to begin
 FORK = multiprocessing.get_context("fork")
@@ -350,6 +350,7 @@ FACILITIES: dict[str, tuple[Callable[[], Figures], str]] = {
 
 def attempt(name: str, pipe: Any) -> None:
     os.setpgid(0, 0)
+    LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     fn, _ = FACILITIES[name]
     try:
         pipe.send(("passed", "", fn()))

@@ -8,8 +8,10 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from stages import HERE, STAGES, TREE, Setting, chosen, named, summary
 
 def gpus() -> dict[str, Any]:
     """By a process of its own: this one starts others. Without a driver: why."""
-    asked = subprocess.run([sys.executable, str(HERE / "cuda.py")], capture_output=True, text=True, timeout=120)
+    asked = subprocess.run([sys.executable, str(HERE / "cuda_api.py")], capture_output=True, text=True, timeout=120)
     if asked.returncode != 0:
         return {"gpus": [], "cuda": None, "pretended": False, "why_none": asked.stderr.strip()[-300:]}
     found: dict[str, Any] = json.loads(asked.stdout)
@@ -62,6 +64,7 @@ def parsed() -> argparse.Namespace:
 
 def main() -> int:
     options = parsed()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("tests/gpu/run.sh: ended by a signal"))
     here = where()
     results = Path(os.environ["RESULTS"])
     if here["pretended"] and os.environ.get("RESULTS_ARE_THE_PROJECTS") == "1":
@@ -71,13 +74,16 @@ def main() -> int:
         print(f"tests/gpu/run.sh: no GPU can be used: {here['why_none']}", file=sys.stderr)
         return 2
     results.mkdir(parents=True, exist_ok=True)
-    setting = Setting(len(here["gpus"]), here["pretended"], options.short, results)
-    print(json.dumps({**here, "short": options.short}), flush=True)
+    (results / "run.log").unlink(missing_ok=True)
+    here["short"] = options.short
+    print(json.dumps(here), flush=True)
     done = []
-    for name, words in options.stages:
-        stage = Stage(name, results, {**here, "short": options.short, "only": words}, STAGES[name].at_once)
-        done.append(stage)
-        stage.run(chosen(name, setting, words))
+    with tempfile.TemporaryDirectory() as scratch:
+        setting = Setting(len(here["gpus"]), here["pretended"], options.short, Path(scratch))
+        for name, words in options.stages:
+            stage = Stage(name, words, results, here, STAGES[name].at_once)
+            done.append(stage)
+            stage.run(chosen(name, setting, words))
     print(summary(done))
     return 1 if any(stage.count("failed") for stage in done) else 0
 

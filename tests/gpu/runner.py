@@ -5,6 +5,7 @@ so that what ran is kept whatever ends the rest."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import datetime
 import json
 import os
@@ -20,6 +21,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 STAGE_SECONDS = 470.0
+PRCTL = ctypes.CDLL(None).prctl
 SAID = 3000  # characters of what a failed command said
 
 Figures = dict[str, Any]
@@ -43,6 +45,7 @@ class Finished:
     errors: str
     problem: str
     seconds: float
+    status: int = 0
 
     def said(self) -> str:
         return (self.output + self.errors)[-SAID:].strip()
@@ -82,11 +85,13 @@ _TEST = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\w+)$", re.MULTILINE)
 
 
 def cmocka(done: Finished) -> list[Result]:
-    """Each test; those that skip have said why, in turn."""
+    """Each test; those that skip have said why, in turn. 77: all of them."""
+    if done.status == 77:
+        return done.skipped(done.said())
     seen: dict[str, str] = {}
     for outcome, name in _TEST.findall(done.errors + "\n" + done.output):
         seen[name] = outcome  # those that failed are listed again
-    whys = iter(re.findall(r"^skipped.*$", done.output, re.MULTILINE))
+    whys = iter(re.findall(r"^skipped, .*$", done.output, re.MULTILINE))
     results = []
     for name, outcome in seen.items():
         full = f"{done.name}: {name}"
@@ -193,7 +198,14 @@ class Running:
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
             file.close()
-        return Finished(self.command.name, texts[0], texts[1], problem, round(time.monotonic() - self.begin, 3))
+        seconds = round(time.monotonic() - self.begin, 3)
+        return Finished(self.command.name, texts[0], texts[1], problem, seconds, status)
+
+
+def in_a_group_of_its_own() -> None:
+    """Which end() ends; and with this process, however that ends."""
+    os.setpgid(0, 0)
+    PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def start(command: Command, left: float) -> Running:
@@ -204,20 +216,22 @@ def start(command: Command, left: float) -> Running:
         stdout=output,
         stderr=errors,
         env={**os.environ, **command.environment},
-        start_new_session=True,
+        preexec_fn=in_a_group_of_its_own,
     )
     return Running(command, process, output, errors, time.monotonic(), min(command.limit, left))
 
 
 class Stage:
-    """`at_once`: commands that run at the same time."""
+    """Its results are in `folder`, and what its commands said in run.log there. `only`: part of it, in a file of its
+    own. `at_once`: commands that run at the same time."""
 
-    def __init__(self, name: str, folder: Path, where: Figures, at_once: int = 1) -> None:
+    def __init__(self, name: str, only: str, folder: Path, where: Figures, at_once: int = 1) -> None:
         self.name = name
+        self.only = only
         self.results: list[Result] = []
-        self._file = folder / f"{name}.json"
-        self._log = folder / f"{name}.log"
-        self._log.unlink(missing_ok=True)
+        part = "." + re.sub("[^A-Za-z0-9]+", "-", only) if only else ""
+        self._file = folder / f"{name}{part}.json"
+        self._log = folder / "run.log"
         self._where = where
         self._at_once = at_once
         self._begin = time.monotonic()
@@ -275,8 +289,9 @@ class Stage:
     def _write(self, *, complete: bool) -> None:
         counts = {outcome: self.count(outcome) for outcome in ("passed", "failed", "skipped")}
         seconds = round(time.monotonic() - self._begin, 1)
-        head = {"stage": self.name, "complete": complete, "date": self._date, **self._where, "seconds": seconds}
-        text = json.dumps({**head, **counts, "results": [asdict(one) for one in self.results]}, indent=1)
-        scratch = self._file.with_suffix(".tmp")
+        this = {"stage": self.name, "only": self.only, "complete": complete, "date": self._date, "seconds": seconds}
+        results = [asdict(one) for one in self.results]
+        text = json.dumps({**this, **self._where, **counts, "results": results}, indent=1)
+        scratch = self._file.with_name(self._file.name + ".tmp")
         scratch.write_text(text + "\n")
         scratch.replace(self._file)

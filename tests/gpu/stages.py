@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import importlib.util
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ EACH_BEGINS_CUDA = "each of its tests starts ranks, which begin CUDA: some secon
 
 @dataclass(frozen=True)
 class Setting:
-    """`short`: sizes at which figures say nothing, to try these programs. `results`: the folder of results."""
+    """`short`: sizes at which figures say nothing, to try these programs. `scratch`: a
+    folder for what commands write."""
 
     gpus: int
     pretended: bool
     short: bool
-    results: Path
+    scratch: Path
 
     def verdict(self, met: bool) -> str:
         if self.short or self.pretended:
@@ -114,7 +116,7 @@ def growth(_: Setting) -> Iterator[Command]:
 
 # ---- compute-sanitizer ----
 
-REFUSALS = ("Device not supported", "not supported on", "LibraryNotLoaded", "Unable to", "Failed to initialize")
+REFUSALS = ("Device not supported", "Internal Sanitizer Error", "LibraryNotLoaded", "Failed to initialize")
 
 
 def sanitized(done: Finished) -> list[Result]:
@@ -136,21 +138,23 @@ def sanitizer(setting: Setting) -> Iterator[Command]:
     missing = "" if shutil.which("compute-sanitizer") else "compute-sanitizer is not on the PATH"
     job = random_jobs(setting, "", 2)
     environment = {**job.environment, "ODC_TEST_SEED": "7", "ODC_TEST_PATIENCE": "6"}
-    checked = ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", "--error-exitcode", "9"]
+    checked = ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", "--report-api-errors", "no"]
     why = "memcheck makes kernels slower ten times and more, and begins in each rank"
     yield Command("memcheck", [*checked, tool("random_test")], sanitized, 400, why, environment, missing)
 
 
 # ---- Python ----
 
+AT_ONCE = 3  # parts of the tests, whose ranks share the GPU
+
 
 def python(setting: Setting) -> Iterator[Command]:
     missing = without("pytest") or without("torch")
     files = [str(file) for file in sorted((PYTHON_TESTS / "tests").glob("*.py")) if "mark.cuda" in file.read_text()]
-    parts = 1 if setting.short else 4
+    parts = 1 if setting.short else AT_ONCE
     for part in range(parts):
-        file = setting.results / f"pytest-{part}.xml"
-        plugin = ["-p", "split", "-p", "no:cacheprovider", f"--junitxml={file}", f"--rootdir={PYTHON_TESTS}"]
+        file = setting.scratch / f"pytest-{part}.xml"
+        plugin = ["-p", "odc_split", "-p", "no:cacheprovider", f"--junitxml={file}", f"--rootdir={PYTHON_TESTS}"]
         command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", *plugin, *files]
         yield Command(
             f"pytest, part {part + 1} of {parts}",
@@ -182,11 +186,14 @@ def benched(setting: Setting, what: str) -> Reader:
     return figures_as_json(bars)
 
 
-def bench(setting: Setting, name: str, read: str, *arguments: str, ranks: int, seconds: float = 60) -> Command:
-    size = ["--bytes", "64KiB", "--pairs", "3"] if setting.short else ["--bytes", "256MiB"]
+def bench(setting: Setting, name: str, read: str, *arguments: str, ranks: int) -> Command:
+    pairs = "11" if read == "reported" else "31"
+    size = ["--bytes", "64KiB", "--pairs", "3"] if setting.short else ["--bytes", "256MiB", "--pairs", pairs]
+    if arguments[0] == "sync":
+        size = []
     command = [tool("odc"), "bench", *arguments, "--memory", "cuda", "--ranks", str(ranks), *size, "--json"]
-    why = "31 pairs of samples of 100 ms and more, after ranks have begun CUDA"
-    return Command(name, command, benched(setting, read), seconds, why)
+    why = "31 rounds of up to five samples of 100 ms and more, after ranks have begun CUDA"
+    return Command(name, command, benched(setting, read), 110, why)
 
 
 TYPES = ("f32", "f64", "bf16", "f16")
@@ -243,7 +250,7 @@ def trained(report: Path) -> Reader:
 
 
 def training(setting: Setting, size: int, *options: str) -> Command:
-    report = setting.results / f"example-{size}"
+    report = setting.scratch / f"example-{size}"
     given = ["--device", "cpu" if setting.short else "cuda", "--report", str(report), *options]
     few = ["--rounds", "1", "--turn", "1", "--minibatch", "2", "--data", str(PYTHON_TESTS / "odc")]
     sizes = ["--width", "32", "--blocks", "1", *few] if setting.short else ["--rounds", "3"]
@@ -275,12 +282,12 @@ def bulk(_: Setting) -> Iterator[Command]:
 
 
 def nccl() -> str:
-    """Where the wheel has it; empty: the loader may find one."""
+    """The wheel's, or its name where the loader finds it; empty: there is none."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations or [] if spec else []:
         for file in Path(folder).glob("nccl/lib/libnccl.so.2"):
             return str(file)
-    return ""
+    return "libnccl.so.2" if ctypes.util.find_library("nccl") else ""
 
 
 def multi(setting: Setting) -> Iterator[Command]:
@@ -302,10 +309,10 @@ def multi(setting: Setting) -> Iterator[Command]:
             "the kernel ends by itself after 20 s",
         ),
         *several_benches(setting, gpus),
-        training(setting, gpus, "--compare", "nccl"),
+        training(setting, gpus, *([] if setting.short else ["--compare", "nccl"])),
     ]
     for command in commands:
-        yield Command(**{**vars(command), "missing": command.missing or missing})
+        yield replace(command, missing=command.missing or missing)
 
 
 def of_other_gpus() -> Command:
@@ -321,15 +328,14 @@ def of_other_gpus() -> Command:
 
 
 def several_benches(setting: Setting, gpus: int) -> Iterator[Command]:
-    where = {"ODC_NCCL": library} if (library := nccl()) else {}
+    library = nccl()
+    missing = "" if library else "there is no NCCL: neither the wheel nor for the loader"
     for operation in ("gather", "scatter-add"):
         for active in ("one", "all"):
             name = f"{operation} over {gpus} GPUs, {active} active"
-            yield bench(setting, name, "reported", operation, "--active", active, ranks=gpus, seconds=120)
-        compared = bench(
-            setting, f"{operation} beside NCCL", "reported", operation, "--peer", "nccl", ranks=gpus, seconds=120
-        )
-        yield Command(**{**vars(compared), "environment": where})
+            yield bench(setting, name, "reported", operation, "--active", active, ranks=gpus)
+        compared = bench(setting, f"{operation} beside NCCL", "reported", operation, "--peer", "nccl", ranks=gpus)
+        yield replace(compared, environment={"ODC_NCCL": library}, missing=missing)
 
 
 @dataclass(frozen=True)
@@ -345,7 +351,7 @@ STAGES: dict[str, StageOf] = {
     "kill": StageOf(kill, "1 to 2"),
     "growth": StageOf(growth, "below 1"),
     "sanitizer": StageOf(sanitizer, "below 1, or up to 7 where it works"),
-    "python": StageOf(python, "4 to 7", at_once=4),
+    "python": StageOf(python, "4 to 7", at_once=AT_ONCE),
     "bars": StageOf(bars, "4"),
     "step": StageOf(step, "1"),
     "example": StageOf(example, "1 to 2"),

@@ -14,7 +14,7 @@ from ctypes import byref, c_int, c_size_t, c_uint64
 from pathlib import Path
 from typing import Any
 
-from cuda import MULTIPROCESSORS, CudaError, Driver, Gpu
+from cuda_api import MULTIPROCESSORS, CudaError, Driver, Gpu
 
 import odc
 
