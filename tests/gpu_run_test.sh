@@ -38,7 +38,7 @@ find "$tree" -name 'libcuda*' | grep . && fail "a driver was packed"
 expect 2 "${run[@]}" speed
 contains "$err" "there is no stage 'speed'; there are environment, contract"
 if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
-    expect 2 env LD_LIBRARY_PATH= "PYTHON=$python" bash "$tree/tests/gpu/run.sh" environment
+    expect 2 env LD_LIBRARY_PATH= "PYTHON=$python" bash "$tree/tests/gpu/run.sh" environment kill
     contains "$err" "no GPU can be used: there is no driver: libcuda.so.1"
 fi
 expect 2 env RESULTS_ARE_THE_PROJECTS=1 "${run[@]}" environment

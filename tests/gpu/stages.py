@@ -219,7 +219,20 @@ def step(setting: Setting) -> Iterator[Command]:
         return {"slower than equal local copies and additions": bar(setting, slower, "<= 0.03", slower <= 0.03)}
 
     script = str(PYTHON_TESTS / "bench" / "fsdp2_gpu.py")
-    small = ["--device", "cpu", "--layers", "2", "--width", "32", "--tokens", "16", "--pairs", "3"]
+    small = [
+        "--device",
+        "cpu",
+        "--layers",
+        "2",
+        "--width",
+        "32",
+        "--tokens",
+        "16",
+        "--microbatches",
+        "2",
+        "--pairs",
+        "3",
+    ]
     command = ranks(2, sys.executable, "-W", "ignore", script, *(small if setting.short else []))
     yield Command(
         "FSDP2 step, rank 1 without microbatches",

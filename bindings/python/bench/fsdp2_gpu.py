@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import odc
 from odc.torch import fsdp2
@@ -65,76 +65,74 @@ def sharded(options: argparse.Namespace, device: torch.device) -> Any:
 # ---- hooks that stay in this rank's memory ----
 
 
-class LocalGather(Buffers, AllGather):
-    """Copies a slice for each rank, of which this rank's own is what it published."""
+class LocalGroup:
+    """Of a block: for each rank a slice in the type in which it is gathered, and sums in f32. This rank's own are
+    published and filled into .grad as ODC does it; the others' have as many elements."""
 
-    def __init__(self) -> None:
-        self.slices: list[torch.Tensor] = []
+    def __init__(self, module: Any) -> None:
+        self._parameters = list(module.parameters())
+        mine = torch.cat([parameter.to_local().detach().reshape(-1) for parameter in self._parameters])
+        ranks = range(dist.get_world_size())
+        self.slices = [mine.to(torch.bfloat16) for _ in ranks]
+        self.sums = [torch.zeros_like(mine, dtype=torch.float32) for _ in ranks]
+        module.set_custom_all_gather(LocalGather(self.slices))
+        module.set_custom_reduce_scatter(LocalAdd(self.sums))
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
+
+    def fill_gradients(self, divisor: float) -> None:
+        begin = 0
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            gradient = parameter.grad.to_local()
+            sums = self.sums[dist.get_rank()][begin : begin + gradient.numel()]
+            torch.div(sums.view(gradient.shape), divisor, out=gradient)
+            begin += gradient.numel()
+
+    def publish(self) -> None:
+        begin = 0
+        for parameter in self._parameters:
+            local = parameter.to_local().reshape(-1)
+            self.slices[dist.get_rank()][begin : begin + local.numel()].copy_(local)
+            begin += local.numel()
+        self.sums[dist.get_rank()].zero_()
+
+
+class LocalGather(Buffers, AllGather):
+    def __init__(self, slices: list[torch.Tensor]) -> None:
+        self._slices = slices
 
     def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, async_op: bool = False) -> None:
-        parts = output_tensor.view(dist.get_world_size(), -1)
-        if not self.slices:
-            self.slices = [input_tensor.view(-1).clone() for _ in parts]
-        for part, mine in zip(parts, self.slices, strict=True):
+        for part, mine in zip(output_tensor.view(len(self._slices), -1), self._slices, strict=True):
             part.copy_(mine)
 
 
 class LocalAdd(Buffers, ReduceScatter):
-    """Adds into sums in f32 for each rank."""
-
-    def __init__(self) -> None:
-        self.sums: list[torch.Tensor] = []
+    def __init__(self, sums: list[torch.Tensor]) -> None:
+        self._sums = sums
 
     def __call__(self, output_tensor: Any, input_tensor: Any, group: Any, op: Any, async_op: bool = False) -> None:
-        parts = input_tensor.view(dist.get_world_size(), -1)
-        if not self.sums:
-            self.sums = [torch.zeros_like(part, dtype=torch.float32) for part in parts]
-        for part, sums in zip(parts, self.sums, strict=True):
+        for part, sums in zip(input_tensor.view(len(self._sums), -1), self._sums, strict=True):
             sums.add_(part)
         output_tensor.zero_()
 
 
 class LocalJob:
-    """Publishes, and fills .grad, as ODC does; waits for nobody."""
+    """Waits for nobody."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._groups: list[tuple[LocalGather, LocalAdd, list[Any]]] = []
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                own = [one for one in module.parameters() if not isinstance(module, Net)]
-                if not own:  # the root's, which has no parameters of its own
-                    continue
-                gather, add = LocalGather(), LocalAdd()
-                module.set_custom_all_gather(gather)
-                module.set_custom_reduce_scatter(add)
-                module.set_gradient_divide_factor(1.0)
-                module.set_force_sum_reduction_for_comms(True)
-                self._groups.append((gather, add, own))
+    def __init__(self, model: Net) -> None:
+        self._groups = [LocalGroup(module) for module in model.blocks]
 
     @torch.no_grad()
     def sync_gradients(self, divisor: float) -> None:
-        for _, add, parameters in self._groups:
-            begin = 0
-            for parameter in parameters:
-                if add.sums:
-                    if parameter.grad is None:
-                        parameter.grad = torch.empty_like(parameter)
-                    gradient = parameter.grad.to_local()
-                    sums = add.sums[dist.get_rank()][begin : begin + gradient.numel()]
-                    torch.div(sums.view(gradient.shape), divisor, out=gradient)
-                    begin += gradient.numel()
+        for group in self._groups:
+            group.fill_gradients(divisor)
 
     @torch.no_grad()
     def publish(self) -> None:
-        for gather, add, parameters in self._groups:
-            begin = 0
-            for parameter in parameters:
-                if gather.slices:
-                    local = parameter.to_local().reshape(-1)
-                    gather.slices[dist.get_rank()][begin : begin + local.numel()].copy_(local)
-                    begin += local.numel()
-            if add.sums:
-                add.sums[dist.get_rank()].zero_()
+        for group in self._groups:
+            group.publish()
 
 
 # ---- what is compared ----
@@ -228,9 +226,9 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--tokens", type=int, default=4096, help="of a microbatch")
-    parser.add_argument("--microbatches", type=int, default=4, help="of rank 0")
+    parser.add_argument("--width", type=int, default=2048, help="a multiple of the ranks")
+    parser.add_argument("--tokens", type=int, default=8192, help="of a microbatch")
+    parser.add_argument("--microbatches", type=int, default=8, help="of rank 0")
     parser.add_argument("--pairs", type=int, default=31)
     parser.add_argument("--seed", type=int, default=1, help="of the pairs' order")
     return parser.parse_args()
