@@ -188,7 +188,8 @@ def benched(setting: Setting, what: str) -> Reader:
 
 def bench(setting: Setting, name: str, read: str, *arguments: str, ranks: int) -> Command:
     pairs = "11" if read == "reported" else "31"
-    size = ["--bytes", "64KiB", "--pairs", "3"] if setting.short else ["--bytes", "256MiB", "--pairs", pairs]
+    few = ["--bytes", "64KiB", "--pairs", "3", "--sample-ms", "1"]
+    size = few if setting.short else ["--bytes", "256MiB", "--pairs", pairs]
     if arguments[0] == "sync":
         size = []
     command = [tool("odc"), "bench", *arguments, "--memory", "cuda", "--ranks", str(ranks), *size, "--json"]
