@@ -36,7 +36,7 @@ find "$tree" -name 'libcuda*' | grep . && fail "a driver was packed"
 
 # ---- run.sh: what it refuses ----
 expect 2 "${run[@]}" speed
-contains "$err" "there is no stage 'speed'; there are environment, contract"
+contains "$err" "there is no stage 'speed'; there are environment, kill"
 if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
     expect 2 env LD_LIBRARY_PATH= "PYTHON=$python" bash "$tree/tests/gpu/run.sh" environment kill
     contains "$err" "no GPU can be used: there is no driver: libcuda.so.1"

@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from runner import Stage
-from stages import HERE, STAGES, TREE, Setting, chosen, named, summary
+from stages import HERE, STAGES, TREE, Setting, at_once, chosen, named, summary
 
 
 def gpus() -> dict[str, Any]:
@@ -42,8 +44,9 @@ def driver_version() -> str | None:
 
 def where() -> dict[str, Any]:
     made_of = json.loads((TREE / "made_of.json").read_text())
-    machine = {"kernel": platform.release(), "cores": os.cpu_count(), "python": platform.python_version()}
-    return {**made_of, **gpus(), "driver": driver_version(), **machine}
+    torch = metadata.version("torch") if find_spec("torch") else None
+    versions = {"driver": driver_version(), "python": platform.python_version(), "torch": torch}
+    return {**made_of, **gpus(), **versions, "kernel": platform.release(), "cores": os.cpu_count()}
 
 
 def parsed() -> argparse.Namespace:
@@ -85,7 +88,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         setting = Setting(len(here["gpus"]), here["pretended"], options.short, Path(scratch))
         for name, words in options.stages:
-            stage = Stage(name, words, results, here, STAGES[name].at_once)
+            stage = Stage(name, words, results, here, at_once(name))
             done.append(stage)
             stage.run(chosen(name, setting, words))
     print(summary(done))
