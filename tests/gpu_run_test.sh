@@ -77,6 +77,37 @@ PYTHON
 contains "$last" " passed, 0 failed, "
 echo "$last"
 
+# ---- what is late is ended with all that it started, and what comes after it runs ----
+"$python" - "$tree/tests/gpu" "$work/late" "$unique" <<'PYTHON' || fail "late commands are not treated as they should be"
+import json, sys
+from pathlib import Path
+
+sys.path.insert(0, sys.argv[1])
+from runner import Command, Stage, passed_if_it_ended_well, results_as_json
+
+folder = Path(sys.argv[2])
+folder.mkdir()
+late = f"echo up; sleep {sys.argv[3]} & sleep {sys.argv[3]}"
+commands = [
+    Command("late", ["sh", "-c", late], passed_if_it_ended_well, 0.5, "so much"),
+    Command("wrong", ["echo", "{"], results_as_json, 60, "it is short"),
+    Command("bad", ["sh", "-c", "echo oops >&2; exit 3"], passed_if_it_ended_well, 60, "it is short"),
+    Command("good", ["true"], passed_if_it_ended_well, 60, "it is short"),
+    Command("absent", ["true"], passed_if_it_ended_well, 60, "it is short", missing="there is none"),
+]
+Stage("late", "", folder, {}).run(iter(commands))
+stage = json.loads((folder / "late.json").read_text())
+reasons = {one["name"]: f"{one['outcome']}: {one['reason']}" for one in stage["results"]}
+assert reasons.pop("late").startswith("failed: not done after 0 s; its limit is 0.5 s: so much"), stage
+assert stage["complete"] and reasons == {
+    "wrong": "failed: it printed no JSON; {",
+    "bad": "failed: ended with 3; oops",
+    "good": "passed: ",
+    "absent": "skipped: there is none",
+}, reasons
+PYTHON
+nothing_left "sleep $unique"
+
 # ---- a failure is one, with what was said ----
 export RESULTS=$work/failed
 expect 1 env FAKE_CUDA_FAIL=cuMemCreate:0:2 "${run[@]}" --short "contract:2 ranks, 1"

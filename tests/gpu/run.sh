@@ -16,6 +16,6 @@ if [ ! -e "$tree/made_of.json" ]; then
     exec bash "$packed/tests/gpu/run.sh" "$@"
 fi
 RESULTS=$(realpath -m "${RESULTS:-$tree/results}")
-export RESULTS PATH="$tree/bin:$PATH" ODC_LIBRARY="$tree/lib/libodc.so.0"
+export RESULTS PATH="$tree/bin:$PATH:/usr/local/cuda/bin" ODC_LIBRARY="$tree/lib/libodc.so.0"
 export PYTHONPATH="$tree/bindings/python:$here/plugin${PYTHONPATH:+:$PYTHONPATH}" PYTHONDONTWRITEBYTECODE=1
 exec "${PYTHON:-python3}" "$here/run.py" "$@"

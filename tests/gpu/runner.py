@@ -188,18 +188,25 @@ class Running:
 
     def finish(self) -> Finished:
         late = self.process.poll() is None
-        end(self.process)  # what it left behind
-        status = self.process.wait()
-        problem = f"ended with {status}" if status != 0 else ""
+        end(self.process)  # what it left behind, too
+        problems = []
         if late:
-            problem = f"not done after {self.limit:.0f} s; its limit is {self.command.limit:g} s: {self.command.why}"
+            limit = f"its limit is {self.command.limit:g} s: {self.command.why}"
+            problems.append(f"not done after {self.limit:.0f} s; {limit}")
+        try:
+            status = self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:  # it is inside of a driver
+            status = -signal.SIGKILL
+            problems.append("it does not end though it was killed")
+        if status != 0 and not late:
+            problems.append(f"ended with {status}")
         texts = []
         for file in (self.output, self.errors):
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
             file.close()
         seconds = round(time.monotonic() - self.begin, 3)
-        return Finished(self.command.name, texts[0], texts[1], problem, seconds, status)
+        return Finished(self.command.name, texts[0], texts[1], "; ".join(problems), seconds, status)
 
 
 def in_a_group_of_its_own() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes.util
 import importlib.util
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -199,6 +200,13 @@ def bench(setting: Setting, name: str, read: str, *arguments: str, ranks: int) -
 TYPES = ("f32", "f64", "bf16", "f16")
 
 
+def on_one_gpu(commands: Iterator[Command]) -> Iterator[Command]:
+    """The first that this process sees."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    for command in commands:
+        yield replace(command, environment={**command.environment, "CUDA_VISIBLE_DEVICES": first})
+
+
 def bars(setting: Setting) -> Iterator[Command]:
     one = ("--active", "one")
     yield bench(setting, "gather 256 MiB", "of cuMemcpyAsync", "gather", *one, ranks=2)
@@ -359,10 +367,10 @@ STAGES: dict[str, Callable[[Setting], Iterator[Command]]] = {
     "contract": contract,
     "sanitizer": sanitizer,
     "bulk": bulk,
-    "bars": bars,
-    "step": step,
+    "bars": lambda setting: on_one_gpu(bars(setting)),
+    "step": lambda setting: on_one_gpu(step(setting)),
     "python": python,
-    "example": example,
+    "example": lambda setting: on_one_gpu(example(setting)),
     "multi": multi,
 }
 
