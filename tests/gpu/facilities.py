@@ -321,7 +321,7 @@ def tool(name: str, *arguments: str) -> Callable[[], Figures]:
         said = (done.stdout + done.stderr).strip()
         if done.returncode != 0:
             raise Missing(f"{name} ended with {done.returncode}: {said[-300:]}")
-        return {"path": path, "says": said[-400:]}
+        return {"says": said[-400:]}
 
     return look
 
