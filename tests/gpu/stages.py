@@ -20,7 +20,7 @@ HERE = TREE / "tests" / "gpu"
 PACKAGE = TREE / "bindings" / "python"
 MIB = 1 << 20
 
-RANKS_BEGIN = "ranks wait 60 s for each other at most, and their test 270 s for them"
+RANKS_BEGIN = "ranks wait 40 s for each other at most, and their test 180 s for them"
 EACH_BEGINS_CUDA = "each of its tests starts ranks, which begin CUDA: some seconds"
 
 
@@ -84,7 +84,7 @@ def tidied(done: Finished) -> list[Result]:
 
 
 def on_gpus(name: str, test: str, gpus: int = 1, **environment: str) -> Command:
-    given = {"ODC_TEST_MEMORY": "gpu", "ODC_TEST_DEVICES": str(gpus), "ODC_TEST_PATIENCE": "3", **environment}
+    given = {"ODC_TEST_MEMORY": "gpu", "ODC_TEST_DEVICES": str(gpus), "ODC_TEST_PATIENCE": "2", **environment}
     return Command(name, [tool(test)], cmocka, 240, f"{EACH_BEGINS_CUDA}; {RANKS_BEGIN}", given)
 
 
@@ -346,7 +346,7 @@ def of_other_gpus() -> Command:
     def read(done: Finished) -> list[Result]:
         return done.failed() if done.problem else [Result(done.name, "passed", "", done.seconds, {"says": done.output})]
 
-    return Command("ranks that see one GPU each", command, read, 60, RANKS_BEGIN, given)
+    return Command("ranks that see one GPU each", command, read, 60, "it may begin CUDA, and prints", given)
 
 
 def several_benches(setting: Setting, gpus: int) -> Iterator[Command]:
