@@ -24,12 +24,12 @@ static struct {
     int (*stream_create)(void **stream, unsigned flags);
     int (*stream_destroy)(void *stream);
     int (*query)(void *stream);
-    /* A real driver's, or fake_cuda's. */
-    int (*allocate)(address *memory, size_t bytes);
+    int (*info)(size_t *free, size_t *total);
+    /* fake_cuda's, without which the driver is real. */
+    address (*fake_allocate)(int device, size_t bytes);
     int (*release)(address memory);
     int (*write)(address to, const void *from, size_t bytes);
     int (*read)(void *to, address from, size_t bytes);
-    address (*fake_allocate)(int device, size_t bytes);
     int (*hold)(void *stream);
     void (*let_go)(void);
     int (*begin_capture)(void *stream);
@@ -39,6 +39,8 @@ static struct {
     void (*inject)(const char *function, unsigned nth, int result);
     void (*inject_no_more)(void);
     /* A real one's. */
+    int (*allocate)(address *memory, size_t bytes);
+    int (*release_real)(address memory);
     int (*register_page)(void *page, size_t bytes, unsigned flags);
     int (*address_of_page)(address *at, void *page, unsigned flags);
     int (*wait_value)(void *stream, address word, uint64_t value, unsigned flags);
@@ -81,9 +83,7 @@ static void load_fake(void *library) {
 
 static void load_real(get_address_fn get_address) {
     get(get_address, "cuMemAlloc", 3020, &cuda.allocate);
-    get(get_address, "cuMemFree", 3020, &cuda.release);
-    get(get_address, "cuMemcpyHtoD", 3020, &cuda.write);
-    get(get_address, "cuMemcpyDtoH", 3020, &cuda.read);
+    get(get_address, "cuMemFree", 3020, &cuda.release_real);
     get(get_address, "cuMemHostRegister", 6050, &cuda.register_page);
     get(get_address, "cuMemHostGetDevicePointer", 3020, &cuda.address_of_page);
     get(get_address, "cuStreamWaitValue64", 11070, &cuda.wait_value);
@@ -111,6 +111,7 @@ static void load(void) {
     get(get_address, "cuStreamCreate", 2000, &cuda.stream_create);
     get(get_address, "cuStreamDestroy", 4000, &cuda.stream_destroy);
     get(get_address, "cuStreamQuery", 2000, &cuda.query);
+    get(get_address, "cuMemGetInfo", 3020, &cuda.info);
     look_up(library, "fake_cuda_alloc", &cuda.fake_allocate);
     if (cuda.fake_allocate != NULL) {
         load_fake(library);
@@ -164,6 +165,9 @@ void gpu_choose(int rank) {
     pthread_once(&loaded, load);
     mine.device = device_of(rank);
     CHECK_EQUAL(cuda.push(context_of(mine.device)), 0);
+    if (cuda.fake_allocate == NULL) {
+        gpu_free(gpu_new(1)); /* while no stream is held */
+    }
     for (int i = 1; i < STREAMS; ++i) {
         CHECK_EQUAL(cuda.stream_create(&mine.streams[i], i == 1 ? 0 : 1), 0);
     }
@@ -171,23 +175,84 @@ void gpu_choose(int rank) {
 
 static address of(const void *memory) { return (address)(uintptr_t)memory; }
 
-void *gpu_new_on(int device, size_t bytes) {
+/* ---- On a GPU: memory of two sizes that is allocated in advance ----
+ * cuMemAlloc and cuMemFree may wait for streams, which tests hold. */
+
+enum { SMALL = 4096, LARGE = 1 << 20, SMALLS = 8192, LARGES = 160 };
+
+static pthread_mutex_t pool_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct pool {
+    size_t bytes;
+    int count;
+    address begin;
+    int free[SMALLS];
+    int free_count;
+} pools[MAX_DEVICES][2];
+
+static address allocate_real(int device, size_t bytes) {
     address memory = 0;
-    if (cuda.fake_allocate != NULL) {
-        memory = cuda.fake_allocate(device, bytes);
-    } else {
-        void *ignored = NULL;
-        CHECK_EQUAL(cuda.push(context_of(device)), 0);
-        CHECK_EQUAL(cuda.allocate(&memory, bytes), 0);
-        CHECK_EQUAL(cuda.pop(&ignored), 0);
+    void *ignored = NULL;
+    CHECK_EQUAL(cuda.push(context_of(device)), 0);
+    CHECK_EQUAL(cuda.allocate(&memory, bytes), 0);
+    CHECK_EQUAL(cuda.pop(&ignored), 0);
+    return memory;
+}
+
+static void fill_pools(int device) {
+    for (int i = 0; i < 2; ++i) {
+        struct pool *pool = &pools[device][i];
+        if (pool->begin == 0) {
+            pool->bytes = i == 0 ? SMALL : LARGE;
+            pool->count = i == 0 ? SMALLS : LARGES;
+            pool->begin = allocate_real(device, pool->bytes * (size_t)pool->count);
+            for (pool->free_count = 0; pool->free_count < pool->count; ++pool->free_count) {
+                pool->free[pool->free_count] = pool->free_count;
+            }
+        }
     }
+}
+
+static address new_real(int device, size_t bytes) {
+    address memory = 0;
+    pthread_mutex_lock(&pool_mutex);
+    fill_pools(device);
+    for (int i = 0; i < 2 && memory == 0; ++i) {
+        struct pool *pool = &pools[device][i];
+        if (bytes <= pool->bytes && pool->free_count > 0) {
+            memory = pool->begin + pool->bytes * (size_t)pool->free[--pool->free_count];
+        }
+    }
+    pthread_mutex_unlock(&pool_mutex);
+    return memory != 0 ? memory : allocate_real(device, bytes);
+}
+
+static int free_real(address memory) {
+    int found = 0;
+    pthread_mutex_lock(&pool_mutex);
+    for (int i = 0; i < 2 * MAX_DEVICES && !found; ++i) {
+        struct pool *pool = &pools[i / 2][i % 2];
+        if (memory >= pool->begin && memory < pool->begin + pool->bytes * (size_t)pool->count) {
+            pool->free[pool->free_count++] = (int)((memory - pool->begin) / pool->bytes);
+            found = 1;
+        }
+    }
+    pthread_mutex_unlock(&pool_mutex);
+    return found ? 0 : cuda.release_real(memory);
+}
+
+void *gpu_new_on(int device, size_t bytes) {
+    address memory = cuda.fake_allocate != NULL ? cuda.fake_allocate(device, bytes) : new_real(device, bytes);
     CHECK(memory != 0);
     return (void *)(uintptr_t)memory;
 }
 
 void *gpu_new(size_t bytes) { return gpu_new_on(mine.device, bytes); }
 
-void gpu_free(void *memory) { CHECK_EQUAL(cuda.release(of(memory)), 0); }
+static int free_now(void *memory) {
+    return cuda.fake_allocate != NULL ? cuda.release(of(memory)) : free_real(of(memory));
+}
+
+void gpu_free(void *memory) { CHECK_EQUAL(free_now(memory), 0); }
 
 void gpu_free_later(void *memory) {
     CHECK(mine.freed_count < MAX_FREED);
@@ -199,13 +264,46 @@ void gpu_collect(void) {
         gpu_wait(mine.streams[i]);
     }
     while (mine.freed_count > 0) {
-        CHECK_EQUAL(cuda.release(of(mine.freed[--mine.freed_count])), 0);
+        gpu_free(mine.freed[--mine.freed_count]);
     }
 }
 
-void gpu_write(void *to, const void *from, size_t bytes) { CHECK_EQUAL(cuda.write(of(to), from, bytes), 0); }
+/* On a GPU: by a stream of its own, as cuMemcpy waits for others. */
+static void move_real(address to, address from, size_t bytes) {
+    static _Thread_local void *streams[MAX_DEVICES];
+    void **stream = &streams[mine.device];
+    void *ignored = NULL;
+    CHECK_EQUAL(cuda.push(context_of(mine.device)), 0);
+    if (*stream == NULL) {
+        CHECK_EQUAL(cuda.stream_create(stream, 1), 0);
+    }
+    CHECK_EQUAL(cuda.copy(to, from, bytes, *stream), 0);
+    gpu_wait(*stream);
+    CHECK_EQUAL(cuda.pop(&ignored), 0);
+}
 
-void gpu_read(void *to, const void *from, size_t bytes) { CHECK_EQUAL(cuda.read(to, of(from), bytes), 0); }
+void gpu_write(void *to, const void *from, size_t bytes) {
+    if (cuda.write != NULL) {
+        CHECK_EQUAL(cuda.write(of(to), from, bytes), 0);
+    } else if (bytes > 0) {
+        move_real(of(to), of(from), bytes);
+    }
+}
+
+void gpu_read(void *to, const void *from, size_t bytes) {
+    if (cuda.read != NULL) {
+        CHECK_EQUAL(cuda.read(to, of(from), bytes), 0);
+    } else if (bytes > 0) {
+        move_real(of(to), of(from), bytes);
+    }
+}
+
+size_t gpu_free_bytes(void) {
+    size_t free = 0;
+    size_t total = 0;
+    CHECK_EQUAL(cuda.info(&free, &total), 0);
+    return free;
+}
 
 void *gpu_stream(uint64_t choice) { return mine.streams[choice % STREAMS]; }
 
@@ -343,6 +441,8 @@ void needs_fake_cuda(const char *why) {
         skip();
     }
 }
+
+int gpu_is_pretended(void) { return cuda.live != NULL; }
 
 struct fake_cuda_counts gpu_live(void) {
     return cuda.live();

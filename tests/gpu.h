@@ -34,6 +34,8 @@ void gpu_wait(void *stream);
 
 /* ---- What programs do besides ---- */
 
+/* What is free on the thread's GPU. */
+size_t gpu_free_bytes(void);
 /* How many GPUs there are for this process. */
 int gpu_count(void);
 /* Memory and a stream (flags: 1 is CU_STREAM_NON_BLOCKING) of any of them. */
@@ -61,6 +63,8 @@ int gpu_capture_mode(void);
 
 /* Skips the test, and says why, where the GPU is real. */
 void needs_fake_cuda(const char *why);
+/* The same of a process that has chosen its GPU, to go another way. */
+int gpu_is_pretended(void);
 struct fake_cuda_counts gpu_live(void);
 void gpu_check_live(struct fake_cuda_counts before); /* so many there are now */
 int gpu_fault(void *stream, int result);

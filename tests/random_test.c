@@ -6,7 +6,7 @@
 
 #include <stdio.h>
 
-enum { MAX_SHARDS = 12, MAX_SIZE = 5, MAX_STARTED = 64, MINIBATCHES = 25 };
+enum { MAX_SHARDS = 12, MAX_SIZE = 8, DRAWN_SIZES = 5, MAX_STARTED = 64, MINIBATCHES = 25 };
 
 typedef struct planned_shard {
     int alive; /* 0: not registered now */
@@ -360,6 +360,14 @@ static void random_job(odc_context *context, void *arg) {
     free(w);
 }
 
+/* ODC_TEST_SIZE, or from 1 on, by the seed. */
+static int size_of_job(uint64_t seed) {
+    const char *given = getenv("ODC_TEST_SIZE");
+    int size = given != NULL ? atoi(given) : 1 + (int)(seed % DRAWN_SIZES);
+    CHECK(size >= 1 && size <= MAX_SIZE);
+    return size;
+}
+
 static void random_jobs_equal_the_model(void **state) {
     (void)state;
     uint64_t seed = test_seed();
@@ -368,7 +376,7 @@ static void random_jobs_equal_the_model(void **state) {
     int jobs = 0;
     do { /* for a while; more than once only without a given seed */
         uint64_t one = getenv("ODC_TEST_SEED") != NULL ? seed : next_random(&seed) >> 16;
-        int size = 1 + (int)(one % MAX_SIZE);
+        int size = size_of_job(one);
         printf("job %d: ODC_TEST_SEED=%llu, %d ranks\n", jobs, (unsigned long long)one, size);
         run_ranks(size, random_job, &one);
         ++jobs;

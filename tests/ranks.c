@@ -233,6 +233,11 @@ void needs_no_sanitizer(const char *why) {
 
 int slowdown(void) { return SANITIZED ? 20 : 1; }
 
+int patience(void) {
+    const char *times = getenv("ODC_TEST_PATIENCE");
+    return times != NULL && atoi(times) > 1 ? atoi(times) : 1;
+}
+
 void kill_at_end(pid_t pid) {
     int index = atomic_fetch_add(&trace_page->extra_count, 1);
     CHECK(index < MAX_EXTRA);
@@ -248,7 +253,7 @@ odc_config config_of(int rank, int size, const char *job) {
     config.rank = rank;
     config.size = size;
     config.job = job;
-    config.timeout_ms = 20000;
+    config.timeout_ms = 20000 * patience();
     config.device = gpu_of(rank);
     place_on_host(&config);
     return config;
@@ -310,7 +315,7 @@ static pid_t fork_child(const run *what, int rank) {
     if (getppid() != parent) {
         _exit(1);
     }
-    alarm(2 * RUN_TIMEOUT_MS / 1000);
+    alarm((unsigned)(2 * RUN_TIMEOUT_MS / 1000 * patience()));
     if (rank < 0) {
         run_threads(what);
     } else {
@@ -413,7 +418,7 @@ static void kill_left(watching *all, const char *state) {
 /* Kills what is left when all immortal children have ended, when the deadline has passed, or a while after the first
  * failure. Returns whether all ended well. */
 static int watch(watching *all) {
-    int64_t deadline = now_ns() + RUN_TIMEOUT_MS * (int64_t)1000000;
+    int64_t deadline = now_ns() + RUN_TIMEOUT_MS * (int64_t)1000000 * patience();
     for (int i = 0; i < all->count; ++i) {
         all->pidfds[i] = (int)syscall(SYS_pidfd_open, all->children[i], 0);
     }

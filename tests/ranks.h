@@ -44,11 +44,14 @@ void needs_one_host(const char *why);
 void needs_no_sanitizer(const char *why);
 /* How many times slower this build is than a release build: scales counts, not results. */
 int slowdown(void);
+/* ODC_TEST_PATIENCE: how many times longer than elsewhere a rank waits for others, and a run for ranks: where CUDA takes
+ * long to begin. */
+int patience(void);
 
 /* A child that a rank forks and does not wait for: killed when the run ends. */
 void kill_at_end(pid_t pid);
 
-/* The config of a rank: timeout 20 s; on its host (hosts.h). */
+/* The config of a rank: timeout 20 s, times patience(); on its host (hosts.h). */
 odc_config config_of(int rank, int size, const char *job);
 /* odc_init with that config, checked. */
 odc_context *join(int rank, int size, const char *job);

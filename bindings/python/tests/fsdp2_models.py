@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from torch_ranks import dist, torch  # skips where there is no torch
 
 # isort: split
@@ -21,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from odc import PhaseError
 from odc.torch.fsdp2 import Job, MinibatchReport, attach
 
 Tensor = torch.Tensor
@@ -347,6 +349,19 @@ def over_odc(
             assert report.microbatches == [count * case.backwards for count in counts] and report.minibatch == minibatch
             steps.append(finish(model, optimizer, case.clear))
     return steps
+
+
+def edited(rank: int, size: int) -> None:
+    """On a GPU a parameter that changed outside of a step is told at the sync: the forward would have to wait."""
+    case = Case()
+    model = case.sharded(mesh_of(size))
+    with attach(model, adamw(model), timeout=LIMIT) as job:
+        with torch.no_grad():
+            model.first.bias.to_local().add_(1)
+        case.microbatch(model, sample(0, rank, 0), 1.0)
+        with pytest.raises(PhaseError, match=r'parameter "first\.bias" of FSDP group .* has changed since it was'):
+            job.sync_gradients()
+        job.publish()
 
 
 def assert_equal_steps(mine: Sequence[Step], expected: Sequence[Step], tolerance: float = 1e-12) -> None:

@@ -18,6 +18,7 @@ from fsdp2_models import (
     assert_near,
     by_one_process,
     divide_gradients,
+    edited,
     mesh_of,
     over_odc,
     run_blocked,
@@ -38,7 +39,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from torch_ranks import dist, run_torch_ranks, torch
 
 import odc
-from odc import Memory, PhaseError, Type
+from odc import Memory, Type
 from odc.torch.fsdp2 import attach
 
 Tensor = torch.Tensor
@@ -275,18 +276,6 @@ def other_streams(rank: int, size: int) -> None:
 
 def test_a_stream_of_the_users_own() -> None:
     run_on_gpu(2, other_streams)
-
-
-def edited(rank: int, size: int) -> None:
-    case = Case()
-    model = case.sharded(mesh_of(size))
-    with attach(model, adamw(model), timeout=LIMIT) as job:
-        with torch.no_grad():
-            model.first.bias.to_local().add_(1)
-        case.microbatch(model, sample(0, rank, 0), 1.0)
-        with pytest.raises(PhaseError, match=r'parameter "first\.bias" of FSDP group .* has changed since it was'):
-            job.sync_gradients()
-        job.publish()
 
 
 def test_edits_are_told_at_the_sync() -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fsdp2_models import LIMIT, UNEVEN, Case, adamw, assert_equal_steps, by_one_process, mesh_of, over_odc, sample
+from fsdp2_models import UNEVEN, Case, assert_equal_steps, by_one_process, edited, mesh_of, over_odc
 from torch_ranks import run_torch_ranks, torch
 
 from odc import Memory, PhaseError, UnsupportedError
@@ -190,18 +190,9 @@ def test_training(size: int) -> None:
 
 
 def edits(rank: int, size: int) -> None:
-    """A parameter that changed outside of a step is told at the sync: the forward would have to wait for the GPU."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         stand_in(monkeypatch)
-        case = Case()
-        model = case.sharded(mesh_of(size))
-        with attach(model, adamw(model), timeout=LIMIT) as job:
-            with torch.no_grad():
-                model.first.bias.to_local().add_(1)
-            case.microbatch(model, sample(0, rank, 0), 1.0)
-            with pytest.raises(PhaseError, match=r'parameter "first\.bias" of FSDP group .* has changed since it was'):
-                job.sync_gradients()
-            job.publish()
+        edited(rank, size)
 
 
 def test_edits_are_told_at_the_sync() -> None:

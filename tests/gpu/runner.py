@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the commands of a stage, each under a limit of its own, and keeps what came of them: in JSON after each command,
+so that what ran is kept whatever ends the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import datetime
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+STAGE_SECONDS = 470.0
+PRCTL = ctypes.CDLL(None).prctl
+SAID = 3000  # characters of what a failed command said
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    name: str
+    outcome: str  # passed, failed, skipped
+    reason: str = ""
+    seconds: float = 0.0
+    figures: Figures = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A command that has come to its end. `problem`: why it was ended, or what it ended with; empty: nothing."""
+
+    name: str
+    output: str  # both streams
+    errors: str
+    problem: str
+    seconds: float
+    status: int = 0
+
+    def said(self) -> str:
+        return (self.output + self.errors)[-SAID:].strip()
+
+    def failed(self, reason: str = "") -> list[Result]:
+        words = "; ".join(part for part in (reason, self.problem, self.said()) if part)
+        return [Result(self.name, "failed", words, self.seconds)]
+
+    def skipped(self, reason: str) -> list[Result]:
+        return [Result(self.name, "skipped", reason, self.seconds)]
+
+
+Reader = Callable[[Finished], list[Result]]
+
+
+@dataclass(frozen=True)
+class Command:
+    """`limit`: seconds, and `why` so many. `missing`: why it cannot run here; empty: it can."""
+
+    name: str
+    arguments: list[str]
+    read: Reader
+    limit: float
+    why: str
+    environment: dict[str, str] = field(default_factory=dict)
+    missing: str = ""
+
+
+# ---- what commands print ----
+
+
+def passed_if_it_ended_well(done: Finished) -> list[Result]:
+    return done.failed() if done.problem else [Result(done.name, "passed", "", done.seconds)]
+
+
+_TEST = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\w+)$", re.MULTILINE)
+
+
+def cmocka(done: Finished) -> list[Result]:
+    """Each test; those that skip have said why, in turn. 77: all of them."""
+    if done.status == 77:
+        return done.skipped(done.said())
+    seen: dict[str, str] = {}
+    for outcome, name in _TEST.findall(done.errors + "\n" + done.output):
+        seen[name] = outcome  # those that failed are listed again
+    whys = iter(re.findall(r"^skipped, .*$", done.output, re.MULTILINE))
+    results = []
+    for name, outcome in seen.items():
+        full = f"{done.name}: {name}"
+        if outcome == "SKIPPED":
+            results.append(Result(full, "skipped", next(whys, "the test does not say why")))
+        elif outcome == "FAILED":
+            results.append(Result(full, "failed", done.said()))
+        else:
+            results.append(Result(full, "passed"))
+    if (done.problem and not any(one.outcome == "failed" for one in results)) or not results:
+        results += done.failed()
+    # What the program printed of its own belongs to all of its tests, and stands with the first.
+    says = [line for line in done.output.splitlines() if line and not line.startswith(("[", "skipped"))]
+    first = replace(results[0], seconds=done.seconds, figures={"says": says[-40:]})
+    return [first, *results[1:]]
+
+
+def last_json(done: Finished) -> Any:
+    """The last line that is an object; None: there is none."""
+    for line in reversed(done.output.splitlines()):
+        if line.startswith("{"):
+            try:
+                return json.loads(line)
+            except ValueError:
+                return None
+    return None
+
+
+def results_as_json(done: Finished) -> list[Result]:
+    """One object: {"results": [...]} in the words of Result."""
+    said = last_json(done)
+    if done.problem or said is None:
+        return done.failed("" if done.problem else "it printed no JSON")
+    return [Result(**one) for one in said["results"]]
+
+
+def figures_as_json(bars: Callable[[Figures], Figures]) -> Reader:
+    """One object of figures, to which `bars` adds its verdicts."""
+
+    def read(done: Finished) -> list[Result]:
+        said = last_json(done)
+        if done.problem or said is None:
+            return done.failed("" if done.problem else "it printed no JSON")
+        return [Result(done.name, "passed", "", done.seconds, {**said, "bars": bars(said)})]
+
+    return read
+
+
+def junit(file: Path) -> Reader:
+    """What pytest --junitxml wrote."""
+
+    def read(done: Finished) -> list[Result]:
+        try:
+            cases = ElementTree.parse(file).iter("testcase")
+        except (OSError, ElementTree.ParseError):
+            return done.failed("pytest wrote no results")
+        results = []
+        for case in cases:
+            outcome, reason = "passed", ""
+            for part in case:
+                if part.tag in ("failure", "error"):
+                    outcome, reason = "failed", f"{part.get('message')}\n{(part.text or '')[-SAID:]}"
+                elif part.tag == "skipped":
+                    outcome, reason = "skipped", part.get("message") or ""
+            seconds = float(case.get("time") or 0)
+            results.append(Result(f"{done.name}: {case.get('name')}", outcome, reason, seconds))
+        if (done.problem and not any(one.outcome == "failed" for one in results)) or not results:
+            results += done.failed()
+        return results
+
+    return read
+
+
+# ---- running ----
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """With all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@dataclass
+class Running:
+    command: Command
+    process: subprocess.Popen[bytes]
+    output: Any
+    errors: Any
+    begin: float
+    limit: float
+
+    def over(self) -> bool:
+        return self.process.poll() is not None or time.monotonic() - self.begin > self.limit
+
+    def finish(self) -> Finished:
+        late = self.process.poll() is None
+        end(self.process)  # what it left behind, too
+        problems = []
+        if late:
+            limit = f"its limit is {self.command.limit:g} s: {self.command.why}"
+            problems.append(f"not done after {self.limit:.0f} s; {limit}")
+        try:
+            status = self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:  # it is inside of a driver
+            status = -signal.SIGKILL
+            problems.append("it does not end though it was killed")
+        if status != 0 and not late:
+            problems.append(f"ended with {status}")
+        texts = []
+        for file in (self.output, self.errors):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+            file.close()
+        seconds = round(time.monotonic() - self.begin, 3)
+        return Finished(self.command.name, texts[0], texts[1], "; ".join(problems), seconds, status)
+
+
+def in_a_group_of_its_own() -> None:
+    """Which end() ends; and with this process, however that ends."""
+    os.setpgid(0, 0)
+    PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def start(command: Command, left: float) -> Running:
+    output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+    process = subprocess.Popen(
+        command.arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        env={**os.environ, **command.environment},
+        preexec_fn=in_a_group_of_its_own,
+    )
+    return Running(command, process, output, errors, time.monotonic(), min(command.limit, left))
+
+
+class Stage:
+    """Its results are in `folder`, and what its commands said in run.log there. `only`: part of it, in a file of its
+    own. `at_once`: commands that run at the same time."""
+
+    def __init__(self, name: str, only: str, folder: Path, where: Figures, at_once: int = 1) -> None:
+        self.name = name
+        self.only = only
+        self.results: list[Result] = []
+        part = "." + re.sub("[^A-Za-z0-9]+", "-", only) if only else ""
+        self._file = folder / f"{name}{part}.json"
+        self._log = folder / "run.log"
+        self._where = where
+        self._at_once = at_once
+        self._begin = time.monotonic()
+        self._date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+    def run(self, commands: Iterator[Command]) -> None:
+        self._write(complete=False)
+        running: list[Running] = []
+        try:
+            waiting = list(commands)
+            while waiting or running:
+                while waiting and len(running) < self._at_once:
+                    self._begin_one(waiting.pop(0), running)
+                for one in [one for one in running if one.over()]:
+                    running.remove(one)
+                    self._keep(one.command, one.finish())
+                time.sleep(0.02)
+        finally:
+            for one in running:
+                end(one.process)
+        self._write(complete=True)
+
+    def _left(self) -> float:
+        return STAGE_SECONDS - (time.monotonic() - self._begin)
+
+    def _begin_one(self, command: Command, running: list[Running]) -> None:
+        if command.missing:
+            self._add([Result(command.name, "skipped", command.missing)])
+        elif self._left() <= 5:
+            self._add([Result(command.name, "failed", f"not begun: the stage has {STAGE_SECONDS:.0f} s")])
+        else:
+            running.append(start(command, self._left()))
+
+    def _keep(self, command: Command, done: Finished) -> None:
+        words = " ".join([*(f"{k}={v}" for k, v in command.environment.items()), *command.arguments])
+        with self._log.open("a") as log:
+            print(f"==== {command.name}: {words}\n{done.output}{done.errors}{done.problem}", file=log)
+        try:
+            self._add(command.read(done))
+        except (KeyError, TypeError, ValueError) as error:
+            self._add(done.failed(f"what it printed cannot be read: {type(error).__name__}: {error}"))
+
+    def _add(self, results: list[Result]) -> None:
+        self.results += results
+        for one in results:
+            reason = one.reason.strip().splitlines()
+            print(f"{one.outcome:7} {one.seconds:7.1f} s  {self.name}: {one.name}", *reason[:1], sep="  ", flush=True)
+            for what, bar in one.figures.get("bars", {}).items():
+                print(f"        {what}: {bar['reached']:.4g}, bar {bar['bar']}: {bar['verdict']}", flush=True)
+        self._write(complete=False)
+
+    def count(self, outcome: str) -> int:
+        return sum(one.outcome == outcome for one in self.results)
+
+    def _write(self, *, complete: bool) -> None:
+        counts = {outcome: self.count(outcome) for outcome in ("passed", "failed", "skipped")}
+        seconds = round(time.monotonic() - self._begin, 1)
+        this = {"stage": self.name, "only": self.only, "complete": complete, "date": self._date, "seconds": seconds}
+        results = [asdict(one) for one in self.results]
+        text = json.dumps({**this, **self._where, **counts, "results": results}, indent=1)
+        scratch = self._file.with_name(self._file.name + ".tmp")
+        scratch.write_text(text + "\n")
+        scratch.replace(self._file)
