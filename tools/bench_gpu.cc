@@ -28,7 +28,6 @@ namespace {
 
 constexpr double kMargin = 1.25;  // a timing is never as long as those that it was planned by
 constexpr int kCallsAtOnce = 8;   // far fewer than a stream takes before a call waits for room
-constexpr int kMostCalls = 1000;
 
 // A rank's GPU, for all ranks to see.
 struct RankGpu {
@@ -44,8 +43,7 @@ struct Bench {
     odc_context *context;
     const Gpu &gpu;
     Group &group;
-    std::vector<RankGpu> gpus;  // by rank
-    std::byte *nccl_id;         // of memory that the ranks share
+    const std::vector<RankGpu> &gpus;  // by rank
 
     bool is_active() const { return !options.one_active() || group.rank() == 0; }
     int adders() const { return options.one_active() ? 1 : group.size(); }
@@ -60,70 +58,69 @@ int choose_device(int rank) {
     return rank % gpu_count();
 }
 
-std::vector<RankGpu> exchange(Group &group, const Gpu &gpu) {
+// Collective.
+std::vector<RankGpu> exchange(odc_context *meeting, const Gpu &gpu) {
+    const auto ranks = static_cast<size_t>(odc_size(meeting));
+    Group group(meeting, ranks * sizeof(RankGpu));
     auto *const table = reinterpret_cast<RankGpu *>(group.memory());
     RankGpu &mine = table[group.rank()];
     mine = {gpu.uuid(), gpu.ordinal(), {}, gpu.room().free};
     std::strncpy(mine.name, gpu.name().c_str(), sizeof(mine.name) - 1);
     group.barrier();
-    return {table, table + group.size()};
+    return {table, table + ranks};
 }
 
-// Every rank leaves; rank 0 says why.
-[[noreturn]] void leave_all(int status, const Group &group, const std::string &text) {
-    throw Exit{status, group.rank() == 0 ? text : ""};
+// What all ranks find alike: each leaves, and rank 0 says why.
+[[noreturn]] void leave_all(int status, const odc_context *meeting, const std::string &text) {
+    throw Exit{status, odc_rank(meeting) == 0 ? text : ""};
 }
 
 void check_one_host(const odc_context *meeting) {
     for (const Route &route : routes_of(meeting)) {
         if (route.transport != "shm") {
-            throw Exit{2, odc_rank(meeting) == 0 ? "--memory cuda measures the GPUs of one host, but the job's ranks "
-                                                   "are on several"
-                                                 : ""};
+            leave_all(2, meeting, "--memory cuda measures the GPUs of one host, but the job's ranks are on several");
         }
     }
 }
 
-void check_own_gpus(const Bench &bench) {
-    for (int rank = 0; rank < bench.group.size(); ++rank) {
-        for (int other = 0; other < rank; ++other) {
-            const RankGpu &gpu = bench.gpus[static_cast<size_t>(rank)];
-            if (gpu.uuid == bench.gpus[static_cast<size_t>(other)].uuid) {
-                leave_all(2, bench.group,
-                          fmt::format("--peer nccl: NCCL refuses two ranks on one GPU, and ranks {} and {} are on {} "
-                                      "({}); give each a GPU of its own, such as by fewer --ranks",
-                                      other, rank, uuid_text(gpu.uuid), gpu.name));
+void check_own_gpus(const odc_context *meeting, const std::vector<RankGpu> &gpus) {
+    for (size_t rank = 0; rank < gpus.size(); ++rank) {
+        for (size_t other = 0; other < rank; ++other) {
+            if (gpus[rank].uuid == gpus[other].uuid) {
+                leave_all(2, meeting,
+                          fmt::format("--peer nccl: NCCL refuses two ranks on one GPU, and ranks {} and {} are on "
+                                      "cuda:{} ({}); give each a GPU of its own, such as by fewer --ranks",
+                                      other, rank, gpus[other].ordinal, gpus[other].name));
             }
         }
     }
 }
 
 // What a rank takes of its GPU: its slice, and what it measures with.
-uint64_t needed_bytes(const Bench &bench, int rank) {
-    const BenchOptions &options = bench.options;
+uint64_t needed_bytes(const BenchOptions &options, uint64_t ranks, size_t rank) {
     const uint64_t tensor = options.bytes;
     const odc_type type = options.element_type();
     const uint64_t sums = tensor / element_bytes(type) * element_bytes(accumulator_of(type));
-    const auto ranks = static_cast<uint64_t>(bench.group.size());
     const uint64_t slice = (options.operation == "gather" ? tensor : sums) / ranks;
     if (options.one_active() && rank != 0) {
         return slice;
     }
-    const uint64_t peer = options.peer.empty() ? 0 : tensor + tensor / ranks;
     if (options.operation == "sync") {
         return slice + tensor;
     }
-    return slice + peer + (options.operation == "gather" ? 2 * tensor : tensor + 3 * sums);
+    const uint64_t peer = options.peer.empty() ? 0 : tensor + tensor / ranks;
+    const uint64_t limits = options.operation == "gather" ? tensor : 3 * sums + 2 * OwnerAddition::kPieceBytes;
+    return slice + peer + tensor + limits;
 }
 
-void check_room(const Bench &bench) {
-    for (const RankGpu &gpu : bench.gpus) {
+void check_room(const odc_context *meeting, const BenchOptions &options, const std::vector<RankGpu> &gpus) {
+    for (const RankGpu &gpu : gpus) {
         uint64_t needed = 0;
-        for (int rank = 0; rank < bench.group.size(); ++rank) {
-            needed += bench.gpus[static_cast<size_t>(rank)].uuid == gpu.uuid ? needed_bytes(bench, rank) : 0;
+        for (size_t rank = 0; rank < gpus.size(); ++rank) {
+            needed += gpus[rank].uuid == gpu.uuid ? needed_bytes(options, gpus.size(), rank) : 0;
         }
         if (needed > gpu.free_bytes) {
-            leave_all(1, bench.group,
+            leave_all(1, meeting,
                       fmt::format("the benchmark needs {} bytes of cuda:{} ({}), but only {} are free; give fewer "
                                   "--bytes or --ranks",
                                   needed, gpu.ordinal, gpu.name, gpu.free_bytes));
@@ -163,7 +160,7 @@ std::vector<double> host_usec(const Bench &bench, const Contestant &contestant) 
     bench.group.barrier();
     contestant.operate();
     contestant.settle();
-    const int calls = std::min(kMostCalls, 4 * kCallsAtOnce * bench.options.pairs);
+    const int calls = kCallsAtOnce * bench.options.pairs;
     for (int i = 0; i < calls; ++i) {
         const int64_t begin_ns = now_ns();
         contestant.operate();
@@ -195,7 +192,7 @@ class Peer {
 public:
     explicit Peer(const Bench &bench) {
         if (!bench.options.peer.empty()) {
-            nccl_.emplace(bench.group, bench.gpu, bench.nccl_id);
+            nccl_.emplace(bench.group, bench.gpu);
         }
     }
     void join(std::vector<Contestant> &others, Contestant (Nccl::*operation)(const Layout &), const Layout &layout) {
@@ -327,16 +324,15 @@ void run_gpu_rank(const BenchOptions &options) {
     const Context meeting = join("bench", options.ranks);
     check_one_host(meeting.get());
     const int rank = odc_rank(meeting.get());
-    const size_t table_bytes = static_cast<size_t>(odc_size(meeting.get())) * sizeof(RankGpu);
     const Gpu gpu(choose_device(rank));
-    Group group(meeting.get(), table_bytes + Nccl::kIdBytes);
-    Bench bench{options, nullptr, gpu, group, exchange(group, gpu), group.memory() + table_bytes};
+    const std::vector<RankGpu> gpus = exchange(meeting.get(), gpu);
     if (!options.peer.empty()) {
-        check_own_gpus(bench);
+        check_own_gpus(meeting.get(), gpus);
     }
-    check_room(bench);
+    check_room(meeting.get(), options, gpus);
+    Group group(meeting.get(), Nccl::kIdBytes);
     const Context context = join("bench gpu", options.ranks, gpu.device().c_str());
-    bench.context = context.get();
+    const Bench bench{options, context.get(), gpu, group, gpus};
     measure(bench);
     check(odc_shutdown(context.get()));
     check(odc_shutdown(meeting.get()));

@@ -14,8 +14,6 @@ namespace odc_tool {
 
 namespace {
 
-constexpr uint64_t kStagingBytes = uint64_t{16} << 20;  // of one piece; two stay in the cache of a large GPU
-
 size_t sums_bytes(const Layout &layout, uint64_t count) { return count * element_bytes(accumulator_of(layout.type())); }
 
 std::byte *place(const GpuTensor &tensor, uint64_t first) {
@@ -144,7 +142,7 @@ OwnerAddition::OwnerAddition(GpuTeam &team, const GpuTensor &tensor) : tensor_(t
         Owner owner{};
         owner.part = part;
         owner.sums = std::make_unique<GpuMemory>(*part.gpu, sums_bytes(tensor_.layout(), part.count));
-        owner.staging = std::make_unique<GpuMemory>(*part.gpu, 2 * kStagingBytes, users);
+        owner.staging = std::make_unique<GpuMemory>(*part.gpu, 2 * kPieceBytes, users);
         owners_.push_back(std::move(owner));
     }
 }
@@ -152,13 +150,13 @@ OwnerAddition::OwnerAddition(GpuTeam &team, const GpuTensor &tensor) : tensor_(t
 void OwnerAddition::add(Owner &owner) {
     const odc_type type = tensor_.layout().type();
     const size_t element = element_bytes(type);
-    const uint64_t piece = kStagingBytes / element;
+    const uint64_t piece = kPieceBytes / element;
     const Gpu &own = tensor_.gpu();
     const Gpu &other = *owner.part.gpu;
     size_t half = 0;
     for (uint64_t i = 0; i < owner.part.count; i += piece, half = 1 - half) {
         const uint64_t count = std::min(piece, owner.part.count - i);
-        std::byte *const staged = owner.staging->start() + half * kStagingBytes;
+        std::byte *const staged = owner.staging->start() + half * kPieceBytes;
         own.follow(owner.added[half]);
         own.copy(staged, place(tensor_, owner.part.first + i), count * element);
         own.set(owner.copied[half]);
@@ -200,7 +198,7 @@ Contestant OwnerAddition::contestant() {
 std::string OwnerAddition::words() const {
     const bool local = std::all_of(owners_.begin(), owners_.end(),
                                    [this](const Owner &one) { return one.part.gpu == &tensor_.gpu(); });
-    return fmt::format("{} MiB at a time copied to staging {} and added there by the plain kernel", kStagingBytes >> 20,
+    return fmt::format("{} MiB at a time copied to staging {} and added there by the plain kernel", kPieceBytes >> 20,
                        local ? "on the same GPU" : "on the owners' GPUs");
 }
 

@@ -73,6 +73,8 @@ private:
 // added there by the plain kernel. A copy goes on while the piece before it is added. All GPUs must be in reach.
 class OwnerAddition {
 public:
+    static constexpr uint64_t kPieceBytes = uint64_t{16} << 20;  // two of them stay in the cache of a large GPU
+
     // Empty: it can be done.
     static std::string why_not(GpuTeam &team, const Layout &layout);
 

@@ -112,14 +112,14 @@ void *join(const Gpu &gpu, int ranks, const Id &id, int rank) {
 
 void check_nccl() { nccl(); }
 
-Nccl::Nccl(Group &group, const Gpu &gpu, std::byte *shared) : group_(group), gpu_(gpu) {
+Nccl::Nccl(Group &group, const Gpu &gpu) : group_(group), gpu_(gpu) {
     Id id{};
     if (group_.rank() == 0) {
         check_result(nccl().get_id(&id), "ncclGetUniqueId");
-        std::memcpy(shared, &id, sizeof(id));
+        std::memcpy(group_.memory(), &id, sizeof(id));
     }
     group_.barrier();
-    std::memcpy(&id, shared, sizeof(id));
+    std::memcpy(&id, group_.memory(), sizeof(id));
     communicator_ = join(gpu_, group_.size(), id, group_.rank());
 }
 

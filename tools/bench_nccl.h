@@ -21,8 +21,8 @@ class Nccl {
 public:
     static constexpr size_t kIdBytes = 128;
 
-    // Collective. `id`: so many bytes that all ranks share. Each rank must have a GPU of its own.
-    Nccl(Group &group, const Gpu &gpu, std::byte *id);
+    // Collective. The group's memory has kIdBytes for it. Each rank must have a GPU of its own.
+    Nccl(Group &group, const Gpu &gpu);
     ~Nccl();
     Nccl(const Nccl &) = delete;
     Nccl &operator=(const Nccl &) = delete;
