@@ -56,7 +56,7 @@ const char *const kMethod =
     "              that the slices are on: one copy where all are on one.\n"
     "scatter-add:  the limit is libodc's own kernel on the rank's own memory, in a job of one rank. Beside\n"
     "              it race a plain a += b kernel, and what adding by the owner would cost: copies into\n"
-    "              staging on the owner's GPU, 16 MiB at a time, and the plain kernel there.\n"
+    "              staging on the owner's GPU, pieces of at most 16 MiB, and the plain kernel there.\n"
     "              On one GPU all of this is local. Where a path is staged, the owner's part of libodc's\n"
     "              addition comes later and is not in its time.\n"
     "Each call's host time is taken, too, all slices published and the GPU idle every eight calls.\n"

@@ -26,8 +26,8 @@ namespace odc_tool {
 
 namespace {
 
-constexpr double kMargin = 1.25;  // a timing is never as long as those that it was planned by
-constexpr int kCallsAtOnce = 8;   // far fewer than a stream takes before a call waits for room
+constexpr double kMargin = 1.25;      // a timing is never as long as those that it was planned by
+constexpr uint64_t kCallsAtOnce = 8;  // far fewer than a stream takes before a call waits for room
 
 // A rank's GPU, for all ranks to see.
 struct RankGpu {
@@ -160,8 +160,9 @@ std::vector<double> host_usec(const Bench &bench, const Contestant &contestant) 
     bench.group.barrier();
     contestant.operate();
     contestant.settle();
-    const int calls = kCallsAtOnce * bench.options.pairs;
-    for (int i = 0; i < calls; ++i) {
+    const uint64_t calls =
+        std::min(kCallsAtOnce * static_cast<uint64_t>(bench.options.pairs), most_additions(bench.adders()));
+    for (uint64_t i = 0; i < calls; ++i) {
         const int64_t begin_ns = now_ns();
         contestant.operate();
         usec.push_back(static_cast<double>(now_ns() - begin_ns) * 1e-3);

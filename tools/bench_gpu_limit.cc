@@ -150,7 +150,9 @@ OwnerAddition::OwnerAddition(GpuTeam &team, const GpuTensor &tensor) : tensor_(t
 void OwnerAddition::add(Owner &owner) {
     const odc_type type = tensor_.layout().type();
     const size_t element = element_bytes(type);
-    const uint64_t piece = kPieceBytes / element;
+    // At least four, or nothing would overlap; sums begin at multiples of 16 bytes.
+    const uint64_t quarter = (owner.part.count / 4 + 63) / 64 * 64;
+    const uint64_t piece = std::clamp<uint64_t>(quarter, 64, kPieceBytes / element);
     const Gpu &own = tensor_.gpu();
     const Gpu &other = *owner.part.gpu;
     size_t half = 0;
@@ -198,8 +200,8 @@ Contestant OwnerAddition::contestant() {
 std::string OwnerAddition::words() const {
     const bool local = std::all_of(owners_.begin(), owners_.end(),
                                    [this](const Owner &one) { return one.part.gpu == &tensor_.gpu(); });
-    return fmt::format("{} MiB at a time copied to staging {} and added there by the plain kernel", kPieceBytes >> 20,
-                       local ? "on the same GPU" : "on the owners' GPUs");
+    return fmt::format("in pieces of at most {} MiB copied to staging {} and added there by the plain kernel",
+                       kPieceBytes >> 20, local ? "on the same GPU" : "on the owners' GPUs");
 }
 
 }  // namespace odc_tool

@@ -73,7 +73,7 @@ const Library &nccl() {
 
 void check_result(int result, const char *call) {
     if (result != 0) {
-        throw Exit{1, fmt::format("{} failed: {} (NCCL_DEBUG=WARN says more)", call, nccl().words(result))};
+        throw Exit{1, fmt::format("{} failed: {}", call, nccl().words(result))};
     }
 }
 

@@ -83,11 +83,13 @@ GpuMark::~GpuMark() {
 
 // ---- Gpu ----
 
-Gpu::Scope::Scope(const Gpu &gpu) { check(driver().cuCtxPushCurrent(gpu.context_), "cuCtxPushCurrent"); }
+Gpu::Scope::Scope(const Gpu &gpu) noexcept : entered_(driver().cuCtxPushCurrent(gpu.context_) == Result::Success) {}
 
 Gpu::Scope::~Scope() {
-    cuda::Context popped = nullptr;
-    driver().cuCtxPopCurrent(&popped);
+    if (entered_) {
+        cuda::Context popped = nullptr;
+        driver().cuCtxPopCurrent(&popped);
+    }
 }
 
 Gpu::Gpu(int ordinal) : ordinal_(ordinal) {

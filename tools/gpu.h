@@ -71,10 +71,13 @@ public:
     // While it lives the thread's current context is this GPU's.
     class Scope {
     public:
-        explicit Scope(const Gpu &gpu);
+        explicit Scope(const Gpu &gpu) noexcept;
         ~Scope();
         Scope(const Scope &) = delete;
         Scope &operator=(const Scope &) = delete;
+
+    private:
+        bool entered_;  // else the calls that follow fail, and say so
     };
 
 private:
