@@ -2,18 +2,13 @@
 // lib/cuda_driver.h against the CUDA toolkit's own headers; cuda_header_test.sh compiles and runs it.
 #include "cuda_driver.h"
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
-
-#include <cstddef>
 #include <cstdio>
-#include <type_traits>
+
+#include "cuda_header.h"
 
 namespace {
 
 using namespace odc::cuda;
-
-#define SAME(mine, theirs) static_assert(static_cast<long long>(mine) == static_cast<long long>(theirs))
 
 SAME(Result::Success, CUDA_SUCCESS);
 SAME(Result::InvalidValue, CUDA_ERROR_INVALID_VALUE);
@@ -91,10 +86,6 @@ SAME(kStreamNonBlocking, CU_STREAM_NON_BLOCKING);
 SAME(kEventDisableTiming, CU_EVENT_DISABLE_TIMING);
 SAME(kWriteValueDefault, CU_STREAM_WRITE_VALUE_DEFAULT);
 
-#define SAME_SIZE(Mine, Theirs) static_assert(sizeof(Mine) == sizeof(Theirs) && alignof(Mine) == alignof(Theirs))
-#define SAME_MEMBER(Mine, mine, Theirs, theirs) \
-    static_assert(offsetof(Mine, mine) == offsetof(Theirs, theirs) && sizeof(Mine::mine) == sizeof(Theirs::theirs))
-
 SAME_SIZE(Device, CUdevice);
 SAME_SIZE(Address, CUdeviceptr);
 SAME_SIZE(Memory, CUmemGenericAllocationHandle);
@@ -120,31 +111,6 @@ SAME_MEMBER(CopyAttributes, source, CUmemcpyAttributes, srcLocHint);
 SAME_MEMBER(CopyAttributes, destination, CUmemcpyAttributes, dstLocHint);
 SAME_MEMBER(CopyAttributes, flags, CUmemcpyAttributes, flags);
 
-// Of one size; if pointers, both, and of what has one size where that is known.
-template <class Mine, class Theirs>
-constexpr bool same_parameter() {
-    if constexpr (std::is_pointer_v<Mine> && std::is_pointer_v<Theirs>) {
-        using ToMine = std::remove_pointer_t<Mine>;
-        using ToTheirs = std::remove_pointer_t<Theirs>;
-        if constexpr (requires { sizeof(ToMine) == sizeof(ToTheirs); }) {
-            return std::is_void_v<ToMine> == std::is_void_v<ToTheirs> && sizeof(ToMine) == sizeof(ToTheirs);
-        }
-        return std::is_void_v<ToMine> == std::is_void_v<ToTheirs>;
-    }
-    return std::is_pointer_v<Mine> == std::is_pointer_v<Theirs> && sizeof(Mine) == sizeof(Theirs);
-}
-
-template <class... Mine, class... Theirs>
-constexpr bool same_parameters(Result (*)(Mine...), CUresult (*)(Theirs...)) {
-    if constexpr (sizeof...(Mine) == sizeof...(Theirs)) {
-        return (same_parameter<Mine, Theirs>() && ...);
-    }
-    return false;
-}
-
-// Theirs of the version that is asked for. Their header makes macros of some names, so those of Driver do not occur.
-#define SAME_FUNCTION(name, version, parameters) \
-    static_assert(same_parameters(static_cast<Result(*) parameters>(nullptr), PFN_##name##_v##version{}));
 ODC_CUDA_FUNCTIONS(SAME_FUNCTION)
 ODC_CUDA_NEWER_FUNCTIONS(SAME_FUNCTION)
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc bench: how close libodc's operations come to what this machine can do, measured in one run on the same buffers.
+#include "bench_gpu.h"
+#include "bench_nccl.h"
 #include "bench_network.h"
 #include "bench_race.h"
+#include "bench_report.h"
 #include "context.h"
 #include "launch.h"
 #include "numbers.h"
@@ -10,33 +13,20 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace odc_tool {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // so that what all ranks need is counted in 64 bits
-
-struct BenchOptions {
-    std::string operation;
-    int ranks = 0;       // 0: the job's, or 2
-    uint64_t bytes = 0;  // 0: 64 MiB, or 64 KiB for sync
-    std::string type = "f32";
-    std::string transport;  // empty: whatever the ranks are reached by
-    int pairs = 0;          // 0: 31, or 1001 for sync
-    bool json = false;
-};
 
 const char *const kMethod =
     "Every rank does the operation at the same time on a tensor of --bytes (of the type given: for\n"
@@ -58,7 +48,20 @@ const char *const kMethod =
     "rank.\n"
     "Between hosts, in a job of several or by --transport fabric, there is no bare loop: the limit is not\n"
     "a copy of memory but the network. Ranks start together at a sync, each by its own clock, and the\n"
-    "slowest counts; a sync's time holds the ranks' distance at its start.";
+    "slowest counts; a sync's time holds the ranks' distance at its start.\n"
+    "With --memory cuda slices and buffers are on GPUs. Rank r takes the GPU r modulo those that it sees,\n"
+    "or ODC_DEVICE's; ranks may share one. A timing takes 100 ms or more, up to the moment when the\n"
+    "stream is done. With --active one rank 0 operates alone, which a bar is about; else all together.\n"
+    "gather:       the limit is cuMemcpyAsync of the same bytes in memory of this process, on the GPUs\n"
+    "              that the slices are on: one copy where all are on one.\n"
+    "scatter-add:  the limit is libodc's own kernel on the rank's own memory, in a job of one rank. Beside\n"
+    "              it race a plain a += b kernel, and what adding by the owner would cost: copies into\n"
+    "              staging on the owner's GPU, pieces of at most 16 MiB, and the plain kernel there.\n"
+    "              On one GPU all of this is local. Where a path is staged, the owner's part of libodc's\n"
+    "              addition comes later and is not in its time.\n"
+    "Each call's host time is taken, too, all slices published and the GPU idle every eight calls.\n"
+    "--peer nccl:  ncclAllGather or ncclReduceScatter (whose sums are of the gradient's type) on the same\n"
+    "              GPUs and bytes, by libnccl.so.2 or the file that ODC_NCCL names.";
 
 const std::map<std::string, odc_type> &types() {
     static const std::map<std::string, odc_type> all = {
@@ -77,7 +80,7 @@ void check_memory(uint64_t bytes) {
 }
 
 void check_bytes(const BenchOptions &options) {
-    const uint64_t element = element_bytes(types().at(options.type));
+    const uint64_t element = element_bytes(options.element_type());
     if (options.bytes % element != 0) {
         throw Exit{2, fmt::format("--bytes {} is not a multiple of {}, the bytes of an element of type {}",
                                   options.bytes, element, options.type)};
@@ -91,89 +94,45 @@ struct Joined {
     std::vector<Route> routes;
 };
 
-Json result_json(const BenchOptions &options, const Joined &joined) {
-    return {{"op", options.operation}, {"ranks", odc_size(joined.context)},
-            {"bytes", options.bytes},  {"type", options.type},
-            {"pairs", options.pairs},  {"routes", routes_json(joined.routes)}};
+NetworkResult time_operation(const Joined &joined, const BenchOptions &options, const Contestant &contestant,
+                             uint64_t most) {
+    return time_network(joined.meeting, contestant, options.pairs, options.sample_seconds(), most);
 }
 
-double gbps(const BenchOptions &options, double seconds) { return static_cast<double>(options.bytes) * 1e-9 / seconds; }
-
-Json race_json(const BenchOptions &options, const Joined &joined, const RaceResult &result, const std::string &limit) {
-    Json json = result_json(options, joined);
-    json.update({{"gbps", gbps(options, result.seconds.median)},
-                 {"limit_gbps", gbps(options, result.limit_seconds.median)},
-                 {"ratio", result.ratio.median},
-                 {"ratio_low", result.ratio.low},
-                 {"ratio_high", result.ratio.high},
-                 {"limit_self_ratio", result.self_ratio.median},
-                 {"limit_self_ratio_low", result.self_ratio.low},
-                 {"limit_self_ratio_high", result.self_ratio.high},
-                 {"repeats", result.repeats},
-                 {"limit", limit}});
-    return json;
-}
-
-// The rates are those of rank 0, whose remote slices are as large as any rank's but the last ones'.
-Json network_json(const BenchOptions &options, const Joined &joined, const Tensor &tensor,
-                  const NetworkResult &result) {
-    uint64_t remote = 0;
-    for (const Route &route : joined.routes) {
-        for (const int rank : route.ranks) {
-            remote += route.transport == "shm" ? 0 : tensor.bytes_of(rank);
-        }
-    }
-    Json json = result_json(options, joined);
-    json.update({{"gbps", gbps(options, result.seconds.median)},
-                 {"gbps_low", gbps(options, result.seconds.high)},
-                 {"gbps_high", gbps(options, result.seconds.low)},
-                 {"network_share", static_cast<double>(remote) / static_cast<double>(tensor.bytes())},
-                 {"repeats", result.repeats}});
-    return json;
-}
-
-Json sync_json(const BenchOptions &options, const Joined &joined, const std::vector<double> &usec) {
-    const MedianInterval sync = median_interval(usec);
-    Json json = result_json(options, joined);
-    json.update({{"usec", sync.median}, {"usec_low", sync.low}, {"usec_high", sync.high}});
-    return json;
-}
-
-Json bench_gather(const Joined &joined, const BenchOptions &options) {
-    const Tensor tensor(joined.context, options.bytes, types().at(options.type));
+void bench_gather(const Joined &joined, const BenchOptions &options, Json &json) {
+    const Tensor tensor(joined.context, options.bytes, options.element_type());
     if (joined.meeting != nullptr) {
         Gather gather(joined.context, tensor);
-        return network_json(options, joined, tensor,
-                            time_network(joined.meeting, gather.contestant(), options.pairs, 1'000'000));
+        const NetworkResult result = time_operation(joined, options, gather.contestant(), 1'000'000);
+        return add_network(json, options, joined.routes, tensor, result);
     }
     Group group(joined.context, BareGather::shared_bytes(tensor));
     Gather gather(joined.context, tensor);
     BareGather bare(group, tensor, gather);
     const std::string limit = bare.choose();
-    const uint64_t repeats = choose_repeats(group, bare.contestant(), 2, 1'000'000);
-    const RaceResult result = race(group, gather.contestant(), bare.contestant(), options.pairs, repeats);
-    return race_json(options, joined, result, limit);
+    const uint64_t repeats = choose_repeats(group, bare.contestant(), options.sample_seconds(), 2, 1'000'000);
+    add_race(json, options, race(group, gather.contestant(), bare.contestant(), {}, options.pairs, repeats), limit);
 }
 
-Json bench_add(const Joined &joined, const BenchOptions &options) {
-    const int ranks = odc_size(joined.context);
-    const Tensor tensor(joined.context, options.bytes, types().at(options.type));
+void bench_add(const Joined &joined, const BenchOptions &options, Json &json) {
+    const uint64_t most = most_additions(odc_size(joined.context));
+    const Tensor tensor(joined.context, options.bytes, options.element_type());
     if (joined.meeting != nullptr) {
         Addition addition(joined.context, tensor);
-        return network_json(options, joined, tensor,
-                            time_network(joined.meeting, addition.contestant(), options.pairs, most_additions(ranks)));
+        const NetworkResult result = time_operation(joined, options, addition.contestant(), most);
+        return add_network(json, options, joined.routes, tensor, result);
     }
-    Group group(joined.context, BareAddition::shared_bytes(tensor, ranks));
+    Group group(joined.context, BareAddition::shared_bytes(tensor, odc_size(joined.context)));
     Addition addition(joined.context, tensor);
     BareAddition bare(group, tensor);
     const std::string limit = bare.choose();
-    const uint64_t repeats = choose_repeats(group, bare.contestant(), 8, most_additions(ranks));
-    const RaceResult result = race(group, addition.contestant(), bare.contestant(), options.pairs, repeats);
-    return race_json(options, joined, result, "locked " + limit);
+    const uint64_t repeats = choose_repeats(group, bare.contestant(), options.sample_seconds(), 8, most);
+    add_race(json, options, race(group, addition.contestant(), bare.contestant(), {}, options.pairs, repeats),
+             "locked " + limit);
 }
 
-Json bench_sync(const Joined &joined, const BenchOptions &options) {
-    const Tensor tensor(joined.context, options.bytes, types().at(options.type));
+void bench_sync(const Joined &joined, const BenchOptions &options, Json &json) {
+    const Tensor tensor(joined.context, options.bytes, options.element_type());
     std::optional<Group> group;
     if (joined.meeting == nullptr) {
         group.emplace(joined.context, 0);
@@ -192,69 +151,9 @@ Json bench_sync(const Joined &joined, const BenchOptions &options) {
             limit_usec.push_back(1e6 * group->time_from_one_moment([&] { group->spin_barrier(); }));
         }
     }
-    Json json = sync_json(options, joined, usec);
+    add_interval(json, "usec", median_interval(usec));
     if (group) {
         json["limit_usec"] = median_interval(limit_usec).median;
-    }
-    return json;
-}
-
-std::string in_words(uint64_t bytes) {
-    if (bytes % (1 << 20) == 0) {
-        return fmt::format("{} MiB", bytes >> 20);
-    }
-    return bytes % (1 << 10) == 0 ? fmt::format("{} KiB", bytes >> 10) : fmt::format("{} bytes", bytes);
-}
-
-void print_race(const Json &json) {
-    fmt::print("{:<26}{:>8.2f} GB/s per rank\n", "libodc", json["gbps"].get<double>());
-    fmt::print("{:<26}{:>8.2f} GB/s per rank ({})\n", "bare loop", json["limit_gbps"].get<double>(),
-               json["limit"].get<std::string>());
-    for (const auto &[title, key] : {std::pair{"ratio", "ratio"}, {"the loop against itself", "limit_self_ratio"}}) {
-        const std::string name = key;
-        fmt::print("{:<26}{:>8.3f} ({:.3f} to {:.3f})\n", title, json[name].get<double>(),
-                   json[name + "_low"].get<double>(), json[name + "_high"].get<double>());
-    }
-}
-
-void print_network(const Json &json) {
-    fmt::print("{:<26}{:>8.2f} GB/s per rank ({:.2f} to {:.2f}), {:.0f} % of the bytes between hosts\n", "libodc",
-               json["gbps"].get<double>(), json["gbps_low"].get<double>(), json["gbps_high"].get<double>(),
-               100 * json["network_share"].get<double>());
-}
-
-void print_sync(const Json &json) {
-    fmt::print("{:<26}{:>8.2f} us ({:.2f} to {:.2f})\n", "libodc", json["usec"].get<double>(),
-               json["usec_low"].get<double>(), json["usec_high"].get<double>());
-    if (json.contains("limit_usec")) {
-        fmt::print("{:<26}{:>8.2f} us\n", "bare spin barrier", json["limit_usec"].get<double>());
-    }
-}
-
-void print(const BenchOptions &options, const Joined &joined, const Json &json) {
-    if (options.json) {
-        fmt::print("{}\n", json.dump());
-        return;
-    }
-    const bool network = joined.meeting != nullptr;
-    fmt::print("odc bench {}: {} {}, {} ranks, {} {}", options.operation, in_words(options.bytes), options.type,
-               json["ranks"].get<int>(), options.pairs, network ? "timings" : "pairs");
-    if (options.operation != "sync") {
-        fmt::print(" of {} operations", json["repeats"].get<uint64_t>());
-    }
-    fmt::print("\n{}", routes_text(0, joined.routes));
-    if (json.contains("hosts")) {
-        fmt::print("{}\n", json["hosts"].get<std::string>());
-    }
-    if (options.operation == "sync") {
-        print_sync(json);
-    } else if (network) {
-        print_network(json);
-    } else {
-        print_race(json);
-    }
-    if (network) {
-        fmt::print("no bare loop: between hosts a copy of memory is not the limit\n");
     }
 }
 
@@ -268,7 +167,7 @@ int ranks_here(const std::vector<Route> &routes) {
 }
 
 uint64_t needed_bytes(const BenchOptions &options, int ranks) {
-    const odc_type type = types().at(options.type);
+    const odc_type type = options.element_type();
     // Slices of libodc and of the bare loop, and a full-size buffer per rank.
     const uint64_t slices = options.operation == "gather"
                                 ? options.bytes
@@ -291,14 +190,15 @@ void check_shm(const BenchOptions &options, const odc_context *context, const st
 }
 
 void measure(const BenchOptions &options, const Joined &joined, const std::string &hosts) {
-    const std::map<std::string, Json (*)(const Joined &, const BenchOptions &)> operations = {
+    const std::map<std::string, void (*)(const Joined &, const BenchOptions &, Json &)> operations = {
         {"gather", bench_gather}, {"scatter-add", bench_add}, {"sync", bench_sync}};
-    Json json = operations.at(options.operation)(joined, options);
+    Json json = result_json(options, odc_size(joined.context), joined.routes);
+    operations.at(options.operation)(joined, options, json);
     if (!hosts.empty()) {
         json["hosts"] = hosts;
     }
     if (odc_rank(joined.context) == 0) {
-        print(options, joined, json);
+        print_result(options, joined.routes, json);
     }
 }
 
@@ -325,17 +225,18 @@ void run_rank(const BenchOptions &options) {
 void start_ranks(const BenchOptions &options) {
     Launch wanted;
     wanted.ranks = options.ranks == 0 ? 2 : options.ranks;
-    wanted.argv = {"/proc/self/exe",
-                   "bench",
-                   options.operation,
-                   "--bytes",
-                   std::to_string(options.bytes),
-                   "--type",
-                   options.type,
-                   "--pairs",
-                   std::to_string(options.pairs)};
-    if (!options.transport.empty()) {
-        wanted.argv.insert(wanted.argv.end(), {"--transport", options.transport});
+    wanted.argv = {"/proc/self/exe", "bench", options.operation};
+    for (const auto &[name, value] : {std::pair<const char *, std::string>{"--bytes", std::to_string(options.bytes)},
+                                      {"--type", options.type},
+                                      {"--pairs", std::to_string(options.pairs)},
+                                      {"--sample-ms", std::to_string(options.sample_ms)},
+                                      {"--memory", options.memory},
+                                      {"--transport", options.transport},
+                                      {"--active", options.active},
+                                      {"--peer", options.peer}}) {
+        if (!value.empty()) {
+            wanted.argv.insert(wanted.argv.end(), {name, value});
+        }
     }
     if (options.json) {
         wanted.argv.push_back("--json");
@@ -347,35 +248,74 @@ void start_ranks(const BenchOptions &options) {
     }
 }
 
-// Said once, not by each rank.
-void check_transport(const std::string &name) {
+// `asked` is the option that needs it.
+void check_transport(const std::string &asked, const std::string &name) {
     odc_transport row = {};
     row.struct_size = sizeof row;
     for (size_t i = 0; odc_get_transport(i, &row) == ODC_OK; ++i) {
         if (row.name == name && row.why_not != nullptr) {
-            throw Exit{1, fmt::format("--transport {}: {}", name, row.why_not)};
+            throw Exit{1, fmt::format("{} {}: {}", asked, name, row.why_not)};
         }
     }
 }
 
-void bench(BenchOptions options) {
+void check_combination(const BenchOptions &options) {
+    const auto refuse = [](const std::string &text) { throw Exit{2, text}; };
+    if (!options.on_gpus()) {
+        if (!options.active.empty() || !options.peer.empty()) {
+            refuse(fmt::format("{} is for --memory cuda", options.active.empty() ? "--peer" : "--active"));
+        }
+        return;
+    }
+    if (!options.transport.empty()) {
+        refuse("--transport is for --memory host: GPU memory is measured inside a host");
+    }
+    if (options.operation == "sync" && (!options.active.empty() || !options.peer.empty())) {
+        refuse("a sync is of all ranks: leave --active and --peer out");
+    }
+    if (options.one_active() && !options.peer.empty()) {
+        refuse("--active one and --peer nccl exclude each other: NCCL's operations are of all ranks");
+    }
+}
+
+void fill_defaults(BenchOptions &options) {
     const bool sync = options.operation == "sync";
     if (options.bytes == 0) {
-        options.bytes = sync ? 64 << 10 : 64 << 20;
+        options.bytes = sync ? 64 << 10 : options.on_gpus() ? 256 << 20 : 64 << 20;
     }
     if (options.pairs == 0) {
         options.pairs = sync ? 1001 : 31;
     }
+    if (options.sample_ms == 0) {
+        options.sample_ms = options.on_gpus() ? 100 : 10;
+    }
+}
+
+void bench(BenchOptions options) {
+    check_combination(options);
+    fill_defaults(options);
     check_bytes(options);
-    if (inside_a_job()) {
-        run_rank(options);
-    } else {
-        check_transport(options.transport);
+    const bool in_job = inside_a_job();
+    if (options.on_gpus()) {
+        check_transport("--memory", "cuda");
+        if (!options.peer.empty()) {
+            check_nccl();
+        }
+    } else if (!in_job) {  // else it would be said by each rank
+        check_transport("--transport", options.transport);
+    }
+    if (!in_job) {
         start_ranks(options);
+    } else if (options.on_gpus()) {
+        run_gpu_rank(options);
+    } else {
+        run_rank(options);
     }
 }
 
 }  // namespace
+
+odc_type BenchOptions::element_type() const { return types().at(type); }
 
 void add_bench(CLI::App &app) {
     CLI::App *verb = app.add_subcommand("bench", "Measure gather, scatter-add or sync against this machine's limit");
@@ -386,15 +326,25 @@ void add_bench(CLI::App &app) {
     add_whole(verb, "--ranks", options->ranks, {1, 4096},
               "Ranks to start on this host (default: 2; inside a job: its ranks)");
     add_bytes(verb, "--bytes", options->bytes, {1, kMostBytes},
-              "Size of the tensor, such as 64MiB (default: 64MiB; sync: 64KiB)");
+              "Size of the tensor, such as 64MiB (default: 64MiB, on GPUs 256MiB; sync: 64KiB)");
     verb->add_option("--type", options->type, "Type of the tensor's elements: f32, f64, bf16 or f16")
         ->check(CLI::IsMember({"f32", "f64", "bf16", "f16"}))
         ->capture_default_str();
     verb->add_option("--transport", options->transport,
                      "shm, or fabric: between hosts; on one machine each rank then counts as a host of its own")
         ->check(CLI::IsMember({"shm", "fabric"}));
+    verb->add_option("--memory", options->memory, "host, or cuda: slices and buffers on GPUs, which ranks take in turn")
+        ->check(CLI::IsMember({"host", "cuda"}))
+        ->capture_default_str();
+    verb->add_option("--active", options->active,
+                     "On GPUs: all (the default), or one: rank 0 operates and the others do nothing")
+        ->check(CLI::IsMember({"all", "one"}));
+    verb->add_option("--peer", options->peer, "On GPUs of which each has one rank: nccl, beside libodc")
+        ->check(CLI::IsMember({"nccl"}));
     add_whole(verb, "--pairs", options->pairs, {1, 1'000'000},
               "Pairs of timings, between hosts timings (default: 31; sync: 1001)");
+    add_whole(verb, "--sample-ms", options->sample_ms, {1, 60'000},
+              "How long a timing takes at least, in milliseconds (default: 10, on GPUs 100)");
     verb->add_flag("--json", options->json, "Print one JSON object instead of a table");
     verb->footer(kMethod);
     verb->callback([options] { bench(*options); });

@@ -14,7 +14,6 @@ namespace odc_tool {
 
 namespace {
 
-constexpr double kTimingSeconds = 0.01;
 constexpr int kTries = 3;  // to find out how often to repeat
 
 double time_operations(odc_context *meeting, const Contestant &contestant, uint64_t repeats) {
@@ -49,8 +48,9 @@ double time_together(odc_context *meeting, const std::function<void()> &work) {
     return seconds;
 }
 
-NetworkResult time_network(odc_context *meeting, const Contestant &contestant, int timings, uint64_t most) {
-    const double wanted = std::ceil(kTimingSeconds / median_time(meeting, contestant, kTries, 1).median);
+NetworkResult time_network(odc_context *meeting, const Contestant &contestant, int timings, double timing_seconds,
+                           uint64_t most) {
+    const double wanted = std::ceil(timing_seconds / median_time(meeting, contestant, kTries, 1).median);
     const uint64_t repeats = std::clamp<uint64_t>(static_cast<uint64_t>(std::min(wanted, 1e9)), 1, most);
     return {repeats, median_time(meeting, contestant, timings, repeats)};
 }

@@ -19,8 +19,9 @@ struct NetworkResult {
 };
 
 // Both are collective. `meeting` has no shards and is between sync and publish, as after odc_init.
-// `timings` timings, each of `most` operations or fewer.
-NetworkResult time_network(odc_context *meeting, const Contestant &contestant, int timings, uint64_t most);
+// `timings` timings that take `timing_seconds` each, but have `most` operations at most.
+NetworkResult time_network(odc_context *meeting, const Contestant &contestant, int timings, double timing_seconds,
+                           uint64_t most);
 // Runs `work` on all ranks together; returns the slowest rank's seconds, the same on all ranks.
 double time_together(odc_context *meeting, const std::function<void()> &work);
 

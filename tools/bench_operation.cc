@@ -12,15 +12,14 @@
 
 namespace odc_tool {
 
-namespace {
-
-// `half` is the one that the shard has.
-odc_shard *register_tensor(odc_context *context, const Tensor &tensor, int32_t odc_shard_desc::*half) {
+odc_shard *register_tensor(odc_context *context, const Layout &layout, int32_t odc_shard_desc::*half,
+                           odc_memory memory) {
     odc_shard_desc desc = {};
     desc.struct_size = sizeof(desc);
     desc.name = "bench";
-    desc.numel = tensor.numel();
-    desc.*half = tensor.type();
+    desc.numel = layout.numel();
+    desc.*half = layout.type();
+    desc.memory = memory;
     odc_shard *shard = nullptr;
     check(odc_register_shard(context, &desc, &shard));
     return shard;
@@ -33,24 +32,26 @@ odc_slice slice_of(const odc_shard *shard) {
     return slice;
 }
 
-}  // namespace
+// ---- Layout, Tensor ----
 
-// ---- Tensor ----
-
-Tensor::Tensor(odc_context *context, uint64_t bytes, odc_type type) : type_(type), numel_(bytes / element_bytes(type)) {
-    const auto size = static_cast<uint64_t>(odc_size(context));
+Layout::Layout(int ranks, uint64_t bytes, odc_type type) : type_(type), numel_(bytes / element_bytes(type)) {
+    const auto size = static_cast<uint64_t>(ranks);
     chunk_ = (numel_ + size - 1) / size;
+}
+
+Tensor::Tensor(odc_context *context, uint64_t bytes, odc_type type) : Layout(odc_size(context), bytes, type) {
     full_.reset(static_cast<std::byte *>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
     if (full_ == nullptr) {
         throw Exit{1, fmt::format("no memory for a buffer of {} bytes", bytes)};
     }
-    fill_pattern(type_, full_.get(), 0, numel_);
+    fill_pattern(type, full_.get(), 0, numel());
 }
 
 // ---- Gather ----
 
 Gather::Gather(odc_context *context, const Tensor &tensor)
-    : context_(context), tensor_(tensor), shard_(register_tensor(context, tensor, &odc_shard_desc::parameter_type)) {
+    : context_(context), tensor_(tensor),
+      shard_(register_tensor(context, tensor, &odc_shard_desc::parameter_type, ODC_HOST_MEMORY)) {
     const int rank = odc_rank(context_);
     fill_pattern(tensor_.type(), slice_of(shard_).parameters, tensor_.first(rank), tensor_.count(rank));
     check(odc_publish_all(context_, nullptr));
@@ -70,7 +71,8 @@ Contestant Gather::contestant() {
 // ---- Addition ----
 
 Addition::Addition(odc_context *context, const Tensor &tensor)
-    : context_(context), tensor_(tensor), shard_(register_tensor(context, tensor, &odc_shard_desc::gradient_type)) {}
+    : context_(context), tensor_(tensor),
+      shard_(register_tensor(context, tensor, &odc_shard_desc::gradient_type, ODC_HOST_MEMORY)) {}
 
 void Addition::check_slice() const {
     check_sums(tensor_, odc_rank(context_), odc_size(context_), slice_of(shard_).gradients, additions_);

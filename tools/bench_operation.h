@@ -19,12 +19,13 @@ struct Contestant {
     std::function<void()> prepare;
     std::function<void()> operate;
     std::function<void()> finish;
+    std::function<void()> settle = [] {};  // until what `operate` only began is done, which counts
 };
 
-// What libodc and a bare loop have in common: the shard's layout and the caller's full-size buffer.
-class Tensor {
+// How a shard is divided over ranks.
+class Layout {
 public:
-    Tensor(odc_context *context, uint64_t bytes, odc_type type);
+    Layout(int ranks, uint64_t bytes, odc_type type);
 
     uint64_t first(int rank) const { return std::min(static_cast<uint64_t>(rank) * chunk_, numel_); }
     uint64_t count(int rank) const { return first(rank + 1) - first(rank); }
@@ -33,19 +34,33 @@ public:
     uint64_t bytes() const { return numel_ * element_bytes(type_); }
     uint64_t bytes_of(int rank) const { return count(rank) * element_bytes(type_); }
     odc_type type() const { return type_; }
+
+private:
+    odc_type type_;
+    uint64_t numel_;
+    uint64_t chunk_;
+};
+
+// What libodc and a bare loop have in common: the shard's layout and the caller's full-size buffer.
+class Tensor : public Layout {
+public:
+    Tensor(odc_context *context, uint64_t bytes, odc_type type);
+
     std::byte *full() const { return full_.get(); }
-    std::byte *full_at(int rank) const { return full() + first(rank) * element_bytes(type_); }
+    std::byte *full_at(int rank) const { return full() + first(rank) * element_bytes(type()); }
 
 private:
     struct Free {
         void operator()(std::byte *memory) const { std::free(memory); }
     };
 
-    odc_type type_;
-    uint64_t numel_;
-    uint64_t chunk_;
     std::unique_ptr<std::byte, Free> full_;
 };
+
+// Registers it with `half`, the one that the shard has.
+odc_shard *register_tensor(odc_context *context, const Layout &layout, int32_t odc_shard_desc::*half,
+                           odc_memory memory);
+odc_slice slice_of(const odc_shard *shard);
 
 // Both are collective, between sync and publish, and must not outlive the tensor.
 class Gather {

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -19,18 +19,20 @@ namespace odc_tool {
 
 namespace {
 
-constexpr double kTimingSeconds = 0.01;
-constexpr int kTries = 5;    // to find out how often to repeat
-constexpr int kRounds = 15;  // to choose the limit
+constexpr double kChoiceSeconds = 0.01;  // of a timing by which the limit is chosen
+constexpr int kTries = 5;                // to find out how often to repeat
+constexpr int kRounds = 15;              // to choose the limit
 
 double time_operations(Group &group, const Contestant &contestant, uint64_t repeats) {
     contestant.prepare();
     group.barrier();
     contestant.operate();  // brings its bytes into the caches, and pages and shards into being
+    contestant.settle();
     const double seconds = group.time([&] {
         for (uint64_t i = 0; i < repeats; ++i) {
             contestant.operate();
         }
+        contestant.settle();
     });
     contestant.finish();
     return seconds / static_cast<double>(repeats);
@@ -61,7 +63,7 @@ void choose_fastest(Group &group, const Contestant &bare, Variant &variant, cons
     for (const Variant &candidate : candidates) {
         variant = candidate;
         order.push_back(order.size());
-        repeats.push_back(choose_repeats(group, bare, 1, 1000));
+        repeats.push_back(choose_repeats(group, bare, kChoiceSeconds, 1, 1000));
     }
     std::mt19937_64 random(group.seed());
     std::vector<std::vector<double>> seconds(candidates.size());
@@ -81,35 +83,52 @@ void choose_fastest(Group &group, const Contestant &bare, Variant &variant, cons
 
 }  // namespace
 
-RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, int pairs, uint64_t repeats) {
+RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, const std::vector<Contestant> &others,
+                int pairs, uint64_t repeats) {
     // The bare loop runs twice a round: once against libodc, once against itself.
-    const std::array<const Contestant *, 3> contestants = {&odc, &bare, &bare};
-    std::array<std::vector<double>, 3> seconds;
-    std::vector<double> ratios;
+    std::vector<const Contestant *> contestants = {&odc, &bare, &bare};
+    for (const Contestant &other : others) {
+        contestants.push_back(&other);
+    }
+    std::vector<std::vector<double>> seconds(contestants.size());
+    std::vector<std::vector<double>> ratios(contestants.size());  // speed of libodc / speed of this one
     std::vector<double> self_ratios;
     std::mt19937_64 random(group.seed());
-    std::array<size_t, 3> order = {0, 1, 2};
+    std::vector<size_t> order(contestants.size());
+    std::iota(order.begin(), order.end(), size_t{0});
     for (int pair = 0; pair < pairs; ++pair) {
         shuffle(order, random);
         for (const size_t turn : order) {
             seconds[turn].push_back(time_operations(group, *contestants[turn], repeats));
         }
-        ratios.push_back(seconds[1].back() / seconds[0].back());
+        for (size_t turn = 1; turn < contestants.size(); ++turn) {
+            ratios[turn].push_back(seconds[turn].back() / seconds[0].back());
+        }
         self_ratios.push_back(seconds[1].back() / seconds[2].back());
     }
-    return {repeats, median_interval(seconds[0]), median_interval(seconds[1]), median_interval(ratios),
-            median_interval(self_ratios)};
+    RaceResult result{repeats,
+                      median_interval(seconds[0]),
+                      median_interval(seconds[1]),
+                      median_interval(ratios[1]),
+                      median_interval(self_ratios),
+                      {}};
+    for (size_t turn = 3; turn < contestants.size(); ++turn) {
+        result.others.push_back({median_interval(seconds[turn]), median_interval(ratios[turn])});
+    }
+    return result;
 }
 
-uint64_t choose_repeats(Group &group, const Contestant &bare, uint64_t least, uint64_t most) {
+uint64_t choose_repeats(Group &group, const Contestant &bare, double timing_seconds, uint64_t least, uint64_t most) {
     uint64_t repeats = 1;
-    double seconds = median_time(group, bare, repeats);
-    if (seconds < kTimingSeconds / 10) {  // then the barrier is a good part of it
-        repeats = 16;
-        seconds = median_time(group, bare, repeats);
+    for (;;) {
+        const double seconds = median_time(group, bare, repeats);
+        const double wanted = std::min(std::ceil(timing_seconds / seconds), 1e9);
+        // In short timings the barrier is a good part, so they say too little.
+        if (wanted <= static_cast<double>(16 * repeats) || repeats >= most) {
+            return std::clamp(static_cast<uint64_t>(wanted), std::min(least, most), most);
+        }
+        repeats = std::min(16 * repeats, most);
     }
-    const double wanted = std::ceil(kTimingSeconds / seconds);
-    return std::clamp(static_cast<uint64_t>(std::min(wanted, 1e9)), std::min(least, most), most);
 }
 
 // ---- BareGather ----

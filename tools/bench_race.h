@@ -12,19 +12,27 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace odc_tool {
 
 struct RaceResult {
+    struct Other {
+        MedianInterval seconds;
+        MedianInterval ratio;  // speed of libodc / its speed
+    };
+
     uint64_t repeats;
     MedianInterval seconds;        // of one operation of libodc
     MedianInterval limit_seconds;  // of one of the bare loop
     MedianInterval ratio;          // speed of libodc / speed of the bare loop, pair by pair
     MedianInterval self_ratio;     // the bare loop / itself
+    std::vector<Other> others;
 };
 
-// `pairs` rounds in random order on all ranks together.
-RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, int pairs, uint64_t repeats);
+// `pairs` rounds in random order on all ranks together, in which `others` take part, too.
+RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, const std::vector<Contestant> &others,
+                int pairs, uint64_t repeats);
 
 // The bare loops.
 class BareGather {
@@ -62,7 +70,8 @@ private:
     uint64_t additions_ = 0;  // by this rank since the sums were last zero
 };
 
-// How often to repeat an operation so that one timing lasts long against the clock and the barrier.
-uint64_t choose_repeats(Group &group, const Contestant &bare, uint64_t least, uint64_t most);
+// How often to repeat an operation so that one timing takes `timing_seconds`, which is long against the clock and the
+// barrier.
+uint64_t choose_repeats(Group &group, const Contestant &bare, double timing_seconds, uint64_t least, uint64_t most);
 
 }  // namespace odc_tool

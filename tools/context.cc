@@ -51,10 +51,11 @@ void check(odc_status status) {
     }
 }
 
-Context join(const char *group, int ranks) {
+Context join(const char *group, int ranks, const char *device) {
     odc_config config{};
     config.struct_size = sizeof config;
     config.group = group;
+    config.device = device;
     odc_context *joined = nullptr;
     check(odc_init(&config, &joined));
     Context context(joined);
@@ -63,6 +64,17 @@ Context join(const char *group, int ranks) {
                                   odc_size(joined))};
     }
     return context;
+}
+
+Context join_alone(const char *group, const char *device) {
+    odc_config config{};
+    config.struct_size = sizeof config;
+    config.size = 1;
+    config.group = group;
+    config.device = device;
+    odc_context *joined = nullptr;
+    check(odc_init(&config, &joined));
+    return Context(joined);
 }
 
 Context join_apart(odc_context *meeting) {

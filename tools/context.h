@@ -17,7 +17,10 @@ using Context = std::unique_ptr<odc_context, DestroyContext>;
 void check(odc_status status);
 
 // Joins the job that the environment names. Throws Exit when it has not as many ranks as --ranks says; 0: any number.
-Context join(const char *group, int ranks);
+// `device` is this rank's GPU; NULL: ODC_DEVICE's, or none.
+Context join(const char *group, int ranks, const char *device = nullptr);
+// A job of this rank alone.
+Context join_alone(const char *group, const char *device);
 // Joins the ranks of `meeting`, all on this host, again, each as a host of its own that the others reach through the
 // loopback interface, unless ODC_INTERFACE says another. Collective; `meeting` is between sync and publish.
 Context join_apart(odc_context *meeting);

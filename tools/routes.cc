@@ -3,6 +3,7 @@
 #include "routes.h"
 
 #include "context.h"
+#include "verbs.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +14,7 @@
 
 namespace odc_tool {
 
-std::vector<Route> routes_of(const odc_context *context) {
+std::vector<Route> routes_of(const odc_context *context, odc_memory memory) {
     std::vector<Route> routes;
     for (int rank = 0; rank < odc_size(context); ++rank) {
         if (rank == odc_rank(context)) {
@@ -21,7 +22,10 @@ std::vector<Route> routes_of(const odc_context *context) {
         }
         odc_route found{};
         found.struct_size = sizeof(found);
-        check(odc_get_route(context, rank, ODC_HOST_MEMORY, &found));
+        check(odc_get_route(context, rank, memory, &found));
+        if (found.transport == nullptr) {
+            throw Exit{1, fmt::format("there is no path to rank {}: {}", rank, found.why_not)};
+        }
         const bool staged = std::string_view(found.access) == "staged";
         const std::string text = fmt::format("{}{}: {}", found.transport, staged ? ", staged" : "", found.why);
         auto same = std::find_if(routes.begin(), routes.end(), [&](const Route &route) { return route.words == text; });

@@ -16,8 +16,9 @@ struct Route {
     std::vector<int> ranks;  // that are reached by it, ascending
 };
 
-// From this rank to the others; those of the same words are one. Empty for a rank alone.
-std::vector<Route> routes_of(const odc_context *context);
+// From this rank to the others' memory of that kind; those of the same words are one. Empty for a rank alone. Throws Exit
+// where there is no path.
+std::vector<Route> routes_of(const odc_context *context, odc_memory memory = ODC_HOST_MEMORY);
 
 // "rank 0 to ranks 1, 2: shm: the same host; ...", a line each.
 std::string routes_text(int rank, const std::vector<Route> &routes);

@@ -4,8 +4,6 @@
 #include <atomic>
 #include <string_view>
 
-#include "kernels/add.h"
-
 namespace {
 
 struct AtomicAdditions {
@@ -23,11 +21,22 @@ struct AtomicAdditions {
     }
 };
 
-template <class Gradient, class Accumulator>
+struct PlainAdditions {
+    static constexpr unsigned kWidth = 1;
+
+    template <class Accumulator>
+    static void one(Accumulator *to, Accumulator value) {
+        *to += value;
+    }
+};
+
+constexpr std::string_view kPlain = "odc_plain_add_";
+
+template <class Gradient, class Accumulator, class Reduce = AtomicAdditions>
 void run_add(const odc::Additions &additions, unsigned blocks, unsigned threads) {
     for (unsigned block = 0; block < blocks; ++block) {
         for (unsigned thread = 0; thread < threads; ++thread) {
-            odc::add<Gradient, Accumulator, AtomicAdditions>(additions, block, blocks, thread, threads);
+            odc::add<Gradient, Accumulator, Reduce>(additions, block, blocks, thread, threads);
         }
     }
 }
@@ -41,9 +50,15 @@ constexpr Kernel kKernels[] = {
     {"odc_add_f64", run_add<double, double>},
     {"odc_add_bf16", run_add<odc::Bfloat16, float>},
     {"odc_add_f16", run_add<odc::Float16, float>},
+    {"odc_plain_add_f32", run_add<float, float, PlainAdditions>},
+    {"odc_plain_add_f64", run_add<double, double, PlainAdditions>},
+    {"odc_plain_add_bf16", run_add<odc::Bfloat16, float, PlainAdditions>},
+    {"odc_plain_add_f16", run_add<odc::Float16, float, PlainAdditions>},
 };
 
 }  // namespace
+
+bool is_plain(const char *name) { return std::string_view(name).starts_with(kPlain); }
 
 bool run_kernel(const char *name, unsigned grid_x, unsigned block_x, void **parameters) {
     for (const Kernel &kernel : kKernels) {

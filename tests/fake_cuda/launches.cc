@@ -33,8 +33,8 @@ struct Launch {
 };
 
 Launch launch_of(const FunctionHandle &function, unsigned grid_x, unsigned block_x) {
-    const size_t to = function.name == "odc_add_f64" ? 8 : 4;
-    const size_t from = function.name == "odc_add_f32" || function.name == "odc_add_f64" ? to : 2;
+    const size_t to = function.name.ends_with("_f64") ? 8 : 4;
+    const size_t from = function.name.ends_with("_f32") || function.name.ends_with("_f64") ? to : 2;
     return {function.name, function.context.device, grid_x, block_x, from, to};
 }
 
@@ -150,6 +150,18 @@ Result run(const Launch &launch, const Additions &additions, Pace &pace) {
     return run_part(launch, parts[1]);
 }
 
+// What a kernel of so many threads is handed; each of the plain ones' adds four elements.
+Additions additions_of(const std::string &kernel, unsigned long long threads, void **parameters) {
+    if (!is_plain(kernel.c_str())) {
+        return *static_cast<const Additions *>(parameters[0]);
+    }
+    Additions one{};
+    one.addends[one.count++] = {*static_cast<const void *const *>(parameters[1]),
+                                *static_cast<void *const *>(parameters[0]),
+                                std::min(*static_cast<const unsigned long long *>(parameters[2]), 4 * threads)};
+    return one;
+}
+
 }  // namespace
 
 // The parameters are copied before it returns.
@@ -170,7 +182,7 @@ Result cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigne
         parameters == nullptr || parameters[0] == nullptr || extra != nullptr) {
         return Result::InvalidValue;
     }
-    const auto additions = std::make_shared<Additions>(*static_cast<const Additions *>(parameters[0]));
+    const auto additions = std::make_shared<Additions>(additions_of(function->name, threads * grid_x, parameters));
     if (additions->count > kMostAddends || (additions->count > 0 && additions->first >= additions->count)) {
         return Result::InvalidValue;  // this library's own check: a GPU would read beyond
     }

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What was asked of `odc bench`.
+#pragma once
+
+#include <odc/odc.h>
+
+#include <cstdint>
+#include <string>
+
+namespace odc_tool {
+
+struct BenchOptions {
+    std::string operation;
+    int ranks = 0;       // 0: the job's, or 2
+    uint64_t bytes = 0;  // 0: 64 MiB, on GPUs 256 MiB, or 64 KiB for sync
+    std::string type = "f32";
+    std::string transport;  // empty: whatever the ranks are reached by
+    std::string memory = "host";
+    std::string active;      // "all" or "one"; empty: all
+    std::string peer;        // "nccl"; empty: none
+    uint64_t sample_ms = 0;  // 0: 10, on GPUs 100
+    int pairs = 0;           // 0: 31, or 1001 for sync
+    bool json = false;
+
+    odc_type element_type() const;
+    double sample_seconds() const { return static_cast<double>(sample_ms) * 1e-3; }
+    bool on_gpus() const { return memory == "cuda"; }
+    bool one_active() const { return active == "one"; }
+};
+
+}  // namespace odc_tool

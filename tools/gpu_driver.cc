@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu_driver.h"
+
+#include "verbs.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+namespace odc_tool::cuda {
+
+namespace {
+
+constexpr const char *kLibrary = "libcuda.so.1";
+
+// Bare names in the library are those of old interfaces; this one knows the versions.
+using GetProcAddress = Result (*)(const char *name, void **function, int version, uint64_t flags, int *found);
+constexpr uint64_t kLegacyDefaultStream = 1;
+
+template <class Pointer>
+void get(GetProcAddress get_address, const char *name, int version, Pointer &function) {
+    void *address = nullptr;
+    if (get_address(name, &address, version, kLegacyDefaultStream, nullptr) != Result::Success || address == nullptr) {
+        throw Exit{1, fmt::format("the CUDA driver lacks {}", name)};
+    }
+    function = reinterpret_cast<Pointer>(address);
+}
+
+// libodc has looked at it before, and says more of one that is missing or too old.
+Driver load() {
+    void *library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+    const auto get_address =
+        library == nullptr ? nullptr : reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
+    if (get_address == nullptr) {
+        throw Exit{1, fmt::format("{} cannot be used", kLibrary)};
+    }
+    Driver driver{};
+#define ODC_TOOL_GET(name, pinned, parameters) get(get_address, #name, pinned, driver.name);
+    ODC_TOOL_CUDA_FUNCTIONS(ODC_TOOL_GET)
+#undef ODC_TOOL_GET
+    return driver;
+}
+
+}  // namespace
+
+const Driver &driver() {
+    static const Driver one = load();
+    return one;
+}
+
+void check(Result result, const char *call) {
+    if (result == Result::Success) {
+        return;
+    }
+    const char *name = nullptr;
+    const char *text = nullptr;
+    driver().cuGetErrorName(result, &name);
+    driver().cuGetErrorString(result, &text);
+    throw Exit{1, fmt::format("{} failed: {} ({})", call, name != nullptr ? name : "a CUDA error",
+                              text != nullptr ? text : std::to_string(static_cast<int>(result)))};
+}
+
+}  // namespace odc_tool::cuda
