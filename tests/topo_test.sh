@@ -153,8 +153,9 @@ expect 0 "$odc" run -n 4 -- "$odc" topo
 [ "$(wc -l <"$work/out")" -eq 5 ] || fail "not a head and four rows: $out"
 expect 0 "$odc" run -n 4 -- "$odc" topo --why
 [ "$(grep -cE '^\[0\] [0-3] to [0-3]  shm: ' "$work/out")" -eq 12 ] || fail "not twelve reasons: $out"
+contains "$out" "[0] GPU memory, none: ranks 0, 1, 2, 3 have no GPU (config.device or ODC_DEVICE names it)"
 expect 0 "$odc" run -n 4 -- "$odc" topo --why 3 1
-[ "$(grep -cE '^\[0\] (3 to 1  shm: |GPU memory  none: rank 3 has no GPU)' "$work/out")" -eq 2 ] &&
+[ "$(grep -cE '^\[0\] 3 to 1  (shm: |GPU memory, none: rank 3 has no GPU)' "$work/out")" -eq 2 ] &&
     [ "$(wc -l <"$work/out")" -eq 2 ] || fail "one pair: $out"
 expect 0 "$odc" run -n 20 -- "$odc" topo
 contains "$out" "first letter of the transport"
@@ -162,7 +163,8 @@ expect 0 "$odc" run -n 3 -- "$odc" topo --json
 sed -i 's/^\[0\] //' "$work/out"
 python "assert [[(route['memory'], route['transport'], route['access']) for route in row['routes']]
     for row in machine['ranks']] == [[('host', 'shm', 'direct')] * 3] * 3
-assert [row['gpu_memory']['access'] for row in machine['ranks']] == ['none'] * 3"
+assert [[(route['memory'], route['transport'], route['access']) for route in row['gpu_routes']]
+    for row in machine['ranks']] == [[('gpu', None, 'none')] * 3] * 3"
 expect 0 "$odc" run -n 3 -- "$odc" topo --json --why 2 1
 sed -i 's/^\[0\] //' "$work/out"
 python "assert [(row['rank'], [route['to'] for route in row['routes']]) for row in machine['ranks']] == [(2, [1])]"
