@@ -105,7 +105,7 @@ expect 0 env ODC_REQUIRE=shm,rdma "$odc" topo
 [ "$(grep -c "^          ODC_REQUIRE asks for rdma (between hosts: an RDMA" "$work/out")" -eq 2 ] || fail "rdma: $out"
 expect 0 env ODC_REQUIRE=nvlink "$odc" topo --json
 python "
-assert 'ODC_REQUIRE asks for nvlink' in machine['on_this_host']['objection'], machine
+assert 'nvlink (inside a host: NVLink between GPUs), but this machine has no GPU' in machine['on_this_host']['objection'], machine
 assert [route['objection'] for route in machine['to_another_host']] == [None, None], machine"
 unset ODC_TOPOLOGY_XML
 expect 0 env ODC_REQUIRE=rdma "$odc" topo --xml "$recorded/dgx-h100.xml"
