@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NVIDIA GPUs of this host, as NVML tells of them now: those that CUDA_VISIBLE_DEVICES hides from this process, too.
+// The NVIDIA GPUs of this host, as NVML tells of them now; CUDA_VISIBLE_DEVICES hides none from it.
 #pragma once
 
 #include "cuda_driver.h"

@@ -46,7 +46,7 @@ std::string why_no_link_between(const GpuReport &report, const Seat &a, const Se
         }
         if (place->is_part) {
             return say("the GPU of ", seat->words, " is a part (MIG) of ", report.gpus[place->gpu].bus_id,
-                       ", and parts have no NVLink");
+                       ", and of parts no NVLink is known");
         }
     }
     const GpuLink link =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NVIDIA's management library, as far as libodc calls it: types and values of its binary interface, and one table of
-// functions, filled from libnvidia-ml.so.1 where there is one. No header of NVIDIA's is needed to build; where it is found,
-// a test compares all this with it. What the functions do is said in NVIDIA's NVML API reference.
+// functions, filled from libnvidia-ml.so.1 where there is one. No header of NVIDIA's is needed to build; where it is
+// found, a test compares all this with it. What the functions do is said in NVIDIA's NVML API reference.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of the links between GPUs: of recorded machines, by NVML (fake_nvml), and what ODC_REQUIRE=nvlink says of
-// a machine.
+// What is known of the links between GPUs: of recorded machines, by NVML (fake_nvml), and what ODC_REQUIRE=nvlink says
+// of a machine.
 #include "gpus.h"
 #include "nvlink.h"
 #include "recording.h"

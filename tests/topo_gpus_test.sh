@@ -151,7 +151,7 @@ unmet "nothing is known of NVLink between the GPUs of rank 0 (host $host, cuda:0
     "LD_LIBRARY_PATH=$fakes/fake_cuda"
 unmet "nothing is known of the GPU of rank 0 (host $host, cuda:0): NVML does not show it" \
     $full FAKE_NVML_FAIL=nvmlDeviceGetUUID:15
-unmet "the GPU of rank 0 (host $host, cuda:0) is a part (MIG) of 0000:10:00.0, and parts have no NVLink" FAKE_CUDA_MIG=2
+unmet "the GPU of rank 0 (host $host, cuda:0) is a part (MIG) of 0000:10:00.0, and of parts no NVLink is known" FAKE_CUDA_MIG=2
 # NVLink that odc_init does not find good; the words are each rank's own.
 expect 0 "${both[@]}" $full FAKE_CUDA_P2P=lossy "$odc" run -n 2 -- bash -c "$none" "$odc"
 contains "$err" "but the route between the GPUs of rank 0 (host $host, cuda:0) and rank 1 (host $host, cuda:1) is not direct: through host memory, as sums"

@@ -4,7 +4,7 @@
 // LD_LIBRARY_PATH leads to it. old/libnvidia-ml.so.1 is the same without the functions that came last.
 //
 // Environment, besides FAKE_CUDA_DEVICES, FAKE_CUDA_P2P and FAKE_CUDA_MIG (fake_cuda.h):
-//   FAKE_NVML_LINKS=LIST   NVLink: "0-1:4,0-switch:18" are 4 links of GPU 0 to GPU 1, and 18 to NVSwitch; none unless given
+//   FAKE_NVML_LINKS=LIST   "0-1:4,0-switch:18": GPU 0 has 4 links to GPU 1, and 18 to NVSwitch; none unless given
 //   FAKE_NVML_FAIL=LIST    "nvmlInit_v2:9,nvmlDeviceGetP2PStatus:999": each call of the function returns this
 #include "nvml.h"
 
