@@ -163,6 +163,8 @@ void nvml_is_asked_of_each_pair(void **) {
     assert_true(nearness(machine, {Device::What::Gpu, 2}, {Device::What::Gpu, 3}) == Nearness::NvSwitch);
     assert_true(nearness_by_pci(machine, {Device::What::Gpu, 2}, {Device::What::Gpu, 3}) > Nearness::NvSwitch);
     assert_int_equal(live_machine(Look::Quick).gpus.size(), 0);  // which must not wake GPUs
+    const Set both("FAKE_NVML_LINKS", "0-1:4,0-switch:18,1-switch:18");
+    assert_link(live_machine(Look::Full).link(0, 1), {NvLink::Direct, 4, Ability::Yes, Ability::Yes});
     const Set p2p("FAKE_CUDA_P2P", "no-atomics");
     assert_link(live_machine(Look::Full).link(0, 1), {NvLink::Direct, 4, Ability::Yes, Ability::No});
 }
@@ -177,6 +179,12 @@ void nothing_is_guessed(void **) {
     };
     assert_link(with("nvmlDeviceGetP2PStatus:999").link(0, 1), {});
     assert_string_equal(with("nvmlDeviceGetP2PStatus:999").why_no_links.c_str(), "NVML has said nothing of these GPUs");
+    const auto writing = [](const char *status) {
+        const Set write("FAKE_NVML_WRITE", status);
+        return live_machine(Look::Full).link(0, 1);
+    };
+    assert_link(writing("6"), {NvLink::Direct, 4, Ability::Unknown, Ability::Yes});
+    assert_link(writing("5"), {NvLink::Direct, 4, Ability::No, Ability::Yes});
     const GpuLink uncounted{NvLink::Direct, 0, Ability::Yes, Ability::Yes};
     for (const char *function : {"nvmlDeviceGetNvLinkState:3", "nvmlDeviceGetNvLinkRemoteDeviceType:3",
                                  "nvmlDeviceGetNvLinkRemotePciInfo_v2:15"}) {

@@ -5,6 +5,7 @@
 //
 // Environment, besides FAKE_CUDA_DEVICES, FAKE_CUDA_P2P and FAKE_CUDA_MIG (fake_cuda.h):
 //   FAKE_NVML_LINKS=LIST   "0-1:4,0-switch:18": GPU 0 has 4 links to GPU 1, and 18 to NVSwitch; none unless given
+//   FAKE_NVML_WRITE=N      the status of writing to other GPUs, where they can be read; 0 (yes) unless given
 //   FAKE_NVML_FAIL=LIST    "nvmlInit_v2:9,nvmlDeviceGetP2PStatus:999": each call of the function returns this
 #include "nvml.h"
 
@@ -189,6 +190,9 @@ FAKE_FUNCTION(nvmlDeviceGetP2PStatus, (Device from, Device to, Capability capabi
         case Capability::Atomics: has = access && p2p != "no-atomics"; break;
     }
     *status = has ? Status::Ok : Status::NotSupported;
+    if (has && capability == Capability::Write) {
+        *status = static_cast<Status>(number(setting("FAKE_NVML_WRITE", "0")));
+    }
     return Result::Success;
 }
 
