@@ -230,8 +230,8 @@ void read_links(hwloc_topology_t tree, const std::vector<GpuObject> &gpus, Machi
     }
     for (size_t i = 0; i < count; ++i) {
         for (size_t j = 0; j < i; ++j) {
-            const GpuLink both = both_ways(machine.link(i, j), machine.link(j, i));
-            machine.links[i * count + j] = machine.links[j * count + i] = both;
+            const GpuLink link = both_ways(machine.link(i, j), machine.link(j, i));
+            machine.links[i * count + j] = machine.links[j * count + i] = link;
         }
     }
     if (count > 1 && std::count(machine.links.begin(), machine.links.end(), GpuLink{}) == std::ssize(machine.links)) {

@@ -86,10 +86,11 @@ inline constexpr const char *kNetworksInfo = "odc.networks";  // "192.0.2.2/24 f
 inline constexpr const char *kCxiInfo = "odc.cxi";            // of a Slingshot interface: its cxi device
 inline constexpr const char *kGpuInfo = "odc.gpu";            // its model, as NVML calls it
 inline constexpr const char *kUuidInfo = "odc.uuid";          // of a GPU
-inline constexpr const char *kNvLinkInfo = "odc.nvlink";  // of a GPU to each other one, as kP2pInfo and kAtomicsInfo:
-inline constexpr const char *kP2pInfo = "odc.p2p";        // gpu_link.h says how
+inline constexpr const char *kNvmlInfo = "odc.nvml";          // of the machine: why NVML has said nothing of its GPUs
+// Of a GPU to each other one (gpu_link.h).
+inline constexpr const char *kNvLinkInfo = "odc.nvlink";
+inline constexpr const char *kP2pInfo = "odc.p2p";
 inline constexpr const char *kAtomicsInfo = "odc.atomics";
-inline constexpr const char *kNvmlInfo = "odc.nvml";  // of the machine: why NVML has said nothing of its GPUs
 
 std::string pci_bus_id(hwloc_obj_t object);  // of the PCI function that it belongs to; "" for none
 

@@ -10,10 +10,8 @@ recorded=${ODC_SOURCE_DIR:?the folder of the sources}/tests/topology
 unset ODC_TRANSPORTS ODC_INTERFACE ODC_PROVIDER ODC_REQUIRE ODC_TOPOLOGY_XML ODC_DEVICE CUDA_VISIBLE_DEVICES
 # shellcheck source-path=SCRIPTDIR source=shell_checks.sh
 . "$ODC_SOURCE_DIR/tests/shell_checks.sh"
-if [ -e /dev/nvidiactl ]; then
-    echo "this machine has GPUs of its own, and hwloc shows them"
-    exit 77
-fi
+export HWLOC_SYNTHETIC="pack:1 node:1 pu:4" # this machine has no GPUs but the pretended ones
+has_nvml() { ldconfig -p | grep -q libnvidia-ml.so.1; }
 
 # python CODE: with the JSON of the last command as `machine`.
 python() {
@@ -56,6 +54,15 @@ expect 0 env "ODC_PROVIDER=tcp;ofi_rxm" "$odc" topo --json --xml "$work/saved.xm
 cmp -s "$work/out" "$work/live" || fail "what --save recorded is another machine: $(diff "$work/live" "$work/out")"
 grep -q "NVSwitch to 1 GPU" "$work/picture.svg" || fail "the picture does not show links"
 
+# GPUs that hwloc shows, too, are the same ones.
+sed -e '/<object type="Misc"/,/<\/object>/d' -e '/name="odc\.\(uuid\|nvlink\|p2p\|atomics\)"/d' \
+    -e 's/0000:01:00.0/0000:10:00.0/; s/0000:41:00.0/0000:11:00.0/; s/0000:81:00.0/0000:12:00.0/; s/0000:c1:00.0/0000:13:00.0/' \
+    "$recorded/pcie-4gpu.xml" >"$work/box.xml"
+expect 0 env -u HWLOC_SYNTHETIC "${with_nvml[@]}" HWLOC_XMLFILE="$work/box.xml" "$odc" topo
+contains "$out" ", 4 GPUs, "
+contains "$out" "gpu0       NVIDIA GA102GL [RTX A6000], 0000:10:00.0; NVLink to 1 GPU, P2P to 3, native atomics to 3"
+contains "$out" "gpu3       NVIDIA GA102GL [RTX A6000], 0000:13:00.0; NVSwitch to 1 GPU, P2P to 3, native atomics to 3"
+
 # Without NVML, and with one that fails, is old, or says nothing: what is not known is not guessed.
 expect 0 "${with_nvml[@]}" FAKE_NVML_FAIL=nvmlDeviceGetP2PStatus:999 "$odc" topo
 same "$(section "between GPUs of this host:")" "  NVML has said nothing of these GPUs
@@ -76,7 +83,7 @@ says() {
     expect 0 env ODC_REQUIRE=nvlink "$odc" topo --xml "$work/cloud.xml"
     contains "$out" "), but nothing is known of NVLink between its GPUs: NVML unavailable: $words"
 }
-says "libnvidia-ml.so.1 not found" LD_LIBRARY_PATH=
+has_nvml || says "libnvidia-ml.so.1 not found" LD_LIBRARY_PATH=
 says "nvmlInit failed: Driver Not Loaded" "LD_LIBRARY_PATH=$fakes/fake_nvml" FAKE_NVML_FAIL=nvmlInit_v2:9
 says "libnvidia-ml.so.1 lacks nvmlDeviceGetNvLinkRemoteDeviceType; that of a driver of CUDA 12.1 or later has it" \
     "LD_LIBRARY_PATH=$fakes/fake_nvml/old"
@@ -147,8 +154,9 @@ unmet "between the GPUs of rank 1 (host $host, cuda:1) and rank 2 (host $host, c
     FAKE_NVML_LINKS=0-1:4,0-2:4 FAKE_CUDA_P2P=no-atomics
 unmet "whether there is NVLink between the GPUs of rank 0 (host $host, cuda:0) and rank 1 (host $host, cuda:1) is unknown" \
     $full FAKE_NVML_FAIL=nvmlDeviceGetP2PStatus:999
-unmet "nothing is known of NVLink between the GPUs of rank 0 (host $host, cuda:0) and rank 1 (host $host, cuda:1): NVML unavailable: libnvidia-ml.so.1 not found" \
-    "LD_LIBRARY_PATH=$fakes/fake_cuda"
+unknown="nothing is known of NVLink between the GPUs of rank 0 (host $host, cuda:0) and rank 1 (host $host, cuda:1): NVML"
+has_nvml || unmet "$unknown unavailable: libnvidia-ml.so.1 not found" "LD_LIBRARY_PATH=$fakes/fake_cuda"
+unmet "$unknown unavailable: nvmlInit failed: Driver Not Loaded" $full FAKE_NVML_FAIL=nvmlInit_v2:9
 unmet "nothing is known of the GPU of rank 0 (host $host, cuda:0): NVML does not show it" \
     $full FAKE_NVML_FAIL=nvmlDeviceGetUUID:15
 unmet "the GPU of rank 0 (host $host, cuda:0) is a part (MIG) of 0000:10:00.0, and of parts no NVLink is known" FAKE_CUDA_MIG=2
@@ -161,5 +169,13 @@ contains "$err" "), but rank 2 (host $host) has no GPU (config.device or ODC_DEV
 # shellcheck disable=SC2016 # for the ranks' shells
 expect 1 "${both[@]}" $full "$odc" run -n 2 -- bash -c 'CUDA_VISIBLE_DEVICES=$ODC_RANK ODC_DEVICE=cuda:0 exec "$0" topo' "$odc"
 contains "$err" "is not direct: through host memory, as this process does not see that rank's GPU, there cuda:0"
+
+# Ranks of other hosts learn of it, and between hosts nothing is asked for.
+# shellcheck disable=SC2016
+hosts=(env ODC_INTERFACE=lo "$odc" run -n 4 --hosts "a,b" --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 --)
+expect 0 "${both[@]}" FAKE_NVML_LINKS=0-1:4,2-3:4 "${hosts[@]}" bash -c "$each" "$odc"
+expect 0 "${both[@]}" FAKE_NVML_LINKS=0-1:4 "${hosts[@]}" bash -c "$none" "$odc"
+[ "$(grep -cF "but between the GPUs of rank 2 (host b, cuda:2) and rank 3 (host b, cuda:3) there is no NVLink (P2P" \
+    "$work/err")" -eq 4 ] || fail "not all of both hosts say why: $err"
 
 [ "$failures" -eq 0 ]
