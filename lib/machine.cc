@@ -164,7 +164,8 @@ size_t gpu_at(const Machine &machine, const std::string &bus_id) {
     return static_cast<size_t>(found - machine.gpus.begin());
 }
 
-// hwloc's matrix has GPUs and switches in any order; ours has the GPUs, with what they reach through switches.
+// What lstopo records: hwloc's matrix has GPUs and switches in any order; ours has the GPUs, with what they reach through
+// switches.
 void read_nvlink(hwloc_topology_t tree, Machine &machine) {
     hwloc_distances_s *matrix = nullptr;
     unsigned count = 1;

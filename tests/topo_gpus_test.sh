@@ -116,7 +116,8 @@ same "$(memory_of)" "GPU memory:
 [ "$(grep -cE '^\[0\] [013] to [013]  GPU memory, cuda: ' "$work/out")" -eq 6 ] || fail "not six reasons of GPU memory: $out"
 contains "$out" "[0] 0 to 1  GPU memory, cuda: the same GPU, cuda:0; not shm: cuda is faster; fabric: it moves host memory only"
 contains "$out" "[0] 1 to 3  GPU memory, cuda: cuda:0 to cuda:1 of that rank, with native atomics; not shm: "
-contains "$out" "[0] GPU memory, none: rank 2 has no GPU (config.device or ODC_DEVICE names it)"
+same "$(grep -c "GPU memory, " "$work/out")" 7
+contains "$out" "[0] 2 to 2  GPU memory, none: rank 2 has no GPU (config.device or ODC_DEVICE names it)"
 expect 0 "${both[@]}" FAKE_CUDA_P2P=none "$odc" run -n 4 -- bash -c "$spread" "$odc" --why 3 1
 same "$(cut -c 5- "$work/out" | grep -c "^3 to 1  ")" 2
 contains "$out" "3 to 1  GPU memory, shm, staged: through host memory, as cuda:1 and cuda:0 of that rank cannot read each other's"

@@ -7,7 +7,6 @@
 #include "verbs.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -107,7 +106,7 @@ void tell_apart(std::vector<Json> &rows) {
 
 std::string transport_of(const Json &route) { return text_or(route.at("transport"), "none"); }
 
-// To their own GPU memory ranks with a GPU have a route.
+// To their own GPU memory ranks that have some have a route.
 std::vector<int> ranks_without_gpu(const std::vector<Json> &rows) {
     std::vector<int> ranks;
     for (size_t rank = 0; rank < rows.size(); ++rank) {
@@ -164,7 +163,8 @@ void print_reason(const Json &row, const Json &route, const char *memory) {
                route.at("why").get<std::string>(), why_not.empty() ? "" : "; not ", why_not);
 }
 
-// Of each two ranks. `without_gpu`: ranks, of which one line tells, unless a pair is given.
+// Of each two ranks. Those in `without_gpu` have no route to their own GPU memory, which says why, and is all that is said
+// of it, unless a pair is given.
 void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair, const std::vector<int> &without_gpu) {
     const auto has_gpu = [&](const Json &rank) {
         return std::find(without_gpu.begin(), without_gpu.end(), rank) == without_gpu.end();
@@ -180,15 +180,10 @@ void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair, 
         for (const Json &route : row.at("gpu_routes")) {
             const Json &from = row.at("rank");
             const Json &to = route.at("to");
-            if ((from != to && has_gpu(from) && has_gpu(to)) || !pair.empty()) {
+            if (!pair.empty() || (from == to ? !has_gpu(from) : has_gpu(from) && has_gpu(to))) {
                 print_reason(row, route, "GPU memory, ");
             }
         }
-    }
-    if (pair.empty() && !without_gpu.empty()) {
-        fmt::print("GPU memory, none: rank{} {} ha{} no GPU (config.device or ODC_DEVICE names it)\n",
-                   without_gpu.size() == 1 ? "" : "s", fmt::join(without_gpu, ", "),
-                   without_gpu.size() == 1 ? "s" : "ve");
     }
 }
 
