@@ -37,7 +37,7 @@ void check_settings() {
     }
     const Wishes wishes = read_wishes();
     if (!wishes.interfaces.empty() || !setting(Setting::kTopologyXml).empty()) {
-        check_interfaces(this_machine(), wishes);
+        check_interfaces(this_machine(Look::Quick), wishes);
     }
 }
 

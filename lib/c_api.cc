@@ -415,7 +415,7 @@ odc_status odc_get_topology(const char *file, const char **json, const char **xm
         }
         thread_local std::string words;
         thread_local std::string recording;
-        const odc::Machine machine = file != nullptr ? odc::recorded_machine(file) : odc::this_machine();
+        const odc::Machine machine = file != nullptr ? odc::recorded_machine(file) : odc::this_machine(odc::Look::Full);
         const bool recorded = file != nullptr || !odc::setting(odc::Setting::kTopologyXml).empty();
         words = odc::machine_json(machine, odc::read_wishes(),
                                   recorded ? odc::offers_by_kind(machine) : odc::offers_of_libfabric(),

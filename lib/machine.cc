@@ -113,57 +113,132 @@ std::string gpu_model(hwloc_obj_t pci) {
     for (hwloc_obj_t one = pci->io_first_child; one != nullptr && model.empty(); one = one->next_sibling) {
         model = info(one, "GPUModel");
     }
+    if (model.empty()) {
+        model = info(pci, kGpuInfo);
+    }
     char number[16];
     std::snprintf(number, sizeof(number), "[%04x:%04x]", unsigned{pci->attr->pcidev.vendor_id},
                   unsigned{pci->attr->pcidev.device_id});
     return model.empty() ? number : model;
 }
 
-void read_gpus(hwloc_topology_t tree, Machine &machine) {
+// A GPU and its object.
+struct GpuObject {
+    Gpu gpu;
+    hwloc_obj_t object;
+};
+
+std::vector<GpuObject> read_gpus(hwloc_topology_t tree, Machine &machine) {
+    std::vector<GpuObject> gpus;
     for (hwloc_obj_t one = nullptr; (one = hwloc_get_next_pcidev(tree, one)) != nullptr;) {
         const hwloc_obj_attr_u::hwloc_pcidev_attr_s &pci = one->attr->pcidev;
         const auto *vendor = std::find_if(kGpuVendors.begin(), kGpuVendors.end(),
                                           [&](const Vendor &row) { return row.id == pci.vendor_id; });
         const unsigned base_class = pci.class_id >> 8;
         if (vendor != kGpuVendors.end() && (base_class == kDisplay || base_class == kAccelerator)) {
-            machine.gpus.push_back({"", text_bus_id(pci), vendor->name, gpu_model(one), site_of(tree, one)});
+            gpus.push_back(
+                {{"", text_bus_id(pci), vendor->name, gpu_model(one), info(one, kUuidInfo), site_of(tree, one)}, one});
         }
     }
-    std::sort(machine.gpus.begin(), machine.gpus.end(), [](const Gpu &a, const Gpu &b) { return a.bus_id < b.bus_id; });
-    for (size_t i = 0; i < machine.gpus.size(); ++i) {
-        machine.gpus[i].name = say("gpu", i);
+    // Those that only NVML shows.
+    for (hwloc_obj_t one = nullptr; (one = hwloc_get_next_obj_by_type(tree, HWLOC_OBJ_MISC, one)) != nullptr;) {
+        if (one->name != nullptr && hwloc_obj_get_info_by_name(one, kGpuInfo) != nullptr) {
+            gpus.push_back(
+                {{"", one->name, kGpuVendors[0].name, info(one, kGpuInfo), info(one, kUuidInfo), site_of(tree, one)},
+                 one});
+        }
     }
+    std::sort(gpus.begin(), gpus.end(),
+              [](const GpuObject &a, const GpuObject &b) { return a.gpu.bus_id < b.gpu.bus_id; });
+    for (GpuObject &one : gpus) {
+        one.gpu.name = say("gpu", machine.gpus.size());
+        machine.gpus.push_back(one.gpu);
+    }
+    return gpus;
 }
 
-// hwloc's matrix has GPUs and switches in any order; ours has the GPUs, with what they reach through switches.
+// The place of a GPU; how many there are: none has this bus id.
+size_t gpu_at(const Machine &machine, const std::string &bus_id) {
+    const auto found =
+        std::find_if(machine.gpus.begin(), machine.gpus.end(), [&](const Gpu &one) { return one.bus_id == bus_id; });
+    return static_cast<size_t>(found - machine.gpus.begin());
+}
+
+// What lstopo records: hwloc's matrix has GPUs and switches in any order; ours has the GPUs, with what they reach through
+// switches.
 void read_nvlink(hwloc_topology_t tree, Machine &machine) {
-    hwloc_distances_s *links = nullptr;
+    hwloc_distances_s *matrix = nullptr;
     unsigned count = 1;
-    if (hwloc_distances_get_by_name(tree, "NVLinkBandwidth", &count, &links, 0) != 0 || count == 0) {
+    if (hwloc_distances_get_by_name(tree, "NVLinkBandwidth", &count, &matrix, 0) != 0 || count == 0) {
         return;
     }
-    for (unsigned i = 0; i < links->nbobjs; ++i) {
-        const char *subtype = links->objs[i] != nullptr ? links->objs[i]->subtype : nullptr;
-        machine.nvswitch |= subtype != nullptr && std::strcmp(subtype, "NVSwitch") == 0;
+    bool nvswitch = false;
+    for (unsigned i = 0; i < matrix->nbobjs; ++i) {
+        const char *subtype = matrix->objs[i] != nullptr ? matrix->objs[i]->subtype : nullptr;
+        nvswitch |= subtype != nullptr && std::strcmp(subtype, "NVSwitch") == 0;
     }
-    if (machine.nvswitch) {
-        hwloc_distances_transform(tree, links, HWLOC_DISTANCES_TRANSFORM_MERGE_SWITCH_PORTS, nullptr, 0);
-        hwloc_distances_transform(tree, links, HWLOC_DISTANCES_TRANSFORM_TRANSITIVE_CLOSURE, nullptr, 0);
+    if (nvswitch) {
+        hwloc_distances_transform(tree, matrix, HWLOC_DISTANCES_TRANSFORM_MERGE_SWITCH_PORTS, nullptr, 0);
+        hwloc_distances_transform(tree, matrix, HWLOC_DISTANCES_TRANSFORM_TRANSITIVE_CLOSURE, nullptr, 0);
     }
     const size_t gpus = machine.gpus.size();
-    machine.nvlink.assign(gpus * gpus, 0);
-    for (unsigned i = 0; i < links->nbobjs; ++i) {
-        for (unsigned j = 0; j < links->nbobjs; ++j) {
-            const std::string from = pci_bus_id(links->objs[i]);
-            const std::string to = pci_bus_id(links->objs[j]);
-            for (size_t cell = 0; i != j && cell < gpus * gpus; ++cell) {
-                if (machine.gpus[cell / gpus].bus_id == from && machine.gpus[cell % gpus].bus_id == to) {
-                    machine.nvlink[cell] = links->values[i * links->nbobjs + j];
-                }
+    for (unsigned i = 0; i < matrix->nbobjs; ++i) {
+        for (unsigned j = 0; j < matrix->nbobjs; ++j) {
+            const size_t from = gpu_at(machine, pci_bus_id(matrix->objs[i]));
+            const size_t to = gpu_at(machine, pci_bus_id(matrix->objs[j]));
+            if (from != to && from < gpus && to < gpus) {
+                const bool linked = matrix->values[i * matrix->nbobjs + j] > 0;
+                machine.links[from * gpus + to].nvlink = !linked    ? NvLink::None
+                                                         : nvswitch ? NvLink::Switch
+                                                                    : NvLink::Direct;
             }
         }
     }
-    hwloc_distances_release(tree, links);
+    hwloc_distances_release(tree, matrix);
+}
+
+// What one GPU's attribute says of the ways to others; `take` is false for a value that says nothing.
+template <class Take>
+void read_peers(const Machine &machine, const GpuObject &gpu, const char *name, Take take) {
+    try {
+        for (const PeerValue &peer : parse_peers(info(gpu.object, name))) {
+            const size_t to = gpu_at(machine, peer.bus_id);
+            if (to == machine.gpus.size() || peer.bus_id == gpu.gpu.bus_id) {
+                fail(ODC_ERROR_ARGUMENT, '"', peer.bus_id, "\" is no other GPU");
+            }
+            if (!take(to, peer.value)) {
+                fail(ODC_ERROR_ARGUMENT, '"', peer.value, "\" of ", peer.bus_id, " says nothing");
+            }
+        }
+    } catch (const Error &error) {
+        fail(error.status(), "the GPU ", gpu.gpu.bus_id, " has ", name, " \"", info(gpu.object, name), "\", where ",
+             error.what());
+    }
+}
+
+void read_links(hwloc_topology_t tree, const std::vector<GpuObject> &gpus, Machine &machine) {
+    const size_t count = gpus.size();
+    machine.links.resize(count * count);
+    read_nvlink(tree, machine);
+    for (size_t from = 0; from < count; ++from) {
+        const auto link = [&](size_t to) -> GpuLink & { return machine.links[from * count + to]; };
+        read_peers(machine, gpus[from], kNvLinkInfo,
+                   [&](size_t to, const std::string &value) { return parse_nvlink(value, link(to)); });
+        read_peers(machine, gpus[from], kP2pInfo,
+                   [&](size_t to, const std::string &value) { return parse_ability(value, link(to).p2p); });
+        read_peers(machine, gpus[from], kAtomicsInfo,
+                   [&](size_t to, const std::string &value) { return parse_ability(value, link(to).atomics); });
+    }
+    for (size_t i = 0; i < count; ++i) {
+        for (size_t j = 0; j < i; ++j) {
+            const GpuLink link = both_ways(machine.link(i, j), machine.link(j, i));
+            machine.links[i * count + j] = machine.links[j * count + i] = link;
+        }
+    }
+    if (count > 1 && std::count(machine.links.begin(), machine.links.end(), GpuLink{}) == std::ssize(machine.links)) {
+        const std::string why_not = info(hwloc_get_root_obj(tree), kNvmlInfo);
+        machine.why_no_links = why_not.empty() ? "NVML has said nothing of these GPUs" : why_not;
+    }
 }
 
 // The place of `text` in a table of names; throws for one that is not in it.
@@ -333,9 +408,20 @@ Nearness nearness(const Machine &machine, Device a, Device b) {
     if (a == b) {
         return Nearness::Self;
     }
-    if (a.what == Device::What::Gpu && b.what == Device::What::Gpu && !machine.nvlink.empty() &&
-        machine.nvlink[a.index * machine.gpus.size() + b.index] > 0) {
-        return machine.nvswitch ? Nearness::NvSwitch : Nearness::NvLink;
+    if (a.what == Device::What::Gpu && b.what == Device::What::Gpu) {
+        switch (machine.link(a.index, b.index).nvlink) {
+            case NvLink::Direct: return Nearness::NvLink;
+            case NvLink::Switch: return Nearness::NvSwitch;
+            case NvLink::None:
+            case NvLink::Unknown: break;
+        }
+    }
+    return nearness_by_pci(machine, a, b);
+}
+
+Nearness nearness_by_pci(const Machine &machine, Device a, Device b) {
+    if (a == b) {
+        return Nearness::Self;
     }
     const Site one = site_at(machine, a);
     const Site other = site_at(machine, b);
@@ -373,8 +459,7 @@ Machine read_machine(hwloc_topology_t tree) {
     Machine machine;
     machine.host = info(hwloc_get_root_obj(tree), "HostName");
     read_processors(tree, machine);
-    read_gpus(tree, machine);
-    read_nvlink(tree, machine);
+    read_links(tree, read_gpus(tree, machine), machine);
     read_nics(tree, machine);
     return machine;
 }

@@ -3,6 +3,7 @@
 // tree of the running machine or of one that was recorded (recording.h).
 #pragma once
 
+#include "gpu_link.h"
 #include "nic.h"
 
 #include <hwloc.h>
@@ -31,6 +32,7 @@ struct Gpu {
     std::string bus_id;
     std::string vendor;
     std::string model;
+    std::string uuid;  // "GPU-5af8..."; "": unknown
     Site site;
 };
 
@@ -55,8 +57,10 @@ struct Machine {
     std::vector<NumaNode> numa_nodes;
     std::vector<Gpu> gpus;
     std::vector<Nic> nics;
-    std::vector<uint64_t> nvlink;  // gpus x gpus, MB/s; empty: none
-    bool nvswitch = false;
+    std::vector<GpuLink> links;  // gpus x gpus, both ways; of a GPU to itself: nothing is known
+    std::string why_no_links;    // nothing is known of links; "": something is
+
+    const GpuLink &link(size_t a, size_t b) const { return links[a * gpus.size() + b]; }
 };
 
 // One of the machine's devices, by its place in the machine's lists; what a rank's memory is in, or a NIC.
@@ -69,15 +73,24 @@ struct Device {
 
 std::string device_name(const Machine &machine, Device device);  // "numa0", "gpu3", "eth0"
 Nearness nearness(const Machine &machine, Device a, Device b);
+// The same without NVLink.
+Nearness nearness_by_pci(const Machine &machine, Device a, Device b);
 // The PCIe switch (or root port) that a device shares with another card, by its bus id; "" for none.
 std::string shared_switch(const Machine &machine, const std::string &bus_id, const Site &site);
 
-// Attributes of ours on the objects of interfaces, for what hwloc does not record: written by recording.cc.
+// Attributes of ours on the objects of interfaces and GPUs, for what hwloc does not record: written by recording.cc.
 inline constexpr const char *kKindInfo = "odc.kind";          // a name of kNicKinds
 inline constexpr const char *kStateInfo = "odc.state";        // a name of kNicStates
 inline constexpr const char *kSpeedInfo = "odc.speed";        // Mbit/s
 inline constexpr const char *kNetworksInfo = "odc.networks";  // "192.0.2.2/24 fd00::2/64", maybe none
 inline constexpr const char *kCxiInfo = "odc.cxi";            // of a Slingshot interface: its cxi device
+inline constexpr const char *kGpuInfo = "odc.gpu";            // its model, as NVML calls it
+inline constexpr const char *kUuidInfo = "odc.uuid";          // of a GPU
+inline constexpr const char *kNvmlInfo = "odc.nvml";          // of the machine: why NVML has said nothing of its GPUs
+// Of a GPU to each other one (gpu_link.h).
+inline constexpr const char *kNvLinkInfo = "odc.nvlink";
+inline constexpr const char *kP2pInfo = "odc.p2p";
+inline constexpr const char *kAtomicsInfo = "odc.atomics";
 
 std::string pci_bus_id(hwloc_obj_t object);  // of the PCI function that it belongs to; "" for none
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "machine_json.h"
 
+#include "nvlink.h"
 #include "route.h"
 #include "status.h"
 
@@ -106,8 +107,8 @@ Json route_json(const Machine &machine, Device memory, const Wishes &wishes, con
     return route;
 }
 
-// Between two ranks of this host, whose memory is the host's.
-Json host_json(const Wishes &wishes) {
+// Between two ranks of this host, whose memory is the host's; the objection is of their GPUs, too.
+Json host_json(const Machine &machine, const Wishes &wishes) {
     const RankDescriptor mine = rank_at(0, "this", 0, wishes, {});
     const RankDescriptor theirs = rank_at(1, "this", 0, wishes, {});
     const Verdict verdict = choose_route(mine, theirs);
@@ -115,8 +116,53 @@ Json host_json(const Wishes &wishes) {
     add_reasons(route, verdict);
     route["memory"] = "host";
     route["access"] = access_of(verdict);
-    add_objection(route, objection(verdict, mine, theirs, wishes, {}), wishes);
+    std::string words = objection(verdict, mine, theirs, wishes, {});
+    if (words.empty() && wishes.requires_that(Requirement::NvLink)) {
+        words = nvlink_objection(machine);
+    }
+    add_objection(route, words, wishes);
     return route;
+}
+
+Json ability_json(Ability ability) { return ability == Ability::Unknown ? Json() : Json(ability == Ability::Yes); }
+
+// What odc_init will find, if what NVML says is true.
+Passage passage_of(const GpuLink &link) {
+    if (link.p2p == Ability::No) {
+        return {"", "they cannot read each other's memory (no peer-to-peer access)"};
+    }
+    if (link.atomics == Ability::No) {
+        return {"", "they have no native atomics between them, so sums would be lost"};
+    }
+    return {"P2P with native atomics", ""};
+}
+
+// Between two GPUs of this host, and between ranks that are on them.
+Json link_json(const Machine &machine, size_t a, size_t b, const Wishes &wishes) {
+    const GpuLink &link = machine.link(a, b);
+    const bool known =
+        link.p2p == Ability::No || link.atomics == Ability::No || both(link.p2p, link.atomics) == Ability::Yes;
+    Json json = {{"between", {machine.gpus[a].name, machine.gpus[b].name}},
+                 {"nvlink", link.nvlink == NvLink::Unknown ? Json() : Json(name_of(link.nvlink))},
+                 {"nvlinks", link.nvlink != NvLink::None && link.links == 0 ? Json() : Json(link.links)},
+                 {"p2p", ability_json(link.p2p)},
+                 {"atomics", ability_json(link.atomics)},
+                 {"words", say(nvlink_text(link), ", ", p2p_text(link))},
+                 {"by_pci", name_of(nearness_by_pci(machine, {Device::What::Gpu, a}, {Device::What::Gpu, b}))}};
+    Verdict verdict;
+    verdict.why = "what is not known, odc_init tries";
+    if (known) {
+        RankDescriptor mine = rank_at(0, "this", a, wishes, {});
+        RankDescriptor theirs = rank_at(1, "this", b, wishes, {});
+        mine.gpu = machine.gpus[a].name;
+        theirs.gpu = machine.gpus[b].name;
+        verdict = choose_gpu_route(mine, theirs, passage_of(link));
+    }
+    json["transport"] = text_or_null(std::string(verdict.transport));
+    add_reasons(json, verdict);
+    json["memory"] = "gpu";
+    json["access"] = known ? Json(access_of(verdict)) : Json();
+    return json;
 }
 
 }  // namespace
@@ -127,10 +173,12 @@ std::string machine_json(const Machine &machine, const Wishes &wishes, const std
                  {"packages", Json::array()},
                  {"numa_nodes", Json::array()},
                  {"gpus", Json::array()},
+                 {"gpu_links", Json::array()},
+                 {"why_no_gpu_links", text_or_null(machine.why_no_links)},
                  {"nics", Json::array()},
                  {"devices", Json::array()},
                  {"distances", Json::array()},
-                 {"on_this_host", host_json(wishes)},
+                 {"on_this_host", host_json(machine, wishes)},
                  {"to_another_host", Json::array()}};
     std::vector<Device> places;
     for (const Package &package : machine.packages) {
@@ -147,9 +195,15 @@ std::string machine_json(const Machine &machine, const Wishes &wishes, const std
     for (size_t i = 0; i < machine.gpus.size(); ++i) {
         const Gpu &gpu = machine.gpus[i];
         places.push_back({Device::What::Gpu, i});
-        Json device = {{"name", gpu.name}, {"vendor", gpu.vendor}, {"model", text_or_null(gpu.model)}};
+        Json device = {{"name", gpu.name},
+                       {"vendor", gpu.vendor},
+                       {"model", text_or_null(gpu.model)},
+                       {"uuid", text_or_null(gpu.uuid)}};
         add_site(device, machine, gpu.bus_id, gpu.site);
         json["gpus"].push_back(std::move(device));
+        for (size_t j = i + 1; j < machine.gpus.size(); ++j) {
+            json["gpu_links"].push_back(link_json(machine, i, j, wishes));
+        }
     }
     std::vector<Refusal> refused;
     for (const Device memory : places) {

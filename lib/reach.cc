@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "gpu_trial.h"
+#include "nvlink.h"
 #include "porch.h"
 #include "rank_block.h"
 #include "recording.h"
@@ -55,7 +56,7 @@ Device own_memory(const Machine &machine, const Cuda *cuda) {
 
 Outlook look_out(const Wishes &wishes, const Cuda *cuda) {
     Outlook outlook{wishes, {}, why_not_fabric(), {}};
-    const Machine machine = this_machine();
+    const Machine machine = this_machine(Look::Quick);
     outlook.ports = ports_of(machine, own_memory(machine, cuda), wishes, offers_of_libfabric());
     return outlook;
 }
@@ -288,15 +289,27 @@ void or_fail_everywhere(Exchange &exchange, const Patience &patience, Body body)
     }
 }
 
-void fill_routes(Membership &membership, const std::vector<Neighbour> &all, const std::vector<Passage> &passages) {
+// The paths between GPUs. Throws ODC_ERROR_UNSUPPORTED where they are not as ODC_REQUIRE asks.
+void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const Wishes &wishes,
+               const Patience &patience) {
+    const std::vector<Passage> passages = try_gpus(membership, patience);
     const RankDescriptor &me = all[static_cast<size_t>(membership.terms.rank)].descriptor;
+    for (const auto &[theirs, doorsteps, silent] : all) {
+        Peer &peer = membership.peers[static_cast<size_t>(theirs.rank)];
+        const bool here = peer.host_index == membership.own().host_index;
+        peer.gpu_route.verdict = here ? choose_gpu_route(me, theirs, passages[static_cast<size_t>(theirs.rank)])
+                                      : choose_gpu_route(me, theirs, peer.route.verdict);
+        put_in_words(peer.gpu_route, me, theirs);
+    }
+    const std::string why_not = wishes.requires_that(Requirement::NvLink) ? nvlink_objection(membership) : "";
+    if (!why_not.empty()) {
+        fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not);
+    }
+}
+
+void fill_paths(Membership &membership) {
     for (int rank = 0; rank < membership.terms.size; ++rank) {
         Peer &peer = membership.peers[static_cast<size_t>(rank)];
-        const RankDescriptor &other = all[static_cast<size_t>(rank)].descriptor;
-        peer.gpu_route.verdict = peer.host_index == membership.own().host_index
-                                     ? choose_gpu_route(me, other, passages[static_cast<size_t>(rank)])
-                                     : choose_gpu_route(me, other, peer.route.verdict);
-        put_in_words(peer.gpu_route, me, other);
         if (peer.route.verdict.my_port < 0) {
             peer.route.path = shm_path(membership.terms.rank);
             continue;
@@ -316,7 +329,6 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
         all.push_back({describe(membership, cards, rank), {}, {}});
     }
     Outlook outlook{read_wishes(), {}, {}, {}};
-    std::vector<Passage> passages;
     if (membership.hosts.size() > 1) {
         std::optional<Porch> porch;
         SilenceCard silence{};
@@ -343,14 +355,14 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
         const std::vector<EndpointCard> endpoints = exchange_endpoints(*exchange, mine);
         or_fail_everywhere(*exchange, patience, [&] {
             start_fabric(membership, endpoints, doors);
-            passages = try_gpus(membership, patience);
+            join_gpus(membership, all, outlook.wishes, patience);
         });
         meet_ready(*exchange, membership.terms.rank);
     } else {
         judge(membership, all, outlook);
-        passages = try_gpus(membership, patience);
+        join_gpus(membership, all, outlook.wishes, patience);
     }
-    fill_routes(membership, all, passages);
+    fill_paths(membership);
 }
 
 void fail_everywhere(Exchange &exchange, const Error &error, const Patience &patience) {

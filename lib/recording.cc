@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "recording.h"
 
+#include "gpus.h"
 #include "interfaces.h"
 #include "recording_check.h"
 #include "settings.h"
@@ -90,17 +91,62 @@ void describe_interfaces(hwloc_topology_t tree) {
     }
 }
 
-Tree live_tree() {
+// One that hwloc does not show, as where /sys tells nothing of PCI, becomes a Misc object.
+hwloc_obj_t gpu_object(hwloc_topology_t tree, const std::string &bus_id) {
+    for (hwloc_obj_t one = nullptr; (one = hwloc_get_next_pcidev(tree, one)) != nullptr;) {
+        if (pci_bus_id(one) == bus_id) {
+            return one;
+        }
+    }
+    return hwloc_topology_insert_misc_object(tree, hwloc_get_root_obj(tree), bus_id.c_str());
+}
+
+// "0000:43:00.0=NVSwitch:18 ..."; `value`: of a link; "" is left out.
+template <class Value>
+void add_peers(hwloc_obj_t object, const char *name, const GpuReport &report, const GpuFacts &gpu, Value value) {
+    std::string text;
+    for (size_t to = 0; to < report.gpus.size(); ++to) {
+        if (const std::string word = value(gpu.links[to]); !word.empty()) {
+            text += say(text.empty() ? "" : " ", report.gpus[to].bus_id, '=', word);
+        }
+    }
+    if (!text.empty()) {
+        hwloc_obj_add_info(object, name, text.c_str());
+    }
+}
+
+void describe_gpus(hwloc_topology_t tree) {
+    const GpuReport report = gpus_by_nvml();
+    if (!report.why_not.empty()) {
+        hwloc_obj_add_info(hwloc_get_root_obj(tree), kNvmlInfo, report.why_not.c_str());
+    }
+    for (const GpuFacts &gpu : report.gpus) {
+        hwloc_obj_t object = gpu_object(tree, gpu.bus_id);
+        if (object == nullptr) {
+            continue;
+        }
+        hwloc_obj_add_info(object, kGpuInfo, gpu.model.c_str());
+        hwloc_obj_add_info(object, kUuidInfo, gpu.uuid.c_str());
+        add_peers(object, kNvLinkInfo, report, gpu, nvlink_value);
+        add_peers(object, kP2pInfo, report, gpu, [](const GpuLink &link) { return ability_value(link.p2p); });
+        add_peers(object, kAtomicsInfo, report, gpu, [](const GpuLink &link) { return ability_value(link.atomics); });
+    }
+}
+
+Tree live_tree(Look look) {
     Tree tree = new_tree();
     // The kernel's files say as much: x86 would visit every core, as in topology.cc, pci leaks memory (2.9), and gl tries
-    // to connect to ten X displays.
-    for (const char *component : {"x86", "pci", "gl", "opencl"}) {
+    // to connect to ten X displays. What cuda and nvml would add is asked for in a full look only.
+    for (const char *component : {"x86", "pci", "gl", "opencl", "cuda", "nvml"}) {
         hwloc_topology_set_components(tree.get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
     }
     if (hwloc_topology_load(tree.get()) != 0) {
         fail_errno("hwloc cannot read this machine");
     }
     describe_interfaces(tree.get());
+    if (look == Look::Full) {
+        describe_gpus(tree.get());
+    }
     return tree;
 }
 
@@ -143,10 +189,10 @@ Tree recorded_tree(const std::string &file, const std::string &xml) {
 
 }  // namespace
 
-Machine live_machine() { return read_machine(live_tree().get()); }
+Machine live_machine(Look look) { return read_machine(live_tree(look).get()); }
 
 std::string live_recording() {
-    const Tree tree = live_tree();
+    const Tree tree = live_tree(Look::Full);
     char *text = nullptr;
     int length = 0;
     if (hwloc_topology_export_xmlbuffer(tree.get(), &text, &length, 0) != 0) {
@@ -167,10 +213,10 @@ Machine recorded_machine(const std::string &file) {
     }
 }
 
-Machine this_machine() {
+Machine this_machine(Look look) {
     const std::string file = setting(Setting::kTopologyXml);
     if (file.empty()) {
-        return live_machine();
+        return live_machine(look);
     }
     try {
         return recorded_machine(file);

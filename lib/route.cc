@@ -419,7 +419,7 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
     const auto lacks = [&](Requirement one) {
         switch (one) {
             case Requirement::Shm: return same_host && !is_shm;
-            case Requirement::NvLink: return is_shm && mine.rank != theirs.rank;
+            case Requirement::NvLink: return false;  // it is about GPUs
             case Requirement::Rdma: return is_fabric && !is_rdma;
         }
         return false;
@@ -427,10 +427,8 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
     for (size_t i = 0; i < kRequirements.size(); ++i) {
         const auto one = static_cast<Requirement>(i);
         if (wishes.requires_that(one) && lacks(one)) {
-            const RequirementRow &row = kRequirements[i];
-            return say("ODC_REQUIRE asks for ", row.name, " (", row.scope, ": ", row.demand,
-                       "), but the route between ", between, " is ", verdict.transport, ": ", verdict.why, "; ",
-                       one == Requirement::NvLink ? "it is of host memory" : why_not_text(verdict) + unused);
+            return say(demand_of(one), ", but the route between ", between, " is ", verdict.transport, ": ",
+                       verdict.why, "; ", why_not_text(verdict), unused);
         }
     }
     return "";

@@ -98,8 +98,8 @@ const char *access_of(const Verdict &verdict);
 
 // The reasons of a verdict in one line: "shm: rank 1 is on another host (b); fabric: ...".
 std::string why_not_text(const Verdict &verdict);
-// Why the pair cannot be in one job, for an error of odc_init: no transport reaches, or ODC_REQUIRE is not met. Empty:
-// it can. `refused`: this rank's NICs that are not used.
+// Why the pair cannot be in one job, for an error of odc_init: no transport reaches, or ODC_REQUIRE is not met by the route
+// of host memory (nvlink.h: of GPUs). Empty: it can. `refused`: this rank's NICs that are not used.
 std::string objection(const Verdict &verdict, const RankDescriptor &mine, const RankDescriptor &theirs,
                       const Wishes &wishes, const std::vector<Refusal> &refused);
 

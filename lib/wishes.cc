@@ -71,6 +71,11 @@ std::vector<std::string> providers_called(const std::string &word) {
 
 }  // namespace
 
+std::string demand_of(Requirement one) {
+    const RequirementRow &row = kRequirements[static_cast<size_t>(one)];
+    return say("ODC_REQUIRE asks for ", row.name, " (", row.scope, ": ", row.demand, ")");
+}
+
 Wishes read_wishes() {
     Wishes wishes;
     uint32_t transports = 0;

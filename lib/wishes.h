@@ -31,6 +31,8 @@ inline constexpr std::array<RequirementRow, 3> kRequirements = {{
     {"rdma", "between hosts", "an RDMA provider of libfabric"},
 }};
 
+std::string demand_of(Requirement one);  // "ODC_REQUIRE asks for shm (inside a host: shared memory)"
+
 struct Wishes {
     uint32_t transports = kAllTransports;
     std::vector<std::string> interfaces;  // empty: all

@@ -123,13 +123,15 @@ fuzz() {
 }
 
 check_decoders() {
-    fuzz notice transport/notice.cc status.cc && fuzz card card.cc port.cc machine.cc nic.cc settings.cc status.cc
+    fuzz notice transport/notice.cc status.cc && fuzz card card.cc port.cc machine.cc gpu_link.cc nic.cc settings.cc status.cc
 }
 
 check_install() {
     bash tests/install.sh test
     # kernels_test.sh sees less of the kernels without it.
     ! command -v nvcc >/dev/null || bash tests/venv.sh disassembler || [ $? -eq 77 ]
+    # What nvml_header_test.sh compares with.
+    bash tests/venv.sh nvml || [ $? -eq 77 ]
 }
 
 # python: what pytest counted, and the checks before it as one.

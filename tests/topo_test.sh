@@ -105,7 +105,7 @@ expect 0 env ODC_REQUIRE=shm,rdma "$odc" topo
 [ "$(grep -c "^          ODC_REQUIRE asks for rdma (between hosts: an RDMA" "$work/out")" -eq 2 ] || fail "rdma: $out"
 expect 0 env ODC_REQUIRE=nvlink "$odc" topo --json
 python "
-assert 'ODC_REQUIRE asks for nvlink' in machine['on_this_host']['objection'], machine
+assert 'nvlink (inside a host: NVLink between GPUs), but this machine has no GPU' in machine['on_this_host']['objection'], machine
 assert [route['objection'] for route in machine['to_another_host']] == [None, None], machine"
 unset ODC_TOPOLOGY_XML
 expect 0 env ODC_REQUIRE=rdma "$odc" topo --xml "$recorded/dgx-h100.xml"
@@ -155,8 +155,9 @@ expect 0 "$odc" run -n 4 -- "$odc" topo
 [ "$(wc -l <"$work/out")" -eq 5 ] || fail "not a head and four rows: $out"
 expect 0 "$odc" run -n 4 -- "$odc" topo --why
 [ "$(grep -cE '^\[0\] [0-3] to [0-3]  shm: ' "$work/out")" -eq 12 ] || fail "not twelve reasons: $out"
+[ "$(grep -cE '^\[0\] ([0-3]) to \1  GPU memory, none: rank \1 has no GPU \(' "$work/out")" -eq 4 ] || fail "no GPU: $out"
 expect 0 "$odc" run -n 4 -- "$odc" topo --why 3 1
-[ "$(grep -cE '^\[0\] (3 to 1  shm: |GPU memory  none: rank 3 has no GPU)' "$work/out")" -eq 2 ] &&
+[ "$(grep -cE '^\[0\] 3 to 1  (shm: |GPU memory, none: rank 3 has no GPU)' "$work/out")" -eq 2 ] &&
     [ "$(wc -l <"$work/out")" -eq 2 ] || fail "one pair: $out"
 expect 0 "$odc" run -n 20 -- "$odc" topo
 contains "$out" "first letter of the transport"
@@ -164,7 +165,8 @@ expect 0 "$odc" run -n 3 -- "$odc" topo --json
 sed -i 's/^\[0\] //' "$work/out"
 python "assert [[(route['memory'], route['transport'], route['access']) for route in row['routes']]
     for row in machine['ranks']] == [[('host', 'shm', 'direct')] * 3] * 3
-assert [row['gpu_memory']['access'] for row in machine['ranks']] == ['none'] * 3"
+assert [[(route['memory'], route['transport'], route['access']) for route in row['gpu_routes']]
+    for row in machine['ranks']] == [[('gpu', None, 'none')] * 3] * 3"
 expect 0 "$odc" run -n 3 -- "$odc" topo --json --why 2 1
 sed -i 's/^\[0\] //' "$work/out"
 python "assert [(row['rank'], [route['to'] for route in row['routes']]) for row in machine['ranks']] == [(2, [1])]"

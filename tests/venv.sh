@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes the virtual environment build/python, if it is not there, with the package odc of this tree, and installs what
-# is named: `venv.sh [checks] [torch] [pictures] [libraries]`; or `venv.sh disassembler`, of GPU code, without the package.
+# is named: `venv.sh [checks] [torch] [pictures] [libraries]`; or `venv.sh disassembler`, of GPU code, or
+# `venv.sh nvml`, NVIDIA's header of it, without the package.
 # Ends with 77, and the reason, where that cannot be done.
 set -eu
 cd "$(dirname "$0")/.."
@@ -26,11 +27,12 @@ for what in "$@"; do
     torch) install numpy==2.2.6 torch==2.13.0 ;; # elsewhere this may be the build for CUDA, which is large
     pictures) install matplotlib==3.10.7 ;;
     disassembler) install nvidia-cuda-nvdisasm==13.5.37 ;;
+    nvml) install nvidia-nvml-dev==13.0.87 ;;
     libraries) install transformers==5.23.0 accelerate==1.15.0 tokenizers==0.23.3 ;;
     *)
-        echo "usage: $0 [checks] [torch] [pictures] [libraries] | disassembler" >&2
+        echo "usage: $0 [checks] [torch] [pictures] [libraries] | disassembler | nvml" >&2
         exit 2
         ;;
     esac
 done
-[ "$*" = disassembler ] || install --force-reinstall --no-deps ./bindings/python
+[ "$*" = disassembler ] || [ "$*" = nvml ] || install --force-reinstall --no-deps ./bindings/python

@@ -21,19 +21,16 @@ namespace {
 
 constexpr int kMostNamed = 16;  // ranks in a matrix whose cells are whole names
 
-// The one place that reads a route.
-odc_route route_to(odc_context *context, int rank, odc_memory memory) {
+Json route_json(odc_context *context, int rank, odc_memory memory) {
     odc_route route{};
     route.struct_size = sizeof(route);
     check(odc_get_route(context, rank, memory, &route));
-    return route;
-}
-
-Json route_json(odc_context *context, int rank) {
-    const odc_route route = route_to(context, rank, ODC_HOST_MEMORY);
-    Json json = {
-        {"to", rank},       {"memory", "host"},        {"transport", route.transport}, {"access", route.access},
-        {"why", route.why}, {"why_not", route.why_not}};
+    Json json = {{"to", rank},
+                 {"memory", memory == ODC_GPU_MEMORY ? "gpu" : "host"},
+                 {"transport", route.transport != nullptr ? Json(route.transport) : Json()},
+                 {"access", route.access},
+                 {"why", route.why},
+                 {"why_not", route.why_not}};
     if (route.provider != nullptr) {
         json["provider"] = route.provider;
         json["nic"] = route.nic;
@@ -48,14 +45,10 @@ Json own_row(odc_context *context) {
     if (const char *named = std::getenv("ODC_HOST_ID"); named != nullptr && *named != '\0') {
         host[std::string_view(named).copy(host, sizeof host - 1)] = '\0';
     }
-    // Of GPU memory all routes are alike: there are none.
-    const odc_route gpu = route_to(context, odc_rank(context), ODC_GPU_MEMORY);
-    Json row = {{"rank", odc_rank(context)},
-                {"host", host},
-                {"routes", Json::array()},
-                {"gpu_memory", {{"access", gpu.access}, {"why", gpu.why}, {"why_not", gpu.why_not}}}};
+    Json row = {{"rank", odc_rank(context)}, {"host", host}, {"routes", Json::array()}, {"gpu_routes", Json::array()}};
     for (int rank = 0; rank < odc_size(context); ++rank) {
-        row["routes"].push_back(route_json(context, rank));
+        row["routes"].push_back(route_json(context, rank, ODC_HOST_MEMORY));
+        row["gpu_routes"].push_back(route_json(context, rank, ODC_GPU_MEMORY));
     }
     return row;
 }
@@ -111,15 +104,27 @@ void tell_apart(std::vector<Json> &rows) {
     }
 }
 
-std::string transport_of(const Json &route) { return route.at("transport"); }
+std::string transport_of(const Json &route) { return text_or(route.at("transport"), "none"); }
 
-void print_matrix(const std::vector<Json> &rows) {
+// To their own GPU memory ranks that have some have a route.
+std::vector<int> ranks_without_gpu(const std::vector<Json> &rows) {
+    std::vector<int> ranks;
+    for (size_t rank = 0; rank < rows.size(); ++rank) {
+        if (rows[rank].at("gpu_routes").at(rank).at("transport").is_null()) {
+            ranks.push_back(static_cast<int>(rank));
+        }
+    }
+    return ranks;
+}
+
+// `routes`: the key of the rows' routes.
+void print_matrix(const std::vector<Json> &rows, const char *routes) {
     const bool named = rows.size() <= kMostNamed;
     size_t width = 1;
     size_t host_width = 4;
     for (const Json &row : rows) {
         host_width = std::max(host_width, row.at("host").get<std::string>().size());
-        for (const Json &route : row.at("routes")) {
+        for (const Json &route : row.at(routes)) {
             width = std::max(width, named ? transport_of(route).size() : 1);
         }
     }
@@ -131,7 +136,7 @@ void print_matrix(const std::vector<Json> &rows) {
     for (const Json &row : rows) {
         fmt::print("{:>5}  {:<{}}{}", row.at("rank").get<int>(), row.at("host").get<std::string>(), host_width,
                    named ? "" : " ");
-        for (const Json &route : row.at("routes")) {
+        for (const Json &route : row.at(routes)) {
             const std::string cell = route.at("to") == row.at("rank") ? "-" : transport_of(route);
             fmt::print("{}", named ? fmt::format(" {:>{}}", cell, width) : cell.substr(0, 1));
         }
@@ -142,28 +147,44 @@ void print_matrix(const std::vector<Json> &rows) {
     }
 }
 
-// Leaves the route from the first rank to the second.
+// Leaves the routes from the first rank to the second.
 void keep_pair(std::vector<Json> &rows, const std::vector<int> &pair) {
     Json row = rows[static_cast<size_t>(pair[0])];
-    row["routes"] = Json::array({row.at("routes").at(static_cast<size_t>(pair[1]))});
+    for (const char *routes : {"routes", "gpu_routes"}) {
+        row[routes] = Json::array({row.at(routes).at(static_cast<size_t>(pair[1]))});
+    }
     rows.assign(1, row);
 }
 
-void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair) {
+void print_reason(const Json &row, const Json &route, const char *memory) {
+    const std::string path = route.at("transport").is_null() ? "none" : path_text(route);
+    const std::string why_not = route.at("why_not");
+    fmt::print("{} to {}  {}{}: {}{}{}\n", row.at("rank").get<int>(), route.at("to").get<int>(), memory, path,
+               route.at("why").get<std::string>(), why_not.empty() ? "" : "; not ", why_not);
+}
+
+// Of each two ranks. Those in `without_gpu` have no route to their own GPU memory, which says why, and is all that is said
+// of it, unless a pair is given.
+void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair, const std::vector<int> &without_gpu) {
+    const auto has_gpu = [&](const Json &rank) {
+        return std::find(without_gpu.begin(), without_gpu.end(), rank) == without_gpu.end();
+    };
     for (const Json &row : rows) {
         for (const Json &route : row.at("routes")) {
-            const int from = row.at("rank");
-            const int to = route.at("to");
-            if (from != to || !pair.empty()) {
-                const std::string why_not = route.at("why_not");
-                fmt::print("{} to {}  {}: {}{}{}\n", from, to, path_text(route), route.at("why").get<std::string>(),
-                           why_not.empty() ? "" : "; not ", why_not);
+            if (route.at("to") != row.at("rank") || !pair.empty()) {
+                print_reason(row, route, "");
             }
         }
     }
-    const Json &gpu = rows.front().at("gpu_memory");
-    fmt::print("GPU memory  {}: {}; not {}\n", gpu.at("access").get<std::string>(), gpu.at("why").get<std::string>(),
-               gpu.at("why_not").get<std::string>());
+    for (const Json &row : rows) {
+        for (const Json &route : row.at("gpu_routes")) {
+            const Json &from = row.at("rank");
+            const Json &to = route.at("to");
+            if (!pair.empty() || (from == to ? !has_gpu(from) : has_gpu(from) && has_gpu(to))) {
+                print_reason(row, route, "GPU memory, ");
+            }
+        }
+    }
 }
 
 void check_pair(const std::vector<int> &pair, int size) {
@@ -184,6 +205,7 @@ void show_job(const JobTopo &wanted) {
     if (rows.empty()) {
         return;
     }
+    const std::vector<int> without_gpu = ranks_without_gpu(rows);
     if (!wanted.pair.empty()) {
         keep_pair(rows, wanted.pair);
     }
@@ -192,11 +214,15 @@ void show_job(const JobTopo &wanted) {
         return;
     }
     if (wanted.pair.empty()) {
-        print_matrix(rows);
+        print_matrix(rows, "routes");
+        if (without_gpu.size() < rows.size()) {
+            fmt::print("\nGPU memory:\n");
+            print_matrix(rows, "gpu_routes");
+        }
     }
     if (wanted.reasons == Reasons::Told) {
         fmt::print("{}", wanted.pair.empty() ? "\n" : "");
-        print_reasons(rows, wanted.pair);
+        print_reasons(rows, wanted.pair, without_gpu);
     }
 }
 

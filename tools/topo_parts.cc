@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <utility>
 
 namespace odc_tool {
 
@@ -54,16 +55,27 @@ Part nic_part(const Json &machine, const Json &nic) {
             {}};
 }
 
-// Which links it has to other GPUs: "NVSwitch to 7 GPUs".
+// What it has to how many others: "NVSwitch to 7 GPUs, P2P to 7, native atomics to 7".
 std::string links(const Json &machine, const std::string &gpu) {
-    const Json &devices = machine.at("devices");
-    const auto row = static_cast<size_t>(std::find(devices.begin(), devices.end(), gpu) - devices.begin());
+    int nvlink = 0;
+    int nvswitch = 0;
+    int p2p = 0;
+    int atomics = 0;
+    for (const Json &link : machine.at("gpu_links")) {
+        const Json &ends = link.at("between");
+        if (std::find(ends.begin(), ends.end(), gpu) != ends.end()) {
+            nvlink += link.at("nvlink") == "NVLink" ? 1 : 0;
+            nvswitch += link.at("nvlink") == "NVSwitch" ? 1 : 0;
+            p2p += link.at("p2p") == true ? 1 : 0;
+            atomics += link.at("atomics") == true ? 1 : 0;
+        }
+    }
     std::string words;
-    for (const std::string link : {"NVLink", "NVSwitch"}) {
-        const Json &distances = machine.at("distances").at(row);
-        const auto count = std::count(distances.begin(), distances.end(), "by " + link);
+    for (const auto &[what, count] : {std::pair("NVLink", nvlink), std::pair("NVSwitch", nvswitch),
+                                      std::pair("P2P", p2p), std::pair("native atomics", atomics)}) {
         if (count > 0) {
-            words = fmt::format("{} to {} GPU{}", link, count, count == 1 ? "" : "s");
+            words += words.empty() ? fmt::format("{} to {} GPU{}", what, count, count == 1 ? "" : "s")
+                                   : fmt::format(", {} to {}", what, count);
         }
     }
     return words;

@@ -17,7 +17,7 @@ struct Part {
     Kind kind = Kind::Machine;
     std::string name;
     std::string detail;
-    std::string note;  // of a NIC: which memory uses it, or why none does; of a GPU: its links
+    std::string note;  // of a NIC: which memory uses it, or why none does; of a GPU: what it has to others
     std::vector<Part> parts;
 };
 

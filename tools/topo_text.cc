@@ -84,21 +84,71 @@ void print_distances(const Json &machine) {
     fmt::print("  {}\n", legend);
 }
 
-// The reasons against the other transports where they are wanted, or none is left.
-std::string route_text(const Json &route, Reasons reasons) {
-    const bool reaches = !route.at("transport").is_null();
-    std::string words = "none";
-    if (!reaches && !route.at("why").is_null()) {
-        words += ": " + route.at("why").get<std::string>();
-    } else if (reaches) {
-        words = fmt::format("{}: {}", path_text(route), route.at("why").get<std::string>());
-    }
+// "; not shm: cuda is faster; ...": the reasons against the other transports where they are wanted, or none is left.
+std::string why_not_text(const Json &route, Reasons reasons) {
+    std::string words;
     for (const auto &[transport, why] : route.at("why_not").items()) {
         if (route.at("why").is_null() || reasons == Reasons::Told) {
-            words += fmt::format("; {}{}: {}", reaches ? "not " : "", transport, why.get<std::string>());
+            words += fmt::format("; {}{}: {}", route.at("transport").is_null() ? "" : "not ", transport,
+                                 why.get<std::string>());
         }
     }
     return words;
+}
+
+std::string route_text(const Json &route, Reasons reasons) {
+    const std::string path = route.at("transport").is_null() ? "none" : path_text(route);
+    const Json &why = route.at("why");
+    return path + (why.is_null() ? "" : ": " + why.get<std::string>()) + why_not_text(route, reasons);
+}
+
+// The path that ranks on two GPUs take, and what there is between these.
+std::string link_text(const Json &link, Reasons reasons) {
+    const bool known = !link.at("access").is_null();
+    std::string words = !known ? "unknown" : link.at("transport").is_null() ? "none" : path_text(link);
+    words += ": " + link.at("words").get<std::string>();
+    if (reasons == Reasons::Told) {
+        words += fmt::format("; PCIe: {}; {}{}", link.at("by_pci").get<std::string>(),
+                             link.at("why").get<std::string>(), why_not_text(link, reasons));
+    }
+    return words;
+}
+
+// Pairs of one GPU that are alike in one line, and if all are, one for all.
+void print_gpu_links(const Json &machine, Reasons reasons) {
+    const Json &links = machine.at("gpu_links");
+    if (links.empty()) {
+        return;
+    }
+    fmt::print("\nbetween GPUs of this host:\n");
+    if (!machine.at("why_no_gpu_links").is_null()) {
+        fmt::print("  {}\n", machine.at("why_no_gpu_links").get<std::string>());
+    }
+    struct Line {
+        std::string from;
+        std::string to;
+        std::string words;
+    };
+    std::vector<Line> lines;
+    bool alike = true;
+    for (const Json &link : links) {
+        const Line line{link.at("between").at(0), link.at("between").at(1), link_text(link, reasons)};
+        const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line &one) {
+            return one.from == line.from && one.words == line.words;
+        });
+        if (same == lines.end()) {
+            lines.push_back(line);
+        } else {
+            same->to += ", " + line.to;
+        }
+        alike = alike && line.words == lines.front().words;
+    }
+    if (alike && links.size() > 1) {
+        lines = {{"each", "each other", lines.front().words}};
+    }
+    for (const Line &line : lines) {
+        fmt::print("  {} to {}  {}\n", line.from, line.to, line.words);
+    }
 }
 
 // Where ODC_REQUIRE is set.
@@ -126,6 +176,7 @@ void print_machine(const Json &machine, Reasons reasons) {
     fmt::print("{}: {}\n", root.name, root.detail);
     print_tree(root, "");
     print_distances(machine);
+    print_gpu_links(machine, reasons);
     print_routes(machine, reasons);
 }
 

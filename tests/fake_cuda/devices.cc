@@ -17,9 +17,15 @@ namespace {
 
 enum class P2P { All, None, NoAtomics };
 
+// How many devices are parts of one GPU; 0: none is.
+int parts_of_each() {
+    static const auto one = static_cast<int>(number_setting("FAKE_CUDA_MIG", 0));
+    return one;
+}
+
 P2P read_p2p() {
     const std::string text = text_setting("FAKE_CUDA_P2P", "all");
-    return text == "none" ? P2P::None : text == "no-atomics" ? P2P::NoAtomics : P2P::All;
+    return text == "none" || parts_of_each() > 0 ? P2P::None : text == "no-atomics" ? P2P::NoAtomics : P2P::All;
 }
 
 P2P p2p() {
@@ -135,7 +141,7 @@ Result cuDeviceGetUuid(Uuid *uuid, Device device) {
     if (!is_device(device)) {
         return Result::InvalidDevice;
     }
-    std::memcpy(uuid->bytes, "odc fake device", sizeof(uuid->bytes));
+    std::memcpy(uuid->bytes, parts_of_each() > 0 ? "odc fake parts " : "odc fake device", sizeof(uuid->bytes));
     uuid->bytes[15] = static_cast<unsigned char>(devices()[device]);
     return Result::Success;
 }
@@ -145,7 +151,8 @@ Result cuDeviceGetPCIBusId(char *bus_id, int bytes, Device device) {
     if (!is_device(device)) {
         return Result::InvalidDevice;
     }
-    std::snprintf(text, sizeof(text), "0000:%02x:00.0", 0x10U + static_cast<unsigned>(devices()[device]));
+    const int gpu = devices()[device] / std::max(1, parts_of_each());
+    std::snprintf(text, sizeof(text), "0000:%02x:00.0", 0x10U + static_cast<unsigned>(gpu));
     return put(bus_id, bytes, text);
 }
 

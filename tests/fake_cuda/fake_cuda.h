@@ -13,6 +13,7 @@
  *   FAKE_CUDA_MEMORY=BYTES   of each device, for each process: what others use does not count; 1 GiB unless given
  *   FAKE_CUDA_P2P=WHAT       all (unless given), none, no-atomics (which sums are not lost for); or all, but what is
  *                            read from another GPU is wrong (blind), or sums there are lost (lossy)
+ *   FAKE_CUDA_MIG=N          the devices are parts (MIG) of GPUs, N of each; none can access another
  *   FAKE_CUDA_DELAY_US=N     the longest delay before an operation; 200 unless given
  *   FAKE_CUDA_SEED=N         of the delays; else ODC_TEST_SEED, else random
  *   FAKE_CUDA_FAIL=LIST      "cuMemCreate:2:2,cuMemcpyAsync:5:700": function, which of its calls (0: each), result

@@ -193,6 +193,17 @@ def nvswitches(buses: list[int]) -> list[Object]:
     return made
 
 
+def link_gpus(top: Object, identity: str, nvlink: str, atomics: str) -> Object:
+    """What `odc topo --save` records of GPUs that all are linked alike, and read each other's memory."""
+    gpus = every(top, identity)
+    for i, gpu in enumerate(gpus):
+        others = [one.attributes["pci_busid"] for one in gpus if one is not gpu]
+        gpu.infos["odc.uuid"] = f"GPU-00000000-0000-0000-0000-{i:012x}"
+        for name, value in (("odc.nvlink", nvlink), ("odc.p2p", "yes"), ("odc.atomics", atomics)):
+            gpu.infos[name] = " ".join(f"{bus_id}={value}" for bus_id in others)
+    return top
+
+
 def connectx(bus: int, number: int, interface: str, network: str) -> Object:
     return device(
         f"{bus:02x}:00.0",
@@ -230,7 +241,7 @@ def dgx_h100() -> Object:
     intel = ("8086:1563", "Intel Corporation", "Ethernet Controller X550")
     made.children[0].add(host_bridge(0x0B, 0x14, device("0b:00.0", "0200", *intel, net("eno3", "10.0.0.21/24", 10000))))
     made.children[0].add(host_bridge(0x05, 0x0A, *nvswitches([0x06, 0x07, 0x08, 0x09])))
-    return made.add(loopback(), docker())
+    return link_gpus(made.add(loopback(), docker()), "0302 [10de:2330] [0000:0000] 00", "NVSwitch:18", "yes")
 
 
 def pcie_4gpu() -> Object:
@@ -255,7 +266,7 @@ def pcie_4gpu() -> Object:
             inside.append(bridge("c0:03.1", 0xC2, 0xC2, 1, "1022:1483", *board))
             inside.append(bridge("c0:05.2", 0xC4, 0xC4, 1, "1022:1483", device("c4:00.0", *aspeed)))
         made.children[0].add(host_bridge(root, root + 0x3F, *inside))
-    return made.add(loopback(), docker())
+    return link_gpus(made.add(loopback(), docker()), "0300 [10de:2230] [0000:0000] 00", "no", "no")
 
 
 def efa_cloud() -> Object:
@@ -307,9 +318,10 @@ def every(top: Object, wanted: str) -> list[Object]:
 
 
 def nvlink(top: Object) -> list[str]:
-    """Each H100 with 18 links of 26562 MB/s, divided over four switches, as hwloc's NVML component measures them."""
+    """Each H100 with 18 links of 26562 MB/s, divided over four switches, as hwloc's NVML component measures them: of a
+    machine of which NVML itself is not recorded, as lstopo does."""
     gpus, switches = every(top, "0302 [10de:2330] [0000:0000] 00"), every(top, "NVSwitch")
-    if not switches:
+    if not switches or "odc.nvlink" in gpus[0].infos:
         return []
     objects = gpus + switches
     links = [5, 4, 4, 5]

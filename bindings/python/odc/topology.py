@@ -11,8 +11,8 @@ from .errors import check
 
 
 def topology(file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """This machine's packages, NUMA nodes, GPUs and NICs, how near they are to each other, and the NIC and provider
-    that memory on each would use to a host like this one, with the reasons: what `odc topo --json` prints.
+    """This machine's packages, NUMA nodes, GPUs and NICs, how near they are to each other, what links GPUs, and the NIC
+    and provider that memory on each would use to a host like this one, with the reasons: what `odc topo --json` prints.
 
     `file`: a recorded machine (hwloc's XML, from `odc topo --save`) instead of this one.
     """

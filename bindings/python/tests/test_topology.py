@@ -15,6 +15,12 @@ def test_a_recorded_machine() -> None:
     assert {nic["name"]: nic["why_not"] for nic in machine["nics"] if "why_not" in nic}["eno2"] == "it is down"
 
 
+def test_links_between_gpus() -> None:
+    link = odc.topology(RECORDED / "dgx-h100.xml")["gpu_links"][0]
+    assert (link["between"], link["nvlink"], link["nvlinks"]) == (["gpu0", "gpu1"], "NVSwitch", 18)
+    assert (link["p2p"], link["atomics"], link["transport"], link["access"]) == (True, True, "cuda", "direct")
+
+
 def test_this_machine() -> None:
     machine = odc.topology()
     assert sum(node["cores"] for node in machine["numa_nodes"]) >= 1

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// lib/nvml.h against NVML's own header; nvml_header_test.sh compiles it.
+#include "nvml.h"
+
+#include NVML_HEADER
+
+#include <cstddef>
+#include <type_traits>
+
+namespace {
+
+namespace mine = odc::nvml;
+
+#define SAME(mine, theirs) static_assert(static_cast<long long>(mine) == static_cast<long long>(theirs))
+
+SAME(mine::Result::Success, NVML_SUCCESS);
+SAME(mine::Result::Uninitialized, NVML_ERROR_UNINITIALIZED);
+SAME(mine::Result::InvalidArgument, NVML_ERROR_INVALID_ARGUMENT);
+SAME(mine::Result::NotSupported, NVML_ERROR_NOT_SUPPORTED);
+SAME(mine::Result::NotFound, NVML_ERROR_NOT_FOUND);
+SAME(mine::Result::InsufficientSize, NVML_ERROR_INSUFFICIENT_SIZE);
+SAME(mine::Result::DriverNotLoaded, NVML_ERROR_DRIVER_NOT_LOADED);
+SAME(mine::Result::Unknown, NVML_ERROR_UNKNOWN);
+
+SAME(mine::State::Disabled, NVML_FEATURE_DISABLED);
+SAME(mine::State::Enabled, NVML_FEATURE_ENABLED);
+
+SAME(mine::RemoteDevice::Gpu, NVML_NVLINK_DEVICE_TYPE_GPU);
+SAME(mine::RemoteDevice::IbmNpu, NVML_NVLINK_DEVICE_TYPE_IBMNPU);
+SAME(mine::RemoteDevice::Switch, NVML_NVLINK_DEVICE_TYPE_SWITCH);
+SAME(mine::RemoteDevice::Unknown, NVML_NVLINK_DEVICE_TYPE_UNKNOWN);
+
+SAME(mine::Capability::Read, NVML_P2P_CAPS_INDEX_READ);
+SAME(mine::Capability::Write, NVML_P2P_CAPS_INDEX_WRITE);
+SAME(mine::Capability::NvLink, NVML_P2P_CAPS_INDEX_NVLINK);
+SAME(mine::Capability::Atomics, NVML_P2P_CAPS_INDEX_ATOMICS);
+
+SAME(mine::Status::Ok, NVML_P2P_STATUS_OK);
+SAME(mine::Status::ChipsetNotSupported, NVML_P2P_STATUS_CHIPSET_NOT_SUPPORED);
+SAME(mine::Status::GpuNotSupported, NVML_P2P_STATUS_GPU_NOT_SUPPORTED);
+SAME(mine::Status::TopologyNotSupported, NVML_P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED);
+SAME(mine::Status::Disabled, NVML_P2P_STATUS_DISABLED_BY_REGKEY);
+SAME(mine::Status::NotSupported, NVML_P2P_STATUS_NOT_SUPPORTED);
+SAME(mine::Status::Unknown, NVML_P2P_STATUS_UNKNOWN);
+
+static_assert(mine::kUuidBytes >= NVML_DEVICE_UUID_V2_BUFFER_SIZE);
+static_assert(mine::kNameBytes >= NVML_DEVICE_NAME_V2_BUFFER_SIZE);
+
+#define SAME_MEMBER(own, other)                                                 \
+    static_assert(offsetof(mine::PciInfo, own) == offsetof(nvmlPciInfo_t, other) && \
+                  sizeof(mine::PciInfo::own) == sizeof(nvmlPciInfo_t::other))
+static_assert(sizeof(mine::PciInfo) == sizeof(nvmlPciInfo_t) && alignof(mine::PciInfo) == alignof(nvmlPciInfo_t));
+SAME_MEMBER(legacy_bus_id, busIdLegacy);
+SAME_MEMBER(domain, domain);
+SAME_MEMBER(bus, bus);
+SAME_MEMBER(device, device);
+SAME_MEMBER(device_id, pciDeviceId);
+SAME_MEMBER(subsystem_id, pciSubSystemId);
+SAME_MEMBER(bus_id, busId);
+
+// Of one size; if pointers, both, and of what has one size where that is known.
+template <class Own, class Theirs>
+constexpr bool same_parameter() {
+    if constexpr (std::is_pointer_v<Own> && std::is_pointer_v<Theirs>) {
+        using ToOwn = std::remove_pointer_t<Own>;
+        using ToTheirs = std::remove_pointer_t<Theirs>;
+        if constexpr (requires { sizeof(ToOwn) == sizeof(ToTheirs); }) {
+            return sizeof(ToOwn) == sizeof(ToTheirs);
+        }
+        return true;
+    }
+    return std::is_pointer_v<Own> == std::is_pointer_v<Theirs> && sizeof(Own) == sizeof(Theirs);
+}
+
+template <class... Own, class... Theirs>
+constexpr bool same_parameters(mine::Result (*)(Own...), nvmlReturn_t (*)(Theirs...)) {
+    if constexpr (sizeof...(Own) == sizeof...(Theirs)) {
+        return (same_parameter<Own, Theirs>() && ...);
+    }
+    return false;
+}
+
+#define SAME_FUNCTION(name, parameters) \
+    static_assert(same_parameters(decltype(mine::Library::name){}, static_cast<decltype(&(name))>(nullptr)));
+ODC_NVML_FUNCTIONS(SAME_FUNCTION)
+static_assert(std::is_same_v<decltype(&nvmlErrorString), const char *(*)(nvmlReturn_t)>);
+
+}  // namespace
