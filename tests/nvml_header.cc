@@ -46,7 +46,7 @@ SAME(mine::Status::Unknown, NVML_P2P_STATUS_UNKNOWN);
 static_assert(mine::kUuidBytes >= NVML_DEVICE_UUID_V2_BUFFER_SIZE);
 static_assert(mine::kNameBytes >= NVML_DEVICE_NAME_V2_BUFFER_SIZE);
 
-#define SAME_MEMBER(own, other)                                                 \
+#define SAME_MEMBER(own, other)                                                     \
     static_assert(offsetof(mine::PciInfo, own) == offsetof(nvmlPciInfo_t, other) && \
                   sizeof(mine::PciInfo::own) == sizeof(nvmlPciInfo_t::other))
 static_assert(sizeof(mine::PciInfo) == sizeof(nvmlPciInfo_t) && alignof(mine::PciInfo) == alignof(nvmlPciInfo_t));
