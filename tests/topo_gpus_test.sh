@@ -114,7 +114,7 @@ same "$(memory_of)" "GPU memory:
  3 $host cuda cuda none -"
 [ "$(grep -cE '^\[0\] [0-3] to [0-3]  shm: ' "$work/out")" -eq 12 ] || fail "not twelve reasons of host memory: $out"
 [ "$(grep -cE '^\[0\] [013] to [013]  GPU memory, cuda: ' "$work/out")" -eq 6 ] || fail "not six reasons of GPU memory: $out"
-contains "$out" "[0] 0 to 1  GPU memory, cuda: the same GPU, cuda:0; not shm: cuda is faster; fabric: it moves host memory only"
+contains "$out" "[0] 0 to 1  GPU memory, cuda: the same GPU, cuda:0; not shm: cuda is faster; fabric: never inside a host"
 contains "$out" "[0] 1 to 3  GPU memory, cuda: cuda:0 to cuda:1 of that rank, with native atomics; not shm: "
 same "$(grep -c "GPU memory, " "$work/out")" 7
 contains "$out" "[0] 2 to 2  GPU memory, none: rank 2 has no GPU (config.device or ODC_DEVICE names it)"
