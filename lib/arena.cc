@@ -248,8 +248,10 @@ Range Arena::give_back(const Allocation &allocation) {
     if (begin >= end) {
         return {allocation.offset, allocation.offset};
     }
-    fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
-              static_cast<off_t>(end - begin));
+    if (fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
+                  static_cast<off_t>(end - begin)) != 0) {
+        return {allocation.offset, allocation.offset};  // gVisor cannot
+    }
     return {begin, end};
 }
 

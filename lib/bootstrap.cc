@@ -231,7 +231,7 @@ Membership join(const odc_config &config) {
         choose_routes(membership, cards, exchange.get(), patience);
     } catch (const std::exception &error) {
         // Peers that have our memory already read why this rank does not come.
-        record_failure(*block, ODC_ERROR_PEER_LOST, say("rank ", place.rank, " left odc_init: ", error.what()).c_str());
+        record_departure(*block, place.rank, error.what());
         throw;
     }
     return membership;

@@ -39,8 +39,8 @@ struct Membership {
     Terms terms;
     std::vector<Peer> peers;              // by rank, this one included
     std::vector<std::vector<int>> hosts;  // the ranks of each, ascending; in the order of their lowest ranks
+    std::unique_ptr<Cuda> cuda;           // NULL: this rank has no GPU; outlives what the network uses of its slots
     std::unique_ptr<Fabric> fabric;       // NULL: all ranks are on this host
-    std::unique_ptr<Cuda> cuda;           // NULL: this rank has no GPU
 
     const Peer &own() const { return peers[static_cast<size_t>(terms.rank)]; }
 };

@@ -51,7 +51,7 @@ odc_status guard(Body body) noexcept {
     }
 }
 
-// A page that a forked child finds zeroed.
+// A page that a forked child finds zeroed; where the kernel has none (gVisor), the process's number.
 class ForkMark {
 public:
     ForkMark() {
@@ -61,18 +61,19 @@ public:
         }
         page_ = static_cast<unsigned char *>(page);
         if (madvise(page, kBytes, MADV_WIPEONFORK) != 0) {
-            odc::fail_errno("madvise(MADV_WIPEONFORK)");
+            pid_ = getpid();
         }
         *page_ = 1;
     }
     ~ForkMark() { munmap(page_, kBytes); }
     ForkMark(const ForkMark &) = delete;
     ForkMark &operator=(const ForkMark &) = delete;
-    bool in_child() const { return *page_ == 0; }
+    bool in_child() const { return *page_ == 0 || (pid_ != 0 && pid_ != getpid()); }
 
 private:
     static constexpr size_t kBytes = 4096;
     unsigned char *page_;
+    pid_t pid_ = 0;  // 0: the page tells
 };
 
 // Copies a struct of the caller's size over defaults of zero. What the caller knows and we do not must be zero.

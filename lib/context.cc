@@ -187,8 +187,8 @@ void Context::release(Shard &shard) {
         }
     }
     if (shard.on_gpu() && !job_.cuda()->is_idle()) {
-        fail(ODC_ERROR_PHASE, "odc_release_shard: ", job_.cuda()->device().name(), " has not done yet ",
-             job_.cuda()->flights().under_way(), "; release shard \"", shard.name(), "\" after odc_minibatch_sync");
+        fail(ODC_ERROR_PHASE, "odc_release_shard: ", job_.cuda()->device().name(), " has not done yet ", gpu_work(),
+             "; release shard \"", shard.name(), "\" after odc_minibatch_sync");
     }
     const Noted noted = note(Call::ReleaseShard, &shard);
     std::erase(fresh_, &shard);
@@ -198,9 +198,12 @@ void Context::release(Shard &shard) {
     ring(job_.mine());
     job_.tell(ReleasedNotice{shard.record()}, shard.description().ranks);
     conceal(shard);
-    strip(shard);
-    if (!is_kept_by_mates(shard)) {
+    const bool kept = is_kept_by_mates(shard);
+    if (!kept) {
         unpin_mirror(shard);
+    }
+    strip(shard);
+    if (!kept) {
         job_.peer(job_.rank()).arena->free(shard.host_region());
     }
     shards_.erase(shards_.find(shard.name()));
@@ -220,8 +223,11 @@ void Context::publish(Shard &shard, void *stream) {
 }
 
 void Context::tell_published(Shard &shard) {
+    if (!reaches_out(shard)) {
+        return;
+    }
     const PublishedNotice notice{shard.record(), minibatch_};
-    if (job_.fabric() != nullptr && shard.mark != nullptr) {  // on a GPU, and not empty
+    if (shard.mark != nullptr) {  // on a GPU, and not empty
         job_.fabric()->tell_when(shard.post().published, minibatch_ + 1, notice, shard.description().ranks);
     } else {
         job_.tell(notice, shard.description().ranks);
@@ -252,6 +258,9 @@ void Context::publish_all(void *stream) {
     }
     if (opened.empty() && !shards_.empty()) {
         fail(ODC_ERROR_PHASE, "odc_publish_all: every shard is published already in minibatch ", minibatch_);
+    }
+    if (opened.empty()) {
+        return;
     }
     ring(job_.mine());
     // What was published before, on a GPU, need not be there yet.

@@ -113,7 +113,9 @@ private:
     void finish(Operation &operation);
     void await_transfers(Operation &operation, Job::Wait &wait);
     std::string under_way(const Operation &operation, int owner);
+    void settle(Operation &operation);
     void give_up(Operation &operation);
+    void put_back(Operation &operation);
     void expose(Shard &shard);
     void conceal(Shard &shard);
     void announce(Shard &shard);
@@ -159,6 +161,8 @@ private:
     void add_by_porter(Operation &operation, uint64_t index, Job::Wait &wait);
     template <class Ready>
     void wait_for_porter(Job::Wait &wait, const Ready &ready);
+    std::optional<int> awaited_by_porter();
+    std::string gpu_work();
     size_t reserve_flight(Call call);
     void land();
     void fold_mirrors();

@@ -199,6 +199,7 @@ void Context::strip(Shard &shard) {
     cuda->drop_mark(shard.mark);
     cuda->unpin(shard.post().published);
     cuda->drop(job_.rank(), mine.region, minibatch_);
+    shard.mark = nullptr;
 }
 
 // Hands their region to every rank that one of them lists.
@@ -278,7 +279,7 @@ void Context::start_on_gpu(Operation &operation) {
 
 void Context::finish_on_gpu(Operation &operation, Job::Wait &wait) {
     Shard &shard = *operation.shard;
-    if (!operation.left.empty()) {  // it may be captured by now
+    if (!operation.left.empty() || !operation.fetches.empty()) {  // it may be captured by now
         on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(operation.stream, call_name(operation.call)); });
     }
     if (operation.call == Call::Gather) {
@@ -314,6 +315,7 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
     Shard &shard = *operation.shard;
     const size_t size = element_size(shard.description().parameter_type);
     std::vector<Cuda::Copy> copies;
+    std::vector<Fetch> fetches;
     for (const uint64_t index : indexes) {
         if (shard.slices().numel(index) == 0) {
             continue;
@@ -321,18 +323,20 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
         const RemoteSlice from = shard.slice(index);
         const int owner = shard.owner(index);
         if (!job_.on_this_host(owner)) {
-            operation.fetches.push_back(
+            fetches.push_back(
                 {owner, job_.peer(owner).route.path.get(), from, place(operation, index), minibatch_ + 1});
-            job_.cuda()->fetches().ask_ahead(operation.fetches.back());
         } else {
             copies.push_back({from.parameters, place(operation, index), from.numel * size,
                               !shard.is_staged(index) && job_.cuda()->is_other(job_.block(owner).gpu)});
         }
     }
-    if (copies.empty()) {
-        return;
+    if (!copies.empty()) {
+        fly(operation, [&](Cuda &cuda, cuda::Stream stream) { cuda.get(copies, stream); });
     }
-    fly(operation, [&](Cuda &cuda, cuda::Stream stream) { cuda.get(copies, stream); });
+    if (!fetches.empty()) {
+        std::move(fetches.begin(), fetches.end(), std::back_inserter(operation.fetches));
+        job_.cuda()->fetches().ask_ahead(operation.fetches);
+    }
 }
 
 // Until the copies of all that comes from other hosts are enqueued.
@@ -340,21 +344,27 @@ void Context::await_fetches(Operation &operation, Job::Wait &wait) {
     if (operation.fetches.empty()) {
         return;
     }
+    Fetches &fetches = job_.cuda()->fetches();
     const std::string words = words_for(operation.call, *operation.shard);
     const auto advance = [&] {
-        enqueue(words, [&](Cuda &cuda) {
-            for (Fetch &fetch : operation.fetches) {
-                cuda.fetches().advance(fetch, static_cast<cuda::Stream>(operation.stream));
-            }
-        });
+        fetches.ask(operation.fetches);
+        if (std::any_of(operation.fetches.begin(), operation.fetches.end(),
+                        [](const Fetch &fetch) { return fetch.has_come(); })) {
+            enqueue(words, [&](Cuda &) {
+                for (Fetch &fetch : operation.fetches) {
+                    fetches.enqueue(fetch, static_cast<cuda::Stream>(operation.stream));
+                }
+            });
+        }
     };
     GpuWatch watch(*this);
     for (Fetch &fetch : operation.fetches) {
         wait.describe([&] { return under_way(operation, fetch.owner); });
-        wait.until_seen_served(fetch.owner, [&] {
-            advance();
-            return fetch.is_enqueued() || watch.look();
-        });
+        wait.until_seen_served([&] { return fetch.owner; },
+                               [&] {
+                                   advance();
+                                   return fetch.is_enqueued() || watch.look();
+                               });
     }
     fly(operation, [](Cuda &, cuda::Stream) {});
     operation.fetches.clear();
@@ -394,18 +404,22 @@ void Context::add_directly(Operation &operation) {
 template <class Ready>
 void Context::wait_for_porter(Job::Wait &wait, const Ready &ready) {
     GpuWatch watch(*this);
-    Cuda &cuda = *job_.cuda();
-    const auto awaited = [&] {
-        return cuda.has_porter() ? cuda.porter().awaited().value_or(job_.rank()) : job_.rank();
-    };
-    bool done = false;
-    do {
-        const int owner = awaited();
-        wait.until_seen_served(owner, [&] {
-            done = ready();
-            return done || watch.look() || awaited() != owner;
-        });
-    } while (!done);
+    const auto awaited = [this] { return awaited_by_porter().value_or(job_.rank()); };
+    wait.until_seen_served(awaited, [&] { return ready() || watch.look(); });
+}
+
+std::optional<int> Context::awaited_by_porter() {
+    return job_.cuda()->has_porter() ? job_.cuda()->porter().awaited() : std::nullopt;
+}
+
+// What this rank has enqueued and what has come of it.
+std::string Context::gpu_work() {
+    if (const std::string under_way = job_.cuda()->flights().under_way(); !under_way.empty()) {
+        return under_way;
+    }
+    const std::optional<int> owner = awaited_by_porter();
+    return owner ? say("an addition that ", job_.who(*owner), " is to apply; it ", job_.what(*owner))
+                 : "copies through host memory";
 }
 
 // As much as there is room for, again and again: the host waits while the GPU has not given up what it was handed.
@@ -417,7 +431,7 @@ void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wai
     Porter::Load load{to, path, place(operation, index), 0, minibatch_ + 1};
     wait.describe([&, this] {
         return say("there is no room to carry gradients of shard \"", operation.shard->name(), "\" to ",
-                   job_.who(owner), ": ", job_.cuda()->flights().under_way());
+                   job_.who(owner), ": ", gpu_work());
     });
     wait_for_porter(wait, [&] {
         enqueue(words_for(operation.call, *operation.shard), [&](Cuda &cuda) {
@@ -436,7 +450,8 @@ size_t Context::reserve_flight(Call call) {
         GpuWatch watch(*this);
         wait.describe(
             [&] { return say("too much is on its way on ", job_.cuda()->device().name(), ": ", flights.under_way()); });
-        wait.until_seen(job_.rank(), [&] { return (word = flights.reserve()).has_value() || watch.look(); });
+        wait.until_seen([this] { return job_.rank(); },
+                        [&] { return (word = flights.reserve()).has_value() || watch.look(); });
     }
     return *word;
 }
@@ -449,15 +464,12 @@ void Context::land() {
     }
     on_gpu([](Cuda &one) { one.device().check_health(); });  // also where all is done
     Job::Wait wait(job_, call_name(Call::Sync));
-    wait.describe([&] {
-        const std::string under_way = cuda->flights().under_way();
-        return say(cuda->device().name(), " has not done yet what was enqueued there: ",
-                   under_way.empty() ? "an addition through host memory" : under_way);
-    });
+    wait.describe(
+        [&] { return say(cuda->device().name(), " has not done yet what was enqueued there: ", gpu_work()); });
     wait_for_porter(wait, [&] { return cuda->is_idle(); });
     GpuWatch watch(*this);
     wait.describe([] { return "other ranks have not taken the descriptors of this rank's GPU memory"; });
-    wait.until_seen(job_.rank(), [&] { return cuda->exchange_mail() || watch.look(); });
+    wait.until_seen([this] { return job_.rank(); }, [&] { return cuda->exchange_mail() || watch.look(); });
 }
 
 // What other ranks added in host memory belongs to this rank's sums, too.
@@ -475,7 +487,7 @@ void Context::fold_mirrors() {
     Job::Wait wait(job_, call_name(Call::Sync));
     GpuWatch watch(*this);
     wait.describe([&] { return say(cuda->device().name(), " has not done yet ", cuda->flights().under_way()); });
-    wait.until_seen(job_.rank(), [&] { return cuda->flights().all_done() || watch.look(); });
+    wait.until_seen([this] { return job_.rank(); }, [&] { return cuda->flights().all_done() || watch.look(); });
 }
 
 void Context::fold(Shard &shard) {

@@ -40,7 +40,7 @@ void Context::await_publish(Shard &shard, uint64_t index, Job::Wait &wait) {
     wait.describe([this, &shard, index] { return missing_publish(shard, index); });
     if (shard.on_gpu()) {
         GpuWatch watch(*this);
-        wait.until_seen(shard.owner(index), [&] { return is_published(shard, index) || watch.look(); });
+        wait.until_seen([&] { return shard.owner(index); }, [&] { return is_published(shard, index) || watch.look(); });
     } else {
         wait.until(shard.owner(index), [&] { return is_published(shard, index); });
     }
@@ -224,7 +224,7 @@ void Context::await_transfers(Operation &operation, Job::Wait &wait) {
 // After an error: returns when nothing touches the caller's buffer any more. What has left for a peer cannot be called
 // back: a slow one is awaited; from one that is lost it does not come, so the connections are closed, and with them the
 // job.
-void Context::give_up(Operation &operation) {
+void Context::settle(Operation &operation) {
     constexpr int64_t kLostNs = 1'000'000'000;
     const Patience patience = job_.patience();
     std::vector<std::shared_ptr<Transfer>> travelling;
@@ -257,7 +257,18 @@ void Context::give_up(Operation &operation) {
     for (Fetch &fetch : operation.fetches) {
         job_.cuda()->fetches().drop(fetch);
     }
+}
+
+void Context::give_up(Operation &operation) {
+    settle(operation);
     operation.fetches.clear();
+}
+
+// One that will be waited for again: until then it keeps no staging that others need.
+void Context::put_back(Operation &operation) {
+    if (!operation.fetches.empty()) {
+        settle(operation);
+    }
 }
 
 void Context::gather(Shard &shard, void *full, void *stream) {
@@ -336,6 +347,7 @@ void Context::wait(uint64_t number) {
         finish(operation);
     } catch (const Error &error) {
         if (error.status() > ODC_ERROR_PEER_LOST) {  // no job error: the call may be made again
+            put_back(operation);
             const std::lock_guard lock(operations_mutex_);
             operations_.insert(std::move(entry));
         } else {

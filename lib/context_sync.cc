@@ -100,10 +100,8 @@ void Context::finish_all() {
             finish(operation);
         }
     } catch (const Error &error) {
-        if (error.status() <= ODC_ERROR_PEER_LOST) {
-            for (auto &[number, operation] : operations_) {
-                give_up(operation);
-            }
+        for (auto &[number, operation] : operations_) {
+            error.status() <= ODC_ERROR_PEER_LOST ? give_up(operation) : put_back(operation);
         }
         throw;
     } catch (...) {

@@ -52,6 +52,7 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
     }
     multiprocessors_ = static_cast<unsigned>(attribute(cuda::DeviceAttribute::MultiprocessorCount));
     gpu_direct_rdma_ = attribute(cuda::DeviceAttribute::GpuDirectRdmaWithVmmSupported) != 0;
+    const Relaxed relaxed;
     if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
         fail(result == Result::OutOfMemory ? ODC_ERROR_NO_MEMORY : ODC_ERROR_UNSUPPORTED, name_,
              " cannot be used: ", cuda::words_of(result));
@@ -80,6 +81,7 @@ std::string CudaDevice::bus_id() const {
 }
 
 void CudaDevice::close() {
+    const Relaxed relaxed;
     {
         const Scope scope(*this);
         if (module_ != nullptr) {
@@ -92,17 +94,18 @@ void CudaDevice::close() {
     driver().cuDevicePrimaryCtxRelease(device_);
 }
 
-CudaDevice::Scope::Scope(const CudaDevice &device) noexcept {
-    driver().cuThreadExchangeStreamCaptureMode(&mode_);
-    entered_ = driver().cuCtxPushCurrent(device.context_) == Result::Success;
-}
+CudaDevice::Relaxed::Relaxed() noexcept { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+
+CudaDevice::Relaxed::~Relaxed() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+
+CudaDevice::Scope::Scope(const CudaDevice &device) noexcept
+    : entered_(driver().cuCtxPushCurrent(device.context_) == Result::Success) {}
 
 CudaDevice::Scope::~Scope() {
     if (entered_) {
         cuda::Context popped = nullptr;
         driver().cuCtxPopCurrent(&popped);
     }
-    driver().cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
 void CudaDevice::check(Result result, const char *call) const {

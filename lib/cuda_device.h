@@ -33,7 +33,18 @@ public:
     bool has_gpu_direct_rdma() const { return gpu_direct_rdma_; }
     cuda::Function adder(int32_t gradient_type) const { return adders_[static_cast<size_t>(gradient_type)]; }
 
-    // While it lives, the thread's current context is this device's, and library calls break no other thread's capture.
+    // While it lives, the thread's calls break no other thread's capture.
+    class Relaxed {
+    public:
+        Relaxed() noexcept;
+        ~Relaxed();
+        Relaxed(const Relaxed &) = delete;
+        Relaxed &operator=(const Relaxed &) = delete;
+
+    private:
+        cuda::CaptureMode mode_ = cuda::CaptureMode::Relaxed;
+    };
+    // And the thread's current context is this device's.
     class Scope {
     public:
         explicit Scope(const CudaDevice &device) noexcept;
@@ -42,7 +53,7 @@ public:
         Scope &operator=(const Scope &) = delete;
 
     private:
-        cuda::CaptureMode mode_ = cuda::CaptureMode::Relaxed;
+        Relaxed relaxed_;
         bool entered_;  // else the calls that follow fail, and say so
     };
 

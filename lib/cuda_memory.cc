@@ -63,10 +63,13 @@ CudaMemory::~CudaMemory() {
 void CudaMemory::create() {
     const cuda::AllocationProperties properties = properties_on(device_);
     const Result result = driver().cuMemCreate(&memory_, bytes_, &properties, 0);
-    if (result == Result::OutOfMemory) {
-        size_t free = 0;
-        size_t total = 0;
-        device_.check(driver().cuMemGetInfo(&free, &total), "cuMemGetInfo");
+    if (result == Result::Success) {
+        return;
+    }
+    size_t free = 0;
+    size_t total = 0;
+    device_.check(driver().cuMemGetInfo(&free, &total), "cuMemGetInfo");
+    if (result == Result::OutOfMemory || bytes_ > total) {  // more than there ever is may be an invalid value
         fail(ODC_ERROR_NO_MEMORY, "slices in the memory of ", device_.name(), " need ", bytes_, " bytes, but only ",
              free, " of ", total,
              " are free; shard over more ranks, use a smaller type, or let the program keep less there");

@@ -40,7 +40,8 @@ public:
             const GpuIdentity &gpu = block(rank).gpu;
             Passage &passage = passages_[static_cast<size_t>(rank)];
             alone_ = alone_ && (rank == membership.terms.rank || !gpu.present);
-            if (gpu.present && (wishes.transports & bit_of(kCuda)) == 0) {
+            const bool own = rank == membership.terms.rank;
+            if (!own && gpu.present && (wishes.transports & bit_of(kCuda)) == 0) {
                 passage.why_not = "ODC_TRANSPORTS leaves cuda out";
             } else if (gpu.present) {
                 passage = cuda_.passage_to(gpu);

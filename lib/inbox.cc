@@ -5,8 +5,8 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstring>
 
+#include "fd_passing.h"
 #include "status.h"
 
 namespace odc {
@@ -22,39 +22,16 @@ Inbox::Inbox() {
 
 std::optional<Inbox::Delivery> Inbox::take() {
     Delivery delivery{};
-    iovec data{&delivery.letter, sizeof(delivery.letter)};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    const ssize_t bytes = recvmsg(receiving_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (bytes < 0) {
+    MessageFds received;
+    if (receive_with_fds(receiving_.get(), &delivery.letter, sizeof(delivery.letter), &received) < 0) {
         return std::nullopt;
     }
-    if (const cmsghdr *item = CMSG_FIRSTHDR(&header); item != nullptr && item->cmsg_type == SCM_RIGHTS) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(item), sizeof(fd));
-        delivery.memory = Fd(fd);
-    }
+    delivery.memory = std::move(received.fds[0]);
     return delivery;
 }
 
 bool Outbox::post(const RegionLetter &letter, int memory) {
-    iovec data{const_cast<RegionLetter *>(&letter), sizeof(letter)};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    cmsghdr *item = CMSG_FIRSTHDR(&header);
-    item->cmsg_level = SOL_SOCKET;
-    item->cmsg_type = SCM_RIGHTS;
-    item->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(item), &memory, sizeof(memory));
-    const ssize_t sent = sendmsg(slot_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = send_with_fds(slot_.get(), &letter, sizeof(letter), {memory});
     // A dead rank's mail is nobody's; its death is seen elsewhere.
     return sent >= 0 || errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN;
 }

@@ -208,6 +208,13 @@ void Job::sleep(int on, uint32_t bell) {
     other.waiters.fetch_sub(1);
 }
 
+// Counted as a waiter, too: whoever is waited for on another host is asked whether it lives.
+void Job::nap(int on) {
+    block(on).waiters.fetch_add(1);
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    block(on).waiters.fetch_sub(1);
+}
+
 void Job::Wait::check(int holder) {
     holder_ = holder;
     if (const std::optional<Error> trouble = look(-1)) {

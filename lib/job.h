@@ -96,6 +96,8 @@ public:
     // Until `on` rings its bell, or 20 ms. `bell`: as it was when there was nothing to be seen yet.
     void sleep(int on, uint32_t bell);
     void sleep(int on) { sleep(on, block(on).bell.load()); }
+    // For what rings no bell.
+    void nap(int on);
 
     // One wait of one call; it lasts until the deadline whatever it waits for in turn.
     class Wait : public Alarm {
@@ -107,9 +109,9 @@ public:
         // is `on`'s) and the deadline are job errors, but a condition that holds comes first.
         template <class Ready>
         void until(int on, const Ready &ready);
-        // The same for what rings no bell: a word that a GPU writes, or what this process does meanwhile.
-        template <class Ready>
-        void until_seen(int on, const Ready &ready);
+        // The same for what rings no bell: a word that a GPU writes, or what this process does meanwhile. `on()` may change.
+        template <class On, class Ready>
+        void until_seen(const On &on, const Ready &ready);
         // As `until`, but a peer that has left (odc_shutdown) still serves this, until it is gone.
         template <class Ready>
         void until_served(int on, const Ready &ready) {
@@ -117,8 +119,8 @@ public:
             until(on, ready);
             left_serves_ = false;
         }
-        template <class Ready>
-        void until_seen_served(int on, const Ready &ready) {
+        template <class On, class Ready>
+        void until_seen_served(const On &on, const Ready &ready) {
             left_serves_ = true;
             until_seen(on, ready);
             left_serves_ = false;
@@ -217,17 +219,16 @@ void Job::Wait::until(int on, const Ready &ready) {
     }
 }
 
-template <class Ready>
-void Job::Wait::until_seen(int on, const Ready &ready) {
-    constexpr auto kNap = std::chrono::microseconds(50);
+template <class On, class Ready>
+void Job::Wait::until_seen(const On &on, const Ready &ready) {
     constexpr int64_t kLookNs = 5'000'000;
     if (spin(ready)) {
         return;
     }
-    for (int64_t looked_ns = 0; !ready(); std::this_thread::sleep_for(kNap)) {
+    for (int64_t looked_ns = 0; !ready(); job_.nap(on())) {
         if (const int64_t now = now_ns(); now - looked_ns > kLookNs) {
             looked_ns = now;
-            if (look_or(on, ready)) {
+            if (look_or(on(), ready)) {
                 return;
             }
         }

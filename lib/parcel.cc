@@ -5,7 +5,6 @@
 #include <sys/syscall.h>
 
 #include <cerrno>
-#include <cstring>
 #include <thread>
 
 namespace odc {
@@ -38,22 +37,8 @@ bool gone(int pid) {
 }
 
 bool send_parcel(int socket, const Message &message, const std::vector<int> &fds, const Patience &patience) {
-    iovec data{const_cast<Message *>(&message), sizeof(message)};
-    alignas(cmsghdr) char control[CMSG_SPACE(kParcelFds * sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    if (const size_t bytes = fds.size() * sizeof(int); bytes > 0) {
-        header.msg_control = control;
-        header.msg_controllen = CMSG_SPACE(bytes);
-        cmsghdr *item = CMSG_FIRSTHDR(&header);
-        item->cmsg_level = SOL_SOCKET;
-        item->cmsg_type = SCM_RIGHTS;
-        item->cmsg_len = CMSG_LEN(bytes);
-        std::memcpy(CMSG_DATA(item), fds.data(), bytes);
-    }
     for (;;) {
-        if (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
+        if (send_with_fds(socket, &message, sizeof(message), fds) >= 0) {
             return true;
         }
         // ETOOMANYREFS: descriptors in flight are limited per user; their readers are taking them.
@@ -69,29 +54,13 @@ bool send_parcel(int socket, const Message &message, const std::vector<int> &fds
 }
 
 Received receive_parcel(int socket, Parcel *out) {
-    iovec data{&out->message, sizeof(out->message)};
-    alignas(cmsghdr) char control[CMSG_SPACE(kParcelFds * sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    const ssize_t bytes = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    MessageFds received;
+    const ssize_t bytes = receive_with_fds(socket, &out->message, sizeof(out->message), &received);
     if (bytes < 0) {
         return errno == EAGAIN || errno == EINTR ? Received::Nothing : Received::Closed;
     }
-    for (cmsghdr *item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
-        if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) {
-            continue;
-        }
-        int fds[kParcelFds];
-        const size_t room = std::min(sizeof(fds), item->cmsg_len - CMSG_LEN(0));
-        std::memcpy(fds, CMSG_DATA(item), room);
-        for (size_t i = 0; i < room / sizeof(int); ++i) {
-            out->fds[i] = Fd(fds[i]);
-        }
-    }
-    if (header.msg_flags & MSG_CTRUNC) {
+    out->fds = std::move(received.fds);
+    if (received.cut) {
         fail(ODC_ERROR_SYSTEM,
              "odc_init could not receive a peer's descriptors: too many are open; raise the limit "
              "(ulimit -n)");

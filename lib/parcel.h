@@ -2,7 +2,7 @@
 // What ranks of one host hand each other when they meet: fixed messages with descriptors, over Unix sockets.
 #pragma once
 
-#include "fd.h"
+#include "fd_passing.h"
 #include "patience.h"
 
 #include <array>
@@ -26,14 +26,12 @@ struct Message {
     char text[1024];       // Refused
 };
 
-constexpr size_t kParcelFds = 3;
-
 struct Parcel {
     Message message;
-    std::array<Fd, kParcelFds> fds;  // those that were sent, first
+    std::array<Fd, kMostFds> fds;  // those that were sent, first
 };
 
-// Sends one message, with at most kParcelFds descriptors; false if the other side is gone, or the time is over. A full
+// Sends one message, with at most kMostFds descriptors; false if the other side is gone, or the time is over. A full
 // socket is waited for: its reader is in odc_init too.
 bool send_parcel(int socket, const Message &message, const std::vector<int> &fds, const Patience &patience);
 

@@ -80,7 +80,12 @@ std::optional<Shard::Bases> Posts::map(const Shard &shard, int rank, const Post 
     }
     const Shard::Bases bases = shard.bases_of(post, host, gpu);
     if (bases.mirror != nullptr) {  // streams will read it
-        job_.cuda()->pin_pages(bases.mirror, bases.mirror_bytes);
+        try {
+            job_.cuda()->pin_pages(bases.mirror, bases.mirror_bytes);
+        } catch (...) {
+            job_.peer(rank).arena->unmap(host);
+            throw;
+        }
     }
     return bases;
 }

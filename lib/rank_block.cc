@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "futex.h"
+#include "status.h"
 
 namespace odc {
 
@@ -28,6 +29,12 @@ void record_failure(RankBlock &block, odc_status status, const char *text) {
     block.error_status = status;
     std::strncpy(block.error_text, text, sizeof(block.error_text) - 1);
     block.state.store(RankState::Failed, std::memory_order_release);
+}
+
+void record_departure(RankBlock &block, int rank, const char *why) {
+    if (block.state.load(std::memory_order_relaxed) != RankState::Failed) {
+        record_failure(block, ODC_ERROR_PEER_LOST, say("rank ", rank, " left odc_init: ", why).c_str());
+    }
 }
 
 void ring(RankBlock &block) {

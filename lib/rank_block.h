@@ -107,6 +107,8 @@ constexpr uint64_t kRankBlockMagic = 0x6f64632d30303036;  // "odc-0006": changes
 const char *call_name(Call call);
 
 // Publishes a rank's job error in its own block; the caller rings.
+// For those who have met this rank already: why it does not come to the end of odc_init. The first reason stays.
+void record_departure(RankBlock &block, int rank, const char *why);
 void record_failure(RankBlock &block, odc_status status, const char *text);
 
 // Wakes whoever waits for `block`'s rank.

@@ -289,6 +289,10 @@ void or_fail_everywhere(Exchange &exchange, const Patience &patience, Body body)
     }
 }
 
+RankBlock &own_block(const Membership &membership) {
+    return *reinterpret_cast<RankBlock *>(membership.own().arena->record(membership.own().block));
+}
+
 // The paths between GPUs. Throws ODC_ERROR_UNSUPPORTED where they are not as ODC_REQUIRE asks.
 void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const Wishes &wishes,
                const Patience &patience) {
@@ -355,7 +359,13 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
         const std::vector<EndpointCard> endpoints = exchange_endpoints(*exchange, mine);
         or_fail_everywhere(*exchange, patience, [&] {
             start_fabric(membership, endpoints, doors);
-            join_gpus(membership, all, outlook.wishes, patience);
+            try {
+                join_gpus(membership, all, outlook.wishes, patience);
+            } catch (const std::exception &error) {
+                // Mates wait for this rank's GPU, not for its card.
+                record_departure(own_block(membership), membership.terms.rank, error.what());
+                throw;
+            }
         });
         meet_ready(*exchange, membership.terms.rank);
     } else {

@@ -363,8 +363,9 @@ Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &their
         return no_gpu(mine.gpu.empty() ? mine : theirs);
     }
     Verdict verdict;
-    std::string no_cuda = forbidden(kCuda, mine, theirs);
-    std::string no_shm = forbidden(kShm, mine, theirs);
+    const bool own = mine.rank == theirs.rank;  // whatever is allowed
+    std::string no_cuda = own ? "" : forbidden(kCuda, mine, theirs);
+    const std::string no_shm = forbidden(kShm, mine, theirs);
     if (no_cuda.empty()) {
         no_cuda = passage.why_not;
     }

@@ -154,6 +154,7 @@ static int try_fault(user *me, const fault *one, const char *job) {
 
 static void try_all(int rank, int size, const char *job, void *arg) {
     static const fault faults[] = {{NULL, 1, 2}, {NULL, 1, 1}, {NULL, 1, 999}, {NULL, 2, 999}};
+    const size_t kinds = several_hosts() ? 2 : sizeof faults / sizeof *faults; /* meeting takes long there */
     int fired = 0;
     user me = {.w = arg, .rank = rank, .size = size, .buffer = gpu_new(NUMEL * 4)};
     const fault none = {"none", 1, 1};
@@ -162,7 +163,7 @@ static void try_all(int rank, int size, const char *job, void *arg) {
         if (strcmp(me.w->all.names[i], "cuMemHostUnregister") == 0) {
             continue; /* pages that stay registered cannot be again, whoever has them next */
         }
-        for (size_t k = 0; k < sizeof faults / sizeof *faults; ++k) {
+        for (size_t k = 0; k < kinds; ++k) {
             fault one = faults[k];
             one.function = me.w->all.names[i];
             if (!try_fault(&me, &one, job)) {
@@ -180,6 +181,9 @@ static void fail_each_call(const char *name, phase at) {
     world *w = share(sizeof *w);
     needs_fake_cuda("a driver's calls cannot be made to fail at will");
     needs_processes("the driver's calls fail for a process");
+    if (at == INIT || at == PUBLISH || at == RELEASE) {
+        needs_one_host("it calls the same between hosts");
+    }
     read_functions(&w->all);
     w->at = at;
     run_processes_of(name, at == INIT ? 1 : 2, 0, try_all, w);
@@ -341,7 +345,9 @@ static void check_not_grown(const holding *before) {
            before->pinned, now.pinned);
     CHECK(now.gpu_free + (2 << 20) >= before->gpu_free); /* a driver's own granule */
     CHECK(now.mappings < before->mappings + 100);        /* threads and allocators have theirs */
-    CHECK_EQUAL(now.descriptors, before->descriptors);
+    if (!several_hosts()) {                              /* else the provider opens and closes some */
+        CHECK_EQUAL(now.descriptors, before->descriptors);
+    }
     CHECK_EQUAL(now.pinned, before->pinned);
     CHECK_EQUAL(now.locked, before->locked);
 }

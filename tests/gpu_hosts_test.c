@@ -4,6 +4,7 @@
 #include "hosts.h"
 #include "model.h"
 
+#include <signal.h>
 #include <stdio.h>
 
 enum { NUMEL = 3001, LARGE = 3000017 /* of f32, in three slices: several times the staging */ };
@@ -135,6 +136,84 @@ static void started_gathers_are_waited_for_in_any_order(void **state) {
     unsetenv("ODC_STAGING_BYTES");
 }
 
+static int stop_now(void *arg) { return read_flag(arg); }
+
+/* Nor what was to be waited for and is not any more. */
+static void interrupt_a_wait(int rank, int size, const char *job, void *arg) {
+    atomic_int *stop = (atomic_int *)arg + rank;
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    config.interrupted = stop_now;
+    config.interrupted_arg = stop;
+    CHECK_OK(odc_init(&config, &context));
+    tensor all[2] = {make_tensor(context, "a", LARGE, ODC_F32, 0), make_tensor(context, "b", LARGE, ODC_F32, 0)};
+    void *gathered = new_buffer(all[0], ODC_F32);
+    void *stream = gpu_stream(3);
+    uint64_t operation = 0;
+    odc_status status = ODC_OK;
+    for (uint64_t i = 0; i < 2; ++i) {
+        write_parameters(all[i], i);
+    }
+    CHECK_OK(odc_publish_all(context, NULL));
+    CHECK_OK(odc_gather_start(all[0].shard, gathered, LARGE, stream, &operation));
+    set_flag(stop, 1);
+    status = odc_wait(context, operation);
+    set_flag(stop, 0);
+    CHECK(status == ODC_OK || status == ODC_ERROR_INTERRUPTED);
+    check_gather(all[1], 1);
+    if (status != ODC_OK) {
+        gpu_begin_capture(stream); /* nothing of it may come into a graph */
+        CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_ARGUMENT, "captur");
+        CHECK_EQUAL(gpu_end_capture(stream), 0);
+        CHECK_OK(odc_wait(context, operation));
+    }
+    gpu_wait(stream);
+    check_buffer(all[0], gathered, 0);
+    CHECK_OK(odc_minibatch_sync(context));
+    odc_destroy(context);
+    gpu_collect();
+}
+
+static void an_interrupted_wait_keeps_no_staging(void **state) {
+    (void)state;
+    needs_fake_cuda("it captures a stream");
+    setenv("ODC_STAGING_BYTES", "1048576", 1);
+    run_processes(2, interrupt_a_wait, share(2 * sizeof(atomic_int)));
+    unsetenv("ODC_STAGING_BYTES");
+}
+
+static void leave_at_once(int rank, int size, const char *job, void *arg) {
+    enum { COUNT = 3, TIMES = 4 };
+    (void)arg;
+    for (int i = 0; i < TIMES; ++i) {
+        char name[128];
+        odc_context *context = NULL;
+        void *gathered[COUNT];
+        tensor all[COUNT];
+        uint64_t operation = 0;
+        snprintf(name, sizeof name, "%s.%d", job, i);
+        context = join(rank, size, name);
+        for (int k = 0; k < COUNT; ++k) {
+            snprintf(name, sizeof name, "layer%d", k);
+            all[k] = make_tensor(context, name, LARGE, ODC_F32, 0);
+            gathered[k] = new_buffer(all[k], ODC_F32);
+        }
+        CHECK_OK(odc_publish_all(context, NULL));
+        for (int k = 0; k < COUNT; ++k) {
+            CHECK_OK(odc_gather_start(all[k].shard, gathered[k], LARGE, some_stream(all[k]), &operation));
+        }
+        sleep_us(i * 500);
+        odc_destroy(context);
+        gpu_wait(NULL);
+        gpu_collect();
+    }
+}
+
+static void a_context_may_end_while_slices_are_on_their_way(void **state) {
+    (void)state;
+    run_processes(3, leave_at_once, NULL);
+}
+
 /* ---- Publishes ---- */
 
 typedef struct hearing {
@@ -183,6 +262,63 @@ static void both_kinds_of_memory_are_published_each_in_its_time(void **state) {
     run_ranks(2, by_two_calls, share(sizeof(hearing)));
 }
 
+/* ---- Silence ---- */
+
+typedef struct silence {
+    atomic_int ready;
+    atomic_int noticed;
+} silence;
+
+/* Rank 2 waits for rank 1, which is stopped; it hears of that though its mate, rank 0, computes. */
+static void fall_silent(int rank, int size, const char *job, void *arg) {
+    silence *shared = arg;
+    odc_context *context = join(rank, size, job);
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, 0);
+    use_once(context, &t, 1, 1);
+    raise_flag(&shared->ready);
+    await_flag(&shared->ready, size);
+    if (rank == 1) {
+        raise(SIGSTOP);
+    }
+    CHECK_OK(odc_publish(t.shard, NULL));
+    if (rank == 2) {
+        void *full = new_buffer(t, ODC_F32);
+        CHECK_ERROR(odc_gather(t.shard, full, NUMEL, NULL), ODC_ERROR_PEER_LOST, "rank 1", "is lost");
+        free_buffer(t, full);
+        set_flag(&shared->noticed, 1);
+    }
+    await_flag(&shared->noticed, 1);
+    odc_destroy(context);
+    gpu_collect();
+}
+
+static void who_is_waited_for_is_asked_whether_it_lives(void **state) {
+    (void)state;
+    needs_processes("it stops a rank");
+    setenv("ODC_TEST_HOSTS", "2", 1);
+    setenv("ODC_SILENCE_MS", "3000", 1);
+    run_mortals(3, 2, fall_silent, share(sizeof(silence)));
+    own_hosts();
+}
+
+/* ---- What is allowed ---- */
+
+static void use_layers(odc_context *context, void *arg) {
+    odc_route route = {.struct_size = sizeof route};
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_BF16, ODC_BF16);
+    (void)arg;
+    CHECK_OK(odc_get_route(context, odc_rank(context), ODC_GPU_MEMORY, &route));
+    check_same(route.transport, "cuda");
+    use_once(context, &t, 1, 1);
+}
+
+static void fabric_alone_is_enough_where_each_rank_has_a_host(void **state) {
+    (void)state;
+    setenv("ODC_TRANSPORTS", "fabric", 1);
+    run_ranks(2, use_layers, NULL);
+    unsetenv("ODC_TRANSPORTS");
+}
+
 /* ---- Differences ---- */
 
 static void differ(odc_context *context, void *arg) {
@@ -211,6 +347,10 @@ int main(void) {
         cmocka_unit_test(a_rank_without_a_gpu_is_named),
         cmocka_unit_test(slices_larger_than_staging_pass_through_it),
         cmocka_unit_test(started_gathers_are_waited_for_in_any_order),
+        cmocka_unit_test(an_interrupted_wait_keeps_no_staging),
+        cmocka_unit_test(who_is_waited_for_is_asked_whether_it_lives),
+        cmocka_unit_test(fabric_alone_is_enough_where_each_rank_has_a_host),
+        cmocka_unit_test(a_context_may_end_while_slices_are_on_their_way),
         cmocka_unit_test(both_kinds_of_memory_are_published_each_in_its_time),
         cmocka_unit_test(ranks_that_mean_different_memory_are_both_named),
     };

@@ -338,6 +338,22 @@ static void reduce_differently(odc_context *context, void *arg) {
     await_flag(&what->failed, odc_size(context));
 }
 
+static void publish_nothing(odc_context *context, void *arg) {
+    double value = 1;
+    (void)arg;
+    if (odc_rank(context) == 1) {
+        CHECK_OK(odc_publish_all(context, NULL));
+        sleep_ms(50); /* so that the other one is waiting */
+    }
+    CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
+    CHECK(value == 2);
+}
+
+static void a_rank_without_shards_may_publish_and_then_reduce(void **state) {
+    (void)state;
+    run_ranks(2, publish_nothing, NULL);
+}
+
 static void ranks_that_reduce_differently_are_both_named(void **state) {
     static const quarrel quarrels[6] = {{{3, 4}, {ODC_SUM, ODC_SUM}, 0, 0}, {{3, 3}, {ODC_SUM, ODC_MAX}, 0, 0},
                                         {{0, 3}, {ODC_SUM, ODC_SUM}, 0, 0}, /* one skips it */
@@ -361,6 +377,7 @@ int main(void) {
         cmocka_unit_test(after_shutdown_every_call_is_refused_but_slices_stay),
         cmocka_unit_test(ranks_that_describe_a_shard_differently_are_both_named),
         cmocka_unit_test(ranks_that_register_a_shard_in_different_minibatches_are_both_named),
+        cmocka_unit_test(a_rank_without_shards_may_publish_and_then_reduce),
         cmocka_unit_test(ranks_that_reduce_differently_are_both_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

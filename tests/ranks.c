@@ -415,12 +415,25 @@ static void kill_left(watching *all, const char *state) {
     all->killed = 1;
 }
 
+/* Where they cannot be watched. */
+static int kill_unwatched(const watching *all) {
+    for (int i = 0; i < all->count; ++i) {
+        kill(all->children[i], SIGKILL);
+        waitpid(all->children[i], NULL, 0);
+    }
+    return 0;
+}
+
 /* Kills what is left when all immortal children have ended, when the deadline has passed, or a while after the first
  * failure. Returns whether all ended well. */
 static int watch(watching *all) {
     int64_t deadline = now_ns() + RUN_TIMEOUT_MS * (int64_t)1000000 * patience();
     for (int i = 0; i < all->count; ++i) {
         all->pidfds[i] = (int)syscall(SYS_pidfd_open, all->children[i], 0);
+        if (all->pidfds[i] < 0) {
+            fprintf(stderr, "%s: pidfd_open: %s\n", all->what->test, strerror(errno));
+            return kill_unwatched(all);
+        }
     }
     all->left = all->count;
     all->good = 1;

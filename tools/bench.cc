@@ -57,8 +57,8 @@ const char *const kMethod =
     "scatter-add:  the limit is libodc's own kernel on the rank's own memory, in a job of one rank. Beside\n"
     "              it race a plain a += b kernel, and what adding by the owner would cost: copies into\n"
     "              staging on the owner's GPU, pieces of at most 16 MiB, and the plain kernel there.\n"
-    "              On one GPU all of this is local. Where a path is staged, the owner's part of libodc's\n"
-    "              addition comes later and is not in its time.\n"
+    "              On one GPU all of this is local, one after the other. Where a path is staged, the\n"
+    "              owner's part of libodc's addition comes later and is not in its time.\n"
     "Each call's host time is taken, too, all slices published and the GPU idle every eight calls.\n"
     "--peer nccl:  ncclAllGather or ncclReduceScatter (whose sums are of the gradient's type) on the same\n"
     "              GPUs and bytes, by libnccl.so.2 or the file that ODC_NCCL names.";

@@ -134,8 +134,8 @@ ODC_API odc_status odc_release_shard(odc_shard *shard);
 /* "My slice holds this minibatch's parameters": lets peers read it and opens its accumulator at zero. Once per shard
  * and minibatch; odc_publish_all publishes those that are left, and it is an error if none is. Waits for nobody.
  * `stream`, here and below: NULL for host memory; for GPU memory one of CUDA's for that GPU (NULL: the legacy default
- * stream), not being captured. The call takes effect when the stream reaches it; the host waits only for owners whose
- * streams have not reached their publishes: so what is before a publish must need nothing that comes after a gather. */
+ * stream), not being captured. The call takes effect when the stream reaches it; the host waits for owners whose streams
+ * have not reached their publishes, and (staged) for room: before either nothing may need what comes after the call. */
 ODC_API odc_status odc_publish(odc_shard *shard, void *stream);
 ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU memory of the same host: slices are mapped by the processes that use them, and the caller's own stream copies from
-// them and adds into them. The host only waits until an owner's word says that what is to be read is there.
+// GPU memory: slices of this host are mapped by the processes that use them, and the caller's own stream copies from them
+// and adds into them; the rest goes through host memory. The host only waits until an owner's word says that what is to be read is there.
 #pragma once
 
 #include "cuda_memory.h"

@@ -17,29 +17,34 @@ constexpr size_t kKept = 2;  // slots for who waits: one is filled while the oth
 
 Fetches::Fetches(const CudaDevice &device, uint64_t bytes) : device_(device), slots_(device, bytes, kKept + 1) {}
 
-bool Fetches::ask(Fetch &fetch, size_t spare) {
+// False: there is no more of it, or no slot now.
+bool Fetches::ask_for_one(Fetch &fetch, size_t spare) {
     const size_t size = element_size(fetch.from.parameter_type);
-    bool any = false;
-    while (fetch.asked < fetch.from.numel) {
-        const std::optional<size_t> slot = slots_.take(spare);
-        if (!slot) {
-            break;
-        }
-        const uint64_t count = std::min<uint64_t>(Slots::kBytes / size, fetch.from.numel - fetch.asked);
-        fetch.pieces.push_back(
-            {*slot, count * size,
-             fetch.path->start_get(part_of(fetch.from, fetch.asked, count), slots_.start(*slot), fetch.filled)});
-        fetch.asked += count;
-        any = true;
+    const uint64_t count = std::min<uint64_t>(Slots::kBytes / size, fetch.from.numel - fetch.asked);
+    const std::optional<size_t> slot = count > 0 ? slots_.take(spare) : std::nullopt;
+    if (!slot) {
+        return false;
     }
-    return any;
+    const RemoteSlice part = part_of(fetch.from, fetch.asked, count);
+    fetch.pieces.push_back({*slot, count * size, fetch.path->start_get(part, slots_.start(*slot), fetch.filled)});
+    fetch.asked += count;
+    return true;
 }
 
-void Fetches::ask_ahead(Fetch &fetch) { ask(fetch, kKept); }
+void Fetches::ask(std::vector<Fetch> &fetches, size_t spare) {
+    bool any = true;
+    while (any) {
+        any = false;
+        for (Fetch &fetch : fetches) {
+            any = ask_for_one(fetch, spare) || any;
+        }
+    }
+}
 
-bool Fetches::advance(Fetch &fetch, cuda::Stream stream) {
-    bool any = ask(fetch, 0);
-    while (!fetch.pieces.empty() && fetch.pieces.front().transfer->done()) {
+void Fetches::ask_ahead(std::vector<Fetch> &fetches) { ask(fetches, kKept); }
+
+void Fetches::enqueue(Fetch &fetch, cuda::Stream stream) {
+    while (fetch.has_come()) {
         const Fetch::Piece &piece = fetch.pieces.front();
         device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(fetch.to + fetch.enqueued),
                                              slots_.address(piece.slot), piece.bytes, stream),
@@ -47,9 +52,7 @@ bool Fetches::advance(Fetch &fetch, cuda::Stream stream) {
         slots_.give_back_behind(piece.slot, stream);
         fetch.enqueued += piece.bytes;
         fetch.pieces.pop_front();
-        any = true;
     }
-    return any;
 }
 
 void Fetches::drop(Fetch &fetch) {
@@ -57,6 +60,7 @@ void Fetches::drop(Fetch &fetch) {
         slots_.give_back(piece.slot);
     }
     fetch.pieces.clear();
+    fetch.asked = fetch.enqueued / element_size(fetch.from.parameter_type);
 }
 
 }  // namespace odc

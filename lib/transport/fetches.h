@@ -8,6 +8,7 @@
 
 #include <deque>
 #include <memory>
+#include <vector>
 
 namespace odc {
 
@@ -28,6 +29,7 @@ struct Fetch {
     uint64_t enqueued = 0;  // bytes
     std::deque<Piece> pieces = {};
 
+    bool has_come() const { return !pieces.empty() && pieces.front().transfer->done(); }
     bool is_enqueued() const { return asked == from.numel && pieces.empty(); }
 };
 
@@ -37,17 +39,21 @@ public:
     // `bytes`: of pinned memory, which bounds what is on its way.
     Fetches(const CudaDevice &device, uint64_t bytes);
 
-    // Asks for as much as there is room for, but leaves the last slots to those that are waited for: what has come for
-    // others stays where it is until they are, too.
-    void ask_ahead(Fetch &fetch);
-    // Asks for what there is room for, and enqueues the copies of what has come; inside a CudaDevice::Scope. Whether any.
-    bool advance(Fetch &fetch, cuda::Stream stream);
-    // One that is given up, when all its transfers are settled.
+    // Asks for what there is room for, from all of them in turn.
+    void ask(std::vector<Fetch> &fetches) { ask(fetches, 0); }
+    // The same, but leaves the last slots to those that are waited for: what has come for others stays where it is until
+    // they are, too.
+    void ask_ahead(std::vector<Fetch> &fetches);
+    // Enqueues the copies of what has come; inside a CudaDevice::Scope.
+    void enqueue(Fetch &fetch, cuda::Stream stream);
+    // What has not been enqueued is to be asked for again, if at all. All its transfers are settled.
     void drop(Fetch &fetch);
+    // All copies that were enqueued are done; what is yet to come is its fetch's affair.
     bool are_idle() { return slots_.are_idle(); }
 
 private:
-    bool ask(Fetch &fetch, size_t spare);
+    void ask(std::vector<Fetch> &fetches, size_t spare);
+    bool ask_for_one(Fetch &fetch, size_t spare);
 
     const CudaDevice &device_;
     Slots slots_;

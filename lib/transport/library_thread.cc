@@ -170,8 +170,11 @@ void LibraryThread::tell(std::string notice, std::vector<int> ranks) {
 void LibraryThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string notice,
                               std::vector<int> ranks) {
     post([this, watched = Watched{&word, value, std::move(notice), std::move(ranks)}] {
-        watched_.push_back(watched);
-        look_at_words();
+        if (watched.is_there()) {
+            say_to(watched.ranks, watched.notice);
+        } else {
+            watched_.push_back(watched);
+        }
     });
 }
 
@@ -410,7 +413,7 @@ void LibraryThread::tell_of_dead_mates() {
 
 bool LibraryThread::look_at_words() {
     return std::erase_if(watched_, [this](const Watched &one) {
-               const bool there = one.word->load(std::memory_order_acquire) >= one.value;
+               const bool there = one.is_there();
                if (there) {
                    say_to(one.ranks, one.notice);
                }

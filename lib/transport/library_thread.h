@@ -62,6 +62,7 @@ private:
         uint64_t value;
         std::string notice;
         std::vector<int> ranks;
+        bool is_there() const { return word->load(std::memory_order_acquire) >= value; }
     };
     // False: the thread has ended, and the command was not taken.
     bool post(Command command);

@@ -65,11 +65,11 @@ uint64_t Porter::carry(const Load &load, cuda::Stream stream) {
     if (!slot) {
         return 0;
     }
-    const std::lock_guard lock(mutex_);
     const auto from = reinterpret_cast<cuda::Address>(load.from + stretch.first * element_size(type));
     device_.check(driver().cuMemcpyAsync(slots_.address(*slot), from, stretch.count * element_size(type), stream),
                   "cuMemcpyAsync");
     slots_.mark(*slot, stream);
+    const std::lock_guard lock(mutex_);
     parcels_.push_back({*slot, load, stripes});
     wake_.notify_all();
     return stripes;
