@@ -82,10 +82,14 @@ def tidied(done: Finished) -> list[Result]:
 
 # ---- the contract ----
 
+# Tests hold streams back. Of 8 hardware queues, the default, one may be shared with streams that they then wait for.
+QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+
 
 def on_gpus(name: str, test: str, gpus: int = 1, **environment: str) -> Command:
-    given = {"ODC_TEST_MEMORY": "gpu", "ODC_TEST_DEVICES": str(gpus), "ODC_TEST_PATIENCE": "2", **environment}
-    return Command(name, [tool(test)], cmocka, 240, f"{EACH_BEGINS_CUDA}; {RANKS_BEGIN}", given)
+    given = {"ODC_TEST_MEMORY": "gpu", "ODC_TEST_DEVICES": str(gpus), "ODC_TEST_PATIENCE": "2"}
+    why = f"{EACH_BEGINS_CUDA}; {RANKS_BEGIN}"
+    return Command(name, [tool(test)], cmocka, 240, why, {**QUEUES, **given, **environment})
 
 
 def random_jobs(setting: Setting, name: str, size: int, gpus: int = 1, **environment: str) -> Command:
@@ -162,7 +166,7 @@ def python(setting: Setting) -> Iterator[Command]:
             junit(file),
             460,
             "all that the stage has: each test starts ranks that begin CUDA, and trains",
-            {"ODC_TEST_PART": f"{part}/{parts}"},
+            {**QUEUES, "ODC_TEST_PART": f"{part}/{parts}"},
             missing,
         )
 
