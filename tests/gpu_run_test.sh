@@ -37,6 +37,8 @@ find "$tree" -name 'libcuda*' | grep . && fail "a driver was packed"
 # ---- run.sh: what it refuses ----
 expect 2 "${run[@]}" speed
 contains "$err" "there is no stage 'speed'; there are environment, kill"
+expect 2 env RUN_SECONDS=soon "${run[@]}" environment
+contains "$err" "RUN_SECONDS is 'soon'; set it to the seconds"
 if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
     expect 2 env LD_LIBRARY_PATH= "PYTHON=$python" bash "$tree/tests/gpu/run.sh" environment kill
     contains "$err" "no GPU can be used: there is no driver: libcuda.so.1"
@@ -79,7 +81,7 @@ echo "$last"
 
 # ---- what is late is ended with all that it started, and what comes after it runs ----
 "$python" - "$tree/tests/gpu" "$work/late" "$unique" <<'PYTHON' || fail "late commands are not treated as they should be"
-import json, sys
+import json, sys, time
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
@@ -105,6 +107,12 @@ assert stage["complete"] and reasons == {
     "good": "passed: ",
     "absent": "skipped: there is none",
 }, reasons
+
+# Where the whole run is over, nothing more is begun.
+Stage("over", "", folder, {}, until=time.monotonic()).run(iter(commands))
+stage = json.loads((folder / "over.json").read_text())
+assert stage["complete"] and (stage["failed"], stage["skipped"]) == (4, 1), stage
+assert all(one["reason"].startswith("not begun: ") for one in stage["results"][:4]), stage
 PYTHON
 nothing_left "sleep $unique"
 

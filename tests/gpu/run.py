@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import shutil
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,8 +71,25 @@ def parsed() -> argparse.Namespace:
     return options
 
 
+def until() -> float:
+    """When RUN_SECONDS have passed, by time.monotonic(); without it, never. Raises ValueError."""
+    given = os.environ.get("RUN_SECONDS", "inf")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ValueError(f"RUN_SECONDS is {given!r}; set it to the seconds that all stages have, as 560")
+    return time.monotonic() + seconds
+
+
 def main() -> int:
     options = parsed()
+    try:
+        end = until()
+    except ValueError as error:
+        print(f"tests/gpu/run.sh: {error}", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("tests/gpu/run.sh: ended by a signal"))
     here = where()
     results = Path(os.environ["RESULTS"])
@@ -88,7 +107,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         setting = Setting(len(here["gpus"]), here["pretended"], options.short, Path(scratch))
         for name, words in options.stages:
-            stage = Stage(name, words, results, here, at_once(name))
+            stage = Stage(name, words, results, here, at_once(name), end)
             done.append(stage)
             stage.run(chosen(name, setting, words))
     print(summary(done))

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import datetime
 import json
+import math
 import os
 import re
 import signal
@@ -230,9 +231,11 @@ def start(command: Command, left: float) -> Running:
 
 class Stage:
     """Its results are in `folder`, and what its commands said in run.log there. `only`: part of it, in a file of its
-    own. `at_once`: commands that run at the same time."""
+    own. `at_once`: commands that run at the same time. `until`: when the whole run is over, by time.monotonic()."""
 
-    def __init__(self, name: str, only: str, folder: Path, where: Figures, at_once: int = 1) -> None:
+    def __init__(
+        self, name: str, only: str, folder: Path, where: Figures, at_once: int = 1, until: float = math.inf
+    ) -> None:
         self.name = name
         self.only = only
         self.results: list[Result] = []
@@ -242,6 +245,7 @@ class Stage:
         self._where = where
         self._at_once = at_once
         self._begin = time.monotonic()
+        self._until = min(until, self._begin + STAGE_SECONDS)
         self._date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
     def run(self, commands: Iterator[Command]) -> None:
@@ -262,13 +266,14 @@ class Stage:
         self._write(complete=True)
 
     def _left(self) -> float:
-        return STAGE_SECONDS - (time.monotonic() - self._begin)
+        return self._until - time.monotonic()
 
     def _begin_one(self, command: Command, running: list[Running]) -> None:
         if command.missing:
             self._add([Result(command.name, "skipped", command.missing)])
         elif self._left() <= 5:
-            self._add([Result(command.name, "failed", f"not begun: the stage has {STAGE_SECONDS:.0f} s")])
+            why = f"not begun: the stage has {STAGE_SECONDS:.0f} s, and the run RUN_SECONDS if set"
+            self._add([Result(command.name, "failed", why)])
         else:
             running.append(start(command, self._left()))
 
