@@ -191,14 +191,14 @@ def benched(setting: Setting, what: str) -> Reader:
 
 
 def bench(setting: Setting, name: str, read: str, *arguments: str, ranks: int) -> Command:
-    pairs = "11" if read == "reported" else "31"
+    pairs = "11" if read == "reported" else "21" if arguments[0] == "scatter-add" else "31"
     few = ["--bytes", "64KiB", "--pairs", "3", "--sample-ms", "1"]
     size = few if setting.short else ["--bytes", "256MiB", "--pairs", pairs]
     if arguments[0] == "sync":
         size = []
     command = [tool("odc"), "bench", *arguments, "--memory", "cuda", "--ranks", str(ranks), *size, "--json"]
-    why = "31 rounds of up to five samples of 100 ms and more, after ranks have begun CUDA"
-    return Command(name, command, benched(setting, read), 110, why)
+    why = "up to 31 rounds of up to five samples of 100 ms and more, after ranks have begun CUDA"
+    return Command(name, command, benched(setting, read), 180, why)
 
 
 TYPES = ("f32", "f64", "bf16", "f16")
