@@ -85,7 +85,7 @@ import json, sys, time
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
-from runner import Command, Stage, passed_if_it_ended_well, results_as_json
+from runner import Command, Finished, Stage, junit, passed_if_it_ended_well, results_as_json
 
 folder = Path(sys.argv[2])
 folder.mkdir()
@@ -107,6 +107,15 @@ assert stage["complete"] and reasons == {
     "good": "passed: ",
     "absent": "skipped: there is none",
 }, reasons
+
+# Of a pytest that was ended, the tests that had; the last of a test's lines counts.
+lines = [{"test": f"a.py::{test}", "outcome": outcome, "reason": "oops", "seconds": 1.0}
+         for test, outcome in (("one", "passed"), ("two[b::c]", "passed"), ("one", "failed"))]
+(folder / "lines").write_text("\n".join([*map(json.dumps, lines), '{"test": ']))
+results = junit(folder / "no.xml", folder / "lines")(Finished("it", "", "", "late", 1.0))
+assert [(one.name, one.outcome) for one in results] == [
+    ("it: one", "failed"), ("it: two[b::c]", "passed"), ("it", "failed")], results
+assert results[-1].reason == "pytest wrote no XML; 2 tests had ended, and are listed; late", results
 
 # Where the whole run is over, nothing more is begun.
 Stage("over", "", folder, {}, until=time.monotonic()).run(iter(commands))

@@ -157,16 +157,16 @@ def python(setting: Setting) -> Iterator[Command]:
     files = [str(file) for file in sorted((PACKAGE / "tests").glob("*.py")) if "mark.cuda" in file.read_text()]
     parts = 1 if setting.short else PARTS
     for part in range(parts):
-        file = setting.scratch / f"pytest-{part}.xml"
+        file, lines = (setting.scratch / f"pytest-{part}.{kind}" for kind in ("xml", "lines"))
         plugin = ["-p", "odc_split", "-p", "no:cacheprovider", f"--junitxml={file}", f"--rootdir={PACKAGE}"]
         command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", *plugin, *files]
         yield Command(
             f"pytest, part {part + 1} of {parts}",
             command,
-            junit(file),
+            junit(file, lines),
             460,
             "all that the stage has: each test starts ranks that begin CUDA, and trains",
-            {**QUEUES, "ODC_TEST_PART": f"{part}/{parts}"},
+            {**QUEUES, "ODC_TEST_PART": f"{part}/{parts}", "ODC_TEST_LINES": str(lines)},
             missing,
         )
 
