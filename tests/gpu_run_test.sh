@@ -86,6 +86,7 @@ from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
 from runner import Command, Finished, Stage, junit, passed_if_it_ended_well, results_as_json
+from stages import sanitized
 
 folder = Path(sys.argv[2])
 folder.mkdir()
@@ -116,6 +117,11 @@ results = junit(folder / "no.xml", folder / "lines")(Finished("it", "", "", "lat
 assert [(one.name, one.outcome) for one in results] == [
     ("it: one", "failed"), ("it: two[b::c]", "passed"), ("it", "failed")], results
 assert results[-1].reason == "pytest wrote no XML; 2 tests had ended, and are listed; late", results
+
+# memcheck has followed each rank.
+for count, outcome in ((0, "failed"), (1, "failed"), (2, "passed"), (3, "passed")):
+    [result] = sanitized(Finished("memcheck", "========= ERROR SUMMARY: 0 errors\n" * count, "", "", 1.0))
+    assert result.outcome == outcome and (count >= 2 or f"followed {count} processes" in result.reason), result
 
 # Where the whole run is over, nothing more is begun.
 Stage("over", "", folder, {}, until=time.monotonic()).run(iter(commands))
