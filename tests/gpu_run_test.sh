@@ -91,9 +91,11 @@ from stages import sanitized
 folder = Path(sys.argv[2])
 folder.mkdir()
 late = f"echo up; sleep {sys.argv[3]} & sleep {sys.argv[3]}"
+part = json.dumps({"results": [{"name": "its first", "outcome": "passed"}]})
 commands = [
     Command("late", ["sh", "-c", late], passed_if_it_ended_well, 0.5, "so much"),
     Command("wrong", ["echo", "{"], results_as_json, 60, "it is short"),
+    Command("part", ["sh", "-c", f"echo '{part}'; printf '{{'; exit 3"], results_as_json, 60, "it is short"),
     Command("bad", ["sh", "-c", "echo oops >&2; exit 3"], passed_if_it_ended_well, 60, "it is short"),
     Command("good", ["true"], passed_if_it_ended_well, 60, "it is short"),
     Command("absent", ["true"], passed_if_it_ended_well, 60, "it is short", missing="there is none"),
@@ -104,6 +106,8 @@ reasons = {one["name"]: f"{one['outcome']}: {one['reason']}" for one in stage["r
 assert reasons.pop("late").startswith("failed: not done after 0 s; its limit is 0.5 s: so much"), stage
 assert stage["complete"] and reasons == {
     "wrong": "failed: it printed no JSON; {",
+    "its first": "passed: ",
+    "part": "failed: ended with 3",
     "bad": "failed: ended with 3; oops",
     "good": "passed: ",
     "absent": "skipped: there is none",
@@ -126,8 +130,8 @@ for count, outcome in ((0, "failed"), (1, "failed"), (2, "passed"), (3, "passed"
 # Where the whole run is over, nothing more is begun.
 Stage("over", "", folder, {}, until=time.monotonic()).run(iter(commands))
 stage = json.loads((folder / "over.json").read_text())
-assert stage["complete"] and (stage["failed"], stage["skipped"]) == (4, 1), stage
-assert all(one["reason"].startswith("not begun: ") for one in stage["results"][:4]), stage
+assert stage["complete"] and (stage["failed"], stage["skipped"]) == (5, 1), stage
+assert all(one["reason"].startswith("not begun: ") for one in stage["results"][:5]), stage
 PYTHON
 nothing_left "sleep $unique"
 

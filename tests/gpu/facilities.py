@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What libodc needs of the kernel and of the driver, tried by itself: `facilities.py [--short] [NAME...]`, all
-unless named. Prints JSON, one result for each; what does not work says which part of libodc needs it. Each is tried in
-a process of its own."""
+unless named. Prints JSON, one result for each, as a line after each with all so far; what does not work says which part
+of libodc needs it. Each is tried in a process of its own."""
 
 from __future__ import annotations
 
@@ -388,7 +388,10 @@ def main() -> int:
     if unknown := [name for name in names if name not in FACILITIES]:
         print(f"facilities.py: there is no {unknown[0]!r}; there are {', '.join(FACILITIES)}", file=sys.stderr)
         return 2
-    print(json.dumps({"results": [tried(name) for name in names]}))
+    results = []
+    for name in names:
+        results.append(tried(name))
+        print(json.dumps({"results": results}), flush=True)
     return 0
 
 

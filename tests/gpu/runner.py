@@ -111,22 +111,21 @@ def cmocka(done: Finished) -> list[Result]:
 
 
 def last_json(done: Finished) -> Any:
-    """The last line that is an object; None: there is none."""
+    """The last line that is an object, and whole; None: there is none."""
     for line in reversed(done.output.splitlines()):
         if line.startswith("{"):
-            try:
+            with contextlib.suppress(ValueError):
                 return json.loads(line)
-            except ValueError:
-                return None
     return None
 
 
 def results_as_json(done: Finished) -> list[Result]:
-    """One object: {"results": [...]} in the words of Result."""
+    """Objects, the last of which counts: {"results": [...]} in the words of Result. A late command's, too."""
     said = last_json(done)
-    if done.problem or said is None:
+    if said is None:
         return done.failed("" if done.problem else "it printed no JSON")
-    return [Result(**one) for one in said["results"]]
+    results = [Result(**one) for one in said["results"]]
+    return results + replace(done, output="").failed() if done.problem else results
 
 
 def figures_as_json(bars: Callable[[Figures], Figures]) -> Reader:
