@@ -97,11 +97,14 @@ commands = [
     Command("wrong", ["echo", "{"], results_as_json, 60, "it is short"),
     Command("part", ["sh", "-c", f"echo '{part}'; printf '{{'; exit 3"], results_as_json, 60, "it is short"),
     Command("bad", ["sh", "-c", "echo oops >&2; exit 3"], passed_if_it_ended_well, 60, "it is short"),
+    Command("seen", ["sh", "-c", "echo now >&2; grep -q now \"$0\"", str(folder / "running.seen.err")],
+            passed_if_it_ended_well, 60, "it is short"),
     Command("good", ["true"], passed_if_it_ended_well, 60, "it is short"),
     Command("absent", ["true"], passed_if_it_ended_well, 60, "it is short", missing="there is none"),
 ]
 Stage("late", "", folder, {}).run(iter(commands))
 stage = json.loads((folder / "late.json").read_text())
+assert not list(folder.glob("running.*")), "a command that is done has left what it said"
 reasons = {one["name"]: f"{one['outcome']}: {one['reason']}" for one in stage["results"]}
 assert reasons.pop("late").startswith("failed: not done after 0 s; its limit is 0.5 s: so much"), stage
 assert stage["complete"] and reasons == {
@@ -109,6 +112,7 @@ assert stage["complete"] and reasons == {
     "its first": "passed: ",
     "part": "failed: ended with 3",
     "bad": "failed: ended with 3; oops",
+    "seen": "passed: ",
     "good": "passed: ",
     "absent": "skipped: there is none",
 }, reasons
@@ -130,8 +134,8 @@ for count, outcome in ((0, "failed"), (1, "failed"), (2, "passed"), (3, "passed"
 # Where the whole run is over, nothing more is begun.
 Stage("over", "", folder, {}, until=time.monotonic()).run(iter(commands))
 stage = json.loads((folder / "over.json").read_text())
-assert stage["complete"] and (stage["failed"], stage["skipped"]) == (5, 1), stage
-assert all(one["reason"].startswith("not begun: ") for one in stage["results"][:5]), stage
+assert stage["complete"] and (stage["failed"], stage["skipped"]) == (6, 1), stage
+assert all(one["reason"].startswith("not begun: ") for one in stage["results"][:6]), stage
 PYTHON
 nothing_left "sleep $unique"
 

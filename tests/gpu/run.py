@@ -100,7 +100,8 @@ def main() -> int:
         print(f"tests/gpu/run.sh: no GPU can be used: {here['why_none']}", file=sys.stderr)
         return 2
     results.mkdir(parents=True, exist_ok=True)
-    (results / "run.log").unlink(missing_ok=True)
+    for file in [results / "run.log", *results.glob("running.*")]:
+        file.unlink(missing_ok=True)
     here["short"] = options.short
     print(json.dumps(here), flush=True)
     done = []

@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -216,6 +215,7 @@ class Running:
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
             file.close()
+            Path(file.name).unlink()
         seconds = round(time.monotonic() - self.begin, 3)
         return Finished(self.command.name, texts[0], texts[1], "; ".join(problems), seconds, status)
 
@@ -226,8 +226,14 @@ def in_a_group_of_its_own() -> None:
     PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def start(command: Command, left: float) -> Running:
-    output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+def as_name(words: str) -> str:
+    return re.sub("[^A-Za-z0-9]+", "-", words)
+
+
+def start(command: Command, left: float, folder: Path) -> Running:
+    """What it says goes into files of `folder` until it is done, so that it is kept where this process is killed."""
+    name = as_name(command.name)
+    output, errors = (open(folder / f"running.{name}.{kind}", "w+b") for kind in ("out", "err"))  # noqa: SIM115
     process = subprocess.Popen(
         command.arguments,
         stdin=subprocess.DEVNULL,
@@ -249,7 +255,8 @@ class Stage:
         self.name = name
         self.only = only
         self.results: list[Result] = []
-        part = "." + re.sub("[^A-Za-z0-9]+", "-", only) if only else ""
+        part = f".{as_name(only)}" if only else ""
+        self._folder = folder
         self._file = folder / f"{name}{part}.json"
         self._log = folder / "run.log"
         self._where = where
@@ -285,7 +292,7 @@ class Stage:
             why = f"not begun: the stage has {STAGE_SECONDS:.0f} s, and the run RUN_SECONDS if set"
             self._add([Result(command.name, "failed", why)])
         else:
-            running.append(start(command, self._left()))
+            running.append(start(command, self._left(), self._folder))
 
     def _keep(self, command: Command, done: Finished) -> None:
         words = " ".join([*(f"{k}={v}" for k, v in command.environment.items()), *command.arguments])
