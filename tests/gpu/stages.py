@@ -209,7 +209,7 @@ TYPES = ("f32", "f64", "bf16", "f16")
 
 def on_one_gpu(commands: Iterator[Command]) -> Iterator[Command]:
     """The first that this process sees."""
-    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    first = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
     for command in commands:
         yield replace(command, environment={**command.environment, "CUDA_VISIBLE_DEVICES": first})
 
