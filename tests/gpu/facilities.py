@@ -162,6 +162,26 @@ def futex() -> Figures:
     return {}
 
 
+def wipe_on_fork() -> Figures:
+    page = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    seen = mmap.mmap(-1, PAGE)
+    page[0] = 1
+    try:
+        page.madvise(18)  # MADV_WIPEONFORK
+    except OSError as error:
+        raise Missing(f"madvise: {error.strerror}") from error
+
+    def look() -> None:
+        seen[0] = 2 + page[0]
+
+    with child(look) as process:
+        process.join(10)
+    check(seen[0] != 0 and page[0] == 1, "a child did not look within 10 s, or its parent's page was wiped")
+    if seen[0] != 2:
+        raise Missing("a forked child finds its parent's page as it was")
+    return {}
+
+
 def boot() -> Figures:
     with open("/proc/sys/kernel/random/boot_id") as file:
         check(len(file.read().strip()) == 36, "boot_id is no UUID")
@@ -334,6 +354,7 @@ FACILITIES: dict[str, tuple[Callable[[], Figures], str]] = {
     "rights": (rights, "the meeting of a host's ranks, and GPU memory's way to them"),
     "pidfd": (pidfd, "noticing that a rank died; ranks of one host are refused without"),
     "futex": (futex, "sleeping until a peer rings"),
+    "wipe_on_fork": (wipe_on_fork, "noticing a fork; a handler does it instead"),
     "boot": (boot, "telling hosts from each other"),
     "driver": (driver, "GPU memory"),
     "device": (device, "GPU memory"),
@@ -377,7 +398,7 @@ def tried(name: str) -> dict[str, Any]:
     with contextlib.suppress(ProcessLookupError):  # its children, too
         os.killpg(process.pid or 0, signal.SIGKILL)
     process.join()
-    if outcome == "failed":
+    if outcome != "passed":
         reason += f"; needed for: {FACILITIES[name][1]}"
     seconds = round(time.monotonic() - begin, 3)
     return {"name": name, "outcome": outcome, "reason": reason, "seconds": seconds, "figures": figures}
