@@ -349,13 +349,13 @@ def tool(name: str, *arguments: str) -> Callable[[], Figures]:
 SMI = "--query-gpu=name,driver_version,memory.total,compute_cap,mig.mode.current,clocks.sm,clocks.mem"
 # What it is called, how it is tried, what of libodc needs it.
 FACILITIES: dict[str, tuple[Callable[[], Figures], str]] = {
+    "boot": (boot, "telling hosts from each other"),
     "memfd": (memfd, "the arena: no shard can be registered without"),
     "fallocate": (fallocate, "committing pages of host memory when a shard is registered, and giving them back"),
     "rights": (rights, "the meeting of a host's ranks, and GPU memory's way to them"),
     "pidfd": (pidfd, "noticing that a rank died; ranks of one host are refused without"),
     "futex": (futex, "sleeping until a peer rings"),
     "wipe_on_fork": (wipe_on_fork, "noticing a fork; a handler does it instead"),
-    "boot": (boot, "telling hosts from each other"),
     "driver": (driver, "GPU memory"),
     "device": (device, "GPU memory"),
     "words": (words, "publishes of shards in GPU memory, and sync"),

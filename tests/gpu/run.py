@@ -91,6 +91,7 @@ def main() -> int:
         print(f"tests/gpu/run.sh: {error}", file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("tests/gpu/run.sh: ended by a signal"))
+    print(f"kernel {platform.release()}", flush=True)  # before what may hang, as it tells a sandbox
     here = where()
     results = Path(os.environ["RESULTS"])
     if here["pretended"] and os.environ.get("RESULTS_ARE_THE_PROJECTS") == "1":
