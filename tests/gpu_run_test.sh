@@ -37,6 +37,8 @@ find "$tree" -name 'libcuda*' | grep . && fail "a driver was packed"
 # ---- run.sh: what it refuses ----
 expect 2 "${run[@]}" speed
 contains "$err" "there is no stage 'speed'; there are environment, kill"
+expect 2 env RUN_SECONDS=soon "${run[@]}" environment
+contains "$err" "RUN_SECONDS is 'soon'; set it to the seconds"
 if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
     expect 2 env LD_LIBRARY_PATH= "PYTHON=$python" bash "$tree/tests/gpu/run.sh" environment kill
     contains "$err" "no GPU can be used: there is no driver: libcuda.so.1"
@@ -79,32 +81,61 @@ echo "$last"
 
 # ---- what is late is ended with all that it started, and what comes after it runs ----
 "$python" - "$tree/tests/gpu" "$work/late" "$unique" <<'PYTHON' || fail "late commands are not treated as they should be"
-import json, sys
+import json, sys, time
 from pathlib import Path
 
 sys.path.insert(0, sys.argv[1])
-from runner import Command, Stage, passed_if_it_ended_well, results_as_json
+from runner import Command, Finished, Stage, junit, passed_if_it_ended_well, results_as_json
+from stages import sanitized
 
 folder = Path(sys.argv[2])
 folder.mkdir()
 late = f"echo up; sleep {sys.argv[3]} & sleep {sys.argv[3]}"
+part = json.dumps({"results": [{"name": "its first", "outcome": "passed"}]})
 commands = [
     Command("late", ["sh", "-c", late], passed_if_it_ended_well, 0.5, "so much"),
     Command("wrong", ["echo", "{"], results_as_json, 60, "it is short"),
+    Command("part", ["sh", "-c", f"echo '{part}'; printf '{{'; exit 3"], results_as_json, 60, "it is short"),
     Command("bad", ["sh", "-c", "echo oops >&2; exit 3"], passed_if_it_ended_well, 60, "it is short"),
+    Command("seen", ["sh", "-c", "echo now >&2; grep -q now \"$0\"", str(folder / "running.seen.err")],
+            passed_if_it_ended_well, 60, "it is short"),
     Command("good", ["true"], passed_if_it_ended_well, 60, "it is short"),
     Command("absent", ["true"], passed_if_it_ended_well, 60, "it is short", missing="there is none"),
 ]
 Stage("late", "", folder, {}).run(iter(commands))
 stage = json.loads((folder / "late.json").read_text())
+assert not list(folder.glob("running.*")), "a command that is done has left what it said"
 reasons = {one["name"]: f"{one['outcome']}: {one['reason']}" for one in stage["results"]}
 assert reasons.pop("late").startswith("failed: not done after 0 s; its limit is 0.5 s: so much"), stage
 assert stage["complete"] and reasons == {
     "wrong": "failed: it printed no JSON; {",
+    "its first": "passed: ",
+    "part": "failed: ended with 3",
     "bad": "failed: ended with 3; oops",
+    "seen": "passed: ",
     "good": "passed: ",
     "absent": "skipped: there is none",
 }, reasons
+
+# Of a pytest that was ended, the tests that had; the last of a test's lines counts.
+lines = [{"test": f"a.py::{test}", "outcome": outcome, "reason": "oops", "seconds": 1.0}
+         for test, outcome in (("one", "passed"), ("two[b::c]", "passed"), ("one", "failed"))]
+(folder / "lines").write_text("\n".join([*map(json.dumps, lines), '{"test": ']))
+results = junit(folder / "no.xml", folder / "lines")(Finished("it", "", "", "late", 1.0))
+assert [(one.name, one.outcome) for one in results] == [
+    ("it: one", "failed"), ("it: two[b::c]", "passed"), ("it", "failed")], results
+assert results[-1].reason == "pytest wrote no XML; 2 tests had ended, and are listed; late", results
+
+# memcheck has followed each rank.
+for count, outcome in ((0, "failed"), (1, "failed"), (2, "passed"), (3, "passed")):
+    [result] = sanitized(Finished("memcheck", "========= ERROR SUMMARY: 0 errors\n" * count, "", "", 1.0))
+    assert result.outcome == outcome and (count >= 2 or f"followed {count} processes" in result.reason), result
+
+# Where the whole run is over, nothing more is begun.
+Stage("over", "", folder, {}, until=time.monotonic()).run(iter(commands))
+stage = json.loads((folder / "over.json").read_text())
+assert stage["complete"] and (stage["failed"], stage["skipped"]) == (6, 1), stage
+assert all(one["reason"].startswith("not begun: ") for one in stage["results"][:6]), stage
 PYTHON
 nothing_left "sleep $unique"
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What libodc needs of the kernel and of the driver, tried by itself: `facilities.py [--short] [NAME...]`, all
-unless named. Prints JSON, one result for each; what does not work says which part of libodc needs it. Each is tried in
-a process of its own."""
+unless named. Prints JSON, one result for each, as a line after each with all so far; what does not work says which part
+of libodc needs it. Each is tried in a process of its own."""
 
 from __future__ import annotations
 
@@ -159,6 +159,26 @@ def futex() -> Figures:
         soon(wake, "nobody was woken by a futex in memory that two processes share")
         process.join(5)
         check(page[9] == 1, "the futex that was woken did not return")
+    return {}
+
+
+def wipe_on_fork() -> Figures:
+    page = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    seen = mmap.mmap(-1, PAGE)
+    page[0] = 1
+    try:
+        page.madvise(18)  # MADV_WIPEONFORK
+    except OSError as error:
+        raise Missing(f"madvise: {error.strerror}") from error
+
+    def look() -> None:
+        seen[0] = 2 + page[0]
+
+    with child(look) as process:
+        process.join(10)
+    check(seen[0] != 0 and page[0] == 1, "a child did not look within 10 s, or its parent's page was wiped")
+    if seen[0] != 2:
+        raise Missing("a forked child finds its parent's page as it was")
     return {}
 
 
@@ -329,12 +349,13 @@ def tool(name: str, *arguments: str) -> Callable[[], Figures]:
 SMI = "--query-gpu=name,driver_version,memory.total,compute_cap,mig.mode.current,clocks.sm,clocks.mem"
 # What it is called, how it is tried, what of libodc needs it.
 FACILITIES: dict[str, tuple[Callable[[], Figures], str]] = {
+    "boot": (boot, "telling hosts from each other"),
     "memfd": (memfd, "the arena: no shard can be registered without"),
     "fallocate": (fallocate, "committing pages of host memory when a shard is registered, and giving them back"),
     "rights": (rights, "the meeting of a host's ranks, and GPU memory's way to them"),
     "pidfd": (pidfd, "noticing that a rank died; ranks of one host are refused without"),
     "futex": (futex, "sleeping until a peer rings"),
-    "boot": (boot, "telling hosts from each other"),
+    "wipe_on_fork": (wipe_on_fork, "noticing a fork; a handler does it instead"),
     "driver": (driver, "GPU memory"),
     "device": (device, "GPU memory"),
     "words": (words, "publishes of shards in GPU memory, and sync"),
@@ -377,7 +398,7 @@ def tried(name: str) -> dict[str, Any]:
     with contextlib.suppress(ProcessLookupError):  # its children, too
         os.killpg(process.pid or 0, signal.SIGKILL)
     process.join()
-    if outcome == "failed":
+    if outcome != "passed":
         reason += f"; needed for: {FACILITIES[name][1]}"
     seconds = round(time.monotonic() - begin, 3)
     return {"name": name, "outcome": outcome, "reason": reason, "seconds": seconds, "figures": figures}
@@ -388,7 +409,10 @@ def main() -> int:
     if unknown := [name for name in names if name not in FACILITIES]:
         print(f"facilities.py: there is no {unknown[0]!r}; there are {', '.join(FACILITIES)}", file=sys.stderr)
         return 2
-    print(json.dumps({"results": [tried(name) for name in names]}))
+    results = []
+    for name in names:
+        results.append(tried(name))
+        print(json.dumps({"results": results}), flush=True)
     return 0
 
 

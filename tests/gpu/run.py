@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import shutil
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,9 +71,27 @@ def parsed() -> argparse.Namespace:
     return options
 
 
+def until() -> float:
+    """When RUN_SECONDS have passed, by time.monotonic(); without it, never. Raises ValueError."""
+    given = os.environ.get("RUN_SECONDS", "inf")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not seconds > 0:
+        raise ValueError(f"RUN_SECONDS is {given!r}; set it to the seconds that all stages have, as 560")
+    return time.monotonic() + seconds
+
+
 def main() -> int:
     options = parsed()
+    try:
+        end = until()
+    except ValueError as error:
+        print(f"tests/gpu/run.sh: {error}", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("tests/gpu/run.sh: ended by a signal"))
+    print(f"kernel {platform.release()}", flush=True)  # before what may hang, as it tells a sandbox
     here = where()
     results = Path(os.environ["RESULTS"])
     if here["pretended"] and os.environ.get("RESULTS_ARE_THE_PROJECTS") == "1":
@@ -81,14 +101,15 @@ def main() -> int:
         print(f"tests/gpu/run.sh: no GPU can be used: {here['why_none']}", file=sys.stderr)
         return 2
     results.mkdir(parents=True, exist_ok=True)
-    (results / "run.log").unlink(missing_ok=True)
+    for file in [results / "run.log", *results.glob("running.*")]:
+        file.unlink(missing_ok=True)
     here["short"] = options.short
     print(json.dumps(here), flush=True)
     done = []
     with tempfile.TemporaryDirectory() as scratch:
         setting = Setting(len(here["gpus"]), here["pretended"], options.short, Path(scratch))
         for name, words in options.stages:
-            stage = Stage(name, words, results, here, at_once(name))
+            stage = Stage(name, words, results, here, at_once(name), end)
             done.append(stage)
             stage.run(chosen(name, setting, words))
     print(summary(done))

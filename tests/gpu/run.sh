@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks libodc on NVIDIA GPUs: tests/gpu/run.sh [--multi] [--short] [STAGE...]; README.md beside this says more. From
-# sources it runs what pack.sh has put into build/gpu. RESULTS names the folder of results, PYTHON the interpreter.
+# sources it runs what pack.sh has put into build/gpu. RESULTS names the folder of results, PYTHON the interpreter; after
+# RUN_SECONDS, if set, it ends by itself, and says what was not begun.
 set -eu
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

@@ -8,11 +8,11 @@ import contextlib
 import ctypes
 import datetime
 import json
+import math
 import os
 import re
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -110,22 +110,21 @@ def cmocka(done: Finished) -> list[Result]:
 
 
 def last_json(done: Finished) -> Any:
-    """The last line that is an object; None: there is none."""
+    """The last line that is an object, and whole; None: there is none."""
     for line in reversed(done.output.splitlines()):
         if line.startswith("{"):
-            try:
+            with contextlib.suppress(ValueError):
                 return json.loads(line)
-            except ValueError:
-                return None
     return None
 
 
 def results_as_json(done: Finished) -> list[Result]:
-    """One object: {"results": [...]} in the words of Result."""
+    """Objects, the last of which counts: {"results": [...]} in the words of Result. A late command's, too."""
     said = last_json(done)
-    if done.problem or said is None:
+    if said is None:
         return done.failed("" if done.problem else "it printed no JSON")
-    return [Result(**one) for one in said["results"]]
+    results = [Result(**one) for one in said["results"]]
+    return results + replace(done, output="").failed() if done.problem else results
 
 
 def figures_as_json(bars: Callable[[Figures], Figures]) -> Reader:
@@ -140,14 +139,25 @@ def figures_as_json(bars: Callable[[Figures], Figures]) -> Reader:
     return read
 
 
-def junit(file: Path) -> Reader:
-    """What pytest --junitxml wrote."""
+def lines_of_tests(done: Finished, file: Path) -> list[Result]:
+    """What plugin/odc_split.py wrote of each test as it ended. The last line may not be whole."""
+    last: dict[str, Result] = {}
+    for line in file.read_text().split("\n")[:-1] if file.exists() else []:
+        said = json.loads(line)
+        name = f"{done.name}: {said['test'].split('::', 1)[-1]}"
+        last[said["test"]] = Result(name, said["outcome"], said["reason"][-SAID:], said["seconds"])
+    return list(last.values())
+
+
+def junit(file: Path, lines: Path) -> Reader:
+    """What pytest --junitxml wrote; where it did not come to that, the lines."""
 
     def read(done: Finished) -> list[Result]:
         try:
             cases = ElementTree.parse(file).iter("testcase")
         except (OSError, ElementTree.ParseError):
-            return done.failed("pytest wrote no results")
+            ended = lines_of_tests(done, lines)
+            return ended + done.failed(f"pytest wrote no XML; {len(ended)} tests had ended, and are listed")
         results = []
         for case in cases:
             outcome, reason = "passed", ""
@@ -205,6 +215,7 @@ class Running:
             file.seek(0)
             texts.append(file.read().decode(errors="replace"))
             file.close()
+            Path(file.name).unlink()
         seconds = round(time.monotonic() - self.begin, 3)
         return Finished(self.command.name, texts[0], texts[1], "; ".join(problems), seconds, status)
 
@@ -215,8 +226,14 @@ def in_a_group_of_its_own() -> None:
     PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def start(command: Command, left: float) -> Running:
-    output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
+def as_name(words: str) -> str:
+    return re.sub("[^A-Za-z0-9]+", "-", words)
+
+
+def start(command: Command, left: float, folder: Path) -> Running:
+    """What it says goes into files of `folder` until it is done, so that it is kept where this process is killed."""
+    name = as_name(command.name)
+    output, errors = (open(folder / f"running.{name}.{kind}", "w+b") for kind in ("out", "err"))  # noqa: SIM115
     process = subprocess.Popen(
         command.arguments,
         stdin=subprocess.DEVNULL,
@@ -230,18 +247,22 @@ def start(command: Command, left: float) -> Running:
 
 class Stage:
     """Its results are in `folder`, and what its commands said in run.log there. `only`: part of it, in a file of its
-    own. `at_once`: commands that run at the same time."""
+    own. `at_once`: commands that run at the same time. `until`: when the whole run is over, by time.monotonic()."""
 
-    def __init__(self, name: str, only: str, folder: Path, where: Figures, at_once: int = 1) -> None:
+    def __init__(
+        self, name: str, only: str, folder: Path, where: Figures, at_once: int = 1, until: float = math.inf
+    ) -> None:
         self.name = name
         self.only = only
         self.results: list[Result] = []
-        part = "." + re.sub("[^A-Za-z0-9]+", "-", only) if only else ""
+        part = f".{as_name(only)}" if only else ""
+        self._folder = folder
         self._file = folder / f"{name}{part}.json"
         self._log = folder / "run.log"
         self._where = where
         self._at_once = at_once
         self._begin = time.monotonic()
+        self._until = min(until, self._begin + STAGE_SECONDS)
         self._date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
     def run(self, commands: Iterator[Command]) -> None:
@@ -262,15 +283,16 @@ class Stage:
         self._write(complete=True)
 
     def _left(self) -> float:
-        return STAGE_SECONDS - (time.monotonic() - self._begin)
+        return self._until - time.monotonic()
 
     def _begin_one(self, command: Command, running: list[Running]) -> None:
         if command.missing:
             self._add([Result(command.name, "skipped", command.missing)])
         elif self._left() <= 5:
-            self._add([Result(command.name, "failed", f"not begun: the stage has {STAGE_SECONDS:.0f} s")])
+            why = f"not begun: the stage has {STAGE_SECONDS:.0f} s, and the run RUN_SECONDS if set"
+            self._add([Result(command.name, "failed", why)])
         else:
-            running.append(start(command, self._left()))
+            running.append(start(command, self._left(), self._folder))
 
     def _keep(self, command: Command, done: Finished) -> None:
         words = " ".join([*(f"{k}={v}" for k, v in command.environment.items()), *command.arguments])
