@@ -147,6 +147,7 @@ static void interrupt_a_wait(int rank, int size, const char *job, void *arg) {
     config.interrupted_arg = stop;
     CHECK_OK(odc_init(&config, &context));
     tensor all[2] = {make_tensor(context, "a", LARGE, ODC_F32, 0), make_tensor(context, "b", LARGE, ODC_F32, 0)};
+    tensor last = make_tensor(context, "told last", NUMEL, ODC_F32, 0);
     void *gathered = new_buffer(all[0], ODC_F32);
     void *stream = gpu_stream(3);
     uint64_t operation = 0;
@@ -154,7 +155,9 @@ static void interrupt_a_wait(int rank, int size, const char *job, void *arg) {
     for (uint64_t i = 0; i < 2; ++i) {
         write_parameters(all[i], i);
     }
+    write_parameters(last, 7);
     CHECK_OK(odc_publish_all(context, NULL));
+    check_gather(last, 7);
     CHECK_OK(odc_gather_start(all[0].shard, gathered, LARGE, stream, &operation));
     set_flag(stop, 1);
     status = odc_wait(context, operation);
@@ -265,11 +268,12 @@ static void both_kinds_of_memory_are_published_each_in_its_time(void **state) {
 /* ---- Silence ---- */
 
 typedef struct silence {
+    int waiting; /* the rank that does */
     atomic_int ready;
     atomic_int noticed;
 } silence;
 
-/* Rank 2 waits for rank 1, which is stopped; it hears of that though its mate, rank 0, computes. */
+/* A rank waits for rank 1, which is stopped; it hears of that though its mate computes. */
 static void fall_silent(int rank, int size, const char *job, void *arg) {
     silence *shared = arg;
     odc_context *context = join(rank, size, job);
@@ -281,7 +285,7 @@ static void fall_silent(int rank, int size, const char *job, void *arg) {
         raise(SIGSTOP);
     }
     CHECK_OK(odc_publish(t.shard, NULL));
-    if (rank == 2) {
+    if (rank == shared->waiting) {
         void *full = new_buffer(t, ODC_F32);
         CHECK_ERROR(odc_gather(t.shard, full, NUMEL, NULL), ODC_ERROR_PEER_LOST, "rank 1", "is lost");
         free_buffer(t, full);
@@ -297,7 +301,11 @@ static void who_is_waited_for_is_asked_whether_it_lives(void **state) {
     needs_processes("it stops a rank");
     setenv("ODC_TEST_HOSTS", "2", 1);
     setenv("ODC_SILENCE_MS", "3000", 1);
-    run_mortals(3, 2, fall_silent, share(sizeof(silence)));
+    for (int waiting = 0; waiting < 3; waiting += 2) { /* one of them asks in any case */
+        silence *shared = share(sizeof *shared);
+        shared->waiting = waiting;
+        run_mortals(3, 2, fall_silent, shared);
+    }
     own_hosts();
 }
 
