@@ -4,6 +4,7 @@
 
 #include "arena.h"
 #include "fd.h"
+#include "rank_block.h"
 #include "route.h"
 #include "transport/fabric.h"
 
@@ -33,6 +34,8 @@ struct Peer {
     Fd life;                       // its pidfd; invalid for another host's rank
     Route route;                   // to its host memory
     Route gpu_route;               // from this rank's GPU to its
+
+    RankBlock &rank_block() const { return *reinterpret_cast<RankBlock *>(arena->record(block)); }
 };
 
 struct Membership {

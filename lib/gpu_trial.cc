@@ -78,10 +78,7 @@ public:
 private:
     using Step = TrialStep;
 
-    RankBlock &block(int rank) const {
-        const Peer &peer = membership_.peers[static_cast<size_t>(rank)];
-        return *reinterpret_cast<RankBlock *>(peer.arena->record(peer.block));
-    }
+    RankBlock &block(int rank) const { return membership_.peers[static_cast<size_t>(rank)].rank_block(); }
     Passage &passage(size_t seat) { return passages_[static_cast<size_t>(mates_[seat])]; }
     bool usable(size_t seat) { return passage(seat).why_not.empty(); }
     std::byte *area(size_t owner, size_t adder) const {

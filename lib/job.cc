@@ -27,7 +27,7 @@ std::string seconds(int64_t ns) {
 
 Job::Job(Membership membership) : membership_(std::move(membership)) {
     for (Peer &one : membership_.peers) {
-        blocks_.push_back(reinterpret_cast<RankBlock *>(one.arena->record(one.block)));
+        blocks_.push_back(&one.rank_block());
     }
     spins_ = size() <= topology().cores ? kPatientSpins : kCrowdedSpins;
     mine().did_at_ns = now_ns();

@@ -2,7 +2,6 @@
 #include "nvlink.h"
 
 #include "gpus.h"
-#include "rank_block.h"
 #include "status.h"
 #include "wishes.h"
 
@@ -30,7 +29,7 @@ struct Seat {
 
 Seat seat_of(const Membership &membership, int rank) {
     const Peer &peer = membership.peers[static_cast<size_t>(rank)];
-    const GpuIdentity &gpu = reinterpret_cast<const RankBlock *>(peer.arena->record(peer.block))->gpu;
+    const GpuIdentity &gpu = peer.rank_block().gpu;
     return {rank, say("rank ", rank, " (host ", peer.host, gpu.present ? say(", ", gpu.name) : "", ")"), gpu};
 }
 

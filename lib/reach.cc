@@ -71,7 +71,7 @@ RankDescriptor describe(const Membership &membership, const std::vector<Identity
     descriptor.index = static_cast<int>(std::find(mates.begin(), mates.end(), rank) - mates.begin());
     descriptor.transports = cards[static_cast<size_t>(rank)].transports;
     if (peer.arena) {
-        const GpuIdentity &gpu = reinterpret_cast<const RankBlock *>(peer.arena->record(peer.block))->gpu;
+        const GpuIdentity &gpu = peer.rank_block().gpu;
         descriptor.gpu = gpu.present ? gpu.name : "";
     } else {
         descriptor.gpu = cards[static_cast<size_t>(rank)].gpu;
@@ -209,7 +209,7 @@ std::unique_ptr<Fabric> open_fabric(const Membership &membership, const Doors &d
     // Before the deadline of who waits for it, or the error would not name who is lost.
     const int64_t silence_ms = std::min(terms.timeout_ms / 2, setting_number(Setting::kSilenceMs));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes));
-    auto *block = reinterpret_cast<RankBlock *>(membership.own().arena->record(0));
+    RankBlock *block = &membership.own().rank_block();
     return std::make_unique<Fabric>(FabricTerms{terms.rank, terms.size, block, staging, silence_ms}, doors.opened);
 }
 
@@ -264,8 +264,7 @@ void start_fabric(Membership &membership, const std::vector<EndpointCard> &cards
     for (const int rank : membership.hosts[membership.own().host_index]) {
         const Peer &mate = membership.peers[static_cast<size_t>(rank)];
         if (rank != membership.terms.rank) {
-            mates.push_back(
-                {rank, mate.life.get(), reinterpret_cast<const RankBlock *>(mate.arena->record(mate.block))});
+            mates.push_back({rank, mate.life.get(), &mate.rank_block()});
         }
     }
     membership.fabric->start(cards[0].token, peers, membership.hosts, std::move(mates));
@@ -287,10 +286,6 @@ void or_fail_everywhere(Exchange &exchange, const Patience &patience, Body body)
     } catch (const std::exception &) {
         fail_everywhere(exchange, current_error(), patience);
     }
-}
-
-RankBlock &own_block(const Membership &membership) {
-    return *reinterpret_cast<RankBlock *>(membership.own().arena->record(membership.own().block));
 }
 
 // The paths between GPUs. Throws ODC_ERROR_UNSUPPORTED where they are not as ODC_REQUIRE asks.
@@ -363,7 +358,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
                 join_gpus(membership, all, outlook.wishes, patience);
             } catch (const std::exception &error) {
                 // Mates wait for this rank's GPU, not for its card.
-                record_departure(own_block(membership), membership.terms.rank, error.what());
+                record_departure(membership.own().rank_block(), membership.terms.rank, error.what());
                 throw;
             }
         });
