@@ -120,6 +120,7 @@ EndpointCard read_endpoint(const Card &card, int rank) {
     for (EndpointName &one : content.names) {
         one.bytes = std::min<uint32_t>(one.bytes, sizeof(one.name));
     }
+    content.why_no_gpu_direct[sizeof(content.why_no_gpu_direct) - 1] = '\0';
     return content;
 }
 

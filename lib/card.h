@@ -60,6 +60,7 @@ struct EndpointCard {
     int32_t unused;
     std::array<unsigned char, 16> token;        // rank 0's is the job's: by it, endpoints know the members
     std::array<EndpointName, kMaxPorts> names;  // by place in `ports`
+    char why_no_gpu_direct[96];                 // empty: they reach the memory of the rank's GPU
 };
 struct ReadyCard {
     uint64_t magic;
@@ -84,7 +85,7 @@ void check_regrets(const std::vector<Card> &cards);
 constexpr uint64_t kIdentityMagic = 0x6f64632d69642d37;  // "odc-id-7": changes with card, rounds, notices
 constexpr uint64_t kPortsMagic = 0x6f64632d70742d33;     // "odc-pt-3": the same
 constexpr uint64_t kSilenceMagic = 0x6f64632d73692d31;   // "odc-si-1": the same
-constexpr uint64_t kEndpointMagic = 0x6f64632d65702d32;  // "odc-ep-2": the same
+constexpr uint64_t kEndpointMagic = 0x6f64632d65702d33;  // "odc-ep-3": the same
 constexpr uint64_t kReadyMagic = 0x6f64632d72642d31;     // "odc-rd-1": the same
 IdentityCard read_identity(const Card &card, int rank);
 PortsCard read_ports(const Card &card, int rank);

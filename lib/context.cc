@@ -143,7 +143,8 @@ void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
 // The provider may refuse the memory, so before anybody hears of the shard.
 void Context::expose(Shard &shard) {
     if (reaches_out(shard)) {
-        job_.fabric()->expose(shard.host_slice(shard.own_index()));
+        const uint64_t own = shard.own_index();
+        job_.fabric()->expose(nics_reach_gpu() ? shard.slice(own) : shard.host_slice(own));
     }
 }
 

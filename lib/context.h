@@ -120,6 +120,7 @@ private:
     void conceal(Shard &shard);
     void announce(Shard &shard);
     bool reaches_out(const Shard &shard);
+    bool nics_reach_gpu();
     uint64_t keep(Operation operation);
 
     // For shards in GPU memory (context_gpu.cc).
@@ -145,6 +146,7 @@ private:
     std::vector<GpuAllocation> allocate_on_gpu(const std::vector<std::unique_ptr<Shard>> &shards);
     void drop(const std::vector<GpuAllocation> &parts);
     void mirror_if_needed(Shard &shard);
+    void open_staging(const Shard &shard);
     void equip(Shard &shard);
     void unpin_mirror(Shard &shard);
     bool is_kept_by_mates(const Shard &shard) const;
@@ -161,7 +163,6 @@ private:
     void add_by_porter(Operation &operation, uint64_t index, Job::Wait &wait);
     template <class Ready>
     void wait_for_porter(Job::Wait &wait, const Ready &ready);
-    std::optional<int> awaited_by_porter();
     std::string gpu_work();
     size_t reserve_flight(Call call);
     void land();

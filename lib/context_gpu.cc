@@ -4,6 +4,7 @@
 
 #include "context.h"
 #include "element.h"
+#include "settings.h"
 #include "transport/stripes.h"
 
 namespace odc {
@@ -130,12 +131,35 @@ void Context::drop(const std::vector<GpuAllocation> &parts) {
     }
 }
 
+bool Context::nics_reach_gpu() { return job_.fabric() != nullptr && job_.fabric()->reaches_gpu(); }
+
 // For ranks that reach it through host memory.
 void Context::mirror_if_needed(Shard &shard) {
     for (uint64_t index = 0; shard.on_gpu() && index < shard.owners(); ++index) {
-        if (!job_.peer(shard.owner(index)).gpu_route.is_direct()) {
+        const int owner = shard.owner(index);
+        const bool by_nic = nics_reach_gpu() && !job_.on_this_host(owner);
+        if (!job_.peer(owner).gpu_route.is_direct() && !by_nic) {
             shard.mirror();
         }
+    }
+}
+
+// What goes through host memory, if nothing has gone there yet.
+void Context::open_staging(const Shard &shard) {
+    Cuda &cuda = *job_.cuda();
+    const auto slots = [&](size_t least, Access access) {
+        const auto bytes = static_cast<uint64_t>(setting_number(Setting::kStagingBytes));
+        auto pinned = Slots::of_pinned_memory(cuda.device(), bytes, least);
+        if (Fabric *others = job_.fabric()) {
+            others->lend(pinned->start(), pinned->bytes(), pinned->kind(), access);
+        }
+        return pinned;
+    };
+    if (shard.is_mirrored() && !cuda.has_porter()) {
+        cuda.open_porter(job_.rank(), slots(Porter::kLeastSlots, Access::Remote));
+    }
+    if (reaches_out(shard) && !cuda.has_fetches()) {
+        cuda.open_fetches(slots(Fetches::kLeastSlots, Access::Local));
     }
 }
 
@@ -143,12 +167,7 @@ void Context::mirror_if_needed(Shard &shard) {
 void Context::equip(Shard &shard) {
     const Shard::Bases &mine = shard.bases(shard.own_index());
     on_gpu([&](Cuda &cuda) {
-        if (shard.is_mirrored()) {
-            cuda.open_porter(job_.rank());
-        }
-        if (reaches_out(shard)) {
-            cuda.open_fetches();
-        }
+        open_staging(shard);
         if (shard.own_numel() == 0) {
             return;
         }
@@ -404,12 +423,8 @@ void Context::add_directly(Operation &operation) {
 template <class Ready>
 void Context::wait_for_porter(Job::Wait &wait, const Ready &ready) {
     GpuWatch watch(*this);
-    const auto awaited = [this] { return awaited_by_porter().value_or(job_.rank()); };
+    const auto awaited = [this] { return job_.cuda()->awaited().value_or(job_.rank()); };
     wait.until_seen_served(awaited, [&] { return ready() || watch.look(); });
-}
-
-std::optional<int> Context::awaited_by_porter() {
-    return job_.cuda()->has_porter() ? job_.cuda()->porter().awaited() : std::nullopt;
 }
 
 // What this rank has enqueued and what has come of it.
@@ -417,7 +432,7 @@ std::string Context::gpu_work() {
     if (const std::string under_way = job_.cuda()->flights().under_way(); !under_way.empty()) {
         return under_way;
     }
-    const std::optional<int> owner = awaited_by_porter();
+    const std::optional<int> owner = job_.cuda()->awaited();
     return owner ? say("an addition that ", job_.who(*owner), " is to apply; it ", job_.what(*owner))
                  : "copies through host memory";
 }
@@ -435,7 +450,7 @@ void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wai
     });
     wait_for_porter(wait, [&] {
         enqueue(words_for(operation.call, *operation.shard), [&](Cuda &cuda) {
-            load.stripe += cuda.porter().carry(load, static_cast<cuda::Stream>(operation.stream));
+            load.stripe += cuda.porter_to(path).carry(load, static_cast<cuda::Stream>(operation.stream));
         });
         return load.stripe == stripes;
     });

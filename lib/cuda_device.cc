@@ -52,6 +52,10 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
     }
     multiprocessors_ = static_cast<unsigned>(attribute(cuda::DeviceAttribute::MultiprocessorCount));
     gpu_direct_rdma_ = attribute(cuda::DeviceAttribute::GpuDirectRdmaWithVmmSupported) != 0;
+    orders_remote_writes_ =
+        attribute(cuda::DeviceAttribute::GpuDirectRdmaWritesOrdering) >= static_cast<int>(cuda::WritesOrdering::Owner);
+    flushes_remote_writes_ =
+        (attribute(cuda::DeviceAttribute::GpuDirectRdmaFlushWritesOptions) & cuda::kFlushWritesByHost) != 0;
     const Relaxed relaxed;
     if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
         fail(result == Result::OutOfMemory ? ODC_ERROR_NO_MEMORY : ODC_ERROR_UNSUPPORTED, name_,
@@ -126,6 +130,22 @@ void CudaDevice::check_health() const {
     const Result result = stream_ != nullptr ? driver().cuStreamQuery(stream_) : Result::Success;
     if (result != Result::Success && result != Result::NotReady) {
         fail(ODC_ERROR_DEVICE, broken(name_, result));
+    }
+}
+
+std::string CudaDevice::why_no_remote_writes() const {
+    if (!gpu_direct_rdma_) {
+        return say(name_, " lets no network adapter reach its memory");
+    }
+    return orders_remote_writes_ || flushes_remote_writes_
+               ? ""
+               : say(name_, " does not tell when it sees what network adapters have written");
+}
+
+void CudaDevice::settle_remote_writes() const {
+    if (!orders_remote_writes_) {
+        check(driver().cuFlushGPUDirectRDMAWrites(cuda::FlushTarget::CurrentContext, cuda::FlushScope::Owner),
+              "cuFlushGPUDirectRDMAWrites");
     }
 }
 

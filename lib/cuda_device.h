@@ -31,6 +31,10 @@ public:
     unsigned multiprocessors() const { return multiprocessors_; }
     // Whether memory that is allocated for it can be read by network adapters.
     bool has_gpu_direct_rdma() const { return gpu_direct_rdma_; }
+    // Empty: what they write there can be seen by its streams. Else why not.
+    std::string why_no_remote_writes() const;
+    // What they have written is seen by what streams do from now on; inside a Scope.
+    void settle_remote_writes() const;
     cuda::Function adder(int32_t gradient_type) const { return adders_[static_cast<size_t>(gradient_type)]; }
 
     // While it lives, the thread's calls break no other thread's capture.
@@ -89,6 +93,8 @@ private:
     cuda::Uuid uuid_{};
     unsigned multiprocessors_ = 0;
     bool gpu_direct_rdma_ = false;
+    bool orders_remote_writes_ = false;
+    bool flushes_remote_writes_ = false;
     cuda::Context context_ = nullptr;
     cuda::Stream stream_ = nullptr;
     cuda::Module module_ = nullptr;

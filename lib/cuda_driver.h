@@ -62,8 +62,16 @@ enum class DeviceAttribute : int {
     VirtualMemoryManagementSupported = 102,
     HandleTypePosixFileDescriptorSupported = 103,
     GpuDirectRdmaWithVmmSupported = 110,
+    GpuDirectRdmaFlushWritesOptions = 117,
+    GpuDirectRdmaWritesOrdering = 118,
     CanUseStreamMemOps64Bit = 122
 };
+
+// What a network adapter wrote: who sees it without a flush, how it can be flushed, for whom, and where.
+enum class WritesOrdering : int { None = 0, Owner = 100, AllDevices = 200 };
+constexpr int kFlushWritesByHost = 1 << 0;
+enum class FlushTarget : int { CurrentContext = 0 };
+enum class FlushScope : int { Owner = 100, AllDevices = 200 };
 
 enum class P2PAttribute : int { AccessSupported = 2, NativeAtomicSupported = 3 };
 
@@ -160,6 +168,7 @@ inline const Stream kPerThreadStream = reinterpret_cast<Stream>(2);
     X(cuPointerGetAttributes, 7000, (unsigned count, PointerAttribute *attributes, void **values, Address address))  \
     X(cuMemsetD8Async, 3020, (Address to, unsigned char value, size_t bytes, Stream stream))                         \
     X(cuMemcpyAsync, 4000, (Address to, Address from, size_t bytes, Stream stream))                                  \
+    X(cuFlushGPUDirectRDMAWrites, 11030, (FlushTarget target, FlushScope scope))                                     \
     X(cuStreamCreate, 2000, (Stream * stream, unsigned flags))                                                       \
     X(cuStreamDestroy, 4000, (Stream stream))                                                                        \
     X(cuStreamQuery, 2000, (Stream stream))                                                                          \

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <optional>
 
+#include "gpu_direct.h"
 #include "gpu_trial.h"
 #include "nvlink.h"
 #include "porch.h"
@@ -204,17 +205,48 @@ void check_descriptors(const Membership &membership) {
     }
 }
 
-std::unique_ptr<Fabric> open_fabric(const Membership &membership, const Doors &doors) {
+// `gpu`: whose memory NICs are to reach; NULL: none.
+std::unique_ptr<Fabric> open_fabric(const Membership &membership, const Doors &doors, const CudaDevice *gpu) {
     const Terms &terms = membership.terms;
     // Before the deadline of who waits for it, or the error would not name who is lost.
     const int64_t silence_ms = std::min(terms.timeout_ms / 2, setting_number(Setting::kSilenceMs));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes));
     RankBlock *block = &membership.own().rank_block();
-    return std::make_unique<Fabric>(FabricTerms{terms.rank, terms.size, block, staging, silence_ms}, doors.opened);
+    return std::make_unique<Fabric>(FabricTerms{terms.rank, terms.size, block, gpu, staging, silence_ms}, doors.opened);
 }
 
-EndpointCard card_of_doors(const Membership &membership, const Fabric &fabric, const Doors &doors) {
-    EndpointCard card{kEndpointMagic, membership.terms.rank, 0, {}, {}};
+// By GPUDirect RDMA if that can be: empty; else why it cannot.
+std::string open_doors(Membership &membership, const Doors &doors, const Patience &patience) {
+    Cuda *const cuda = membership.cuda.get();
+    std::string why_not = why_not_gpu_direct(cuda);
+    if (why_not.empty()) {
+        try {
+            membership.fabric = open_fabric(membership, doors, &cuda->device());
+            open_gpu_direct(*cuda, *membership.fabric, membership.terms.rank, patience);
+        } catch (const Error &error) {
+            why_not = error.what();
+            membership.fabric.reset();
+            cuda->close_outward();
+        }
+    }
+    if (!membership.fabric) {
+        membership.fabric = open_fabric(membership, doors, nullptr);
+    }
+    return why_not;
+}
+
+// As much of the text as there is room for.
+template <size_t N>
+void put(char (&to)[N], const std::string &text) {
+    constexpr std::string_view kCut = "...";
+    const std::string whole = text.size() < N ? text : text.substr(0, N - 1 - kCut.size()).append(kCut);
+    whole.copy(to, N - 1);
+}
+
+EndpointCard card_of_doors(const Membership &membership, const Doors &doors, const std::string &why_no_gpu_direct) {
+    const Fabric &fabric = *membership.fabric;
+    EndpointCard card{kEndpointMagic, membership.terms.rank, 0, {}, {}, {}};
+    put(card.why_no_gpu_direct, why_no_gpu_direct);
     randombytes_buf(card.token.data(), card.token.size());
     for (size_t port = 0; port < kMaxPorts; ++port) {
         if (doors.place[port] == kMaxPorts) {
@@ -348,10 +380,12 @@ void choose_routes(Membership &membership, const std::vector<IdentityCard> &card
         porch.reset();
         or_fail_everywhere(*exchange, patience, [&] {
             doors = doors_of(membership, all[static_cast<size_t>(membership.terms.rank)].descriptor.ports);
-            membership.fabric = open_fabric(membership, doors);
-            mine = card_of_doors(membership, *membership.fabric, doors);
+            mine = card_of_doors(membership, doors, open_doors(membership, doors, patience));
         });
         const std::vector<EndpointCard> endpoints = exchange_endpoints(*exchange, mine);
+        for (Neighbour &one : all) {
+            one.descriptor.why_no_gpu_direct = endpoints[static_cast<size_t>(one.descriptor.rank)].why_no_gpu_direct;
+        }
         or_fail_everywhere(*exchange, patience, [&] {
             start_fabric(membership, endpoints, doors);
             try {

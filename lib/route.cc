@@ -388,6 +388,28 @@ Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &their
     return verdict;
 }
 
+namespace {
+
+// What is the same at both ends is not said of one.
+std::string way_between_hosts(const RankDescriptor &mine, const RankDescriptor &theirs) {
+    if (mine.why_no_gpu_direct == theirs.why_no_gpu_direct) {
+        const std::string &why_not = mine.why_no_gpu_direct;
+        return why_not.empty()           ? "by GPUDirect RDMA"
+               : why_not == kNoGpuDirect ? "through host memory"
+                                         : say("through host memory, as ", why_not);
+    }
+    std::string text;
+    for (const RankDescriptor *rank : {&mine, &theirs}) {
+        if (!rank->why_no_gpu_direct.empty()) {
+            text += say(text.empty() ? "through host memory " : " and ", "of rank ", rank->rank, ", as ",
+                        rank->why_no_gpu_direct);
+        }
+    }
+    return text;
+}
+
+}  // namespace
+
 Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Verdict &of_host_memory) {
     if (mine.gpu.empty() || theirs.gpu.empty()) {
         return no_gpu(mine.gpu.empty() ? mine : theirs);
@@ -395,7 +417,7 @@ Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &their
     Verdict verdict = of_host_memory;
     verdict.landing = Landing::Staged;
     if (!verdict.transport.empty()) {
-        verdict.why = "through host memory; " + verdict.why;
+        verdict.why = say(way_between_hosts(mine, theirs), "; ", verdict.why);
     }
     verdict.why_not.insert(verdict.why_not.begin(), {kTransportNames[kCuda], why_no_shm(mine, theirs)});
     return verdict;

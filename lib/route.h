@@ -32,6 +32,8 @@ inline constexpr std::array<Transport, 3> kTransports = {{{kTransportNames[kCuda
 // What libfabric has for this machine's NICs (0.3 s); where it cannot be used, why, for every provider.
 std::vector<Offer> offers_of_libfabric();
 
+inline constexpr const char *kNoGpuDirect = "ODC_GPU_DIRECT is not set";
+
 // What a rank's peers know of it when they choose routes.
 struct RankDescriptor {
     int rank = 0;
@@ -39,9 +41,10 @@ struct RankDescriptor {
     std::string identity;  // equal: can share memory
     int index = 0;         // among the ranks of its identity
     uint32_t transports = kAllTransports;
-    std::string gpu;            // its name; empty: it has none
-    std::string why_no_fabric;  // empty: it can use libfabric
-    std::vector<Port> ports;    // well-formed, best first; settled before routes are chosen
+    std::string gpu;                               // its name; empty: it has none
+    std::string why_no_fabric;                     // empty: it can use libfabric
+    std::string why_no_gpu_direct = kNoGpuDirect;  // empty: its NICs reach the memory of its GPU
+    std::vector<Port> ports;                       // well-formed, best first; settled before routes are chosen
 };
 
 // Leaves each port one provider: of those for sockets the most wanted that all ranks with such ports have, as their
@@ -90,7 +93,8 @@ struct Route {
     bool is_direct() const { return verdict.transport == kTransportNames[kCuda]; }
 };
 
-// To a rank's GPU memory from this one's: of this host, by what `passage` allows; of another one, where host memory goes.
+// To a rank's GPU memory from this one's: of this host, by what `passage` allows; of another one, where host memory goes,
+// by GPUDirect RDMA at each end that has it.
 Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Passage &passage);
 Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Verdict &of_host_memory);
 // "direct", "staged", or "none": no transport reaches.

@@ -26,7 +26,8 @@ enum class Setting {
     kStagingBytes,
     kSilenceMs,
     kDevice,
-    kAddBlocks
+    kAddBlocks,
+    kGpuDirect
 };
 
 struct SettingRow {
@@ -38,7 +39,7 @@ struct SettingRow {
     int64_t high = 0;  // 0: it is text
 };
 
-inline constexpr std::array<SettingRow, 16> kSettings = {{
+inline constexpr std::array<SettingRow, 17> kSettings = {{
     {Setting::kRank, "ODC_RANK", "", "This process's rank, 0..ODC_SIZE-1; set by odc run, with ODC_SIZE and ODC_JOB."},
     {Setting::kSize, "ODC_SIZE", "", "How many ranks the job has."},
     {Setting::kJob, "ODC_JOB", "", "The job's name: the same for all its ranks, different for every other job."},
@@ -69,6 +70,10 @@ inline constexpr std::array<SettingRow, 16> kSettings = {{
     {Setting::kDevice, "ODC_DEVICE", "", "The GPU of this rank's shards in GPU memory, such as cuda:0; unset: none."},
     {Setting::kAddBlocks, "ODC_ADD_BLOCKS", "0",
      "The most thread blocks of a GPU's addition, to leave multiprocessors to others; 0: as many as fit.", 0, 1 << 16},
+    {Setting::kGpuDirect, "ODC_GPU_DIRECT", "0",
+     "1: between hosts network adapters reach GPU memory themselves (GPUDirect RDMA), where a rank's can, with libfabric "
+     "1.18 or later; it has not run on such adapters yet. 0: through host memory.",
+     0, 1},
 }};
 
 constexpr const SettingRow &setting_row(Setting setting) { return kSettings[static_cast<std::size_t>(setting)]; }

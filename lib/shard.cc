@@ -223,6 +223,7 @@ RemoteSlice Shard::slice(uint64_t index) const {
     slice.parameters = post.parameter_type != 0 ? base + post.gpu_parameters : nullptr;
     slice.accumulator = post.gradient_type != 0 ? base + post.gpu_accumulator : nullptr;
     slice.stripes = nullptr;
+    slice.memory = MemoryKind::Gpu;
     return slice;
 }
 

@@ -204,7 +204,7 @@ void adds_across_mappings(void ** /*state*/) {
     std::fill_n(ones.at, 1000, 1.0F);
     const Address middle = target + kGranule - 400;
     for (int round = 0; round < 3; ++round) {
-        odc::Additions additions{};
+        odc::Addends additions{};
         additions.addends[0] = {ones.at, reinterpret_cast<void *>(middle), 1000};
         additions.count = 1;
         void *parameters[] = {&additions};

@@ -50,7 +50,7 @@ static int may_leave(const char *function) {
         "cuMemUnmap",      "cuMemAddressFree",   "cuMemRelease",      "cuMemHostUnregister",
         "cuEventDestroy",  "cuStreamDestroy",    "cuModuleUnload",    "cuDevicePrimaryCtxRelease",
         "cuMemsetD8Async", "cuEventRecord",      "cuStreamWaitEvent", "cuStreamWriteValue64",
-        "cuMemcpyAsync",   "cuMemcpyBatchAsync", "cuLaunchKernel"};
+        "cuMemcpyAsync",   "cuMemcpyBatchAsync", "cuLaunchKernel",    "cuFlushGPUDirectRDMAWrites"};
     return IS_IN(names, function);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory between hosts: each rank is on a host of its own, and what passes between them goes through host memory. */
+/* GPU memory between hosts: each rank is on a host of its own, and what passes between them goes through host memory, or, with
+ * ODC_GPU_DIRECT=1 and adapters that can, through staging in GPU memory. */
 #include "gpu.h"
 #include "hosts.h"
 #include "model.h"
@@ -11,7 +12,7 @@ enum { NUMEL = 3001, LARGE = 3000017 /* of f32, in three slices: several times t
 
 static void own_hosts(void) {
     setenv("ODC_TEST_HOSTS", "99", 1);
-    setenv("ODC_INTERFACE", "lo", 1);
+    setenv("ODC_INTERFACE", "lo", 0);
     setenv("ODC_SILENCE_MS", "60000", 1);
 }
 
@@ -33,7 +34,7 @@ static void where_host_memory_goes(odc_context *context, void *arg) {
     check_same(gpu.provider, host.provider);
     check_same(gpu.nic, host.nic);
     check_same(gpu.peer_nic, host.peer_nic);
-    CHECK_SENTENCE(gpu.why, "through host memory", host.why);
+    CHECK_SENTENCE(gpu.why, getenv("ODC_GPU_DIRECT") != NULL ? "by GPUDirect RDMA" : "through host memory", host.why);
     CHECK_SENTENCE(gpu.why_not, "cuda: rank ", "is on another host");
     CHECK_OK(odc_get_route(context, odc_rank(context), ODC_GPU_MEMORY, &gpu));
     check_same(gpu.transport, "cuda");

@@ -33,7 +33,7 @@ extern "C" {
 namespace {
 
 using odc::Addend;
-using odc::Additions;
+using odc::Addends;
 using odc::Bfloat16;
 using odc::Float16;
 using Random = std::mt19937_64;
@@ -74,7 +74,7 @@ struct Grid {
 };
 
 template <class Gradient, class Accumulator, class Reduce>
-void launch(const Additions &additions, const Grid &grid) {
+void launch(const Addends &additions, const Grid &grid) {
     additions_by_one = 0;
     misaligned_fours = 0;
     first_place = nullptr;
@@ -155,7 +155,7 @@ public:
         }
     }
 
-    const Additions &additions() const { return additions_; }
+    const Addends &additions() const { return additions_; }
     // After `times` launches. What is between the addends is to stay as it was.
     bool is_due(int times) const {
         for (size_t i = 0; i < sums_.size(); ++i) {
@@ -195,7 +195,7 @@ private:
         return from;
     }
 
-    Additions additions_{};
+    Addends additions_{};
     std::vector<Accumulator> sums_;
     std::vector<Accumulator> due_;
     std::vector<std::unique_ptr<Fenced>> fences_;
@@ -259,7 +259,7 @@ void groups_of_four_are_added_together(void **) {
     alignas(16) static uint16_t from[3 * odc::kAddTile];
     for (unsigned to_shift = 0; to_shift < 5; ++to_shift) {
         for (unsigned from_shift = 0; from_shift < 9; ++from_shift) {
-            Additions additions{};
+            Addends additions{};
             additions.addends[0] = {from + from_shift, sums + to_shift, 2 * odc::kAddTile + 5};
             additions.count = 1;
             launch<Bfloat16, float, Recording<4>>(additions, {2, odc::kAddThreads, 1});
@@ -272,7 +272,7 @@ void groups_of_four_are_added_together(void **) {
 void additions_begin_with_the_first(void **) {
     static float sums[8][100];
     static const float from[100] = {};
-    Additions additions{};
+    Addends additions{};
     additions.count = 8;
     for (unsigned i = 0; i < 8; ++i) {
         additions.addends[i] = {from, sums[i], 100};
@@ -288,7 +288,7 @@ void additions_begin_with_the_first(void **) {
 void tiles_of_all_addends_are_divided(void **) {
     static float sums[100];
     static const float from[100] = {};
-    Additions additions{};
+    Addends additions{};
     additions.count = 30;
     std::fill_n(additions.addends, 30, Addend{from, sums, 100});
     for (unsigned block = 0; block < 6; ++block) {
@@ -318,7 +318,7 @@ void elements_beyond_2_to_the_32_are_added(void **) {
     for (const unsigned long long i : telling) {
         gradients[i] = encoded<Bfloat16>(7);
     }
-    Additions additions{};
+    Addends additions{};
     additions.addends[0] = {from, to, kNumel};
     additions.count = 1;
     for (const unsigned long long i : telling) {
@@ -349,7 +349,7 @@ void every_half_value_is_widened_as_on_the_cpu(void **) {
         std::vector<float> sums(bits.size(), 1);
         std::vector<float> due = sums;
         odc::add_elements(odc::Sum::Add, type, due.data(), bits.data(), bits.size());
-        Additions additions{};
+        Addends additions{};
         additions.addends[0] = {bits.data(), sums.data(), bits.size()};
         additions.count = 1;
         void *parameters[] = {&additions};
@@ -369,7 +369,7 @@ void kernels_are_run_by_their_names(void **) {
     float few[3] = {1, 2, 3};
     const double doubles[3] = {4, 5, 6};
     const float floats[3] = {4, 5, 6};
-    Additions additions{};
+    Addends additions{};
     additions.count = 1;
     void *parameters[] = {&additions};
     additions.addends[0] = {doubles, sums, 3};

@@ -56,7 +56,7 @@ void await(const std::function<bool()> &ready) {
 // Sends any bytes to another endpoint.
 class Sender {
 public:
-    explicit Sender(const std::vector<std::byte> &to) : endpoint_(loopback()), peer_(endpoint_.connect(to)) {}
+    explicit Sender(const std::vector<std::byte> &to) : endpoint_(loopback(), nullptr), peer_(endpoint_.connect(to)) {}
 
     // `meanwhile`: lets the other side do its part.
     void send(const Wire &wire, size_t bytes, const std::function<void()> &meanwhile) {
@@ -97,7 +97,7 @@ constexpr uint64_t kUnheardOf = 666;  // throws
 
 // Rank 0 of two, which hears rank 1.
 struct Listener {
-    FabricEndpoint endpoint{loopback()};
+    FabricEndpoint endpoint{loopback(), nullptr};
     std::shared_ptr<Arena> images{Arena::create()};
     RankBlock mine{};
     std::vector<std::unique_ptr<Remote>> remotes;
@@ -267,7 +267,7 @@ struct Rank {
     std::unique_ptr<LibraryThread> thread;
 
     explicit Rank(int rank)
-        : thread(std::make_unique<LibraryThread>(FabricTerms{rank, 2, &block, 1 << 20, 60'000},
+        : thread(std::make_unique<LibraryThread>(FabricTerms{rank, 2, &block, nullptr, 1 << 20, 60'000},
                                                  std::vector<FabricPort>{loopback()})) {
         block.rank = rank;
     }

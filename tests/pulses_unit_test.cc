@@ -57,7 +57,7 @@ struct Door {
 // token is dropped. They do not even take anything before their first `work`.
 struct Job {
     struct Other {
-        FabricEndpoint endpoint{loopback()};
+        FabricEndpoint endpoint{loopback(), nullptr};
         RankBlock block{};
         std::vector<std::unique_ptr<Remote>> nobody;
         Packets packets{block, kOther, nobody, [](Remote &, const Notice &) {}};
@@ -65,7 +65,7 @@ struct Job {
         void work() { endpoint.poll(); }
     };
     Door door;
-    FabricEndpoint endpoint{loopback()};
+    FabricEndpoint endpoint{loopback(), nullptr};
     std::shared_ptr<Arena> images{Arena::create()};
     RankBlock mine{};
     std::vector<std::unique_ptr<Other>> others;

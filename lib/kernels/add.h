@@ -26,12 +26,12 @@ constexpr unsigned kMostAddends = 128;
 
 // The kernels' one parameter. They begin with the addend `first` (below `count`, unless that is 0) and go round, so that
 // ranks that begin with different owners are at different owners at any time.
-struct Additions {
+struct Addends {
     Addend addends[kMostAddends];
     unsigned count;
     unsigned first;
 };
-static_assert(sizeof(Additions) <= 4096, "what a kernel can be handed everywhere");
+static_assert(sizeof(Addends) <= 4096, "what a kernel can be handed everywhere");
 
 // Threads per block; kernels can be launched with fewer. Any number of blocks will do; those beyond the sum of
 // add_tiles() find nothing to do.
@@ -204,7 +204,7 @@ ODC_HOST_DEVICE void add_tile(const AddTile &tile, unsigned thread, unsigned thr
 // is used for f32 where `to` is aligned to 16 bytes. A gradient that is not aligned to its own elements is added singly:
 // slower, but nobody has one that cares for speed.
 template <class Gradient, class Accumulator, class Reduce>
-ODC_HOST_DEVICE void add(const Additions &additions, unsigned block, unsigned blocks, unsigned thread,
+ODC_HOST_DEVICE void add(const Addends &additions, unsigned block, unsigned blocks, unsigned thread,
                          unsigned threads) {
     constexpr unsigned kWidth = sizeof(Accumulator) == 4 ? Reduce::kWidth : 1;
     constexpr unsigned kGroup = kWidth * sizeof(Gradient);

@@ -6,6 +6,7 @@
 #include "element.h"
 #include "memory.h"
 #include "status.h"
+#include "transport/gpu_sums.h"
 #include "transport/stripes.h"
 
 namespace odc {
@@ -38,6 +39,11 @@ public:
     }
 
     std::byte *target(uint64_t, size_t, void **descriptor) override {
+        if (slice_.memory == MemoryKind::Gpu) {
+            std::byte *const slot = additions_.gpu_sums_->take();
+            *descriptor = slot != nullptr ? additions_.loans_.find(*from().endpoint, slot)->descriptor : nullptr;
+            return slot;
+        }
         Staging::Ring &ring = additions_.staging_.at(*from().endpoint);
         *descriptor = ring.exposed().descriptor;
         return ring.take();
@@ -46,12 +52,16 @@ public:
         const size_t size = element_size(slice_.gradient_type);
         const uint64_t each = stripe_elements(slice_.gradient_type);
         Landed landed{shared_from_this(), target, notice_.first + offset / size, bytes / size, {}};
-        for (uint64_t stripe = landed.first / each; stripe * each < landed.first + landed.count; ++stripe) {
+        for (uint64_t stripe = landed.first / each;
+             slice_.memory == MemoryKind::Host && stripe * each < landed.first + landed.count; ++stripe) {
             landed.stripes.push_back(stripe);
         }
         additions_.landed_.push_back(std::move(landed));
     }
-    void returned(std::byte *target) override { additions_.staging_.at(*from().endpoint).give_back(target); }
+    void returned(std::byte *target) override {
+        slice_.memory == MemoryKind::Gpu ? additions_.gpu_sums_->give_back(target)
+                                         : additions_.staging_.at(*from().endpoint).give_back(target);
+    }
     void ended() override {}
 
 private:
@@ -61,8 +71,9 @@ private:
     uint64_t applied_ = 0;
 };
 
-Additions::Additions(int rank, size_t staging_bytes, Tell tell)
-    : rank_(rank), staging_(std::min(staging_bytes, kWindow * kChunkBytes), chunk_bytes(staging_bytes), Access::Local),
+Additions::Additions(int rank, size_t staging_bytes, const Loans &loans, Tell tell)
+    : rank_(rank), loans_(loans),
+      staging_(std::min(staging_bytes, kWindow * kChunkBytes), chunk_bytes(staging_bytes), Access::Local),
       tell_(std::move(tell)), reads_(kWindow, staging_.slot_bytes()) {}
 
 Additions::~Additions() = default;
@@ -89,18 +100,34 @@ bool Additions::work() {
         return false;
     }
     // One chunk at a time: between two of them peers' reads are served.
-    Landed landed = std::move(landed_.front());
-    landed_.pop_front();
-    const bool any = add_stripes(landed);
-    if (landed.stripes.empty()) {
-        applied(landed);
-    } else {
-        landed_.push_back(std::move(landed));
+    Progress progress = Progress::None;
+    for (size_t left = landed_.size(); left > 0 && progress == Progress::None; --left) {
+        Landed landed = std::move(landed_.front());
+        landed_.pop_front();
+        progress = add(landed);
+        if (progress == Progress::All) {
+            applied(landed);
+        } else {
+            landed_.push_back(std::move(landed));
+        }
     }
-    return any;
+    return progress != Progress::None;
 }
 
-bool Additions::add_stripes(Landed &landed) {
+Additions::Progress Additions::add(Landed &landed) {
+    return landed.offer->slice().memory == MemoryKind::Gpu ? add_on_gpu(landed) : add_stripes(landed);
+}
+
+Additions::Progress Additions::add_on_gpu(Landed &landed) {
+    if (landed.started) {
+        return gpu_sums_->finish(landed.data) ? Progress::All : Progress::None;
+    }
+    gpu_sums_->start(landed.offer->slice(), landed.first, landed.count, landed.data);
+    landed.started = true;
+    return Progress::Some;
+}
+
+Additions::Progress Additions::add_stripes(Landed &landed) {
     const RemoteSlice &slice = landed.offer->slice();
     const size_t size = element_size(slice.gradient_type);
     const size_t before = landed.stripes.size();
@@ -113,12 +140,15 @@ bool Additions::add_stripes(Landed &landed) {
         unlock(slice.stripes[index]);
         return true;
     });
-    return landed.stripes.size() < before;
+    const bool any = landed.stripes.size() < before;
+    return landed.stripes.empty() ? Progress::All : any ? Progress::Some : Progress::None;
 }
 
 void Additions::applied(Landed &landed) {
     Remote &sender = landed.offer->from();
-    staging_.at(*sender.endpoint).give_back(landed.data);
+    if (landed.offer->slice().memory == MemoryKind::Host) {
+        staging_.at(*sender.endpoint).give_back(landed.data);
+    }
     if (landed.offer->applied(landed.count)) {
         tell_(sender, AppliedNotice{landed.offer->notice().operation, landed.offer->notice().count});
     }
@@ -131,36 +161,32 @@ void Additions::stop() {
 
 // ---- The sender ----
 
-Offers::Offers(size_t staging_bytes, Tell tell)
-    : staging_(staging_bytes, chunk_bytes(staging_bytes), Access::Remote), tell_(std::move(tell)) {}
+Offers::Offers(size_t staging_bytes, const Loans &loans, Tell tell)
+    : loans_(loans), staging_(staging_bytes, chunk_bytes(staging_bytes), Access::Remote), tell_(std::move(tell)) {}
 
 Offers::~Offers() = default;
 
 void Offers::start(Remote &owner, const RemoteSlice &to, const std::byte *from, uint64_t filled,
                    std::shared_ptr<Transfer> transfer) {
     auto sum = std::make_shared<Sum>(Sum{owner, to, from, filled, 0, 0, std::move(transfer)});
-    if (owner.endpoint->needs_local()) {
+    if (const std::optional<Loan> loan = loans_.find(*owner.endpoint, from)) {
+        offer(std::move(sum), to.numel, {loan->address, loan->key});
+    } else if (owner.endpoint->needs_local()) {
         waiting_.push_back(std::move(sum));
-        return;
+    } else {
+        Exposed exposed = owner.endpoint->expose(
+            const_cast<std::byte *>(from), to.numel * element_size(to.gradient_type), MemoryKind::Host, Access::Remote);
+        offer(std::move(sum), to.numel, {exposed.address, exposed.key, std::move(exposed)});
     }
-    Exposed source = owner.endpoint->expose(const_cast<std::byte *>(from), to.numel * element_size(to.gradient_type),
-                                            Access::Remote);
-    offer(std::move(sum), to.numel, std::move(source), nullptr);
 }
 
 // Offers the next `count` elements of the sum.
-void Offers::offer(std::shared_ptr<Sum> sum, uint64_t count, Exposed source, std::byte *slot) {
-    const Staging::Ring *ring = slot != nullptr ? &staging_.at(*sum->owner.endpoint) : nullptr;
-    const AddNotice notice{++last_,
-                           sum->to.record,
-                           sum->filled,
-                           sum->to.first + sum->offered,
-                           count,
-                           ring != nullptr ? ring->address(slot) : source.address,
-                           ring != nullptr ? ring->exposed().key : source.key};
+void Offers::offer(std::shared_ptr<Sum> sum, uint64_t count, Source source) {
+    const AddNotice notice{++last_, sum->to.record, sum->filled, sum->to.first + sum->offered,
+                           count,   source.address, source.key};
     sum->offered += count;
     Remote &owner = sum->owner;
-    pieces_.emplace(notice.operation, Piece{std::move(sum), count, std::move(source), slot});
+    pieces_.emplace(notice.operation, Piece{std::move(sum), count, std::move(source)});
     tell_(owner, notice);
 }
 
@@ -169,13 +195,14 @@ bool Offers::pump() {
     std::erase_if(waiting_, [&](const std::shared_ptr<Sum> &sum) {
         const size_t size = element_size(sum->to.gradient_type);
         while (sum->offered < sum->to.numel) {
-            std::byte *slot = staging_.at(*sum->owner.endpoint).take();
+            Staging::Ring &ring = staging_.at(*sum->owner.endpoint);
+            std::byte *slot = ring.take();
             if (slot == nullptr) {
                 return false;  // others may go through another endpoint
             }
             const uint64_t count = std::min<uint64_t>(staging_.slot_bytes() / size, sum->to.numel - sum->offered);
             copy_bytes(slot, sum->from + sum->offered * size, count * size);
-            offer(sum, count, {}, slot);
+            offer(sum, count, {ring.address(slot), ring.exposed().key, {}, slot});
             any = true;
         }
         return true;
@@ -193,8 +220,8 @@ std::shared_ptr<Transfer> Offers::applied(Remote &owner, const AppliedNotice &no
     const std::shared_ptr<Sum> sum = piece.sum;
     sum->applied += notice.count;
     if (piece.left == 0) {
-        if (piece.slot != nullptr) {
-            staging_.at(*owner.endpoint).give_back(piece.slot);
+        if (piece.source.slot != nullptr) {
+            staging_.at(*owner.endpoint).give_back(piece.source.slot);
         }
         pieces_.erase(known);
     }

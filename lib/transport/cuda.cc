@@ -13,19 +13,11 @@ namespace odc {
 using cuda::driver;
 using cuda::Result;
 
-namespace {
-
-constexpr unsigned kBlocksPerMultiprocessor = 4;  // all that fit
-
-uint64_t staging_bytes() { return static_cast<uint64_t>(setting_number(Setting::kStagingBytes)); }
-
-}  // namespace
+namespace {}  // namespace
 
 std::string why_not_cuda() { return cuda::why_not_driver(); }
 
-Cuda::Cuda(const std::string &device)
-    : device_(device), pins_(device_), flights_(device_),
-      most_blocks_(static_cast<unsigned>(setting_number(Setting::kAddBlocks))) {}
+Cuda::Cuda(const std::string &device) : device_(device), adder_(device_), pins_(device_), flights_(device_) {}
 
 Cuda::~Cuda() {
     const CudaDevice::Scope scope(device_);
@@ -49,16 +41,36 @@ void Cuda::unpin_pages(std::byte *start) {
     pages_.erase(start);
 }
 
-void Cuda::open_porter(int rank) {
-    if (!porter_) {
-        porter_ = std::make_unique<Porter>(device_, rank, staging_bytes());
-    }
+void Cuda::open_porter(int rank, std::unique_ptr<Slots> slots) {
+    porter_ = std::make_unique<Porter>(device_, rank, std::move(slots));
 }
 
-void Cuda::open_fetches() {
-    if (!fetches_) {
-        fetches_ = std::make_unique<Fetches>(device_, staging_bytes());
+void Cuda::open_outward_porter(int rank, std::unique_ptr<Slots> slots) {
+    outward_porter_ = std::make_unique<Porter>(device_, rank, std::move(slots));
+}
+
+void Cuda::open_fetches(std::unique_ptr<Slots> slots) {
+    fetches_ = std::make_unique<Fetches>(device_, std::move(slots));
+}
+
+GpuSums &Cuda::open_sums(std::unique_ptr<Slots> slots) {
+    sums_ = std::make_unique<GpuSums>(device_, adder_, std::move(slots));
+    return *sums_;
+}
+
+void Cuda::close_outward() {
+    outward_porter_.reset();
+    fetches_.reset();
+    sums_.reset();
+}
+
+std::optional<int> Cuda::awaited() {
+    for (const auto &porter : {porter_.get(), outward_porter_.get()}) {
+        if (const std::optional<int> owner = porter != nullptr ? porter->awaited() : std::nullopt) {
+            return owner;
+        }
     }
+    return std::nullopt;
 }
 
 GpuIdentity Cuda::identity() const {
@@ -282,31 +294,19 @@ void Cuda::get(const std::vector<Copy> &copies, cuda::Stream stream) const {
     }
 }
 
-void Cuda::add(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const {
-    const unsigned most = most_blocks_ != 0 ? most_blocks_ : kBlocksPerMultiprocessor * device_.multiprocessors();
-    for (size_t begin = 0; begin < addends.size(); begin += kMostAddends) {
-        Additions additions{};
-        additions.count = static_cast<unsigned>(std::min<size_t>(kMostAddends, addends.size() - begin));
-        std::copy_n(addends.begin() + static_cast<std::ptrdiff_t>(begin), additions.count, additions.addends);
-        unsigned long long tiles = 0;
-        for (unsigned i = 0; i < additions.count; ++i) {
-            const Addend &one = additions.addends[i];
-            tiles += gradient_type == ODC_F64 ? add_tiles<double>(one) : add_tiles<float>(one);
-        }
-        void *parameters[] = {&additions};
-        device_.check(driver().cuLaunchKernel(device_.adder(gradient_type),
-                                              static_cast<unsigned>(std::min<unsigned long long>(tiles, most)), 1, 1,
-                                              kAddThreads, 1, 1, 0, stream, parameters, nullptr),
-                      "cuLaunchKernel of an addition");
-    }
-}
-
 bool Cuda::settles(int64_t ms) {
-    if (porter_) {
-        porter_->stop();
+    for (const auto &porter : {porter_.get(), outward_porter_.get()}) {
+        if (porter != nullptr) {
+            porter->stop();
+        }
+    }
+    if (sums_) {
+        sums_->stop();
     }
     const auto landed = [this] {
-        return flights_.all_done() && (!porter_ || porter_->has_landed()) && (!fetches_ || fetches_->are_idle());
+        return flights_.all_done() && (!porter_ || porter_->has_landed()) &&
+               (!outward_porter_ || outward_porter_->has_landed()) && (!fetches_ || fetches_->are_idle()) &&
+               (!sums_ || sums_->are_idle());
     };
     const Patience patience(ms, nullptr, nullptr);
     while (!landed()) {

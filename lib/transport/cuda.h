@@ -3,14 +3,15 @@
 // and adds into them; the rest goes through host memory. The host only waits until an owner's word says that what is to be read is there.
 #pragma once
 
+#include "adder.h"
 #include "cuda_memory.h"
 #include "element.h"
 #include "fd.h"
 #include "flights.h"
 #include "inbox.h"
-#include "kernels/add.h"
 #include "rank_block.h"
 #include "transport/fetches.h"
+#include "transport/gpu_sums.h"
 #include "transport/porter.h"
 
 #include <map>
@@ -103,18 +104,33 @@ public:
     };
     void get(const std::vector<Copy> &copies, cuda::Stream stream) const;
     // In the order of the addends.
-    void add(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const;
+    void add(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const {
+        adder_.enqueue(gradient_type, addends, stream);
+    }
     bool is_other(const GpuIdentity &gpu) const { return gpu.uuid != device_.uuid(); }
 
-    // For the additions that go through host memory; there from when the first mirrored shard is registered.
-    void open_porter(int rank);
+    // ---- What is staged, each from when it is first needed ----
+
+    // Additions to owners of this host whose GPUs cannot be added to, and, unless there is an outward porter, of others.
+    void open_porter(int rank, std::unique_ptr<Slots> slots);
     bool has_porter() const { return porter_ != nullptr; }
-    Porter &porter() { return *porter_; }
-    // For gathers from other hosts; there from when the first shard is registered that has owners there.
-    void open_fetches();
+    // Where adapters reach this GPU: additions to owners of other hosts, and theirs to this rank's slices.
+    void open_outward_porter(int rank, std::unique_ptr<Slots> slots);
+    GpuSums &open_sums(std::unique_ptr<Slots> slots);
+    // Gathers from other hosts.
+    void open_fetches(std::unique_ptr<Slots> slots);
+    bool has_fetches() const { return fetches_ != nullptr; }
+    // They were opened in vain: nothing has used them.
+    void close_outward();
+
+    // `path`: to the owner's host; NULL: this one.
+    Porter &porter_to(const Path *path) { return path != nullptr && outward_porter_ ? *outward_porter_ : *porter_; }
     Fetches &fetches() { return *fetches_; }
+    // The owner, on another host, of an addition that has been on its way longest; none: nothing is.
+    std::optional<int> awaited();
     bool is_idle() {
-        return flights_.all_done() && (!porter_ || porter_->is_idle()) && (!fetches_ || fetches_->are_idle());
+        return flights_.all_done() && (!porter_ || porter_->is_idle()) &&
+               (!outward_porter_ || outward_porter_->is_idle()) && (!fetches_ || fetches_->are_idle());
     }
 
     // Ends additions that are not done. Whether all that was enqueued has been done within `ms`: only then may this be
@@ -135,6 +151,7 @@ private:
     void empty_inbox();
 
     CudaDevice device_;
+    Adder adder_;
     Pins pins_;
     Flights flights_;
     Inbox inbox_;
@@ -146,8 +163,9 @@ private:
     std::set<cuda::Event> marks_;
     std::set<std::byte *> pages_;
     std::unique_ptr<Porter> porter_;
+    std::unique_ptr<Porter> outward_porter_;
     std::unique_ptr<Fetches> fetches_;
-    unsigned most_blocks_;
+    std::unique_ptr<GpuSums> sums_;
 };
 
 }  // namespace odc

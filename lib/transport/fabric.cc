@@ -101,6 +101,11 @@ void Fabric::tell_when(const std::atomic<uint64_t> &word, uint64_t value, const 
 void Fabric::flush() { thread_->flush(); }
 void Fabric::fail(const FailedNotice &notice) { thread_->fail_job(encode(notice)); }
 void Fabric::await_failed() { thread_->await_failed(); }
+bool Fabric::reaches_gpu() const { return thread_->reaches_gpu(); }
+void Fabric::lend(std::byte *start, size_t bytes, MemoryKind kind, Access access) {
+    thread_->lend(start, bytes, kind, access);
+}
+void Fabric::add_by(GpuSums &sums) { thread_->add_by(sums); }
 void Fabric::expose(const RemoteSlice &slice) { thread_->expose(slice); }
 void Fabric::announce(const PostNotice &post) { thread_->announce(post); }
 void Fabric::conceal(uint64_t record) { thread_->conceal(record); }

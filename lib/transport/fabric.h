@@ -18,6 +18,8 @@
 namespace odc {
 
 class Arena;
+class CudaDevice;
+class GpuSums;
 class LibraryThread;
 
 // Empty: libfabric is here and new enough. Else why not.
@@ -43,12 +45,16 @@ struct FabricDomain {
 };
 std::vector<FabricDomain> fabric_domains();
 
+// What memory is registered for: to be read by peers, or to be the target of this rank's reads and messages.
+enum class Access { Remote, Local };
+
 struct FabricTerms {
     int rank;
     int size;
     RankBlock *mine;
-    size_t staging_bytes;  // for additions on their way, at most
-    int64_t silence_ms;    // after which a host that does not answer counts as lost
+    const CudaDevice *gpu;  // whose memory NICs reach (GPUDirect RDMA); NULL: host memory only
+    size_t staging_bytes;   // for additions on their way, at most
+    int64_t silence_ms;     // after which a host that does not answer counts as lost
 };
 
 // A rank of another host.
@@ -103,6 +109,14 @@ public:
 
     // Returns when they have heard all that was told them, or after a second.
     void flush();
+
+    // Whether NICs reach the memory of this rank's GPU: then slices there may be exposed, and memory there lent.
+    bool reaches_gpu() const;
+    // Memory that outlives this, through which gathers and additions go without being staged or registered again. Throws
+    // where the provider refuses it.
+    void lend(std::byte *start, size_t bytes, MemoryKind kind, Access access);
+    // Additions to slices in GPU memory go through these slots, which have been lent. They outlive this.
+    void add_by(GpuSums &sums);
 
     // Lets the ranks of other hosts read this rank's slice, and add to it, once it is announced. Throws where the
     // provider refuses the memory. `conceal` takes that back.

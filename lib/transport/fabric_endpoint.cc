@@ -10,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "cuda_device.h"
 #include "status.h"
 
 namespace odc {
@@ -52,13 +53,20 @@ bool is_at(const fi_info &info, const FabricPort &port) {
 }  // namespace
 
 Info FabricEndpoint::open_info(const FabricPort &port) const {
+    if (gpu_ != nullptr && FI_VERSION_LT(libfabric().version(), FI_VERSION(1, 18))) {
+        fail(ODC_ERROR_UNSUPPORTED, "libfabric is ", libfabric_version(), ", 1.18 or later is needed");
+    }
     const Info hints = hints_for(provider_, port.domain);
+    if (gpu_ != nullptr) {
+        hints->caps |= FI_HMEM;
+        hints->domain_attr->mr_mode |= FI_MR_HMEM;
+    }
     fi_info *found = nullptr;
     const int code = libfabric().getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
     const Info list(found);
     if (code != 0) {
         fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " on ", port.domain, ": ",
-             fabric_words("fi_getinfo", code));
+             fabric_words(gpu_ != nullptr ? "fi_getinfo for GPU memory (FI_HMEM)" : "fi_getinfo", code));
     }
     for (const fi_info *one = list.get(); one != nullptr; one = one->next) {
         if (is_common(*one) && is_at(*one, port)) {
@@ -76,7 +84,20 @@ void FabricEndpoint::check(const char *call, int code) const {
     }
 }
 
-FabricEndpoint::FabricEndpoint(const FabricPort &port) : provider_(port.provider), info_(open_info(port)) {
+// Reads of GPU memory, the only transfers of it here, are the adapter's work alone. Where libfabric calls CUDA for them, it
+// may wait for the GPU, and peers for this thread.
+void FabricEndpoint::forbid_cuda_calls() {
+    const bool permitted = false;
+    const int code = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptCudaApiPermitted, &permitted, sizeof(permitted));
+    // verbs makes none, but ofi_rxm above it copies messages where it must, and so promises nothing.
+    if (code != 0 && !(code == -FI_EOPNOTSUPP && provider_ == "verbs;ofi_rxm")) {
+        fail(ODC_ERROR_UNSUPPORTED, provider_, " on ", info_->domain_attr->name,
+             " reaches GPU memory by calls of CUDA only (", fabric_words("fi_setopt", code), ")");
+    }
+}
+
+FabricEndpoint::FabricEndpoint(const FabricPort &port, const CudaDevice *gpu)
+    : provider_(port.provider), gpu_(gpu), info_(open_info(port)) {
     const fi_domain_attr &attributes = *info_->domain_attr;
     const auto asks = [&](int bit) { return (attributes.mr_mode & bit) != 0; };
     if (asks(FI_MR_RAW) || attributes.mr_key_size > sizeof(uint64_t)) {
@@ -110,6 +131,9 @@ FabricEndpoint::FabricEndpoint(const FabricPort &port) : provider_(port.provider
     endpoint_.reset(endpoint);
     check("fi_ep_bind", fi_ep_bind(endpoint, &queue_->fid, FI_TRANSMIT | FI_RECV));
     check("fi_ep_bind", fi_ep_bind(endpoint, &addresses->fid, 0));
+    if (gpu_ != nullptr) {
+        forbid_cuda_calls();  // bound, as ofi_rxm crashes when it closes one that is not
+    }
     check("fi_enable", fi_enable(endpoint));
 
     size_t bytes = 0;
@@ -161,7 +185,25 @@ fi_addr_t FabricEndpoint::connect(const std::vector<std::byte> &name) {
     return peer;
 }
 
-Exposed FabricEndpoint::expose(void *memory, size_t bytes, Access access) {
+int FabricEndpoint::register_memory(void *memory, size_t bytes, MemoryKind kind, uint64_t access, uint64_t name,
+                                    fid_mr **region) {
+    if (kind == MemoryKind::Host) {
+        return fi_mr_reg(domain_.get(), memory, bytes, access, 0, name, 0, region, nullptr);
+    }
+    const iovec all{memory, bytes};
+    fi_mr_attr attributes{};
+    attributes.mr_iov = &all;
+    attributes.iov_count = 1;
+    attributes.access = access;
+    attributes.requested_key = name;
+    attributes.iface = FI_HMEM_CUDA;
+    attributes.device.cuda = gpu_->ordinal();
+    const CudaDevice::Relaxed relaxed;  // providers ask the driver for what the adapter is to be told
+    const CudaDevice::Scope scope(*gpu_);
+    return fi_mr_regattr(domain_.get(), &attributes, 0, region);
+}
+
+Exposed FabricEndpoint::expose(void *memory, size_t bytes, MemoryKind kind, Access access) {
     Exposed exposed;
     const uint64_t flags = access == Access::Remote ? FI_REMOTE_READ : FI_READ | FI_SEND | FI_RECV;
     // Where this rank names its memory, the name is a secret: without it nobody can read. Names may be short, so one
@@ -173,9 +215,9 @@ Exposed FabricEndpoint::expose(void *memory, size_t bytes, Access access) {
         if (!chooses_keys_) {
             randombytes_buf(&name, std::min(sizeof(name), info_->domain_attr->mr_key_size));
         }
-        code = fi_mr_reg(domain_.get(), memory, bytes, flags, 0, name, 0, &region, nullptr);
+        code = register_memory(memory, bytes, kind, flags, name, &region);
     }
-    check(say("fi_mr_reg of ", bytes, " bytes").c_str(), code);
+    check(say("fi_mr_reg of ", bytes, kind == MemoryKind::Gpu ? " bytes of GPU memory" : " bytes").c_str(), code);
     exposed.region.reset(region);
     if (binds_memory_) {
         check("fi_mr_bind", fi_mr_bind(region, &endpoint_->fid, 0));

@@ -31,14 +31,12 @@ struct Exposed {
     uint64_t key = 0;
 };
 
-enum class Access { Remote, Local };
-
 constexpr size_t kMostBytes = size_t{512} << 10;  // of one read
 
 class FabricEndpoint {
 public:
-    // Throws, with the provider's words.
-    explicit FabricEndpoint(const FabricPort &port);
+    // `gpu`: whose memory it shall reach, too (GPUDirect RDMA); NULL: host memory only. Throws, with the provider's words.
+    FabricEndpoint(const FabricPort &port, const CudaDevice *gpu);
 
     const std::string &provider() const { return provider_; }
     const std::vector<std::byte> &name() const { return name_; }  // for peers' `connect`
@@ -51,7 +49,7 @@ public:
     std::vector<std::byte> as_seen_here(std::vector<std::byte> name) const;
     // `name`: as seen here.
     fi_addr_t connect(const std::vector<std::byte> &name);
-    Exposed expose(void *memory, size_t bytes, Access access);
+    Exposed expose(void *memory, size_t bytes, MemoryKind kind, Access access);
 
     // False: `take_failure` says why the peer cannot be reached, or "" when the provider only has no room now; then try
     // again after `poll` has said something, or a little later.
@@ -82,7 +80,11 @@ private:
     bool complete(const fi_cq_msg_entry *entries, ssize_t count);
     void complete_error();
 
+    void forbid_cuda_calls();
+    int register_memory(void *memory, size_t bytes, MemoryKind kind, uint64_t access, uint64_t name, fid_mr **region);
+
     std::string provider_;
+    const CudaDevice *gpu_;
     Info info_;
     Opened<fid_fabric> fabric_;
     Opened<fid_domain> domain_;

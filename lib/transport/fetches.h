@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slices of other hosts on their way into GPU memory: read piece by piece into pinned host memory, from where the caller's
-// stream copies them.
+// Slices of other hosts on their way into GPU memory: read piece by piece into slots, from where the caller's stream copies
+// them.
 #pragma once
 
 #include "transport/slots.h"
@@ -36,8 +36,10 @@ struct Fetch {
 // Calls for several fetches may overlap.
 class Fetches {
 public:
-    // `bytes`: of pinned memory, which bounds what is on its way.
-    Fetches(const CudaDevice &device, uint64_t bytes);
+    static constexpr size_t kLeastSlots = 3;
+
+    // `slots`: they bound what is on its way.
+    Fetches(const CudaDevice &device, std::unique_ptr<Slots> slots);
 
     // Asks for what there is room for, from all of them in turn.
     void ask(std::vector<Fetch> &fetches) { ask(fetches, 0); }
@@ -49,14 +51,14 @@ public:
     // What has not been enqueued is to be asked for again, if at all. All its transfers are settled.
     void drop(Fetch &fetch);
     // All copies that were enqueued are done; what is yet to come is its fetch's affair.
-    bool are_idle() { return slots_.are_idle(); }
+    bool are_idle() { return slots_->are_idle(); }
 
 private:
     void ask(std::vector<Fetch> &fetches, size_t spare);
     bool ask_for_one(Fetch &fetch, size_t spare);
 
     const CudaDevice &device_;
-    Slots slots_;
+    std::unique_ptr<Slots> slots_;
 };
 
 }  // namespace odc

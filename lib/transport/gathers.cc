@@ -19,10 +19,11 @@ class Gathers::Get final : public Flow {
 public:
     Get(Gathers &gathers, Remote &owner, const RemoteSlice &slice, std::byte *to, std::shared_ptr<Transfer> transfer)
         : Flow(owner, slice.address, slice.key, slice.numel * element_size(slice.parameter_type)), gathers_(gathers),
-          to_(to), transfer_(std::move(transfer)) {}
+          to_(to), lent_(gathers.loans_.find(*owner.endpoint, to)), transfer_(std::move(transfer)) {}
 
     std::byte *target(uint64_t offset, size_t, void **descriptor) override {
-        if (!from().endpoint->needs_local()) {
+        if (!is_staged()) {
+            *descriptor = lent_ ? lent_->descriptor : nullptr;
             return to_ + offset;
         }
         Staging::Ring &ring = gathers_.staging_.at(*from().endpoint);
@@ -30,14 +31,14 @@ public:
         return ring.take();
     }
     void landed(std::byte *target, uint64_t offset, size_t bytes) override {
-        if (from().endpoint->needs_local()) {
+        if (is_staged()) {
             copy_bytes(to_ + offset, target, bytes);
             returned(target);
         }
         landed_ += bytes;
     }
     void returned(std::byte *target) override {
-        if (from().endpoint->needs_local()) {
+        if (is_staged()) {
             gathers_.staging_.at(*from().endpoint).give_back(target);
         }
     }
@@ -48,14 +49,17 @@ public:
     }
 
 private:
+    bool is_staged() { return !lent_ && from().endpoint->needs_local(); }
+
     Gathers &gathers_;
     std::byte *to_;
+    std::optional<Loan> lent_;
     std::shared_ptr<Transfer> transfer_;
     uint64_t landed_ = 0;
 };
 
-Gathers::Gathers(size_t staging_bytes, Settled settled)
-    : settled_(std::move(settled)),
+Gathers::Gathers(size_t staging_bytes, const Loans &loans, Settled settled)
+    : loans_(loans), settled_(std::move(settled)),
       staging_(std::min(staging_bytes, kWindow * kChunkBytes), std::min(staging_bytes, kChunkBytes), Access::Local),
       reads_(kWindow, staging_.slot_bytes()) {}
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Slices of owners on other hosts, on their way into callers' buffers: each is read as soon as its owner has published
-// it, straight into place, or through bounded staging where memory would have to be registered.
+// it, straight into place, or through bounded staging where memory would have to be registered and is not lent.
 #pragma once
 
+#include "transport/loans.h"
 #include "transport/reads.h"
 #include "transport/staging.h"
 #include "transport/transport.h"
@@ -20,7 +21,7 @@ public:
     using Settled = std::function<void(const std::shared_ptr<Transfer> &)>;
 
     // `settled` hears of each transfer that is done or given up.
-    Gathers(size_t staging_bytes, Settled settled);
+    Gathers(size_t staging_bytes, const Loans &loans, Settled settled);
     ~Gathers();
 
     // Makes what staging the endpoint needs; throws where it is refused.
@@ -46,6 +47,7 @@ private:
         uint64_t wanted;
     };
 
+    const Loans &loans_;
     Settled settled_;
     Staging staging_;
     Reads reads_;

@@ -15,6 +15,9 @@
 
 namespace odc {
 
+// Endpoint options of libfabric 1.18 that the headers of 1.17 lack.
+constexpr int kOptCudaApiPermitted = 10;  // bool
+
 struct Libfabric {
     decltype(&::fi_getinfo) getinfo = nullptr;
     decltype(&::fi_freeinfo) freeinfo = nullptr;

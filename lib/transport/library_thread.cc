@@ -29,10 +29,10 @@ constexpr int kEagerSteps = 200;              // without a bell, before the thre
 constexpr int64_t kLongestNapNs = 2'000'000;  // and how long it sleeps at most
 constexpr int kVainRings = 50;                // of a bell, before a millisecond is spent on taking it back
 
-std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPort> &ports) {
+std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPort> &ports, const CudaDevice *gpu) {
     std::vector<std::unique_ptr<FabricEndpoint>> endpoints;
     for (const FabricPort &port : ports) {
-        endpoints.push_back(std::make_unique<FabricEndpoint>(port));
+        endpoints.push_back(std::make_unique<FabricEndpoint>(port, gpu));
     }
     return endpoints;
 }
@@ -54,11 +54,12 @@ size_t share_of_staging(size_t bytes, const std::vector<std::unique_ptr<FabricEn
 }  // namespace
 
 LibraryThread::LibraryThread(const FabricTerms &terms, const std::vector<FabricPort> &ports)
-    : terms_(terms), endpoints_(open_all(ports)), images_(Arena::create()),
+    : terms_(terms), endpoints_(open_all(ports, terms.gpu)), images_(Arena::create()),
       staging_bytes_(share_of_staging(terms.staging_bytes, endpoints_)),
-      gathers_(staging_bytes_, [this](const std::shared_ptr<Transfer> &transfer) { settled(transfer); }),
-      additions_(terms.rank, staging_bytes_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
-      offers_(staging_bytes_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
+      gathers_(staging_bytes_, loans_, [this](const std::shared_ptr<Transfer> &transfer) { settled(transfer); }),
+      additions_(terms.rank, staging_bytes_, loans_,
+                 [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
+      offers_(staging_bytes_, loans_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_.valid()) {
         fail_errno("eventfd");
@@ -136,6 +137,10 @@ bool LibraryThread::post(Command command) {
 }
 
 bool LibraryThread::call(const std::function<void()> &body) {
+    if (!thread_.joinable()) {
+        body();
+        return true;
+    }
     std::mutex mutex;
     std::condition_variable answered;
     bool done = false;
@@ -229,7 +234,7 @@ void LibraryThread::expose(const RemoteSlice &slice) {
         if (bytes > 0) {
             auto &exposed = exposed_[slice.record];
             for (const auto &endpoint : endpoints_) {
-                exposed[endpoint.get()] = endpoint->expose(slice.parameters, bytes, Access::Remote);
+                exposed[endpoint.get()] = endpoint->expose(slice.parameters, bytes, slice.memory, Access::Remote);
             }
         }
         if (slice.gradient_type != 0 && slice.numel > 0) {
@@ -239,6 +244,16 @@ void LibraryThread::expose(const RemoteSlice &slice) {
     if (!taken) {
         fail(ODC_ERROR_PEER_LOST, "the connections to other hosts are closed");
     }
+}
+
+void LibraryThread::lend(std::byte *start, size_t bytes, MemoryKind kind, Access access) {
+    if (!call([&] { loans_.lend(endpoints_, start, bytes, kind, access); })) {
+        fail(ODC_ERROR_PEER_LOST, "the connections to other hosts are closed");
+    }
+}
+
+void LibraryThread::add_by(GpuSums &sums) {
+    call([&] { additions_.add_by(sums); });
 }
 
 void LibraryThread::announce(const PostNotice &notice) {
@@ -272,17 +287,17 @@ void LibraryThread::run() {
     try {
         while (step()) {
         }
-    } catch (const std::exception &error) {
-        fail_all(error.what());
+    } catch (const std::exception &) {
+        fail_all(current_error());
     }
     let_go();
 }
 
 // Here whoever waits for another host reads it, there whoever waits for this rank.
-void LibraryThread::fail_all(const std::string &why) {
-    const std::string words = say("the library thread of rank ", terms_.rank, " ended: ", why);
+void LibraryThread::fail_all(const Error &error) {
+    const std::string words = say("the library thread of rank ", terms_.rank, " ended: ", error.what());
     if (farewell_ns_ == 0) {
-        begin_farewell(encode(FailedNotice{ODC_ERROR_INTERNAL, words}));
+        begin_farewell(encode(FailedNotice{error.status(), words}));
     }
     for (const auto &one : remotes_) {
         if (one) {

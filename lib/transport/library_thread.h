@@ -49,6 +49,9 @@ public:
     void get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Transfer> transfer);
     void add(const RemoteSlice &to, const std::byte *from, uint64_t filled, std::shared_ptr<Transfer> transfer);
     void cancel(const std::shared_ptr<Transfer> &transfer);
+    bool reaches_gpu() const { return terms_.gpu != nullptr; }
+    void lend(std::byte *start, size_t bytes, MemoryKind kind, Access access);
+    void add_by(GpuSums &sums);
     void expose(const RemoteSlice &slice);
     void announce(const PostNotice &notice);
     void conceal(uint64_t record);
@@ -66,12 +69,13 @@ private:
     };
     // False: the thread has ended, and the command was not taken.
     bool post(Command command);
-    // Returns when the thread has done it; throws what it threw. False: the thread has ended, and lets go of everything.
+    // Returns when the thread has done it, or this one before the thread is started; throws what it threw. False: the thread
+    // has ended, and lets go of everything.
     bool call(const std::function<void()> &body);
 
     void start_thread();
     void run();
-    void fail_all(const std::string &why);
+    void fail_all(const Error &error);
     bool step();
     bool take_commands();
     void bury_closing();
@@ -97,6 +101,7 @@ private:
     std::unique_ptr<Pulses> pulses_;
     std::unique_ptr<Mates> mates_;
     size_t staging_bytes_;  // for each use, at each endpoint
+    Loans loans_;
     Gathers gathers_;
     Additions additions_;
     Offers offers_;

@@ -57,7 +57,7 @@ Packets::Packet &Packets::take(FabricEndpoint &endpoint) {
     if (found == free_.end()) {
         Slab slab{&endpoint, std::make_unique<Packet[]>(kSlab), {}};
         if (endpoint.needs_local()) {
-            slab.exposed = endpoint.expose(slab.packets.get(), kSlab * sizeof(Packet), Access::Local);
+            slab.exposed = endpoint.expose(slab.packets.get(), kSlab * sizeof(Packet), MemoryKind::Host, Access::Local);
         }
         for (size_t i = 0; i < kSlab; ++i) {
             Packet &one = slab.packets[i];

@@ -25,8 +25,8 @@ private:
     const std::atomic<bool> &stopping_;
 };
 
-Porter::Porter(const CudaDevice &device, int rank, uint64_t bytes)
-    : device_(device), rank_(rank), slots_(device, bytes, 1), thread_(start_quietly("odc-porter", [this] { run(); })) {}
+Porter::Porter(const CudaDevice &device, int rank, std::unique_ptr<Slots> slots)
+    : device_(device), rank_(rank), slots_(std::move(slots)), thread_(start_quietly("odc-porter", [this] { run(); })) {}
 
 Porter::~Porter() { stop(); }
 
@@ -61,14 +61,14 @@ uint64_t Porter::carry(const Load &load, cuda::Stream stream) {
     const uint64_t left = stripe_count(load.to.numel * element_size(accumulator_type(type))) - load.stripe;
     const uint64_t stripes = std::min(most, left);
     const Stretch stretch(load, stripes);
-    const std::optional<size_t> slot = slots_.take(0);
+    const std::optional<size_t> slot = slots_->take(0);
     if (!slot) {
         return 0;
     }
     const auto from = reinterpret_cast<cuda::Address>(load.from + stretch.first * element_size(type));
-    device_.check(driver().cuMemcpyAsync(slots_.address(*slot), from, stretch.count * element_size(type), stream),
+    device_.check(driver().cuMemcpyAsync(slots_->address(*slot), from, stretch.count * element_size(type), stream),
                   "cuMemcpyAsync");
-    slots_.mark(*slot, stream);
+    slots_->mark(*slot, stream);
     const std::lock_guard lock(mutex_);
     parcels_.push_back({*slot, load, stripes});
     wake_.notify_all();
@@ -78,7 +78,7 @@ uint64_t Porter::carry(const Load &load, cuda::Stream stream) {
 bool Porter::has_landed() {
     const std::lock_guard lock(mutex_);
     return std::all_of(parcels_.begin(), parcels_.end(),
-                       [this](const Parcel &one) { return slots_.is_done(one.slot); }) &&
+                       [this](const Parcel &one) { return slots_->is_done(one.slot); }) &&
            std::all_of(travelling_.begin(), travelling_.end(),
                        [](const Travelling &one) { return one.transfer->settled(); });
 }
@@ -96,7 +96,7 @@ std::optional<int> Porter::awaited() {
 bool Porter::deliver(const Parcel &parcel) {
     const Load &load = parcel.load;
     const uint64_t bytes = stripe_elements(load.to.gradient_type) * element_size(load.to.gradient_type);
-    const std::byte *from = slots_.start(parcel.slot);
+    const std::byte *from = slots_->start(parcel.slot);
     Stop stop(stopping_);
     int64_t waited_ns = 0;
     try {
@@ -115,7 +115,7 @@ std::shared_ptr<Transfer> Porter::send(const Parcel &parcel) {
     const Stretch stretch(load, parcel.stripes);
     Stop stop(stopping_);
     int64_t waited_ns = 0;
-    return load.path->start_add(part_of(load.to, stretch.first, stretch.count), slots_.start(parcel.slot), load.filled,
+    return load.path->start_add(part_of(load.to, stretch.first, stretch.count), slots_->start(parcel.slot), load.filled,
                                 stop, &waited_ns);
 }
 
@@ -124,7 +124,7 @@ void Porter::collect() {
     std::erase_if(travelling_, [this](const Travelling &one) {
         const bool done = one.transfer->done();
         if (done) {
-            slots_.give_back(one.slot);
+            slots_->give_back(one.slot);
         }
         return done;
     });
@@ -134,7 +134,7 @@ void Porter::collect() {
 bool Porter::step(std::unique_lock<std::mutex> &lock) {
     collect();
     const auto arrived =
-        std::find_if(parcels_.begin(), parcels_.end(), [this](const Parcel &one) { return slots_.is_done(one.slot); });
+        std::find_if(parcels_.begin(), parcels_.end(), [this](const Parcel &one) { return slots_->is_done(one.slot); });
     if (arrived == parcels_.end()) {
         return false;
     }
@@ -150,7 +150,7 @@ bool Porter::step(std::unique_lock<std::mutex> &lock) {
     lock.lock();
     if (delivered) {  // else the context ends, and this is never done
         --carried_;
-        slots_.give_back(parcel.slot);
+        slots_->give_back(parcel.slot);
     }
     return true;
 }

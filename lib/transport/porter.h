@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Additions from GPU memory to owners whose GPUs cannot be added to directly: the gradient is copied to pinned host
-// memory piece by piece, and as soon as a piece is there a thread adds it to the owner's sums in host memory, or lets the
-// owner's host read it; the owner adds those sums on its own GPU in sync.
+// Additions from GPU memory to owners whose GPUs cannot be added to directly: the gradient is copied to slots piece by piece,
+// and as soon as a piece is there a thread lets the owner's host read it, or adds it to the owner's sums in the memory of this
+// host, which the owner adds on its own GPU in sync.
 #pragma once
 
 #include "transport/slots.h"
@@ -19,8 +19,10 @@ namespace odc {
 
 class Porter {
 public:
-    // `bytes`: of pinned memory, which bounds what is on its way.
-    Porter(const CudaDevice &device, int rank, uint64_t bytes);
+    static constexpr size_t kLeastSlots = 1;
+
+    // `slots`: they bound what is on its way. In host memory, unless all owners are on other hosts.
+    Porter(const CudaDevice &device, int rank, std::unique_ptr<Slots> slots);
     ~Porter();
     Porter(const Porter &) = delete;
     Porter &operator=(const Porter &) = delete;
@@ -62,7 +64,7 @@ private:
 
     const CudaDevice &device_;
     int rank_;
-    Slots slots_;
+    std::unique_ptr<Slots> slots_;
 
     std::mutex mutex_;
     std::condition_variable wake_;

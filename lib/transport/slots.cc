@@ -5,8 +5,29 @@
 
 namespace odc {
 
-Slots::Slots(const CudaDevice &device, uint64_t bytes, size_t least)
-    : device_(device), count_(std::max<size_t>(bytes / kBytes, least)), memory_(device, count_ * kBytes),
+namespace {
+
+size_t count_of(uint64_t bytes, size_t least) { return std::max<size_t>(bytes / Slots::kBytes, least); }
+
+}  // namespace
+
+std::unique_ptr<Slots> Slots::of_pinned_memory(const CudaDevice &device, uint64_t bytes, size_t least) {
+    const size_t count = count_of(bytes, least);
+    return std::unique_ptr<Slots>(
+        new Slots(device, count, std::make_unique<PinnedMemory>(device, count * kBytes), nullptr));
+}
+
+std::unique_ptr<Slots> Slots::of_gpu_memory(const CudaDevice &device, uint64_t bytes, size_t least,
+                                            const Patience &patience) {
+    const size_t count = count_of(bytes, least);
+    return std::unique_ptr<Slots>(
+        new Slots(device, count, nullptr, std::make_unique<CudaMemory>(device, count * kBytes, patience)));
+}
+
+Slots::Slots(const CudaDevice &device, size_t count, std::unique_ptr<PinnedMemory> pinned,
+             std::unique_ptr<CudaMemory> gpu)
+    : device_(device), count_(count), pinned_(std::move(pinned)), gpu_(std::move(gpu)),
+      address_(pinned_ ? pinned_->address() : reinterpret_cast<cuda::Address>(gpu_->start())),
       words_(device, count_ * sizeof(uint64_t)), marks_(count_) {
     for (size_t slot = 0; slot < count_; ++slot) {
         free_.push_back(slot);

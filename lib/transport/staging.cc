@@ -30,7 +30,7 @@ Staging::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, A
     : memory_(map(slots * slot_bytes), Unmap{slots * slot_bytes}) {
     if (access == Access::Remote || endpoint.needs_local()) {
         std::memset(memory_.get(), 0, slots * slot_bytes);  // what is registered must be there (FI_MR_ALLOCATED)
-        exposed_ = endpoint.expose(memory_.get(), slots * slot_bytes, access);
+        exposed_ = endpoint.expose(memory_.get(), slots * slot_bytes, MemoryKind::Host, access);
     }
     for (size_t i = slots; i > 0; --i) {
         free_.push_back(memory_.get() + (i - 1) * slot_bytes);

@@ -23,6 +23,8 @@ public:
     virtual void check(int holder) = 0;
 };
 
+enum class MemoryKind { Host, Gpu };
+
 // One owner's slice: as it lies in this host's memory, or where another host's can be read.
 struct RemoteSlice {
     std::byte *parameters;
@@ -35,7 +37,8 @@ struct RemoteSlice {
     uint64_t record;                         // offset of its post in the owner's arena
     uint64_t address;                        // of the parameters, for remote reads with `key`
     uint64_t key;
-    uint64_t first = 0;  // element of the owner's slice where this begins
+    uint64_t first = 0;                    // element of the owner's slice where this begins
+    MemoryKind memory = MemoryKind::Host;  // where the parameters and the accumulator are
 };
 
 // `count` elements of a slice of another host, from element `first` on.

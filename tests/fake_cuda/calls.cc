@@ -29,12 +29,24 @@ std::atomic<pid_t> initialized_in{0};
 constexpr std::string_view kBeforeInit[] = {"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"};
 
 // Those that need a current context, which has not failed.
-constexpr std::string_view kInContext[] = {"cuMemGetInfo",        "cuMemHostRegister",   "cuMemHostGetDevicePointer",
-                                           "cuMemsetD8Async",     "cuMemcpyAsync",       "cuMemcpyBatchAsync",
-                                           "cuStreamCreate",      "cuStreamQuery",       "cuStreamGetCtx",
-                                           "cuStreamWaitEvent",   "cuStreamIsCapturing", "cuStreamWriteValue64",
-                                           "cuEventCreate",       "cuEventRecord",       "cuModuleLoadData",
-                                           "cuModuleGetFunction", "cuLaunchKernel"};
+constexpr std::string_view kInContext[] = {"cuFlushGPUDirectRDMAWrites",
+                                           "cuMemGetInfo",
+                                           "cuMemHostRegister",
+                                           "cuMemHostGetDevicePointer",
+                                           "cuMemsetD8Async",
+                                           "cuMemcpyAsync",
+                                           "cuMemcpyBatchAsync",
+                                           "cuStreamCreate",
+                                           "cuStreamQuery",
+                                           "cuStreamGetCtx",
+                                           "cuStreamWaitEvent",
+                                           "cuStreamIsCapturing",
+                                           "cuStreamWriteValue64",
+                                           "cuEventCreate",
+                                           "cuEventRecord",
+                                           "cuModuleLoadData",
+                                           "cuModuleGetFunction",
+                                           "cuLaunchKernel"};
 
 // Those that need one, whatever happened to it.
 constexpr std::string_view kReleasing[] = {"cuMemHostUnregister", "cuStreamDestroy", "cuEventDestroy",

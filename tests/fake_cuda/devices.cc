@@ -65,6 +65,7 @@ Result put(char *to, int bytes, const std::string &text) {
 
 int attribute_value(DeviceAttribute attribute) {
     static const auto capability = static_cast<int>(number_setting("FAKE_CUDA_CAPABILITY", 90));
+    static const std::string adapters = text_setting("FAKE_CUDA_ADAPTERS", "flush");
     switch (attribute) {
         case DeviceAttribute::MaxThreadsPerBlock: return 1024;
         case DeviceAttribute::MultiprocessorCount: return 132;
@@ -76,8 +77,11 @@ int attribute_value(DeviceAttribute attribute) {
         case DeviceAttribute::CanUseHostPointerForRegisteredMemory:
         case DeviceAttribute::VirtualMemoryManagementSupported:
         case DeviceAttribute::HandleTypePosixFileDescriptorSupported:
-        case DeviceAttribute::GpuDirectRdmaWithVmmSupported:
         case DeviceAttribute::CanUseStreamMemOps64Bit: return 1;
+        case DeviceAttribute::GpuDirectRdmaWithVmmSupported: return adapters != "none";
+        case DeviceAttribute::GpuDirectRdmaFlushWritesOptions: return adapters == "flush" ? kFlushWritesByHost : 0;
+        case DeviceAttribute::GpuDirectRdmaWritesOrdering:
+            return static_cast<int>(adapters == "ordered" ? WritesOrdering::Owner : WritesOrdering::None);
     }
     return -1;
 }

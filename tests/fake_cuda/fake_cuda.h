@@ -13,6 +13,8 @@
  *   FAKE_CUDA_MEMORY=BYTES   of each device, for each process: what others use does not count; 1 GiB unless given
  *   FAKE_CUDA_P2P=WHAT       all (unless given), none, no-atomics (which sums are not lost for); or all, but what is
  *                            read from another GPU is wrong (blind), or sums there are lost (lossy)
+ *   FAKE_CUDA_ADAPTERS=WHAT  network adapters reach device memory, and what they write is seen once it is flushed (flush,
+ *                            unless given), or at once (ordered), or nobody knows when (never); or they do not (none)
  *   FAKE_CUDA_MIG=N          the devices are parts (MIG) of GPUs, N of each; none can access another
  *   FAKE_CUDA_DELAY_US=N     the longest delay before an operation; 200 unless given
  *   FAKE_CUDA_SEED=N         of the delays; else ODC_TEST_SEED, else random
@@ -50,6 +52,15 @@ FAKE_CUDA_API int fake_cuda_launch_delay(void *stream, unsigned microseconds);
 /* A capture in global mode. The end says whether something broke it. */
 FAKE_CUDA_API int fake_cuda_begin_capture(void *stream);
 FAKE_CUDA_API int fake_cuda_end_capture(void *stream);
+
+/* ---- Network adapters (fake_fabric) ---- */
+
+/* Where an adapter finds these bytes of device memory, and of which device; NULL: they are not mapped, not in one piece, or
+ * were not made for adapters (gpuDirectRDMACapable). */
+FAKE_CUDA_API void *fake_cuda_for_adapters(unsigned long long address, size_t bytes, int *device);
+FAKE_CUDA_API int fake_cuda_is_device_memory(const void *place);
+/* Called by each cuFlushGPUDirectRDMAWrites from now on. */
+FAKE_CUDA_API void fake_cuda_on_flush(void (*flush)(void));
 
 /* ---- Faults ---- */
 

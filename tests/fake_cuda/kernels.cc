@@ -33,7 +33,7 @@ struct PlainAdditions {
 constexpr std::string_view kPlain = "odc_plain_add_";
 
 template <class Gradient, class Accumulator, class Reduce = AtomicAdditions>
-void run_add(const odc::Additions &additions, unsigned blocks, unsigned threads) {
+void run_add(const odc::Addends &additions, unsigned blocks, unsigned threads) {
     for (unsigned block = 0; block < blocks; ++block) {
         for (unsigned thread = 0; thread < threads; ++thread) {
             odc::add<Gradient, Accumulator, Reduce>(additions, block, blocks, thread, threads);
@@ -43,7 +43,7 @@ void run_add(const odc::Additions &additions, unsigned blocks, unsigned threads)
 
 struct Kernel {
     std::string_view name;
-    void (*run)(const odc::Additions &additions, unsigned blocks, unsigned threads);
+    void (*run)(const odc::Addends &additions, unsigned blocks, unsigned threads);
 };
 constexpr Kernel kKernels[] = {
     {"odc_add_f32", run_add<float, float>},
@@ -63,7 +63,7 @@ bool is_plain(const char *name) { return std::string_view(name).starts_with(kPla
 bool run_kernel(const char *name, unsigned grid_x, unsigned block_x, void **parameters) {
     for (const Kernel &kernel : kKernels) {
         if (kernel.name == name) {
-            kernel.run(*static_cast<const odc::Additions *>(parameters[0]), grid_x, block_x);
+            kernel.run(*static_cast<const odc::Addends *>(parameters[0]), grid_x, block_x);
             return true;
         }
     }

@@ -20,7 +20,7 @@ namespace fake_cuda {
 namespace {
 
 using odc::Addend;
-using odc::Additions;
+using odc::Addends;
 using odc::kMostAddends;
 
 struct Launch {
@@ -69,7 +69,7 @@ public:
     void run() const {
         std::for_each(lossy_.begin(), lossy_.end(), [this](const Addend &one) { lose(one); });
         for (size_t begin = 0; begin < addends_.size(); begin += kMostAddends) {
-            Additions additions{};
+            Addends additions{};
             additions.count = static_cast<unsigned>(std::min<size_t>(kMostAddends, addends_.size() - begin));
             std::copy_n(addends_.begin() + static_cast<ptrdiff_t>(begin), additions.count, additions.addends);
             void *parameters[] = {&additions};
@@ -100,7 +100,7 @@ private:
         auto *const target = static_cast<char *>(addend.to);
         std::vector<char> sums(addend.numel * launch_.to_bytes);
         copy_words(sums.data(), target, sums.size());
-        Additions additions{};
+        Addends additions{};
         additions.addends[additions.count++] = {addend.from, sums.data(), addend.numel};
         void *parameters[] = {&additions};
         run_kernel(launch_.kernel.c_str(), launch_.grid_x, launch_.block_x, parameters);
@@ -133,7 +133,7 @@ Result run_part(const Launch &launch, const std::vector<Addend> &addends) {
 }
 
 // The addends in the order in which the kernel takes them, each cut in two, first all first parts.
-Result run(const Launch &launch, const Additions &additions, Pace &pace) {
+Result run(const Launch &launch, const Addends &additions, Pace &pace) {
     std::vector<Addend> parts[2];
     for (unsigned n = 0; n < additions.count; ++n) {
         const Addend &addend = additions.addends[(additions.first + n) % additions.count];
@@ -151,11 +151,11 @@ Result run(const Launch &launch, const Additions &additions, Pace &pace) {
 }
 
 // What a kernel of so many threads is handed; each of the plain ones' adds four elements.
-Additions additions_of(const std::string &kernel, unsigned long long threads, void **parameters) {
+Addends additions_of(const std::string &kernel, unsigned long long threads, void **parameters) {
     if (!is_plain(kernel.c_str())) {
-        return *static_cast<const Additions *>(parameters[0]);
+        return *static_cast<const Addends *>(parameters[0]);
     }
-    Additions one{};
+    Addends one{};
     one.addends[one.count++] = {*static_cast<const void *const *>(parameters[1]),
                                 *static_cast<void *const *>(parameters[0]),
                                 std::min(*static_cast<const unsigned long long *>(parameters[2]), 4 * threads)};
@@ -182,7 +182,7 @@ Result cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigne
         parameters == nullptr || parameters[0] == nullptr || extra != nullptr) {
         return Result::InvalidValue;
     }
-    const auto additions = std::make_shared<Additions>(additions_of(function->name, threads * grid_x, parameters));
+    const auto additions = std::make_shared<Addends>(additions_of(function->name, threads * grid_x, parameters));
     if (additions->count > kMostAddends || (additions->count > 0 && additions->first >= additions->count)) {
         return Result::InvalidValue;  // this library's own check: a GPU would read beyond
     }

@@ -152,6 +152,7 @@ Result cuMemCreate(Memory *memory, size_t bytes, const AllocationProperties *pro
     if (physical == nullptr) {
         return Result::OutOfMemory;
     }
+    physical->for_adapters = properties->gpu_direct_rdma_capable != 0;
     const std::unique_lock lock(memories().mutex);
     memories().known[identity(physical->fd)] = physical;
     *memory = add_handle(std::move(physical));

@@ -33,6 +33,7 @@ public:
     const size_t bytes;
     const Device device;
     char *alias;
+    bool for_adapters = false;  // so asked for when it was made
 
 private:
     const bool made_;

@@ -11,7 +11,7 @@ namespace fake_cuda {
 namespace {
 
 bool is_known(const std::string &name) {
-    odc::Additions none{};
+    odc::Addends none{};
     void *parameters[] = {&none};
     return run_kernel(name.c_str(), 1, 1, parameters);
 }

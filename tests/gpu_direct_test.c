@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GPUDirect RDMA, by adapters that are pretended (fake_fabric): where it is used, why it is not, and that a rank may die in the
+ * midst of it. What passes by it is compared with the model in random_test and gpu_hosts_test. */
+#include "gpu.h"
+#include "hosts.h"
+#include "model.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+enum { NUMEL = 3001, LARGE = 3000017 /* of f32: several times the staging */ };
+
+static void check_routes(odc_context *context, const char *words) {
+    odc_route route = {.struct_size = sizeof route};
+    for (int other = 0; other < odc_size(context); ++other) {
+        if (other != odc_rank(context)) {
+            CHECK_OK(odc_get_route(context, other, ODC_GPU_MEMORY, &route));
+            CHECK(route.transport != NULL && strcmp(route.transport, "fabric") == 0);
+            CHECK(route.access != NULL && strcmp(route.access, "staged") == 0);
+            if (strncmp(route.why, words, strlen(words)) != 0) {
+                printf("%s\n", route.why);
+            }
+            CHECK(strncmp(route.why, words, strlen(words)) == 0);
+        }
+    }
+}
+
+/* ---- Why not ---- */
+
+typedef struct reason {
+    const char *variable;
+    const char *value;
+    const char *words; /* the route's first */
+} reason;
+
+static void go_another_way(odc_context *context, void *arg) {
+    const reason *one = arg;
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_BF16, ODC_BF16);
+    check_routes(context, one->words);
+    for (uint64_t minibatch = 0; minibatch < 2; ++minibatch) {
+        use_once(context, &t, 1, minibatch);
+    }
+}
+
+static void what_stands_in_the_way_is_told_and_gone_around(void **state) {
+    static const reason reasons[] = {
+        {"FAKE_FABRIC_GPU", "yes", "by GPUDirect RDMA; efa from rdmap79s0 to rdmap79s0"},
+        {"FAKE_CUDA_ADAPTERS", "ordered", "by GPUDirect RDMA; "},
+        {"ODC_GPU_DIRECT", "0", "through host memory; "},
+        {"FAKE_FABRIC_VERSION", "1.17", "through host memory, as libfabric is 1.17, 1.18 or later is needed; "},
+        {"FAKE_FABRIC_GPU", "no", "through host memory, as provider efa on rdmap79s0-rdm: fi_getinfo for GPU memory"},
+        {"FAKE_FABRIC_GPU", "calls",
+         "through host memory, as efa on rdmap79s0-rdm reaches GPU memory by calls of CUDA only"},
+        {"FAKE_FABRIC_GPU", "refused", "through host memory, as provider efa on rdmap79s0-rdm: fi_mr_reg of "},
+        {"FAKE_CUDA_ADAPTERS", "none", "through host memory, as cuda:0 lets no network adapter reach its memory; "},
+        {"FAKE_CUDA_ADAPTERS", "never",
+         "through host memory, as cuda:0 does not tell when it sees what network adapters"},
+    };
+    (void)state;
+    needs_processes("each process asks the driver and libfabric once");
+    for (size_t i = 0; i < sizeof reasons / sizeof *reasons; ++i) {
+        const char *before = getenv(reasons[i].variable);
+        setenv(reasons[i].variable, reasons[i].value, 1);
+        run_ranks(2, go_another_way, (void *)&reasons[i]);
+        if (before != NULL) {
+            setenv("ODC_GPU_DIRECT", "1", 1);
+        } else {
+            unsetenv(reasons[i].variable);
+        }
+    }
+}
+
+/* Each end on its own: one reads and adds by GPUDirect RDMA where the other goes through host memory. */
+static void go_half_way(int rank, int size, const char *job, void *arg) {
+    (void)arg;
+    setenv("ODC_GPU_DIRECT", rank == 1 ? "0" : "1", 1);
+    odc_context *context = join(rank, size, job);
+    check_routes(context, "through host memory of rank 1, as ODC_GPU_DIRECT is not set; ");
+    tensor all[2] = {make_tensor(context, "a", LARGE, ODC_F32, ODC_F16),
+                     make_tensor(context, "b", NUMEL, ODC_F64, ODC_F64)};
+    for (uint64_t minibatch = 0; minibatch < 3; ++minibatch) {
+        use_once(context, all, 2, minibatch);
+    }
+    odc_destroy(context);
+    gpu_collect();
+}
+
+static void one_end_may_go_through_host_memory(void **state) {
+    (void)state;
+    needs_processes("each rank has its own setting");
+    setenv("ODC_STAGING_BYTES", "1048576", 1);
+    run_processes(2, go_half_way, NULL);
+    unsetenv("ODC_STAGING_BYTES");
+}
+
+static void ask_wrongly(int rank, int size, const char *job, void *arg) {
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    (void)arg;
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_ARGUMENT, "ODC_GPU_DIRECT=\"yes\"", "from 0 to 1");
+}
+
+static void a_wrong_setting_is_named(void **state) {
+    (void)state;
+    setenv("ODC_GPU_DIRECT", "yes", 1);
+    run_processes(2, ask_wrongly, NULL);
+    setenv("ODC_GPU_DIRECT", "1", 1);
+}
+
+/* ---- Deaths ---- */
+
+typedef struct end {
+    atomic_int ready;
+    int adds; /* else it is read from */
+} end;
+
+/* Rank 1 dies while others read from it, or add to it, more than what is under way at once. */
+static void die_in_the_midst(int rank, int size, const char *job, void *arg) {
+    end *shared = arg;
+    odc_context *context = join(rank, size, job);
+    tensor t = make_tensor(context, "layer", LARGE, ODC_F32, ODC_F32);
+    void *full = new_buffer(t, ODC_F32);
+    use_once(context, &t, 1, 1);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    raise_flag(&shared->ready);
+    await_flag(&shared->ready, size);
+    if (rank == 1) {
+        sleep_us(2000);
+        raise(SIGKILL);
+    }
+    odc_status status = ODC_OK;
+    while (status == ODC_OK) {
+        status = shared->adds ? odc_scatter_add(t.shard, full, LARGE, NULL) : odc_gather(t.shard, full, LARGE, NULL);
+    }
+    CHECK_EQUAL(status, ODC_ERROR_PEER_LOST);
+    CHECK_SENTENCE(odc_last_error(), "rank 1");
+    odc_destroy(context); /* what is registered is given up before its memory */
+    free_buffer(t, full);
+}
+
+static void a_rank_may_die_in_the_midst(void **state) {
+    (void)state;
+    needs_processes("it kills a rank");
+    setenv("ODC_SILENCE_MS", "2000", 1);
+    for (int adds = 0; adds < 2; ++adds) {
+        end *shared = share(sizeof *shared);
+        shared->adds = adds;
+        run_mortals(3, 2, die_in_the_midst, shared);
+    }
+    setenv("ODC_SILENCE_MS", "60000", 1);
+}
+
+/* ---- The end of a context ---- */
+
+/* Its GPU is busy with what others have sent, on its way from and to what is unmapped then. */
+static void leave_in_the_midst(int rank, int size, const char *job, void *arg) {
+    enum { TIMES = 4 };
+    (void)arg;
+    for (int i = 0; i < TIMES; ++i) {
+        char name[128];
+        snprintf(name, sizeof name, "%s.%d", job, i);
+        odc_context *context = join(rank, size, name);
+        tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_F32);
+        void *full = new_buffer(t, ODC_F32);
+        CHECK_OK(odc_publish(t.shard, NULL));
+        for (odc_status status = ODC_OK; status == ODC_OK && rank > 0;) {
+            status = odc_scatter_add(t.shard, full, NUMEL, NULL);
+        }
+        if (rank == 0) {
+            sleep_us(100000 + i * 20000);
+            CHECK_OK(odc_abort(context, "enough"));
+        }
+        odc_destroy(context);
+        free_buffer(t, full);
+        for (uint64_t choice = 0; choice < 4; ++choice) {
+            gpu_wait(gpu_stream(choice)); /* nothing has faulted */
+        }
+        CHECK(!gpu_has_failed());
+        gpu_collect();
+    }
+}
+
+static void a_context_may_end_while_gradients_are_added(void **state) {
+    (void)state;
+    needs_processes("the driver's delays are a process's");
+    setenv("FAKE_CUDA_DELAY_US", "20000", 1);
+    run_processes(3, leave_in_the_midst, NULL);
+    unsetenv("FAKE_CUDA_DELAY_US");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_stands_in_the_way_is_told_and_gone_around),
+        cmocka_unit_test(one_end_may_go_through_host_memory),
+        cmocka_unit_test(a_wrong_setting_is_named),
+        cmocka_unit_test(a_rank_may_die_in_the_midst),
+        cmocka_unit_test(a_context_may_end_while_gradients_are_added),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
