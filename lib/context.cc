@@ -105,12 +105,7 @@ void Context::check_new(const std::vector<Description> &descriptions) {
 // Gives all of them their memory, or none.
 void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
-    std::vector<uint64_t> sizes;
-    for (const auto &shard : shards) {
-        mirror_if_needed(*shard);
-        sizes.push_back(shard->host_bytes());
-    }
-    const std::vector<Allocation> regions = arena.allocate(sizes);
+    const std::vector<Allocation> regions = allocate_on_host(shards);
     std::vector<GpuAllocation> gpu_regions;
     std::vector<uint64_t> records;
     try {
@@ -135,8 +130,46 @@ void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
             strip(*shards[i]);
             arena.free_record(records[i], shards[i]->record_bytes());
         }
-        std::for_each(regions.begin(), regions.end(), [&](const Allocation &region) { arena.free(region); });
+        for (size_t i = 0; i < shards.size(); ++i) {
+            give_back(*shards[i], regions[i]);
+        }
         throw;
+    }
+}
+
+std::vector<Allocation> Context::allocate_on_host(const std::vector<std::unique_ptr<Shard>> &shards) {
+    std::vector<uint64_t> sizes;
+    std::map<size_t, Allocation> kept;  // by place in `shards`
+    for (size_t i = 0; i < shards.size(); ++i) {
+        mirror_if_needed(*shards[i]);
+        sizes.push_back(shards[i]->host_bytes());
+        const auto found = is_kept_by_mates(*shards[i]) ? kept_mirrors_.find(sizes[i]) : kept_mirrors_.end();
+        if (found != kept_mirrors_.end()) {
+            kept.emplace(i, found->second);
+            kept_mirrors_.erase(found);
+            sizes[i] = 0;
+        }
+    }
+    std::vector<Allocation> regions;
+    try {
+        regions = job_.peer(job_.rank()).arena->allocate(sizes);
+    } catch (...) {
+        for (const auto &[place, region] : kept) {
+            give_back(*shards[place], region);
+        }
+        throw;
+    }
+    for (const auto &[place, region] : kept) {
+        regions[place] = region;
+    }
+    return regions;
+}
+
+void Context::give_back(const Shard &shard, const Allocation &region) {
+    if (is_kept_by_mates(shard)) {
+        kept_mirrors_.emplace(shard.host_bytes(), region);
+    } else {
+        job_.peer(job_.rank()).arena->free(region);
     }
 }
 
@@ -199,14 +232,9 @@ void Context::release(Shard &shard) {
     ring(job_.mine());
     job_.tell(ReleasedNotice{shard.record()}, shard.description().ranks);
     conceal(shard);
-    const bool kept = is_kept_by_mates(shard);
-    if (!kept) {
-        unpin_mirror(shard);
-    }
+    unpin_mirror(shard);
     strip(shard);
-    if (!kept) {
-        job_.peer(job_.rank()).arena->free(shard.host_region());
-    }
+    give_back(shard, shard.host_region());
     shards_.erase(shards_.find(shard.name()));
 }
 
@@ -288,7 +316,8 @@ odc_stats Context::stats() const {
             value(totals_.sync_wait_ns),
             value(totals_.lock_wait_ns),
             value(totals_.slice_bytes),
-            job_.packets_sent()};
+            job_.packets_sent(),
+            job_.cuda() != nullptr ? job_.cuda()->pinned_bytes() : 0};
 }
 
 odc_peer_stats Context::peer_stats(int rank) const {

@@ -95,6 +95,8 @@ private:
     void check_not_arrived(Call call);
     void check_new(const std::vector<Description> &descriptions);
     void settle(const std::vector<std::unique_ptr<Shard>> &shards);
+    std::vector<Allocation> allocate_on_host(const std::vector<std::unique_ptr<Shard>> &shards);
+    void give_back(const Shard &shard, const Allocation &region);
     // Publishes it for the ranks of this host; they are not rung for.
     void open(Shard &shard, void *stream);
     // For those of other hosts.
@@ -130,17 +132,6 @@ private:
     void enqueue(const std::string &words, Body body);
     template <class Body>
     void fly(const Operation &operation, Body body);
-    // During a wait: this rank's GPU may fail meanwhile, and who waits for it shall not wait on.
-    class GpuWatch {
-    public:
-        explicit GpuWatch(Context &context) : context_(context) {}
-        // Throws ODC_ERROR_DEVICE once it has failed; else false.
-        bool look();
-
-    private:
-        Context &context_;
-        int64_t looked_ns_ = 0;
-    };
     void check_stream(void *stream);
     void check_gpu_routes(const Description &description);
     std::vector<GpuAllocation> allocate_on_gpu(const std::vector<std::unique_ptr<Shard>> &shards);
@@ -183,8 +174,11 @@ private:
     bool left_ = false;
 
     std::map<std::string, std::unique_ptr<Shard>> shards_;  // by name
-    std::vector<Shard *> fresh_;                            // registered in this minibatch
-    std::set<std::string> freed_;                           // names released in this minibatch
+    // By bytes: ranks of this host may still have them pinned, so they serve as mirrors only. Not zero, but what their
+    // stripes hold is of past minibatches.
+    std::multimap<uint64_t, Allocation> kept_mirrors_;
+    std::vector<Shard *> fresh_;   // registered in this minibatch
+    std::set<std::string> freed_;  // names released in this minibatch
 
     std::mutex operations_mutex_;
     std::unordered_map<uint64_t, Operation> operations_;

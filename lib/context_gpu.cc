@@ -11,8 +11,7 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kSettleMs = 2'000;     // for what is on its way when a context ends
-constexpr int64_t kWatchNs = 5'000'000;  // a failed GPU is looked for at most this often
+constexpr int64_t kSettleMs = 2'000;  // for what is on its way when a context ends
 
 std::string words_for(Call call, const Shard &shard) {
     return say(call_name(call), " of shard \"", shard.name(), "\"");
@@ -20,7 +19,7 @@ std::string words_for(Call call, const Shard &shard) {
 
 }  // namespace
 
-// A GPU that has failed is everybody's affair at once: its rank can neither publish nor add any more.
+// A GPU that has failed is everybody's affair at once.
 template <class Body>
 void Context::on_gpu(Body body) {
     Cuda &cuda = *job_.cuda();
@@ -28,9 +27,7 @@ void Context::on_gpu(Body body) {
         const CudaDevice::Scope scope(cuda.device());
         body(cuda);
     } catch (const Error &error) {
-        if (error.status() == ODC_ERROR_DEVICE) {
-            job_.fail_job(ODC_ERROR_DEVICE, say(job_.who(job_.rank()), ": ", error.what()));
-        }
+        job_.fail_of_gpu(error);
         throw;
     }
 }
@@ -62,18 +59,6 @@ void Context::fly(const Operation &operation, Body body) {
         body(cuda, stream);
         cuda.flights().follow(word, stream, words);
     });
-}
-
-bool Context::GpuWatch::look() {
-    const int64_t now = now_ns();
-    if (context_.job_.cuda() != nullptr && now - looked_ns_ > kWatchNs) {
-        looked_ns_ = now;
-        context_.on_gpu([](Cuda &cuda) {
-            cuda.exchange_mail();
-            cuda.device().check_health();
-        });
-    }
-    return false;
 }
 
 // ---- Shards ----
@@ -190,8 +175,8 @@ void Context::equip(Shard &shard) {
     });
 }
 
-// A mirror that ranks of this host read stays where it is until the context ends: they may have its pages pinned for as
-// long as they keep the shard, and what lay there next would not be what they see.
+// A mirror that ranks of this host read stays a mirror: they may have its pages pinned for as long as they keep the shard,
+// and what lay there next would not be what they see.
 bool Context::is_kept_by_mates(const Shard &shard) const {
     for (uint64_t index = 0; shard.is_mirrored() && index < shard.owners(); ++index) {
         const int owner = shard.owner(index);
@@ -376,13 +361,12 @@ void Context::await_fetches(Operation &operation, Job::Wait &wait) {
             });
         }
     };
-    GpuWatch watch(*this);
     for (Fetch &fetch : operation.fetches) {
         wait.describe([&] { return under_way(operation, fetch.owner); });
         wait.until_seen_served([&] { return fetch.owner; },
                                [&] {
                                    advance();
-                                   return fetch.is_enqueued() || watch.look();
+                                   return fetch.is_enqueued();
                                });
     }
     fly(operation, [](Cuda &, cuda::Stream) {});
@@ -422,9 +406,8 @@ void Context::add_directly(Operation &operation) {
 // An owner on another host that leaves takes nothing more.
 template <class Ready>
 void Context::wait_for_porter(Job::Wait &wait, const Ready &ready) {
-    GpuWatch watch(*this);
     const auto awaited = [this] { return job_.cuda()->awaited().value_or(job_.rank()); };
-    wait.until_seen_served(awaited, [&] { return ready() || watch.look(); });
+    wait.until_seen_served(awaited, [&] { return ready(); });
 }
 
 // What this rank has enqueued and what has come of it.
@@ -462,11 +445,9 @@ size_t Context::reserve_flight(Call call) {
     std::optional<size_t> word = flights.reserve();
     if (!word) {
         Job::Wait wait(job_, call_name(call));
-        GpuWatch watch(*this);
         wait.describe(
             [&] { return say("too much is on its way on ", job_.cuda()->device().name(), ": ", flights.under_way()); });
-        wait.until_seen([this] { return job_.rank(); },
-                        [&] { return (word = flights.reserve()).has_value() || watch.look(); });
+        wait.until_seen([this] { return job_.rank(); }, [&] { return (word = flights.reserve()).has_value(); });
     }
     return *word;
 }
@@ -482,9 +463,12 @@ void Context::land() {
     wait.describe(
         [&] { return say(cuda->device().name(), " has not done yet what was enqueued there: ", gpu_work()); });
     wait_for_porter(wait, [&] { return cuda->is_idle(); });
-    GpuWatch watch(*this);
-    wait.describe([] { return "other ranks have not taken the descriptors of this rank's GPU memory"; });
-    wait.until_seen([this] { return job_.rank(); }, [&] { return cuda->exchange_mail() || watch.look(); });
+    const auto behind = [&] { return cuda->behind().value_or(job_.rank()); };
+    wait.describe([&] {
+        return say(job_.who(behind()), " has not taken the descriptors of this rank's GPU memory; it ",
+                   job_.what(behind()));
+    });
+    wait.until_seen(behind, [&] { return cuda->exchange_mail(); });
 }
 
 // What other ranks added in host memory belongs to this rank's sums, too.
@@ -500,9 +484,8 @@ void Context::fold_mirrors() {
         }
     }
     Job::Wait wait(job_, call_name(Call::Sync));
-    GpuWatch watch(*this);
     wait.describe([&] { return say(cuda->device().name(), " has not done yet ", cuda->flights().under_way()); });
-    wait.until_seen([this] { return job_.rank(); }, [&] { return cuda->flights().all_done() || watch.look(); });
+    wait.until_seen([this] { return job_.rank(); }, [&] { return cuda->flights().all_done(); });
 }
 
 void Context::fold(Shard &shard) {

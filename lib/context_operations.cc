@@ -39,8 +39,7 @@ void Context::await_publish(Shard &shard, uint64_t index, Job::Wait &wait) {
     const int64_t begin = now_ns();
     wait.describe([this, &shard, index] { return missing_publish(shard, index); });
     if (shard.on_gpu()) {
-        GpuWatch watch(*this);
-        wait.until_seen([&] { return shard.owner(index); }, [&] { return is_published(shard, index) || watch.look(); });
+        wait.until_seen([&] { return shard.owner(index); }, [&] { return is_published(shard, index); });
     } else {
         wait.until(shard.owner(index), [&] { return is_published(shard, index); });
     }

@@ -128,7 +128,6 @@ void Context::await_arrivals() {
         return job_.block(rank).arrived.load(std::memory_order_acquire) > minibatch_;
     };
     Job::Wait wait(job_, "odc_minibatch_sync");
-    GpuWatch watch(*this);
     wait.describe([&] {
         std::string missing;
         for (int rank = 0; rank < job_.size(); ++rank) {
@@ -141,7 +140,7 @@ void Context::await_arrivals() {
         return missing;
     });
     for (int rank = 0; rank < job_.size(); ++rank) {
-        wait.until(rank, [&] { return has_arrived(rank) || watch.look(); });
+        wait.until(rank, [&] { return has_arrived(rank); });
     }
 }
 
@@ -212,7 +211,6 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
     }
     const int64_t begin = now_ns();
     Job::Wait wait(job_, "odc_all_reduce");
-    GpuWatch watch(*this);
     for (int rank = 0; rank < job_.size(); ++rank) {
         RankBlock &other = job_.block(rank);
         wait.describe([&, rank] {
@@ -229,7 +227,7 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
                 job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(job_.rank()), " called odc_all_reduce in minibatch ",
                                                       minibatch_, ", but ", job_.who(rank), " went on without it"));
             }
-            return watch.look();
+            return false;
         });
     }
     totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(now_ns() - begin), std::memory_order_relaxed);

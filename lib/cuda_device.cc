@@ -24,6 +24,24 @@ std::string broken(const std::string &name, Result result) {
                "(CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it), and this process cannot use the GPU any more");
 }
 
+// What a kernel did, or the hardware: every later call says the same.
+bool sticks(Result result) {
+    switch (static_cast<int>(result)) {
+        case 214:               // ECC_UNCORRECTABLE
+        case 220:               // NVLINK_UNCORRECTABLE
+        case 700:               // ILLEGAL_ADDRESS
+        case 702:               // LAUNCH_TIMEOUT
+        case 710:               // ASSERT
+        case 714:               // HARDWARE_STACK_ERROR
+        case 715:               // ILLEGAL_INSTRUCTION
+        case 716:               // MISALIGNED_ADDRESS
+        case 717:               // INVALID_ADDRESS_SPACE
+        case 718:               // INVALID_PC
+        case 719: return true;  // LAUNCH_FAILED
+        default: return false;
+    }
+}
+
 }  // namespace
 
 int device_ordinal(const std::string &name) {
@@ -58,13 +76,19 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
         (attribute(cuda::DeviceAttribute::GpuDirectRdmaFlushWritesOptions) & cuda::kFlushWritesByHost) != 0;
     const Relaxed relaxed;
     if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
+        if (sticks(result)) {
+            fail(ODC_ERROR_DEVICE, broken(name_, result));
+        }
         fail(result == Result::OutOfMemory ? ODC_ERROR_NO_MEMORY : ODC_ERROR_UNSUPPORTED, name_,
              " cannot be used: ", cuda::words_of(result));
     }
     try {
         const Scope scope(*this);
-        check_health();
-        check(driver().cuStreamCreate(&stream_, cuda::kStreamNonBlocking), "cuStreamCreate");
+        const Result result = driver().cuStreamCreate(&stream_, cuda::kStreamNonBlocking);
+        if (sticks(result)) {
+            fail(ODC_ERROR_DEVICE, broken(name_, result));
+        }
+        check(result, "cuStreamCreate");
         load_kernels();
     } catch (...) {
         close();

@@ -69,6 +69,11 @@ void CudaMemory::create() {
     size_t free = 0;
     size_t total = 0;
     device_.check(driver().cuMemGetInfo(&free, &total), "cuMemGetInfo");
+    if (result == Result::OutOfMemory && bytes_ <= free) {
+        fail(ODC_ERROR_NO_MEMORY, "cuMemCreate has no memory for ", bytes_, " bytes in that of ", device_.name(),
+             ", though ", free, " of ", total,
+             " are free: this process may have too many descriptors (ulimit -n) or mappings");
+    }
     if (result == Result::OutOfMemory || bytes_ > total) {  // more than there ever is may be an invalid value
         fail(ODC_ERROR_NO_MEMORY, "slices in the memory of ", device_.name(), " need ", bytes_, " bytes, but only ",
              free, " of ", total,

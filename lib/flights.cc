@@ -46,11 +46,25 @@ std::optional<size_t> Flights::reserve() {
 }
 
 void Flights::follow(size_t word, cuda::Stream stream, const std::string &words) {
-    const std::lock_guard lock(mutex_);
+    const uint64_t number = add(own_words() + word, words);
     const cuda::Address address = words_.address() + word * sizeof(uint64_t);
-    device_.check(cuda::driver().cuStreamWriteValue64(stream, address, last_ + 1, cuda::kWriteValueDefault),
-                  "cuStreamWriteValue64");
-    flying_.push_back({own_words() + word, ++last_, words});
+    // Not under the lock: the driver waits where the stream has no room.
+    const cuda::Result result = cuda::driver().cuStreamWriteValue64(stream, address, number, cuda::kWriteValueDefault);
+    if (result != cuda::Result::Success) {
+        forget(number);
+        device_.check(result, "cuStreamWriteValue64");
+    }
+}
+
+uint64_t Flights::add(const std::atomic<uint64_t> *word, const std::string &words) {
+    const std::lock_guard lock(mutex_);
+    flying_.push_back({word, ++last_, words});
+    return last_;
+}
+
+void Flights::forget(uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(flying_, [&](const Flight &one) { return is_own(one.word) && one.number == number; });
 }
 
 void Flights::follow(const std::atomic<uint64_t> &word, uint64_t value, const std::string &words) {

@@ -42,6 +42,8 @@ private:
     std::atomic<uint64_t> *own_words() const { return reinterpret_cast<std::atomic<uint64_t> *>(words_.start()); }
     bool is_own(const std::atomic<uint64_t> *word) const;
     void collect();
+    uint64_t add(const std::atomic<uint64_t> *word, const std::string &words);
+    void forget(uint64_t number);
 
     const CudaDevice &device_;
     PinnedMemory words_;

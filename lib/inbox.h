@@ -45,6 +45,8 @@ public:
     void send(const RegionLetter &letter, const Fd &memory);
     // True: all has been sent, or its reader is gone.
     bool flush();
+    // Its reader has no room for it.
+    bool is_behind() const { return !waiting_.empty(); }
 
 private:
     bool post(const RegionLetter &letter, int memory);

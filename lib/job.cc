@@ -12,9 +12,10 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kLookNs = 5'000'000;  // deaths are looked for at most this often, and at least every 20 ms
-constexpr int kPatientSpins = 4000;     // some tens of microseconds: what a futex would cost
-constexpr int kCrowdedSpins = 20;       // more ranks than cores: the core is needed by who is waited for
+constexpr int64_t kLookNs =
+    5'000'000;  // deaths and a failed GPU are looked for at most this often, and at least every 20 ms
+constexpr int kPatientSpins = 4000;  // some tens of microseconds: what a futex would cost
+constexpr int kCrowdedSpins = 20;    // more ranks than cores: the core is needed by who is waited for
 
 std::string seconds(int64_t ns) {
     std::ostringstream text;
@@ -222,11 +223,34 @@ void Job::Wait::check(int holder) {
     }
 }
 
+// During a wait: this rank's GPU may fail meanwhile, and who waits for it shall not wait on; and mates send their regions.
+void Job::look_at_gpu() {
+    Cuda *const gpu = cuda();
+    if (gpu == nullptr) {
+        return;
+    }
+    try {
+        gpu->exchange_mail();
+        const CudaDevice::Scope scope(gpu->device());
+        gpu->device().check_health();
+    } catch (const Error &error) {
+        fail_of_gpu(error);
+        throw;
+    }
+}
+
+void Job::fail_of_gpu(const Error &error) {
+    if (error.status() == ODC_ERROR_DEVICE) {
+        fail_job(ODC_ERROR_DEVICE, say(who(rank()), ": ", error.what()));
+    }
+}
+
 std::optional<Error> Job::Wait::look(int on) {
     job_.look_at_states();
     const int64_t now = now_ns();
     if (now - looked_ns_ >= kLookNs) {
         looked_ns_ = now;
+        job_.look_at_gpu();
         job_.look_for_deaths();
     }
     const auto me = [this] { return job_.who(job_.rank()); };

@@ -47,9 +47,11 @@ public:
     [[noreturn]] void fail_job(odc_status status, const std::string &text);
     // odc_abort: as fail_job, but returns.
     void abort(const std::string &text);
+    // Fails it where the error is this rank's GPU's: it can neither publish nor add any more.
+    void fail_of_gpu(const Error &error);
     void leave(uint64_t minibatch);
 
-    Cuda *cuda() { return membership_.cuda.get(); }  // NULL: this rank has no GPU
+    Cuda *cuda() const { return membership_.cuda.get(); }  // NULL: this rank has no GPU
     // Nothing of it may be given back, nor the words that streams write: some of it is still in use.
     void leak_cuda();
 
@@ -153,6 +155,7 @@ public:
 
 private:
     void look_at_states();
+    void look_at_gpu();
     std::string all_lost_with(int rank) const;
     void look_for_deaths();
     bool set_error(odc_status status, const std::string &text);

@@ -43,7 +43,7 @@ AT(odc_slice, parameter_type, 40);
 AT(odc_slice, accumulator_type, 44);
 AT(odc_slice, memory, 48);
 
-PINNED(odc_stats, 88);
+PINNED(odc_stats, 96);
 AT(odc_stats, gather_calls, 8);
 AT(odc_stats, gather_bytes, 16);
 AT(odc_stats, scatter_add_calls, 24);
@@ -54,6 +54,7 @@ AT(odc_stats, sync_wait_ns, 56);
 AT(odc_stats, lock_wait_ns, 64);
 AT(odc_stats, slice_bytes, 72);
 AT(odc_stats, packets_sent, 80);
+AT(odc_stats, pinned_bytes, 88);
 
 PINNED(odc_route, 64);
 AT(odc_route, transport, 8);

@@ -187,6 +187,7 @@ typedef enum fault_at {
     WAITING_FOR_A_PUBLISH, /* this rank waits for another one's */
     WAITING_FOR_OWN_WORK,  /* in sync */
     WAITING_FOR_ARRIVALS,
+    WAITING_ON_THE_HOST, /* for a slice that has nothing to do with a GPU */
     FAULTS
 } fault_at;
 
@@ -201,6 +202,21 @@ static void *fault_soon(void *arg) {
     CHECK_EQUAL(gpu_fault(stream, 700), 0);
     gpu_let_go();
     return NULL;
+}
+
+/* Rank 2 does not publish what the others gather. */
+static odc_status wait_on_the_host(odc_context *context) {
+    static float full[NUMEL];
+    odc_shard_desc desc = describe("on the host", NUMEL, ODC_F32, 0);
+    odc_shard *shard = NULL;
+    odc_status status = ODC_OK;
+    desc.memory = ODC_HOST_MEMORY;
+    status = odc_register_shard(context, &desc, &shard);
+    if (status == ODC_OK && odc_rank(context) != 2) {
+        status = odc_publish(shard, NULL);
+        return status == ODC_OK ? odc_gather(shard, full, NUMEL, NULL) : status;
+    }
+    return status == ODC_OK ? odc_all_reduce(context, &(double){1}, 1, ODC_SUM) : status;
 }
 
 /* Minibatches until an error. Rank 0's GPU fails; rank 2 is late where somebody is to wait. */
@@ -237,6 +253,13 @@ static odc_status use_until_error(const failing *what, odc_context *context, ten
         if (fails && what->when == WAITING_FOR_A_PUBLISH) {
             CHECK(pthread_create(&thread, NULL, fault_soon, stream) == 0);
             pthread_detach(thread);
+        }
+        if (fails && what->when == WAITING_ON_THE_HOST) {
+            CHECK(pthread_create(&thread, NULL, fault_soon, stream) == 0);
+            pthread_detach(thread);
+        }
+        if (what->when == WAITING_ON_THE_HOST) {
+            return wait_on_the_host(context);
         }
         FAULT_AT(AT_GATHER)
         UNLESS_OK(odc_gather(t.shard, full, NUMEL, stream));
@@ -297,7 +320,8 @@ static void fails_before_init(int rank, int size, const char *job, void *arg) {
     while (!gpu_has_failed()) {
         sleep_us(100);
     }
-    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_UNSUPPORTED, "cuda:0", "CUDA_ERROR_LAUNCH_FAILED");
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_DEVICE, "cuda:0 has failed", "CUDA_ERROR_LAUNCH_FAILED",
+                "kernel of the program");
 }
 
 static void a_gpu_that_has_failed_before_init_is_refused(void **state) {

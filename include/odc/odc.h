@@ -164,8 +164,7 @@ ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t c
 
 /* ---- Where the time went (always on; totals since odc_init) ---- */
 typedef struct odc_stats {
-    uint64_t struct_size;
-    uint64_t gather_calls;
+    uint64_t struct_size, gather_calls;
     uint64_t gather_bytes; /* handed to this rank, its own slices included */
     uint64_t scatter_add_calls;
     uint64_t scatter_add_bytes; /* of gradients handed in */
@@ -175,6 +174,7 @@ typedef struct odc_stats {
     uint64_t lock_wait_ns;    /* waited for another rank's addition to the same stripe */
     uint64_t slice_bytes;     /* of memory in this rank's slices now */
     uint64_t packets_sent;    /* small messages to other hosts */
+    uint64_t pinned_bytes;    /* of host memory for GPUs: mirrors of slices, and staging */
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;

@@ -24,24 +24,34 @@ Cuda::~Cuda() {
     for (const cuda::Event mark : marks_) {
         driver().cuEventDestroy(mark);
     }
-    for (std::byte *const page : pages_) {
-        odc::unpin_pages(device_, page);
+    for (const auto &[start, bytes] : pages_) {
+        odc::unpin_pages(device_, start);
     }
 }
 
 void Cuda::pin_pages(std::byte *start, uint64_t bytes) {
     odc::pin_pages(device_, start, bytes);
     const std::lock_guard lock(mutex_);
-    pages_.insert(start);
+    pages_.emplace(start, bytes);
+    pinned_bytes_.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void Cuda::unpin_pages(std::byte *start) {
     odc::unpin_pages(device_, start);
     const std::lock_guard lock(mutex_);
-    pages_.erase(start);
+    const auto pages = pages_.find(start);
+    pinned_bytes_.fetch_sub(pages->second, std::memory_order_relaxed);
+    pages_.erase(pages);
+}
+
+void Cuda::count(const Slots &slots) {
+    if (slots.kind() == MemoryKind::Host) {
+        pinned_bytes_.fetch_add(slots.bytes(), std::memory_order_relaxed);
+    }
 }
 
 void Cuda::open_porter(int rank, std::unique_ptr<Slots> slots) {
+    count(*slots);
     porter_ = std::make_unique<Porter>(device_, rank, std::move(slots));
 }
 
@@ -50,6 +60,7 @@ void Cuda::open_outward_porter(int rank, std::unique_ptr<Slots> slots) {
 }
 
 void Cuda::open_fetches(std::unique_ptr<Slots> slots) {
+    count(*slots);
     fetches_ = std::make_unique<Fetches>(device_, std::move(slots));
 }
 
@@ -103,6 +114,20 @@ bool have(cuda::P2PAttribute attribute, int from, int to) {
     return driver().cuDeviceGetP2PAttribute(&value, attribute, from, to) == Result::Success && value != 0;
 }
 
+// All atomics, or those that the kernels use.
+bool add_natively(int from, int to) {
+    constexpr unsigned kNeeded =
+        cuda::kAtomicReduction | cuda::kAtomicScalar32 | cuda::kAtomicScalar64 | cuda::kAtomicVector32x4;
+    if (have(cuda::P2PAttribute::NativeAtomicSupported, from, to)) {
+        return true;
+    }
+    unsigned can = 0;
+    const auto add = cuda::AtomicOperation::FloatAdd;
+    return driver().cuDeviceGetP2PAtomicCapabilities != nullptr &&
+           driver().cuDeviceGetP2PAtomicCapabilities(&can, &add, 1, from, to) == Result::Success &&
+           (can & kNeeded) == kNeeded;
+}
+
 }  // namespace
 
 Passage Cuda::passage_to(const GpuIdentity &gpu) const {
@@ -121,8 +146,7 @@ Passage Cuda::passage_to(const GpuIdentity &gpu) const {
         return {"", say(pair, " cannot read each other's memory (no peer-to-peer access)")};
     }
     // Without them an addition is a read and a write, and sums that are made at the same time are lost.
-    if (!have(cuda::P2PAttribute::NativeAtomicSupported, mine, other) ||
-        !have(cuda::P2PAttribute::NativeAtomicSupported, other, mine)) {
+    if (!add_natively(mine, other) || !add_natively(other, mine)) {
         return {"", say(pair, " have no native atomics between them, so sums would be lost")};
     }
     return {say(device_.name(), " to ", gpu.name, " of that rank, with native atomics"), ""};
@@ -156,6 +180,16 @@ bool Cuda::exchange_mail() {
     }
     const std::lock_guard lock(mail_mutex_);
     return std::count_if(outboxes_.begin(), outboxes_.end(), [](auto &one) { return !one.second.flush(); }) == 0;
+}
+
+std::optional<int> Cuda::behind() {
+    const std::lock_guard lock(mail_mutex_);
+    for (const auto &[rank, outbox] : outboxes_) {
+        if (outbox.is_behind()) {
+            return rank;
+        }
+    }
+    return std::nullopt;
 }
 
 void Cuda::empty_inbox() {

@@ -59,6 +59,8 @@ public:
     // Takes what mates have sent, and sends what they had no room for. True: nothing is left. Safe from several threads.
     // Whoever waits does it now and then, so that nobody waits for room in vain.
     bool exchange_mail();
+    // A mate that has not taken what it was sent; none: all have.
+    std::optional<int> behind();
     // Where a region begins here, for one user more; NULL: it has not come yet. Safe from several threads.
     std::byte *use(int rank, uint64_t number);
     // One user less, in `minibatch`. Without any it is unmapped, but if it is another rank's and of this minibatch only in
@@ -76,6 +78,8 @@ public:
     // Of mirrors, this rank's and others'.
     void pin_pages(std::byte *start, uint64_t bytes);
     void unpin_pages(std::byte *start);
+    // Of host memory, for mirrors and staging; from any thread.
+    uint64_t pinned_bytes() const { return pinned_bytes_.load(std::memory_order_relaxed); }
     cuda::Event make_mark();
     void drop_mark(cuda::Event mark);
     Flights &flights() { return flights_; }
@@ -149,6 +153,7 @@ private:
     void copy_one(const Copy &copy, cuda::Stream stream) const;
     void copy_between(const std::vector<Copy> &copies, cuda::Stream stream) const;
     void empty_inbox();
+    void count(const Slots &slots);
 
     CudaDevice device_;
     Adder adder_;
@@ -161,7 +166,8 @@ private:
     std::map<Key, Region> regions_;
     uint64_t last_region_ = 0;
     std::set<cuda::Event> marks_;
-    std::set<std::byte *> pages_;
+    std::map<std::byte *, uint64_t> pages_;  // their bytes, by where they begin
+    std::atomic<uint64_t> pinned_bytes_{0};
     std::unique_ptr<Porter> porter_;
     std::unique_ptr<Porter> outward_porter_;
     std::unique_ptr<Fetches> fetches_;

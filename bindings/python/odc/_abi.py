@@ -129,6 +129,7 @@ class odc_stats(Struct):
         ("lock_wait_ns", c_uint64),
         ("slice_bytes", c_uint64),
         ("packets_sent", c_uint64),
+        ("pinned_bytes", c_uint64),
     )
 
 

@@ -21,6 +21,7 @@ class Stats:
     lock_wait_ns: int
     slice_bytes: int
     packets_sent: int
+    pinned_bytes: int
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class ContextStats:
             yield f"  {what:<10}{calls:>9} {_bytes(moved):>9}   waited for {wait:<8}{_seconds(ns):>11}"
         yield f"  {'syncs':<10}{t.syncs:>9} {'':>9}   waited for {'locks':<8}{_seconds(t.lock_wait_ns):>11}"
         yield f"  {'slices':<10}{'':>9} {_bytes(t.slice_bytes):>9}"
+        if t.pinned_bytes > 0:
+            yield f"  {'pinned':<10}{'':>9} {_bytes(t.pinned_bytes):>9}"
         if t.packets_sent > 0:
             yield f"  {'packets':<10}{t.packets_sent:>9}"
         yield f"  {'rank':<8}{'waited for':>12}{'late in sync':>15}{'last in sync':>15}"
