@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda_driver.h"
 
-#include <dlfcn.h>
-
-#include <mutex>
-
+#include "shared_library.h"
 #include "status.h"
 
 namespace odc::cuda {
@@ -74,17 +71,15 @@ std::string first_look(const Driver &driver) {
     return "";
 }
 
-// The library stays: its threads and handlers do not take being unloaded.
 Loaded load() {
     Loaded loaded;
-    void *library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-        const char *words = dlerror();
-        const std::string text = words != nullptr ? words : "";
-        loaded.why_not = text.find("No such file") != std::string::npos ? say(kLibrary, " not found") : text;
+    SharedLibrary library(kLibrary);
+    loaded.why_not = library.why_not();
+    if (!loaded.why_not.empty()) {
         return loaded;
     }
-    const auto get_address = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
+    GetProcAddress get_address = nullptr;
+    library.find(get_address, "cuGetProcAddress_v2");
     if (get_address == nullptr) {
         loaded.why_not = say(kLibrary, " is older than CUDA ", version_text(kOldestVersion));
         return loaded;
