@@ -11,10 +11,6 @@ namespace {
 constexpr const char *kLibrary = "libcuda.so.1";
 constexpr int kOldestVersion = 12010;  // of which the kernels are, too
 
-// Bare names in the library are those of old interfaces; this one knows the versions.
-using GetProcAddress = Result (*)(const char *name, void **function, int version, uint64_t flags, int *found);
-constexpr uint64_t kLegacyDefaultStream = 1;  // NULL is the legacy default stream, as for the caller
-
 struct Loaded {
     Driver driver{};
     std::string why_not;

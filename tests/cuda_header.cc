@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lib/cuda_driver.h against the CUDA toolkit's own headers; cuda_header_test.sh compiles and runs it.
-#include "cuda_driver.h"
+// cuda/cuda_interface.h against the CUDA toolkit's own headers; cuda_header_test.sh compiles and runs it.
+#include "cuda_interface.h"
 
 #include <cstdio>
 
@@ -111,6 +111,8 @@ SAME_MEMBER(CopyAttributes, source, CUmemcpyAttributes, srcLocHint);
 SAME_MEMBER(CopyAttributes, destination, CUmemcpyAttributes, dstLocHint);
 SAME_MEMBER(CopyAttributes, flags, CUmemcpyAttributes, flags);
 
+SAME(kLegacyDefaultStream, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
+static_assert(same_parameters(GetProcAddress{}, PFN_cuGetProcAddress_v12000{}));
 ODC_CUDA_FUNCTIONS(SAME_FUNCTION)
 ODC_CUDA_NEWER_FUNCTIONS(SAME_FUNCTION)
 

@@ -37,7 +37,7 @@ constexpr bool same_parameters(Result (*)(Mine...), CUresult (*)(Theirs...)) {
     return false;
 }
 
-// Theirs of the version that is asked for. Their header makes macros of some names, so those of a Driver do not occur.
+// Theirs of the version that is asked for. Their header makes macros of some names, so members of Functions do not occur.
 #define SAME_FUNCTION(name, version, parameters) \
     static_assert(same_parameters(static_cast<Result(*) parameters>(nullptr), PFN_##name##_v##version{}));
 

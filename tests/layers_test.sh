@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Each layer of lib/ includes only what stands in it or below it (lib/README.md), and tools and tests see the library
-# through <odc/odc.h> only.
+# through <odc/odc.h> only. cuda/ is below all of them: NVIDIA's interface, not the library's.
 set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 
@@ -40,6 +40,7 @@ for file in $files; do
         continue
     fi
     for included in $(sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "lib/$file"); do
+        [ -f "cuda/$included" ] && continue
         [ -f "lib/$included" ] || included=$(dirname "$file")/$included
         theirs=${depth[${included%.*}]:-}
         if [ -z "$theirs" ]; then
@@ -53,11 +54,14 @@ for noun in "${!depth[@]}"; do
     compgen -G "lib/$noun.*" >/dev/null || complain "the layers name $noun, which is not in lib/"
 done
 
+grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
+
 # Tests named *_unit_test.cc exist to see the inside.
 outside=$(ls tools/*.cc tools/*.h tests/*.c tests/*.h)
 for file in $outside; do
     for included in $(sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$file"); do
-        [ -f "$(dirname "$file")/$included" ] || complain "$file includes $included: it may see <odc/odc.h> only"
+        [ -f "$(dirname "$file")/$included" ] || [ -f "cuda/$included" ] ||
+            complain "$file includes $included: it may see <odc/odc.h> only"
     done
 done
 
