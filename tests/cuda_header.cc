@@ -2,9 +2,12 @@
 // cuda/cuda_interface.h against the CUDA toolkit's own headers; cuda_header_test.sh compiles and runs it.
 #include "cuda_interface.h"
 
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
 #include <cstdio>
 
-#include "cuda_header.h"
+#include "same_interface.h"
 
 namespace {
 
@@ -112,7 +115,10 @@ SAME_MEMBER(CopyAttributes, destination, CUmemcpyAttributes, dstLocHint);
 SAME_MEMBER(CopyAttributes, flags, CUmemcpyAttributes, flags);
 
 SAME(kLegacyDefaultStream, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
-static_assert(same_parameters(GetProcAddress{}, PFN_cuGetProcAddress_v12000{}));
+static_assert(same_function(GetProcAddress{}, PFN_cuGetProcAddress_v12000{}));
+// Theirs of the version that is asked for. Their header makes macros of some names, so members of Functions do not occur.
+#define SAME_FUNCTION(name, version, parameters) \
+    static_assert(same_function(static_cast<Result(*) parameters>(nullptr), PFN_##name##_v##version{}));
 ODC_CUDA_FUNCTIONS(SAME_FUNCTION)
 ODC_CUDA_NEWER_FUNCTIONS(SAME_FUNCTION)
 
