@@ -24,8 +24,7 @@ uint64_t staging_bytes() { return static_cast<uint64_t>(setting_number(Setting::
 std::string why_not_cuda() { return cuda::why_not_driver(); }
 
 Cuda::Cuda(const std::string &device)
-    : device_(device), pins_(device_), flights_(device_),
-      most_blocks_(static_cast<unsigned>(setting_number(Setting::kAddBlocks))) {}
+    : device_(device), flights_(device_), most_blocks_(static_cast<unsigned>(setting_number(Setting::kAddBlocks))) {}
 
 Cuda::~Cuda() {
     const CudaDevice::Scope scope(device_);
@@ -37,17 +36,32 @@ Cuda::~Cuda() {
     }
 }
 
-void Cuda::pin_pages(std::byte *start, uint64_t bytes) {
-    odc::pin_pages(device_, start, bytes);
+cuda::Address Cuda::pin_pages(std::byte *start, uint64_t bytes) {
+    const cuda::Address address = odc::pin_pages(device_, start, bytes);
     const std::lock_guard lock(mutex_);
     pages_.insert(start);
+    return address;
 }
 
 void Cuda::unpin_pages(std::byte *start) {
     odc::unpin_pages(device_, start);
     const std::lock_guard lock(mutex_);
-    pages_.erase(start);
+    pages_.erase(pages_.find(start));
 }
+
+namespace {
+
+uint64_t place_in_page(const std::atomic<uint64_t> &word) { return reinterpret_cast<uintptr_t>(&word) % page_bytes(); }
+
+std::byte *page_of(std::atomic<uint64_t> &word) { return reinterpret_cast<std::byte *>(&word) - place_in_page(word); }
+
+}  // namespace
+
+cuda::Address Cuda::pin(std::atomic<uint64_t> &word) {
+    return pin_pages(page_of(word), page_bytes()) + place_in_page(word);
+}
+
+void Cuda::unpin(std::atomic<uint64_t> &word) { unpin_pages(page_of(word)); }
 
 void Cuda::open_porter(int rank) {
     if (!porter_) {

@@ -70,11 +70,12 @@ public:
 
     // ---- Words and marks ----
 
-    cuda::Address pin(const std::atomic<uint64_t> &word) { return pins_.pin(&word); }
-    void unpin(const std::atomic<uint64_t> &word) { pins_.unpin(&word); }
-    // Of mirrors, this rank's and others'.
-    void pin_pages(std::byte *start, uint64_t bytes);
+    // Of mirrors, this rank's and others'. Pages stay registered until they have been unpinned as often.
+    cuda::Address pin_pages(std::byte *start, uint64_t bytes);
     void unpin_pages(std::byte *start);
+    // The word's address for streams.
+    cuda::Address pin(std::atomic<uint64_t> &word);
+    void unpin(std::atomic<uint64_t> &word);
     cuda::Event make_mark();
     void drop_mark(cuda::Event mark);
     Flights &flights() { return flights_; }
@@ -135,7 +136,6 @@ private:
     void empty_inbox();
 
     CudaDevice device_;
-    Pins pins_;
     Flights flights_;
     Inbox inbox_;
     std::mutex mail_mutex_;
@@ -144,7 +144,7 @@ private:
     std::map<Key, Region> regions_;
     uint64_t last_region_ = 0;
     std::set<cuda::Event> marks_;
-    std::set<std::byte *> pages_;
+    std::multiset<std::byte *> pages_;
     std::unique_ptr<Porter> porter_;
     std::unique_ptr<Fetches> fetches_;
     unsigned most_blocks_;
