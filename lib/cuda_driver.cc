@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda_driver.h"
 
-#include <dlfcn.h>
-
-#include <mutex>
-
+#include "shared_library.h"
 #include "status.h"
 
 namespace odc::cuda {
@@ -13,10 +10,6 @@ namespace {
 
 constexpr const char *kLibrary = "libcuda.so.1";
 constexpr int kOldestVersion = 12010;  // of which the kernels are, too
-
-// Bare names in the library are those of old interfaces; this one knows the versions.
-using GetProcAddress = Result (*)(const char *name, void **function, int version, uint64_t flags, int *found);
-constexpr uint64_t kLegacyDefaultStream = 1;  // NULL is the legacy default stream, as for the caller
 
 struct Loaded {
     Driver driver{};
@@ -58,7 +51,13 @@ std::string fill(Driver &driver, GetProcAddress get_address) {
 }
 
 std::string first_look(const Driver &driver) {
-    if (const Result result = driver.cuInit(0); result != Result::Success) {
+    const Result result = driver.cuInit(0);
+    int count = 0;
+    if (result == Result::NoDevice ||
+        (result == Result::Success && (driver.cuDeviceGetCount(&count) != Result::Success || count == 0))) {
+        return "the driver finds no GPU (CUDA_VISIBLE_DEVICES hides them, if it is set)";
+    }
+    if (result != Result::Success) {
         const char *name = nullptr;
         const char *text = nullptr;
         driver.cuGetErrorName(result, &name);
@@ -66,25 +65,18 @@ std::string first_look(const Driver &driver) {
         return say("cuInit failed: ", name != nullptr ? name : "an unknown error", " (", text != nullptr ? text : "",
                    ")");
     }
-    int count = 0;
-    if (driver.cuDeviceGetCount(&count) != Result::Success || count == 0) {
-        const std::string visible = "CUDA_VISIBLE_DEVICES hides them, if it is set";
-        return say("the driver finds no GPU (", visible, ")");
-    }
     return "";
 }
 
-// The library stays: its threads and handlers do not take being unloaded.
 Loaded load() {
     Loaded loaded;
-    void *library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-    if (library == nullptr) {
-        const char *words = dlerror();
-        const std::string text = words != nullptr ? words : "";
-        loaded.why_not = text.find("No such file") != std::string::npos ? say(kLibrary, " not found") : text;
+    SharedLibrary library(kLibrary);
+    loaded.why_not = library.why_not();
+    if (!loaded.why_not.empty()) {
         return loaded;
     }
-    const auto get_address = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
+    GetProcAddress get_address = nullptr;
+    library.find(get_address, "cuGetProcAddress_v2");
     if (get_address == nullptr) {
         loaded.why_not = say(kLibrary, " is older than CUDA ", version_text(kOldestVersion));
         return loaded;

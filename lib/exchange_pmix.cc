@@ -2,6 +2,7 @@
 // Meeting through the launcher's PMIx server. The library is opened only here and now: most jobs do without it.
 #include "exchange.h"
 #include "settings.h"
+#include "shared_library.h"
 
 #ifdef ODC_HAVE_PMIX
 
@@ -10,9 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <type_traits>
 
-#include <dlfcn.h>
 #include <pmix.h>
 #include <poll.h>
 #include <pthread.h>
@@ -33,31 +32,28 @@ struct Pmix {
     decltype(&PMIx_Error_string) error_string;
 };
 
-constexpr const char *kLibrary = "libpmix.so.2";
 constexpr int64_t kFarewellMs = 500;  // for the others to come to the fence of a rank that leaves
 
-// Never closed: it keeps threads.
-void *open_library() {
-    static void *const handle = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-    return handle;
-}
-
-Pmix load() {
+struct Loaded {
     Pmix pmix{};
-    const auto find = [](auto *function, const char *name) {
-        *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(open_library(), name));
-        if (*function == nullptr) {
-            fail(ODC_ERROR_UNSUPPORTED, kLibrary, " lacks ", name);
-        }
-    };
-    find(&pmix.init, "PMIx_Init");
-    find(&pmix.finalize, "PMIx_Finalize");
-    find(&pmix.put, "PMIx_Put");
-    find(&pmix.commit, "PMIx_Commit");
-    find(&pmix.fence, "PMIx_Fence_nb");
-    find(&pmix.get, "PMIx_Get");
-    find(&pmix.error_string, "PMIx_Error_string");
-    return pmix;
+    std::string why_not;
+
+    Loaded() {
+        SharedLibrary library("libpmix.so.2");
+        library.find(pmix.init, "PMIx_Init");
+        library.find(pmix.finalize, "PMIx_Finalize");
+        library.find(pmix.put, "PMIx_Put");
+        library.find(pmix.commit, "PMIx_Commit");
+        library.find(pmix.fence, "PMIx_Fence_nb");
+        library.find(pmix.get, "PMIx_Get");
+        library.find(pmix.error_string, "PMIx_Error_string");
+        why_not = library.why_not();
+    }
+};
+
+const Loaded &loaded() {
+    static const Loaded one;
+    return one;
 }
 
 void check(const Pmix &pmix, pmix_status_t status, const std::string &call) {
@@ -70,7 +66,7 @@ void check(const Pmix &pmix, pmix_status_t status, const std::string &call) {
 // the others' next fence.
 class Session {
 public:
-    Session() : pmix_(load()), pid_(getpid()) {
+    Session() : pid_(getpid()) {
         sigset_t all;
         sigset_t before;
         sigfillset(&all);
@@ -91,7 +87,7 @@ public:
     const pmix_proc_t &self() const { return self_; }
 
 private:
-    Pmix pmix_;
+    const Pmix &pmix_ = loaded().pmix;
     pid_t pid_;
     pmix_proc_t self_{};
 };
@@ -238,7 +234,7 @@ const char *why_not_pmix() {
     if (environment("PMIX_NAMESPACE").empty()) {
         return "no PMIx server started this process (PMIX_NAMESPACE is unset)";
     }
-    return open_library() != nullptr ? nullptr : "libpmix.so.2 is not found";
+    return loaded().why_not.empty() ? nullptr : loaded().why_not.c_str();
 }
 
 std::unique_ptr<Exchange> exchange_pmix(int rank, int size, const Patience &patience) {

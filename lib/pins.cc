@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <map>
 #include <mutex>
 
 namespace odc {
@@ -11,11 +12,6 @@ namespace odc {
 using cuda::driver;
 
 namespace {
-
-uintptr_t page_of(const void *word) {
-    static const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-    return reinterpret_cast<uintptr_t>(word) / bytes * bytes;
-}
 
 cuda::Address register_host(const CudaDevice &device, void *start, uint64_t bytes) {
     const CudaDevice::Scope scope(device);
@@ -71,13 +67,18 @@ PinnedPages &pinned_pages() {
 
 }  // namespace
 
-void pin_pages(const CudaDevice &device, std::byte *start, uint64_t bytes) {
+uint64_t page_bytes() {
+    static const auto bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    return bytes;
+}
+
+cuda::Address pin_pages(const CudaDevice &device, std::byte *start, uint64_t bytes) {
     PinnedPages &all = pinned_pages();
     const std::lock_guard lock(all.mutex);
-    if (all.users[start] == 0) {
-        register_host(device, start, bytes);
-    }
+    const cuda::Address address = all.users[start] == 0 ? register_host(device, start, bytes)
+                                                        : reinterpret_cast<cuda::Address>(as_seen_by(device, start));
     ++all.users[start];
+    return address;
 }
 
 void unpin_pages(const CudaDevice &device, std::byte *start) {
@@ -95,34 +96,6 @@ std::byte *as_seen_by(const CudaDevice &device, std::byte *pinned) {
     cuda::Address address = 0;
     device.check(driver().cuMemHostGetDevicePointer(&address, pinned, 0), "cuMemHostGetDevicePointer");
     return reinterpret_cast<std::byte *>(address);
-}
-
-Pins::~Pins() {
-    const CudaDevice::Scope scope(device_);
-    for (const auto &[page, pinned] : pages_) {
-        driver().cuMemHostUnregister(reinterpret_cast<void *>(page));
-    }
-}
-
-cuda::Address Pins::pin(const void *word) {
-    const uintptr_t page = page_of(word);
-    auto known = pages_.find(page);
-    if (known == pages_.end()) {
-        const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-        const cuda::Address address = register_host(device_, reinterpret_cast<void *>(page), bytes);
-        known = pages_.emplace(page, Page{address, 0}).first;
-    }
-    ++known->second.users;
-    return known->second.address + (reinterpret_cast<uintptr_t>(word) - page);
-}
-
-void Pins::unpin(const void *word) {
-    const auto known = pages_.find(page_of(word));
-    if (known != pages_.end() && --known->second.users == 0) {
-        const CudaDevice::Scope scope(device_);
-        driver().cuMemHostUnregister(reinterpret_cast<void *>(known->first));
-        pages_.erase(known);
-    }
 }
 
 }  // namespace odc

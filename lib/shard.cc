@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shard.h"
 
-#include <unistd.h>
-
 #include <cstring>
 #include <numeric>
 
 #include "element.h"
+#include "pins.h"
 #include "status.h"
 #include "transport/stripes.h"
 
@@ -145,11 +144,6 @@ Shard::Shard(Description description, int rank, int size)
 }
 
 namespace {
-
-uint64_t page_bytes() {
-    static const auto bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-    return bytes;
-}
 
 uint64_t to_page(uint64_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
 

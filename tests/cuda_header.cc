@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// lib/cuda_driver.h against the CUDA toolkit's own headers; cuda_header_test.sh compiles and runs it.
-#include "cuda_driver.h"
+// cuda/cuda_interface.h against the CUDA toolkit's own headers; cuda_header_test.sh compiles and runs it.
+#include "cuda_interface.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
 
 #include <cstdio>
 
-#include "cuda_header.h"
+#include "same_interface.h"
 
 namespace {
 
@@ -45,6 +48,16 @@ SAME(DeviceAttribute::HandleTypePosixFileDescriptorSupported,
      CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
 SAME(DeviceAttribute::GpuDirectRdmaWithVmmSupported, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
 SAME(DeviceAttribute::CanUseStreamMemOps64Bit, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS);
+
+SAME(DeviceAttribute::GpuDirectRdmaFlushWritesOptions, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS);
+SAME(DeviceAttribute::GpuDirectRdmaWritesOrdering, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING);
+SAME(WritesOrdering::None, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE);
+SAME(WritesOrdering::Owner, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER);
+SAME(WritesOrdering::AllDevices, CU_GPU_DIRECT_RDMA_WRITES_ORDERING_ALL_DEVICES);
+SAME(kFlushWritesByHost, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST);
+SAME(FlushTarget::CurrentContext, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX);
+SAME(FlushScope::Owner, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
+SAME(FlushScope::AllDevices, CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES);
 
 SAME(P2PAttribute::AccessSupported, CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED);
 SAME(P2PAttribute::NativeAtomicSupported, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED);
@@ -111,6 +124,11 @@ SAME_MEMBER(CopyAttributes, source, CUmemcpyAttributes, srcLocHint);
 SAME_MEMBER(CopyAttributes, destination, CUmemcpyAttributes, dstLocHint);
 SAME_MEMBER(CopyAttributes, flags, CUmemcpyAttributes, flags);
 
+SAME(kLegacyDefaultStream, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
+static_assert(same_function(GetProcAddress{}, PFN_cuGetProcAddress_v12000{}));
+// Theirs of the version that is asked for. Their header makes macros of some names, so members of Functions do not occur.
+#define SAME_FUNCTION(name, version, parameters) \
+    static_assert(same_function(static_cast<Result(*) parameters>(nullptr), PFN_##name##_v##version{}));
 ODC_CUDA_FUNCTIONS(SAME_FUNCTION)
 ODC_CUDA_NEWER_FUNCTIONS(SAME_FUNCTION)
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What lib/cuda_driver.h and tools/gpu_driver.h say of the CUDA driver's interface is what the toolkit's headers say. Needs
-# a CUDA toolkit, of 13.0 or later.
+# What cuda/cuda_interface.h says of the CUDA driver's interface is what the toolkit's headers say. Needs a CUDA toolkit, of
+# 13.0 or later.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}"
 . "$ODC_SOURCE_DIR/tests/shell_checks.sh"
@@ -11,36 +11,13 @@ command -v nvcc >/dev/null || { echo "nvcc was not found"; exit 77; }
 release=$(nvcc --version | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
 [ "$release" -ge 13 ] || { echo "nvcc is of CUDA $release; the newest functions came with 13.0"; exit 77; }
 
-# compare HEADER SOURCE LEAST: each enumerator and constant of the header, so many at least, is compared in the source, which
-# compiles and runs.
-# Adds to $values and $functions.
-values=0
-functions=0
-compare() {
-    local header=$ODC_SOURCE_DIR/$1 compared=$ODC_SOURCE_DIR/$2 names name
-    names=$(awk '
-        /^enum class/ { type = $3; inside = 1 }
-        inside {
-            line = $0
-            while (match(line, /[A-Za-z0-9]+ = /)) {
-                print type "::" substr(line, RSTART, RLENGTH - 3)
-                line = substr(line, RSTART + RLENGTH)
-            }
-        }
-        /};/ { inside = 0 }' "$header")
-    names="$names $(sed -n 's/.*\<\(k[A-Z][A-Za-z0-9]*\) = .*/\1/p' "$header")"
-    [ "$(wc -w <<<"$names")" -ge "$3" ] || fail "only these enumerators were found in $header: $names"
-    for name in $names; do
-        grep -q "\<$name\>" "$compared" || fail "$compared does not compare $name"
-    done
-    expect 0 nvcc -std=c++20 -cudart none -Xcompiler -Wall,-Wextra,-Werror,-Wno-invalid-offsetof \
-        -I "$(dirname "$header")" "$compared" -o "$work/compare"
-    [ "$failures" -gt 0 ] || expect 0 "$work/compare"
-    values=$((values + $(wc -w <<<"$names")))
-    functions=$((functions + $(grep -c '^ *X(cu' "$header")))
-}
-compare lib/cuda_driver.h tests/cuda_header.cc 50
-compare tools/gpu_driver.h tests/cuda_header_tool.cc 12
+header=$ODC_SOURCE_DIR/cuda/cuda_interface.h
+compared=$ODC_SOURCE_DIR/tests/cuda_header.cc
+compares_all "$compared" "$header" 50
+expect 0 nvcc -std=c++20 -cudart none -Xcompiler -Wall,-Wextra,-Werror,-Wno-invalid-offsetof \
+    -I "$(dirname "$header")" "$compared" -o "$work/compare"
+[ "$failures" -gt 0 ] || expect 0 "$work/compare"
 
 [ "$failures" -eq 0 ] || exit 1
+functions=$(grep -c '^ *X(cu' "$header")
 echo "$values values and $functions functions are as in CUDA $(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')"

@@ -52,7 +52,7 @@ static void is_refused(int rank, int size, const char *job, void *arg) {
 
 static void without_libfabric_ranks_of_several_hosts_read_why_they_cannot_join(void **state) {
     (void)state;
-    static refusal what = {NULL, NULL, ODC_ERROR_UNSUPPORTED, {"libfabric.so.1 was not found", "rank ", NULL}};
+    static refusal what = {NULL, NULL, ODC_ERROR_UNSUPPORTED, {"libfabric.so.1 not found", "rank ", NULL}};
     hides_libfabric = 1;
     run_processes(RANKS, is_refused, &what);
     hides_libfabric = 0;

@@ -16,13 +16,13 @@ typedef struct functions {
     char names[MOST_FUNCTIONS][MOST_NAME];
 } functions;
 
-/* From the table of lib/cuda_driver.h. */
+/* From the table of cuda/cuda_interface.h. */
 static void read_functions(functions *all) {
     char path[1024];
     char line[512];
     const char *sources = getenv("ODC_SOURCE_DIR");
     CHECK(sources != NULL);
-    snprintf(path, sizeof path, "%s/lib/cuda_driver.h", sources);
+    snprintf(path, sizeof path, "%s/cuda/cuda_interface.h", sources);
     FILE *file = fopen(path, "re");
     CHECK(file != NULL);
     memset(all, 0, sizeof *all);

@@ -83,6 +83,58 @@ static void gpus_without_native_atomics_go_through_host_memory(void **state) {
     without(__func__, "no-atomics", "no native atomics");
 }
 
+static odc_stats stats_of(odc_context *context) {
+    odc_stats stats = {.struct_size = sizeof stats};
+    CHECK_OK(odc_get_stats(context, &stats));
+    return stats;
+}
+
+/* Shared memory that this process has touched, in KiB. */
+static long shared_kib(void) {
+    char line[256];
+    long kib = -1;
+    FILE *file = fopen("/proc/self/status", "re");
+    CHECK(file != NULL);
+    while (kib < 0 && fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, "RssShmem: %ld", &kib);
+    }
+    fclose(file);
+    return kib;
+}
+
+/* A mirror that mates may still have pinned serves the next shard. */
+static void staged_again_and_again(odc_context *context, void *arg) {
+    enum { TIMES = 8, LARGE = 1 << 18 };
+    char name[16];
+    uint64_t pinned = 0;
+    long shared = 0;
+    (void)arg;
+    for (int i = 0; i < TIMES; ++i) {
+        snprintf(name, sizeof name, "layer%d", i);
+        tensor t = make_tensor(context, name, LARGE, ODC_F32, ODC_F32);
+        uint64_t now = stats_of(context).pinned_bytes;
+        CHECK(now > (uint64_t)LARGE / 2 * (4 + 4)); /* its mirror and staging */
+        CHECK(i == 0 || now == pinned);
+        pinned = now;
+        use_once(context, &t, 1, (uint64_t)i);
+        CHECK_OK(odc_release_shard(t.shard));
+        CHECK(stats_of(context).pinned_bytes < pinned);
+        shared = i == 1 ? shared_kib() : shared;
+        CHECK(i < 1 || shared_kib() < shared + LARGE * 4 / 1024);
+        CHECK_OK(odc_minibatch_sync(context));
+    }
+}
+
+static void staged_shards_may_come_and_go(void **state) {
+    (void)state;
+    needs_fake_cuda("it pretends what a pair of GPUs cannot do");
+    setenv("ODC_TEST_DEVICES", "2", 1);
+    setenv("FAKE_CUDA_P2P", "none", 1);
+    run_ranks(2, staged_again_and_again, NULL);
+    unsetenv("FAKE_CUDA_P2P");
+    setenv("ODC_TEST_DEVICES", "1", 1);
+}
+
 typedef struct view {
     const char *visible; /* CUDA_VISIBLE_DEVICES */
     const char *why;
@@ -139,12 +191,6 @@ static void a_rank_without_a_gpu_has_no_path(void **state) {
 
 /* ---- Statistics ---- */
 
-static odc_stats stats_of(odc_context *context) {
-    odc_stats stats = {.struct_size = sizeof stats};
-    CHECK_OK(odc_get_stats(context, &stats));
-    return stats;
-}
-
 static void is_counted(odc_context *context, void *arg) {
     tensor t = make_tensor(context, "layer", NUMEL, ODC_BF16, ODC_F32);
     void *gathered = new_buffer(t, ODC_BF16);
@@ -195,6 +241,7 @@ int main(void) {
         cmocka_unit_test(ranks_on_two_gpus_are_direct_where_they_can),
         cmocka_unit_test(gpus_without_peer_to_peer_access_go_through_host_memory),
         cmocka_unit_test(gpus_without_native_atomics_go_through_host_memory),
+        cmocka_unit_test(staged_shards_may_come_and_go),
         cmocka_unit_test(a_gpu_that_the_other_rank_does_not_see_is_reached_through_host_memory),
         cmocka_unit_test(a_rank_without_a_gpu_has_no_path),
         cmocka_unit_test(what_is_done_on_gpus_is_counted),

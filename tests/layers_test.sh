@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Each layer of lib/ includes only what stands in it or below it (lib/README.md), and tools and tests see the library
-# through <odc/odc.h> only.
+# through <odc/odc.h> only. cuda/ is below all of them: NVIDIA's interface, not the library's.
 set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 
@@ -13,7 +13,7 @@ job
 bootstrap reach gpu_trial gpu_direct nvlink porch rendezvous meeting parcel card exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route machine_json wishes port
 transport/fabric transport/cuda transport/fetches transport/porter transport/slots transport/gpu_sums transport/loans transport/library_thread transport/gathers transport/additions transport/pulses transport/mates transport/packets transport/reads transport/staging transport/remote transport/probe transport/mirror transport/fabric_endpoint transport/libfabric transport/notice transport/shm transport/stripes transport/transport
 arena free_ranges rank_block post memory kernels kernels/add adder futex nvml gpus gpu_link cuda_driver cuda_device cuda_memory quiet_thread pins flights inbox topology recording recording_check machine interfaces nic
-status settings patience element fd fd_passing
+status settings patience element fd fd_passing shared_library
 "
 
 declare -A depth
@@ -40,6 +40,7 @@ for file in $files; do
         continue
     fi
     for included in $(sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "lib/$file"); do
+        [ -f "cuda/$included" ] && continue
         [ -f "lib/$included" ] || included=$(dirname "$file")/$included
         theirs=${depth[${included%.*}]:-}
         if [ -z "$theirs" ]; then
@@ -53,11 +54,14 @@ for noun in "${!depth[@]}"; do
     compgen -G "lib/$noun.*" >/dev/null || complain "the layers name $noun, which is not in lib/"
 done
 
+grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
+
 # Tests named *_unit_test.cc exist to see the inside.
 outside=$(ls tools/*.cc tools/*.h tests/*.c tests/*.h)
 for file in $outside; do
     for included in $(sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$file"); do
-        [ -f "$(dirname "$file")/$included" ] || complain "$file includes $included: it may see <odc/odc.h> only"
+        [ -f "$(dirname "$file")/$included" ] || [ -f "cuda/$included" ] ||
+            complain "$file includes $included: it may see <odc/odc.h> only"
     done
 done
 

@@ -4,14 +4,13 @@
 
 #include NVML_HEADER
 
-#include <cstddef>
 #include <type_traits>
+
+#include "same_interface.h"
 
 namespace {
 
 namespace mine = odc::nvml;
-
-#define SAME(mine, theirs) static_assert(static_cast<long long>(mine) == static_cast<long long>(theirs))
 
 SAME(mine::Result::Success, NVML_SUCCESS);
 SAME(mine::Result::Uninitialized, NVML_ERROR_UNINITIALIZED);
@@ -46,42 +45,17 @@ SAME(mine::Status::Unknown, NVML_P2P_STATUS_UNKNOWN);
 static_assert(mine::kUuidBytes >= NVML_DEVICE_UUID_V2_BUFFER_SIZE);
 static_assert(mine::kNameBytes >= NVML_DEVICE_NAME_V2_BUFFER_SIZE);
 
-#define SAME_MEMBER(own, other)                                                     \
-    static_assert(offsetof(mine::PciInfo, own) == offsetof(nvmlPciInfo_t, other) && \
-                  sizeof(mine::PciInfo::own) == sizeof(nvmlPciInfo_t::other))
-static_assert(sizeof(mine::PciInfo) == sizeof(nvmlPciInfo_t) && alignof(mine::PciInfo) == alignof(nvmlPciInfo_t));
-SAME_MEMBER(legacy_bus_id, busIdLegacy);
-SAME_MEMBER(domain, domain);
-SAME_MEMBER(bus, bus);
-SAME_MEMBER(device, device);
-SAME_MEMBER(device_id, pciDeviceId);
-SAME_MEMBER(subsystem_id, pciSubSystemId);
-SAME_MEMBER(bus_id, busId);
-
-// Of one size; if pointers, both, and of what has one size where that is known.
-template <class Own, class Theirs>
-constexpr bool same_parameter() {
-    if constexpr (std::is_pointer_v<Own> && std::is_pointer_v<Theirs>) {
-        using ToOwn = std::remove_pointer_t<Own>;
-        using ToTheirs = std::remove_pointer_t<Theirs>;
-        if constexpr (requires { sizeof(ToOwn) == sizeof(ToTheirs); }) {
-            return sizeof(ToOwn) == sizeof(ToTheirs);
-        }
-        return true;
-    }
-    return std::is_pointer_v<Own> == std::is_pointer_v<Theirs> && sizeof(Own) == sizeof(Theirs);
-}
-
-template <class... Own, class... Theirs>
-constexpr bool same_parameters(mine::Result (*)(Own...), nvmlReturn_t (*)(Theirs...)) {
-    if constexpr (sizeof...(Own) == sizeof...(Theirs)) {
-        return (same_parameter<Own, Theirs>() && ...);
-    }
-    return false;
-}
+SAME_SIZE(mine::PciInfo, nvmlPciInfo_t);
+SAME_MEMBER(mine::PciInfo, legacy_bus_id, nvmlPciInfo_t, busIdLegacy);
+SAME_MEMBER(mine::PciInfo, domain, nvmlPciInfo_t, domain);
+SAME_MEMBER(mine::PciInfo, bus, nvmlPciInfo_t, bus);
+SAME_MEMBER(mine::PciInfo, device, nvmlPciInfo_t, device);
+SAME_MEMBER(mine::PciInfo, device_id, nvmlPciInfo_t, pciDeviceId);
+SAME_MEMBER(mine::PciInfo, subsystem_id, nvmlPciInfo_t, pciSubSystemId);
+SAME_MEMBER(mine::PciInfo, bus_id, nvmlPciInfo_t, busId);
 
 #define SAME_FUNCTION(name, parameters) \
-    static_assert(same_parameters(decltype(mine::Library::name){}, static_cast<decltype(&(name))>(nullptr)));
+    static_assert(same_function(decltype(mine::Library::name){}, static_cast<decltype(&(name))>(nullptr)));
 ODC_NVML_FUNCTIONS(SAME_FUNCTION)
 static_assert(std::is_same_v<decltype(&nvmlErrorString), const char *(*)(nvmlReturn_t)>);
 

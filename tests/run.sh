@@ -93,7 +93,7 @@ behind_is_done() {
 
 # Not odc.h: the columns of its comments are set by hand.
 check_format() {
-    find lib tools tests -name '*.h' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' | sort |
+    find cuda lib tools tests -name '*.h' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' | sort |
         xargs clang-format-14 --dry-run --Werror
 }
 
@@ -113,7 +113,7 @@ fuzz() {
     for source in "$@"; do
         sources+=("lib/$source")
     done
-    clang++-14 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I lib -I include \
+    clang++-14 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I cuda -I lib -I include \
         "tests/fuzz/${name}_fuzz.cc" "${sources[@]}" -lhwloc -o "$logs/${name}_fuzz" || return 1
     echo "seed: ODC_TEST_SEED=$seed"
     "$logs/${name}_fuzz" -seed="$seed" -max_len=9000 -max_total_time=15 -artifact_prefix="$logs/" \

@@ -57,3 +57,25 @@ wait_for_lines() {
     done
     fail "$1 has not got $2 lines after $tries tries"
 }
+
+# compares_all SOURCE HEADER LEAST: each enumerator and constant of the header, so many at least, is named in the source,
+# which compares them. Their number in $values.
+compares_all() {
+    local names name
+    names=$(awk '
+        /^enum class/ { type = $3; inside = 1 }
+        inside {
+            line = $0
+            while (match(line, /[A-Za-z0-9]+ = /)) {
+                print type "::" substr(line, RSTART, RLENGTH - 3)
+                line = substr(line, RSTART + RLENGTH)
+            }
+        }
+        /};/ { inside = 0 }' "$2"
+        sed -n 's/.*\<\(k[A-Z][A-Za-z0-9]*\) = .*/\1/p' "$2")
+    values=$(wc -w <<<"$names")
+    [ "$values" -ge "$3" ] || fail "only these enumerators were found in $2: $names"
+    for name in $names; do
+        grep -q "\<$name\>" "$1" || fail "$1 does not compare $name"
+    done
+}

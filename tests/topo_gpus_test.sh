@@ -88,7 +88,7 @@ says "nvmlInit failed: Driver Not Loaded" "LD_LIBRARY_PATH=$fakes/fake_nvml" FAK
 says "libnvidia-ml.so.1 lacks nvmlDeviceGetNvLinkRemoteDeviceType; that of a driver of CUDA 12.1 or later has it" \
     "LD_LIBRARY_PATH=$fakes/fake_nvml/old"
 : >"$work/libnvidia-ml.so.1"
-says "$work/libnvidia-ml.so.1: file too short" "LD_LIBRARY_PATH=$work"
+says "libnvidia-ml.so.1 cannot be loaded: $work/libnvidia-ml.so.1: file too short" "LD_LIBRARY_PATH=$work"
 rm "$work/libnvidia-ml.so.1"
 
 expect 0 env ODC_REQUIRE=nvlink "$odc" topo --xml "$recorded/dgx-h100.xml"

@@ -6,15 +6,13 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <string>
+
 namespace odc_tool::cuda {
 
 namespace {
 
 constexpr const char *kLibrary = "libcuda.so.1";
-
-// Bare names in the library are those of old interfaces; this one knows the versions.
-using GetProcAddress = Result (*)(const char *name, void **function, int version, uint64_t flags, int *found);
-constexpr uint64_t kLegacyDefaultStream = 1;
 
 template <class Pointer>
 void get(GetProcAddress get_address, const char *name, int version, Pointer &function) {
@@ -26,24 +24,24 @@ void get(GetProcAddress get_address, const char *name, int version, Pointer &fun
 }
 
 // libodc has looked at it before, and says more of one that is missing or too old.
-Driver load() {
+Functions load() {
     void *library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
     const auto get_address =
         library == nullptr ? nullptr : reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
     if (get_address == nullptr) {
         throw Exit{1, fmt::format("{} cannot be used", kLibrary)};
     }
-    Driver driver{};
-#define ODC_TOOL_GET(name, pinned, parameters) get(get_address, #name, pinned, driver.name);
-    ODC_TOOL_CUDA_FUNCTIONS(ODC_TOOL_GET)
+    Functions functions{};
+#define ODC_TOOL_GET(name, pinned, parameters) get(get_address, #name, pinned, functions.name);
+    ODC_CUDA_FUNCTIONS(ODC_TOOL_GET)
 #undef ODC_TOOL_GET
-    return driver;
+    return functions;
 }
 
 }  // namespace
 
-const Driver &driver() {
-    static const Driver one = load();
+const Functions &driver() {
+    static const Functions one = load();
     return one;
 }
 

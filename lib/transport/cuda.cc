@@ -13,11 +13,9 @@ namespace odc {
 using cuda::driver;
 using cuda::Result;
 
-namespace {}  // namespace
-
 std::string why_not_cuda() { return cuda::why_not_driver(); }
 
-Cuda::Cuda(const std::string &device) : device_(device), adder_(device_), pins_(device_), flights_(device_) {}
+Cuda::Cuda(const std::string &device) : device_(device), adder_(device_), flights_(device_) {}
 
 Cuda::~Cuda() {
     const CudaDevice::Scope scope(device_);
@@ -29,11 +27,12 @@ Cuda::~Cuda() {
     }
 }
 
-void Cuda::pin_pages(std::byte *start, uint64_t bytes) {
-    odc::pin_pages(device_, start, bytes);
+cuda::Address Cuda::pin_pages(std::byte *start, uint64_t bytes) {
+    const cuda::Address address = odc::pin_pages(device_, start, bytes);
     const std::lock_guard lock(mutex_);
     pages_.emplace(start, bytes);
     pinned_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    return address;
 }
 
 void Cuda::unpin_pages(std::byte *start) {
@@ -43,6 +42,24 @@ void Cuda::unpin_pages(std::byte *start) {
     pinned_bytes_.fetch_sub(pages->second, std::memory_order_relaxed);
     pages_.erase(pages);
 }
+
+namespace {
+
+uint64_t place_in_page(const std::atomic<uint64_t> &word) { return reinterpret_cast<uintptr_t>(&word) % page_bytes(); }
+
+std::byte *page_of(std::atomic<uint64_t> &word) { return reinterpret_cast<std::byte *>(&word) - place_in_page(word); }
+
+}  // namespace
+
+cuda::Address Cuda::pin(std::atomic<uint64_t> &word) {
+    std::byte *const page = page_of(word);
+    const cuda::Address address = odc::pin_pages(device_, page, page_bytes());
+    const std::lock_guard lock(mutex_);
+    pages_.emplace(page, 0);  // it counts for nothing
+    return address + place_in_page(word);
+}
+
+void Cuda::unpin(std::atomic<uint64_t> &word) { unpin_pages(page_of(word)); }
 
 void Cuda::count(const Slots &slots) {
     if (slots.kind() == MemoryKind::Host) {

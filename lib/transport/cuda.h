@@ -73,11 +73,12 @@ public:
 
     // ---- Words and marks ----
 
-    cuda::Address pin(const std::atomic<uint64_t> &word) { return pins_.pin(&word); }
-    void unpin(const std::atomic<uint64_t> &word) { pins_.unpin(&word); }
-    // Of mirrors, this rank's and others'.
-    void pin_pages(std::byte *start, uint64_t bytes);
+    // Of mirrors, this rank's and others'. Pages stay registered until they have been unpinned as often.
+    cuda::Address pin_pages(std::byte *start, uint64_t bytes);
     void unpin_pages(std::byte *start);
+    // The word's address for streams.
+    cuda::Address pin(std::atomic<uint64_t> &word);
+    void unpin(std::atomic<uint64_t> &word);
     // Of host memory, for mirrors and staging; from any thread.
     uint64_t pinned_bytes() const { return pinned_bytes_.load(std::memory_order_relaxed); }
     cuda::Event make_mark();
@@ -157,7 +158,6 @@ private:
 
     CudaDevice device_;
     Adder adder_;
-    Pins pins_;
     Flights flights_;
     Inbox inbox_;
     std::mutex mail_mutex_;
@@ -166,7 +166,7 @@ private:
     std::map<Key, Region> regions_;
     uint64_t last_region_ = 0;
     std::set<cuda::Event> marks_;
-    std::map<std::byte *, uint64_t> pages_;  // their bytes, by where they begin
+    std::multimap<std::byte *, uint64_t> pages_;  // their bytes, by where they begin
     std::atomic<uint64_t> pinned_bytes_{0};
     std::unique_ptr<Porter> porter_;
     std::unique_ptr<Porter> outward_porter_;

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/libfabric.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
+#include "shared_library.h"
 #include "status.h"
 
 namespace odc {
 
 namespace {
-
-constexpr const char *kName = "libfabric.so.1";
 
 // The program's signals while this lives: what is done to their dispositions is undone at its end, and none comes to this
 // thread before.
@@ -55,17 +52,9 @@ private:
 
 // What libfabric depends on may take signals when it is loaded (libinfinipath: SIGINT, SIGTERM, SIGSEGV and others, and
 // calls exit() in its handler, which can hang).
-void *load() {
+SharedLibrary load() {
     const SignalsKept kept;
-    return dlopen(kName, RTLD_NOW | RTLD_LOCAL);
-}
-
-// The loader names a file that it found by its path, and a library that this one needs by that one's name.
-std::string why_not_loaded() {
-    const char *error = dlerror();
-    const std::string words = error != nullptr ? error : "the loader does not say why";
-    const bool found = !words.starts_with(say(kName, ':')) || !words.ends_with(std::strerror(ENOENT));
-    return found ? say(kName, " cannot be loaded: ", words) : say(kName, " was not found");
+    return SharedLibrary("libfabric.so.1");
 }
 
 struct Loaded {
@@ -74,23 +63,14 @@ struct Loaded {
 
     // By their versions: a newer libfabric gives these the structs of the headers that this was compiled with.
     Loaded() {
-        void *library = load();
-        if (library == nullptr) {
-            why_not = why_not_loaded();
-            return;
-        }
-        const auto find = [&](auto &function, const char *name, const char *version) {
-            function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlvsym(library, name, version));
-            if (function == nullptr) {
-                why_not = say(kName, " has no ", name, " of ", version);
-            }
-        };
-        find(functions.getinfo, "fi_getinfo", "FABRIC_1.3");
-        find(functions.freeinfo, "fi_freeinfo", "FABRIC_1.3");
-        find(functions.dupinfo, "fi_dupinfo", "FABRIC_1.3");
-        find(functions.fabric, "fi_fabric", "FABRIC_1.1");
-        find(functions.version, "fi_version", "FABRIC_1.0");
-        find(functions.strerror, "fi_strerror", "FABRIC_1.0");
+        SharedLibrary library = load();
+        library.find(functions.getinfo, "fi_getinfo", "FABRIC_1.3");
+        library.find(functions.freeinfo, "fi_freeinfo", "FABRIC_1.3");
+        library.find(functions.dupinfo, "fi_dupinfo", "FABRIC_1.3");
+        library.find(functions.fabric, "fi_fabric", "FABRIC_1.1");
+        library.find(functions.version, "fi_version", "FABRIC_1.0");
+        library.find(functions.strerror, "fi_strerror", "FABRIC_1.0");
+        why_not = library.why_not();
         if (!why_not.empty()) {
             return;
         }

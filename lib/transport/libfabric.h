@@ -27,7 +27,7 @@ struct Libfabric {
     decltype(&::fi_strerror) strerror = nullptr;
 };
 
-// Throws ODC_ERROR_UNSUPPORTED: "libfabric.so.1 was not found", or why it cannot be used.
+// Throws ODC_ERROR_UNSUPPORTED: "libfabric.so.1 not found", or why it cannot be used.
 const Libfabric &libfabric();
 
 struct FreeInfo {

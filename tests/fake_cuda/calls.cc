@@ -143,8 +143,6 @@ const Listed *find(std::string_view name) {
     return found == std::end(all) ? nullptr : found;
 }
 
-constexpr uint64_t kLegacyDefaultStream = 1;
-
 }  // namespace
 
 Result check_initialized() { return initialized_in == getpid() ? Result::Success : Result::NotInitialized; }
@@ -172,7 +170,7 @@ extern "C" FAKE_CUDA_API odc::cuda::Result cuGetProcAddress_v2(const char *name,
     if (found != nullptr) {
         *found = listed == nullptr ? 1 : too_new || listed->version != version ? 2 : 0;
     }
-    if (flags != fake_cuda::kLegacyDefaultStream || listed == nullptr || too_new || listed->version != version) {
+    if (flags != odc::cuda::kLegacyDefaultStream || listed == nullptr || too_new || listed->version != version) {
         return odc::cuda::Result::NotFound;
     }
     *function = listed->function;

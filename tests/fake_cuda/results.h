@@ -2,7 +2,7 @@
 // Results of calls.
 #pragma once
 
-#include "cuda_driver.h"
+#include "cuda_interface.h"
 
 namespace fake_cuda {
 

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CUDA driver, as far as libodc and `odc bench` call it: types and values of its binary interface, and a table of
+// functions. No CUDA header is needed to build; where the toolkit is found, a test compares all this with its header. What
+// the functions do is said in NVIDIA's CUDA driver API reference.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace odc::cuda {
+
+using Device = int;
+using Address = unsigned long long;  // of device memory, or of host memory as the device sees it
+using Memory = unsigned long long;   // a physical allocation
+using Context = struct ContextHandle *;
+using Stream = struct StreamHandle *;  // NULL: the legacy default stream
+using Event = struct EventHandle *;
+using Module = struct ModuleHandle *;
+using Function = struct FunctionHandle *;
+
+struct Uuid {
+    unsigned char bytes[16];
+
+    bool operator==(const Uuid &) const = default;
+};
+
+// Those that libodc tells from others.
+enum class Result : int {
+    Success = 0,
+    InvalidValue = 1,
+    OutOfMemory = 2,
+    NotInitialized = 3,
+    Deinitialized = 4,
+    StubLibrary = 34,
+    NoDevice = 100,
+    InvalidDevice = 101,
+    InvalidContext = 201,
+    PeerAccessUnsupported = 217,
+    InvalidHandle = 400,
+    NotFound = 500,
+    NotReady = 600,
+    IllegalAddress = 700,
+    HostMemoryAlreadyRegistered = 712,
+    LaunchFailed = 719,
+    NotPermitted = 800,
+    NotSupported = 801,
+    StreamCaptureImplicit = 906,
+    Unknown = 999
+};
+
+enum class DeviceAttribute : int {
+    MaxThreadsPerBlock = 1,
+    MultiprocessorCount = 16,
+    CanMapHostMemory = 19,
+    UnifiedAddressing = 41,
+    ComputeCapabilityMajor = 75,
+    ComputeCapabilityMinor = 76,
+    HostRegisterSupported = 99,
+    CanUseHostPointerForRegisteredMemory = 91,
+    VirtualMemoryManagementSupported = 102,
+    HandleTypePosixFileDescriptorSupported = 103,
+    GpuDirectRdmaWithVmmSupported = 110,
+    GpuDirectRdmaFlushWritesOptions = 117,
+    GpuDirectRdmaWritesOrdering = 118,
+    CanUseStreamMemOps64Bit = 122
+};
+
+// What a network adapter wrote: who sees it without a flush, how it can be flushed, for whom, and where.
+enum class WritesOrdering : int { None = 0, Owner = 100, AllDevices = 200 };
+constexpr int kFlushWritesByHost = 1 << 0;
+enum class FlushTarget : int { CurrentContext = 0 };
+enum class FlushScope : int { Owner = 100, AllDevices = 200 };
+
+enum class P2PAttribute : int { AccessSupported = 2, NativeAtomicSupported = 3 };
+
+enum class AllocationType : int { Pinned = 1 };
+enum class HandleType : int { PosixFileDescriptor = 1 };
+enum class LocationType : int { Gpu = 1 };
+enum class Granularity : int { Minimum = 0, Recommended = 1 };
+enum class Access : int { None = 0, Read = 1, ReadWrite = 3 };
+
+struct Location {
+    LocationType type;
+    int id;
+};
+
+struct AllocationProperties {
+    AllocationType type;
+    HandleType handle_types;  // 0: the memory stays in this process
+    Location location;
+    void *win32;
+    unsigned char compression;
+    unsigned char gpu_direct_rdma_capable;
+    unsigned short usage;
+    unsigned char reserved[4];
+};
+
+struct AccessDescription {
+    Location location;
+    Access access;
+};
+
+enum class PointerAttribute : int { MemoryType = 2, DeviceOrdinal = 9 };
+enum class MemoryType : unsigned { Unknown = 0, Host = 1, Gpu = 2 };
+
+enum class SourceAccess : int { InStream = 1 };
+constexpr unsigned kPreferOverlapWithCompute = 1;
+struct CopyAttributes {
+    SourceAccess source_access;
+    Location source;
+    Location destination;
+    unsigned flags;
+};
+
+enum class CaptureMode : int { Global = 0, ThreadLocal = 1, Relaxed = 2 };
+enum class CaptureStatus : int { None = 0, Active = 1, Invalidated = 2 };
+
+enum class AtomicOperation : int { FloatAdd = 10 };
+constexpr unsigned kAtomicReduction = 1 << 2;
+constexpr unsigned kAtomicScalar32 = 1 << 3;
+constexpr unsigned kAtomicScalar64 = 1 << 4;
+constexpr unsigned kAtomicVector32x4 = 1 << 6;
+
+constexpr unsigned kHostRegisterPortable = 1;
+constexpr unsigned kHostRegisterDeviceMap = 2;
+constexpr unsigned kStreamNonBlocking = 1;
+constexpr unsigned kEventDisableTiming = 2;
+constexpr unsigned kWriteValueDefault = 0;  // with a fence before the write
+inline const Stream kLegacyStream = reinterpret_cast<Stream>(1);
+inline const Stream kPerThreadStream = reinterpret_cast<Stream>(2);
+
+// cuGetProcAddress_v2. Bare names in the library are those of old interfaces; this one knows the versions.
+using GetProcAddress = Result (*)(const char *name, void **function, int version, uint64_t flags, int *found);
+constexpr uint64_t kLegacyDefaultStream = 1;  // NULL is the legacy default stream, as for the caller
+
+// name, version of the interface that is asked for, parameters. All are there from CUDA 12.1 on.
+#define ODC_CUDA_FUNCTIONS(X)                                                                                        \
+    X(cuInit, 2000, (unsigned flags))                                                                                \
+    X(cuDriverGetVersion, 2020, (int *version))                                                                      \
+    X(cuGetErrorName, 6000, (Result error, const char **text))                                                       \
+    X(cuGetErrorString, 6000, (Result error, const char **text))                                                     \
+    X(cuDeviceGetCount, 2000, (int *count))                                                                          \
+    X(cuDeviceGet, 2000, (Device * device, int ordinal))                                                             \
+    X(cuDeviceGetName, 2000, (char *name, int bytes, Device device))                                                 \
+    X(cuDeviceGetUuid, 11040, (Uuid * uuid, Device device))                                                          \
+    X(cuDeviceGetPCIBusId, 4010, (char *bus_id, int bytes, Device device))                                           \
+    X(cuDeviceGetAttribute, 2000, (int *value, DeviceAttribute attribute, Device device))                            \
+    X(cuDeviceGetP2PAttribute, 8000, (int *value, P2PAttribute attribute, Device from, Device to))                   \
+    X(cuDevicePrimaryCtxRetain, 7000, (Context * context, Device device))                                            \
+    X(cuDevicePrimaryCtxRelease, 11000, (Device device))                                                             \
+    X(cuCtxPushCurrent, 4000, (Context context))                                                                     \
+    X(cuCtxPopCurrent, 4000, (Context * context))                                                                    \
+    X(cuMemGetInfo, 3020, (size_t * free, size_t * total))                                                           \
+    X(cuMemGetAllocationGranularity, 10020,                                                                          \
+      (size_t * bytes, const AllocationProperties *properties, Granularity granularity))                             \
+    X(cuMemCreate, 10020,                                                                                            \
+      (Memory * memory, size_t bytes, const AllocationProperties *properties, unsigned long long flags))             \
+    X(cuMemRelease, 10020, (Memory memory))                                                                          \
+    X(cuMemExportToShareableHandle, 10020, (void *handle, Memory memory, HandleType type, unsigned long long flags)) \
+    X(cuMemImportFromShareableHandle, 10020, (Memory * memory, void *handle, HandleType type))                       \
+    X(cuMemAddressReserve, 10020,                                                                                    \
+      (Address * address, size_t bytes, size_t alignment, Address wish, unsigned long long flags))                   \
+    X(cuMemAddressFree, 10020, (Address address, size_t bytes))                                                      \
+    X(cuMemMap, 10020, (Address address, size_t bytes, size_t offset, Memory memory, unsigned long long flags))      \
+    X(cuMemUnmap, 10020, (Address address, size_t bytes))                                                            \
+    X(cuMemSetAccess, 10020, (Address address, size_t bytes, const AccessDescription *access, size_t count))         \
+    X(cuMemHostRegister, 6050, (void *start, size_t bytes, unsigned flags))                                          \
+    X(cuMemHostUnregister, 4000, (void *start))                                                                      \
+    X(cuMemHostGetDevicePointer, 3020, (Address * address, void *start, unsigned flags))                             \
+    X(cuPointerGetAttributes, 7000, (unsigned count, PointerAttribute *attributes, void **values, Address address))  \
+    X(cuMemsetD8Async, 3020, (Address to, unsigned char value, size_t bytes, Stream stream))                         \
+    X(cuMemcpyAsync, 4000, (Address to, Address from, size_t bytes, Stream stream))                                  \
+    X(cuFlushGPUDirectRDMAWrites, 11030, (FlushTarget target, FlushScope scope))                                     \
+    X(cuStreamCreate, 2000, (Stream * stream, unsigned flags))                                                       \
+    X(cuStreamDestroy, 4000, (Stream stream))                                                                        \
+    X(cuStreamQuery, 2000, (Stream stream))                                                                          \
+    X(cuStreamGetCtx, 9020, (Stream stream, Context * context))                                                      \
+    X(cuStreamWaitEvent, 3020, (Stream stream, Event event, unsigned flags))                                         \
+    X(cuStreamIsCapturing, 10000, (Stream stream, CaptureStatus * status))                                           \
+    X(cuThreadExchangeStreamCaptureMode, 10010, (CaptureMode * mode))                                                \
+    X(cuStreamWriteValue64, 11070, (Stream stream, Address to, uint64_t value, unsigned flags))                      \
+    X(cuEventCreate, 2000, (Event * event, unsigned flags))                                                          \
+    X(cuEventRecord, 2000, (Event event, Stream stream))                                                             \
+    X(cuEventQuery, 2000, (Event event))                                                                             \
+    X(cuEventDestroy, 4000, (Event event))                                                                           \
+    X(cuModuleLoadData, 2000, (Module * module, const void *image))                                                  \
+    X(cuModuleUnload, 2000, (Module module))                                                                         \
+    X(cuModuleGetFunction, 2000, (Function * function, Module module, const char *name))                             \
+    X(cuLaunchKernel, 4000,                                                                                          \
+      (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,     \
+       unsigned block_z, unsigned shared_bytes, Stream stream, void **parameters, void **extra))
+
+// Newer ones: NULL where the driver lacks them.
+#define ODC_CUDA_NEWER_FUNCTIONS(X)                                                                               \
+    X(cuMemcpyBatchAsync, 13000,                                                                                  \
+      (Address * to, Address * from, size_t * bytes, size_t count, CopyAttributes * attributes, size_t * indices, \
+       size_t attribute_count, Stream stream))                                                                    \
+    X(cuDeviceGetP2PAtomicCapabilities, 13000,                                                                    \
+      (unsigned *capabilities, const AtomicOperation *operations, unsigned count, Device from, Device to))
+
+struct Functions {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): these are declarations
+#define ODC_DECLARE(name, pinned, parameters) Result(*name) parameters;
+    ODC_CUDA_FUNCTIONS(ODC_DECLARE)
+    ODC_CUDA_NEWER_FUNCTIONS(ODC_DECLARE)
+#undef ODC_DECLARE
+};
+
+}  // namespace odc::cuda
