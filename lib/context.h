@@ -174,8 +174,7 @@ private:
     bool left_ = false;
 
     std::map<std::string, std::unique_ptr<Shard>> shards_;  // by name
-    // By bytes: ranks of this host may still have them pinned, so they serve as mirrors only. Not zero, but what their
-    // stripes hold is of past minibatches.
+    // By bytes: ranks of this host may still have them pinned, so they serve as mirrors only.
     std::multimap<uint64_t, Allocation> kept_mirrors_;
     std::vector<Shard *> fresh_;   // registered in this minibatch
     std::set<std::string> freed_;  // names released in this minibatch

@@ -151,6 +151,14 @@ void Context::open_staging(const Shard &shard) {
 // With what its publishes need, and what goes through host memory.
 void Context::equip(Shard &shard) {
     const Shard::Bases &mine = shard.bases(shard.own_index());
+    if (const RemoteSlice mirror = shard.host_slice(shard.own_index()); mirror.stripes != nullptr) {
+        // Something else may have been there, in another shard's mirror.
+        const uint64_t sums = mirror.numel * element_size(accumulator_type(mirror.gradient_type));
+        for (uint64_t i = 0; i < stripe_count(sums); ++i) {
+            mirror.stripes[i].lock.store(0, std::memory_order_relaxed);
+            mirror.stripes[i].filled = 0;
+        }
+    }
     on_gpu([&](Cuda &cuda) {
         open_staging(shard);
         if (shard.own_numel() == 0) {
