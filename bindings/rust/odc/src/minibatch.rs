@@ -157,7 +157,6 @@ impl Open for Published {}
 /// # Ok(())
 /// # }
 /// ```
-#[must_use = "a minibatch that is dropped after the publish cannot be finished"]
 pub struct Minibatch<'c, Phase> {
     pub(crate) context: &'c Context,
     phase: PhantomData<Phase>,
