@@ -3,8 +3,8 @@
 //! files, whose lengths have a long tail. Each minibatch is planned by LB-Mini: ranks run different numbers of
 //! microbatches, and wait for each other once.
 //!
-//!     odc run -n 4 cargo run --example train
-//!     odc run -n 4 cargo run --example train -- --data some/folder --minibatches 50 --save weights
+//!     cargo build --example train
+//!     odc run -n 4 -- target/debug/examples/train --minibatches 50 --save weights
 
 mod corpus;
 mod model;

@@ -39,7 +39,7 @@ pub fn run(size: i32, rank: impl Fn(&mut Context) + Sync) {
 /// The test `name` of this binary once more, as a rank that is a process: `as_child` is Some there.
 pub fn spawn(name: &str, rank: i32, size: i32, job: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture"])
+        .args(["--exact", name, "--nocapture", "--include-ignored"])
         .env("ODC_RUST_TEST_RANK", format!("{} {} {}", rank, size, job))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
