@@ -30,7 +30,8 @@ tests() {
 has fmt && expect 0 cargo fmt --check
 has clippy && expect 0 cargo clippy --locked --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" expect 0 cargo doc --locked --no-deps
-tests --lib --tests --examples
+expect 0 cargo build --locked --examples
+tests --lib --tests
 # Only with this are the error codes of compile_fail looked at.
 RUSTC_BOOTSTRAP=1 tests --doc
 if [ -e "$build/tests/fake_cuda/libcuda.so.1" ]; then

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use odc_sys as sys;
 
 use crate::config::{Config, Interrupted};
-use crate::error::{check, Error};
+use crate::error::{error_of, take_up_panic, Error};
 use crate::library::check_library;
 use crate::minibatch::{Minibatch, Owned};
 
@@ -68,12 +68,19 @@ impl Context {
     pub fn join(config: Config<'_>) -> Result<Context, Error> {
         check_library()?;
         let mut handle = std::ptr::null_mut();
-        // SAFETY: `config` and what it points to live through the call.
-        let interrupted = config.join(|config| check(unsafe { sys::odc_init(config, &mut handle) }))?;
+        let interrupted = config.join(|config| {
+            // SAFETY: `config` and what it points to live through the call.
+            match unsafe { sys::odc_init(config, &mut handle) } {
+                sys::ODC_OK => Ok(()),
+                status => Err(error_of(status)),
+            }
+        })?;
         let handle = NonNull::new(handle).expect("odc_init returned a context");
         // SAFETY: the handle is valid.
         let (rank, size) = unsafe { (sys::odc_rank(handle.as_ptr()), sys::odc_size(handle.as_ptr())) };
-        Ok(Context { handle, rank, size, state: State::default(), _interrupted: interrupted })
+        let context = Context { handle, rank, size, state: State::default(), _interrupted: interrupted };
+        take_up_panic(); // which drops the context
+        Ok(context)
     }
 
     /// Begins the first minibatch. It can be called again when what it returned is gone, which it is not after the

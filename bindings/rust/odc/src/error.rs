@@ -150,18 +150,30 @@ pub(crate) fn keep_panic(panic: Box<dyn Any + Send>) {
     PANIC.with(|kept| *kept.borrow_mut() = Some(panic));
 }
 
-/// What a call of this thread has just ended with.
-pub(crate) fn check(status: sys::odc_status) -> Result<(), Error> {
+/// Goes on with the panic of a callback, if there was one.
+pub(crate) fn take_up_panic() {
     let panic = PANIC.with(|kept| kept.borrow_mut().take());
     if let Some(panic) = panic {
         std::panic::resume_unwind(panic);
     }
-    if status == sys::ODC_OK {
-        return Ok(());
+}
+
+/// What a call of this thread has just ended with. What the call was handed or made must be safe to drop then, as a panic
+/// of a callback goes on here.
+pub(crate) fn check(status: sys::odc_status) -> Result<(), Error> {
+    if status != sys::ODC_OK {
+        return Err(error_of(status));
     }
+    take_up_panic();
+    Ok(())
+}
+
+/// As `check`, of a call that has failed.
+pub(crate) fn error_of(status: sys::odc_status) -> Error {
+    take_up_panic();
     // SAFETY: never NULL, and valid until this thread's next failed call.
     let message = unsafe { CStr::from_ptr(sys::odc_last_error()) };
-    Err(Error::new(status, message.to_string_lossy().into_owned()))
+    Error::new(status, message.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

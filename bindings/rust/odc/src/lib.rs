@@ -62,3 +62,7 @@ pub use operation::Operation;
 pub use plan::{plan, Cost, Plan, Policy};
 pub use shard::{Description, Gpu, Host, Memory, Shard, Slice};
 pub use statistics::{PeerStats, Reduction, Route, Stats};
+
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

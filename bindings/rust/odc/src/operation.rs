@@ -8,7 +8,7 @@ use odc_sys as sys;
 
 use crate::context::Context;
 use crate::element::Element;
-use crate::error::{check, is_job_error, Error, Failed};
+use crate::error::{check, error_of, is_job_error, take_up_panic, Error, Failed};
 
 /// A started gather or addition. Nothing of it outlives the phase:
 ///
@@ -44,10 +44,12 @@ impl<'m, T: Element> Operation<'m, T> {
         let buffer = Buffer::new(full);
         let mut number = 0;
         let status = start(buffer.start.cast(), buffer.numel as u64, &mut number);
-        match check(status) {
-            Ok(()) => Ok(Operation { context, number, buffer: Some(buffer) }),
-            Err(error) => Err(Failed { error, back: buffer.take() }),
+        if status != sys::ODC_OK {
+            return Err(Failed { error: error_of(status), back: buffer.take() });
         }
+        let operation = Operation { context, number, buffer: Some(buffer) };
+        take_up_panic(); // which drops the operation
+        Ok(operation)
     }
 
     /// Completes it, and returns the buffer. A failed one can be waited for again where it is given back; after a job

@@ -15,7 +15,9 @@ const LOSS_TOLERANCE: f64 = 1e-6; // relative
 
 fn example() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    test.parent().and_then(Path::parent).unwrap().join("examples/train")
+    let program = test.parent().and_then(Path::parent).unwrap().join("examples/train");
+    assert!(program.exists(), "there is no {}; cargo build --example train makes it", program.display());
+    program
 }
 
 /// ODC, or `odc` of the path.

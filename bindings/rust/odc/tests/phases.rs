@@ -185,3 +185,39 @@ fn values_are_combined_where_nothing_is_published() {
         assert_eq!(values, [18.0, 0.0]);
     });
 }
+
+/// If its memory were free, the next vectors would get it, and the gather would write into them.
+#[test]
+fn the_buffer_of_a_dropped_operation_is_the_librarys_until_the_sync() {
+    let dropped = std::sync::Barrier::new(2);
+    ranks::run(2, |context| {
+        let mut owned = context.begin().unwrap();
+        let mut shard = owned.register::<f32, f32>(&layer().slices([0, 100])).unwrap();
+        if owned.rank() == 1 {
+            dropped.wait(); // it is not published before
+            owned.slice_mut(&mut shard).unwrap().parameters.fill(3.0);
+            let owned = owned.publish().unwrap().sync().unwrap();
+            assert_eq!(owned.slice_mut(&mut shard).unwrap().gradients, [5.0; 100]);
+            return;
+        }
+        let open = owned.publish().unwrap();
+        drop(open.gather_start(&shard, vec![0.0; 100]).unwrap());
+        drop(open.scatter_add_start(&shard, vec![5.0; 100]).unwrap());
+        let others: Vec<_> = (0..20).map(|_| vec![7.0f32; 100]).collect();
+        dropped.wait();
+        let _owned = open.sync().unwrap();
+        assert_eq!(others, vec![vec![7.0; 100]; 20]);
+    });
+}
+
+#[test]
+fn a_released_shard_is_not_left_to_publish() {
+    let mut context = alone();
+    let mut owned = context.begin().unwrap();
+    let mut kept = owned.register::<f32, f32>(&Description::new("kept", 10)).unwrap();
+    let spent = owned.register::<f32, f32>(&layer()).unwrap();
+    owned.release(spent).unwrap();
+    let mut opening = owned.publish_each();
+    opening.publish(&mut kept).unwrap();
+    opening.publish_rest().unwrap().sync().unwrap();
+}
