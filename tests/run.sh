@@ -134,14 +134,14 @@ check_install() {
     bash tests/venv.sh nvml || [ $? -eq 77 ]
 }
 
-# python: what pytest counted, and the checks before it as one.
-python() {
-    local log=$logs/python status
-    headline "python"
-    bash tests/python.sh 2>&1 | tee "$log"
+# binding NAME: what the tests of tests/NAME.sh counted, and the checks before them as one.
+binding() {
+    local log=$logs/$1 status
+    headline "$1"
+    bash "tests/$1.sh" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     if [ "$status" -eq 77 ]; then
-        skip "python" "$(tail -n 1 "$log")"
+        skip "$1" "$(tail -n 1 "$log")"
         return
     fi
     counted() { grep -oE "[0-9]+ $1\b.* in " "$log" | awk '{ sum += $1 } END { print sum + 0 }'; }
@@ -149,7 +149,7 @@ python() {
     skipped=$((skipped + $(counted skipped)))
     failed=$((failed + $(counted failed)))
     if [ "$status" -ne 0 ] && [ "$(counted failed)" -eq 0 ]; then
-        echo "FAILED: python" >&2
+        echo "FAILED: $1" >&2
         failed=$((failed + 1))
     fi
 }
@@ -169,7 +169,8 @@ if [ -e "$(clang++-14 -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev
 else
     skip "random words of other hosts" "clang++-14 with libFuzzer was not found"
 fi
-python
+binding python
+binding rust
 # The shell tests are about the release build; the sanitizers are for what the C tests reach.
 for preset in asan tsan; do
     if check "build $preset" behind_is_done "$preset"; then

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a rank joins a job, and what the library calls back meanwhile.
+
+use std::ffi::CString;
+use std::os::raw::{c_char, c_int, c_void};
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::Arc;
+use std::time::Duration;
+
+use odc_sys as sys;
+
+use crate::error::{keep_panic, Error};
+use crate::text::c_string;
+
+type BoxedError = Box<dyn std::error::Error + Send + Sync>;
+type AllGather<'a> = dyn FnMut(&[u8], &mut [u8]) -> Result<(), BoxedError> + 'a;
+
+/// How a rank joins a job. What is not set comes from the environment (`odc info --settings`): rank and size from
+/// `odc run`, torchrun, mpirun or Slurm.
+#[derive(Default)]
+pub struct Config<'a> {
+    place: Option<(i32, i32)>,
+    job: Option<String>,
+    group: Option<String>,
+    rendezvous: Option<String>,
+    secret: Option<String>,
+    timeout: Option<Duration>,
+    host: Option<String>,
+    device: Option<String>,
+    all_gather: Option<Box<AllGather<'a>>>,
+    interrupted: Option<Arc<Interrupted>>,
+}
+
+/// Behind one pointer, and where it is as long as the context lives.
+pub(crate) struct Interrupted(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl<'a> Config<'a> {
+    /// All from the environment.
+    pub fn new() -> Self {
+        Config::default()
+    }
+
+    /// This rank and the number of ranks.
+    pub fn rank(mut self, rank: i32, size: i32) -> Self {
+        self.place = Some((rank, size));
+        self
+    }
+
+    /// Ranks of one host meet under this name; else the launcher's job id.
+    pub fn job(mut self, name: impl Into<String>) -> Self {
+        self.job = Some(name.into());
+        self
+    }
+
+    /// Tells several contexts of one job apart ("actor", "critic").
+    pub fn group(mut self, name: impl Into<String>) -> Self {
+        self.group = Some(name.into());
+        self
+    }
+
+    /// "host:port" or "\[v6\]:port" of rank 0; needs a secret.
+    pub fn rendezvous(mut self, address: impl Into<String>) -> Self {
+        self.rendezvous = Some(address.into());
+        self
+    }
+
+    /// Shared by all ranks.
+    pub fn secret(mut self, secret: impl Into<String>) -> Self {
+        self.secret = Some(secret.into());
+        self
+    }
+
+    /// The deadline of every wait, to the millisecond; else `ODC_TIMEOUT_MS`, or ten minutes.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// What shares memory: equal for the ranks of one host; else `ODC_HOST_ID`, or this machine.
+    pub fn host(mut self, name: impl Into<String>) -> Self {
+        self.host = Some(name.into());
+        self
+    }
+
+    /// This rank's GPU for shards in GPU memory, as "cuda:0"; else `ODC_DEVICE`, or none.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(name.into());
+        self
+    }
+
+    /// Ranks meet by this (MPI, a store) instead: it fills its second argument with every rank's first, in rank order.
+    /// Collective; called in [`Context::join`](crate::Context::join) only, on its thread: once, with several hosts more
+    /// often. Needs [`rank`](Config::rank).
+    pub fn all_gather(mut self, meet: impl FnMut(&[u8], &mut [u8]) -> Result<(), BoxedError> + 'a) -> Self {
+        self.all_gather = Some(Box::new(meet));
+        self
+    }
+
+    /// Asked at least every 100 ms by a waiting call, on its thread: whether to end the wait, with
+    /// [`Error::Interrupted`]. A panic in it ends the wait, too, and goes on in the caller.
+    pub fn interrupted(mut self, ask: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.interrupted = Some(Arc::new(Interrupted(Box::new(ask))));
+        self
+    }
+
+    /// Joins, by `init`. What comes with the handle must live as long as it.
+    pub(crate) fn join(
+        mut self,
+        init: impl FnOnce(&sys::odc_config) -> Result<(), Error>,
+    ) -> Result<Option<Arc<Interrupted>>, Error> {
+        let mut config = sys::odc_config::default();
+        let text = |given: &Option<String>, what| given.as_ref().map(|text| c_string(text, what)).transpose();
+        let job = text(&self.job, "job")?;
+        let group = text(&self.group, "group")?;
+        let rendezvous = text(&self.rendezvous, "rendezvous")?;
+        let secret = text(&self.secret, "secret")?;
+        let host = text(&self.host, "host")?;
+        let device = text(&self.device, "device")?;
+        config.job = pointer(&job);
+        config.group = pointer(&group);
+        config.rendezvous = pointer(&rendezvous);
+        config.secret = pointer(&secret);
+        config.host = pointer(&host);
+        config.device = pointer(&device);
+        config.timeout_ms = self.timeout.map_or(Ok(0), milliseconds)?;
+        if let Some((rank, size)) = self.place {
+            if size < 1 {
+                return Err(Error::Argument(format!("a job of {} ranks was asked for; it has at least one", size)));
+            }
+            config.rank = rank;
+            config.size = size;
+        }
+        let mut meeting = self.all_gather.take().map(|meet| Meeting { meet, size: config.size as usize, failed: None });
+        if let Some(meeting) = &mut meeting {
+            if self.place.is_none() {
+                return Err(Error::Argument(
+                    "all_gather needs Config::rank: rank and size are not known yet".to_string(),
+                ));
+            }
+            config.all_gather = Some(call_all_gather);
+            config.all_gather_arg = meeting as *mut Meeting<'_> as *mut c_void;
+        }
+        if let Some(ask) = &self.interrupted {
+            config.interrupted = Some(call_interrupted);
+            config.interrupted_arg = Arc::as_ptr(ask) as *mut c_void;
+        }
+        match (init(&config), meeting.and_then(|meeting| meeting.failed)) {
+            (Ok(()), _) => Ok(self.interrupted),
+            (Err(Error::Rendezvous(sentence)), Some(reason)) => {
+                Err(Error::Rendezvous(format!("{}: {}", sentence, reason)))
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+}
+
+fn pointer(text: &Option<CString>) -> *const c_char {
+    text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr())
+}
+
+// 0 would mean the default.
+fn milliseconds(timeout: Duration) -> Result<i64, Error> {
+    match i64::try_from(timeout.as_millis()) {
+        Ok(milliseconds) if milliseconds > 0 => Ok(milliseconds),
+        _ => Err(Error::Argument(format!("timeout is {:?}; it must be a millisecond or more", timeout))),
+    }
+}
+
+struct Meeting<'a> {
+    meet: Box<AllGather<'a>>,
+    size: usize,
+    failed: Option<BoxedError>,
+}
+
+unsafe extern "C" fn call_all_gather(arg: *mut c_void, mine: *const c_void, all: *mut c_void, bytes: usize) -> c_int {
+    // SAFETY: `arg` is the Meeting that outlives odc_init, which has one such call at a time; `mine` has `bytes` bytes
+    // and `all` as many for each rank, which may be uninitialized until they are zeroed here.
+    let (meeting, mine, all) = unsafe {
+        let meeting = &mut *(arg as *mut Meeting<'_>);
+        std::ptr::write_bytes(all as *mut u8, 0, bytes * meeting.size);
+        let all = std::slice::from_raw_parts_mut(all as *mut u8, bytes * meeting.size);
+        (meeting, std::slice::from_raw_parts(mine as *const u8, bytes), all)
+    };
+    match catch_unwind(AssertUnwindSafe(|| (meeting.meet)(mine, all))) {
+        Ok(Ok(())) => 0,
+        Ok(Err(reason)) => {
+            meeting.failed = Some(reason);
+            1
+        }
+        Err(panic) => {
+            keep_panic(panic);
+            1
+        }
+    }
+}
+
+unsafe extern "C" fn call_interrupted(arg: *mut c_void) -> c_int {
+    // SAFETY: the context, or who is joining, owns it.
+    let ask = unsafe { &*(arg as *const Interrupted) };
+    match catch_unwind(AssertUnwindSafe(|| (ask.0)())) {
+        Ok(answer) => answer as c_int,
+        Err(panic) => {
+            keep_panic(panic);
+            1
+        }
+    }
+}

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The example: four ranks with different numbers of microbatches train as one does.
+//!
+//! Losses and weights need not be the same bits: four ranks add the same gradients in another order, in f32, whose unit in
+//! the last place is 6e-8 of a value. Weights are about 1 and got a dozen steps; 1e-5 is a hundred times what was seen.
+
+mod ranks;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const MINIBATCHES: usize = 12;
+const WEIGHTS_TOLERANCE: f32 = 1e-5;
+const LOSS_TOLERANCE: f64 = 1e-6; // relative
+
+fn example() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test.parent().and_then(Path::parent).unwrap().join("examples/train");
+    assert!(program.exists(), "there is no {}; cargo build --example train makes it", program.display());
+    program
+}
+
+/// ODC, or `odc` of the path.
+fn odc_run(size: usize, arguments: &[&str]) -> Option<Output> {
+    let command = std::env::var_os("ODC").unwrap_or_else(|| "odc".into());
+    let output =
+        Command::new(command).args(["run", "-n", &size.to_string(), "--"]).arg(example()).args(arguments).output();
+    match output {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("skipped: there is no odc command; ODC names it");
+            None
+        }
+        output => Some(output.unwrap()),
+    }
+}
+
+struct Trained {
+    losses: Vec<f64>,
+    microbatches: Vec<Vec<usize>>,
+    weights: Vec<f32>,
+}
+
+fn train(size: usize, data: &[&str]) -> Option<Trained> {
+    let save = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("weights {}", ranks::new_job()));
+    let minibatches = MINIBATCHES.to_string();
+    let mut arguments = vec!["--minibatches", &minibatches, "--save", save.to_str().unwrap()];
+    arguments.extend(data);
+    let output = odc_run(size, &arguments)?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let words = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = words.lines().collect();
+    assert_eq!(lines.len(), MINIBATCHES, "{}", words);
+    let after = |line: &str, what: &str| line.split_once(what).unwrap().1.trim().to_string();
+    let numbers = |line: &&str| after(line, "by rank ").split(' ').map(|word| word.parse().unwrap()).collect();
+    let loss = |line: &&str| after(line, "loss ").split(' ').next().unwrap().parse().unwrap();
+    let bytes = std::fs::read(&save).unwrap();
+    std::fs::remove_file(&save).unwrap();
+    Some(Trained {
+        losses: lines.iter().map(loss).collect(),
+        microbatches: lines.iter().map(numbers).collect(),
+        weights: bytes.chunks_exact(4).map(|four| f32::from_le_bytes(four.try_into().unwrap())).collect(),
+    })
+}
+
+fn four_ranks_train_as_one(data: &[&str]) {
+    let (one, four) = match (train(1, data), train(4, data)) {
+        (Some(one), Some(four)) => (one, four),
+        _ => return,
+    };
+    assert!(four.microbatches.iter().all(|counts| counts.len() == 4));
+    assert!(four.microbatches.iter().any(|counts| counts.iter().any(|count| count != &counts[0])), "all are even");
+    assert!(one.losses[MINIBATCHES - 1] < one.losses[0] - 0.2, "nothing is learnt: {:?}", one.losses);
+    let relative = |(one, four): (&f64, &f64)| (one - four).abs() / one;
+    let loss = one.losses.iter().zip(&four.losses).map(relative).fold(0.0, f64::max);
+    assert_eq!(one.weights.len(), four.weights.len());
+    let distances = one.weights.iter().zip(&four.weights).map(|(one, four)| (one - four).abs());
+    let weights = distances.fold(0.0, |largest, distance| if distance <= largest { largest } else { distance });
+    println!("differences: losses {:e} relative, weights {:e}", loss, weights);
+    assert!(loss <= LOSS_TOLERANCE && weights <= WEIGHTS_TOLERANCE, "losses {:e}, weights {:e}", loss, weights);
+}
+
+#[test]
+fn four_ranks_train_as_one_on_pythons_library() {
+    let python = Command::new("python3").args(["-c", "import sysconfig"]).output();
+    if python.map_or(false, |output| output.status.success()) {
+        four_ranks_train_as_one(&[]);
+    } else {
+        println!("skipped: python3, whose library is the text, cannot be run");
+    }
+}
+
+#[test]
+fn four_ranks_train_as_one_on_a_folder() {
+    four_ranks_train_as_one(&["--data", concat!(env!("CARGO_MANIFEST_DIR"), "/src")]);
+}
+
+#[test]
+fn what_cannot_be_used_is_said_in_words() {
+    let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("empty {}", ranks::new_job()));
+    std::fs::create_dir_all(&empty).unwrap();
+    let empty = empty.to_str().unwrap();
+    for (arguments, words) in [
+        (["--data", "/no/such"], "/no/such cannot be read"),
+        (["--data", empty], "has no text to train on"),
+        (["--minibatches", "many"], "--minibatches wants a number, not \"many\""),
+        (["--minibatch", "1"], "--minibatch is no option; there are --data FOLDER"),
+    ] {
+        if let Some(output) = odc_run(1, &arguments) {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!output.status.success() && said.contains(words), "{:?} is not in: {}", words, said);
+        }
+    }
+    std::fs::remove_dir(empty).unwrap();
+}

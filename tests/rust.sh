@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds the Rust crates, offline, against the libodc of build/release, and checks and tests them. Ends with 77 where that
+# cannot be done.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+# shellcheck source=tests/shell_checks.sh
+. tests/shell_checks.sh
+seconds=300
+
+for tool in cargo rustc cc; do
+    command -v $tool >/dev/null || { echo "$tool was not found (Debian: cargo, rustc, gcc)"; exit 77; }
+done
+build=$PWD/build/release
+[ -e "$build/lib/libodc.so" ] || { echo "there is no $build/lib/libodc.so; build the release preset first"; exit 77; }
+export ODC_LIB_DIR=$build/lib LD_LIBRARY_PATH=$build/lib CARGO_TARGET_DIR=$PWD/build/rust CARGO_NET_OFFLINE=true
+[ ! -x "$build/tools/odc" ] || export ODC=$build/tools/odc
+cd bindings/rust || exit 1
+
+# has WHAT: whether cargo has this part, else says so.
+has() {
+    cargo "$1" --version >/dev/null 2>&1 || { echo "skipped: cargo $1 was not found"; return 1; }
+}
+
+# tests OPTION...: its output is shown, for its counts.
+tests() {
+    cargo test --locked "$@" || fail "cargo test $*"
+}
+
+has fmt && expect 0 cargo fmt --check
+has clippy && expect 0 cargo clippy --locked --all-targets -- -D warnings
+RUSTDOCFLAGS="-D warnings" expect 0 cargo doc --locked --no-deps
+expect 0 cargo build --locked --examples
+tests --lib --tests
+# Only with this are the error codes of compile_fail looked at.
+RUSTC_BOOTSTRAP=1 tests --doc
+if [ -e "$build/tests/fake_cuda/libcuda.so.1" ]; then
+    LD_LIBRARY_PATH=$build/tests/fake_cuda:$LD_LIBRARY_PATH ODC_RUST_TEST_CUDA=$build/tests/fake_cuda \
+        tests --test gpu -- --ignored
+else
+    echo "skipped: shards in GPU memory: there is no $build/tests/fake_cuda/libcuda.so.1"
+fi
+
+# What the build script says where it finds no libodc, and that it finds one by pkg-config, in a path with a space.
+prefix="$work/a prefix"
+mkdir -p "$prefix/lib/pkgconfig"
+ln -s "$build"/lib/libodc.so* "$prefix/lib/"
+sed "s|^prefix=.*|prefix=\${pcfiledir}/../..|" "$build/odc.pc" >"$prefix/lib/pkgconfig/odc.pc"
+export CARGO_TARGET_DIR=$work/target
+expect 101 env ODC_LIB_DIR=/no/such cargo build -p odc-sys
+contains "$err" 'ODC_LIB_DIR is "/no/such", but there is no libodc.so in it; set it to the folder of libodc.so'
+unset ODC_LIB_DIR
+export PKG_CONFIG_LIBDIR=$work PKG_CONFIG_PATH=
+expect 101 cargo build -p odc-sys
+contains "$err" "libodc was not found: ODC_LIB_DIR is not set, and pkg-config says: "
+contains "$err" "name the folder of its odc.pc in PKG_CONFIG_PATH, or set ODC_LIB_DIR to the folder of libodc.so"
+expect 101 env PKG_CONFIG=/no/such cargo build -p odc-sys
+contains "$err" "ODC_LIB_DIR is not set, and /no/such cannot be run (No such file or directory"
+sed 's/^Version:.*/Version: 1.0.0/' "$prefix/lib/pkgconfig/odc.pc" >"$work/odc.pc"
+expect 101 cargo build -p odc-sys
+contains "$err" "odc < 1"
+if command -v pkg-config >/dev/null; then
+    PKG_CONFIG_PATH=$prefix/lib/pkgconfig expect 0 cargo build --example train
+fi
+
+[ "$failures" -eq 0 ]
