@@ -62,7 +62,7 @@ inline constexpr std::array<SettingRow, 17> kSettings = {{
     {Setting::kRequire, "ODC_REQUIRE", "", "What routes must be, or odc_init fails: shm,nvlink,rdma or some of them."},
     {Setting::kStagingBytes, "ODC_STAGING_BYTES", "16777216",
      "Memory of a context for what is on its way between hosts, and as much for what goes through host memory from "
-     "GPUs, and to them from other hosts, in bytes.",
+     "GPUs (1 MiB at least), and to them from other hosts (3 MiB at least), in bytes.",
      256 << 10, int64_t{1} << 40},
     {Setting::kSilenceMs, "ODC_SILENCE_MS", "10000",
      "How long another host may not answer before its ranks count as lost, in milliseconds; at most half the deadline.",

@@ -135,7 +135,7 @@ ODC_API odc_status odc_release_shard(odc_shard *shard);
  * and minibatch; odc_publish_all publishes those that are left, and it is an error if none is. Waits for nobody.
  * `stream`, here and below: NULL for host memory; for GPU memory one of CUDA's for that GPU (NULL: the legacy default
  * stream), not being captured. The call takes effect when the stream reaches it; the host waits for owners whose streams
- * have not reached their publishes, and (staged) for room: before either nothing may need what comes after the call. */
+ * have not reached their publishes, and for room (staged; 512 calls not done): before, nothing may need what comes after. */
 ODC_API odc_status odc_publish(odc_shard *shard, void *stream);
 ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
 

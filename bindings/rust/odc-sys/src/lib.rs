@@ -133,6 +133,7 @@ pub struct odc_stats {
     pub lock_wait_ns: u64,
     pub slice_bytes: u64,
     pub packets_sent: u64,
+    pub pinned_bytes: u64,
 }
 
 #[repr(C)]

@@ -55,6 +55,8 @@ counters! {
         slice_bytes,
         /// Small messages to other hosts.
         packets_sent,
+        /// Bytes of host memory pinned for GPUs: mirrors of slices, and staging.
+        pinned_bytes,
     }
 }
 
