@@ -69,9 +69,9 @@ class Buffer:
         if type is not Type.BYTES and given is not type:
             raise ValueError(f"{self._what} has {name}, the shard {type.name}")
 
-    def _check_contiguous(self, is_contiguous: bool, hint: str = "") -> None:
+    def _check_contiguous(self, is_contiguous: bool) -> None:
         if not is_contiguous:
-            raise ValueError(f"{self._what} is not contiguous{hint}")
+            raise ValueError(f"{self._what} is not contiguous: give one that is")
 
     def _take_tensor(self, tensor: Any, type: Type) -> int:
         """A torch tensor, without importing torch."""
@@ -79,7 +79,7 @@ class Buffer:
         if on.type not in ("cpu", "cuda"):
             raise ValueError(f"{self._what} is on {on}, the shard in {place(self._device)}")
         self._check_place(place(on.index if on.type == "cuda" else None))
-        self._check_contiguous(tensor.is_contiguous(), f"; pass {self._what}.contiguous()")
+        self._check_contiguous(tensor.is_contiguous())
         self._check_type(type, _NAMES.get(str(tensor.dtype).removeprefix("torch.")), str(tensor.dtype))
         self.address = tensor.data_ptr()
         return int(tensor.numel() * tensor.element_size())
