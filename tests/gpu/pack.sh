@@ -60,6 +60,7 @@ for kernel in bulk fill; do
 done
 
 cp -r "$source"/bindings/python/{odc,tests,bench,examples,pyproject.toml} "$tree/bindings/python/"
+"${CC:-cc}" -O2 -fPIC -shared "$source/bindings/python/capsules.c" -o "$tree/bindings/python/odc/libodc_capsules.so"
 cp -r "$source/tests/gpu" "$tree/tests/gpu"
 rm -rf "$tree/tests/gpu/results"
 find "$tree" -name __pycache__ -prune -exec rm -r {} +

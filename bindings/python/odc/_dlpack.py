@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """DLPack capsules (dlpack.h, version 0.x: what everyone makes and takes)."""
 
-import atexit
 import ctypes
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ._abi import Type
@@ -39,38 +39,21 @@ class _Tensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    pass
+    _fields_ = (("tensor", _Tensor), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
-_Managed._fields_ = (("tensor", _Tensor), ("manager", ctypes.c_void_p), ("deleter", _Deleter))
-
-# What capsules refer to, until their consumer deletes them.
-_alive: dict[int, tuple[Any, ...]] = {}
-
-
-def _delete(managed: Any) -> None:
-    _alive.pop(ctypes.addressof(managed.contents), None)
+def _load() -> ctypes.PyDLL:
+    path = Path(__file__).with_name("libodc_capsules.so")
+    try:
+        return ctypes.PyDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"{path} cannot be loaded (install the package): {error}") from error
 
 
-@atexit.register
-def _disarm() -> None:
-    """Tensors may outlive the interpreter, whose callbacks they must not call then: they keep their memory."""
-    for managed, *_ in list(_alive.values()):
-        managed.deleter = _Deleter()
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_alive))
+_capsules = _load()
+_delete = ctypes.cast(_capsules.odc_delete_managed, ctypes.c_void_p)
+_drop = ctypes.cast(_capsules.odc_drop_capsule, ctypes.c_void_p)
 
-
-def _drop(capsule: int) -> None:
-    """A capsule that nobody consumed; a consumer renames it."""
-    if _is_valid(capsule, _NAME):
-        _alive.pop(_get_pointer(capsule, _NAME), None)
-
-
-_delete_c = _Deleter(_delete)
-_drop_c = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_drop)
-
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -85,10 +68,11 @@ def make_capsule(owner: object, address: int, numel: int, type: Type, device: tu
     shape = (ctypes.c_int64 * 1)(numel)
     strides = (ctypes.c_int64 * 1)(1)
     tensor = _Tensor(address, *device, 1, code, bits, 1, shape, strides, 0)
-    managed = _Managed(tensor, None, _delete_c)
-    key = ctypes.addressof(managed)
-    _alive[key] = (managed, shape, strides, owner)
-    return _new(key, _NAME, ctypes.cast(_drop_c, ctypes.c_void_p))
+    managed = _Managed(tensor, None, _delete)
+    manager = ctypes.py_object((managed, shape, strides, owner))
+    ctypes.pythonapi.Py_IncRef(manager)
+    managed.manager = id(manager.value)
+    return _new(ctypes.addressof(managed), _NAME, _drop)
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,33 @@ def test_views_keep_the_memory_alive_and_nothing_else_does() -> None:
     run_ranks(2, keeps_views)
 
 
+def refused_capsules(rank: int, size: int, job: str) -> None:
+    unraisable: list[Any] = []
+    sys.unraisablehook = unraisable.append
+    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    view = context.register("w", 10, Type.BF16, None).slice.parameters
+    with pytest.raises((RuntimeError, BufferError), match=r"^Unsupported dtype"):  # NumPy has no bf16
+        np.from_dlpack(view)
+
+    def refuse() -> None:
+        raise KeyError("no such tensor")
+
+    with pytest.raises(KeyError, match="no such tensor"):
+        _ = [view.__dlpack__(), refuse()]  # the capsule is dropped with the error pending
+    float_view = context.register("f", 10).slice.parameters
+    with pytest.raises(KeyError, match="no such tensor"):
+        _ = [np.from_dlpack(float_view), refuse()]  # and here what was made of it
+    context.close()
+    del context, view, float_view
+    gc.collect()
+    assert Path("/proc/self/maps").read_text().count("memfd:odc") == 0
+    assert unraisable == []
+
+
+def test_a_refused_capsule_leaves_its_consumers_error_and_no_memory() -> None:
+    run_ranks(1, refused_capsules)
+
+
 def meets_by_callback(rank: int, size: int, job: str, pipes: list[tuple[int, int]]) -> None:
     def all_gather(mine: bytes) -> list[bytes]:  # through pipes: each rank writes its bytes to every rank
         for to in range(size):

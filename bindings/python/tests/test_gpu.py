@@ -106,6 +106,8 @@ def views(rank: int, size: int, job: str) -> None:
             np.asarray(parameters)
         with pytest.raises(TypeError, match="from_dlpack"):
             parameters.memory()
+        with pytest.raises((RuntimeError, BufferError), match=r"^Unsupported device"):
+            np.from_dlpack(parameters)
         on_host = context.register("host", size).slice.parameters
         assert on_host is not None and not hasattr(on_host, "__cuda_array_interface__")
 
