@@ -172,11 +172,14 @@ void copies_in_batches(void ** /*state*/) {
         to[i] = from[i] + kCopies * 8;
         bytes[i] = 8;
     }
-    CopyAttributes attributes{};
-    attributes.source_access = SourceAccess::InStream;
-    size_t index = 0;
-    CHECK_OK(driver().cuMemcpyBatchAsync(to, from, bytes, kCopies, &attributes, &index, 1, stream));
-    CHECK_RESULT(InvalidValue, driver().cuMemcpyBatchAsync(to, from, bytes, kCopies, &attributes, &index, 1, nullptr));
+    CopyAttributes attributes[2]{};
+    attributes[0].source_access = attributes[1].source_access = SourceAccess::InStream;
+    attributes[1].flags = kPreferOverlapWithCompute;
+    size_t indices[] = {0, 5};
+    const size_t before = fake_cuda_enqueued().batched_copies;
+    CHECK_OK(driver().cuMemcpyBatchAsync(to, from, bytes, kCopies, attributes, indices, 2, stream));
+    CHECK_RESULT(InvalidValue, driver().cuMemcpyBatchAsync(to, from, bytes, kCopies, attributes, indices, 2, nullptr));
+    assert_int_equal(fake_cuda_enqueued().batched_copies - before, kCopies - 5);
     assert_int_equal(fake_cuda_stream_wait(stream), 0);
     assert_memory_equal(words.at, words.at + kCopies, kCopies * 8);
     CHECK_OK(driver().cuStreamDestroy(stream));

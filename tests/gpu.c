@@ -34,6 +34,7 @@ static struct {
     void (*let_go)(void);
     int (*begin_capture)(void *stream);
     int (*end_capture)(void *stream);
+    struct fake_cuda_work (*enqueued)(void);
     struct fake_cuda_counts (*live)(void);
     int (*fault)(void *stream, int result);
     void (*inject)(const char *function, unsigned nth, int result);
@@ -75,6 +76,7 @@ static void load_fake(void *library) {
     look_up(library, "fake_cuda_unhang", &cuda.let_go);
     look_up(library, "fake_cuda_begin_capture", &cuda.begin_capture);
     look_up(library, "fake_cuda_end_capture", &cuda.end_capture);
+    look_up(library, "fake_cuda_enqueued", &cuda.enqueued);
     look_up(library, "fake_cuda_live", &cuda.live);
     look_up(library, "fake_cuda_fault", &cuda.fault);
     look_up(library, "fake_cuda_fail", &cuda.inject);
@@ -443,6 +445,10 @@ void needs_fake_cuda(const char *why) {
 }
 
 int gpu_is_pretended(void) { return cuda.live != NULL; }
+
+struct fake_cuda_work gpu_enqueued(void) {
+    return cuda.enqueued();
+}
 
 struct fake_cuda_counts gpu_live(void) {
     return cuda.live();

@@ -65,6 +65,7 @@ int gpu_capture_mode(void);
 void needs_fake_cuda(const char *why);
 /* The same of a process that has chosen its GPU, to go another way. */
 int gpu_is_pretended(void);
+struct fake_cuda_work gpu_enqueued(void);
 struct fake_cuda_counts gpu_live(void);
 void gpu_check_live(struct fake_cuda_counts before); /* so many there are now */
 int gpu_fault(void *stream, int result);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The path from GPU to GPU, and what is counted there. */
+/* The path from GPU to GPU, how it is used, and what is counted there. */
 #include "gpu.h"
 #include "model.h"
 
@@ -189,6 +189,97 @@ static void a_rank_without_a_gpu_has_no_path(void **state) {
     run_processes(3, some_have_none, NULL);
 }
 
+/* ---- How direct ones are used ---- */
+
+/* By batches, but on the legacy default stream, which takes none; inside a GPU plainly. */
+static void copies_of_gathers(odc_context *context, void *arg) {
+    void *const streams[] = {NULL, (void *)1 /* CU_STREAM_LEGACY */, (void *)2 /* CU_STREAM_PER_THREAD */,
+                             gpu_stream(1), gpu_stream(2)};
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_F32);
+    int elsewhere = 0;
+    (void)arg;
+    for (int rank = 0; rank < odc_size(context); ++rank) {
+        elsewhere += strcmp(gpu_of(rank), gpu_of(odc_rank(context))) != 0;
+    }
+    CHECK(elsewhere > 0);
+    write_parameters(t, 7);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; ++i) {
+        const int batched = i < 2 ? 0 : elsewhere;
+        void *full = new_buffer(t, ODC_F32);
+        struct fake_cuda_work before = gpu_enqueued();
+        CHECK_OK(odc_gather(t.shard, full, NUMEL, streams[i]));
+        CHECK_EQUAL(gpu_enqueued().batched_copies - before.batched_copies, batched);
+        CHECK_EQUAL(gpu_enqueued().copies - before.copies, odc_size(context) - batched);
+        gpu_wait(streams[i]);
+        check_buffer(t, full, 7);
+        gpu_free(full);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+}
+
+static void copies_between_gpus_go_in_batches_that_overlap_with_kernels(void **state) {
+    (void)state;
+    needs_fake_cuda("it counts copies");
+    needs_processes("the driver counts those of a process");
+    setenv("ODC_TEST_DEVICES", "2", 1);
+    run_ranks(3, copies_of_gathers, NULL);
+    setenv("ODC_TEST_DEVICES", "1", 1);
+}
+
+/* The own slice first, and round: so ranks begin with different ones. */
+static void order_of_additions(odc_context *context, void *arg) {
+    enum { EACH = 250 };
+    const int size = odc_size(context);
+    tensor t = make_tensor(context, "layer", (uint64_t)EACH * (uint64_t)size, ODC_F32, ODC_F32);
+    char *gradients = new_buffer(t, ODC_F32);
+    struct fake_cuda_work work;
+    (void)arg;
+    write_gradients(t, gradients, 5);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    CHECK_OK(odc_scatter_add(t.shard, gradients, t.numel, NULL));
+    work = gpu_enqueued();
+    CHECK_EQUAL(work.addends, size);
+    for (int i = 0; i < size; ++i) {
+        const int owner = (odc_rank(context) + i) % size;
+        CHECK_EQUAL(work.from[i] - (uintptr_t)gradients, owner * EACH * 4);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    gpu_free(gradients);
+}
+
+static void additions_begin_with_another_owner_on_each_rank(void **state) {
+    (void)state;
+    needs_fake_cuda("it tells what kernels were handed");
+    needs_processes("the driver tells those of a process");
+    run_ranks(4, order_of_additions, NULL);
+}
+
+static void large_additions(odc_context *context, void *arg) {
+    const unsigned most = *(unsigned *)arg;
+    tensor t = make_tensor(context, "layer", 300000, ODC_F32, ODC_F32); /* for more than 30 blocks */
+    use_once(context, &t, 1, 1);
+    if (most != 0) {
+        CHECK_EQUAL(gpu_enqueued().most_blocks, most);
+    } else {
+        CHECK(gpu_enqueued().most_blocks > 30);
+    }
+}
+
+static void additions_take_no_more_blocks_than_allowed(void **state) {
+    static unsigned limits[] = {0, 1, 3};
+    char text[16];
+    (void)state;
+    needs_fake_cuda("it tells how kernels were launched");
+    needs_processes("the driver tells those of a process");
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; ++i) {
+        snprintf(text, sizeof text, "%u", limits[i]);
+        setenv("ODC_ADD_BLOCKS", text, 1);
+        run_ranks(2, large_additions, &limits[i]);
+    }
+    unsetenv("ODC_ADD_BLOCKS");
+}
+
 /* ---- Statistics ---- */
 
 static void is_counted(odc_context *context, void *arg) {
@@ -244,6 +335,9 @@ int main(void) {
         cmocka_unit_test(staged_shards_may_come_and_go),
         cmocka_unit_test(a_gpu_that_the_other_rank_does_not_see_is_reached_through_host_memory),
         cmocka_unit_test(a_rank_without_a_gpu_has_no_path),
+        cmocka_unit_test(copies_between_gpus_go_in_batches_that_overlap_with_kernels),
+        cmocka_unit_test(additions_begin_with_another_owner_on_each_rank),
+        cmocka_unit_test(additions_take_no_more_blocks_than_allowed),
         cmocka_unit_test(what_is_done_on_gpus_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

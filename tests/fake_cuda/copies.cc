@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "capture.h"
+#include "enqueued.h"
 #include "functions.h"
 #include "memory.h"
 #include "settings.h"
@@ -107,6 +108,16 @@ bool are_valid(const CopyAttributes *attributes, const size_t *indices, size_t a
     return true;
 }
 
+// Of the attributes' copies those that are to overlap.
+size_t overlapping(const CopyAttributes *attributes, const size_t *indices, size_t attribute_count, size_t count) {
+    size_t copies = 0;
+    for (size_t i = 0; i < attribute_count; ++i) {
+        const size_t end = i + 1 < attribute_count ? indices[i + 1] : count;
+        copies += attributes[i].flags == kPreferOverlapWithCompute ? end - indices[i] : 0;
+    }
+    return copies;
+}
+
 }  // namespace
 
 Result cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream handle) {
@@ -138,6 +149,10 @@ Result cuMemcpyAsync(Address to, Address from, size_t bytes, Stream handle) {
         return check_query(*stream);
     }
     const Result result = submit_copy(*stream, {to, from, bytes}, &point);
+    if (result == Result::Success) {
+        const std::lock_guard lock(enqueued().mutex);
+        ++enqueued().work.copies;
+    }
     if (result != Result::Success || !waits) {
         return result;
     }
@@ -169,6 +184,8 @@ Result cuMemcpyBatchAsync(Address *to, Address *from, size_t *bytes, size_t coun
             return result;
         }
     }
+    const std::lock_guard lock(enqueued().mutex);
+    enqueued().work.batched_copies += overlapping(attributes, indices, attribute_count, count);
     return Result::Success;
 }
 

@@ -74,6 +74,19 @@ FAKE_CUDA_API int fake_cuda_fault(void *stream, int result);
 FAKE_CUDA_API int fake_cuda_hang(void *stream);
 FAKE_CUDA_API void fake_cuda_unhang(void);
 
+/* ---- What was enqueued ---- */
+
+/* By this process so far. */
+struct fake_cuda_work {
+    size_t copies;         /* by cuMemcpyAsync */
+    size_t batched_copies; /* by cuMemcpyBatchAsync, of those that prefer to overlap with kernels */
+    unsigned most_blocks;  /* of a kernel */
+    unsigned addends;      /* of the last kernel */
+    /* Where the gradients of its first addends lie, in the order in which it adds them. */
+    unsigned long long from[8];
+};
+FAKE_CUDA_API struct fake_cuda_work fake_cuda_enqueued(void);
+
 /* ---- Leaks ---- */
 
 /* How many there are in this process. */

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <thread>
 
+#include "enqueued.h"
 #include "functions.h"
 #include "handles.h"
 #include "kernels.h"
@@ -132,11 +133,16 @@ Result run_part(const Launch &launch, const std::vector<Addend> &addends) {
     return Result::Success;
 }
 
+// The nth that the kernel takes.
+const Addend &nth(const Addends &additions, unsigned n) {
+    return additions.addends[(additions.first + n) % additions.count];
+}
+
 // The addends in the order in which the kernel takes them, each cut in two, first all first parts.
 Result run(const Launch &launch, const Addends &additions, Pace &pace) {
     std::vector<Addend> parts[2];
     for (unsigned n = 0; n < additions.count; ++n) {
-        const Addend &addend = additions.addends[(additions.first + n) % additions.count];
+        const Addend &addend = nth(additions, n);
         const size_t cut = pace.cut(addend.numel);
         parts[0].push_back({addend.from, addend.to, cut});
         parts[1].push_back({static_cast<const char *>(addend.from) + cut * launch.from_bytes,
@@ -160,6 +166,16 @@ Addends additions_of(const std::string &kernel, unsigned long long threads, void
                                 *static_cast<void *const *>(parameters[0]),
                                 std::min(*static_cast<const unsigned long long *>(parameters[2]), 4 * threads)};
     return one;
+}
+
+void note(unsigned blocks, const Addends &additions) {
+    const std::lock_guard lock(enqueued().mutex);
+    fake_cuda_work &work = enqueued().work;
+    work.most_blocks = std::max(work.most_blocks, blocks);
+    work.addends = additions.count;
+    for (unsigned n = 0; n < std::min<size_t>(additions.count, std::size(work.from)); ++n) {
+        work.from[n] = reinterpret_cast<Address>(nth(additions, n).from);
+    }
 }
 
 }  // namespace
@@ -186,6 +202,7 @@ Result cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigne
     if (additions->count > kMostAddends || (additions->count > 0 && additions->first >= additions->count)) {
         return Result::InvalidValue;  // this library's own check: a GPU would read beyond
     }
+    note(grid_x, *additions);
     return submit(*stream, [launch = launch_of(*function, grid_x, block_x), additions](Pace &pace) {
         return run(launch, *additions, pace);
     });

@@ -9,6 +9,7 @@
 #include "calls.h"
 #include "capture.h"
 #include "contexts.h"
+#include "enqueued.h"
 #include "events.h"
 #include "fake_cuda.h"
 #include "functions.h"
@@ -187,6 +188,16 @@ void fake_cuda_unhang(void) {
     const std::lock_guard lock(hangs().mutex);
     ++hangs().generation;
     hangs().ended.notify_all();
+}
+
+Enqueued &fake_cuda::enqueued() {
+    static auto *one = new Enqueued;
+    return *one;
+}
+
+struct fake_cuda_work fake_cuda_enqueued(void) {
+    const std::lock_guard lock(enqueued().mutex);
+    return enqueued().work;
 }
 
 struct fake_cuda_counts fake_cuda_live(void) {

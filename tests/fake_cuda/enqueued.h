@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What this process has enqueued, for fake_cuda_enqueued.
+#pragma once
+
+#include <mutex>
+
+#include "fake_cuda.h"
+
+namespace fake_cuda {
+
+struct Enqueued {
+    std::mutex mutex;
+    fake_cuda_work work{};
+};
+
+Enqueued &enqueued();
+
+}  // namespace fake_cuda
