@@ -464,6 +464,7 @@ void gpu_check_live(struct fake_cuda_counts before) {
     CHECK_EQUAL(now.mappings, before.mappings);
     CHECK_EQUAL(now.allocations, before.allocations);
     CHECK_EQUAL(now.registrations, before.registrations);
+    CHECK_EQUAL(now.registered, before.registered);
     CHECK_EQUAL(now.contexts, before.contexts);
     CHECK_EQUAL(now.memory, before.memory);
 }

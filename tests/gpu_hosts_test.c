@@ -95,6 +95,60 @@ static void slices_larger_than_staging_pass_through_it(void **state) {
     unsetenv("ODC_STAGING_BYTES");
 }
 
+static size_t slots_of(size_t bytes, size_t least) {
+    const size_t slot = (size_t)1 << 20;
+    return (bytes / slot > least ? bytes / slot : least) * slot;
+}
+
+/* What is pinned for it: ODC_STAGING_BYTES for what goes out, and as much for what comes in. Between GPUs of a host all goes
+ * out; what network adapters move is not staged in host memory. */
+static void staging_is_bounded(odc_context *context, void *arg) {
+    const uint64_t numel = 1 << 20;
+    const int by_nic = several_hosts() && getenv("ODC_GPU_DIRECT") != NULL;
+    const size_t out = by_nic ? 0 : slots_of(*(size_t *)arg, 1);
+    const size_t in = by_nic || !several_hosts() ? 0 : slots_of(*(size_t *)arg, 3);
+    const int64_t words = 3 * 4096; /* that tell what is done, and what is published */
+    const size_t before = gpu_live().registered;
+    tensor two[2];
+    two[0] = make_tensor(context, "first", numel, ODC_F32, ODC_F32);
+    use_once(context, two, 1, 3);
+    const size_t first = gpu_live().registered - before;
+    two[1] = make_tensor(context, "second", numel, ODC_F32, ODC_F32); /* pins as much, but no staging */
+    use_once(context, two, 2, 5);
+    const int64_t beyond = (int64_t)(2 * first - (gpu_live().registered - before) - (out + in));
+    CHECK(-words <= beyond && beyond <= words);
+}
+
+/* On GPUs that do not reach each other. */
+static void with_each_staging(const char *name, const char *hosts) {
+    static size_t allowed[] = {256 << 10, 5 << 20, 16 << 20};
+    char text[32];
+    needs_fake_cuda("it counts what is pinned");
+    needs_processes("the driver counts what a process pins");
+    setenv("ODC_TEST_HOSTS", hosts, 1);
+    setenv("ODC_TEST_DEVICES", "2", 1);
+    setenv("FAKE_CUDA_P2P", "none", 1);
+    for (size_t i = 0; i < sizeof allowed / sizeof *allowed; ++i) {
+        snprintf(text, sizeof text, "%zu", allowed[i]);
+        setenv("ODC_STAGING_BYTES", text, 1);
+        run_ranks_of(name, 2, staging_is_bounded, &allowed[i]);
+    }
+    unsetenv("ODC_STAGING_BYTES");
+    unsetenv("FAKE_CUDA_P2P");
+    setenv("ODC_TEST_DEVICES", "1", 1);
+    own_hosts();
+}
+
+static void staging_between_hosts_is_bounded(void **state) {
+    (void)state;
+    with_each_staging(__func__, "99");
+}
+
+static void staging_between_gpus_is_bounded(void **state) {
+    (void)state;
+    with_each_staging(__func__, "1");
+}
+
 /* What is not waited for yet must not keep the staging that another needs. */
 static void start_all(odc_context *context, void *arg) {
     enum { COUNT = 4 };
@@ -355,6 +409,8 @@ int main(void) {
         cmocka_unit_test(gpu_memory_goes_where_host_memory_goes),
         cmocka_unit_test(a_rank_without_a_gpu_is_named),
         cmocka_unit_test(slices_larger_than_staging_pass_through_it),
+        cmocka_unit_test(staging_between_hosts_is_bounded),
+        cmocka_unit_test(staging_between_gpus_is_bounded),
         cmocka_unit_test(started_gathers_are_waited_for_in_any_order),
         cmocka_unit_test(an_interrupted_wait_keeps_no_staging),
         cmocka_unit_test(who_is_waited_for_is_asked_whether_it_lives),

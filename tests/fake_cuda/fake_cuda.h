@@ -97,6 +97,7 @@ struct fake_cuda_counts {
     size_t mappings;
     size_t allocations;   /* of fake_cuda_alloc */
     size_t registrations; /* of host memory */
+    size_t registered;    /* bytes of it */
     size_t contexts;      /* retains without a release, without those of this header */
     size_t memory;        /* bytes of device memory that this process made, mapped or not */
 };

@@ -215,5 +215,8 @@ struct fake_cuda_counts fake_cuda_live(void) {
     counts.allocations = memories().allocations.size();
     counts.mappings = memories().mappings.size() - memories().allocations.size();
     counts.registrations = memories().registered.size();
+    for (const auto &[start, bytes] : memories().registered) {
+        counts.registered += bytes;
+    }
     return counts;
 }
