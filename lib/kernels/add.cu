@@ -32,7 +32,7 @@ struct Reductions {
 // Four blocks to a multiprocessor are all the threads that it takes.
 #define ODC_ADD_KERNEL(name, Gradient, Accumulator)                                                             \
     extern "C" __global__ void __launch_bounds__(odc::kAddThreads, 4)                                           \
-        name(const __grid_constant__ odc::Addends additions) {                                                \
+        name(const __grid_constant__ odc::Addends additions) {                                                  \
         odc::add<Gradient, Accumulator, Reductions>(additions, blockIdx.x, gridDim.x, threadIdx.x, blockDim.x); \
     }
 

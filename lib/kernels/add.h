@@ -204,8 +204,7 @@ ODC_HOST_DEVICE void add_tile(const AddTile &tile, unsigned thread, unsigned thr
 // is used for f32 where `to` is aligned to 16 bytes. A gradient that is not aligned to its own elements is added singly:
 // slower, but nobody has one that cares for speed.
 template <class Gradient, class Accumulator, class Reduce>
-ODC_HOST_DEVICE void add(const Addends &additions, unsigned block, unsigned blocks, unsigned thread,
-                         unsigned threads) {
+ODC_HOST_DEVICE void add(const Addends &additions, unsigned block, unsigned blocks, unsigned thread, unsigned threads) {
     constexpr unsigned kWidth = sizeof(Accumulator) == 4 ? Reduce::kWidth : 1;
     constexpr unsigned kGroup = kWidth * sizeof(Gradient);
     unsigned long long next = block;  // the block's next tile, counted from the first tile of this addend
