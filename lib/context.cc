@@ -15,6 +15,9 @@ Context::Context(const odc_config &config)
     : job_(join(config)), posts_(job_), peers_(static_cast<size_t>(job_.size())) {}
 
 Context::~Context() {
+    if (Cuda *cuda = job_.cuda()) {
+        cuda->stop_sums();  // what is unmapped soon
+    }
     const bool settled = settles_on_gpu();
     job_.leave(minibatch_);
     if (!settled) {
@@ -105,7 +108,8 @@ void Context::check_new(const std::vector<Description> &descriptions) {
 // Gives all of them their memory, or none.
 void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
-    const std::vector<Allocation> regions = allocate_on_host(shards);
+    std::set<size_t> kept;  // which of them were mirrors before
+    const std::vector<Allocation> regions = allocate_on_host(shards, kept);
     std::vector<GpuAllocation> gpu_regions;
     std::vector<uint64_t> records;
     try {
@@ -130,37 +134,38 @@ void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
             strip(*shards[i]);
             arena.free_record(records[i], shards[i]->record_bytes());
         }
-        for (size_t i = 0; i < shards.size(); ++i) {
-            give_back(*shards[i], regions[i]);
+        for (size_t i = 0; i < shards.size(); ++i) {  // nobody has seen the new ones
+            kept.count(i) != 0 ? give_back(*shards[i], regions[i]) : arena.free(regions[i]);
         }
         throw;
     }
 }
 
-std::vector<Allocation> Context::allocate_on_host(const std::vector<std::unique_ptr<Shard>> &shards) {
+std::vector<Allocation> Context::allocate_on_host(const std::vector<std::unique_ptr<Shard>> &shards,
+                                                  std::set<size_t> &kept) {
     std::vector<uint64_t> sizes;
-    std::map<size_t, Allocation> kept;  // by place in `shards`
+    std::vector<Allocation> regions(shards.size());
     for (size_t i = 0; i < shards.size(); ++i) {
         mirror_if_needed(*shards[i]);
         sizes.push_back(shards[i]->host_bytes());
         const auto found = is_kept_by_mates(*shards[i]) ? kept_mirrors_.find(sizes[i]) : kept_mirrors_.end();
         if (found != kept_mirrors_.end()) {
-            kept.emplace(i, found->second);
+            kept.insert(i);
+            regions[i] = found->second;
             kept_mirrors_.erase(found);
             sizes[i] = 0;
         }
     }
-    std::vector<Allocation> regions;
     try {
-        regions = job_.peer(job_.rank()).arena->allocate(sizes);
+        const std::vector<Allocation> fresh = job_.peer(job_.rank()).arena->allocate(sizes);
+        for (size_t i = 0; i < shards.size(); ++i) {
+            regions[i] = kept.count(i) != 0 ? regions[i] : fresh[i];
+        }
     } catch (...) {
-        for (const auto &[place, region] : kept) {
-            give_back(*shards[place], region);
+        for (const size_t i : kept) {
+            give_back(*shards[i], regions[i]);
         }
         throw;
-    }
-    for (const auto &[place, region] : kept) {
-        regions[place] = region;
     }
     return regions;
 }

@@ -95,7 +95,8 @@ private:
     void check_not_arrived(Call call);
     void check_new(const std::vector<Description> &descriptions);
     void settle(const std::vector<std::unique_ptr<Shard>> &shards);
-    std::vector<Allocation> allocate_on_host(const std::vector<std::unique_ptr<Shard>> &shards);
+    // `kept`: the places of those that were taken from kept_mirrors_.
+    std::vector<Allocation> allocate_on_host(const std::vector<std::unique_ptr<Shard>> &shards, std::set<size_t> &kept);
     void give_back(const Shard &shard, const Allocation &region);
     // Publishes it for the ranks of this host; they are not rung for.
     void open(Shard &shard, void *stream);

@@ -132,19 +132,27 @@ void Context::mirror_if_needed(Shard &shard) {
 // What goes through host memory, if nothing has gone there yet.
 void Context::open_staging(const Shard &shard) {
     Cuda &cuda = *job_.cuda();
-    const auto slots = [&](size_t least, Access access) {
-        const auto bytes = static_cast<uint64_t>(setting_number(Setting::kStagingBytes));
-        auto pinned = Slots::of_pinned_memory(cuda.device(), bytes, least);
-        if (Fabric *others = job_.fabric()) {
-            others->lend(pinned->start(), pinned->bytes(), pinned->kind(), access);
+    const auto slots = [&](size_t least) {
+        return Slots::of_pinned_memory(cuda.device(), static_cast<uint64_t>(setting_number(Setting::kStagingBytes)),
+                                       least);
+    };
+    const auto lend = [&](const Slots &opened, Access access, auto close) {
+        try {
+            job_.fabric()->lend(opened, access);
+        } catch (...) {
+            close();
+            throw;
         }
-        return pinned;
     };
     if (shard.is_mirrored() && !cuda.has_porter()) {
-        cuda.open_porter(job_.rank(), slots(Porter::kLeastSlots, Access::Remote));
+        const Porter &porter = cuda.open_porter(job_.rank(), slots(Porter::kLeastSlots));
+        if (job_.fabric() != nullptr && !nics_reach_gpu()) {
+            lend(porter.slots(), Access::Remote, [&] { cuda.close_porter(); });
+        }
     }
     if (reaches_out(shard) && !cuda.has_fetches()) {
-        cuda.open_fetches(slots(Fetches::kLeastSlots, Access::Local));
+        const Fetches &fetches = cuda.open_fetches(slots(Fetches::kLeastSlots));
+        lend(fetches.slots(), Access::Local, [&] { cuda.close_fetches(); });
     }
 }
 
@@ -415,7 +423,7 @@ void Context::add_directly(Operation &operation) {
 template <class Ready>
 void Context::wait_for_porter(Job::Wait &wait, const Ready &ready) {
     const auto awaited = [this] { return job_.cuda()->awaited().value_or(job_.rank()); };
-    wait.until_seen_served(awaited, [&] { return ready(); });
+    wait.until_seen_served(awaited, ready);
 }
 
 // What this rank has enqueued and what has come of it.

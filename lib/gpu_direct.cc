@@ -15,14 +15,12 @@ std::string why_not_gpu_direct(const Cuda *cuda) {
 
 void open_gpu_direct(Cuda &cuda, Fabric &fabric, int rank, const Patience &patience) {
     const auto bytes = static_cast<uint64_t>(setting_number(Setting::kStagingBytes));
-    const auto lent = [&](size_t least, Access access) {
-        auto slots = Slots::of_gpu_memory(cuda.device(), bytes, least, patience);
-        fabric.lend(slots->start(), slots->bytes(), slots->kind(), access);
-        return slots;
-    };
-    cuda.open_fetches(lent(Fetches::kLeastSlots, Access::Local));
-    cuda.open_outward_porter(rank, lent(Porter::kLeastSlots, Access::Remote));
-    fabric.add_by(cuda.open_sums(lent(GpuSums::kLeastSlots, Access::Local)));
+    const auto slots = [&](size_t least) { return Slots::of_gpu_memory(cuda.device(), bytes, least, patience); };
+    fabric.lend(cuda.open_fetches(slots(Fetches::kLeastSlots)).slots(), Access::Local);
+    fabric.lend(cuda.open_outward_porter(rank, slots(Porter::kLeastSlots)).slots(), Access::Remote);
+    GpuSums &sums = cuda.open_sums(slots(GpuSums::kLeastSlots));
+    fabric.lend(sums.slots(), Access::Local);
+    fabric.add_by(sums);
 }
 
 }  // namespace odc

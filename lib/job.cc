@@ -155,6 +155,7 @@ void Job::look_at_states() {
             fail_job(static_cast<odc_status>(other.error_status), other.error_text);
         }
         if (state == RankState::Lost) {
+            look_at_gpu();  // its failure ends the library thread, and with it all that is known of other hosts
             fail_job(ODC_ERROR_PEER_LOST, all_lost_with(rank));
         }
     }

@@ -224,6 +224,9 @@ std::string open_doors(Membership &membership, const Doors &doors, const Patienc
             membership.fabric = open_fabric(membership, doors, &cuda->device());
             open_gpu_direct(*cuda, *membership.fabric, membership.terms.rank, patience);
         } catch (const Error &error) {
+            if (error.status() == ODC_ERROR_INTERRUPTED || error.status() == ODC_ERROR_DEVICE) {
+                throw;
+            }
             why_not = error.what();
             membership.fabric.reset();
             cuda->close_outward();

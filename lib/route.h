@@ -32,7 +32,7 @@ inline constexpr std::array<Transport, 3> kTransports = {{{kTransportNames[kCuda
 // What libfabric has for this machine's NICs (0.3 s); where it cannot be used, why, for every provider.
 std::vector<Offer> offers_of_libfabric();
 
-inline constexpr const char *kNoGpuDirect = "ODC_GPU_DIRECT is not set";
+inline constexpr const char *kNoGpuDirect = "ODC_GPU_DIRECT is not 1";
 
 // What a rank's peers know of it when they choose routes.
 struct RankDescriptor {

@@ -75,7 +75,7 @@ static void go_half_way(int rank, int size, const char *job, void *arg) {
     (void)arg;
     setenv("ODC_GPU_DIRECT", rank == 1 ? "0" : "1", 1);
     odc_context *context = join(rank, size, job);
-    check_routes(context, "through host memory of rank 1, as ODC_GPU_DIRECT is not set; ");
+    check_routes(context, "through host memory of rank 1, as ODC_GPU_DIRECT is not 1; ");
     tensor all[2] = {make_tensor(context, "a", LARGE, ODC_F32, ODC_F16),
                      make_tensor(context, "b", NUMEL, ODC_F64, ODC_F64)};
     for (uint64_t minibatch = 0; minibatch < 3; ++minibatch) {
@@ -150,6 +150,36 @@ static void a_rank_may_die_in_the_midst(void **state) {
     setenv("ODC_SILENCE_MS", "60000", 1);
 }
 
+/* ---- Leaving ---- */
+
+/* Who has left still takes what comes until its context ends; that it does not sync is told at once. */
+static void leave_before_sync(int rank, int size, const char *job, void *arg) {
+    odc_context *context = join_within(rank, size, job, 60000);
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_F32);
+    void *full = new_buffer(t, ODC_F32);
+    int64_t begin = now_ns();
+    CHECK_OK(odc_publish(t.shard, NULL));
+    if (rank == 0) {
+        CHECK_OK(odc_shutdown(context));
+        raise_flag(arg);
+        await_flag(arg, size);
+    } else {
+        await_flag(arg, 1);
+        CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, NULL));
+        CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 0", "left in minibatch 0");
+        CHECK(now_ns() - begin < (int64_t)30000000000);
+        raise_flag(arg);
+    }
+    odc_destroy(context);
+    free_buffer(t, full);
+    gpu_collect();
+}
+
+static void who_has_left_is_not_waited_for(void **state) {
+    (void)state;
+    run_processes(2, leave_before_sync, share(sizeof(atomic_int)));
+}
+
 /* ---- The end of a context ---- */
 
 /* Its GPU is busy with what others have sent, on its way from and to what is unmapped then. */
@@ -194,6 +224,7 @@ int main(void) {
         cmocka_unit_test(one_end_may_go_through_host_memory),
         cmocka_unit_test(a_wrong_setting_is_named),
         cmocka_unit_test(a_rank_may_die_in_the_midst),
+        cmocka_unit_test(who_has_left_is_not_waited_for),
         cmocka_unit_test(a_context_may_end_while_gradients_are_added),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,11 +27,11 @@ Cuda::~Cuda() {
     }
 }
 
-cuda::Address Cuda::pin_pages(std::byte *start, uint64_t bytes) {
+cuda::Address Cuda::pin(std::byte *start, uint64_t bytes, uint64_t counted) {
     const cuda::Address address = odc::pin_pages(device_, start, bytes);
     const std::lock_guard lock(mutex_);
-    pages_.emplace(start, bytes);
-    pinned_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    pages_.emplace(start, counted);
+    pinned_bytes_.fetch_add(counted, std::memory_order_relaxed);
     return address;
 }
 
@@ -52,11 +52,7 @@ std::byte *page_of(std::atomic<uint64_t> &word) { return reinterpret_cast<std::b
 }  // namespace
 
 cuda::Address Cuda::pin(std::atomic<uint64_t> &word) {
-    std::byte *const page = page_of(word);
-    const cuda::Address address = odc::pin_pages(device_, page, page_bytes());
-    const std::lock_guard lock(mutex_);
-    pages_.emplace(page, 0);  // it counts for nothing
-    return address + place_in_page(word);
+    return pin(page_of(word), page_bytes(), 0) + place_in_page(word);
 }
 
 void Cuda::unpin(std::atomic<uint64_t> &word) { unpin_pages(page_of(word)); }
@@ -67,18 +63,37 @@ void Cuda::count(const Slots &slots) {
     }
 }
 
-void Cuda::open_porter(int rank, std::unique_ptr<Slots> slots) {
-    count(*slots);
+void Cuda::discount(const Slots &slots) {
+    if (slots.kind() == MemoryKind::Host) {
+        pinned_bytes_.fetch_sub(slots.bytes(), std::memory_order_relaxed);
+    }
+}
+
+Porter &Cuda::open_porter(int rank, std::unique_ptr<Slots> slots) {
     porter_ = std::make_unique<Porter>(device_, rank, std::move(slots));
+    count(porter_->slots());
+    return *porter_;
 }
 
-void Cuda::open_outward_porter(int rank, std::unique_ptr<Slots> slots) {
+void Cuda::close_porter() {
+    discount(porter_->slots());
+    porter_.reset();
+}
+
+Porter &Cuda::open_outward_porter(int rank, std::unique_ptr<Slots> slots) {
     outward_porter_ = std::make_unique<Porter>(device_, rank, std::move(slots));
+    return *outward_porter_;
 }
 
-void Cuda::open_fetches(std::unique_ptr<Slots> slots) {
-    count(*slots);
+Fetches &Cuda::open_fetches(std::unique_ptr<Slots> slots) {
     fetches_ = std::make_unique<Fetches>(device_, std::move(slots));
+    count(fetches_->slots());
+    return *fetches_;
+}
+
+void Cuda::close_fetches() {
+    discount(fetches_->slots());
+    fetches_.reset();
 }
 
 GpuSums &Cuda::open_sums(std::unique_ptr<Slots> slots) {
@@ -345,14 +360,17 @@ void Cuda::get(const std::vector<Copy> &copies, cuda::Stream stream) const {
     }
 }
 
+void Cuda::stop_sums() {
+    if (sums_) {
+        sums_->stop();
+    }
+}
+
 bool Cuda::settles(int64_t ms) {
     for (const auto &porter : {porter_.get(), outward_porter_.get()}) {
         if (porter != nullptr) {
             porter->stop();
         }
-    }
-    if (sums_) {
-        sums_->stop();
     }
     const auto landed = [this] {
         return flights_.all_done() && (!porter_ || porter_->has_landed()) &&

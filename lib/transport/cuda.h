@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPU memory: slices of this host are mapped by the processes that use them, and the caller's own stream copies from them
-// and adds into them; the rest goes through host memory. The host only waits until an owner's word says that what is to be read is there.
+// and adds into them; the rest is staged. The host only waits until an owner's word says that what is to be read is there.
 #pragma once
 
 #include "adder.h"
@@ -74,7 +74,7 @@ public:
     // ---- Words and marks ----
 
     // Of mirrors, this rank's and others'. Pages stay registered until they have been unpinned as often.
-    cuda::Address pin_pages(std::byte *start, uint64_t bytes);
+    void pin_pages(std::byte *start, uint64_t bytes) { pin(start, bytes, bytes); }
     void unpin_pages(std::byte *start);
     // The word's address for streams.
     cuda::Address pin(std::atomic<uint64_t> &word);
@@ -117,15 +117,17 @@ public:
     // ---- What is staged, each from when it is first needed ----
 
     // Additions to owners of this host whose GPUs cannot be added to, and, unless there is an outward porter, of others.
-    void open_porter(int rank, std::unique_ptr<Slots> slots);
+    Porter &open_porter(int rank, std::unique_ptr<Slots> slots);
+    void close_porter();  // before anything has used it
     bool has_porter() const { return porter_ != nullptr; }
     // Where adapters reach this GPU: additions to owners of other hosts, and theirs to this rank's slices.
-    void open_outward_porter(int rank, std::unique_ptr<Slots> slots);
+    Porter &open_outward_porter(int rank, std::unique_ptr<Slots> slots);
     GpuSums &open_sums(std::unique_ptr<Slots> slots);
     // Gathers from other hosts.
-    void open_fetches(std::unique_ptr<Slots> slots);
+    Fetches &open_fetches(std::unique_ptr<Slots> slots);
+    void close_fetches();  // before anything has used them
     bool has_fetches() const { return fetches_ != nullptr; }
-    // They were opened in vain: nothing has used them.
+    // All three of an adapter that reaches this GPU were opened in vain.
     void close_outward();
 
     // `path`: to the owner's host; NULL: this one.
@@ -138,7 +140,9 @@ public:
                (!outward_porter_ || outward_porter_->is_idle()) && (!fetches_ || fetches_->are_idle());
     }
 
-    // Ends additions that are not done. Whether all that was enqueued has been done within `ms`: only then may this be
+    // Additions of other hosts are not started any more.
+    void stop_sums();
+    // Ends this rank's additions that are not done. Whether all that was enqueued has been done within `ms`: only then may this be
     // destroyed.
     bool settles(int64_t ms);
 
@@ -154,7 +158,9 @@ private:
     void copy_one(const Copy &copy, cuda::Stream stream) const;
     void copy_between(const std::vector<Copy> &copies, cuda::Stream stream) const;
     void empty_inbox();
+    cuda::Address pin(std::byte *start, uint64_t bytes, uint64_t counted);
     void count(const Slots &slots);
+    void discount(const Slots &slots);
 
     CudaDevice device_;
     Adder adder_;

@@ -4,6 +4,7 @@
 #include "arena.h"
 #include "status.h"
 #include "transport/library_thread.h"
+#include "transport/slots.h"
 
 namespace odc {
 
@@ -102,8 +103,8 @@ void Fabric::flush() { thread_->flush(); }
 void Fabric::fail(const FailedNotice &notice) { thread_->fail_job(encode(notice)); }
 void Fabric::await_failed() { thread_->await_failed(); }
 bool Fabric::reaches_gpu() const { return thread_->reaches_gpu(); }
-void Fabric::lend(std::byte *start, size_t bytes, MemoryKind kind, Access access) {
-    thread_->lend(start, bytes, kind, access);
+void Fabric::lend(const Slots &slots, Access access) {
+    thread_->lend(slots.start(), slots.bytes(), slots.kind(), access);
 }
 void Fabric::add_by(GpuSums &sums) { thread_->add_by(sums); }
 void Fabric::expose(const RemoteSlice &slice) { thread_->expose(slice); }

@@ -21,6 +21,7 @@ class Arena;
 class CudaDevice;
 class GpuSums;
 class LibraryThread;
+class Slots;
 
 // Empty: libfabric is here and new enough. Else why not.
 std::string why_not_fabric();
@@ -112,9 +113,9 @@ public:
 
     // Whether NICs reach the memory of this rank's GPU: then slices there may be exposed, and memory there lent.
     bool reaches_gpu() const;
-    // Memory that outlives this, through which gathers and additions go without being staged or registered again. Throws
-    // where the provider refuses it.
-    void lend(std::byte *start, size_t bytes, MemoryKind kind, Access access);
+    // They outlive this, unless this throws: gathers and additions that go through them are neither staged nor registered
+    // again. Throws where the provider refuses the memory.
+    void lend(const Slots &slots, Access access);
     // Additions to slices in GPU memory go through these slots, which have been lent. They outlive this.
     void add_by(GpuSums &sums);
 

@@ -198,8 +198,7 @@ int FabricEndpoint::register_memory(void *memory, size_t bytes, MemoryKind kind,
     attributes.requested_key = name;
     attributes.iface = FI_HMEM_CUDA;
     attributes.device.cuda = gpu_->ordinal();
-    const CudaDevice::Relaxed relaxed;  // providers ask the driver for what the adapter is to be told
-    const CudaDevice::Scope scope(*gpu_);
+    const CudaDevice::Scope scope(*gpu_);  // providers ask the driver for what the adapter is to be told
     return fi_mr_regattr(domain_.get(), &attributes, 0, region);
 }
 

@@ -50,6 +50,7 @@ public:
     void enqueue(Fetch &fetch, cuda::Stream stream);
     // What has not been enqueued is to be asked for again, if at all. All its transfers are settled.
     void drop(Fetch &fetch);
+    const Slots &slots() const { return *slots_; }
     // All copies that were enqueued are done; what is yet to come is its fetch's affair.
     bool are_idle() { return slots_->are_idle(); }
 

@@ -24,8 +24,13 @@ void GpuSums::start(const RemoteSlice &to, uint64_t first, uint64_t count, std::
     device_.settle_remote_writes();
     // The sums are zero already: their owner's stream had cleared them before anybody heard that they can be added to.
     std::byte *const sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
-    adder_.enqueue(to.gradient_type, {{slot, sums, count}}, device_.own_stream());
-    slots_->mark(slots_->slot_at(slot), device_.own_stream());
+    try {
+        adder_.enqueue(to.gradient_type, {{slot, sums, count}}, device_.own_stream());
+        slots_->mark(slots_->slot_at(slot), device_.own_stream());
+    } catch (...) {
+        lost_ = true;
+        throw;
+    }
     busy_.push_back(slots_->slot_at(slot));
 }
 
@@ -47,7 +52,7 @@ void GpuSums::stop() {
 
 bool GpuSums::are_idle() {
     const std::lock_guard lock(mutex_);
-    return std::all_of(busy_.begin(), busy_.end(), [this](size_t slot) { return slots_->is_done(slot); });
+    return !lost_ && std::all_of(busy_.begin(), busy_.end(), [this](size_t slot) { return slots_->is_done(slot); });
 }
 
 }  // namespace odc

@@ -30,6 +30,7 @@ public:
     // Whether what was started from the slot has been added; then it is given back.
     bool finish(std::byte *slot);
 
+    const Slots &slots() const { return *slots_; }
     // Nothing more is started.
     void stop();
     // What was started is done.
@@ -42,6 +43,7 @@ private:
     std::mutex mutex_;
     std::vector<size_t> busy_;  // slots from which is added
     bool stopped_ = false;
+    bool lost_ = false;  // something failed halfway, and may be under way for ever
 };
 
 }  // namespace odc

@@ -38,6 +38,7 @@ public:
     // Copies on the stream as many stripes as there is room for, and sees to the rest; inside a CudaDevice::Scope. How
     // many; 0: none now.
     uint64_t carry(const Load &load, cuda::Stream stream);
+    const Slots &slots() const { return *slots_; }
     bool is_idle();
     // The owner, on another host, of what has been on its way longest; none: nothing is.
     std::optional<int> awaited();
