@@ -104,7 +104,7 @@ static long shared_kib(void) {
 
 /* A mirror that mates may still have pinned serves the next shard. */
 static void staged_again_and_again(odc_context *context, void *arg) {
-    enum { TIMES = 8, LARGE = 1 << 18 };
+    enum { TIMES = 16, LARGE = 1 << 18 };
     char name[16];
     uint64_t pinned = 0;
     long shared = 0;
@@ -120,9 +120,9 @@ static void staged_again_and_again(odc_context *context, void *arg) {
         CHECK_OK(odc_release_shard(t.shard));
         CHECK(stats_of(context).pinned_bytes < pinned);
         shared = i == 1 ? shared_kib() : shared;
-        CHECK(i < 1 || shared_kib() < shared + LARGE * 4 / 1024);
         CHECK_OK(odc_minibatch_sync(context));
     }
+    CHECK(shared_kib() < shared + TIMES / 2 * (LARGE * 4 / 1024)); /* half of what they would leave */
 }
 
 static void staged_shards_may_come_and_go(void **state) {

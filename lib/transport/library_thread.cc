@@ -295,7 +295,11 @@ void LibraryThread::run() {
 
 // Here whoever waits for another host reads it, there whoever waits for this rank.
 void LibraryThread::fail_all(const Error &error) {
-    const std::string words = say("the library thread of rank ", terms_.rank, " ended: ", error.what());
+    const RankBlock &mine = *terms_.mine;
+    const std::string words =
+        error.status() == ODC_ERROR_DEVICE  // as the context's threads say it, who may meet with it first
+            ? say("rank ", terms_.rank, " (host ", mine.host, ", pid ", mine.pid, "): ", error.what())
+            : say("the library thread of rank ", terms_.rank, " ended: ", error.what());
     if (farewell_ns_ == 0) {
         begin_farewell(encode(FailedNotice{error.status(), words}));
     }
