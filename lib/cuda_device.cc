@@ -42,6 +42,12 @@ bool sticks(Result result) {
     }
 }
 
+void check_not_broken(const std::string &name, Result result) {
+    if (sticks(result)) {
+        fail(ODC_ERROR_DEVICE, broken(name, result));
+    }
+}
+
 }  // namespace
 
 int device_ordinal(const std::string &name) {
@@ -76,18 +82,14 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
         (attribute(cuda::DeviceAttribute::GpuDirectRdmaFlushWritesOptions) & cuda::kFlushWritesByHost) != 0;
     const Relaxed relaxed;
     if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
-        if (sticks(result)) {
-            fail(ODC_ERROR_DEVICE, broken(name_, result));
-        }
+        check_not_broken(name_, result);
         fail(result == Result::OutOfMemory ? ODC_ERROR_NO_MEMORY : ODC_ERROR_UNSUPPORTED, name_,
              " cannot be used: ", cuda::words_of(result));
     }
     try {
         const Scope scope(*this);
         const Result result = driver().cuStreamCreate(&stream_, cuda::kStreamNonBlocking);
-        if (sticks(result)) {
-            fail(ODC_ERROR_DEVICE, broken(name_, result));
-        }
+        check_not_broken(name_, result);
         check(result, "cuStreamCreate");
         load_kernels();
     } catch (...) {

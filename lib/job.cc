@@ -12,8 +12,6 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kLookNs =
-    5'000'000;  // deaths and a failed GPU are looked for at most this often, and at least every 20 ms
 constexpr int kPatientSpins = 4000;  // some tens of microseconds: what a futex would cost
 constexpr int kCrowdedSpins = 20;    // more ranks than cores: the core is needed by who is waited for
 

@@ -154,6 +154,9 @@ public:
     };
 
 private:
+    // Deaths and a failed GPU are looked for at most this often, and at least every 20 ms.
+    static constexpr int64_t kLookNs = 5'000'000;
+
     void look_at_states();
     void look_at_gpu();
     std::string all_lost_with(int rank) const;
@@ -224,7 +227,6 @@ void Job::Wait::until(int on, const Ready &ready) {
 
 template <class On, class Ready>
 void Job::Wait::until_seen(const On &on, const Ready &ready) {
-    constexpr int64_t kLookNs = 5'000'000;
     if (spin(ready)) {
         return;
     }

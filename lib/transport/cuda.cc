@@ -107,8 +107,19 @@ void Cuda::close_outward() {
     sums_.reset();
 }
 
+template <class Check>
+bool Cuda::all_porters(Check check) const {
+    const auto all = porters();
+    return std::all_of(all.begin(), all.end(), [&](Porter *porter) { return porter == nullptr || check(*porter); });
+}
+
+bool Cuda::is_idle() {
+    return flights_.all_done() && all_porters([](Porter &porter) { return porter.is_idle(); }) &&
+           (!fetches_ || fetches_->are_idle());
+}
+
 std::optional<int> Cuda::awaited() {
-    for (const auto &porter : {porter_.get(), outward_porter_.get()}) {
+    for (Porter *const porter : porters()) {
         if (const std::optional<int> owner = porter != nullptr ? porter->awaited() : std::nullopt) {
             return owner;
         }
@@ -367,15 +378,14 @@ void Cuda::stop_sums() {
 }
 
 bool Cuda::settles(int64_t ms) {
-    for (const auto &porter : {porter_.get(), outward_porter_.get()}) {
+    for (Porter *const porter : porters()) {
         if (porter != nullptr) {
             porter->stop();
         }
     }
     const auto landed = [this] {
-        return flights_.all_done() && (!porter_ || porter_->has_landed()) &&
-               (!outward_porter_ || outward_porter_->has_landed()) && (!fetches_ || fetches_->are_idle()) &&
-               (!sums_ || sums_->are_idle());
+        return flights_.all_done() && all_porters([](Porter &porter) { return porter.has_landed(); }) &&
+               (!fetches_ || fetches_->are_idle()) && (!sums_ || sums_->are_idle());
     };
     const Patience patience(ms, nullptr, nullptr);
     while (!landed()) {

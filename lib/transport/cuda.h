@@ -14,6 +14,7 @@
 #include "transport/gpu_sums.h"
 #include "transport/porter.h"
 
+#include <array>
 #include <map>
 #include <memory>
 #include <set>
@@ -135,10 +136,7 @@ public:
     Fetches &fetches() { return *fetches_; }
     // The owner, on another host, of an addition that has been on its way longest; none: nothing is.
     std::optional<int> awaited();
-    bool is_idle() {
-        return flights_.all_done() && (!porter_ || porter_->is_idle()) &&
-               (!outward_porter_ || outward_porter_->is_idle()) && (!fetches_ || fetches_->are_idle());
-    }
+    bool is_idle();
 
     // Additions of other hosts are not started any more.
     void stop_sums();
@@ -158,6 +156,10 @@ private:
     void copy_one(const Copy &copy, cuda::Stream stream) const;
     void copy_between(const std::vector<Copy> &copies, cuda::Stream stream) const;
     void empty_inbox();
+    std::array<Porter *, 2> porters() const { return {porter_.get(), outward_porter_.get()}; }  // NULL: not open
+    // Of those that are open.
+    template <class Check>
+    bool all_porters(Check check) const;
     cuda::Address pin(std::byte *start, uint64_t bytes, uint64_t counted);
     void count(const Slots &slots);
     void discount(const Slots &slots);

@@ -40,9 +40,7 @@ private:
 
 // Reliable datagrams of tcp itself came with 1.18; faults of its connections were mended until 2.0.
 std::string why_not_yet(const std::string &provider) {
-    return provider == "tcp" && FI_VERSION_LT(libfabric().version(), FI_VERSION(2, 0))
-               ? say("libfabric is ", libfabric_version(), ", 2.0 or later is needed")
-               : "";
+    return provider == "tcp" ? why_too_old(libfabric().version(), FI_VERSION(2, 0)) : "";
 }
 
 }  // namespace

@@ -53,11 +53,11 @@ bool is_at(const fi_info &info, const FabricPort &port) {
 }  // namespace
 
 Info FabricEndpoint::open_info(const FabricPort &port) const {
-    if (gpu_ != nullptr && FI_VERSION_LT(libfabric().version(), FI_VERSION(1, 18))) {
-        fail(ODC_ERROR_UNSUPPORTED, "libfabric is ", libfabric_version(), ", 1.18 or later is needed");
-    }
     const Info hints = hints_for(provider_, port.domain);
     if (gpu_ != nullptr) {
+        if (const std::string why_not = why_too_old(libfabric().version(), FI_VERSION(1, 18)); !why_not.empty()) {
+            fail(ODC_ERROR_UNSUPPORTED, why_not);
+        }
         hints->caps |= FI_HMEM;
         hints->domain_attr->mr_mode |= FI_MR_HMEM;
     }

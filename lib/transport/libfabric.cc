@@ -74,16 +74,19 @@ struct Loaded {
         if (!why_not.empty()) {
             return;
         }
-        const uint32_t version = functions.version();
-        if (FI_VERSION_LT(version, FI_VERSION(1, 17))) {
-            why_not = say("libfabric is ", FI_MAJOR(version), ".", FI_MINOR(version), ", 1.17 or later is needed");
-        }
+        why_not = why_too_old(functions.version(), FI_VERSION(1, 17));
     }
 };
 
 char *copy_of(const std::string &text) { return text.empty() ? nullptr : strdup(text.c_str()); }
 
 }  // namespace
+
+std::string why_too_old(uint32_t version, uint32_t needed) {
+    return FI_VERSION_LT(version, needed) ? say("libfabric is ", FI_MAJOR(version), ".", FI_MINOR(version), ", ",
+                                                FI_MAJOR(needed), ".", FI_MINOR(needed), " or later is needed")
+                                          : "";
+}
 
 const Libfabric &libfabric() {
     static const Loaded loaded;

@@ -27,6 +27,9 @@ struct Libfabric {
     decltype(&::fi_strerror) strerror = nullptr;
 };
 
+// Empty, or "libfabric is 1.17, 1.18 or later is needed".
+std::string why_too_old(uint32_t version, uint32_t needed);
+
 // Throws ODC_ERROR_UNSUPPORTED: "libfabric.so.1 not found", or why it cannot be used.
 const Libfabric &libfabric();
 
