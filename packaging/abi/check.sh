@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Says whether this tree keeps the binary interface: check.sh LIBRARY, a libodc of this tree with debug information, such as
+# build/dev/lib/libodc.so. It compiles pins.c, compares the library with odc.abi and with the previous release (previous/),
+# and names what to do. How to add to the interface is in lib/README.md.
+set -u
+library=${1:?"usage: check.sh LIBRARY"}
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+broken=0
+
+complain() {
+    echo "packaging/abi/check.sh: $*" >&2
+    broken=1
+}
+
+# unpinned HEADER: the pins of that header, without those of pins.c
+unpinned() {
+    python3 "$here/pins.py" "$1" >"$work/pins" || { complain "the pins of $1 cannot be made"; return; }
+    grep -vxFf "$here/pins.c" "$work/pins"
+}
+
+if ! cc -std=c11 -fsyntax-only -I "$root/include" "$here/pins.c"; then
+    complain "odc.h is no longer what programs were compiled with (above): put it back, and add instead of changing"
+fi
+lost=$(unpinned "$here/previous/odc.h")
+[ -z "$lost" ] || complain "pins.c lacks what the previous release had; put these lines back:" $'\n'"$lost"
+new=$(unpinned "$root/include/odc/odc.h")
+[ -z "$new" ] || complain "odc.h declares what pins.c does not have; append these lines to it:" $'\n'"$new"
+
+# nodes MAP: each function after its node.
+nodes() {
+    awk '/{/ { node = $1 } /^ *odc_/ { sub(/;.*/, "", $1); print node, $1 }' "$1"
+}
+released=$(nodes "$here/previous/odc.map")
+for node in $(awk '{ print $1 }' <<<"$released" | uniq); do
+    differs=$(diff <(grep "^$node " <<<"$released") <(nodes "$root/lib/odc.map" | grep "^$node ")) ||
+        complain "the node $node of lib/odc.map was released and must not change (>); add a node:" $'\n'"$differs"
+done
+
+if "$here/describe.sh" "$library" >"$work/today.abi"; then
+    if ! abidiff --harmless "$here/odc.abi" "$work/today.abi" >"$work/words" 2>&1; then
+        cat "$work/words" >&2
+        complain "the library is not what odc.abi says (above). If all of it was added: describe.sh $library >$here/odc.abi"
+    fi
+    cc -std=c11 -g -fPIC -shared -Wl,-soname,libodc.so.0 "-Wl,--version-script=$here/previous/odc.map" \
+        "$here/previous/libodc.c" -o "$work/libodc.so.0" &&
+        "$here/describe.sh" "$work/libodc.so.0" >"$work/previous.abi" || complain "previous/libodc.c cannot be described"
+    # 8: incompatible in abidiff's judgement. That fields only came is for the pins to say.
+    abidiff "$work/previous.abi" "$work/today.abi" >"$work/words" 2>&1
+    if [ $(($? & 11)) -ne 0 ]; then
+        cat "$work/words" >&2
+        complain "programs of the previous release would not run on the library (above)"
+    fi
+else
+    broken=1
+fi
+[ "$broken" -eq 0 ] && echo "the binary interface is kept: $(grep -cE '^(VALUE|FIELD|CALLBACK|FUNCTION)\(' "$here/pins.c") pins, $(grep -c '<elf-symbol ' "$here/odc.abi") functions"

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints a pin (see pins.c) for everything that a copy of odc.h declares: pins.py HEADER. Needs a C compiler, cc."""
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def fail(words: str) -> None:
+    sys.exit(f"pins.py: {words}")
+
+
+def declared_fields(body: str) -> list[tuple[str, str]]:
+    """(type, name) of each field, as `const char *a, *b;` declares two."""
+    fields = []
+    for declaration in filter(None, (part.strip() for part in body.split(";"))):
+        first, *others = (part.strip() for part in declaration.split(","))
+        base = re.fullmatch(r"((?:const )?\w+) (\**\w+)", first)
+        if not base:
+            fail(f'the fields "{declaration}" are not understood; write them as `type name, *name;`')
+        for one in (base[2], *others):
+            stars = one.count("*")
+            fields.append((base[1] + " " * bool(stars) + "*" * stars, one.strip("*")))
+    return fields
+
+
+def type_of(argument: str) -> str:
+    return re.sub(r"\b\w+$", "", argument.strip()).strip() if " " in argument.strip() else argument.strip()
+
+
+def pins(header: Path) -> list[str]:
+    text = re.sub(r"/\*.*?\*/", " ", header.read_text(), flags=re.S)
+    text = re.sub(r"\s+", " ", re.sub(r"^#.*$", "", text, flags=re.M))
+    structs = {
+        name: declared_fields(body) for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", text)
+    }
+    values = [name for body in re.findall(r"typedef enum \w+ \{(.*?)\}", text) for name in re.findall(r"(\w+) =", body)]
+    callbacks = re.findall(r"typedef (\w+) \(\*(\w+)\)\((.*?)\);", text)
+    functions = re.findall(r"ODC_API ([\w *]+?)(\w+)\((.*?)\);", text)
+    if not (structs and values and callbacks and functions):
+        fail(f"{header} declares no structs, enums, callbacks or functions: is it odc.h?")
+
+    questions = [f'printf("VALUE({name}, %d)\\n", (int){name});' for name in values]
+    for struct, fields in structs.items():
+        for kind, name in fields:
+            at = f"offsetof({struct}, {name}), sizeof((({struct} *)0)->{name})"
+            questions.append(f'printf("FIELD({struct}, {name}, {kind}, %zu, %zu)\\n", {at});')
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "ask")
+        source = f'#include "{header.resolve()}"\n#include <stdio.h>\nint main(void) {{\n' + "\n".join(questions) + "\n}\n"
+        subprocess.run(["cc", "-std=c11", "-x", "c", "-", "-o", program], input=source, text=True, check=True)
+        lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+    for kind, found in (("CALLBACK", callbacks), ("FUNCTION", functions)):
+        for result, name, arguments in found:
+            types = ", ".join(map(type_of, arguments.split(",")))
+            lines.append(f"{kind}({name}, {result.strip()}, {types})")
+    return lines
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        fail("usage: pins.py HEADER")
+    print("\n".join(pins(Path(sys.argv[1]))))

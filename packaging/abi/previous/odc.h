@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libodc: On-Demand Communication for sharded data-parallel training (arXiv 2601.19362).
+ *
+ * A shard is a 1-D tensor divided over ranks. Its owners publish their slices once per minibatch; any rank gathers
+ * the whole shard and scatter-adds gradients into the owners' accumulators, one-sidedly, as often as it likes, never
+ * included. The one wait for all ranks is odc_minibatch_sync.
+ *
+ *     init, register ─► write slice ─► publish ─► (gather, compute, scatter_add)* ─► minibatch_sync ─► read gradients ─┐
+ *                          ▲───────────────────────────── next minibatch ─────────────────────────────────────────────┘
+ *
+ * Every function returns ODC_OK or an error whose sentence is in odc_last_error(). Structs begin with struct_size
+ * (set it to sizeof), a zero field means the default, and outputs are filled up to the caller's size.
+ * Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one
+ * shard; every other call runs alone. Every wait has a deadline, ends when a peer dies, and asks `interrupted`. */
+#ifndef ODC_ODC_H
+#define ODC_ODC_H
+#include <stddef.h>
+#include <stdint.h>
+#define ODC_VERSION_MAJOR 0
+#define ODC_VERSION_MINOR 1
+#define ODC_VERSION_PATCH 0
+#if defined(__GNUC__)
+#define ODC_API __attribute__((visibility("default")))
+#else
+#define ODC_API
+#endif
+#ifdef __cplusplus
+extern "C" {
+#endif
+typedef struct odc_context odc_context; /* one rank's membership in one job */
+typedef struct odc_shard odc_shard;     /* one shard of a context; lives until odc_destroy */
+
+/* Values are fixed for ever; new ones may be added. */
+typedef enum odc_status {
+    ODC_OK = 0,
+    /* This call changed nothing and nothing sticks: */
+    ODC_ERROR_ARGUMENT = -1,  /* the arguments are wrong */
+    ODC_ERROR_PHASE = -2,     /* right call, wrong moment (unpublished, published twice, after shutdown, after fork) */
+    ODC_ERROR_NO_MEMORY = -3, /* says how much was needed and how much there is */
+    ODC_ERROR_UNSUPPORTED = -4, /* this build or machine cannot do it; says why */
+    ODC_ERROR_SYSTEM = -5,      /* the operating system refused; says which call */
+    ODC_ERROR_INTERRUPTED = -6, /* `interrupted` said so; call again (odc_init: all ranks, and never through PMIx) */
+    ODC_ERROR_RENDEZVOUS = -7,  /* odc_init: the ranks did not meet; says who was missing or why */
+    ODC_ERROR_INTERNAL = -8,    /* a fault in the library, with its text */
+    /* Job errors: the first one sticks to the context, reaches all ranks and keeps its words: */
+    ODC_ERROR_PEER_LOST = -9, /* a rank died, or left while it was needed */
+    ODC_ERROR_ABORTED = -10,  /* a rank called odc_abort */
+    ODC_ERROR_TIMEOUT = -11,  /* a rank missed the deadline; says what each missing rank last did */
+    ODC_ERROR_MISMATCH = -12, /* ranks disagree about a shard or a reduction; names both */
+    ODC_ERROR_DEVICE = -13    /* a rank's GPU failed, whoever's kernel did it; with CUDA's words */
+} odc_status;
+
+/* Element types, ODC_BYTES for parameters only; 0 as the type of a half means that the shard lacks it. */
+typedef enum odc_type { ODC_F32 = 1, ODC_F64 = 2, ODC_BF16 = 3, ODC_F16 = 4, ODC_BYTES = 5 } odc_type;
+typedef enum odc_reduction { ODC_SUM = 1, ODC_MAX = 2 } odc_reduction;
+typedef enum odc_memory { ODC_HOST_MEMORY = 1, ODC_GPU_MEMORY = 2 } odc_memory;
+
+/* ---- Joining and leaving a job ---- */
+/* Fills `all` with every rank's `mine` of `bytes` bytes, in rank order; collective; returns 0, or non-zero on failure. */
+typedef int (*odc_all_gather_fn)(void *arg, const void *mine, void *all, size_t bytes);
+/* Asked at least every 100 ms by a waiting call, on its thread; non-zero: ODC_ERROR_INTERRUPTED, and for what it waited.
+ * What is on its way from another host into a gather's buffer is awaited even then, as long as its owner answers. */
+typedef int (*odc_interrupted_fn)(void *arg);
+
+/* Strings are copied; callbacks must not throw. What is zero comes from the environment (`odc info --settings`). */
+typedef struct odc_config {
+    uint64_t struct_size;
+    int32_t rank;                 /* used if size > 0 */
+    int32_t size;                 /* ranks of the job; 0: from odc run, torchrun, mpirun or Slurm */
+    const char *job;              /* ranks of one host meet under this name; NULL: the launcher's job id */
+    const char *group;            /* tells several contexts of one job apart ("actor", "critic"); NULL: "" */
+    const char *rendezvous;       /* "host:port" or "[v6]:port" of rank 0; needs `secret`; NULL: ODC_RENDEZVOUS */
+    const char *secret;           /* shared by all ranks; NULL: ODC_SECRET */
+    int64_t timeout_ms;           /* deadline of every wait; 0: ODC_TIMEOUT_MS, or 600,000 */
+    odc_all_gather_fn all_gather; /* meet by this instead (MPI, torch); in odc_init, once; several hosts: more often */
+    void *all_gather_arg;
+    odc_interrupted_fn interrupted;
+    void *interrupted_arg;
+    const char *host;   /* what shares memory: equal for the ranks of one host; NULL: ODC_HOST_ID, or this machine */
+    const char *device; /* this rank's GPU for shards in GPU memory, as "cuda:0"; NULL: ODC_DEVICE, or none */
+} odc_config;
+
+/* Joins the job and waits for all its ranks; NULL config: all defaults. On failure *out is NULL. Any number of
+ * contexts at once, and a new one after odc_destroy, is fine. A child made by fork() must not use the context.
+ * Looking up a host name takes the resolver's time: neither the deadline nor `interrupted` ends it. */
+ODC_API odc_status odc_init(const odc_config *config, odc_context **out);
+ODC_API int32_t odc_rank(const odc_context *context); /* -1 for NULL */
+ODC_API int32_t odc_size(const odc_context *context); /* -1 for NULL */
+ODC_API uint64_t odc_minibatch(const odc_context *context); /* the number of the running minibatch, from 0; never wraps */
+/* Leaves the job, waiting for nobody. Who waits for this rank later reads "rank 3 left in minibatch 7". Slices stay. */
+ODC_API odc_status odc_shutdown(odc_context *context);
+/* Ends every rank's waits with `text` (copied; NULL: none), as ODC_ERROR_ABORTED. */
+ODC_API odc_status odc_abort(odc_context *context, const char *text);
+/* Leaves if need be and frees everything, the slices too. No other call may be running. NULL is fine. */
+ODC_API void odc_destroy(odc_context *context);
+
+/* ---- Shards ---- */
+/* All listed ranks register the same description in the same minibatch, in any order. */
+typedef struct odc_shard_desc {
+    uint64_t struct_size;
+    const char *name;         /* 1..255 bytes, copied; unique among this context's registered shards */
+    uint64_t numel;           /* elements of the whole shard */
+    int32_t parameter_type;   /* odc_type, or 0: no parameters (a gradient shard) */
+    int32_t gradient_type;    /* of what odc_scatter_add is handed; accumulated in f32 (f64 for f64); 0: no gradients */
+    const int32_t *ranks;     /* `rank_count` distinct ranks of the job; NULL: all, in order */
+    const uint64_t *slices;   /* elements per listed rank, adding up to numel; NULL: equal, as torch.chunk divides */
+    uint64_t rank_count;      /* 0 with `ranks` NULL */
+    int32_t memory, reserved; /* odc_memory of the slices and of buffers given with them, 0: host; must be 0 */
+} odc_shard_desc;
+
+/* Allocates this rank's slices (zeros) and announces them; waits for nobody. odc_register_shards takes `count`
+ * descriptions of one struct_size and all of them or none are registered, in one region of memory. */
+ODC_API odc_status odc_register_shard(odc_context *context, const odc_shard_desc *desc, odc_shard **out);
+ODC_API odc_status odc_register_shards(odc_context *context, const odc_shard_desc *descs, size_t count, odc_shard **out);
+
+/* This rank's part of a shard. The pointers belong to the library and stay valid until odc_destroy or odc_release_shard
+ * (GPUs must be done with them), also after an error. Write parameters, touch gradients only between sync and publish. */
+typedef struct odc_slice {
+    uint64_t struct_size;
+    void *parameters;         /* `numel` elements of parameter_type; NULL if there are none */
+    void *gradients;          /* `numel` sums of accumulator_type; NULL if there are none */
+    uint64_t offset;          /* of the first element in the shard */
+    uint64_t numel;           /* 0: an empty slice, which is neither published nor waited for */
+    int32_t parameter_type;   /* odc_type or 0 */
+    int32_t accumulator_type; /* ODC_F32, ODC_F64 or 0 */
+    int32_t memory, reserved; /* odc_memory: pointers to GPU memory are for the GPU only; 0 */
+} odc_slice;
+ODC_API odc_status odc_get_slice(const odc_shard *shard, odc_slice *out);
+
+/* Gives the slices' memory back, between sync and publish; local. Its name may be used again in a later minibatch. */
+ODC_API odc_status odc_release_shard(odc_shard *shard);
+
+/* ---- A minibatch ---- */
+/* "My slice holds this minibatch's parameters": lets peers read it and opens its accumulator at zero. Once per shard
+ * and minibatch; odc_publish_all publishes those that are left, and it is an error if none is. Waits for nobody.
+ * `stream`, here and below: NULL for host memory; for GPU memory one of CUDA's for that GPU (NULL: the legacy default
+ * stream), not being captured. The call takes effect when the stream reaches it; the host waits for owners whose streams
+ * have not reached their publishes, and (staged) for room: before either nothing may need what comes after the call. */
+ODC_API odc_status odc_publish(odc_shard *shard, void *stream);
+ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
+
+/* Fills `full` (numel elements of parameter_type) with the whole shard; waits for each owner's publish only.
+ * `numel` must equal the shard's. */
+ODC_API odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void *stream);
+/* Adds `full` (numel elements of gradient_type) into all owners' accumulators, each element exactly once (GPUs flush
+ * subnormal f32). Waits as odc_gather, before it adds anything; when it returns (GPU: is done), `full` may be reused. */
+ODC_API odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream);
+
+/* The same in two halves: start waits for no publish, odc_wait completes. The buffer stays the library's until odc_wait (or
+ * odc_minibatch_sync) has returned. Each operation is waited for once; ODC_ERROR_INTERRUPTED leaves it waiting. */
+ODC_API odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *stream, uint64_t *operation);
+ODC_API odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream,
+                                         uint64_t *operation);
+ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
+
+/* Completes this rank's operations, on streams too, arrives, and returns once all ranks of the job have: the one wait for
+ * all. Then gradients are final, elements nobody added to are zero, and the slices are this rank's until it publishes. */
+ODC_API odc_status odc_minibatch_sync(odc_context *context);
+/* The same, with odc_all_reduce's values riding along. */
+ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op);
+/* Combines (`op`: an odc_reduction) `count` <= 64 values over all ranks in rank order, so that all get the same bits;
+ * between sync and publish. */
+ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op);
+
+/* ---- Where the time went (always on; totals since odc_init) ---- */
+typedef struct odc_stats {
+    uint64_t struct_size;
+    uint64_t gather_calls;
+    uint64_t gather_bytes; /* handed to this rank, its own slices included */
+    uint64_t scatter_add_calls;
+    uint64_t scatter_add_bytes; /* of gradients handed in */
+    uint64_t syncs;
+    uint64_t publish_wait_ns; /* waited for owners' publishes */
+    uint64_t sync_wait_ns;    /* waited for the last rank to arrive in sync, or to reduce */
+    uint64_t lock_wait_ns;    /* waited for another rank's addition to the same stripe */
+    uint64_t slice_bytes;     /* of memory in this rank's slices now */
+    uint64_t packets_sent;    /* small messages to other hosts */
+} odc_stats;
+typedef struct odc_peer_stats {
+    uint64_t struct_size;
+    uint64_t publish_wait_ns; /* the part of publish_wait_ns spent on this rank */
+    uint64_t sync_late_ns;    /* how much later than this rank it arrived in sync, summed */
+    uint64_t sync_last;       /* in how many syncs it was the last of all */
+} odc_peer_stats;
+ODC_API odc_status odc_get_stats(const odc_context *context, odc_stats *out);
+ODC_API odc_status odc_get_peer_stats(const odc_context *context, int32_t rank, odc_peer_stats *out);
+
+/* ---- Balancing a minibatch (needs no context; paper section 4) ---- */
+typedef enum odc_policy {
+    ODC_LOCAL_SORT = 1, /* rank r takes samples r, r+W, ...; sorted; one sample a microbatch */
+    ODC_LB_MICRO = 2,   /* equal sample counts and equal microbatch counts: what collectives need */
+    ODC_LB_MINI = 3     /* only the minibatch is balanced; microbatch counts differ: needs ODC */
+} odc_policy;
+typedef struct odc_plan_request {
+    uint64_t struct_size;
+    const uint64_t *lengths; /* tokens of each sample, each in 1..max_tokens */
+    uint64_t count;          /* samples */
+    uint64_t max_tokens;     /* budget of a microbatch */
+    double a, b;             /* a sample of s tokens costs a*x*x + b*x, x = s/32000; both 0: linear (a=0, b=1) */
+    int32_t ranks, policy;   /* odc_policy */
+} odc_plan_request;
+typedef struct odc_plan_summary {
+    uint64_t struct_size;
+    double makespan;    /* the costliest rank's cost */
+    double lower_bound; /* no assignment of these samples to these ranks is below this */
+} odc_plan_summary;
+/* Deterministic. Writes for each sample the rank that takes it and its microbatch there (0, 1, ... without gaps, in
+ * the order to run them), and fills *summary unless NULL. */
+ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of,
+                            odc_plan_summary *summary);
+/* The cost coefficients of "linear", "1.5b" or "7b" (fitted by the paper's authors). */
+ODC_API odc_status odc_plan_cost(const char *model, double *a, double *b);
+
+/* ---- What this library and this machine are ---- */
+ODC_API uint32_t odc_version(void); /* major << 16 | minor << 8 | patch */
+ODC_API const char *odc_build(void);
+ODC_API const char *odc_status_string(int32_t status);
+ODC_API const char *odc_last_error(void); /* this thread's last failed call in one sentence; never NULL */
+/* Row `index` of a table, 0, 1, ... until ODC_ERROR_ARGUMENT; strings are static unless said. */
+typedef struct odc_transport {
+    uint64_t struct_size;
+    const char *name;
+    const char *why_not; /* NULL: ready; else the reason, valid until this thread's next call. To ask libfabric: 0.3 s */
+} odc_transport;
+typedef struct odc_setting {
+    uint64_t struct_size;
+    const char *name; /* of the environment variable */
+    const char *fallback, *help;
+} odc_setting;
+ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
+ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
+/* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and its paths in
+ * odc_route's words, as JSON (a GPU's, of access "none", names the nearest NIC; "objection": why ODC_REQUIRE would refuse
+ * it, or null); in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
+ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
+/* The path to a rank's memory of one kind; its strings live as long as the context. */
+typedef struct odc_route {
+    uint64_t struct_size;
+    const char *transport; /* "cuda", "shm", "fabric"; NULL: there is no path */
+    const char *provider;  /* libfabric's, and the NICs at both ends; NULL inside a host */
+    const char *nic, *peer_nic;
+    const char *why;
+    const char *why_not; /* the other transports are not used; "": nothing to say */
+    const char *access; /* how gathers read: "direct", or "staged" in the library's buffers; "none": there is no path */
+} odc_route;
+ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memory, odc_route *out);
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# To be sourced. The interface of libodc is what lib/c_api.cc and lib/odc.map make it, so a library of these two, compiled
+# with debug information as a build compiles them, shows it in seconds.
+
+# compile_command BUILD: how that build compiles c_api.cc, without where to.
+compile_command() {
+    python3 - "$1" <<'PY'
+import json, re, sys
+commands = json.load(open(sys.argv[1] + "/compile_commands.json"))
+[command] = [one["command"] for one in commands if one["file"].endswith("/lib/c_api.cc")]
+print(re.sub(r" -o \S+", "", command))
+PY
+}
+
+# boundary COMMAND ROOT LIBRARY: that library of the tree at ROOT, by this command, which is for the tree in $ODC_SOURCE_DIR.
+boundary() {
+    (cd "$2" && eval "${1//"$ODC_SOURCE_DIR"/"$2"} -w -g -o '$3.o'") &&
+        c++ -shared -Wl,-soname,libodc.so.0 "-Wl,--version-script=$2/lib/odc.map" "$3.o" -o "$3"
+}
+
+needs_tools() {
+    local tool
+    for tool in abidw abidiff python3 cc; do
+        command -v $tool >/dev/null || { echo "$tool was not found (Debian: abigail-tools, python3, gcc)"; exit 77; }
+    done
+}

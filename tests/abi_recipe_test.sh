@@ -1,0 +1,149 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Adds a function and a field to a copy of the tree as lib/README.md says: the checks are content, old programs run on the
+# result, and new ones that need nothing new run on the library before. Each step that is left out or done wrong is found.
+set -u
+: "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}"
+cd "$(dirname "$0")" || exit 1
+# shellcheck source=tests/shell_checks.sh
+. ./shell_checks.sh
+# shellcheck source=tests/abi/boundary.sh
+. ./abi/boundary.sh
+needs_tools
+tree=$work/tree
+command=$(compile_command "$ODC_BUILD_DIR")
+
+# edit FILE SED-SCRIPT: of the copy; fails where nothing changes.
+edit() {
+    cp "$tree/$1" "$work/before"
+    sed -i "$2" "$tree/$1"
+    ! cmp -s "$tree/$1" "$work/before" || fail "nothing in $1 is changed by $2"
+}
+
+fresh_copy() {
+    rm -rf "$tree"
+    mkdir -p "$tree/build/lib"
+    cp -r "$ODC_SOURCE_DIR"/{include,lib,cuda,packaging} "$tree/"
+    [ ! -e "$work/unchanged.so" ] || cp "$work/unchanged.so" "$tree/build/lib/libodc.so"
+}
+
+# The steps, in the order of lib/README.md.
+add_function() {
+    edit include/odc/odc.h 's/^ODC_API odc_status odc_get_setting(.*/&\nODC_API size_t odc_count_settings(void);/'
+    edit lib/c_api.cc 's/^odc_status odc_get_setting(.*/size_t odc_count_settings(void) { return odc::kSettings.size(); }\n&/'
+}
+export_it() {
+    printf '\nODC_0.2 {\n  global:\n    odc_count_settings;\n} ODC_0.1;\n' >>"$tree/lib/odc.map"
+}
+add_field() {
+    edit include/odc/odc.h 's/^    const char \*fallback, \*help;/&\n    const char *unit;/'
+    edit lib/c_api.cc 's/row.fallback, row.help}/row.fallback, row.help, "ms"}/'
+}
+pin() {
+    python3 "$tree/packaging/abi/pins.py" "$tree/include/odc/odc.h" | grep -vxFf "$tree/packaging/abi/pins.c" >"$work/new_pins"
+    cat "$work/new_pins" >>"$tree/packaging/abi/pins.c"
+}
+build() {
+    boundary "$command" "$tree" "$tree/build/lib/libodc.so" || fail "the copy does not compile"
+}
+describe() {
+    "$tree/packaging/abi/describe.sh" "$tree/build/lib/libodc.so" >"$work/odc.abi"
+    mv "$work/odc.abi" "$tree/packaging/abi/odc.abi"
+}
+check() {
+    expect "$1" "$tree/packaging/abi/check.sh" "$tree/build/lib/libodc.so"
+}
+
+fresh_copy
+build
+cp "$tree/build/lib/libodc.so" "$work/unchanged.so"
+check 0
+add_function
+export_it
+add_field
+pin
+same "$(cat "$work/new_pins")" "FIELD(odc_setting, unit, const char *, 32, 8)
+FUNCTION(odc_count_settings, size_t, void)"
+build
+describe
+check 0
+ODC_SOURCE_DIR=$tree ODC_BUILD_DIR=$tree/build expect 0 bash symbols_test.sh
+contains "$out" "34 functions"
+
+# With the rest of the library of the build: only c_api.cc knows odc_setting.
+grep -l odc_setting "$tree"/lib/*.cc "$tree"/lib/*.h "$tree"/lib/transport/* >"$work/who"
+same "$(cat "$work/who")" "$tree/lib/c_api.cc"
+# shellcheck disable=SC2046
+c++ -shared -Wl,-soname,libodc.so.0 "-Wl,--version-script=$tree/lib/odc.map" "$tree/build/lib/libodc.so.o" \
+    "$ODC_BUILD_DIR/lib/libodc.a" $(sed -n 's/^Libs.private: //p' "$ODC_BUILD_DIR/odc.pc") -o "$tree/build/lib/libodc.so.0" ||
+    fail "the copy does not link"
+mkdir -p "$work/previous/odc"
+cp "$tree/packaging/abi/previous/odc.h" "$work/previous/odc/"
+cc -I "$work/previous" abi/program.c "$ODC_BUILD_DIR/lib/libodc.so" -o "$work/old" || fail "abi/program.c does not compile"
+LD_LIBRARY_PATH=$tree/build/lib expect 0 "$work/old" alone
+cc -I "$tree/include" abi/program.c "$tree/build/lib/libodc.so.0" -o "$work/new" || fail "abi/program.c with the new header"
+LD_LIBRARY_PATH=$ODC_BUILD_DIR/lib expect 0 "$work/new" alone
+cat >"$work/uses.c" <<'C'
+#include <odc/odc.h>
+#include <stdio.h>
+int main(void) {
+    odc_setting setting = {.struct_size = sizeof setting, .unit = "?"};
+    if (odc_get_setting(0, &setting) != ODC_OK) return 1;
+    puts(setting.unit == NULL ? "an older library" : setting.unit);
+#ifdef COUNT
+    printf("%d\n", odc_count_settings() > 10);
+#endif
+    return 0;
+}
+C
+for count in '' -DCOUNT; do
+    cc $count -I "$tree/include" "$work/uses.c" "$tree/build/lib/libodc.so.0" -o "$work/uses$count" || fail "a new program $count"
+done
+LD_LIBRARY_PATH=$tree/build/lib expect 0 "$work/uses-DCOUNT"
+same "$out" $'ms\n1'
+LD_LIBRARY_PATH=$ODC_BUILD_DIR/lib expect 0 "$work/uses"
+same "$out" "an older library"
+LD_LIBRARY_PATH=$ODC_BUILD_DIR/lib expect 1 "$work/uses-DCOUNT"
+contains "$err" "ODC_0.2"
+
+# broken WORDS STEP...: a fresh copy after these steps is refused with these words.
+broken() {
+    local words=$1 step
+    shift
+    fresh_copy
+    for step in "$@"; do
+        $step
+    done
+    check 1
+    contains "$err" "$words"
+}
+in_the_released_node() { edit lib/odc.map 's/^    odc_wait;/    odc_count_settings;\n&/'; }
+in_the_middle() { edit include/odc/odc.h 's/^    const char \*fallback, \*help;/    const char *unit, *fallback, *help;/'; }
+another_type() { edit include/odc/odc.h 's/^    int64_t timeout_ms; /    uint64_t timeout_ms;/'; }
+another_value() { edit include/odc/odc.h 's/ODC_F16 = 4, ODC_BYTES = 5/ODC_F16 = 5, ODC_BYTES = 4/'; }
+another_argument() { edit include/odc/odc.h 's/^\(ODC_API odc_status odc_plan_cost(const char \*model, \)double/\1float/'; }
+unpinned() { edit packaging/abi/pins.c '/^FIELD(odc_slice, offset/d'; }
+exported_no_more() { edit lib/odc.map '/^    odc_abort;/d'; }
+
+broken "FUNCTION(odc_count_settings, size_t, void)" add_function
+broken "FIELD(odc_setting, unit, const char *, 32, 8)" add_field
+broken "the library is not what odc.abi says" add_function export_it pin build
+contains "$err" "odc_count_settings"
+broken "the node ODC_0.1 of lib/odc.map was released and must not change" add_function in_the_released_node pin build describe
+broken "odc_setting.fallback was at byte 16" in_the_middle pin
+broken "odc_config.timeout_ms was int64_t" another_type
+broken "ODC_F16 was 4" another_value
+broken "odc_plan_cost had another type" another_argument
+broken "pins.c lacks what the previous release had; put these lines back" unpinned
+contains "$err" "FIELD(odc_slice, offset, uint64_t, 24, 8)"
+broken "programs of the previous release would not run" exported_no_more build describe
+
+fresh_copy
+add_function
+ODC_SOURCE_DIR=$tree ODC_BUILD_DIR=$ODC_BUILD_DIR expect 1 bash symbols_test.sh
+contains "$err" "odc.h (<) and odc.map (>) differ"
+strip -g "$tree/build/lib/libodc.so"
+check 1
+contains "$err" "has no debug information"
+
+[ "$failures" -eq 0 ]
