@@ -17,8 +17,8 @@ endforeach()
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/odcConfig.cmake.in ${PROJECT_BINARY_DIR}/odcConfig.cmake
                               INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/odc)
-# Before 1.0 a minor version may change the binary interface.
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/odcConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+# As bindings do: the interface only grows.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/odcConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/odcConfig.cmake ${PROJECT_BINARY_DIR}/odcConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/odc)
 

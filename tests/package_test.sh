@@ -1,28 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs into an empty prefix and moves it; then C programs find the library there through find_package and through
-# pkg-config, shared and static, and run.
-set -eu
-: "${ODC_BUILD_DIR:?the folder of the build}"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# Installs into an empty prefix, moves it to a path with spaces, and there C programs find the library through find_package
+# and through pkg-config, shared and static, and run. What CMake refuses, it refuses in words.
+set -u
+: "${ODC_BUILD_DIR:?the folder of the build}" "${ODC_SOURCE_DIR:?the folder of the sources}"
+# shellcheck source=tests/shell_checks.sh
+. "$(dirname "$0")/shell_checks.sh"
+seconds=200
 
-fail() {
-    echo "$*" >&2
-    exit 1
-}
-
-cmake --install "$ODC_BUILD_DIR" --prefix "$work/first" >"$work/log" 2>&1 || fail "install: $(cat "$work/log")"
-mv "$work/first" "$work/prefix"
-prefix=$work/prefix
+expect 0 cmake --install "$ODC_BUILD_DIR" --prefix "$work/first"
+prefix="$work/a prefix of ours"
+mv "$work/first" "$prefix"
 libdir=$(dirname "$(find "$prefix" -name libodc.so)")
 for file in include/odc/odc.h bin/odc share/man/man1/odc.1; do
     [ -e "$prefix/$file" ] || fail "$file was not installed"
 done
-"$prefix/bin/odc" info >"$work/log" 2>&1 || fail "the installed odc: $(cat "$work/log")"
-[ -z "$(find "$prefix" -type f -print0 | xargs -0 grep -lIF "$work/first")" ] || fail "an installed text names the prefix"
+expect 0 "$prefix/bin/odc" info
+same "$(find "$prefix" -type f -print0 | xargs -0 grep -lIF "$work/first")" ""
 
-cat >"$work/main.c" <<'C'
+mkdir "$work/a program"
+cd "$work/a program" || exit 1
+cat >main.c <<'C'
 #include <odc/odc.h>
 #include <stdio.h>
 
@@ -40,11 +38,11 @@ int main(void) {
     return 0;
 }
 C
-cat >"$work/CMakeLists.txt" <<'CMAKE'
+cat >CMakeLists.txt <<'CMAKE'
 cmake_minimum_required(VERSION 3.22)
 project(consumer LANGUAGES C)
-find_package(odc 0.1 REQUIRED COMPONENTS static)
-foreach(library odc odc_static)
+find_package(odc ${WANTED} REQUIRED COMPONENTS ${COMPONENT})
+foreach(library odc static)
   add_executable(with_${library} main.c)
   target_link_libraries(with_${library} PRIVATE odc::${library})
 endforeach()
@@ -60,22 +58,43 @@ runs() {
     static:*) ;;
     *) fail "$1 was to link libodc.so.0, but needs $needed" ;;
     esac
-    LD_LIBRARY_PATH=$libdir timeout 30 "$1" >"$work/log" 2>&1 || fail "$1: $(cat "$work/log")"
+    LD_LIBRARY_PATH=$libdir expect 0 "$1"
+    contains "$out" "libodc $version, Release"
 }
 
-cmake -G Ninja -S "$work" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" >"$work/log" 2>&1 || fail "find_package: $(cat "$work/log")"
-cmake --build "$work/build" >"$work/log" 2>&1 || fail "build with find_package: $(cat "$work/log")"
-runs "$work/build/with_odc" shared
-runs "$work/build/with_odc_static" static
+# configure STATUS OPTION...
+configure() {
+    local status=$1
+    shift
+    rm -rf build
+    expect "$status" cmake -G Ninja -S . -B build "-DCMAKE_PREFIX_PATH=$prefix" "$@"
+}
+
+version=$(sed -n 's/^#define ODC_VERSION_[A-Z]* //p' "$prefix/include/odc/odc.h" | paste -sd.)
+configure 0 -DWANTED="${version%.*}" -DCOMPONENT=static
+expect 0 cmake --build build
+runs build/with_odc shared
+runs build/with_static static
+configure 0 -DWANTED=0.0 -DCOMPONENT=static # a later minor version serves
+configure 1 -DWANTED=1.0 -DCOMPONENT=static
+contains "$err" "version: $version"
+PKG_CONFIG_LIBDIR=/no/such configure 1 -DCOMPONENT=static
+contains "$err" "odc::static needs pkg-config and the development files of hwloc, Expat, libsodium and libhwy"
 
 export PKG_CONFIG_PATH=$libdir/pkgconfig
-version=$(sed -n 's/^#define ODC_VERSION_[A-Z]* //p' "$prefix/include/odc/odc.h" | paste -sd.)
-[ "$(pkg-config --modversion odc)" = "$version" ] || fail "pkg-config says $(pkg-config --modversion odc), not $version"
-# shellcheck disable=SC2046
-cc "$work/main.c" -o "$work/pc_shared" $(pkg-config --cflags --libs odc)
-runs "$work/pc_shared" shared
+same "$(pkg-config --modversion odc)" "$version"
+expect 0 bash -c 'eval cc main.c -o pc_shared $(pkg-config --cflags --libs odc)'
+runs ./pc_shared shared
 rm "$libdir"/libodc.so*
-# shellcheck disable=SC2046
-cc "$work/main.c" -o "$work/pc_static" $(pkg-config --static --cflags --libs odc)
-runs "$work/pc_static" static
-echo "libodc $version is found by find_package and pkg-config, shared and static"
+expect 0 bash -c 'eval cc main.c -o pc_static $(pkg-config --static --cflags --libs odc)'
+runs ./pc_static static
+
+# Whether or not there are libraries for 32 bits here.
+for flags in -DCMAKE_C_FLAGS=-m32 -DCMAKE_CXX_FLAGS=-mx32; do
+    expect 1 cmake -S "$ODC_SOURCE_DIR" -B "$work/narrow" "$flags"
+    contains "$err" "libodc is for 64-bit processors; build it without -m32 and for a 64-bit"
+done
+CFLAGS='-O2 -m32' expect 1 cmake -S "$ODC_SOURCE_DIR" -B "$work/narrow"
+contains "$err" "libodc is for 64-bit processors"
+
+[ "$failures" -eq 0 ] && echo "libodc $version is found by find_package and pkg-config, shared and static"

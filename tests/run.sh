@@ -72,7 +72,11 @@ start_behind() {
         trap - EXIT
         chrt --idle --pid 0 "$BASHPID" # without it slower, but as right
         for preset in asan tsan; do
-            build "$preset" -DODC_TOOLS=OFF -DODC_TESTS=ON >"$logs/behind_$preset" 2>&1
+            compilers=()
+            if [ "$preset" = tsan ] && [ -e "$(clang++ -print-file-name="libclang_rt.tsan-$(uname -m).a" 2>/dev/null)" ]; then
+                compilers=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++) # the others are gcc's
+            fi
+            build "$preset" -DODC_TOOLS=OFF -DODC_TESTS=ON "${compilers[@]}" >"$logs/behind_$preset" 2>&1
             echo $? >"$logs/behind_$preset.status"
         done
         check_tidy >"$logs/behind_lint" 2>&1

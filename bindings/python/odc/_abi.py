@@ -9,6 +9,8 @@ from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_
 from pathlib import Path
 from typing import Any
 
+WRITTEN_FOR = (0, 1, 0)  # the version of the odc.h below
+
 
 class Status(enum.IntEnum):
     OK = 0
@@ -236,6 +238,21 @@ def library_path() -> str:
     return os.environ.get("ODC_LIBRARY") or str(Path(__file__).with_name("libodc.so.0"))
 
 
+def _check_version(library: ctypes.CDLL, path: str) -> None:
+    """A library serves if its major version is the same and its minor one no earlier: the interface only grows."""
+    if not hasattr(library, "odc_version"):
+        raise ImportError(f"{path} is no libodc: it has no odc_version; does ODC_LIBRARY name another library?")
+    number = library.odc_version()
+    found = (number >> 16, number >> 8 & 255, number & 255)
+    if found[0] != WRITTEN_FOR[0] or found[1] < WRITTEN_FOR[1]:
+        major, minor, patch = WRITTEN_FOR
+        raise ImportError(
+            f"libodc {'.'.join(map(str, found))} was loaded from {path}, but this package was written for libodc "
+            f"{major}.{minor}.{patch} and needs {major}.{minor} or a later {major}.x; install that, or name it in "
+            "ODC_LIBRARY"
+        )
+
+
 def _load() -> ctypes.CDLL:
     path = library_path()
     try:
@@ -243,6 +260,7 @@ def _load() -> ctypes.CDLL:
     except OSError as error:
         hint = "ODC_LIBRARY names it" if os.environ.get("ODC_LIBRARY") else "install the package, or set ODC_LIBRARY"
         raise ImportError(f"libodc cannot be loaded from {path} ({hint}): {error}") from error
+    _check_version(library, path)
     for name, (result, *arguments) in PROTOTYPES.items():
         try:
             function = getattr(library, name)

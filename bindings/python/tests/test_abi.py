@@ -108,3 +108,41 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODC_LIBRARY", "/nonexistent/libodc.so")
     with pytest.raises(ImportError, match=r"/nonexistent/libodc\.so.*ODC_LIBRARY"):
         _abi._load()
+
+
+def test_the_version_is_the_headers() -> None:
+    numbers = re.findall(r"#define ODC_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", CODE)
+    assert tuple(map(int, numbers)) == _abi.WRITTEN_FOR
+
+
+def library_of_version(tmp_path: Path, major: int, minor: int, extra: str = "") -> Path:
+    path = tmp_path / f"libodc-{major}-{minor}-{len(extra)}.so"  # dlopen knows a path again
+    source = f"unsigned odc_version(void) {{ return {major} << 16 | {minor} << 8 | 5; }} {extra}"
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", path], input=source, text=True, check=True)
+    return path
+
+
+def test_a_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for major, minor in (7, 2), (0, 0), (1, 1):
+        path = library_of_version(tmp_path, major, minor)
+        monkeypatch.setenv("ODC_LIBRARY", str(path))
+        needs = "written for libodc 0.1.0 and needs 0.1 or a later 0.x; install that, or name it in ODC_LIBRARY"
+        found = rf"libodc {major}\.{minor}\.5 was loaded from {path}, "
+        with pytest.raises(ImportError, match=f"{found}.*{re.escape(needs)}"):
+            _abi._load()
+
+
+def test_a_later_minor_version_serves_and_what_lacks_a_function_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_else = library_of_version(tmp_path, 0, 9)
+    monkeypatch.setenv("ODC_LIBRARY", str(nothing_else))
+    with pytest.raises(ImportError, match=rf"{nothing_else} lacks odc_init: "):
+        _abi._load()
+    functions = "".join(f"void {name}(void) {{}}" for name in _abi.PROTOTYPES if name != "odc_version")
+    later = library_of_version(tmp_path, 0, 9, functions)
+    monkeypatch.setenv("ODC_LIBRARY", str(later))
+    assert _abi._load().odc_version() == 9 << 8 | 5
+    monkeypatch.setenv("ODC_LIBRARY", "libm.so.6")
+    with pytest.raises(ImportError, match=r"libm\.so\.6 is no libodc: it has no odc_version"):
+        _abi._load()
