@@ -123,18 +123,18 @@ line=$(grep -n 'odc_shutdown(' "$copy" | sed 's/:.*//')
 sed -i "$((line - 1))a\\
 " "$copy"
 expect 1 python3 "$write_pages" "$copy" "$work/none"
-same "$err" "pages.py: $copy:$((line + 1)): odc_shutdown has no comment, so nothing can be said of it in a manual page"
+same "$err" "pages.py: $copy:$((line + 1)): odc_shutdown has no comment, so nothing can be said of it in a man page"
 [ ! -e "$work/none" ] || fail "a header without a comment left pages behind"
 expect 1 python3 "$write_pages" "$work/no.h" "$work/none"
 contains "$err" "$work/no.h"
 
 # ---- without the odc command, and without Python ----
 configure() { expect 0 cmake -G Ninja -S "$ODC_SOURCE_DIR" -B "$work/build" -DODC_TOOLS=OFF -DODC_TESTS=OFF "$@"; }
-left_out="Python 3 was not found: the man pages of odc.h's functions are left out"
+left_out="Python 3.8 or later was not found: the man pages of odc.h's functions are left out"
 configure -DCMAKE_DISABLE_FIND_PACKAGE_Python3=ON
 contains "$out" "$left_out"
 configure -DCMAKE_DISABLE_FIND_PACKAGE_Python3=OFF
-case $out in *"$left_out"*) fail "Python 3 is here, but: $out" ;; esac
+case $out in *"$left_out"*) fail "python3 is here, but: $out" ;; esac
 expect 0 cmake --build "$work/build" --target odc_pages
 expect 0 cmake -DCMAKE_INSTALL_PREFIX="$work/library" -P "$work/build/packaging/man/cmake_install.cmake"
 diff -r "$man/man3" "$work/library/share/man/man3" >"$work/out" || fail "without the command: $(cat "$work/out")"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""pages.py HEADER FOLDER: writes the manual pages of odc.h's functions, section 3, from its comments, into a new folder.
+"""pages.py HEADER FOLDER: writes the man pages of odc.h's functions (section 3) from its comments, into a new folder.
 
 A block comment documents what follows it up to the next comment or blank line, a comment behind a declaration that
-declaration; a section's heading documents what stands right below it without either. All functions of one comment share a
-page, which the first one names.
+declaration; a section's heading documents what stands right below it without either. All functions of one comment
+share a page, which the first one names.
 """
 import os
 import re
@@ -58,7 +58,7 @@ class Page:
 
 
 def plain(comment):
-    """The words of a /* comment */, in paragraphs: behind a blank line, or from a line that begins with a word and a colon."""
+    """The words of a /* comment */, in paragraphs, which a blank line divides or a line that begins with "Word: "."""
     lines = [re.sub(r"^ ?\* ?", "", line) for line in comment[2:-2].split("\n")]
     paragraphs = re.split(r"\n\s*\n|\n(?=[A-Z][a-z]+: )", "\n".join(lines).strip("\n"))
     return [" ".join(paragraph.split()) if not paragraph.startswith("    ") else paragraph for paragraph in paragraphs]
@@ -117,7 +117,7 @@ class Header:
         item = re.compile(
             r"(?P<blank>\n[ \t]*\n)|(?P<directive>#[^\n]*)|(?P<comment>/\*.*?\*/)|"
             r'(?P<linkage>extern "C" {)|(?P<code>\w)', re.S)
-        item_line = re.compile(r"[ \t]*(/\*.*?\*/)?", re.S)
+        same_line = re.compile(r"[ \t]*(/\*.*?\*/)?", re.S)
         while match := item.search(self.text, at):
             at = match.end()
             if match.group("blank"):
@@ -131,9 +131,9 @@ class Header:
             elif match.group("code"):
                 at = end_of_declaration(self.text, match.start())
                 code = self.text[match.start() : at]
-                behind = item_line.match(self.text, at)
+                behind = same_line.match(self.text, at)
                 own = None
-                if behind.group(1) and "\n" not in self.text[at : behind.start(1)]:
+                if behind.group(1):
                     own = Comment(plain(behind.group(1))[0], section)
                     at = behind.end()
                 self.declare(code, own, comment, section, self.text.count("\n", 0, match.start()) + 1)
@@ -142,20 +142,21 @@ class Header:
         if code.startswith("ODC_API"):
             prototype = " ".join(code[len("ODC_API") : -1].split())
             name = re.search(r"(odc_\w+)\(", prototype).group(1)
-            if own:
-                self.pages.append(Page(own))
-            elif not comment:
-                raise Wrong(f"{self.path}:{line}: {name} has no comment, so nothing can be said of it in a manual page")
-            elif not self.pages or self.pages[-1].comment is not comment:
-                self.pages.append(Page(comment))
-            self.pages[-1].functions.append((name, prototype))
+            if not own and not comment:
+                raise Wrong(f"{self.path}:{line}: {name} has no comment, so nothing can be said of it in a man page")
+            page = next((page for page in self.pages if page.comment is comment and not own), None)
+            if not page:
+                page = Page(own or comment)
+                self.pages.append(page)
+            page.functions.append((name, prototype))
             if comment:
                 comment.used = True
             return
         shape = re.fullmatch(r"typedef (struct|enum) (\w+) (?:\{(.*)\} )?\w+;", code, re.S)
         function = re.fullmatch(r"typedef .*\(\*(\w+)\).*;", code, re.S)
         if not shape and not function:
-            raise Wrong(f"{self.path}:{line}: this is neither a function nor a type of a known form: {code.split(chr(10))[0]}")
+            first = code.split("\n")[0]
+            raise Wrong(f"{self.path}:{line}: this is neither a function nor a type of a known form: {first}")
         fresh = comment if comment and not comment.used and not comment.heading else None
         if fresh:
             fresh.used = True
@@ -227,7 +228,7 @@ def prose(text):
 
 
 class Words:
-    """Sets the words of comments: functions with their section, parameters and fields in italics, what is literal bold."""
+    """Sets the words of comments: functions with their section, parameters and fields italic, what is literal bold."""
 
     def __init__(self, header, names=(), parameters=()):
         self.header = header
@@ -251,7 +252,7 @@ class Words:
         if word.lstrip("*") in self.parameters or name in self.header.types:
             return f"\\fI\\%{word}\\fR"
         if match.group(1) or word.startswith("ODC_"):
-            return f"\\fB\\%{literal(word)}\\fR"
+            return "\\fB" + " ".join("\\%" + literal(part) for part in word.split()) + "\\fR"
         return prose(word)
 
 
@@ -307,7 +308,8 @@ def tagged(members, words):
         elif comment:
             tag = ", ".join(f"\\fB{name}\\fR" for name in names)
             value = re.search(r"= (-?\d+)$", code)
-            out.append(f".TP\n{tag}" + (f" ({literal(value.group(1))})" if value else "") + "\n" + filled(words.set(comment)))
+            tag += f" ({literal(value.group(1))})" if value else ""
+            out += [".TP", tag, filled(words.set(comment))]
     return out
 
 
@@ -315,7 +317,8 @@ def synopsis(header, prototypes):
     lines = ["\\fB#include <odc/odc.h>\\fR"]
     for prototype in prototypes:
         lines += [""] + set_prototype(prototype)
-    return ".SH SYNOPSIS\n" + unfilled(lines) + "\n.PP\nLink with \\fI\\-lodc\\fR; pkg\\-config and CMake know it as \\fBodc\\fR."
+    link = "Link with \\fI\\-lodc\\fR; pkg\\-config and CMake know it as \\fBodc\\fR."
+    return "\n".join([".SH SYNOPSIS", unfilled(lines), ".PP", link])
 
 
 def title(header, name):
@@ -353,7 +356,8 @@ def errors(header, page, words):
 
 def function_page(header, page):
     words = Words(header, page.names, parameters_of(page))
-    out = [title(header, page.name), ".SH NAME", f"{', '.join(page.names)} \\- {prose(phrase(page.comment.text)).replace('`', '')}"]
+    what = prose(phrase(page.comment.text)).replace("`", "")
+    out = [title(header, page.name), ".SH NAME", f"{', '.join(page.names)} \\- {what}"]
     out += [synopsis(header, [prototype for _, prototype in page.functions]), ".SH DESCRIPTION"]
     text = SHARED.sub("", page.comment.text).rstrip()
     if page.returns_status() or page.functions[0][1].startswith("void "):
@@ -377,7 +381,8 @@ def function_page(header, page):
         out += [".SH RETURN VALUE", f"\\fB{page.name}\\fR() returns nothing."]
     if any(re.search(r"odc_(context|shard) ", prototype) for _, prototype in page.functions):
         out += [".SH THREADS", filled(words.set(threads(header)))]
-    named = set(re.findall(r"\bodc_\w+", text + " ".join(comment or "" for kind in page.types for _, _, comment in kind.members)))
+    comments = [text] + [comment or "" for kind in page.types for _, _, comment in kind.members]
+    named = set(re.findall(r"\bodc_\w+", " ".join(comments)))
     others = {other.name for other in header.pages if other is not page
               and (other.section == page.section or named & set(other.names))}
     out.append(see_also({(3, name) for name in others} | {(3, "libodc")}))
@@ -394,7 +399,7 @@ def life(header):
     drawn = [paragraph for paragraph in header.overview if paragraph.startswith("    ")]
     rows = drawn[0].split("\n") if drawn else []
     if len(rows) != 2 or "─►" not in rows[0] or "▲" not in rows[1]:
-        raise Wrong(f"{header.path}: the overview has no diagram of steps (─►) in one line and the way back (▲) in the next")
+        raise Wrong(f"{header.path}: the overview has no diagram: steps (─►) in a line, the way back (▲) in the next")
     ends = [match.end() for match in re.finditer("─►|$", rows[0])]
     back = sum(end < rows[1].index("▲") for end in ends)
     steps = [step.strip(" ─┐") for step in rows[0].split("─►")]
@@ -425,7 +430,8 @@ def overview_page(header):
     for kind in header.types.values():
         if kind.name != "odc_status":
             out += [".TP", f"\\fB{kind.name}\\fR"]
-            out.append(f"{kind.kind}; see \\fB\\%{kind.page.name}\\fR(3)" if kind.page else words.set(kind.comment.text))
+            place = kind.page and f"{kind.kind}; see \\fB\\%{kind.page.name}\\fR(3)"
+            out.append(place or filled(words.set(kind.comment.text if kind.comment else kind.kind)))
     status = header.types["odc_status"]
     out += [".SH ERRORS", filled(words.set(header.sentence("returns ODC_OK"))), ".SS odc_status"]
     out.append(filled(words.set(status.comment.text)))
