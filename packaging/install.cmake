@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `cmake --install` installs: the header, both libraries with their CMake and pkg-config descriptions, the odc
-# command and its man page.
+# command with its completions, and the man pages.
 include(CMakePackageConfigHelpers)
 
 # A C program that links the static library needs the C++ runtime too; the shared one brings it along.
@@ -31,5 +31,8 @@ if(TARGET odc_command)
   file(RELATIVE_PATH odc_lib_from_bin "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
   set_target_properties(odc_command PROPERTIES INSTALL_RPATH "$ORIGIN/${odc_lib_from_bin}")
   install(TARGETS odc_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  install(FILES ${PROJECT_SOURCE_DIR}/tools/odc.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${PROJECT_SOURCE_DIR}/tools/completion/odc.bash RENAME odc
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES ${PROJECT_SOURCE_DIR}/tools/completion/_odc DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
 endif()
+add_subdirectory(${CMAKE_CURRENT_LIST_DIR}/man)

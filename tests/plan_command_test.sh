@@ -66,7 +66,7 @@ refuses() {
     grep -qF -- "$words" "$work/err" && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] ||
         fail "odc plan $* does not say \"$words\": $(cat "$work/out" "$work/err")"
 }
-grep -q '^The command line is wrong, or what it names cannot be used: a file of lengths' "$ODC_SOURCE_DIR/tools/odc.1" ||
+grep -q '^The command line is wrong, or what it names cannot be used: a file of lengths' "$ODC_SOURCE_DIR/tools/man/odc-plan.1" ||
     fail "the man page does not say that wrong lengths end with 2"
 # line TEXT WORDS: a file whose second line is TEXT is refused in these words, which name file and line.
 line() {

@@ -53,7 +53,7 @@ int parse(int argc, char **argv) {
     app.set_version_flag("--version", "odc " + version_text(), "Print the version and leave");
     app.set_help_flag("-h,--help", "Print this help and leave");
     app.require_subcommand(1);
-    app.footer("'odc VERB --help' says more; so does the man page odc(1).");
+    app.footer("'odc VERB --help' says more; so do the man pages odc(1) and odc-VERB(1).");
     add_run(app);
     add_plan(app);
     add_replay(app);

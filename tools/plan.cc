@@ -115,13 +115,16 @@ void add_plan(CLI::App &app) {
     CLI::App *verb = app.add_subcommand("plan", "Divide the samples of a minibatch over ranks and microbatches");
     auto options = std::make_shared<PlanOptions>();
     verb->add_option("FILE", options->file, "Tokens of each sample, one number a line; - reads standard input")
+        ->type_name("")  // its name says it: completion offers files for FILE
         ->required();
     add_whole(verb, "--ranks", options->ranks, {1, 1 << 20}, "Ranks to divide over")->required();
     add_whole(verb, "--max-tokens", options->max_tokens, kTokens, "Budget of a microbatch, in tokens");
     verb->add_option("--policy", options->policy,
                      "local-sort; lb-micro (equal counts, for collectives); lb-mini (free counts, for ODC)")
+        ->type_name("{local-sort,lb-micro,lb-mini}")
         ->capture_default_str();
-    verb->add_option("--cost", options->cost, "linear, 1.5b, 7b, or A,B: s tokens cost A*x*x + B*x, x = s/32000")
+    verb->add_option("--cost", options->cost, "A name, or A,B: s tokens cost A*x*x + B*x, x = s/32000")
+        ->type_name("{linear,1.5b,7b}")
         ->capture_default_str();
     verb->add_flag_callback(
         "--json", [options] { options->output = Output::Json; }, "Print JSON");

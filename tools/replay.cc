@@ -80,10 +80,12 @@ void add_replay(CLI::App &app) {
     CLI::App *verb = app.add_subcommand(
         "replay",
         "Replay real sequence lengths: real communication, emulated compute, collective schedule against ODC");
-    verb->add_option("--lengths", settings->lengths, "File of sequence lengths, one a line");
-    verb->add_option("--corpus", settings->corpus, "Directory whose text files' sizes are the lengths");
+    verb->add_option("--lengths", settings->lengths, "Sequence lengths, one a line")->type_name("FILE");
+    verb->add_option("--corpus", settings->corpus, "Directory whose text files' sizes are the lengths")
+        ->type_name("DIR");
     add_whole(verb, "--max-tokens", settings->max_tokens, kTokens, "Token budget of a microbatch");
-    verb->add_option("--model", settings->model, "Its layers and what a sample costs: 1.5b, 7b, 14b or 32b")
+    verb->add_option("--model", settings->model, "Its layers and what a sample costs")
+        ->type_name("{1.5b,7b,14b,32b}")
         ->capture_default_str();
     add_whole(verb, "--scale", settings->scale, kPositive, "Divides the elements of each layer");
     add_whole(verb, "--ranks", settings->ranks, {1, 1024},
@@ -96,9 +98,11 @@ void add_replay(CLI::App &app) {
                                     "Emulated time of all arms together; sets the device's speed");
     add_whole(verb, "--seed", settings->seed, {0, kPositive.high}, "Seed of the order of the samples");
     CLI::Option *timeline = verb->add_option("--timeline", settings->timeline,
-                                             "Write a picture (SVG) of who computes, waits and moves bytes");
+                                             "Write a picture (SVG) of who computes, waits and moves bytes")
+                                ->type_name("FILE");
     CLI::Option *trace =
-        verb->add_option("--trace", settings->trace, "Write a trace (JSON) for Perfetto or chrome://tracing");
+        verb->add_option("--trace", settings->trace, "Write a trace (JSON) for Perfetto or chrome://tracing")
+            ->type_name("FILE");
     CLI::Option *prefetch = verb->add_flag(
         "--prefetch", settings->prefetch,
         "Measure how much of the communication hides behind compute when it is started a layer ahead, by one thread");

@@ -81,10 +81,12 @@ void add_topo(CLI::App &app) {
     auto options = std::make_shared<TopoOptions>();
     CLI::App *verb = app.add_subcommand("topo", "Show what is near what, and which path each rank would use and why");
     verb->add_option(
-        "--xml", options->xml,
-        "Show a recorded machine (hwloc's XML) instead of this one, as if libfabric had every provider for it");
-    verb->add_option("--svg", options->svg, "Draw the machine into this file, too");
-    verb->add_option("--save", options->save, "Record this machine into this file, as hwloc's XML; it names addresses");
+            "--xml", options->xml,
+            "Show a recorded machine (hwloc's XML) instead of this one, as if libfabric had every provider for it")
+        ->type_name("FILE");
+    verb->add_option("--svg", options->svg, "Draw the machine into this file, too")->type_name("FILE");
+    verb->add_option("--save", options->save, "Record this machine into this file, as hwloc's XML; it names addresses")
+        ->type_name("FILE");
     CLI::Option *why = verb->add_flag("--why", options->why, "Tell why each path is taken, and why not the others");
     verb->add_option("ranks", options->pair, "In a job, with --why: only from this rank to that one")
         ->expected(2)

@@ -32,7 +32,7 @@ typedef struct odc_shard odc_shard;     /* one shard of a context; lives until o
 
 /* Values are fixed for ever; new ones may be added. */
 typedef enum odc_status {
-    ODC_OK = 0,
+    ODC_OK = 0, /* the call did what it says */
     /* This call changed nothing and nothing sticks: */
     ODC_ERROR_ARGUMENT = -1,  /* the arguments are wrong */
     ODC_ERROR_PHASE = -2,     /* right call, wrong moment (unpublished, published twice, after shutdown, after fork) */
@@ -84,8 +84,8 @@ typedef struct odc_config {
  * contexts at once, and a new one after odc_destroy, is fine. A child made by fork() must not use the context.
  * Looking up a host name takes the resolver's time: neither the deadline nor `interrupted` ends it. */
 ODC_API odc_status odc_init(const odc_config *config, odc_context **out);
-ODC_API int32_t odc_rank(const odc_context *context); /* -1 for NULL */
-ODC_API int32_t odc_size(const odc_context *context); /* -1 for NULL */
+ODC_API int32_t odc_rank(const odc_context *context); /* this rank's number, from 0; -1 for NULL */
+ODC_API int32_t odc_size(const odc_context *context); /* how many ranks the job has; -1 for NULL */
 ODC_API uint64_t odc_minibatch(const odc_context *context); /* the number of the running minibatch, from 0; never wraps */
 /* Leaves the job, waiting for nobody. Who waits for this rank later reads "rank 3 left in minibatch 7". Slices stay. */
 ODC_API odc_status odc_shutdown(odc_context *context);
@@ -146,8 +146,8 @@ ODC_API odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void
  * subnormal f32). Waits as odc_gather, before it adds anything; when it returns (GPU: is done), `full` may be reused. */
 ODC_API odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream);
 
-/* The same in two halves: start waits for no publish, odc_wait completes. The buffer stays the library's until odc_wait (or
- * odc_minibatch_sync) has returned. Each operation is waited for once; ODC_ERROR_INTERRUPTED leaves it waiting. */
+/* A gather or an addition in two halves: start waits for no publish, odc_wait completes. The buffer stays the library's
+ * until odc_wait (or odc_minibatch_sync) has returned. Each is waited for once; ODC_ERROR_INTERRUPTED leaves it waiting. */
 ODC_API odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *stream, uint64_t *operation);
 ODC_API odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream,
                                          uint64_t *operation);
@@ -156,7 +156,7 @@ ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
 /* Completes this rank's operations, on streams too, arrives, and returns once all ranks of the job have: the one wait for
  * all. Then gradients are final, elements nobody added to are zero, and the slices are this rank's until it publishes. */
 ODC_API odc_status odc_minibatch_sync(odc_context *context);
-/* The same, with odc_all_reduce's values riding along. */
+/* odc_minibatch_sync with odc_all_reduce's values riding along. */
 ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op);
 /* Combines (`op`: an odc_reduction) `count` <= 64 values over all ranks in rank order, so that all get the same bits;
  * between sync and publish. */
@@ -197,15 +197,15 @@ typedef struct odc_plan_request {
     uint64_t count;          /* samples */
     uint64_t max_tokens;     /* budget of a microbatch */
     double a, b;             /* a sample of s tokens costs a*x*x + b*x, x = s/32000; both 0: linear (a=0, b=1) */
-    int32_t ranks, policy;   /* odc_policy */
+    int32_t ranks, policy;   /* to divide over; an odc_policy */
 } odc_plan_request;
 typedef struct odc_plan_summary {
     uint64_t struct_size;
     double makespan;    /* the costliest rank's cost */
     double lower_bound; /* no assignment of these samples to these ranks is below this */
 } odc_plan_summary;
-/* Deterministic. Writes for each sample the rank that takes it and its microbatch there (0, 1, ... without gaps, in
- * the order to run them), and fills *summary unless NULL. */
+/* Writes for each sample the rank that takes it and its microbatch there (0, 1, ... without gaps, in the order to run
+ * them), and fills *summary unless NULL. Deterministic. */
 ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of,
                             odc_plan_summary *summary);
 /* The cost coefficients of "linear", "1.5b" or "7b" (fitted by the paper's authors). */
@@ -213,10 +213,10 @@ ODC_API odc_status odc_plan_cost(const char *model, double *a, double *b);
 
 /* ---- What this library and this machine are ---- */
 ODC_API uint32_t odc_version(void); /* major << 16 | minor << 8 | patch */
-ODC_API const char *odc_build(void);
-ODC_API const char *odc_status_string(int32_t status);
+ODC_API const char *odc_build(void); /* this build, its vectors and this machine, in one line; never NULL */
+ODC_API const char *odc_status_string(int32_t status); /* what a status means, such as "wrong argument"; never NULL */
 ODC_API const char *odc_last_error(void); /* this thread's last failed call in one sentence; never NULL */
-/* Row `index` of a table, 0, 1, ... until ODC_ERROR_ARGUMENT; strings are static unless said. */
+/* One transport or setting: row `index` of a table, 0, 1, ... until ODC_ERROR_ARGUMENT; strings are static unless said. */
 typedef struct odc_transport {
     uint64_t struct_size;
     const char *name;
@@ -225,7 +225,7 @@ typedef struct odc_transport {
 typedef struct odc_setting {
     uint64_t struct_size;
     const char *name; /* of the environment variable */
-    const char *fallback, *help;
+    const char *fallback, *help; /* its default, and what it is; never NULL */
 } odc_setting;
 ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
 ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
@@ -233,14 +233,14 @@ ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
  * odc_route's words, as JSON (a GPU's, of access "none", names the nearest NIC; "objection": why ODC_REQUIRE would refuse
  * it, or null); in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
 ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
-/* The path to a rank's memory of one kind; its strings live as long as the context. */
+/* The path to a rank's memory of one kind (odc_memory); its strings live as long as the context. */
 typedef struct odc_route {
     uint64_t struct_size;
     const char *transport; /* "cuda", "shm", "fabric"; NULL: there is no path */
-    const char *provider;  /* libfabric's, and the NICs at both ends; NULL inside a host */
-    const char *nic, *peer_nic;
-    const char *why;
-    const char *why_not; /* the other transports are not used; "": nothing to say */
+    const char *provider;  /* libfabric's; NULL inside a host */
+    const char *nic, *peer_nic; /* at both ends; NULL inside a host */
+    const char *why;       /* it is this path, or none */
+    const char *why_not;   /* the other transports are not used; "": nothing to say */
     const char *access; /* how gathers read: "direct", or "staged" in the library's buffers; "none": there is no path */
 } odc_route;
 ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memory, odc_route *out);
