@@ -7,11 +7,8 @@ set -eu
 build="g++ cmake ninja-build pkg-config libhwloc-dev libexpat1-dev libsodium-dev libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libfabric-dev"
 # The compilers and checkers after the first line are used where they can be had.
 test="libcmocka-dev python3 python3-venv procps binutils iproute2"
-<<<<<<< HEAD
-optional="abigail-tools patchelf clang libclang-rt-14-dev clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev"
-=======
-optional="patchelf clang libclang-rt-14-dev clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev mandoc zsh"
->>>>>>> af79b5375a22bac0ef03670df61e4696e8b40810
+optional="abigail-tools patchelf clang libclang-rt-14-dev clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev mandoc zsh \
+qemu-user g++-aarch64-linux-gnu"
 
 case ${1:-} in
 build) wanted=$build optional= ;;

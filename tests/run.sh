@@ -37,6 +37,18 @@ skip() {
     skipped=$((skipped + 1))
 }
 
+# behind NAME WORDS: a check of start_behind, which with status 77 says in its last line why it is not tried here.
+behind() {
+    local status
+    behind_is_done "$1" >"$logs/$1"
+    status=$?
+    if [ "$status" -eq 77 ]; then
+        skip "$2" "$(tail -n 1 "$logs/$1")"
+    else
+        check "$2" eval "cat '$logs/$1'; [ $status -eq 0 ]"
+    fi
+}
+
 # suite PRESET LABELS: the tests of one build, counted one by one.
 suite() {
     local log=$logs/$1 status total good left_out
@@ -65,28 +77,34 @@ build() {
     cmake --preset "$preset" "$@" && cmake --build --preset "$preset"
 }
 
-# What needs no tests, one after another, on the cores that the tests leave: see behind_is_done.
+# later NAME COMMAND...: of start_behind, for behind_is_done.
+later() {
+    local name=$1
+    shift
+    "$@" >"$logs/behind_$name" 2>&1 </dev/null
+    echo $? >"$logs/behind_$name.status"
+}
+
+# What no test of the suites needs, one after another, on the cores that they leave: see behind_is_done.
 start_behind() {
+    local clang=()
+    if [ -e "$(clang++ -print-file-name="libclang_rt.tsan-$(uname -m).a" 2>/dev/null)" ]; then
+        clang=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++) # the other builds are gcc's
+    fi
     set -m
     (
         trap - EXIT
         chrt --idle --pid 0 "$BASHPID" # without it slower, but as right
-        for preset in asan tsan; do
-            compilers=()
-            if [ "$preset" = tsan ] && [ -e "$(clang++ -print-file-name="libclang_rt.tsan-$(uname -m).a" 2>/dev/null)" ]; then
-                compilers=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++) # the others are gcc's
-            fi
-            build "$preset" -DODC_TOOLS=OFF -DODC_TESTS=ON "${compilers[@]}" >"$logs/behind_$preset" 2>&1
-            echo $? >"$logs/behind_$preset.status"
-        done
-        check_tidy >"$logs/behind_lint" 2>&1
-        echo $? >"$logs/behind_lint.status"
+        later asan build asan -DODC_TOOLS=OFF -DODC_TESTS=ON
+        later tsan build tsan -DODC_TOOLS=OFF -DODC_TESTS=ON "${clang[@]}"
+        later lint check_tidy
+        later emulated bash tests/emulated.sh
     ) &
     behind=$!
     set +m
 }
 
-# behind_is_done asan|tsan|lint: waits for it, and then is as it was.
+# behind_is_done NAME: waits for it, and then is as it was.
 behind_is_done() {
     while [ ! -s "$logs/behind_$1.status" ] && kill -0 "$behind" 2>/dev/null; do
         sleep 0.2
@@ -103,6 +121,7 @@ check_format() {
 
 # Needs build/release/compile_commands.json.
 check_tidy() {
+    command -v clang-tidy-14 >/dev/null || { echo "clang-tidy-14 was not found"; return 77; }
     printf '%s\n' lib/*.cc lib/transport/*.cc tools/*.cc |
         xargs -P "$(nproc)" -n 1 clang-tidy-14 -p build/release --quiet 2>"$logs/tidy"
     local status=$?
@@ -181,11 +200,8 @@ for preset in asan tsan; do
         suite "$preset" '^c$'
     fi
 done
-if command -v clang-tidy-14 >/dev/null; then
-    check "lint" behind_is_done lint
-else
-    skip "lint" "clang-tidy-14 was not found"
-fi
+behind lint "lint"
+behind emulated "emulated processors"
 
 printf '\n'
 summary="$passed passed, $failed failed"
