@@ -98,6 +98,7 @@ start_behind() {
         later asan build asan -DODC_TOOLS=OFF -DODC_TESTS=ON
         later tsan build tsan -DODC_TOOLS=OFF -DODC_TESTS=ON "${clang[@]}"
         later lint check_tidy
+        later subproject bash tests/subproject.sh
         later emulated bash tests/emulated.sh
     ) &
     behind=$!
@@ -201,6 +202,7 @@ for preset in asan tsan; do
     fi
 done
 behind lint "lint"
+behind subproject "libodc as a part of another project"
 behind emulated "emulated processors"
 
 printf '\n'

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# libodc as a part of another project, by FetchContent (which calls add_subdirectory), in a path with spaces: the library
+# alone, shared and static. Part of run.sh, not of ctest, as it builds the library.
+set -u
+sources=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=tests/shell_checks.sh
+. "$sources/tests/shell_checks.sh"
+mkdir "$work/a project"
+cd "$work/a project" || exit 1
+# As a project has it that keeps libodc's sources: without git's folder and what was built.
+mkdir "their libodc"
+cp -r "$sources"/{CMakeLists.txt,LICENSE,bindings,cuda,include,lib,packaging,tools} "their libodc/"
+
+cat >main.c <<'C'
+#include <odc/odc.h>
+#include <stdio.h>
+int main(void) {
+    odc_config config = {0};
+    odc_context *context;
+    config.struct_size = sizeof config;
+    config.size = 1;
+    if (odc_init(&config, &context) != ODC_OK) return fprintf(stderr, "%s\n", odc_last_error()), 1;
+    printf("%d\n", odc_size(context));
+    odc_destroy(context);
+    return 0;
+}
+C
+cat >CMakeLists.txt <<'CMAKE'
+cmake_minimum_required(VERSION 3.22)
+project(theirs LANGUAGES C CXX)
+include(FetchContent)
+FetchContent_Declare(odc SOURCE_DIR "${CMAKE_CURRENT_SOURCE_DIR}/their libodc")
+FetchContent_MakeAvailable(odc)
+foreach(library odc static)
+  add_executable(with_${library} main.c)
+  target_link_libraries(with_${library} PRIVATE odc::${library})
+endforeach()
+CMAKE
+expect 0 cmake -G Ninja -S . -B build -DCMAKE_BUILD_TYPE=None
+cmake --build build >build.log 2>&1 || fail "$(tail -n 20 build.log)"
+for library in odc static; do
+    expect 0 build/with_$library
+    same "$out" 1
+done
+same "$(find build -name 'odc' -type f -perm /1; find build -name '*_test')" "" # neither the command nor tests
+[ "$failures" -eq 0 ]
