@@ -16,7 +16,7 @@ cmake --install "$ODC_BUILD_DIR" --prefix "$work/first" >"$work/log" 2>&1 || fai
 mv "$work/first" "$work/prefix"
 prefix=$work/prefix
 libdir=$(dirname "$(find "$prefix" -name libodc.so)")
-for file in include/odc/odc.h bin/odc share/man/man1/odc.1; do
+for file in include/odc/odc.h include/odc/odc.hpp bin/odc share/man/man1/odc.1; do
     [ -e "$prefix/$file" ] || fail "$file was not installed"
 done
 "$prefix/bin/odc" info >"$work/log" 2>&1 || fail "the installed odc: $(cat "$work/log")"
