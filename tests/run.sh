@@ -93,7 +93,7 @@ behind_is_done() {
 
 # Not odc.h: the columns of its comments are set by hand.
 check_format() {
-    find cuda lib tools tests -name '*.h' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' | sort |
+    find cuda lib tools tests bindings/cpp -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' | sort |
         xargs clang-format-14 --dry-run --Werror
 }
 
@@ -177,6 +177,7 @@ for preset in asan tsan; do
         suite "$preset" '^c$'
     fi
 done
+binding cpp # after tsan's library is built
 if command -v clang-tidy-14 >/dev/null; then
     check "lint" behind_is_done lint
 else
