@@ -124,12 +124,17 @@ fake "$work/later" "$work/version.c"
 LD_LIBRARY_PATH=$work/later expect 3 "$work/uses" # what it has, it is asked for
 contains "$out" ok
 
-# ---- an operation that cannot be waited for is not left with the library ----
+# ---- what is asked of the library, to the end; an operation that cannot be waited for ends the job ----
 fake "$work/stub" "$source/tests/stub.c"
-compile "$source/tests/dropped.cc" -std=c++17 -o "$work/dropped"
-LD_LIBRARY_PATH=$work/stub expect 0 "$work/dropped"
-same "$out" 'odc_wait(context, 7)
-odc_abort(context, "an operation was dropped, and could not be waited for")
+compile "$source/tests/asked.cc" -std=c++17 -o "$work/asked"
+LD_LIBRARY_PATH=$work/stub expect 0 "$work/asked"
+same "$out" 'odc_init(1 of 3, a job, a group, a place, a secret, 5000 ms, a host, a device, NULL, interrupted)
+odc_register_shard(context, layer, 10 of types 4 and 2, 2 ranks, 1 with 4, 2 with 6, memory 2)
+odc_register_shard(context, layer, 10 of types 0 and 3, 0 ranks, memory 1)
+odc_register_shard(context, layer, 10 of types 5 and 0, 0 ranks, memory 1)
+odc_gather_start(shard, 10, stream)
+odc_wait(context, 7)
+odc_abort(context, an operation was dropped, and could not be waited for)
 odc_wait(context, 7)
 odc_shutdown(context)
 odc_destroy(context)'
