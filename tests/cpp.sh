@@ -132,6 +132,7 @@ same "$out" 'odc_init(1 of 3, a job, a group, a place, a secret, 5000 ms, a host
 odc_register_shard(context, layer, 10 of types 4 and 2, 2 ranks, 1 with 4, 2 with 6, memory 2)
 odc_register_shard(context, layer, 10 of types 0 and 3, 0 ranks, memory 1)
 odc_register_shard(context, layer, 10 of types 5 and 0, 0 ranks, memory 1)
+odc_publish_all(context, stream)
 odc_gather_start(shard, 10, stream)
 odc_wait(context, 7)
 odc_abort(context, an operation was dropped, and could not be waited for)

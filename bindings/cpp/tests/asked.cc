@@ -19,5 +19,6 @@ int main() {
     context.register_shard<void, odc::Bf16>({"layer", 10});
     context.register_shard<std::byte, void>({"layer", 10});
     odc::F16 full[10];
+    context.publish(odc::Stream{&context});
     const odc::Operation operation = shard.gather_start({full, 10}, odc::Stream{full});
 }

@@ -206,6 +206,7 @@ void misuse_is_said_in_words() {
     REQUIRE_THROWS(ODC_ERROR_ARGUMENT, layer.scatter_add(small), "10", "1000");
     REQUIRE_THROWS(ODC_ERROR_ARGUMENT, layer.gather_start(small), "10", "1000");
     REQUIRE_THROWS(ODC_ERROR_UNSUPPORTED, layer.gather(full, odc::Stream{&context}), "host memory");
+    REQUIRE_THROWS(ODC_ERROR_UNSUPPORTED, layer.scatter_add(full, odc::Stream{&context}), "host memory");
     REQUIRE_THROWS(ODC_ERROR_PHASE, layer.publish(), "layer");
     REQUIRE_THROWS(ODC_ERROR_PHASE, layer.release(), "layer");
     std::vector<double> values(65);
