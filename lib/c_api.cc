@@ -184,10 +184,9 @@ void register_all(odc_context *context, const Struct *descs, size_t count, odc_s
     odc_context &owner = checked(context);
     if (descs == nullptr || out == nullptr || count == 0) {
         fail(ODC_ERROR_ARGUMENT, "odc_register_shard: ",
-             descs == nullptr ? "desc"
-             : out == nullptr ? "out"
-                              : "count",
-             " is ", count == 0 ? "0" : "NULL");
+             count == 0         ? "count is 0"
+             : descs == nullptr ? "desc is NULL"
+                                : "out is NULL");
     }
     std::fill_n(out, count, nullptr);
     std::vector<odc::Description> descriptions;

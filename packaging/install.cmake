@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` installs: the header, both libraries with their CMake and pkg-config descriptions, the odc
+# What `cmake --install` installs: the headers, both libraries with their CMake and pkg-config descriptions, the odc
 # command with its completions, and the man pages.
 include(CMakePackageConfigHelpers)
 
 # A C program that links the static library needs the C++ runtime too; the shared one brings it along.
 target_link_libraries(odc_static INTERFACE $<INSTALL_INTERFACE:stdc++>)
 
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/odc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/odc ${PROJECT_BINARY_DIR}/include/odc
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 # Two export sets: who links the shared library needs none of the development packages that the static one asks for.
 foreach(library odc odc_static)
   install(TARGETS ${library} EXPORT ${library}Targets

@@ -12,7 +12,7 @@ expect 0 cmake --install "$ODC_BUILD_DIR" --prefix "$work/first"
 prefix="$work/a prefix of ours"
 mv "$work/first" "$prefix"
 libdir=$(dirname "$(find "$prefix" -name libodc.so)")
-for file in include/odc/odc.h bin/odc share/man/man1/odc.1 \
+for file in include/odc/odc.h include/odc/odc.hpp bin/odc share/man/man1/odc.1 \
     share/bash-completion/completions/odc share/zsh/site-functions/_odc; do
     [ -e "$prefix/$file" ] || fail "$file was not installed"
 done

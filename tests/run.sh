@@ -116,7 +116,7 @@ behind_is_done() {
 
 # Not odc.h: the columns of its comments are set by hand.
 check_format() {
-    find cuda lib tools tests -name '*.h' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' | sort |
+    find cuda lib tools tests bindings/cpp -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' | sort |
         xargs clang-format-14 --dry-run --Werror
 }
 
@@ -201,6 +201,7 @@ for preset in asan tsan; do
         suite "$preset" '^c$'
     fi
 done
+binding cpp # after tsan's library is built
 behind lint "lint"
 behind subproject "libodc as a part of another project"
 behind emulated "emulated processors"

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shards: 1-D tensors divided over ranks.
+#ifndef ODC_HPP_SHARD_HPP
+#define ODC_HPP_SHARD_HPP
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "element.hpp"
+#include "operation.hpp"
+
+namespace odc {
+inline namespace ODC_ABI {
+
+// What all listed ranks register alike, in the same minibatch.
+struct Description {
+    std::string name;                   // 1..255 bytes, unique among the context's registered shards
+    uint64_t numel = 0;                 // elements of the whole shard
+    std::vector<int32_t> ranks = {};    // that have it, distinct; empty: all, in order
+    std::vector<uint64_t> slices = {};  // elements of each of these ranks, adding up to numel; empty: equal
+};
+
+// This rank's part of a shard. Parameters are written, and gradients touched, between sync and publish only.
+template <class P, class G, Memory M>
+struct Slice {
+    detail::View<detail::OrNothing<P>, M> parameters;                        // empty if there are none
+    detail::View<detail::OrNothing<typename Element<G>::Sum>, M> gradients;  // sums; empty if there are none
+    uint64_t offset = 0;                                                     // of the first element in the shard
+};
+
+// A shard with parameters of type P and gradients of type G (see Element), of which this rank holds a slice. It stays
+// registered, and is published with all others, when this handle goes: only release() gives its memory back. Calls take a
+// stream where it is in GPU memory.
+template <class P, class G, Memory M = Memory::Host>
+class Shard {
+public:
+    using Parameters = detail::View<detail::OrNothing<P>, M>;
+    using Gradients = detail::View<const detail::OrNothing<G>, M>;
+
+    Shard() noexcept = default;
+    Shard(Shard &&) noexcept = default;
+    Shard &operator=(Shard &&) noexcept = default;
+
+    const std::string &name() const noexcept { return name_; }
+    uint64_t numel() const noexcept { return numel_; }
+    odc_shard *handle() const noexcept { return membership_ == nullptr ? nullptr : handle_; }
+
+    template <class... S, class = detail::Trailing<S...>>
+    Slice<P, G, M> slice(S &...status) const noexcept(detail::kQuiet<S...>) {
+        auto slice = detail::sized<odc_slice>();
+        if (!detail::check(odc_get_slice(handle(), &slice), status...)) {
+            return {};
+        }
+        const auto numel = static_cast<size_t>(slice.numel);
+        return {view<P>(slice.parameters, numel), view<typename Element<G>::Sum>(slice.gradients, numel), slice.offset};
+    }
+
+    // "My slice holds this minibatch's parameters": lets peers read it and opens its accumulator at zero. Once per minibatch;
+    // waits for nobody.
+    template <class... S, class = detail::Trailing<S...>>
+    void publish(S &...status) noexcept(detail::kQuiet<S...>) {
+        publish(Stream(), status...);
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    void publish(Stream stream, S &...status) noexcept(detail::kQuiet<S...>) {
+        detail::check(odc_publish(handle(), stream.handle), status...);
+    }
+
+    // Fills `full` with the whole shard; waits for each owner's publish only.
+    template <class... S, class = detail::Trailing<S...>>
+    void gather(Parameters full, S &...status) const noexcept(detail::kQuiet<S...>) {
+        gather(full, Stream(), status...);
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    void gather(Parameters full, Stream stream, S &...status) const noexcept(detail::kQuiet<S...>) {
+        static_assert(!std::is_void_v<P>, "this shard has no parameters");
+        detail::check(odc_gather(handle(), full.data(), full.size(), stream.handle), status...);
+    }
+
+    // Adds `full` into all owners' accumulators, each element exactly once; waits as gather, before it adds anything.
+    template <class... S, class = detail::Trailing<S...>>
+    void scatter_add(Gradients full, S &...status) const noexcept(detail::kQuiet<S...>) {
+        scatter_add(full, Stream(), status...);
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    void scatter_add(Gradients full, Stream stream, S &...status) const noexcept(detail::kQuiet<S...>) {
+        static_assert(!std::is_void_v<G>, "this shard has no gradients");
+        detail::check(odc_scatter_add(handle(), full.data(), full.size(), stream.handle), status...);
+    }
+
+    // Their first halves, which wait for no publish. `full` outlives the operation.
+    template <class... S, class = detail::Trailing<S...>>
+    [[nodiscard]] Operation gather_start(Parameters full, S &...status) const noexcept(detail::kQuiet<S...>) {
+        return gather_start(full, Stream(), status...);
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    [[nodiscard]] Operation gather_start(Parameters full, Stream stream, S &...status) const
+        noexcept(detail::kQuiet<S...>) {
+        static_assert(!std::is_void_v<P>, "this shard has no parameters");
+        return start(odc_gather_start, full, stream, status...);
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    [[nodiscard]] Operation scatter_add_start(Gradients full, S &...status) const noexcept(detail::kQuiet<S...>) {
+        return scatter_add_start(full, Stream(), status...);
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    [[nodiscard]] Operation scatter_add_start(Gradients full, Stream stream, S &...status) const
+        noexcept(detail::kQuiet<S...>) {
+        static_assert(!std::is_void_v<G>, "this shard has no gradients");
+        return start(odc_scatter_add_start, full, stream, status...);
+    }
+    // A temporary would be gone before the operation.
+    template <class... S>
+    void scatter_add_start(std::vector<detail::OrNothing<G>> &&full, S &...status) const = delete;
+
+    // Gives the slices' memory back, between sync and publish; local. The name may be used again in a later minibatch.
+    template <class... S, class = detail::Trailing<S...>>
+    void release(S &...status) noexcept(detail::kQuiet<S...>) {
+        detail::check(odc_release_shard(handle()), status...);
+    }
+
+private:
+    friend class Context;
+
+    template <class T>
+    static detail::View<detail::OrNothing<T>, M> view(void *elements, size_t numel) noexcept {
+        return {static_cast<detail::OrNothing<T> *>(elements), elements == nullptr ? 0 : numel};
+    }
+
+    template <class Start, class Full, class... S>
+    Operation start(Start begin, Full full, Stream stream, S &...status) const noexcept(detail::kQuiet<S...>) {
+        Operation operation;
+        const int32_t code = begin(handle(), full.data(), full.size(), stream.handle, &operation.number_);
+        if (code == ODC_OK) {
+            operation.membership_ = membership_;
+            ++membership_->pending;
+        }
+        detail::check(code, status...);
+        return operation;
+    }
+
+    std::shared_ptr<detail::Membership> membership_;
+    odc_shard *handle_ = nullptr;
+    std::string name_;
+    uint64_t numel_ = 0;
+};
+
+}  // namespace ODC_ABI
+}  // namespace odc
+#endif

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// odc::span: std::span where there is one. The name of the inline namespace tells apart what differs by how it is compiled:
+// objects that do not fit together do not link.
+#ifndef ODC_HPP_SPAN_HPP
+#define ODC_HPP_SPAN_HPP
+#include <cstddef>
+#include <type_traits>
+#include <utility>
+#if __cplusplus >= 202002L && __has_include(<span>)
+#include <span>
+#endif
+
+#if defined(__cpp_lib_span) && defined(__cpp_exceptions)
+#define ODC_ABI with_std_span
+#elif defined(__cpp_lib_span)
+#define ODC_ABI with_std_span_without_exceptions
+#elif defined(__cpp_exceptions)
+#define ODC_ABI with_own_span
+#else
+#define ODC_ABI with_own_span_without_exceptions
+#endif
+
+namespace odc {
+inline namespace ODC_ABI {
+
+#if defined(__cpp_lib_span)
+template <class T>
+using span = std::span<T>;
+#else
+// As much of std::span as is needed here: elements that somebody else owns.
+template <class T>
+class span {
+public:
+    constexpr span() noexcept = default;
+    constexpr span(T *data, size_t size) noexcept : data_(data), size_(size) {}
+    template <size_t kSize>
+    constexpr span(T (&array)[kSize]) noexcept : data_(array), size_(kSize) {}
+    // What has data() and size(): a vector, an array, another span. A temporary one only where T is const.
+    template <class Range, class Of = std::remove_pointer_t<decltype(std::declval<Range &>().data())>,
+              class = std::enable_if_t<std::is_convertible_v<Of (*)[], T (*)[]> &&
+                                       (std::is_lvalue_reference_v<Range> || std::is_const_v<T> ||
+                                        std::is_same_v<Range, span<std::remove_const_t<T>>>)>>
+    constexpr span(Range &&range) noexcept : data_(range.data()), size_(range.size()) {}
+
+    constexpr T *data() const noexcept { return data_; }
+    constexpr size_t size() const noexcept { return size_; }
+    constexpr bool empty() const noexcept { return size_ == 0; }
+    constexpr T *begin() const noexcept { return data_; }
+    constexpr T *end() const noexcept { return data_ + size_; }
+    constexpr T &operator[](size_t index) const noexcept { return data_[index]; }
+
+private:
+    T *data_ = nullptr;
+    size_t size_ = 0;
+};
+#endif
+
+}  // namespace ODC_ABI
+}  // namespace odc
+#endif

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a call says that it failed: by odc::Error, or in an odc::Status that it is handed.
+#ifndef ODC_HPP_STATUS_HPP
+#define ODC_HPP_STATUS_HPP
+#include <odc/odc.h>
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "span.hpp"
+
+namespace odc {
+inline namespace ODC_ABI {
+
+// A job error sticks to the context and reaches all ranks in the same words; any other one has changed nothing.
+inline bool is_job_error(int32_t status) noexcept { return status <= ODC_ERROR_PEER_LOST; }
+
+// What a failed call throws; what() is the library's sentence.
+class Error : public std::runtime_error {
+public:
+    Error(int32_t status, const std::string &message) : std::runtime_error(message), status_(status) {}
+    int32_t status() const noexcept { return status_; }  // an odc_status, perhaps one of a newer library
+    bool is_job_error() const noexcept { return odc::is_job_error(status_); }
+
+private:
+    int32_t status_;
+};
+
+// How the call ended that was handed it.
+class Status {
+public:
+    bool ok() const noexcept { return code_ == ODC_OK; }
+    int32_t code() const noexcept { return code_; }  // an odc_status, perhaps one of a newer library
+    bool is_job_error() const noexcept { return odc::is_job_error(code_); }
+    // The library's sentence; "" where all went well.
+    const char *message() const noexcept {
+        return ok() ? "" : message_ != nullptr ? message_.get() : odc_status_string(code_);
+    }
+
+    void set(int32_t code, const char *message, const char *reason = "") noexcept {
+        code_ = code;
+        message_.reset();
+        if (code != ODC_OK) {
+            const size_t length = std::strlen(message), more = std::strlen(reason);
+            message_.reset(new (std::nothrow) char[length + more + 3]);
+            if (message_ != nullptr) {
+                std::memcpy(message_.get(), message, length);
+                std::memcpy(message_.get() + length, ": ", 2);
+                std::memcpy(message_.get() + length + 2, reason, more);
+                message_[more == 0 ? length : length + 2 + more] = '\0';
+            }
+        }
+    }
+
+private:
+    int32_t code_ = ODC_OK;
+    std::unique_ptr<char[]> message_;  // NULL: there was no memory for it
+};
+
+namespace detail {
+
+// The end of a call's parameters: nothing, or one Status.
+template <class... S>
+using Trailing = std::enable_if_t<sizeof...(S) == 0 || (sizeof...(S) == 1 && (std::is_same_v<S, Status> && ...))>;
+template <class... S>
+inline constexpr bool kQuiet = sizeof...(S) > 0;
+
+#if defined(__cpp_exceptions)
+inline constexpr bool kExceptions = true;
+
+// What a callback has thrown, which must not cross C, until the call that asked it has returned.
+inline std::exception_ptr &kept() noexcept {
+    thread_local std::exception_ptr thrown;
+    return thrown;
+}
+
+template <class Body>
+int call_back(Body body) noexcept {
+    try {
+        return body();
+    } catch (...) {
+        kept() = std::current_exception();
+        return 1;
+    }
+}
+
+inline void report(int32_t code, const char *message) {
+    if (const std::exception_ptr thrown = std::exchange(kept(), nullptr)) {
+        std::rethrow_exception(thrown);
+    }
+    if (code != ODC_OK) {
+        throw Error(code, message);
+    }
+}
+
+inline void report(int32_t code, const char *message, Status &status) noexcept {
+    status.set(code, message);
+    if (const std::exception_ptr thrown = std::exchange(kept(), nullptr)) {
+        try {
+            std::rethrow_exception(thrown);
+        } catch (const std::exception &error) {
+            status.set(code, message, error.what());
+        } catch (...) {
+        }
+    }
+}
+
+// A body that allocates.
+template <class Body>
+auto guard(Body body, Status &status) noexcept -> decltype(body()) {
+    try {
+        return body();
+    } catch (const std::bad_alloc &) {
+        status.set(ODC_ERROR_NO_MEMORY, "the process has no memory left for what this call returns or hands on");
+    } catch (const std::exception &error) {
+        status.set(ODC_ERROR_INTERNAL, error.what());
+    }
+    return decltype(body())();
+}
+#else
+inline constexpr bool kExceptions = false;
+
+template <class Body>
+int call_back(Body body) noexcept {
+    return body();
+}
+
+inline void report(int32_t, const char *) noexcept {}
+inline void report(int32_t code, const char *message, Status &status) noexcept { status.set(code, message); }
+
+template <class Body>
+auto guard(Body body, Status &) noexcept -> decltype(body()) {
+    return body();
+}
+#endif
+
+template <class Body>
+auto guard(Body body) -> decltype(body()) {
+    return body();
+}
+
+// Reports how a call of the library ended, and returns whether well.
+template <class... S>
+bool check(int32_t code, S &...status) noexcept(kQuiet<S...>) {
+    static_assert(kExceptions || kQuiet<S...>, "without exceptions, hand the call an odc::Status");
+    report(code, code == ODC_OK ? "" : odc_last_error(), status...);
+    return code == ODC_OK;
+}
+
+// Reports what the library is not asked for.
+template <class... S>
+bool refuse(int32_t code, const std::string &message, S &...status) noexcept(kQuiet<S...>) {
+    static_assert(kExceptions || kQuiet<S...>, "without exceptions, hand the call an odc::Status");
+    report(code, message.c_str(), status...);
+    return false;
+}
+
+// A struct of odc.h.
+template <class Struct>
+Struct sized() noexcept {
+    Struct made{};
+    made.struct_size = sizeof(Struct);
+    return made;
+}
+
+// NULL for "", which means the default.
+template <class... S>
+bool to_c(const std::string &text, const char *what, const char *&out, S &...status) {
+    out = text.empty() ? nullptr : text.c_str();
+    return text.find('\0') == std::string::npos ||
+           refuse(ODC_ERROR_ARGUMENT, std::string(what) + " has a NUL byte in it, where C would end it", status...);
+}
+
+inline std::string text(const char *given) { return given == nullptr ? "" : given; }
+
+}  // namespace detail
+
+}  // namespace ODC_ABI
+}  // namespace odc
+#endif

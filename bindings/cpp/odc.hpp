@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// libodc from C++17 and later: owning handles, typed views and errors over odc.h, which states the contract.
+//
+//     odc::Context context = odc::Context::join();  // rank and size from odc run, torchrun, mpirun or Slurm
+//     auto shard = context.register_shard<float, float>({"layer.0", 1000});
+//     std::vector<float> full(1000);
+//     context.publish();           // my slices hold this minibatch's parameters
+//     shard.gather(full);          // any number of times; waits for the owners' publish, nothing else
+//     shard.scatter_add(full);     // forward and backward
+//     context.sync();              // the one wait for all
+//     auto slice = shard.slice();  // to change slice.parameters by slice.gradients, until the next publish
+//
+// Errors: a call throws odc::Error. Handed an odc::Status as one more, last argument it is noexcept and reports there
+// instead, and what it returns then is empty; where exceptions are switched off this is the only way. An exception of a
+// callback goes on in the call that asked it; with a Status its what() joins the message.
+// Lifetime: the memory of a context lives until its last Shard and Operation are gone, so they may end in any order. Views
+// of a slice end with them, or at Shard::release. A buffer that is given to a *_start call outlives its Operation.
+// Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one shard;
+// every other call runs alone. A child made by fork() must not use a context.
+#ifndef ODC_ODC_HPP
+#define ODC_ODC_HPP
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hpp/element.hpp"
+#include "hpp/library.hpp"
+#include "hpp/operation.hpp"
+#include "hpp/plan.hpp"
+#include "hpp/shard.hpp"
+#include "hpp/span.hpp"
+#include "hpp/status.hpp"
+
+namespace odc {
+inline namespace ODC_ABI {
+
+// How a rank joins a job. What is empty or zero comes from the environment (`odc info --settings`).
+struct Config {
+    int32_t rank = 0;                      // used if size > 0
+    int32_t size = 0;                      // ranks of the job; 0: from odc run, torchrun, mpirun or Slurm
+    std::string job = {};                  // ranks of one host meet under this name
+    std::string group = {};                // tells several contexts of one job apart ("actor", "critic")
+    std::string rendezvous = {};           // "host:port" or "[v6]:port" of rank 0; needs a secret
+    std::string secret = {};               // shared by all ranks
+    std::chrono::milliseconds timeout{0};  // deadline of every wait
+    std::string host = {};                 // what shares memory: equal for the ranks of one host
+    std::string device = {};               // this rank's GPU for shards in GPU memory, as "cuda:0"
+    // Ranks meet by this instead (MPI, a store): fills `all` with every rank's `mine`, in rank order, and returns whether it
+    // could. Collective; asked in Context::join only, on its thread: once, with several hosts more often. Needs `size`.
+    std::function<bool(span<const std::byte> mine, span<std::byte> all)> all_gather = {};
+    // Asked at least every 100 ms by a waiting call, on its thread; true ends the wait, with ODC_ERROR_INTERRUPTED.
+    std::function<bool()> interrupted = {};
+};
+
+enum class Reduction : int32_t { Sum = ODC_SUM, Max = ODC_MAX };
+
+// Where the time went, since the context joined; what this rank waited for another.
+using Stats = odc_stats;
+using PeerStats = odc_peer_stats;
+
+// The path to a rank's memory of one kind.
+struct Route {
+    std::string transport;                // "cuda", "shm", "fabric"; "": there is no path
+    std::string provider, nic, peer_nic;  // libfabric's, and the NICs at both ends; "" inside a host
+    std::string why, why_not;             // why it was chosen, and the other transports were not
+    std::string access;                   // how gathers read: "direct", "staged" or "none"
+};
+
+// One rank's membership in one job. Its destructor leaves the job, waiting for nobody; where an exception runs it, it ends
+// all ranks' waits with ODC_ERROR_ABORTED first.
+class Context {
+public:
+    Context() noexcept = default;
+    Context(Context &&other) noexcept : membership_(std::move(other.membership_)) {}
+    Context &operator=(Context &&other) noexcept {
+        Context taken(std::move(other));
+        std::swap(membership_, taken.membership_);
+        return *this;
+    }
+    ~Context() {
+        if (membership_ == nullptr) {
+            return;
+        }
+        if (std::uncaught_exceptions() > exceptions_) {
+            odc_abort(handle(), "a thread of it threw an exception");
+        }
+        if (membership_->pending == 0) {  // else the last operation leaves the job
+            odc_shutdown(handle());
+        }
+    }
+
+    // Joins the job and waits for all its ranks. Refuses a libodc of another binary interface (see check_library).
+    template <class... S, class = detail::Trailing<S...>>
+    static Context join(const Config &config = {}, S &...status) noexcept(detail::kQuiet<S...>);
+
+    int32_t rank() const noexcept { return odc_rank(handle()); }             // -1 for an empty context
+    int32_t size() const noexcept { return odc_size(handle()); }             // -1 for an empty context
+    uint64_t minibatch() const noexcept { return odc_minibatch(handle()); }  // the running one's number, from 0
+    explicit operator bool() const noexcept { return membership_ != nullptr; }
+    odc_context *handle() const noexcept { return membership_ == nullptr ? nullptr : membership_->handle; }
+
+    // Allocates this rank's slice (zeros) and announces it; waits for nobody.
+    template <class P, class G, Memory M = Memory::Host, class... S, class = detail::Trailing<S...>>
+    Shard<P, G, M> register_shard(const Description &description, S &...status) noexcept(detail::kQuiet<S...>);
+    // All of them or none, in one region of memory.
+    template <class P, class G, Memory M = Memory::Host, class... S, class = detail::Trailing<S...>>
+    std::vector<Shard<P, G, M>> register_shards(span<const Description> descriptions,
+                                                S &...status) noexcept(detail::kQuiet<S...>);
+
+    // Publishes the shards that are left; it is an error if none is. The stream is for those in GPU memory.
+    template <class... S, class = detail::Trailing<S...>>
+    void publish(S &...status) noexcept(detail::kQuiet<S...>) {
+        publish(Stream(), status...);
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    void publish(Stream stream, S &...status) noexcept(detail::kQuiet<S...>) {
+        detail::check(odc_publish_all(handle(), stream.handle), status...);
+    }
+
+    // The one wait for all: completes this rank's operations, arrives, and returns once all ranks of the job have. Then
+    // gradients are final, elements that nobody added to are zero, and the slices are this rank's until it publishes.
+    template <class... S, class = detail::Trailing<S...>>
+    void sync(S &...status) noexcept(detail::kQuiet<S...>) {
+        detail::check(odc_minibatch_sync(handle()), status...);
+    }
+    // The same, with all_reduce's values riding along.
+    template <class... S, class = detail::Trailing<S...>>
+    void sync_reduce(span<double> values, Reduction reduction, S &...status) noexcept(detail::kQuiet<S...>) {
+        const auto op = static_cast<int32_t>(reduction);
+        detail::check(odc_minibatch_sync_reduce(handle(), values.data(), values.size(), op), status...);
+    }
+    // Combines up to 64 values over all ranks, in rank order, so that all get the same bits; between sync and publish.
+    template <class... S, class = detail::Trailing<S...>>
+    void all_reduce(span<double> values, Reduction reduction, S &...status) noexcept(detail::kQuiet<S...>) {
+        const auto op = static_cast<int32_t>(reduction);
+        detail::check(odc_all_reduce(handle(), values.data(), values.size(), op), status...);
+    }
+
+    template <class... S, class = detail::Trailing<S...>>
+    Stats stats(S &...status) const noexcept(detail::kQuiet<S...>) {
+        auto stats = detail::sized<odc_stats>();
+        detail::check(odc_get_stats(handle(), &stats), status...);
+        return stats;
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    PeerStats peer_stats(int32_t rank, S &...status) const noexcept(detail::kQuiet<S...>) {
+        auto stats = detail::sized<odc_peer_stats>();
+        detail::check(odc_get_peer_stats(handle(), rank, &stats), status...);
+        return stats;
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    Route route(int32_t rank, S &...status) const noexcept(detail::kQuiet<S...>) {
+        return route_to(rank, Memory::Host, status...);
+    }
+    template <class... S, class = detail::Trailing<S...>>
+    Route route_to_gpu(int32_t rank, S &...status) const noexcept(detail::kQuiet<S...>) {
+        return route_to(rank, Memory::Gpu, status...);
+    }
+
+    // Ends every rank's waits with the text, as ODC_ERROR_ABORTED.
+    template <class... S, class = detail::Trailing<S...>>
+    void abort(const std::string &text, S &...status) noexcept(detail::kQuiet<S...>) {
+        detail::check(odc_abort(handle(), text.c_str()), status...);
+    }
+    // Leaves the job, waiting for nobody. Slices stay; later calls say that this rank has left.
+    template <class... S, class = detail::Trailing<S...>>
+    void shutdown(S &...status) noexcept(detail::kQuiet<S...>);
+
+private:
+    explicit Context(std::shared_ptr<detail::Membership> membership) noexcept : membership_(std::move(membership)) {}
+
+    template <class P, class G, Memory M>
+    static odc_shard_desc to_c(const Description &description) noexcept;
+    template <class... S>
+    bool check_description(const Description &description, S &...status) const;
+    template <class P, class G, Memory M>
+    Shard<P, G, M> shard_of(const Description &description, odc_shard *handle) const;
+    template <class... S>
+    Route route_to(int32_t rank, Memory memory, S &...status) const noexcept(detail::kQuiet<S...>);
+
+    std::shared_ptr<detail::Membership> membership_;
+    int exceptions_ = std::uncaught_exceptions();  // where it was made, or moved to
+};
+
+namespace detail {
+
+struct Meeting {
+    const Config &config;
+
+    static int all_gather(void *meeting, const void *mine, void *all, size_t bytes) noexcept {
+        const Config &config = static_cast<Meeting *>(meeting)->config;
+        return call_back([&] {
+            const span<const std::byte> given(static_cast<const std::byte *>(mine), bytes);
+            const span<std::byte> wanted(static_cast<std::byte *>(all), bytes * static_cast<size_t>(config.size));
+            return config.all_gather(given, wanted) ? 0 : 1;
+        });
+    }
+};
+
+template <class... S>
+bool to_c(const Config &config, odc_config &c, S &...status) {
+    c.rank = config.rank;
+    c.size = config.size;
+    c.timeout_ms = config.timeout.count();
+    return (config.size > 0 || !config.all_gather ||
+            refuse(ODC_ERROR_ARGUMENT, "all_gather needs Config::size: rank and size are not known yet", status...)) &&
+           to_c(config.job, "job", c.job, status...) && to_c(config.group, "group", c.group, status...) &&
+           to_c(config.rendezvous, "rendezvous", c.rendezvous, status...) &&
+           to_c(config.secret, "secret", c.secret, status...) && to_c(config.host, "host", c.host, status...) &&
+           to_c(config.device, "device", c.device, status...);
+}
+
+}  // namespace detail
+
+template <class... S, class>
+Context Context::join(const Config &config, S &...status) noexcept(detail::kQuiet<S...>) {
+    return detail::guard(
+        [&] {
+            auto c = detail::sized<odc_config>();
+            if (!check_library(status...) || !detail::to_c(config, c, status...)) {
+                return Context();
+            }
+            auto membership = std::make_shared<detail::Membership>();
+            membership->interrupted = config.interrupted;
+            if (config.interrupted) {
+                c.interrupted = detail::ask_interrupted;
+                c.interrupted_arg = membership.get();
+            }
+            detail::Meeting meeting{config};
+            if (config.all_gather) {
+                c.all_gather = detail::Meeting::all_gather;
+                c.all_gather_arg = &meeting;
+            }
+            if (!detail::check(odc_init(&c, &membership->handle), status...)) {
+                return Context();
+            }
+            return Context(std::move(membership));
+        },
+        status...);
+}
+
+template <class P, class G, Memory M>
+odc_shard_desc Context::to_c(const Description &description) noexcept {
+    static_assert(std::is_void_v<G> || !std::is_void_v<typename Element<G>::Sum>, "bytes cannot be added up");
+    auto desc = detail::sized<odc_shard_desc>();
+    desc.name = description.name.c_str();
+    desc.numel = description.numel;
+    desc.parameter_type = Element<P>::type;
+    desc.gradient_type = Element<G>::type;
+    desc.ranks = description.ranks.empty() ? nullptr : description.ranks.data();
+    desc.rank_count = description.ranks.size();
+    desc.slices = description.slices.empty() ? nullptr : description.slices.data();
+    desc.memory = static_cast<int32_t>(M);
+    return desc;
+}
+
+// What C cannot see: where the name ends, and that there is a slice for each listed rank.
+template <class... S>
+bool Context::check_description(const Description &description, S &...status) const {
+    const size_t listed =
+        description.ranks.empty() ? static_cast<size_t>(size() < 0 ? 0 : size()) : description.ranks.size();
+    const std::string name = "shard \"" + description.name + "\"";
+    const char *ignored = nullptr;
+    return detail::to_c(description.name, ("the name of " + name).c_str(), ignored, status...) &&
+           (description.slices.empty() || description.slices.size() == listed ||
+            detail::refuse(ODC_ERROR_ARGUMENT,
+                           name + " has " + std::to_string(description.slices.size()) + " slices for " +
+                               std::to_string(listed) + " ranks; give one for each",
+                           status...));
+}
+
+template <class P, class G, Memory M>
+Shard<P, G, M> Context::shard_of(const Description &description, odc_shard *handle) const {
+    Shard<P, G, M> shard;
+    shard.membership_ = membership_;
+    shard.handle_ = handle;
+    shard.name_ = description.name;
+    shard.numel_ = description.numel;
+    return shard;
+}
+
+template <class P, class G, Memory M, class... S, class>
+Shard<P, G, M> Context::register_shard(const Description &description, S &...status) noexcept(detail::kQuiet<S...>) {
+    return detail::guard(
+        [&] {
+            const odc_shard_desc desc = to_c<P, G, M>(description);
+            odc_shard *made = nullptr;
+            if (!check_description(description, status...) ||
+                !detail::check(odc_register_shard(handle(), &desc, &made), status...)) {
+                return Shard<P, G, M>();
+            }
+            return shard_of<P, G, M>(description, made);
+        },
+        status...);
+}
+
+template <class P, class G, Memory M, class... S, class>
+std::vector<Shard<P, G, M>> Context::register_shards(span<const Description> descriptions,
+                                                     S &...status) noexcept(detail::kQuiet<S...>) {
+    return detail::guard(
+        [&] {
+            std::vector<odc_shard_desc> descs;
+            std::vector<Shard<P, G, M>> shards;
+            for (const Description &description : descriptions) {
+                if (!check_description(description, status...)) {
+                    return shards;
+                }
+                descs.push_back(to_c<P, G, M>(description));
+            }
+            std::vector<odc_shard *> made(descs.size());
+            if (detail::check(odc_register_shards(handle(), descs.data(), descs.size(), made.data()), status...)) {
+                for (size_t i = 0; i < made.size(); ++i) {
+                    shards.push_back(shard_of<P, G, M>(descriptions[i], made[i]));
+                }
+            }
+            return shards;
+        },
+        status...);
+}
+
+template <class... S>
+Route Context::route_to(int32_t rank, Memory memory, S &...status) const noexcept(detail::kQuiet<S...>) {
+    return detail::guard(
+        [&] {
+            auto row = detail::sized<odc_route>();
+            detail::check(odc_get_route(handle(), rank, static_cast<int32_t>(memory), &row), status...);
+            using detail::text;
+            return Route{text(row.transport), text(row.provider), text(row.nic),   text(row.peer_nic),
+                         text(row.why),       text(row.why_not),  text(row.access)};
+        },
+        status...);
+}
+
+template <class... S, class>
+void Context::shutdown(S &...status) noexcept(detail::kQuiet<S...>) {
+    const size_t pending = membership_ == nullptr ? 0 : membership_->pending.load();
+    if (pending > 0) {
+        detail::guard(
+            [&] {
+                return detail::refuse(ODC_ERROR_PHASE,
+                                      "Context::shutdown: operations that nobody has waited for: " +
+                                          std::to_string(pending) + "; wait for them, or drop them, before",
+                                      status...);
+            },
+            status...);
+        return;
+    }
+    detail::check(odc_shutdown(handle()), status...);
+}
+
+}  // namespace ODC_ABI
+}  // namespace odc
+#undef ODC_ABI
+#endif
