@@ -76,9 +76,12 @@ expect 0 "$work/uses"
 same "$(grep -c '^ok$' <<<"$out")" 7
 
 if [ -e build/tsan/lib/libodc.so ]; then
+    # With its compiler: each has a runtime of its own.
+    CXX=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/tsan/CMakeCache.txt)
     for name in handles minibatch; do
         libdir=$PWD/build/tsan/lib LD_LIBRARY_PATH=$PWD/build/tsan/lib tests $name -std=c++17 -g -O1 -fsanitize=thread
     done
+    unset CXX
 else
     echo "skipped: the tests with ThreadSanitizer: there is no build/tsan/lib/libodc.so"
 fi

@@ -225,7 +225,7 @@ void run_job(const Model &model) {
 
 void jobs_of_random_shards_are_as_the_model_says() {
     const uint64_t seed = test_seed();
-    for (const uint64_t size : {1, 2, 3, 4}) {
+    for (const uint64_t size : {1u, 2u, 3u, 4u}) {
         run_job({seed, size});
     }
 }
