@@ -231,9 +231,14 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
+NEEDED = (0, 1)
+"""The version of odc.h that is declared here: of the library, this major version and no earlier minor one will do."""
+
+
 def library_path() -> str:
-    """The libodc in use: ODC_LIBRARY, else the one in this package."""
-    return os.environ.get("ODC_LIBRARY") or str(Path(__file__).with_name("libodc.so.0"))
+    """The libodc in use: ODC_LIBRARY, else the one in this package, else the system's."""
+    beside = Path(__file__).with_name("libodc.so.0")
+    return os.environ.get("ODC_LIBRARY") or (str(beside) if beside.exists() else beside.name)
 
 
 def _load() -> ctypes.CDLL:
@@ -243,6 +248,7 @@ def _load() -> ctypes.CDLL:
     except OSError as error:
         hint = "ODC_LIBRARY names it" if os.environ.get("ODC_LIBRARY") else "install the package, or set ODC_LIBRARY"
         raise ImportError(f"libodc cannot be loaded from {path} ({hint}): {error}") from error
+    _check_version(library, path)
     for name, (result, *arguments) in PROTOTYPES.items():
         try:
             function = getattr(library, name)
@@ -255,12 +261,31 @@ def _load() -> ctypes.CDLL:
     return library
 
 
+def _check_version(library: ctypes.CDLL, path: str) -> None:
+    if not hasattr(library, "odc_version"):
+        return  # it lacks more than that
+    found = library.odc_version()
+    if found >> 16 == NEEDED[0] and found >> 8 & 255 >= NEEDED[1]:
+        return
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        if line.endswith(f"/{Path(path).name}"):
+            path = line.split(maxsplit=5)[5]  # of a library that the loader looked for
+    needed = f"{NEEDED[0]}.{NEEDED[1]}"
+    raise ImportError(
+        f"libodc {_words(found)} was loaded from {path}, but this package was written for libodc {needed} and needs {needed} "
+        f"or a later {NEEDED[0]}.x; install that, or let ODC_LIBRARY name it"
+    )
+
+
+def _words(version: int) -> str:
+    return f"{version >> 16}.{version >> 8 & 255}.{version & 255}"
+
+
 lib = _load()
 
 
 def version() -> str:
-    number = lib.odc_version()
-    return f"{number >> 16}.{number >> 8 & 255}.{number & 255}"
+    return _words(lib.odc_version())
 
 
 def build() -> str:

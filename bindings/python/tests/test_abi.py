@@ -108,3 +108,27 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODC_LIBRARY", "/nonexistent/libodc.so")
     with pytest.raises(ImportError, match=r"/nonexistent/libodc\.so.*ODC_LIBRARY"):
         _abi._load()
+
+
+def build_stub(folder: Path, version: int) -> Path:
+    source = folder / "stub.c"
+    source.write_text(f"unsigned odc_version(void) {{ return {version}; }}\n")
+    library = folder / "libodc.so.0"
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    return library
+
+
+@pytest.mark.parametrize("version", [7 << 16 | 2 << 8 | 5, 0 << 16 | 0 << 8 | 9])
+def test_another_librarys_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
+    library = build_stub(tmp_path, version)
+    monkeypatch.setenv("ODC_LIBRARY", str(library))
+    words = re.escape(f"{version >> 16}.{version >> 8 & 255}.{version & 255} was loaded from {library}")
+    with pytest.raises(ImportError, match=words + r".* needs 0\.1 or a later 0\.x"):
+        _abi._load()
+
+
+def test_a_later_minor_version_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = build_stub(tmp_path, 5 << 8)
+    monkeypatch.setenv("ODC_LIBRARY", str(library))
+    with pytest.raises(ImportError, match=f"{library} lacks odc_"):
+        _abi._load()
