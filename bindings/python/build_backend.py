@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scikit-build-core, and what it does not know: that the core lies above this folder, and in `core` of a source distribution."""
+"""scikit-build-core, whose source distributions lack the core: in the repository it lies above this folder."""
 
 import os
-import re
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +18,29 @@ from scikit_build_core.build import (
 __all__ = [
     "build_sdist",
     "build_wheel",
-    "dynamic_metadata",
     "get_requires_for_build_sdist",
     "get_requires_for_build_wheel",
     "prepare_metadata_for_build_wheel",
 ]
 
 HERE = Path(__file__).resolve().parent
-UNPACKED = HERE / "core"
-CORE = UNPACKED if UNPACKED.exists() else HERE.parent.parent
-PARTS = ("CMakeLists.txt", "LICENSE", "cuda", "include", "lib", "packaging/install.cmake", "packaging/odc.pc.in", "packaging/odcConfig.cmake.in")
-
-
-def dynamic_metadata(field: str, settings: Mapping[str, Any] | None = None) -> str:
-    """The version, which lives in odc.h only."""
-    header = (CORE / "include/odc/odc.h").read_text()
-    return ".".join(re.findall(r"#define ODC_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
+PARTS = ("CMakeLists.txt", "LICENSE", "cuda", "include", "lib", "packaging/*.cmake", "packaging/*.in")
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
-    """From a copy, to which the core is added."""
+    """From a copy of this folder with the core in it."""
     folder = Path(sdist_directory).resolve()
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / "odc"
-        shutil.copytree(HERE, copy, ignore=shutil.ignore_patterns("build", "core", "__pycache__", ".*"))
-        for part in PARTS:
-            target = copy / "core" / part
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if (CORE / part).is_dir() else shutil.copy2)(CORE / part, target)
+        shutil.copytree(HERE, copy, ignore=shutil.ignore_patterns("build", "__pycache__", ".*"))
+        if not (HERE / "core").exists():  # else this is a source distribution
+            root = HERE.parent.parent
+            for source in (found for part in PARTS for found in root.glob(part)):
+                target = copy / "core" / source.relative_to(root)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                (shutil.copytree if source.is_dir() else shutil.copy2)(source, target)
+            project = copy / "pyproject.toml"
+            project.write_text(project.read_text().replace('"../../include', '"core/include'))
         os.chdir(copy)
         try:
             return build.build_sdist(str(folder), config_settings)
