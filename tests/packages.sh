@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds everything that packaging/README.md names, of what is committed and what is changed, and tries it: the source
 # release, Debian's packages (twice: the same bytes) and a fresh Debian with nothing else, RPMs, Python's source
-# distribution and wheels. A part that lacks a tool is skipped and says so; `packages.sh PART...` runs only these.
+# distribution and wheels. A part that lacks a tool is skipped and says so. `packages.sh release PART...` runs only these; what
+# they are made of comes first.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=tests/shell_checks.sh
@@ -39,6 +40,8 @@ part_release() {
     commit=$(git stash create 2>/dev/null)
     commit=${commit:-HEAD}
     tarball=$(packaging/source_release.sh "$work" "$commit") || { fail "source_release.sh"; return; }
+    version=$(basename "$tarball" .tar.gz)
+    version=${version#libodc-}
     mkdir "$work/again"
     other=$(umask 077 && TZ=Asia/Tokyo packaging/source_release.sh "$work/again" "$commit")
     cmp "$tarball" "$other" || fail "the source release is not the same the second time"
@@ -79,9 +82,8 @@ part_root() {
     cp "$work"/first/*.deb "$work/root/packages/"
     suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
     mirror=$(apt-get indextargets --format '$(REPO_URI)' "Codename: $suite" 'Created-By: Packages' 2>/dev/null | head -n 1)
-    export work suite mirror
-    run unshare --mount --pid --fork --kill-child --propagation private bash tests/packages_root.sh || return
-    sed -n 's/^RESULT: //p' "$work/log"
+    export work suite mirror version
+    run unshare --mount --pid --fork --kill-child --propagation private bash tests/packages_root.sh
 }
 
 part_rpm() {
@@ -91,7 +93,7 @@ part_rpm() {
     # With Debian's flags, which a compiler cache has seen.
     local flags topdir=$work/rpm
     flags="$(dpkg-buildflags --get CXXFLAGS 2>/dev/null) $(dpkg-buildflags --get CPPFLAGS 2>/dev/null)"
-    flags=${flags//"$PWD"/"$topdir/BUILD/libodc-0.1.0"}
+    flags=${flags//"$PWD"/"$topdir/BUILD/libodc-$version"}
     run rpmbuild -ba --nodeps --define "_topdir $topdir" --define "optflags $flags" packaging/rpm/libodc.spec || return
     grep -q '100% tests passed' "$work/log" || fail "rpmbuild ran no tests"
     words=$(rpmlint -r packaging/rpm/libodc.rpmlintrc packaging/rpm/libodc.spec "$topdir"/RPMS/*/*.rpm "$topdir"/SRPMS/*.rpm 2>&1)
@@ -103,12 +105,12 @@ part_rpm() {
     contains "$(rpm_says --recommends "$(package libodc)")" "libfabric.so.1"
     contains "$(rpm_says --suggests "$(package libodc)")" "libcuda.so.1"
     for package in libodc-devel odc-tools python3-odc; do
-        contains "$(rpm_says --requires "$(package $package)")" "libodc(x86-64) = 0.1.0"
+        contains "$(rpm_says --requires "$(package $package)")" "libodc$(rpm -E %_isa) = $version"
     done
     contains "$(rpm_says --requires "$(package odc-tools)")" "libodc.so.0(ODC_0.1)"
     contains "$(rpm_says --list "$(package odc-tools)")" "/usr/bin/odc"
     contains "$(rpm_says --list "$(package libodc-devel)")" "/usr/include/odc/odc.h"
-    contains "$(rpm_says --list "$(package python3-odc)")" "odc-0.1.0.dist-info/METADATA"
+    contains "$(rpm_says --list "$(package python3-odc)")" "odc-$version.dist-info/METADATA"
     words=$(rpmspec -q --without cuda --without fabric --qf '[%{RECOMMENDS} %{SUGGESTS} ]' packaging/rpm/libodc.spec)
     case $words in *libcuda* | *libfabric*) fail "without cuda and fabric the spec names $words" ;; esac
 }
@@ -139,7 +141,6 @@ part_python() {
     done
 }
 
-tarball=
 for part in "${@:-release deb rpm root python}"; do
     for part in $part; do
         why=

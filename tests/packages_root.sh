@@ -3,7 +3,7 @@
 # What packages.sh runs in mounts and processes of its own: makes a root in $work/root, installs the packages there, tries them,
 # purges them, looks at what is left, and runs their autopkgtests.
 set -eu
-root=$work/root
+root=$work/root version=${version:-0.1.0}
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 inside() {
     chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"
@@ -33,8 +33,7 @@ for package in $packages; do
 done
 # shellcheck disable=SC2086
 inside apt-get install -q -y $paths
-inside odc info
-inside odc info | grep -q '^libodc 0\.1\.0, Release'
+inside odc info | tee /dev/stderr | grep -q "^libodc $version, Release"
 inside python3 -c 'import odc'
 # shellcheck disable=SC2086
 inside apt-get purge -q -y $packages

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Every test and check: installs what is missing, builds and tests the release, asan and tsan presets, checks format
-# and lint. What only needs cores (the next builds, the linter) runs behind the tests, which wait most of their time. A
+# and lint. What only needs cores (the next builds, the linter, the packages) runs behind the tests, which wait most of their time. A
 # step that fails is counted and the others still run. The last line sums up.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -77,12 +77,14 @@ start_behind() {
         done
         check_tidy >"$logs/behind_lint" 2>&1
         echo $? >"$logs/behind_lint.status"
+        bash tests/packages.sh >"$logs/behind_packages" 2>&1
+        echo $? >"$logs/behind_packages.status"
     ) &
     behind=$!
     set +m
 }
 
-# behind_is_done asan|tsan|lint: waits for it, and then is as it was.
+# behind_is_done asan|tsan|lint|packages: waits for it, and then is as it was.
 behind_is_done() {
     while [ ! -s "$logs/behind_$1.status" ] && kill -0 "$behind" 2>/dev/null; do
         sleep 0.2
@@ -134,11 +136,13 @@ check_install() {
     bash tests/venv.sh nvml || [ $? -eq 77 ]
 }
 
-# binding NAME: what the tests of tests/NAME.sh counted, and the checks before them as one.
+# binding NAME [COMMAND...]: what the tests of tests/NAME.sh, or of the command, counted, and the checks before them as one.
 binding() {
-    local log=$logs/$1 status
+    local log=$logs/$1 status command
+    command=("${@:2}")
+    [ $# -gt 1 ] || command=(bash "tests/$1.sh")
     headline "$1"
-    bash "tests/$1.sh" 2>&1 | tee "$log"
+    "${command[@]}" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     if [ "$status" -eq 77 ]; then
         skip "$1" "$(tail -n 1 "$log")"
@@ -182,6 +186,7 @@ if command -v clang-tidy-14 >/dev/null; then
 else
     skip "lint" "clang-tidy-14 was not found"
 fi
+binding packages behind_is_done packages
 
 printf '\n'
 summary="$passed passed, $failed failed"

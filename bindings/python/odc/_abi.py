@@ -267,13 +267,13 @@ def _check_version(library: ctypes.CDLL, path: str) -> None:
     found = library.odc_version()
     if found >> 16 == NEEDED[0] and found >> 8 & 255 >= NEEDED[1]:
         return
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if line.endswith(f"/{Path(path).name}"):
-            path = line.split(maxsplit=5)[5]  # of a library that the loader looked for
+    if "/" not in path:  # the loader looked for it
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        path = next((line.split(maxsplit=5)[5] for line in maps if f"/{path}" in line), path)
     needed = f"{NEEDED[0]}.{NEEDED[1]}"
     raise ImportError(
-        f"libodc {_words(found)} was loaded from {path}, but this package was written for libodc {needed} and needs {needed} "
-        f"or a later {NEEDED[0]}.x; install that, or let ODC_LIBRARY name it"
+        f"libodc {_words(found)} was loaded from {path}, but this package was written for libodc {needed} and needs "
+        f"{needed} or a later {NEEDED[0]}.x; install that, or let ODC_LIBRARY name it"
     )
 
 
