@@ -19,7 +19,8 @@ for library in "$unpacked"/odc.libs/*; do
     package=$(dpkg -S "*/$name" | sed -n '1s/:.*//p')
     cp "/usr/share/doc/$package/copyright" "$licences/$package"
     # The texts that it refers to.
-    grep -ohE '/usr/share/common-licenses/[A-Za-z0-9]+(-[0-9.]*[0-9])?' "$licences/$package" | sort -u | xargs -r cp -t "$licences"
+    grep -ohE '/usr/share/common-licenses/[A-Za-z0-9]+(-[0-9.]*[0-9])?' "$licences/$package" | sort -u |
+        xargs -r cp -t "$licences"
 done
 wheel pack -d "$folder" "$unpacked" >/dev/null
 basename "$(find "$work" -maxdepth 1 -name '*.whl')"

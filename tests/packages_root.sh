@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What packages.sh runs in mounts and processes of its own: makes a root in $work/root, installs the packages there, tries them,
-# purges them, looks at what is left, and runs their autopkgtests.
+# What packages.sh runs in mounts and processes of its own: makes a root in $work/root, installs the packages there, tries
+# them, purges them, looks at what is left, and runs their autopkgtests.
 set -eu
-root=$work/root version=${version:-0.1.0}
+: "${work:?}" "${suite:?}" "${version:=0.1.0}"
+root=$work/root
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 inside() {
     chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"

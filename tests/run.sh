@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Every test and check: installs what is missing, builds and tests the release, asan and tsan presets, checks format
-# and lint. What only needs cores (the next builds, the linter, the packages) runs behind the tests, which wait most of their time. A
-# step that fails is counted and the others still run. The last line sums up.
+# and lint. What only needs cores (the next builds, the linter, the packages) runs behind the tests, which wait most of their
+# time. A step that fails is counted and the others still run. The last line sums up.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
