@@ -44,4 +44,5 @@ inside apt-get -o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove:
 files >"$work/after"
 diff "$work/before" "$work/after" || { echo "files are left after the purge, see above" >&2; exit 1; }
 
+mkdir -p "$root${TMPDIR:=/tmp}" # autopkgtest's name for it in the root, too
 autopkgtest --no-built-binaries "$root"/packages/*.deb "$work"/first/odc_*.dsc -- chroot "$root"
