@@ -6,8 +6,9 @@ INSTALLER, where FOLDER is a site-packages, and INSTALLER the tool that will own
 import re
 import shutil
 import sys
-import tomllib
 from pathlib import Path
+
+import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -10,8 +10,8 @@ bash tests/venv.sh checks pictures
 bash tests/venv.sh torch libraries || [ $? -eq 77 ]
 bin=$PWD/build/python/bin
 cd bindings/python
-"$bin/ruff" check .
-"$bin/ruff" format --check .
+"$bin/ruff" check . ../../packaging
+"$bin/ruff" format --check . ../../packaging
 if "$bin/python" -c 'import torch' 2>/dev/null; then
     "$bin/mypy"
 else

@@ -33,9 +33,7 @@ def type_of(argument: str) -> str:
 def pins(header: Path) -> list[str]:
     text = re.sub(r"/\*.*?\*/", " ", header.read_text(), flags=re.S)
     text = re.sub(r"\s+", " ", re.sub(r"^#.*$", "", text, flags=re.M))
-    structs = {
-        name: declared_fields(body) for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", text)
-    }
+    structs = {name: declared_fields(body) for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", text)}
     values = [name for body in re.findall(r"typedef enum \w+ \{(.*?)\}", text) for name in re.findall(r"(\w+) =", body)]
     callbacks = re.findall(r"typedef (\w+) \(\*(\w+)\)\((.*?)\);", text)
     functions = re.findall(r"ODC_API ([\w *]+?)(\w+)\((.*?)\);", text)
@@ -49,7 +47,8 @@ def pins(header: Path) -> list[str]:
             questions.append(f'printf("FIELD({struct}, {name}, {kind}, %zu, %zu)\\n", {at});')
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "ask")
-        source = f'#include "{header.resolve()}"\n#include <stdio.h>\nint main(void) {{\n' + "\n".join(questions) + "\n}\n"
+        body = "\n".join(questions)
+        source = f'#include "{header.resolve()}"\n#include <stdio.h>\nint main(void) {{\n{body}\n}}\n'
         subprocess.run(["cc", "-std=c11", "-x", "c", "-", "-o", program], input=source, text=True, check=True)
         lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
     for kind, found in (("CALLBACK", callbacks), ("FUNCTION", functions)):

@@ -6,6 +6,7 @@ A block comment documents what follows it up to the next comment or blank line, 
 declaration; a section's heading documents what stands right below it without either. All functions of one comment
 share a page, which the first one names.
 """
+
 import os
 import re
 import sys
@@ -75,7 +76,7 @@ def end_of_declaration(text, start):
 
 def members_of(body, kind):
     end = ";" if kind == "struct" else ","
-    pattern = re.compile(r"/\*(?P<above>.*?)\*/|(?P<code>\w[^/%s]*)%s?(?P<behind>[ \t]*/\*.*?\*/)?" % (end, end), re.S)
+    pattern = re.compile(rf"/\*(?P<above>.*?)\*/|(?P<code>\w[^/{end}]*){end}?(?P<behind>[ \t]*/\*.*?\*/)?", re.S)
     members = []
     for match in pattern.finditer(body):
         code = " ".join((match.group("code") or "").split())
@@ -116,7 +117,9 @@ class Header:
         comment = None  # the block comment or heading that what comes next belongs to
         item = re.compile(
             r"(?P<blank>\n[ \t]*\n)|(?P<directive>#[^\n]*)|(?P<comment>/\*.*?\*/)|"
-            r'(?P<linkage>extern "C" {)|(?P<code>\w)', re.S)
+            r'(?P<linkage>extern "C" {)|(?P<code>\w)',
+            re.S,
+        )
         same_line = re.compile(r"[ \t]*(/\*.*?\*/)?", re.S)
         while match := item.search(self.text, at):
             at = match.end()
@@ -290,8 +293,11 @@ def set_code(kind):
     """A type's declaration without its comments."""
     if kind.kind == "function":
         code = " ".join(kind.code.split())
-        return [f"\\fB{code}\\fR"] if len(code) <= WIDTH else [
-            "\\fB" + line + "\\fR" for line in textwrap.wrap(code, WIDTH, subsequent_indent=" " * 8)]
+        return (
+            [f"\\fB{code}\\fR"]
+            if len(code) <= WIDTH
+            else ["\\fB" + line + "\\fR" for line in textwrap.wrap(code, WIDTH, subsequent_indent=" " * 8)]
+        )
     end = ";" if kind.kind == "struct" else ","
     lines = [f"typedef {kind.kind} {kind.name} {{"]
     lines += ["    " + code + end for _, code, _ in kind.members if code]
@@ -316,14 +322,16 @@ def tagged(members, words):
 def synopsis(header, prototypes):
     lines = ["\\fB#include <odc/odc.h>\\fR"]
     for prototype in prototypes:
-        lines += [""] + set_prototype(prototype)
+        lines += ["", *set_prototype(prototype)]
     link = "Link with \\fI\\-lodc\\fR; pkg\\-config and CMake know it as \\fBodc\\fR."
     return "\n".join([".SH SYNOPSIS", unfilled(lines), ".PP", link])
 
 
 def title(header, name):
-    return (f'.TH {name} 3 "" "libodc {header.version}" "Library Functions Manual"\n'
-            ".\\\" SPDX-License-Identifier: Apache-2.0\n.\\\" Written by pages.py from odc.h.")
+    return (
+        f'.TH {name} 3 "" "libodc {header.version}" "Library Functions Manual"\n'
+        '.\\" SPDX-License-Identifier: Apache-2.0\n.\\" Written by pages.py from odc.h.'
+    )
 
 
 def see_also(references):
@@ -348,7 +356,7 @@ def errors(header, page, words):
             rows.append((names, code, comment))
     out = [".SH RETURN VALUE", filled(words.set(header.sentence("returns ODC_OK"))), ".SH ERRORS"]
     if rows:
-        out += tagged(rows, words) + [".PP", "The other errors are listed in \\fBlibodc\\fR(3)."]
+        out += [*tagged(rows, words), ".PP", "The other errors are listed in \\fBlibodc\\fR(3)."]
     else:
         out += ["They are listed in \\fBlibodc\\fR(3)."]
     return out
@@ -383,8 +391,11 @@ def function_page(header, page):
         out += [".SH THREADS", filled(words.set(threads(header)))]
     comments = [text] + [comment or "" for kind in page.types for _, _, comment in kind.members]
     named = set(re.findall(r"\bodc_\w+", " ".join(comments)))
-    others = {other.name for other in header.pages if other is not page
-              and (other.section == page.section or named & set(other.names))}
+    others = {
+        other.name
+        for other in header.pages
+        if other is not page and (other.section == page.section or named & set(other.names))
+    }
     out.append(see_also({(3, name) for name in others} | {(3, "libodc")}))
     return "\n".join(out) + "\n"
 
@@ -411,8 +422,11 @@ def life(header):
 def overview_page(header):
     words = Words(header)
     name, described = header.overview[0].split(": ", 1)
-    about = [paragraph for paragraph in header.overview[1:]
-             if not paragraph.startswith(("    ", "Every function", "Threads: "))]
+    about = [
+        paragraph
+        for paragraph in header.overview[1:]
+        if not paragraph.startswith(("    ", "Every function", "Threads: "))
+    ]
     out = [title(header, name), ".SH NAME", f"{name} \\- {prose(phrase(described))}"]
     out += [synopsis(header, []), ".SH DESCRIPTION", filled(words.set(described))]
     for paragraph in about:
