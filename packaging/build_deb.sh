@@ -8,8 +8,20 @@ usage="usage: build_deb.sh RELEASE FOLDER [OPTION OF dpkg-buildpackage...]"
 release=${1:?$usage}
 folder=${2:?$usage}
 shift 2
+case $(basename "$release") in
+libodc-[0-9]*.tar.gz) ;;
+*)
+    echo "build_deb.sh: $release is no source release; make one by packaging/source_release.sh" >&2
+    exit 2
+    ;;
+esac
 version=$(basename "$release" .tar.gz)
 version=${version#libodc-}
+mkdir -p "$folder"
+if [ -e "$folder/libodc-$version" ]; then
+    echo "build_deb.sh: there is a $folder/libodc-$version; remove it, or name an empty folder" >&2
+    exit 2
+fi
 cp "$release" "$folder/odc_$version.orig.tar.gz"
 tar -xzf "$release" -C "$folder"
 cd "$folder/libodc-$version"

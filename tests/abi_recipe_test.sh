@@ -122,6 +122,9 @@ in_the_middle() { edit include/odc/odc.h 's/^    const char \*fallback, \*help;/
 another_type() { edit include/odc/odc.h 's/^    int64_t timeout_ms; /    uint64_t timeout_ms;/'; }
 another_value() { edit include/odc/odc.h 's/ODC_F16 = 4, ODC_BYTES = 5/ODC_F16 = 5, ODC_BYTES = 4/'; }
 another_argument() { edit include/odc/odc.h 's/^\(ODC_API odc_status odc_plan_cost(const char \*model, \)double/\1float/'; }
+an_array() { edit include/odc/odc.h 's/^    const char \*fallback, \*help;/&\n    uint64_t limits[4];/'; }
+no_value() { edit include/odc/odc.h 's/ODC_BYTES = 5/&, ODC_I8/'; }
+another_form() { edit include/odc/odc.h 's/^typedef enum odc_memory .*/&\ntypedef int odc_number;/'; }
 unpinned() { edit packaging/abi/pins.c '/^FIELD(odc_slice, offset/d'; }
 exported_no_more() { edit lib/odc.map '/^    odc_abort;/d'; }
 
@@ -134,6 +137,9 @@ broken "odc_setting.fallback was at byte 16" in_the_middle pin
 broken "odc_config.timeout_ms was int64_t" another_type
 broken "ODC_F16 was 4" another_value
 broken "odc_plan_cost had another type" another_argument
+broken 'the fields "uint64_t limits[4]" are not understood' an_array
+broken 'the enumerator "ODC_I8" has no value of its own' no_value
+broken "has a typedef or an ODC_API function of a form that is not understood" another_form
 broken "pins.c lacks what the previous release had; put these lines back" unpinned
 contains "$err" "FIELD(odc_slice, offset, uint64_t, 24, 8)"
 broken "programs of the previous release would not run" exported_no_more build describe

@@ -10,6 +10,9 @@ test="libcmocka-dev python3 python3-venv procps binutils iproute2"
 optional="abigail-tools patchelf ccache debhelper dh-python lintian debootstrap autopkgtest rpm rpmlint pkgconf libpmix-dev \
 clang libclang-rt-14-dev clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev mandoc zsh qemu-user g++-aarch64-linux-gnu"
 
+# Whatever cargo there is serves.
+command -v cargo >/dev/null || optional="$optional cargo rustc rustfmt rust-clippy"
+
 case ${1:-} in
 build) wanted=$build optional= ;;
 demo) wanted="$build python3 python3-venv" optional= ;;

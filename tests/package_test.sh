@@ -95,6 +95,8 @@ for flags in -DCMAKE_C_FLAGS=-m32 -DCMAKE_CXX_FLAGS=-mx32; do
     expect 1 cmake -S "$ODC_SOURCE_DIR" -B "$work/narrow" "$flags"
     contains "$err" "libodc is for 64-bit processors; build it without -m32 and for a 64-bit"
 done
+CC='cc -m32' expect 1 cmake -S "$ODC_SOURCE_DIR" -B "$work/narrow of cc"
+contains "$err" "libodc is for 64-bit processors"
 CFLAGS='-O2 -m32' expect 1 cmake -S "$ODC_SOURCE_DIR" -B "$work/narrow"
 contains "$err" "libodc is for 64-bit processors"
 

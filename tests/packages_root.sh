@@ -27,7 +27,7 @@ echo 'Acquire::Languages "none";' >"$root/etc/apt/apt.conf.d/no-translations"
 inside apt-get update -q
 files >"$work/before"
 
-packages="libodc0 odc-tools python3-odc"
+packages="libodc0 libodc-dev odc-tools python3-odc"
 paths=
 for package in $packages; do
     paths="$paths $(cd "$root" && echo ./packages/"${package}"_*.deb)"

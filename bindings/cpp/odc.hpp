@@ -19,6 +19,9 @@
 // every other call runs alone. A child made by fork() must not use a context.
 #ifndef ODC_ODC_HPP
 #define ODC_ODC_HPP
+#if __cplusplus < 201703L
+#error "odc.hpp needs C++17 or later (-std=c++17)"
+#endif
 #include <chrono>
 #include <cstddef>
 #include <cstdint>

@@ -16,19 +16,19 @@ complain() {
     broken=1
 }
 
-# unpinned HEADER: the pins of that header, without those of pins.c
+# unpinned HEADER: in $lines the pins of that header, without those of pins.c.
 unpinned() {
-    python3 "$here/pins.py" "$1" >"$work/pins" || { complain "the pins of $1 cannot be made"; return; }
-    grep -vxFf "$here/pins.c" "$work/pins"
+    python3 "$here/pins.py" "$1" >"$work/pins" || complain "the pins of $1 cannot be made (above)"
+    lines=$(grep -vxFf "$here/pins.c" "$work/pins")
 }
 
 if ! cc -std=c11 -fsyntax-only -I "$root/include" "$here/pins.c"; then
     complain "odc.h is no longer what programs were compiled with (above): put it back, and add instead of changing"
 fi
-lost=$(unpinned "$here/previous/odc.h")
-[ -z "$lost" ] || complain "pins.c lacks what the previous release had; put these lines back:" $'\n'"$lost"
-new=$(unpinned "$root/include/odc/odc.h")
-[ -z "$new" ] || complain "odc.h declares what pins.c does not have; append these lines to it:" $'\n'"$new"
+unpinned "$here/previous/odc.h"
+[ -z "$lines" ] || complain "pins.c lacks what the previous release had; put these lines back:" $'\n'"$lines"
+unpinned "$root/include/odc/odc.h"
+[ -z "$lines" ] || complain "odc.h declares what pins.c does not have; append these lines to it:" $'\n'"$lines"
 
 # nodes MAP: each function after its node.
 nodes() {

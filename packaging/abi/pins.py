@@ -34,11 +34,20 @@ def pins(header: Path) -> list[str]:
     text = re.sub(r"/\*.*?\*/", " ", header.read_text(), flags=re.S)
     text = re.sub(r"\s+", " ", re.sub(r"^#.*$", "", text, flags=re.M))
     structs = {name: declared_fields(body) for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", text)}
-    values = [name for body in re.findall(r"typedef enum \w+ \{(.*?)\}", text) for name in re.findall(r"(\w+) =", body)]
+    enums = re.findall(r"typedef enum \w+ \{(.*?)\}", text)
+    enumerators = [one.strip() for body in enums for one in body.split(",") if one.strip()]
+    for one in enumerators:
+        if not re.fullmatch(r"\w+ = -?\d+", one):
+            fail(f'the enumerator "{one}" has no value of its own; write `{one} = N`')
+    values = [one.split()[0] for one in enumerators]
     callbacks = re.findall(r"typedef (\w+) \(\*(\w+)\)\((.*?)\);", text)
     functions = re.findall(r"ODC_API ([\w *]+?)(\w+)\((.*?)\);", text)
     if not (structs and values and callbacks and functions):
         fail(f"{header} declares no structs, enums, callbacks or functions: is it odc.h?")
+    opaque = re.findall(r"typedef struct (\w+) \1;", text)
+    understood = len(structs) + len(opaque) + len(enums) + len(callbacks)
+    if understood != text.count("typedef ") or len(functions) != text.count("ODC_API "):
+        fail(f"{header} has a typedef or an ODC_API function of a form that is not understood")
 
     questions = [f'printf("VALUE({name}, %d)\\n", (int){name});' for name in values]
     for struct, fields in structs.items():

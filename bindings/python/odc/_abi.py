@@ -243,6 +243,19 @@ def _words(version: int) -> str:
     return f"{version >> 16}.{version >> 8 & 255}.{version & 255}"
 
 
+def _needed() -> str:
+    major, minor, _ = WRITTEN_FOR
+    return f"{major}.{minor} or a later {major}.x"
+
+
+def _where(path: str) -> str:
+    """The file that was loaded by this path."""
+    if "/" in path:
+        return path
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return next((line.split(maxsplit=5)[5] for line in maps if f"/{path}" in line), path)
+
+
 def _check_version(library: ctypes.CDLL, path: str) -> None:
     """A library serves if its major version is the same and its minor one no earlier: the interface only grows."""
     if not hasattr(library, "odc_version"):
@@ -250,14 +263,9 @@ def _check_version(library: ctypes.CDLL, path: str) -> None:
     number = library.odc_version()
     found = (number >> 16, number >> 8 & 255)
     if found[0] != WRITTEN_FOR[0] or found[1] < WRITTEN_FOR[1]:
-        major, minor, patch = WRITTEN_FOR
-        if "/" not in path:  # the loader looked for it
-            maps = Path("/proc/self/maps").read_text().splitlines()
-            path = next((line.split(maxsplit=5)[5] for line in maps if f"/{path}" in line), path)
         raise ImportError(
-            f"libodc {_words(number)} was loaded from {path}, but this package was written for libodc "
-            f"{major}.{minor}.{patch} and needs {major}.{minor} or a later {major}.x; install that, or name it in "
-            "ODC_LIBRARY"
+            f"libodc {_words(number)} was loaded from {_where(path)}, but this package was written for libodc "
+            f"{'.'.join(map(str, WRITTEN_FOR))} and needs {_needed()}; install that, or name it in ODC_LIBRARY"
         )
 
 
@@ -266,7 +274,7 @@ def _load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
-        hint = "ODC_LIBRARY names it" if os.environ.get("ODC_LIBRARY") else "install the package, or set ODC_LIBRARY"
+        hint = "ODC_LIBRARY names it" if os.environ.get("ODC_LIBRARY") else f"install {_needed()}, or set ODC_LIBRARY"
         raise ImportError(f"libodc cannot be loaded from {path} ({hint}): {error}") from error
     _check_version(library, path)
     for name, (result, *arguments) in PROTOTYPES.items():
@@ -274,7 +282,7 @@ def _load() -> ctypes.CDLL:
             function = getattr(library, name)
         except AttributeError:
             raise ImportError(
-                f"{path} lacks {name}: it is no libodc, or an older one than this package needs"
+                f"{_where(path)} lacks {name}: it is no libodc, or an older one than this package needs, {_needed()}"
             ) from None
         function.restype = result
         function.argtypes = arguments
