@@ -44,5 +44,8 @@ inside apt-get -o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove:
 files >"$work/after"
 diff "$work/before" "$work/after" || { echo "files are left after the purge, see above" >&2; exit 1; }
 
-mkdir -p "$root${TMPDIR:=/tmp}" # autopkgtest's name for it in the root, too
-autopkgtest --no-built-binaries "$root"/packages/*.deb "$work"/first/odc_*.dsc -- chroot "$root"
+# With nothing of the caller's, such as CMake's compiler launcher, but the folder for temporary files, of both sides.
+mkdir -p "$root${TMPDIR:=/tmp}"
+env -i PATH="$PATH" LC_ALL=C.UTF-8 HOME="$work" TMPDIR="$TMPDIR" autopkgtest --output-dir "$work/autopkgtest" \
+    --no-built-binaries "$root"/packages/*.deb "$work"/first/odc_*.dsc -- chroot "$root" ||
+    { tail -n 15 "$work"/autopkgtest/*-std*; exit 1; }
