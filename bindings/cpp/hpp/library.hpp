@@ -53,8 +53,8 @@ inline std::string library_path() {
 }
 
 // Whether the loaded library has this header's binary interface: the same major version, and no earlier minor one. All
-// else that needs no context, and Context::join, asks first. A library that is not there, or lacks a function, is the
-// dynamic linker's to report, before main.
+// else that needs no context, and Context::join, asks first. A library that is not there, or whose symbols have other
+// versions, is the dynamic linker's to report, before main; a function that it lacks too, or where it is first called.
 template <class... S, class = detail::Trailing<S...>>
 bool check_library(S &...status) noexcept(detail::kQuiet<S...>) {
     const Version found = Version::found(), needed = Version::needed();
