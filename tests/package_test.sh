@@ -21,24 +21,7 @@ same "$(find "$prefix" -type f -print0 | xargs -0 grep -lIF "$work/first")" ""
 
 mkdir "$work/a program"
 cd "$work/a program" || exit 1
-cat >main.c <<'C'
-#include <odc/odc.h>
-#include <stdio.h>
-
-int main(void) {
-    odc_config config = {0};
-    odc_context *context;
-    config.struct_size = sizeof config;
-    config.size = 1;
-    if (odc_init(&config, &context) != ODC_OK) {
-        fprintf(stderr, "%s\n", odc_last_error());
-        return 1;
-    }
-    odc_destroy(context);
-    puts(odc_build());
-    return 0;
-}
-C
+cp "$ODC_SOURCE_DIR/tests/alone.c" main.c
 cat >CMakeLists.txt <<'CMAKE'
 cmake_minimum_required(VERSION 3.22)
 project(consumer LANGUAGES C)

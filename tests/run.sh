@@ -39,13 +39,11 @@ skip() {
 
 # behind NAME WORDS: a check of start_behind, which with status 77 says in its last line why it is not tried here.
 behind() {
-    local status
-    behind_is_done "$1" >"$logs/$1"
-    status=$?
-    if [ "$status" -eq 77 ]; then
-        skip "$2" "$(tail -n 1 "$logs/$1")"
+    behind_is_done "$1" >/dev/null
+    if [ $? -eq 77 ]; then
+        skip "$2" "$(tail -n 1 "$logs/behind_$1")"
     else
-        check "$2" eval "cat '$logs/$1'; [ $status -eq 0 ]"
+        check "$2" behind_is_done "$1"
     fi
 }
 

@@ -319,7 +319,7 @@ def tagged(members, words):
     return out
 
 
-def synopsis(header, prototypes):
+def synopsis(prototypes):
     lines = ["\\fB#include <odc/odc.h>\\fR"]
     for prototype in prototypes:
         lines += ["", *set_prototype(prototype)]
@@ -335,8 +335,7 @@ def title(header, name):
 
 
 def see_also(references):
-    own = sorted(reference for reference in references)
-    lines = [f"\\fB{literal(name)}\\fR({section})" for section, name in own]
+    lines = [f"\\fB{literal(name)}\\fR({section})" for section, name in sorted(references)]
     return ".SH SEE ALSO\n" + ",\n".join(lines)
 
 
@@ -366,7 +365,7 @@ def function_page(header, page):
     words = Words(header, page.names, parameters_of(page))
     what = prose(phrase(page.comment.text)).replace("`", "")
     out = [title(header, page.name), ".SH NAME", f"{', '.join(page.names)} \\- {what}"]
-    out += [synopsis(header, [prototype for _, prototype in page.functions]), ".SH DESCRIPTION"]
+    out += [synopsis([prototype for _, prototype in page.functions]), ".SH DESCRIPTION"]
     text = SHARED.sub("", page.comment.text).rstrip()
     if page.returns_status() or page.functions[0][1].startswith("void "):
         out.append(filled(words.set(text if text.endswith(".") else text + ".")))
@@ -428,7 +427,7 @@ def overview_page(header):
         if not paragraph.startswith(("    ", "Every function", "Threads: "))
     ]
     out = [title(header, name), ".SH NAME", f"{name} \\- {prose(phrase(described))}"]
-    out += [synopsis(header, []), ".SH DESCRIPTION", filled(words.set(described))]
+    out += [synopsis([]), ".SH DESCRIPTION", filled(words.set(described))]
     for paragraph in about:
         out += [".PP", filled(words.set(paragraph))]
     out += [".SS The life of a minibatch", life(header)]
