@@ -2,6 +2,7 @@
 // The agent: hears its part of the job and supervises its ranks.
 #include "agent.h"
 
+#include "exit.h"
 #include "hosts.h"
 #include "launch.h"
 #include "supervisor.h"

@@ -6,6 +6,7 @@
 #include "bench_race.h"
 #include "bench_report.h"
 #include "context.h"
+#include "exit.h"
 #include "launch.h"
 #include "numbers.h"
 #include "routes.h"
@@ -13,6 +14,7 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <map>

@@ -9,9 +9,9 @@
 #include "bench_report.h"
 #include "clock.h"
 #include "context.h"
+#include "exit.h"
 #include "gpu.h"
 #include "routes.h"
-#include "verbs.h"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,6 @@
 
 #include "bench_limit.h"
 #include "bench_pattern.h"
-#include "verbs.h"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 
 #include "bench_pattern.h"
 #include "context.h"
-#include "verbs.h"
+#include "exit.h"
 
 #include <fmt/format.h>
 

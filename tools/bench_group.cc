@@ -4,7 +4,7 @@
 
 #include "bench_memory.h"
 #include "clock.h"
-#include "verbs.h"
+#include "exit.h"
 
 #include <fmt/format.h>
 #include <linux/futex.h>

@@ -4,7 +4,7 @@
 #include "bench_memory.h"
 
 #include "context.h"
-#include "verbs.h"
+#include "exit.h"
 
 #include <fmt/format.h>
 #include <poll.h>

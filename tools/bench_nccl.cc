@@ -2,7 +2,7 @@
 #include "bench_nccl.h"
 
 #include "bench_limit.h"
-#include "verbs.h"
+#include "exit.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -4,7 +4,7 @@
 
 #include "bench_pattern.h"
 #include "context.h"
-#include "verbs.h"
+#include "exit.h"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,6 @@
 
 #include "bench_pattern.h"
 #include "context.h"
-#include "verbs.h"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 // Joining a job as one rank.
 #include "context.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <fmt/format.h>
 

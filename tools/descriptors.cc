@@ -2,7 +2,7 @@
 // Opens and counts descriptors.
 #include "descriptors.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <fcntl.h>
 #include <unistd.h>

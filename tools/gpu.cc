@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu.h"
 
+#include "exit.h"
 #include "gpu_kernels.h"
-#include "verbs.h"
 
 #include <fmt/format.h>
 #include <sys/mman.h>

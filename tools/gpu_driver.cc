@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu_driver.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "groups.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <sys/mman.h>
 

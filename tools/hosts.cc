@@ -3,9 +3,9 @@
 #include "hosts.h"
 
 #include "agent.h"
+#include "exit.h"
 #include "launch.h"
 #include "supervisor.h"
-#include "verbs.h"
 
 #include <unistd.h>
 

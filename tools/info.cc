@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc info: what this build is, which transports work here and why the others do not, and the settings in effect.
+#include "exit.h"
 #include "verbs.h"
 
 #include <fmt/format.h>
 #include <odc/odc.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // Starts the ranks of a job on this host.
 #include "launch.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <sys/random.h>
 

@@ -2,7 +2,7 @@
 // Sequence lengths from a file of numbers or from a directory of text files, see lengths.h.
 #include "lengths.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <algorithm>
 #include <array>

@@ -2,8 +2,10 @@
 // The odc command: one verb a file (verbs.h). Statuses: 0, 1 when the work failed, 2 for a wrong command line or
 // wrong lengths.
 #include "descriptors.h"
+#include "exit.h"
 #include "verbs.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>

@@ -2,7 +2,7 @@
 // Reads the numbers of the command line.
 #include "numbers.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <fmt/format.h>
 

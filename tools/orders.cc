@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "orders.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <fcntl.h>
 #include <unistd.h>

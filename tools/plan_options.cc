@@ -2,7 +2,7 @@
 // Cost models and policies by name, see plan_options.h.
 #include "plan_options.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <odc/odc.h>
 

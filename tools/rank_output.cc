@@ -2,7 +2,7 @@
 // What ranks print, on its way to our stdout and stderr.
 #include "rank_output.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <fcntl.h>
 #include <unistd.h>

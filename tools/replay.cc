@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // `odc replay`: real sequence lengths, real communication, emulated compute; collective schedule against ODC.
+#include "exit.h"
 #include "launch.h"
 #include "numbers.h"
 #include "replay_rank.h"
 #include "replay_schedule.h"
 #include "verbs.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>

@@ -3,8 +3,8 @@
 #include "replay_job.h"
 
 #include "context.h"
+#include "exit.h"
 #include "replay_report.h"
-#include "verbs.h"
 
 #include <fmt/format.h>
 #include <sys/resource.h>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The models of the paper (DeepSeek-R1-Distill-Qwen): layers, elements of a layer, and the cost of a sample. The
 // embedding is left out: it is gathered once a microbatch and hides behind compute in both schedules.
+#include "exit.h"
 #include "replay_settings.h"
-#include "verbs.h"
 
 #include <array>
 

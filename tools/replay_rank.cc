@@ -3,13 +3,13 @@
 #include "replay_rank.h"
 
 #include "context.h"
+#include "exit.h"
 #include "progress.h"
 #include "replay_job.h"
 #include "replay_prefetch.h"
 #include "replay_report.h"
 #include "timeline.h"
 #include "trace.h"
-#include "verbs.h"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 // Prints the result of `odc replay` for people and for machines.
 #include "replay_report.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 // Chooses the samples of each minibatch of `odc replay`, plans them and sets the emulated device's speed.
 #include "replay_schedule.h"
 
+#include "exit.h"
 #include "lengths.h"
-#include "verbs.h"
 
 #include <algorithm>
 #include <numeric>

@@ -3,7 +3,7 @@
 #include "replay_shards.h"
 
 #include "context.h"
-#include "verbs.h"
+#include "exit.h"
 
 #include <fmt/format.h>
 

@@ -3,7 +3,7 @@
 #include "routes.h"
 
 #include "context.h"
-#include "verbs.h"
+#include "exit.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

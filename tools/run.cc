@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc run: starts the ranks of a job on this host or on several.
+#include "exit.h"
 #include "hosts.h"
 #include "launch.h"
 #include "numbers.h"
 #include "verbs.h"
 
+#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "signals.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <sys/signalfd.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 // Starts processes and supervises them until the last has ended.
 #include "supervisor.h"
 
-#include "verbs.h"
+#include "exit.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>

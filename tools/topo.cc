@@ -2,6 +2,7 @@
 // odc topo: what is near what on this machine or a recorded one, and which path each memory takes to another host; in a
 // job, which path each pair of its ranks takes.
 #include "context.h"
+#include "exit.h"
 #include "launch.h"
 #include "topo_job.h"
 #include "topo_picture.h"
@@ -10,6 +11,7 @@
 
 #include <fmt/format.h>
 #include <odc/odc.h>
+#include <CLI/CLI.hpp>
 
 #include <cerrno>
 #include <cstring>

@@ -3,8 +3,8 @@
 #include "topo_job.h"
 
 #include "context.h"
+#include "exit.h"
 #include "topo_parts.h"
-#include "verbs.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -3,17 +3,13 @@
 // callback does the work and throws Exit to leave with a status other than 0.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <string>
 
-namespace odc_tool {
+namespace CLI {
+class App;
+}
 
-// Leaves the command with `status` after printing "odc: <message>" to stderr (nothing when empty).
-struct Exit {
-    int status;
-    std::string message;
-};
+namespace odc_tool {
 
 void add_run(CLI::App &app);
 void add_plan(CLI::App &app);
