@@ -47,10 +47,14 @@ void Context::abort(const char *text) {
 
 // ---- Phases ----
 
-void Context::check_not_arrived(Call call) {
+void Context::check_not_left(Call call) const {
     if (left_) {
         fail(ODC_ERROR_PHASE, call_name(call), ": this rank has left the job (odc_shutdown)");
     }
+}
+
+void Context::check_not_arrived(Call call) {
+    check_not_left(call);
     if (job_.mine().arrived.load(std::memory_order_relaxed) > minibatch_ && call != Call::Sync) {
         job_.check();
         fail(ODC_ERROR_PHASE, call_name(call), ": odc_minibatch_sync of minibatch ", minibatch_,

@@ -92,6 +92,7 @@ private:
     };
     Noted note(Call call, const Shard *shard);
 
+    void check_not_left(Call call) const;
     void check_not_arrived(Call call);
     void check_new(const std::vector<Description> &descriptions);
     void settle(const std::vector<std::unique_ptr<Shard>> &shards);

@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct flags {
     atomic_int a;
@@ -399,6 +400,87 @@ static void an_interrupted_call_returns_soon_and_may_be_made_again(void **state)
     run_processes(2, interrupts, share(sizeof(flags)));
 }
 
+/* Rank 0 waits for its gather while its reduction is interrupted, and then while its sync is: only so it gets the buffer. */
+static void waits_between(int rank, int size, const char *job, void *arg) {
+    interruption what = {arg, 0};
+    atomic_int *step = &what.shared->a;
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    double value = 1;
+    float *full = new_full(100, ODC_F32);
+    uint64_t operation = 0;
+    uint64_t synced = 0;
+    odc_shard_desc desc = describe("of rank 1", 100, ODC_F32, ODC_F32);
+    desc.slices = (uint64_t[]){0, 100};
+    config.interrupted = rank == 0 ? interrupted : NULL;
+    config.interrupted_arg = &what;
+    CHECK_OK(odc_init(&config, &context));
+    tensor t = make_described(context, &desc);
+    write_parameters(t, 3);
+    if (rank == 0) {
+        CHECK_OK(odc_gather_start(t.shard, full, 100, NULL, &operation));
+        CHECK_INTERRUPTED(&what, odc_all_reduce(context, &value, 1, ODC_SUM), "rank 1");
+        CHECK_INTERRUPTED(&what, odc_wait(context, operation), "rank 1");
+        raise_flag(step);
+        CHECK_OK(odc_wait(context, operation));
+        check_full(t, full, 3);
+        CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
+        CHECK_OK(odc_gather_start(t.shard, full, 100, NULL, &synced));
+        CHECK_INTERRUPTED(&what, odc_minibatch_sync(context), "has not arrived in minibatch 0; it ");
+        CHECK_OK(odc_wait(context, synced));
+        CHECK_ERROR(odc_wait(context, operation + 12345), ODC_ERROR_ARGUMENT, "operation");
+        raise_flag(step);
+    } else {
+        await_flag(step, 1);
+        CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
+        CHECK_OK(odc_publish(t.shard, NULL));
+        await_flag(step, 2);
+    }
+    CHECK_OK(odc_minibatch_sync(context));
+    free(full);
+    odc_destroy(context);
+}
+
+static void an_operation_is_waited_for_also_between_the_calls_of_an_interrupted_one(void **state) {
+    (void)state;
+    run_processes(2, waits_between, share(sizeof(flags)));
+}
+
+/* Rank 0 leaves while its gather is on its way. */
+static void leaves_with_a_gather(odc_context *context, void *arg) {
+    enum { COUNT = 4000000 };
+    flags *shared = arg;
+    odc_shard_desc desc = describe("of rank 1", COUNT, ODC_F32, ODC_F32);
+    desc.slices = (uint64_t[]){0, COUNT};
+    tensor t = make_described(context, &desc);
+    float *full = new_full(COUNT, ODC_F32);
+    uint64_t operation = 0;
+    write_parameters(t, 3);
+    if (odc_rank(context) == 0) {
+        await_flag(&shared->a, 1);
+        check_gather(t, 3);
+        CHECK_OK(odc_gather_start(t.shard, full, COUNT, NULL, &operation));
+        CHECK_OK(odc_shutdown(context));
+        CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_PHASE, "odc_shutdown");
+        memset(full, 77, COUNT * sizeof(float));
+        sleep_ms(50); /* a late byte would come now */
+        for (size_t i = 0; i < COUNT * sizeof(float); ++i) {
+            CHECK(((char *)full)[i] == 77);
+        }
+        raise_flag(&shared->b);
+    } else {
+        CHECK_OK(odc_publish(t.shard, NULL));
+        raise_flag(&shared->a);
+        await_flag(&shared->b, 1);
+    }
+    free(full);
+}
+
+static void after_shutdown_a_wait_gives_the_buffer_back(void **state) {
+    (void)state;
+    run_ranks(2, leaves_with_a_gather, share(sizeof(flags)));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(starting_an_operation_never_waits),
@@ -410,6 +492,8 @@ int main(void) {
         cmocka_unit_test(reductions_are_in_rank_order_and_have_the_same_bits_everywhere),
         cmocka_unit_test(scalars_may_ride_on_sync),
         cmocka_unit_test(an_interrupted_call_returns_soon_and_may_be_made_again),
+        cmocka_unit_test(an_operation_is_waited_for_also_between_the_calls_of_an_interrupted_one),
+        cmocka_unit_test(after_shutdown_a_wait_gives_the_buffer_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
