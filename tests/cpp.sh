@@ -57,6 +57,26 @@ expect 1 g++ -std=c++17 -fno-exceptions -I"$prefix/include" -fsyntax-only -x c++
     <<<'#include <odc/odc.hpp>
 void f(odc::Context &context) { context.sync(); }'
 contains "$err" "without exceptions, hand the call an odc::Status"
+expect 1 g++ -std=c++17 -I"$prefix/include" -fsyntax-only -x c++ - <<<'#include <odc/odc.hpp>
+void f(odc::Context &context) { context.register_shard<int, int>({"a", 1}); }'
+contains "$err" "the halves of a shard are float, double, odc::Bf16, odc::F16, std::byte (parameters) or void"
+
+# ---- objects that do not fit together do not link ----
+echo '#include <odc/odc.hpp>
+int rank_of(odc::Context &context) { return context.rank(); }' >"$work/callee.cc"
+echo '#include <odc/odc.hpp>
+int rank_of(odc::Context &context);
+int main() { odc::Context context; return rank_of(context) + 1; }' >"$work/caller.cc"
+cp -r "$prefix/include" "$work/next"
+compile "$work/caller.cc" "$work/callee.cc" -std=c++17 -o "$work/fits"
+expect 0 "$work/fits"
+g++ -c -std=c++17 -I"$prefix/include" "$work/caller.cc" -o "$work/caller.o" || fail "caller.cc"
+for number in MAJOR MINOR PATCH; do
+    sed "s/\(#define ODC_VERSION_$number\) .*/\1 77/" "$prefix/include/odc/odc.h" >"$work/next/odc/odc.h"
+    g++ -c -std=c++17 -I"$work/next" "$work/callee.cc" -o "$work/callee.o" || fail "callee.cc"
+    expect 1 g++ "$work/caller.o" "$work/callee.o" -L"$libdir" -lodc -o "$work/fits"
+    contains "$err" "undefined reference to \`rank_of("
+done
 
 # ---- tests ----
 # tests NAME OPTION...: its output is shown, for its counts.
@@ -136,6 +156,7 @@ odc_register_shard(context, layer, 10 of types 4 and 2, 2 ranks, 1 with 4, 2 wit
 odc_register_shard(context, layer, 10 of types 0 and 3, 0 ranks, memory 1)
 odc_register_shard(context, layer, 10 of types 5 and 0, 0 ranks, memory 1)
 odc_publish_all(context, stream)
+interrupted
 odc_gather_start(shard, 10, stream)
 odc_wait(context, 7)
 odc_abort(context, an operation was dropped, and could not be waited for)

@@ -11,7 +11,7 @@
 //     auto slice = shard.slice();  // to change slice.parameters by slice.gradients, until the next publish
 //
 // Errors: a call throws odc::Error. Handed an odc::Status as one more, last argument it is noexcept and reports there
-// instead, and what it returns then is empty; where exceptions are switched off this is the only way. An exception of a
+// instead, and what it returns then is empty, or zeros; where exceptions are switched off this is the only way. An exception of a
 // callback goes on in the call that asked it; with a Status its what() joins the message.
 // Lifetime: the memory of a context lives until its last Shard and Operation are gone, so they may end in any order. Views
 // of a slice end with them, or at Shard::release. A buffer that is given to a *_start call outlives its Operation.
@@ -75,26 +75,21 @@ struct Route {
     std::string access;                   // how gathers read: "direct", "staged" or "none"
 };
 
-// One rank's membership in one job. Its destructor leaves the job, waiting for nobody; where an exception runs it, it ends
-// all ranks' waits with ODC_ERROR_ABORTED first.
+// One rank's membership in one job. Its destructor leaves the job, waiting for nobody, or, where operations are pending, has
+// the last of them leave it; where an exception runs it, it ends all ranks' waits with ODC_ERROR_ABORTED first.
 class Context {
 public:
     Context() noexcept = default;
-    Context(Context &&other) noexcept : membership_(std::move(other.membership_)) {}
+    Context(Context &&other) noexcept : user_(std::move(other.user_)) {}
     Context &operator=(Context &&other) noexcept {
         Context taken(std::move(other));
-        std::swap(membership_, taken.membership_);
+        std::swap(user_, taken.user_);
         return *this;
     }
     ~Context() {
-        if (membership_ == nullptr) {
-            return;
-        }
-        if (std::uncaught_exceptions() > exceptions_) {
+        if (*this && std::uncaught_exceptions() > exceptions_) {
+            const detail::Uninterrupted here;
             odc_abort(handle(), "a thread of it threw an exception");
-        }
-        if (membership_->pending == 0) {  // else the last operation leaves the job
-            odc_shutdown(handle());
         }
     }
 
@@ -105,8 +100,8 @@ public:
     int32_t rank() const noexcept { return odc_rank(handle()); }             // -1 for an empty context
     int32_t size() const noexcept { return odc_size(handle()); }             // -1 for an empty context
     uint64_t minibatch() const noexcept { return odc_minibatch(handle()); }  // the running one's number, from 0
-    explicit operator bool() const noexcept { return membership_ != nullptr; }
-    odc_context *handle() const noexcept { return membership_ == nullptr ? nullptr : membership_->handle; }
+    explicit operator bool() const noexcept { return handle() != nullptr; }
+    odc_context *handle() const noexcept { return user_.handle(); }
 
     // Allocates this rank's slice (zeros) and announces it; waits for nobody.
     template <class P, class G, Memory M = Memory::Host, class... S, class = detail::Trailing<S...>>
@@ -176,7 +171,7 @@ public:
     void shutdown(S &...status) noexcept(detail::kQuiet<S...>);
 
 private:
-    explicit Context(std::shared_ptr<detail::Membership> membership) noexcept : membership_(std::move(membership)) {}
+    explicit Context(std::shared_ptr<detail::Membership> membership) noexcept : user_(std::move(membership)) {}
 
     template <class P, class G, Memory M>
     static odc_shard_desc to_c(const Description &description) noexcept;
@@ -187,7 +182,7 @@ private:
     template <class... S>
     Route route_to(int32_t rank, Memory memory, S &...status) const noexcept(detail::kQuiet<S...>);
 
-    std::shared_ptr<detail::Membership> membership_;
+    detail::User user_;
     int exceptions_ = std::uncaught_exceptions();  // where it was made, or moved to
 };
 
@@ -281,7 +276,7 @@ bool Context::check_description(const Description &description, S &...status) co
 template <class P, class G, Memory M>
 Shard<P, G, M> Context::shard_of(const Description &description, odc_shard *handle) const {
     Shard<P, G, M> shard;
-    shard.membership_ = membership_;
+    shard.membership_ = user_.membership();
     shard.handle_ = handle;
     shard.name_ = description.name;
     shard.numel_ = description.numel;
@@ -342,7 +337,7 @@ Route Context::route_to(int32_t rank, Memory memory, S &...status) const noexcep
 
 template <class... S, class>
 void Context::shutdown(S &...status) noexcept(detail::kQuiet<S...>) {
-    const size_t pending = membership_ == nullptr ? 0 : membership_->pending.load();
+    const size_t pending = *this ? user_.membership()->users - 1 : 0;
     if (pending > 0) {
         detail::guard(
             [&] {
@@ -360,4 +355,7 @@ void Context::shutdown(S &...status) noexcept(detail::kQuiet<S...>) {
 }  // namespace ODC_ABI
 }  // namespace odc
 #undef ODC_ABI
+#undef ODC_ABI_EXPANDED
+#undef ODC_ABI_NAME
+#undef ODC_ABI_WAY
 #endif

@@ -15,23 +15,69 @@ inline namespace ODC_ABI {
 
 namespace detail {
 
-// A rank's membership in a job, until the last handle is gone.
+// While a destructor waits, which has no way to say that it was interrupted.
+class Uninterrupted {
+public:
+    Uninterrupted() noexcept : before_(std::exchange(here(), true)) {}
+    Uninterrupted(const Uninterrupted &) = delete;
+    Uninterrupted &operator=(const Uninterrupted &) = delete;
+    ~Uninterrupted() { here() = before_; }
+
+    static bool &here() noexcept {
+        thread_local bool uninterrupted = false;
+        return uninterrupted;
+    }
+
+private:
+    bool before_;
+};
+
+// A rank's membership in a job. Its memory goes with the last handle.
 struct Membership {
     std::function<bool()> interrupted;
     odc_context *handle = nullptr;
-    std::atomic<size_t> pending{0};  // operations that nobody has waited for
+    std::atomic<size_t> users{0};
 
     Membership() = default;
     Membership(const Membership &) = delete;
     Membership &operator=(const Membership &) = delete;
-    ~Membership() { odc_destroy(handle); }
+    ~Membership() {
+        const Uninterrupted here;
+        odc_destroy(handle);
+    }
 };
 
-// Set while a destructor waits, which has no way to say that it was interrupted.
-inline thread_local bool uninterrupted = false;
+// What keeps the rank in the job: its Context, and each operation that nobody has waited for. The last one leaves.
+class User {
+public:
+    User() noexcept = default;
+    explicit User(std::shared_ptr<Membership> membership) noexcept : membership_(std::move(membership)) {
+        ++membership_->users;
+    }
+    User(User &&) noexcept = default;
+    User &operator=(User &&other) noexcept {
+        User taken(std::move(other));
+        std::swap(membership_, taken.membership_);
+        return *this;
+    }
+    ~User() {
+        if (membership_ != nullptr && --membership_->users == 0) {
+            const Uninterrupted here;
+            odc_shutdown(membership_->handle);
+        }
+    }
+
+    const std::shared_ptr<Membership> &membership() const noexcept { return membership_; }
+    odc_context *handle() const noexcept { return membership_ == nullptr ? nullptr : membership_->handle; }
+
+private:
+    std::shared_ptr<Membership> membership_;
+};
 
 inline int ask_interrupted(void *membership) noexcept {
-    return uninterrupted ? 0 : call_back([&] { return static_cast<Membership *>(membership)->interrupted() ? 1 : 0; });
+    return Uninterrupted::here()
+               ? 0
+               : call_back([&] { return static_cast<Membership *>(membership)->interrupted() ? 1 : 0; });
 }
 
 }  // namespace detail
@@ -41,23 +87,20 @@ inline int ask_interrupted(void *membership) noexcept {
 class Operation {
 public:
     Operation() noexcept = default;
-    Operation(Operation &&other) noexcept
-        : membership_(std::move(other.membership_)), number_(std::exchange(other.number_, 0)) {}
+    Operation(Operation &&other) noexcept : user_(std::move(other.user_)), number_(std::exchange(other.number_, 0)) {}
     Operation &operator=(Operation &&other) noexcept {
         Operation taken(std::move(other));
-        std::swap(membership_, taken.membership_);
+        std::swap(user_, taken.user_);
         std::swap(number_, taken.number_);
         return *this;
     }
     ~Operation() {
         if (pending()) {
-            detail::uninterrupted = true;
-            if (is_kept(odc_wait(membership_->handle, number_))) {
-                odc_abort(membership_->handle, "an operation was dropped, and could not be waited for");
-                odc_wait(membership_->handle, number_);
+            const detail::Uninterrupted here;
+            if (is_kept(odc_wait(user_.handle(), number_))) {
+                odc_abort(user_.handle(), "an operation was dropped, and could not be waited for");
+                odc_wait(user_.handle(), number_);
             }
-            detail::uninterrupted = false;
-            --membership_->pending;
         }
     }
 
@@ -69,11 +112,11 @@ public:
                            status...);
             return;
         }
-        const int32_t code = odc_wait(membership_->handle, number_);
+        const int32_t code = odc_wait(user_.handle(), number_);
+        detail::User ended;
         if (!is_kept(code)) {
             number_ = 0;
-            --membership_->pending;
-            membership_ = nullptr;
+            ended = std::move(user_);
         }
         detail::check(code, status...);
     }
@@ -85,10 +128,10 @@ private:
     template <class P, class G, Memory M>
     friend class Shard;
 
-    // What the library keeps can be waited for again.
+    // What the library still has can be waited for again.
     static bool is_kept(int32_t code) noexcept { return code < ODC_ERROR_PHASE && !odc::is_job_error(code); }
 
-    std::shared_ptr<detail::Membership> membership_;
+    detail::User user_;
     uint64_t number_ = 0;
 };
 

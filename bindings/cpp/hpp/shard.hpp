@@ -111,9 +111,9 @@ public:
         static_assert(!std::is_void_v<G>, "this shard has no gradients");
         return start(odc_scatter_add_start, full, stream, status...);
     }
-    // A temporary would be gone before the operation.
-    template <class... S>
-    void scatter_add_start(std::vector<detail::OrNothing<G>> &&full, S &...status) const = delete;
+    // A temporary would be gone before the operation. One of a view is fine.
+    template <class Buffer, class... Rest, class = std::enable_if_t<detail::kOwnsElements<Buffer>>>
+    void scatter_add_start(Buffer &&full, Rest &&...rest) const = delete;
 
     // Gives the slices' memory back, between sync and publish; local. The name may be used again in a later minibatch.
     template <class... S, class = detail::Trailing<S...>>
@@ -134,8 +134,7 @@ private:
         Operation operation;
         const int32_t code = begin(handle(), full.data(), full.size(), stream.handle, &operation.number_);
         if (code == ODC_OK) {
-            operation.membership_ = membership_;
-            ++membership_->pending;
+            operation.user_ = detail::User(membership_);
         }
         detail::check(code, status...);
         return operation;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// odc::span: std::span where there is one. The name of the inline namespace tells apart what differs by how it is compiled:
-// objects that do not fit together do not link.
+// odc::span: std::span where there is one. The name of the inline namespace tells apart headers of other versions, and what
+// differs by how it is compiled: objects that do not fit together do not link.
 #ifndef ODC_HPP_SPAN_HPP
 #define ODC_HPP_SPAN_HPP
+#include <odc/odc.h>
+
 #include <cstddef>
 #include <type_traits>
 #include <utility>
@@ -11,14 +13,17 @@
 #endif
 
 #if defined(__cpp_lib_span) && defined(__cpp_exceptions)
-#define ODC_ABI with_std_span
+#define ODC_ABI_WAY with_std_span
 #elif defined(__cpp_lib_span)
-#define ODC_ABI with_std_span_without_exceptions
+#define ODC_ABI_WAY with_std_span_without_exceptions
 #elif defined(__cpp_exceptions)
-#define ODC_ABI with_own_span
+#define ODC_ABI_WAY with_own_span
 #else
-#define ODC_ABI with_own_span_without_exceptions
+#define ODC_ABI_WAY with_own_span_without_exceptions
 #endif
+#define ODC_ABI_NAME(major, minor, patch, way) v##major##_##minor##_##patch##_##way
+#define ODC_ABI_EXPANDED(major, minor, patch, way) ODC_ABI_NAME(major, minor, patch, way)
+#define ODC_ABI ODC_ABI_EXPANDED(ODC_VERSION_MAJOR, ODC_VERSION_MINOR, ODC_VERSION_PATCH, ODC_ABI_WAY)
 
 namespace odc {
 inline namespace ODC_ABI {

@@ -45,18 +45,19 @@ public:
     }
 
     void set(int32_t code, const char *message, const char *reason = "") noexcept {
-        code_ = code;
-        message_.reset();
+        std::unique_ptr<char[]> text;
         if (code != ODC_OK) {
             const size_t length = std::strlen(message), more = std::strlen(reason);
-            message_.reset(new (std::nothrow) char[length + more + 3]);
-            if (message_ != nullptr) {
-                std::memcpy(message_.get(), message, length);
-                std::memcpy(message_.get() + length, ": ", 2);
-                std::memcpy(message_.get() + length + 2, reason, more);
-                message_[more == 0 ? length : length + 2 + more] = '\0';
+            text.reset(new (std::nothrow) char[length + more + 3]);
+            if (text != nullptr) {
+                std::memcpy(text.get(), message, length);
+                std::memcpy(text.get() + length, ": ", 2);
+                std::memcpy(text.get() + length + 2, reason, more);
+                text[more == 0 ? length : length + 2 + more] = '\0';
             }
         }
+        code_ = code;
+        message_ = std::move(text);  // not before: `message` may be the old one
     }
 
 private:
@@ -92,17 +93,20 @@ int call_back(Body body) noexcept {
 }
 
 inline void report(int32_t code, const char *message) {
-    if (const std::exception_ptr thrown = std::exchange(kept(), nullptr)) {
+    const std::exception_ptr thrown = std::exchange(kept(), nullptr);
+    if (code == ODC_OK) {
+        return;
+    }
+    if (thrown != nullptr) {
         std::rethrow_exception(thrown);
     }
-    if (code != ODC_OK) {
-        throw Error(code, message);
-    }
+    throw Error(code, message);
 }
 
 inline void report(int32_t code, const char *message, Status &status) noexcept {
+    const std::exception_ptr thrown = std::exchange(kept(), nullptr);
     status.set(code, message);
-    if (const std::exception_ptr thrown = std::exchange(kept(), nullptr)) {
+    if (code != ODC_OK && thrown != nullptr) {
         try {
             std::rethrow_exception(thrown);
         } catch (const std::exception &error) {
@@ -121,6 +125,8 @@ auto guard(Body body, Status &status) noexcept -> decltype(body()) {
         status.set(ODC_ERROR_NO_MEMORY, "the process has no memory left for what this call returns or hands on");
     } catch (const std::exception &error) {
         status.set(ODC_ERROR_INTERNAL, error.what());
+    } catch (...) {
+        status.set(ODC_ERROR_INTERNAL, "what this call was handed threw something that is no std::exception");
     }
     return decltype(body())();
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks the libodc of stub.c, which tells what it is handed, and drops an operation that it cannot wait for.
+// Asks the libodc of stub.c, which tells what it is handed, and drops an operation that it cannot wait for. What a callback
+// throws in a call that succeeds all the same is forgotten; destructors do not ask it.
 #include <odc/odc.hpp>
 
 int main() {
@@ -13,8 +14,10 @@ int main() {
     config.timeout = std::chrono::seconds(5);
     config.host = "a host";
     config.device = "a device";
-    config.interrupted = [] { return false; };
+    bool joined = false;
+    config.interrupted = [&joined]() -> bool { return joined ? throw 1 : false; };
     odc::Context context = odc::Context::join(config);
+    joined = true;
     auto shard = context.register_shard<odc::F16, double, odc::Memory::Gpu>({"layer", 10, {1, 2}, {4, 6}});
     context.register_shard<void, odc::Bf16>({"layer", 10});
     context.register_shard<std::byte, void>({"layer", 10});

@@ -62,7 +62,8 @@ void an_operation_keeps_its_rank_in_the_job_until_it_is_done() {
             addition = layer.scatter_add_start(ones);
             REQUIRE_THROWS(ODC_ERROR_PHASE, context.shutdown(), "nobody has waited for: 1");
             context = odc::Context();
-            addition.wait();
+            addition.wait();  // the last that kept this rank in the job
+            REQUIRE_THROWS(ODC_ERROR_PHASE, layer.gather(full), "this rank has left the job");
         } else {
             layer.gather(full);
         }
@@ -238,6 +239,22 @@ void a_config_is_checked() {
     config = odc::Config();
     config.all_gather = [](odc::span<const std::byte>, odc::span<std::byte>) { return true; };
     REQUIRE_THROWS(ODC_ERROR_ARGUMENT, odc::Context::join(config), "all_gather needs Config::size");
+    struct Uncopied {
+        bool *armed;
+        explicit Uncopied(bool *flag) : armed(flag) {}
+        Uncopied(const Uncopied &other) : armed(other.armed) { *armed ? throw 1 : 0; }
+        bool operator()() const { return false; }
+    };
+    bool armed = false;
+    config = config_of(0, 1, "");
+    config.interrupted = Uncopied(&armed);
+    armed = true;
+    odc::Status status;
+    REQUIRE(!odc::Context::join(config, status) && status.code() == ODC_ERROR_INTERNAL);
+    REQUIRE_SAYS(status.message(), "no std::exception");
+    status.set(ODC_ERROR_PHASE, status.message(), "and more");
+    REQUIRE_SAYS(status.message(), "no std::exception", ": and more");
+    armed = false;
 }
 
 // Each call reports to a Status what it throws without one.

@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A libodc that tells what it is handed, and cannot wait for an operation; tests/cpp.sh adds the functions that end the
- * program. */
+/* A libodc that tells what it is handed, asks in each call that may wait whether it is interrupted, does not heed the
+ * answer, and cannot wait for an operation; tests/cpp.sh adds the functions that end the program. */
 #include <odc/odc.h>
 #include <stdio.h>
 
 static int context_, shard_, waits;
+static odc_interrupted_fn interrupted;
+static void *interrupted_arg;
+
+static void ask(void) {
+    if (interrupted(interrupted_arg) != 0) {
+        puts("interrupted");
+    }
+}
 
 static const char *name(const void *handle) {
     return handle == NULL ? "NULL" : handle == &context_ ? "context" : "shard";
@@ -16,6 +24,8 @@ int32_t odc_size(const odc_context *context) { return context == NULL ? -1 : 3; 
 
 odc_status odc_init(const odc_config *c, odc_context **out) {
     *out = c->struct_size == sizeof *c ? (odc_context *)&context_ : NULL;
+    interrupted = c->interrupted;
+    interrupted_arg = c->interrupted_arg;
     printf("odc_init(%d of %d, %s, %s, %s, %s, %d ms, %s, %s, %s, %s)\n", c->rank, c->size, c->job, c->group,
            c->rendezvous, c->secret, (int)c->timeout_ms, c->host, c->device,
            c->all_gather == NULL ? "NULL" : "all_gather",
@@ -36,6 +46,7 @@ odc_status odc_register_shard(odc_context *context, const odc_shard_desc *d, odc
 
 odc_status odc_publish_all(odc_context *context, void *stream) {
     printf("odc_publish_all(%s, %s)\n", name(context), stream == NULL ? "NULL" : "stream");
+    ask();
     return ODC_OK;
 }
 
@@ -47,17 +58,23 @@ odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *
 
 odc_status odc_wait(odc_context *context, uint64_t operation) {
     printf("odc_wait(%s, %d)\n", name(context), (int)operation);
+    ask();
     return ++waits == 1 ? ODC_ERROR_SYSTEM : ODC_ERROR_ABORTED;
 }
 
 odc_status odc_abort(odc_context *context, const char *text) {
     printf("odc_abort(%s, %s)\n", name(context), text);
+    ask();
     return ODC_OK;
 }
 
 odc_status odc_shutdown(odc_context *context) {
     printf("odc_shutdown(%s)\n", name(context));
+    ask();
     return ODC_OK;
 }
 
-void odc_destroy(odc_context *context) { printf("odc_destroy(%s)\n", name(context)); }
+void odc_destroy(odc_context *context) {
+    printf("odc_destroy(%s)\n", name(context));
+    ask();
+}

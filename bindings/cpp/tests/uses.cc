@@ -57,7 +57,19 @@ static_assert(!decltype(gathers<odc::GpuSpan<float>>(0))());
 static_assert(!decltype(gathers<Floats &, odc::Status &, odc::Status &>(0))() &&
               !decltype(gathers<Floats &, int &>(0))());
 static_assert(!decltype(gathers<Floats &, const odc::Status &>(0))() && !decltype(gathers<Floats &, void *>(0))());
-static_assert(decltype(starts<Halves &>(0))() && !decltype(starts<Halves>(0))());
+template <class Buffer>
+constexpr bool starts_with = decltype(starts<Buffer>(0))() && decltype(starts<Buffer, odc::Stream>(0))() &&
+                             decltype(starts<Buffer, odc::Status &>(0))() &&
+                             decltype(starts<Buffer, odc::Stream, odc::Status &>(0))();
+template <class Buffer>
+constexpr bool never_starts_with =
+    !decltype(starts<Buffer>(0))() && !decltype(starts<Buffer, odc::Stream>(0))() &&
+    !decltype(starts<Buffer, odc::Status &>(0))() && !decltype(starts<Buffer, odc::Stream, odc::Status &>(0))();
+static_assert(starts_with<Halves &> && starts_with<const Halves &> && starts_with<std::array<odc::Bf16, 3> &>);
+static_assert(starts_with<odc::span<odc::Bf16>> && starts_with<const odc::span<const odc::Bf16>>);
+static_assert(never_starts_with<Halves> && never_starts_with<const Halves>);
+static_assert(never_starts_with<std::array<odc::Bf16, 3>> && never_starts_with<const std::array<odc::Bf16, 3>>);
+static_assert(never_starts_with<Floats &>);
 
 // Nothing throws that is handed a Status.
 template <class... S>
