@@ -82,5 +82,10 @@ CC='cc -m32' expect 1 cmake -S "$ODC_SOURCE_DIR" -B "$work/narrow of cc"
 contains "$err" "libodc is for 64-bit processors"
 CFLAGS='-O2 -m32' expect 1 cmake -S "$ODC_SOURCE_DIR" -B "$work/narrow"
 contains "$err" "libodc is for 64-bit processors"
+# Freestanding, as no C library for these may be there.
+for narrow in -m32 -mx32; do
+    expect 1 gcc $narrow -ffreestanding -fsyntax-only -x c "$ODC_SOURCE_DIR/include/odc/odc.h"
+    contains "$err" "libodc is for 64-bit programs: compile without -m32 and -mx32"
+done
 
 [ "$failures" -eq 0 ] && echo "libodc $version is found by find_package and pkg-config, shared and static"

@@ -19,6 +19,9 @@
 #define ODC_VERSION_MAJOR 0
 #define ODC_VERSION_MINOR 1
 #define ODC_VERSION_PATCH 0
+#if UINTPTR_MAX < UINT64_MAX
+#error "libodc is for 64-bit programs: compile without -m32 and -mx32"
+#endif
 #if defined(__GNUC__)
 #define ODC_API __attribute__((visibility("default")))
 #else
@@ -126,7 +129,6 @@ typedef struct odc_slice {
     int32_t memory, reserved; /* odc_memory: pointers to GPU memory are for the GPU only; 0 */
 } odc_slice;
 ODC_API odc_status odc_get_slice(const odc_shard *shard, odc_slice *out);
-
 /* Gives the slices' memory back, between sync and publish; local. Its name may be used again in a later minibatch. */
 ODC_API odc_status odc_release_shard(odc_shard *shard);
 
@@ -224,8 +226,7 @@ typedef struct odc_transport {
 } odc_transport;
 typedef struct odc_setting {
     uint64_t struct_size;
-    const char *name; /* of the environment variable */
-    const char *fallback, *help; /* its default, and what it is; never NULL */
+    const char *name, *fallback, *help; /* the environment variable, its default, and what it is; never NULL */
 } odc_setting;
 ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
 ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
@@ -237,8 +238,7 @@ ODC_API odc_status odc_get_topology(const char *file, const char **json, const c
 typedef struct odc_route {
     uint64_t struct_size;
     const char *transport; /* "cuda", "shm", "fabric"; NULL: there is no path */
-    const char *provider;  /* libfabric's; NULL inside a host */
-    const char *nic, *peer_nic; /* at both ends; NULL inside a host */
+    const char *provider, *nic, *peer_nic; /* libfabric's; the NICs at both ends; NULL inside a host */
     const char *why;       /* it is this path, or none */
     const char *why_not;   /* the other transports are not used; "": nothing to say */
     const char *access; /* how gathers read: "direct", or "staged" in the library's buffers; "none": there is no path */
