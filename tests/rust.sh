@@ -31,7 +31,9 @@ has fmt && expect 0 cargo fmt --check
 has clippy && expect 0 cargo clippy --locked --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" expect 0 cargo doc --locked --no-deps
 expect 0 cargo build --locked --examples
-tests --lib --tests
+tests --lib --tests -- --show-output # what they leave out, and why
+expect 101 env ODC=/no/such cargo test --locked --test example
+contains "$out" 'ODC names "/no/such", which cannot be run: No such file'
 # Only with this are the error codes of compile_fail looked at.
 RUSTC_BOOTSTRAP=1 tests --doc
 if [ -e "$build/tests/fake_cuda/libcuda.so.1" ]; then
