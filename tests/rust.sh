@@ -43,6 +43,18 @@ else
     echo "skipped: shards in GPU memory: there is no $build/tests/fake_cuda/libcuda.so.1"
 fi
 
+# The oldest Rust that is promised, where one is in the path, or Debian's.
+oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' odc/Cargo.toml odc-sys/Cargo.toml | sort -u)
+grep -q "^Rust $oldest or later" README.md || fail "README.md does not promise Rust $oldest, as Cargo.toml does"
+tried=
+for rustc in $(type -ap rustc) /usr/bin/rustc; do
+    [[ -z $tried && $("$rustc" --version 2>&1) == "rustc $oldest."* ]] || continue
+    RUSTC=$rustc CARGO_TARGET_DIR=$PWD/../../build/rust-$oldest \
+        expect 0 "${rustc%rustc}cargo" check --locked --workspace --all-targets
+    tried="checked with $("$rustc" --version), too"
+done
+echo "${tried:-skipped: Rust $oldest, the oldest that is promised: only $(rustc --version) was found (Debian 12: rustc, cargo)}"
+
 # What the build script says where it finds no libodc, and that it finds one by pkg-config, in a path with a space.
 prefix="$work/a prefix"
 mkdir -p "$prefix/lib/pkgconfig"
