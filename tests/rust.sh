@@ -62,17 +62,18 @@ ln -s "$build"/lib/libodc.so* "$prefix/lib/"
 sed "s|^prefix=.*|prefix=\${pcfiledir}/../..|" "$build/odc.pc" >"$prefix/lib/pkgconfig/odc.pc"
 export CARGO_TARGET_DIR=$work/target
 expect 101 env ODC_LIB_DIR=/no/such cargo build -p odc-sys
-contains "$err" 'ODC_LIB_DIR is "/no/such", but there is no libodc.so in it; set it to the folder of libodc.so'
+contains "$err" 'ODC_LIB_DIR is "/no/such", but there is no libodc.so in it; libodc 0.1 or a later 0.x is needed: set it to the folder'
 unset ODC_LIB_DIR
 export PKG_CONFIG_LIBDIR=$work PKG_CONFIG_PATH=
 expect 101 cargo build -p odc-sys
 contains "$err" "libodc was not found: ODC_LIB_DIR is not set, and pkg-config says: "
-contains "$err" "name the folder of its odc.pc in PKG_CONFIG_PATH, or set ODC_LIB_DIR to the folder of libodc.so"
+contains "$err" "libodc 0.1 or a later 0.x is needed: install it with its development files, name the folder of its odc.pc in PKG_CONFIG_PATH, or set ODC_LIB_DIR to the folder of libodc.so"
 expect 101 env PKG_CONFIG=/no/such cargo build -p odc-sys
 contains "$err" "ODC_LIB_DIR is not set, and /no/such cannot be run (No such file or directory"
-sed 's/^Version:.*/Version: 1.0.0/' "$prefix/lib/pkgconfig/odc.pc" >"$work/odc.pc"
+sed 's/^Version:.*/Version: 1.0.0/; s|^prefix=.*|prefix=/opt/odc|' "$prefix/lib/pkgconfig/odc.pc" >"$work/odc.pc"
 expect 101 cargo build -p odc-sys
-contains "$err" "odc < 1"
+contains "$err" "libodc 1.0.0 was found in /opt/odc/lib: ODC_LIB_DIR is not set, and pkg-config says: "
+contains "$err" "libodc 0.1 or a later 0.x is needed"
 if command -v pkg-config >/dev/null; then
     PKG_CONFIG_PATH=$prefix/lib/pkgconfig expect 0 cargo build --example train
 fi
