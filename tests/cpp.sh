@@ -76,10 +76,11 @@ expect 0 "$work/uses"
 same "$(grep -c '^ok$' <<<"$out")" 7
 
 if [ -e build/tsan/lib/libodc.so ]; then
-    # With its compiler: each has a runtime of its own.
+    # With its compiler: each has a runtime of its own. And as ctest runs the others (CMakeLists.txt).
     CXX=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/tsan/CMakeCache.txt)
     for name in handles minibatch; do
-        libdir=$PWD/build/tsan/lib LD_LIBRARY_PATH=$PWD/build/tsan/lib tests $name -std=c++17 -g -O1 -fsanitize=thread
+        TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/tsan.supp \
+            libdir=$PWD/build/tsan/lib LD_LIBRARY_PATH=$PWD/build/tsan/lib tests $name -std=c++17 -g -O1 -fsanitize=thread
     done
     unset CXX
 else
