@@ -128,6 +128,27 @@ fake "$work/later" "$work/version.c"
 LD_LIBRARY_PATH=$work/later expect 3 "$work/uses" # what it has, it is asked for
 contains "$out" ok
 
+# The README shows what the dynamic linker says.
+# linker_says STATUS WORDS FOLDER PROGRAM: of the libodc there, as ./program with libodc in /usr/lib.
+linker_says() {
+    LD_LIBRARY_PATH=$3 expect "$1" "$4"
+    contains "$err" "$2"
+    contains "$(cat "$source/README.md")" "$(sed "s|$4|./program|g; s|$3|/usr/lib|" <<<"$err")"
+}
+mkdir "$work/none"
+if ldconfig -p | grep -q 'libodc\.so\.0'; then
+    echo "skipped: a program without libodc: one is installed here"
+else
+    linker_says 127 "libodc.so.0: cannot open shared object file" "$work/none" "$work/uses"
+fi
+echo "ODC_9 { odc_*; };" >"$work/other.map"
+fake "$work/other symbols" "$work/version.c" "-Wl,--version-script=$work/other.map"
+linker_says 1 "version \`ODC_0.1' not found" "$work/other symbols" "$work/uses"
+declared=$(grep -vx odc_get_topology <<<"$declared") fake "$work/lacks a function" "$work/version.c" \
+    -Wl,--version-script=lib/odc.map
+compile "$source/tests/uses.cc" -std=c++17 -Wl,-z,now -o "$work/uses_at_once"
+linker_says 127 "undefined symbol: odc_get_topology" "$work/lacks a function" "$work/uses_at_once"
+
 # ---- what is asked of the library, to the end; an operation that cannot be waited for ends the job ----
 fake "$work/stub" "$source/tests/stub.c"
 compile "$source/tests/asked.cc" -std=c++17 -o "$work/asked"
