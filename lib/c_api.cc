@@ -76,15 +76,34 @@ private:
     pid_t pid_ = 0;  // 0: the page tells
 };
 
+// A struct's bytes in the first release that had it, which no caller's has fewer of: never changed.
+constexpr uint64_t first_size(const odc_config *) { return 104; }
+constexpr uint64_t first_size(const odc_shard_desc *) { return 64; }
+constexpr uint64_t first_size(const odc_slice *) { return 56; }
+constexpr uint64_t first_size(const odc_stats *) { return 88; }
+constexpr uint64_t first_size(const odc_peer_stats *) { return 32; }
+constexpr uint64_t first_size(const odc_plan_request *) { return 56; }
+constexpr uint64_t first_size(const odc_plan_summary *) { return 24; }
+constexpr uint64_t first_size(const odc_transport *) { return 24; }
+constexpr uint64_t first_size(const odc_setting *) { return 32; }
+constexpr uint64_t first_size(const odc_route *) { return 64; }
+
+template <class Struct>
+uint64_t checked_size(const Struct *theirs, const char *name) {
+    constexpr uint64_t kLargest = uint64_t{1} << 20;
+    const uint64_t size = theirs->struct_size;
+    if (size < first_size(theirs) || size > kLargest) {
+        fail(ODC_ERROR_ARGUMENT, name, ".struct_size is ", size, ", which is not between the first libodc's ",
+             first_size(theirs), " and ", kLargest, "; set it to sizeof(", name, "), here ", sizeof(Struct));
+    }
+    return size;
+}
+
 // Copies a struct of the caller's size over defaults of zero. What the caller knows and we do not must be zero.
 template <class Struct>
 Struct copy_in(const Struct *theirs, const char *name) {
     Struct ours{};
-    const uint64_t size = theirs->struct_size;
-    if (size < sizeof(uint64_t) || size > (uint64_t{1} << 20)) {
-        fail(ODC_ERROR_ARGUMENT, name, ".struct_size is ", size, "; set it to sizeof(", name, "), here ",
-             sizeof(Struct));
-    }
+    const uint64_t size = checked_size(theirs, name);
     const auto *bytes = reinterpret_cast<const unsigned char *>(theirs);
     for (uint64_t i = sizeof(Struct); i < size; ++i) {
         if (bytes[i] != 0) {
@@ -102,11 +121,7 @@ void copy_out(const Struct &ours, Struct *theirs, const char *name) {
     if (theirs == nullptr) {
         fail(ODC_ERROR_ARGUMENT, "the output ", name, " is NULL");
     }
-    const uint64_t size = theirs->struct_size;
-    if (size < sizeof(uint64_t) || size > (uint64_t{1} << 20)) {
-        fail(ODC_ERROR_ARGUMENT, name, ".struct_size is ", size, "; set it to sizeof(", name, "), here ",
-             sizeof(Struct));
-    }
+    const uint64_t size = checked_size(theirs, name);
     std::memcpy(theirs, &ours, std::min<uint64_t>(size, sizeof(Struct)));
     if (size > sizeof(Struct)) {
         std::memset(reinterpret_cast<char *>(theirs) + sizeof(Struct), 0, size - sizeof(Struct));

@@ -106,6 +106,19 @@ same "$out" "an older library"
 LD_LIBRARY_PATH=$ODC_BUILD_DIR/lib expect 1 "$work/uses-DCOUNT"
 contains "$err" "ODC_0.2"
 
+raise_version() {
+    edit include/odc/odc.h 's/^#define ODC_VERSION_MINOR 1/#define ODC_VERSION_MINOR 2/'
+    edit packaging/debian/changelog '1i odc (0.2.0-0upstream1) unstable; urgency=medium\n\n  * More.\n'
+}
+renew_previous() { cp "$tree/include/odc/odc.h" "$tree/lib/odc.map" "$tree/packaging/abi/previous/"; }
+for steps in 'renew_previous raise_version' 'raise_version renew_previous'; do # before the next version, and with it
+    fresh_copy
+    for step in $steps; do
+        $step
+    done
+    check 0
+done
+
 # broken WORDS STEP...: a fresh copy after these steps is refused with these words.
 broken() {
     local words=$1 step
@@ -126,6 +139,7 @@ an_array() { edit include/odc/odc.h 's/^    const char \*fallback, \*help;/&\n  
 no_value() { edit include/odc/odc.h 's/ODC_BYTES = 5/&, ODC_I8/'; }
 another_form() { edit include/odc/odc.h 's/^typedef enum odc_memory .*/&\ntypedef int odc_number;/'; }
 unpinned() { edit packaging/abi/pins.c '/^FIELD(odc_slice, offset/d'; }
+no_entry() { edit packaging/debian/changelog 's/^odc (0.1.0-/odc (0.9.0-/'; }
 exported_no_more() { edit lib/odc.map '/^    odc_abort;/d'; }
 
 broken "FUNCTION(odc_count_settings, size_t, void)" add_function
@@ -142,6 +156,8 @@ broken 'the enumerator "ODC_I8" has no value of its own' no_value
 broken "has a typedef or an ODC_API function of a form that is not understood" another_form
 broken "pins.c lacks what the previous release had; put these lines back" unpinned
 contains "$err" "FIELD(odc_slice, offset, uint64_t, 24, 8)"
+broken "previous/ is of libodc 0.0.0, but packaging/debian/changelog says that 0.1.0 was released before 0.2.0" raise_version
+broken "packaging/debian/changelog names neither 0.1.0, which odc.h is of, nor an earlier release" no_entry
 broken "programs of the previous release would not run" exported_no_more build describe
 
 fresh_copy

@@ -23,6 +23,7 @@ symbols() {
     nm -D --defined-only --with-symbol-versions "$1" | awk '$2 == "T" { print $3 }' | LC_ALL=C sort
 }
 same "$(symbols "$library")" "$(symbols "$work/libodc.so.0")"
+[ "$(symbols "$library" | wc -l)" -ge 33 ] || fail "only these functions were found in $library: $(symbols "$library")"
 
 # Programs of one version on the library of the other.
 mkdir -p "$work/previous/odc"

@@ -153,38 +153,57 @@ static void an_array_of_structs_has_one_struct_size(void **state) {
     run_ranks(2, future_descs, NULL);
 }
 
+/* Every size below the first release's, and far above, is refused with it, what is wanted and what is here. */
+#define CHECK_SIZES(type, variable, first, call)                                                       \
+    do {                                                                                               \
+        char found_[64], wanted_[64], here_[64];                                                       \
+        snprintf(wanted_, sizeof wanted_, "first libodc's %zu ", (size_t)(first));                     \
+        snprintf(here_, sizeof here_, "sizeof(" #type "), here %zu", sizeof(type));                    \
+        memset(&(variable), 0, sizeof(variable));                                                      \
+        for (uint64_t bytes_ = 0; bytes_ <= (first); ++bytes_) {                                       \
+            (variable).struct_size = bytes_ < (first) ? bytes_ : (1 << 20) + 1;                        \
+            snprintf(found_, sizeof found_, #type ".struct_size is %d,", (int)(variable).struct_size); \
+            CHECK_ERROR(call, ODC_ERROR_ARGUMENT, found_, wanted_, here_);                             \
+        }                                                                                              \
+    } while (0)
+
 static void past_structs(int rank, int size, const char *job, void *arg) {
     (void)arg;
     odc_context *context = NULL;
-    odc_config config = config_of(rank, size, job);
-    odc_shard_desc desc = describe("layer", 100, ODC_F32, ODC_F32);
+    odc_config config;
+    odc_shard_desc desc;
     odc_shard *shard = NULL;
     odc_slice slice;
     odc_stats stats;
-    for (uint64_t bytes = 0; bytes < sizeof(uint64_t); ++bytes) {
-        config.struct_size = bytes;
-        CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_ARGUMENT, "odc_config", "struct_size");
-    }
-    config.struct_size = sizeof config;
+    odc_peer_stats peer;
+    odc_route route;
+    odc_plan_request request;
+    odc_plan_summary summary;
+    odc_transport transport;
+    odc_setting setting;
+    CHECK_SIZES(odc_config, config, sizeof config, odc_init(&config, &context));
+    CHECK_SIZES(odc_transport, transport, sizeof transport, odc_get_transport(0, &transport));
+    CHECK_SIZES(odc_setting, setting, sizeof setting, odc_get_setting(0, &setting));
+    CHECK_SIZES(odc_plan_request, request, sizeof request, odc_plan(&request, NULL, NULL, NULL));
+    const odc_plan_request one = {sizeof one, (uint64_t[]){1}, 1, 1, 0, 1, 1, ODC_LB_MINI};
+    int32_t rank_of, microbatch_of;
+    CHECK_SIZES(odc_plan_summary, summary, sizeof summary, odc_plan(&one, &rank_of, &microbatch_of, &summary));
+    config = config_of(rank, size, job);
     CHECK_OK(odc_init(&config, &context));
-    for (uint64_t bytes = 0; bytes < sizeof(uint64_t); ++bytes) {
-        desc.struct_size = bytes;
-        CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_ARGUMENT, "odc_shard_desc", "struct_size");
-    }
+    CHECK_SIZES(odc_shard_desc, desc, sizeof desc, odc_register_shard(context, &desc, &shard));
     tensor t = plain(context, "layer");
-    for (uint64_t bytes = 0; bytes < sizeof(uint64_t); ++bytes) {
-        slice.struct_size = bytes;
-        stats.struct_size = bytes;
-        CHECK_ERROR(odc_get_slice(t.shard, &slice), ODC_ERROR_ARGUMENT, "odc_slice", "struct_size");
-        CHECK_ERROR(odc_get_stats(context, &stats), ODC_ERROR_ARGUMENT, "odc_stats", "struct_size");
-    }
+    CHECK_SIZES(odc_slice, slice, sizeof slice, odc_get_slice(t.shard, &slice));
+    const uint64_t first = offsetof(odc_stats, pinned_bytes);
+    CHECK_SIZES(odc_stats, stats, first, odc_get_stats(context, &stats));
+    CHECK_SIZES(odc_peer_stats, peer, sizeof peer, odc_get_peer_stats(context, 0, &peer));
+    CHECK_SIZES(odc_route, route, sizeof route, odc_get_route(context, 0, ODC_HOST_MEMORY, &route));
     /* An older caller's output is filled up to its size and no further. */
-    memset(&slice, 0x5a, sizeof slice);
-    slice.struct_size = offsetof(odc_slice, numel);
-    CHECK_OK(odc_get_slice(t.shard, &slice));
-    CHECK_EQUAL(slice.struct_size, offsetof(odc_slice, numel));
-    CHECK(slice.parameters == slice_of(t).parameters && slice.offset == slice_of(t).offset);
-    CHECK_EQUAL(slice.numel, 0x5a5a5a5a5a5a5a5a);
+    memset(&stats, 0x5a, sizeof stats);
+    stats.struct_size = first;
+    CHECK_OK(odc_get_stats(context, &stats));
+    CHECK_EQUAL(stats.struct_size, first);
+    CHECK(stats.syncs == 0 && stats.slice_bytes > 0);
+    CHECK_EQUAL(stats.pinned_bytes, 0x5a5a5a5a5a5a5a5a);
     check_still_works(context, t);
     odc_destroy(context);
 }

@@ -96,10 +96,11 @@ expect 0 "$work/uses"
 same "$(grep -c '^ok$' <<<"$out")" 7
 
 if [ -e build/tsan/lib/libodc.so ]; then
-    # With its compiler: each has a runtime of its own.
+    # With its compiler: each has a runtime of its own. And as ctest runs the others (CMakeLists.txt).
     CXX=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/tsan/CMakeCache.txt)
     for name in handles minibatch; do
-        libdir=$PWD/build/tsan/lib LD_LIBRARY_PATH=$PWD/build/tsan/lib tests $name -std=c++17 -g -O1 -fsanitize=thread
+        TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/tsan.supp \
+            libdir=$PWD/build/tsan/lib LD_LIBRARY_PATH=$PWD/build/tsan/lib tests $name -std=c++17 -g -O1 -fsanitize=thread
     done
     unset CXX
 else
@@ -146,6 +147,27 @@ echo "unsigned odc_version(void) { return $(((${needed%%.*} << 16) + 200 * 256))
 fake "$work/later" "$work/version.c"
 LD_LIBRARY_PATH=$work/later expect 3 "$work/uses" # what it has, it is asked for
 contains "$out" ok
+
+# The README shows what the dynamic linker says.
+# linker_says STATUS WORDS FOLDER PROGRAM: of the libodc there, as ./program with libodc in /usr/lib.
+linker_says() {
+    LD_LIBRARY_PATH=$3 expect "$1" "$4"
+    contains "$err" "$2"
+    contains "$(cat "$source/README.md")" "$(sed "s|$4|./program|g; s|$3|/usr/lib|" <<<"$err")"
+}
+mkdir "$work/none"
+if ldconfig -p | grep -q 'libodc\.so\.0'; then
+    echo "skipped: a program without libodc: one is installed here"
+else
+    linker_says 127 "libodc.so.0: cannot open shared object file" "$work/none" "$work/uses"
+fi
+echo "ODC_9 { odc_*; };" >"$work/other.map"
+fake "$work/other symbols" "$work/version.c" "-Wl,--version-script=$work/other.map"
+linker_says 1 "version \`ODC_0.1' not found" "$work/other symbols" "$work/uses"
+declared=$(grep -vx odc_get_topology <<<"$declared") fake "$work/lacks a function" "$work/version.c" \
+    -Wl,--version-script=lib/odc.map
+compile "$source/tests/uses.cc" -std=c++17 -Wl,-z,now -o "$work/uses_at_once"
+linker_says 127 "undefined symbol: odc_get_topology" "$work/lacks a function" "$work/uses_at_once"
 
 # ---- what is asked of the library, to the end; an operation that cannot be waited for ends the job ----
 fake "$work/stub" "$source/tests/stub.c"

@@ -3,7 +3,6 @@
 // statically, and refuses it instead. Ranks are threads.
 #include <odc/odc.h>
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <rdma/fabric.h>
 #include <signal.h>
@@ -23,6 +22,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
+#include "replaced_symbols.h"
 #include "thread_meeting.h"
 
 namespace {
@@ -39,9 +39,7 @@ int open_fabric(fi_fabric_attr *attributes, fid_fabric **fabric, void *context) 
 
 }  // namespace
 
-extern "C" void *dlvsym(void *library, const char *name, const char *version) {
-    static const auto next = reinterpret_cast<decltype(&dlvsym)>(dlsym(RTLD_NEXT, "dlvsym"));
-    void *found = next(library, name, version);
+void *replaced_symbol(const char *name, void *found) {
     if (std::strcmp(name, "fi_fabric") == 0) {
         real_fabric = reinterpret_cast<decltype(real_fabric)>(found);
         return reinterpret_cast<void *>(&open_fabric);
@@ -50,9 +48,10 @@ extern "C" void *dlvsym(void *library, const char *name, const char *version) {
 }
 
 // Called by the C++ library.
+extern "C" [[gnu::weak]] decltype(pthread_create) __interceptor_pthread_create;
 extern "C" [[gnu::visibility("default")]] int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                                                              void *(*body)(void *), void *arg) {
-    static const auto next = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
+    static const auto next = next_of("pthread_create", &__interceptor_pthread_create);
     return refused == Refused::Thread ? EAGAIN : next(thread, attributes, body, arg);
 }
 

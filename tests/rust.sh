@@ -31,7 +31,9 @@ has fmt && expect 0 cargo fmt --check
 has clippy && expect 0 cargo clippy --locked --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" expect 0 cargo doc --locked --no-deps
 expect 0 cargo build --locked --examples
-tests --lib --tests
+tests --lib --tests -- --show-output # what they leave out, and why
+expect 101 env ODC=/no/such cargo test --locked --test example
+contains "$out" 'ODC names "/no/such", which cannot be run: No such file'
 # Only with this are the error codes of compile_fail looked at.
 RUSTC_BOOTSTRAP=1 tests --doc
 if [ -e "$build/tests/fake_cuda/libcuda.so.1" ]; then
@@ -41,6 +43,18 @@ else
     echo "skipped: shards in GPU memory: there is no $build/tests/fake_cuda/libcuda.so.1"
 fi
 
+# The oldest Rust that is promised, where one is in the path, or Debian's.
+oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' odc/Cargo.toml odc-sys/Cargo.toml | sort -u)
+grep -q "^Rust $oldest or later" README.md || fail "README.md does not promise Rust $oldest, as Cargo.toml does"
+tried=
+for rustc in $(type -ap rustc) /usr/bin/rustc; do
+    [[ -z $tried && $("$rustc" --version 2>&1) == "rustc $oldest."* ]] || continue
+    RUSTC=$rustc CARGO_TARGET_DIR=$PWD/../../build/rust-$oldest \
+        expect 0 "${rustc%rustc}cargo" check --locked --workspace --all-targets
+    tried="checked with $("$rustc" --version), too"
+done
+echo "${tried:-skipped: Rust $oldest, the oldest that is promised: only $(rustc --version) was found (Debian 12: rustc, cargo)}"
+
 # What the build script says where it finds no libodc, and that it finds one by pkg-config, in a path with a space.
 prefix="$work/a prefix"
 mkdir -p "$prefix/lib/pkgconfig"
@@ -48,17 +62,18 @@ ln -s "$build"/lib/libodc.so* "$prefix/lib/"
 sed "s|^prefix=.*|prefix=\${pcfiledir}/../..|" "$build/odc.pc" >"$prefix/lib/pkgconfig/odc.pc"
 export CARGO_TARGET_DIR=$work/target
 expect 101 env ODC_LIB_DIR=/no/such cargo build -p odc-sys
-contains "$err" 'ODC_LIB_DIR is "/no/such", but there is no libodc.so in it; set it to the folder of libodc.so'
+contains "$err" 'ODC_LIB_DIR is "/no/such", but there is no libodc.so in it; libodc 0.1 or a later 0.x is needed: set it to the folder'
 unset ODC_LIB_DIR
 export PKG_CONFIG_LIBDIR=$work PKG_CONFIG_PATH=
 expect 101 cargo build -p odc-sys
 contains "$err" "libodc was not found: ODC_LIB_DIR is not set, and pkg-config says: "
-contains "$err" "name the folder of its odc.pc in PKG_CONFIG_PATH, or set ODC_LIB_DIR to the folder of libodc.so"
+contains "$err" "libodc 0.1 or a later 0.x is needed: install it with its development files, name the folder of its odc.pc in PKG_CONFIG_PATH, or set ODC_LIB_DIR to the folder of libodc.so"
 expect 101 env PKG_CONFIG=/no/such cargo build -p odc-sys
 contains "$err" "ODC_LIB_DIR is not set, and /no/such cannot be run (No such file or directory"
-sed 's/^Version:.*/Version: 1.0.0/' "$prefix/lib/pkgconfig/odc.pc" >"$work/odc.pc"
+sed 's/^Version:.*/Version: 1.0.0/; s|^prefix=.*|prefix=/opt/odc|' "$prefix/lib/pkgconfig/odc.pc" >"$work/odc.pc"
 expect 101 cargo build -p odc-sys
-contains "$err" "odc < 1"
+contains "$err" "libodc 1.0.0 was found in /opt/odc/lib: ODC_LIB_DIR is not set, and pkg-config says: "
+contains "$err" "libodc 0.1 or a later 0.x is needed"
 if command -v pkg-config >/dev/null; then
     PKG_CONFIG_PATH=$prefix/lib/pkgconfig expect 0 cargo build --example train
 fi

@@ -31,6 +31,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
+#include "replaced_symbols.h"
 #include "thread_meeting.h"
 
 namespace {
@@ -126,9 +127,7 @@ bool is_ours(const void *code) {
 
 }  // namespace
 
-extern "C" void *dlvsym(void *library, const char *name, const char *version) {
-    static const auto next = reinterpret_cast<decltype(&dlvsym)>(dlsym(RTLD_NEXT, "dlvsym"));
-    void *found = next(library, name, version);
+void *replaced_symbol(const char *name, void *found) {
     if (std::strcmp(name, "fi_getinfo") == 0) {
         real_getinfo = reinterpret_cast<decltype(real_getinfo)>(found);
         return reinterpret_cast<void *>(&getinfo);
@@ -141,8 +140,9 @@ extern "C" void *dlvsym(void *library, const char *name, const char *version) {
 }
 
 // Staging is all private memory that the library maps itself, on the thread that joins and on the library thread.
+extern "C" [[gnu::weak]] decltype(mmap) __interceptor_mmap;
 extern "C" void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
-    static const auto next = reinterpret_cast<decltype(&mmap)>(dlsym(RTLD_NEXT, "mmap"));
+    static const auto next = next_of("mmap", &__interceptor_mmap);
     static thread_local size_t staged = 0;
     if (fd == -1 && flags == (MAP_PRIVATE | MAP_ANONYMOUS) && protection == (PROT_READ | PROT_WRITE) &&
         is_ours(__builtin_return_address(0))) {

@@ -30,6 +30,19 @@ unpinned "$here/previous/odc.h"
 unpinned "$root/include/odc/odc.h"
 [ -z "$lines" ] || complain "odc.h declares what pins.c does not have; append these lines to it:" $'\n'"$lines"
 
+# previous/ is of the last release before this version, of those that the packages' list of changes names.
+version() { sed -n 's/^#define ODC_VERSION_[A-Z]* //p' "$1" | paste -sd.; }
+now=$(version "$root/include/odc/odc.h")
+before=$(version "$here/previous/odc.h")
+changes=packaging/debian/changelog
+last=$(sed -n 's/^odc (\([0-9.]*\)-.*/\1/p' "$root/$changes" | { cat && echo "$now"; } | sort -uV | sed "/^$now\$/q" | tail -n 2 | head -n 1)
+if [ "$last" = "$now" ]; then
+    grep -q "^odc ($now-" "$root/$changes" || complain "$changes names neither $now, which odc.h is of, nor an earlier release"
+elif [ "$before" != "$last" ] && [ "$before" != "$now" ]; then
+    complain "previous/ is of libodc $before, but $changes says that $last was released before $now: copy odc.h and odc.map of" \
+        "$last to previous/, and give its libodc.c what came"
+fi
+
 # nodes MAP: each function after its node.
 nodes() {
     awk '/{/ { node = $1 } /^ *odc_/ { sub(/;.*/, "", $1); print node, $1 }' "$1"

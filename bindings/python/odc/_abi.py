@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 WRITTEN_FOR = (0, 1, 0)  # the version of the odc.h below
+NEEDED = "{0}.{1} or a later {0}.x".format(*WRITTEN_FOR)
+REMEDY = "install that, or name it in ODC_LIBRARY"
 
 
 class Status(enum.IntEnum):
@@ -243,11 +245,6 @@ def _words(version: int) -> str:
     return f"{version >> 16}.{version >> 8 & 255}.{version & 255}"
 
 
-def _needed() -> str:
-    major, minor, _ = WRITTEN_FOR
-    return f"{major}.{minor} or a later {major}.x"
-
-
 def _where(path: str) -> str:
     """The file that was loaded by this path."""
     if "/" in path:
@@ -256,16 +253,26 @@ def _where(path: str) -> str:
     return next((line.split(maxsplit=5)[5] for line in maps if f"/{path}" in line), path)
 
 
+def _looked_for(path: str) -> str:
+    """Where there is no libodc, or none that can be loaded."""
+    if os.environ.get("ODC_LIBRARY"):
+        return f"ODC_LIBRARY names {path}, which cannot be loaded"
+    if "/" in path:
+        return f"the libodc of this package, {path}, cannot be loaded"
+    search = f'LD_LIBRARY_PATH is "{os.environ.get("LD_LIBRARY_PATH", "")}"'
+    return f"no {path} is in {Path(__file__).parent}, and none of the system can be loaded ({search})"
+
+
 def _check_version(library: ctypes.CDLL, path: str) -> None:
     """A library serves if its major version is the same and its minor one no earlier: the interface only grows."""
     if not hasattr(library, "odc_version"):
-        raise ImportError(f"{path} is no libodc: it has no odc_version; does ODC_LIBRARY name another library?")
+        raise ImportError(f"{_where(path)} is no libodc: it has no odc_version; libodc {NEEDED} is needed; {REMEDY}")
     number = library.odc_version()
     found = (number >> 16, number >> 8 & 255)
     if found[0] != WRITTEN_FOR[0] or found[1] < WRITTEN_FOR[1]:
         raise ImportError(
             f"libodc {_words(number)} was loaded from {_where(path)}, but this package was written for libodc "
-            f"{'.'.join(map(str, WRITTEN_FOR))} and needs {_needed()}; install that, or name it in ODC_LIBRARY"
+            f"{'.'.join(map(str, WRITTEN_FOR))} and needs {NEEDED}; {REMEDY}"
         )
 
 
@@ -274,15 +281,15 @@ def _load() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
-        hint = "ODC_LIBRARY names it" if os.environ.get("ODC_LIBRARY") else f"install {_needed()}, or set ODC_LIBRARY"
-        raise ImportError(f"libodc cannot be loaded from {path} ({hint}): {error}") from error
+        raise ImportError(f"{_looked_for(path)}: {error}; libodc {NEEDED} is needed; {REMEDY}") from error
     _check_version(library, path)
     for name, (result, *arguments) in PROTOTYPES.items():
         try:
             function = getattr(library, name)
         except AttributeError:
             raise ImportError(
-                f"{_where(path)} lacks {name}: it is no libodc, or an older one than this package needs, {_needed()}"
+                f"{_where(path)} lacks {name}: it is no libodc, or an older one than this package needs, {NEEDED}; "
+                f"{REMEDY}"
             ) from None
         function.restype = result
         function.argtypes = arguments

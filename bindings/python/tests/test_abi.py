@@ -2,8 +2,11 @@
 """Every size, offset, enum value and prototype against odc.h, as the C compiler sees it."""
 
 import ctypes
+import os
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +107,44 @@ def test_callbacks_are_the_headers() -> None:
     assert _abi.INTERRUPTED._argtypes_ == (ctypes.c_void_p,)
 
 
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ODC_LIBRARY", "/nonexistent/libodc.so")
-    with pytest.raises(ImportError, match=r"/nonexistent/libodc\.so.*ODC_LIBRARY"):
-        _abi._load()
+def import_says(package: Path, **environment: str) -> str:
+    """Of a copy of the package, in which there is no libodc but what is already there."""
+    package.mkdir(exist_ok=True)
+    for source in Path(_abi.__file__).parent.glob("*.py"):
+        shutil.copy(source, package)
+    inherited = {name: value for name, value in os.environ.items() if name != "ODC_LIBRARY"}
+    command = [sys.executable, "-c", "import odc"]
+    done = subprocess.run(
+        command, cwd=package.parent, env=inherited | environment, capture_output=True, text=True, timeout=60
+    )
+    return done.stderr.rstrip().rsplit("\n", 1)[-1]
+
+
+def test_without_a_library_it_is_said_where_it_was_looked_for(tmp_path: Path) -> None:
+    package = tmp_path / "odc"
+    said = import_says(package, LD_LIBRARY_PATH="/no/such")
+    if not said:
+        pytest.skip("a libodc is installed here, so none is missing")
+    assert said == (
+        f"ImportError: no libodc.so.0 is in {package}, and none of the system can be loaded (LD_LIBRARY_PATH is "
+        '"/no/such"): libodc.so.0: cannot open shared object file: No such file or directory; '
+        "libodc 0.1 or a later 0.x is needed; install that, or name it in ODC_LIBRARY"
+    )
+
+
+def test_what_is_no_library_is_named(tmp_path: Path) -> None:
+    package = tmp_path / "odc"
+    package.mkdir()
+    broken = package / "libodc.so.0"
+    broken.write_text("no library")
+    needed = "; libodc 0.1 or a later 0.x is needed; install that, or name it in ODC_LIBRARY"
+    said = import_says(package)
+    assert said.startswith(f"ImportError: the libodc of this package, {broken}, cannot be loaded: ")
+    assert said.endswith(needed)
+    other = broken.rename(tmp_path / "libodc.so")
+    said = import_says(package, ODC_LIBRARY=str(other))
+    assert said.startswith(f"ImportError: ODC_LIBRARY names {other}, which cannot be loaded: ")
+    assert said.endswith(needed)
 
 
 def test_the_version_is_the_headers() -> None:
@@ -130,6 +167,14 @@ def test_a_library_of_another_version_is_refused(tmp_path: Path, monkeypatch: py
         found = rf"libodc {major}\.{minor}\.5 was loaded from {path}, "
         with pytest.raises(ImportError, match=f"{found}.*{re.escape(needs)}"):
             _abi._load()
+
+
+def test_the_place_of_the_systems_library_is_said(tmp_path: Path) -> None:
+    system = tmp_path / "system"
+    system.mkdir()
+    found = library_of_version(system, 1, 1).rename(system / "libodc.so.0")
+    said = import_says(tmp_path / "odc", LD_LIBRARY_PATH=str(system))
+    assert said.startswith(f"ImportError: libodc 1.1.5 was loaded from {found}, but this package was written for ")
 
 
 def test_a_later_minor_version_serves_and_what_lacks_a_function_is_named(

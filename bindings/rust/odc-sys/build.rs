@@ -4,8 +4,9 @@
 use std::path::Path;
 use std::process::Command;
 
-/// What src/lib.rs declares, in pkg-config's words.
-const NEEDED: [&str; 2] = ["odc >= 0.1", "odc < 1"];
+/// What src/lib.rs declares.
+const NEEDED: &str = "libodc 0.1 or a later 0.x";
+const IN_PKG_CONFIGS_WORDS: [&str; 2] = ["odc >= 0.1", "odc < 1"];
 
 fn main() {
     println!("cargo:rerun-if-env-changed=ODC_LIB_DIR");
@@ -24,9 +25,9 @@ fn main() {
 fn in_directory(directory: &str) -> Result<(), String> {
     if !Path::new(directory).join("libodc.so").exists() {
         return Err(format!(
-            "ODC_LIB_DIR is \"{}\", but there is no libodc.so in it; set it to the folder of libodc.so \
+            "ODC_LIB_DIR is \"{}\", but there is no libodc.so in it; {} is needed: set it to the folder of libodc.so \
              (of a build: build/release/lib), or unset it to ask pkg-config",
-            directory
+            directory, NEEDED
         ));
     }
     println!("cargo:rerun-if-changed={}/libodc.so", directory);
@@ -37,19 +38,23 @@ fn in_directory(directory: &str) -> Result<(), String> {
 
 fn by_pkg_config() -> Result<(), String> {
     let program = std::env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".to_string());
-    let hint = "install libodc with its development files, name the folder of its odc.pc in PKG_CONFIG_PATH, \
-                or set ODC_LIB_DIR to the folder of libodc.so";
-    let output = Command::new(&program).args(["--print-errors", "--libs"]).args(NEEDED).output().map_err(|error| {
+    let ask = |question: &[&str]| Command::new(&program).args(question).output();
+    let hint = format!(
+        "{} is needed: install it with its development files, name the folder of its odc.pc in PKG_CONFIG_PATH, \
+         or set ODC_LIB_DIR to the folder of libodc.so",
+        NEEDED
+    );
+    let output = ask(&[&["--print-errors", "--libs"], &IN_PKG_CONFIGS_WORDS[..]].concat()).map_err(|error| {
         format!("libodc was not found: ODC_LIB_DIR is not set, and {} cannot be run ({}); {}", program, error, hint)
     })?;
     if !output.status.success() {
-        let words = String::from_utf8_lossy(&output.stderr);
-        return Err(format!(
-            "libodc was not found: ODC_LIB_DIR is not set, and {} says: {}; {}",
-            program,
-            words.trim().replace('\n', " "),
-            hint
-        ));
+        let answer = |question| ask(&[question, "odc"]).map(|output| trimmed(&output.stdout)).unwrap_or_default();
+        let found = match (answer("--modversion"), answer("--variable=libdir")) {
+            (version, folder) if version.is_empty() || folder.is_empty() => "libodc was not found".to_string(),
+            (version, folder) => format!("libodc {} was found in {}", version, folder),
+        };
+        let words = trimmed(&output.stderr).replace('\n', " ");
+        return Err(format!("{}: ODC_LIB_DIR is not set, and {} says: {}; {}", found, program, words, hint));
     }
     let words = String::from_utf8_lossy(&output.stdout).into_owned();
     for flag in split(&words) {
@@ -60,6 +65,10 @@ fn by_pkg_config() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+fn trimmed(words: &[u8]) -> String {
+    String::from_utf8_lossy(words).trim().to_string()
 }
 
 /// As a shell does: pkg-config puts a backslash before what would end a word.

@@ -17,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #define ODC_VERSION_MAJOR 0
-#define ODC_VERSION_MINOR 1
+#define ODC_VERSION_MINOR 0
 #define ODC_VERSION_PATCH 0
 #if defined(__GNUC__)
 #define ODC_API __attribute__((visibility("default")))

@@ -23,30 +23,37 @@ fn alone() -> odc_config {
     odc_config { size: 1, ..Default::default() }
 }
 
+/// Of `odc_stats`, before `pinned_bytes`.
+const FIRST: usize = size_of::<odc_stats>() - 8;
+
 #[test]
-fn what_a_shorter_struct_lacks_is_the_default() {
-    let mut config = alone();
-    config.struct_size = 16; // rank and size
-    config.job = 1 as *const _; // not read
-    let context = join(&config).unwrap();
-    let mut stats = odc_stats { struct_size: 16, gather_calls: 7, gather_bytes: 7, ..Default::default() };
+fn a_shorter_struct_of_an_older_binding_is_filled_up_to_its_size() {
+    let context = join(&alone()).unwrap();
+    let mut stats = odc_stats { struct_size: FIRST as u64, gather_calls: 7, pinned_bytes: 7, ..Default::default() };
     unsafe {
         assert_eq!(odc_get_stats(context, &mut stats), ODC_OK);
         odc_destroy(context);
     }
-    assert_eq!((stats.struct_size, stats.gather_calls, stats.gather_bytes), (16, 0, 7));
-    // nothing written beyond
+    assert_eq!((stats.struct_size, stats.gather_calls, stats.pinned_bytes), (FIRST as u64, 0, 7));
 }
 
 #[test]
 fn a_struct_that_is_cut_off_or_has_no_size_is_refused_with_both_sizes() {
-    for size in [0, 7, 1 << 40] {
+    for size in [0, 7, 16, size_of::<odc_config>() as u64 - 1, 1 << 40] {
         let error = join(&odc_config { struct_size: size, ..alone() }).unwrap_err();
         assert!(error.starts_with(&ODC_ERROR_ARGUMENT.to_string()), "{}", error);
         for words in ["odc_config", &size.to_string(), &size_of::<odc_config>().to_string()] {
             assert!(error.contains(words), "{:?} is not in: {}", words, error);
         }
     }
+    let context = join(&alone()).unwrap();
+    let mut stats = odc_stats { struct_size: FIRST as u64 - 1, ..Default::default() };
+    unsafe {
+        assert_eq!(odc_get_stats(context, &mut stats), ODC_ERROR_ARGUMENT);
+        odc_destroy(context);
+    }
+    let wanted = format!("odc_stats.struct_size is {}, which is not between the first libodc's {}", FIRST - 1, FIRST);
+    assert!(last_error().starts_with(&wanted), "{}", last_error());
 }
 
 #[repr(C)]

@@ -20,17 +20,20 @@ fn example() -> PathBuf {
     program
 }
 
-/// ODC, or `odc` of the path.
+/// By the command that ODC names, else by `odc` of the path. Only without both are the ranks left out.
 fn odc_run(size: usize, arguments: &[&str]) -> Option<Output> {
-    let command = std::env::var_os("ODC").unwrap_or_else(|| "odc".into());
+    let named = std::env::var_os("ODC");
+    let command = named.clone().unwrap_or_else(|| "odc".into());
     let output =
-        Command::new(command).args(["run", "-n", &size.to_string(), "--"]).arg(example()).args(arguments).output();
-    match output {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            println!("skipped: there is no odc command; ODC names it");
+        Command::new(&command).args(["run", "-n", &size.to_string(), "--"]).arg(example()).args(arguments).output();
+    match (output, named) {
+        (Ok(output), _) => Some(output),
+        (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("skipped: ODC names no odc command, and none is in the path");
             None
         }
-        output => Some(output.unwrap()),
+        (Err(error), None) => panic!("the odc of the path cannot be run: {}", error),
+        (Err(error), Some(named)) => panic!("ODC names {:?}, which cannot be run: {}", named, error),
     }
 }
 

@@ -84,7 +84,7 @@ fn a_library_that_is_not_there_or_lacks_a_function_is_the_dynamic_linkers_to_rep
     let output = run_with(&folder, test);
     let words = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(words.contains("undefined symbol: odc_get_topology"), "{}", words);
+    assert!(words.contains("undefined symbol: odc_get_topology, version ODC_0.1"), "{}", words);
     std::fs::remove_file(folder.join("libodc.so.0")).unwrap();
     let output = run_with(&folder, test);
     let words = String::from_utf8_lossy(&output.stderr);
