@@ -36,7 +36,7 @@ export_it() {
     printf '\nODC_0.2 {\n  global:\n    odc_count_settings;\n} ODC_0.1;\n' >>"$tree/lib/odc.map"
 }
 add_field() {
-    edit include/odc/odc.h 's/^    const char \*fallback, \*help;/&\n    const char *unit;/'
+    edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/&\n    const char *unit;/'
     edit lib/c_api.cc 's/row.fallback, row.help}/row.fallback, row.help, "ms"}/'
 }
 pin() {
@@ -131,11 +131,11 @@ broken() {
     contains "$err" "$words"
 }
 in_the_released_node() { edit lib/odc.map 's/^    odc_wait;/    odc_count_settings;\n&/'; }
-in_the_middle() { edit include/odc/odc.h 's/^    const char \*fallback, \*help;/    const char *unit, *fallback, *help;/'; }
+in_the_middle() { edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/    const char *name, *unit, *fallback, *help;/'; }
 another_type() { edit include/odc/odc.h 's/^    int64_t timeout_ms; /    uint64_t timeout_ms;/'; }
 another_value() { edit include/odc/odc.h 's/ODC_F16 = 4, ODC_BYTES = 5/ODC_F16 = 5, ODC_BYTES = 4/'; }
 another_argument() { edit include/odc/odc.h 's/^\(ODC_API odc_status odc_plan_cost(const char \*model, \)double/\1float/'; }
-an_array() { edit include/odc/odc.h 's/^    const char \*fallback, \*help;/&\n    uint64_t limits[4];/'; }
+an_array() { edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/&\n    uint64_t limits[4];/'; }
 no_value() { edit include/odc/odc.h 's/ODC_BYTES = 5/&, ODC_I8/'; }
 another_form() { edit include/odc/odc.h 's/^typedef enum odc_memory .*/&\ntypedef int odc_number;/'; }
 unpinned() { edit packaging/abi/pins.c '/^FIELD(odc_slice, offset/d'; }
