@@ -213,7 +213,7 @@ binding cpp # after tsan's library is built
 behind lint "lint"
 binding packages behind_is_done packages
 behind subproject "libodc as a part of another project"
-behind emulated "emulated processors"
+binding emulated behind_is_done emulated
 
 printf '\n'
 summary="$passed passed, $failed failed"
