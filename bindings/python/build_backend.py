@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("CMakeLists.txt", "LICENSE", "cuda", "include", "lib", "packaging/*.cmake", "packaging/*.in", "packaging/man")
+PARTS = ("CMakeLists.txt", "LICENSE", "cuda", "include", "lib")
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
