@@ -5,8 +5,9 @@
 set -euo pipefail
 
 usage="usage: build_deb.sh RELEASE FOLDER [OPTION OF dpkg-buildpackage...]"
-release=${1:?$usage}
-folder=${2:?$usage}
+[ $# -ge 2 ] || { echo "build_deb.sh: $usage" >&2; exit 2; }
+release=$1
+folder=$2
 shift 2
 case $(basename "$release") in
 libodc-[0-9]*.tar.gz) ;;
@@ -28,7 +29,7 @@ cd "$folder/libodc-$version"
 cp -r packaging/debian debian
 packaged=$(dpkg-parsechangelog -S Version)
 if [ "${packaged%-*}" != "$version" ]; then
-    echo "packaging/debian/changelog is of version ${packaged%-*}, the release of $version: add an entry" >&2
+    echo "build_deb.sh: packaging/debian/changelog is of version ${packaged%-*}, the release of $version: add an entry" >&2
     exit 1
 fi
 exec dpkg-buildpackage -us -uc "$@"

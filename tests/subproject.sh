@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # libodc as a part of another project, by FetchContent (which calls add_subdirectory), in a path with spaces: the library
-# alone, shared and static. Part of run.sh, not of ctest, as it builds the library.
+# alone, shared and static, and <odc/odc.hpp>; installed along only with ODC_INSTALL. Part of run.sh, not of ctest, as it
+# builds the library.
 set -u
 sources=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=tests/shell_checks.sh
@@ -13,6 +14,7 @@ mkdir "their libodc"
 cp -r "$sources"/{CMakeLists.txt,LICENSE,bindings,cuda,include,lib,packaging,tools} "their libodc/"
 
 cp "$sources/tests/alone.c" main.c
+cp "$sources/bindings/cpp/tests/uses.cc" .
 cat >CMakeLists.txt <<'CMAKE'
 cmake_minimum_required(VERSION 3.22)
 project(theirs LANGUAGES C CXX)
@@ -23,12 +25,32 @@ foreach(library odc static)
   add_executable(with_${library} main.c)
   target_link_libraries(with_${library} PRIVATE odc::${library})
 endforeach()
+install(TARGETS with_static)
+add_library(in_cpp OBJECT uses.cc)
+target_compile_features(in_cpp PRIVATE cxx_std_17)
+target_link_libraries(in_cpp PRIVATE odc::odc)
 CMAKE
-expect 0 cmake -G Ninja -S . -B build -DCMAKE_BUILD_TYPE=None
-cmake --build build >build.log 2>&1 || fail "$(tail -n 20 build.log)"
+
+# As far from libodc's sources as build/release: a compiler cache has the same objects.
+build="their libodc/build/theirs"
+export CCACHE_BASEDIR=$work
+# build_with OPTION...
+build_with() {
+    expect 0 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release "$@"
+    timeout -k 30 1800 cmake --build "$build" >build.log 2>&1 || fail "$(tail -n 20 build.log)"
+    rm -rf installed
+    expect 0 cmake --install "$build" --prefix installed
+}
+
+build_with
 for library in odc static; do
-    expect 0 build/with_$library
+    expect 0 "$build/with_$library"
     same "$(tail -n 1 <<<"$out")" 1
 done
-same "$(find build -name 'odc' -type f -perm /1; find build -name '*_test')" "" # neither the command nor tests
+same "$(find "$build" -name 'odc' -type f -perm /1; find "$build" -name '*_test')" "" # neither the command nor tests
+same "$(find installed -type f)" installed/bin/with_static
+build_with -DODC_INSTALL=ON
+for file in libodc.so libodc.a odcConfig.cmake odc.pc odc.h odc.hpp shard.hpp; do
+    [ -n "$(find installed -name "$file")" ] || fail "$file was not installed with ODC_INSTALL"
+done
 [ "$failures" -eq 0 ]

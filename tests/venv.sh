@@ -35,4 +35,8 @@ for what in "$@"; do
         ;;
     esac
 done
-[ "$*" = disassembler ] || [ "$*" = nvml ] || install --force-reinstall --no-deps ./bindings/python
+if [ "$*" != disassembler ] && [ "$*" != nvml ]; then
+    # By these names, and from there, a compiler cache has the objects of build/release.
+    export CC=cc CXX=c++
+    install --force-reinstall --no-deps --config-settings=build-dir=../../build/wheel ./bindings/python
+fi

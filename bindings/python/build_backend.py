@@ -9,22 +9,28 @@ from typing import Any
 
 from scikit_build_core import build
 from scikit_build_core.build import (
+    build_editable,
     build_wheel,
+    get_requires_for_build_editable,
     get_requires_for_build_sdist,
     get_requires_for_build_wheel,
+    prepare_metadata_for_build_editable,
     prepare_metadata_for_build_wheel,
 )
 
 __all__ = [
+    "build_editable",
     "build_sdist",
     "build_wheel",
+    "get_requires_for_build_editable",
     "get_requires_for_build_sdist",
     "get_requires_for_build_wheel",
+    "prepare_metadata_for_build_editable",
     "prepare_metadata_for_build_wheel",
 ]
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("CMakeLists.txt", "LICENSE", "cuda", "include", "lib", "packaging/*.cmake", "packaging/*.in", "packaging/man")
+PARTS = ("CMakeLists.txt", "LICENSE", "cuda", "include", "lib")
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:

@@ -5,6 +5,7 @@ one of them with the header. ctypes releases the GIL in every call."""
 import ctypes
 import enum
 import os
+import sys
 from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -235,10 +236,15 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
+def packaged(name: str) -> str:
+    """The path of a library in this package, which has two folders if its installation is editable; else the name."""
+    paths = (Path(folder, name) for folder in sys.modules[__package__].__path__)
+    return next((str(path) for path in paths if path.exists()), name)
+
+
 def library_path() -> str:
     """The libodc in use: ODC_LIBRARY, else the one in this package, else the system's."""
-    beside = Path(__file__).with_name("libodc.so.0")
-    return os.environ.get("ODC_LIBRARY") or (str(beside) if beside.exists() else beside.name)
+    return os.environ.get("ODC_LIBRARY") or packaged("libodc.so.0")
 
 
 def _words(version: int) -> str:

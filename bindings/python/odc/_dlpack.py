@@ -3,10 +3,9 @@
 
 import ctypes
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ._abi import Type
+from ._abi import Type, packaged
 
 CPU, CUDA = 1, 2
 """Device types."""
@@ -43,9 +42,9 @@ class _Managed(ctypes.Structure):
 
 
 def _load() -> ctypes.PyDLL:
-    path = Path(__file__).with_name("libodc_capsules.so")
+    path = packaged("libodc_capsules.so")
     try:
-        return ctypes.PyDLL(str(path))
+        return ctypes.PyDLL(path)
     except OSError as error:
         raise ImportError(f"{path} cannot be loaded (install the package): {error}") from error
 
