@@ -76,7 +76,7 @@ private:
     pid_t pid_ = 0;  // 0: the page tells
 };
 
-// A struct's bytes in the first release that had it, which no caller's has fewer of: never changed.
+// The sizes of the structs when libodc first had them: a smaller one is a mistake. Never changed.
 constexpr uint64_t first_size(const odc_config *) { return 104; }
 constexpr uint64_t first_size(const odc_shard_desc *) { return 64; }
 constexpr uint64_t first_size(const odc_slice *) { return 56; }

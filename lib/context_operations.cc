@@ -325,24 +325,28 @@ uint64_t Context::scatter_add_start(Shard &shard, const void *full, void *stream
     return keep({Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), stream, {}, {}});
 }
 
-// Also while a reduction, or a sync that has arrived, is unfinished: the caller's buffer must come back.
+// Also while a reduction, or a sync that has arrived, is unfinished, and after this rank has left: the caller's buffer must
+// come back.
 void Context::wait(uint64_t number) {
     decltype(operations_)::node_type entry;
+    uint64_t last = 0;
     {
         const std::lock_guard lock(operations_mutex_);
         entry = operations_.extract(number);
+        last = last_operation_;
     }
-    if (left_ && entry) {
-        give_up(entry.mapped());
+    if (left_) {
+        if (entry) {
+            give_up(entry.mapped());
+        }
+        check_not_left(Call::Wait);
     }
-    check_not_left(Call::Wait);
     if (!entry) {
-        const std::lock_guard lock(operations_mutex_);
         if (number > 0 && number <= synced_operations_) {
             return;
         }
         fail(ODC_ERROR_ARGUMENT, "odc_wait: there is no operation ", number,
-             number > 0 && number <= last_operation_ ? " any more; each is waited for once" : "");
+             number > 0 && number <= last ? " any more; each is waited for once" : "");
     }
     Operation &operation = entry.mapped();
     const Noted noted = note(Call::Wait, operation.shard);

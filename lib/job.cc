@@ -95,11 +95,15 @@ bool Job::set_error(odc_status status, const std::string &text) {
     }
     error_text_ = text;
     error_status_.store(status, std::memory_order_release);
-    if (mine().state.load(std::memory_order_relaxed) == RankState::Running) {
+    const RankState state = mine().state.load(std::memory_order_relaxed);
+    if (state == RankState::Running) {
         record_failure(mine(), status, text.c_str());
-        if (Fabric *others = fabric()) {
-            others->fail({status, mine().error_text});  // as host mates read it: not longer
-        }
+    }
+    // What is under way to and from other hosts ends with the connections, also of a rank that has left, whose words nobody
+    // heeds.
+    Fabric *others = fabric();
+    if (others != nullptr && (state == RankState::Running || state == RankState::Left)) {
+        others->fail({status, text.substr(0, sizeof(RankBlock::error_text) - 1)});  // as host mates read it: not longer
     }
     return true;
 }

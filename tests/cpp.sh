@@ -63,10 +63,14 @@ contains "$err" "the halves of a shard are float, double, odc::Bf16, odc::F16, s
 
 # ---- objects that do not fit together do not link ----
 echo '#include <odc/odc.hpp>
-int rank_of(odc::Context &context) { return context.rank(); }' >"$work/callee.cc"
+int rank_of(odc::Context &context) { return context.rank(); }
+odc::Context none() { return odc::Context(); }
+odc::Status last;' >"$work/callee.cc"
 echo '#include <odc/odc.hpp>
 int rank_of(odc::Context &context);
-int main() { odc::Context context; return rank_of(context) + 1; }' >"$work/caller.cc"
+odc::Context none();
+extern odc::Status last;
+int main() { odc::Context context = none(); return last.ok() ? rank_of(context) + 1 : 2; }' >"$work/caller.cc"
 cp -r "$prefix/include" "$work/next"
 compile "$work/caller.cc" "$work/callee.cc" -std=c++17 -o "$work/fits"
 expect 0 "$work/fits"
@@ -75,7 +79,9 @@ for number in MAJOR MINOR PATCH; do
     sed "s/\(#define ODC_VERSION_$number\) .*/\1 77/" "$prefix/include/odc/odc.h" >"$work/next/odc/odc.h"
     g++ -c -std=c++17 -I"$work/next" "$work/callee.cc" -o "$work/callee.o" || fail "callee.cc"
     expect 1 g++ "$work/caller.o" "$work/callee.o" -L"$libdir" -lodc -o "$work/fits"
-    contains "$err" "undefined reference to \`rank_of("
+    for name in 'rank_of(' 'none[' 'last['; do
+        contains "$err" "undefined reference to \`$name"
+    done
 done
 
 # ---- tests ----

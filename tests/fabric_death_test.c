@@ -242,6 +242,8 @@ static void what_a_rank_said_before_it_ended_is_heard_by_one_that_was_stopped(vo
 
 /* ---- Interruptions ---- */
 
+typedef enum ending { BY_INTERRUPTION, BY_SHUTDOWN } ending;
+
 typedef struct interruption {
     atomic_int peer; /* its pid */
     atomic_int over;
@@ -249,6 +251,7 @@ typedef struct interruption {
     atomic_int gathered; /* by the rank that will let the peer go on */
     atomic_int stopped;
     int in_addition;
+    ending ending;
 } interruption;
 
 static int is_wanted(void *arg) {
@@ -258,8 +261,24 @@ static int is_wanted(void *arg) {
 
 enum { LARGE = 8 << 20 };
 
-/* Rank 0's call is interrupted while the bytes travel; its buffer is its own from then on, though the peer goes on. */
-static void is_interrupted(int rank, int size, const char *job, void *arg) {
+static void be_interrupted(tensor t, float *full, interruption *what) {
+    set_flag(&what->wanted, 1);
+    odc_status status =
+        what->in_addition ? odc_scatter_add(t.shard, full, LARGE, NULL) : odc_gather(t.shard, full, LARGE, NULL);
+    CHECK(status == ODC_ERROR_INTERRUPTED || status == ODC_ERROR_ABORTED || status == ODC_ERROR_PEER_LOST);
+}
+
+static void leave_with_an_operation(odc_context *context, tensor t, float *full, interruption *what) {
+    uint64_t operation = 0;
+    CHECK_OK(what->in_addition ? odc_scatter_add_start(t.shard, full, LARGE, NULL, &operation)
+                               : odc_gather_start(t.shard, full, LARGE, NULL, &operation));
+    CHECK_OK(odc_shutdown(context));
+    CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_PHASE, "odc_shutdown");
+    CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_PHASE, "odc_shutdown");
+}
+
+/* Rank 0's call ends while the bytes travel; its buffer is its own from then on, though the peer goes on. */
+static void ends_a_call(int rank, int size, const char *job, void *arg) {
     interruption *what = arg;
     odc_config config = config_of(rank, size, job);
     odc_context *context = NULL;
@@ -283,10 +302,11 @@ static void is_interrupted(int rank, int size, const char *job, void *arg) {
     CHECK_OK(odc_gather(t.shard, full, LARGE, NULL));
     await_flag(&what->peer, 1);
     kill(read_flag(&what->peer), SIGSTOP);
-    set_flag(&what->wanted, 1);
-    odc_status status =
-        what->in_addition ? odc_scatter_add(t.shard, full, LARGE, NULL) : odc_gather(t.shard, full, LARGE, NULL);
-    CHECK(status == ODC_ERROR_INTERRUPTED || status == ODC_ERROR_ABORTED || status == ODC_ERROR_PEER_LOST);
+    if (what->ending == BY_SHUTDOWN) {
+        leave_with_an_operation(context, t, full, what);
+    } else {
+        be_interrupted(t, full, what);
+    }
     memset(full, 0x5a, LARGE * sizeof *full);
     kill(read_flag(&what->peer), SIGCONT);
     sleep_ms(300); /* what was asked for would come now */
@@ -300,14 +320,24 @@ static void is_interrupted(int rank, int size, const char *job, void *arg) {
     odc_destroy(context);
 }
 
-static void an_interrupted_call_leaves_the_buffer_alone(void **state) {
-    (void)state;
+static void end_calls(const char *test, ending how) {
     needs_processes("it stops a rank");
     for (int call = 0; call < 2; ++call) {
         interruption *what = share(sizeof *what);
         what->in_addition = call;
-        run_processes(2, is_interrupted, what);
+        what->ending = how;
+        run_processes_of(test, 2, 0, ends_a_call, what);
     }
+}
+
+static void an_interrupted_call_leaves_the_buffer_alone(void **state) {
+    (void)state;
+    end_calls(__func__, BY_INTERRUPTION);
+}
+
+static void after_shutdown_a_wait_ends_and_leaves_the_buffer_alone(void **state) {
+    (void)state;
+    end_calls(__func__, BY_SHUTDOWN);
 }
 
 /* Rank 1, the owner, is stopped until rank 2 lets it go on; meanwhile rank 0's gather is interrupted. */
@@ -369,6 +399,7 @@ int main(void) {
         cmocka_unit_test(destroying_right_after_the_last_sync_harms_no_slower_rank),
         cmocka_unit_test(what_a_rank_said_before_it_ended_is_heard_by_one_that_was_stopped),
         cmocka_unit_test(an_interrupted_call_leaves_the_buffer_alone),
+        cmocka_unit_test(after_shutdown_a_wait_ends_and_leaves_the_buffer_alone),
         cmocka_unit_test(a_gather_from_a_slow_owner_that_is_interrupted_can_be_made_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

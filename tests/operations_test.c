@@ -400,7 +400,8 @@ static void an_interrupted_call_returns_soon_and_may_be_made_again(void **state)
     run_processes(2, interrupts, share(sizeof(flags)));
 }
 
-/* Rank 0 waits for its gather while its reduction is interrupted, and then while its sync is: only so it gets the buffer. */
+/* Rank 0 waits for its gather while its reduction is interrupted: only so it gets the buffer. And for another while its sync
+ * is, which has finished it. */
 static void waits_between(int rank, int size, const char *job, void *arg) {
     interruption what = {arg, 0};
     atomic_int *step = &what.shared->a;
@@ -446,41 +447,6 @@ static void an_operation_is_waited_for_also_between_the_calls_of_an_interrupted_
     run_processes(2, waits_between, share(sizeof(flags)));
 }
 
-/* Rank 0 leaves while its gather is on its way. */
-static void leaves_with_a_gather(odc_context *context, void *arg) {
-    enum { COUNT = 4000000 };
-    flags *shared = arg;
-    odc_shard_desc desc = describe("of rank 1", COUNT, ODC_F32, ODC_F32);
-    desc.slices = (uint64_t[]){0, COUNT};
-    tensor t = make_described(context, &desc);
-    float *full = new_full(COUNT, ODC_F32);
-    uint64_t operation = 0;
-    write_parameters(t, 3);
-    if (odc_rank(context) == 0) {
-        await_flag(&shared->a, 1);
-        check_gather(t, 3);
-        CHECK_OK(odc_gather_start(t.shard, full, COUNT, NULL, &operation));
-        CHECK_OK(odc_shutdown(context));
-        CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_PHASE, "odc_shutdown");
-        memset(full, 77, COUNT * sizeof(float));
-        sleep_ms(50); /* a late byte would come now */
-        for (size_t i = 0; i < COUNT * sizeof(float); ++i) {
-            CHECK(((char *)full)[i] == 77);
-        }
-        raise_flag(&shared->b);
-    } else {
-        CHECK_OK(odc_publish(t.shard, NULL));
-        raise_flag(&shared->a);
-        await_flag(&shared->b, 1);
-    }
-    free(full);
-}
-
-static void after_shutdown_a_wait_gives_the_buffer_back(void **state) {
-    (void)state;
-    run_ranks(2, leaves_with_a_gather, share(sizeof(flags)));
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(starting_an_operation_never_waits),
@@ -493,7 +459,6 @@ int main(void) {
         cmocka_unit_test(scalars_may_ride_on_sync),
         cmocka_unit_test(an_interrupted_call_returns_soon_and_may_be_made_again),
         cmocka_unit_test(an_operation_is_waited_for_also_between_the_calls_of_an_interrupted_one),
-        cmocka_unit_test(after_shutdown_a_wait_gives_the_buffer_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -45,14 +45,16 @@ fi
 
 # The oldest Rust that is promised, where one is in the path, or Debian's.
 oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' odc/Cargo.toml odc-sys/Cargo.toml | sort -u)
-grep -q "^Rust $oldest or later" README.md || fail "README.md does not promise Rust $oldest, as Cargo.toml does"
+same "$(wc -l <<<"$oldest")" 1 # all promise the same
+grep -qxF "Rust $oldest or later" <(grep -o '^Rust [0-9.]* or later' README.md) ||
+    fail "README.md does not promise Rust $oldest, as Cargo.toml does"
 tried=
-for rustc in $(type -ap rustc) /usr/bin/rustc; do
+while read -r rustc; do
     [[ -z $tried && $("$rustc" --version 2>&1) == "rustc $oldest."* ]] || continue
     RUSTC=$rustc CARGO_TARGET_DIR=$PWD/../../build/rust-$oldest \
         expect 0 "${rustc%rustc}cargo" check --locked --workspace --all-targets
-    tried="checked with $("$rustc" --version), too"
-done
+    tried="tried with $("$rustc" --version), too"
+done < <(type -ap rustc; echo /usr/bin/rustc)
 echo "${tried:-skipped: Rust $oldest, the oldest that is promised: only $(rustc --version) was found (Debian 12: rustc, cargo)}"
 
 # What the build script says where it finds no libodc, and that it finds one by pkg-config, in a path with a space.
@@ -67,7 +69,7 @@ unset ODC_LIB_DIR
 export PKG_CONFIG_LIBDIR=$work PKG_CONFIG_PATH=
 expect 101 cargo build -p odc-sys
 contains "$err" "libodc was not found: ODC_LIB_DIR is not set, and pkg-config says: "
-contains "$err" "libodc 0.1 or a later 0.x is needed: install it with its development files, name the folder of its odc.pc in PKG_CONFIG_PATH, or set ODC_LIB_DIR to the folder of libodc.so"
+contains "$err" "libodc 0.1 or a later 0.x is needed, and what it requires: install its development files, name the folder of its odc.pc in PKG_CONFIG_PATH, or set ODC_LIB_DIR to the folder of libodc.so"
 expect 101 env PKG_CONFIG=/no/such cargo build -p odc-sys
 contains "$err" "ODC_LIB_DIR is not set, and /no/such cannot be run (No such file or directory"
 sed 's/^Version:.*/Version: 1.0.0/; s|^prefix=.*|prefix=/opt/odc|' "$prefix/lib/pkgconfig/odc.pc" >"$work/odc.pc"

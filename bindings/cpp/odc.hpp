@@ -11,8 +11,8 @@
 //     auto slice = shard.slice();  // to change slice.parameters by slice.gradients, until the next publish
 //
 // Errors: a call throws odc::Error. Handed an odc::Status as one more, last argument it is noexcept and reports there
-// instead, and what it returns then is empty, or zeros; where exceptions are switched off this is the only way. An exception of a
-// callback goes on in the call that asked it; with a Status its what() joins the message.
+// instead, and what it returns then is empty, or as it is by default; where exceptions are switched off this is the only
+// way. An exception of a callback goes on in the call that asked it; with a Status its what() joins the message.
 // Lifetime: the memory of a context lives until its last Shard and Operation are gone, so they may end in any order. Views
 // of a slice end with them, or at Shard::release. A buffer that is given to a *_start call outlives its Operation.
 // Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one shard;

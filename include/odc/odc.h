@@ -20,7 +20,7 @@
 #define ODC_VERSION_MINOR 1
 #define ODC_VERSION_PATCH 0
 #if UINTPTR_MAX < UINT64_MAX
-#error "libodc is for 64-bit programs: compile without -m32 and -mx32"
+#error "libodc is for 64-bit programs: compile for a 64-bit target, without -m32 and -mx32"
 #endif
 #if defined(__GNUC__)
 #define ODC_API __attribute__((visibility("default")))
@@ -148,8 +148,8 @@ ODC_API odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void
  * subnormal f32). Waits as odc_gather, before it adds anything; when it returns (GPU: is done), `full` may be reused. */
 ODC_API odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream);
 
-/* A gather or an addition in two halves: start waits for no publish, odc_wait completes. The buffer stays the library's
- * until odc_wait (or odc_minibatch_sync) has returned. Each is waited for once; ODC_ERROR_INTERRUPTED leaves it waiting. */
+/* A gather or an addition in two halves: start waits for no publish, odc_wait (or odc_minibatch_sync) completes; till then
+ * the buffer is the library's. Each is waited for once, after odc_shutdown too; ODC_ERROR_INTERRUPTED leaves it waiting. */
 ODC_API odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *stream, uint64_t *operation);
 ODC_API odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream,
                                          uint64_t *operation);

@@ -72,14 +72,14 @@ struct F16 {
 
 namespace detail {
 template <class T>
-inline constexpr bool kKnown = false;
+inline constexpr bool kAlwaysFalse = false;
 }
 
 // The halves of a shard: float, double, Bf16, F16; std::byte for parameters that nobody interprets; void: it lacks that
 // half.
 template <class T>
 struct Element {
-    static_assert(detail::kKnown<T>,
+    static_assert(detail::kAlwaysFalse<T>,
                   "the halves of a shard are float, double, odc::Bf16, odc::F16, std::byte (parameters) or void");
     static constexpr int32_t type = 0;
     using Sum = void;
@@ -145,24 +145,22 @@ using OrNothing = std::conditional_t<std::is_void_v<T>, Nothing, T>;
 template <class T, Memory M>
 using View = std::conditional_t<M == Memory::Host, span<T>, GpuSpan<T>>;
 
-// Whether what a call was handed ends with the call, and its elements with it, of all that is deduced as Buffer &&.
-template <class Buffer>
-inline constexpr bool kOwnsElements = !std::is_lvalue_reference_v<Buffer>;
-template <class T>
-inline constexpr bool kOwnsElements<GpuSpan<T>> = false;
-template <class T>
-inline constexpr bool kOwnsElements<const GpuSpan<T>> = false;
+// Whether the elements of this type live elsewhere, as far as it is known: of another type of view make an odc::span.
 #if defined(__cpp_lib_span)
-template <class T, size_t kSize>
-inline constexpr bool kOwnsElements<std::span<T, kSize>> = false;
-template <class T, size_t kSize>
-inline constexpr bool kOwnsElements<const std::span<T, kSize>> = false;
+template <class T>
+inline constexpr bool kIsView = std::ranges::enable_borrowed_range<T>;
 #else
 template <class T>
-inline constexpr bool kOwnsElements<span<T>> = false;
+inline constexpr bool kIsView = false;
 template <class T>
-inline constexpr bool kOwnsElements<const span<T>> = false;
+inline constexpr bool kIsView<span<T>> = true;
 #endif
+template <class T>
+inline constexpr bool kIsView<GpuSpan<T>> = true;
+
+// Of what is deduced as Buffer &&.
+template <class Buffer>
+inline constexpr bool kIsTemporary = !std::is_lvalue_reference_v<Buffer> && !kIsView<std::remove_cv_t<Buffer>>;
 
 }  // namespace detail
 

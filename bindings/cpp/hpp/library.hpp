@@ -107,7 +107,9 @@ auto rows(odc_status (*get)(size_t, Struct *), Make make, S &...status) noexcept
                 while ((code = get(made.size(), &row)) == ODC_OK) {
                     made.push_back(make(row));
                 }
-                check(code == ODC_ERROR_ARGUMENT ? ODC_OK : code, status...);
+                if (!check(code == ODC_ERROR_ARGUMENT ? ODC_OK : code, status...)) {
+                    made.clear();
+                }
             }
             return made;
         },

@@ -111,8 +111,8 @@ public:
         static_assert(!std::is_void_v<G>, "this shard has no gradients");
         return start(odc_scatter_add_start, full, stream, status...);
     }
-    // A temporary would be gone before the operation. One of a view is fine.
-    template <class Buffer, class... Rest, class = std::enable_if_t<detail::kOwnsElements<Buffer>>>
+    // A temporary would be gone before the operation; a view is no buffer itself.
+    template <class Buffer, class... Rest, class = std::enable_if_t<detail::kIsTemporary<Buffer>>>
     void scatter_add_start(Buffer &&full, Rest &&...rest) const = delete;
 
     // Gives the slices' memory back, between sync and publish; local. The name may be used again in a later minibatch.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc::span: std::span where there is one. The name of the inline namespace tells apart headers of other versions, and what
-// differs by how it is compiled: objects that do not fit together do not link.
+// differs by how it is compiled: objects that do not fit together do not link. The tag is for functions' results and
+// variables, whose types are not in their symbols.
 #ifndef ODC_HPP_SPAN_HPP
 #define ODC_HPP_SPAN_HPP
 #include <odc/odc.h>
@@ -23,7 +24,8 @@
 #endif
 #define ODC_ABI_NAME(major, minor, patch, way) v##major##_##minor##_##patch##_##way
 #define ODC_ABI_EXPANDED(major, minor, patch, way) ODC_ABI_NAME(major, minor, patch, way)
-#define ODC_ABI ODC_ABI_EXPANDED(ODC_VERSION_MAJOR, ODC_VERSION_MINOR, ODC_VERSION_PATCH, ODC_ABI_WAY)
+#define ODC_ABI \
+    ODC_ABI_EXPANDED(ODC_VERSION_MAJOR, ODC_VERSION_MINOR, ODC_VERSION_PATCH, ODC_ABI_WAY) __attribute__((abi_tag))
 
 namespace odc {
 inline namespace ODC_ABI {

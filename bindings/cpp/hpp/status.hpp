@@ -162,10 +162,14 @@ bool check(int32_t code, S &...status) noexcept(kQuiet<S...>) {
 
 // Reports what the library is not asked for.
 template <class... S>
-bool refuse(int32_t code, const std::string &message, S &...status) noexcept(kQuiet<S...>) {
+bool refuse(int32_t code, const char *message, S &...status) noexcept(kQuiet<S...>) {
     static_assert(kExceptions || kQuiet<S...>, "without exceptions, hand the call an odc::Status");
-    report(code, message.c_str(), status...);
+    report(code, message, status...);
     return false;
+}
+template <class... S>
+bool refuse(int32_t code, const std::string &message, S &...status) noexcept(kQuiet<S...>) {
+    return refuse(code, message.c_str(), status...);
 }
 
 // A struct of odc.h.

@@ -6,6 +6,9 @@
 // Here, so that odc.hpp is seen to include what it needs.
 #include <array>
 #include <cstdio>
+#if __cplusplus >= 202002L && !defined(__clang__)
+#include <ranges>
+#endif
 #include <type_traits>
 
 namespace {
@@ -70,6 +73,10 @@ static_assert(starts_with<odc::span<odc::Bf16>> && starts_with<const odc::span<c
 static_assert(never_starts_with<Halves> && never_starts_with<const Halves>);
 static_assert(never_starts_with<std::array<odc::Bf16, 3>> && never_starts_with<const std::array<odc::Bf16, 3>>);
 static_assert(never_starts_with<Floats &>);
+#if defined(__cpp_lib_ranges) && !defined(__clang__)  // clang 14 cannot read <ranges> of GCC 12
+static_assert(starts_with<std::ranges::subrange<Halves::iterator>> &&
+              never_starts_with<std::ranges::single_view<odc::Bf16>>);
+#endif
 
 // Nothing throws that is handed a Status.
 template <class... S>

@@ -40,7 +40,7 @@ fn by_pkg_config() -> Result<(), String> {
     let program = std::env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".to_string());
     let ask = |question: &[&str]| Command::new(&program).args(question).output();
     let hint = format!(
-        "{} is needed: install it with its development files, name the folder of its odc.pc in PKG_CONFIG_PATH, \
+        "{} is needed, and what it requires: install its development files, name the folder of its odc.pc in PKG_CONFIG_PATH, \
          or set ODC_LIB_DIR to the folder of libodc.so",
         NEEDED
     );
