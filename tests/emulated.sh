@@ -8,8 +8,8 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 case ${1:-} in
-'') tests='_unit_test$' x86_tests=(memory_unit shards minibatch operations) ;;
-all) tests=. x86_tests=(memory_unit shards minibatch operations release random) ;;
+'') tests='_unit_test$' target=unit_tests x86_tests=(memory_unit shards minibatch operations) ;;
+all) tests=. target=all x86_tests=(memory_unit shards minibatch operations release random) ;;
 *)
     echo "usage: tests/emulated.sh [all]" >&2
     exit 2
@@ -54,13 +54,14 @@ unpack_arm64() {
 part_arm64() {
     needs qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu || return 77
     unpack_arm64 || return
-    # Without optimisation: what the compiler makes of it, the emulator undoes.
+    # Without optimisation: what the compiler makes of it, the emulator undoes. And several files at once.
     PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig:$root/usr/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root \
-        timeout -k 30 600 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DODC_TOOLS=OFF -DODC_TESTS=ON \
+        timeout -k 30 600 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_UNITY_BUILD=ON \
+        -DODC_TOOLS=OFF -DODC_TESTS=ON \
         -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_LIBRARY_ARCHITECTURE=aarch64-linux-gnu \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_SYSROOT="$root" \
         "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;$root" >"$build/log" || return 1
-    timeout -k 30 3600 cmake --build "$build" >"$build/log" || { cat "$build/log" >&2; return 1; }
+    timeout -k 30 3600 cmake --build "$build" --target "$target" >"$build/log" || { cat "$build/log" >&2; return 1; }
     # Not those that weigh the process, where the emulator is weighed along, nor the one of forked children: the emulator
     # takes MADV_WIPEONFORK and does nothing.
     ctest --test-dir "$build" -L '^c$' -R "$tests" -E 'memory_test|job_errors_test' -j 2 --timeout 600 --no-tests=error \

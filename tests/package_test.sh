@@ -69,6 +69,9 @@ export PKG_CONFIG_PATH=$libdir/pkgconfig
 same "$(pkg-config --modversion odc)" "$version"
 expect 0 bash -c 'eval cc main.c -o pc_shared $(pkg-config --cflags --libs odc)'
 runs ./pc_shared shared
+# Where both are, as the README says.
+expect 0 bash -c 'flags=$(pkg-config --static --cflags --libs odc) && eval cc main.c -o pc_both "${flags/-lodc/-l:libodc.a}"'
+runs ./pc_both static
 rm "$libdir"/libodc.so*
 expect 0 bash -c 'eval cc main.c -o pc_static $(pkg-config --static --cflags --libs odc)'
 runs ./pc_static static
