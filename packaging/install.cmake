@@ -3,9 +3,6 @@
 # command with its completions, and the man pages.
 include(CMakePackageConfigHelpers)
 
-# A C program that links the static library needs the C++ runtime too; the shared one brings it along.
-target_link_libraries(odc_static INTERFACE $<INSTALL_INTERFACE:stdc++>)
-
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/odc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(FILES ${PROJECT_SOURCE_DIR}/bindings/cpp/odc.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/odc)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/bindings/cpp/hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/odc)
@@ -24,13 +21,16 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/odcConfigVersion.cmake CO
 install(FILES ${PROJECT_BINARY_DIR}/odcConfig.cmake ${PROJECT_BINARY_DIR}/odcConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/odc)
 
-# The prefix is found from the file's own place, so that the installed tree can be moved.
-file(RELATIVE_PATH odc_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+# All is found from the file's own place, so that the installed tree can be moved.
+file(RELATIVE_PATH odc_pc_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" odc_pc_prefix ${odc_pc_prefix})
+file(RELATIVE_PATH odc_pc_libdir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})
+file(RELATIVE_PATH odc_pc_includedir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_INCLUDEDIR})
 configure_file(${CMAKE_CURRENT_LIST_DIR}/odc.pc.in ${PROJECT_BINARY_DIR}/odc.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/odc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 if(TARGET odc_command)
-  file(RELATIVE_PATH odc_lib_from_bin "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
+  file(RELATIVE_PATH odc_lib_from_bin ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set_target_properties(odc_command PROPERTIES INSTALL_RPATH "$ORIGIN/${odc_lib_from_bin}")
   install(TARGETS odc_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
   install(FILES ${PROJECT_SOURCE_DIR}/tools/completion/odc.bash RENAME odc

@@ -25,7 +25,16 @@ cp "$ODC_SOURCE_DIR/tests/alone.c" main.c
 cat >CMakeLists.txt <<'CMAKE'
 cmake_minimum_required(VERSION 3.22)
 project(consumer LANGUAGES C)
+set(ours HWLOC_FOUND EXPAT_LIBRARIES SODIUM_FOUND HWY_FOUND LIBFABRIC_FOUND)
+foreach(name ${ours})
+  set(${name} kept)
+endforeach()
 find_package(odc ${WANTED} REQUIRED COMPONENTS ${COMPONENT})
+foreach(name ${ours})
+  if(NOT "${${name}}" STREQUAL "kept")
+    message(FATAL_ERROR "find_package(odc) has changed ${name}")
+  endif()
+endforeach()
 foreach(library odc static)
   add_executable(with_${library} main.c)
   target_link_libraries(with_${library} PRIVATE odc::${library})
@@ -65,6 +74,17 @@ contains "$err" "version: $version"
 PKG_CONFIG_LIBDIR=/no/such configure 1 -DCOMPONENT=static
 contains "$err" "odc::static needs pkg-config and the development files of hwloc, Expat,"
 
+# Nix and Guix name whole paths.
+for libdir in lib64 /opt/odc/lib64; do
+    expect 0 cmake -S "$ODC_SOURCE_DIR" -B "$work/absolute" -DODC_TOOLS=OFF -DODC_TESTS=OFF -DODC_INSTALL=ON \
+        -DCMAKE_INSTALL_PREFIX=/opt/odc -DCMAKE_INSTALL_LIBDIR=$libdir
+    same "$(sed -n 's/^[a-z]*dir=//p; s/^prefix=//p' "$work/absolute/odc.pc")" \
+        '${pcfiledir}/../..
+${prefix}/lib64
+${prefix}/include'
+done
+libdir=$(dirname "$(find "$prefix" -name libodc.so)")
+
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 same "$(pkg-config --modversion odc)" "$version"
 expect 0 bash -c 'eval cc main.c -o pc_shared $(pkg-config --cflags --libs odc)'
@@ -86,9 +106,9 @@ if [ "$(uname -m)" = x86_64 ]; then # whose compilers have these options
     contains "$err" "libodc is for 64-bit processors"
     CFLAGS='-O2 -m32' expect 1 cmake -S "$ODC_SOURCE_DIR" -B "$work/narrow"
     contains "$err" "libodc is for 64-bit processors"
-    # Freestanding, as no C library for these may be there.
+    # Also where no C library for these is there.
     for narrow in -m32 -mx32; do
-        expect 1 gcc $narrow -ffreestanding -fsyntax-only -x c "$ODC_SOURCE_DIR/include/odc/odc.h"
+        expect 1 gcc $narrow -fsyntax-only -x c "$ODC_SOURCE_DIR/include/odc/odc.h"
         contains "$err" "libodc is for 64-bit programs: compile for a 64-bit target, without -m32 and -mx32"
     done
 fi

@@ -14,10 +14,11 @@ mkdir "their libodc"
 cp -r "$sources"/{CMakeLists.txt,LICENSE,bindings,cuda,include,lib,packaging,tools} "their libodc/"
 
 cp "$sources/tests/alone.c" main.c
-cp "$sources/bindings/cpp/tests/uses.cc" .
+mkdir cpp
+cp "$sources/bindings/cpp/tests/uses.cc" cpp/
 cat >CMakeLists.txt <<'CMAKE'
 cmake_minimum_required(VERSION 3.22)
-project(theirs LANGUAGES C CXX)
+project(theirs LANGUAGES C)
 include(FetchContent)
 FetchContent_Declare(odc SOURCE_DIR "${CMAKE_CURRENT_SOURCE_DIR}/their libodc")
 FetchContent_MakeAvailable(odc)
@@ -26,6 +27,10 @@ foreach(library odc static)
   target_link_libraries(with_${library} PRIVATE odc::${library})
 endforeach()
 install(TARGETS with_static)
+add_subdirectory(cpp)
+CMAKE
+cat >cpp/CMakeLists.txt <<'CMAKE'
+project(in_cpp LANGUAGES CXX)
 add_library(in_cpp OBJECT uses.cc)
 target_compile_features(in_cpp PRIVATE cxx_std_17)
 target_link_libraries(in_cpp PRIVATE odc::odc)

@@ -22,6 +22,8 @@
 #if __cplusplus < 201703L
 #error "odc.hpp needs C++17 or later (-std=c++17)"
 #endif
+#include <odc/odc.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -263,7 +265,7 @@ template <class... S>
 bool Context::check_description(const Description &description, S &...status) const {
     const size_t listed =
         description.ranks.empty() ? static_cast<size_t>(size() < 0 ? 0 : size()) : description.ranks.size();
-    const std::string name = "shard \"" + description.name + "\"";
+    const std::string name = std::string("shard \"") + description.name.c_str() + '"';
     const char *ignored = nullptr;
     return detail::to_c(description.name, ("the name of " + name).c_str(), ignored, status...) &&
            (description.slices.empty() || description.slices.size() == listed ||

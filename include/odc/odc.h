@@ -14,14 +14,14 @@
  * shard; every other call runs alone. Every wait has a deadline, ends when a peer dies, and asks `interrupted`. */
 #ifndef ODC_ODC_H
 #define ODC_ODC_H
+#if defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ < 8
+#error "libodc is for 64-bit programs: compile for a 64-bit target, without -m32 and -mx32"
+#endif
 #include <stddef.h>
 #include <stdint.h>
 #define ODC_VERSION_MAJOR 0
 #define ODC_VERSION_MINOR 1
 #define ODC_VERSION_PATCH 0
-#if UINTPTR_MAX < UINT64_MAX
-#error "libodc is for 64-bit programs: compile for a 64-bit target, without -m32 and -mx32"
-#endif
 #if defined(__GNUC__)
 #define ODC_API __attribute__((visibility("default")))
 #else

@@ -31,6 +31,9 @@ struct Version {
 inline std::string library_path() {
     // By what the process has mapped: in a program at a fixed place the address of a function may be its own.
     const auto address = reinterpret_cast<uintptr_t>(&odc_version);
+    const auto is_libodc = [](const std::string &file) {
+        return file.compare(file.rfind('/') + 1, 9, "libodc.so") == 0;  // also where there is no '/'
+    };
     std::string around, named, line;
     std::ifstream maps("/proc/self/maps");
     while (std::getline(maps, line)) {
@@ -43,11 +46,11 @@ inline std::string library_path() {
         if (begin <= address && address < end) {
             around = line.substr(path);
         }
-        if (line.compare(line.rfind('/') + 1, 9, "libodc.so") == 0) {
+        if (is_libodc(line)) {
             named = line.substr(path);
         }
     }
-    const bool is_around = around.find("/libodc") != std::string::npos || named.empty();
+    const bool is_around = is_libodc(around) || named.empty();
     const std::string &found = is_around ? around : named;
     return found.empty() ? "a place that the dynamic linker does not know" : found;
 }
