@@ -136,6 +136,9 @@ another_type() { edit include/odc/odc.h 's/^    int64_t timeout_ms; /    uint64_
 another_value() { edit include/odc/odc.h 's/ODC_F16 = 4, ODC_BYTES = 5/ODC_F16 = 5, ODC_BYTES = 4/'; }
 another_argument() { edit include/odc/odc.h 's/^\(ODC_API odc_status odc_plan_cost(const char \*model, \)double/\1float/'; }
 an_array() { edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/&\n    uint64_t limits[4];/'; }
+padding_at_the_end() { edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/&\n    int32_t unit;/'; }
+a_gap() { edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/&\n    int32_t unit;\n    double scale;/'; }
+no_struct_size() { edit include/odc/odc.h 's/^typedef enum odc_memory .*/&\ntypedef struct odc_range {\n    uint64_t first, last;\n} odc_range;/'; }
 no_value() { edit include/odc/odc.h 's/ODC_BYTES = 5/&, ODC_I8/'; }
 another_form() { edit include/odc/odc.h 's/^typedef enum odc_memory .*/&\ntypedef int odc_number;/'; }
 unpinned() { edit packaging/abi/pins.c '/^FIELD(odc_slice, offset/d'; }
@@ -152,6 +155,9 @@ broken "odc_config.timeout_ms was int64_t" another_type
 broken "ODC_F16 was 4" another_value
 broken "odc_plan_cost had another type" another_argument
 broken 'the fields "uint64_t limits[4]" are not understood' an_array
+broken 'odc_setting has 4 bytes of padding after `unit`; put a `reserved` of that size there' padding_at_the_end
+broken 'odc_setting has 4 bytes of padding after `unit`; put a `reserved` of that size there' a_gap
+broken 'odc_range begins with `uint64_t first;`; begin it with `uint64_t struct_size;`' no_struct_size
 broken 'the enumerator "ODC_I8" has no value of its own' no_value
 broken "has a typedef or an ODC_API function of a form that is not understood" another_form
 broken "pins.c lacks what the previous release had; put these lines back" unpinned

@@ -30,6 +30,21 @@ def type_of(argument: str) -> str:
     return re.sub(r"\b\w+$", "", argument.strip()).strip() if " " in argument.strip() else argument.strip()
 
 
+def check_layout(struct: str, lines: list[str]) -> None:
+    """Without padding: older programs leave anything in it, and a field that comes later may begin in it."""
+    end, last = 0, ""
+    for line in lines:
+        field = re.fullmatch(rf"FIELD\({struct}, (\w+), (.+), (\d+), (\d+)\)", line)
+        size = re.fullmatch(rf"SIZE\({struct}, (\d+)\)", line)
+        if field and end == 0 and (field[1], field[2]) != ("struct_size", "uint64_t"):
+            fail(f"{struct} begins with `{field[2]} {field[1]};`; begin it with `uint64_t struct_size;`")
+        begin = int(field[3]) if field else int(size[1]) if size else end
+        if begin != end:
+            fail(f"{struct} has {begin - end} bytes of padding after `{last}`; put a `reserved` of that size there")
+        if field:
+            end, last = begin + int(field[4]), field[1]
+
+
 def pins(header: Path) -> list[str]:
     text = re.sub(r"/\*.*?\*/", " ", header.read_text(), flags=re.S)
     text = re.sub(r"\s+", " ", re.sub(r"^#.*$", "", text, flags=re.M))
@@ -54,12 +69,16 @@ def pins(header: Path) -> list[str]:
         for kind, name in fields:
             at = f"offsetof({struct}, {name}), sizeof((({struct} *)0)->{name})"
             questions.append(f'printf("FIELD({struct}, {name}, {kind}, %zu, %zu)\\n", {at});')
+        questions.append(f'printf("SIZE({struct}, %zu)\\n", sizeof({struct}));')
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder, "ask")
         body = "\n".join(questions)
         source = f'#include "{header.resolve()}"\n#include <stdio.h>\nint main(void) {{\n{body}\n}}\n'
         subprocess.run(["cc", "-std=c11", "-x", "c", "-", "-o", program], input=source, text=True, check=True)
         lines = subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines()
+    for struct in structs:
+        check_layout(struct, lines)
+    lines = [line for line in lines if not line.startswith("SIZE(")]
     for kind, found in (("CALLBACK", callbacks), ("FUNCTION", functions)):
         for result, name, arguments in found:
             types = ", ".join(map(type_of, arguments.split(",")))

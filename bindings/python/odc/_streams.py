@@ -14,7 +14,7 @@ def stream_handle(stream: Any, device: int | None) -> int | None:
     if stream is None:
         return None if device is None else _current(device)
     if isinstance(stream, int) and not isinstance(stream, bool):
-        if stream < 0:
+        if not 0 <= stream < 2**64:
             raise ValueError(f"the stream is {stream}, which is no handle")
         return stream
     if hasattr(stream, "cuda_stream"):  # torch's

@@ -26,6 +26,7 @@ from ._abi import (
     odc_shard_desc,
     odc_stats,
 )
+from ._arguments import INT32, c_integer, c_string, told
 from ._signals import Deferred
 from ._streams import stream_handle
 from .buffer import Buffer
@@ -169,14 +170,8 @@ class Context:
 
     def register_all(self, descriptions: Sequence[ShardDescription]) -> list[Shard]:
         """All of them or none, in one region of memory."""
-        for one in descriptions:
-            if one.slices is None:
-                continue
-            listed = self.size if one.ranks is None else len(one.ranks)
-            if len(one.slices) != listed:
-                raise ValueError(f'shard "{one.name}" has {len(one.slices)} slices for {listed} ranks')
-        count = len(descriptions)
-        converted = (odc_shard_desc * count)(*(one._to_c() for one in descriptions))
+        count, size = len(descriptions), self.size
+        converted = (odc_shard_desc * count)(*(one._to_c(size) for one in descriptions))
         pointers = (ctypes.c_void_p * count)()
         with self._handle.call() as context:
             check(lib.odc_register_shards(context, converted, count, pointers))
@@ -192,7 +187,7 @@ class Context:
         """The one wait for all. `values` are combined over all ranks on the way."""
         combined = (ctypes.c_double * len(values))(*values)
         with self._handle.call("sync") as context:
-            check(lib.odc_minibatch_sync_reduce(context, combined, len(values), op))
+            check(lib.odc_minibatch_sync_reduce(context, combined, len(values), c_integer("op", op, INT32)))
         self._handle.started.clear()
         while self._handle.spent:
             self._handle.spent.pop().release()
@@ -202,7 +197,7 @@ class Context:
         """Combines up to 64 values over all ranks, in rank order; between sync and publish."""
         combined = (ctypes.c_double * len(values))(*values)
         with self._handle.call("all_reduce") as context:
-            check(lib.odc_all_reduce(context, combined, len(values), op))
+            check(lib.odc_all_reduce(context, combined, len(values), c_integer("op", op, INT32)))
         return list(combined)
 
     def stats(self) -> Stats:
@@ -214,20 +209,21 @@ class Context:
     def peer_stats(self, rank: int) -> PeerStats:
         raw = odc_peer_stats()
         with self._handle.call() as context:
-            check(lib.odc_get_peer_stats(context, rank, ctypes.byref(raw)))
+            check(lib.odc_get_peer_stats(context, c_integer("rank", rank, INT32), ctypes.byref(raw)))
         return PeerStats(**{name: getattr(raw, name) for name in PeerStats.__dataclass_fields__})
 
     def route(self, rank: int, memory: Memory = Memory.HOST) -> Route:
         """The path to a rank's memory of one kind and why it was chosen."""
         raw = odc_route()
+        to, of = c_integer("rank", rank, INT32), c_integer("memory", memory, INT32)
         with self._handle.call() as context:
-            check(lib.odc_get_route(context, rank, memory, ctypes.byref(raw)))
+            check(lib.odc_get_route(context, to, of, ctypes.byref(raw)))
         return Route(**{name: (getattr(raw, name) or b"").decode() for name in Route.__dataclass_fields__})
 
     def abort(self, text: str = "") -> None:
         """Ends every rank's waits with `text`, as AbortedError."""
         with self._handle.call() as context:
-            check(lib.odc_abort(context, text.encode()))
+            check(lib.odc_abort(context, c_string("the text of abort", text)))
 
     def close(self) -> None:
         """Leaves the job, waiting for nobody. Views of slices stay valid; calls raise PhaseError."""
@@ -238,7 +234,7 @@ class Context:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is not None and not isinstance(error, (JobError, GeneratorExit)) and not self._handle.closed:
-            self.abort(f"{type(error).__name__}: {error}")
+            self.abort(told(error))
         self.close()
 
 
@@ -285,22 +281,23 @@ def init(
     if timeout is not None and not 0.001 <= timeout <= 1e9:
         raise ValueError(f"timeout is {timeout} s, must be 0.001 to 1e9")
 
-    def encoded(text: str | None) -> bytes | None:
-        return None if text is None else text.encode()
+    def encoded(what: str, text: str | None) -> bytes | None:
+        return None if text is None else c_string(what, text)
 
-    callbacks = Callbacks(size or 0, all_gather, interrupted)
+    number_of_ranks = c_integer("size", size or 0, INT32)
+    callbacks = Callbacks(number_of_ranks, all_gather, interrupted)
     config = odc_config(
-        rank=rank or 0,
-        size=size or 0,
-        job=encoded(job),
-        group=encoded(group),
-        rendezvous=encoded(rendezvous),
-        secret=encoded(secret),
+        rank=c_integer("rank", rank or 0, INT32),
+        size=number_of_ranks,
+        job=encoded("job", job),
+        group=encoded("group", group),
+        rendezvous=encoded("rendezvous", rendezvous),
+        secret=encoded("secret", secret),
         timeout_ms=0 if timeout is None else int(timeout * 1000),
         all_gather=callbacks.all_gather,
         interrupted=callbacks.interrupted,
-        host=encoded(host),
-        device=encoded(None if device is None else str(device)),
+        host=encoded("host", host),
+        device=encoded("device", None if device is None else str(device)),
     )
     pointer = ctypes.c_void_p()
     with callbacks.around():

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ._abi import Policy, lib, odc_plan_request, odc_plan_summary
+from ._arguments import INT32, UINT64, c_integer, c_string
 from .errors import check
 
 
@@ -23,7 +24,7 @@ class Plan:
 def plan_cost(model: str) -> tuple[float, float]:
     """The coefficients (a, b) of "linear", "1.5b" or "7b": s tokens cost a*x*x + b*x, x = s / 32000."""
     a, b = ctypes.c_double(), ctypes.c_double()
-    check(lib.odc_plan_cost(model.encode(), ctypes.byref(a), ctypes.byref(b)))
+    check(lib.odc_plan_cost(c_string("the model", model), ctypes.byref(a), ctypes.byref(b)))
     return a.value, b.value
 
 
@@ -44,20 +45,17 @@ def plan(
         if policy not in names:
             raise ValueError(f'policy "{policy}" is none of {", ".join(names)}')
         policy = names[policy]
-    tokens = list(lengths)
-    for index, length in enumerate(tokens):
-        if not 0 < length < 2**64:
-            raise ValueError(f"sample {index} has {length} tokens; each needs at least one")
+    tokens = [c_integer(f"the length of sample {index}", length, UINT64) for index, length in enumerate(lengths)]
     a, b = plan_cost(cost) if isinstance(cost, str) else cost
     count = len(tokens)
     request = odc_plan_request(
         lengths=(ctypes.c_uint64 * count)(*tokens),
         count=count,
-        max_tokens=max_tokens,
+        max_tokens=c_integer("max_tokens", max_tokens, UINT64),
         a=a,
         b=b,
-        ranks=ranks,
-        policy=policy,
+        ranks=c_integer("ranks", ranks, INT32),
+        policy=c_integer("policy", policy, INT32),
     )
     rank_of = (ctypes.c_int32 * count)()
     microbatch_of = (ctypes.c_int32 * count)()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._abi import Memory, Type, lib, odc_shard_desc, odc_slice
+from ._arguments import INT32, UINT64, c_integer, c_integers, c_string
 from ._streams import stream_handle
 from .buffer import Buffer
 from .errors import check
@@ -34,18 +35,28 @@ class ShardDescription:
     slices: Sequence[int] | None = None
     memory: Memory = Memory.HOST
 
-    def _to_c(self) -> odc_shard_desc:
-        ranks = None if self.ranks is None else (ctypes.c_int32 * len(self.ranks))(*self.ranks)
-        slices = None if self.slices is None else (ctypes.c_uint64 * len(self.slices))(*self.slices)
+    def _to_c(self, size: int) -> odc_shard_desc:
+        """`size`: ranks of the job."""
+        name = c_string("the name of a shard", self.name)
+        of = f'of shard "{self.name}"'
+        ranks = None if self.ranks is None else c_integers(f"ranks {of}", self.ranks, INT32)
+        slices = None if self.slices is None else c_integers(f"slices {of}", self.slices, UINT64)
+        listed = size if ranks is None else len(ranks)
+        if slices is not None and len(slices) != listed:
+            raise ValueError(f'shard "{self.name}" has {len(slices)} slices for {listed} ranks')
         return odc_shard_desc(
-            name=self.name.encode(),
-            numel=self.numel,
-            parameter_type=self.parameters or 0,
-            gradient_type=self.gradients or 0,
-            ranks=ranks,
-            slices=slices,
-            rank_count=0 if self.ranks is None else len(self.ranks),
-            memory=self.memory,
+            name=name,
+            numel=c_integer(f"numel {of}", self.numel, UINT64),
+            parameter_type=c_integer(
+                f"the type of parameters {of}", self.parameters if self.parameters is not None else 0, INT32
+            ),
+            gradient_type=c_integer(
+                f"the type of gradients {of}", self.gradients if self.gradients is not None else 0, INT32
+            ),
+            ranks=None if ranks is None else (ctypes.c_int32 * len(ranks))(*ranks),
+            slices=None if slices is None else (ctypes.c_uint64 * len(slices))(*slices),
+            rank_count=0 if ranks is None else len(ranks),
+            memory=c_integer(f"memory {of}", self.memory, INT32),
         )
 
 

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from ._abi import lib
+from ._arguments import c_path
 from .errors import check
 
 
@@ -17,6 +18,6 @@ def topology(file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     `file`: a recorded machine (hwloc's XML, from `odc topo --save`) instead of this one.
     """
     words = ctypes.c_char_p()
-    check(lib.odc_get_topology(None if file is None else os.fsencode(file), ctypes.byref(words), None))
+    check(lib.odc_get_topology(None if file is None else c_path("file", file), ctypes.byref(words), None))
     made: dict[str, Any] = json.loads(words.value or b"")
     return made

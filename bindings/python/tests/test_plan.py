@@ -24,8 +24,10 @@ def test_a_plan_holds_every_sample_once_within_the_budget(policy: str) -> None:
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(ValueError, match="none of local-sort, lb-micro, lb-mini"):
         odc.plan([1], 1, policy="best")
-    with pytest.raises(ValueError, match="sample 1 has -3 tokens"):
+    with pytest.raises(ValueError, match="the length of sample 1 is -3, must be an integer"):
         odc.plan([1, -3], 1)
+    with pytest.raises(odc.ArgumentError, match="sample 0 has 0 tokens"):
+        odc.plan([0], 1)
     with pytest.raises(odc.ArgumentError, match="sample 0 has 70000 tokens"):
         odc.plan([70000], 1)
     with pytest.raises(odc.ArgumentError, match="no samples"):

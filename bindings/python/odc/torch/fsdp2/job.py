@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ..._arguments import told
 from ...context import Context
 from ...errors import ArgumentError, InterruptedWaitError, JobError, MismatchError, MissedDeadlineError, PhaseError
 from ...tracing import Trace, trace
@@ -241,7 +242,7 @@ class Job:
     def abort(self, error: BaseException) -> None:
         """Ends every rank's waits with this rank's error. What others told this rank is not told again."""
         if self._phase is not Phase.CLOSED and not isinstance(error, (JobError, GeneratorExit)):
-            self._context.abort(f"it raised {type(error).__name__}: {error}")
+            self._context.abort(f"it raised {told(error)}")
 
     def __enter__(self) -> Job:
         return self
