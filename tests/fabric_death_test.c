@@ -126,10 +126,12 @@ static void a_stopped_rank_is_named_after_its_silence(void **state) {
 /* ---- Words that reach other hosts ---- */
 
 static void aborts(odc_context *context, void *arg) {
-    (void)arg;
+    atomic_int *published = arg;
     tensor t = one_minibatch(context);
     CHECK_OK(odc_publish(t.shard, NULL));
+    raise_flag(published);
     if (odc_rank(context) == 1) {
+        await_flag(published, RANKS);
         CHECK_OK(odc_abort(context, "loss is NaN in step 17"));
     }
     CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_ABORTED, "rank 1", "loss is NaN in step 17");
@@ -137,7 +139,7 @@ static void aborts(odc_context *context, void *arg) {
 
 static void an_abort_carries_its_words_to_other_hosts(void **state) {
     (void)state;
-    run_ranks(RANKS, aborts, NULL);
+    run_ranks(RANKS, aborts, share(sizeof(atomic_int)));
 }
 
 static void leaves_early(odc_context *context, void *arg) {
@@ -156,9 +158,10 @@ static void who_waits_for_a_rank_that_destroyed_its_context_reads_when_it_left(v
 }
 
 static void releases_after_an_error(odc_context *context, void *arg) {
-    (void)arg;
+    atomic_int *published = arg;
     tensor t = one_minibatch(context);
     if (odc_rank(context) == 1) {
+        await_flag(published, 1);
         CHECK_OK(odc_abort(context, "enough"));
     }
     float full[10];
@@ -167,6 +170,7 @@ static void releases_after_an_error(odc_context *context, void *arg) {
     if (odc_rank(context) == 0) {
         tensor never = make_tensor(context, "never published by rank 1", 10, ODC_F32, ODC_F32);
         CHECK_OK(odc_publish(never.shard, NULL));
+        raise_flag(published);
         CHECK_ERROR(odc_gather(never.shard, full, 10, NULL), ODC_ERROR_ABORTED, "enough");
     }
     CHECK_ERROR(odc_register_shard(context, &desc, &another), ODC_ERROR_ABORTED, "enough");
@@ -176,7 +180,7 @@ static void releases_after_an_error(odc_context *context, void *arg) {
 
 static void a_shard_can_be_released_after_the_job_has_failed(void **state) {
     (void)state;
-    run_ranks(2, releases_after_an_error, NULL);
+    run_ranks(2, releases_after_an_error, share(sizeof(atomic_int)));
 }
 
 /* ---- The end of a job ---- */

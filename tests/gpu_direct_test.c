@@ -185,7 +185,7 @@ static void who_has_left_is_not_waited_for(void **state) {
 /* Its GPU is busy with what others have sent, on its way from and to what is unmapped then. */
 static void leave_in_the_midst(int rank, int size, const char *job, void *arg) {
     enum { TIMES = 4 };
-    (void)arg;
+    atomic_int *published = arg;
     for (int i = 0; i < TIMES; ++i) {
         char name[128];
         snprintf(name, sizeof name, "%s.%d", job, i);
@@ -193,10 +193,12 @@ static void leave_in_the_midst(int rank, int size, const char *job, void *arg) {
         tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_F32);
         void *full = new_buffer(t, ODC_F32);
         CHECK_OK(odc_publish(t.shard, NULL));
+        raise_flag(published);
         for (odc_status status = ODC_OK; status == ODC_OK && rank > 0;) {
             status = odc_scatter_add(t.shard, full, NUMEL, NULL);
         }
         if (rank == 0) {
+            await_flag(published, (i + 1) * size);
             sleep_us(100000 + i * 20000);
             CHECK_OK(odc_abort(context, "enough"));
         }
@@ -214,7 +216,7 @@ static void a_context_may_end_while_gradients_are_added(void **state) {
     (void)state;
     needs_processes("the driver's delays are a process's");
     setenv("FAKE_CUDA_DELAY_US", "20000", 1);
-    run_processes(3, leave_in_the_midst, NULL);
+    run_processes(3, leave_in_the_midst, share(sizeof(atomic_int)));
     unsetenv("FAKE_CUDA_DELAY_US");
 }
 

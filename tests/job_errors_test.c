@@ -180,12 +180,21 @@ static void the_deadline_may_come_from_the_environment(void **state) {
 /* ---- Who waits in what ---- */
 
 /* Ranks 0, 2 and 3 wait for rank 1: in three kinds of calls, or all in a reduction. */
-static odc_status wait_in(odc_context *context, tensor t, int in_reduction) {
+/* How rank 1 ends what the other three wait in. */
+typedef struct ending {
+    int in_reduction;
+    int destroys;
+    atomic_int waiting;
+} ending;
+
+static odc_status wait_in(odc_context *context, tensor t, ending *how) {
     float full[1000] = {0};
-    if (in_reduction) {
+    if (how->in_reduction) {
+        raise_flag(&how->waiting);
         return odc_all_reduce(context, &(double){1}, 1, ODC_SUM);
     }
     CHECK_OK(odc_publish(t.shard, NULL));
+    raise_flag(&how->waiting);
     switch (odc_rank(context)) {
         case 0: return odc_gather(t.shard, full, 1000, NULL);
         case 2: return odc_scatter_add(t.shard, full, 1000, NULL);
@@ -199,16 +208,22 @@ static void two_minibatches(odc_context *context, tensor t) {
     one_minibatch(context, t);
 }
 
+static void await_waits(ending *how) {
+    await_flag(&how->waiting, 3);
+    sleep_ms(20); /* they are in the call by now */
+}
+
 static void aborts(odc_context *context, void *arg) {
+    ending *how = arg;
     int rank = odc_rank(context);
     tensor t = plain(context, "layer");
     two_minibatches(context, t);
     if (rank == 1) {
-        sleep_ms(20);
+        await_waits(how);
         CHECK_OK(odc_abort(context, "loss is NaN in step 17"));
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_ABORTED, "loss is NaN in step 17");
     } else {
-        CHECK_EQUAL(wait_in(context, t, *(int *)arg), ODC_ERROR_ABORTED);
+        CHECK_EQUAL(wait_in(context, t, how), ODC_ERROR_ABORTED);
         CHECK_SENTENCE(odc_last_error(), "rank 1", "loss is NaN in step 17");
     }
     check_sticks(context, ODC_ERROR_ABORTED);
@@ -216,8 +231,11 @@ static void aborts(odc_context *context, void *arg) {
 
 static void the_text_of_an_abort_ends_every_ranks_waits(void **state) {
     (void)state;
-    run_ranks(4, aborts, &(int){0});
-    run_ranks(4, aborts, &(int){1});
+    for (int in_reduction = 0; in_reduction < 2; ++in_reduction) {
+        ending *how = share(sizeof *how);
+        how->in_reduction = in_reduction;
+        run_ranks(4, aborts, how);
+    }
 }
 
 static void aborts_oddly(odc_context *context, void *arg) {
@@ -260,18 +278,13 @@ static void ranks_may_abort_at_once(void **state) {
     run_ranks(3, everybody_aborts, share(sizeof(atomic_int)));
 }
 
-typedef struct leaving {
-    int destroys;
-    int in_reduction;
-} leaving;
-
 static void leaves(odc_context *context, void *arg) {
-    leaving *how = arg;
+    ending *how = arg;
     int rank = odc_rank(context);
     tensor t = plain(context, "layer");
     two_minibatches(context, t);
     if (rank == 1) {
-        sleep_ms(20);
+        await_waits(how);
         if (how->destroys) {
             return; /* run_ranks destroys the context: that leaves, too */
         }
@@ -279,7 +292,7 @@ static void leaves(odc_context *context, void *arg) {
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PHASE, "shutdown");
         return;
     }
-    CHECK_EQUAL(wait_in(context, t, how->in_reduction), ODC_ERROR_PEER_LOST);
+    CHECK_EQUAL(wait_in(context, t, how), ODC_ERROR_PEER_LOST);
     CHECK_SENTENCE(odc_last_error(), "rank 1", "left in minibatch 2");
     check_sticks(context, ODC_ERROR_PEER_LOST);
 }
@@ -287,8 +300,10 @@ static void leaves(odc_context *context, void *arg) {
 static void who_waits_for_a_rank_that_has_left_reads_when_it_left(void **state) {
     (void)state;
     for (int i = 0; i < 4; ++i) {
-        leaving how = {i % 2, i / 2};
-        run_ranks(4, leaves, &how);
+        ending *how = share(sizeof *how);
+        how->destroys = i % 2;
+        how->in_reduction = i / 2;
+        run_ranks(4, leaves, how);
     }
 }
 

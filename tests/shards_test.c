@@ -372,12 +372,14 @@ static void slices_begin_as_zeros_and_aligned(void **state) {
 }
 
 static void stays_valid(odc_context *context, void *arg) {
-    (void)arg;
+    atomic_int *published = arg;
     tensor t = make_tensor(context, "checkpoint", 5000, ODC_F32, ODC_F32);
     odc_slice slice = slice_of(t);
     use_once(context, &t, 1, 21);
     CHECK_OK(odc_publish_all(context, NULL));
+    raise_flag(published);
     if (odc_rank(context) == 0) {
+        await_flag(published, 3); /* else a slower rank is told in its publish */
         CHECK_OK(odc_abort(context, "stop here"));
     }
     CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_ABORTED, "stop here");
@@ -394,7 +396,7 @@ static void stays_valid(odc_context *context, void *arg) {
 
 static void slices_stay_valid_until_destroy_even_after_an_error(void **state) {
     (void)state;
-    run_ranks(3, stays_valid, NULL);
+    run_ranks(3, stays_valid, share(sizeof(atomic_int)));
 }
 
 int main(void) {
