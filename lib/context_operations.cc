@@ -335,12 +335,10 @@ void Context::wait(uint64_t number) {
         entry = operations_.extract(number);
         last = last_operation_;
     }
-    if (left_) {
-        if (entry) {
-            give_up(entry.mapped());
-        }
-        check_not_left(Call::Wait);
+    if (left_ && entry) {
+        give_up(entry.mapped());
     }
+    check_not_left(Call::Wait);
     if (!entry) {
         if (number > 0 && number <= synced_operations_) {
             return;

@@ -7,6 +7,8 @@
 # with 77.
 set -u
 cd "$(dirname "$0")/.." || exit 1
+# shellcheck source=tests/shell_checks.sh
+. tests/shell_checks.sh
 case ${1:-} in
 '') tests='_unit_test$' target=unit_tests x86_tests=(memory_unit shards minibatch operations) ;;
 all) tests=. target=all x86_tests=(memory_unit shards minibatch operations release random) ;;
@@ -18,14 +20,6 @@ esac
 build=$PWD/build/arm64
 root=$build/root
 packages=$build/packages
-
-# needs TOOL:PACKAGE...: else says what is missing.
-needs() {
-    local tool
-    for tool in "$@"; do
-        command -v "${tool%:*}" >/dev/null || { why="${tool%:*} was not found (Debian: ${tool#*:})"; return 1; }
-    done
-}
 
 # Debian's apt with nothing installed and folders of its own, for arm64.
 arm64_apt() {
@@ -79,28 +73,5 @@ part_x86_64() {
     return "$status"
 }
 
-passed=0
-failed=0
-skipped=()
-for part in arm64 x86_64; do
-    echo "==== $part"
-    why=
-    "part_$part"
-    case $? in
-    0) passed=$((passed + 1)) ;;
-    77)
-        echo "$part: skipped: $why"
-        skipped+=("$part: $why")
-        ;;
-    *)
-        echo "$part: FAILED"
-        failed=$((failed + 1))
-        ;;
-    esac
-done
-if [ "${#skipped[@]}" -eq 2 ]; then
-    echo "${skipped[0]}; ${skipped[1]}"
-    exit 77
-fi
-echo "emulated: $passed passed, $failed failed, ${#skipped[@]} skipped in $SECONDS s"
-[ "$failed" -eq 0 ]
+parts arm64 x86_64 || exit 1
+[ "$passed" -gt 0 ] || { echo "neither part can run here; the reasons are above"; exit 77; }

@@ -322,19 +322,25 @@ static void *interrupt_soon(void *arg) {
         set_flag(&(what)->wanted, 0);                                                      \
     } while (0)
 
+/* Only rank 0 is. */
+static odc_config config_of_interrupted(int rank, int size, const char *job, interruption *what) {
+    odc_config config = config_of(rank, size, job);
+    config.interrupted = rank == 0 ? interrupted : NULL;
+    config.interrupted_arg = what;
+    return config;
+}
+
 /* Rank 0's waits are interrupted, one kind after the other; rank 1 lets each of them through when it has seen that. */
 static void interrupts(int rank, int size, const char *job, void *arg) {
     interruption what = {arg, 0};
     atomic_int *step = &what.shared->a;
-    odc_config config = config_of(rank, size, job);
+    odc_config config = config_of_interrupted(rank, size, job, &what);
     odc_context *context = NULL;
     double value = 1;
     float *full = new_full(100, ODC_F32);
     float *gradient = new_full(100, ODC_F32);
     uint64_t operation = 0;
     uint64_t addition = 0;
-    config.interrupted = rank == 0 ? interrupted : NULL;
-    config.interrupted_arg = &what;
     if (rank == 0) {
         if (!several_hosts()) {
             CHECK_INTERRUPTED(&what, odc_init(&config, &context), "odc_init");
@@ -405,7 +411,7 @@ static void an_interrupted_call_returns_soon_and_may_be_made_again(void **state)
 static void waits_between(int rank, int size, const char *job, void *arg) {
     interruption what = {arg, 0};
     atomic_int *step = &what.shared->a;
-    odc_config config = config_of(rank, size, job);
+    odc_config config = config_of_interrupted(rank, size, job, &what);
     odc_context *context = NULL;
     double value = 1;
     float *full = new_full(100, ODC_F32);
@@ -413,8 +419,6 @@ static void waits_between(int rank, int size, const char *job, void *arg) {
     uint64_t synced = 0;
     odc_shard_desc desc = describe("of rank 1", 100, ODC_F32, ODC_F32);
     desc.slices = (uint64_t[]){0, 100};
-    config.interrupted = rank == 0 ? interrupted : NULL;
-    config.interrupted_arg = &what;
     CHECK_OK(odc_init(&config, &context));
     tensor t = make_described(context, &desc);
     write_parameters(t, 3);

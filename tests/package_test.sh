@@ -111,6 +111,8 @@ if [ "$(uname -m)" = x86_64 ]; then # whose compilers have these options
         expect 1 gcc $narrow -fsyntax-only -x c "$ODC_SOURCE_DIR/include/odc/odc.h"
         contains "$err" "libodc is for 64-bit programs: compile for a 64-bit target, without -m32 and -mx32"
     done
+else
+    echo "skipped: what -m32 and -mx32 are told: compilers for $(uname -m) have no such options"
 fi
 
 [ "$failures" -eq 0 ] && echo "libodc $version is found by find_package and pkg-config, shared and static"

@@ -10,9 +10,6 @@ cd "$(dirname "$0")/.." || exit 1
 . tests/shell_checks.sh
 seconds=1800
 repository=$PWD
-passed=0
-skipped=0
-failed=0
 tarball=
 # A compiler cache, where there is one, knows an object again in another folder.
 export CCACHE_BASEDIR=$work
@@ -20,13 +17,10 @@ export CCACHE_BASEDIR=$work
 TMPDIR=$work # of what is started here
 export TMPDIR
 
-# needs TOOL...: else says what is missing.
-needs() {
-    local tool
+# needs_release TOOL...: the source release, and the tools.
+needs_release() {
     [ -n "$tarball" ] || { why="there is no source release"; return 1; }
-    for tool in "$@"; do
-        command -v "$tool" >/dev/null || { why="$tool was not found"; return 1; }
-    done
+    needs "$@"
 }
 
 # What `run` has started, ends with this.
@@ -69,7 +63,7 @@ part_release() {
 
 # Its build is also that of the source release without git, with its tests.
 part_deb() {
-    needs dpkg-buildpackage dh dh_python3 lintian || return 77
+    needs_release dpkg-buildpackage dh dh_python3 lintian || return 77
     mkdir "$work/first" "$work/second-folder"
     run packaging/build_deb.sh "$tarball" "$work/first" || return
     local ran
@@ -93,7 +87,7 @@ part_deb() {
 
 # A fresh root of this machine's Debian in its own mounts and processes, which end with it.
 part_root() {
-    needs debootstrap unshare autopkgtest apt-get || return 77
+    needs_release debootstrap unshare autopkgtest apt-get || return 77
     [ "$(id -u)" -eq 0 ] || { why="only root can make a root directory"; return 77; }
     unshare --mount --pid --fork true 2>/dev/null || { why="unshare --mount is not allowed here"; return 77; }
     ls "$work"/first/*.deb >/dev/null 2>&1 || { why="there are no packages to install"; return 77; }
@@ -108,7 +102,7 @@ part_root() {
 }
 
 part_rpm() {
-    needs rpmbuild rpmlint || return 77
+    needs_release rpmbuild rpmlint || return 77
     mkdir -p "$work/rpm/SOURCES"
     cp "$tarball" "$work/rpm/SOURCES/"
     # With Debian's flags, which a compiler cache has seen.
@@ -176,23 +170,4 @@ part_python() {
 }
 
 [ $# -gt 0 ] || set -- release deb rpm root python
-for part; do
-    why=
-    before=$failures
-    began=$SECONDS
-    "part_$part"
-    status=$?
-    took="$((SECONDS - began)) s"
-    if [ "$status" -eq 77 ]; then
-        echo "$part: skipped: $why"
-        skipped=$((skipped + 1))
-    elif [ "$failures" -eq "$before" ]; then
-        echo "$part: good ($took)"
-        passed=$((passed + 1))
-    else
-        echo "$part: FAILED ($took)"
-        failed=$((failed + 1))
-    fi
-done
-echo "$passed passed, $failed failed, $skipped skipped in $SECONDS s"
-[ "$failed" -eq 0 ]
+parts "$@"

@@ -38,6 +38,43 @@ same() {
     [ "$1" = "$2" ] || fail "got '$1', not '$2'"
 }
 
+# needs TOOL[:PACKAGE]...: else $why says which is missing, and which of Debian's packages has it.
+needs() {
+    local tool
+    for tool in "$@"; do
+        command -v "${tool%:*}" >/dev/null && continue
+        why="${tool%:*} was not found"
+        [ "$tool" = "${tool%:*}" ] || why="$why (Debian: ${tool#*:})"
+        return 1
+    done
+}
+
+# parts NAME...: runs part_NAME of each and says how it went: skipped, for $why, if it ends with 77. Counts in $passed,
+# $failed and $skipped.
+parts() {
+    local part status before began
+    passed=0 failed=0 skipped=0
+    for part; do
+        why=
+        before=$failures
+        began=$SECONDS
+        "part_$part"
+        status=$?
+        if [ "$status" -eq 77 ]; then
+            echo "$part: skipped: $why"
+            skipped=$((skipped + 1))
+        elif [ "$status" -eq 0 ] && [ "$failures" -eq "$before" ]; then
+            echo "$part: good ($((SECONDS - began)) s)"
+            passed=$((passed + 1))
+        else
+            echo "$part: FAILED ($((SECONDS - began)) s)"
+            failed=$((failed + 1))
+        fi
+    done
+    echo "$passed passed, $failed failed, $skipped skipped in $SECONDS s"
+    [ "$failed" -eq 0 ]
+}
+
 # Waits until no process has $1 on its command line.
 nothing_left() {
     local tries

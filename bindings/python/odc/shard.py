@@ -41,18 +41,18 @@ class ShardDescription:
         of = f'of shard "{self.name}"'
         ranks = None if self.ranks is None else c_integers(f"ranks {of}", self.ranks, INT32)
         slices = None if self.slices is None else c_integers(f"slices {of}", self.slices, UINT64)
+
+        def type_of(half: str, type: Type | None) -> int:
+            return 0 if type is None else c_integer(f"the type of {half} {of}", type, INT32)
+
         listed = size if ranks is None else len(ranks)
         if slices is not None and len(slices) != listed:
             raise ValueError(f'shard "{self.name}" has {len(slices)} slices for {listed} ranks')
         return odc_shard_desc(
             name=name,
             numel=c_integer(f"numel {of}", self.numel, UINT64),
-            parameter_type=c_integer(
-                f"the type of parameters {of}", self.parameters if self.parameters is not None else 0, INT32
-            ),
-            gradient_type=c_integer(
-                f"the type of gradients {of}", self.gradients if self.gradients is not None else 0, INT32
-            ),
+            parameter_type=type_of("parameters", self.parameters),
+            gradient_type=type_of("gradients", self.gradients),
             ranks=None if ranks is None else (ctypes.c_int32 * len(ranks))(*ranks),
             slices=None if slices is None else (ctypes.c_uint64 * len(slices))(*slices),
             rank_count=0 if ranks is None else len(ranks),
