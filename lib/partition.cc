@@ -153,7 +153,7 @@ public:
         while (parts_.size() > 1 && steps_ > 0 && least > enough) {
             shuffle();
             settle();
-            if (costliest() < least) {
+            if (costliest() <= least) {  // an equal one too: it has other neighbours
                 best = parts_;
                 least = costliest();
             } else {
@@ -192,10 +192,10 @@ private:
         }
     }
 
-    // Swaps an item of the costliest part with one of another, and one of that with one of a third.
+    // Swaps an item of the costliest part with one of another, one of that with one of a third, up to four times.
     void shuffle() {
         uint32_t from = ranking_.rbegin()->second;
-        for (int i = 0; i < 2; ++i) {
+        for (auto swaps = 1 + random_() % 4; swaps > 0; --swaps) {
             const auto to = static_cast<uint32_t>((from + 1 + random_() % (parts_.size() - 1)) % parts_.size());
             if (!parts_[from].empty() && !parts_[to].empty()) {
                 const Choice given = {0, parts_[from][random_() % parts_[from].size()], kNone};

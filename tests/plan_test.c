@@ -341,8 +341,14 @@ static int swap_once(const odc_plan_request *r, struct division *d, int extreme)
     return 0;
 }
 
-/* Makespan of differencing and swaps; starts from single samples, or from groups of `group` neighbours in cost. */
-static double plain_makespan(const odc_plan_request *r, uint64_t group) {
+/* Makespans of differencing, and of swaps after it. */
+struct plain {
+    double differenced;
+    double swapped;
+};
+
+/* Starts from single samples, or from groups of `group` neighbours in cost. */
+static struct plain plain_makespan(const odc_plan_request *r, uint64_t group) {
     struct division *all = calloc(r->count, sizeof(*all));
     double sorted[kPlainSamples];
     unsigned char used[kPlainSamples] = {0};
@@ -362,32 +368,45 @@ static double plain_makespan(const odc_plan_request *r, uint64_t group) {
     }
     struct division d = differencing(all, (int)(r->count / group), r->ranks);
     free(all);
+    struct plain out = {.differenced = d.sums[0]};
     while (r->ranks > 1 && (swap_once(r, &d, 0) || swap_once(r, &d, r->ranks - 1))) {
     }
-    return d.sums[0];
+    out.swapped = d.sums[0];
+    return out;
+}
+
+/* Never more than plain differencing, from which a plan starts. Swaps are another local search than the plan's, so
+ * that once in thousands of requests they end a little lower; returns whether they did. */
+static int check_against(const struct planned *p, struct plain plain) {
+    assert_true(p->summary.makespan <= plain.differenced * (1 + 1e-12));
+    assert_true(p->summary.makespan <= plain.swapped * 1.01);
+    return p->summary.makespan > plain.swapped * (1 + 1e-12);
 }
 
 static void never_worse_than_plain_differencing(void **state) {
     (void)state;
+    int worse = 0;
     for (int i = 0; i < 100 / slowdown(); ++i) {
         struct planned *p = random_request(kPlainSamples, kPlainRanks);
         const uint64_t ranks = (uint64_t)p->request.ranks;
         if (i % 2 == 0 && p->request.count >= ranks) {
             p->request.count -= p->request.count % ranks;
         }
-        const double free_counts = plain_makespan(&p->request, 1);
-        double equal_counts = INFINITY;
+        struct plain best = plain_makespan(&p->request, 1);
         if (p->request.count % ranks == 0) {
-            equal_counts = plain_makespan(&p->request, ranks);
+            const struct plain equal_counts = plain_makespan(&p->request, ranks);
             assert_int_equal(run(p, ODC_LB_MICRO), ODC_OK);
             check_plan(p);
-            assert_true(p->summary.makespan <= equal_counts * (1 + 1e-12));
+            worse += check_against(p, equal_counts);
+            best.differenced = fmin(best.differenced, equal_counts.differenced);
+            best.swapped = fmin(best.swapped, equal_counts.swapped);
         }
         assert_int_equal(run(p, ODC_LB_MINI), ODC_OK);
         check_plan(p);
-        assert_true(p->summary.makespan <= fmin(free_counts, equal_counts) * (1 + 1e-12));
+        worse += check_against(p, best);
         free(p);
     }
+    assert_in_range(worse, 0, 1);
 }
 
 /* ---- All policies together ---- */
