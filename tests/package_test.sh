@@ -76,7 +76,7 @@ contains "$err" "odc::static needs pkg-config and the development files of hwloc
 
 # Nix and Guix name whole paths.
 for libdir in lib64 /opt/odc/lib64; do
-    expect 0 cmake -S "$ODC_SOURCE_DIR" -B "$work/absolute" -DODC_TOOLS=OFF -DODC_TESTS=OFF -DODC_INSTALL=ON \
+    expect 0 cmake -G Ninja -S "$ODC_SOURCE_DIR" -B "$work/absolute" -DODC_TOOLS=OFF -DODC_TESTS=OFF -DODC_INSTALL=ON \
         -DCMAKE_INSTALL_PREFIX=/opt/odc -DCMAKE_INSTALL_LIBDIR=$libdir
     same "$(sed -n 's/^[a-z]*dir=//p; s/^prefix=//p' "$work/absolute/odc.pc")" \
         '${pcfiledir}/../..
@@ -84,6 +84,16 @@ ${prefix}/lib64
 ${prefix}/include'
 done
 libdir=$(dirname "$(find "$prefix" -name libodc.so)")
+
+# In the folder of the sources, which keeps them.
+mkdir "$work/in place"
+for part in CMakeLists.txt LICENSE bindings cuda include lib packaging; do
+    cp -r "$ODC_SOURCE_DIR/$part" "$work/in place"
+done
+sums() { (cd "$work/in place" && find . -type f -exec cksum {} + | sort); }
+sums >"$work/before"
+expect 0 cmake -G Ninja -S "$work/in place" -B "$work/in place" -DODC_TOOLS=OFF -DODC_TESTS=OFF
+same "$(sums | comm -23 "$work/before" -)" ""
 
 export PKG_CONFIG_PATH=$libdir/pkgconfig
 same "$(pkg-config --modversion odc)" "$version"
