@@ -281,6 +281,18 @@ static void leave_with_an_operation(odc_context *context, tensor t, float *full,
     CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_PHASE, "odc_shutdown");
 }
 
+/* What this rank's buffer came to hold after the call has not been added. */
+static void check_nothing_was_read(tensor t) {
+    const odc_slice slice = slice_of(t);
+    unsigned char later[sizeof(float)];
+    memset(later, 0x5a, sizeof later);
+    for (uint64_t i = 0; i < slice.numel; ++i) {
+        if (memcmp((float *)slice.gradients + i, later, sizeof later) == 0) {
+            CHECK(!"the buffer was read after the call had returned");
+        }
+    }
+}
+
 /* Rank 0's call ends while the bytes travel; its buffer is its own from then on, though the peer goes on. */
 static void ends_a_call(int rank, int size, const char *job, void *arg) {
     interruption *what = arg;
@@ -299,6 +311,7 @@ static void ends_a_call(int rank, int size, const char *job, void *arg) {
     if (rank == 1) {
         set_flag(&what->peer, getpid());
         await_flag(&what->over, 1);
+        check_nothing_was_read(t);
         odc_destroy(context);
         return;
     }
@@ -344,6 +357,67 @@ static void after_shutdown_a_wait_ends_and_leaves_the_buffer_alone(void **state)
     end_calls(__func__, BY_SHUTDOWN);
 }
 
+/* Three ranks, of which one may be silent without being lost. */
+static void run_with_a_silent_rank(const char *test, rank_fn fn, void *arg) {
+    char silence[32];
+    snprintf(silence, sizeof silence, "%s", getenv("ODC_SILENCE_MS"));
+    setenv("ODC_SILENCE_MS", "60000", 1);
+    run_processes_of(test, 3, 0, fn, arg);
+    setenv("ODC_SILENCE_MS", silence, 1);
+}
+
+static tensor make_owned(odc_context *context, const char *name, uint64_t numel, int owner) {
+    uint64_t slices[RANKS] = {0};
+    odc_shard_desc desc = describe(name, numel, ODC_F32, ODC_F32);
+    slices[owner] = numel;
+    desc.slices = slices;
+    return make_described(context, &desc);
+}
+
+/* Rank 0 leaves with an addition to rank 1, which is stopped, and gives it up at its deadline: with its connections. */
+static void fails_after_it_left(int rank, int size, const char *job, void *arg) {
+    interruption *what = arg;
+    odc_context *context = rank == 0 ? join_within(rank, size, job, 2000) : join(rank, size, job);
+    tensor of_0 = make_owned(context, "of rank 0", 1000, 0);
+    tensor of_1 = make_owned(context, "of rank 1", LARGE, 1);
+    float *full = new_full(LARGE, ODC_F32);
+    CHECK_OK(odc_publish_all(context, NULL));
+    CHECK_OK(odc_gather(of_0.shard, full, 1000, NULL));
+    if (rank == 1) {
+        set_flag(&what->peer, getpid());
+        await_flag(&what->over, 1);
+    } else if (rank == 0) {
+        CHECK_OK(odc_gather(of_1.shard, full, LARGE, NULL));
+        await_flag(&what->peer, 1);
+        await_flag(&what->gathered, 1);
+        kill(read_flag(&what->peer), SIGSTOP);
+        leave_with_an_operation(context, of_1, full, what);
+        set_flag(&what->stopped, 1);
+        await_flag(&what->over, 1);
+    } else {
+        odc_status status = ODC_OK;
+        set_flag(&what->gathered, 1);
+        await_flag(&what->stopped, 1);
+        while (status == ODC_OK) { /* until it hears so */
+            status = odc_gather(of_0.shard, full, 1000, NULL);
+        }
+        kill(read_flag(&what->peer), SIGCONT);
+        set_flag(&what->over, 1);
+        CHECK_EQUAL(status, ODC_ERROR_PEER_LOST);
+        CHECK_SENTENCE(odc_last_error(), "rank 0", "left in minibatch 0");
+    }
+    free(full);
+    odc_destroy(context);
+}
+
+static void a_rank_that_fails_after_it_left_serves_no_more(void **state) {
+    (void)state;
+    needs_processes("it stops a rank");
+    interruption *what = share(sizeof *what);
+    what->in_addition = 1;
+    run_with_a_silent_rank(__func__, fails_after_it_left, what);
+}
+
 /* Rank 1, the owner, is stopped until rank 2 lets it go on; meanwhile rank 0's gather is interrupted. */
 static void is_interrupted_by_a_slow_owner(int rank, int size, const char *job, void *arg) {
     interruption *what = arg;
@@ -381,13 +455,9 @@ static void is_interrupted_by_a_slow_owner(int rank, int size, const char *job, 
 }
 
 static void a_gather_from_a_slow_owner_that_is_interrupted_can_be_made_again(void **state) {
-    char silence[32];
     (void)state;
     needs_processes("it stops a rank");
-    snprintf(silence, sizeof silence, "%s", getenv("ODC_SILENCE_MS"));
-    setenv("ODC_SILENCE_MS", "60000", 1);
-    run_processes(3, is_interrupted_by_a_slow_owner, share(sizeof(interruption)));
-    setenv("ODC_SILENCE_MS", silence, 1);
+    run_with_a_silent_rank(__func__, is_interrupted_by_a_slow_owner, share(sizeof(interruption)));
 }
 
 int main(void) {
@@ -404,6 +474,7 @@ int main(void) {
         cmocka_unit_test(what_a_rank_said_before_it_ended_is_heard_by_one_that_was_stopped),
         cmocka_unit_test(an_interrupted_call_leaves_the_buffer_alone),
         cmocka_unit_test(after_shutdown_a_wait_ends_and_leaves_the_buffer_alone),
+        cmocka_unit_test(a_rank_that_fails_after_it_left_serves_no_more),
         cmocka_unit_test(a_gather_from_a_slow_owner_that_is_interrupted_can_be_made_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -91,7 +91,11 @@ void Mirror::apply(const LeftNotice &notice) {
 }
 
 void Mirror::apply(const FailedNotice &notice) {
-    if (block_->state.load(std::memory_order_relaxed) != RankState::Running) {
+    const RankState state = block_->state.load(std::memory_order_relaxed);
+    if (state == RankState::Left) {
+        apply(ByeNotice{});  // it ends its connections, and serves no more
+    }
+    if (state != RankState::Running) {
         return;  // somebody may be reading why it is lost
     }
     record_failure(*block_, static_cast<odc_status>(notice.status), notice.text.c_str());
