@@ -92,9 +92,10 @@ template <class Struct>
 uint64_t checked_size(const Struct *theirs, const char *name) {
     constexpr uint64_t kLargest = uint64_t{1} << 20;
     const uint64_t size = theirs->struct_size;
-    if (size < first_size(theirs) || size > kLargest) {
-        fail(ODC_ERROR_ARGUMENT, name, ".struct_size is ", size, ", which is not between the first libodc's ",
-             first_size(theirs), " and ", kLargest, "; set it to sizeof(", name, "), here ", sizeof(Struct));
+    if (size < first_size(theirs) || size > kLargest || size % sizeof(uint64_t) != 0) {
+        fail(ODC_ERROR_ARGUMENT, name, ".struct_size is ", size,
+             ", which is not a multiple of 8 between the first libodc's ", first_size(theirs), " and ", kLargest,
+             "; set it to sizeof(", name, "), here ", sizeof(Struct));
     }
     return size;
 }
@@ -376,6 +377,9 @@ odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *
     return guard([&] {
         if (request == nullptr) {
             fail(ODC_ERROR_ARGUMENT, "odc_plan: request is NULL");
+        }
+        if (summary != nullptr) {
+            checked_size(summary, "odc_plan_summary");
         }
         const odc_plan_summary made = odc::plan(copy_in(request, "odc_plan_request"), rank_of, microbatch_of);
         if (summary != nullptr) {

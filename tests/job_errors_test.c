@@ -179,7 +179,6 @@ static void the_deadline_may_come_from_the_environment(void **state) {
 
 /* ---- Who waits in what ---- */
 
-/* Ranks 0, 2 and 3 wait for rank 1: in three kinds of calls, or all in a reduction. */
 /* How rank 1 ends what the other three wait in. */
 typedef struct ending {
     int in_reduction;
@@ -187,6 +186,7 @@ typedef struct ending {
     atomic_int waiting;
 } ending;
 
+/* Ranks 0, 2 and 3 wait for rank 1: in three kinds of calls, or all in a reduction. */
 static odc_status wait_in(odc_context *context, tensor t, ending *how) {
     float full[1000] = {0};
     if (how->in_reduction) {

@@ -176,9 +176,12 @@ static void after_shutdown(odc_context *context, void *arg) {
     tensor t = plain(context, "layer");
     CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_minibatch_sync(context));
+    CHECK_OK(odc_publish_all(context, NULL));
+    CHECK_OK(odc_gather_start(t.shard, full, 100, NULL, &operation));
     CHECK_OK(odc_shutdown(context));
     CHECK_ERROR(odc_shutdown(context), ODC_ERROR_PHASE, "left");
     CHECK_ERROR(odc_abort(context, "x"), ODC_ERROR_PHASE, "left");
+    CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_PHASE, "odc_shutdown");
     CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_PHASE, "odc_shutdown");
     CHECK_ERROR(odc_release_shard(t.shard), ODC_ERROR_PHASE, "odc_shutdown");
     CHECK_ERROR(odc_publish(t.shard, NULL), ODC_ERROR_PHASE, "odc_shutdown");
