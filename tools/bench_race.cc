@@ -19,7 +19,7 @@ namespace odc_tool {
 namespace {
 
 constexpr double kChoiceSeconds = 0.01;  // of a timing by which the limit is chosen
-constexpr int kTries = 5;                // to find out how often to repeat
+constexpr int kRaceTries = 5;            // to find out how often to repeat
 constexpr int kRounds = 15;              // to choose the limit
 
 double time_operations(Group &group, const Contestant &contestant, uint64_t repeats) {
@@ -39,7 +39,7 @@ double time_operations(Group &group, const Contestant &contestant, uint64_t repe
 
 double median_time(Group &group, const Contestant &contestant, uint64_t repeats) {
     std::vector<double> seconds;
-    for (int i = 0; i < kTries; ++i) {
+    for (int i = 0; i < kRaceTries; ++i) {
         seconds.push_back(time_operations(group, contestant, repeats));
     }
     return median_interval(std::move(seconds)).median;

@@ -22,7 +22,7 @@ namespace odc_tool {
 
 namespace {
 
-enum class Output { Table, Json };
+enum class Format { Table, Json };
 
 struct PlanOptions {
     std::string file;
@@ -30,7 +30,7 @@ struct PlanOptions {
     uint64_t max_tokens = 65536;
     std::string policy = "lb-mini";
     std::string cost = "linear";
-    Output output = Output::Table;
+    Format format = Format::Table;
 };
 
 struct RankPlan {
@@ -40,12 +40,12 @@ struct RankPlan {
     double cost = 0;
 };
 
-struct Plan {
+struct MadePlan {
     odc_plan_summary summary;
     std::vector<RankPlan> ranks;
 };
 
-Plan make_plan(const PlanOptions &options, const std::vector<uint64_t> &lengths) {
+MadePlan make_plan(const PlanOptions &options, const std::vector<uint64_t> &lengths) {
     const Cost cost = parse_cost(options.cost);
     odc_plan_request request{};
     request.struct_size = sizeof(request);
@@ -58,7 +58,7 @@ Plan make_plan(const PlanOptions &options, const std::vector<uint64_t> &lengths)
     request.policy = parse_policy(options.policy);
     std::vector<int32_t> rank_of(lengths.size());
     std::vector<int32_t> microbatch_of(lengths.size());
-    Plan plan{};
+    MadePlan plan{};
     plan.summary.struct_size = sizeof(plan.summary);
     if (odc_plan(&request, rank_of.data(), microbatch_of.data(), &plan.summary) != ODC_OK) {
         throw Exit{2, odc_last_error()};
@@ -78,7 +78,7 @@ Plan make_plan(const PlanOptions &options, const std::vector<uint64_t> &lengths)
     return plan;
 }
 
-void print_json(const Plan &plan, const std::string &policy) {
+void print_json(const MadePlan &plan, const std::string &policy) {
     nlohmann::ordered_json out = {{"policy", policy},
                                   {"makespan", plan.summary.makespan},
                                   {"lower_bound", plan.summary.lower_bound},
@@ -89,7 +89,7 @@ void print_json(const Plan &plan, const std::string &policy) {
     fmt::print("{}\n", out.dump());
 }
 
-void print_table(const Plan &plan, const std::string &policy) {
+void print_table(const MadePlan &plan, const std::string &policy) {
     const double makespan = plan.summary.makespan;
     fmt::print("{:>5} {:>8} {:>13} {:>12} {:>12} {:>7}\n", "rank", "samples", "microbatches", "tokens", "cost", "idle");
     for (size_t i = 0; i < plan.ranks.size(); ++i) {
@@ -103,8 +103,8 @@ void print_table(const Plan &plan, const std::string &policy) {
 }
 
 void run_plan(const PlanOptions &options) {
-    const Plan plan = make_plan(options, read_lengths(options.file, options.max_tokens));
-    if (options.output == Output::Json) {
+    const MadePlan plan = make_plan(options, read_lengths(options.file, options.max_tokens));
+    if (options.format == Format::Json) {
         print_json(plan, options.policy);
     } else {
         print_table(plan, options.policy);
@@ -129,7 +129,7 @@ void add_plan(CLI::App &app) {
         ->type_name("{linear,1.5b,7b}")
         ->capture_default_str();
     verb->add_flag_callback(
-        "--json", [options] { options->output = Output::Json; }, "Print JSON");
+        "--json", [options] { options->format = Format::Json; }, "Print JSON");
     verb->callback([options] { run_plan(*options); });
 }
 

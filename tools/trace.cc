@@ -11,13 +11,13 @@
 namespace odc_tool {
 namespace {
 
-using Output = std::back_insert_iterator<std::string>;
+using Sink = std::back_insert_iterator<std::string>;
 
 bool on_device(Kind kind) { return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::Wait; }
 
 size_t track(size_t rank, Kind kind) { return 2 * rank + (on_device(kind) ? 0 : 1); }
 
-void name_tracks(Output out, size_t ranks) {
+void name_tracks(Sink out, size_t ranks) {
     for (size_t arm = 0; arm < kArms.size(); ++arm) {
         fmt::format_to(out,
                        R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"{}"}}}},)"
@@ -35,7 +35,7 @@ void name_tracks(Output out, size_t ranks) {
     }
 }
 
-void write_event(Output out, const Event &event, size_t rank, const PicturedRun &run) {
+void write_event(Sink out, const Event &event, size_t rank, const PicturedRun &run) {
     const bool layered = event.kind != Kind::Sync && event.kind != Kind::Update;
     const std::string name = layered ? fmt::format("{} {}", kKindNames[size_t(event.kind)], event.layer)
                                      : std::string(kKindNames[size_t(event.kind)]);
@@ -57,7 +57,7 @@ void write_trace(const std::string &path, const Report &report, const RunRecords
         runs[static_cast<int32_t>(run.number)] = run;
     }
     std::string text = "{\"traceEvents\":[\n";
-    const Output out(text);
+    const Sink out(text);
     name_tracks(out, events.size());
     for (size_t rank = 0; rank < events.size(); ++rank) {
         for (const Event &event : events[rank]) {
