@@ -105,8 +105,16 @@ class Handle:
     @contextmanager
     def call(self, name: str = "", shard: str = "") -> Iterator[int]:
         """Around a C call. What has a name is recorded while the context is traced."""
-        if self.closed or self._pointer is None:
+        if self.closed:
             raise PhaseError("this context has been closed")
+        with self.call_after_close(name, shard) as context:
+            yield context
+
+    @contextmanager
+    def call_after_close(self, name: str, shard: str) -> Iterator[int]:
+        """The same around what C answers after odc_shutdown, too."""
+        if self._pointer is None:
+            raise PhaseError("this context has been freed")
         recorder = self.recorder if name else None
         with self._callbacks.around():
             if recorder is None:
@@ -124,6 +132,7 @@ class Handle:
         if self._pointer is not None:
             lib.odc_destroy(self._pointer)
             self._pointer = None
+            self.closed = True
 
 
 _contexts: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ._abi import Memory, Type, lib, odc_shard_desc, odc_slice
+from ._abi import Memory, Status, Type, lib, odc_shard_desc, odc_slice
 from ._arguments import INT32, UINT64, c_integer, c_integers, c_string
 from ._streams import stream_handle
 from .buffer import Buffer
@@ -72,7 +72,8 @@ class Slice:
 
 class Operation:
     """A started gather or addition. Its buffer belongs to the library until `wait` or the next sync has returned; in
-    GPU memory until its stream has passed it, too."""
+    GPU memory until its stream has passed it, too. After Context.close `wait` raises PhaseError with the buffer given
+    back."""
 
     def __init__(self, handle: Handle, number: int, buffer: Buffer, call: str, shard: str) -> None:
         self._handle = handle
@@ -82,9 +83,13 @@ class Operation:
         handle.started[number] = buffer
 
     def wait(self) -> None:
-        with self._handle.call(f"{self._call}_wait", self._shard) as context:
-            check(lib.odc_wait(context, self._number))
-        self._handle.started.pop(self._number, None)
+        handle = self._handle
+        with handle.call_after_close(f"{self._call}_wait", self._shard) as context:
+            status = lib.odc_wait(context, self._number)
+            # Else it is left waiting.
+            if status == Status.OK or status <= Status.ERROR_PEER_LOST or handle.closed:
+                handle.started.pop(self._number, None)
+            check(status)
 
 
 class Shard:

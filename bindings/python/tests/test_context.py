@@ -104,6 +104,80 @@ def test_buffers_of_every_kind_and_wrong_ones() -> None:
     run_ranks(2, kinds_of_buffers)
 
 
+def gives_buffers_back(rank: int, size: int, job: str, ends: Any, interrupted: Any, done: Any) -> None:
+    def all_gather(mine: bytes) -> list[bytes]:
+        ends[rank].send_bytes(mine)
+        parts = [ends[rank].recv_bytes(), mine]
+        return parts if rank == 1 else parts[::-1]
+
+    stop = threading.Event()
+    context = odc.init(rank=rank, size=size, all_gather=all_gather, timeout=30, interrupted=stop.is_set)
+    shard = context.register("w", 10)
+    if rank == 1:
+        assert interrupted.wait(60)
+        context.publish()
+        context.sync()
+        assert done.wait(60)
+        return
+    context.publish()
+    full, late, dropped = bytearray(40), bytearray(40), bytearray(40)
+    operation = shard.gather_start(full)
+    with pytest.raises(BufferError):  # the library's, so nobody may move it
+        full.append(0)
+    stop.set()
+    with pytest.raises(odc.InterruptedWaitError):
+        operation.wait()
+    stop.clear()
+    with pytest.raises(BufferError):  # still
+        full.append(0)
+    interrupted.set()
+    operation.wait()
+    full.append(0)
+    context.sync()
+    context.publish()
+    operation = shard.gather_start(late)
+    shard.gather_start(dropped)
+    with pytest.raises(BufferError):
+        late.append(0)
+    context.close()
+    for _ in range(2):
+        with pytest.raises(odc.PhaseError, match=r"^odc_wait: this rank has left the job \(odc_shutdown\)$"):
+            operation.wait()  # C is asked, and touches the buffer no more
+        late.append(0)
+    del context, shard
+    gc.collect()
+    with pytest.raises(odc.PhaseError, match="has left the job"):
+        operation.wait()
+    with pytest.raises(BufferError):
+        dropped.append(0)
+    del operation
+    gc.collect()
+    dropped.append(0)  # with the context
+    done.set()
+
+
+@pytest.mark.parametrize("hosts", ["1", "2"])
+def test_a_wait_gives_the_buffer_back_also_after_close(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ODC_TEST_HOSTS", hosts)
+    run_ranks(2, gives_buffers_back, multiprocessing.Pipe(), multiprocessing.Event(), multiprocessing.Event())
+
+
+def gives_back_after_an_error(rank: int, size: int, job: str) -> None:
+    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    shard = context.register("w", 10)
+    context.publish()
+    full = bytearray(40)
+    operation = shard.gather_start(full)
+    context.abort("enough")
+    with pytest.raises(odc.AbortedError, match="enough"):
+        operation.wait()
+    full.append(0)
+
+
+def test_a_wait_gives_the_buffer_back_after_a_job_error() -> None:
+    run_ranks(1, gives_back_after_an_error)
+
+
 def keeps_views(rank: int, size: int, job: str) -> None:
     context = odc.init(rank=rank, size=size, job=job, timeout=30)
     shard = context.register("w", 1000, Type.F32, None)
