@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from .errors import ArgumentError
 
 INT32 = 2**31 - 1
 UINT64 = 2**64 - 1
+
+Enum = TypeVar("Enum", bound=enum.IntEnum)
 
 
 def c_string(what: str, text: Any) -> bytes:
@@ -21,23 +24,26 @@ def c_string(what: str, text: Any) -> bytes:
     try:
         return _without_nul(what, text.encode())
     except UnicodeEncodeError as error:
-        raise ArgumentError(f"{what} cannot be encoded as UTF-8: {error.reason}, character {error.start}") from None
+        raise _not_encoded(what, error) from None
 
 
 def c_path(what: str, path: str | os.PathLike[str]) -> bytes:
     try:
         return _without_nul(what, os.fsencode(path))
+    except UnicodeEncodeError as error:
+        raise _not_encoded(what, error) from None
     except TypeError:
         raise ArgumentError(f"{what} is of type {type(path).__name__}, must be a path") from None
 
 
 def c_integer(what: str, value: Any, most: int) -> int:
+    reason = None
     try:
         whole = operator.index(value)
-    except TypeError:
-        whole = -1
+    except Exception as error:  # whatever its __index__ raises
+        whole, reason = -1, error
     if not 0 <= whole <= most:
-        raise ArgumentError(f"{what} is {value!r}, must be an integer in 0..{most}")
+        raise ArgumentError(f"{what} is {_shown(value)}, must be an integer in 0..{most}") from reason
     return whole
 
 
@@ -45,14 +51,36 @@ def c_integers(what: str, values: Sequence[Any], most: int) -> list[int]:
     try:
         listed = list(values)
     except TypeError:
-        raise ArgumentError(f"{what} is {values!r}, must be a sequence of integers") from None
+        raise ArgumentError(f"{what} is {_shown(values)}, must be a sequence of integers") from None
     return [c_integer(f"{what}[{index}]", value, most) for index, value in enumerate(listed)]
+
+
+def c_enum(what: str, value: Any, kind: type[Enum]) -> Enum:
+    """A plain integer, too."""
+    try:
+        return kind(operator.index(value))
+    except Exception as error:
+        names = ", ".join(one.name for one in kind)
+        raise ArgumentError(f"{what} is {_shown(value)}, must be one of odc.{kind.__name__}: {names}") from error
 
 
 def told(error: BaseException) -> str:
     """An exception as a text of abort, which must be told whatever it says."""
     text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace")
     return text.decode().replace("\0", "\\x00")
+
+
+def _shown(value: Any) -> str:
+    """For the words of an error: what is long is cut."""
+    try:
+        text = repr(value)
+    except Exception:  # of an integer of thousands of digits, too
+        return f"of type {type(value).__name__} and cannot be shown"
+    return text if len(text) <= 80 else f"{text[:80]}..."
+
+
+def _not_encoded(what: str, error: UnicodeEncodeError) -> ArgumentError:
+    return ArgumentError(f"{what} cannot be encoded as UTF-8: {error.reason}, character {error.start}")
 
 
 def _without_nul(what: str, text: bytes) -> bytes:

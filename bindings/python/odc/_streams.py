@@ -6,37 +6,45 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ._arguments import UINT64, c_integer
+
 
 def stream_handle(stream: Any, device: int | None) -> int | None:
     """What C is handed for `stream`: a handle, a torch.cuda.Stream, or an object with __cuda_stream__. None is torch's
     current stream of the device if torch uses CUDA, else the legacy default stream. `device` None: host memory, which
     C hands no stream."""
+    if stream is None and device is None:
+        return None
+    return c_integer("the handle of the stream", _handle(stream, device), UINT64)
+
+
+def _handle(stream: Any, device: int | None) -> Any:
+    """As whoever made the stream says."""
     if stream is None:
-        return None if device is None else _current(device)
-    if isinstance(stream, int) and not isinstance(stream, bool):
-        if not 0 <= stream < 2**64:
-            raise ValueError(f"the stream is {stream}, which is no handle")
-        return stream
+        assert device is not None
+        return _current(device)
     if hasattr(stream, "cuda_stream"):  # torch's
         _check_device(stream, device)
-        return int(stream.cuda_stream)
+        return stream.cuda_stream
     if hasattr(stream, "__cuda_stream__"):
         version, handle = stream.__cuda_stream__()
         if version != 0:
             raise ValueError(f"the stream speaks version {version} of __cuda_stream__, not 0")
-        return int(handle)
+        return handle
+    if hasattr(stream, "__index__") and not isinstance(stream, bool):
+        return stream
     raise ValueError(
         f"the stream is {type(stream).__name__}: give a handle, a torch.cuda.Stream, an object with __cuda_stream__, "
         "or None for the current stream"
     )
 
 
-def _current(device: int) -> int:
+def _current(device: int) -> Any:
     torch = sys.modules.get("torch")
     # While torch has not begun to use CUDA nobody can have chosen another stream.
     if torch is None or not torch.cuda.is_initialized():
         return 0
-    return int(torch.cuda.current_stream(device).cuda_stream)
+    return torch.cuda.current_stream(device).cuda_stream
 
 
 def _check_device(stream: Any, device: int | None) -> None:

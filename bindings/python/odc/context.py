@@ -26,7 +26,7 @@ from ._abi import (
     odc_shard_desc,
     odc_stats,
 )
-from ._arguments import INT32, c_integer, c_string, told
+from ._arguments import INT32, c_enum, c_integer, c_string, told
 from ._signals import Deferred
 from ._streams import stream_handle
 from .buffer import Buffer
@@ -196,7 +196,7 @@ class Context:
         """The one wait for all. `values` are combined over all ranks on the way."""
         combined = (ctypes.c_double * len(values))(*values)
         with self._handle.call("sync") as context:
-            check(lib.odc_minibatch_sync_reduce(context, combined, len(values), c_integer("op", op, INT32)))
+            check(lib.odc_minibatch_sync_reduce(context, combined, len(values), c_enum("op", op, Reduction)))
         self._handle.started.clear()
         while self._handle.spent:
             self._handle.spent.pop().release()
@@ -206,7 +206,7 @@ class Context:
         """Combines up to 64 values over all ranks, in rank order; between sync and publish."""
         combined = (ctypes.c_double * len(values))(*values)
         with self._handle.call("all_reduce") as context:
-            check(lib.odc_all_reduce(context, combined, len(values), c_integer("op", op, INT32)))
+            check(lib.odc_all_reduce(context, combined, len(values), c_enum("op", op, Reduction)))
         return list(combined)
 
     def stats(self) -> Stats:
@@ -224,7 +224,7 @@ class Context:
     def route(self, rank: int, memory: Memory = Memory.HOST) -> Route:
         """The path to a rank's memory of one kind and why it was chosen."""
         raw = odc_route()
-        to, of = c_integer("rank", rank, INT32), c_integer("memory", memory, INT32)
+        to, of = c_integer("rank", rank, INT32), c_enum("memory", memory, Memory)
         with self._handle.call() as context:
             check(lib.odc_get_route(context, to, of, ctypes.byref(raw)))
         return Route(**{name: (getattr(raw, name) or b"").decode() for name in Route.__dataclass_fields__})

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ._abi import Policy, lib, odc_plan_request, odc_plan_summary
-from ._arguments import INT32, UINT64, c_integer, c_string
+from ._arguments import INT32, UINT64, c_enum, c_integer, c_string
 from .errors import check
 
 
@@ -55,7 +55,7 @@ def plan(
         a=a,
         b=b,
         ranks=c_integer("ranks", ranks, INT32),
-        policy=c_integer("policy", policy, INT32),
+        policy=c_enum("policy", policy, Policy),
     )
     rank_of = (ctypes.c_int32 * count)()
     microbatch_of = (ctypes.c_int32 * count)()

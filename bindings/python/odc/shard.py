@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._abi import Memory, Status, Type, lib, odc_shard_desc, odc_slice
-from ._arguments import INT32, UINT64, c_integer, c_integers, c_string
+from ._arguments import INT32, UINT64, c_enum, c_integer, c_integers, c_string
 from ._streams import stream_handle
 from .buffer import Buffer
 from .errors import check
@@ -35,6 +35,14 @@ class ShardDescription:
     slices: Sequence[int] | None = None
     memory: Memory = Memory.HOST
 
+    def __post_init__(self) -> None:
+        """Plain integers become what they mean."""
+        of = f'of shard "{self.name}"'
+        for half in ("parameters", "gradients"):
+            if (given := getattr(self, half)) is not None:
+                object.__setattr__(self, half, c_enum(f"the type of {half} {of}", given, Type))
+        object.__setattr__(self, "memory", c_enum(f"memory {of}", self.memory, Memory))
+
     def _to_c(self, size: int) -> odc_shard_desc:
         """`size`: ranks of the job."""
         name = c_string("the name of a shard", self.name)
@@ -42,21 +50,18 @@ class ShardDescription:
         ranks = None if self.ranks is None else c_integers(f"ranks {of}", self.ranks, INT32)
         slices = None if self.slices is None else c_integers(f"slices {of}", self.slices, UINT64)
 
-        def type_of(half: str, type: Type | None) -> int:
-            return 0 if type is None else c_integer(f"the type of {half} {of}", type, INT32)
-
         listed = size if ranks is None else len(ranks)
         if slices is not None and len(slices) != listed:
             raise ValueError(f'shard "{self.name}" has {len(slices)} slices for {listed} ranks')
         return odc_shard_desc(
             name=name,
             numel=c_integer(f"numel {of}", self.numel, UINT64),
-            parameter_type=type_of("parameters", self.parameters),
-            gradient_type=type_of("gradients", self.gradients),
+            parameter_type=self.parameters or 0,
+            gradient_type=self.gradients or 0,
             ranks=None if ranks is None else (ctypes.c_int32 * len(ranks))(*ranks),
             slices=None if slices is None else (ctypes.c_uint64 * len(slices))(*slices),
             rank_count=0 if ranks is None else len(ranks),
-            memory=c_integer(f"memory {of}", self.memory, INT32),
+            memory=self.memory,
         )
 
 

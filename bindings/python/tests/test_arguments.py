@@ -13,6 +13,33 @@ from odc import Context
 
 UINT64 = f"must be an integer in 0..{2**64 - 1}"
 INT32 = f"must be an integer in 0..{2**31 - 1}"
+TYPE = "must be one of odc.Type: F32, F64, BF16, F16, BYTES"
+MEMORY = "must be one of odc.Memory: HOST, GPU"
+REDUCTION = "must be one of odc.Reduction: SUM, MAX"
+LONG = 10**5000  # which Python shows to nobody
+
+
+class Index:
+    """An integer, unless asked for it."""
+
+    def __index__(self) -> int:
+        raise KeyError("no such integer")
+
+    def __repr__(self) -> str:
+        return 100 * "x"
+
+
+class Torchs:
+    def __init__(self, handle: Any) -> None:
+        self.cuda_stream = handle
+
+
+class Others:
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, Any]:
+        return 0, self._handle
 
 
 CALLS: list[tuple[Callable[[Context], Any], str]] = [
@@ -25,9 +52,14 @@ CALLS: list[tuple[Callable[[Context], Any], str]] = [
     (lambda c: c.register("x", 8, ranks=[0, -1]), f'ranks of shard "x"[1] is -1, {INT32}'),
     (lambda c: c.register("x", 8, ranks=[2**32]), f'ranks of shard "x"[0] is {2**32}, {INT32}'),
     (lambda c: c.register("x", 8, ranks=[0.0]), f'ranks of shard "x"[0] is 0.0, {INT32}'),
-    (lambda c: c.register("x", 8, 2**32 + 1), f'the type of parameters of shard "x" is {2**32 + 1}, {INT32}'),
-    (lambda c: c.register("x", 8, odc.Type.F32, "f32"), f"the type of gradients of shard \"x\" is 'f32', {INT32}"),
-    (lambda c: c.register("x", 8, memory="host"), f"memory of shard \"x\" is 'host', {INT32}"),
+    (lambda c: c.register("x", LONG), f'numel of shard "x" is of type int and cannot be shown, {UINT64}'),
+    (lambda c: c.register("x", Index()), f'numel of shard "x" is {80 * "x"}..., {UINT64}'),
+    (lambda c: c.register("x", 8, 2**32 + 1), f'the type of parameters of shard "x" is {2**32 + 1}, {TYPE}'),
+    (lambda c: c.register("x", 8, 0), f'the type of parameters of shard "x" is 0, {TYPE}'),
+    (lambda c: c.register("x", 8, odc.Type.F32, "f32"), f"the type of gradients of shard \"x\" is 'f32', {TYPE}"),
+    (lambda c: c.register("x", 8, None, Index()), f'the type of gradients of shard "x" is {80 * "x"}..., {TYPE}'),
+    (lambda c: c.register("x", 8, memory="host"), f"memory of shard \"x\" is 'host', {MEMORY}"),
+    (lambda c: c.register("x", 8, memory=None), f'memory of shard "x" is None, {MEMORY}'),
     (lambda c: c.register("a\0b", 8), "the name of a shard has a NUL character at byte 1, which ends a string of C"),
     (lambda c: c.register(b"x", 8), "the name of a shard is of type bytes, must be a string"),
     (lambda c: c.register("\udc80", 8), "the name of a shard cannot be encoded as UTF-8"),
@@ -35,15 +67,22 @@ CALLS: list[tuple[Callable[[Context], Any], str]] = [
     (lambda c: c.abort(7), "the text of abort is of type int, must be a string"),
     (lambda c: c.peer_stats(2**32), f"rank is {2**32}, {INT32}"),
     (lambda c: c.route(2**32), f"rank is {2**32}, {INT32}"),
-    (lambda c: c.route(0, 2**32 + 1), f"memory is {2**32 + 1}, {INT32}"),
-    (lambda c: c.all_reduce([1], 2**32 + 1), f"op is {2**32 + 1}, {INT32}"),
-    (lambda c: c.sync([1], 2**32 + 1), f"op is {2**32 + 1}, {INT32}"),
+    (lambda c: c.route(0, 2**32 + 1), f"memory is {2**32 + 1}, {MEMORY}"),
+    (lambda c: c.all_reduce([1], 2**32 + 1), f"op is {2**32 + 1}, {REDUCTION}"),
+    (lambda c: c.sync([1], 2**32 + 1), f"op is {2**32 + 1}, {REDUCTION}"),
+    (lambda c: c.publish(-1), f"the handle of the stream is -1, {UINT64}"),
+    (lambda c: c.publish(Torchs(2**64 + 5)), f"the handle of the stream is {2**64 + 5}, {UINT64}"),
+    (lambda c: c.publish(Torchs(-1)), f"the handle of the stream is -1, {UINT64}"),
+    (lambda c: c.publish(Others(2**64 + 5)), f"the handle of the stream is {2**64 + 5}, {UINT64}"),
+    (lambda c: c.publish(Others(None)), f"the handle of the stream is None, {UINT64}"),
     (lambda _: odc.init(rank=2**32, size=1), f"rank is {2**32}, {INT32}"),
     (lambda _: odc.init(rank=0, size=2**32 + 1), f"size is {2**32 + 1}, {INT32}"),
     (lambda _: odc.topology("a\0b"), "file has a NUL character at byte 1"),
     (lambda _: odc.topology(7), "file is of type int, must be a path"),
+    (lambda _: odc.topology("a\ud800"), "file cannot be encoded as UTF-8: surrogates not allowed, character 1"),
     (lambda _: odc.plan_cost("7b\0"), "the model has a NUL character at byte 2"),
     (lambda _: odc.plan([1], 2**32 + 1), f"ranks is {2**32 + 1}, {INT32}"),
+    (lambda _: odc.plan([1], 1, policy=7), "policy is 7, must be one of odc.Policy: LOCAL_SORT, LB_MICRO, LB_MINI"),
     (lambda _: odc.plan([1], 1, max_tokens=-1), f"max_tokens is -1, {UINT64}"),
     (lambda _: odc.plan([1.5], 1), f"the length of sample 0 is 1.5, {UINT64}"),
 ]
@@ -80,10 +119,36 @@ def integers_of_numpy(rank: int, size: int, job: str) -> None:
     with odc.init(rank=rank, size=size, job=job, timeout=30) as context:
         shard = context.register("x", np.int64(8), slices=np.array([8]), ranks=np.array([0]))
         assert shard.slice.numel == 8
+        for stream in np.int64(7), np.uint64(7), Torchs(np.uint64(7)), Others(np.int64(7)):
+            with pytest.raises(odc.UnsupportedError, match='a stream is given for shard "x", which is in host memory'):
+                shard.publish(stream)
+        shard.publish(np.int64(0))
 
 
 def test_integers_of_numpy_are_integers() -> None:
     run_ranks(1, integers_of_numpy)
+
+
+def plain_integers(rank: int, size: int, job: str) -> None:
+    """They mean what the enumerations' members do."""
+    with odc.init(rank=rank, size=size, job=job, timeout=30) as context:
+        shard = context.register("x", 8, 2, np.int64(1), memory=np.int64(1))
+        description = shard.description
+        assert description.parameters is odc.Type.F64 and description.gradients is odc.Type.F32
+        assert description.memory is odc.Memory.HOST
+        assert context.register("gradients", 8, None, 1).description.parameters is None
+        np.asarray(shard.slice.parameters)[:] = 3
+        context.publish()
+        full = np.empty(8)
+        shard.gather(full)
+        assert (full == 3).all()
+        shard.scatter_add(np.ones(8, np.float32))
+        assert context.sync([rank], 2) == [0]
+    assert odc.plan([1], 1, policy=3) == odc.plan([1], 1, policy=odc.Policy.LB_MINI)
+
+
+def test_plain_integers_are_members_of_enumerations() -> None:
+    run_ranks(1, plain_integers)
 
 
 def raises(rank: int, size: int, job: str) -> None:

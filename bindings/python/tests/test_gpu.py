@@ -211,7 +211,7 @@ def streams(rank: int, size: int, job: str) -> None:
                     publish()
             shard.publish(free)
             context.register("late", 8, memory=Memory.GPU)
-            context.publish(free.handle)
+            context.publish(np.uint64(free.handle))
         finally:
             sys.modules.pop("torch")
             if saved is not None:
@@ -221,7 +221,7 @@ def streams(rank: int, size: int, job: str) -> None:
             shard.gather(full, TorchStream(0, 1))
         with pytest.raises(ValueError, match="the stream is str: give a handle"):
             shard.gather(full, "main")
-        with pytest.raises(ValueError, match="which is no handle"):
+        with pytest.raises(odc.ArgumentError, match="the handle of the stream is -1, must be"):
             shard.gather(full, -1)
         with pytest.raises(odc.ArgumentError, match="the stream is not of cuda:0"):
             shard.gather(full, Gpu(2, 1).stream())
@@ -256,7 +256,8 @@ def environment(rank: int, size: int, job: str) -> None:
         patch.setenv("ODC_DEVICE", "cuda:1")
         context = odc.init(rank=0, size=1, job=job)
     with context:
-        shard = context.register("x", 8, memory=Memory.GPU)
+        shard = context.register("x", 8, memory=np.int64(2))
+        assert shard.description.memory is Memory.GPU
         assert shard.slice.parameters is not None and shard.slice.parameters.device == 1
         shard.publish()
         shard.gather(gpu.array(np.zeros(8, np.float32)), TorchStream(gpu.stream().handle, 1))
