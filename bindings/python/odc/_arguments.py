@@ -66,7 +66,11 @@ def c_enum(what: str, value: Any, kind: type[Enum]) -> Enum:
 
 def told(error: BaseException) -> str:
     """An exception as a text of abort, which must be told whatever it says."""
-    text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace")
+    try:
+        words = str(error)
+    except Exception as another:
+        words = f"its words cannot be had, asking for them raised {type(another).__name__}"
+    text = f"{type(error).__name__}: {words}".encode(errors="backslashreplace")
     return text.decode().replace("\0", "\\x00")
 
 

@@ -242,9 +242,11 @@ class Context:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is not None and not isinstance(error, (JobError, GeneratorExit)) and not self._handle.closed:
-            self.abort(told(error))
-        self.close()
+        try:
+            if error is not None and not isinstance(error, (JobError, GeneratorExit)) and not self._handle.closed:
+                self.abort(told(error))
+        finally:
+            self.close()
 
 
 def stats() -> Report:

@@ -151,17 +151,50 @@ def test_plain_integers_are_members_of_enumerations() -> None:
     run_ranks(1, plain_integers)
 
 
-def raises(rank: int, size: int, job: str) -> None:
+class Silent(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no words")
+
+
+class Interrupting(Exception):
+    def __str__(self) -> str:
+        raise KeyboardInterrupt
+
+
+def raises(rank: int, size: int, job: str, error: Exception, words: str) -> None:
     with (
-        pytest.raises(ValueError if rank == 1 else odc.AbortedError) as caught,
+        pytest.raises(type(error) if rank == 1 else odc.AbortedError) as caught,
         odc.init(rank=rank, size=size, job=job, timeout=30) as context,
     ):
         if rank == 1:
-            raise ValueError("a\0b \udc80")
+            raise error
         context.sync()
     if rank == 0:
-        assert r"ValueError: a\x00b \udc80" in str(caught.value)
+        assert words in str(caught.value)
 
 
-def test_an_abort_is_told_whatever_the_exception_says() -> None:
-    run_ranks(2, raises)
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("a\0b \udc80"), r"ValueError: a\x00b \udc80"),
+        (Silent(), "Silent: its words cannot be had, asking for them raised KeyError"),
+    ],
+)
+def test_an_abort_is_told_whatever_the_exception_says(error: Exception, words: str) -> None:
+    run_ranks(2, raises, error, words)
+
+
+def interrupted_in_words(rank: int, size: int, job: str) -> None:
+    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    if rank == 1:
+        with pytest.raises(KeyboardInterrupt), context:
+            raise Interrupting
+        with pytest.raises(odc.PhaseError, match="this context has been closed"):
+            context.sync()
+    else:
+        with pytest.raises(odc.PeerLostError, match="left in minibatch 0"):
+            context.sync()
+
+
+def test_a_block_leaves_the_job_even_if_its_abort_is_interrupted() -> None:
+    run_ranks(2, interrupted_in_words)

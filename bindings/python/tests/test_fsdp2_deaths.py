@@ -108,6 +108,50 @@ def test_an_exception_inside_a_backward_is_named() -> None:
     survive(2, raised_in_backward)
 
 
+class Wordless(Exception):
+    """Its words cannot be had: asking for them raises `raised`."""
+
+    def __init__(self, raised: BaseException) -> None:
+        self.raised = raised
+
+    def __str__(self) -> str:
+        raise self.raised
+
+
+def raised_without_words(rank: int, size: int, model: Any, optimizer: Any) -> None:
+    shown: list[BaseException] = []
+    sys.excepthook = lambda kind, error, trace: shown.append(error)
+    job = fsdp2.attach(model, optimizer, timeout=60)
+    if rank == 1:
+        first, second = Wordless(KeyboardInterrupt()), Wordless(KeyError("x"))
+        with pytest.raises(KeyboardInterrupt):
+            sys.excepthook(Wordless, first, None)
+        sys.excepthook(Wordless, second, None)
+        assert shown == [first, second]
+        return
+    with pytest.raises(odc.AbortedError, match=r"rank 1 .* it raised Wordless: its words cannot be had"):
+        backward(model)
+        job.sync_gradients()
+
+
+def test_an_exception_without_words_is_told_and_shown() -> None:
+    survive(2, raised_without_words)
+
+
+def interrupted_in_words(rank: int, size: int, model: Any, optimizer: Any) -> None:
+    job = fsdp2.attach(model, optimizer, timeout=60)
+    if rank == 1:
+        with pytest.raises(KeyboardInterrupt), job:
+            raise Wordless(KeyboardInterrupt())
+        return
+    with pytest.raises(odc.PeerLostError, match=r"rank 1 .* left in minibatch 0"):
+        job.sync_gradients()
+
+
+def test_a_block_whose_abort_is_interrupted_ends_its_job() -> None:
+    survive(2, interrupted_in_words)
+
+
 SCRIPT = """
 import os, sys, torch, torch.distributed as dist
 sys.path.insert(0, {tests!r})

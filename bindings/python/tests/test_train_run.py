@@ -146,6 +146,15 @@ def test_bad_input_ends_the_run(tmp_path: Path) -> None:
     assert not (tmp_path / "report").exists()
 
 
+def test_bad_input_whose_words_c_would_cut_short(tmp_path: Path, corpus: Path) -> None:
+    lengths = tmp_path / "lengths"
+    lengths.write_bytes(b"7\na\0b\n")
+    ended = run(tmp_path, "emulated", "--data", str(corpus), "--lengths", str(lengths), *SMALL)
+    assert [status for status, _, _ in ended] == [2, 2]
+    assert f'train.py: {lengths}:2: "a\0b" is not a length of 1 to ' in ended[0][2]
+    assert "Traceback" not in ended[0][2] + ended[1][2]
+
+
 def test_too_little_text(corpus: Path) -> None:
     options = parse_options(["compute", "--data", str(corpus), *SMALL], "")
     dataset = load_dataset(options, 2)

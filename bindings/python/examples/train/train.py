@@ -57,14 +57,15 @@ def main() -> int:
     if find_spec("matplotlib") is None:  # better now than after the run
         sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib")
     torch.set_num_threads(1)  # a rank a core
-    with odc.init(timeout=WAIT_SECONDS) as context:
-        try:
+    context = odc.init(timeout=WAIT_SECONDS)
+    rank = context.rank
+    try:
+        with context:  # what is raised reaches ranks that have not found it themselves
             train(options, context)
-        except (InputError, ExperimentError) as error:
-            context.abort(str(error))  # reaches ranks that have not found it themselves
-            if context.rank == 0:
-                print(f"train.py: {error}", file=sys.stderr)
-            return 2 if isinstance(error, InputError) else 1
+    except (InputError, ExperimentError) as error:
+        if rank == 0:
+            print(f"train.py: {error}", file=sys.stderr)
+        return 2 if isinstance(error, InputError) else 1
     return 0
 
 

@@ -251,8 +251,10 @@ class Job:
         if error is None:
             self.close()
         else:
-            self.abort(error)
-            self.detach()
+            try:
+                self.abort(error)
+            finally:
+                self.detach()
 
     # ---- what the hooks call ----
 

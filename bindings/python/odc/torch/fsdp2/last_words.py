@@ -26,10 +26,12 @@ def _install() -> None:
     previous = sys.excepthook
 
     def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        for job in list(_jobs):
-            with suppress(Error):
-                job.abort(error)
-        previous(kind, error, trace)
+        try:
+            for job in list(_jobs):
+                with suppress(Error):
+                    job.abort(error)
+        finally:
+            previous(kind, error, trace)
 
     sys.excepthook = tell
     _installed, _previous = tell, previous
