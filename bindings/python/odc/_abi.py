@@ -236,9 +236,14 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 }
 
 
+def _folders() -> list[str]:
+    """This package's: two if its installation is editable."""
+    return list(sys.modules[__package__].__path__)
+
+
 def packaged(name: str) -> str:
-    """The path of a library in this package, which has two folders if its installation is editable; else the name."""
-    paths = (Path(folder, name) for folder in sys.modules[__package__].__path__)
+    """The path of a library in this package, else the name."""
+    paths = (Path(folder, name) for folder in _folders())
     return next((str(path) for path in paths if path.exists()), name)
 
 
@@ -266,7 +271,8 @@ def _looked_for(path: str) -> str:
     if "/" in path:
         return f"the libodc of this package, {path}, cannot be loaded"
     search = f'LD_LIBRARY_PATH is "{os.environ.get("LD_LIBRARY_PATH", "")}"'
-    return f"no {path} is in {Path(__file__).parent}, and none of the system can be loaded ({search})"
+    folders = " or ".join(_folders())
+    return f"no {path} is in {folders}, and none of the system can be loaded ({search})"
 
 
 def _check_version(library: ctypes.CDLL, path: str) -> None:

@@ -123,13 +123,21 @@ def import_says(package: Path, **environment: str) -> str:
 def test_without_a_library_it_is_said_where_it_was_looked_for(tmp_path: Path) -> None:
     package = tmp_path / "odc"
     said = import_says(package, LD_LIBRARY_PATH="/no/such")
-    if "no libodc.so.0 is in" not in said:
+    systems = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libodc.so.0')"]
+    if subprocess.run(systems, env=os.environ | {"LD_LIBRARY_PATH": "/no/such"}, capture_output=True).returncode == 0:
         pytest.skip("a libodc is installed here, so none is missing")
     assert said == (
         f"ImportError: no libodc.so.0 is in {package}, and none of the system can be loaded (LD_LIBRARY_PATH is "
         '"/no/such"): libodc.so.0: cannot open shared object file: No such file or directory; '
         "libodc 0.1 or a later 0.x is needed; install that, or name it in ODC_LIBRARY"
     )
+
+
+def test_both_folders_of_an_editable_installation_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ODC_LIBRARY", raising=False)
+    monkeypatch.setattr(sys.modules["odc"], "__path__", ["/sources/odc", "/installed/odc"])
+    said = _abi._looked_for(_abi.library_path())
+    assert said.startswith("no libodc.so.0 is in /sources/odc or /installed/odc, and none of the system can be loaded")
 
 
 def test_what_is_no_library_is_named(tmp_path: Path) -> None:
