@@ -11,8 +11,8 @@ cd "$(dirname "$0")/.." || exit 1
 seconds=1800
 repository=$PWD
 tarball=
-# A compiler cache, where there is one, knows an object again in another folder.
-export CCACHE_BASEDIR=$work
+# A compiler cache, where there is one, knows an object again in another folder, and where another language is spoken.
+export CCACHE_BASEDIR=$work CCACHE_SLOPPINESS=locale
 ! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
 TMPDIR=$work # of what is started here
 export TMPDIR
@@ -64,7 +64,7 @@ part_release() {
 # Its build is also that of the source release without git, with its tests.
 part_deb() {
     needs_release dpkg-buildpackage dh dh_python3 lintian || return 77
-    mkdir "$work/first" "$work/second-folder"
+    mkdir -p "$work/first" "$work/second-folder"
     run packaging/build_deb.sh "$tarball" "$work/first" || return
     local ran
     ran=$(grep -c 'Test *#.* Passed' "$work/log")
@@ -103,13 +103,14 @@ part_root() {
 
 part_rpm() {
     needs_release rpmbuild rpmlint || return 77
-    mkdir -p "$work/rpm/SOURCES"
+    mkdir -p "$work/rpm/SOURCES" "$work/first"
     cp "$tarball" "$work/rpm/SOURCES/"
-    # With Debian's flags, which a compiler cache has seen.
-    local flags topdir=$work/rpm
+    # With Debian's flags, where its packages were built: a compiler cache has seen that.
+    local flags topdir=$work/rpm builddir=$work/first
     flags="$(dpkg-buildflags --get CXXFLAGS 2>/dev/null) $(dpkg-buildflags --get CPPFLAGS 2>/dev/null)"
-    flags=${flags//"$PWD"/"$topdir/BUILD/libodc-$version"}
-    run rpmbuild -ba --nodeps --define "_topdir $topdir" --define "optflags $flags" packaging/rpm/libodc.spec || return
+    flags=${flags//"$PWD"/"$builddir/libodc-$version"}
+    run rpmbuild -ba --nodeps --define "_topdir $topdir" --define "_builddir $builddir" --define "optflags $flags" \
+        packaging/rpm/libodc.spec || return
     grep -q '100% tests passed' "$work/log" || fail "rpmbuild ran no tests"
     words=$(rpmlint -r packaging/rpm/libodc.rpmlintrc packaging/rpm/libodc.spec "$topdir"/*RPMS/*.rpm "$topdir"/RPMS/*/*.rpm 2>&1)
     contains "$words" " 0 errors, 0 warnings"
