@@ -9,6 +9,7 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=tests/shell_checks.sh
 . tests/shell_checks.sh
+trap 'exit 1' INT TERM
 case ${1:-} in
 '') tests='_unit_test$' target=unit_tests x86_tests=(memory_unit shards minibatch operations) ;;
 all) tests=. target=all x86_tests=(memory_unit shards minibatch operations release random) ;;
@@ -24,7 +25,7 @@ packages=$build/packages
 # Debian's apt with nothing installed and folders of its own, for arm64.
 arm64_apt() {
     : >"$packages/status"
-    timeout -k 30 900 apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Install-Recommends=false \
+    bounded 900 apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Install-Recommends=false \
         -o Dir::State="$packages/state" -o Dir::State::status="$packages/status" -o Dir::Cache="$packages/cache" \
         -o Debug::NoLocking=true "$@" >"$packages/log" 2>&1 </dev/null
 }
@@ -50,12 +51,12 @@ part_arm64() {
     unpack_arm64 || return
     # Without optimisation: what the compiler makes of it, the emulator undoes. And several files at once.
     PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig:$root/usr/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root \
-        timeout -k 30 600 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_UNITY_BUILD=ON \
+        bounded 600 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_UNITY_BUILD=ON \
         -DODC_TOOLS=OFF -DODC_TESTS=ON \
         -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_LIBRARY_ARCHITECTURE=aarch64-linux-gnu \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_SYSROOT="$root" \
         "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;$root" >"$build/log" || return 1
-    timeout -k 30 3600 cmake --build "$build" --target "$target" >"$build/log" || { cat "$build/log" >&2; return 1; }
+    bounded 3600 cmake --build "$build" --target "$target" >"$build/log" || { cat "$build/log" >&2; return 1; }
     # Not those that weigh the process, where the emulator is weighed along, nor the one of forked children: the emulator
     # takes MADV_WIPEONFORK and does nothing.
     ctest --test-dir "$build" -L '^c$' -R "$tests" -E 'memory_test|job_errors_test' -j 2 --timeout 600 --no-tests=error \
@@ -68,7 +69,7 @@ part_x86_64() {
     [ "$(uname -m)" = x86_64 ] || { why="build/release is of $(uname -m)"; return 77; }
     [ -e build/release/tests ] || { why="there is no build/release/tests; build the release preset first"; return 77; }
     for name in "${x86_tests[@]}"; do
-        timeout -k 30 600 qemu-x86_64 -cpu core2duo "build/release/tests/${name}_test" || status=1
+        bounded 600 qemu-x86_64 -cpu core2duo "build/release/tests/${name}_test" || status=1
     done
     return "$status"
 }

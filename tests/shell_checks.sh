@@ -5,7 +5,8 @@
 # A test has a folder of its own, $work, which is removed with it.
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+running= # what is bounded
+trap '[ -z "$running" ] || { kill "$running"; wait "$running"; } 2>/dev/null; rm -rf "$work"' EXIT
 failures=0
 seconds=60 # that a command of `expect` may take
 # shellcheck disable=SC2034 # A number that nothing else on this machine sleeps for, to find a test's processes by.
@@ -25,6 +26,17 @@ expect() {
     out=$(cat "$work/out")
     err=$(cat "$work/err")
     [ "$status" -eq "$wanted" ] || fail "'$*' ended with $status, not $wanted; it said: $out $err"
+}
+
+# bounded SECONDS COMMAND...: in the background, so that a test whose signals end it (trap 'exit 1' INT TERM) ends it, too.
+bounded() {
+    local status
+    timeout -k 30 "$@" &
+    running=$!
+    wait "$running"
+    status=$?
+    running=
+    return "$status"
 }
 
 contains() {

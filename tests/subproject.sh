@@ -7,6 +7,7 @@ set -u
 sources=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=tests/shell_checks.sh
 . "$sources/tests/shell_checks.sh"
+trap 'exit 1' INT TERM
 mkdir "$work/a project"
 cd "$work/a project" || exit 1
 # As a project has it that keeps libodc's sources: without git's folder and what was built.
@@ -42,7 +43,7 @@ export CCACHE_BASEDIR=$work
 # build_with OPTION...
 build_with() {
     expect 0 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release "$@"
-    timeout -k 30 1800 cmake --build "$build" >build.log 2>&1 || fail "$(tail -n 20 build.log)"
+    bounded 1800 cmake --build "$build" >build.log 2>&1 || fail "$(tail -n 20 build.log)"
     rm -rf installed
     expect 0 cmake --install "$build" --prefix installed
 }

@@ -84,7 +84,9 @@ def _shown(value: Any) -> str:
 
 
 def _not_encoded(what: str, error: UnicodeEncodeError) -> ArgumentError:
-    return ArgumentError(f"{what} cannot be encoded as UTF-8: {error.reason}, character {error.start}")
+    return ArgumentError(
+        f"{what} cannot be encoded as {error.encoding.upper()}: {error.reason}, character {error.start}"
+    )
 
 
 def _without_nul(what: str, text: bytes) -> bytes:

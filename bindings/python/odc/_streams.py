@@ -15,7 +15,10 @@ def stream_handle(stream: Any, device: int | None) -> int | None:
     C hands no stream."""
     if stream is None and device is None:
         return None
-    return c_integer("the handle of the stream", _handle(stream, device), UINT64)
+    handle = _handle(stream, device)
+    if type(handle).__name__ == "CUstream":  # cuda.bindings'; it has no __index__
+        handle = int(handle)
+    return c_integer("the handle of the stream", handle, UINT64)
 
 
 def _handle(stream: Any, device: int | None) -> Any:

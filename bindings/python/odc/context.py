@@ -313,7 +313,8 @@ def init(
     pointer = ctypes.c_void_p()
     with callbacks.around():
         check(lib.odc_init(ctypes.byref(config), ctypes.byref(pointer)))
-    assert pointer.value is not None
-    named = str(device) if device is not None else os.environ.get("ODC_DEVICE", "")
-    number = int(named.partition(":")[2]) if named else None  # as C has checked
-    return Context(Handle(pointer.value, callbacks, number), group or "")
+        assert pointer.value is not None
+        named = str(device) if device is not None else os.environ.get("ODC_DEVICE", "")
+        number = int(named.partition(":")[2]) if named else None  # as C has checked
+        # In here: a signal's handler runs at the end, and may raise.
+        return Context(Handle(pointer.value, callbacks, number), group or "")

@@ -37,6 +37,7 @@ class ShardDescription:
 
     def __post_init__(self) -> None:
         """Plain integers become what they mean."""
+        c_string("the name of a shard", self.name)
         of = f'of shard "{self.name}"'
         for half in ("parameters", "gradients"):
             if (given := getattr(self, half)) is not None:
@@ -91,10 +92,12 @@ class Operation:
         handle = self._handle
         with handle.call_after_close(f"{self._call}_wait", self._shard) as context:
             status = lib.odc_wait(context, self._number)
-            # Else it is left waiting.
-            if status == Status.OK or status <= Status.ERROR_PEER_LOST or handle.closed:
-                handle.started.pop(self._number, None)
-            check(status)
+            try:
+                check(status)
+            finally:
+                left = status == Status.ERROR_PHASE and handle.closed
+                if left or status == Status.OK or status <= Status.ERROR_PEER_LOST:  # else it is left waiting
+                    handle.started.pop(self._number, None)
 
 
 class Shard:
@@ -170,7 +173,8 @@ class Shard:
         number = ctypes.c_uint64()
         with self._handle.call(f"{call}_start", self.name):
             check(start(self._pointer, buffer.address, buffer.numel, stream, ctypes.byref(number)))
-        return Operation(self._handle, number.value, buffer, call, self.name)
+            # In here: a signal's handler runs at the end, and may raise.
+            return Operation(self._handle, number.value, buffer, call, self.name)
 
     def _stream(self, given: Any) -> int | None:
         return stream_handle(given, self._device)

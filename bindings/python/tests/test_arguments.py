@@ -29,6 +29,16 @@ class Index:
         return 100 * "x"
 
 
+class CUstream:
+    """As that of cuda.bindings, which has no __index__."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __int__(self) -> int:
+        return self._handle
+
+
 class Torchs:
     def __init__(self, handle: Any) -> None:
         self.cuda_stream = handle
@@ -61,6 +71,7 @@ CALLS: list[tuple[Callable[[Context], Any], str]] = [
     (lambda c: c.register("x", 8, memory="host"), f"memory of shard \"x\" is 'host', {MEMORY}"),
     (lambda c: c.register("x", 8, memory=None), f'memory of shard "x" is None, {MEMORY}'),
     (lambda c: c.register("a\0b", 8), "the name of a shard has a NUL character at byte 1, which ends a string of C"),
+    (lambda c: c.register(LONG, 8), "the name of a shard is of type int, must be a string"),
     (lambda c: c.register(b"x", 8), "the name of a shard is of type bytes, must be a string"),
     (lambda c: c.register("\udc80", 8), "the name of a shard cannot be encoded as UTF-8"),
     (lambda c: c.abort("a\0b"), "the text of abort has a NUL character at byte 1"),
@@ -74,6 +85,7 @@ CALLS: list[tuple[Callable[[Context], Any], str]] = [
     (lambda c: c.publish(Torchs(2**64 + 5)), f"the handle of the stream is {2**64 + 5}, {UINT64}"),
     (lambda c: c.publish(Torchs(-1)), f"the handle of the stream is -1, {UINT64}"),
     (lambda c: c.publish(Others(2**64 + 5)), f"the handle of the stream is {2**64 + 5}, {UINT64}"),
+    (lambda c: c.publish(Others(CUstream(-2))), f"the handle of the stream is -2, {UINT64}"),
     (lambda c: c.publish(Others(None)), f"the handle of the stream is None, {UINT64}"),
     (lambda _: odc.init(rank=2**32, size=1), f"rank is {2**32}, {INT32}"),
     (lambda _: odc.init(rank=0, size=2**32 + 1), f"size is {2**32 + 1}, {INT32}"),

@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from ranks import run_ranks
 
 import odc
 from odc import Type
+from odc._abi import lib
 
 PIPE = subprocess.PIPE
 
@@ -160,6 +162,89 @@ def gives_buffers_back(rank: int, size: int, job: str, ends: Any, interrupted: A
 def test_a_wait_gives_the_buffer_back_also_after_close(hosts: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODC_TEST_HOSTS", hosts)
     run_ranks(2, gives_buffers_back, multiprocessing.Pipe(), multiprocessing.Event(), multiprocessing.Event())
+
+
+def is_signalled_in_starts(rank: int, size: int, job: str, started: Any) -> None:
+    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    shard = context.register("w", 10)
+    context.publish()
+    if rank == 0:
+        full = bytearray(40)
+        library = mock.Mock(wraps=lib)
+        library.odc_gather_start = signalled(lib.odc_gather_start)
+        with mock.patch("odc.shard.lib", library), pytest.raises(KeyboardInterrupt):
+            shard.gather_start(full)
+        gc.collect()
+        with pytest.raises(BufferError):  # C has it, whoever waits for it
+            full.append(0)
+        started.set()
+        context.sync()
+        full.append(0)
+    else:
+        assert started.wait(60)
+        context.sync()
+
+
+def signalled(function: Any) -> Any:
+    """With Ctrl-C that comes in the call."""
+
+    def call(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        return function(*arguments)
+
+    return call
+
+
+def test_a_start_that_ctrl_c_ends_keeps_the_buffer() -> None:
+    run_ranks(2, is_signalled_in_starts, multiprocessing.Event())
+
+
+def is_signalled_in_init(rank: int, size: int, job: str) -> None:
+    library = mock.Mock(wraps=lib)
+    library.odc_init = signalled(lib.odc_init)
+    with mock.patch("odc.context.lib", library), pytest.raises(KeyboardInterrupt):
+        odc.init(rank=rank, size=size, job=job, timeout=30)
+    gc.collect()
+    assert library.odc_destroy.call_count == 1
+
+
+def test_a_context_that_ctrl_c_loses_is_destroyed() -> None:
+    run_ranks(1, is_signalled_in_init)
+
+
+def is_closed_meanwhile(rank: int, size: int, job: str, waited: Any) -> None:
+    stop = threading.Event()
+    context = odc.init(rank=rank, size=size, job=job, timeout=30, interrupted=stop.is_set)
+    shard = context.register("w", 10)
+    if rank == 1:
+        assert waited.wait(60)
+        return
+    context.publish()
+    full = bytearray(40)
+    operation = shard.gather_start(full)
+
+    def wait_and_close(*arguments: Any) -> Any:
+        status = lib.odc_wait(*arguments)
+        closing = threading.Thread(target=context.close)
+        closing.start()
+        closing.join()
+        return status
+
+    library = mock.Mock(wraps=lib)
+    library.odc_wait = wait_and_close
+    stop.set()
+    with mock.patch("odc.shard.lib", library), pytest.raises(odc.InterruptedWaitError):
+        operation.wait()
+    with pytest.raises(BufferError):  # C has it still
+        full.append(0)
+    with pytest.raises(odc.PhaseError):
+        operation.wait()
+    full.append(0)
+    waited.set()
+
+
+def test_an_interrupted_wait_keeps_the_buffer_where_another_thread_closes() -> None:
+    run_ranks(2, is_closed_meanwhile, multiprocessing.Event())
 
 
 def gives_back_after_an_error(rank: int, size: int, job: str) -> None:
