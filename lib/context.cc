@@ -256,8 +256,24 @@ void Context::publish(Shard &shard, void *stream) {
     }
     const Noted noted = note(Call::Publish, &shard);
     open(shard, stream);
-    ring(job_.mine());
-    tell_published(shard);
+    try {
+        ring(job_.mine());
+        tell_published(shard);
+    } catch (...) {
+        fail_halfway(Call::Publish);
+    }
+}
+
+void Context::fail_halfway(Call call) {
+    try {
+        throw;
+    } catch (const std::bad_alloc &) {
+        job_.abort("out of memory");  // short enough to need none
+    } catch (const std::exception &error) {
+        job_.abort(say(job_.who(job_.rank()), " stopped halfway in ", call_name(call), ": ", error.what()));
+    }
+    job_.check();
+    throw std::logic_error("an abort was not kept");
 }
 
 void Context::tell_published(Shard &shard) {
@@ -287,20 +303,31 @@ void Context::publish_all(void *stream) {
     job_.check();
     const Noted noted = note(Call::Publish, nullptr);
     check_stream(stream);
-    std::vector<Shard *> opened;
+    std::vector<Shard *> closed;
     for (const auto &[name, shard] : shards_) {
         if (shard->published <= minibatch_) {
-            open(*shard, stream);
-            opened.push_back(shard.get());
+            closed.push_back(shard.get());
         }
     }
-    if (opened.empty() && !shards_.empty()) {
+    if (closed.empty() && !shards_.empty()) {
         fail(ODC_ERROR_PHASE, "odc_publish_all: every shard is published already in minibatch ", minibatch_);
     }
-    if (opened.empty()) {
+    if (closed.empty()) {
         return;
     }
-    ring(job_.mine());
+    open(*closed.front(), stream);
+    try {
+        for (size_t i = 1; i < closed.size(); ++i) {
+            open(*closed[i], stream);
+        }
+        ring(job_.mine());
+        tell_all_published(closed);
+    } catch (...) {
+        fail_halfway(Call::Publish);
+    }
+}
+
+void Context::tell_all_published(const std::vector<Shard *> &opened) {
     // What was published before, on a GPU, need not be there yet.
     if (std::none_of(shards_.begin(), shards_.end(), [](const auto &one) { return one.second->on_gpu(); })) {
         job_.tell(AllPublishedNotice{minibatch_});

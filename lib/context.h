@@ -12,7 +12,6 @@
 #include <mutex>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace odc {
@@ -99,10 +98,13 @@ private:
     // `kept`: the places of those that were taken from kept_mirrors_.
     std::vector<Allocation> allocate_on_host(const std::vector<std::unique_ptr<Shard>> &shards, std::set<size_t> &kept);
     void give_back(const Shard &shard, const Allocation &region);
+    // In a catch: others see what this rank has begun, which cannot be taken back. Throws the job's error.
+    [[noreturn]] void fail_halfway(Call call);
     // Publishes it for the ranks of this host; they are not rung for.
     void open(Shard &shard, void *stream);
     // For those of other hosts.
     void tell_published(Shard &shard);
+    void tell_all_published(const std::vector<Shard *> &opened);
     bool is_published(Shard &shard, uint64_t index);
     void await_publish(Shard &shard, uint64_t index, Job::Wait &wait);
     std::string missing_publish(const Shard &shard, uint64_t index);
@@ -125,7 +127,7 @@ private:
     void announce(Shard &shard);
     bool reaches_out(const Shard &shard);
     bool nics_reach_gpu();
-    uint64_t keep(Operation operation);
+    uint64_t keep(Operation begun);
 
     // For shards in GPU memory (context_gpu.cc).
     template <class Body>
@@ -182,7 +184,7 @@ private:
     std::set<std::string> freed_;  // names released in this minibatch
 
     std::mutex operations_mutex_;
-    std::unordered_map<uint64_t, Operation> operations_;
+    std::map<uint64_t, Operation> operations_;
     uint64_t last_operation_ = 0;
     uint64_t synced_operations_ = 0;  // up to here sync has completed them all
 

@@ -393,11 +393,15 @@ void Context::add_on_gpu(Operation &operation, Job::Wait &wait) {
     Shard &shard = *operation.shard;
     add_directly(operation);
     wait.begin_effects();
-    for (uint64_t i = 1; i < shard.owners(); ++i) {
-        const uint64_t index = (shard.own_index() + i) % shard.owners();
-        if (shard.slices().numel(index) > 0 && shard.is_staged(index)) {
-            add_by_porter(operation, index, wait);
+    try {
+        for (uint64_t i = 1; i < shard.owners(); ++i) {
+            const uint64_t index = (shard.own_index() + i) % shard.owners();
+            if (shard.slices().numel(index) > 0 && shard.is_staged(index)) {
+                add_by_porter(operation, index, wait);
+            }
         }
+    } catch (...) {
+        fail_halfway(Call::ScatterAdd);
     }
     wait.end_effects();
 }

@@ -99,13 +99,17 @@ void Context::add(Operation &operation, Job::Wait &wait) {
     };
     // What travels goes first, and what this thread does itself meanwhile; own slice first there. Round in both cases:
     // at any time the ranks are at different owners.
-    for (const bool here : {false, true}) {
-        for (uint64_t i = 0; i < shard.owners(); ++i) {
-            const uint64_t index = (shard.own_index() + i) % shard.owners();
-            if (shard.slices().numel(index) > 0 && job_.on_this_host(shard.owner(index)) == here) {
-                add_to(index);
+    try {
+        for (const bool here : {false, true}) {
+            for (uint64_t i = 0; i < shard.owners(); ++i) {
+                const uint64_t index = (shard.own_index() + i) % shard.owners();
+                if (shard.slices().numel(index) > 0 && job_.on_this_host(shard.owner(index)) == here) {
+                    add_to(index);
+                }
             }
         }
+    } catch (...) {
+        fail_halfway(Call::ScatterAdd);
     }
     if (lock_wait_ns > 0) {
         totals_.lock_wait_ns.fetch_add(static_cast<uint64_t>(lock_wait_ns), std::memory_order_relaxed);
@@ -302,12 +306,16 @@ void Context::scatter_add(Shard &shard, const void *full, void *stream) {
     }
 }
 
-uint64_t Context::keep(Operation operation) {
+uint64_t Context::keep(Operation begun) {
+    decltype(operations_) place;  // made before it starts: what has been added cannot be taken back
+    Operation &operation = place.emplace(0, std::move(begun)).first->second;
     try {
         start(operation);
         const std::lock_guard lock(operations_mutex_);
-        operations_.emplace(last_operation_ + 1, std::move(operation));
-        return ++last_operation_;
+        auto entry = place.extract(place.begin());
+        entry.key() = ++last_operation_;
+        operations_.insert(std::move(entry));
+        return last_operation_;
     } catch (...) {
         give_up(operation);
         job_.check();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process without memory for so much as a sentence still gets a status and one.
+// A process without memory for so much as a sentence still gets a status and one; and a call that says so has changed
+// nothing, whichever of its allocations failed.
 #include <odc/odc.h>
 
 #include <csetjmp>
@@ -9,6 +10,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <string>
+
+#include <unistd.h>
 
 extern "C" {
 #include <cmocka.h>
@@ -17,11 +21,13 @@ extern "C" {
 namespace {
 
 thread_local bool exhausted = false;
+thread_local long allocations_left = -1;  // until one fails; -1: none does
 
 }  // namespace
 
 void *operator new(size_t bytes) {
-    void *memory = exhausted ? nullptr : std::malloc(bytes);
+    const bool fails = allocations_left >= 0 && allocations_left-- == 0;
+    void *memory = exhausted || fails ? nullptr : std::malloc(bytes);
     if (memory == nullptr) {
         throw std::bad_alloc();
     }
@@ -42,9 +48,95 @@ void test_no_memory_for_words(void **) {
     assert_null(std::strstr(odc_last_error(), "no memory left"));
 }
 
+enum class Tried { Publish, PublishAll, Gather, ScatterAdd, ScatterAddStart, Wait, Sync, Calls };
+
+constexpr uint64_t kNumel = 8;
+
+// A job of one rank, one of whose calls has an allocation fail.
+class Job {
+public:
+    Job(Tried tried, long allocations) : tried_(tried), allocations_(allocations) {
+        odc_config config{};
+        config.struct_size = sizeof(config);
+        config.size = 1;
+        const std::string job = "no_memory_unit_test." + std::to_string(getpid());
+        config.job = job.c_str();
+        assert_int_equal(odc_init(&config, &context_), ODC_OK);
+        const char *names[] = {"a", "b"};
+        for (int i = 0; i < 2; ++i) {
+            odc_shard_desc desc{};
+            desc.struct_size = sizeof(desc);
+            desc.name = names[i];
+            desc.numel = kNumel;
+            desc.parameter_type = desc.gradient_type = ODC_F32;
+            assert_int_equal(odc_register_shard(context_, &desc, &shards_[i]), ODC_OK);
+        }
+    }
+    ~Job() { odc_destroy(context_); }
+
+    // Whether an allocation failed. Every call that failed is made again; the sums are as if none had.
+    bool run() {
+        float ones[kNumel], full[kNumel];
+        uint64_t operation = 0;
+        for (float &one : ones) {
+            one = 1;
+        }
+        call(Tried::Publish, [&] { return odc_publish(shards_[0], nullptr); });
+        call(Tried::PublishAll, [&] { return odc_publish_all(context_, nullptr); });
+        call(Tried::Gather, [&] { return odc_gather(shards_[0], full, kNumel, nullptr); });
+        call(Tried::ScatterAdd, [&] { return odc_scatter_add(shards_[0], ones, kNumel, nullptr); });
+        call(Tried::ScatterAddStart,
+             [&] { return odc_scatter_add_start(shards_[0], ones, kNumel, nullptr, &operation); });
+        call(Tried::Wait, [&] { return odc_wait(context_, operation); });
+        call(Tried::Sync, [&] { return odc_minibatch_sync(context_); });
+        odc_slice slice{};
+        slice.struct_size = sizeof(slice);
+        assert_int_equal(odc_get_slice(shards_[0], &slice), ODC_OK);
+        for (uint64_t i = 0; i < kNumel; ++i) {
+            assert_true(static_cast<float *>(slice.gradients)[i] == 2);
+        }
+        return failed_;
+    }
+
+private:
+    template <class Call>
+    void call(Tried which, const Call &made) {
+        odc_status status = ODC_ERROR_NO_MEMORY;
+        if (which == tried_) {
+            allocations_left = allocations_;
+            status = made();
+            failed_ = allocations_left == -1;
+            allocations_left = -1;
+        }
+        if (status != ODC_OK) {
+            assert_int_equal(status, ODC_ERROR_NO_MEMORY);
+            assert_int_equal(made(), ODC_OK);
+        }
+    }
+
+    Tried tried_;
+    long allocations_;
+    bool failed_ = false;
+    odc_context *context_ = nullptr;
+    odc_shard *shards_[2] = {};
+};
+
+void test_a_call_without_memory_changes_nothing(void **) {
+    int failures = 0;
+    for (int tried = 0; tried < static_cast<int>(Tried::Calls); ++tried) {
+        long allocations = 0;
+        while (Job(static_cast<Tried>(tried), allocations).run()) {
+            ++allocations;
+        }
+        failures += static_cast<int>(allocations);
+    }
+    assert_in_range(failures, 5, 1000);
+}
+
 }  // namespace
 
 int main() {
-    const CMUnitTest tests[] = {cmocka_unit_test(test_no_memory_for_words)};
+    const CMUnitTest tests[] = {cmocka_unit_test(test_no_memory_for_words),
+                                cmocka_unit_test(test_a_call_without_memory_changes_nothing)};
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
