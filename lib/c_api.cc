@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C boundary: checks arguments, copies structs in and out by their sizes, and turns every exception into a status
 // and a sentence.
+#include <dlfcn.h>
 #include <odc/odc.h>
 #include <sys/mman.h>
 
@@ -76,6 +77,15 @@ private:
     pid_t pid_ = 0;  // 0: the page tells
 };
 
+std::string version() { return say(ODC_VERSION_MAJOR, ".", ODC_VERSION_MINOR, ".", ODC_VERSION_PATCH); }
+
+// With the file that holds it: where it is linked statically, the program.
+std::string this_libodc() {
+    Dl_info info{};
+    const bool found = dladdr(reinterpret_cast<const void *>(&odc_version), &info) != 0 && info.dli_fname != nullptr;
+    return say("this libodc, ", version(), found ? " of " : "", found ? info.dli_fname : "");
+}
+
 // The sizes of the structs when libodc first had them: a smaller one is a mistake. Never changed.
 constexpr uint64_t first_size(const odc_config *) { return 104; }
 constexpr uint64_t first_size(const odc_shard_desc *) { return 64; }
@@ -95,7 +105,7 @@ uint64_t checked_size(const Struct *theirs, const char *name) {
     if (size < first_size(theirs) || size > kLargest || size % sizeof(uint64_t) != 0) {
         fail(ODC_ERROR_ARGUMENT, name, ".struct_size is ", size,
              ", which is not a multiple of 8 between the first libodc's ", first_size(theirs), " and ", kLargest,
-             "; set it to sizeof(", name, "), here ", sizeof(Struct));
+             "; set it to sizeof(", name, "), here ", sizeof(Struct), " (", this_libodc(), ")");
     }
     return size;
 }
@@ -109,7 +119,7 @@ Struct copy_in(const Struct *theirs, const char *name) {
     for (uint64_t i = sizeof(Struct); i < size; ++i) {
         if (bytes[i] != 0) {
             fail(ODC_ERROR_UNSUPPORTED, name, " is ", size, " bytes with a field set beyond the ", sizeof(Struct),
-                 " that this libodc knows; use a newer libodc or leave that field zero");
+                 " that ", this_libodc(), ", knows; use a newer libodc or leave that field zero");
         }
     }
     std::memcpy(&ours, theirs, std::min<uint64_t>(size, sizeof(Struct)));
@@ -395,9 +405,8 @@ odc_status odc_plan_cost(const char *model, double *a, double *b) {
 uint32_t odc_version(void) { return ODC_VERSION_MAJOR << 16 | ODC_VERSION_MINOR << 8 | ODC_VERSION_PATCH; }
 
 const char *odc_build(void) {
-    static const std::string words =
-        say("libodc ", ODC_VERSION_MAJOR, ".", ODC_VERSION_MINOR, ".", ODC_VERSION_PATCH, ", ", ODC_BUILD_TYPE, ", ",
-            odc::vector_target(), " vectors, ", odc::topology().description);
+    static const std::string words = say("libodc ", version(), ", ", ODC_BUILD_TYPE, ", ", odc::vector_target(),
+                                         " vectors, ", odc::topology().description);
     return words.c_str();
 }
 

@@ -154,17 +154,18 @@ static void an_array_of_structs_has_one_struct_size(void **state) {
 }
 
 /* Every size below the first release's, far above, or no multiple of 8, is refused with it, what is wanted and what is here. */
-#define CHECK_SIZES(type, variable, first, call)                                                       \
-    do {                                                                                               \
-        char found_[64], wanted_[64], here_[64];                                                       \
-        snprintf(wanted_, sizeof wanted_, "first libodc's %zu ", (size_t)(first));                     \
-        snprintf(here_, sizeof here_, "sizeof(" #type "), here %zu", sizeof(type));                    \
-        memset(&(variable), 0, sizeof(variable));                                                      \
-        for (uint64_t bytes_ = 0; bytes_ < (first) + 8; ++bytes_) {                                    \
-            (variable).struct_size = bytes_ == (first) ? (1 << 20) + 8 : bytes_;                       \
-            snprintf(found_, sizeof found_, #type ".struct_size is %d,", (int)(variable).struct_size); \
-            CHECK_ERROR(call, ODC_ERROR_ARGUMENT, found_, wanted_, here_);                             \
-        }                                                                                              \
+#define CHECK_SIZES(type, variable, first, call)                                                              \
+    do {                                                                                                      \
+        char found_[64], wanted_[64], here_[96];                                                              \
+        snprintf(wanted_, sizeof wanted_, "first libodc's %zu ", (size_t)(first));                            \
+        snprintf(here_, sizeof here_, "sizeof(" #type "), here %zu (this libodc, %d.%d.%d of ", sizeof(type), \
+                 ODC_VERSION_MAJOR, ODC_VERSION_MINOR, ODC_VERSION_PATCH);                                    \
+        memset(&(variable), 0, sizeof(variable));                                                             \
+        for (uint64_t bytes_ = 0; bytes_ < (first) + 8; ++bytes_) {                                           \
+            (variable).struct_size = bytes_ == (first) ? (1 << 20) + 8 : bytes_;                              \
+            snprintf(found_, sizeof found_, #type ".struct_size is %d,", (int)(variable).struct_size);        \
+            CHECK_ERROR(call, ODC_ERROR_ARGUMENT, found_, wanted_, here_);                                    \
+        }                                                                                                     \
     } while (0)
 
 static void past_structs(int rank, int size, const char *job, void *arg) {
