@@ -46,7 +46,7 @@ for compiler in g++ clang++; do
     command -v $compiler >/dev/null || { echo "skipped: odc.hpp with $compiler, which was not found"; continue; }
     for standard in c++17 c++20 c++2b; do
         for option in "" -fno-rtti -fno-exceptions; do
-            expect 0 $compiler -std=$standard ${option:+"$option"} "${warnings[@]}" -I"$prefix/include" -fsyntax-only \
+            expect 0 $compiler -std=$standard ${option:+"$option"} "${warnings[@]}" -Wfloat-equal -I"$prefix/include" -fsyntax-only \
                 "$source/tests/uses.cc"
             ways=$((ways + 1))
         done

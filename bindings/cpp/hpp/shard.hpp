@@ -53,7 +53,7 @@ public:
         if (!detail::check(odc_get_slice(handle(), &slice), status...)) {
             return {};
         }
-        const auto numel = static_cast<size_t>(slice.numel);
+        const size_t numel = slice.numel;
         return {view<P>(slice.parameters, numel), view<typename Element<G>::Sum>(slice.gradients, numel), slice.offset};
     }
 
