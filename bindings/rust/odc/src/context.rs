@@ -47,7 +47,7 @@ pub(crate) struct State {
     pub minibatch: AtomicU64,
     /// A slice of the running minibatch is published, or may be after a failed publish.
     pub opened: AtomicBool,
-    /// A publish failed halfway, so the slices are not this rank's any more.
+    /// A publish of the running minibatch failed, perhaps halfway, so its slices may not be this rank's any more.
     pub halfway: AtomicBool,
     /// Registered shards.
     pub registered: AtomicUsize,
@@ -132,6 +132,7 @@ impl Context {
         self.state.minibatch.store(unsafe { sys::odc_minibatch(self.handle()) }, Relaxed);
         self.state.published.store(0, Relaxed);
         self.state.opened.store(false, Relaxed);
+        self.state.halfway.store(false, Relaxed);
     }
 }
 

@@ -82,7 +82,9 @@ errors! {
 }
 
 impl Error {
-    /// Whether it sticks to the context and reaches all ranks in the same words. After another error nothing has changed.
+    /// Whether it sticks to the context and reaches all ranks in the same words. After another error nothing has changed,
+    /// but after a publish that ended in none of [`Argument`](Error::Argument), [`Phase`](Error::Phase) and
+    /// [`Unsupported`](Error::Unsupported) slices are not to be written before the next sync.
     pub fn is_job_error(&self) -> bool {
         is_job_error(self.status())
     }

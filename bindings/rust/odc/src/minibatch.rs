@@ -8,7 +8,7 @@ use odc_sys as sys;
 
 use crate::context::Context;
 use crate::element::{Element, Gradient, GradientHalf, ParameterHalf};
-use crate::error::{check, is_job_error, Error, Failed};
+use crate::error::{check, Error, Failed};
 use crate::operation::Operation;
 use crate::shard::{Description, Gpu, Host, Memory, Shard, Slice};
 use crate::statistics::{PeerStats, Reduction, Route, Stats};
@@ -346,8 +346,8 @@ impl<'c, Phase: Owning> Minibatch<'c, Phase> {
         self.own(shard)?;
         if self.context.state.halfway.load(Relaxed) {
             return Err(Error::Phase(format!(
-                "slice_mut: the publish of minibatch {} failed halfway, so peers may be using the slice of shard \"{}\"; \
-                 Shard::parameters can still be read",
+                "slice_mut: a publish of minibatch {} failed, perhaps halfway, so peers may be using the slice of shard \
+                 \"{}\" until the next sync; Shard::parameters can still be read",
                 self.number(),
                 shard.name()
             )));
@@ -504,13 +504,14 @@ impl<'c, Phase> Minibatch<'c, Phase> {
         Err(Error::Argument(format!("shard \"{}\" is of another context than the minibatch", shard.name())))
     }
 
+    /// Whatever is not refused before anything is published may have published something.
     fn note_publish(&self, status: sys::odc_status) {
-        let state = &self.context.state;
-        if status == sys::ODC_OK || is_job_error(status) {
-            state.opened.store(true, Relaxed);
+        if matches!(status, sys::ODC_ERROR_ARGUMENT | sys::ODC_ERROR_PHASE | sys::ODC_ERROR_UNSUPPORTED) {
+            return;
         }
-        if is_job_error(status) {
-            state.halfway.store(true, Relaxed);
+        self.context.state.opened.store(true, Relaxed);
+        if status != sys::ODC_OK {
+            self.context.state.halfway.store(true, Relaxed);
         }
     }
 

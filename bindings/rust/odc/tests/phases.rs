@@ -4,6 +4,9 @@
 
 mod ranks;
 
+use std::path::Path;
+use std::process::Command;
+
 use odc::{
     Context, Description, Error, Failed, Gpu, Minibatch, Opening, Operation, Owned, Published, Reduction, Shard,
 };
@@ -220,4 +223,94 @@ fn a_released_shard_is_not_left_to_publish() {
     let mut opening = owned.publish_each();
     opening.publish(&mut kept).unwrap();
     opening.publish_rest().unwrap().sync().unwrap();
+}
+
+/// Before libodc: the first publish publishes, if it is of all, and ends with ODC_RUST_TEST_STATUS.
+const FAILING: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+static int calls;
+static int status(void) { return calls++ == 0 ? atoi(getenv("ODC_RUST_TEST_STATUS")) : 0; }
+static int real(const char *name, void *of, void *stream) {
+    return ((int (*)(void *, void *))dlsym(RTLD_NEXT, name))(of, stream);
+}
+int odc_publish(void *shard, void *stream) {
+    int failed = status();
+    return failed ? failed : real("odc_publish", shard, stream);
+}
+int odc_publish_all(void *context, void *stream) {
+    int failed = status(), ended = real("odc_publish_all", context, stream);
+    return failed ? failed : ended;
+}
+"#;
+
+/// The status that the first publish fails with, in a process that is the test `name` again: one for each status that does
+/// not say that nothing has changed.
+fn where_the_first_publish_fails(name: &str) -> Option<i32> {
+    if let Ok(status) = std::env::var("ODC_RUST_TEST_STATUS") {
+        return Some(status.parse().unwrap());
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(ranks::new_job());
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("failing.c"), FAILING).unwrap();
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let made = Command::new(compiler)
+        .args(["-shared", "-fPIC", "failing.c", "-o", "failing.so", "-ldl"])
+        .current_dir(&folder)
+        .status()
+        .unwrap();
+    assert!(made.success());
+    for status in ["-3", "-5", "-6", "-8", "-99"] {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env("LD_PRELOAD", folder.join("failing.so"))
+            .env("ODC_RUST_TEST_STATUS", status)
+            .output()
+            .unwrap();
+        let passed = String::from_utf8_lossy(&output.stdout).contains("1 passed");
+        assert!(output.status.success() && passed, "{}: {}", status, String::from_utf8_lossy(&output.stderr));
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    None
+}
+
+#[test]
+fn a_publish_of_all_that_may_have_failed_halfway_gives_no_slice_back() {
+    let name = "a_publish_of_all_that_may_have_failed_halfway_gives_no_slice_back";
+    let status = match where_the_first_publish_fails(name) {
+        Some(status) => status,
+        None => return,
+    };
+    let mut context = alone();
+    let mut owned = context.begin().unwrap();
+    let mut shard = owned.register::<f32, f32>(&layer()).unwrap();
+    let failed = owned.publish().unwrap_err();
+    assert_eq!(failed.error.status(), status);
+    assert_error!(failed.back.slice_mut(&mut shard), Phase, "minibatch 0", "perhaps halfway", "layer");
+    let opening = failed.back.publish_each();
+    assert_error!(opening.slice_mut(&mut shard), Phase, "perhaps halfway");
+    assert_eq!(shard.parameters(), [0.0; 100]);
+    assert_error!(context.begin(), Phase, "between publish and sync");
+}
+
+#[test]
+fn a_publish_of_one_that_may_have_failed_halfway_gives_slices_back_after_the_sync() {
+    let name = "a_publish_of_one_that_may_have_failed_halfway_gives_slices_back_after_the_sync";
+    let status = match where_the_first_publish_fails(name) {
+        Some(status) => status,
+        None => return,
+    };
+    let mut context = alone();
+    let mut owned = context.begin().unwrap();
+    let mut shard = owned.register::<f32, f32>(&layer()).unwrap();
+    let mut other = owned.register::<f32, f32>(&Description::new("other", 100)).unwrap();
+    let mut opening = owned.publish_each();
+    let failed = opening.publish(&mut shard).unwrap_err();
+    assert_eq!(failed.error.status(), status);
+    assert_error!(opening.slice_mut(failed.back), Phase, "perhaps halfway", "layer");
+    assert_error!(opening.slice_mut(&mut other), Phase, "perhaps halfway", "other");
+    let owned = opening.publish_rest().unwrap().sync().unwrap();
+    owned.slice_mut(&mut shard).unwrap().parameters.fill(1.0);
+    owned.slice_mut(&mut other).unwrap().parameters.fill(1.0);
 }
