@@ -57,14 +57,19 @@ while read -r rustc; do
 done < <(type -ap rustc; echo /usr/bin/rustc)
 echo "${tried:-skipped: Rust $oldest, the oldest that is promised: only $(rustc --version) was found (Debian 12: rustc, cargo)}"
 
-# What the build script says where it finds no libodc, and that it finds one by pkg-config, in a path with a space.
-prefix="$work/a prefix"
+# What the build script says where it finds no libodc, and that it finds one by pkg-config, in a path with a space
+# and a letter that is not ASCII.
+prefix="$work/a préfix"
 mkdir -p "$prefix/lib/pkgconfig"
 ln -s "$build"/lib/libodc.so* "$prefix/lib/"
 sed "s|^prefix=.*|prefix=\${pcfiledir}/../..|" "$build/odc.pc" >"$prefix/lib/pkgconfig/odc.pc"
 export CARGO_TARGET_DIR=$work/target
 expect 101 env ODC_LIB_DIR=/no/such cargo build -p odc-sys
 contains "$err" 'ODC_LIB_DIR is "/no/such", but there is no libodc.so in it; libodc 0.1 or a later 0.x is needed: set it to the folder'
+expect 101 env ODC_LIB_DIR=../x cargo build -p odc-sys
+contains "$err" 'ODC_LIB_DIR is "../x", which is relative; give an absolute path'
+expect 101 env ODC_LIB_DIR=$'/x\xff' cargo build -p odc-sys
+contains "$err" 'ODC_LIB_DIR is "/x\xFF", which is not UTF-8'
 unset ODC_LIB_DIR
 export PKG_CONFIG_LIBDIR=$work PKG_CONFIG_PATH=
 expect 101 cargo build -p odc-sys
@@ -77,7 +82,15 @@ expect 101 cargo build -p odc-sys
 contains "$err" "libodc 1.0.0 was found in /opt/odc/lib: ODC_LIB_DIR is not set, and pkg-config says: "
 contains "$err" "libodc 0.1 or a later 0.x is needed"
 if command -v pkg-config >/dev/null; then
-    PKG_CONFIG_PATH=$prefix/lib/pkgconfig expect 0 cargo build --example train
+    export PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig
+    expect 0 cargo build --example train
+    PKG_CONFIG_SYSROOT_DIR=/a/sysroot expect 0 cargo build -vv -p odc-sys
+    contains "$err$out" "native=/a/sysroot/" # asked again
+    PKG_CONFIG_LIBDIR=$work/none expect 101 cargo build -p odc-sys
+    contains "$err" "libodc was not found"
+    mv "$prefix" "$work/"$'a pr\xe9fix'
+    PKG_CONFIG_LIBDIR=$work/$'a pr\xe9fix'/lib/pkgconfig expect 101 cargo build -p odc-sys
+    contains "$err" "which is not UTF-8, and cargo takes no such path"
 fi
 
 [ "$failures" -eq 0 ]
