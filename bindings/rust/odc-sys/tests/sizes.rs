@@ -52,7 +52,11 @@ fn a_struct_that_is_cut_off_or_has_no_size_is_refused_with_both_sizes() {
         assert_eq!(odc_get_stats(context, &mut stats), ODC_ERROR_ARGUMENT);
         odc_destroy(context);
     }
-    let wanted = format!("odc_stats.struct_size is {}, which is not a multiple of 8 between the first libodc's {}", FIRST - 1, FIRST);
+    let wanted = format!(
+        "odc_stats.struct_size is {}, which is not a multiple of 8 between the first libodc's {}",
+        FIRST - 1,
+        FIRST
+    );
     assert!(last_error().starts_with(&wanted), "{}", last_error());
 }
 
