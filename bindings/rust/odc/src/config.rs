@@ -158,11 +158,11 @@ fn pointer(text: &Option<CString>) -> *const c_char {
     text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr())
 }
 
-// 0 would mean the default.
+// 0 would mean the default. Of what is too long the library says how long it may be.
 fn milliseconds(timeout: Duration) -> Result<i64, Error> {
-    match i64::try_from(timeout.as_millis()) {
-        Ok(milliseconds) if milliseconds > 0 => Ok(milliseconds),
-        _ => Err(Error::Argument(format!("timeout is {:?}; it must be a millisecond or more", timeout))),
+    match timeout.as_millis() {
+        0 => Err(Error::Argument(format!("timeout is {:?}; it must be a millisecond or more", timeout))),
+        milliseconds => Ok(i64::try_from(milliseconds).unwrap_or(i64::MAX)),
     }
 }
 
