@@ -47,12 +47,19 @@ impl Cost {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Of each rank the microbatches in the order to run them, each a list of samples, by their index.
-    pub ranks: Vec<Vec<Vec<usize>>>,
+    ranks: Vec<Vec<Vec<usize>>>, // up to the last that has samples
     /// The costliest rank's cost.
     pub makespan: f64,
     /// No assignment of these samples to these ranks is below this.
     pub lower_bound: f64,
+}
+
+impl Plan {
+    /// A rank's microbatches in the order to run them, each a list of samples, by their index. Ranks beyond the samples
+    /// have none.
+    pub fn microbatches(&self, rank: i32) -> &[Vec<usize>] {
+        usize::try_from(rank).ok().and_then(|rank| self.ranks.get(rank)).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// Divides samples of these lengths (tokens, each in 1..=`max_tokens`) over ranks, into microbatches of at most
@@ -74,7 +81,8 @@ pub fn plan(lengths: &[u64], ranks: i32, max_tokens: u64, policy: Policy, cost: 
     let mut summary = sys::odc_plan_summary::default();
     // SAFETY: the arrays have an element for each sample.
     check(unsafe { sys::odc_plan(&request, rank_of.as_mut_ptr(), microbatch_of.as_mut_ptr(), &mut summary) })?;
-    let mut made: Vec<Vec<Vec<usize>>> = vec![Vec::new(); ranks as usize];
+    let used = rank_of.iter().max().map_or(0, |&last| last as usize + 1);
+    let mut made: Vec<Vec<Vec<usize>>> = vec![Vec::new(); used];
     for (sample, (&rank, &microbatch)) in rank_of.iter().zip(&microbatch_of).enumerate() {
         let mine = &mut made[rank as usize];
         let needed = microbatch as usize + 1;

@@ -158,12 +158,11 @@ fn a_plan_keeps_its_promises() {
         let lengths: Vec<u64> = (0..count).map(|i| 1 + random(100 + i, budget)).collect();
         let cost = Cost { a: random(2, 3) as f64, b: 1.0 };
         let plan = odc::plan(&lengths, ranks, budget, Policy::LbMini, cost).unwrap();
-        assert_eq!(plan.ranks.len(), ranks as usize);
         let mut seen = vec![0; lengths.len()];
         let mut makespan: f64 = 0.0;
-        for microbatches in &plan.ranks {
+        for rank in 0..ranks {
             let mut total = 0.0;
-            for microbatch in microbatches {
+            for microbatch in plan.microbatches(rank) {
                 assert!(!microbatch.is_empty());
                 assert!(microbatch.iter().map(|&sample| lengths[sample]).sum::<u64>() <= budget);
                 microbatch.iter().for_each(|&sample| seen[sample] += 1);
@@ -177,7 +176,14 @@ fn a_plan_keeps_its_promises() {
         assert!(plan.lower_bound <= plan.makespan * (1.0 + 1e-12));
     }
     let sorted = odc::plan(&[5, 7, 6, 8], 2, 10, Policy::LocalSort, Cost::LINEAR).unwrap();
-    assert!(sorted.ranks.iter().all(|microbatches| microbatches.iter().all(|one| one.len() == 1)));
+    assert!((0..2).all(|rank| sorted.microbatches(rank).iter().all(|one| one.len() == 1)));
+    let most = odc::plan(&[5, 7], i32::MAX, 10, Policy::LbMini, Cost::LINEAR).unwrap(); // most ranks stay idle
+    let mut first = [most.microbatches(0), most.microbatches(1)].concat();
+    first.sort();
+    assert_eq!(first, [[0], [1]]);
+    for idle in [2, i32::MAX, -1] {
+        assert!(most.microbatches(idle).is_empty());
+    }
     assert_error!(odc::plan(&[11], 2, 10, Policy::LbMini, Cost::LINEAR), Argument, "11", "10");
     assert_error!(odc::plan(&[1], 0, 10, Policy::LbMini, Cost::LINEAR), Argument, "ranks");
     assert_error!(odc::plan(&[1], -1, 10, Policy::LbMini, Cost::LINEAR), Argument, "ranks");

@@ -94,7 +94,7 @@ fn train<'c>(
     let plan = odc::plan(&lengths, owned.size(), MAX_BYTES as u64, Policy::LbMini, Cost::LINEAR)?;
     let open = owned.publish()?;
     let (mut model, mut loss, mut bytes) = (Model::default(), 0.0, 0.0);
-    for microbatch in &plan.ranks[open.rank() as usize] {
+    for microbatch in plan.microbatches(open.rank()) {
         for (shard, full) in layers.iter().zip(&mut model.layers) {
             open.gather(shard, full)?;
         }
@@ -117,7 +117,7 @@ fn train<'c>(
         }
     }
     if owned.rank() == 0 {
-        let counts: Vec<_> = plan.ranks.iter().map(|microbatches| microbatches.len().to_string()).collect();
+        let counts: Vec<_> = (0..owned.size()).map(|rank| plan.microbatches(rank).len().to_string()).collect();
         println!(
             "minibatch {}: loss {:.9} a byte over {} bytes, microbatches by rank {}",
             number,
