@@ -103,15 +103,20 @@ fn what_cannot_be_used_is_said_in_words() {
     std::fs::create_dir_all(&empty).unwrap();
     let empty = empty.to_str().unwrap();
     for (arguments, words) in [
-        (["--data", "/no/such"], "/no/such cannot be read"),
-        (["--data", empty], "has no text to train on"),
-        (["--minibatches", "many"], "--minibatches wants a number, not \"many\""),
-        (["--minibatch", "1"], "--minibatch is no option; there are --data FOLDER"),
+        (&["--data", "/no/such"][..], "/no/such cannot be read"),
+        (&["--data", empty], "has no text to train on"),
+        (&["--minibatches", "many"], "--minibatches wants a number, not \"many\""),
+        (&["--save"], "--save wants a value"),
+        (&["--minibatch"], "--minibatch is no option; there are --data FOLDER"),
     ] {
-        if let Some(output) = odc_run(1, &arguments) {
+        if let Some(output) = odc_run(1, arguments) {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(!output.status.success() && said.contains(words), "{:?} is not in: {}", words, said);
         }
     }
     std::fs::remove_dir(empty).unwrap();
+    if let Some(output) = odc_run(1, &["--help"]) {
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("train options: --data FOLDER"), "{}", said);
+    }
 }

@@ -19,6 +19,7 @@ type AnyError = Box<dyn std::error::Error>;
 
 const MAX_BYTES: usize = 200; // of a paragraph, and of a microbatch
 const LEARNING_RATE: f32 = 0.5;
+const OPTIONS: &str = "--data FOLDER, --minibatches N, --paragraphs N (of a minibatch) and --save FILE";
 
 struct Options {
     data: Option<PathBuf>,
@@ -31,17 +32,18 @@ fn parse_options() -> Result<Options, AnyError> {
     let mut options = Options { data: None, minibatches: 20, paragraphs: 32, save: None };
     let mut words = std::env::args().skip(1);
     while let Some(name) = words.next() {
-        let value = words.next().ok_or(format!("{} wants a value", name))?;
-        let number = || value.parse().map_err(|_| format!("{} wants a number, not {:?}", name, value));
+        let mut value = || words.next().ok_or(format!("{} wants a value", name));
+        let number = |value: String| value.parse().map_err(|_| format!("{} wants a number, not {:?}", name, value));
         match name.as_str() {
-            "--data" => options.data = Some(value.into()),
-            "--minibatches" => options.minibatches = number()?,
-            "--paragraphs" => options.paragraphs = number()?,
-            "--save" => options.save = Some(value.into()),
-            _ => {
-                let known = "--data FOLDER, --minibatches N, --paragraphs N (of a minibatch) and --save FILE";
-                return Err(format!("{} is no option; there are {}", name, known).into());
+            "--help" => {
+                println!("train options: {}", OPTIONS);
+                std::process::exit(0);
             }
+            "--data" => options.data = Some(value()?.into()),
+            "--minibatches" => options.minibatches = number(value()?)?,
+            "--paragraphs" => options.paragraphs = number(value()?)?,
+            "--save" => options.save = Some(value()?.into()),
+            _ => return Err(format!("{} is no option; there are {}", name, OPTIONS).into()),
         }
     }
     Ok(options)
