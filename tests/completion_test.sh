@@ -17,6 +17,11 @@ printf '#!/bin/sh\n' >"$work/here/bin/unlike-any-other"
 chmod +x "$work/here/bin/unlike-any-other"
 PATH=$PATH:$work/here/bin
 cd "$work/here" || exit 1
+# Another one, by the path of which it is asked.
+export HOME=$work
+mkdir "$work/bin"
+printf '#!/bin/sh\necho "Subcommands:\n  theirs  What only it has."\n' >"$work/bin/odc"
+chmod +x "$work/bin/odc"
 
 # What it is completed to must be, sorted: LINE|WORD WORD ... The line's last word is what is completed.
 cases() {
@@ -33,6 +38,11 @@ cases() {
         printf 'odc %s --|%s\n' "$verb" "$(grep -- '^--' <<<"$options" | paste -sd' ')"
     done
     cat <<'CASES'
+~/bin/odc |theirs
+$HOME/bin/odc re|replay
+$(pwd>ran)/odc re|replay
+odc $(touch ran) --|
+odc `touch ran` --|
 odc bench |gather scatter-add sync
 odc bench s|scatter-add sync
 odc bench gather --type |bf16 f16 f32 f64
@@ -74,7 +84,7 @@ while IFS='|' read -r line _; do
     [[ $line != *= ]] || unset 'COMP_WORDS[-1]'
     COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
     function_of_odc=$(complete -p odc | sed 's/.*-F \([^ ]*\).*/\1/')
-    "$function_of_odc" odc "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
+    "$function_of_odc" "${COMP_WORDS[0]}" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD - 1]}"
     printf '%s|%s\n' "$line" "$(printf '%s\n' "${COMPREPLY[@]}" | sort -u | paste -sd' ')"
 done
 BASH
@@ -87,8 +97,8 @@ same "$(bash --norc -c '. "$1/odc.bash"; _command_offset() { echo "from $1"; }
 # A name with a space is one reply; without the command there is none, and no word about it.
 same "$(bash --norc -c '. "$1/odc.bash"; COMP_WORDS=(odc plan two) COMP_CWORD=2; _odc odc
     echo "${#COMPREPLY[@]} $COMPREPLY"' - "$scripts")" "1 two words"
-same "$(bash --norc -c '. "$1/odc.bash"; COMP_WORDS=(odc bench "") COMP_CWORD=2; _odc "$2/odc"
-    echo "${#COMPREPLY[@]}"' - "$scripts" "$work" 2>&1)" 0
+same "$(bash --norc -c '. "$1/odc.bash"; COMP_WORDS=(odc bench "") COMP_CWORD=2 PATH=; _odc odc
+    echo "${#COMPREPLY[@]}"' - "$scripts" 2>&1)" 0
 
 # Each choice that is offered is one that the verb takes.
 for line in plan:--policy plan:--cost replay:--model bench:--type bench:--transport bench:--memory bench:--active bench:--peer; do
@@ -156,6 +166,7 @@ ZSH
 timeout 250 env work="$work" zsh -f "$work/complete.zsh" "$scripts" <"$work/cases" >"$work/zsh" 2>"$work/err" ||
     fail "zsh: $(cat "$work/err")"
 compare zsh
+[ ! -e ran ] || fail "what is typed was run before Enter"
 
 [ "$failures" -eq 0 ] || exit 1
 echo "$(wc -l <"$work/cases") lines are completed in bash and zsh"

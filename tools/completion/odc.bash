@@ -72,10 +72,12 @@ _odc_command() {
 
 # With the command's name; the rest is in COMP_WORDS, where "=" is a word of its own.
 _odc() {
-    local odc=$1 word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]} at=2 option="" operands=0
+    local odc=${1/#\~\//"$HOME/"} word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]} at=2 option="" operands=0
     local verbs=() options=() operand="" starts_command=""
     local -A takes=()
     COMPREPLY=()
+    # A word that would have to be expanded first is not: nothing runs before Enter.
+    type -P -- "$odc" >/dev/null || odc=odc
     if [ "$COMP_CWORD" -eq 1 ]; then
         _odc_read_help "$odc"
         [[ $word == -* ]] || options=("${verbs[@]}")
