@@ -29,11 +29,11 @@ fresh_copy() {
 
 # The steps, in the order of lib/README.md.
 add_function() {
-    edit include/odc/odc.h 's/^ODC_API odc_status odc_get_setting(.*/&\nODC_API size_t odc_count_settings(void);/'
-    edit lib/c_api.cc 's/^odc_status odc_get_setting(.*/size_t odc_count_settings(void) { return odc::kSettings.size(); }\n&/'
+    edit include/odc/odc.h 's/^ODC_API odc_status odc_get_setting(.*/&\nODC_API size_t odc_count_settings2(void);/'
+    edit lib/c_api.cc 's/^odc_status odc_get_setting(.*/size_t odc_count_settings2(void) { return odc::kSettings.size(); }\n&/'
 }
 export_it() {
-    printf '\nODC_0.2 {\n  global:\n    odc_count_settings;\n} ODC_0.1;\n' >>"$tree/lib/odc.map"
+    echo 'ODC_0.2 { global: odc_count_settings2; } ODC_0.1;' >>"$tree/lib/odc.map"
 }
 add_field() {
     edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/&\n    const char *unit;/'
@@ -63,7 +63,7 @@ export_it
 add_field
 pin
 same "$(cat "$work/new_pins")" "FIELD(odc_setting, unit, const char *, 32, 8)
-FUNCTION(odc_count_settings, size_t, void)"
+FUNCTION(odc_count_settings2, size_t, void)"
 build
 describe
 check 0
@@ -91,7 +91,7 @@ int main(void) {
     if (odc_get_setting(0, &setting) != ODC_OK) return 1;
     puts(setting.unit == NULL ? "an older library" : setting.unit);
 #ifdef COUNT
-    printf("%d\n", odc_count_settings() > 10);
+    printf("%d\n", odc_count_settings2() > 10);
 #endif
     return 0;
 }
@@ -130,7 +130,8 @@ broken() {
     check 1
     contains "$err" "$words"
 }
-in_the_released_node() { edit lib/odc.map 's/^    odc_wait;/    odc_count_settings;\n&/'; }
+in_the_released_node() { edit lib/odc.map 's/^    odc_wait;/    odc_count_settings2;\n&/'; }
+in_the_next_node() { edit lib/odc.map 's/^ODC_0.2 { global: /&odc_more; /'; }
 in_the_middle() { edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/    const char *name, *unit, *fallback, *help;/'; }
 another_type() { edit include/odc/odc.h 's/^    int64_t timeout_ms; /    uint64_t timeout_ms;/'; }
 another_value() { edit include/odc/odc.h 's/ODC_F16 = 4, ODC_BYTES = 5/ODC_F16 = 5, ODC_BYTES = 4/'; }
@@ -145,11 +146,12 @@ unpinned() { edit packaging/abi/pins.c '/^FIELD(odc_slice, offset/d'; }
 no_entry() { edit packaging/debian/changelog 's/^odc (0.1.0-/odc (0.9.0-/'; }
 exported_no_more() { edit lib/odc.map '/^    odc_abort;/d'; }
 
-broken "FUNCTION(odc_count_settings, size_t, void)" add_function
+broken "FUNCTION(odc_count_settings2, size_t, void)" add_function
 broken "FIELD(odc_setting, unit, const char *, 32, 8)" add_field
 broken "the library is not what odc.abi says" add_function export_it pin build
-contains "$err" "odc_count_settings"
+contains "$err" "odc_count_settings2"
 broken "the node ODC_0.1 of lib/odc.map was released and must not change" add_function in_the_released_node pin build describe
+broken "the node ODC_0.2 of lib/odc.map was released and must not change" export_it renew_previous in_the_next_node
 broken "odc_setting.fallback was at byte 16" in_the_middle pin
 broken "odc_config.timeout_ms was int64_t" another_type
 broken "ODC_F16 was 4" another_value

@@ -45,7 +45,8 @@ fi
 
 # nodes MAP: each function after its node.
 nodes() {
-    awk '/{/ { node = $1 } /^ *odc_/ { sub(/;.*/, "", $1); print node, $1 }' "$1"
+    awk '/{/ { node = $1 }
+        { while (match($0, /odc_[a-z0-9_]*;/)) { print node, substr($0, RSTART, RLENGTH - 1); $0 = substr($0, RSTART + RLENGTH) } }' "$1"
 }
 released=$(nodes "$here/previous/odc.map")
 for node in $(awk '{ print $1 }' <<<"$released" | uniq); do
