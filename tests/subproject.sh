@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # libodc as a part of another project, by FetchContent (which calls add_subdirectory), in a path with spaces: the library
-# alone, shared and static, and <odc/odc.hpp>; installed along only with ODC_INSTALL. Part of run.sh, not of ctest, as it
+# alone, shared and static, and <odc/odc.hpp>; installed along only with ODC_INSTALL; whatever its flags are. Part of run.sh, not of ctest, as it
 # builds the library.
 set -u
 sources=$(cd "$(dirname "$0")/.." && pwd)
@@ -59,4 +59,10 @@ build_with -DODC_INSTALL=ON
 for file in libodc.so libodc.a odcConfig.cmake odc.pc odc.h odc.hpp shard.hpp; do
     [ -n "$(find installed -name "$file")" ] || fail "$file was not installed with ODC_INSTALL"
 done
+
+# A project without exceptions, with several configurations in one build; one file stands for all.
+expect 0 cmake -G "Ninja Multi-Config" -S . -B several -DCMAKE_CXX_FLAGS="-fno-exceptions -fno-rtti"
+object=_deps/odc-build/lib/CMakeFiles/odc_objects.dir/Debug/c_api.cc.o
+expect 0 cmake --build several --config Debug --target $object
+grep -qzx Debug several/$object || fail "the Debug configuration's library calls itself otherwise"
 [ "$failures" -eq 0 ]
