@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # libodc as a part of another project, by FetchContent (which calls add_subdirectory), in a path with spaces: the library
-# alone, shared and static, and <odc/odc.hpp>; installed along only with ODC_INSTALL; whatever its flags are. Part of run.sh, not of ctest, as it
-# builds the library.
+# alone, shared and static, and <odc/odc.hpp>; installed along only with ODC_INSTALL; whatever the project's flags are. Part
+# of run.sh, not of ctest, as it builds the library.
 set -u
 sources=$(cd "$(dirname "$0")/.." && pwd)
 # shellcheck source=tests/shell_checks.sh
