@@ -249,12 +249,14 @@ trains_as_one "$work/examples/bigram" 1e-5 --data lib
 cannot() {
     local words=$1
     shift
-    expect 1 "$odc" run -n 1 -- "$work/examples/bigram" "$@"
+    expect 1 "$odc" run -n 1 -- "$work/examples/${program:-bigram}" "$@"
     contains "$out $err" "$words"
 }
 mkdir "$work/empty"
 cannot "/no/such" --data /no/such
 cannot "has no text to train on" --data "$work/empty"
+cannot "--data wants a folder of text files" --data
+[ -z "$torch" ] || program=train cannot "--data wants a folder of text files" --data
 cannot '--minibatches wants a number, not "many"' --minibatches many
 cannot "--minibatch is no option; there are --data FOLDER" --minibatch 1
 
