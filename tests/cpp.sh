@@ -245,19 +245,19 @@ trains_as_one "$work/examples/bigram" 1e-5
 trains_as_one "$work/examples/bigram" 1e-5 --data lib
 [ -z "$torch" ] || trains_as_one "$work/examples/train" 1e-9
 
-# cannot WORDS OPTION...
+# cannot EXAMPLE WORDS OPTION...
 cannot() {
-    local words=$1
-    shift
-    expect 1 "$odc" run -n 1 -- "$work/examples/${program:-bigram}" "$@"
+    local example=$1 words=$2
+    shift 2
+    expect 1 "$odc" run -n 1 -- "$work/examples/$example" "$@"
     contains "$out $err" "$words"
 }
 mkdir "$work/empty"
-cannot "/no/such" --data /no/such
-cannot "has no text to train on" --data "$work/empty"
-cannot "--data wants a folder of text files" --data
-[ -z "$torch" ] || program=train cannot "--data wants a folder of text files" --data
-cannot '--minibatches wants a number, not "many"' --minibatches many
-cannot "--minibatch is no option; there are --data FOLDER" --minibatch 1
+cannot bigram "/no/such" --data /no/such
+cannot bigram "has no text to train on" --data "$work/empty"
+cannot bigram "--data wants a folder of text files" --data
+[ -z "$torch" ] || cannot train "--data wants a folder of text files" --data
+cannot bigram '--minibatches wants a number, not "many"' --minibatches many
+cannot bigram "--minibatch is no option; there are --data FOLDER" --minibatch 1
 
 [ "$failures" -eq 0 ]

@@ -15,7 +15,9 @@ struct Options {
             const std::string name = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
             if (name == "--data") {
                 data = value;
-                if (data.empty()) throw std::runtime_error("--data wants a folder of text files");
+                if (data.empty()) {
+                    throw std::runtime_error("--data wants a folder of text files");
+                }
             } else if (name == "--minibatches") {
                 minibatches = number(name, value);
             } else if (name == "--paragraphs") {
