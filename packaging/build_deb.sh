@@ -23,13 +23,15 @@ if [ -e "$folder/libodc-$version" ]; then
     echo "build_deb.sh: there is a $folder/libodc-$version; remove it, or name an empty folder" >&2
     exit 2
 fi
-cp "$release" "$folder/odc_$version.orig.tar.gz"
+cp "$release" "$folder/libodc_$version.orig.tar.gz"
 tar -xzf "$release" -C "$folder"
 cd "$folder/libodc-$version"
 cp -r packaging/debian debian
 packaged=$(dpkg-parsechangelog -S Version)
-if [ "${packaged%-*}" != "$version" ]; then
-    echo "build_deb.sh: packaging/debian/changelog is of version ${packaged%-*}, the release of $version: add an entry" >&2
+packaged=${packaged#*:}
+packaged=${packaged%-*}
+if [ "$packaged" != "$version" ]; then
+    echo "build_deb.sh: packaging/debian/changelog is of version $packaged, the release of $version: add an entry" >&2
     exit 1
 fi
 exec dpkg-buildpackage -us -uc "$@"

@@ -108,7 +108,7 @@ contains "$err" "ODC_0.2"
 
 raise_version() {
     edit include/odc/odc.h 's/^#define ODC_VERSION_MINOR 1/#define ODC_VERSION_MINOR 2/'
-    edit packaging/debian/changelog '1i odc (0.2.0-0upstream1) unstable; urgency=medium\n\n  * More.\n'
+    edit packaging/debian/changelog '1i libodc (1:0.2.0-0upstream1) unstable; urgency=medium\n\n  * More.\n'
 }
 renew_previous() { cp "$tree/include/odc/odc.h" "$tree/lib/odc.map" "$tree/packaging/abi/previous/"; }
 for steps in 'renew_previous raise_version' 'raise_version renew_previous'; do # before the next version, and with it
@@ -143,7 +143,7 @@ no_struct_size() { edit include/odc/odc.h 's/^typedef enum odc_memory .*/&\ntype
 no_value() { edit include/odc/odc.h 's/ODC_BYTES = 5/&, ODC_I8/'; }
 another_form() { edit include/odc/odc.h 's/^typedef enum odc_memory .*/&\ntypedef int odc_number;/'; }
 unpinned() { edit packaging/abi/pins.c '/^FIELD(odc_slice, offset/d'; }
-no_entry() { edit packaging/debian/changelog 's/^odc (0.1.0-/odc (0.9.0-/'; }
+no_entry() { edit packaging/debian/changelog 's/^libodc (1:0.1.0-/libodc (1:0.9.0-/'; }
 exported_no_more() { edit lib/odc.map '/^    odc_abort;/d'; }
 
 broken "FUNCTION(odc_count_settings2, size_t, void)" add_function

@@ -36,6 +36,16 @@ done
 inside apt-get install -q -y $paths
 inside odc info | tee /dev/stderr | grep -q "^libodc $version, Release"
 inside python3 -c 'import odc'
+# Debian's own odc and libodc-dev, which are another program, are no upgrade of ours.
+for change in dist-upgrade "remove libodc0"; do
+    # shellcheck disable=SC2086
+    would=$(inside apt-get -s -q $change)
+    ! grep '^Inst ' <<<"$would" || { echo "apt-get $change would install what is named above" >&2; exit 1; }
+done
+if inside apt-cache show odc >/dev/null 2>&1; then
+    would=$(inside apt-get -s -q install odc)
+    grep -q '^Remv odc-tools ' <<<"$would" || { echo "odc of $suite can be installed beside odc-tools" >&2; exit 1; }
+fi
 # shellcheck disable=SC2086
 inside apt-get purge -q -y $packages
 # Not kept because packages of the base suggest them.
@@ -47,5 +57,5 @@ diff "$work/before" "$work/after" || { echo "files are left after the purge, see
 # With nothing of the caller's, such as CMake's compiler launcher, but the folder for temporary files, of both sides.
 mkdir -p "$root${TMPDIR:=/tmp}"
 env -i PATH="$PATH" LC_ALL=C.UTF-8 HOME="$work" TMPDIR="$TMPDIR" autopkgtest --output-dir "$work/autopkgtest" \
-    --no-built-binaries "$root"/packages/*.deb "$work"/first/odc_*.dsc -- chroot "$root" ||
+    --no-built-binaries "$root"/packages/*.deb "$work"/first/libodc_*.dsc -- chroot "$root" ||
     { tail -n 15 "$work"/autopkgtest/*-std*; exit 1; }

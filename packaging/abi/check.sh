@@ -35,9 +35,9 @@ version() { sed -n 's/^#define ODC_VERSION_[A-Z]* //p' "$1" | paste -sd.; }
 now=$(version "$root/include/odc/odc.h")
 before=$(version "$here/previous/odc.h")
 changes=packaging/debian/changelog
-last=$(sed -n 's/^odc (\([0-9.]*\)-.*/\1/p' "$root/$changes" | { cat && echo "$now"; } | sort -uV | sed "/^$now\$/q" | tail -n 2 | head -n 1)
+last=$(sed -n 's/^libodc ([0-9]*:\([0-9.]*\)-.*/\1/p' "$root/$changes" | { cat && echo "$now"; } | sort -uV | sed "/^$now\$/q" | tail -n 2 | head -n 1)
 if [ "$last" = "$now" ]; then
-    grep -q "^odc ($now-" "$root/$changes" || complain "$changes names neither $now, which odc.h is of, nor an earlier release"
+    grep -q "^libodc ([0-9]*:$now-" "$root/$changes" || complain "$changes names neither $now, which odc.h is of, nor an earlier release"
 elif [ "$before" != "$last" ] && [ "$before" != "$now" ]; then
     complain "previous/ is of libodc $before, but $changes says that $last was released before $now: copy odc.h and odc.map of" \
         "$last to previous/, and give its libodc.c what came"
