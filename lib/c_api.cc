@@ -82,7 +82,7 @@ std::string version() { return say(ODC_VERSION_MAJOR, ".", ODC_VERSION_MINOR, ".
 // With the file that holds it: where it is linked statically, the program.
 std::string this_libodc() {
     Dl_info info{};
-    const bool found = dladdr(reinterpret_cast<const void *>(&odc_version), &info) != 0 && info.dli_fname != nullptr;
+    const bool found = dladdr(reinterpret_cast<const void *>(&version), &info) != 0 && info.dli_fname != nullptr;
     return say("this libodc, ", version(), found ? " of " : "", found ? info.dli_fname : "");
 }
 

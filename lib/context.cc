@@ -265,12 +265,19 @@ void Context::publish(Shard &shard, void *stream) {
 }
 
 void Context::fail_halfway(Call call) {
+    std::string words = "out of memory";  // short enough to need none
     try {
         throw;
-    } catch (const std::bad_alloc &) {
-        job_.abort("out of memory");  // short enough to need none
-    } catch (const std::exception &error) {
-        job_.abort(say(job_.who(job_.rank()), " stopped halfway in ", call_name(call), ": ", error.what()));
+    } catch (const Error &error) {
+        try {
+            words = say(job_.who(job_.rank()), " stopped halfway in ", call_name(call), ": ", error.what());
+        } catch (const std::bad_alloc &) {
+        }
+    } catch (const std::exception &) {
+    }
+    try {
+        job_.abort(words);
+    } catch (const std::bad_alloc &) {  // it is kept, whoever could not be told
     }
     job_.check();
     throw std::logic_error("an abort was not kept");

@@ -205,7 +205,14 @@ void Context::finish(Operation &operation) {
         }
         operation.left.clear();
     }
-    await_transfers(operation, wait);
+    try {
+        await_transfers(operation, wait);
+    } catch (const std::bad_alloc &) {
+        if (operation.call == Call::ScatterAdd) {  // what travels will be added
+            fail_halfway(operation.call);
+        }
+        throw;
+    }
 }
 
 std::string Context::under_way(const Operation &operation, int owner) {
@@ -368,8 +375,10 @@ void Context::wait(uint64_t number) {
             give_up(operation);
         }
         throw;
-    } catch (...) {
-        give_up(operation);
+    } catch (...) {  // no memory, likewise
+        put_back(operation);
+        const std::lock_guard lock(operations_mutex_);
+        operations_.insert(std::move(entry));
         throw;
     }
 }

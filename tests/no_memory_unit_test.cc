@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <new>
 #include <string>
+#include <thread>
 
 #include <unistd.h>
 
@@ -133,10 +135,59 @@ void test_a_call_without_memory_changes_nothing(void **) {
     assert_in_range(failures, 5, 1000);
 }
 
+odc_context *join_two(int32_t rank, const std::string &job, odc_shard **shard) {
+    odc_config config{};
+    config.struct_size = sizeof(config);
+    config.rank = rank;
+    config.size = 2;
+    config.job = job.c_str();
+    config.timeout_ms = 20000;
+    odc_context *context = nullptr;
+    assert_int_equal(odc_init(&config, &context), ODC_OK);
+    const uint64_t slices[] = {0, kNumel};
+    odc_shard_desc desc{};
+    desc.struct_size = sizeof(desc);
+    desc.name = "of rank 1";
+    desc.numel = kNumel;
+    desc.parameter_type = desc.gradient_type = ODC_F32;
+    desc.slices = slices;
+    assert_int_equal(odc_register_shard(context, &desc, shard), ODC_OK);
+    return context;
+}
+
+// It has to wait for rank 1's publish, and has no memory for what it would say of that.
+void test_a_wait_without_memory_can_be_made_again(void **) {
+    const std::string job = "no_memory_unit_test.two." + std::to_string(getpid());
+    std::promise<void> refused;
+    std::thread other([&] {
+        odc_shard *shard = nullptr;
+        odc_context *context = join_two(1, job, &shard);
+        refused.get_future().wait();
+        assert_int_equal(odc_publish(shard, nullptr), ODC_OK);
+        assert_int_equal(odc_minibatch_sync(context), ODC_OK);
+        odc_destroy(context);
+    });
+    odc_shard *shard = nullptr;
+    odc_context *context = join_two(0, job, &shard);
+    float ones[kNumel] = {1, 1, 1, 1, 1, 1, 1, 1};
+    uint64_t operation = 0;
+    assert_int_equal(odc_scatter_add_start(shard, ones, kNumel, nullptr, &operation), ODC_OK);
+    exhausted = true;
+    const odc_status status = odc_wait(context, operation);
+    exhausted = false;
+    refused.set_value();
+    assert_int_equal(status, ODC_ERROR_NO_MEMORY);
+    assert_int_equal(odc_wait(context, operation), ODC_OK);
+    assert_int_equal(odc_minibatch_sync(context), ODC_OK);
+    odc_destroy(context);
+    other.join();
+}
+
 }  // namespace
 
 int main() {
     const CMUnitTest tests[] = {cmocka_unit_test(test_no_memory_for_words),
-                                cmocka_unit_test(test_a_call_without_memory_changes_nothing)};
+                                cmocka_unit_test(test_a_call_without_memory_changes_nothing),
+                                cmocka_unit_test(test_a_wait_without_memory_can_be_made_again)};
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

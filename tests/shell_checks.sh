@@ -28,7 +28,8 @@ expect() {
     [ "$status" -eq "$wanted" ] || fail "'$*' ended with $status, not $wanted; it said: $out $err"
 }
 
-# bounded SECONDS COMMAND...: in the background, so that a test whose signals end it (trap 'exit 1' INT TERM) ends it, too.
+# bounded SECONDS COMMAND...: in the background, so that a test whose signals end it (trap 'exit 1' INT TERM) ends it, too;
+# without standard input, and deaf to Ctrl-C. Not in a subshell.
 bounded() {
     local status
     timeout -k 30 "$@" &
