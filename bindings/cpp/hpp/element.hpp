@@ -38,7 +38,8 @@ struct Bf16 {
     Bf16() = default;
     explicit Bf16(float value) noexcept {
         const uint32_t given = detail::bits_of(value);
-        bits = static_cast<uint16_t>(std::isnan(value) ? given >> 16 | 0x40 : (given + 0x7fff + (given >> 16 & 1)) >> 16);
+        bits =
+            static_cast<uint16_t>(std::isnan(value) ? given >> 16 | 0x40 : (given + 0x7fff + (given >> 16 & 1)) >> 16);
     }
     operator float() const noexcept { return detail::float_of(uint32_t{bits} << 16); }
 };
