@@ -93,8 +93,7 @@ build_tsan() {
     build tsan -DODC_TOOLS=OFF -DODC_TESTS=ON "${clang[@]}" && grep -q 'CXX_FLAGS.*-fsanitize=thread' build/tsan/CMakeCache.txt
 }
 
-# What no test of the suites needs, on the cores that they leave: see behind_is_done. The packages, of which one core has the
-# most, beside what comes after.
+# What no test of the suites needs, one after another, on the cores that they leave: see behind_is_done.
 start_behind() {
     set -m
     (
@@ -103,10 +102,9 @@ start_behind() {
         later asan build asan -DODC_TOOLS=OFF -DODC_TESTS=ON
         later tsan build_tsan
         later lint check_tidy
-        later packages bash tests/packages.sh &
+        later packages bash tests/packages.sh
         later subproject bash tests/subproject.sh
         later emulated bash tests/emulated.sh
-        wait
     ) &
     behind=$!
     set +m
