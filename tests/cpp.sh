@@ -33,7 +33,7 @@ compile() {
 # ---- odc.hpp names each function of odc.h; each of its files compiles alone, in each way ----
 # of FILE...: the functions of odc.h that they name.
 of() { grep -hoE '\bodc_[a-z0-9_]+\(|\bodc_get_(transport|setting)\b|\bodc_(gather|scatter_add)_start\b|&odc_version' "$@" | tr -d '(&' | sort -u; }
-declared=$(sed -n 's/^ODC_API [^(]*[ *]\(odc_[a-z0-9_]*\)(.*/\1/p' include/odc/odc.h | sort)
+declared=$(functions_of include/odc/odc.h | sort)
 [ "$(wc -l <<<"$declared")" -ge 30 ] || fail "only these functions were found in odc.h: $declared"
 missing=$(comm -23 <(echo "$declared") <(of "$source"/odc.hpp "$source"/hpp/*.hpp))
 same "$missing" ""

@@ -48,7 +48,7 @@ if ! command -v python3 >/dev/null; then
     echo "python3 was not found, which writes the pages of odc.h's functions"
     exit 77
 fi
-functions=$(sed -n 's/^ODC_API [^(]*[ *]\(odc_[a-z0-9_]*\)(.*/\1/p' "$header")
+functions=$(functions_of "$header")
 [ "$(wc -w <<<"$functions")" -ge 30 ] || fail "only these functions were found in odc.h: $functions"
 same "$(cd "$man/man3" && ls)" "$( (echo libodc.3; sed 's/$/.3/' <<<"$functions") | sort)"
 for function in $functions; do

@@ -51,6 +51,11 @@ same() {
     [ "$1" = "$2" ] || fail "got '$1', not '$2'"
 }
 
+# functions_of HEADER: what it declares ODC_API, in its order.
+functions_of() {
+    sed -n 's/^ODC_API [^(]*[ *]\(odc_[a-z0-9_]*\)(.*/\1/p' "$1"
+}
+
 # needs TOOL[:PACKAGE]...: else $why says which is missing, and which of Debian's packages has it.
 needs() {
     local tool

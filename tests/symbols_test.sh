@@ -3,12 +3,14 @@
 # What libodc.so exports, what odc.map lists and what odc.h declares ODC_API are the same functions.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}"
+# shellcheck source=tests/shell_checks.sh
+. "$(dirname "$0")/shell_checks.sh"
 
 exported=$(nm -D --defined-only --format=posix "$ODC_BUILD_DIR/lib/libodc.so" | awk '$2 == "T" {sub(/@.*/, "", $1); print $1}' |
     LC_ALL=C sort)
 other=$(nm -D --defined-only --format=posix "$ODC_BUILD_DIR/lib/libodc.so" | awk '$2 != "T" && $2 != "A" {print $1}')
 mapped=$(grep -o 'odc_[a-z0-9_]*;' "$ODC_SOURCE_DIR/lib/odc.map" | tr -d ';' | LC_ALL=C sort)
-declared=$(sed -n 's/^ODC_API [^(]*[ *]\(odc_[a-z0-9_]*\)(.*/\1/p' "$ODC_SOURCE_DIR/include/odc/odc.h" | LC_ALL=C sort)
+declared=$(functions_of "$ODC_SOURCE_DIR/include/odc/odc.h" | LC_ALL=C sort)
 
 failed=0
 compare() {

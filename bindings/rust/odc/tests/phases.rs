@@ -245,11 +245,11 @@ int odc_publish_all(void *context, void *stream) {
 }
 "#;
 
-/// The status that the first publish fails with, in a process that is the test `name` again: one for each status that does
-/// not say that nothing has changed.
-fn where_the_first_publish_fails(name: &str) -> Option<i32> {
+/// Calls `test` with the status that the first publish fails with, in a process that is the test `name` again: one for each
+/// status that does not say that nothing has changed.
+fn where_the_first_publish_fails(name: &str, test: impl FnOnce(i32, Context)) {
     if let Ok(status) = std::env::var("ODC_RUST_TEST_STATUS") {
-        return Some(status.parse().unwrap());
+        return test(status.parse().unwrap(), alone());
     }
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(ranks::new_job());
     std::fs::create_dir_all(&folder).unwrap();
@@ -272,45 +272,38 @@ fn where_the_first_publish_fails(name: &str) -> Option<i32> {
         assert!(output.status.success() && passed, "{}: {}", status, String::from_utf8_lossy(&output.stderr));
     }
     std::fs::remove_dir_all(&folder).unwrap();
-    None
 }
 
 #[test]
 fn a_publish_of_all_that_may_have_failed_halfway_gives_no_slice_back() {
     let name = "a_publish_of_all_that_may_have_failed_halfway_gives_no_slice_back";
-    let status = match where_the_first_publish_fails(name) {
-        Some(status) => status,
-        None => return,
-    };
-    let mut context = alone();
-    let mut owned = context.begin().unwrap();
-    let mut shard = owned.register::<f32, f32>(&layer()).unwrap();
-    let failed = owned.publish().unwrap_err();
-    assert_eq!(failed.error.status(), status);
-    assert_error!(failed.back.slice_mut(&mut shard), Phase, "minibatch 0", "perhaps halfway", "layer");
-    let opening = failed.back.publish_each();
-    assert_error!(opening.slice_mut(&mut shard), Phase, "perhaps halfway");
-    assert_eq!(shard.parameters(), [0.0; 100]);
-    assert_error!(context.begin(), Phase, "between publish and sync");
+    where_the_first_publish_fails(name, |status, mut context| {
+        let mut owned = context.begin().unwrap();
+        let mut shard = owned.register::<f32, f32>(&layer()).unwrap();
+        let failed = owned.publish().unwrap_err();
+        assert_eq!(failed.error.status(), status);
+        assert_error!(failed.back.slice_mut(&mut shard), Phase, "minibatch 0", "perhaps halfway", "layer");
+        let opening = failed.back.publish_each();
+        assert_error!(opening.slice_mut(&mut shard), Phase, "perhaps halfway");
+        assert_eq!(shard.parameters(), [0.0; 100]);
+        assert_error!(context.begin(), Phase, "between publish and sync");
+    });
 }
 
 #[test]
 fn a_publish_of_one_that_may_have_failed_halfway_gives_slices_back_after_the_sync() {
     let name = "a_publish_of_one_that_may_have_failed_halfway_gives_slices_back_after_the_sync";
-    let status = match where_the_first_publish_fails(name) {
-        Some(status) => status,
-        None => return,
-    };
-    let mut context = alone();
-    let mut owned = context.begin().unwrap();
-    let mut shard = owned.register::<f32, f32>(&layer()).unwrap();
-    let mut other = owned.register::<f32, f32>(&Description::new("other", 100)).unwrap();
-    let mut opening = owned.publish_each();
-    let failed = opening.publish(&mut shard).unwrap_err();
-    assert_eq!(failed.error.status(), status);
-    assert_error!(opening.slice_mut(failed.back), Phase, "perhaps halfway", "layer");
-    assert_error!(opening.slice_mut(&mut other), Phase, "perhaps halfway", "other");
-    let owned = opening.publish_rest().unwrap().sync().unwrap();
-    owned.slice_mut(&mut shard).unwrap().parameters.fill(1.0);
-    owned.slice_mut(&mut other).unwrap().parameters.fill(1.0);
+    where_the_first_publish_fails(name, |status, mut context| {
+        let mut owned = context.begin().unwrap();
+        let mut shard = owned.register::<f32, f32>(&layer()).unwrap();
+        let mut other = owned.register::<f32, f32>(&Description::new("other", 100)).unwrap();
+        let mut opening = owned.publish_each();
+        let failed = opening.publish(&mut shard).unwrap_err();
+        assert_eq!(failed.error.status(), status);
+        assert_error!(opening.slice_mut(failed.back), Phase, "perhaps halfway", "layer");
+        assert_error!(opening.slice_mut(&mut other), Phase, "perhaps halfway", "other");
+        let owned = opening.publish_rest().unwrap().sync().unwrap();
+        owned.slice_mut(&mut shard).unwrap().parameters.fill(1.0);
+        owned.slice_mut(&mut other).unwrap().parameters.fill(1.0);
+    });
 }
