@@ -133,7 +133,7 @@ private:
     template <class Body>
     void on_gpu(Body body);
     template <class Body>
-    void enqueue(const std::string &words, Body body);
+    void enqueue(Call call, Body body);
     template <class Body>
     void fly(const Operation &operation, Body body);
     void check_stream(void *stream);
@@ -159,7 +159,7 @@ private:
     template <class Ready>
     void wait_for_porter(Job::Wait &wait, const Ready &ready);
     std::string gpu_work();
-    size_t reserve_flight(Call call);
+    uint64_t begin_flight(Call call, const std::string &words);
     void land();
     void fold_mirrors();
     void fold(Shard &shard);

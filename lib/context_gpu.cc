@@ -32,15 +32,14 @@ void Context::on_gpu(Body body) {
     }
 }
 
-// What was enqueued before the call that failed is followed by nothing.
+// The body is a flight's, and what it enqueued before it failed is followed by nothing.
 template <class Body>
-void Context::enqueue(const std::string &words, Body body) {
+void Context::enqueue(Call call, Body body) {
     on_gpu([&](Cuda &cuda) {
         try {
             body(cuda);
-        } catch (...) {
-            cuda.flights().lose(words);
-            throw;
+        } catch (const std::bad_alloc &) {
+            fail_halfway(call);
         }
     });
 }
@@ -49,15 +48,14 @@ void Context::enqueue(const std::string &words, Body body) {
 template <class Body>
 void Context::fly(const Operation &operation, Body body) {
     const Shard &shard = *operation.shard;
-    const std::string words = words_for(operation.call, shard);
-    const size_t word = reserve_flight(operation.call);
-    enqueue(words, [&](Cuda &cuda) {
+    const uint64_t flight = begin_flight(operation.call, words_for(operation.call, shard));
+    enqueue(operation.call, [&](Cuda &cuda) {
         auto *const stream = static_cast<cuda::Stream>(operation.stream);
         if (shard.mark != nullptr) {
             cuda.follow_mark(shard.mark, stream);
         }
         body(cuda, stream);
-        cuda.flights().follow(word, stream, words);
+        cuda.flights().follow(flight, stream);
     });
 }
 
@@ -257,17 +255,17 @@ void Context::check_stream(void *stream) {
 void Context::open_on_gpu(Shard &shard, void *stream) {
     const RemoteSlice mine = shard.slice(shard.own_index());
     const RemoteSlice mirror = shard.host_slice(shard.own_index());
-    const std::string words = words_for(Call::Publish, shard);
     auto *const on = static_cast<cuda::Stream>(stream);
     on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(stream, call_name(Call::Publish)); });
     if (shard.own_numel() > 0) {
-        enqueue(words, [&](Cuda &cuda) {
+        const uint64_t flight = job_.cuda()->flights().begin(words_for(Call::Publish, shard));
+        enqueue(Call::Publish, [&](Cuda &cuda) {
             const uint64_t sums =
                 mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
             cuda.open({mine.accumulator, sums, mine.parameters, mirror.parameters,
                        mine.numel * element_size(mine.parameter_type), shard.mark, shard.word, minibatch_ + 1},
                       on);
-            cuda.flights().follow(shard.post().published, minibatch_ + 1, words);
+            cuda.flights().follow(flight, shard.post().published, minibatch_ + 1);
         });
     }
 }
@@ -365,15 +363,16 @@ void Context::await_fetches(Operation &operation, Job::Wait &wait) {
         return;
     }
     Fetches &fetches = job_.cuda()->fetches();
-    const std::string words = words_for(operation.call, *operation.shard);
     const auto advance = [&] {
         fetches.ask(operation.fetches);
         if (std::any_of(operation.fetches.begin(), operation.fetches.end(),
                         [](const Fetch &fetch) { return fetch.has_come(); })) {
-            enqueue(words, [&](Cuda &) {
+            const uint64_t flight = job_.cuda()->flights().begin(words_for(operation.call, *operation.shard));
+            enqueue(operation.call, [&](Cuda &cuda) {
                 for (Fetch &fetch : operation.fetches) {
                     fetches.enqueue(fetch, static_cast<cuda::Stream>(operation.stream));
                 }
+                cuda.flights().leave(flight);
             });
         }
     };
@@ -452,24 +451,27 @@ void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wai
                    job_.who(owner), ": ", gpu_work());
     });
     wait_for_porter(wait, [&] {
-        enqueue(words_for(operation.call, *operation.shard), [&](Cuda &cuda) {
+        const uint64_t flight = job_.cuda()->flights().begin(words_for(operation.call, *operation.shard));
+        enqueue(operation.call, [&](Cuda &cuda) {
             load.stripe += cuda.porter_to(path).carry(load, static_cast<cuda::Stream>(operation.stream));
+            cuda.flights().leave(flight);
         });
         return load.stripe == stripes;
     });
 }
 
 // By which sync knows when it is done. Before anything is enqueued: until then the call may be interrupted.
-size_t Context::reserve_flight(Call call) {
+uint64_t Context::begin_flight(Call call, const std::string &words) {
     Flights &flights = job_.cuda()->flights();
-    std::optional<size_t> word = flights.reserve();
-    if (!word) {
+    std::optional<uint64_t> flight = flights.begin_with_word(words);
+    if (!flight) {
         Job::Wait wait(job_, call_name(call));
         wait.describe(
             [&] { return say("too much is on its way on ", job_.cuda()->device().name(), ": ", flights.under_way()); });
-        wait.until_seen([this] { return job_.rank(); }, [&] { return (word = flights.reserve()).has_value(); });
+        wait.until_seen([this] { return job_.rank(); },
+                        [&] { return (flight = flights.begin_with_word(words)).has_value(); });
     }
-    return *word;
+    return *flight;
 }
 
 // What this rank has enqueued is done, and its descriptors are with its peers: then it may arrive.
@@ -516,11 +518,11 @@ void Context::fold(Shard &shard) {
     const RemoteSlice mine = shard.slice(shard.own_index());
     const int32_t type = accumulator_type(mine.gradient_type);
     const uint64_t in_stripe = stripe_elements(mine.gradient_type);
-    const std::string words = say("the adding of what came through host memory to ", words_for(Call::Sync, shard));
-    const size_t word = reserve_flight(Call::Sync);
     const std::byte *from = nullptr;
     on_gpu([&](Cuda &cuda) { from = as_seen_by(cuda.device(), mirror.accumulator); });
-    enqueue(words, [&](Cuda &cuda) {
+    const uint64_t flight =
+        begin_flight(Call::Sync, say("the adding of what came through host memory to ", words_for(Call::Sync, shard)));
+    enqueue(Call::Sync, [&](Cuda &cuda) {
         std::vector<Addend> addends;
         uint64_t end = 0;
         for (uint64_t first = 0; first < mine.numel; first += in_stripe) {
@@ -536,7 +538,7 @@ void Context::fold(Shard &shard) {
             }
         }
         cuda.add(type, addends, cuda.device().own_stream());
-        cuda.flights().follow(word, cuda.device().own_stream(), words);
+        cuda.flights().follow(flight, cuda.device().own_stream());
     });
 }
 

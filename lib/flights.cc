@@ -18,21 +18,39 @@ Flights::Flights(const CudaDevice &device) : device_(device), words_(device, kBy
     }
 }
 
-bool Flights::is_own(const std::atomic<uint64_t> *word) const {
-    return word >= own_words() && word < own_words() + kWords;
-}
-
 void Flights::collect() {
     std::erase_if(flying_, [this](const Flight &one) {
-        const bool done = one.word != nullptr && one.word->load(std::memory_order_acquire) >= one.number;
-        if (done && is_own(one.word)) {
-            free_.push_back(static_cast<size_t>(one.word - own_words()));
+        const bool done = one.word != nullptr && one.word->load(std::memory_order_acquire) >= one.value;
+        if (done && one.own_word) {
+            free_.push_back(*one.own_word);
         }
         return done;
     });
 }
 
-std::optional<size_t> Flights::reserve() {
+Flights::Flight &Flights::find(uint64_t flight) {
+    return *std::find_if(flying_.begin(), flying_.end(), [&](const Flight &one) { return one.number == flight; });
+}
+
+uint64_t Flights::begin(const std::string &words) {
+    const std::lock_guard lock(mutex_);
+    flying_.push_back({++last_, words, nullptr, 0, {}});
+    return last_;
+}
+
+void Flights::follow(uint64_t flight, const std::atomic<uint64_t> &word, uint64_t value) {
+    const std::lock_guard lock(mutex_);
+    Flight &one = find(flight);
+    one.word = &word;
+    one.value = value;
+}
+
+void Flights::leave(uint64_t flight) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(flying_, [&](const Flight &one) { return one.number == flight; });
+}
+
+std::optional<uint64_t> Flights::begin_with_word(const std::string &words) {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
         collect();
@@ -40,41 +58,22 @@ std::optional<size_t> Flights::reserve() {
     if (free_.empty()) {
         return std::nullopt;
     }
-    const size_t word = free_.back();
+    flying_.push_back({++last_, words, nullptr, 0, free_.back()});
     free_.pop_back();
-    return word;
-}
-
-void Flights::follow(size_t word, cuda::Stream stream, const std::string &words) {
-    const uint64_t number = add(own_words() + word, words);
-    const cuda::Address address = words_.address() + word * sizeof(uint64_t);
-    // Not under the lock: the driver waits where the stream has no room.
-    const cuda::Result result = cuda::driver().cuStreamWriteValue64(stream, address, number, cuda::kWriteValueDefault);
-    if (result != cuda::Result::Success) {
-        forget(number);
-        device_.check(result, "cuStreamWriteValue64");
-    }
-}
-
-uint64_t Flights::add(const std::atomic<uint64_t> *word, const std::string &words) {
-    const std::lock_guard lock(mutex_);
-    flying_.push_back({word, ++last_, words});
     return last_;
 }
 
-void Flights::forget(uint64_t number) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(flying_, [&](const Flight &one) { return is_own(one.word) && one.number == number; });
-}
-
-void Flights::follow(const std::atomic<uint64_t> &word, uint64_t value, const std::string &words) {
-    const std::lock_guard lock(mutex_);
-    flying_.push_back({&word, value, words});
-}
-
-void Flights::lose(const std::string &words) {
-    const std::lock_guard lock(mutex_);
-    flying_.push_back({nullptr, 0, words});
+void Flights::follow(uint64_t flight, cuda::Stream stream) {
+    size_t word = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        word = *find(flight).own_word;
+    }
+    const cuda::Address address = words_.address() + word * sizeof(uint64_t);
+    // Not under the lock: the driver waits where the stream has no room.
+    device_.check(cuda::driver().cuStreamWriteValue64(stream, address, flight, cuda::kWriteValueDefault),
+                  "cuStreamWriteValue64");
+    follow(flight, reinterpret_cast<std::atomic<uint64_t> *>(words_.start())[word], flight);
 }
 
 bool Flights::all_done() {

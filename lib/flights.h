@@ -19,31 +19,33 @@ class Flights {
 public:
     explicit Flights(const CudaDevice &device);
 
-    // A word for `follow`. None: too many are on their way; ask again.
-    std::optional<size_t> reserve();
-    // Enqueues it behind what `words` describes; inside a CudaDevice::Scope.
-    void follow(size_t word, cuda::Stream stream, const std::string &words);
+    // What `words` describe is going to be enqueued. It counts as lost, as what fails halfway is, until one of the three
+    // below, which need no memory. Returns its number.
+    uint64_t begin(const std::string &words);
+    // It has a word of its own, which will be `value` or more.
+    void follow(uint64_t flight, const std::atomic<uint64_t> &word, uint64_t value);
+    // Something else tells when it is done.
+    void leave(uint64_t flight);
+    // The same with a word of these, to be written behind it. None: too many are on their way; ask again.
+    std::optional<uint64_t> begin_with_word(const std::string &words);
+    // Enqueues the writing; inside a CudaDevice::Scope.
+    void follow(uint64_t flight, cuda::Stream stream);
     bool all_done();
     // Those that are not done never will be.
     bool rest_is_lost();
-    // The same of what has a word of its own, which will be `value` or more.
-    void follow(const std::atomic<uint64_t> &word, uint64_t value, const std::string &words);
-    // Something failed halfway, and what was enqueued before may be under way for ever.
-    void lose(const std::string &words);
     // "odc_gather of shard \"a\"; ...": those that are not done.
     std::string under_way();
 
 private:
     struct Flight {
-        const std::atomic<uint64_t> *word;  // NULL: it is lost
-        uint64_t number;                    // what it becomes
+        uint64_t number;
         std::string words;
+        const std::atomic<uint64_t> *word;  // NULL: it is lost
+        uint64_t value;                     // what it becomes
+        std::optional<size_t> own_word;
     };
-    std::atomic<uint64_t> *own_words() const { return reinterpret_cast<std::atomic<uint64_t> *>(words_.start()); }
-    bool is_own(const std::atomic<uint64_t> *word) const;
     void collect();
-    uint64_t add(const std::atomic<uint64_t> *word, const std::string &words);
-    void forget(uint64_t number);
+    Flight &find(uint64_t flight);
 
     const CudaDevice &device_;
     PinnedMemory words_;

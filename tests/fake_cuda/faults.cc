@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include "fake_cuda.h"
@@ -55,7 +56,7 @@ Faults &faults() {
 
 }  // namespace
 
-Result injected(const std::string &function) {
+Result injected(std::string_view function) {
     Faults &all = faults();
     const std::lock_guard lock(all.mutex);
     Result result = Result::Success;
