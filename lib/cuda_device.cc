@@ -147,7 +147,11 @@ void CudaDevice::check(Result result, const char *call) const {
 
 void CudaDevice::check_memory(Result result, const char *call, const std::string &what) const {
     if (result == Result::OutOfMemory) {
-        fail(ODC_ERROR_NO_MEMORY, "there is no memory for ", what, " (", call, " on ", name_, ")");
+        size_t free = 0;
+        size_t total = 0;
+        const bool known = driver().cuMemGetInfo(&free, &total) == Result::Success;
+        fail(ODC_ERROR_NO_MEMORY, "there is no memory for ", what, " (", call, " on ", name_,
+             known ? say(", where ", free, " of ", total, " bytes are free") : "", ")");
     }
     check(result, call);
 }

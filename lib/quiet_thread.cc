@@ -29,14 +29,14 @@ private:
 
 }  // namespace
 
-std::thread start_quietly(const char *name, std::function<void()> body) {
+std::thread start_quietly(const char *name, const char *words, std::function<void()> body) {
     try {
         const NoSignals quiet;
         std::thread thread(std::move(body));
         pthread_setname_np(thread.native_handle(), name);
         return thread;
     } catch (const std::system_error &refusal) {
-        fail(ODC_ERROR_SYSTEM, "the library thread cannot be started (", refusal.code().message(),
+        fail(ODC_ERROR_SYSTEM, words, " cannot be started (", refusal.code().message(),
              "); the limit of processes may be too low (ulimit -u, or pids.max of the control group)");
     }
 }

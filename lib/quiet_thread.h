@@ -7,7 +7,7 @@
 
 namespace odc {
 
-// `name`: as tools show it. Throws ODC_ERROR_SYSTEM.
-std::thread start_quietly(const char *name, std::function<void()> body);
+// `name`: as tools show it; `words`: as an error names it. Throws ODC_ERROR_SYSTEM.
+std::thread start_quietly(const char *name, const char *words, std::function<void()> body);
 
 }  // namespace odc

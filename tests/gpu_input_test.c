@@ -351,7 +351,7 @@ static void without_room_to_map(odc_context *context, void *arg) {
     for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i) {
         gpu_fail(calls[i], 1, 2);
         CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_NO_MEMORY, calls[i], "cuda:0",
-                    "no memory for");
+                    "no memory for", "bytes are free");
         gpu_fail_no_more();
     }
     use_once(context, (tensor[]){plain(context, "layer")}, 1, 1);

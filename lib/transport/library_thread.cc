@@ -97,7 +97,7 @@ void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &pee
 
 void LibraryThread::start_thread() {
     try {
-        thread_ = start_quietly("odc", [this] { run(); });
+        thread_ = start_quietly("odc", "the library thread", [this] { run(); });
     } catch (const Error &error) {
         throw Error(error.status(), say("odc_init: ", error.what()));
     }

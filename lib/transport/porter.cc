@@ -26,7 +26,8 @@ private:
 };
 
 Porter::Porter(const CudaDevice &device, int rank, std::unique_ptr<Slots> slots)
-    : device_(device), rank_(rank), slots_(std::move(slots)), thread_(start_quietly("odc-porter", [this] { run(); })) {}
+    : device_(device), rank_(rank), slots_(std::move(slots)),
+      thread_(start_quietly("odc-porter", "the thread odc-porter", [this] { run(); })) {}
 
 Porter::~Porter() { stop(); }
 
