@@ -159,7 +159,7 @@ private:
     template <class Ready>
     void wait_for_porter(Job::Wait &wait, const Ready &ready);
     std::string gpu_work();
-    uint64_t begin_flight(Call call, const std::string &words);
+    uint64_t begin_flight(Call call, const Shard &shard, const std::string &words);
     void land();
     void fold_mirrors();
     void fold(Shard &shard);

@@ -44,14 +44,15 @@ void Context::enqueue(Call call, Body body) {
     });
 }
 
-// On the operation's stream, behind the opening of the own slice, which may be on another one; sync waits for it.
+// On the operation's stream, behind the opening of the own slice, which may be on another one and not done; sync waits
+// for it.
 template <class Body>
 void Context::fly(const Operation &operation, Body body) {
     const Shard &shard = *operation.shard;
-    const uint64_t flight = begin_flight(operation.call, words_for(operation.call, shard));
+    const uint64_t flight = begin_flight(operation.call, shard, words_for(operation.call, shard));
     enqueue(operation.call, [&](Cuda &cuda) {
         auto *const stream = static_cast<cuda::Stream>(operation.stream);
-        if (shard.mark != nullptr) {
+        if (shard.mark != nullptr && shard.post().published.load(std::memory_order_acquire) <= minibatch_) {
             cuda.follow_mark(shard.mark, stream);
         }
         body(cuda, stream);
@@ -92,15 +93,24 @@ std::vector<GpuAllocation> Context::allocate_on_gpu(const std::vector<std::uniqu
     if (bytes == 0) {
         return parts;
     }
-    on_gpu([&](Cuda &cuda) {
-        const auto [region, start] = cuda.allocate(job_.rank(), bytes, job_.patience());
-        for (size_t i = 0; i < shards.size(); ++i) {
-            if (shards[i]->gpu_bytes() > 0) {
-                parts[i].region = region;
-                parts[i].start = start;
+    try {
+        on_gpu([&](Cuda &cuda) {
+            const auto [region, start] = cuda.allocate(job_.rank(), bytes, job_.patience());
+            for (size_t i = 0; i < shards.size(); ++i) {
+                if (shards[i]->gpu_bytes() > 0) {
+                    parts[i].region = region;
+                    parts[i].start = start;
+                }
             }
+        });
+    } catch (const Error &error) {
+        if (error.status() != ODC_ERROR_NO_MEMORY) {
+            throw;
         }
-    });
+        const size_t others = shards.size() - 1;
+        fail(ODC_ERROR_NO_MEMORY, "shard \"", shards.front()->name(), "\"",
+             others > 0 ? say(" and ", others, " more") : "", ": ", error.what());
+    }
     return parts;
 }
 
@@ -258,7 +268,7 @@ void Context::open_on_gpu(Shard &shard, void *stream) {
     auto *const on = static_cast<cuda::Stream>(stream);
     on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(stream, call_name(Call::Publish)); });
     if (shard.own_numel() > 0) {
-        const uint64_t flight = job_.cuda()->flights().begin(words_for(Call::Publish, shard));
+        const uint64_t flight = job_.cuda()->flights().begin(shard.record(), words_for(Call::Publish, shard));
         enqueue(Call::Publish, [&](Cuda &cuda) {
             const uint64_t sums =
                 mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
@@ -367,7 +377,8 @@ void Context::await_fetches(Operation &operation, Job::Wait &wait) {
         fetches.ask(operation.fetches);
         if (std::any_of(operation.fetches.begin(), operation.fetches.end(),
                         [](const Fetch &fetch) { return fetch.has_come(); })) {
-            const uint64_t flight = job_.cuda()->flights().begin(words_for(operation.call, *operation.shard));
+            const uint64_t flight =
+                job_.cuda()->flights().begin(operation.shard->record(), words_for(operation.call, *operation.shard));
             enqueue(operation.call, [&](Cuda &cuda) {
                 for (Fetch &fetch : operation.fetches) {
                     fetches.enqueue(fetch, static_cast<cuda::Stream>(operation.stream));
@@ -451,7 +462,8 @@ void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wai
                    job_.who(owner), ": ", gpu_work());
     });
     wait_for_porter(wait, [&] {
-        const uint64_t flight = job_.cuda()->flights().begin(words_for(operation.call, *operation.shard));
+        const uint64_t flight =
+            job_.cuda()->flights().begin(operation.shard->record(), words_for(operation.call, *operation.shard));
         enqueue(operation.call, [&](Cuda &cuda) {
             load.stripe += cuda.porter_to(path).carry(load, static_cast<cuda::Stream>(operation.stream));
             cuda.flights().leave(flight);
@@ -461,15 +473,15 @@ void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wai
 }
 
 // By which sync knows when it is done. Before anything is enqueued: until then the call may be interrupted.
-uint64_t Context::begin_flight(Call call, const std::string &words) {
+uint64_t Context::begin_flight(Call call, const Shard &shard, const std::string &words) {
     Flights &flights = job_.cuda()->flights();
-    std::optional<uint64_t> flight = flights.begin_with_word(words);
+    std::optional<uint64_t> flight = flights.begin_with_word(shard.record(), words);
     if (!flight) {
         Job::Wait wait(job_, call_name(call));
         wait.describe(
             [&] { return say("too much is on its way on ", job_.cuda()->device().name(), ": ", flights.under_way()); });
         wait.until_seen([this] { return job_.rank(); },
-                        [&] { return (flight = flights.begin_with_word(words)).has_value(); });
+                        [&] { return (flight = flights.begin_with_word(shard.record(), words)).has_value(); });
     }
     return *flight;
 }
@@ -484,7 +496,11 @@ void Context::land() {
     Job::Wait wait(job_, call_name(Call::Sync));
     wait.describe(
         [&] { return say(cuda->device().name(), " has not done yet what was enqueued there: ", gpu_work()); });
-    wait_for_porter(wait, [&] { return cuda->is_idle(); });
+    wait_for_porter(wait, [&] {
+        job_.note_gpu_wait(cuda->flights().awaited());  // others may give up first
+        return cuda->is_idle();
+    });
+    job_.note_gpu_done();
     const auto behind = [&] { return cuda->behind().value_or(job_.rank()); };
     wait.describe([&] {
         return say(job_.who(behind()), " has not taken the descriptors of this rank's GPU memory; it ",
@@ -520,8 +536,8 @@ void Context::fold(Shard &shard) {
     const uint64_t in_stripe = stripe_elements(mine.gradient_type);
     const std::byte *from = nullptr;
     on_gpu([&](Cuda &cuda) { from = as_seen_by(cuda.device(), mirror.accumulator); });
-    const uint64_t flight =
-        begin_flight(Call::Sync, say("the adding of what came through host memory to ", words_for(Call::Sync, shard)));
+    const uint64_t flight = begin_flight(
+        Call::Sync, shard, say("the adding of what came through host memory to ", words_for(Call::Sync, shard)));
     enqueue(Call::Sync, [&](Cuda &cuda) {
         std::vector<Addend> addends;
         uint64_t end = 0;

@@ -83,14 +83,18 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
     const Relaxed relaxed;
     if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
         check_not_broken(name_, result);
-        fail(result == Result::OutOfMemory ? ODC_ERROR_NO_MEMORY : ODC_ERROR_UNSUPPORTED, name_,
-             " cannot be used: ", cuda::words_of(result));
+        if (result == Result::OutOfMemory) {  // how much is free only a context tells
+            fail(ODC_ERROR_NO_MEMORY, name_, " cannot be used: ", cuda::words_of(result),
+                 "; each process needs some hundred MB there for CUDA itself, so let fewer ranks share it, or the "
+                 "program keep less there (nvidia-smi shows who has how much)");
+        }
+        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", cuda::words_of(result));
     }
     try {
         const Scope scope(*this);
         const Result result = driver().cuStreamCreate(&stream_, cuda::kStreamNonBlocking);
         check_not_broken(name_, result);
-        check(result, "cuStreamCreate");
+        check_memory(result, "cuStreamCreate", "a stream");
         load_kernels();
     } catch (...) {
         close();
@@ -124,15 +128,20 @@ void CudaDevice::close() {
     driver().cuDevicePrimaryCtxRelease(device_);
 }
 
-CudaDevice::Relaxed::Relaxed() noexcept { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+CudaDevice::Relaxed::Relaxed() noexcept
+    : exchanged_(driver().cuThreadExchangeStreamCaptureMode(&mode_) == Result::Success) {}
 
-CudaDevice::Relaxed::~Relaxed() { driver().cuThreadExchangeStreamCaptureMode(&mode_); }
+CudaDevice::Relaxed::~Relaxed() {
+    if (exchanged_) {
+        driver().cuThreadExchangeStreamCaptureMode(&mode_);
+    }
+}
 
-CudaDevice::Scope::Scope(const CudaDevice &device) noexcept
-    : entered_(driver().cuCtxPushCurrent(device.context_) == Result::Success) {}
+CudaDevice::Scope::Entered::Entered(const CudaDevice &device) noexcept
+    : done(driver().cuCtxPushCurrent(device.context_) == Result::Success) {}
 
-CudaDevice::Scope::~Scope() {
-    if (entered_) {
+CudaDevice::Scope::Entered::~Entered() {
+    if (done) {
         cuda::Context popped = nullptr;
         driver().cuCtxPopCurrent(&popped);
     }
@@ -195,7 +204,7 @@ void CudaDevice::await_own_stream(const std::string &what, const Patience &patie
         }
         if (patience.over()) {
             fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", patience.waited_s(),
-                 " s: a kernel that never ends keeps it busy");
+                 " s: something else keeps it busy, such as a kernel that never ends");
         }
         patience.check_interrupted(what.c_str());
         std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -245,7 +254,10 @@ void CudaDevice::check_buffer(const void *buffer, const std::string &what) const
     if (result != Result::InvalidValue) {
         check(result, "cuPointerGetAttributes");
     }
-    if (result == Result::InvalidValue || type != cuda::MemoryType::Gpu) {
+    if (result == Result::InvalidValue) {
+        fail(ODC_ERROR_ARGUMENT, what, " is in host memory, or was freed; the shard is in that of ", name_);
+    }
+    if (type != cuda::MemoryType::Gpu) {
         fail(ODC_ERROR_ARGUMENT, what, " is in host memory, the shard in that of ", name_);
     }
     if (ordinal != ordinal_) {
@@ -289,7 +301,7 @@ std::string CudaDevice::why_unfit() const {
 
 void CudaDevice::load_kernels() {
     const char *ptx = add_kernel_ptx(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor));
-    check(driver().cuModuleLoadData(&module_, ptx), "cuModuleLoadData of the kernels");
+    check_memory(driver().cuModuleLoadData(&module_, ptx), "cuModuleLoadData", "the kernels");
     for (const int32_t type : {ODC_F32, ODC_F64, ODC_BF16, ODC_F16}) {
         check(driver().cuModuleGetFunction(&adders_[static_cast<size_t>(type)], module_,
                                            say("odc_add_", element_name(type)).c_str()),

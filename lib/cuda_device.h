@@ -47,18 +47,23 @@ public:
 
     private:
         cuda::CaptureMode mode_ = cuda::CaptureMode::Relaxed;
+        bool exchanged_;
     };
     // And the thread's current context is this device's.
     class Scope {
     public:
-        explicit Scope(const CudaDevice &device) noexcept;
-        ~Scope();
+        explicit Scope(const CudaDevice &device) noexcept : entered_(device) {}
         Scope(const Scope &) = delete;
         Scope &operator=(const Scope &) = delete;
 
     private:
-        Relaxed relaxed_;
-        bool entered_;  // else the calls that follow fail, and say so
+        struct Entered {
+            explicit Entered(const CudaDevice &device) noexcept;
+            ~Entered();
+            bool done;  // else the calls that follow fail, and say so
+        };
+        Entered entered_;
+        Relaxed relaxed_;  // only with a context there may be a mode to exchange
     };
 
     // What follows is called inside a Scope.

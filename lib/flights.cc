@@ -32,9 +32,9 @@ Flights::Flight &Flights::find(uint64_t flight) {
     return *std::find_if(flying_.begin(), flying_.end(), [&](const Flight &one) { return one.number == flight; });
 }
 
-uint64_t Flights::begin(const std::string &words) {
+uint64_t Flights::begin(uint64_t record, const std::string &words) {
     const std::lock_guard lock(mutex_);
-    flying_.push_back({++last_, words, nullptr, 0, {}});
+    flying_.push_back({++last_, record, words, nullptr, 0, {}});
     return last_;
 }
 
@@ -50,7 +50,7 @@ void Flights::leave(uint64_t flight) {
     std::erase_if(flying_, [&](const Flight &one) { return one.number == flight; });
 }
 
-std::optional<uint64_t> Flights::begin_with_word(const std::string &words) {
+std::optional<uint64_t> Flights::begin_with_word(uint64_t record, const std::string &words) {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
         collect();
@@ -58,7 +58,7 @@ std::optional<uint64_t> Flights::begin_with_word(const std::string &words) {
     if (free_.empty()) {
         return std::nullopt;
     }
-    flying_.push_back({++last_, words, nullptr, 0, free_.back()});
+    flying_.push_back({++last_, record, words, nullptr, 0, free_.back()});
     free_.pop_back();
     return last_;
 }
@@ -86,6 +86,12 @@ bool Flights::rest_is_lost() {
     const std::lock_guard lock(mutex_);
     collect();
     return std::all_of(flying_.begin(), flying_.end(), [](const Flight &one) { return one.word == nullptr; });
+}
+
+uint64_t Flights::awaited() {
+    const std::lock_guard lock(mutex_);
+    collect();
+    return flying_.empty() ? 0 : flying_.front().record;
 }
 
 std::string Flights::under_way() {

@@ -19,26 +19,29 @@ class Flights {
 public:
     explicit Flights(const CudaDevice &device);
 
-    // What `words` describe is going to be enqueued. It counts as lost, as what fails halfway is, until one of the three
+    // What `words` describe is going to be enqueued for the shard of that record. It counts as lost, as what fails halfway is, until one of the three
     // below, which need no memory. Returns its number.
-    uint64_t begin(const std::string &words);
+    uint64_t begin(uint64_t record, const std::string &words);
     // It has a word of its own, which will be `value` or more.
     void follow(uint64_t flight, const std::atomic<uint64_t> &word, uint64_t value);
     // Something else tells when it is done.
     void leave(uint64_t flight);
     // The same with a word of these, to be written behind it. None: too many are on their way; ask again.
-    std::optional<uint64_t> begin_with_word(const std::string &words);
+    std::optional<uint64_t> begin_with_word(uint64_t record, const std::string &words);
     // Enqueues the writing; inside a CudaDevice::Scope.
     void follow(uint64_t flight, cuda::Stream stream);
     bool all_done();
     // Those that are not done never will be.
     bool rest_is_lost();
+    // The record of the first that is not done; 0: all are.
+    uint64_t awaited();
     // "odc_gather of shard \"a\"; ...": those that are not done.
     std::string under_way();
 
 private:
     struct Flight {
         uint64_t number;
+        uint64_t record;
         std::string words;
         const std::atomic<uint64_t> *word;  // NULL: it is lost
         uint64_t value;                     // what it becomes

@@ -63,9 +63,11 @@ std::string Job::what(int rank) const {
     if (record != 0) {
         shard = say(" of shard \"", reinterpret_cast<const Post *>(peer(rank).arena->record(record))->name(), "\"");
     }
-    return say(inside ? "has been in " : "last left ", call_name(call), shard, " in minibatch ",
+    const bool awaits_gpu = (did & kDidAwaitsGpu) != 0;
+    return say(inside ? "has been in " : "last left ", call_name(call), awaits_gpu ? "" : shard, " in minibatch ",
                other.did_minibatch.load(std::memory_order_relaxed),
-               inside ? say(" for ", since) : say(", ", since, " ago"));
+               inside ? say(" for ", since) : say(", ", since, " ago"),
+               awaits_gpu ? say(", where it waits for its GPU's work", shard) : "");
 }
 
 void Job::note(Call call, uint64_t record, uint64_t minibatch) {
@@ -75,9 +77,16 @@ void Job::note(Call call, uint64_t record, uint64_t minibatch) {
     block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
 }
 
+void Job::note_gpu_wait(uint64_t record) {
+    const uint64_t call = mine().did.load(std::memory_order_relaxed) & ~kDidRecord;
+    mine().did.store(call | kDidAwaitsGpu | record, std::memory_order_release);
+}
+
+void Job::note_gpu_done() { mine().did.fetch_and(~(kDidAwaitsGpu | kDidRecord), std::memory_order_relaxed); }
+
 void Job::note_done() {
     RankBlock &block = mine();
-    block.did.fetch_and(~kDidInside, std::memory_order_relaxed);
+    block.did.fetch_and(~(kDidInside | kDidAwaitsGpu), std::memory_order_relaxed);
     block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
 }
 

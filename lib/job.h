@@ -93,6 +93,9 @@ public:
     // Notes what this rank does, for the others' errors.
     // `record`: of the call's shard, 0 for none.
     void note(Call call, uint64_t record, uint64_t minibatch);
+    // Within it, and of no shard: until what this rank enqueued on its GPU is done, first what is for `record` (0: none).
+    void note_gpu_wait(uint64_t record);
+    void note_gpu_done();
     void note_done();
 
     // Until `on` rings its bell, or 20 ms. `bell`: as it was when there was nothing to be seen yet.

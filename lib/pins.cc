@@ -15,11 +15,17 @@ namespace {
 
 cuda::Address register_host(const CudaDevice &device, void *start, uint64_t bytes) {
     const CudaDevice::Scope scope(device);
-    device.check_memory(
-        driver().cuMemHostRegister(start, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap),
-        "cuMemHostRegister", say("pinning ", bytes, " bytes of host memory"));
+    cuda::Result result =
+        driver().cuMemHostRegister(start, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
+    if (result == cuda::Result::OutOfMemory) {
+        const uint64_t free = static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * page_bytes();
+        fail(ODC_ERROR_NO_MEMORY, "there is no memory for pinning ", bytes,
+             " bytes of the host's (cuMemHostRegister on ", device.name(), "), where ", free,
+             " bytes are free; what may be locked can be limited, too (ulimit -l)");
+    }
+    device.check(result, "cuMemHostRegister");
     cuda::Address address = 0;
-    const cuda::Result result = driver().cuMemHostGetDevicePointer(&address, start, 0);
+    result = driver().cuMemHostGetDevicePointer(&address, start, 0);
     if (result != cuda::Result::Success) {
         driver().cuMemHostUnregister(start);
         device.check(result, "cuMemHostGetDevicePointer");

@@ -55,7 +55,8 @@ struct Contribution {
 };
 
 constexpr uint64_t kDidInside = uint64_t{1} << 55;
-constexpr uint64_t kDidRecord = kDidInside - 1;
+constexpr uint64_t kDidAwaitsGpu = uint64_t{1} << 54;
+constexpr uint64_t kDidRecord = kDidAwaitsGpu - 1;
 
 // What a rank says of another's GPU after the trial.
 enum class TrialVerdict : uint8_t { Unusable, SumsLost, Good };
@@ -84,7 +85,8 @@ struct RankBlock {
     Contribution reduced[2];                   // by call parity
     Contribution synced[2];                    // riding on sync, by minibatch parity
 
-    // What it last did, for the words of errors: Call << 56, whether it is inside still, offset of the shard's record.
+    // What it last did, for the words of errors: Call << 56, whether it is inside still, and there waits for its own GPU,
+    // offset of the shard's record.
     alignas(64) std::atomic<uint64_t> did;
     std::atomic<uint64_t> did_minibatch;
     std::atomic<int64_t> did_at_ns;
@@ -102,7 +104,7 @@ struct RankBlock {
     TrialVerdict trial_verdicts[kMostTried];  // by place among the host's ranks
 };
 
-constexpr uint64_t kRankBlockMagic = 0x6f64632d30303036;  // "odc-0006": changes with every change of shared layout
+constexpr uint64_t kRankBlockMagic = 0x6f64632d30303037;  // "odc-0007": changes with every change of shared layout
 
 const char *call_name(Call call);
 

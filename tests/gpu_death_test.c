@@ -335,17 +335,26 @@ static void a_gpu_that_has_failed_before_init_is_refused(void **state) {
 
 typedef enum hung { HUNG_GATHER, HUNG_ADDITION, HUNG_PUBLISH, HANGS } hung;
 
+/* Of the hung rank, which is rank 0, and of the other. */
+typedef struct hang {
+    hung what;
+    int64_t deadline_ms[2];
+} hang;
+
 static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
     static const char *const names[HANGS] = {"odc_gather of shard \"layer\"", "odc_scatter_add of shard \"layer\"",
                                              "odc_publish of shard \"other\""};
-    hung what = *(hung *)arg;
-    odc_context *context = join_within(rank, size, job, rank == 0 ? 5000 : 60000);
+    const hang *h = arg;
+    hung what = h->what;
+    int first = h->deadline_ms[0] < h->deadline_ms[1];
+    odc_context *context = join_within(rank, size, job, h->deadline_ms[rank] * patience());
     tensor t = plain(context, "layer");
     tensor other = plain(context, "other");
     void *full = new_buffer(t, ODC_F32);
     void *stream = gpu_stream(A_STREAM);
     int hangs = rank == 0;
     CHECK_OK(odc_publish(t.shard, NULL));
+    CHECK_OK(odc_gather(t.shard, full, NUMEL, NULL)); /* with all that a first use has to do */
     gpu_wait(NULL);
     if (hangs) {
         gpu_hold(stream);
@@ -356,7 +365,13 @@ static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
         CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, stream));
     }
     CHECK_OK(odc_publish(other.shard, what == HUNG_PUBLISH ? stream : NULL));
-    CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_TIMEOUT, "rank 0", "cuda:0", names[what], "odc_minibatch_sync");
+    if (first) {
+        CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_TIMEOUT, "rank 0", "cuda:0", names[what],
+                    "odc_minibatch_sync");
+    } else {
+        CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_TIMEOUT, "rank 0", "odc_minibatch_sync",
+                    "where it waits for its GPU's work of shard \"", what == HUNG_PUBLISH ? "other" : "layer");
+    }
     check_ended(context, t, ODC_ERROR_TIMEOUT);
     int64_t begin = now_ns();
     odc_destroy(context);
@@ -372,7 +387,8 @@ static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
 static void what_hangs_is_named_at_the_deadline_and_not_unmapped(void **state) {
     (void)state;
     for (hung what = HUNG_GATHER; what < HANGS; ++what) {
-        run_processes(2, has_a_hung_stream, &what);
+        run_processes(2, has_a_hung_stream, (&(hang){what, {5000, 60000}}));
+        run_processes(2, has_a_hung_stream, (&(hang){what, {60000, 5000}}));
     }
 }
 

@@ -323,7 +323,8 @@ static void too_large(odc_context *context, void *arg) {
         before = gpu_live();
     }
     for (int i = 0; i < 3; ++i) {
-        CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_NO_MEMORY, "cuda:0", needed, "free");
+        CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_NO_MEMORY, "shard \"large\"", "cuda:0",
+                    needed, "free");
         CHECK(shard == NULL);
     }
     if (pretended) {

@@ -62,6 +62,7 @@ static void own_work_follows_the_publish_and_the_host_waits_for_none(void **stat
 }
 
 typedef struct meeting {
+    atomic_int registered;
     atomic_int published;
     atomic_int let_go;
     atomic_int gathered;
@@ -83,6 +84,8 @@ static void waits_for_the_word(odc_context *context, void *arg) {
     void *stream = gpu_stream(A_STREAM);
     pthread_t thread;
     int slow = odc_rank(context) == 1;
+    raise_flag(&shared->registered); /* which a driver may not do beside a stream that is held */
+    await_flag(&shared->registered, 2);
     if (slow) {
         gpu_hold(stream);
         CHECK(pthread_create(&thread, NULL, let_go_later, shared) == 0);
@@ -127,8 +130,8 @@ static void sync_waits_for(odc_context *context, void *arg) {
             CHECK_OK(odc_scatter_add(t.shard, buffer, NUMEL, stream));
         }
         CHECK_OK(odc_publish(other.shard, what == A_PUBLISH ? stream : NULL));
-        gpu_end_stream(stream); /* with work on it */
         CHECK(pthread_create(&thread, NULL, let_go_later, shared) == 0);
+        gpu_end_stream(stream); /* with work on it */
         CHECK_OK(odc_minibatch_sync(context));
         CHECK(read_flag(&shared->let_go));
         pthread_join(thread, NULL);
