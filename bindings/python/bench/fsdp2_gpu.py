@@ -236,6 +236,8 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     options = parsed()
+    if options.device == "cuda" and torch.cuda.device_count() == 0:
+        raise SystemExit("fsdp2_gpu.py: torch finds no GPU here; --device cpu tries the script without one")
     with odc.init() as context:
         rank, size, job = context.rank, context.size, os.environ.get("ODC_JOB", str(os.getppid()))
     device = torch.device("cpu")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from functools import partial
 from typing import Any
 
@@ -32,7 +33,7 @@ from fsdp2_models import (
     whole_parameters,
 )
 from ranks import run_ranks
-from test_fsdp2_configurations import CASES
+from test_fsdp2_configurations import CASES, skip_what_torch_lacks
 from test_fsdp2_types import TYPES, typed_training
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy
@@ -111,6 +112,16 @@ def test_tensors(size: int) -> None:
     run_ranks(size, tensors, seconds=MINUTES)
 
 
+def in_expandable_segments(rank: int, size: int, job: str) -> None:
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    tensors(rank, size, job)
+    assert any(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
+
+
+def test_tensors_of_expandable_segments() -> None:
+    run_ranks(2, in_expandable_segments, seconds=MINUTES)
+
+
 # ---- training ----
 
 
@@ -131,6 +142,7 @@ def configured(rank: int, size: int, name: str) -> None:
     ("name", "size"), [*((name, 2) for name in CASES), ("blocks", 1), ("blocks", 4), ("prefetching", 4)]
 )
 def test_configuration(name: str, size: int) -> None:
+    skip_what_torch_lacks(name)
     run_on_gpu(size, configured, name)
 
 

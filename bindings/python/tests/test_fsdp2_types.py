@@ -26,7 +26,7 @@ from fsdp2_models import (
     run_pending,
     samples,
     total,
-    whole,
+    whole_gradients,
     whole_parameters,
 )
 from torch import nn
@@ -121,15 +121,17 @@ def assert_within_tolerance(typed: Typed, model: Any, start: dict[str, Tensor], 
     """`start`: the whole parameters from which the microbatches were run."""
     sums, sizes = one_by_one(typed, start, minibatch, counts)
     divisor = total(counts)
+    gradients = whole_gradients(model)
     for name, parameter in model.named_parameters():
+        gradient = gradients[name]
         if name not in sums:
-            assert parameter.grad is None
+            assert gradient is None
             continue
-        assert parameter.grad is not None and parameter.grad.dtype == parameter.dtype
+        assert gradient is not None and gradient.dtype == parameter.dtype
         added = parameter.dtype if len(counts) == 1 else typed.added
         bound = (sum(counts) * u(added) + u(parameter.dtype)) * sizes[name] / divisor
         bound += torch.finfo(parameter.dtype).tiny * u(parameter.dtype)  # for subnormal numbers
-        error = (whole(parameter.grad).to(F64) - sums[name] / divisor).abs()
+        error = (gradient.to(F64) - sums[name] / divisor).abs()
         assert bool((error <= bound).all()), f"{name}: {float((error / bound).max())} of the tolerance"
         assert sums[name].abs().max() > 0
 
