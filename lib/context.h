@@ -160,6 +160,7 @@ private:
     void wait_for_porter(Job::Wait &wait, const Ready &ready);
     std::string gpu_work();
     uint64_t begin_flight(Call call, const Shard &shard, const std::string &words);
+    void note_gpu_wait();
     void land();
     void fold_mirrors();
     void fold(Shard &shard);

@@ -107,9 +107,13 @@ std::vector<GpuAllocation> Context::allocate_on_gpu(const std::vector<std::uniqu
         if (error.status() != ODC_ERROR_NO_MEMORY) {
             throw;
         }
-        const size_t others = shards.size() - 1;
-        fail(ODC_ERROR_NO_MEMORY, "shard \"", shards.front()->name(), "\"",
-             others > 0 ? say(" and ", others, " more") : "", ": ", error.what());
+        std::vector<std::string> names;
+        for (const auto &shard : shards) {
+            if (shard->gpu_bytes() > 0) {
+                names.push_back(say("\"", shard->name(), "\""));
+            }
+        }
+        fail(ODC_ERROR_NO_MEMORY, names.size() == 1 ? "shard " : "shards ", listed(names, ", "), ": ", error.what());
     }
     return parts;
 }
@@ -486,6 +490,16 @@ uint64_t Context::begin_flight(Call call, const Shard &shard, const std::string 
     return *flight;
 }
 
+// For those who may give up first.
+void Context::note_gpu_wait() {
+    Cuda &cuda = *job_.cuda();
+    if (cuda.awaited() && cuda.flights().all_done()) {  // it waits for another rank
+        job_.note_gpu_done();
+    } else {
+        job_.note_gpu_wait(cuda.flights().awaited());
+    }
+}
+
 // What this rank has enqueued is done, and its descriptors are with its peers: then it may arrive.
 void Context::land() {
     Cuda *cuda = job_.cuda();
@@ -497,7 +511,7 @@ void Context::land() {
     wait.describe(
         [&] { return say(cuda->device().name(), " has not done yet what was enqueued there: ", gpu_work()); });
     wait_for_porter(wait, [&] {
-        job_.note_gpu_wait(cuda->flights().awaited());  // others may give up first
+        note_gpu_wait();
         return cuda->is_idle();
     });
     job_.note_gpu_done();
@@ -536,23 +550,23 @@ void Context::fold(Shard &shard) {
     const uint64_t in_stripe = stripe_elements(mine.gradient_type);
     const std::byte *from = nullptr;
     on_gpu([&](Cuda &cuda) { from = as_seen_by(cuda.device(), mirror.accumulator); });
+    std::vector<Addend> addends;
+    uint64_t end = 0;
+    for (uint64_t first = 0; first < mine.numel; first += in_stripe) {
+        if (mirror.stripes[first / in_stripe].filled > minibatch_) {
+            const uint64_t at = first * element_size(type);
+            const uint64_t numel = std::min(in_stripe, mine.numel - first);
+            if (!addends.empty() && end == first) {
+                addends.back().numel += numel;
+            } else {
+                addends.push_back({from + at, mine.accumulator + at, numel});
+            }
+            end = first + numel;
+        }
+    }
     const uint64_t flight = begin_flight(
         Call::Sync, shard, say("the adding of what came through host memory to ", words_for(Call::Sync, shard)));
     enqueue(Call::Sync, [&](Cuda &cuda) {
-        std::vector<Addend> addends;
-        uint64_t end = 0;
-        for (uint64_t first = 0; first < mine.numel; first += in_stripe) {
-            if (mirror.stripes[first / in_stripe].filled > minibatch_) {
-                const uint64_t at = first * element_size(type);
-                const uint64_t numel = std::min(in_stripe, mine.numel - first);
-                if (!addends.empty() && end == first) {
-                    addends.back().numel += numel;
-                } else {
-                    addends.push_back({from + at, mine.accumulator + at, numel});
-                }
-                end = first + numel;
-            }
-        }
         cuda.add(type, addends, cuda.device().own_stream());
         cuda.flights().follow(flight, cuda.device().own_stream());
     });

@@ -28,9 +28,11 @@ bool Context::is_published(Shard &shard, uint64_t index) {
 
 std::string Context::missing_publish(const Shard &shard, uint64_t index) {
     const int owner = shard.owner(index);
-    return say(job_.who(owner), " has not ", shard.linked(index) == nullptr ? "registered" : "published", " shard \"",
-               shard.name(), "\" in minibatch ", minibatch_,
-               shard.on_gpu() ? ", or the stream that does it has not come so far" : "", "; it ", job_.what(owner));
+    const bool registered = shard.linked(index) != nullptr;
+    return say(job_.who(owner), " has not ", registered ? "published" : "registered", " shard \"", shard.name(),
+               "\" in minibatch ", minibatch_,
+               registered && shard.on_gpu() ? ", or the stream that does it has not come so far" : "", "; it ",
+               job_.what(owner));
 }
 
 void Context::await_publish(Shard &shard, uint64_t index, Job::Wait &wait) {

@@ -251,12 +251,10 @@ void CudaDevice::check_buffer(const void *buffer, const std::string &what) const
     void *values[] = {&type, &ordinal};
     const Result result =
         driver().cuPointerGetAttributes(2, attributes, values, reinterpret_cast<cuda::Address>(buffer));
-    if (result != Result::InvalidValue) {
-        check(result, "cuPointerGetAttributes");
-    }
     if (result == Result::InvalidValue) {
         fail(ODC_ERROR_ARGUMENT, what, " is in host memory, or was freed; the shard is in that of ", name_);
     }
+    check(result, "cuPointerGetAttributes");
     if (type != cuda::MemoryType::Gpu) {
         fail(ODC_ERROR_ARGUMENT, what, " is in host memory, the shard in that of ", name_);
     }

@@ -29,7 +29,8 @@ void Flights::collect() {
 }
 
 Flights::Flight &Flights::find(uint64_t flight) {
-    return *std::find_if(flying_.begin(), flying_.end(), [&](const Flight &one) { return one.number == flight; });
+    // It is one of the last.
+    return *std::find_if(flying_.rbegin(), flying_.rend(), [&](const Flight &one) { return one.number == flight; });
 }
 
 uint64_t Flights::begin(uint64_t record, const std::string &words) {

@@ -19,8 +19,8 @@ class Flights {
 public:
     explicit Flights(const CudaDevice &device);
 
-    // What `words` describe is going to be enqueued for the shard of that record. It counts as lost, as what fails halfway is, until one of the three
-    // below, which need no memory. Returns its number.
+    // What `words` describe is going to be enqueued for the shard of that record. It counts as lost, as what fails halfway
+    // is, until one of the three below, which need no memory. Returns its number.
     uint64_t begin(uint64_t record, const std::string &words);
     // It has a word of its own, which will be `value` or more.
     void follow(uint64_t flight, const std::atomic<uint64_t> &word, uint64_t value);

@@ -86,7 +86,10 @@ void Job::note_gpu_done() { mine().did.fetch_and(~(kDidAwaitsGpu | kDidRecord), 
 
 void Job::note_done() {
     RankBlock &block = mine();
-    block.did.fetch_and(~(kDidInside | kDidAwaitsGpu), std::memory_order_relaxed);
+    if ((block.did.load(std::memory_order_relaxed) & kDidAwaitsGpu) != 0) {  // a wait that ended in an error
+        note_gpu_done();
+    }
+    block.did.fetch_and(~kDidInside, std::memory_order_relaxed);
     block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
 }
 

@@ -18,10 +18,9 @@ cuda::Address register_host(const CudaDevice &device, void *start, uint64_t byte
     cuda::Result result =
         driver().cuMemHostRegister(start, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
     if (result == cuda::Result::OutOfMemory) {
-        const uint64_t free = static_cast<uint64_t>(sysconf(_SC_AVPHYS_PAGES)) * page_bytes();
         fail(ODC_ERROR_NO_MEMORY, "there is no memory for pinning ", bytes,
-             " bytes of the host's (cuMemHostRegister on ", device.name(), "), where ", free,
-             " bytes are free; what may be locked can be limited, too (ulimit -l)");
+             " bytes of the host's (cuMemHostRegister on ", device.name(),
+             "); how much a process may lock can be limited, too (ulimit -l)");
     }
     device.check(result, "cuMemHostRegister");
     cuda::Address address = 0;

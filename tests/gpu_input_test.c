@@ -330,6 +330,10 @@ static void too_large(odc_context *context, void *arg) {
     if (pretended) {
         gpu_check_live(before);
     }
+    odc_shard_desc both[] = {describe("in host memory", 1, ODC_F32, ODC_F32), desc};
+    odc_shard *shards[2] = {NULL, NULL};
+    both[0].memory = ODC_HOST_MEMORY;
+    CHECK_ERROR(odc_register_shards(context, both, 2, shards), ODC_ERROR_NO_MEMORY, "shard \"large\": ", needed);
     use_once(context, (tensor[]){plain(context, "large")}, 1, 1);
 }
 
@@ -351,8 +355,9 @@ static void without_room_to_map(odc_context *context, void *arg) {
     (void)arg;
     for (size_t i = 0; i < sizeof calls / sizeof *calls; ++i) {
         gpu_fail(calls[i], 1, 2);
+        int of_the_host = strcmp(calls[i], "cuMemHostRegister") == 0;
         CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_NO_MEMORY, calls[i], "cuda:0",
-                    "no memory for", "bytes are free");
+                    "no memory for", of_the_host ? "bytes of the host's" : "bytes are free");
         gpu_fail_no_more();
     }
     use_once(context, (tensor[]){plain(context, "layer")}, 1, 1);

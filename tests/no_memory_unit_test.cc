@@ -137,13 +137,11 @@ private:
             allocations_left = allocations_;
             status = made();
             failed_ = allocations_left == -1;
+            fault_ = tests_gpu() && status == ODC_ERROR_DEVICE ? status : ODC_OK;
             allocations_left = -1;
         }
         if (status == ODC_ERROR_NO_MEMORY) {
             status = made();
-        }
-        if (which == tried_ && tests_gpu() && (status == ODC_ERROR_DEVICE || status == ODC_ERROR_ABORTED)) {
-            fault_ = status;
         }
         assert_int_equal(status, fault_);
     }

@@ -93,7 +93,7 @@ build_tsan() {
     build tsan -DODC_TOOLS=OFF -DODC_TESTS=ON "${clang[@]}" && grep -q 'CXX_FLAGS.*-fsanitize=thread' build/tsan/CMakeCache.txt
 }
 
-# What no test of the suites needs, one after another, on the cores that they leave: see behind_is_done.
+# What no test of the suites needs, on the cores that they leave: see behind_is_done.
 start_behind() {
     set -m
     (
@@ -130,12 +130,25 @@ check_format() {
 # Several files as one, as what they include is what takes long.
 check_tidy() {
     command -v clang-tidy-14 >/dev/null || { echo "clang-tidy-14 was not found"; return 77; }
+    rm -rf build/lint
     cmake --preset release -B build/lint -DCMAKE_UNITY_BUILD=ON -DODC_TOOLS=ON -DODC_TESTS=OFF >/dev/null || return 1
     find build/lint -path '*/Unity/*.cxx' -print0 |
         xargs -0 -P "$(nproc)" -n 1 clang-tidy-14 -p build/lint --quiet 2>"$logs/tidy"
     local status=$?
     grep -v 'warnings generated\|Suppressed\|Use -header-filter' "$logs/tidy" >&2
+    no_unused_using || status=1
     return $status
+}
+
+# clang-tidy tells them of the file that it is handed, which here stands for several.
+no_unused_using() {
+    local file name found=0
+    for file in lib/*.cc lib/transport/*.cc tools/*.cc; do
+        while read -r name; do
+            [ "$(grep -cw "$name" "$file")" -gt 1 ] || { echo "$file: using names $name, which is not used" >&2; found=1; }
+        done < <(sed -n 's/^using [^=]*::\([A-Za-z_]*\);$/\1/p' "$file")
+    done
+    return "$found"
 }
 
 # fuzz NAME SOURCE...: feeds tests/fuzz/NAME_fuzz.cc, and these of lib/, for a bounded time.
