@@ -403,11 +403,31 @@ static int is_only_mortals_left(const watching *all) {
     return others > 0;
 }
 
+/* What the kernel says of a process that is stuck. */
+static void print_doing(pid_t child) {
+    static const char *const names[] = {"stat", "wchan", "syscall"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
+        char path[64];
+        char line[128] = "unknown";
+        snprintf(path, sizeof path, "/proc/%d/%s", (int)child, names[i]);
+        FILE *file = fopen(path, "re");
+        if (file != NULL) {
+            if (fgets(line, sizeof line, file) == NULL) {
+                snprintf(line, sizeof line, "empty");
+            }
+            fclose(file);
+        }
+        line[strcspn(line, "\n")] = '\0';
+        fprintf(stderr, "  %s: %s\n", path, line);
+    }
+}
+
 static void kill_left(watching *all, const char *state) {
     for (int i = 0; i < all->count; ++i) {
         if (all->pidfds[i] >= 0) {
             if (state != NULL) {
                 print_where(all->what, i, state);
+                print_doing(all->children[i]);
             }
             kill(all->children[i], SIGKILL);
         }
