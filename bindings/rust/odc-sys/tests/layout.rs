@@ -74,7 +74,7 @@ fn parse_c(text: &str) -> Names {
     for line in without_comments(text).lines() {
         match line.trim().strip_prefix('#') {
             Some(directive) => names.constants.extend(macro_with_value(directive)),
-            None => code += &format!("{} ", line),
+            None => code.extend([line, " "]),
         }
     }
     for statement in statements(&code) {

@@ -144,6 +144,8 @@ impl<T> From<Failed<T>> for Box<dyn std::error::Error + Send + Sync> {
 }
 
 thread_local! {
+    // clippy 1.63 reports the constant that thread_local! itself makes.
+    #[allow(clippy::declare_interior_mutable_const)]
     static PANIC: RefCell<Option<Box<dyn Any + Send>>> = const { RefCell::new(None) };
 }
 

@@ -216,7 +216,7 @@ fn a_process_that_dies_is_named() {
         return;
     }
     let job = ranks::new_job();
-    let children: Vec<_> = (0..3).map(|rank| ranks::spawn("a_process_that_dies_is_named", rank, 3, &job)).collect();
+    let children = [0, 1, 2].map(|rank| ranks::spawn("a_process_that_dies_is_named", rank, 3, &job));
     for (rank, child) in children.into_iter().enumerate() {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.success(), rank != 1, "rank {}: {}", rank, String::from_utf8_lossy(&output.stderr));

@@ -2,6 +2,8 @@
 //! Shards in GPU memory, on a CUDA driver for tests (tests/fake_cuda), whose folder ODC_RUST_TEST_CUDA names and
 //! LD_LIBRARY_PATH leads to.
 
+#![deny(unsafe_op_in_unsafe_fn)]
+
 mod ranks;
 
 use std::ffi::CString;

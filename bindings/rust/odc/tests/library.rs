@@ -28,7 +28,7 @@ fn scratch(name: &str) -> PathBuf {
 fn make_fake(folder: &Path, version: &str, names: &[&str]) {
     let mut source = format!("#include <stdlib.h>\nunsigned odc_version(void) {{ return {}; }}\n", version);
     for name in names.iter().filter(|&&name| name != "odc_version") {
-        source += &format!("void {}(void) {{ abort(); }}\n", name);
+        source.extend(["void ", name, "(void) { abort(); }\n"]);
     }
     std::fs::write(folder.join("fake.c"), source).unwrap();
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
