@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <cstring>
 #include <list>
+#include <mutex>
 #include <new>
+#include <set>
 
 #include "context.h"
 #include "element.h"
@@ -405,9 +407,18 @@ odc_status odc_plan_cost(const char *model, double *a, double *b) {
 uint32_t odc_version(void) { return ODC_VERSION_MAJOR << 16 | ODC_VERSION_MINOR << 8 | ODC_VERSION_PATCH; }
 
 const char *odc_build(void) {
-    static const std::string words = say("libodc ", version(), ", ", ODC_BUILD_TYPE, ", ", odc::vector_target(),
-                                         " vectors, ", odc::topology().description);
-    return words.c_str();
+    try {
+        // Texts live as long as the process; there are few, as each loop is chosen once.
+        static std::mutex mutex;
+        static auto &texts = *new std::set<std::string>;
+        const std::lock_guard lock(mutex);
+        return texts
+            .insert(say("libodc ", version(), ", ", ODC_BUILD_TYPE, ", ", odc::vector_target(), " vectors, ",
+                        odc::topology().description, odc::loop_figures()))
+            .first->c_str();
+    } catch (const std::exception &) {
+        return "libodc (no memory is left to describe it)";
+    }
 }
 
 const char *odc_status_string(int32_t status) { return odc::status_string(status); }

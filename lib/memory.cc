@@ -4,6 +4,11 @@
 #include <odc/odc.h>
 
 #include <cstring>
+#include <iterator>
+#include <sstream>
+
+#include "element.h"
+#include "loop_choice.h"
 
 // Highway compiles the part below once per instruction set; the dispatch at the end picks one at run time.
 #undef HWY_TARGET_INCLUDE
@@ -17,43 +22,72 @@ namespace odc {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Memory is worked through by several windows of this size at a time, a few vectors of each in turn: the processor
-// fetches ahead within a page only, and so it does in several. Measured: four copy 1.2 to 1.4 times as fast as one, and
-// two add 1.1 times as fast; more do not help.
-constexpr size_t kWindowBytes = 4096;
-constexpr size_t kCopyWindows = 4;
-constexpr size_t kAddWindows = 2;
+// How a loop walks through memory. The processor fetches ahead by itself, but only within a page.
+enum class Walk {
+    Line,      // from the first line to the last
+    Prefetch,  // the same, asking for what is kAheadBytes further on
+    Pages      // several pages side by side, a step in each in turn: the processor fetches ahead in each
+};
 
+constexpr size_t kLineBytes = 64;
+constexpr size_t kAheadBytes = 1024;
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kCopyPages = 4;
+constexpr size_t kAddPages = 2;
+
+HWY_INLINE void prefetch(const void *from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += kLineBytes) {
+        hwy::Prefetch(static_cast<const uint8_t *>(from) + i + kAheadBytes);
+    }
+}
+
+template <Walk kWalk>
 void copy_past_cache(void *to, const void *from, size_t bytes) {
     const hn::ScalableTag<uint8_t> d;
     const size_t lanes = hn::Lanes(d);
+    const size_t step_bytes = HWY_MAX(2 * lanes, 2 * kLineBytes);
     auto *out = static_cast<uint8_t *>(to);
     const auto *in = static_cast<const uint8_t *>(from);
-    const size_t head = (lanes - reinterpret_cast<uintptr_t>(out) % lanes) % lanes;
-    if (bytes < head + 2 * lanes) {
+    // Whole lines, so that none is written twice.
+    const size_t unit = HWY_MAX(lanes, kLineBytes);
+    const size_t head = (unit - reinterpret_cast<uintptr_t>(out) % unit) % unit;
+    if (bytes < head + step_bytes) {
         std::memcpy(to, from, bytes);
         return;
     }
     std::memcpy(out, in, head);
-    const auto two = [&](size_t i) HWY_ATTR {
-        const auto v0 = hn::LoadU(d, in + i);
-        const auto v1 = hn::LoadU(d, in + i + lanes);
-        hn::Stream(v0, d, out + i);
-        hn::Stream(v1, d, out + i + lanes);
+    const auto step = [&](size_t i) HWY_ATTR {
+        if constexpr (kWalk == Walk::Prefetch) {
+            prefetch(in + i, step_bytes);
+        }
+        for (size_t k = 0; k < step_bytes; k += lanes) {
+            hn::Stream(hn::LoadU(d, in + i + k), d, out + i + k);
+        }
     };
     size_t i = head;
-    for (; i + kCopyWindows * kWindowBytes <= bytes; i += kCopyWindows * kWindowBytes) {
-        for (size_t j = 0; j < kWindowBytes; j += 2 * lanes) {
-            for (size_t window = 0; window < kCopyWindows; ++window) {
-                two(i + window * kWindowBytes + j);
+    if constexpr (kWalk == Walk::Pages) {
+        for (; i + kCopyPages * kPageBytes <= bytes; i += kCopyPages * kPageBytes) {
+            for (size_t j = 0; j < kPageBytes; j += step_bytes) {
+                for (size_t page = 0; page < kCopyPages; ++page) {
+                    step(i + page * kPageBytes + j);
+                }
             }
         }
     }
-    for (; i + 2 * lanes <= bytes; i += 2 * lanes) {
-        two(i);
+    for (; i + step_bytes <= bytes; i += step_bytes) {
+        step(i);
     }
     hwy::FlushStream();
     std::memcpy(out + i, in + i, bytes - i);
+}
+
+void copy_by(CopyLoop loop, void *to, const void *from, size_t bytes) {
+    switch (loop) {
+        case CopyLoop::Memcpy: std::memcpy(to, from, bytes); break;
+        case CopyLoop::Stream: copy_past_cache<Walk::Line>(to, from, bytes); break;
+        case CopyLoop::StreamPrefetch: copy_past_cache<Walk::Prefetch>(to, from, bytes); break;
+        case CopyLoop::StreamPages: copy_past_cache<Walk::Pages>(to, from, bytes); break;
+    }
 }
 
 // One vector of gradients, widened to the accumulator's type.
@@ -97,8 +131,8 @@ HWY_INLINE hn::Vec<D> widen(D d, const hwy::float16_t *from) {
 }
 #endif
 
-template <Sum kSum, class Accumulator, class Gradient>
-HWY_INLINE void apply(Accumulator *HWY_RESTRICT sums, const Gradient *HWY_RESTRICT from, size_t count) {
+template <Walk kWalk, Sum kSum, class Accumulator, class Gradient>
+void apply(Accumulator *HWY_RESTRICT sums, const Gradient *HWY_RESTRICT from, size_t count) {
     const hn::ScalableTag<Accumulator> d;
     const size_t lanes = hn::Lanes(d);
     const auto one = [&](size_t i) HWY_ATTR {
@@ -108,15 +142,27 @@ HWY_INLINE void apply(Accumulator *HWY_RESTRICT sums, const Gradient *HWY_RESTRI
         }
         hn::StoreU(v, d, sums + i);
     };
-    constexpr size_t kWindow = kWindowBytes / sizeof(Accumulator);
+    const auto two = [&](size_t i) HWY_ATTR {
+        if constexpr (kWalk == Walk::Prefetch) {
+            prefetch(sums + i, 2 * lanes * sizeof(Accumulator));
+            prefetch(from + i, 2 * lanes * sizeof(Gradient));
+        }
+        one(i);
+        one(i + lanes);
+    };
     size_t i = 0;
-    for (; i + kAddWindows * kWindow <= count; i += kAddWindows * kWindow) {
-        for (size_t j = 0; j < kWindow; j += 2 * lanes) {
-            for (size_t window = 0; window < kAddWindows; ++window) {
-                one(i + window * kWindow + j);
-                one(i + window * kWindow + j + lanes);
+    if constexpr (kWalk == Walk::Pages) {
+        constexpr size_t kPage = kPageBytes / sizeof(Accumulator);
+        for (; i + kAddPages * kPage <= count; i += kAddPages * kPage) {
+            for (size_t j = 0; j < kPage; j += 2 * lanes) {
+                for (size_t page = 0; page < kAddPages; ++page) {
+                    two(i + page * kPage + j);
+                }
             }
         }
+    }
+    for (; i + 2 * lanes <= count; i += 2 * lanes) {
+        two(i);
     }
     for (; i + lanes <= count; i += lanes) {
         one(i);
@@ -137,23 +183,32 @@ HWY_INLINE void apply(Accumulator *HWY_RESTRICT sums, const Gradient *HWY_RESTRI
     }
 }
 
-template <class Accumulator, class Gradient>
-void apply_either(Sum sum, void *accumulator, const void *gradient, size_t count) {
-    auto *sums = static_cast<Accumulator *>(accumulator);
-    const auto *from = static_cast<const Gradient *>(gradient);
-    if (sum == Sum::Store) {
-        apply<Sum::Store>(sums, from, count);
-    } else {
-        apply<Sum::Add>(sums, from, count);
+template <Sum kSum, class Accumulator, class Gradient>
+void apply_by(AddLoop loop, Accumulator *sums, const Gradient *from, size_t count) {
+    switch (loop) {
+        case AddLoop::Line: apply<Walk::Line, kSum>(sums, from, count); break;
+        case AddLoop::Prefetch: apply<Walk::Prefetch, kSum>(sums, from, count); break;
+        case AddLoop::Pages: apply<Walk::Pages, kSum>(sums, from, count); break;
     }
 }
 
-void add_widened(Sum sum, int32_t gradient_type, void *accumulator, const void *gradient, size_t count) {
+template <class Accumulator, class Gradient>
+void apply_either(AddLoop loop, Sum sum, void *accumulator, const void *gradient, size_t count) {
+    auto *sums = static_cast<Accumulator *>(accumulator);
+    const auto *from = static_cast<const Gradient *>(gradient);
+    if (sum == Sum::Store) {
+        apply_by<Sum::Store>(loop, sums, from, count);
+    } else {
+        apply_by<Sum::Add>(loop, sums, from, count);
+    }
+}
+
+void add_by(AddLoop loop, Sum sum, int32_t gradient_type, void *accumulator, const void *gradient, size_t count) {
     switch (gradient_type) {
-        case ODC_F32: apply_either<float, float>(sum, accumulator, gradient, count); break;
-        case ODC_F64: apply_either<double, double>(sum, accumulator, gradient, count); break;
-        case ODC_BF16: apply_either<float, hwy::bfloat16_t>(sum, accumulator, gradient, count); break;
-        case ODC_F16: apply_either<float, hwy::float16_t>(sum, accumulator, gradient, count); break;
+        case ODC_F32: apply_either<float, float>(loop, sum, accumulator, gradient, count); break;
+        case ODC_F64: apply_either<double, double>(loop, sum, accumulator, gradient, count); break;
+        case ODC_BF16: apply_either<float, hwy::bfloat16_t>(loop, sum, accumulator, gradient, count); break;
+        case ODC_F16: apply_either<float, hwy::float16_t>(loop, sum, accumulator, gradient, count); break;
         default: break;  // checked when the shard was registered
     }
 }
@@ -167,23 +222,118 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace odc {
 
-HWY_EXPORT(copy_past_cache);
-HWY_EXPORT(add_widened);
+HWY_EXPORT(copy_by);
+HWY_EXPORT(add_by);
 HWY_EXPORT(target_name);
+
+namespace {
 
 // Below this a copy is likely to be read from the cache again; measured with odc bench gather.
 constexpr size_t kPastCacheBytes = size_t{1} << 20;
+// Additions to slices below this may find them in the cache, where all loops are alike.
+constexpr size_t kPastCacheSlice = size_t{4} << 20;
+constexpr size_t kTrialBytes = size_t{256} << 10;  // of a copy, per turn of a loop
+constexpr size_t kTrialElements = 4096;            // of an addition, at least
+
+constinit LoopChoice copy_choice(std::size(kCopyLoops));
+constinit LoopChoice add_f32(std::size(kAddLoops));
+constinit LoopChoice add_f64(std::size(kAddLoops));
+constinit LoopChoice add_bf16(std::size(kAddLoops));
+constinit LoopChoice add_f16(std::size(kAddLoops));
+
+LoopChoice &add_choice(int32_t gradient_type) {
+    switch (gradient_type) {
+        case ODC_F64: return add_f64;
+        case ODC_BF16: return add_bf16;
+        case ODC_F16: return add_f16;
+        default: return add_f32;
+    }
+}
+
+// " copy by stream (GB/s: memcpy 8.4, stream 14.1, ...)"; "" if nothing is chosen yet.
+template <class Loops>
+std::string figures(const char *what, const Loops &loops, const LoopChoice &choice) {
+    if (choice.chosen() < 0) {
+        return "";
+    }
+    std::ostringstream text;
+    text.precision(1);
+    text << std::fixed << "; " << what << " by " << loop_name(loops[static_cast<size_t>(choice.chosen())]) << " (GB/s";
+    const char *separator = ": ";
+    for (size_t i = 0; i < std::size(loops); ++i) {
+        text << separator << loop_name(loops[i]) << " " << choice.speed(static_cast<int>(i)) / 1e3;
+        separator = ", ";
+    }
+    text << ")";
+    return text.str();
+}
+
+}  // namespace
+
+const char *loop_name(CopyLoop loop) {
+    switch (loop) {
+        case CopyLoop::Memcpy: return "memcpy";
+        case CopyLoop::Stream: return "stream";
+        case CopyLoop::StreamPrefetch: return "stream+prefetch";
+        case CopyLoop::StreamPages: return "stream 4 pages";
+    }
+    return "";
+}
+
+const char *loop_name(AddLoop loop) {
+    switch (loop) {
+        case AddLoop::Line: return "line";
+        case AddLoop::Prefetch: return "prefetch";
+        case AddLoop::Pages: return "2 pages";
+    }
+    return "";
+}
+
+void copy_bytes_by(CopyLoop loop, void *to, const void *from, size_t bytes) {
+    HWY_DYNAMIC_DISPATCH(copy_by)(loop, to, from, bytes);
+}
 
 void copy_bytes(void *to, const void *from, size_t bytes) {
     if (bytes < kPastCacheBytes) {
         std::memcpy(to, from, bytes);
+        return;
+    }
+    auto *out = static_cast<std::byte *>(to);
+    const auto *in = static_cast<const std::byte *>(from);
+    size_t done = 0;
+    while (bytes - done >= kTrialBytes && copy_choice.chosen() < 0) {
+        copy_choice.run(kTrialBytes, [&](int loop) {
+            copy_bytes_by(kCopyLoops[static_cast<size_t>(loop)], out + done, in + done, kTrialBytes);
+        });
+        done += kTrialBytes;
+    }
+    const int chosen = copy_choice.chosen();
+    copy_bytes_by(chosen < 0 ? CopyLoop::Stream : kCopyLoops[static_cast<size_t>(chosen)], out + done, in + done,
+                  bytes - done);
+}
+
+void add_elements_by(AddLoop loop, Sum sum, int32_t gradient_type, void *accumulator, const void *gradient,
+                     size_t count) {
+    HWY_DYNAMIC_DISPATCH(add_by)(loop, sum, gradient_type, accumulator, gradient, count);
+}
+
+void add_elements(Sum sum, int32_t gradient_type, void *accumulator, const void *gradient, size_t count,
+                  uint64_t slice_numel) {
+    const auto add = [&](AddLoop loop) { add_elements_by(loop, sum, gradient_type, accumulator, gradient, count); };
+    LoopChoice &choice = add_choice(gradient_type);
+    if (slice_numel * element_size(accumulator_type(gradient_type)) < kPastCacheSlice) {
+        add(AddLoop::Line);
+    } else if (sum == Sum::Add && count >= kTrialElements) {
+        choice.run(count * element_size(gradient_type), [&](int loop) { add(kAddLoops[static_cast<size_t>(loop)]); });
     } else {
-        HWY_DYNAMIC_DISPATCH(copy_past_cache)(to, from, bytes);
+        add(choice.chosen() < 0 ? AddLoop::Line : kAddLoops[static_cast<size_t>(choice.chosen())]);
     }
 }
 
-void add_elements(Sum sum, int32_t gradient_type, void *accumulator, const void *gradient, size_t count) {
-    HWY_DYNAMIC_DISPATCH(add_widened)(sum, gradient_type, accumulator, gradient, count);
+std::string loop_figures() {
+    return figures("copy", kCopyLoops, copy_choice) + figures("add f32", kAddLoops, add_f32) +
+           figures("add f64", kAddLoops, add_f64) + figures("add bf16", kAddLoops, add_bf16) +
+           figures("add f16", kAddLoops, add_f16);
 }
 
 const char *vector_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }

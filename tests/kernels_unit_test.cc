@@ -345,10 +345,10 @@ void every_half_value_is_widened_as_on_the_cpu(void **) {
     }
     for (const int32_t type : {ODC_BF16, ODC_F16}) {
         std::vector<float> widened(bits.size());
-        odc::add_elements(odc::Sum::Store, type, widened.data(), bits.data(), bits.size());
+        odc::add_elements_by(odc::AddLoop::Line, odc::Sum::Store, type, widened.data(), bits.data(), bits.size());
         std::vector<float> sums(bits.size(), 1);
         std::vector<float> due = sums;
-        odc::add_elements(odc::Sum::Add, type, due.data(), bits.data(), bits.size());
+        odc::add_elements_by(odc::AddLoop::Line, odc::Sum::Add, type, due.data(), bits.data(), bits.size());
         Addends additions{};
         additions.addends[0] = {bits.data(), sums.data(), bits.size()};
         additions.count = 1;

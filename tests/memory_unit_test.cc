@@ -22,6 +22,8 @@ extern "C" {
 
 namespace {
 
+using odc::AddLoop;
+using odc::CopyLoop;
 using odc::Sum;
 
 template <class Check>
@@ -65,7 +67,7 @@ void every_half_value_widens_exactly(void **) {
     with_every_target([&] {
         for (const int32_t type : {ODC_F16, ODC_BF16}) {
             std::vector<float> sums(bits.size(), 1);
-            odc::add_elements(Sum::Store, type, sums.data(), bits.data(), bits.size());
+            odc::add_elements_by(AddLoop::Line, Sum::Store, type, sums.data(), bits.data(), bits.size());
             for (size_t i = 0; i < bits.size(); ++i) {
                 const double wanted = type == ODC_F16 ? half_value(bits[i]) : bfloat_value(bits[i]);
                 if (!same(sums[i], wanted) || std::signbit(sums[i]) != ((bits[i] & 0x8000) != 0)) {
@@ -90,7 +92,7 @@ std::vector<size_t> telling_counts() {
 
 // Every length up to some vectors, some around pages, and every misalignment; what is before and after stays as it was.
 template <class Accumulator, class Gradient>
-void check_lengths(int32_t type, const Gradient &two, const Gradient &four) {
+void check_lengths(AddLoop loop, int32_t type, const Gradient &two, const Gradient &four) {
     constexpr size_t kGuard = 8;
     for (const size_t count : telling_counts()) {
         for (size_t shift = 0; shift < 4; ++shift) {
@@ -106,9 +108,9 @@ void check_lengths(int32_t type, const Gradient &two, const Gradient &four) {
                     assert_true(sums[i] == (inside ? before + ((i - kGuard) % 7 == 0 ? 4 : 2) : 3));
                 }
             };
-            odc::add_elements(Sum::Add, type, sums.data() + first, from.data() + shift, count);
+            odc::add_elements_by(loop, Sum::Add, type, sums.data() + first, from.data() + shift, count);
             expect(3);
-            odc::add_elements(Sum::Store, type, sums.data() + first, from.data() + shift, count);
+            odc::add_elements_by(loop, Sum::Store, type, sums.data() + first, from.data() + shift, count);
             expect(0);
         }
     }
@@ -116,32 +118,80 @@ void check_lengths(int32_t type, const Gradient &two, const Gradient &four) {
 
 void additions_of_any_length_touch_nothing_else(void **) {
     with_every_target([] {
-        check_lengths<float>(ODC_F32, 2.0F, 4.0F);
-        check_lengths<double>(ODC_F64, 2.0, 4.0);
-        check_lengths<float>(ODC_F16, uint16_t{0x4000}, uint16_t{0x4400});
-        check_lengths<float>(ODC_BF16, uint16_t{0x4000}, uint16_t{0x4080});
+        for (const AddLoop loop : odc::kAddLoops) {
+            check_lengths<float>(loop, ODC_F32, 2.0F, 4.0F);
+            check_lengths<double>(loop, ODC_F64, 2.0, 4.0);
+            check_lengths<float>(loop, ODC_F16, uint16_t{0x4000}, uint16_t{0x4400});
+            check_lengths<float>(loop, ODC_BF16, uint16_t{0x4000}, uint16_t{0x4080});
+        }
     });
 }
 
-void large_copies_of_any_length_touch_nothing_else(void **) {
-    constexpr size_t kLarge = size_t{1} << 20;
-    constexpr size_t kGuard = 256;
-    std::vector<uint8_t> from(kLarge + 4 * kGuard);
+std::vector<uint8_t> counted_bytes(size_t bytes) {
+    std::vector<uint8_t> from(bytes);
     for (size_t i = 0; i < from.size(); ++i) {
         from[i] = static_cast<uint8_t>(i * 7 + i / 251);
     }
+    return from;
+}
+
+constexpr size_t kGuard = 256;
+
+template <class Copy>
+void check_copy(const std::vector<uint8_t> &from, size_t shift, size_t bytes, const Copy &copy) {
+    std::vector<uint8_t> to(from.size(), 0xee);
+    copy(to.data() + kGuard + shift, from.data() + shift / 2, bytes);
+    assert_memory_equal(to.data() + kGuard + shift, from.data() + shift / 2, bytes);
+    for (size_t i = 0; i < to.size(); ++i) {
+        assert_true((i >= kGuard + shift && i < kGuard + shift + bytes) || to[i] == 0xee);
+    }
+}
+
+void copies_of_any_length_touch_nothing_else(void **) {
+    constexpr size_t kPages = size_t{64} << 10;
+    const std::vector<uint8_t> from = counted_bytes(kPages + 4 * kGuard);
     with_every_target([&] {
-        for (size_t shift = 0; shift < 130; shift += 13) {
-            for (const size_t bytes : {kLarge - 1, kLarge, kLarge + 1, kLarge + 63, kLarge + 257}) {
-                std::vector<uint8_t> to(from.size(), 0xee);
-                odc::copy_bytes(to.data() + kGuard + shift, from.data() + shift / 2, bytes);
-                assert_memory_equal(to.data() + kGuard + shift, from.data() + shift / 2, bytes);
-                for (size_t i = 0; i < to.size(); ++i) {
-                    assert_true((i >= kGuard + shift && i < kGuard + shift + bytes) || to[i] == 0xee);
+        for (const CopyLoop loop : odc::kCopyLoops) {
+            for (size_t shift = 0; shift < 130; shift += 13) {
+                for (const size_t bytes : {size_t{0}, size_t{1}, size_t{127}, size_t{385}, kPages - 1, kPages,
+                                           kPages + 1, kPages + 63, kPages + 257}) {
+                    check_copy(from, shift, bytes, [loop](void *to, const void *source, size_t count) {
+                        odc::copy_bytes_by(loop, to, source, count);
+                    });
                 }
             }
         }
     });
+}
+
+// Before the loop is chosen, while each has its turns, and after: until all are named as tried.
+void large_copies_are_whole_while_a_loop_is_chosen(void **) {
+    constexpr size_t kLarge = (size_t{1} << 20) + 257;
+    const std::vector<uint8_t> from = counted_bytes(kLarge + 4 * kGuard);
+    for (int copies = 0; copies < 100; ++copies) {
+        for (const size_t bytes : {kLarge - 258, kLarge - 257, kLarge}) {
+            check_copy(from, static_cast<size_t>(copies), bytes, odc::copy_bytes);
+        }
+    }
+    std::printf("%s\n", odc::loop_figures().c_str());
+    for (const CopyLoop loop : odc::kCopyLoops) {
+        assert_non_null(std::strstr(odc::loop_figures().c_str(), odc::loop_name(loop)));
+    }
+}
+
+void large_additions_are_whole_while_a_loop_is_chosen(void **) {
+    constexpr size_t kCount = 16384;
+    constexpr uint64_t kSlice = uint64_t{1} << 21;
+    std::vector<float> sums(kCount);
+    const std::vector<float> from(kCount, 2.0F);
+    assert_null(std::strstr(odc::loop_figures().c_str(), "add f32"));
+    for (int i = 1; i <= 100; ++i) {
+        odc::add_elements(i == 1 ? Sum::Store : Sum::Add, ODC_F32, sums.data(), from.data(), kCount, kSlice);
+        for (const float sum : sums) {
+            assert_true(sum == 2.0F * static_cast<float>(i));
+        }
+    }
+    assert_non_null(std::strstr(odc::loop_figures().c_str(), "add f32 by "));
 }
 
 }  // namespace
@@ -150,7 +200,9 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(every_half_value_widens_exactly),
         cmocka_unit_test(additions_of_any_length_touch_nothing_else),
-        cmocka_unit_test(large_copies_of_any_length_touch_nothing_else),
+        cmocka_unit_test(copies_of_any_length_touch_nothing_else),
+        cmocka_unit_test(large_copies_are_whole_while_a_loop_is_chosen),
+        cmocka_unit_test(large_additions_are_whole_while_a_loop_is_chosen),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

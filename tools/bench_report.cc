@@ -45,6 +45,7 @@ void print_race(const BenchOptions &options, const Json &json) {
     print_rate(limit, json["limit_gbps"].get<double>(), fmt::format(" ({})", json["limit"].get<std::string>()));
     print_ratio(json, "ratio", "ratio");
     print_ratio(json, options.on_gpus() ? "the limit against itself" : "the loop against itself", "limit_self_ratio");
+    fmt::print("{}\n", json["build"].get<std::string>());
     print_other(json, "plain a += b", "plain", " (on own memory)");
     print_other(json, "the owner adds", "owner", fmt::format(" ({})", json.value("owner", "")));
     if (json.contains("owner_why_not")) {
@@ -112,6 +113,7 @@ void add_race(Json &json, const BenchOptions &options, const RaceResult &result,
     json["repeats"] = result.repeats;
     json["sample_ms"] = 1e3 * result.seconds.median * static_cast<double>(result.repeats);
     json["limit"] = limit;
+    json["build"] = odc_build();  // names the loops that it has chosen, and what the others reached
 }
 
 void add_other(Json &json, const BenchOptions &options, const std::string &name, const RaceResult::Other &other) {

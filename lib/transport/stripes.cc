@@ -66,7 +66,7 @@ void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from,
     Stripe &stripe = to.stripes[index];
     const Sum sum = stripe.filled >= filled ? Sum::Add : Sum::Store;
     std::byte *sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
-    add_elements(sum, to.gradient_type, sums, from, count);
+    add_elements(sum, to.gradient_type, sums, from, count, to.numel);
     stripe.filled = filled;
 }
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice among loops: each has its turns, the slow one is not chosen, and each piece is done exactly once.
+#include "loop_choice.h"
+
+#include <algorithm>
+#include <atomic>
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+namespace {
+
+using odc::LoopChoice;
+
+constexpr size_t kBytes = 1 << 20;
+
+void spin_ms(int64_t ms) {
+    const int64_t end = odc::now_ns() + ms * 1'000'000;
+    while (odc::now_ns() < end) {
+    }
+}
+
+// Of three loops two take 20 ms longer, more than the scheduler takes away from a quarter of the other's turns.
+void the_fastest_is_chosen_after_equal_turns(void **) {
+    for (int fastest = 0; fastest < 3; ++fastest) {
+        LoopChoice choice(3);
+        std::vector<int> turns(3);
+        while (choice.chosen() < 0) {
+            choice.run(kBytes, [&](int loop) {
+                ++turns[static_cast<size_t>(loop)];
+                spin_ms(loop == fastest ? 0 : 20);
+            });
+        }
+        assert_int_equal(choice.chosen(), fastest);
+        assert_int_equal(turns[0], turns[1]);
+        assert_int_equal(turns[0], turns[2]);
+        for (int loop = 0; loop < 3; ++loop) {
+            assert_true(choice.speed(loop) > 0);
+            assert_true(choice.speed(loop) <= choice.speed(fastest));
+        }
+        choice.run(kBytes, [&](int loop) { assert_int_equal(loop, fastest); });
+    }
+}
+
+void threads_choose_together(void **) {
+    constexpr int kThreads = 4;
+    constexpr int kPieces = 200;
+    LoopChoice choice(4);
+    assert_int_equal(choice.chosen(), -1);
+    assert_int_equal(choice.speed(0), 0);
+    std::atomic<int> done = 0;
+    std::vector<std::thread> threads(kThreads);
+    for (std::thread &thread : threads) {
+        thread = std::thread([&] {
+            for (int piece = 0; piece < kPieces; ++piece) {
+                choice.run(kBytes, [&](int loop) { done += loop >= 0 && loop < 4 ? 1 : kThreads * kPieces; });
+            }
+        });
+    }
+    for (std::thread &thread : threads) {
+        thread.join();
+    }
+    assert_int_equal(done, kThreads * kPieces);
+    assert_in_range(choice.chosen(), 0, 3);
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {cmocka_unit_test(the_fastest_is_chosen_after_equal_turns),
+                                cmocka_unit_test(threads_choose_together)};
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
