@@ -233,6 +233,9 @@ Membership join(const odc_config &config) {
         // Peers that have our memory already read why this rank does not come.
         record_departure(*block, place.rank, error.what());
         throw;
+    } catch (...) {  // pthread_exit in a callback
+        record_departure(*block, place.rank, "its thread ended");
+        throw;
     }
     return membership;
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C boundary: checks arguments, copies structs in and out by their sizes, and turns every exception into a status
 // and a sentence.
+#include <cxxabi.h>
 #include <dlfcn.h>
 #include <odc/odc.h>
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -39,9 +41,9 @@ odc_status keep(odc_status status, const char *words) noexcept {
     return status;
 }
 
-// Lets nothing through: no exception may cross the C boundary, and none loses its words.
+// No exception crosses the C boundary, and none loses its words.
 template <class Body>
-odc_status guard(Body body) noexcept {
+odc_status status_of(Body body) {
     try {
         body();
         return ODC_OK;
@@ -51,7 +53,22 @@ odc_status guard(Body body) noexcept {
         return keep(ODC_ERROR_NO_MEMORY, odc::kNoMemoryWords);
     } catch (const std::exception &error) {
         return keep(ODC_ERROR_INTERNAL, error.what());
+    } catch (const abi::__forced_unwind &) {  // pthread_exit in a callback: the thread ends, whatever is done here
+        throw;
+    } catch (...) {
+        return keep(ODC_ERROR_INTERNAL, "a callback threw something that is no std::exception");
     }
+}
+
+// No call is a cancellation point: a cancelled thread ends when its call is done. Not noexcept, because the thread may end
+// where its cancelability is restored, if that is asynchronous.
+template <class Body>
+odc_status guard(Body body) {
+    int before = PTHREAD_CANCEL_ENABLE;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    const odc_status status = status_of(body);
+    pthread_setcancelstate(before, nullptr);
+    return status;
 }
 
 // A page that a forked child finds zeroed; where the kernel has none (gVisor), the process's number.
@@ -270,7 +287,7 @@ void odc_destroy(odc_context *context) {
     if (context == nullptr || context->mark.in_child()) {
         return;
     }
-    delete context;
+    guard([&] { delete context; });
 }
 
 odc_status odc_register_shard(odc_context *context, const odc_shard_desc *desc, odc_shard **out) {

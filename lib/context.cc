@@ -274,6 +274,9 @@ void Context::fail_halfway(Call call) {
         } catch (const std::bad_alloc &) {
         }
     } catch (const std::exception &) {
+    } catch (...) {  // pthread_exit in a callback
+        job_.abort(say(job_.who(job_.rank()), " stopped halfway in ", call_name(call), ": its thread ended"));
+        throw;
     }
     try {
         job_.abort(words);
@@ -281,6 +284,15 @@ void Context::fail_halfway(Call call) {
     }
     job_.check();
     throw std::logic_error("an abort was not kept");
+}
+
+void Context::rethrow() {
+    try {
+        throw;
+    } catch (const std::exception &) {  // what pthread_exit throws must go on
+        job_.check();
+        throw;
+    }
 }
 
 void Context::tell_published(Shard &shard) {

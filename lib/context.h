@@ -29,6 +29,7 @@ struct Operation {
     };
     std::vector<Travelling> travelling;
     std::vector<Fetch> fetches = {};  // into GPU memory
+    bool kept = false;                // until odc_wait or sync has finished it, which may be called again
 };
 
 class Context {
@@ -100,6 +101,8 @@ private:
     void give_back(const Shard &shard, const Allocation &region);
     // In a catch: others see what this rank has begun, which cannot be taken back. Throws the job's error.
     [[noreturn]] void fail_halfway(Call call);
+    // In a catch: throws the job's error if there is one, which may have caused what was caught.
+    [[noreturn]] void rethrow();
     // Publishes it for the ranks of this host; they are not rung for.
     void open(Shard &shard, void *stream);
     // For those of other hosts.
@@ -121,7 +124,7 @@ private:
     std::string under_way(const Operation &operation, int owner);
     void settle(Operation &operation);
     void give_up(Operation &operation);
-    void put_back(Operation &operation);
+    bool leave_unfinished(Operation &operation);
     void expose(Shard &shard);
     void conceal(Shard &shard);
     void announce(Shard &shard);

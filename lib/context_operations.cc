@@ -210,8 +210,8 @@ void Context::finish(Operation &operation) {
     }
     try {
         await_transfers(operation, wait);
-    } catch (const std::bad_alloc &) {
-        if (operation.call == Call::ScatterAdd) {  // what travels will be added
+    } catch (...) {
+        if (operation.call == Call::ScatterAdd && !operation.kept) {  // what travels will be added
             fail_halfway(operation.call);
         }
         throw;
@@ -277,11 +277,17 @@ void Context::give_up(Operation &operation) {
     operation.fetches.clear();
 }
 
-// One that will be waited for again: until then it keeps no staging that others need.
-void Context::put_back(Operation &operation) {
+// In a catch. True: it is to be waited for again, and keeps no staging that others need until then. False: the job has
+// failed, and it is given up.
+bool Context::leave_unfinished(Operation &operation) {
+    if (job_.has_failed()) {
+        give_up(operation);
+        return false;
+    }
     if (!operation.fetches.empty()) {
         settle(operation);
     }
+    return true;
 }
 
 void Context::gather(Shard &shard, void *full, void *stream) {
@@ -292,8 +298,7 @@ void Context::gather(Shard &shard, void *full, void *stream) {
         finish(operation);
     } catch (...) {
         give_up(operation);
-        job_.check();
-        throw;
+        rethrow();
     }
 }
 
@@ -303,22 +308,16 @@ void Context::scatter_add(Shard &shard, const void *full, void *stream) {
     try {
         start(operation);
         finish(operation);
-    } catch (const Error &error) {
-        if (error.status() == ODC_ERROR_INTERRUPTED && !operation.travelling.empty()) {
-            job_.abort(say(job_.who(job_.rank()), " stopped halfway, so the sums are incomplete: ", error.what()));
-        }
-        give_up(operation);
-        job_.check();
-        throw;
     } catch (...) {
         give_up(operation);
-        throw;
+        rethrow();
     }
 }
 
 uint64_t Context::keep(Operation begun) {
     decltype(operations_) place;  // made before it starts: what has been added cannot be taken back
     Operation &operation = place.emplace(0, std::move(begun)).first->second;
+    operation.kept = true;
     try {
         start(operation);
         const std::lock_guard lock(operations_mutex_);
@@ -328,8 +327,7 @@ uint64_t Context::keep(Operation begun) {
         return last_operation_;
     } catch (...) {
         give_up(operation);
-        job_.check();
-        throw;
+        rethrow();
     }
 }
 
@@ -369,20 +367,12 @@ void Context::wait(uint64_t number) {
     try {
         job_.check();
         finish(operation);
-    } catch (const Error &error) {
-        if (error.status() > ODC_ERROR_PEER_LOST) {  // no job error: the call may be made again
-            put_back(operation);
+    } catch (...) {
+        if (leave_unfinished(operation)) {
             const std::lock_guard lock(operations_mutex_);
             operations_.insert(std::move(entry));
-        } else {
-            give_up(operation);
         }
-        throw;
-    } catch (...) {  // no memory, likewise
-        put_back(operation);
-        const std::lock_guard lock(operations_mutex_);
-        operations_.insert(std::move(entry));
-        throw;
+        rethrow();
     }
 }
 

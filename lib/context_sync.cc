@@ -99,16 +99,11 @@ void Context::finish_all() {
         for (auto &[number, operation] : operations_) {
             finish(operation);
         }
-    } catch (const Error &error) {
-        for (auto &[number, operation] : operations_) {
-            error.status() <= ODC_ERROR_PEER_LOST ? give_up(operation) : put_back(operation);
-        }
-        throw;
     } catch (...) {
         for (auto &[number, operation] : operations_) {
-            give_up(operation);
+            leave_unfinished(operation);
         }
-        throw;
+        rethrow();
     }
     operations_.clear();
 }

@@ -43,6 +43,7 @@ public:
 
     // Throws the job error if there is one. Cheap: asked at the start of every call.
     void check();
+    bool has_failed() const { return error_status_.load(std::memory_order_acquire) != ODC_OK; }
     // The first job error sticks here, and reaches all ranks with its words. Throws it, or the one that was first.
     [[noreturn]] void fail_job(odc_status status, const std::string &text);
     // odc_abort: as fail_job, but returns.
@@ -77,8 +78,7 @@ public:
     uint64_t packets_sent() const { return membership_.fabric ? membership_.fabric->packets_sent() : 0; }
     // Whether what is on its way from or to a rank may still come.
     bool serves(int rank) const {
-        return error_status_.load(std::memory_order_acquire) == ODC_OK &&
-               odc::serves(block(rank).state.load(std::memory_order_acquire));
+        return !has_failed() && odc::serves(block(rank).state.load(std::memory_order_acquire));
     }
     bool on_this_host(int rank) const { return peer(rank).life.valid() || rank == this->rank(); }
 

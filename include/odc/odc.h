@@ -10,8 +10,9 @@
  *
  * Every function returns ODC_OK or an error whose sentence is in odc_last_error(). Structs begin with struct_size
  * (set it to sizeof), a zero field means the default, and outputs are filled up to the caller's size.
- * Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one
- * shard; every other call runs alone. Every wait has a deadline, ends when a peer dies, and asks `interrupted`. */
+ * Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one shard;
+ * every other call runs alone. Every wait has a deadline, ends when a peer dies, and asks `interrupted`. No call is a
+ * cancellation point. */
 #ifndef ODC_ODC_H
 #define ODC_ODC_H
 #if defined(__SIZEOF_POINTER__) && __SIZEOF_POINTER__ < 8
@@ -65,7 +66,8 @@ typedef int (*odc_all_gather_fn)(void *arg, const void *mine, void *all, size_t 
  * What is on its way from another host into a gather's buffer is awaited even then, as long as its owner answers. */
 typedef int (*odc_interrupted_fn)(void *arg);
 
-/* Strings are copied; callbacks must not throw. What is zero comes from the environment (`odc info --settings`). */
+/* Strings are copied. What is zero comes from the environment (`odc info --settings`). Callbacks must not throw; one that
+ * calls pthread_exit ends its call as an interruption does. */
 typedef struct odc_config {
     uint64_t struct_size;
     int32_t rank;                 /* used if size > 0 */
@@ -141,8 +143,7 @@ ODC_API odc_status odc_release_shard(odc_shard *shard);
 ODC_API odc_status odc_publish(odc_shard *shard, void *stream);
 ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
 
-/* Fills `full` (numel elements of parameter_type) with the whole shard; waits for each owner's publish only.
- * `numel` must equal the shard's. */
+/* Fills `full` (the shard's `numel` elements of parameter_type) with the shard; waits for each owner's publish only. */
 ODC_API odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void *stream);
 /* Adds `full` (numel elements of gradient_type) into all owners' accumulators, each element exactly once (GPUs flush
  * subnormal f32). Waits as odc_gather, before it adds anything; when it returns (GPU: is done), `full` may be reused. */
@@ -160,8 +161,7 @@ ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
 ODC_API odc_status odc_minibatch_sync(odc_context *context);
 /* odc_minibatch_sync with odc_all_reduce's values riding along. */
 ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op);
-/* Combines (`op`: an odc_reduction) `count` <= 64 values over all ranks in rank order, so that all get the same bits;
- * between sync and publish. */
+/* Between sync and publish: combines `count` <= 64 values by `op`, an odc_reduction, in rank order: all get equal bits. */
 ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op);
 
 /* ---- Where the time went (always on; totals since odc_init) ---- */

@@ -74,7 +74,7 @@ private:
     std::shared_ptr<Membership> membership_;
 };
 
-inline int ask_interrupted(void *membership) noexcept {
+inline int ask_interrupted(void *membership) {
     return Uninterrupted::here()
                ? 0
                : call_back([&] { return static_cast<Membership *>(membership)->interrupted() ? 1 : 0; });

@@ -13,6 +13,9 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
 
 #include "span.hpp"
 
@@ -83,9 +86,13 @@ inline std::exception_ptr &kept() noexcept {
 }
 
 template <class Body>
-int call_back(Body body) noexcept {
+int call_back(Body body) {
     try {
         return body();
+#if defined(__GLIBCXX__)
+    } catch (const abi::__forced_unwind &) {  // pthread_exit, which cannot be kept
+        throw;
+#endif
     } catch (...) {
         kept() = std::current_exception();
         return 1;
@@ -134,7 +141,7 @@ auto guard(Body body, Status &status) noexcept -> decltype(body()) {
 inline constexpr bool kExceptions = false;
 
 template <class Body>
-int call_back(Body body) noexcept {
+int call_back(Body body) {
     return body();
 }
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handles that move and go in any order, errors in both styles, callbacks that throw, operations that are dropped.
+#include <pthread.h>
+
 #include <array>
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
+#include <thread>
 
 #include "testing.h"
 
@@ -385,6 +388,35 @@ void a_wait_that_is_interrupted_can_be_made_again() {
     });
 }
 
+void a_wait_whose_callback_ends_the_thread_can_be_made_again() {
+    std::atomic<bool> ending{false}, ended{false};
+    run_configs(2, [&](odc::Config config) {
+        config.interrupted = [&ending, rank = config.rank] {
+            if (rank == 0 && ending.exchange(false)) {
+                pthread_exit(nullptr);
+            }
+            return false;
+        };
+        odc::Context context = odc::Context::join(config);
+        Layer layer = layer_of(context);
+        context.publish();
+        if (config.rank == 0) {
+            bool survived = false;
+            ending = true;
+            std::thread([&] {
+                context.sync();
+                survived = true;
+            }).join();
+            REQUIRE(!survived);
+            ended = true;
+        } else {
+            await([&] { return ended.load(); });
+        }
+        context.sync();
+        REQUIRE(context.minibatch() == 1);
+    });
+}
+
 // Fills with every rank's part, as MPI_Allgather does.
 class Board {
 public:
@@ -462,6 +494,7 @@ int main(int argc, char **argv) {
          TEST(a_status_is_told_what_else_is_thrown),
          TEST(an_exception_of_interrupted_goes_on_in_the_call_that_asked_it),
          TEST(a_wait_that_is_interrupted_can_be_made_again),
+         TEST(a_wait_whose_callback_ends_the_thread_can_be_made_again),
          TEST(ranks_meet_by_a_callback_whose_failure_keeps_its_words)},
         argc, argv);
 }
