@@ -32,7 +32,7 @@ uint64_t round_down(uint64_t value, uint64_t unit) { return value / unit * unit;
 // One mapping per segment of a file in this process.
 std::shared_ptr<Mapping> share(uint64_t device, uint64_t inode, int fd, const Segment &segment) {
     static std::mutex mutex;
-    static std::map<std::tuple<uint64_t, uint64_t, uint64_t>, std::weak_ptr<Mapping>> all;
+    static auto &all = *new std::map<std::tuple<uint64_t, uint64_t, uint64_t>, std::weak_ptr<Mapping>>;
     const std::lock_guard lock(mutex);
     std::erase_if(all, [](const auto &entry) { return entry.second.expired(); });
     auto &known = all[{device, inode, segment.offset}];

@@ -28,13 +28,41 @@ namespace {
 using odc::fail;
 using odc::say;
 
-thread_local std::string last_error;
-thread_local const char *last_words = "";  // last_error's, or a literal where no memory is left to keep them
+// What calls of one thread hand out until its next.
+struct ThreadWords {
+    std::string error;
+    std::string why_not;
+    std::string topology;
+    std::string recording;
+};
+thread_local ThreadWords *thread_words = nullptr;
+thread_local const char *last_words = "";  // thread_words->error, or a literal if there is no memory to keep it
+
+void forget_words(void *words) {
+    delete static_cast<ThreadWords *>(words);
+    thread_words = nullptr;
+    last_words = "";
+}
+
+// exit() destroys its thread's thread_local objects before it runs the handlers of atexit(), which may call libodc. The
+// destructor of a key runs only when a thread ends. Without a key (a process has 1024) the words leak.
+ThreadWords &words_of_thread() {
+    static const pthread_key_t key = [] {
+        pthread_key_t made = 0;
+        return pthread_key_create(&made, forget_words) == 0 ? made : ~pthread_key_t{0};
+    }();
+    if (thread_words == nullptr) {
+        thread_words = new ThreadWords;
+        pthread_setspecific(key, thread_words);
+    }
+    return *thread_words;
+}
 
 odc_status keep(odc_status status, const char *words) noexcept {
     try {
-        last_error = words;
-        last_words = last_error.c_str();
+        std::string &error = words_of_thread().error;
+        error = words;
+        last_words = error.c_str();
     } catch (const std::exception &) {
         last_words = "the process has no memory left, not even for the words of this error";
     }
@@ -447,7 +475,7 @@ odc_status odc_get_transport(size_t index, odc_transport *out) {
         if (index >= count) {
             fail(ODC_ERROR_ARGUMENT, "odc_get_transport: there are ", count, " transports");
         }
-        thread_local std::string why_not;
+        std::string &why_not = words_of_thread().why_not;
         why_not = odc::kTransports[index].why_not();
         const odc_transport row{sizeof(row), odc::kTransports[index].name, why_not.empty() ? nullptr : why_not.c_str()};
         copy_out(row, out, "odc_transport");
@@ -469,8 +497,7 @@ odc_status odc_get_topology(const char *file, const char **json, const char **xm
         if (json == nullptr) {
             fail(ODC_ERROR_ARGUMENT, "odc_get_topology: json is NULL");
         }
-        thread_local std::string words;
-        thread_local std::string recording;
+        auto &[error, why_not, words, recording] = words_of_thread();
         const odc::Machine machine = file != nullptr ? odc::recorded_machine(file) : odc::this_machine(odc::Look::Full);
         const bool recorded = file != nullptr || !odc::setting(odc::Setting::kTopologyXml).empty();
         words = odc::machine_json(machine, odc::read_wishes(),

@@ -32,6 +32,8 @@ struct Pmix {
     decltype(&PMIx_Error_string) error_string;
 };
 
+std::atomic<int> open_exchanges = 0;
+
 constexpr int64_t kFarewellMs = 500;  // for the others to come to the fence of a rank that leaves
 
 struct Loaded {
@@ -52,7 +54,7 @@ struct Loaded {
 };
 
 const Loaded &loaded() {
-    static const Loaded one;
+    static const auto &one = *new Loaded;
     return one;
 }
 
@@ -77,9 +79,10 @@ public:
     }
     Session(const Session &) = delete;
     Session &operator=(const Session &) = delete;
-    // Launchers report who leaves without it as crashed; a forked child leaves the connection to its parent.
-    ~Session() {
-        if (getpid() == pid_) {
+    // Launchers report who leaves without it as crashed, which is right for a process that exits while another of its
+    // threads is in odc_init: finalizing then, mpirun waits forever. A forked child leaves the connection to its parent.
+    void finalize() const {
+        if (getpid() == pid_ && open_exchanges == 0) {
             pmix_.finalize(nullptr, 0);
         }
     }
@@ -173,14 +176,23 @@ unsigned next_meeting() {
 }
 
 const Session &session() {
-    static const Session session;
-    return session;
+    static const Session &one = []() -> const Session & {
+        const auto &made = *new Session;
+        std::atexit([] { session().finalize(); });
+        return made;
+    }();
+    return one;
 }
 
 class PmixExchange : public Exchange {
 public:
     PmixExchange(int rank, int size, const Patience &patience)
-        : rank_(rank), size_(size), patience_(patience), meeting_(next_meeting()) {}
+        : rank_(rank), size_(size), patience_(patience), meeting_(next_meeting()) {
+        ++open_exchanges;
+    }
+    ~PmixExchange() override { --open_exchanges; }
+    PmixExchange(const PmixExchange &) = delete;
+    PmixExchange &operator=(const PmixExchange &) = delete;
 
     std::vector<Card> all_gather(const Card &mine) override {
         const std::string key = hand_in(mine);

@@ -31,7 +31,7 @@ Loaded load() {
 }
 
 const Loaded &loaded() {
-    static const Loaded one = load();
+    static const auto &one = *new Loaded(load());
     return one;
 }
 

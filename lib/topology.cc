@@ -41,15 +41,13 @@ struct Hardware {
                                 facts.numa_nodes == 1 ? " NUMA node, " : " NUMA nodes, ", facts.last_level_cache >> 20,
                                 " MiB last-level cache");
     }
-    ~Hardware() { hwloc_topology_destroy(tree); }
-
     hwloc_topology_t tree = nullptr;
     bool loaded = false;
     Topology facts;
 };
 
 const Hardware &hardware() {
-    static const Hardware here;
+    static const auto &here = *new Hardware;
     return here;
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What libodc.so exports, what odc.map lists and what odc.h declares ODC_API are the same functions.
+# What libodc.so exports, what odc.map lists and what odc.h declares ODC_API are the same functions; and exit() destroys no
+# object of the library, which other threads and handlers of atexit() may still use.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}"
 # shellcheck source=tests/shell_checks.sh
@@ -30,6 +31,15 @@ fi
 soname=$(objdump -p "$ODC_BUILD_DIR/lib/libodc.so" | awk '$1 == "SONAME" {print $2}')
 if [ "$soname" != libodc.so.0 ]; then
     echo "the SONAME is '$soname', not libodc.so.0" >&2
+    failed=1
+fi
+destroyed=$(nm -A "$ODC_BUILD_DIR/lib/libodc.a" 2>/dev/null | sed -n 's/^[^:]*:\([^:]*\):.* U __cxa_\(thread_\)\?atexit$/\1/p')
+if [ -n "$destroyed" ]; then
+    echo "exit() destroys static or thread_local objects of $destroyed; make them references to what new returns" >&2
+    failed=1
+fi
+if ! readelf -d "$ODC_BUILD_DIR/lib/libodc.so" | grep -q NODELETE; then
+    echo "dlclose() can unload libodc.so, although ending threads call it (words_of_thread)" >&2
     failed=1
 fi
 [ "$failed" -eq 0 ] || exit 1

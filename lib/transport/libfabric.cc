@@ -89,7 +89,7 @@ std::string why_too_old(uint32_t version, uint32_t needed) {
 }
 
 const Libfabric &libfabric() {
-    static const Loaded loaded;
+    static const auto &loaded = *new Loaded;
     if (!loaded.why_not.empty()) {
         fail(ODC_ERROR_UNSUPPORTED, loaded.why_not);
     }

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* exit() does not stop a process's other threads (Python's daemon threads are such), and its handlers may call libodc: no
+ * call may use what exit() has destroyed. */
+#include "ranks.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+enum { PAIRS = 2, THREADS = 2 * PAIRS, NUMEL = 64, LOOPS = 5 };
+
+typedef struct member {
+    const char *job;
+    int pair;
+    int rank;
+    atomic_int loops;
+} member;
+
+static member members[THREADS];
+
+/* Every call that uses what the process's contexts share: the two threads of a pair are the ranks of a job. */
+static void run_job(member *self, int loop) {
+    char job[128];
+    snprintf(job, sizeof job, "%s-%d-%d", self->job, self->pair, loop);
+    odc_context *context = join(self->rank, 2, job);
+    odc_shard_desc desc = {.struct_size = sizeof desc, .name = "w", .numel = NUMEL};
+    odc_shard *shard = NULL;
+    float values[NUMEL] = {0};
+    desc.parameter_type = desc.gradient_type = ODC_F32;
+    CHECK_OK(odc_register_shard(context, &desc, &shard));
+    CHECK_OK(odc_publish(shard, NULL));
+    CHECK_OK(odc_gather(shard, values, NUMEL, NULL));
+    CHECK_OK(odc_scatter_add(shard, values, NUMEL, NULL));
+    CHECK_OK(odc_minibatch_sync(context));
+    odc_destroy(context);
+}
+
+static void *run_jobs(void *arg) {
+    member *self = arg;
+    for (int loop = 0;; ++loop) {
+        run_job(self, loop);
+        raise_flag(&self->loops);
+    }
+    return NULL;
+}
+
+static void await_loops(void) {
+    for (int i = 0; i < THREADS; ++i) {
+        await_flag(&members[i].loops, read_flag(&members[i].loops) + LOOPS);
+    }
+}
+
+static void exit_amid_jobs(int rank, int size, const char *job, void *arg) {
+    (void)size;
+    CHECK(atexit(await_loops) == 0); /* before libodc's first handler, so it runs after its last */
+    for (int i = 0; i < THREADS; ++i) {
+        pthread_t thread;
+        members[i] = (member){job, *(int *)arg * rank + i / 2, i % 2, 0};
+        CHECK(pthread_create(&thread, NULL, run_jobs, &members[i]) == 0);
+        pthread_detach(thread);
+    }
+    await_loops();
+}
+
+static void test_exit_amid_calls_of_other_threads(void **state) {
+    (void)state;
+    int pairs = PAIRS;
+    for (int round = 0; round < 20 / slowdown() + 1; ++round) {
+        run_processes(2, exit_amid_jobs, &pairs);
+    }
+}
+
+static void call_again(void) {
+    CHECK_ERROR(odc_plan(NULL, NULL, NULL, NULL), ODC_ERROR_ARGUMENT, "odc_plan", "NULL");
+    CHECK(odc_build()[0] != '\0');
+    odc_transport transport = {.struct_size = sizeof transport};
+    for (size_t i = 0; odc_get_transport(i, &transport) == ODC_OK; ++i) {
+        CHECK(transport.name[0] != '\0');
+    }
+    const char *json = NULL;
+    const char *xml = NULL;
+    CHECK_OK(odc_get_topology(NULL, &json, &xml));
+    CHECK(json[0] == '{' && xml[0] == '<');
+    odc_context *context = join(0, 1, "of one rank");
+    odc_destroy(context);
+}
+
+static void exit_and_call(int rank, int size, const char *job, void *arg) {
+    (void)rank, (void)size, (void)job, (void)arg;
+    CHECK(atexit(call_again) == 0);
+    call_again();
+}
+
+static void test_calls_of_exit_handlers(void **state) {
+    (void)state;
+    run_processes(1, exit_and_call, NULL);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_amid_calls_of_other_threads),
+                                       cmocka_unit_test(test_calls_of_exit_handlers)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
