@@ -159,14 +159,14 @@ def all_whole(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: full[name] for name in tensors}
 
 
-def named(model: Any) -> dict[str, nn.Parameter]:
-    """Parameters by the names that they have without checkpoint_wrapper."""
-    return {name.replace("_checkpoint_wrapped_module.", ""): one for name, one in model.named_parameters()}
+def named(model: Any, **options: Any) -> dict[str, nn.Parameter]:
+    """Parameters by the names that they have without checkpoint_wrapper. `options`: of named_parameters."""
+    return {name.replace("_checkpoint_wrapped_module.", ""): one for name, one in model.named_parameters(**options)}
 
 
-def whole_parameters(model: Any) -> dict[str, Tensor]:
+def whole_parameters(model: Any, **options: Any) -> dict[str, Tensor]:
     reshard(model)  # after an evaluation a root is not, on those ranks that ran one
-    return all_whole(dict(named(model)))
+    return all_whole(dict(named(model, **options)))
 
 
 def whole_gradients(model: Any) -> dict[str, Tensor | None]:
@@ -315,7 +315,8 @@ def run_pending(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
 @contextmanager
 def gathers_checked(model: Any) -> Iterator[None]:
     """Collective. Until the end of the block every gathered parameter must equal, by bits, what the ranks hold now."""
-    expected = whole_parameters(model)
+    # A parameter that is tied after fully_shard has a name for each place where it is gathered.
+    expected = whole_parameters(model, remove_duplicate=False)
 
     def check(*_: Any) -> None:
         for name, parameter in named(model).items():

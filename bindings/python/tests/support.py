@@ -35,6 +35,10 @@ TRAINED: dict[str, list[str]] = {
     "tied weights; modules called twice; several backwards": [
         f"{_CONFIGURATION}[{name}-3]" for name in ("tied", "called twice", "two backwards")
     ],
+    "a parameter in several groups: tied after `fully_shard`, as transformers' `DistributedConfig` does": [
+        "test_fsdp2_tied.py",
+        "test_fsdp2_libraries.py::test_tied_weights_as_transformers_shards_them",
+    ],
     "frozen parameters, quantised ones; LoRA over a frozen bf16 base": [
         f"{_CONFIGURATION}[frozen-3]",
         f"{_CONFIGURATION}[quantised-3]",

@@ -4,6 +4,7 @@ Accelerate's loop. On CPU Accelerate does not activate its own FSDP2 plugin (tha
 accumulation, clipping and optimizer wrapper drive a model that fully_shard has wrapped."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +35,8 @@ def language_model(kind: str) -> Any:
     if kind == "qwen2":
         config = transformers.Qwen2Config(**SIZE, tie_word_embeddings=True)
         return transformers.Qwen2ForCausalLM(config).double()
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZE, tie_word_embeddings=False)).double()
+    tied = kind == "tied llama"
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZE, tie_word_embeddings=tied)).double()
 
 
 def microbatch(minibatch: int, rank: int, index: int, packing: str) -> dict[str, Any]:
@@ -113,6 +115,45 @@ def train_alone(kind: str, packing: str) -> tuple[list[float], Any]:
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
 def test_transformers(kind: str, packing: str) -> None:
     run_torch_ranks(3, train_over_odc, kind, packing)
+
+
+def train_as_loaded(rank: int, size: int, kind: str, folder: Path) -> None:
+    """As transformers shards a model that it loads: its weights are tied after fully_shard."""
+    from transformers.distributed import DistributedConfig
+
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+    model = language_model(kind)
+    model.save_pretrained(folder)  # rank 0 does
+    dist.barrier()
+    alone = type(model).from_pretrained(folder, dtype=torch.float64)
+    sharded = DistributedConfig(fsdp_size=size)
+    model = type(model).from_pretrained(folder, dtype=torch.float64, distributed_config=sharded)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=1e-2) for one in (model, alone)]
+    with fsdp2.attach(model, optimizers[0], timeout=60, check=True) as job:
+        for minibatch, counts in enumerate(COUNTS):
+            for peer in range(size):
+                for index in range(counts[peer]):
+                    for one in [alone, model] if peer == rank else [alone]:
+                        loss_sum(one, microbatch(minibatch, peer, index, "packed"))[0].backward()
+            job.sync_gradients(divisor=1.0)
+            for (name, parameter), other in zip(model.named_parameters(), alone.parameters(), strict=True):
+                torch.testing.assert_close(
+                    parameter.grad.full_tensor(), other.grad, rtol=1e-11, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
+                )
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    for (name, parameter), other in zip(model.named_parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(
+            parameter.full_tensor(), other.data, rtol=1e-11, atol=1e-11, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("kind", ["qwen2", "tied llama"])
+def test_tied_weights_as_transformers_shards_them(kind: str, size: int, tmp_path: Path) -> None:
+    run_torch_ranks(size, train_as_loaded, kind, tmp_path)
 
 
 def accelerate_loop(rank: int, size: int) -> None:

@@ -43,7 +43,7 @@ def attach(
 
     `optimizer`: one, several, wrapped ones, or None for a model that is only read (reference, teacher, reward model).
     `timeout`: seconds until a wait raises. `log_waits_after`: seconds until it is logged whom a wait waits for.
-    `check`: reduces the first minibatch's gradients by collectives as well, and compares.
+    `check`: makes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
 
     Raises UnsupportedError for what cannot work, with the way out, and ArgumentError for what does not fit together.
     """
@@ -68,6 +68,7 @@ def attach(
             )
             for group, layout, was in zip(groups, layouts, before, strict=True)
         ]
+        _check_tied(attached)
         _compare_models(attached, process_group)
         watch = Watch()
         context = _join(process_group, timeout, watch, streams)
@@ -191,6 +192,20 @@ def _one_process_group(groups: list[FsdpGroup], layouts: list[Layout]) -> dist.P
                 f"{theirs}; attach needs one mesh"
             )
     return first
+
+
+def _check_tied(groups: list[Group]) -> None:
+    """A single rank's FSDP2 adds the gradients of all groups before they are divided."""
+    first: dict[int, Group] = {}
+    for group in groups:
+        for entry in group.trainable:
+            other = first.setdefault(id(entry.parameter), group)
+            if other.divisor != group.divisor:
+                raise UnsupportedError(
+                    f'parameter "{entry.name}" is in FSDP groups "{other.name}" and "{group.name}", whose gradients '
+                    f"are divided by {other.divisor:g} and {group.divisor:g}: call set_gradient_divide_factor with one "
+                    "factor for both"
+                )
 
 
 def _compare_models(groups: list[Group], process_group: dist.ProcessGroup | None) -> None:

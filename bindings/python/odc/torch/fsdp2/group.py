@@ -282,30 +282,31 @@ class Group:
                 "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
             )
 
-    def fill_gradients(self, took_part: list[bool], divisor: float) -> None:
-        """Writes the sums, divided, into the .grad of each parameter that any rank had a gradient for."""
+    def fill_gradients(self, took_part: list[bool], divisor: float, filled: set[int]) -> None:
+        """Writes the sums, divided, into the .grad of each parameter that any rank had a gradient for. `filled`: the
+        ids of parameters that hold another group's sums already, to which this group's are added: a tied parameter is
+        in several groups, and its gradient is the sum over all of them, as in plain FSDP2."""
         for entry, took in zip(self.trainable, took_part, strict=True):
+            parameter = entry.parameter
             if not took:
                 continue
-            parameter = entry.parameter
+            first = id(parameter) not in filled
+            filled.add(id(parameter))
+            if self.layout.process_group is None:  # FSDP2 has added all groups' gradients
+                if first and parameter.grad is not None:
+                    parameter.grad.to_local().div_(divisor)  # type: ignore[attr-defined]
+                continue
             if parameter.grad is None:
-                if self.layout.process_group is None:
-                    continue
                 parameter.grad = torch.empty_like(parameter)
             gradient: torch.Tensor = parameter.grad.to_local()  # type: ignore[attr-defined]
-            if self.layout.process_group is None:
-                gradient.div_(divisor)
-                continue
             begin = entry.gradient_offset
             sums = self._sums[begin : begin + gradient.numel()].view(gradient.shape)
-            if gradient.device == sums.device:
+            if not first:
+                gradient.add_(sums.div(divisor).to(gradient.device))
+            elif gradient.device == sums.device:
                 torch.div(sums, divisor, out=gradient)
             else:  # offloaded
                 gradient.copy_(sums.div(divisor))
-
-    def sums(self) -> torch.Tensor:
-        """This rank's part of the sums over all ranks, before the division."""
-        return self._sums
 
 
 class Gather(Buffers, AllGather):
@@ -337,6 +338,9 @@ class Add(Buffers, ReduceScatter):
             self._group.take_pending()
             if self._group.layout.process_group is not None:
                 return self._group.streams.reduce_input(math.prod(size), dtype)
+            alone = super().allocate(size, dtype=dtype, device=device)
+            self._job.reduces_alone(self._group, alone)
+            return alone
         return super().allocate(size, dtype=dtype, device=device)
 
     def __call__(

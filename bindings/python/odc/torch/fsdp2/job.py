@@ -117,6 +117,7 @@ class Job:
         self._optimizers = optimizers
         self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
         self._left_over = False  # its gradients were still there when this minibatch's first was added
+        self._cleared: set[int] = set()  # on a single rank: parameters whose .grad is of this minibatch
         self._collectives: int | None = None  # begun before this minibatch's first forward
         self._warned: set[str] = set()
         self._hooks: list[Any] = []
@@ -156,6 +157,8 @@ class Job:
             self._publish()
         for group in self._groups:
             group.check_complete()
+        if self._reference is not None:
+            self._reference.read()
         self._settle()
         self._warn_of_collectives()
         names = ", ".join(values)
@@ -272,12 +275,22 @@ class Job:
             raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
         if self._phase is Phase.SYNCED:
             raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
+        if self._reference is not None:
+            self._reference.read()
         if not any(one.took_part for one in self._groups):
             self._left_over = self._holds_unused()
         if group.layout.process_group is None:
             # A single rank's .grad is FSDP2's own; what the last sync filled must not be added to.
-            for index in group.pending - group.took_part:
-                group.trainable[index].parameter.grad = None
+            for index in group.pending:
+                parameter = group.trainable[index].parameter
+                if id(parameter) not in self._cleared:
+                    self._cleared.add(id(parameter))
+                    parameter.grad = None
+
+    def reduces_alone(self, group: Group, full: torch.Tensor) -> None:
+        """A single rank's FSDP2 is about to write the gradients into `full`, and to add them to .grad."""
+        if self._reference is not None:
+            self._reference.add_later(group, full)
 
     def add(self, group: Group, full: torch.Tensor) -> None:
         if self._reference is not None:
@@ -347,6 +360,7 @@ class Job:
         for group in self._groups:
             group.begin()
         self._left_over = False
+        self._cleared.clear()
         with torch.no_grad():
             self._streams.check()
         page = self._ledger.read()
@@ -361,15 +375,17 @@ class Job:
         self._sync(call, [0.0])
 
     def _fill(self, took_part: list[bool], divisor: float | None) -> None:
+        divisors = [group.divisor if divisor is None else divisor for group in self._groups]
+        filled: set[int] = set()
         with torch.no_grad():
+            begin = 0
+            for group, one in zip(self._groups, divisors, strict=True):
+                end = begin + len(group.trainable)
+                group.fill_gradients(took_part[begin:end], one, filled)
+                begin = end
             if self._reference is not None:
                 reference, self._reference = self._reference, None
-                reference.compare(self._groups)
-            begin = 0
-            for group in self._groups:
-                end = begin + len(group.trainable)
-                group.fill_gradients(took_part[begin:end], group.divisor if divisor is None else divisor)
-                begin = end
+                reference.compare(self._groups, divisors)
 
     def _settle(self) -> None:
         for group in self._groups:

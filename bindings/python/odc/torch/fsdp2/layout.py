@@ -160,7 +160,7 @@ def probe(group: FsdpGroup, names: dict[int, str]) -> Layout:
         if comm.group is None:
             if group.ranks > 1:
                 raise _unknown(group, "nothing is gathered when it is unsharded")
-            return Layout(entries, None, 0, comm.dtype, 0, reduce_dtype)
+            return Layout(entries, None, 0, comm.dtype, _place_gradients(entries, 1), reduce_dtype)
         ranks = comm.group.size()
         dtype = comm.dtype if comm.dtype in _FLOATS else torch.uint8
         numel = comm.numel * (1 if dtype is comm.dtype else comm.dtype.itemsize)

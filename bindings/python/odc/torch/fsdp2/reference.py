@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach(check=True): the first minibatch's gradients, reduced by collectives as well, and compared."""
+"""attach(check=True): the first minibatch's gradients as plain FSDP2 makes them, compared with what sync_gradients
+leaves in .grad."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from ...errors import InternalError
+from .layout import Entry
 
 if TYPE_CHECKING:
     from .group import Group
@@ -17,48 +21,115 @@ if TYPE_CHECKING:
 logger = logging.getLogger("odc")
 
 
+@dataclass
+class _Kept:
+    """Of a group, from this rank's backwards: the sum of what it reduced, and in which parameters it had a part."""
+
+    sums: torch.Tensor
+    took_part: torch.Tensor
+    additions: int = 0
+
+
+@dataclass
+class _Expected:
+    """The gradient of a parameter. Plain FSDP2 adds what each group that it is in has reduced and divided."""
+
+    entry: Entry
+    gradient: torch.Tensor
+    largest: float = 0.0  # of the groups' gradients, to which rounding is relative
+    tolerance: float = 0.0
+    groups: str = ""
+
+
 class Reference:
     """Keeps each rank's whole gradient, so it takes as much memory as the unsharded gradients in f64."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, torch.Tensor] = {}
+        self._kept: dict[str, _Kept] = {}
+        self._unread: tuple[Group, torch.Tensor] | None = None
 
     def add(self, group: Group, full: torch.Tensor) -> None:
         whole = group.spread(full).to(torch.float64, copy=True)  # FSDP2 writes there again
-        kept = self._kept.get(group.name)
-        self._kept[group.name] = whole if kept is None else kept.add_(whole)
+        if group.name not in self._kept:
+            took_part = torch.zeros(len(group.trainable), dtype=torch.float64, device=whole.device)
+            self._kept[group.name] = _Kept(torch.zeros_like(whole), took_part)
+        self._kept[group.name].sums += whole
+        self._kept[group.name].took_part[group.reducing] = 1.0
+        self._kept[group.name].additions += 1
 
-    def compare(self, groups: list[Group]) -> None:
-        """Collective, in the order of the groups. All ranks raise if one finds a difference."""
-        reduced = [group for group in groups if group.layout.process_group is not None and group.trainable]
-        if not reduced:
+    def add_later(self, group: Group, full: torch.Tensor) -> None:
+        """On a single rank, where nothing is reduced: FSDP2 is about to write the gradients into `full`."""
+        self._unread = (group, full)
+
+    def read(self) -> None:
+        """Before a group reduces again, and before the minibatch ends: adds what was left to be added later."""
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            self.add(*unread)
+
+    def compare(self, groups: Sequence[Group], divisors: Sequence[float]) -> None:
+        """Collective, in the order of the groups, after .grad is filled. All ranks raise if one finds a difference."""
+        trained = [group for group in groups if group.trainable]
+        if not trained:
             return
-        process_group = reduced[0].layout.process_group
+        process_group = trained[0].layout.process_group
+        expected: dict[int, _Expected] = {}
+        for group, divisor in zip(groups, divisors, strict=True):
+            if group.trainable:
+                self._expect(group, divisor, expected)
         worst, found = 0.0, ""
-        for group in reduced:
-            numel = group.layout.gradient_numel
-            kept = self._kept.pop(group.name, None)
-            if kept is None:
-                kept = torch.zeros(numel * group.ranks, dtype=torch.float64, device=group.sums().device)
-            dist.all_reduce(kept, group=process_group)
-            mine = kept[dist.get_rank(process_group) * numel :][:numel]
-            error, scale = self._difference(group, mine)
-            # Sums of many terms in f32 or f64, in another order.
-            if error > (1e-12 if group.sums().dtype == torch.float64 else 1e-5) * scale:
-                found = f'those of FSDP group "{group.name}" by {error}, the largest is {scale}'
-            worst = max(worst, error / scale if scale else 0.0)
-        everyone: list[Any] = [None] * dist.get_world_size(process_group)
-        dist.all_gather_object(everyone, found, group=process_group)
+        for one in expected.values():
+            error = _difference(one)
+            if error > one.tolerance * one.largest:
+                found = found or (
+                    f'that of "{one.entry.name}" in FSDP group {one.groups} by {error}, the largest is {one.largest}'
+                )
+            worst = max(worst, error / one.largest if one.largest else 0.0)
+        everyone: list[Any] = [found]
+        if process_group is not None:
+            everyone = [None] * dist.get_world_size(process_group)
+            dist.all_gather_object(everyone, found, group=process_group)
         wrong = [f"on rank {rank} {words}" for rank, words in enumerate(everyone) if words]
         if wrong:
-            raise InternalError(f"gradients differ from a reduction by collectives: {'; '.join(wrong)}")
-        logger.info("the first minibatch's gradients equal a reduction by collectives to %.1e", worst)
+            raise InternalError(f"gradients differ from those of plain FSDP2: {'; '.join(wrong)}")
+        logger.info("the first minibatch's gradients equal those of plain FSDP2 to %.1e", worst)
 
-    @staticmethod
-    def _difference(group: Group, mine: torch.Tensor) -> tuple[float, float]:
-        """The largest, and the largest element. A NaN must be one in both."""
-        sums = group.sums().to(torch.float64)
-        error = float((sums - mine).nan_to_num().abs().max())
-        if not torch.equal(sums.isnan(), mine.isnan()):
-            error = float("inf")
-        return error, float(mine.nan_to_num().abs().max())
+    def _expect(self, group: Group, divisor: float, expected: dict[int, _Expected]) -> None:
+        """Reduces what the ranks have kept of `group`, and adds it to what its parameters must hold."""
+        numel, process_group = group.layout.gradient_numel, group.layout.process_group
+        kept = self._kept.pop(group.name, None)
+        if kept is None:
+            device = group.fsdp.device
+            sums = torch.zeros(numel * group.ranks, dtype=torch.float64, device=device)
+            kept = _Kept(sums, torch.zeros(len(group.trainable), dtype=torch.float64, device=device))
+        rank, roundings = 0, kept.additions  # a single rank's FSDP2 adds in the type of .grad
+        if process_group is not None:
+            roundings = 1
+            dist.all_reduce(kept.sums, group=process_group)
+            dist.all_reduce(kept.took_part, group=process_group)
+            rank = dist.get_rank(process_group)
+        mine = kept.sums[rank * numel :][:numel].div_(divisor)
+        largest = float(mine.nan_to_num().abs().max()) if numel > 0 else 0.0
+        for entry, took in zip(group.trainable, kept.took_part.tolist(), strict=True):
+            if took == 0:
+                continue
+            local = entry.local
+            part = mine[entry.gradient_offset :][: local.numel()].view(local.shape).to(local.device)
+            one = expected.setdefault(id(entry.parameter), _Expected(entry, torch.zeros_like(part)))
+            one.gradient = one.gradient + part
+            one.largest += largest
+            # Sums of many terms in f32 or f64, in another order, and rounded to the type of .grad.
+            rounding = 1e-12 if group.layout.gradient_dtype == torch.float64 else 1e-5
+            one.tolerance += rounding + roundings * torch.finfo(local.dtype).eps
+            one.groups += f'{" and " if one.groups else ""}"{group.name}"'
+
+
+def _difference(expected: _Expected) -> float:
+    """The largest. A NaN must be one in both."""
+    found = expected.entry.parameter.grad
+    if found is None:
+        return float("inf")
+    local: torch.Tensor = found.to_local().to(torch.float64)  # type: ignore[attr-defined]
+    if not torch.equal(local.isnan(), expected.gradient.isnan()):
+        return float("inf")
+    return float((local - expected.gradient).nan_to_num().abs().max()) if local.numel() > 0 else 0.0
