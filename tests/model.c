@@ -222,18 +222,21 @@ void fill_gradients(tensor t, void *full, uint64_t salt) {
     }
 }
 
-/* The source is overwritten at once, or on the same stream: it belongs to the caller again. */
-void add_gradients(tensor t, uint64_t salt) {
-    void *buffer = new_buffer(t, t.gradient_type);
-    void *stream = some_stream(t);
+void spoil_gradients(tensor t, void *buffer, void *stream) {
     size_t bytes = t.numel * type_size(t.gradient_type);
-    write_gradients(t, buffer, salt);
-    CHECK_OK(odc_scatter_add(t.shard, buffer, t.numel, stream));
     if (!is_gpu(t)) {
         memset(buffer, 0xff, bytes);
     } else if (bytes > 0) {
         gpu_fill(buffer, 0xff, bytes, stream);
     }
+}
+
+void add_gradients(tensor t, uint64_t salt) {
+    void *buffer = new_buffer(t, t.gradient_type);
+    void *stream = some_stream(t);
+    write_gradients(t, buffer, salt);
+    CHECK_OK(odc_scatter_add(t.shard, buffer, t.numel, stream));
+    spoil_gradients(t, buffer, stream);
     free_buffer(t, buffer);
 }
 

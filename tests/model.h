@@ -38,6 +38,8 @@ void add_gradients(tensor t, uint64_t salt);
 void *new_buffer(tensor t, int type);
 void free_buffer(tensor t, void *buffer);
 void write_gradients(tensor t, void *buffer, uint64_t salt);
+/* Overwrites them, on the stream of the addition: after it the buffer belongs to the caller again. */
+void spoil_gradients(tensor t, void *buffer, void *stream);
 /* As check_full, of what has been gathered by now. */
 void check_buffer(tensor t, const void *buffer, uint64_t salt);
 /* Of a few streams one at random; waits for what is on it. */

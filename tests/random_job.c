@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "random_job.h"
+
+#include "gpu.h"
+#include "illegal_calls.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { MOST_CALLS_OF_VICTIM = 400, LONGEST_DELAY_US = 2000 };
+
+static void count(_Atomic uint64_t *counter, uint64_t by) {
+    atomic_fetch_add_explicit(counter, by, memory_order_relaxed);
+}
+
+void draw_scene(scene *what, const faults *with, uint64_t seed, int size) {
+    uint64_t random = seed * 977;
+    what->faults = *with;
+    what->seed = seed;
+    what->victim = with->kills ? (int)random_below(&random, (uint64_t)size) : -1;
+    what->victim_calls = random_below(&random, MOST_CALLS_OF_VICTIM);
+    what->victim_us = (int)random_below(&random, LONGEST_DELAY_US);
+    set_flag(&what->joined, 0);
+    for (int rank = 0; rank < MAX_SIZE; ++rank) {
+        set_flag(&what->ranks[rank].minibatch, 0);
+    }
+}
+
+/* ---- Calls ---- */
+
+/* Soon after so many calls, so in the midst of what it does then. */
+static void die_in_time(world *w) {
+    if (w->rank == w->scene->victim && w->calls++ == w->scene->victim_calls) {
+        be_killed_after(w->scene->victim_us);
+    }
+}
+
+int is_to_be_made_again(world *w, odc_status status) {
+    count(&w->tally->calls, 1);
+    die_in_time(w);
+    if (status != ODC_ERROR_INTERRUPTED || !w->scene->faults.interruptions) {
+        return 0;
+    }
+    count(&w->tally->interruptions, 1);
+    return 1;
+}
+
+/* What is started ends in the same words, unless sync has completed it before it waited for the dead. One that was waited
+ * for has ended so already. */
+static void end_started(world *w, const char *words) {
+    for (int i = 0; i < w->hands[0].started_count; ++i) {
+        const started_operation *one = &w->hands[0].started[i];
+        if (one->operation != w->hands[0].awaited) {
+            odc_status status = odc_wait(w->context, one->operation);
+            if (status != ODC_OK) {
+                CHECK_KEPT(status, ODC_ERROR_PEER_LOST, words);
+            }
+        }
+        free_buffer(one->t, one->buffer);
+    }
+}
+
+/* Every later call says the same, and the slices stay. It ends the process: the job's buffers are anywhere. */
+static void survive(world *w) {
+    char victim[32];
+    char words[2048];
+    odc_shard *handle = NULL;
+    odc_shard_desc desc = describe("after a death", 1, ODC_F32, ODC_F32);
+    snprintf(victim, sizeof victim, "rank %d (", w->scene->victim);
+    snprintf(words, sizeof words, "%s", odc_last_error());
+    CHECK_SENTENCE(words, victim, "died|is lost");
+    CHECK_KEPT(odc_register_shard(w->context, &desc, &handle), ODC_ERROR_PEER_LOST, words);
+    end_started(w, words);
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        if (w->own[i].registered) {
+            CHECK_EQUAL(slice_of(w->own[i].t).numel, w->own[i].numel);
+        }
+    }
+    odc_destroy(w->context);
+    end_faults();
+    count(&w->tally->signals, signals_handled());
+    count(&w->tally->bereft, 1);
+    _exit(0);
+}
+
+void check_call(world *w, odc_status status, odc_status wanted, const char *call, const char *file, int line) {
+    if (status == ODC_ERROR_PEER_LOST && w->scene->victim >= 0 && w->scene->victim != w->rank) {
+        survive(w);
+    }
+    check_status(status, wanted, call, file, line);
+}
+
+static void pause_sometimes(uint64_t *random) {
+    if (random_below(random, 12) == 0) {
+        sleep_us((int)random_below(random, 2000));
+    }
+}
+
+/* ---- Shards ---- */
+
+static void register_some(world *w, const int *which, size_t n, odc_shard **handles) {
+    odc_shard_desc descs[MAX_SHARDS];
+    for (size_t i = 0; i < n; ++i) {
+        descs[i] = describe_planned(&w->plan.shards[which[i]]);
+    }
+    if (n > 1) {
+        CALL(w, odc_register_shards(w->context, descs, n, handles));
+    } else {
+        CALL(w, odc_register_shard(w->context, descs, handles));
+    }
+}
+
+/* New shards, in an order of this rank's own, all in one call, or in several. */
+static void register_new(world *w) {
+    odc_shard *handles[MAX_SHARDS];
+    int which[MAX_SHARDS];
+    size_t n = 0;
+    int first = (int)random_below(&w->local, MAX_SHARDS);
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        int index = (first + i) % MAX_SHARDS;
+        if (w->plan.shards[index].fresh && lists_rank(&w->plan.shards[index], w->rank)) {
+            which[n++] = index;
+        }
+    }
+    for (size_t done = 0; done < n;) {
+        size_t together = random_below(&w->local, 2) == 0 ? n - done : 1;
+        register_some(w, &which[done], together, &handles[done]);
+        done += together;
+    }
+    for (size_t i = 0; i < n; ++i) {
+        const planned_shard *shard = &w->plan.shards[which[i]];
+        own_shard *own = &w->own[which[i]];
+        own->handle = handles[i];
+        own->t = (tensor){handles[i], shard->numel, shard->parameter_type, shard->gradient_type, shard->memory};
+        own->numel = slice_of(own->t).numel;
+        own->registered = 1;
+    }
+}
+
+static void change_own_shards(world *w) {
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        own_shard *own = &w->own[i];
+        own->opened = 0;
+        own->released = 0;
+        if (w->plan.shards[i].released && own->registered) {
+            CALL(w, odc_release_shard(own->handle));
+            own->registered = 0;
+            own->released = 1;
+        }
+    }
+    register_new(w);
+}
+
+/* ---- Gathers and additions ---- */
+
+static void count_if_ahead(world *w) {
+    for (int rank = 0; rank < w->plan.size; ++rank) {
+        if (read_flag(&w->scene->ranks[rank].minibatch) < w->plan.minibatch) {
+            count(&w->tally->ahead, 1);
+            return;
+        }
+    }
+}
+
+static void end_operation(world *w, const started_operation *one) {
+    if (one->is_gather) {
+        check_buffer(one->t, one->buffer, one->salt);
+        count(&w->tally->elements, one->t.numel);
+    }
+    free_buffer(one->t, one->buffer);
+    count_if_ahead(w);
+}
+
+static odc_status operate(const started_operation *one) {
+    if (one->is_gather) {
+        return odc_gather(one->t.shard, one->buffer, one->t.numel, one->stream);
+    }
+    return odc_scatter_add(one->t.shard, one->buffer, one->t.numel, one->stream);
+}
+
+static odc_status start_operation(started_operation *one) {
+    if (one->is_gather) {
+        return odc_gather_start(one->t.shard, one->buffer, one->t.numel, one->stream, &one->operation);
+    }
+    return odc_scatter_add_start(one->t.shard, one->buffer, one->t.numel, one->stream, &one->operation);
+}
+
+/* A gather, or an addition, at once or in two halves. */
+static void use_shard(hand *by, tensor t, int is_gather, uint64_t salt) {
+    world *w = by->world;
+    started_operation one = {
+        0, t, new_buffer(t, is_gather ? t.parameter_type : t.gradient_type), salt, some_stream(t), is_gather};
+    if (!is_gather) {
+        write_gradients(t, one.buffer, salt);
+    }
+    pause_sometimes(&by->random);
+    if (by->started_count < MAX_STARTED && random_below(&by->random, 2) == 0) {
+        CALL(w, start_operation(&one));
+        by->started[by->started_count++] = one;
+        return;
+    }
+    CALL(w, operate(&one));
+    if (is_gather) {
+        await_stream(t, one.stream);
+    } else {
+        spoil_gradients(t, one.buffer, one.stream);
+    }
+    end_operation(w, &one);
+}
+
+/* In any order; sync completes the rest. */
+static void wait_for_some(hand *by) {
+    world *w = by->world;
+    while (by->started_count > 0 && random_below(&by->random, 6) != 0) {
+        started_operation *one = &by->started[random_below(&by->random, (uint64_t)by->started_count)];
+        by->awaited = one->operation;
+        CALL(w, odc_wait(w->context, one->operation));
+        by->awaited = 0;
+        if (random_below(&by->random, 8) == 0) {
+            CALL_GIVES(w, ODC_ERROR_ARGUMENT, odc_wait(w->context, one->operation));
+            count(&w->tally->refusals, 1);
+        }
+        await_stream(one->t, one->stream);
+        end_operation(w, one);
+        *one = by->started[--by->started_count];
+    }
+}
+
+/* Gathers of this hand's own, and every `HANDS`-th of the planned additions if there are two. */
+static void use_group(hand *by, int group, int hands) {
+    world *w = by->world;
+    int number = (int)(by - w->hands);
+    int first = (int)random_below(&by->random, MAX_SHARDS);
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        int index = (first + i) % MAX_SHARDS;
+        const planned_shard *shard = &w->plan.shards[index];
+        if (!w->own[index].registered || shard->group != group || w->plan.idle[w->rank]) {
+            continue;
+        }
+        uint64_t gathers = shard->parameter_type != 0 ? random_below(&by->random, 3) : 0;
+        for (; gathers > 0; --gathers) {
+            use_shard(by, w->own[index].t, 1, parameter_salt(&w->plan, shard));
+        }
+        for (int k = number; k < shard->add_count[w->rank]; k += hands) {
+            use_shard(by, w->own[index].t, 0, shard->adds[w->rank][k]);
+        }
+    }
+    wait_for_some(by);
+}
+
+typedef struct second_hand {
+    hand *self;
+    int group;
+} second_hand;
+
+static void *use_group_too(void *arg) {
+    const second_hand *second = arg;
+    allow_interruptions(next_random(&second->self->random));
+    use_group(second->self, second->group, HANDS);
+    return NULL;
+}
+
+/* Who survives a death ends alone; the thread's GPU is another's. */
+static int may_have_two_hands(const world *w) { return w->scene->victim < 0 && !tests_gpu(); }
+
+static void use_with_hands(world *w, int group) {
+    pthread_t thread;
+    second_hand second = {&w->hands[1], group};
+    if (!may_have_two_hands(w) || random_below(&w->local, 4) != 0) {
+        use_group(&w->hands[0], group, 1);
+        return;
+    }
+    CHECK(pthread_create(&thread, NULL, use_group_too, &second) == 0);
+    use_group(&w->hands[0], group, HANDS);
+    pthread_join(thread, NULL);
+}
+
+/* ---- A minibatch ---- */
+
+static int all_others_are_open(const world *w, int index) {
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        if (i != index && w->own[i].registered && !w->own[i].opened && w->own[i].numel > 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* An empty slice may be left unpublished. */
+static void publish_one(world *w, int index) {
+    own_shard *own = &w->own[index];
+    void *stream = some_stream(own->t);
+    pause_sometimes(&w->local);
+    if (own->opened || (own->numel == 0 && random_below(&w->local, 2) == 0)) {
+        return;
+    }
+    enqueue_parameters(own->t, parameter_salt(&w->plan, &w->plan.shards[index]), stream);
+    own->opened = 1;
+    if (!all_others_are_open(w, index)) {
+        CALL(w, odc_publish(own->handle, stream));
+        return;
+    }
+    CALL(w, odc_publish_all(w->context, stream));
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        w->own[i].opened = w->own[i].registered;
+    }
+}
+
+/* All ranks publish and use the groups in the same order, or they could wait for one another. */
+static void publish_and_use(world *w, int group) {
+    int first = (int)random_below(&w->local, MAX_SHARDS);
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        int index = (first + i) % MAX_SHARDS;
+        if (w->own[index].registered && w->plan.shards[index].group == group) {
+            publish_one(w, index);
+        }
+    }
+    make_illegal_calls(w);
+    use_with_hands(w, group);
+}
+
+/* An interruption leaves the values as they are. */
+static odc_status reduce_values(world *w, int in_sync, double *values, int n, int by) {
+    odc_status status = !in_sync ? odc_all_reduce(w->context, values, (size_t)n, by)
+                        : n == 0 ? odc_minibatch_sync(w->context)
+                                 : odc_minibatch_sync_reduce(w->context, values, (size_t)n, by);
+    for (int i = 0; status != ODC_OK && i < n; ++i) {
+        CHECK(values[i] == reduced_value(&w->plan, w->rank, i));
+    }
+    return status;
+}
+
+static void reduce_and_check(world *w, int in_sync, int n, int by) {
+    double values[MOST_VALUES];
+    for (int i = 0; i < n; ++i) {
+        values[i] = reduced_value(&w->plan, w->rank, i);
+    }
+    CALL(w, reduce_values(w, in_sync, values, n, by));
+    for (int i = 0; i < n; ++i) {
+        CHECK(values[i] == combined_value(&w->plan, by, i));
+    }
+    count(&w->tally->elements, (uint64_t)n);
+}
+
+static void sync_and_check(world *w) {
+    pause_sometimes(&w->local);
+    reduce_and_check(w, 1, w->plan.sync_values, w->plan.sync_by);
+    set_flag(&w->tally->minibatch, w->plan.minibatch + 1);
+    for (int i = 0; i < HANDS; ++i) {
+        for (int k = 0; k < w->hands[i].started_count; ++k) {
+            end_operation(w, &w->hands[i].started[k]);
+        }
+        w->hands[i].started_count = 0;
+    }
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        uint64_t salts[MAX_SIZE * MOST_ADDS];
+        if (w->own[i].registered && w->plan.shards[i].gradient_type != 0) {
+            check_sums(w->own[i].t, salts, added_salts(&w->plan.shards[i], salts));
+            count(&w->tally->elements, w->own[i].numel);
+        }
+    }
+    if (random_below(&w->local, 4) == 0) { /* the others begin the next one */
+        sleep_us((int)random_below(&w->local, 5000));
+    }
+}
+
+static void live_through_minibatch(world *w) {
+    draw_minibatch(&w->plan);
+    for (int i = 0; i < w->plan.reductions; ++i) {
+        reduce_and_check(w, 0, w->plan.reduced_values, w->plan.reduced_by);
+    }
+    change_own_shards(w);
+    make_illegal_calls(w);
+    for (int group = 0; group < GROUPS; ++group) {
+        publish_and_use(w, group);
+    }
+    make_illegal_calls(w);
+    sync_and_check(w);
+    if (tests_gpu()) {
+        gpu_collect();
+    }
+}
+
+/* ---- A job ---- */
+
+static world *new_world(odc_context *context, scene *what) {
+    world *w = calloc(1, sizeof *w);
+    CHECK(w != NULL);
+    w->context = context;
+    w->scene = what;
+    w->rank = odc_rank(context);
+    w->tally = &what->ranks[w->rank];
+    w->local = what->seed * 31 + (uint64_t)w->rank + 1;
+    begin_schedule(&w->plan, what->seed, odc_size(context));
+    for (int i = 0; i < HANDS; ++i) {
+        w->hands[i].world = w;
+        w->hands[i].random = next_random(&w->local);
+    }
+    return w;
+}
+
+void live_randomly(int rank, int size, const char *job, void *arg) {
+    scene *what = arg;
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    begin_faults(&what->faults, &config);
+    CHECK_OK(odc_init(&config, &context));
+    world *w = new_world(context, what);
+    allow_interruptions(next_random(&w->local));
+    raise_flag(&what->joined);
+    if (rank == what->victim) {
+        await_flag(&what->joined, size);
+    }
+    while (what->victim >= 0 || w->plan.minibatch + 1 < MINIBATCHES) { /* until the victim is dead */
+        live_through_minibatch(w);
+    }
+    end_faults();
+    odc_destroy(context);
+    count(&w->tally->signals, signals_handled());
+    free(w);
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# random_long.sh PROGRAM [CALLS]: random_test (PROGRAM) with all kinds of ranks and faults in turn, CALLS calls together,
+# 1000000 unless given. Prints what each did. A failure prints the seed and the options that repeat it; the others still
+# run.
+set -u
+
+program=${1:?the random_test of a build}
+calls=${2:-1000000}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+failed=0
+
+# Calls of 1000, and the options. Jobs between hosts, and those that are killed, spend their time in joining.
+variants=(
+    '200 --processes'
+    '150 --threads'
+    '150 --processes --interruptions'
+    '150 --threads --interruptions'
+    '120 --processes --one-cpu --signals --interruptions'
+    '120 --threads --one-cpu --signals --interruptions'
+    '40 --kills'
+    '30 --kills --one-cpu --signals --interruptions'
+    '12 --hosts 2 --interruptions'
+    '10 --hosts 3 --ranks 5 --signals --interruptions'
+    '8 --hosts 99 --interruptions'
+    '6 --hosts 2 --threads --interruptions'
+    '2 --hosts 2 --kills'
+    '2 --hosts 99 --kills --interruptions'
+)
+
+for variant in "${variants[@]}"; do
+    read -ra options <<<"${variant#* }"
+    options=(--calls $((calls * ${variant%% *} / 1000)) "${options[@]}")
+    begin=$SECONDS
+    if ! "$program" "${options[@]}" >"$log" 2>&1; then
+        failed=$((failed + 1))
+        cat "$log"
+        echo "FAILED: $program ${options[*]}"
+    fi
+    printf '%s (%s s)\n    %s\n' "${options[*]}" $((SECONDS - begin)) "$(grep '^jobs ' "$log")"
+done
+echo "$failed of ${#variants[@]} failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the ranks of a random job do: every rank draws the same schedule from one seed, so each knows what all others add
+ * and publish without asking them. */
+#ifndef ODC_TESTS_SCHEDULE_H
+#define ODC_TESTS_SCHEDULE_H
+
+#include "model.h"
+
+enum { MAX_SHARDS = 16, MAX_SIZE = 8, GROUPS = 3, MOST_ADDS = 4, MOST_REDUCTIONS = 2, MOST_VALUES = 64 };
+
+typedef struct planned_shard {
+    char name[32];
+    int alive;    /* registered, or to be registered in this minibatch */
+    int fresh;    /* from this minibatch on */
+    int released; /* in this minibatch: the name may be used again in the next */
+    int parameter_type;
+    int gradient_type;
+    int memory;
+    uint64_t numel;
+    int group;  /* published and used after the groups before it */
+    int listed; /* 0: all ranks in order */
+    int given;  /* 0: equal slices */
+    uint64_t rank_count;
+    int32_t ranks[MAX_SIZE];
+    uint64_t slices[MAX_SIZE];
+    uint64_t adds[MAX_SIZE][MOST_ADDS]; /* salts of this minibatch, by rank */
+    int add_count[MAX_SIZE];
+} planned_shard;
+
+typedef struct schedule {
+    uint64_t random;
+    int size; /* ranks */
+    int minibatch;
+    planned_shard shards[MAX_SHARDS];
+    int idle[MAX_SIZE]; /* this rank has no microbatch in this minibatch */
+    int reductions;     /* odc_all_reduce calls before anything is published */
+    int reduced_values;
+    int reduced_by;  /* odc_reduction */
+    int sync_values; /* that ride on the sync */
+    int sync_by;
+} schedule;
+
+void begin_schedule(schedule *plan, uint64_t seed, int size);
+/* The next minibatch: what is released, registered, added and reduced in it. */
+void draw_minibatch(schedule *plan);
+
+int lists_rank(const planned_shard *shard, int rank);
+odc_shard_desc describe_planned(const planned_shard *shard);
+/* Of the parameters that the owners publish in this minibatch. */
+uint64_t parameter_salt(const schedule *plan, const planned_shard *shard);
+/* Of all additions of this minibatch; returns how many. */
+size_t added_salts(const planned_shard *shard, uint64_t salts[MAX_SIZE * MOST_ADDS]);
+
+/* Value `index` that a rank hands in, and what all of them combine to: small integers, so exactly. */
+double reduced_value(const schedule *plan, int rank, int index);
+double combined_value(const schedule *plan, int by, int index);
+
+#endif
