@@ -9,7 +9,7 @@ build="g++ cmake ninja-build pkg-config libhwloc-dev libexpat1-dev libsodium-dev
 test="libcmocka-dev python3 python3-venv procps binutils iproute2"
 optional="abigail-tools patchelf ccache debhelper dh-python lintian debootstrap autopkgtest rpm rpmlint pkgconf libpmix-dev \
 clang libclang-rt-14-dev clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev mandoc zsh qemu-user g++-aarch64-linux-gnu \
-cargo rustc"
+cargo rustc libbenchmark-dev libbenchmark-tools"
 
 # Whatever cargo there is serves; beside it Debian 12's shows that the oldest Rust that is promised does.
 command -v cargo >/dev/null || optional="$optional rustfmt rust-clippy"

@@ -177,6 +177,8 @@ check_install() {
     ! command -v nvcc >/dev/null || bash tests/venv.sh disassembler || [ $? -eq 77 ]
     # What nvml_header_test.sh compares with.
     bash tests/venv.sh nvml || [ $? -eq 77 ]
+    # What perf_test.sh compares with.
+    bash tests/venv.sh scipy || [ $? -eq 77 ]
 }
 
 # binding NAME [COMMAND...]: what the tests of tests/NAME.sh, or of the command, counted, and the checks before them as one.

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes the virtual environment build/python, if it is not there, with the package odc of this tree, and installs what
-# is named: `venv.sh [checks] [torch] [pictures] [libraries]`; or `venv.sh disassembler`, of GPU code, or
-# `venv.sh nvml`, NVIDIA's header of it, without the package.
+# is named: `venv.sh [checks] [torch] [pictures] [libraries]`; or, without the package, `venv.sh disassembler`, of GPU code,
+# `venv.sh nvml`, NVIDIA's header of it, or `venv.sh scipy`, with which perf/compare.sh compares.
 # Ends with 77, and the reason, where that cannot be done.
 set -eu
 cd "$(dirname "$0")/.."
@@ -28,15 +28,17 @@ for what in "$@"; do
     pictures) install matplotlib==3.10.7 ;;
     disassembler) install nvidia-cuda-nvdisasm==13.5.37 ;;
     nvml) install nvidia-nvml-dev==13.0.87 ;;
+    scipy) install numpy==2.2.6 scipy==1.15.3 ;;
     libraries) install transformers==5.23.0 accelerate==1.15.0 tokenizers==0.23.3 ;;
     *)
-        echo "usage: $0 [checks] [torch] [pictures] [libraries] | disassembler | nvml" >&2
+        echo "usage: $0 [checks] [torch] [pictures] [libraries] | disassembler | nvml | scipy" >&2
         exit 2
         ;;
     esac
 done
-if [ "$*" != disassembler ] && [ "$*" != nvml ]; then
-    # By these names, and from there, a compiler cache has the objects of build/release.
-    export CC=cc CXX=c++
-    install --force-reinstall --no-deps --config-settings=build-dir=../../build/wheel ./bindings/python
-fi
+case $* in
+disassembler | nvml | scipy) exit ;;
+esac
+# By these names, and from there, a compiler cache has the objects of build/release.
+export CC=cc CXX=c++
+install --force-reinstall --no-deps --config-settings=build-dir=../../build/wheel ./bindings/python

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encoding and decoding what ranks of different hosts tell each other: the most frequent message, the one that each
+// chunk of an addition costs, and the longest, which registers a shard.
+#include <benchmark/benchmark.h>
+#include <odc/odc.h>
+
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <string_view>
+
+#include "benchmarks.h"
+#include "transport/notice.h"
+
+namespace {
+
+constexpr int kRanks = 1024;
+
+odc::Notice shard_of_all_ranks() {
+    odc::PostNotice post = {};
+    post.numel = kRanks * uint64_t{1000};
+    post.slice_numel = 1000;
+    post.parameter_type = ODC_BF16;
+    post.gradient_type = ODC_BF16;
+    post.memory = ODC_HOST_MEMORY;
+    post.name = "model.layers.17.mlp.down_proj";
+    post.ranks.resize(kRanks);
+    std::iota(post.ranks.begin(), post.ranks.end(), 0);
+    post.slices.assign(kRanks, 1000);
+    return post;
+}
+
+void encode(benchmark::State &state, const odc::Notice &notice) {
+    size_t bytes = 0;
+    for (auto _ : state) {
+        const std::string encoded = odc::encode(notice);
+        bytes = encoded.size();
+        benchmark::DoNotOptimize(encoded.data());
+    }
+    state.SetBytesProcessed(static_cast<int64_t>(bytes) * state.iterations());
+}
+
+void decode(benchmark::State &state, const odc::Notice &notice) {
+    const std::string encoded = odc::encode(notice);
+    for (auto _ : state) {
+        std::string_view stream = encoded;
+        const auto decoded = odc::decode(&stream, kRanks);
+        if (!decoded || !stream.empty()) {
+            state.SkipWithError("the message was not decoded as a whole");
+            return;
+        }
+    }
+    state.SetBytesProcessed(static_cast<int64_t>(encoded.size()) * state.iterations());
+}
+
+}  // namespace
+
+void register_control_messages() {
+    const struct {
+        const char *name;
+        odc::Notice notice;
+    } messages[] = {{"published", odc::PublishedNotice{4096, 7}},
+                    {"add", odc::AddNotice{1, 4096, 8, 0, 131072, 0x7f0000000000, 42}},
+                    {"shard_of_1024_ranks", shard_of_all_ranks()}};
+    for (const auto &[name, notice] : messages) {
+        benchmark::RegisterBenchmark((std::string("encode/") + name).c_str(), encode, notice);
+        benchmark::RegisterBenchmark((std::string("decode/") + name).c_str(), decode, notice);
+    }
+}

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds and runs the benchmarks of this folder, prints them, and writes them to RESULT.json: run.sh RESULT.json [OPTION...],
+# options of Google Benchmark such as --benchmark_filter=^add/. Two such files are compared by compare.sh.
+set -eu
+case ${1-} in
+'' | -*)
+    echo "usage: tests/perf/run.sh RESULT.json [OPTION of Google Benchmark...]" >&2
+    exit 2
+    ;;
+esac
+result=$(realpath -m "$1")
+shift
+cd "$(dirname "$0")/../.."
+
+cmake --preset release -DODC_TESTS=ON >/dev/null
+if ! cmake --build --preset release --target help | grep -q '^perf:'; then
+    echo "Google Benchmark was not found (Debian: libbenchmark-dev)" >&2
+    exit 1
+fi
+cmake --build --preset release --target perf
+mkdir -p "$(dirname "$result")"
+# In random order, so that what else this machine does for a while meets all of them.
+build/release/tests/perf/perf --benchmark_out="$result" --benchmark_out_format=json --benchmark_repetitions=9 \
+    --benchmark_min_time=0.02 --benchmark_enable_random_interleaving=true --benchmark_display_aggregates_only=true "$@"
