@@ -7,6 +7,13 @@
 
 namespace odc {
 
+namespace {
+
+// Of one call. With stripes and alignment it stays below 2^64.
+constexpr uint64_t kMostSliceBytes = uint64_t{1} << 62;
+
+}  // namespace
+
 Context::Noted Context::note(Call call, const Shard *shard) {
     return {job_, call, shard != nullptr ? shard->record() : 0, minibatch_};
 }
@@ -78,7 +85,11 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     uint64_t slice_bytes = 0;
     for (Description &one : descriptions) {
         made.push_back(std::make_unique<Shard>(std::move(one), job_.rank(), job_.size()));
-        slice_bytes += made.back()->slice_bytes();
+        slice_bytes += made.back()->slice_bytes();  // each at most 2^62
+        if (slice_bytes > kMostSliceBytes) {
+            fail(ODC_ERROR_ARGUMENT, "the ", descriptions.size(), " shards of one odc_register_shards, up to \"",
+                 made.back()->name(), "\", are together larger than any memory");
+        }
     }
     settle(made);
     std::vector<Shard *> handles;

@@ -15,6 +15,9 @@ namespace {
 
 constexpr uint64_t kLine = 64;
 constexpr size_t kMostNameBytes = 255;
+// A slice takes at most 17 bytes an element, with its stripes, and less than a MiB for alignment: below 2^63 bytes, so no
+// sum of its parts overflows.
+constexpr uint64_t kMostElements = uint64_t{1} << 58;
 
 uint64_t to_line(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
@@ -125,8 +128,7 @@ Description::Description(const odc_shard_desc &desc, int rank, int size)
     check_ranks(*this, rank, size);
     check_slices(*this);
     forget_equal_slices(*this);
-    uint64_t bytes = 0;
-    if (__builtin_mul_overflow(numel, 16, &bytes)) {
+    if (numel > kMostElements) {
         fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\" of ", numel, " elements is larger than any memory");
     }
 }

@@ -352,6 +352,7 @@ static void bad_sizes(odc_context *context) {
     CHECK_REFUSED(context, &desc, ODC_ERROR_ARGUMENT, "wrong", "larger");
     desc.numel = (uint64_t)1 << 62;
     CHECK_REFUSED(context, &desc, ODC_ERROR_ARGUMENT, "wrong", "larger");
+    check_overflows(context);
     /* Larger than the machine: refused before a page is touched, with what is needed and what there is. */
     odc_shard_desc many[3] = {describe("a", (uint64_t)1 << 44, ODC_F64, ODC_F64), describe("b", 10, ODC_F32, 0),
                               describe("c", (uint64_t)1 << 44, ODC_BYTES, 0)};

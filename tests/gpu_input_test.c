@@ -337,6 +337,16 @@ static void too_large(odc_context *context, void *arg) {
     use_once(context, (tensor[]){plain(context, "large")}, 1, 1);
 }
 
+static void overflows(odc_context *context, void *arg) {
+    (void)arg;
+    check_overflows(context);
+}
+
+static void sizes_that_overflow_are_refused(void **state) {
+    (void)state;
+    run_ranks(2, overflows, NULL);
+}
+
 static void what_is_too_large_is_refused_with_what_there_is(void **state) {
     (void)state;
     run_ranks(1, too_large, NULL);
@@ -382,6 +392,7 @@ int main(void) {
         cmocka_unit_test(a_buffer_that_is_elsewhere_is_refused),
         cmocka_unit_test(a_stream_that_cannot_be_used_is_refused),
         cmocka_unit_test(a_stream_that_is_none_is_refused),
+        cmocka_unit_test(sizes_that_overflow_are_refused),
         cmocka_unit_test(what_is_too_large_is_refused_with_what_there_is),
         cmocka_unit_test(what_is_too_large_leaves_nothing_behind),
         cmocka_unit_test(a_lack_of_memory_fails_the_call_and_not_the_job),

@@ -3,6 +3,7 @@
 #include "model.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "gpu.h"
 
@@ -104,6 +105,56 @@ tensor make_described(odc_context *context, const odc_shard_desc *desc) {
 tensor make_tensor(odc_context *context, const char *name, uint64_t numel, int parameter_type, int gradient_type) {
     odc_shard_desc desc = describe(name, numel, parameter_type, gradient_type);
     return make_described(context, &desc);
+}
+
+/* Slices of two ranks: equal, all of it on one, or uneven. */
+static void check_too_large(odc_context *context, uint64_t numel, int parameter_type, int gradient_type) {
+    uint64_t divisions[3][2] = {{numel, 0}, {0, numel}, {numel / 3, numel - numel / 3}};
+    for (int i = 0; i < 4; ++i) {
+        char name[64];
+        odc_shard *shard = NULL;
+        snprintf(name, sizeof name, "%llu %d %d %d", (unsigned long long)numel, parameter_type, gradient_type, i);
+        odc_shard_desc desc = describe(name, numel, parameter_type, gradient_type);
+        desc.slices = i < 3 ? divisions[i] : NULL;
+        odc_status status = odc_register_shard(context, &desc, &shard);
+        if (i < 2 && divisions[i][odc_rank(context)] == 0 && status == ODC_OK) { /* this rank's slice is empty */
+            CHECK_OK(odc_release_shard(shard));
+            continue;
+        }
+        CHECK(shard == NULL);
+        CHECK(status == ODC_ERROR_ARGUMENT || status == ODC_ERROR_NO_MEMORY);
+        CHECK_SENTENCE(odc_last_error(), status == ODC_ERROR_ARGUMENT ? "larger than any memory" : "need");
+    }
+}
+
+void check_overflows(odc_context *context) {
+    enum { COUNT = 128 };
+    static const int parameter_types[] = {0, ODC_F32, ODC_F64, ODC_BF16, ODC_F16, ODC_BYTES};
+    static const int gradient_types[] = {0, ODC_F32, ODC_F64, ODC_BF16, ODC_F16};
+    odc_shard_desc many[COUNT];
+    odc_shard *shards[COUNT] = {NULL};
+    char names[COUNT][8];
+    CHECK_EQUAL(odc_size(context), 2);
+    for (int i = 1; i < 6 * 5; ++i) {
+        int parameters = parameter_types[i % 6];
+        int gradients = gradient_types[i / 6];
+        for (uint64_t bytes = 1; bytes <= 17; ++bytes) { /* of an element; with and without its part of a lock */
+            uint64_t limits[] = {UINT64_MAX / bytes, UINT64_MAX / (512 * bytes + 1) * 512, INT64_MAX / bytes};
+            for (int k = 0; k < 9; ++k) {
+                uint64_t numel = limits[k / 3] + (uint64_t)(k % 3) - 1;
+                if (numel != 0) { /* UINT64_MAX + 1 */
+                    check_too_large(context, numel, parameters, gradients);
+                }
+            }
+        }
+        check_too_large(context, (uint64_t)1 << 58, parameters, gradients);
+    }
+    check_too_large(context, UINT64_C(1152780784296263929), ODC_F64, ODC_F64);
+    for (int i = 0; i < COUNT; ++i) { /* 2^64 bytes together */
+        snprintf(names[i], sizeof names[i], "%d", i);
+        many[i] = describe(names[i], (uint64_t)1 << 58, ODC_BYTES, 0);
+    }
+    CHECK_ERROR(odc_register_shards(context, many, COUNT, shards), ODC_ERROR_ARGUMENT, "larger than any memory");
 }
 
 static int is_gpu(tensor t) { return t.memory == ODC_GPU_MEMORY; }

@@ -25,6 +25,8 @@ odc_shard_desc describe(const char *name, uint64_t numel, int parameter_type, in
 tensor make_tensor(odc_context *context, const char *name, uint64_t numel, int parameter_type, int gradient_type);
 tensor make_described(odc_context *context, const odc_shard_desc *desc);
 odc_slice slice_of(tensor t);
+/* Sizes around which sums of bytes overflow, alone or together, are errors and change nothing. */
+void check_overflows(odc_context *context);
 
 void *new_full(uint64_t numel, int type); /* numel elements and a guard after them, in host memory; never NULL */
 void write_parameters(tensor t, uint64_t salt);
