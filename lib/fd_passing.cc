@@ -3,7 +3,6 @@
 
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <cstring>
 
 namespace odc {
@@ -43,11 +42,11 @@ ssize_t receive_with_fds(int socket, void *message, size_t bytes, MessageFds *ou
         if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) {
             continue;
         }
-        int fds[kMostFds];
-        const size_t room = std::min(sizeof(fds), item->cmsg_len - CMSG_LEN(0));
-        std::memcpy(fds, CMSG_DATA(item), room);
-        for (size_t i = 0; i < room / sizeof(int); ++i) {
-            out->fds[i] = Fd(fds[i]);
+        const size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; ++i) {
+            int fd = -1;
+            std::memcpy(&fd, CMSG_DATA(item) + i * sizeof(int), sizeof(fd));
+            out->fds.emplace_back(fd);
         }
     }
     return received;

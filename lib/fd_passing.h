@@ -6,20 +6,19 @@
 
 #include <sys/types.h>
 
-#include <array>
 #include <cstddef>
 #include <vector>
 
 namespace odc {
 
-constexpr size_t kMostFds = 3;  // in one message
+constexpr size_t kMostFds = 253;  // in one message: SCM_MAX_FD of the kernel
 
 // As sendmsg.
 ssize_t send_with_fds(int socket, const void *message, size_t bytes, const std::vector<int> &fds);
 
 struct MessageFds {
-    std::array<Fd, kMostFds> fds;  // those that were sent, first
-    bool cut = false;              // not all could be received: too many are open
+    std::vector<Fd> fds;
+    bool cut = false;  // not all could be received: too many are open
 };
 // As recvmsg.
 ssize_t receive_with_fds(int socket, void *message, size_t bytes, MessageFds *out);

@@ -26,7 +26,9 @@ std::optional<Inbox::Delivery> Inbox::take() {
     if (receive_with_fds(receiving_.get(), &delivery.letter, sizeof(delivery.letter), &received) < 0) {
         return std::nullopt;
     }
-    delivery.memory = std::move(received.fds[0]);
+    if (!received.fds.empty()) {
+        delivery.memory = std::move(received.fds[0]);
+    }
     return delivery;
 }
 

@@ -37,6 +37,8 @@ struct Party {
     std::string named_by;
 };
 
+constexpr const char *kJobEnded = "rank 0 died or gave up in odc_init";
+
 // All of the party in order, this rank included. Under a name given by hand a rank of an earlier start that never found
 // its leader cannot be told from a late rank of this one; who has found its leader ends with it and joins no other.
 // Throws ODC_ERROR_RENDEZVOUS, on all ranks that have come, when a rank is missing at the

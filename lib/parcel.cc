@@ -9,7 +9,7 @@
 
 namespace odc {
 
-constexpr uint32_t kMagic = 0x4f44434e;  // changes with every change of Message
+constexpr uint32_t kMagic = 0x4f44434f;  // changes with every change of Message
 
 ucred peer_of(int socket) {
     ucred who{0, static_cast<uid_t>(-1), 0};
@@ -36,6 +36,30 @@ bool gone(int pid) {
     return life.valid() ? dead(life.get()) : errno == ESRCH;
 }
 
+namespace {
+
+// Whether it carries as many as it names.
+bool has_descriptors(const Parcel &parcel) {
+    const Message &message = parcel.message;
+    if (message.kind == Message::Refused) {
+        return parcel.fds.empty();
+    }
+    if (message.member_count < 1 || message.member_count > static_cast<int32_t>(kMostMembers)) {
+        return false;
+    }
+    size_t fds = 0;
+    for (int32_t i = 0; i < message.member_count; ++i) {
+        const int32_t own = message.members[i].fds;
+        if (own < 2 || own > 3) {
+            return false;
+        }
+        fds += static_cast<size_t>(own);
+    }
+    return fds == parcel.fds.size();
+}
+
+}  // namespace
+
 bool send_parcel(int socket, const Message &message, const std::vector<int> &fds, const Patience &patience) {
     for (;;) {
         if (send_with_fds(socket, &message, sizeof(message), fds) >= 0) {
@@ -55,20 +79,21 @@ bool send_parcel(int socket, const Message &message, const std::vector<int> &fds
 
 Received receive_parcel(int socket, Parcel *out) {
     MessageFds received;
-    const ssize_t bytes = receive_with_fds(socket, &out->message, sizeof(out->message), &received);
+    ssize_t bytes = receive_with_fds(socket, &out->message, sizeof(out->message), &received);
+    // A peer that closed before it had read our message resets the connection; what it said before comes after that.
+    if (bytes < 0 && errno == ECONNRESET) {
+        bytes = receive_with_fds(socket, &out->message, sizeof(out->message), &received);
+    }
     if (bytes < 0) {
         return errno == EAGAIN || errno == EINTR ? Received::Nothing : Received::Closed;
     }
     out->fds = std::move(received.fds);
     if (received.cut) {
-        fail(ODC_ERROR_SYSTEM,
-             "odc_init could not receive a peer's descriptors: too many are open; raise the limit "
-             "(ulimit -n)");
+        errno = EMFILE;  // or ENFILE, which the kernel does not tell apart here
+        fail_errno("odc_init cannot receive a peer's descriptors");
     }
-    if (bytes != sizeof(Message) || out->message.magic != kMagic) {
-        return Received::Closed;
-    }
-    return Received::Parcel;
+    const bool whole = bytes == sizeof(Message) && out->message.magic == kMagic;
+    return whole && has_descriptors(*out) ? Received::Parcel : Received::Closed;
 }
 
 Message make_message(Message::Kind kind, int rank, int size) {

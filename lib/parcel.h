@@ -5,7 +5,6 @@
 #include "fd_passing.h"
 #include "patience.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -14,21 +13,33 @@
 
 namespace odc {
 
+// A rank, and how many of the message's descriptors are its own: memory, life, and a slot if it has one.
+struct Member {
+    int32_t rank;
+    int32_t pid;
+    int32_t fds;
+};
+
+constexpr size_t kMostMembers = kMostFds / 3;  // in one message
+
 struct Message {
-    enum Kind : uint32_t { Hello = 1, Welcome, Member, Refused };
+    enum Kind : uint32_t { Hello = 1, Welcome, Members, Refused };
     uint32_t magic;
     Kind kind;
-    int32_t rank;
+    int32_t rank;  // of the sender
     int32_t size;
     int32_t pid;
-    int32_t unused;
+    int32_t member_count;
     int64_t remaining_ms;  // Hello: until the sender's deadline
-    char text[1024];       // Refused
+    union {
+        Member members[kMostMembers];  // Hello, Welcome: the sender; Members: all but the leader, in order
+        char text[1024];               // Refused
+    };
 };
 
 struct Parcel {
     Message message;
-    std::array<Fd, kMostFds> fds;  // those that were sent, first
+    std::vector<Fd> fds;  // the members', in order
 };
 
 // Sends one message, with at most kMostFds descriptors; false if the other side is gone, or the time is over. A full

@@ -29,10 +29,13 @@ public:
 
     // Throws ODC_ERROR_INTERRUPTED when the caller wants to stop.
     void check_interrupted(const char *call) const {
-        if (interrupted_ != nullptr && interrupted_(arg_) != 0) {
+        if (wants_to_stop()) {
             fail(ODC_ERROR_INTERRUPTED, call, " was interrupted by the caller's `interrupted` callback");
         }
     }
+
+    // The same for who has an error to report already.
+    bool wants_to_stop() const { return interrupted_ != nullptr && interrupted_(arg_) != 0; }
 
 private:
     int64_t begin_ns_;

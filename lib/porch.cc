@@ -108,6 +108,9 @@ size_t Porch::let_in() {
         for (Address from; accept_from(listener.get(), &from).valid();) {
             ++count;
         }
+        if (errno != EAGAIN) {
+            fail_errno("accepting a connection of a rank of another host");
+        }
     }
     return count;
 }

@@ -2,6 +2,8 @@
 // Rank 0 receives the other ranks.
 #include "reception.h"
 
+#include "farewell.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -12,9 +14,10 @@
 namespace odc {
 namespace {
 
-constexpr int64_t kHelloNs = 5'000'000'000;   // for a stranger to prove itself
-constexpr size_t kUndecided = 64;             // strangers at a time, beside as many as there are ranks
-constexpr int64_t kFarewellNs = 500'000'000;  // for rank 0's last words to leave
+constexpr int64_t kHelloNs = 5'000'000'000;         // for a stranger to prove itself
+constexpr int64_t kCrowdedHelloNs = 1'000'000'000;  // where it keeps others out
+constexpr size_t kUndecided = 64;                   // strangers at a time, beside as many as there are ranks
+constexpr int64_t kBriefNs = 500'000'000;           // the same for a rank 0 that its caller has interrupted
 constexpr int64_t kLastWordsNs = 1'000'000'000;
 constexpr int kNamed = 16;  // missing ranks named before the rest is counted
 
@@ -46,8 +49,10 @@ std::vector<Card> Reception::all_gather(const Card &mine) {
         tell_guests(ReplyKind::kMet, nullptr);  // until now nobody goes on, so that all hear what goes wrong
     } catch (const Error &error) {
         // A sentence about the meeting is everybody's; any other happened to rank 0 alone.
-        tell_all(error.status() == ODC_ERROR_RENDEZVOUS ? error.what()
-                                                        : say(who(self_), " left odc_init: ", error.what()));
+        const bool stopped = error.status() == ODC_ERROR_INTERRUPTED;
+        tell_all(
+            error.status() == ODC_ERROR_RENDEZVOUS ? error.what() : say(who(self_), " left odc_init: ", error.what()),
+            stopped ? kBriefNs : kFarewellNs);
         throw;
     }
     return std::move(cards_);
@@ -57,7 +62,7 @@ void Reception::leave(const Card &regret) {
     try {
         check_regrets({regret});
     } catch (const Error &error) {
-        tell_all(error.what());
+        tell_all(error.what(), kFarewellNs);
     }
 }
 
@@ -117,9 +122,7 @@ void Reception::step() {
     }
     dismiss_late();
     std::erase_if(guests_, [](const Guest &guest) { return guest.state == Guest::State::kGone; });
-    for (const Fd &listener : listeners_) {
-        accept_all(listener);
-    }
+    accept_all();
     if (present_ < size_ && now_ns() >= deadline_ns()) {
         fail(ODC_ERROR_RENDEZVOUS, missing());
     }
@@ -128,7 +131,7 @@ void Reception::step() {
 void Reception::wait_for_guests(int timeout_ms) const {
     std::vector<pollfd> entries;
     for (const Fd &listener : listeners_) {
-        entries.push_back({listener.get(), POLLIN, 0});
+        entries.push_back({crowded_ ? -1 : listener.get(), POLLIN, 0});
     }
     for (const Guest &guest : guests_) {
         entries.push_back({guest.socket.get(), static_cast<short>(guest.drained() ? POLLIN : POLLIN | POLLOUT), 0});
@@ -146,20 +149,28 @@ void Reception::wait_to_send() const {
     poll(entries.data(), entries.size(), 10);
 }
 
+void Reception::accept_all() {
+    crowded_ = false;
+    for (const Fd &listener : listeners_) {
+        accept_all(listener);
+    }
+}
+
 void Reception::accept_all(const Fd &listener) {
     for (;;) {
         Address from;
         Fd fd = accept_from(listener.get(), &from);
         if (!fd.valid()) {
-            if (errno == EMFILE || errno == ENFILE) {
-                make_room();
+            if (errno != EAGAIN) {
+                crowded_ = true;
+                check_room();
             }
             return;
         }
         const auto undecided =
             std::count_if(guests_.begin(), guests_.end(), [](const Guest &guest) { return guest.undecided(); });
         if (static_cast<size_t>(undecided) >= kUndecided + static_cast<size_t>(size_)) {
-            make_room();
+            dismiss_oldest();
         }
         Guest &guest = guests_.emplace_back();
         guest.socket = std::move(fd);
@@ -168,24 +179,27 @@ void Reception::accept_all(const Fd &listener) {
     }
 }
 
-void Reception::make_room() {
+// Nobody else can be accepted, and errno says why. Strangers must not keep ranks out; ranks that are about to prove
+// themselves must not be turned away for others.
+void Reception::check_room() {
+    const bool none_goes =
+        std::none_of(guests_.begin(), guests_.end(), [](const Guest &guest) { return guest.undecided(); });
+    if (none_goes && farewell_.empty()) {
+        fail_errno(say("odc_init cannot accept ", size_ - 1, " connections (", present_ - 1, " came)"));
+    }
+}
+
+void Reception::dismiss_oldest() {
     const auto oldest =
         std::find_if(guests_.begin(), guests_.end(), [](const Guest &guest) { return guest.undecided(); });
-    if (oldest == guests_.end()) {
-        if (!farewell_.empty()) {
-            return;
-        }
-        fail(ODC_ERROR_SYSTEM, "odc_init has too many files open to accept ", size_ - 1,
-             " connections; raise the limit (ulimit -n)");
-    }
     dismiss(*oldest, "too many at a time");
     guests_.erase(oldest);
 }
 
 void Reception::dismiss_late() {
     for (Guest &guest : guests_) {
-        if (guest.undecided() && now_ns() - guest.since_ns > kHelloNs) {
-            dismiss(guest, "silent for 5 s");
+        if (guest.undecided() && now_ns() - guest.since_ns > (crowded_ ? kCrowdedHelloNs : kHelloNs)) {
+            dismiss(guest, crowded_ ? "silent for 1 s while there was no room for others" : "silent for 5 s");
         }
     }
 }
@@ -273,6 +287,9 @@ void Reception::hear_proof(Guest &guest) {
     guest.session = session_key(secret_, guest.hello, guest.challenge);
     guest.state = Guest::State::kJoined;
     if (!farewell_.empty()) {
+        if (guest.hello.rank >= 0 && guest.hello.rank < size_) {
+            came_[static_cast<size_t>(guest.hello.rank)] = guest.hello;
+        }
         return send_reply(guest, ReplyKind::kFailed, &farewell_);
     }
     admit(guest);
@@ -385,8 +402,8 @@ void Reception::tell_guests(ReplyKind kind, const std::string *payload) {
     }
 }
 
-// Best effort: who cannot hear it sees the connection close. Whoever is just coming hears it, too.
-void Reception::tell_all(const std::string &sentence) {
+// Best effort: who cannot hear it sees the connection close. Ranks that come while this lasts hear it, too.
+void Reception::tell_all(const std::string &sentence, int64_t most_ns) {
     farewell_ = sentence.substr(0, kMaxSentence);
     for (Guest &guest : guests_) {
         if (guest.state != Guest::State::kJoined) {
@@ -398,11 +415,9 @@ void Reception::tell_all(const std::string &sentence) {
             guest.state = Guest::State::kGone;  // in the middle of the cards there is no room for other words
         }
     }
-    const int64_t until_ns = now_ns() + kFarewellNs;
+    const int64_t until_ns = now_ns() + most_ns;
     while (now_ns() < until_ns) {
-        for (const Fd &listener : listeners_) {
-            accept_all(listener);
-        }
+        accept_all();
         for (Guest &guest : guests_) {
             if (guest.state != Guest::State::kGone) {
                 serve(guest);
@@ -411,7 +426,9 @@ void Reception::tell_all(const std::string &sentence) {
         std::erase_if(guests_, [](const Guest &guest) {
             return guest.state == Guest::State::kGone || (guest.state == Guest::State::kJoined && guest.drained());
         });
-        if (guests_.empty()) {
+        const bool all_came =
+            std::all_of(came_.begin(), came_.end(), [](const auto &hello) { return hello.has_value(); });
+        if (guests_.empty() && (all_came || listeners_.empty() || patience_.wants_to_stop())) {
             return;
         }
         wait_for_guests(10);

@@ -52,8 +52,10 @@ private:
     void step();
     void wait_for_guests(int timeout_ms) const;
     void wait_to_send() const;
+    void accept_all();
     void accept_all(const Fd &listener);
-    void make_room();
+    void check_room();
+    void dismiss_oldest();
     void dismiss_late();
     void dismiss(Guest &guest, const char *why);
     [[noreturn]] void fail_lost(const Guest &guest) const;
@@ -66,7 +68,7 @@ private:
     void send_reply(Guest &guest, ReplyKind kind, const std::string *payload) const;
     static bool flush(Guest &guest);
     void tell_guests(ReplyKind kind, const std::string *payload);
-    void tell_all(const std::string &sentence);
+    void tell_all(const std::string &sentence, int64_t most_ns);
     int64_t deadline_ns() const;
     std::string missing() const;
     std::string turned_away() const;
@@ -86,6 +88,7 @@ private:
     std::vector<Card> cards_;                 // of this round
     std::vector<bool> handed_in_;             // by rank: whose card of this round is there
     int present_ = 0;                         // how many are
+    bool crowded_ = false;                    // a connection waits for which there are no descriptors or memory
     std::string all_cards_;                   // as they are handed out
     std::string farewell_;                    // why the ranks did not meet, once they did not
     std::map<std::string, int> turned_away_;  // "10.0.0.1: wrong secret" and how often

@@ -24,7 +24,16 @@ std::string listed(const std::vector<std::string> &words, const char *between) {
     return say(joined({first, first + kMost}, between), between, "and ", words.size() - kMost, " more");
 }
 
-void fail_errno(const std::string &what) { fail(ODC_ERROR_SYSTEM, what, ": ", std::generic_category().message(errno)); }
+void fail_errno(const std::string &what) {
+    const int error = errno;
+    const char *advice = "";
+    if (error == EMFILE) {
+        advice = "; raise the limit (ulimit -n)";
+    } else if (error == ENFILE) {
+        advice = "; raise the limit of the whole system (sysctl fs.file-max)";
+    }
+    fail(ODC_ERROR_SYSTEM, what, ": ", std::generic_category().message(error), advice);
+}
 
 Error current_error() {
     try {

@@ -38,7 +38,8 @@ template <class... Parts>
     throw Error(status, say(parts...));
 }
 
-// ODC_ERROR_SYSTEM with errno's words: "mmap of 4096 bytes: Cannot allocate memory".
+// ODC_ERROR_SYSTEM with errno's words: "mmap of 4096 bytes: Cannot allocate memory", and what to do about a limit on
+// descriptors.
 [[noreturn]] void fail_errno(const std::string &what);
 
 constexpr const char *kNoMemoryWords = "the process has no memory left for the library's own use";

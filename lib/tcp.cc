@@ -40,6 +40,12 @@ void send_at_once(const Fd &fd) {
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+// Errors of accept4 that concern one connection, which is no longer there; the next one may be good.
+bool is_lost_connection(int error) {
+    return error == EINTR || error == ECONNABORTED || error == EPROTO || error == ENOPROTOOPT || error == ENETDOWN ||
+           error == ENETUNREACH || error == EHOSTDOWN || error == EHOSTUNREACH || error == ENONET;
+}
+
 }  // namespace
 
 Endpoint parse_endpoint(const std::string &text) {
@@ -152,9 +158,13 @@ int connect_result(int fd) {
 }
 
 Fd accept_from(int listener, Address *from) {
-    from->bytes = sizeof(from->storage);
-    Fd fd(accept4(listener, reinterpret_cast<sockaddr *>(&from->storage), &from->bytes, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd.valid()) {
+    Fd fd;
+    do {
+        from->bytes = sizeof(from->storage);
+        fd = Fd(accept4(listener, reinterpret_cast<sockaddr *>(&from->storage), &from->bytes,
+                        SOCK_CLOEXEC | SOCK_NONBLOCK));
+    } while (!fd.valid() && is_lost_connection(errno));
+    if (fd.valid() && from->family() != AF_UNIX) {
         send_at_once(fd);
     }
     return fd;

@@ -43,7 +43,8 @@ Fd listen_at(const Address &address);
 Fd connect_to(const Address &address, const std::optional<Address> &from = {});
 // Of a socket whose connecting has ended: 0 or its errno; ECONNREFUSED, too, when it has only met itself.
 int connect_result(int fd);
-// Accepts one connection, non-blocking; invalid with errno set when there is none.
+// Accepts one connection, also at a Unix socket, non-blocking. Invalid with errno set otherwise: EAGAIN when none waits,
+// anything else when this process cannot accept it; then it still waits, and the listener stays readable.
 Fd accept_from(int listener, Address *from);
 
 }  // namespace odc

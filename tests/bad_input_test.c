@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bad input of one rank: a status and one clear sentence, nothing changes and nothing sticks. */
 #include "model.h"
+#include "rendezvous.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -448,6 +449,50 @@ static void too_few_descriptors_are_an_error_in_words(void **state) {
     }
 }
 
+typedef struct host_limit {
+    const place *at;    /* NULL: by name */
+    rlim_t descriptors; /* beside those that are open */
+} host_limit;
+
+/* Rank 0 has no descriptors for all who come; whether it runs out of them at accept or later, it says so at once. */
+static void few_descriptors_of_rank_0(int rank, int size, const char *job, void *arg) {
+    const host_limit *what = arg;
+    odc_config config = config_of(rank, size, what->at != NULL ? NULL : job);
+    odc_context *context = NULL;
+    if (what->at != NULL) {
+        config.rendezvous = what->at->text;
+        config.secret = "a secret of these tests";
+    }
+    if (rank == 0) {
+        int first = dup(0);
+        struct rlimit limit = {(rlim_t)first + what->descriptors, (rlim_t)first + what->descriptors};
+        CHECK(first >= 0 && close(first) == 0 && setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    }
+    config.timeout_ms = ENDLESS_MS; /* beyond the watchdog: no deadline ends it */
+    if (odc_init(&config, &context) == ODC_OK) {
+        odc_destroy(context);
+    } else if (rank == 0 || what->at == NULL) {
+        CHECK_SENTENCE(odc_last_error(), "raise the limit (ulimit -n)");
+    } else { /* after TCP, before it listens for the ranks of its host, rank 0 can only hang up */
+        CHECK_SENTENCE(odc_last_error(), "raise the limit (ulimit -n)|rank 0 of job");
+    }
+}
+
+static void rank_0_without_descriptors_says_so_at_once(void **state) {
+    (void)state;
+    needs_processes("it limits the process's descriptors");
+    needs_no_sanitizer("it needs descriptors itself");
+    for (int descriptors = 6; descriptors <= 36; descriptors += 3) {
+        host_limit limit = {NULL, (rlim_t)descriptors};
+        place at = hold_place(AF_INET);
+        CHECK(at.holder >= 0);
+        run_processes(12, few_descriptors_of_rank_0, &limit);
+        limit.at = &at;
+        run_processes(12, few_descriptors_of_rank_0, &limit);
+        close(at.holder);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bad_config_is_refused),
@@ -459,6 +504,7 @@ int main(void) {
         cmocka_unit_test(a_bad_description_is_refused),
         cmocka_unit_test(a_thousand_shards_need_no_more_than_32_descriptors),
         cmocka_unit_test(too_few_descriptors_are_an_error_in_words),
+        cmocka_unit_test(rank_0_without_descriptors_says_so_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -202,9 +202,7 @@ static void meet_or_die(int rank, int size, const char *job, void *arg) {
         CHECK(status == ODC_ERROR_RENDEZVOUS || status == ODC_ERROR_PEER_LOST);
     }
     atomic_store(&what->noticed_at[rank], now_ns());
-    /* Who came only after rank 0 had seen the death and given up finds nobody there, and who was not let in before reads
-     * that it gave up. */
-    snprintf(name, sizeof name, "rank %d|missing: rank 0|died or gave up in odc_init", what->victim);
+    snprintf(name, sizeof name, "rank %d", what->victim);
     CHECK_SENTENCE(odc_last_error(), name);
     odc_destroy(context);
 }

@@ -45,6 +45,70 @@ static void test_killed_in_init(void **state) {
     }
 }
 
+/* Ranks 0 to 2 have met when one of them is killed; ranks 3 and 4 come after that, and read of it, too. Nobody waits for
+ * a deadline: it is beyond the watchdog. */
+static void some_come_late(int rank, int size, const char *job, void *arg) {
+    scene *what = arg;
+    odc_config config = scene_config(what, rank, size, job);
+    char name[16];
+    config.timeout_ms = ENDLESS_MS;
+    set_flag(&what->pids[rank], getpid());
+    snprintf(name, sizeof name, "rank %d", what->variant);
+    if (rank == 3) {
+        await_settled(what, 3);
+        kill(read_flag(&what->pids[what->variant]), SIGKILL);
+        set_flag(&what->flag, 1);
+    } else if (rank == 4) {
+        await_flag(&what->flag, 1);
+    }
+    FAIL_INIT(&config, name, "died|gave up");
+}
+
+static void test_late_ranks_read_who_died(void **state) {
+    (void)state;
+    needs_processes("it kills a rank");
+    for (int by_name = 0; by_name <= 1; ++by_name) {
+        for (int victim = 1; victim <= 2; ++victim) { /* nobody can tell of rank 0's, where the ranks meet */
+            scene *what = new_scene(by_name);
+            what->variant = victim;
+            run_mortals(5, UINT64_C(1) << victim, some_come_late, what);
+            end_scene(what);
+        }
+    }
+}
+
+static int stop_at_once(void *arg) {
+    scene *what = arg;
+    raise_flag(&what->looks[2]);
+    return read_flag(&what->flag) == 1;
+}
+
+/* The same of a rank that gives up: rank 2, and then comes rank 3. */
+static void one_gives_up(int rank, int size, const char *job, void *arg) {
+    scene *what = arg;
+    odc_config config = scene_config(what, rank, size, job);
+    config.timeout_ms = ENDLESS_MS;
+    if (rank == 2) {
+        odc_context *context = NULL;
+        config.interrupted = stop_at_once;
+        config.interrupted_arg = what;
+        CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_INTERRUPTED, "interrupted");
+        set_flag(&what->flag, 2);
+        return;
+    }
+    if (rank == 3) {
+        await_settled(what, 3);
+        set_flag(&what->flag, 1);
+        await_flag(&what->flag, 2);
+    }
+    FAIL_INIT(&config, "rank 2", "gave up|died");
+}
+
+static void test_late_ranks_read_who_gave_up(void **state) {
+    (void)state;
+    both_ways(one_gives_up, 4);
+}
+
 enum { PAUSES = 40 };
 
 /* When one rank's `interrupted` was asked, and between the last PAUSES questions. */
@@ -112,6 +176,8 @@ static void test_interrupted(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_in_init),
+        cmocka_unit_test(test_late_ranks_read_who_died),
+        cmocka_unit_test(test_late_ranks_read_who_gave_up),
         cmocka_unit_test(test_interrupted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,9 @@
 // Another user who finds out a job's name is not let in, on either side. Only root can be two users; linked statically,
 // so that geteuid(), from which the name is made, can be replaced.
 #include <odc/odc.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -76,12 +79,62 @@ void another_users_job_is_not_joined(void **) {
     assert_non_null(std::strstr(sentence, "belongs to user 65534"));
 }
 
+// Another user holds the name of rank 0's socket. Returns, in the process of that user, whether rank 0 sent it anything.
+bool receives_nothing(int listener, int told) {
+    char byte = 1;
+    pollfd entry{listener, POLLIN, 0};
+    if (setuid(kNobody) != 0 || write(told, &byte, 1) != 1 || poll(&entry, 1, 20000) != 1) {
+        return false;
+    }
+    const int peer = accept(listener, nullptr, nullptr);
+    entry.fd = peer;
+    alignas(cmsghdr) char control[256];
+    iovec data{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    return peer >= 0 && poll(&entry, 1, 20000) == 1 && recvmsg(peer, &message, 0) <= 0 && message.msg_controllen == 0;
+}
+
+void a_socket_that_another_user_holds_is_sent_nothing(void **) {
+    needs_root();
+    char job[64];
+    std::snprintf(job, sizeof(job), "other-user-%d-squat", getpid());
+    int ends[2];
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        sockaddr_un address{};
+        address.sun_family = AF_UNIX;
+        const int length = std::snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "odc-0-%s", job);
+        const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
+        // The kernel keeps the credentials of who calls listen().
+        const bool bound = bind(listener, reinterpret_cast<sockaddr *>(&address), bytes) == 0 && setuid(kNobody) == 0 &&
+                           listen(listener, 8) == 0;
+        _exit(!bound || !receives_nothing(listener, ends[1]));
+    }
+    char byte = 0;
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    assert_int_equal(join(job, 0, 20000), ODC_ERROR_RENDEZVOUS);
+    std::puts(odc_last_error());
+    assert_non_null(std::strstr(odc_last_error(), "belongs to user 65534"));
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 }  // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(another_user_is_turned_away),
         cmocka_unit_test(another_users_job_is_not_joined),
+        cmocka_unit_test(a_socket_that_another_user_holds_is_sent_nothing),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -129,6 +129,9 @@ void serve(int listener, int fd, int others) {
     for (int served = 0; served < others;) {
         wait_readable(listener, deadline, "the other ranks");
         const File peer(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+        if (peer.get() < 0 && errno != EINTR && errno != ECONNABORTED) {
+            fail_errno("accepting another rank, which shares the benchmark's memory");
+        }
         if (peer.get() >= 0 && is_same_user(peer.get())) {
             send_file(peer.get(), fd);
             ++served;
