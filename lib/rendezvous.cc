@@ -30,6 +30,15 @@ void name_host(const odc_config &config, Rendezvous *found) {
     }
 }
 
+// Job "a/b" is not job "a" with group "b": only a group follows a slash.
+std::string name_of(const std::string &job, const std::string &group) {
+    std::string name;
+    for (const char c : job) {
+        name += c == '/' ? "%2F" : c == '%' ? "%25" : std::string(1, c);
+    }
+    return group.empty() ? name : name + "/" + group;
+}
+
 [[noreturn]] void fail_no_way(const Rendezvous &rendezvous) {
     const std::string launcher = rendezvous.place.launcher.empty() ? "config" : rendezvous.place.launcher;
     fail(ODC_ERROR_RENDEZVOUS, "odc_init: ", launcher, " says that there are ", rendezvous.place.size,
@@ -77,8 +86,8 @@ Rendezvous find_rendezvous(const odc_config &config) {
     }
     if (config.group != nullptr && config.group[0] != '\0') {
         found.group = config.group;
-        found.place.job += "/" + found.group;
     }
+    found.place.job = name_of(found.place.job, found.group);
     found.address = config.rendezvous != nullptr ? config.rendezvous : setting(Setting::kRendezvous);
     found.secret = config.secret != nullptr ? config.secret : setting(Setting::kSecret);
     name_host(config, &found);

@@ -84,6 +84,28 @@ static void test_again_beside_forked_children(void **state) {
     both_ways(leave_a_child, 3);
 }
 
+/* ---- Names ---- */
+
+/* Ranks 0 and 1 are job "x/b"; ranks 2 and 3 are job "x", group "b", and number themselves 0 and 1, too. */
+static void meet_by_like_names(int rank, int size, const char *job, void *arg) {
+    (void)arg;
+    char name[80];
+    odc_config config = config_of(rank % 2, size / 2, name);
+    snprintf(name, sizeof name, rank < 2 ? "%s/b" : "%s", job);
+    config.group = rank < 2 ? NULL : "b";
+    odc_context *context = NULL;
+    double sum = rank;
+    CHECK_OK(odc_init(&config, &context));
+    CHECK_OK(odc_minibatch_sync_reduce(context, &sum, 1, ODC_SUM));
+    CHECK(sum == (rank < 2 ? 1 : 5));
+    odc_destroy(context);
+}
+
+static void test_a_slash_in_a_job_is_no_group(void **state) {
+    (void)state;
+    run_processes(4, meet_by_like_names, NULL);
+}
+
 /* ---- Addresses ---- */
 
 static void bad_addresses(int rank, int size, const char *job, void *arg) {
@@ -267,6 +289,7 @@ int main(void) {
         cmocka_unit_test(test_tcp_by_host_name),
         cmocka_unit_test(test_late_rank_0),
         cmocka_unit_test(test_again_beside_forked_children),
+        cmocka_unit_test(test_a_slash_in_a_job_is_no_group),
         cmocka_unit_test(test_bad_addresses),
         cmocka_unit_test(test_missing_ranks),
         cmocka_unit_test(test_missing_rank_0),
