@@ -7,19 +7,19 @@ namespace odc {
 
 namespace {
 
-size_t count_of(uint64_t bytes, size_t least) { return std::max<size_t>(bytes / Slots::kBytes, least); }
+size_t slot_count(uint64_t bytes, size_t least) { return std::max<size_t>(bytes / Slots::kBytes, least); }
 
 }  // namespace
 
 std::unique_ptr<Slots> Slots::of_pinned_memory(const CudaDevice &device, uint64_t bytes, size_t least) {
-    const size_t count = count_of(bytes, least);
+    const size_t count = slot_count(bytes, least);
     return std::unique_ptr<Slots>(
         new Slots(device, count, std::make_unique<PinnedMemory>(device, count * kBytes), nullptr));
 }
 
 std::unique_ptr<Slots> Slots::of_gpu_memory(const CudaDevice &device, uint64_t bytes, size_t least,
                                             const Patience &patience) {
-    const size_t count = count_of(bytes, least);
+    const size_t count = slot_count(bytes, least);
     return std::unique_ptr<Slots>(
         new Slots(device, count, nullptr, std::make_unique<CudaMemory>(device, count * kBytes, patience)));
 }
