@@ -91,17 +91,25 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
                  made.back()->name(), "\", are together larger than any memory");
         }
     }
-    settle(made);
     std::vector<Shard *> handles;
-    for (std::unique_ptr<Shard> &one : made) {
-        Shard &shard = *one;
-        announce(shard);
-        handles.push_back(&shard);
-        fresh_.push_back(&shard);
-        shards_[shard.name()] = std::move(one);
+    std::map<std::string, std::unique_ptr<Shard>> places;
+    for (const std::unique_ptr<Shard> &one : made) {
+        handles.push_back(one.get());
+        places.emplace(one->name(), nullptr);
     }
+    fresh_.reserve(fresh_.size() + made.size());
+    posts_.expect(minibatch_);
+    settle(made);
+    // From here nothing allocates: peers see the shards, which cannot be taken back.
+    for (std::unique_ptr<Shard> &one : made) {
+        posts_.announce(*one);
+        fresh_.push_back(one.get());
+        places.find(one->name())->second = std::move(one);
+    }
+    shards_.merge(places);
     totals_.slice_bytes.fetch_add(slice_bytes, std::memory_order_relaxed);
     ring(job_.mine());
+    announce_elsewhere(handles);
     return handles;
 }
 
@@ -207,12 +215,19 @@ void Context::conceal(Shard &shard) {
     }
 }
 
-void Context::announce(Shard &shard) {
-    posts_.announce(shard);
-    if (Fabric *others = job_.fabric()) {
-        const Description &d = shard.description();
-        others->announce({shard.record(), shard.registered, d.numel, shard.own_numel(), 0, 0, d.parameter_type,
-                          d.gradient_type, d.memory, d.name, d.ranks, d.slices});
+void Context::announce_elsewhere(const std::vector<Shard *> &shards) {
+    Fabric *const others = job_.fabric();
+    if (others == nullptr) {
+        return;
+    }
+    try {
+        for (const Shard *shard : shards) {
+            const Description &d = shard->description();
+            others->announce({shard->record(), shard->registered, d.numel, shard->own_numel(), 0, 0, d.parameter_type,
+                              d.gradient_type, d.memory, d.name, d.ranks, d.slices});
+        }
+    } catch (...) {
+        fail_halfway(Call::RegisterShard);
     }
 }
 

@@ -127,7 +127,8 @@ private:
     bool leave_unfinished(Operation &operation);
     void expose(Shard &shard);
     void conceal(Shard &shard);
-    void announce(Shard &shard);
+    // To the ranks of other hosts; those of this host see them already.
+    void announce_elsewhere(const std::vector<Shard *> &shards);
     bool reaches_out(const Shard &shard);
     bool nics_reach_gpu();
     uint64_t keep(Operation begun);

@@ -5,15 +5,6 @@
 
 namespace odc {
 
-namespace {
-
-bool lists(const Post &post, int rank) {
-    return post.rank_count == 0 ||
-           std::find(post.ranks(), post.ranks() + post.rank_count, rank) != post.ranks() + post.rank_count;
-}
-
-}  // namespace
-
 Posts::Posts(Job &job) : job_(job), last_(&job.mine().first_post) {
     for (int rank = 0; rank < job.size(); ++rank) {
         readers_.push_back({&job.block(rank).first_post, {}});
@@ -22,11 +13,14 @@ Posts::Posts(Job &job) : job_(job), last_(&job.mine().first_post) {
 
 // ---- This rank's own ----
 
-void Posts::announce(Shard &shard) {
-    shard.number = ++announced_;
-    if (latest_.empty() || latest_.back().minibatch != shard.registered) {
-        latest_.push_back({shard.registered, 0});
+void Posts::expect(uint64_t minibatch) {
+    if (latest_.empty() || latest_.back().minibatch != minibatch) {
+        latest_.push_back({minibatch, announced_});
     }
+}
+
+void Posts::announce(Shard &shard) noexcept {
+    shard.number = ++announced_;
     latest_.back().number = shard.number;
     last_->store(shard.record(), std::memory_order_release);
     last_ = &shard.post().next;
@@ -48,7 +42,7 @@ void Posts::read(int rank) {
     Reader &reader = readers_[static_cast<size_t>(rank)];
     while (const uint64_t offset = reader.next->load(std::memory_order_acquire)) {
         auto *post = reinterpret_cast<Post *>(job_.peer(rank).arena->record(offset));
-        if (rank != job_.rank() && lists(*post, job_.rank())) {
+        if (rank != job_.rank()) {  // also one that does not list this rank: find() says how the rank lists differ
             reader.waiting.emplace(post->name(), post);
         }
         reader.next = &post->next;

@@ -23,7 +23,9 @@ public:
     // differently, and an owner that ended the minibatch without registering it, are job errors. Thread-safe.
     Post *find(Shard &shard, uint64_t index);
 
-    void announce(Shard &shard);
+    // Whatever announcing shards in this minibatch may throw, so that announce throws nothing.
+    void expect(uint64_t minibatch);
+    void announce(Shard &shard) noexcept;
     // Ends the use of the shard's own post, by `minibatch`, and of the other owners'.
     void retire(Shard &shard, uint64_t minibatch);
     // At the end of a minibatch: reads all lists to their ends and drops what this rank has registered no shard for,

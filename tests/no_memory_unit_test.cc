@@ -181,7 +181,7 @@ void test_a_call_without_memory_changes_nothing(void **) {
     assert_in_range(failures, 5, 1000);
 }
 
-odc_context *join_two(int32_t rank, const std::string &job, odc_shard **shard) {
+odc_context *join_two(int32_t rank, const std::string &job) {
     odc_config config{};
     config.struct_size = sizeof(config);
     config.rank = rank;
@@ -190,6 +190,11 @@ odc_context *join_two(int32_t rank, const std::string &job, odc_shard **shard) {
     config.timeout_ms = kTimeoutMs;
     odc_context *context = nullptr;
     assert_int_equal(odc_init(&config, &context), ODC_OK);
+    return context;
+}
+
+odc_context *join_two(int32_t rank, const std::string &job, odc_shard **shard) {
+    odc_context *context = join_two(rank, job);
     const uint64_t slices[] = {0, kNumel};
     odc_shard_desc desc{};
     desc.struct_size = sizeof(desc);
@@ -199,6 +204,64 @@ odc_context *join_two(int32_t rank, const std::string &job, odc_shard **shard) {
     desc.slices = slices;
     assert_int_equal(odc_register_shard(context, &desc, shard), ODC_OK);
     return context;
+}
+
+// Registers `count` shards, which the other rank uses, too. With `allocations` >= 0 that allocation fails, and the call is
+// made again. Returns whether one failed.
+bool register_and_use(int32_t rank, const std::string &job, size_t count, long allocations) {
+    odc_context *context = join_two(rank, job);
+    const char *names[] = {"a", "b", "c"};
+    odc_shard_desc descs[3]{};
+    odc_shard *shards[3]{};
+    for (size_t i = 0; i < count; ++i) {
+        descs[i].struct_size = sizeof(descs[i]);
+        descs[i].name = names[i];
+        descs[i].numel = kNumel;
+        descs[i].parameter_type = descs[i].gradient_type = ODC_F32;
+    }
+    const auto register_all = [&] {
+        return count == 1 ? odc_register_shard(context, descs, shards)
+                          : odc_register_shards(context, descs, count, shards);
+    };
+    allocations_left = allocations;
+    odc_status status = register_all();
+    const bool failed = allocations >= 0 && allocations_left == -1;
+    allocations_left = -1;
+    if (status == ODC_ERROR_NO_MEMORY) {
+        assert_true(failed);
+        status = register_all();
+    }
+    assert_int_equal(status, ODC_OK);
+    assert_int_equal(odc_publish_all(context, nullptr), ODC_OK);
+    for (size_t i = 0; i < count; ++i) {
+        float full[kNumel] = {1, 1, 1, 1, 1, 1, 1, 1};
+        assert_int_equal(odc_scatter_add(shards[i], full, kNumel, nullptr), ODC_OK);
+        assert_int_equal(odc_gather(shards[i], full, kNumel, nullptr), ODC_OK);
+        assert_true(full[0] == 0 && full[kNumel - 1] == 0);
+    }
+    assert_int_equal(odc_minibatch_sync(context), ODC_OK);
+    for (size_t i = 0; i < count; ++i) {
+        odc_slice slice{};
+        slice.struct_size = sizeof(slice);
+        assert_int_equal(odc_get_slice(shards[i], &slice), ODC_OK);
+        assert_int_equal(slice.numel, kNumel / 2);
+        assert_true(static_cast<float *>(slice.gradients)[0] == 2);
+    }
+    odc_destroy(context);
+    return failed;
+}
+
+void test_registering_without_memory_shows_peers_nothing(void **) {
+    for (const size_t count : {1, 3}) {
+        long allocations = 0;
+        for (bool failed = true; failed; ++allocations) {
+            const std::string job = "no_memory_unit_test.register." + std::to_string(getpid());
+            std::thread peer([&] { register_and_use(1, job, count, -1); });
+            failed = register_and_use(0, job, count, allocations);
+            peer.join();
+        }
+        assert_in_range(allocations, 10, 10000);
+    }
 }
 
 // It has to wait for rank 1's publish, and has no memory for what it would say of that.
@@ -239,6 +302,7 @@ int main() {
     }
     const CMUnitTest tests[] = {cmocka_unit_test(test_no_memory_for_words),
                                 cmocka_unit_test(test_a_call_without_memory_changes_nothing),
+                                cmocka_unit_test(test_registering_without_memory_shows_peers_nothing),
                                 cmocka_unit_test(test_a_wait_without_memory_can_be_made_again)};
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -240,11 +240,11 @@ static void ranks_that_describe_a_shard_differently_are_both_named(void **state)
     static const int32_t ranks[2][3] = {{0, 1, 2}, {2, 1, 0}};
     const odc_shard_desc good = describe("layer", 100, ODC_F32, ODC_F32);
     (void)state;
-    for (int kind = 0; kind < 10; ++kind) {
+    for (int kind = 0; kind < 12; ++kind) {
         disagreement *what = share(sizeof *what);
         what->descs[0] = what->descs[1] = good;
-        what->in_sync = kind >= 5;
-        switch (kind % 5) {
+        what->in_sync = kind >= 6;
+        switch (kind % 6) {
             case 0:
                 what->descs[1].numel = 101;
                 what->word = "101";
@@ -261,6 +261,11 @@ static void ranks_that_describe_a_shard_differently_are_both_named(void **state)
                 what->descs[0].slices = slices[0];
                 what->descs[1].slices = slices[1];
                 what->word = "slices";
+                break;
+            case 4: /* rank 1 leaves out both others */
+                what->descs[1].ranks = &ranks[0][1];
+                what->descs[1].rank_count = 1;
+                what->word = "says ranks all, rank 1 says 1";
                 break;
             default:
                 what->descs[0].ranks = ranks[0];
