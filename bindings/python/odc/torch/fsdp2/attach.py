@@ -37,7 +37,7 @@ def attach(
     log_waits_after: float = 60.0,
     check: bool = False,
 ) -> Job:
-    """Trains `model`, which fully_shard has wrapped, over On-Demand Communication; the module itself is unchanged.
+    """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
     Collective over the ranks of its mesh. Call it when parameters are materialised and loaded. Slices are where FSDP2
     computes: in host memory, or in that of a GPU, where the streams of FSDP2 and of the caller order all that is done.
 
@@ -55,6 +55,7 @@ def attach(
     streams = streams_of(_one_device(groups))
     _refuse(model, groups, names)
     owned = {id(p): names[id(p)] for p in model.parameters() if p.requires_grad} if optimizers else {}
+    unsharded = _unsharded(model, groups) if optimizers else []
     unowned = check_owners(optimizers, owned)
     before = [group.settings for group in groups]
     context, job = None, None
@@ -90,7 +91,7 @@ def attach(
             if context is not None and not isinstance(error, JobError):
                 stack.callback(context.abort, f"attach raised {type(error).__name__}: {error}")
         raise
-    _tell(attached, context, streams, unowned)
+    _tell(attached, context, streams, unowned, unsharded)
     return job
 
 
@@ -159,6 +160,22 @@ def _refuse(model: nn.Module, groups: list[FsdpGroup], names: dict[int, str]) ->
                     f'parameter "{names.get(id(slot.get()), slot.attribute)}" has a post-accumulate-grad hook (an '
                     "optimizer in backward?): it would see no gradient before sync_gradients(); step after the sync"
                 )
+
+
+def _unsharded(model: nn.Module, groups: list[FsdpGroup]) -> list[str]:
+    """The names of trainable parameters that FSDP2 does not manage: neither it nor ODC reduces their gradients. Refuses
+    those that may reduce them by a hook of their own."""
+    managed = {id(slot.get()) for group in groups for slot in group.slots}
+    left = {name: one for name, one in model.named_parameters() if one.requires_grad and id(one) not in managed}
+    for name, parameter in left.items():
+        if getattr(parameter, "_post_accumulate_grad_hooks", None):
+            raise UnsupportedError(
+                f'parameter "{name}" is not sharded by FSDP2 and has a post-accumulate-grad hook: a collective in it '
+                "hangs when ranks run different numbers of backwards. Add the parameter before fully_shard (PEFT: "
+                "create the adapters first, then let Accelerate's FSDP2 plugin shard the model), or remove the hook "
+                "and reduce the gradient after sync_gradients()"
+            )
+    return list(left)
 
 
 def _why_not(group: FsdpGroup) -> str | None:
@@ -277,11 +294,18 @@ def _register(groups: list[Group], ledger: Ledger, context: Context, job: Job) -
     ledger.install(next(shards))
 
 
-def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list[str]) -> None:
+def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list[str], unsharded: list[str]) -> None:
     if unowned:
         logger.warning("no attached optimizer owns %d trainable parameters (%s…)", len(unowned), ", ".join(unowned[:3]))
     if context.rank != 0:
         return
+    if unsharded:
+        logger.warning(
+            "%d trainable parameters are not sharded by FSDP2 (%s…), and sync_gradients() does not reduce their "
+            "gradients: do so after it, or add the parameters before fully_shard",
+            len(unsharded),
+            ", ".join(unsharded[:3]),
+        )
     types = sorted({str(group.layout.dtype).removeprefix("torch.") for group in groups})
     gradients = sorted({str(g.layout.gradient_dtype).removeprefix("torch.") for g in groups if g.trainable})
     logger.info(

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainable parameters that FSDP2 does not manage: attach names them, and refuses those that reduce by hooks."""
+
+import logging
+from typing import Any
+
+import pytest
+from torch_ranks import dist, run_torch_ranks, torch
+
+import odc
+from odc.torch import fsdp2
+
+nn = torch.nn
+fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
+init_device_mesh = torch.distributed.device_mesh.init_device_mesh
+
+
+def plain() -> Any:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+
+
+def partly_sharded(size: int) -> Any:
+    model = plain()
+    mesh = init_device_mesh("cpu", (size,))
+    return fully_shard(model, mesh=mesh, ignored_params={model[2].weight, model[2].bias})
+
+
+def loss(model: Any, rank: int, index: int) -> Any:
+    return model(torch.full((2, 4), 1.0 + rank + 0.5 * index, dtype=torch.float64)).square().sum()
+
+
+def ignored(rank: int, size: int) -> None:
+    warnings: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("odc").addHandler(handler)
+
+    model = partly_sharded(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with fsdp2.attach(model, optimizer, timeout=60) as job:
+        for index in range(1 + rank):
+            loss(model, rank, index).backward()
+        job.sync_gradients(divisor=1.0)
+        optimizer.step()
+    said = "2 trainable parameters are not sharded by FSDP2 (2.weight, 2.bias…)"
+    assert [line.startswith(said) for line in warnings] == ([True] if rank == 0 else [])
+
+    # The others are reduced; these hold what this rank's microbatches gave.
+    everyone, alone = plain(), plain()
+    for peer in range(size):
+        for index in range(1 + peer):
+            loss(everyone, peer, index).backward()
+            if peer == rank:
+                loss(alone, peer, index).backward()
+    for mine, other in ((model[0].weight.grad.full_tensor(), everyone[0]), (model[2].weight.grad, alone[2])):
+        torch.testing.assert_close(mine, other.weight.grad, rtol=1e-12, atol=1e-12)
+
+    warnings.clear()
+    with fsdp2.attach(model, timeout=60):  # only read
+        model(torch.ones(2, 4, dtype=torch.float64))
+    model[2].requires_grad_(False)
+    fsdp2.attach(model, optimizer, timeout=60).close()
+    assert not warnings
+
+
+def test_ignored_parameters_are_named() -> None:
+    run_torch_ranks(2, ignored)
+
+
+def hooked(rank: int, size: int) -> None:
+    model = partly_sharded(size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook = model[2].bias.register_post_accumulate_grad_hook(lambda parameter: dist.all_reduce(parameter.grad))
+    with pytest.raises(odc.UnsupportedError) as caught:
+        fsdp2.attach(model, optimizer, timeout=60)
+    for words in ('parameter "2.bias" is not sharded by FSDP2', "different numbers of backwards", "before fully_shard"):
+        assert words in str(caught.value)
+    loss(model, rank, 0).backward()  # by plain FSDP2, as before
+    hook.remove()
+    fsdp2.attach(model, optimizer, timeout=60).close()
+
+
+def test_parameters_that_reduce_by_a_hook_are_refused() -> None:
+    run_torch_ranks(2, hooked)
