@@ -116,6 +116,7 @@ class Job:
         self._phase = Phase.SYNCED
         self._optimizers = optimizers
         self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
+        self._edited = False  # parameters were, before a step of an optimizer after the publish
         self._left_over = False  # its gradients were still there when this minibatch's first was added
         self._cleared: set[int] = set()  # on a single rank: parameters whose .grad is of this minibatch
         self._collectives: int | None = None  # begun before this minibatch's first forward
@@ -394,10 +395,11 @@ class Job:
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         if self._phase is Phase.PUBLISHED:
             self._check_no_gradients("call sync_gradients() before optimizer.step()")
+            self._edited = self._differing() is not None
 
     def _noted_step(self, index: int) -> Callable[..., None]:
         def note(*_: Any) -> None:
-            if self._phase is Phase.PUBLISHED:
+            if self._phase is Phase.PUBLISHED and not self._edited:
                 # Steps with nothing to do are harmless: DCP makes one to create an optimizer's state.
                 self._check_unchanged()
             self._to_step.discard(index)
@@ -455,14 +457,17 @@ class Job:
         if self._any_gradients():
             raise PhaseError(f"gradients of this minibatch are not synced yet: {why}")
 
-    def _check_unchanged(self) -> None:
+    def _differing(self) -> str | None:
+        """The name of a parameter that is not what is published."""
         with torch.no_grad():
-            for group in self._groups:
-                if (name := group.differs()) is not None:
-                    raise PhaseError(
-                        f'optimizer.step() changed parameter "{name}" after it was published: a forward between '
-                        "sync_gradients() and step() publishes; step first"
-                    )
+            return next((name for group in self._groups if (name := group.differs()) is not None), None)
+
+    def _check_unchanged(self) -> None:
+        if (name := self._differing()) is not None:
+            raise PhaseError(
+                f'optimizer.step() changed parameter "{name}" after it was published: a forward between '
+                "sync_gradients() and step() publishes; step first"
+            )
 
     def _check_calls(self, calls: list[int], mine: str) -> None:
         others = [rank for rank, code in enumerate(calls) if code != Ledger.code(mine)]
