@@ -58,18 +58,27 @@ TRAINED: dict[str, list[str]] = {
     "evaluation between steps": ["test_fsdp2_jobs.py::test_evaluation_between_steps"],
     "`state_dict`, DCP; resumption with another number of ranks": ["test_fsdp2_checkpoint.py"],
     "transformers 5.23 Qwen2 and Llama, packed and padded": ["test_fsdp2_libraries.py::test_transformers"],
-    "Accelerate 1.15's loop around `fully_shard`": ["test_fsdp2_libraries.py::test_accelerate_loop"],
+    "Accelerate 1.15's loop with its FSDP2 plugin, and around `fully_shard`; tied weights": [
+        "test_fsdp2_accelerate.py"
+    ],
+    "transformers' `Trainer`, TRL 1.16's SFT, DPO and GRPO, PEFT 0.21's LoRA, by Accelerate's plugin; tied weights": [
+        f"test_fsdp2_trainers.py::{name}"
+        for name in ("test_trainers_with_the_plugin", "test_checkpoints", "test_uneven_counts", "test_adapters")
+    ],
 }
 REFUSED: dict[str, list[str]] = {
     "HSDP, `replicate()`: shard over all ranks": [_REFUSALS, "test_fsdp2_misuse.py::test_replicate_is_refused"],
     "`reshard_after_forward=<int>`, an all-reduce hook, an optimizer in backward": [_REFUSALS],
+    "trainable parameters that FSDP2 does not manage and a hook reduces (PEFT on a model from `DistributedConfig`)": [
+        "test_fsdp2_unsharded.py::test_parameters_that_reduce_by_a_hook_are_refused"
+    ],
     "several meshes in a model or a module; other communication hooks, symmetric memory": [
         _REFUSALS,
         "test_fsdp2_misuse.py::test_two_meshes_in_a_module_are_refused",
     ],
 }
 NOT_YET_RUN = [
-    "parameters on a GPU (`tests/test_fsdp2_cuda.py`), Accelerate's FSDP2 plugin, torchtitan, verl",
+    "parameters on a GPU (`tests/test_fsdp2_cuda.py`), torchtitan, verl",
     "torch 2.10 to 2.12 and 2.14 (by hand 2.15.0 was run, and 2.9.1, which equals its own plain FSDP2)",
 ]
 

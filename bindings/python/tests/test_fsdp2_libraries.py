@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Others' models and loops, unchanged: transformers' Qwen2 and Llama in tiny random configurations, packed and not, and
-Accelerate's loop. On CPU Accelerate does not activate its own FSDP2 plugin (that needs a GPU), so here its
-accumulation, clipping and optimizer wrapper drive a model that fully_shard has wrapped."""
+"""transformers' Qwen2 and Llama, unchanged, in tiny random configurations, packed and not."""
 
 import os
 from pathlib import Path
@@ -154,52 +152,3 @@ def train_as_loaded(rank: int, size: int, kind: str, folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["qwen2", "tied llama"])
 def test_tied_weights_as_transformers_shards_them(kind: str, size: int, tmp_path: Path) -> None:
     run_torch_ranks(size, train_as_loaded, kind, tmp_path)
-
-
-def accelerate_loop(rank: int, size: int) -> None:
-    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
-    # What a launcher sets; the process group is there already, so nobody listens at the address.
-    places = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}
-    os.environ |= {name: str(value) for name, value in places.items()}
-    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
-    model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3)).double()
-    torch.manual_seed(0)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter)
-    reference = [parameter.detach().clone() for parameter in model.parameters()]
-    mesh = init_device_mesh("cpu", (size,))
-    fully_shard(model[0], mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    optimizer = accelerator.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
-    assert type(optimizer).__name__ == "AcceleratedOptimizer"
-    with fsdp2.attach(model, optimizer, timeout=60) as job:
-        for _ in range(2):
-            for _ in range(2):
-                with accelerator.accumulate(model):
-                    accelerator.backward(model(torch.full((2, 4), 1.0 + rank, dtype=torch.float64)).sum())
-                    if accelerator.sync_gradients:
-                        job.sync_gradients(divisor=size)
-                        accelerator.clip_grad_norm_(model.parameters(), 0.5)
-                    optimizer.step()
-                    optimizer.zero_grad()
-        assert job.context.minibatch == 2
-
-    alone = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3)).double()
-    for parameter, value in zip(alone.parameters(), reference, strict=True):
-        parameter.data.copy_(value)
-    other = torch.optim.SGD(alone.parameters(), lr=0.1)
-    for _ in range(2):
-        for peer in range(size):  # Accelerate divides by its accumulation steps
-            alone(torch.full((2, 4), 1.0 + peer, dtype=torch.float64)).sum().backward()
-        for parameter in alone.parameters():
-            parameter.grad.div_(size)
-        torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.5)
-        other.step()
-        other.zero_grad()
-    for parameter, expected in zip(model.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(parameter.full_tensor(), expected.data, rtol=1e-12, atol=1e-12)
-    dist.barrier()
-
-
-def test_accelerate_loop() -> None:
-    run_torch_ranks(2, accelerate_loop)

@@ -9,7 +9,8 @@ import pytest
 import support
 
 pytest.importorskip("torch", reason="torch is not installed")
-pytest.importorskip("transformers", reason="transformers is not installed")
+for library in ("transformers", "accelerate", "trl", "peft"):
+    pytest.importorskip(library, reason=f"{library} is not installed")
 
 
 def test_the_readme_has_the_table() -> None:
@@ -18,5 +19,5 @@ def test_the_readme_has_the_table() -> None:
 
 def test_the_tests_are_there() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *support.tests()]
-    ended = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accelerate's loop as MIGRATING.md prints it, before and after, on models that Accelerate's FSDP2 plugin or
+fully_shard has wrapped: bit-identical. And what the page says of loaders, counts, checkpoints and generation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hugging_face import (
+    accelerate,
+    be_launched,
+    full_parameters,
+    load,
+    new_process,
+    no_warnings,
+    samples,
+    save_models,
+)
+from migrating import after, before, block
+from torch_ranks import dist, run_torch_ranks, torch
+
+from odc.torch import fsdp2
+
+fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
+LIMIT = 300.0  # seconds; a loaded machine imports and compiles slowly
+
+
+def padded(rows: list[Sequence[int]]) -> dict[str, Any]:
+    pad = torch.nn.utils.rnn.pad_sequence
+    ids = pad([torch.tensor(row) for row in rows], batch_first=True)
+    mask = pad([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
+    return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+
+
+def loader_of(dataset: Any) -> Any:
+    return torch.utils.data.DataLoader(dataset, batch_size=2, collate_fn=padded)
+
+
+def run_page(model: Any, accelerator: Any, code: str, loader: Any = None) -> list[float]:
+    """The page's loop over 16 samples: two minibatches of two microbatches on each of two ranks. Returns its log."""
+    logged: list[float] = []
+    names = {
+        "accelerator": accelerator,
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-2),
+        "loader": loader_of(samples(16)) if loader is None else loader,
+        "loss_of": lambda model, batch: model(**batch, use_cache=False).loss,
+        "log": lambda value: logged.append(float(value)),
+        "fsdp2": fsdp2,
+    }
+    exec(code, names)
+    return logged
+
+
+def printed_accelerator() -> Any:
+    names = {name: getattr(accelerate, name) for name in ("Accelerator", "FullyShardedDataParallelPlugin")}
+    exec(block("Accelerate", "python"), names)
+    return names["accelerator"]
+
+
+def accelerator_with(
+    policy: str = "transformer_based_wrap", plugin: dict[str, Any] | None = None, **options: Any
+) -> Any:
+    made = accelerate.FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy=policy, **(plugin or {}))
+    return accelerate.Accelerator(fsdp_plugin=made, **options)
+
+
+def sharded_by_hand(model: Any) -> Any:
+    for layer in model.model.layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+@dataclass(frozen=True)
+class Case:
+    accelerator: Callable[[], Any] = printed_accelerator
+    kind: str = "qwen2"
+    shard: Callable[[Any], Any] = lambda model: model  # before prepare()
+    apart: float = 0.0  # the results may be
+
+
+def cases() -> list[Case]:
+    each = accelerate.utils.GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)
+    return [
+        Case(),
+        Case(kind="llama"),
+        Case(lambda: accelerator_with("no_wrap", gradient_accumulation_steps=2), shard=sharded_by_hand),
+        Case(lambda: accelerator_with(gradient_accumulation_plugin=each), apart=1e-5),  # added in another order
+        Case(lambda: accelerator_with(plugin={"activation_checkpointing": True}, gradient_accumulation_steps=2)),
+        Case(lambda: accelerator_with(plugin={"cpu_ram_efficient_loading": True}, gradient_accumulation_steps=2)),
+        Case(
+            lambda: accelerator_with(gradient_accumulation_steps=2, mixed_precision="bf16"), apart=1e-2
+        ),  # gloo adds bf16
+    ]
+
+
+def compare_loops(rank: int, size: int, folder: Path) -> None:
+    be_launched(rank, size)
+    diff = block("Accelerate", "diff")
+    for number, case in enumerate(cases()):
+        trained = []
+        for code in (before(diff), after(diff)):
+            with new_process("plugin"), no_warnings():
+                model = case.shard(load(folder / case.kind))
+                logged = run_page(model, case.accelerator(), code)
+                trained.append((full_parameters(model), logged))
+        (plain, of_microbatches), (over_odc, of_minibatches) = trained
+        print(f"case {number}")  # shown where the next lines fail
+        for name, parameter in over_odc.items():
+            torch.testing.assert_close(parameter, plain[name], rtol=0, atol=case.apart, msg=name)
+        means = [(of_microbatches[index] + of_microbatches[index + 1]) / 2 for index in (0, 2)]
+        assert of_minibatches == pytest.approx(means, rel=max(case.apart, 1e-6))
+
+
+def test_the_page(tmp_path: Path) -> None:
+    save_models(tmp_path)
+    run_torch_ranks(2, compare_loops, tmp_path, seconds=LIMIT)
+
+
+class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    def __iter__(self) -> Any:
+        return iter([row * 4 for row in zip(range(3, 19), range(4, 20), strict=True)])
+
+
+def load_batches(rank: int, size: int, folder: Path) -> None:
+    """Rank 0 reads an iterable dataset for all and broadcasts, unless told not to."""
+    be_launched(rank, size)
+    for dispatch in (None, False):
+        warnings: list[str] = []
+        handler = logging.Handler(logging.WARNING)
+        handler.emit = lambda record, lines=warnings: lines.append(record.getMessage())  # type: ignore[misc]
+        logging.getLogger("odc").addHandler(handler)
+        with new_process("plugin"):
+            how = accelerate.DataLoaderConfiguration(dispatch_batches=dispatch)
+            accelerator = accelerator_with(gradient_accumulation_steps=2, dataloader_config=how)
+            run_page(load(folder / "qwen2"), accelerator, after(block("Accelerate", "diff")), loader_of(Stream()))
+        assert any("collectives ran" in line for line in warnings) == (dispatch is None)
+
+
+def count_unevenly(rank: int, size: int, folder: Path) -> None:
+    """The plain loop on a model of the plugin, and a loader that yields this rank's share."""
+    be_launched(rank, size)
+    minibatches = [[1, 3], [2, 0]]  # microbatches of each rank, of one sample
+    rows = iter(samples(6))
+    shares = [[[padded([next(rows)]) for _ in range(count)] for count in counts] for counts in minibatches]
+
+    def loss_sum(model: Any, batch: Any) -> tuple[Any, int]:
+        tokens = batch["labels"].numel() - 1
+        return model(**batch).loss * tokens, tokens
+
+    with new_process("plugin"), no_warnings():
+        accelerator = accelerator_with()
+        model = load(folder / "qwen2")
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with fsdp2.attach(model, optimizer) as job:
+            for share in shares:
+                total = 0
+                for batch in share[rank]:
+                    loss, tokens = loss_sum(model, batch)
+                    accelerator.backward(loss)
+                    total += tokens
+                job.sync_gradients(tokens=total)
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+        over_odc = full_parameters(model)
+
+    alone = load(folder / "qwen2")
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for share in shares:
+        total = 0
+        for batch in (one for of_rank in share for one in of_rank):
+            loss, tokens = loss_sum(alone, batch)
+            loss.backward()
+            total += tokens
+        for parameter in alone.parameters():
+            parameter.grad.div_(total)
+        torch.nn.utils.clip_grad_norm_(alone.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, parameter in full_parameters(alone).items():
+        torch.testing.assert_close(over_odc[name], parameter, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def save_and_load(rank: int, size: int, folder: Path) -> None:
+    """load_state before attach, or publish() after it."""
+    be_launched(rank, size)
+    rows = samples(8)
+    batches = [padded(rows[4 * step + 2 * rank : 4 * step + 2 * rank + 2]) for step in range(2)]
+
+    def steps(accelerator: Any, model: Any, optimizer: Any, job: Any, these: list[Any]) -> None:
+        for batch in these:
+            accelerator.backward(model(**batch).loss)
+            job.sync_gradients()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    trained = []
+    for loads in (None, "before", "after"):
+        with new_process("plugin"), no_warnings():
+            accelerator = accelerator_with()
+            model = load(folder / "qwen2")
+            model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-2))
+            if loads == "before":
+                accelerator.load_state(str(folder / "state"))
+            with fsdp2.attach(model, optimizer) as job:
+                if loads is None:
+                    steps(accelerator, model, optimizer, job, batches[:1])
+                    accelerator.save_state(str(folder / "state"))
+                elif loads == "after":
+                    accelerator.load_state(str(folder / "state"))
+                    job.publish()
+                steps(accelerator, model, optimizer, job, batches[1:])
+            trained.append(full_parameters(model))
+    for other in trained[1:]:
+        for name, parameter in trained[0].items():
+            torch.testing.assert_close(other[name], parameter, rtol=0, atol=0, msg=name)
+
+
+def what_the_page_says(rank: int, size: int, folder: Path) -> None:
+    load_batches(rank, size, folder)
+    count_unevenly(rank, size, folder)
+    save_and_load(rank, size, folder)
+    generate_alone(rank, size, folder)
+
+
+def generate_alone(rank: int, size: int, folder: Path) -> None:
+    """While one rank generates, the others wait in a barrier; what it generates is what one process does."""
+    be_launched(rank, size)
+    prompt = torch.tensor([samples(1)[0]])
+    length = (4, 24)[rank]
+
+    def generated(model: Any, **options: Any) -> Any:
+        exactly = {"max_new_tokens": length, "min_new_tokens": length, "do_sample": False}
+        return model.generate(prompt, attention_mask=torch.ones_like(prompt), **exactly, **options)
+
+    expected = generated(load(folder / "qwen2"))
+    assert expected.shape[1] == prompt.shape[1] + length
+    for way in ("by hand", "loaded"):
+        with new_process(way):
+            model = load(folder / "qwen2", way)
+            if way == "by hand":
+                model = sharded_by_hand(model)
+            with fsdp2.attach(model):
+                for turn in range(size):
+                    if rank == turn:
+                        assert torch.equal(generated(model, synced_gpus=False), expected)
+                    dist.barrier()
+
+
+def test_what_the_page_says(tmp_path: Path) -> None:
+    save_models(tmp_path)
+    run_torch_ranks(2, what_the_page_says, tmp_path, seconds=LIMIT)
