@@ -11,9 +11,9 @@ cd "$(dirname "$0")/.." || exit 1
 seconds=1800
 repository=$PWD
 tarball=
-# A compiler cache, where there is one, knows an object again in another folder, and where another language is spoken.
-export CCACHE_BASEDIR=$work CCACHE_SLOPPINESS=locale
-! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+# shellcheck source=tests/compiler_cache.sh
+. tests/compiler_cache.sh
+export CCACHE_BASEDIR=$work CCACHE_SLOPPINESS=locale # the same objects where another language is spoken
 TMPDIR=$work # of what is started here
 export TMPDIR
 

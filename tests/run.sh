@@ -204,9 +204,8 @@ binding() {
 }
 
 check "install what is missing" check_install
-# It knows an object again in another folder, if that is as far from the sources: build/* and what is like it.
-export CCACHE_BASEDIR=$PWD
-! command -v ccache >/dev/null || export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+# shellcheck source=tests/compiler_cache.sh
+. tests/compiler_cache.sh
 released=
 check "build release" build release -DODC_TOOLS=ON -DODC_TESTS=ON && released=yes
 start_behind

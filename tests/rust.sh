@@ -14,6 +14,9 @@ done
 build=$PWD/build/release
 [ -e "$build/lib/libodc.so" ] || { echo "there is no $build/lib/libodc.so; build the release preset first"; exit 77; }
 export ODC_LIB_DIR=$build/lib LD_LIBRARY_PATH=$build/lib CARGO_TARGET_DIR=$PWD/build/rust CARGO_NET_OFFLINE=true
+# cargo locks a file there, even offline, and fails where it cannot write, such as in the home of a user who has none.
+cargo_home=${CARGO_HOME:-~/.cargo}
+{ mkdir -p "$cargo_home" && [ -w "$cargo_home" ]; } 2>/dev/null || export CARGO_HOME=$PWD/build/cargo
 [ ! -x "$build/tools/odc" ] || export ODC=$build/tools/odc
 cd bindings/rust || exit 1
 
