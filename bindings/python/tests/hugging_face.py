@@ -4,7 +4,6 @@ over ODC, and compares."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logged import warnings_logged
 from migrating import applied, block
 from torch_ranks import dist, torch  # skips where there is no torch
 
@@ -123,16 +123,6 @@ def full_parameters(model: Any) -> dict[str, Tensor]:
 @contextmanager
 def no_warnings() -> Iterator[None]:
     """The package logs none, of collectives in a minibatch for one."""
-    lines: list[str] = []
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
-
-    handler = Handler(logging.WARNING)
-    logging.getLogger("odc").addHandler(handler)
-    try:
+    with warnings_logged() as lines:
         yield
-    finally:
-        logging.getLogger("odc").removeHandler(handler)
     assert not lines

@@ -61,9 +61,12 @@ TRAINED: dict[str, list[str]] = {
     "Accelerate 1.15's loop with its FSDP2 plugin, and around `fully_shard`; tied weights": [
         "test_fsdp2_accelerate.py"
     ],
-    "transformers' `Trainer`, TRL 1.16's SFT, DPO and GRPO, PEFT 0.21's LoRA, by Accelerate's plugin; tied weights": [
+    "transformers' `Trainer`, TRL 1.16's SFT, DPO and GRPO, PEFT 0.21's LoRA, with Accelerate's plugin; tied weights": [
         f"test_fsdp2_trainers.py::{name}"
         for name in ("test_trainers_with_the_plugin", "test_checkpoints", "test_uneven_counts", "test_adapters")
+    ],
+    "`Trainer` and SFT on models from transformers' `DistributedConfig`; tied weights": [
+        "test_fsdp2_trainers.py::test_models_sharded_as_they_are_loaded"
     ],
 }
 REFUSED: dict[str, list[str]] = {

@@ -4,7 +4,6 @@ fully_shard has wrapped: bit-identical. And what the page says of loaders, count
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from hugging_face import (
     samples,
     save_models,
 )
+from logged import warnings_logged
 from migrating import after, before, block
 from torch_ranks import dist, run_torch_ranks, torch
 
@@ -131,15 +131,12 @@ def load_batches(rank: int, size: int, folder: Path) -> None:
     """Rank 0 reads an iterable dataset for all and broadcasts, unless told not to."""
     be_launched(rank, size)
     for dispatch in (None, False):
-        warnings: list[str] = []
-        handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda record, lines=warnings: lines.append(record.getMessage())  # type: ignore[misc]
-        logging.getLogger("odc").addHandler(handler)
-        with new_process("plugin"):
+        with new_process("plugin"), warnings_logged() as warnings:
             how = accelerate.DataLoaderConfiguration(dispatch_batches=dispatch)
             accelerator = accelerator_with(gradient_accumulation_steps=2, dataloader_config=how)
             run_page(load(folder / "qwen2"), accelerator, after(block("Accelerate", "diff")), loader_of(Stream()))
-        assert any("collectives ran" in line for line in warnings) == (dispatch is None)
+        told = any("ran between the first forward" in line for line in warnings)
+        assert rank != 0 or told == (dispatch is None)
 
 
 def count_unevenly(rank: int, size: int, folder: Path) -> None:

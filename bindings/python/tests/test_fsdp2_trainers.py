@@ -23,6 +23,7 @@ from hugging_face import (
     tokenizer,
     transformers,
 )
+from logged import warnings_logged
 from torch_ranks import dist, run_torch_ranks, torch
 
 import odc
@@ -190,6 +191,23 @@ def train_unevenly(rank: int, size: int, folder: Path) -> None:
 def test_uneven_counts(tmp_path: Path) -> None:
     save_models(tmp_path)
     run_torch_ranks(2, train_unevenly, tmp_path, seconds=LIMIT)
+
+
+def gather_in_microbatches(rank: int, size: int, folder: Path) -> None:
+    """TRL its metrics, without the mixin's compute_loss; Trainer the tokens seen, if it is to log them."""
+    be_launched(rank, size)
+    bare = mixin()
+    del bare.compute_loss
+    for maker, over, more in ((sft, bare, {}), (plain_trainer, mixin(), {"include_num_input_tokens_seen": "all"})):
+        with new_process("plugin"), warnings_logged() as warnings:
+            options = {"output_dir": str(folder / "out"), "max_steps": 1, **PLUGIN, **more}
+            made(maker, over, load(folder / "qwen2"), options).train()
+        assert rank != 0 or any("ran between the first forward" in line for line in warnings)
+
+
+def test_collectives_of_microbatches_are_told(tmp_path: Path) -> None:
+    save_models(tmp_path)
+    run_torch_ranks(2, gather_in_microbatches, tmp_path, seconds=LIMIT)
 
 
 # ---- PEFT ----

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainable parameters that FSDP2 does not manage: attach names them, and refuses those that reduce by hooks."""
 
-import logging
 from typing import Any
 
 import pytest
+from logged import warnings_logged
 from torch_ranks import dist, run_torch_ranks, torch
 
 import odc
@@ -31,14 +31,9 @@ def loss(model: Any, rank: int, index: int) -> Any:
 
 
 def ignored(rank: int, size: int) -> None:
-    warnings: list[str] = []
-    handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("odc").addHandler(handler)
-
     model = partly_sharded(size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with fsdp2.attach(model, optimizer, timeout=60) as job:
+    with warnings_logged() as warnings, fsdp2.attach(model, optimizer, timeout=60) as job:
         for index in range(1 + rank):
             loss(model, rank, index).backward()
         job.sync_gradients(divisor=1.0)
@@ -56,11 +51,11 @@ def ignored(rank: int, size: int) -> None:
     for mine, other in ((model[0].weight.grad.full_tensor(), everyone[0]), (model[2].weight.grad, alone[2])):
         torch.testing.assert_close(mine, other.weight.grad, rtol=1e-12, atol=1e-12)
 
-    warnings.clear()
-    with fsdp2.attach(model, timeout=60):  # only read
-        model(torch.ones(2, 4, dtype=torch.float64))
-    model[2].requires_grad_(False)
-    fsdp2.attach(model, optimizer, timeout=60).close()
+    with warnings_logged() as warnings:
+        with fsdp2.attach(model, timeout=60):  # only read
+            model(torch.ones(2, 4, dtype=torch.float64))
+        model[2].requires_grad_(False)
+        fsdp2.attach(model, optimizer, timeout=60).close()
     assert not warnings
 
 

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the package logs, for tests to look at."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def warnings_logged() -> Iterator[list[str]]:
+    """The warnings within the block."""
+    lines: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Handler(logging.WARNING)
+    logging.getLogger("odc").addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger("odc").removeHandler(handler)
