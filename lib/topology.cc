@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topology.h"
 
+#include <fcntl.h>
 #include <hwloc.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <memory>
 #include <sstream>
 
+#include "fd.h"
 #include "status.h"
 
 namespace odc {
@@ -133,11 +136,17 @@ void place_near(void *start, size_t bytes) {
     }
 }
 
+// Without streams, which swallow a failed allocation: half an identity would be another host's.
 std::string host_identity() {
     struct stat network {};
     stat("/proc/self/ns/net", &network);
-    const std::string boot = first_line("/proc/sys/kernel/random/boot_id");
-    return say(boot.empty() ? host_name() : boot, "/", network.st_ino, "/", geteuid());
+    char boot[64] = "";
+    if (const Fd file(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC)); file.valid()) {
+        const ssize_t bytes = read(file.get(), boot, sizeof(boot) - 1);
+        boot[bytes > 0 ? bytes : 0] = 0;
+        boot[std::strcspn(boot, "\n")] = 0;
+    }
+    return (boot[0] != 0 ? boot : host_name()) + "/" + std::to_string(network.st_ino) + "/" + std::to_string(geteuid());
 }
 
 std::string host_name() {

@@ -3,6 +3,7 @@
 // nothing, whichever of its allocations failed. In GPU memory the job may have failed instead, at once and for all.
 #include <odc/odc.h>
 
+#include <atomic>
 #include <csetjmp>
 #include <cstdarg>
 #include <cstddef>
@@ -292,6 +293,48 @@ void test_a_wait_without_memory_can_be_made_again(void **) {
     other.join();
 }
 
+int asks(void *refused) { return static_cast<std::atomic<bool> *>(refused)->load() ? 1 : 0; }
+
+// Rank 1 joins without memory for one of its first allocations: it says so, or joins; it is not taken for somebody else.
+void test_a_rank_without_memory_is_on_its_host_still(void **) {
+    constexpr long kFirst = 12;
+    for (long allocation = 0; allocation < kFirst; ++allocation) {
+        const std::string job =
+            "no_memory_unit_test.joins." + std::to_string(getpid()) + "." + std::to_string(allocation);
+        std::atomic<bool> refused{false};
+        const auto join = [&](int32_t rank, odc_context **context) {
+            odc_config config{};
+            config.struct_size = sizeof(config);
+            config.rank = rank;
+            config.size = 2;
+            config.job = job.c_str();
+            config.timeout_ms = kTimeoutMs;
+            config.interrupted = asks;
+            config.interrupted_arg = &refused;
+            return odc_init(&config, context);
+        };
+        std::string words;
+        odc_status status = ODC_OK;
+        odc_context *other = nullptr;
+        std::thread rank_1([&] {
+            allocations_left = allocation;
+            status = join(1, &other);
+            allocations_left = -1;
+            words = odc_last_error();
+            refused = status != ODC_OK;
+        });
+        odc_context *context = nullptr;
+        const odc_status first = join(0, &context);
+        rank_1.join();
+        if (status != ODC_OK && status != ODC_ERROR_NO_MEMORY) {
+            fail_msg("allocation %ld: %s", allocation, words.c_str());
+        }
+        assert_int_equal(first == ODC_OK, status == ODC_OK);
+        odc_destroy(other);
+        odc_destroy(context);
+    }
+}
+
 }  // namespace
 
 int main() {
@@ -303,6 +346,7 @@ int main() {
     const CMUnitTest tests[] = {cmocka_unit_test(test_no_memory_for_words),
                                 cmocka_unit_test(test_a_call_without_memory_changes_nothing),
                                 cmocka_unit_test(test_registering_without_memory_shows_peers_nothing),
-                                cmocka_unit_test(test_a_wait_without_memory_can_be_made_again)};
+                                cmocka_unit_test(test_a_wait_without_memory_can_be_made_again),
+                                cmocka_unit_test(test_a_rank_without_memory_is_on_its_host_still)};
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
