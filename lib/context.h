@@ -123,6 +123,8 @@ private:
     void await_transfers(Operation &operation, Job::Wait &wait);
     std::string under_way(const Operation &operation, int owner);
     void settle(Operation &operation);
+    template <class Look>
+    void settle(Operation &operation, const Look &look);
     void give_up(Operation &operation);
     bool leave_unfinished(Operation &operation);
     void expose(Shard &shard);

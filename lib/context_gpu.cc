@@ -469,7 +469,11 @@ void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wai
         const uint64_t flight =
             job_.cuda()->flights().begin(operation.shard->record(), words_for(operation.call, *operation.shard));
         enqueue(operation.call, [&](Cuda &cuda) {
-            load.stripe += cuda.porter_to(path).carry(load, static_cast<cuda::Stream>(operation.stream));
+            if (const uint64_t carried =
+                    cuda.porter_to(path).carry(load, static_cast<cuda::Stream>(operation.stream))) {
+                load.stripe += carried;
+                wait.begin_effects();
+            }
             cuda.flights().leave(flight);
         });
         return load.stripe == stripes;

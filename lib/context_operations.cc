@@ -128,7 +128,7 @@ void Context::begin(const Operation &operation) {
         fail(ODC_ERROR_PHASE, call_name(call), ": publish this rank's slice of shard \"", shard.name(),
              "\" in minibatch ", minibatch_, " first");
     }
-    job_.check();
+    job_.check_peers();
 }
 
 void Context::count(const Operation &operation) {
@@ -208,13 +208,15 @@ void Context::finish(Operation &operation) {
         }
         operation.left.clear();
     }
+    if (operation.call == Call::Gather || operation.kept) {
+        await_transfers(operation, wait);
+        return;
+    }
+    wait.begin_effects();  // what travels will be added
     try {
         await_transfers(operation, wait);
     } catch (...) {
-        if (operation.call == Call::ScatterAdd && !operation.kept) {  // what travels will be added
-            fail_halfway(operation.call);
-        }
-        throw;
+        fail_halfway(operation.call);
     }
 }
 
@@ -238,6 +240,12 @@ void Context::await_transfers(Operation &operation, Job::Wait &wait) {
 // back: a slow one is awaited; from one that is lost it does not come, so the connections are closed, and with them the
 // job.
 void Context::settle(Operation &operation) {
+    settle(operation, [] {});
+}
+
+// `look` may throw: then it is to be settled again.
+template <class Look>
+void Context::settle(Operation &operation, const Look &look) {
     constexpr int64_t kLostNs = 1'000'000'000;
     const Patience patience = job_.patience();
     std::vector<std::shared_ptr<Transfer>> travelling;
@@ -255,6 +263,7 @@ void Context::settle(Operation &operation) {
     for (const auto &transfer : travelling) {
         const int owner = transfer->owner();
         for (int64_t lost_ns = 0; !transfer->settled(); job_.sleep(owner)) {
+            look();
             if (job_.serves(owner) && !patience.over()) {
                 lost_ns = 0;
             } else if (lost_ns == 0) {
@@ -351,8 +360,18 @@ void Context::wait(uint64_t number) {
         entry = operations_.extract(number);
         last = last_operation_;
     }
+    const auto put_back = [&] {
+        const std::lock_guard lock(operations_mutex_);
+        operations_.insert(std::move(entry));
+    };
     if (left_ && entry) {
-        give_up(entry.mapped());
+        const Patience patience = job_.patience();
+        try {
+            settle(entry.mapped(), [&] { patience.check_interrupted("odc_wait"); });
+        } catch (...) {
+            put_back();
+            throw;
+        }
     }
     check_not_left(Call::Wait);
     if (!entry) {
@@ -369,8 +388,7 @@ void Context::wait(uint64_t number) {
         finish(operation);
     } catch (...) {
         if (leave_unfinished(operation)) {
-            const std::lock_guard lock(operations_mutex_);
-            operations_.insert(std::move(entry));
+            put_back();
         }
         rethrow();
     }

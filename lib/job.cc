@@ -93,7 +93,14 @@ void Job::note_done() {
     block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
 }
 
-void Job::check() {
+void Job::check_peers() {
+    check();
+    if (mine().peer_failed.load(std::memory_order_acquire) != 0) {
+        look_at_states();
+    }
+}
+
+void Job::check() const {
     const auto status = static_cast<odc_status>(error_status_.load(std::memory_order_acquire));
     if (status != ODC_OK) {
         throw Error(status, error_text_);
@@ -105,22 +112,21 @@ bool Job::set_error(odc_status status, const std::string &text) {
     if (error_status_.load(std::memory_order_relaxed) != ODC_OK) {
         return false;
     }
-    error_text_ = text;
+    error_text_ = text.substr(0, sizeof(RankBlock::error_text) - 1);  // as the others read it
     error_status_.store(status, std::memory_order_release);
     const RankState state = mine().state.load(std::memory_order_relaxed);
     if (state == RankState::Running) {
-        record_failure(mine(), status, text.c_str());
+        record_failure(mine(), status, error_text_.c_str());
     }
     // What is under way to and from other hosts ends with the connections, also of a rank that has left, whose words nobody
     // heeds.
     Fabric *others = fabric();
     if (others != nullptr && (state == RankState::Running || state == RankState::Left)) {
-        others->fail({status, text.substr(0, sizeof(RankBlock::error_text) - 1)});  // as host mates read it: not longer
+        others->fail({status, error_text_});
     }
     return true;
 }
 
-// Not only who waits for this rank must hear of its failure.
 void Job::ring_all() {
     for (RankBlock *block : blocks_) {
         ring(*block);
@@ -128,6 +134,11 @@ void Job::ring_all() {
 }
 
 void Job::let_know() {
+    if (mine().state.load(std::memory_order_relaxed) == RankState::Failed) {
+        for (RankBlock *block : blocks_) {
+            block->peer_failed.store(1, std::memory_order_release);
+        }
+    }
     ring_all();
     if (Fabric *others = fabric(); others != nullptr && mine().state.load() == RankState::Failed) {
         others->await_failed();
@@ -231,8 +242,9 @@ void Job::nap(int on) {
     block(on).waiters.fetch_sub(1);
 }
 
-void Job::Wait::check(int holder) {
+void Job::Wait::check(int holder, int64_t since_ns) {
     holder_ = holder;
+    since_ns_ = since_ns;
     if (const std::optional<Error> trouble = look(-1)) {
         job_.fail_job(trouble->status(), trouble->what());
     }
@@ -278,13 +290,18 @@ std::optional<Error> Job::Wait::look(int on) {
         return Error(ODC_ERROR_TIMEOUT,
                      say(me(), " waited ", seconds(now - patience_.begin_ns()), " in ", call_, ": ", describe_()));
     }
+    since_ns_ = since_ns_ != 0 ? since_ns_ : now;
+    if (effects_ && now - since_ns_ < kFinishNs) {
+        return std::nullopt;
+    }
     try {
         patience_.check_interrupted(call_);
     } catch (const Error &error) {
+        const std::string words = say(error.what(), " after ", seconds(now - patience_.begin_ns()), ": ", describe_());
         if (!effects_) {
-            fail(error.status(), error.what(), " after ", seconds(now - patience_.begin_ns()), ": ", describe_());
+            throw Error(error.status(), words);
         }
-        job_.fail_job(ODC_ERROR_ABORTED, say(me(), " stopped halfway, so the sums are incomplete: ", error.what()));
+        job_.fail_job(ODC_ERROR_ABORTED, say(me(), " stopped halfway, so the sums are incomplete: ", words));
     }
     return std::nullopt;
 }

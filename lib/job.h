@@ -42,7 +42,9 @@ public:
     std::string what(int rank) const;
 
     // Throws the job error if there is one. Cheap: asked at the start of every call.
-    void check();
+    void check() const;
+    // The same, and of any rank: where no wait would look. As cheap.
+    void check_peers();
     bool has_failed() const { return error_status_.load(std::memory_order_acquire) != ODC_OK; }
     // The first job error sticks here, and reaches all ranks with its words. Throws it, or the one that was first.
     [[noreturn]] void fail_job(odc_status status, const std::string &text);
@@ -131,10 +133,14 @@ public:
             left_serves_ = false;
         }
         // For waits on other things than a bell: looks around and throws.
-        void check(int holder) override;
+        void check(int holder, int64_t since_ns) override;
         int holder() const { return holder_; }
-        // From now on an interruption would leave an operation half done, so it fails the job.
-        void begin_effects() { effects_ = true; }
+        // From now on an interruption would leave an operation half done. So `interrupted` is not asked as long as the
+        // operation goes on; where it has not for kFinishNs, an interruption fails the job. Again: it has gone on.
+        void begin_effects() {
+            effects_ = true;
+            since_ns_ = 0;
+        }
         void end_effects() { effects_ = false; }
 
     private:
@@ -151,6 +157,7 @@ public:
         std::function<std::string()> describe_;
         Patience patience_;
         int64_t looked_ns_ = 0;
+        int64_t since_ns_ = 0;  // when this part of the wait was first looked at; 0: not yet
         bool effects_ = false;
         bool left_serves_ = false;
         int holder_ = -1;  // of the lock that is waited for
@@ -159,6 +166,9 @@ public:
 private:
     // Deaths and a failed GPU are looked for at most this often, and at least every 20 ms.
     static constexpr int64_t kLookNs = 5'000'000;
+    // A rank lets a stripe go in microseconds, and a library thread adds what it is offered in milliseconds; then the owner
+    // is stopped, or its host overloaded.
+    static constexpr int64_t kFinishNs = 2'000'000'000;
 
     void look_at_states();
     void look_at_gpu();
@@ -167,6 +177,7 @@ private:
     bool set_error(odc_status status, const std::string &text);
     // After the first error: the program may end now, and the others shall know why.
     void let_know();
+    // Not only who waits for this rank must hear of its failure.
     void ring_all();
 
     Membership membership_;
@@ -218,6 +229,7 @@ void Job::Wait::until(int on, const Ready &ready) {
     if (spin(ready)) {
         return;
     }
+    since_ns_ = 0;
     RankBlock &block = job_.block(on);
     for (;;) {
         const uint32_t bell = block.bell.load();
@@ -233,6 +245,7 @@ void Job::Wait::until_seen(const On &on, const Ready &ready) {
     if (spin(ready)) {
         return;
     }
+    since_ns_ = 0;
     for (int64_t looked_ns = 0; !ready(); job_.nap(on())) {
         if (const int64_t now = now_ns(); now - looked_ns > kLookNs) {
             looked_ns = now;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank tells its peers: one block at the start of its arena, written by that rank only (but for the bell's
-// waiters), read by all. Numbers of minibatches are stored plus one, so that 0 means "not yet", and only grow.
+// waiters and peer_failed), read by all. Numbers of minibatches are stored plus one, so that 0 means "not yet", and only grow.
 #pragma once
 
 #include "cuda_driver.h"
@@ -92,6 +92,7 @@ struct RankBlock {
     std::atomic<int64_t> did_at_ns;
 
     alignas(64) std::atomic<RankState> state;
+    std::atomic<uint32_t> peer_failed;  // set by others: some rank is Failed, for calls that wait for nothing
     std::atomic<uint64_t> left_minibatch;
     int32_t error_status;
     char error_text[2044];
@@ -104,7 +105,7 @@ struct RankBlock {
     TrialVerdict trial_verdicts[kMostTried];  // by place among the host's ranks
 };
 
-constexpr uint64_t kRankBlockMagic = 0x6f64632d30303037;  // "odc-0007": changes with every change of shared layout
+constexpr uint64_t kRankBlockMagic = 0x6f64632d30303038;  // "odc-0008": changes with every change of shared layout
 
 const char *call_name(Call call);
 

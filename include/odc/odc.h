@@ -63,7 +63,8 @@ typedef enum odc_memory { ODC_HOST_MEMORY = 1, ODC_GPU_MEMORY = 2 } odc_memory;
 /* Fills `all` with every rank's `mine` of `bytes` bytes, in rank order; collective; returns 0, or non-zero on failure. */
 typedef int (*odc_all_gather_fn)(void *arg, const void *mine, void *all, size_t bytes);
 /* Asked at least every 100 ms by a waiting call, on its thread; non-zero: ODC_ERROR_INTERRUPTED, and for what it waited.
- * What is on its way from another host into a gather's buffer is awaited even then, as long as its owner answers. */
+ * What is on its way from another host into a gather's buffer is awaited even then, as long as its owner answers. An
+ * addition that has begun is finished first; only if nothing of it is done for 2 s, non-zero aborts the job. */
 typedef int (*odc_interrupted_fn)(void *arg);
 
 /* Strings are copied. What is zero comes from the environment (`odc info --settings`). Callbacks must not throw; one that
@@ -94,7 +95,7 @@ ODC_API int32_t odc_size(const odc_context *context); /* how many ranks the job 
 ODC_API uint64_t odc_minibatch(const odc_context *context); /* the number of the running minibatch, from 0; never wraps */
 /* Leaves the job, waiting for nobody. Who waits for this rank later reads "rank 3 left in minibatch 7". Slices stay. */
 ODC_API odc_status odc_shutdown(odc_context *context);
-/* Ends every rank's waits with `text` (copied; NULL: none), as ODC_ERROR_ABORTED. */
+/* Ends every rank's waits and operations with `text` (NULL: none; cut after 2,043 bytes in all), as ODC_ERROR_ABORTED. */
 ODC_API odc_status odc_abort(odc_context *context, const char *text);
 /* Leaves if need be and frees everything, the slices too. No other call may be running. NULL is fine. */
 ODC_API void odc_destroy(odc_context *context);
@@ -206,8 +207,7 @@ typedef struct odc_plan_summary {
     double makespan;    /* the costliest rank's cost */
     double lower_bound; /* no assignment of these samples to these ranks is below this */
 } odc_plan_summary;
-/* Writes for each sample the rank that takes it and its microbatch there (0, 1, ... without gaps, in the order to run
- * them), and fills *summary unless NULL. Deterministic. */
+/* Writes each sample's rank and microbatch there (0, 1, ..., in the order to run them), fills *summary unless NULL. */
 ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of,
                             odc_plan_summary *summary);
 /* The cost coefficients of "linear", "1.5b" or "7b" (fitted by the paper's authors). */

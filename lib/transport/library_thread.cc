@@ -487,6 +487,9 @@ void LibraryThread::hear(Remote &from, const Notice &notice) {
                 from.owes_heard = false;
             } else {
                 from.mirror.apply(one);
+                if constexpr (std::is_same_v<Kind, FailedNotice>) {
+                    terms_.mine->peer_failed.store(1, std::memory_order_release);
+                }
                 if constexpr (std::is_same_v<Kind, FailedNotice> || std::is_same_v<Kind, ByeNotice>) {
                     hear_last_words(from);
                 } else if constexpr (std::is_same_v<Kind, PublishedNotice> ||

@@ -15,7 +15,7 @@ using cuda::driver;
 class Porter::Stop final : public Alarm {
 public:
     explicit Stop(const std::atomic<bool> &stopping) : stopping_(stopping) {}
-    void check(int) override {
+    void check(int, int64_t) override {
         if (stopping_.load(std::memory_order_relaxed)) {
             fail(ODC_ERROR_ABORTED, "the context ends");
         }

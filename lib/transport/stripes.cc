@@ -55,7 +55,7 @@ StripeLock::StripeLock(Stripe &stripe, int rank, Alarm &alarm, int64_t *waited_n
             continue;
         }
         futex_wait(stripe_.lock, seen | kSleepers, 20);
-        alarm.check(static_cast<int>(seen & ~kSleepers) - 1);
+        alarm.check(static_cast<int>(seen & ~kSleepers) - 1, begin);
     }
     *waited_ns += now_ns() - begin;
 }

@@ -19,8 +19,8 @@ namespace odc {
 class Alarm {
 public:
     virtual ~Alarm() = default;
-    // `holder`: the rank that is waited for.
-    virtual void check(int holder) = 0;
+    // `holder`: the rank that is waited for, `since_ns`: since when.
+    virtual void check(int holder, int64_t since_ns) = 0;
 };
 
 enum class MemoryKind { Host, Gpu };
