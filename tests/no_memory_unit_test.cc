@@ -256,7 +256,8 @@ void test_registering_without_memory_shows_peers_nothing(void **) {
     for (const size_t count : {1, 3}) {
         long allocations = 0;
         for (bool failed = true; failed; ++allocations) {
-            const std::string job = "no_memory_unit_test.register." + std::to_string(getpid());
+            const std::string job = "no_memory_unit_test.register." + std::to_string(getpid()) + "." +
+                                    std::to_string(count) + "." + std::to_string(allocations);
             std::thread peer([&] { register_and_use(1, job, count, -1); });
             failed = register_and_use(0, job, count, allocations);
             peer.join();

@@ -10,7 +10,7 @@ namespace odc {
 
 namespace {
 
-constexpr unsigned kWindow = 8;  // chunks on their way
+constexpr unsigned kReadsAhead = 8;  // chunks on their way
 
 }  // namespace
 
@@ -60,8 +60,8 @@ private:
 
 Gathers::Gathers(size_t staging_bytes, const Loans &loans, Settled settled)
     : loans_(loans), settled_(std::move(settled)),
-      staging_(std::min(staging_bytes, kWindow * kChunkBytes), std::min(staging_bytes, kChunkBytes), Access::Local),
-      reads_(kWindow, staging_.slot_bytes()) {}
+      staging_(std::min(staging_bytes, kReadsAhead * kChunkBytes), std::min(staging_bytes, kChunkBytes), Access::Local),
+      reads_(kReadsAhead, staging_.slot_bytes()) {}
 
 Gathers::~Gathers() = default;
 
