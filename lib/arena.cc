@@ -33,8 +33,12 @@ uint64_t round_down(uint64_t value, uint64_t unit) { return value / unit * unit;
 std::shared_ptr<Mapping> share(uint64_t device, uint64_t inode, int fd, const Segment &segment) {
     static std::mutex mutex;
     static auto &all = *new std::map<std::tuple<uint64_t, uint64_t, uint64_t>, std::weak_ptr<Mapping>>;
+    static size_t sweep_at = 64;
     const std::lock_guard lock(mutex);
-    std::erase_if(all, [](const auto &entry) { return entry.second.expired(); });
+    if (all.size() >= sweep_at) {
+        std::erase_if(all, [](const auto &entry) { return entry.second.expired(); });
+        sweep_at = std::max<size_t>(64, 2 * all.size());
+    }
     auto &known = all[{device, inode, segment.offset}];
     auto mapping = known.lock();
     if (!mapping) {

@@ -122,7 +122,7 @@ std::vector<IdentityCard> introduce(Exchange &exchange, IdentityCard mine) {
 
 // Ranks of one identity are one host.
 Membership divide(const Terms &terms, const std::vector<IdentityCard> &cards) {
-    Membership membership{terms, {}, {}, nullptr, nullptr};
+    Membership membership{terms, {}, {}, nullptr, nullptr, nullptr};
     std::vector<std::string> identities;
     for (const IdentityCard &card : cards) {
         const auto at = std::find(identities.begin(), identities.end(), card.identity);
@@ -132,7 +132,7 @@ Membership divide(const Terms &terms, const std::vector<IdentityCard> &cards) {
             membership.hosts.emplace_back();
         }
         membership.hosts[index].push_back(static_cast<int>(membership.peers.size()));
-        membership.peers.push_back({card.host, card.identity, index, card.pid, nullptr, 0, {}, {}, {}});
+        membership.peers.push_back({card.host, card.identity, index, card.pid, nullptr, 0, {}, {}, {}, {}});
     }
     return membership;
 }
@@ -168,6 +168,7 @@ void fill_peer(Membership &membership, int rank, Attendant attendant, std::uniqu
     peer.pid = attendant.pid;
     peer.arena = std::move(arena);
     peer.life = std::move(attendant.life);
+    peer.program = std::move(attendant.program);
     if (membership.cuda && attendant.slot.valid() && rank != membership.terms.rank) {
         membership.cuda->meet(rank, std::move(attendant.slot));
     }
@@ -177,7 +178,9 @@ void fill_peer(Membership &membership, int rank, Attendant attendant, std::uniqu
 void meet_host(Membership &membership, const Party &party, std::unique_ptr<Arena> arena, const Patience &patience) {
     std::vector<Attendant> attendants(1);
     if (party.ranks.size() > 1) {
-        attendants = meet(party, {arena->fd(), membership.cuda ? membership.cuda->slot() : -1}, patience);
+        membership.program = std::make_unique<Program>();
+        attendants = meet(
+            party, {arena->fd(), membership.program->fd(), membership.cuda ? membership.cuda->slot() : -1}, patience);
     } else {
         attendants[0].pid = getpid();
     }

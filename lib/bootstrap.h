@@ -4,6 +4,7 @@
 
 #include "arena.h"
 #include "fd.h"
+#include "program.h"
 #include "rank_block.h"
 #include "route.h"
 #include "transport/fabric.h"
@@ -32,6 +33,7 @@ struct Peer {
     std::shared_ptr<Arena> arena;  // of another host's rank: that of the images (fabric.h)
     uint64_t block;                // offset of its block there
     Fd life;                       // its pidfd; invalid for another host's rank
+    Fd program;                    // program.h; likewise
     Route route;                   // to its host memory
     Route gpu_route;               // from this rank's GPU to its
 
@@ -42,6 +44,7 @@ struct Membership {
     Terms terms;
     std::vector<Peer> peers;              // by rank, this one included
     std::vector<std::vector<int>> hosts;  // the ranks of each, ascending; in the order of their lowest ranks
+    std::unique_ptr<Program> program;     // this process's, for as long as it is a member
     std::unique_ptr<Cuda> cuda;           // NULL: this rank has no GPU; outlives what the network uses of its slots
     std::unique_ptr<Fabric> fabric;       // NULL: all ranks are on this host
 

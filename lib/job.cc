@@ -3,6 +3,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "post.h"
@@ -212,7 +213,7 @@ void Job::look_for_deaths() {
     }
     lives[static_cast<size_t>(rank())].fd = -1;
     if (poll(lives.data(), lives.size(), 0) <= 0) {
-        return;
+        return look_for_replaced_programs();
     }
     // What the dead said last explains more than that they died.
     look_at_states();
@@ -224,6 +225,21 @@ void Job::look_for_deaths() {
             continue;
         }
         fail_job(ODC_ERROR_PEER_LOST, say(who(rank), " died; it ", what(rank)));
+    }
+}
+
+// By a system call for each rank, so of many ranks only some are asked for at a time.
+void Job::look_for_replaced_programs() {
+    for (size_t i = 0; i < std::min(blocks_.size(), kProgramsAtOnce); ++i) {
+        const int rank = static_cast<int>(asked_program_.fetch_add(1, std::memory_order_relaxed) % blocks_.size());
+        const Peer &one = peer(rank);
+        if (rank == this->rank() || !one.program.valid() || !is_program_gone(one.program.get())) {
+            continue;
+        }
+        look_at_states();  // before it left or failed, it told so
+        if (block(rank).state.load(std::memory_order_acquire) == RankState::Running) {
+            fail_job(ODC_ERROR_PEER_LOST, say(who(rank), ' ', how_program_went(one.life.get()), "; it ", what(rank)));
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <mutex>
@@ -174,6 +175,7 @@ private:
     void look_at_gpu();
     std::string all_lost_with(int rank) const;
     void look_for_deaths();
+    void look_for_replaced_programs();
     bool set_error(odc_status status, const std::string &text);
     // After the first error: the program may end now, and the others shall know why.
     void let_know();
@@ -183,6 +185,7 @@ private:
     Membership membership_;
     std::vector<RankBlock *> blocks_;
     int spins_;  // before a wait goes to sleep
+    std::atomic<uint32_t> asked_program_{0};
     std::mutex mutex_;
     std::atomic<int32_t> error_status_{ODC_OK};  // written after the text, under the mutex
     std::string error_text_;

@@ -296,16 +296,16 @@ std::string doubt(const Party &party) {
 }
 
 Attendant attendant_of(const Member &member, std::vector<Fd> &&fds) {
-    Attendant one{member.pid, std::move(fds[0]), std::move(fds[1]), {}};
-    if (fds.size() > 2) {
-        one.slot = std::move(fds[2]);
+    Attendant one{member.pid, std::move(fds[0]), std::move(fds[1]), std::move(fds[2]), {}};
+    if (fds.size() > 3) {
+        one.slot = std::move(fds[3]);
     }
     return one;
 }
 
 void add_member(const Attendant &one, int rank, Message *message, std::vector<int> *fds) {
     const size_t before = fds->size();
-    fds->insert(fds->end(), {one.memory.get(), one.life.get()});
+    fds->insert(fds->end(), {one.memory.get(), one.life.get(), one.program.get()});
     if (one.slot.valid()) {
         fds->push_back(one.slot.get());
     }

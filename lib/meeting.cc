@@ -176,7 +176,11 @@ private:
 }  // namespace
 
 Attendant own_attendant(const Handout &mine) {
-    Attendant one{getpid(), duplicate(mine.memory), Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))), {}};
+    Attendant one{getpid(),
+                  duplicate(mine.memory),
+                  Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))),
+                  duplicate(mine.program),
+                  {}};
     if (!one.life.valid()) {
         fail_errno("pidfd_open (Linux 5.3 or later is needed)");
     }

@@ -13,14 +13,16 @@ namespace odc {
 
 struct Attendant {
     int pid = 0;
-    Fd memory;  // of its arena
-    Fd life;    // pidfd
-    Fd slot;    // of its inbox (inbox.h); invalid: it has no GPU
+    Fd memory;   // of its arena
+    Fd life;     // pidfd
+    Fd program;  // program.h
+    Fd slot;     // of its inbox (inbox.h); invalid: it has no GPU
 };
 
 // What a rank hands to the others; stays the caller's.
 struct Handout {
     int memory;
+    int program;
     int slot;  // -1: none
 };
 

@@ -9,7 +9,7 @@
 
 namespace odc {
 
-constexpr uint32_t kMagic = 0x4f44434f;  // changes with every change of Message
+constexpr uint32_t kMagic = 0x4f444350;  // changes with every change of Message
 
 ucred peer_of(int socket) {
     ucred who{0, static_cast<uid_t>(-1), 0};
@@ -50,7 +50,7 @@ bool has_descriptors(const Parcel &parcel) {
     size_t fds = 0;
     for (int32_t i = 0; i < message.member_count; ++i) {
         const int32_t own = message.members[i].fds;
-        if (own < 2 || own > 3) {
+        if (own < 3 || own > 4) {
             return false;
         }
         fds += static_cast<size_t>(own);

@@ -13,14 +13,14 @@
 
 namespace odc {
 
-// A rank, and how many of the message's descriptors are its own: memory, life, and a slot if it has one.
+// A rank, and how many of the message's descriptors are its own: memory, life, program, and a slot if it has one.
 struct Member {
     int32_t rank;
     int32_t pid;
     int32_t fds;
 };
 
-constexpr size_t kMostMembers = kMostFds / 3;  // in one message
+constexpr size_t kMostMembers = kMostFds / 4;  // in one message
 
 struct Message {
     enum Kind : uint32_t { Hello = 1, Welcome, Members, Refused };

@@ -482,7 +482,7 @@ static void rank_0_without_descriptors_says_so_at_once(void **state) {
     (void)state;
     needs_processes("it limits the process's descriptors");
     needs_no_sanitizer("it needs descriptors itself");
-    for (int descriptors = 6; descriptors <= 36; descriptors += 3) {
+    for (int descriptors = 9; descriptors <= 45; descriptors += 4) {
         host_limit limit = {NULL, (rlim_t)descriptors};
         place at = hold_place(AF_INET);
         CHECK(at.holder >= 0);

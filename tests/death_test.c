@@ -281,6 +281,54 @@ static void a_death_is_noticed_in_init(void **state) {
     kill_many_times(__func__, IN_INIT, 12, 15, 60000);
 }
 
+/* ---- exec ---- */
+
+typedef struct replaced {
+    int children;
+    atomic_int joined;
+    atomic_int pid;
+} replaced;
+
+static void one_execs(int rank, int size, const char *job, void *arg) {
+    replaced *what = arg;
+    char sentence[2048];
+    char pid[32];
+    odc_config config = config_of(rank, size, job);
+    odc_context *context = NULL;
+    config.timeout_ms = 600000; /* beyond the watchdog: no deadline ends the wait */
+    if (rank == 1) {
+        set_flag(&what->pid, getpid());
+    }
+    CHECK_OK(odc_init(&config, &context));
+    raise_flag(&what->joined);
+    await_flag(&what->joined, size);
+    if (rank == 1) {
+        if (what->children) {
+            fork_loader();
+            fork_loader();
+        }
+        alarm(0); /* which exec keeps: the run ends it */
+        execlp("sleep", "sleep", "1000", (char *)NULL);
+        CHECK(0);
+    }
+    CHECK_EQUAL(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST);
+    snprintf(sentence, sizeof sentence, "%s", odc_last_error());
+    snprintf(pid, sizeof pid, "pid %d", read_flag(&what->pid));
+    CHECK_SENTENCE(sentence, "rank 1", pid, several_hosts() ? "is lost|exec" : "replaced its program (exec)");
+    CHECK_KEPT(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, sentence);
+    odc_destroy(context);
+}
+
+static void a_rank_that_calls_exec_is_noticed(void **state) {
+    (void)state;
+    needs_processes("it replaces a rank's program");
+    for (int children = 0; children <= 1; ++children) {
+        replaced *what = share(sizeof *what);
+        what->children = children;
+        run_mortals(RANKS, 2, one_execs, what);
+    }
+}
+
 /* ---- What a death does not break ---- */
 
 typedef struct after {
@@ -418,6 +466,7 @@ int main(void) {
         cmocka_unit_test(a_death_is_noticed_at_any_moment_also_while_it_holds_a_lock),
         cmocka_unit_test(a_death_is_noticed_though_its_children_keep_its_descriptors_open),
         cmocka_unit_test(a_death_is_noticed_in_init),
+        cmocka_unit_test(a_rank_that_calls_exec_is_noticed),
         cmocka_unit_test(a_wait_whose_condition_holds_succeeds_even_if_a_peer_has_died_since),
         cmocka_unit_test(a_sync_in_which_all_have_arrived_succeeds_even_if_a_peer_has_died_since),
         cmocka_unit_test(ctrl_c_leaves_no_socket_and_no_process),
