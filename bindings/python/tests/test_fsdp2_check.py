@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What attach finds out by itself: check=True, the probe of the layout, and the line that it logs."""
 
+import ast
 import logging
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +32,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 import odc
-from odc.torch.fsdp2 import attach
+from odc.torch.fsdp2 import attach, torch_state
 
 Tensor = torch.Tensor
 COUNTS = (2, 0, 1)
@@ -175,6 +177,115 @@ def misplaced(rank: int, size: int) -> None:
 
 def test_probe_finds_unknown_layouts() -> None:
     run_torch_ranks(3, misplaced)
+
+
+class Long(nn.Module):
+    """Parameters of many periods of the codes, and not of whole ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(1031, 4099), nn.Linear(3, 5)])
+
+
+class Waits(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts what makes the host wait for a GPU, if the tensors are there."""
+
+    NAMES = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.name() in self.NAMES
+        return func(*args, **(kwargs or {}))
+
+
+def verifies(rank: int, size: int) -> None:
+    """The host waits a few times for each parameter, however long it is, and still every element is compared."""
+    waits = Waits()
+    model = Case(Long).sharded(mesh_of(size))
+    optimizer = adamw(model)
+    with waits:
+        job = attach(model, optimizer, timeout=LIMIT)
+    assert waits.count <= 8 * len(list(model.parameters())), waits.count
+    job.detach()
+    copy_out = fsdp_internals.foreach_all_gather_copy_out
+
+    for at in (0, 65520, 65521, 300_000, 1031 * 4099 - 1):
+
+        def changed(result: Any, parameters: list[Any], group: Any, at: int = at) -> None:
+            copy_out(result, parameters, group)
+            with torch.autograd._unsafe_preserve_version_counter(tuple(parameters[0].all_gather_outputs)):
+                parameters[0].all_gather_outputs[0].view(-1)[at % parameters[0].all_gather_outputs[0].numel()] += 1
+
+        fsdp_internals.foreach_all_gather_copy_out = changed
+        with pytest.raises(odc.UnsupportedError, match="could not be derived"):
+            attach(model, optimizer, timeout=LIMIT)
+        fsdp_internals.foreach_all_gather_copy_out = copy_out
+
+
+def test_each_parameter_is_verified_with_one_wait() -> None:
+    run_torch_ranks(2, verifies)
+
+
+# ---- what is read of torch's private state ----
+
+
+def changed_torch(rank: int, size: int) -> None:
+    """Each name that is read is missed at attach, by name, and the model stays as it was."""
+    model = Case().sharded(mesh_of(size))
+    optimizer = adamw(model)
+    group = model._get_fsdp_state()._fsdp_param_groups[0]
+    owners = {
+        "FSDPState": model._get_fsdp_state(),
+        "FSDPParamGroup": group,
+        "FSDPMeshInfo": group.mesh_info,
+        "FSDPParam": group.fsdp_params[0],
+        "ParamModuleInfo": group.fsdp_params[0]._module_info,
+        "torch._C": torch._C,
+        "distributed_c10d._world": torch.distributed.distributed_c10d._world,
+    }
+    missed = 0
+    for read in torch_state.PRIVATE:
+        owner = owners.get(read.owner)
+        if owner is None or read.name not in vars(owner):
+            continue
+        kept = vars(owner).pop(read.name)
+        with pytest.raises(odc.UnsupportedError) as caught:
+            attach(model, optimizer, timeout=LIMIT)
+        vars(owner)[read.name] = kept
+        assert f"needs from torch {torch.__version__}: " in str(caught.value)
+        assert f"{read.owner}.{read.name} is not there (" in str(caught.value)
+        missed += 1
+    assert missed >= 15
+    attach(model, optimizer, timeout=LIMIT).close()
+
+
+def test_what_a_torch_lacks_is_named() -> None:
+    run_torch_ranks(2, changed_torch)
+
+
+def private_names(source: Path) -> set[str]:
+    """Attributes with an underscore that are read of anything but self."""
+    nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Attribute)]
+    return {
+        node.attr
+        for node in nodes
+        if node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    }
+
+
+def test_all_private_names_are_in_one_list() -> None:
+    here = Path(torch_state.__file__)
+    listed = {read.name for read in torch_state.PRIVATE}
+    owners = {"_C", "_execution_engine", "_world", "_current_frames"}  # with what is read of them; and Python's own
+    assert private_names(here) <= listed | owners
+    for source in here.parent.glob("*.py"):
+        if source != here:
+            assert not private_names(source) & (listed | owners), source
 
 
 # ---- where a reduction has the gradients ----

@@ -24,7 +24,7 @@ from .ledger import Ledger
 from .optimizers import check_owners, unwrapped
 from .reference import Reference
 from .streams import Streams, streams_of
-from .torch_state import FsdpGroup, fsdp_groups
+from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_gradient_hook
 
 logger = logging.getLogger("odc")
 
@@ -111,6 +111,7 @@ class _Shape:
 def _find_groups(model: nn.Module) -> list[FsdpGroup]:
     if not isinstance(model, nn.Module):
         raise ArgumentError(f"model is {type(model).__name__}, must be a torch.nn.Module")
+    check_torch(model)
     found = []
     for name, groups in fsdp_groups(model):
         if len(groups) > 1:
@@ -155,7 +156,7 @@ def _refuse(model: nn.Module, groups: list[FsdpGroup], names: dict[int, str]) ->
         if why is not None:
             raise UnsupportedError(f'FSDP group "{group.name}" {why}')
         for slot in group.slots:
-            if getattr(slot.get(), "_post_accumulate_grad_hooks", None):
+            if has_gradient_hook(slot.get()):
                 raise UnsupportedError(
                     f'parameter "{names.get(id(slot.get()), slot.attribute)}" has a post-accumulate-grad hook (an '
                     "optimizer in backward?): it would see no gradient before sync_gradients(); step after the sync"
@@ -188,12 +189,11 @@ def _why_not(group: FsdpGroup) -> str | None:
         return "reshards to fewer ranks (reshard_after_forward=<int>): use True or False"
     if group.all_reduce_hook is not None:
         return "has an all-reduce hook, which would run in each backward: remove it"
-    for comm in (settings.all_gather, settings.reduce_scatter):
-        if type(comm).__name__ not in ("DefaultAllGather", "DefaultReduceScatter"):
-            return (
-                f"communicates through {type(comm).__name__} (set_symm_mem_for_comm, "
-                "set_allocate_memory_from_process_group_for_comm, set_custom_*), whose place ODC must take: undo it"
-            )
+    if (comm := group.foreign_comm) is not None:
+        return (
+            f"communicates through {type(comm).__name__} (set_symm_mem_for_comm, "
+            "set_allocate_memory_from_process_group_for_comm, set_custom_*), whose place ODC must take: undo it"
+        )
     return None
 
 
@@ -295,7 +295,7 @@ def _register(groups: list[Group], ledger: Ledger, context: Context, job: Job) -
 
 
 def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list[str], unsharded: list[str]) -> None:
-    if unowned:
+    if unowned and context.rank == 0:
         logger.warning("no attached optimizer owns %d trainable parameters (%s…)", len(unowned), ", ".join(unowned[:3]))
     if context.rank != 0:
         return

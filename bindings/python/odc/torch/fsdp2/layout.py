@@ -19,6 +19,7 @@ from ...errors import UnsupportedError
 from .torch_state import AllGather, Buffers, FsdpGroup, Slot
 
 _PERIOD = 65521  # of the codes that verify a layout; a prime, so that no matrix has rows of it
+_ROWS = 256  # periods compared at once, which bounds the memory for it
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -121,11 +122,12 @@ def _write_noise(out: torch.Tensor) -> None:
     out[whole * _PERIOD :] = noise[: out.numel() - whole * _PERIOD]
 
 
-def _is_noise(seen: torch.Tensor, origin: int) -> bool:
+def _is_noise(seen: torch.Tensor, origin: int) -> list[torch.Tensor]:
+    """Whether, in several parts, on the device: who asks for their values makes the host wait."""
     noise, whole = _noise(seen, origin), seen.numel() // _PERIOD
     rows = seen[: whole * _PERIOD].view(whole, _PERIOD)
     rest = seen[whole * _PERIOD :]
-    return torch.equal(rest, noise[: rest.numel()]) and all(torch.equal(row, noise) for row in rows)
+    return [(rest == noise[: rest.numel()]).all(), *((some == noise).all() for some in rows.split(_ROWS))]
 
 
 def _parts(entry: Entry, ranks: int, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -243,9 +245,13 @@ def _place(
 def _verify(group: FsdpGroup, entries: list[Entry], numel: int, ranks: int, dtype: torch.dtype) -> None:
     """Every element of every parameter must show the code of the position that the layout says."""
     for entry in entries:
-        for rank, part in enumerate(_parts(entry, ranks, dtype)):
-            if not _is_noise(part, rank * numel + entry.offset):
-                raise _unknown(group, f'rank {rank}\'s part of "{entry.name}" is not contiguous')
+        parts = [
+            torch.stack(_is_noise(part, rank * numel + entry.offset)).all()
+            for rank, part in enumerate(_parts(entry, ranks, dtype))
+        ]
+        correct = torch.stack(parts).tolist()  # the one wait for each parameter
+        if not all(correct):
+            raise _unknown(group, f'rank {correct.index(False)}\'s part of "{entry.name}" is not contiguous')
 
 
 def _place_gradients(entries: list[Entry], ranks: int) -> int:

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is read from torch's private attributes, and nothing else. What is changed in FSDP2 is changed by its
-public methods, except that restoring a gradient divide factor of None has none that says so."""
+"""Everything that is read from torch's private attributes, and nothing else: PRIVATE lists it, and attach refuses a
+torch that lacks some. What is changed in FSDP2 is changed by its public methods, except that restoring a gradient
+divide factor of None has none that says so, and dropping accumulated gradients has none (drop_accumulated)."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -19,7 +24,130 @@ try:  # where the classes are meant to be one day
 except ImportError:
     from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 
-__all__ = ["AllGather", "Buffers", "FsdpGroup", "ReduceScatter", "Settings", "Slot", "collectives", "fsdp_groups"]
+from ...errors import UnsupportedError
+
+__all__ = [
+    "AllGather",
+    "Buffers",
+    "FsdpGroup",
+    "ReduceScatter",
+    "Settings",
+    "Slot",
+    "after_backward",
+    "check_torch",
+    "collectives",
+    "current_backward",
+    "fsdp_groups",
+    "has_gradient_hook",
+    "other_threads_communicate",
+    "reset_after_exception",
+]
+
+
+@dataclass(frozen=True)
+class _Read:
+    owner: str
+    name: str
+    for_what: str
+    instead: str  # what would make it unnecessary
+
+
+_GETTER = "a getter of FSDPModule, which torch would have to add"
+_GROUPS = "FSDPModule.param_groups(), which torch would have to add"
+
+PRIVATE = (
+    _Read("FSDPModule", "_get_fsdp_state", "a module's groups", _GROUPS),
+    _Read("FSDPState", "_is_root", "where to call reset_iter_state()", "calling it on the model, if that is a root"),
+    _Read("FSDPParamGroup", "fsdp_params", "a group's parameters", _GROUPS),
+    _Read("FSDPParamGroup", "device", "where a group is gathered", "the device that Comm.allocate is given"),
+    _Read("FSDPParamGroup", "_reduce_dtype", "in which type gradients are reduced", "the type that allocate is given"),
+    _Read("FSDPParamGroup", "_use_post_forward_mesh", "reshard_after_forward=<int>", "the group the hook is given"),
+    _Read("FSDPParamGroup", "mesh_info", "the ranks, and HSDP", "DTensor.device_mesh and placements"),
+    _Read("FSDPParamGroup", "_all_gather_comm", "the hook to restore", _GETTER),
+    _Read("FSDPParamGroup", "_reduce_scatter_comm", "the hook to restore", _GETTER),
+    _Read("FSDPParamGroup", "_all_reduce_hook", "an all-reduce hook", _GETTER),
+    _Read("FSDPParamGroup", "gradient_divide_factor", "the factor to divide by, and to restore", _GETTER),
+    _Read("FSDPParamGroup", "force_sum_reduction_for_comms", "the setting to restore", _GETTER),
+    _Read("FSDPParamGroup", "_all_gather_result", "a gather ahead that is to be dropped", "reset_iter_state()"),
+    _Read("FSDPMeshInfo", "shard_mesh_size", "the number of ranks", "DTensor.device_mesh"),
+    _Read("FSDPParam", "_module_info", "where a parameter lives", "named_parameters() of the unsharded module"),
+    _Read("FSDPParam", "sharded_param", "which parameters are trainable", "named_parameters()"),
+    _Read("FSDPParam", "unsharded_accumulated_grad", "gradients to drop", "a reset_iter_state() that drops them"),
+    _Read("ParamModuleInfo", "module", "where a parameter lives", "named_parameters() of the unsharded module"),
+    _Read("ParamModuleInfo", "param_name", "where a parameter lives", "named_parameters() of the unsharded module"),
+    _Read("DTensor", "_local_tensor", "an all-gather extension", "to_local() under no_grad"),
+    _Read("Tensor", "_post_accumulate_grad_hooks", "an optimizer in backward", "a getter of Tensor"),
+    _Read("fsdp_collectives", "DefaultAllGather", "another communication hook", _GETTER),
+    _Read("fsdp_collectives", "DefaultReduceScatter", "another communication hook", _GETTER),
+    _Read("torch._C", "_current_graph_task_id", "which backward runs", "a context of autograd with its number"),
+    _Read("ExecutionEngine", "queue_callback", "the end of a backward", "torch.autograd.graph, if it had such a hook"),
+    _Read("distributed_c10d._world", "pg_map", "how many collectives ran", "nothing: they would not be counted"),
+    _Read("ProcessGroup", "_get_sequence_number_for_group", "how many collectives ran", "nothing, as above"),
+)
+"""By class or module. A name that only some versions of torch have is looked for where it is read."""
+
+
+_LATE = ("_reduce_dtype",)  # set by the first unshard, and looked for when it is read
+
+
+def check_torch(model: nn.Module) -> None:
+    """Raises if something is not where PRIVATE says. In a model that is not wrapped there is little to look at."""
+    owners: dict[str, Any] = {
+        "FSDPModule": FSDPModule,
+        "Tensor": torch.Tensor,
+        "fsdp_collectives": _collectives_module(),
+        "torch._C": torch._C,
+        "ExecutionEngine": getattr(torch.autograd.Variable, "_execution_engine", None),
+        "distributed_c10d._world": getattr(dist.distributed_c10d, "_world", None),
+        "ProcessGroup": dist.ProcessGroup,
+    }
+    module = next(
+        (one for one in model.modules() if isinstance(one, FSDPModule) and any(True for _ in _raw(one))), None
+    )
+    if module is not None:
+        raw = next(_raw(module))
+        parameter = next(iter(getattr(raw, "fsdp_params", ())), None)
+        owners |= {
+            "FSDPState": module._get_fsdp_state(),
+            "FSDPParamGroup": raw,
+            "FSDPParam": parameter,
+            "ParamModuleInfo": getattr(parameter, "_module_info", None),
+            "DTensor": getattr(parameter, "sharded_param", None),
+        }
+        mesh_info = getattr(raw, "mesh_info", None)
+        if not hasattr(mesh_info, "replicate_process_group"):  # that of replicate() has nothing sharded
+            owners["FSDPMeshInfo"] = mesh_info
+    _check(owners, [read for read in PRIVATE if read.owner in owners and read.name not in _LATE])
+
+
+def _check(owners: dict[str, Any], reads: list[_Read]) -> None:
+    missing = [
+        f"{read.owner}.{read.name} is not there ({read.for_what})"
+        for read in reads
+        if not hasattr(owners[read.owner], read.name)
+    ]
+    if missing:
+        raise UnsupportedError(
+            f"odc.torch.fsdp2 cannot read what it needs from torch {torch.__version__}: {'; '.join(missing)}. It was "
+            "run with torch 2.9.1, 2.13.0 and 2.15.0"
+        )
+
+
+def _raw(module: FSDPModule) -> Iterator[Any]:
+    """FSDP2's own groups of a module."""
+    state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
+    # Until torch 2.11 a module had one group.
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:
+        groups = [one for one in (getattr(state, "_fsdp_param_group", None),) if one is not None]
+    yield from groups
+
+
+def _collectives_module() -> Any:
+    try:
+        return importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_collectives")
+    except ImportError:
+        return None
 
 
 class Buffers:
@@ -67,6 +195,7 @@ class FsdpGroup:
     @property
     def reduce_dtype(self) -> torch.dtype | None:
         """What gradients are cast to before they are reduced; None: not at all. Known after the first unshard."""
+        _check({"FSDPParamGroup": self._raw}, [read for read in PRIVATE if read.name in _LATE])
         if self._raw._reduce_dtype is not None:
             return self._raw._reduce_dtype  # type: ignore[no-any-return]
         # In torch 2.15 gradients have a type of their own, and the widest is taken.
@@ -100,6 +229,15 @@ class FsdpGroup:
         return self._raw._all_reduce_hook
 
     @property
+    def foreign_comm(self) -> Any:
+        """A communication hook that is not FSDP2's own default."""
+        module = _collectives_module()
+        for comm in (self._raw._all_gather_comm, self._raw._reduce_scatter_comm):
+            if type(comm) not in (module.DefaultAllGather, module.DefaultReduceScatter):
+                return comm
+        return None
+
+    @property
     def settings(self) -> Settings:
         raw = self._raw
         return Settings(
@@ -119,6 +257,11 @@ class FsdpGroup:
             self.module.unshard()
         self.module.reshard()
 
+    def drop_accumulated(self) -> None:
+        """Of set_requires_gradient_sync(False): FSDP2 keeps such gradients through reset_iter_state()."""
+        for one in self._raw.fsdp_params:
+            one.unsharded_accumulated_grad = None
+
     def apply(self, settings: Settings) -> None:
         self.module.set_custom_all_gather(settings.all_gather)
         self.module.set_custom_reduce_scatter(settings.reduce_scatter)
@@ -130,6 +273,10 @@ def _local(parameter: torch.Tensor) -> Any:
     return getattr(parameter, "_local_tensor", parameter)
 
 
+def has_gradient_hook(parameter: torch.Tensor) -> bool:
+    return bool(parameter._post_accumulate_grad_hooks)
+
+
 def fsdp_groups(model: nn.Module) -> Iterator[tuple[str, list[FsdpGroup]]]:
     """For each FSDP2 module with parameters of its own: its name and groups, in the order of model.named_modules(),
     which is the same on all ranks. Modules that share a group (`fully_shard([a, b])`) come once."""
@@ -137,15 +284,41 @@ def fsdp_groups(model: nn.Module) -> Iterator[tuple[str, list[FsdpGroup]]]:
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
             continue
-        state = module._get_fsdp_state()
-        # Until torch 2.11 a module had one group.
-        raw_groups = getattr(state, "_fsdp_param_groups", None)
-        if raw_groups is None:
-            raw_groups = [one for one in (state._fsdp_param_group,) if one is not None]
+        raw_groups = list(_raw(module))
         if not raw_groups or id(raw_groups[0]) in seen:
             continue
         seen.add(id(raw_groups[0]))
         yield name, [FsdpGroup(module, name or "(root)", raw) for raw in raw_groups]
+
+
+def reset_after_exception(groups: list[FsdpGroup]) -> None:
+    """FSDP2's own way back, on each root, from a forward or backward that has raised; torch 2.13 has it."""
+    for group in groups:
+        if hasattr(group.module, "reset_iter_state") and group.module._get_fsdp_state()._is_root:
+            group.module.reset_iter_state()
+
+
+def current_backward() -> int | None:
+    """The number of the backward that the calling hook runs in."""
+    number: int = torch._C._current_graph_task_id()
+    return None if number == -1 else number
+
+
+def after_backward(call: Callable[[], None]) -> None:
+    """From a hook that runs in a backward: `call` runs when it has finished, and not if it raises."""
+    torch.autograd.Variable._execution_engine.queue_callback(call)
+
+
+def other_threads_communicate() -> bool:
+    """Whether another thread is inside torch.distributed now, as one that writes a checkpoint is."""
+    mine = threading.get_ident()
+    frames: list[FrameType | None] = [frame for thread, frame in sys._current_frames().items() if thread != mine]
+    for frame in frames:
+        while frame is not None:
+            if frame.f_globals.get("__name__", "").startswith("torch.distributed."):
+                return True
+            frame = frame.f_back
+    return False
 
 
 def collectives() -> int:
