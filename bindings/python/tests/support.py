@@ -52,6 +52,9 @@ TRAINED: dict[str, list[str]] = {
         "test_fsdp2_configurations.py::test_a_mesh_of_some_ranks",
     ],
     "all-gather extensions (`fsdp_pre_all_gather`)": ["test_fsdp2_extension.py"],
+    "dropping a minibatch on all ranks (out of memory in a backward, a loss that is not finite)": [
+        "test_fsdp2_given_up.py"
+    ],
     "gradient scaling, skipped steps": ["test_fsdp2_jobs.py::test_skipped_steps"],
     "several optimizers, wrapped ones; averaging and clamping with `publish()`": ["test_fsdp2_jobs.py::test_rule"],
     "several jobs at once (actor, critic, reference); detaching": ["test_fsdp2_lifetime.py"],

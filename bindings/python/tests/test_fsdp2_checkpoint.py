@@ -2,11 +2,13 @@
 """Saving and loading in the middle of a training, also for another number of ranks."""
 
 import copy
+import logging
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from torch_ranks import run_torch_ranks, torch  # skips where there is no torch
+from torch_ranks import dist, run_torch_ranks, torch  # skips where there is no torch
 
 # isort: split
 import torch.distributed.checkpoint as dcp
@@ -127,3 +129,52 @@ def test_resumption_with_other_numbers_of_ranks(tmp_path: Path) -> None:
     run_torch_ranks(3, saves, tmp_path)
     for size, resumes in ((1, resumes_after_attach), (2, resumes_before_attach), (4, resumes_after_attach)):
         run_torch_ranks(size, resumes, tmp_path)
+
+
+class SlowWriter(dcp.FileSystemWriter):
+    """Its thread begins when the first forward has run, and ends after the sync."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.go, self.written, self.end = threading.Event(), threading.Event(), threading.Event()
+
+    def set_up_storage_writer(self, *arguments: Any, **named: Any) -> None:
+        assert self.go.wait(LIMIT)
+        super().set_up_storage_writer(*arguments, **named)
+
+    def write_data(self, *arguments: Any) -> Any:
+        self.written.set()  # after the collectives that agree on a plan
+        assert self.end.wait(LIMIT)
+        return super().write_data(*arguments)
+
+
+def saves_meanwhile(rank: int, size: int, folder: Path) -> None:
+    """DCP's thread has collectives of its own, which nobody waits for; those of a loop are warned of all the same."""
+    lines: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("odc").addHandler(handler)
+    model = Case().sharded(mesh_of(size))
+    with attach(model, adamw(model), timeout=LIMIT) as job:
+        writer = SlowWriter(folder)
+        saved = dcp.async_save({"model": model.state_dict()}, storage_writer=writer)
+        loss = model(sample(0, rank, 0)).square().sum()
+        writer.go.set()
+        assert writer.written.wait(LIMIT)
+        loss.backward()
+        job.sync_gradients(divisor=1.0)
+        assert lines == []
+        writer.end.set()
+        saved.result()
+        model.zero_grad()
+        loss = model(sample(1, rank, 0)).square().sum()
+        dist.all_reduce(torch.ones(1))
+        loss.backward()
+        job.sync_gradients(divisor=1.0)
+        assert [line.startswith(f"{size} collectives, on all ranks together, ran ") for line in lines] == [True] * (
+            rank == 0
+        )
+
+
+def test_collectives_of_another_thread_are_not_warned_of(tmp_path: Path) -> None:
+    run_torch_ranks(2, saves_meanwhile, tmp_path)

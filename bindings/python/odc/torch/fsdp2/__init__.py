@@ -10,6 +10,7 @@ for minibatch in sampler:
 """
 
 from .attach import attach
-from .job import Job, MinibatchReport
+from .job import Job
+from .report import MinibatchReport
 
 __all__ = ["Job", "MinibatchReport", "attach"]

@@ -169,7 +169,7 @@ def _unsharded(model: nn.Module, groups: list[FsdpGroup]) -> list[str]:
     managed = {id(slot.get()) for group in groups for slot in group.slots}
     left = {name: one for name, one in model.named_parameters() if one.requires_grad and id(one) not in managed}
     for name, parameter in left.items():
-        if getattr(parameter, "_post_accumulate_grad_hooks", None):
+        if has_gradient_hook(parameter):
             raise UnsupportedError(
                 f'parameter "{name}" is not sharded by FSDP2 and has a post-accumulate-grad hook: a collective in it '
                 "hangs when ranks run different numbers of backwards. Add the parameter before fully_shard (PEFT: "

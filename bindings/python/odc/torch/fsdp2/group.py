@@ -54,7 +54,7 @@ class Group:
         self.before = before  # what attach found, restored by detach
         self.divisor = float(self.before.divide_factor or ranks)
         self.gathered = False  # in this minibatch
-        self.allocated_input = False  # of a reduction; the output is next
+        self.next_output: int | None = None  # elements of the output that belongs to the last input of a reduction
         self.pending: set[int] = set()  # have gradients that are not reduced yet (indices in trainable)
         self.reducing: list[int] = []
         self.took_part: set[int] = set()  # were reduced in this minibatch
@@ -87,6 +87,7 @@ class Group:
         if len(shards) > 1:
             self._gradients = shards[1]
             self._sums = from_dlpack(shards[1].slice.gradients)
+        self._running = job.backwards
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
         for index, entry in enumerate(self.trainable):
@@ -114,6 +115,7 @@ class Group:
                 group._unchecked[index] = None if index in group.pending else unsharded.grad
             group.pending.add(index)
             group.backwards[index] += 1
+            group._running.note()
 
         return note
 
@@ -178,7 +180,7 @@ class Group:
         self.gathered = False
         self.pending.clear()
         self.took_part.clear()
-        self.allocated_input = False
+        self.next_output = None
         self.backwards = [0] * len(self.trainable)
 
     # ---- what the hooks do ----
@@ -266,6 +268,15 @@ class Group:
             whole[:, entry.gradient_offset : entry.gradient_offset + entry.gradient_length].copy_(column)
         return whole.view(-1)
 
+    def drop_pending(self) -> None:
+        """Gradients that FSDP2 has not reduced are not to be part of a later reduction."""
+        for entry in self.trainable:
+            entry.unsharded.grad = None
+        self.fsdp.drop_accumulated()
+        self.pending.clear()
+        if self._unchecked is not None:
+            self._unchecked.clear()
+
     # ---- after the sync ----
 
     def check_complete(self) -> None:
@@ -331,17 +342,21 @@ class Add(Buffers, ReduceScatter):
         self._group, self._job = group, job
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        # Called for the input, before the gradients are copied into it, and then for the output.
-        self._group.allocated_input = not self._group.allocated_input
-        if self._group.allocated_input:
-            self._job.before_reduce(self._group)
-            self._group.take_pending()
-            if self._group.layout.process_group is not None:
-                return self._group.streams.reduce_input(math.prod(size), dtype)
-            alone = super().allocate(size, dtype=dtype, device=device)
-            self._job.reduces_alone(self._group, alone)
-            return alone
-        return super().allocate(size, dtype=dtype, device=device)
+        # Called for the input, before the gradients are copied into it, and then for the output, unless there was an
+        # exception between. Gradients that are not taken yet, or another size, tell an input.
+        group, numel = self._group, math.prod(size)
+        if not group.pending and numel == group.next_output:
+            group.next_output = None
+            return super().allocate(size, dtype=dtype, device=device)
+        self._job.before_reduce(group)
+        group.take_pending()
+        if group.layout.process_group is not None:
+            full = group.streams.reduce_input(numel, dtype)
+        else:
+            full = super().allocate(size, dtype=dtype, device=device)
+            self._job.reduces_alone(group, full)
+        group.next_output = numel // group.ranks
+        return full
 
     def __call__(
         self,

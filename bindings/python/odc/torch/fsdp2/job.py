@@ -24,34 +24,21 @@ from ...context import Context
 from ...errors import ArgumentError, InterruptedWaitError, JobError, MismatchError, MissedDeadlineError, PhaseError
 from ...tracing import Trace, trace
 from . import last_words
+from .backward import Backwards
 from .group import Group
-from .ledger import Ledger, Page
+from .ledger import Ledger, Line, Page
 from .reference import Reference
+from .report import MinibatchReport
+from .steps import Steps
 from .streams import Streams
-from .torch_state import collectives
+from .torch_state import collectives, other_threads_communicate, reset_after_exception
+from .totals import Combined, Given, Totals, given
 
 logger = logging.getLogger("odc")
 
 Result = TypeVar("Result")
 
 _unsettled: list[list[Group]] = []  # a GPU may still use their slices, which are not unmapped then
-
-
-@dataclass(frozen=True)
-class MinibatchReport:
-    """What sync_gradients returns."""
-
-    minibatch: int
-    """The number of this call, from 0."""
-    microbatches: list[int]
-    """Of each rank: the backward passes that the parameter with most of them took part in."""
-    waited: float
-    """Seconds that this rank waited since the last report: for publishes, for another's addition, and in syncs."""
-    slowest: int
-    """The rank that arrived last."""
-    divisor: float | None
-    """What the sums were divided by; None: by each group's default."""
-    sums: dict[str, float]
 
 
 class Phase(enum.Enum):
@@ -107,7 +94,9 @@ class Job:
         self._watch = watch
         self._patience = patience
         self._reference = reference
-        self._arriving = False  # in sync, with this rank's line in the ledger
+        self.backwards = Backwards()
+        self._totals = Totals()
+        self._ending = Steps()  # of the minibatch
         self._synced = 0  # minibatches whose gradients were asked for
         self._waited = 0  # nanoseconds, up to the last sync
         self._lateness = [0] * context.size  # how often each rank was the last, up to the last sync
@@ -118,8 +107,11 @@ class Job:
         self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
         self._edited = False  # parameters were, before a step of an optimizer after the publish
         self._left_over = False  # its gradients were still there when this minibatch's first was added
+        self._dropped = False  # the last minibatch
         self._cleared: set[int] = set()  # on a single rank: parameters whose .grad is of this minibatch
+        self._before: dict[int, _Gradient] = {}  # of parameters whose groups were reduced in this minibatch
         self._collectives: int | None = None  # begun before this minibatch's first forward
+        self._others_communicate = False  # other threads did then: what they begin is not told from this one's
         self._warned: set[str] = set()
         self._hooks: list[Any] = []
         for index, optimizer in enumerate(optimizers):
@@ -144,37 +136,42 @@ class Job:
         divisor: float | None = None,
         tokens: float | None = None,
         sums: Mapping[str, float | torch.Tensor] | None = None,
+        maxima: Mapping[str, float | torch.Tensor] | None = None,
+        valid: bool = True,
     ) -> MinibatchReport:
         """Ends the minibatch: the one wait for all ranks. Then each .grad holds the sum over all microbatches of all
         ranks, divided by `divisor`, or by the sum over ranks of `tokens` (any weight of this rank's part: tokens,
         samples, microbatches), or by default as plain FSDP2 does it for one microbatch: by the factor that was set
-        before attach, else by the number of ranks.
+        before attach, else by the number of ranks. All ranks give the same divisor.
 
-        `sums`: local numbers that are summed over ranks on the way. All ranks give the same divisor and names.
+        `sums`, `maxima`: local numbers that are combined over ranks on the way, by name; a rank may leave out those
+        that it has nothing for. `maxima` take a short reduction of their own after the wait.
+
+        `valid`: False on any rank, for one whose backward has run out of memory or whose loss is infinite, drops the
+        minibatch on all of them. Other arguments may then differ.
         """
-        values = self._check_arguments(divisor, tokens, sums)
+        numbers = given(sums, maxima)
+        self._check_divisor(divisor, tokens)
         self._check_may_sync()
-        if self._phase is Phase.SYNCED:  # no optimizer stepped, or not all
-            self._publish()
-        for group in self._groups:
-            group.check_complete()
-        if self._reference is not None:
-            self._reference.read()
-        self._settle()
-        self._warn_of_collectives()
-        names = ", ".join(values)
+        if not valid:
+            self._give_up()
+        self._check_finished()
+        self._prepare_sync()
         divisor = None if divisor is None else float(divisor)
-        call = f"sync_gradients(divisor={divisor}, tokens={'…' if tokens is not None else None}, sums=[{names}])"
-        page, totals = self._sync(call, [0.0 if tokens is None else float(tokens), *values.values()])
+        call = f"sync_gradients(divisor={divisor}, tokens={'…' if tokens is not None else None})"
+        page, all_tokens, combined = self._sync(
+            call, 0.0 if tokens is None else float(tokens), numbers, vetoes=not valid
+        )
         self._to_step = set(range(len(self._optimizers)))
-        if tokens is not None:
-            divisor = totals[0]
-            if divisor == 0:
-                self._warn("tokens", "the global sum of tokens is 0: the gradients are not divided")
-                divisor = 1.0
-        elif divisor is None:
-            self._warn_of_uneven(page.microbatches)
-        self._fill(page.took_part, divisor)
+        self._warn_of_collectives(page.collectives)
+        if self._dropped:
+            divisor = None
+        else:
+            if tokens is not None:
+                divisor = self._divisor_of(all_tokens)
+            elif divisor is None:
+                self._warn_of_uneven(page.microbatches)
+            self._fill(page.took_part, divisor)
         self._synced += 1
         waited_before, self._waited = self._waited, self._waited_ns()
         return MinibatchReport(
@@ -183,7 +180,9 @@ class Job:
             (self._waited - waited_before) * 1e-9,
             self._last_to_arrive(),
             divisor,
-            dict(zip(values, totals[1:], strict=True)),
+            combined.sums,
+            combined.maxima,
+            self._dropped,
         )
 
     def publish(self) -> None:
@@ -269,6 +268,7 @@ class Job:
         self._check_open("a forward")
         if self._collectives is None and torch.is_grad_enabled():  # evaluations and other models may come before
             self._collectives = collectives()
+            self._others_communicate = other_threads_communicate()
 
     def before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
@@ -280,6 +280,8 @@ class Job:
             self._reference.read()
         if not any(one.took_part for one in self._groups):
             self._left_over = self._holds_unused()
+        for entry in group.trainable if not group.took_part else ():
+            self._before.setdefault(id(entry.parameter), _Gradient(entry.parameter, entry.parameter.grad))
         if group.layout.process_group is None:
             # A single rank's .grad is FSDP2's own; what the last sync filled must not be added to.
             for index in group.pending:
@@ -345,35 +347,99 @@ class Job:
         self._collectives = None
         self._show("compute")
 
-    def _sync(self, call: str, values: list[float]) -> tuple[Page, list[float]]:
+    def _prepare_sync(self) -> None:
+        if self._phase is Phase.SYNCED:  # no optimizer stepped, or not all
+            self._publish()
+        for group in self._groups:
+            group.check_complete()
+        if self._reference is not None:
+            self._reference.read()
+        self._settle()
+
+    def _divisor_of(self, all_tokens: float) -> float:
+        if all_tokens == 0:
+            self._warn("tokens", "the global sum of tokens is 0: the gradients are not divided")
+            return 1.0
+        return all_tokens
+
+    def _sync(self, call: str, tokens: float, numbers: Given, *, vetoes: bool = False) -> tuple[Page, float, Combined]:
         """Ends the minibatch. `call`: what all ranks must have called."""
-        rank = self._context.rank
-        took_part = [index in group.took_part for group in self._groups for index in range(len(group.trainable))]
-        backwards = max((n for group in self._groups for n in group.backwards), default=0)
-        if not self._arriving:  # else it was interrupted, and goes on
-            self.patiently(self._ledger.await_owners)
-            self._ledger.write(rank, took_part, backwards, Ledger.code(call))
-            self._arriving = True
-        totals = self.patiently(lambda: self._context.sync(values))
-        self._arriving = False
+        rank, step = self._context.rank, self._ending.run
+        self._ending.begin()
+        step(lambda: self.patiently(self._ledger.await_owners))
+        step(lambda: self._ledger.write(rank, self._line(call, numbers, vetoes)))
+        values = [tokens, *self._totals.travelling(numbers)]
+        all_tokens, *travelled = step(lambda: self.patiently(lambda: self._context.sync(values)))
+        page = self._ledger.read()
+        others = self._others_that_called(page, call)
+        try:
+            combined = Combined({}, {}) if others else self._combine(page, numbers, travelled)
+        except ArgumentError:
+            self._begin_after(page)
+            raise
+        self._begin_after(page)
+        if others:
+            raise MismatchError(
+                f"rank {rank} ended the minibatch with {call}, but ranks {others} with something else: all call the "
+                "same, with the same divisor"
+            )
+        return page, all_tokens, combined
+
+    def _combine(self, page: Page, numbers: Given, travelled: list[float]) -> Combined:
+        return self._totals.complete(
+            numbers,
+            travelled,
+            lambda values, op: self._ending.run(lambda: self.patiently(lambda: self._context.all_reduce(values, op))),
+            self._context.rank,
+            new_names=page.new_names > 0,
+            any_maxima=page.maxima > 0,
+        )
+
+    def _line(self, call: str, numbers: Given, vetoes: bool) -> Line:
+        return Line(
+            [index in group.took_part for group in self._groups for index in range(len(group.trainable))],
+            max((n for group in self._groups for n in group.backwards), default=0),
+            Ledger.code(call),
+            vetoes,
+            self._new_collectives(),
+            self._totals.has_new(numbers),
+            bool(numbers.maxima),
+        )
+
+    def _begin_after(self, page: Page) -> None:
+        """All ranks have arrived: the minibatch is over on this one."""
+        self._ending.end()
         self._phase = Phase.SYNCED
         self._show("step")
+        self._dropped = page.vetoes > 0
+        if self._dropped:
+            for one in self._before.values():
+                one.parameter.grad = one.gradient
+            if self._reference is not None:
+                self._reference.forget()
         for group in self._groups:
             group.begin()
         self._left_over = False
         self._cleared.clear()
+        self._before.clear()
+        self.backwards.forget()
         with torch.no_grad():
             self._streams.check()
-        page = self._ledger.read()
-        self._check_calls(page.calls, call)
-        return page, totals
+
+    def _give_up(self) -> None:
+        """Drops what FSDP2 holds of this minibatch."""
+        if self.backwards.unfinished():
+            reset_after_exception([group.fsdp for group in self._groups])
+            self.backwards.forget()
+        for group in self._groups:
+            group.drop_pending()
 
     def _end_minibatch(self, call: str) -> None:
         """Collective, in whatever phase each rank is: one may have stepped where another has skipped the step."""
         self._settle()
         if self._phase is Phase.SYNCED:
             self._publish()
-        self._sync(call, [0.0])
+        self._sync(call, 0.0, Given())
 
     def _fill(self, took_part: list[bool], divisor: float | None) -> None:
         divisors = [group.divisor if divisor is None else divisor for group in self._groups]
@@ -414,24 +480,22 @@ class Job:
         if self._phase is Phase.CLOSED:
             raise PhaseError(f"{what}: this job has been closed or detached")
 
-    def _check_arguments(
-        self, divisor: float | None, tokens: float | None, sums: Mapping[str, float | torch.Tensor] | None
-    ) -> dict[str, float]:
+    def _check_divisor(self, divisor: float | None, tokens: float | None) -> None:
         if divisor is not None and tokens is not None:
             raise ArgumentError("give divisor or tokens, not both")
         if divisor is not None and (divisor == 0 or not math.isfinite(divisor)):
             raise ArgumentError(f"divisor is {divisor}, must be finite and not 0")
         if tokens is not None and (tokens < 0 or not math.isfinite(tokens)):
             raise ArgumentError(f"tokens is {tokens}, must be this rank's number of tokens, at least 0")
-        values = {}
-        for name, value in sorted((sums or {}).items()):
-            try:
-                values[str(name)] = float(value)
-            except (TypeError, ValueError, RuntimeError):
-                raise ArgumentError(f"sums[{name!r}] is {value!r}, must be a number") from None
-        if len(values) > 63:
-            raise ArgumentError(f"{len(values)} sums; at most 63 travel with a sync")
-        return values
+
+    def _check_finished(self) -> None:
+        if self.backwards.unfinished():
+            reached = sum(1 for group in self._groups if group.took_part or group.pending)
+            raise PhaseError(
+                f"a backward of minibatch {self._synced} has raised before its end, and {reached} of "
+                f"{len(self._groups)} FSDP groups have gradients of it, which cannot be taken out of the sums: call "
+                "sync_gradients(valid=False), and all ranks drop the minibatch"
+            )
 
     def _check_may_sync(self) -> None:
         self._check_open("sync_gradients()")
@@ -445,6 +509,8 @@ class Job:
 
     def _holds_unused(self) -> bool:
         """Gradients of the last sync are neither used by a step nor cleared."""
+        if self._dropped:
+            return False
         late = (self._optimizers[index] for index in self._to_step)
         unused = {id(parameter) for one in late for group in one.param_groups for parameter in group["params"]}
         entries = (entry for group in self._groups for entry in group.trainable if id(entry.parameter) in unused)
@@ -469,13 +535,14 @@ class Job:
                 "sync_gradients() and step() publishes; step first"
             )
 
-    def _check_calls(self, calls: list[int], mine: str) -> None:
-        others = [rank for rank, code in enumerate(calls) if code != Ledger.code(mine)]
-        if others:
-            raise MismatchError(
-                f"rank {self._context.rank} ended the minibatch with {mine}, but ranks {others} with something else: "
-                "all call the same, with the same divisor and names of sums"
-            )
+    def _others_that_called(self, page: Page, mine: str) -> list[int]:
+        """The ranks that ended the minibatch with another call; a dropped one with other arguments."""
+        code = Ledger.code(mine)
+        return [
+            rank
+            for rank, other in enumerate(page.calls)
+            if not Ledger.is_same_call(code, other, with_arguments=page.vetoes == 0)
+        ]
 
     # ---- what is told ----
 
@@ -489,19 +556,25 @@ class Job:
         return max(range(len(before)), key=lambda rank: self._lateness[rank] - before[rank])
 
     def _warn(self, about: str, text: str) -> None:
+        """Once for the job: all ranks come here alike."""
         if about not in self._warned:
             self._warned.add(about)
-            logger.warning("%s", text)
+            if self._context.rank == 0:
+                logger.warning("%s", text)
 
-    def _warn_of_collectives(self) -> None:
-        if self._collectives is None:
-            return
-        new = collectives() - self._collectives
+    def _new_collectives(self) -> int:
+        """That this thread has begun since this minibatch's first forward; another's are not told from them."""
+        if self._collectives is None or self._others_communicate or other_threads_communicate():
+            return 0
+        return collectives() - self._collectives
+
+    def _warn_of_collectives(self, new: int) -> None:
         if new > 0:
             self._warn(
                 "collectives",
-                f"{new} collectives ran between the first forward of minibatch {self._synced} and its sync: each is a "
-                "barrier that ODC was to remove; let values travel by sync_gradients(sums=…)",
+                f"{new} collectives, on all ranks together, ran between the first forward of minibatch {self._synced} "
+                "and its sync: each is a barrier that ODC was to remove; let values travel by "
+                "sync_gradients(sums=…, maxima=…)",
             )
 
     def _warn_of_uneven(self, microbatches: list[int]) -> None:
@@ -514,6 +587,14 @@ class Job:
                 f"{total}; or sync_gradients(tokens=n) with this rank's number of them, or of the tokens that its loss "
                 "is a sum over",
             )
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """What a parameter's .grad was."""
+
+    parameter: nn.Parameter
+    gradient: torch.Tensor | None
 
 
 def _holds_values(gradient: torch.Tensor | None) -> bool:

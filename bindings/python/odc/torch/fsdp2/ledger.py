@@ -16,10 +16,30 @@ from ...shard import Shard, ShardDescription
 
 
 @dataclass(frozen=True)
+class Line:
+    """What this rank did."""
+
+    took_part: list[bool]  # of the parameters
+    microbatches: int
+    call: int  # what Ledger.code made of its call
+    vetoes: bool  # the minibatch is to be dropped
+    collectives: int  # that it began beside the job
+    has_new_names: bool  # of sums or maxima
+    has_maxima: bool
+
+
+@dataclass(frozen=True)
 class Page:
     took_part: list[bool]  # of the parameters, on any rank
     microbatches: list[int]  # of each rank
-    calls: list[int]  # of each rank: what Ledger.code made of its call
+    calls: list[int]  # of each rank
+    vetoes: int  # this and the following: summed over ranks
+    collectives: int
+    new_names: int
+    maxima: int
+
+
+_SUMMED = 4
 
 
 class Ledger:
@@ -28,7 +48,7 @@ class Ledger:
     def __init__(self, parameters: int, ranks: int) -> None:
         self._parameters = parameters
         self._ranks = ranks
-        self._length = parameters + 2 * ranks
+        self._length = parameters + 2 * ranks + _SUMMED
 
     def description(self) -> ShardDescription:
         return ShardDescription(self.NAME, self._length * self._ranks, Type.BYTES, Type.F64)
@@ -39,19 +59,25 @@ class Ledger:
 
     @staticmethod
     def code(call: str) -> int:
-        return zlib.crc32(call.encode())
+        """In the upper bits what is called, in the lower ones with which arguments; below 2^53, for f64."""
+        return (zlib.crc32(call.partition("(")[0].encode()) & 0xFFFFF) << 32 | zlib.crc32(call.encode())
+
+    @staticmethod
+    def is_same_call(one: int, other: int, *, with_arguments: bool) -> bool:
+        return one == other if with_arguments else one >> 32 == other >> 32
 
     def await_owners(self) -> None:
         """Waits until all ranks have published: an addition waits for that, too, but cannot be interrupted safely."""
         self._shard.gather(torch.empty(self._length * self._ranks, dtype=torch.uint8, device="cpu"))
 
-    def write(self, rank: int, took_part: list[bool], microbatches: int, call: int) -> None:
-        line = torch.zeros(self._length, dtype=torch.float64, device="cpu")
-        line[: self._parameters] = torch.tensor(took_part, dtype=torch.float64, device="cpu")
-        line[self._parameters + rank] = microbatches
-        line[self._parameters + self._ranks + rank] = call
-        self._shard.scatter_add(line.repeat(self._ranks))
+    def write(self, rank: int, line: Line) -> None:
+        microbatches, calls = ([0] * self._ranks for _ in range(2))
+        microbatches[rank], calls[rank] = line.microbatches, line.call
+        summed = [line.vetoes, line.collectives, line.has_new_names, line.has_maxima]
+        whole = torch.tensor([*line.took_part, *microbatches, *calls, *summed], dtype=torch.float64, device="cpu")
+        self._shard.scatter_add(whole.repeat(self._ranks))
 
     def read(self) -> Page:
-        took, microbatches, calls = self._sums.split([self._parameters, self._ranks, self._ranks])
-        return Page((took > 0).tolist(), [int(n) for n in microbatches.tolist()], [int(n) for n in calls.tolist()])
+        took, *others = self._sums.split([self._parameters, self._ranks, self._ranks, _SUMMED])
+        microbatches, calls, summed = ([int(number) for number in one.tolist()] for one in others)
+        return Page((took > 0).tolist(), microbatches, calls, *summed)

@@ -67,6 +67,11 @@ class Reference:
         if unread is not None:
             self.add(*unread)
 
+    def forget(self) -> None:
+        """The minibatch is dropped; the next one is compared."""
+        self._unread = None
+        self._kept.clear()
+
     def compare(self, groups: Sequence[Group], divisors: Sequence[float]) -> None:
         """Collective, in the order of the groups, after .grad is filled. All ranks raise if one finds a difference."""
         trained = [group for group in groups if group.trainable]

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that ranks combine at a sync, by name: a rank leaves out those that it has nothing for."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..._abi import Reduction
+from ...errors import ArgumentError
+
+LIMIT = 63  # of either kind; 64 values travel with a sync, and one is taken
+_PER_VALUE = 6  # bytes of a name, which f64 holds exactly
+_VALUES = 64  # in a reduction
+
+Reduce = Callable[[list[float], Reduction], list[float]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a rank gives in one call."""
+
+    sums: Mapping[str, float] = field(default_factory=dict)
+    maxima: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Combined:
+    """Of all ranks: every name that any of them has ever given, with 0 or -inf where none did this time."""
+
+    sums: dict[str, float]
+    maxima: dict[str, float]
+
+
+class Totals:
+    """All ranks must hand a sync as many values, whatever they were given. So each keeps the names that any rank has
+    given so far, in the same order. A rank with a new one says so in the ledger; then, after the sync, the names and
+    the values that have not travelled with it are told by reductions, which takes place once for a name."""
+
+    def __init__(self) -> None:
+        self._sums: list[str] = []
+        self._maxima: list[str] = []
+
+    def has_new(self, given: Given) -> bool:
+        return not (given.sums.keys() <= set(self._sums) and given.maxima.keys() <= set(self._maxima))
+
+    def travelling(self, given: Given) -> list[float]:
+        """The values for the sync."""
+        return [given.sums.get(name, 0.0) for name in self._sums]
+
+    def complete(
+        self, given: Given, travelled: list[float], reduce: Reduce, rank: int, *, new_names: bool, any_maxima: bool
+    ) -> Combined:
+        """After the sync; the flags are alike on all ranks. Nothing is kept until all is done: an interrupted call may
+        be made again."""
+        sums, maxima = list(self._sums), list(self._maxima)
+        values = list(travelled)
+        if new_names:
+            _learn(given, sums, maxima, reduce, rank)
+            if late := sums[len(values) :]:
+                values += reduce([given.sums.get(name, 0.0) for name in late], Reduction.SUM)
+        largest = [-math.inf] * len(maxima)
+        if any_maxima:
+            largest = reduce([given.maxima.get(name, -math.inf) for name in maxima], Reduction.MAX)
+        self._sums, self._maxima = sums, maxima
+        return Combined(dict(zip(sums, values, strict=True)), dict(zip(maxima, largest, strict=True)))
+
+
+def _learn(given: Given, sums: list[str], maxima: list[str], reduce: Reduce, rank: int) -> None:
+    """Adds the names that any rank has and the lists have not. The ranks that have some take turns to tell them."""
+    while True:
+        mine = [sorted(given.sums.keys() - set(sums)), sorted(given.maxima.keys() - set(maxima))]
+        (speaker,) = reduce([float(rank + 1 if any(mine) else 0)], Reduction.MAX)
+        if speaker == 0:
+            break
+        told = json.loads(_tell(json.dumps(mine).encode() if speaker == rank + 1 else b"", reduce))
+        for names, new in zip((sums, maxima), told, strict=True):
+            names += [name for name in new if name not in names]
+    for kind, names in (("sums", sums), ("maxima", maxima)):
+        if len(names) > LIMIT:
+            raise ArgumentError(
+                f"the ranks have given {len(names)} names of {kind} so far, at most {LIMIT} are combined: "
+                f"{', '.join(names)}"
+            )
+
+
+def _tell(mine: bytes, reduce: Reduce) -> bytes:
+    """What one rank says, on all: the others say nothing."""
+    length = int(reduce([float(len(mine))], Reduction.SUM)[0])
+    told = b""
+    while len(told) < length:
+        step = min(length - len(told), _VALUES * _PER_VALUE)
+        part = mine[len(told) : len(told) + step] or bytes(step)
+        pieces = [part[begin : begin + _PER_VALUE] for begin in range(0, step, _PER_VALUE)]
+        numbers = reduce([float(int.from_bytes(piece, "big")) for piece in pieces], Reduction.SUM)
+        told += b"".join(int(n).to_bytes(len(piece), "big") for n, piece in zip(numbers, pieces, strict=True))
+    return told
+
+
+def given(sums: Mapping[str, Any] | None, maxima: Mapping[str, Any] | None) -> Given:
+    return Given(_numbers("sums", sums), _numbers("maxima", maxima))
+
+
+def _numbers(kind: str, values: Mapping[str, Any] | None) -> dict[str, float]:
+    numbers = {}
+    for name, value in sorted((values or {}).items()):
+        try:
+            numbers[str(name)] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise ArgumentError(f"{kind}[{name!r}] is {value!r}, must be a number") from None
+    if len(numbers) > LIMIT:
+        raise ArgumentError(f"{len(numbers)} {kind}; at most {LIMIT} travel with a sync")
+    return numbers

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Microbatches that are given up, as by a loop that catches an out-of-memory error and goes on; minibatches that are
+dropped because one rank says so."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from fsdp2_models import (
+    LIMIT,
+    Block,
+    Case,
+    Net,
+    Step,
+    adamw,
+    assert_equal_steps,
+    finish,
+    mesh_of,
+    named,
+    sample,
+    total,
+    whole_gradients,
+)
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch_ranks import run_torch_ranks, torch
+
+import odc
+from odc.torch.fsdp2 import Job, attach
+from odc.torch.fsdp2.streams import HostStreams
+
+Tensor = torch.Tensor
+SIZES = [1, 3]
+COUNTS = (2, 0, 1)
+
+needs_reset = pytest.mark.skipif(
+    not hasattr(FSDPModule, "reset_iter_state"), reason="this torch has no way back from an exception in backward"
+)
+
+
+@contextmanager
+def out_of_memory(block: Any) -> Iterator[None]:
+    """In the backward of `block`, when the layers behind it have been reduced."""
+
+    def fail(gradient: Tensor) -> None:
+        raise torch.OutOfMemoryError("not enough memory, says the test")
+
+    hook = block.register_forward_hook(lambda module, inputs, output: output.register_hook(fail) and None)
+    with pytest.raises(torch.OutOfMemoryError, match="says the test"):
+        yield
+    hook.remove()
+
+
+def train(job: Job, model: Any, minibatch: int, counts: Any, rank: int) -> Any:
+    for index in range(counts[rank]):
+        model(sample(minibatch, rank, index)).square().sum().backward()
+    return job.sync_gradients(divisor=total(counts))
+
+
+def given_up(rank: int, size: int) -> None:
+    """One rank's second microbatch fails in the middle: the sync says so; the minibatch is dropped on all ranks, and
+    what comes after is as if it had never run."""
+    counts = [COUNTS[:size], COUNTS[:size], tuple(reversed(COUNTS[:size]))]
+    model, alone = Case().sharded(mesh_of(size)), Net()
+    optimizer, other = adamw(model), adamw(alone)
+    steps: list[list[Step]] = [[], []]
+    with attach(model, optimizer, timeout=LIMIT, check=True) as job:
+        for minibatch in range(3):
+            if minibatch == 1:
+                model(sample(7, rank, 0)).square().sum().backward()
+                if rank == 0:
+                    with out_of_memory(model.blocks[0]):
+                        model(sample(7, rank, 1)).square().sum().backward()
+                    with pytest.raises(odc.PhaseError, match=r"3 FSDP groups have gradients of it.*\(valid=False\)"):
+                        job.sync_gradients(tokens=2.0)
+                # What a rank that has failed does not know it does not give.
+                report = job.sync_gradients(valid=False) if rank == 0 else job.sync_gradients(tokens=1.0)
+                assert report.discarded and report.divisor is None
+                assert report.microbatches == [2 if r == 0 else 1 for r in range(size)]
+                assert all(parameter.grad is None for parameter in model.parameters())
+            assert not train(job, model, minibatch, counts[minibatch], rank).discarded
+            for peer in range(size):
+                for index in range(counts[minibatch][peer]):
+                    alone(sample(minibatch, peer, index)).square().sum().backward()
+            for parameter in alone.parameters():
+                assert parameter.grad is not None
+                parameter.grad.div_(total(counts[minibatch]))
+            steps[0].append(finish(model, optimizer))
+            steps[1].append(finish(alone, other))
+    assert_equal_steps(steps[0], steps[1])
+
+
+@needs_reset
+@pytest.mark.parametrize("size", SIZES)
+def test_a_backward_that_fails_in_the_middle(size: int) -> None:
+    run_torch_ranks(size, given_up)
+
+
+def no_memory_for_an_input(rank: int, size: int) -> None:
+    """The allocation of a reduction's input fails, and another microbatch runs before the sync: FSDP2 then asks for an
+    input again, and must be handed one."""
+    asked: list[int] = []
+    reduce_input = HostStreams.reduce_input
+
+    def failing(streams: HostStreams, numel: int, dtype: torch.dtype) -> Tensor:
+        asked.append(numel)
+        if len(asked) == 2:
+            raise torch.OutOfMemoryError("not enough memory, says the test")
+        return reduce_input(streams, numel, dtype)
+
+    model = Case().sharded(mesh_of(size))
+    with attach(model, torch.optim.SGD(model.parameters(), lr=0.0), timeout=LIMIT) as job:
+        HostStreams.reduce_input = failing  # type: ignore[method-assign]
+        with pytest.raises(torch.OutOfMemoryError, match="says the test"):
+            model(sample(7, rank, 0)).square().sum().backward()
+        model.reset_iter_state()
+        model(sample(7, rank, 1)).square().sum().backward()
+        HostStreams.reduce_input = reduce_input  # type: ignore[method-assign]
+        assert asked[2:] == [asked[0], asked[1], asked[4]] and asked[4] not in asked[:2]
+        assert job.sync_gradients(valid=False).discarded
+        train(job, model, 0, (1,) * size, rank)
+
+
+@needs_reset
+def test_no_memory_for_the_input_of_a_reduction() -> None:
+    run_torch_ranks(2, no_memory_for_an_input)
+
+
+class Wide(Net):
+    """Its last block is one group of two, of which the first fails before the group is reduced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(13).double(), nn.Sequential(Block(13), Block(13)).double()])
+
+
+def not_reduced(rank: int, size: int) -> None:
+    """Gradients that autograd has given and FSDP2 has not reduced must not be part of the next reduction."""
+    model = Case(Wide).sharded(mesh_of(size))
+    model.set_requires_gradient_sync(False)
+    with attach(model, torch.optim.SGD(model.parameters(), lr=0.0), timeout=LIMIT) as job:
+        for reduced in (False, True):
+            model.set_requires_gradient_sync(reduced)
+            model(sample(7, rank, 0)).square().sum().backward()  # accumulated, without and with a reduction
+            if rank == 0:
+                with out_of_memory(model.blocks[1][0]):
+                    model(sample(7, rank, 1)).square().sum().backward()
+                with pytest.raises(odc.PhaseError, match="has raised before its end"):
+                    job.sync_gradients()
+            assert job.sync_gradients(valid=False).discarded
+        train(job, model, 0, (1,) * size, rank)
+        expected = Wide()
+        for peer in range(size):
+            (expected(sample(0, peer, 0)).square().sum() / size).backward()
+        for name, gradient in whole_gradients(model).items():
+            torch.testing.assert_close(gradient, named(expected)[name].grad, rtol=1e-12, atol=1e-12)
+
+
+@needs_reset
+@pytest.mark.parametrize("size", SIZES)
+def test_gradients_that_are_not_reduced_are_dropped(size: int) -> None:
+    run_torch_ranks(size, not_reduced)
+
+
+def vetoed(rank: int, size: int) -> None:
+    """One rank's word is enough. Each .grad is what it was: none, cleared to zero, or kept from the last step."""
+    model = Case().sharded(mesh_of(size))
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.blocks, model.first, model.last)]
+    with attach(model, optimizers, timeout=LIMIT) as job:
+        for clear in (
+            lambda: model.zero_grad(),
+            lambda: model.zero_grad(set_to_none=False),
+            lambda: None,
+        ):
+            assert not train(job, model, 0, COUNTS[:size], rank).discarded
+            for optimizer in optimizers:
+                optimizer.step()
+            clear()
+            before = whole_gradients(model)
+            for _ in range(2):
+                for index in range(COUNTS[rank]):
+                    model(sample(1, rank, index)).square().sum().backward()
+                report = job.sync_gradients(
+                    divisor=1.0 + rank, sums={"loss": rank}, maxima={"loss": rank}, valid=rank != size - 1
+                )
+                assert report.discarded and report.sums == {"loss": size * (size - 1) / 2}
+                assert report.maxima == {"loss": size - 1}
+                after = whole_gradients(model)
+                for name, gradient in before.items():
+                    same = gradient is after[name] if gradient is None else torch.equal(gradient, after[name])
+                    assert same, (name, gradient, after[name])
+            # Stepped or not, the next minibatch is like any other.
+            if rank == 0 or clear() is None:
+                for optimizer in optimizers:
+                    optimizer.step()
+        model.zero_grad()
+        train(job, model, 2, (1,) * size, rank)
+        assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_one_rank_drops_the_minibatch(size: int) -> None:
+    run_torch_ranks(size, vetoed)
+
+
+def other_calls(rank: int, size: int) -> None:
+    """A veto excuses other arguments, not another call."""
+    model = Case().sharded(mesh_of(size))
+    with pytest.raises(odc.MismatchError, match="ended the minibatch with "):
+        with attach(model, adamw(model), timeout=LIMIT) as job:
+            if rank == 0:
+                job.sync_gradients(valid=False)
+
+
+def test_a_veto_meets_another_call() -> None:
+    run_torch_ranks(2, other_calls)
+
+
+def smaller_batches(rank: int, size: int) -> None:
+    """A loop begins again with a smaller batch, as accelerate and transformers (auto_find_batch_size) do it: with the
+    job still attached it must say first that what ran is dropped."""
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    model, tried = Case().sharded(mesh_of(size)), []
+    x = torch.cat([sample(0, rank, index) for index in range(2)])
+    with attach(model, torch.optim.SGD(model.parameters(), lr=0.0), timeout=LIMIT) as job:
+
+        def fail(gradient: Tensor) -> None:
+            if tried == [8]:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+
+        model.blocks[0].register_forward_hook(lambda module, inputs, output: output.register_hook(fail) and None)
+
+        @accelerate.utils.find_executable_batch_size(starting_batch_size=8)
+        def loop(batch_size: int) -> None:
+            if tried:
+                with pytest.raises(odc.PhaseError, match="has raised before its end"):
+                    job.sync_gradients(divisor=1.0)
+                assert job.sync_gradients(valid=False).discarded
+            tried.append(batch_size)
+            for part in x.split(batch_size):
+                model(part).square().sum().backward()
+            job.sync_gradients(divisor=1.0)
+
+        loop()
+        assert len(tried) == 2 and tried[1] < tried[0] == 8
+        expected = Net()
+        for peer in range(size):
+            for index in range(2):
+                expected(sample(0, peer, index)).square().sum().backward()
+        for name, gradient in whole_gradients(model).items():
+            torch.testing.assert_close(gradient, named(expected)[name].grad, rtol=1e-12, atol=1e-12)
+
+
+@needs_reset
+@pytest.mark.parametrize("size", SIZES)
+def test_a_loop_that_begins_again_with_smaller_batches(size: int) -> None:
+    run_torch_ranks(size, smaller_batches)
