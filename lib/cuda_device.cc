@@ -194,6 +194,8 @@ bool CudaDevice::is_busy() const {
 }
 
 void CudaDevice::await_own_stream(const std::string &what, const Patience &patience) const {
+    constexpr int64_t kAskNs = 20'000'000;
+    int64_t asked_ns = now_ns();
     for (;;) {
         const Result result = driver().cuStreamQuery(stream_);
         if (result == Result::Success) {
@@ -206,7 +208,11 @@ void CudaDevice::await_own_stream(const std::string &what, const Patience &patie
             fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", patience.waited_s(),
                  " s: something else keeps it busy, such as a kernel that never ends");
         }
-        patience.check_interrupted(what.c_str());
+        // Rarely: memory that is being cleared when the wait is interrupted is lost.
+        if (const int64_t now = now_ns(); now - asked_ns >= kAskNs) {
+            asked_ns = now;
+            patience.check_interrupted(what.c_str());
+        }
         std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
 }

@@ -407,6 +407,44 @@ static void a_released_shard_leaves_nothing_behind(void **state) {
     run_ranks(2, register_and_release, NULL);
 }
 
+/* ---- An interruption of what is over soon ---- */
+
+enum { REGISTRATIONS = 64, ASK_NS = 20000000 };
+
+static int count_and_interrupt(void *arg) {
+    ++*(int *)arg;
+    return 1;
+}
+
+/* The memory that is being cleared when its registration is interrupted is lost, so a wait of less than ASK_NS does not
+ * ask. */
+static void register_while_interrupted(int rank, int size, const char *job, void *arg) {
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    int asks = 0;
+    (void)arg;
+    config.interrupted = count_and_interrupt;
+    config.interrupted_arg = &asks;
+    CHECK_OK(odc_init(&config, &context));
+    asks = 0;
+    int64_t begin = now_ns();
+    for (int i = 0; i < REGISTRATIONS; ++i) {
+        char name[32];
+        odc_shard *shard = NULL;
+        snprintf(name, sizeof name, "layer.%d", i);
+        odc_shard_desc desc = describe(name, NUMEL, ODC_F32, ODC_F32);
+        odc_status status = odc_register_shard(context, &desc, &shard);
+        CHECK(status == ODC_OK || status == ODC_ERROR_INTERRUPTED);
+    }
+    CHECK(asks <= (now_ns() - begin) / ASK_NS);
+    odc_destroy(context);
+}
+
+static void a_registration_is_not_interrupted_at_once(void **state) {
+    (void)state;
+    run_processes(1, register_while_interrupted, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_call_may_fail_when_the_driver_is_loaded),
@@ -420,6 +458,7 @@ int main(void) {
         cmocka_unit_test(a_context_leaves_nothing_behind),
         cmocka_unit_test(nothing_grows_over_many_minibatches),
         cmocka_unit_test(a_released_shard_leaves_nothing_behind),
+        cmocka_unit_test(a_registration_is_not_interrupted_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
