@@ -25,8 +25,11 @@ static void count_signal(int signal) {
 uint64_t signals_handled(void) { return (uint64_t)handled; }
 
 static int is_interrupted(void *arg) {
-    (void)arg;
-    return interruption_seed != 0 && random_below(&interruption_seed, 100) < 30;
+    if (interruption_seed == 0) {
+        return 0;
+    }
+    atomic_fetch_add_explicit((_Atomic uint64_t *)arg, 1, memory_order_relaxed);
+    return random_below(&interruption_seed, 100) < 30;
 }
 
 /* The first that this process may use: the same for all ranks. */
@@ -55,7 +58,7 @@ static void start_signals(void) {
     has_timer = 1;
 }
 
-void begin_faults(const faults *what, odc_config *config) {
+void begin_faults(const faults *what, odc_config *config, _Atomic uint64_t *asks) {
     if (what->one_cpu) {
         pin_to_one_cpu();
     }
@@ -64,6 +67,7 @@ void begin_faults(const faults *what, odc_config *config) {
     }
     if (what->interruptions) {
         config->interrupted = is_interrupted;
+        config->interrupted_arg = asks;
     }
 }
 

@@ -15,8 +15,9 @@ typedef struct faults {
 
 enum { SIGNAL_US = 100 };
 
-/* For the calling rank, before odc_init. Interruptions begin with allow_interruptions, so not in odc_init. */
-void begin_faults(const faults *what, odc_config *config);
+/* For the calling rank, before odc_init. Interruptions begin with allow_interruptions, so not in odc_init; `asks` counts how
+ * often waits ask since then. */
+void begin_faults(const faults *what, odc_config *config, _Atomic uint64_t *asks);
 /* How often the calling thread's calls are interrupted depends on the seed and on how often they ask. */
 void allow_interruptions(uint64_t seed);
 /* For the calling rank, before its thread ends. */

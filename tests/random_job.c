@@ -404,7 +404,7 @@ void live_randomly(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_context *context = NULL;
     odc_config config = config_of(rank, size, job);
-    begin_faults(&what->faults, &config);
+    begin_faults(&what->faults, &config, &what->ranks[rank].asks);
     CHECK_OK(odc_init(&config, &context));
     world *w = new_world(context, what);
     allow_interruptions(next_random(&w->local));

@@ -13,6 +13,7 @@ enum { MAX_STARTED = 64, MINIBATCHES = 25, HANDS = 2 };
 typedef struct tally {
     _Atomic uint64_t calls;
     _Atomic uint64_t elements; /* compared with the model */
+    _Atomic uint64_t asks;     /* whether it is interrupted */
     _Atomic uint64_t interruptions;
     _Atomic uint64_t refusals; /* illegal calls */
     _Atomic uint64_t signals;
