@@ -4,6 +4,7 @@
 #include "exchange.h"
 #include "handshake.h"
 #include "meeting.h"
+#include "program.h"
 #include "tcp.h"
 
 #include <atomic>
@@ -162,7 +163,8 @@ void test_gone_after_the_cards(void **) {
             exchange->all_gather(card_of(rank));
             if (rank != gone) {
                 const Fd memory(memfd_create("test", MFD_CLOEXEC));
-                meet({name, {0, 1, 2}, rank, 3, exchange->ties(), {}}, {memory.get(), -1}, patience);
+                const Program program;
+                meet({name, {0, 1, 2}, rank, 3, exchange->ties(), {}}, {memory.get(), program.fd(), -1}, patience);
             }
         });
         for (size_t rank = 0; rank < words.size(); ++rank) {

@@ -90,8 +90,8 @@ static void test_again_beside_forked_children(void **state) {
 static void meet_by_like_names(int rank, int size, const char *job, void *arg) {
     (void)arg;
     char name[80];
-    odc_config config = config_of(rank % 2, size / 2, name);
     snprintf(name, sizeof name, rank < 2 ? "%s/b" : "%s", job);
+    odc_config config = config_of(rank % 2, size / 2, name);
     config.group = rank < 2 ? NULL : "b";
     odc_context *context = NULL;
     double sum = rank;
