@@ -7,11 +7,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <tuple>
 
+#include "memory_lock.h"
 #include "status.h"
 #include "topology.h"
 
@@ -25,6 +28,11 @@ constexpr uint64_t kSegmentBytes = uint64_t{16} << 20;  // records, and slices s
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kPage = 4096;  // smallest; larger pages only round further
 constexpr uint64_t kLargePage = uint64_t{2} << 20;
+constexpr uint64_t kPieceBytes = uint64_t{64} << 20;  // committed at a time
+// With this much left beyond a piece, ranks that take pieces at the same time do not overdraw it.
+constexpr uint64_t kAmpleBytes = 64 * kPieceBytes;
+// Left for what the processes of a control group allocate meanwhile.
+constexpr uint64_t kReserveBytes = uint64_t{4} << 20;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 uint64_t round_down(uint64_t value, uint64_t unit) { return value / unit * unit; }
@@ -57,6 +65,27 @@ void use_large_pages(std::byte *base, const Allocation &made) {
     if (end > begin) {
         madvise(base + (begin - made.segment.offset), end - begin, kCollapse);
     }
+}
+
+[[noreturn]] void fail_without_memory(uint64_t bytes, uint64_t done) {
+    fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory needs ", bytes, " bytes, but ",
+         done > 0 ? say("after ", done, " of them ") : "", "only ", available_memory(),
+         " bytes of memory are available; shard over more ranks or use a smaller type");
+}
+
+// Looking at what is left takes 0.2 ms, as the system prints several files. So where there is plenty, small allocations of
+// this process share a look.
+constexpr uint64_t kSharedLookBytes = uint64_t{1} << 20;
+constinit std::atomic<uint64_t> left_of_last_look = 0;
+
+bool last_look_covers(uint64_t bytes) {
+    uint64_t left = left_of_last_look.load(std::memory_order_relaxed);
+    while (left >= bytes) {
+        if (left_of_last_look.compare_exchange_weak(left, left - bytes, std::memory_order_relaxed)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 }  // namespace
@@ -156,25 +185,35 @@ void Arena::unmap(const std::byte *start) {
     }
 }
 
-// fallocate gives up all its work when a signal comes, so it is asked for in pieces; before each but the first, another
-// look at what is left, because the host's other ranks take memory at the same time.
+// fallocate gives up all its work when a signal comes, so it is asked for in pieces.
 void Arena::commit(Range range) {
-    uint64_t most = uint64_t{64} << 20;
     const uint64_t bytes = range.end - range.begin;
+    std::optional<MemoryLock> lock;
+    uint64_t available = std::numeric_limits<uint64_t>::max();
+    if (!last_look_covers(bytes)) {
+        available = available_memory();
+        if (available >= bytes + kAmpleBytes) {
+            left_of_last_look.store(kSharedLookBytes, std::memory_order_relaxed);
+        } else {
+            lock.emplace();
+            available = available_memory();
+        }
+    }
+    uint64_t most = kPieceBytes;
     for (uint64_t done = 0; done < bytes;) {
         const uint64_t piece = std::min(most, bytes - done);
         int error = 0;
-        if (done > 0 && piece > available_memory()) {
+        // All of it, before any is taken; others than libodc take memory meanwhile, too.
+        if (available < (done == 0 ? bytes : piece) + kReserveBytes) {
             error = ENOMEM;
         } else if (fallocate(fd_.get(), 0, static_cast<off_t>(range.begin + done), static_cast<off_t>(piece)) != 0) {
             error = errno;
         }
         if (error == 0) {
             done += piece;
+            available = done < bytes ? available_memory() : available;
         } else if (error == ENOMEM || error == ENOSPC) {
-            fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory needs ", bytes, " bytes, but after ", done,
-                 " of them only ", available_memory(),
-                 " bytes of memory are available; shard over more ranks or use a smaller type");
+            fail_without_memory(bytes, done);
         } else if (error == EINTR) {
             most = std::max(kPage, most / 2);  // signals may come faster than a piece is done
         } else {
@@ -212,10 +251,8 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
     if (bytes == 0) {
         return parts;
     }
-    const uint64_t available = available_memory();
-    if (bytes > available) {
-        fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory needs ", bytes, " bytes, but only ", available,
-             " bytes of memory are available; shard over more ranks or use a smaller type");
+    if (bytes > kPieceBytes && bytes > available_memory()) {  // or there may be no addresses for it either
+        fail_without_memory(bytes, 0);
     }
     const FreeRanges::Taken taken = take(bytes);
     const Allocation region{taken.segment, taken.offset, bytes, nullptr};

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A shard larger than what a control group, or one of its parents, has left is refused with both numbers; file pages
-# that the system gives up on demand count as free. Makes two groups of its own and removes them.
+# that the system gives up on demand count as free. Ranks that register at the same moment do not overdraw the group together.
+# Makes two groups of its own and removes them.
 set -u
 : "${ODC_BUILD_DIR:?the build}"
 
@@ -61,4 +62,22 @@ expect 0 "^registered" inside "$register" $((60 << 20))
 expect 1 "needs $((200 << 20)) bytes, but only [0-9]{8} bytes of memory are available" inside "$register" $((200 << 20))
 head -c $((200 << 20)) /dev/zero >"$scratch/file"
 expect 0 "^registered" inside bash -c 'cat "$0" >/dev/null; exec "$@"' "$scratch/file" "$register" $((60 << 20))
+
+# together RANKS BYTES LIMIT: some register, the others are refused, and nobody is killed.
+together() {
+    local said registered refused
+    echo "$3" >"$group/$limit_file"
+    said=$(inside "$register" "$2" "$1" 2>&1)
+    registered=$(grep -c "^registered" <<<"$said")
+    refused=$(grep -cE "needs $2 bytes, but (after [0-9]+ of them )?only [0-9]+ bytes of memory are available" <<<"$said")
+    if [ $((registered + refused)) -ne "$1" ] || [ "$registered" -eq 0 ] || [ "$refused" -eq 0 ]; then
+        echo "$1 ranks of $2 bytes below $3: $registered registered, $refused were refused: $said" >&2
+        failures=$((failures + 1))
+    fi
+}
+for _ in 1 2 3; do
+    together 8 $((60 << 20)) 400000000
+    together 4 $((97 << 20)) 400000000
+    together 2 $((300 << 20)) 400000000
+done
 [ "$failures" -eq 0 ]

@@ -1,22 +1,81 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job of one rank that registers a shard of as many bytes as its argument says: for memory_limit_test.sh. */
+/* Ranks that register a shard each, of as many bytes as the first argument says and all at the same moment, and keep it
+ * until all have tried; one rank unless the second argument says how many. For memory_limit_test.sh. */
 #include <odc/odc.h>
 
+#include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
-int main(int argc, char **argv) {
-    odc_config config = {.struct_size = sizeof config, .size = 1};
-    odc_shard_desc desc = {.struct_size = sizeof desc, .name = "w", .parameter_type = ODC_BYTES};
+static atomic_int *tried; /* by how many ranks */
+
+static int fail(void) {
+    fprintf(stderr, "%s\n", odc_last_error());
+    return 1;
+}
+
+/* Not by the job: it may have failed. Ranks that were killed never come. */
+static void await_others(int size) {
+    struct timespec moment = {0, 1000000};
+    atomic_fetch_add(tried, 1);
+    for (int ms = 0; atomic_load(tried) < size && ms < 20000; ++ms) {
+        nanosleep(&moment, NULL);
+    }
+}
+
+static int run(int rank, int size, const char *job, uint64_t bytes) {
+    odc_config config = {.struct_size = sizeof config, .rank = rank, .size = size, .job = job};
+    odc_shard_desc desc = {.struct_size = sizeof desc, .name = "w", .numel = bytes, .parameter_type = ODC_BYTES};
     odc_context *context = NULL;
     odc_shard *shard = NULL;
-    desc.numel = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
-    if (odc_init(&config, &context) != ODC_OK || odc_register_shard(context, &desc, &shard) != ODC_OK) {
-        fprintf(stderr, "%s\n", odc_last_error());
-        odc_destroy(context);
-        return 1;
+    char name[32];
+    snprintf(name, sizeof name, "w%d", rank);
+    desc.name = name;
+    desc.ranks = &rank;
+    desc.rank_count = 1;
+    if (odc_init(&config, &context) != ODC_OK) {
+        return fail();
     }
-    puts("registered");
+    const int status = odc_register_shard(context, &desc, &shard) == ODC_OK ? 0 : fail();
+    if (status == 0) {
+        puts("registered");
+        fflush(stdout);
+    }
+    await_others(size);
     odc_destroy(context);
-    return 0;
+    return status;
+}
+
+int main(int argc, char **argv) {
+    const uint64_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
+    const int size = argc > 2 ? atoi(argv[2]) : 1;
+    char job[32];
+    int status = 0;
+    int refused = 0;
+    snprintf(job, sizeof job, "register-%d", (int)getpid());
+    tried = mmap(NULL, sizeof *tried, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int rank = 0; rank < size; ++rank) {
+        const pid_t child = fork();
+        if (child == 0) {
+            exit(run(rank, size, job, bytes));
+        }
+        if (child < 0) {
+            perror("fork");
+            return 2;
+        }
+    }
+    while (wait(&status) > 0 || errno == EINTR) {
+        if (!WIFEXITED(status)) {
+            fprintf(stderr, "a rank was killed by signal %d\n", WTERMSIG(status));
+            refused = 2;
+        } else if (WEXITSTATUS(status) != 0 && refused == 0) {
+            refused = 1;
+        }
+    }
+    return refused;
 }

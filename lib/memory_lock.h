@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Held while a process looks at how much memory is left and takes some. Ranks register at the same moment; if each looked
+// before any of them took, they would overdraw their control group together, and the kernel would kill one.
+#pragma once
+
+#include "fd.h"
+
+namespace odc {
+
+// One for all processes that see the same /proc, of any job and user. The kernel releases what a dead process held.
+class MemoryLock {
+public:
+    // Waits for 5 s at most and then goes on without: its holder may be stopped. Without /proc there is no lock.
+    MemoryLock();
+    ~MemoryLock();
+    MemoryLock(const MemoryLock &) = delete;
+    MemoryLock &operator=(const MemoryLock &) = delete;
+
+private:
+    Fd file_;
+};
+
+}  // namespace odc
