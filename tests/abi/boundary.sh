@@ -16,7 +16,7 @@ PY
 # boundary COMMAND ROOT LIBRARY: that library of the tree at ROOT, by this command, which is for the tree in $ODC_SOURCE_DIR.
 boundary() {
     (cd "$2" && eval "${1//"$ODC_SOURCE_DIR"/"$2"} -w -g -o '$3.o'") &&
-        c++ -shared -Wl,-soname,libodc.so.0 "-Wl,--version-script=$2/lib/odc.map" "$3.o" -o "$3"
+        c++ -shared -Wl,-soname,libodc.so.0 -Wl,-z,nodelete "-Wl,--version-script=$2/lib/odc.map" "$3.o" -o "$3"
 }
 
 needs_tools() {
