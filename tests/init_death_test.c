@@ -3,8 +3,10 @@
  * names it. death_test.c kills ranks at any moment of a job. */
 #include "rendezvous.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* The last rank kills the victim once the others wait for it; it never comes. */
@@ -45,6 +47,15 @@ static void test_killed_in_init(void **state) {
     }
 }
 
+/* Returns once it is dead: a process that is sent SIGKILL goes on until it is scheduled. */
+static void kill_now(pid_t process) {
+    struct pollfd life = {.fd = (int)syscall(SYS_pidfd_open, process, 0), .events = POLLIN};
+    CHECK(life.fd >= 0);
+    kill(process, SIGKILL);
+    CHECK(poll(&life, 1, -1) == 1); /* the watchdog ends it */
+    close(life.fd);
+}
+
 /* Ranks 0 to 2 have met when one of them is killed; ranks 3 and 4 come after that, and read of it, too. Nobody waits for
  * a deadline: it is beyond the watchdog. */
 static void some_come_late(int rank, int size, const char *job, void *arg) {
@@ -56,7 +67,7 @@ static void some_come_late(int rank, int size, const char *job, void *arg) {
     snprintf(name, sizeof name, "rank %d", what->variant);
     if (rank == 3) {
         await_settled(what, 3);
-        kill(read_flag(&what->pids[what->variant]), SIGKILL);
+        kill_now(read_flag(&what->pids[what->variant]));
         set_flag(&what->flag, 1);
     } else if (rank == 4) {
         await_flag(&what->flag, 1);
