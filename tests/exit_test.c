@@ -63,6 +63,7 @@ static void exit_amid_jobs(int rank, int size, const char *job, void *arg) {
 
 static void test_exit_amid_calls_of_other_threads(void **state) {
     (void)state;
+    needs_processes("it ends them by exit()");
     int pairs = PAIRS;
     for (int round = 0; round < 20 / slowdown() + 1; ++round) {
         run_processes(2, exit_amid_jobs, &pairs);
