@@ -18,10 +18,11 @@ from ...context import Context, init
 from ...errors import ArgumentError, JobError, MismatchError, UnsupportedError
 from .extension import ExtensionGroup
 from .group import Add, Gather, Group
-from .job import Job, Patience, Watch
+from .job import Job
 from .layout import Layout, probe
 from .ledger import Ledger
 from .optimizers import check_owners, unwrapped
+from .patience import Patience, Watch
 from .reference import Reference
 from .streams import Streams, streams_of
 from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_gradient_hook
@@ -74,9 +75,9 @@ def attach(
         watch = Watch()
         context = _join(process_group, timeout, watch, streams)
         ledger = Ledger(sum(len(group.trainable) for group in attached), ranks)
-        patience = Patience(timeout, log_waits_after)
+        patience = Patience(context, watch, timeout=timeout, log_after=log_waits_after)
         reference = Reference() if check else None
-        job = Job(model, attached, context, ledger, optimizers, streams, watch, patience, reference)
+        job = Job(model, attached, context, ledger, optimizers, streams, patience, reference)
         streams.reserve(max(group.reduced_bytes for group in attached))
         _register(attached, ledger, context, job)
         job.begin()

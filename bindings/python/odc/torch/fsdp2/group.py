@@ -208,7 +208,7 @@ class Group:
         if not self.gathered:
             self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
             self.gathered = True
-        job.patiently(lambda: self._parameters.gather(output))
+        job.patience.wait(lambda: self._parameters.gather(output))
 
     def take_pending(self) -> None:
         """FSDP2 begins to reduce what has gradients."""

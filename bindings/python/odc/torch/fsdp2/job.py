@@ -7,13 +7,11 @@ import enum
 import logging
 import math
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,12 +19,13 @@ from torch.optim import Optimizer
 
 from ..._arguments import told
 from ...context import Context
-from ...errors import ArgumentError, InterruptedWaitError, JobError, MismatchError, MissedDeadlineError, PhaseError
+from ...errors import ArgumentError, JobError, MismatchError, PhaseError
 from ...tracing import Trace, trace
 from . import last_words
 from .backward import Backwards
 from .group import Group
 from .ledger import Ledger, Line, Page
+from .patience import Patience
 from .reference import Reference
 from .report import MinibatchReport
 from .steps import Steps
@@ -36,8 +35,6 @@ from .totals import Combined, Given, Totals, given
 
 logger = logging.getLogger("odc")
 
-Result = TypeVar("Result")
-
 _unsettled: list[list[Group]] = []  # a GPU may still use their slices, which are not unmapped then
 
 
@@ -45,31 +42,6 @@ class Phase(enum.Enum):
     PUBLISHED = "the minibatch is running"
     SYNCED = "gradients are final, parameters may change"
     CLOSED = "detached"
-
-
-class Watch:
-    """Interrupts a waiting call of this thread when it is due: to log whom it waits for."""
-
-    def __init__(self) -> None:
-        self._here = threading.local()
-
-    def rings(self) -> bool:
-        due: float | None = getattr(self._here, "due", None)
-        return due is not None and time.monotonic() >= due
-
-    def set(self, due: float) -> None:
-        self._here.due = due
-
-    def stop(self) -> None:
-        self._here.due = None
-
-
-@dataclass(frozen=True)
-class Patience:
-    """Seconds until a wait ends with an error, and between the lines that say whom it waits for."""
-
-    timeout: float
-    log_after: float
 
 
 class Job:
@@ -83,7 +55,6 @@ class Job:
         ledger: Ledger,
         optimizers: list[Optimizer],
         streams: Streams,
-        watch: Watch,
         patience: Patience,
         reference: Reference | None,
     ) -> None:
@@ -91,8 +62,7 @@ class Job:
         self._context = context
         self._ledger = ledger
         self._streams = streams
-        self._watch = watch
-        self._patience = patience
+        self.patience = patience
         self._reference = reference
         self.backwards = Backwards()
         self._totals = Totals()
@@ -300,29 +270,6 @@ class Job:
             self._reference.add(group, full)
         group.add(full)
 
-    def patiently(self, call: Callable[[], Result]) -> Result:
-        """Logs, now and then, whom a waiting call waits for. Each line interrupts it, and it is called again; so the
-        deadline of them all is kept here."""
-        begin = now = time.monotonic()
-        end = begin + self._patience.timeout
-        while True:
-            if now + self._patience.log_after < end or now > begin:
-                self._watch.set(min(now + self._patience.log_after, end))
-            try:
-                return call()
-            except InterruptedWaitError as error:
-                now = time.monotonic()
-                if not self._watch.rings():
-                    raise
-                # What is waited for comes after how long this call has lasted.
-                words = f"waiting for {now - begin:.1f} s: {str(error).partition(' s: ')[2] or error}"
-                if now >= end:
-                    self._context.abort(words)
-                    raise MissedDeadlineError(words) from None
-                logger.warning("%s", words)
-            finally:
-                self._watch.stop()
-
     # ---- phases ----
 
     def begin(self) -> None:
@@ -366,10 +313,10 @@ class Job:
         """Ends the minibatch. `call`: what all ranks must have called."""
         rank, step = self._context.rank, self._ending.run
         self._ending.begin()
-        step(lambda: self.patiently(self._ledger.await_owners))
+        step(lambda: self.patience.wait(self._ledger.await_owners))
         step(lambda: self._ledger.write(rank, self._line(call, numbers, vetoes)))
         values = [tokens, *self._totals.travelling(numbers)]
-        all_tokens, *travelled = step(lambda: self.patiently(lambda: self._context.sync(values)))
+        all_tokens, *travelled = step(lambda: self.patience.wait(lambda: self._context.sync(values)))
         page = self._ledger.read()
         others = self._others_that_called(page, call)
         try:
@@ -389,7 +336,9 @@ class Job:
         return self._totals.complete(
             numbers,
             travelled,
-            lambda values, op: self._ending.run(lambda: self.patiently(lambda: self._context.all_reduce(values, op))),
+            lambda values, op: self._ending.run(
+                lambda: self.patience.wait(lambda: self._context.all_reduce(values, op))
+            ),
             self._context.rank,
             new_names=page.new_names > 0,
             any_maxima=page.maxima > 0,

@@ -67,7 +67,8 @@ class Ledger:
         return one == other if with_arguments else one >> 32 == other >> 32
 
     def await_owners(self) -> None:
-        """Waits until all ranks have published: an addition waits for that, too, but cannot be interrupted safely."""
+        """Waits until all ranks have published. An addition waits for that, too, but an interruption, as by the log of
+        waits, aborts the job if it comes when the addition has begun and an owner stalls."""
         self._shard.gather(torch.empty(self._length * self._ranks, dtype=torch.uint8, device="cpu"))
 
     def write(self, rank: int, line: Line) -> None:
