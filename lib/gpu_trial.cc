@@ -5,7 +5,7 @@
 #include <cstring>
 #include <thread>
 
-#include "parcel.h"
+#include "program.h"
 
 namespace odc {
 
@@ -122,12 +122,14 @@ private:
     }
 
     void look_at(int rank, const RankBlock &other) const {
-        const auto &life = membership_.peers[static_cast<size_t>(rank)].life;
+        const Peer &peer = membership_.peers[static_cast<size_t>(rank)];
+        const bool gone = rank != membership_.terms.rank && is_program_gone(peer.program.get());
         if (other.state.load(std::memory_order_acquire) == RankState::Failed) {
             fail(ODC_ERROR_RENDEZVOUS, other.error_text);
         }
-        if (rank != membership_.terms.rank && life.valid() && dead(life.get())) {
-            fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", other.pid, ") died in odc_init");
+        if (gone) {
+            fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", other.pid, ") ",
+                 words_of(how_program_went(peer.life.get())), " in odc_init");
         }
         if (patience_.over()) {
             fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", patience_.waited_s(), " s; rank ", rank, " (pid ", other.pid,

@@ -238,7 +238,8 @@ void Job::look_for_replaced_programs() {
         }
         look_at_states();  // before it left or failed, it told so
         if (block(rank).state.load(std::memory_order_acquire) == RankState::Running) {
-            fail_job(ODC_ERROR_PEER_LOST, say(who(rank), ' ', how_program_went(one.life.get()), "; it ", what(rank)));
+            const char *const ending = words_of(how_program_went(one.life.get()));
+            fail_job(ODC_ERROR_PEER_LOST, say(who(rank), ' ', ending, "; it ", what(rank)));
         }
     }
 }

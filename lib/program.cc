@@ -50,23 +50,24 @@ Program::~Program() {
 
 bool is_program_gone(int program) { return fcntl(program, F_ADD_SEALS, F_SEAL_WRITE) == 0; }
 
-const char *how_program_went(int life) {
-    constexpr const char *kReplaced = "replaced its program (exec)";
+Ending how_program_went(int life) {
     pollfd entry{life, POLLIN, 0};
     if (poll(&entry, 1, 0) == 1) {
-        return "died";
+        return Ending::Death;
     }
     char path[1];
     if (const long pid = pid_of(life); pid > 0) {
         // An exiting process has no program any more; after exec there is the new one.
         if (readlink(say("/proc/", pid, "/exe").c_str(), path, sizeof(path)) >= 0) {
-            return kReplaced;
+            return Ending::Exec;
         }
         if (errno == ENOENT) {
-            return "died";
+            return Ending::Death;
         }
     }
-    return poll(&entry, 1, kExitMs) == 1 ? "died" : kReplaced;
+    return poll(&entry, 1, kExitMs) == 1 ? Ending::Death : Ending::Exec;
 }
+
+const char *words_of(Ending ending) { return ending == Ending::Exec ? "replaced its program (exec)" : "died"; }
 
 }  // namespace odc

@@ -8,6 +8,8 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+
 namespace odc {
 
 class Program {
@@ -29,7 +31,11 @@ constexpr size_t kProgramsAtOnce = 16;  // of many ranks so many are asked for a
 // `program`: the descriptor of another process's Program. Never true while that process runs it.
 bool is_program_gone(int program);
 
-// Of a process whose program is gone, by its pidfd: "died" or "replaced its program (exec)".
-const char *how_program_went(int life);
+enum class Ending : int32_t { Death, Exec };
+
+// Of a process whose program is gone, by its pidfd.
+Ending how_program_went(int life);
+// "died" or "replaced its program (exec)".
+const char *words_of(Ending ending);
 
 }  // namespace odc

@@ -299,7 +299,7 @@ void start_fabric(Membership &membership, const std::vector<EndpointCard> &cards
     for (const int rank : membership.hosts[membership.own().host_index]) {
         const Peer &mate = membership.peers[static_cast<size_t>(rank)];
         if (rank != membership.terms.rank) {
-            mates.push_back({rank, mate.life.get(), &mate.rank_block()});
+            mates.push_back({rank, mate.life.get(), mate.program.get(), &mate.rank_block()});
         }
     }
     membership.fabric->start(cards[0].token, peers, membership.hosts, std::move(mates));

@@ -16,7 +16,8 @@ static const char *const calls[MOMENTS] = {"odc_gather", "odc_scatter_add", "odc
 typedef struct scene {
     moment when;
     int victim;
-    int signal;
+    void (*strike)(void); /* what happens to the victim */
+    const char *words;    /* that say why it is lost */
     atomic_int waiting;
     atomic_int victim_pid;
     _Atomic int64_t struck_at;
@@ -66,7 +67,7 @@ static void be_struck(int rank, int size, const char *job, void *arg) {
         await_flag(&what->waiting, RANKS - 1);
         sleep_ms(50); /* they are in the call by now */
         atomic_store(&what->struck_at, now_ns());
-        raise(what->signal);
+        what->strike();
         for (;;) {
             pause();
         }
@@ -78,21 +79,32 @@ static void be_struck(int rank, int size, const char *job, void *arg) {
     snprintf(name, sizeof name, "rank %d", what->victim);
     snprintf(pid, sizeof pid, "pid %d", read_flag(&what->victim_pid));
     snprintf(sentence, sizeof sentence, "%s", odc_last_error());
-    CHECK_SENTENCE(sentence, name, pid, "is lost");
+    CHECK_SENTENCE(sentence, name, pid, "is lost", what->words);
     CHECK(strncmp(sentence, name, strlen(name)) == 0); /* nobody else is blamed */
     CHECK_KEPT(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, sentence);
     CHECK_KEPT(odc_register_shard(context, &desc, &shard), ODC_ERROR_PEER_LOST, sentence);
     odc_destroy(context);
 }
 
+static void die(void) { raise(SIGKILL); }
+
+static void stop(void) { raise(SIGSTOP); }
+
+static void replace_program(void) {
+    alarm(0); /* which exec keeps: the run ends it */
+    execlp("sleep", "sleep", "1000", (char *)NULL);
+    CHECK(0);
+}
+
 /* Prints how soon the others notice, in milliseconds. */
-static int64_t strike(const char *test, int signal, int64_t most_ms) {
-    needs_processes("it ends or stops ranks by a signal");
+static void strike_ranks(const char *test, void (*strike)(void), const char *words, int64_t most_ms) {
+    needs_processes("it ends, stops or replaces ranks");
     int64_t longest = 0;
     for (int when = 0; when < MOMENTS; ++when) {
         scene *what = share(sizeof *what);
         what->when = (moment)when;
-        what->signal = signal;
+        what->strike = strike;
+        what->words = words;
         what->victim = when % RANKS;
         run_processes_of(test, RANKS, (uint64_t)1 << what->victim, be_struck, what);
         printf("%s, %s: noticed after", test, calls[when]);
@@ -106,21 +118,30 @@ static int64_t strike(const char *test, int signal, int64_t most_ms) {
         printf("\n");
     }
     CHECK(longest < most_ms);
-    return longest;
+}
+
+/* With a silence that is longer than any call lasts: only the peer's kernel can say so in time. */
+static void strike_at_once(const char *test, void (*strike)(void)) {
+    char silence[32];
+    snprintf(silence, sizeof silence, "%s", getenv("ODC_SILENCE_MS"));
+    setenv("ODC_SILENCE_MS", "60000", 1);
+    strike_ranks(test, strike, "nobody listens at its port|its connection ended|it cannot be reached", 19000);
+    setenv("ODC_SILENCE_MS", silence, 1);
 }
 
 static void a_killed_rank_is_named_on_all_hosts_whatever_they_wait_in(void **state) {
-    char silence[32];
     (void)state;
-    snprintf(silence, sizeof silence, "%s", getenv("ODC_SILENCE_MS"));
-    setenv("ODC_SILENCE_MS", "60000", 1); /* longer than any call lasts: only the peer's kernel can say so in time */
-    strike(__func__, SIGKILL, 19000);
-    setenv("ODC_SILENCE_MS", silence, 1);
+    strike_at_once(__func__, die);
+}
+
+static void a_rank_that_calls_exec_is_named_on_all_hosts_whatever_they_wait_in(void **state) {
+    (void)state;
+    strike_at_once(__func__, replace_program);
 }
 
 static void a_stopped_rank_is_named_after_its_silence(void **state) {
     (void)state;
-    strike(__func__, SIGSTOP, 19000);
+    strike_ranks(__func__, stop, "nothing has been heard from it", 19000);
 }
 
 /* ---- Words that reach other hosts ---- */
@@ -466,6 +487,7 @@ int main(void) {
     setenv("ODC_SILENCE_MS", "3000", 1); /* not less: a busy machine lets a live rank be silent, too */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_rank_is_named_on_all_hosts_whatever_they_wait_in),
+        cmocka_unit_test(a_rank_that_calls_exec_is_named_on_all_hosts_whatever_they_wait_in),
         cmocka_unit_test(a_stopped_rank_is_named_after_its_silence),
         cmocka_unit_test(an_abort_carries_its_words_to_other_hosts),
         cmocka_unit_test(who_waits_for_a_rank_that_destroyed_its_context_reads_when_it_left),

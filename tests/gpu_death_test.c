@@ -129,6 +129,54 @@ static void a_death_with_work_in_flight_faults_nobody(void **state) {
     kill_at(__func__, ANYWHERE, several_hosts() ? 4 : 15);
 }
 
+/* ---- Ends in odc_init, while the ranks of a host try their GPUs ---- */
+
+static void die(void) { raise(SIGKILL); }
+
+static void replace_program(void) {
+    alarm(0); /* which exec keeps: the run ends it */
+    execlp("sleep", "sleep", "1000", (char *)NULL);
+    CHECK(0);
+}
+
+typedef struct trial {
+    void (*end)(void);
+    const char *words;
+} trial;
+
+static int end_in_trial(void *arg) {
+    const trial *what = arg;
+    if (gpu_live().handles > 0) {
+        what->end();
+    }
+    return 0;
+}
+
+static void try_gpus(int rank, int size, const char *job, void *arg) {
+    trial *what = arg;
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    config.timeout_ms = 600000; /* beyond the watchdog: no deadline ends the wait */
+    if (rank == VICTIM) {
+        config.interrupted = end_in_trial;
+        config.interrupted_arg = what;
+    }
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_RENDEZVOUS, "rank 1", what->words);
+}
+
+static void the_end_of_a_rank_that_tries_its_gpu_is_noticed(void **state) {
+    (void)state;
+    needs_fake_cuda("it makes GPUs slow");
+    needs_processes("it ends ranks");
+    needs_one_host("ranks of other hosts try nothing");
+    trial how[] = {{die, "died"}, {replace_program, "replaced its program (exec)"}};
+    setenv("FAKE_CUDA_DELAY_US", "300000", 1); /* so that the victim waits for its own, and is asked */
+    for (size_t i = 0; i < sizeof how / sizeof *how; ++i) {
+        run_mortals(RANKS, 1 << VICTIM, try_gpus, &how[i]);
+    }
+    unsetenv("FAKE_CUDA_DELAY_US");
+}
+
 typedef struct after {
     atomic_int published;
     atomic_int pid;
@@ -471,6 +519,7 @@ int main(void) {
         cmocka_unit_test(a_death_while_a_publish_is_on_its_way_ends_gathers),
         cmocka_unit_test(a_death_ends_sync),
         cmocka_unit_test(a_death_with_work_in_flight_faults_nobody),
+        cmocka_unit_test(the_end_of_a_rank_that_tries_its_gpu_is_noticed),
         cmocka_unit_test(what_a_dead_owner_had_published_can_be_used),
         cmocka_unit_test(a_failed_gpu_ends_the_job_at_once_wherever_it_is_seen),
         cmocka_unit_test(a_gpu_that_has_failed_before_init_is_refused),

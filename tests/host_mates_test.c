@@ -12,6 +12,7 @@
 enum { MATE, OBSERVER, VICTIM, RANKS }; /* by ODC_TEST_HOSTS=2 the first and the last are host mates */
 
 typedef struct scene {
+    int exec; /* the victim replaces its program instead of dying */
     atomic_int waiting;
     atomic_int over;
 } scene;
@@ -23,21 +24,30 @@ static tensor one_minibatch(odc_context *context) {
 }
 
 /* The victim's child keeps all that it had open, so its kernel still lets others in at its port. */
-static void dies_and_leaves_a_child(int rank, int size, const char *job, void *arg) {
+static void end_and_leave_a_child(scene *what) {
+    pid_t child = fork();
+    if (child == 0) {
+        for (;;) {
+            pause();
+        }
+    }
+    kill_at_end(child);
+    if (what->exec) {
+        alarm(0); /* which exec keeps: the run ends it */
+        execlp("sleep", "sleep", "1000", (char *)NULL);
+        CHECK(0);
+    }
+    raise(SIGKILL);
+}
+
+static void ends_and_leaves_a_child(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_context *context = join(rank, size, job);
     tensor t = one_minibatch(context);
     float full[1000];
     if (rank == VICTIM) {
         await_flag(&what->waiting, 1);
-        pid_t child = fork();
-        if (child == 0) {
-            for (;;) {
-                pause();
-            }
-        }
-        kill_at_end(child);
-        raise(SIGKILL);
+        end_and_leave_a_child(what);
     }
     CHECK_OK(odc_publish(t.shard, NULL));
     if (rank == MATE) {
@@ -45,7 +55,8 @@ static void dies_and_leaves_a_child(int rank, int size, const char *job, void *a
     } else {
         raise_flag(&what->waiting);
         CHECK_ERROR(odc_gather(t.shard, full, 1000, NULL), ODC_ERROR_PEER_LOST, "rank 2", "is lost",
-                    "it died, as rank 0 of its host has seen");
+                    what->exec ? "it replaced its program (exec), as rank 0 of its host has seen"
+                               : "it died, as rank 0 of its host has seen");
         raise_flag(&what->over);
     }
     odc_destroy(context);
@@ -54,7 +65,15 @@ static void dies_and_leaves_a_child(int rank, int size, const char *job, void *a
 static void a_death_is_told_to_other_hosts_by_mates_that_wait_for_nobody(void **state) {
     (void)state;
     needs_processes("it ends a rank by a signal");
-    run_mortals(RANKS, (uint64_t)1 << VICTIM, dies_and_leaves_a_child, share(sizeof(scene)));
+    run_mortals(RANKS, (uint64_t)1 << VICTIM, ends_and_leaves_a_child, share(sizeof(scene)));
+}
+
+static void an_exec_is_told_to_other_hosts_by_mates_that_wait_for_nobody(void **state) {
+    (void)state;
+    needs_processes("it replaces a rank's program");
+    scene *what = share(sizeof *what);
+    what->exec = 1;
+    run_mortals(RANKS, (uint64_t)1 << VICTIM, ends_and_leaves_a_child, what);
 }
 
 /* From now on they run on one core, and the others do not take it from the caller when they wake up. */
@@ -150,6 +169,7 @@ int main(void) {
     setenv("ODC_SILENCE_MS", "60000", 1); /* so that only words count */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_death_is_told_to_other_hosts_by_mates_that_wait_for_nobody),
+        cmocka_unit_test(an_exec_is_told_to_other_hosts_by_mates_that_wait_for_nobody),
         cmocka_unit_test(a_program_that_ends_after_its_error_has_told_it),
         cmocka_unit_test(publishing_all_shards_costs_at_most_one_packet_a_peer),
     };

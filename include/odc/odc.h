@@ -47,7 +47,7 @@ typedef enum odc_status {
     ODC_ERROR_RENDEZVOUS = -7,  /* odc_init: the ranks did not meet; says who was missing or why */
     ODC_ERROR_INTERNAL = -8,    /* a fault in the library, with its text */
     /* Job errors: the first one sticks to the context, reaches all ranks and keeps its words: */
-    ODC_ERROR_PEER_LOST = -9, /* a rank died, or left while it was needed */
+    ODC_ERROR_PEER_LOST = -9, /* a rank died, called exec, or left while it was needed */
     ODC_ERROR_ABORTED = -10,  /* a rank called odc_abort */
     ODC_ERROR_TIMEOUT = -11,  /* a rank missed the deadline; says what each missing rank last did */
     ODC_ERROR_MISMATCH = -12, /* ranks disagree about a shard or a reduction; names both */

@@ -71,7 +71,8 @@ struct FabricPeer {
 // Another rank of this host.
 struct FabricMate {
     int rank;
-    int life;  // its pidfd
+    int life;     // its pidfd
+    int program;  // program.h
     const RankBlock *block;
 };
 

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "transport/fabric_endpoint.h"
 
+#include <fcntl.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sodium.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
+#include <system_error>
 
 #include "cuda_device.h"
 #include "status.h"
@@ -140,6 +145,29 @@ FabricEndpoint::FabricEndpoint(const FabricPort &port, const CudaDevice *gpu)
     fi_getname(&endpoint->fid, nullptr, &bytes);
     name_.resize(bytes);
     check("fi_getname", fi_getname(&endpoint->fid, name_.data(), &bytes));
+    if (listens_at_name_) {
+        close_on_exec();
+    }
+}
+
+// libfabric lets the programs that a rank starts, or is replaced by, inherit the socket where it listens: peers would take
+// such a program for the rank.
+void FabricEndpoint::close_on_exec() const {
+    std::error_code error;
+    for (const auto &entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
+        const int fd = std::atoi(entry.path().filename().c_str());
+        int listens = 0;
+        socklen_t bytes = sizeof(listens);
+        if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0) {
+            continue;
+        }
+        sockaddr_storage address{};
+        bytes = sizeof(address);
+        if (getsockname(fd, reinterpret_cast<sockaddr *>(&address), &bytes) == 0 && bytes == name_.size() &&
+            std::memcmp(&address, name_.data(), bytes) == 0) {
+            fcntl(fd, F_SETFD, FD_CLOEXEC);
+        }
+    }
 }
 
 void FabricEndpoint::open_queue() {

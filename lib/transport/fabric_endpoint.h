@@ -77,6 +77,7 @@ private:
     void check(const char *call, int code) const;
     void open_queue();
     bool started(ssize_t code, const char *call);
+    void close_on_exec() const;
     bool complete(const fi_cq_msg_entry *entries, ssize_t count);
     void complete_error();
 

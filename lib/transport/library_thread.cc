@@ -332,6 +332,7 @@ bool LibraryThread::step() {
     packets_sent_.store(packets_->sent(), std::memory_order_relaxed);
     const int64_t now = now_ns();
     pulses_->tick(now);
+    tell_of_ended(mates_->gone(now));
     bury_closing();
     if (flush_ != 0 && pulses_->is_answered(flush_)) {
         flush_ = 0;
@@ -418,15 +419,15 @@ void LibraryThread::rest(int64_t now) {
         [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
     }
     if (bells[1].revents != 0) {
-        tell_of_dead_mates();
+        tell_of_ended(mates_->dead());
     }
     const bool rang = std::any_of(bells.begin() + 2, bells.end(), [](const pollfd &bell) { return bell.revents != 0; });
     vain_ = rang ? vain_ + 1 : 0;
 }
 
-void LibraryThread::tell_of_dead_mates() {
-    for (const int rank : mates_->dead()) {
-        say_to_all(encode(DeadNotice{rank}));
+void LibraryThread::tell_of_ended(const std::vector<Mates::Ended> &mates) {
+    for (const Mates::Ended &one : mates) {
+        say_to_all(encode(DeadNotice{one.rank, one.how}));
     }
 }
 

@@ -79,7 +79,7 @@ private:
     bool step();
     bool take_commands();
     void bury_closing();
-    void tell_of_dead_mates();
+    void tell_of_ended(const std::vector<Mates::Ended> &mates);
     void say_to(const std::vector<int> &ranks, const std::string &notice);
     void say_to_all(const std::string &notice);
     bool look_at_words();

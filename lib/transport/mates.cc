@@ -9,6 +9,12 @@
 
 namespace odc {
 
+namespace {
+
+constexpr int64_t kEveryNs = 250'000'000;
+
+}  // namespace
+
 Mates::Mates(std::vector<FabricMate> mates) : mates_(std::move(mates)), ring_(epoll_create1(EPOLL_CLOEXEC)) {
     if (!ring_.valid()) {
         fail_errno("epoll_create1");
@@ -22,18 +28,36 @@ Mates::Mates(std::vector<FabricMate> mates) : mates_(std::move(mates)), ring_(ep
     }
 }
 
-std::vector<int> Mates::dead() {
-    std::vector<int> ranks;
+// What it said last tells more, and comes from itself.
+void Mates::add_ended(FabricMate &mate, Ending how, std::vector<Ended> *all) {
+    if (mate.block != nullptr && mate.block->state.load(std::memory_order_acquire) == RankState::Running) {
+        all->push_back({mate.rank, how});
+    }
+    mate.block = nullptr;
+}
+
+std::vector<Mates::Ended> Mates::dead() {
+    std::vector<Ended> all;
     std::array<epoll_event, 16> events;
     const int count = epoll_wait(ring_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
-        const FabricMate &mate = mates_[events[static_cast<size_t>(i)].data.u64];
-        // What it said last tells more, and comes from itself.
-        if (mate.block->state.load(std::memory_order_acquire) == RankState::Running) {
-            ranks.push_back(mate.rank);
+        add_ended(mates_[events[static_cast<size_t>(i)].data.u64], Ending::Death, &all);
+    }
+    return all;
+}
+
+std::vector<Mates::Ended> Mates::gone(int64_t now_ns) {
+    std::vector<Ended> all;
+    if (now_ns < next_ns_) {
+        return all;
+    }
+    next_ns_ = now_ns + kEveryNs;
+    for (FabricMate &mate : mates_) {
+        if (mate.block != nullptr && is_program_gone(mate.program)) {
+            add_ended(mate, how_program_went(mate.life), &all);
         }
     }
-    return ranks;
+    return all;
 }
 
 }  // namespace odc

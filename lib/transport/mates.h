@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other ranks of this host, whose deaths only it can see at once.
+// The other ranks of this host, whose ends only it can see at once.
 #pragma once
 
 #include "fd.h"
+#include "program.h"
 #include "rank_block.h"
 #include "transport/fabric.h"
 
@@ -12,17 +13,27 @@ namespace odc {
 
 class Mates {
 public:
-    // Their pidfds stay the caller's, and open.
+    // Their descriptors stay the caller's, and open.
     explicit Mates(std::vector<FabricMate> mates);
 
+    // A mate that has ended and neither left nor failed before.
+    struct Ended {
+        int rank;
+        Ending how;
+    };
     // Readable when `dead` has something to say.
     int bell() const { return ring_.get(); }
-    // Those that have ended and neither left nor failed before; each once.
-    std::vector<int> dead();
+    // Each mate once, here or in `gone`.
+    std::vector<Ended> dead();
+    // Asks four times a second whether mates still run their programs: exec rings no bell.
+    std::vector<Ended> gone(int64_t now_ns);
 
 private:
-    std::vector<FabricMate> mates_;
-    Fd ring_;  // an epoll
+    void add_ended(FabricMate &mate, Ending how, std::vector<Ended> *all);
+
+    std::vector<FabricMate> mates_;  // `block` NULL: it has ended
+    Fd ring_;                        // an epoll
+    int64_t next_ns_ = 0;
 };
 
 }  // namespace odc

@@ -3,6 +3,7 @@
 // of additions. Fixed little-endian structs, each behind its kind and length; a stream of them is cut into packets.
 #pragma once
 
+#include "program.h"
 #include "rank_block.h"
 
 #include <cstdint>
@@ -61,9 +62,10 @@ struct PulseNotice {
     uint64_t question;  // to be answered by a pulse; 0: none
     uint64_t answer;    // to the question of this number; 0: to none
 };
-// A rank of the sender's host has died, and said nothing before.
+// A rank of the sender's host has died or called exec, and said nothing before.
 struct DeadNotice {
     int32_t rank;
+    Ending ending;
 };
 // `count` gradients, from element `first` of the owner's slice on, can be read at the sender and added.
 struct AddNotice {

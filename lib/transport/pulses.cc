@@ -45,7 +45,7 @@ void Pulses::heard(const Remote &from, const DeadNotice &notice) {
         fail(ODC_ERROR_INTERNAL, "rank ", from.rank, " says that rank ", notice.rank, " died, which it cannot see");
     }
     if (!dead->gone) {
-        dead->lose(say("it died, as rank ", from.rank, " of its host has seen"));
+        dead->lose(say("it ", words_of(notice.ending), ", as rank ", from.rank, " of its host has seen"));
     }
 }
 
@@ -157,7 +157,7 @@ void Pulses::look_for(Remote &remote) {
         case Probe::Answer::Open: remote.probe.reset(); break;  // and again at the next round
         case Probe::Answer::Refused:
             remote.probe.reset();
-            remote.lose("its process is gone: nobody listens at its port any more");
+            remote.lose("nobody listens at its port any more, so it died or replaced its program (exec)");
             break;
     }
 }
