@@ -4,48 +4,170 @@
 #include "rendezvous.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The last rank kills the victim once the others wait for it; it never comes. */
-static void one_dies(int rank, int size, const char *job, void *arg) {
-    scene *what = arg;
+typedef enum ending { BY_KILL, BY_EXEC } ending;
+
+static const char *const ending_names[] = {"killed", "replaced by exec"};
+
+static void end_by(ending how) {
+    if (how == BY_KILL) {
+        kill(getpid(), SIGKILL);
+    }
+    alarm(0); /* which exec keeps: the run ends it */
+    execlp("sleep", "sleep", "1000", (char *)NULL);
+    CHECK(0);
+}
+
+typedef struct meeting_end {
+    scene *meeting;
+    ending how;
+    int victim;
+} meeting_end;
+
+static int end_when_told(void *arg) {
+    meeting_end *what = arg;
+    raise_flag(&what->meeting->looks[what->victim]);
+    if (read_flag(&what->meeting->flag) == 1) {
+        end_by(what->how);
+    }
+    return 0;
+}
+
+/* The victim ends once the others wait for the last rank, which never comes. */
+static void one_ends(int rank, int size, const char *job, void *arg) {
+    meeting_end *end = arg;
+    scene *what = end->meeting;
     odc_config config = scene_config(what, rank, size, job);
-    set_flag(&what->pids[rank], getpid());
+    config.timeout_ms = ENDLESS_MS;
+    if (rank == end->victim) {
+        config.interrupted = end_when_told;
+        config.interrupted_arg = end;
+    }
     if (rank == size - 1) {
         await_settled(what, size - 1);
         what->begun_at = now_ns();
-        kill(read_flag(&what->pids[what->variant]), SIGKILL);
+        set_flag(&what->flag, 1);
         return;
     }
     char name[16];
-    snprintf(name, sizeof name, "rank %d", what->variant);
+    snprintf(name, sizeof name, "rank %d", end->victim);
     FAIL_INIT(&config, name, "died|gave up"); /* its sockets close a moment before it is dead */
     what->ended_at[rank] = now_ns();
     CHECK(what->begun_at > 0);
 }
 
-static void test_killed_in_init(void **state) {
-    (void)state;
+static void end_in_init(const char *test, ending how) {
     enum { RANKS = 4 };
+    needs_processes("it ends ranks");
     for (int by_name = 0; by_name <= 1; ++by_name) {
         for (int victim = 0; victim <= 1; ++victim) {
-            scene *what = new_scene(by_name);
-            what->variant = victim;
-            run_mortals(RANKS, UINT64_C(1) << victim, one_dies, what);
-            printf("%s: rank %d killed %s, noticed after", __func__, victim, by_name ? "by name" : "over TCP");
+            meeting_end *end = share(sizeof *end);
+            *end = (meeting_end){new_scene(by_name), how, victim};
+            run_processes_of(test, RANKS, UINT64_C(1) << victim, one_ends, end);
+            printf("%s: rank %d %s %s, noticed after", test, victim, ending_names[how],
+                   by_name ? "by name" : "over TCP");
             for (int rank = 0; rank < RANKS - 1; ++rank) {
                 if (rank != victim) {
-                    printf(" %.2f ms", (double)(what->ended_at[rank] - what->begun_at) * 1e-6);
+                    printf(" %.2f ms", (double)(end->meeting->ended_at[rank] - end->meeting->begun_at) * 1e-6);
                 }
             }
             printf("\n");
-            end_scene(what);
+            end_scene(end->meeting);
         }
     }
 }
+
+static void test_killed_in_init(void **state) {
+    (void)state;
+    end_in_init(__func__, BY_KILL);
+}
+
+static void test_exec_in_init(void **state) {
+    (void)state;
+    end_in_init(__func__, BY_EXEC);
+}
+
+/* ---- Between hosts ---- */
+
+enum { VICTIM = 1, LATE = 2, ON_HOSTS = 3, LAYOUTS = 3 };
+
+/* Which host each rank is on: the victim alone, with the rank that leads the meeting, or with the one that comes late. */
+static const int layouts[LAYOUTS][ON_HOSTS] = {{0, 1, 0}, {0, 0, 1}, {0, 1, 1}};
+
+typedef struct sudden_end {
+    scene *meeting;
+    ending how;
+    const int *hosts;
+    int delay_us; /* after the victim has come, and the last rank sets out */
+} sudden_end;
+
+static void *end_soon(void *arg) {
+    const sudden_end *what = arg;
+    await_flag(&what->meeting->flag, 1);
+    sleep_us(what->delay_us);
+    end_by(what->how);
+    return NULL;
+}
+
+static void end_or_read_of_it(int rank, int size, const char *job, void *arg) {
+    sudden_end *what = arg;
+    odc_config config = scene_config(what->meeting, rank, size, job);
+    odc_context *context = NULL;
+    pthread_t thread;
+    config.host = what->hosts[rank] == 0 ? "host A" : "host B";
+    config.timeout_ms = ENDLESS_MS;
+    if (rank == VICTIM) {
+        CHECK(pthread_create(&thread, NULL, end_soon, what) == 0);
+        odc_init(&config, &context);
+        for (;;) {
+            pause();
+        }
+    }
+    if (rank == LATE) {
+        await_settled(what->meeting, LATE);
+        set_flag(&what->meeting->flag, 1);
+    }
+    odc_status status = odc_init(&config, &context);
+    CHECK(status == ODC_OK || status == ODC_ERROR_RENDEZVOUS || status == ODC_ERROR_PEER_LOST);
+    if (status == ODC_OK) {
+        CHECK_EQUAL(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST);
+    }
+    CHECK_SENTENCE(odc_last_error(), "rank 1");
+    odc_destroy(context);
+}
+
+static void end_between_hosts(const char *test, ending how) {
+    enum { ROUNDS = 4, LONGEST_US = 300000 };
+    needs_processes("it ends ranks");
+    uint64_t random = test_seed();
+    setenv("ODC_INTERFACE", "lo", 1);
+    setenv("ODC_SILENCE_MS", "200000", 1); /* beyond the watchdog, as all deadlines here are */
+    for (int i = 0; i < LAYOUTS * ROUNDS; ++i) {
+        sudden_end *what = share(sizeof *what);
+        *what = (sudden_end){new_scene(0), how, layouts[i % LAYOUTS], (int)random_below(&random, LONGEST_US)};
+        run_processes_of(test, ON_HOSTS, UINT64_C(1) << VICTIM, end_or_read_of_it, what);
+        end_scene(what->meeting);
+    }
+    unsetenv("ODC_SILENCE_MS");
+    unsetenv("ODC_INTERFACE");
+}
+
+static void test_killed_in_init_between_hosts(void **state) {
+    (void)state;
+    end_between_hosts(__func__, BY_KILL);
+}
+
+static void test_exec_in_init_between_hosts(void **state) {
+    (void)state;
+    end_between_hosts(__func__, BY_EXEC);
+}
+
+/* ---- Who comes late ---- */
 
 /* Returns once it is dead: a process that is sent SIGKILL goes on until it is scheduled. */
 static void kill_now(pid_t process) {
@@ -187,6 +309,9 @@ static void test_interrupted(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_killed_in_init),
+        cmocka_unit_test(test_exec_in_init),
+        cmocka_unit_test(test_killed_in_init_between_hosts),
+        cmocka_unit_test(test_exec_in_init_between_hosts),
         cmocka_unit_test(test_late_ranks_read_who_died),
         cmocka_unit_test(test_late_ranks_read_who_gave_up),
         cmocka_unit_test(test_interrupted),
