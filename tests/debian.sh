@@ -27,13 +27,9 @@ export root suite repository
 # The root is a mount itself, or `ip netns` could not make hosts there.
 unshare --mount --pid --fork --kill-child --propagation private bash -euc '
     mount --bind "$root" "$root"
-    debootstrap --variant=minbase --include=ca-certificates,git "$suite" "$root" ${DEBIAN_MIRROR:+"$DEBIAN_MIRROR"}
+    . "$repository/tests/debian_root.sh"
+    make_debian_root "$root" "$suite" "${DEBIAN_MIRROR:-}" --include=ca-certificates,git
     git clone --quiet "$repository" "$root/src"
-    cp /etc/resolv.conf "$root/etc/"
-    mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
-    mountpoint -q "$root/sys" && umount "$root/sys"
-    mount --rbind /sys "$root/sys"
-    mount --rbind /dev "$root/dev"
     exec chroot "$root" /bin/bash -euc "
         cd /src
         tests/install.sh test

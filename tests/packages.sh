@@ -8,6 +8,8 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=tests/shell_checks.sh
 . tests/shell_checks.sh
+# shellcheck source=tests/debian_root.sh
+. tests/debian_root.sh
 seconds=1800
 repository=$PWD
 tarball=
@@ -86,8 +88,7 @@ part_root() {
     chmod 755 "$work" "$work/root"
     cp "$work"/first/*.deb "$work/root/packages/"
     suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-    # shellcheck disable=SC2016 # apt-get's
-    mirror=$(apt-get indextargets --format '$(REPO_URI)' "Codename: $suite" 'Created-By: Packages' | head -n 1)
+    mirror=$(mirror_of "$suite")
     export work suite mirror version
     run unshare --mount --pid --fork --kill-child --propagation private bash tests/packages_root.sh
 }

@@ -5,6 +5,8 @@
 set -eu
 : "${work:?}" "${suite:?}" "${version:?}"
 root=$work/root
+# shellcheck source=tests/debian_root.sh
+. "$(dirname "$0")/debian_root.sh"
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 inside() {
     chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"
@@ -18,11 +20,7 @@ files() {
 
 # The root is a mount itself, as in debian.sh.
 mount --bind "$root" "$root"
-debootstrap --variant=minbase "$suite" "$root" ${mirror:+"$mirror"}
-cp /etc/resolv.conf "$root/etc/"
-mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
-mountpoint -q "$root/dev" || mount --rbind /dev "$root/dev"
-mountpoint -q "$root/sys" || mount --rbind /sys "$root/sys"
+make_debian_root "$root" "$suite" "${mirror:-}"
 echo 'Acquire::Languages "none";' >"$root/etc/apt/apt.conf.d/no-translations"
 inside apt-get update -q
 files >"$work/before"

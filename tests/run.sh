@@ -2,8 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 # Every test and check: installs what is missing, builds and tests the release, asan and tsan presets, checks format
 # and lint. What only needs cores (the next builds, the linter, the packages) runs behind the tests, which wait most of their
-# time. A step that fails is counted and the others still run. The last line sums up.
+# time. A step that fails is counted and the others still run. The last line sums up. `run.sh release`: only the release
+# build with its tests, the format and the Rust crates.
 set -u
+case "$*" in
+'' | release) part=${1:-all} ;;
+*)
+    echo "usage: tests/run.sh [release]" >&2
+    exit 2
+    ;;
+esac
 cd "$(dirname "$0")/.." || exit 1
 
 passed=0
@@ -106,7 +114,10 @@ start_behind() {
         later wheels bash tests/packages.sh python
         later subproject bash tests/subproject.sh
         wait
-        later emulated bash tests/emulated.sh
+        later emulated bash tests/emulated.sh &
+        # Its tests have deadlines.
+        later bare_root chrt --other 0 nice bash tests/bare_root.sh
+        wait
     ) &
     behind=$!
     set +m
@@ -203,37 +214,43 @@ binding() {
     fi
 }
 
+beyond_release() {
+    local preset
+    if [ -e "$(clang++-14 -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)" ]; then
+        check "random words of other hosts" check_decoders
+    else
+        skip "random words of other hosts" "clang++-14 with libFuzzer was not found"
+    fi
+    binding python
+    # The shell tests are about the release build; the sanitizers are for what the C tests reach.
+    for preset in asan tsan; do
+        if check "build $preset" behind_is_done "$preset"; then
+            suite "$preset" '^c$'
+        fi
+    done
+    binding cpp # after tsan's library is built
+    behind lint "lint"
+    binding packages behind_is_done packages
+    binding wheels behind_is_done wheels
+    behind subproject "libodc as a part of another project"
+    binding emulated behind_is_done emulated
+    behind bare_root "the release on a bare Debian"
+}
+
 check "install what is missing" check_install
 # shellcheck source=tests/compiler_cache.sh
 . tests/compiler_cache.sh
 released=
 check "build release" build release -DODC_TOOLS=ON -DODC_TESTS=ON && released=yes
-start_behind
+[ "$part" = release ] || start_behind
 [ -z "$released" ] || suite release .
 if command -v clang-format-14 >/dev/null; then
     check "format" check_format
 else
     skip "format" "clang-format-14 was not found"
 fi
-if [ -e "$(clang++-14 -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)" ]; then
-    check "random words of other hosts" check_decoders
-else
-    skip "random words of other hosts" "clang++-14 with libFuzzer was not found"
-fi
-binding python
 binding rust
-# The shell tests are about the release build; the sanitizers are for what the C tests reach.
-for preset in asan tsan; do
-    if check "build $preset" behind_is_done "$preset"; then
-        suite "$preset" '^c$'
-    fi
-done
-binding cpp # after tsan's library is built
-behind lint "lint"
-binding packages behind_is_done packages
-binding wheels behind_is_done wheels
-behind subproject "libodc as a part of another project"
-binding emulated behind_is_done emulated
+[ "$part" = release ] || beyond_release
 
 printf '\n'
 summary="$passed passed, $failed failed"
