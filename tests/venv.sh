@@ -30,7 +30,7 @@ for what in "$@"; do
     nvml) install nvidia-nvml-dev==13.0.87 ;;
     scipy) install numpy==2.2.6 scipy==1.15.3 ;;
     libraries) # TRL brings 280 MB, most of it pyarrow and pandas
-        install transformers==5.23.0 accelerate==1.15.0 tokenizers==0.23.3 trl==1.16.0 peft==0.21.2 ;;
+        install transformers==5.23.0 accelerate==1.15.0 tokenizers==0.23.3 trl==1.16.0 peft==0.21.2 torchao==0.18.0 ;;
     *)
         echo "usage: $0 [checks] [torch] [pictures] [libraries] | disassembler | nvml | scipy" >&2
         exit 2

@@ -60,11 +60,17 @@ def save_models(folder: Path, tied: bool = True) -> None:
         model.save_pretrained(folder / kind)
 
 
-def load(folder: Path, way: str = "plugin", **options: Any) -> Any:
+def load(folder: Path, way: str = "plugin", *, scores: bool = False, **options: Any) -> Any:
+    """`scores`: with a head for rewards, which is not in the folder."""
+    kind = transformers.AutoModelForCausalLM
+    if scores:
+        kind = transformers.AutoModelForSequenceClassification
+        options["num_labels"] = 1
+        torch.manual_seed(0)
     if way == "loaded":
         size = dist.get_world_size()
         options["distributed_config"] = distributed.DistributedConfig(fsdp_size=size)
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", **options)
+    return kind.from_pretrained(folder, attn_implementation="eager", **options)
 
 
 def tokenizer() -> Any:

@@ -61,14 +61,21 @@ TRAINED: dict[str, list[str]] = {
     "evaluation between steps": ["test_fsdp2_jobs.py::test_evaluation_between_steps"],
     "`state_dict`, DCP; resumption with another number of ranks": ["test_fsdp2_checkpoint.py"],
     "transformers 5.23 Qwen2 and Llama, packed and padded": ["test_fsdp2_libraries.py::test_transformers"],
-    "Accelerate 1.15's loop with its FSDP2 plugin, and around `fully_shard`; tied weights": [
+    "Accelerate 1.15's loop with its FSDP2 plugin, and around `fully_shard`; tied weights; bf16, fp16, float8": [
         "test_fsdp2_accelerate.py"
     ],
-    "transformers' `Trainer`, TRL 1.16's SFT, DPO and GRPO, PEFT 0.21's LoRA, with Accelerate's plugin; tied weights": [
+    "transformers' `Trainer`, TRL 1.16's SFT, DPO, KTO, reward, GRPO and RLOO, PEFT 0.21's LoRA, with Accelerate's "
+    "plugin; tied weights": [
         f"test_fsdp2_trainers.py::{name}"
-        for name in ("test_trainers_with_the_plugin", "test_checkpoints", "test_uneven_counts", "test_adapters")
+        for name in (
+            "test_trainers_with_the_plugin",
+            "test_collective_losses",
+            "test_checkpoints",
+            "test_uneven_counts",
+            "test_adapters",
+        )
     ],
-    "`Trainer` and SFT on models from transformers' `DistributedConfig`; tied weights": [
+    "`Trainer` and TRL's trainers on models from transformers' `DistributedConfig`; tied weights": [
         "test_fsdp2_trainers.py::test_models_sharded_as_they_are_loaded"
     ],
 }
@@ -84,7 +91,7 @@ REFUSED: dict[str, list[str]] = {
     ],
 }
 NOT_YET_RUN = [
-    "parameters on a GPU (`tests/test_fsdp2_cuda.py`), torchtitan, verl",
+    "parameters on a GPU (`tests/test_fsdp2_cuda.py`), verl; of torchtitan more than MIGRATING.md says",
     "torch 2.10 to 2.12 and 2.14 (by hand 2.15.0 was run, and 2.9.1, which equals its own plain FSDP2)",
 ]
 

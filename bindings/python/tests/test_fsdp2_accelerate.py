@@ -84,6 +84,40 @@ class Case:
     apart: float = 0.0  # the results may be
 
 
+def scaling_accelerator() -> Any:
+    """As on a GPU: on CPU Accelerate makes no scaler for fp16."""
+    made = accelerator_with(gradient_accumulation_steps=2, mixed_precision="fp16")
+    made.native_amp = True
+    made.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    return made
+
+
+def float8_accelerator() -> Any:
+    """Parameters are gathered as float8; the products are emulated."""
+    from torchao import float8
+
+    config = float8.Float8LinearConfig(enable_fsdp_float8_all_gather=True, emulate=True)
+    made = accelerator_with(
+        plugin={"cpu_ram_efficient_loading": False},
+        gradient_accumulation_steps=2,
+        mixed_precision="fp8",
+        kwargs_handlers=[accelerate.utils.AORecipeKwargs(config=config)],
+    )
+    prepare = made.prepare
+
+    def prepare_with_scales(*args: Any) -> Any:
+        prepared = prepare(*args)
+        float8.precompute_float8_dynamic_scale_for_fsdp(prepared[0])
+        return prepared
+
+    made.prepare = prepare_with_scales
+    return made
+
+
+def float8_cases() -> list[Case]:
+    return [Case(float8_accelerator, apart=1e-3)]
+
+
 def cases() -> list[Case]:
     each = accelerate.utils.GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)
     return [
@@ -96,10 +130,11 @@ def cases() -> list[Case]:
         Case(
             lambda: accelerator_with(gradient_accumulation_steps=2, mixed_precision="bf16"), apart=1e-2
         ),  # gloo adds bf16
+        Case(scaling_accelerator, apart=1e-3),  # gloo adds fp16
     ]
 
 
-def compare_loops(rank: int, size: int, folder: Path) -> None:
+def compare_loops(rank: int, size: int, folder: Path, cases: Callable[[], list[Case]]) -> None:
     be_launched(rank, size)
     diff = block("Accelerate", "diff")
     for number, case in enumerate(cases()):
@@ -119,7 +154,13 @@ def compare_loops(rank: int, size: int, folder: Path) -> None:
 
 def test_the_page(tmp_path: Path) -> None:
     save_models(tmp_path)
-    run_torch_ranks(2, compare_loops, tmp_path, seconds=LIMIT)
+    run_torch_ranks(2, compare_loops, tmp_path, cases, seconds=LIMIT)
+
+
+def test_float8(tmp_path: Path) -> None:
+    pytest.importorskip("torchao", reason="torchao is not installed")
+    save_models(tmp_path)
+    run_torch_ranks(2, compare_loops, tmp_path, float8_cases, seconds=LIMIT)
 
 
 class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]

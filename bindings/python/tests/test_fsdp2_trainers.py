@@ -67,16 +67,54 @@ def dpo(options: Options) -> tuple[type, Options]:
     }
 
 
+def completions_to_judge(options: Options, loss_type: str) -> tuple[type, Options]:
+    pairs = zip(samples(32), samples(32, seed=4), strict=True)
+    return trl.KTOTrainer, {
+        "args": trl.KTOConfig(**options, bf16=False, loss_type=loss_type),
+        "train_dataset": Dataset.from_list(
+            [{"prompt": text(a), "completion": text(b), "label": index % 2 == 0} for index, (a, b) in enumerate(pairs)]
+        ),
+    }
+
+
+def kto(options: Options) -> tuple[type, Options]:
+    return completions_to_judge(options, "kto")
+
+
+def kto_without_kl(options: Options) -> tuple[type, Options]:
+    return completions_to_judge(options, "apo_zero_unpaired")
+
+
+def reward(options: Options) -> tuple[type, Options]:
+    pairs = zip(samples(32), samples(32, seed=4), strict=True)
+    return trl.RewardTrainer, {
+        "args": trl.RewardConfig(**options, bf16=False),
+        "train_dataset": Dataset.from_list([{"chosen": text(a), "rejected": text(b)} for a, b in pairs]),
+    }
+
+
 def different_words(completions: list[str], **_: Any) -> list[float]:
     return [float(len(set(one.split()))) for one in completions]
 
 
-def grpo(options: Options) -> tuple[type, Options]:
-    return trl.GRPOTrainer, {
-        "args": trl.GRPOConfig(**options, bf16=False, beta=0.1, num_generations=4, max_completion_length=8),
+def prompts(config: Any, options: Options) -> Options:
+    return {
+        "args": config(**options, bf16=False, beta=0.1, num_generations=4, max_completion_length=8),
         "train_dataset": Dataset.from_list([{"prompt": text(ids)} for ids in samples(32)]),
         "reward_funcs": different_words,
     }
+
+
+def grpo(options: Options) -> tuple[type, Options]:
+    return trl.GRPOTrainer, prompts(trl.GRPOConfig, options)
+
+
+def grpo_of_top_entropies(options: Options) -> tuple[type, Options]:
+    return grpo({"top_entropy_quantile": 0.5, **options})
+
+
+def rloo(options: Options) -> tuple[type, Options]:
+    return trl.RLOOTrainer, prompts(trl.RLOOConfig, options)
 
 
 def made(maker: Callable[[Options], tuple[type, Options]], over: Any, model: Any, options: Options, **more: Any) -> Any:
@@ -99,24 +137,48 @@ def assert_same(trainer: Any, other: Any) -> None:
 # ---- the same training ----
 
 
-def compare_trainers(rank: int, size: int, folder: Path, way: str, cases: dict[str, str]) -> None:
+Cases = dict[Callable[[Options], tuple[type, Options]], str]
+
+
+def compare_trainers(rank: int, size: int, folder: Path, way: str, cases: Cases, over_odc: Any = None) -> list[str]:
+    """Returns the warnings. `over_odc`: the page's mixin unless given."""
     be_launched(rank, size)
+    told: list[str] = []
     for maker, kind in cases.items():
         trained = []
-        for over in (None, mixin()):
-            with new_process(way), no_warnings():
+        for over in (None, over_odc or mixin()):
+            with new_process(way), warnings_logged() as warnings:
                 options = {"output_dir": str(folder / "out"), **(PLUGIN if way == "plugin" else {})}
-                trainer = made(maker, over, load(folder / kind, way), options)
+                trainer = made(maker, over, load(folder / kind, way, scores=maker is reward), options)
                 trainer.train()
                 trained.append(trainer)
+        told += warnings
         print(f"{maker.__name__} of {kind}")  # shown where the next line fails
         assert_same(*trained)
+    return told
+
+
+def train_with_the_plugin(rank: int, size: int, folder: Path) -> None:
+    makers = (plain_trainer, dpo, kto_without_kl, reward, grpo, rloo)
+    assert not compare_trainers(rank, size, folder, "plugin", {sft: "llama"} | dict.fromkeys(makers, "qwen2"))
 
 
 def test_trainers_with_the_plugin(tmp_path: Path) -> None:
     save_models(tmp_path)
-    cases = {plain_trainer: "qwen2", sft: "llama", dpo: "qwen2", grpo: "qwen2"}
-    run_torch_ranks(2, compare_trainers, tmp_path, "plugin", cases, seconds=LIMIT)
+    run_torch_ranks(2, train_with_the_plugin, tmp_path, seconds=LIMIT)
+
+
+def train_in_step(rank: int, size: int, folder: Path) -> None:
+    """Losses that are collective, with the mixin but for its compute_loss."""
+    bare = mixin()
+    del bare.compute_loss
+    told = compare_trainers(rank, size, folder, "plugin", dict.fromkeys((kto, grpo_of_top_entropies), "qwen2"), bare)
+    assert [line.split()[1] for line in told] == (["collectives,"] * 2 if rank == 0 else [])
+
+
+def test_collective_losses(tmp_path: Path) -> None:
+    save_models(tmp_path)
+    run_torch_ranks(2, train_in_step, tmp_path, seconds=LIMIT)
 
 
 # ---- checkpoints ----
@@ -249,7 +311,8 @@ def test_adapters(tmp_path: Path) -> None:
 
 
 def use_loaded_models(rank: int, size: int, folder: Path) -> None:
-    compare_trainers(rank, size, folder, "loaded", {plain_trainer: "llama", sft: "qwen2"})
+    makers = (sft, dpo, kto_without_kl, reward, grpo, rloo)
+    assert not compare_trainers(rank, size, folder, "loaded", {plain_trainer: "llama"} | dict.fromkeys(makers, "qwen2"))
     with new_process("loaded"), pytest.raises(ValueError, match="Resuming is not supported for models sharded at load"):
         options = {"output_dir": str(folder / "out"), "save_strategy": "steps"}
         made(plain_trainer, mixin(), load(folder / "qwen2", "loaded"), options)
