@@ -10,9 +10,10 @@
 //     context.sync();              // the one wait for all
 //     auto slice = shard.slice();  // to change slice.parameters by slice.gradients, until the next publish
 //
-// Errors: a call throws odc::Error. Handed an odc::Status as one more, last argument it is noexcept and reports there
+// Errors: a call throws odc::Error. Handed an odc::Status as one more, last argument it throws nothing and reports there
 // instead, and what it returns then is empty, or as it is by default; where exceptions are switched off this is the only
 // way. An exception of a callback goes on in the call that asked it; with a Status its what() joins the message.
+// pthread_exit in a callback ends the thread, so calls that may ask one are not noexcept.
 // Lifetime: the memory of a context lives until its last Shard and Operation are gone, so they may end in any order. Views
 // of a slice end with them, or at Shard::release. A buffer that is given to a *_start call outlives its Operation.
 // Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one shard;
@@ -97,7 +98,7 @@ public:
 
     // Joins the job and waits for all its ranks. Refuses a libodc of another binary interface (see check_library).
     template <class... S, class = detail::Trailing<S...>>
-    static Context join(const Config &config = {}, S &...status) noexcept(detail::kQuiet<S...>);
+    static Context join(const Config &config = {}, S &...status);
 
     int32_t rank() const noexcept { return odc_rank(handle()); }             // -1 for an empty context
     int32_t size() const noexcept { return odc_size(handle()); }             // -1 for an empty context
@@ -107,37 +108,36 @@ public:
 
     // Allocates this rank's slice (zeros) and announces it; waits for nobody.
     template <class P, class G, Memory M = Memory::Host, class... S, class = detail::Trailing<S...>>
-    Shard<P, G, M> register_shard(const Description &description, S &...status) noexcept(detail::kQuiet<S...>);
+    Shard<P, G, M> register_shard(const Description &description, S &...status);
     // All of them or none, in one region of memory.
     template <class P, class G, Memory M = Memory::Host, class... S, class = detail::Trailing<S...>>
-    std::vector<Shard<P, G, M>> register_shards(span<const Description> descriptions,
-                                                S &...status) noexcept(detail::kQuiet<S...>);
+    std::vector<Shard<P, G, M>> register_shards(span<const Description> descriptions, S &...status);
 
     // Publishes the shards that are left; it is an error if none is. The stream is for those in GPU memory.
     template <class... S, class = detail::Trailing<S...>>
-    void publish(S &...status) noexcept(detail::kQuiet<S...>) {
+    void publish(S &...status) {
         publish(Stream(), status...);
     }
     template <class... S, class = detail::Trailing<S...>>
-    void publish(Stream stream, S &...status) noexcept(detail::kQuiet<S...>) {
+    void publish(Stream stream, S &...status) {
         detail::check(odc_publish_all(handle(), stream.handle), status...);
     }
 
     // The one wait for all: completes this rank's operations, arrives, and returns once all ranks of the job have. Then
     // gradients are final, elements that nobody added to are zero, and the slices are this rank's until it publishes.
     template <class... S, class = detail::Trailing<S...>>
-    void sync(S &...status) noexcept(detail::kQuiet<S...>) {
+    void sync(S &...status) {
         detail::check(odc_minibatch_sync(handle()), status...);
     }
     // The same, with all_reduce's values riding along.
     template <class... S, class = detail::Trailing<S...>>
-    void sync_reduce(span<double> values, Reduction reduction, S &...status) noexcept(detail::kQuiet<S...>) {
+    void sync_reduce(span<double> values, Reduction reduction, S &...status) {
         const auto op = static_cast<int32_t>(reduction);
         detail::check(odc_minibatch_sync_reduce(handle(), values.data(), values.size(), op), status...);
     }
     // Combines up to 64 values over all ranks, in rank order, so that all get the same bits; between sync and publish.
     template <class... S, class = detail::Trailing<S...>>
-    void all_reduce(span<double> values, Reduction reduction, S &...status) noexcept(detail::kQuiet<S...>) {
+    void all_reduce(span<double> values, Reduction reduction, S &...status) {
         const auto op = static_cast<int32_t>(reduction);
         detail::check(odc_all_reduce(handle(), values.data(), values.size(), op), status...);
     }
@@ -193,7 +193,7 @@ namespace detail {
 struct Meeting {
     const Config &config;
 
-    static int all_gather(void *meeting, const void *mine, void *all, size_t bytes) noexcept {
+    static int all_gather(void *meeting, const void *mine, void *all, size_t bytes) {
         const Config &config = static_cast<Meeting *>(meeting)->config;
         return call_back([&] {
             const span<const std::byte> given(static_cast<const std::byte *>(mine), bytes);
@@ -219,7 +219,7 @@ bool to_c(const Config &config, odc_config &c, S &...status) {
 }  // namespace detail
 
 template <class... S, class>
-Context Context::join(const Config &config, S &...status) noexcept(detail::kQuiet<S...>) {
+Context Context::join(const Config &config, S &...status) {
     return detail::guard(
         [&] {
             auto c = detail::sized<odc_config>();
@@ -286,7 +286,7 @@ Shard<P, G, M> Context::shard_of(const Description &description, odc_shard *hand
 }
 
 template <class P, class G, Memory M, class... S, class>
-Shard<P, G, M> Context::register_shard(const Description &description, S &...status) noexcept(detail::kQuiet<S...>) {
+Shard<P, G, M> Context::register_shard(const Description &description, S &...status) {
     return detail::guard(
         [&] {
             const odc_shard_desc desc = to_c<P, G, M>(description);
@@ -301,8 +301,7 @@ Shard<P, G, M> Context::register_shard(const Description &description, S &...sta
 }
 
 template <class P, class G, Memory M, class... S, class>
-std::vector<Shard<P, G, M>> Context::register_shards(span<const Description> descriptions,
-                                                     S &...status) noexcept(detail::kQuiet<S...>) {
+std::vector<Shard<P, G, M>> Context::register_shards(span<const Description> descriptions, S &...status) {
     return detail::guard(
         [&] {
             std::vector<odc_shard_desc> descs;

@@ -106,7 +106,7 @@ public:
 
     // Completes it; after an interruption it is to be called again.
     template <class... S, class = detail::Trailing<S...>>
-    void wait(S &...status) noexcept(detail::kQuiet<S...>) {
+    void wait(S &...status) {
         if (!pending()) {
             detail::refuse(ODC_ERROR_PHASE, "Operation::wait: it is not pending: it has been waited for, or moved away",
                            status...);

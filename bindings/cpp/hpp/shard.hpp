@@ -60,54 +60,52 @@ public:
     // "My slice holds this minibatch's parameters": lets peers read it and opens its accumulator at zero. Once per minibatch;
     // waits for nobody.
     template <class... S, class = detail::Trailing<S...>>
-    void publish(S &...status) noexcept(detail::kQuiet<S...>) {
+    void publish(S &...status) {
         publish(Stream(), status...);
     }
     template <class... S, class = detail::Trailing<S...>>
-    void publish(Stream stream, S &...status) noexcept(detail::kQuiet<S...>) {
+    void publish(Stream stream, S &...status) {
         detail::check(odc_publish(handle(), stream.handle), status...);
     }
 
     // Fills `full` with the whole shard; waits for each owner's publish only.
     template <class... S, class = detail::Trailing<S...>>
-    void gather(Parameters full, S &...status) const noexcept(detail::kQuiet<S...>) {
+    void gather(Parameters full, S &...status) const {
         gather(full, Stream(), status...);
     }
     template <class... S, class = detail::Trailing<S...>>
-    void gather(Parameters full, Stream stream, S &...status) const noexcept(detail::kQuiet<S...>) {
+    void gather(Parameters full, Stream stream, S &...status) const {
         static_assert(!std::is_void_v<P>, "this shard has no parameters");
         detail::check(odc_gather(handle(), full.data(), full.size(), stream.handle), status...);
     }
 
     // Adds `full` into all owners' accumulators, each element exactly once; waits as gather, before it adds anything.
     template <class... S, class = detail::Trailing<S...>>
-    void scatter_add(Gradients full, S &...status) const noexcept(detail::kQuiet<S...>) {
+    void scatter_add(Gradients full, S &...status) const {
         scatter_add(full, Stream(), status...);
     }
     template <class... S, class = detail::Trailing<S...>>
-    void scatter_add(Gradients full, Stream stream, S &...status) const noexcept(detail::kQuiet<S...>) {
+    void scatter_add(Gradients full, Stream stream, S &...status) const {
         static_assert(!std::is_void_v<G>, "this shard has no gradients");
         detail::check(odc_scatter_add(handle(), full.data(), full.size(), stream.handle), status...);
     }
 
     // Their first halves, which wait for no publish. `full` outlives the operation.
     template <class... S, class = detail::Trailing<S...>>
-    [[nodiscard]] Operation gather_start(Parameters full, S &...status) const noexcept(detail::kQuiet<S...>) {
+    [[nodiscard]] Operation gather_start(Parameters full, S &...status) const {
         return gather_start(full, Stream(), status...);
     }
     template <class... S, class = detail::Trailing<S...>>
-    [[nodiscard]] Operation gather_start(Parameters full, Stream stream, S &...status) const
-        noexcept(detail::kQuiet<S...>) {
+    [[nodiscard]] Operation gather_start(Parameters full, Stream stream, S &...status) const {
         static_assert(!std::is_void_v<P>, "this shard has no parameters");
         return start(odc_gather_start, full, stream, status...);
     }
     template <class... S, class = detail::Trailing<S...>>
-    [[nodiscard]] Operation scatter_add_start(Gradients full, S &...status) const noexcept(detail::kQuiet<S...>) {
+    [[nodiscard]] Operation scatter_add_start(Gradients full, S &...status) const {
         return scatter_add_start(full, Stream(), status...);
     }
     template <class... S, class = detail::Trailing<S...>>
-    [[nodiscard]] Operation scatter_add_start(Gradients full, Stream stream, S &...status) const
-        noexcept(detail::kQuiet<S...>) {
+    [[nodiscard]] Operation scatter_add_start(Gradients full, Stream stream, S &...status) const {
         static_assert(!std::is_void_v<G>, "this shard has no gradients");
         return start(odc_scatter_add_start, full, stream, status...);
     }
@@ -130,7 +128,7 @@ private:
     }
 
     template <class Start, class Full, class... S>
-    Operation start(Start begin, Full full, Stream stream, S &...status) const noexcept(detail::kQuiet<S...>) {
+    Operation start(Start begin, Full full, Stream stream, S &...status) const {
         Operation operation;
         const int32_t code = begin(handle(), full.data(), full.size(), stream.handle, &operation.number_);
         if (code == ODC_OK) {

@@ -123,11 +123,15 @@ inline void report(int32_t code, const char *message, Status &status) noexcept {
     }
 }
 
-// A body that allocates.
+// A body that allocates. Not noexcept: pthread_exit in a callback passes.
 template <class Body>
-auto guard(Body body, Status &status) noexcept -> decltype(body()) {
+auto guard(Body body, Status &status) -> decltype(body()) {
     try {
         return body();
+#if defined(__GLIBCXX__)
+    } catch (const abi::__forced_unwind &) {
+        throw;
+#endif
     } catch (const std::bad_alloc &) {
         status.set(ODC_ERROR_NO_MEMORY, "the process has no memory left for what this call returns or hands on");
     } catch (const std::exception &error) {
@@ -149,7 +153,7 @@ inline void report(int32_t, const char *) noexcept {}
 inline void report(int32_t code, const char *message, Status &status) noexcept { status.set(code, message); }
 
 template <class Body>
-auto guard(Body body, Status &) noexcept -> decltype(body()) {
+auto guard(Body body, Status &) -> decltype(body()) {
     return body();
 }
 #endif

@@ -388,7 +388,21 @@ void a_wait_that_is_interrupted_can_be_made_again() {
     });
 }
 
-void a_wait_whose_callback_ends_the_thread_can_be_made_again() {
+// Makes the call on a thread that its callback ends.
+template <class Call>
+void end_in(std::atomic<bool> &ending, Call &&call) {
+    bool survived = false;
+    ending = true;
+    std::thread([&] {
+        call();
+        survived = true;
+    }).join();
+    REQUIRE(!survived && !ending);
+}
+
+// `make(context, layer)` gives a call that waits for rank 1, with a Status or without, which can be made again.
+template <class Make>
+void end_and_make_again(Make make) {
     std::atomic<bool> ending{false}, ended{false};
     run_configs(2, [&](odc::Config config) {
         config.interrupted = [&ending, rank = config.rank] {
@@ -399,21 +413,74 @@ void a_wait_whose_callback_ends_the_thread_can_be_made_again() {
         };
         odc::Context context = odc::Context::join(config);
         Layer layer = layer_of(context);
-        context.publish();
+        auto call = make(context, layer);
         if (config.rank == 0) {
-            bool survived = false;
-            ending = true;
-            std::thread([&] {
-                context.sync();
-                survived = true;
-            }).join();
-            REQUIRE(!survived);
+            end_in(ending, call);
             ended = true;
         } else {
             await([&] { return ended.load(); });
         }
-        context.sync();
-        REQUIRE(context.minibatch() == 1);
+        call();
+    });
+}
+
+void a_wait_whose_callback_ends_the_thread_can_be_made_again() {
+    const auto published = [](auto call) {
+        return [call](odc::Context &context, Layer &layer) {
+            return [call, &context, &layer, first = true]() mutable {
+                if (std::exchange(first, false)) {
+                    context.publish();
+                }
+                call(context, layer);
+            };
+        };
+    };
+    std::vector<float> full(2000);
+    const auto own = [&](const odc::Context &context) {
+        return odc::span<float>(full.data() + 1000 * context.rank(), 1000);
+    };
+    const auto check = [](const odc::Status &status) { REQUIRE(status.ok()); };
+    end_and_make_again(published([](odc::Context &context, Layer &) { context.sync(); }));
+    end_and_make_again(published([&](odc::Context &context, Layer &) {
+        odc::Status status;
+        context.sync(status);
+        check(status);
+    }));
+    end_and_make_again(published([&](odc::Context &context, Layer &layer) {
+        odc::Status status;
+        layer.gather(own(context), status);
+        check(status);
+    }));
+    end_and_make_again(published([&](odc::Context &context, Layer &layer) {
+        odc::Status status;
+        layer.scatter_add(own(context), status);
+        check(status);
+    }));
+    end_and_make_again([&](odc::Context &context, Layer &) {
+        return [&] {
+            odc::Status status;
+            double value = 1;
+            context.all_reduce(odc::span<double>(&value, 1), odc::Reduction::Sum, status);
+            check(status);
+            REQUIRE(value == 2);
+        };
+    });
+}
+
+// With a Status or without, by odc_init's own callback.
+void a_thread_that_ends_in_joining_ends_nothing_else() {
+    std::atomic<bool> ending{false};
+    odc::Config config = config_of(0, 2, new_job());
+    config.interrupted = [&ending] {
+        if (ending.exchange(false)) {
+            pthread_exit(nullptr);
+        }
+        return false;
+    };
+    end_in(ending, [&] { odc::Context::join(config); });
+    end_in(ending, [&] {
+        odc::Status status;
+        odc::Context::join(config, status);
     });
 }
 
@@ -495,6 +562,7 @@ int main(int argc, char **argv) {
          TEST(an_exception_of_interrupted_goes_on_in_the_call_that_asked_it),
          TEST(a_wait_that_is_interrupted_can_be_made_again),
          TEST(a_wait_whose_callback_ends_the_thread_can_be_made_again),
+         TEST(a_thread_that_ends_in_joining_ends_nothing_else),
          TEST(ranks_meet_by_a_callback_whose_failure_keeps_its_words)},
         argc, argv);
 }
