@@ -97,7 +97,8 @@ impl<'a> Config<'a> {
     }
 
     /// Asked at least every 100 ms by a waiting call, on its thread: whether to end the wait, with
-    /// [`Error::Interrupted`]. A panic in it ends the wait, too, and goes on in the caller.
+    /// [`Error::Interrupted`]. A panic in it ends the wait, too, and goes on in the caller. It must not end its thread
+    /// otherwise (`pthread_exit`): Rust does not define what that does to its own frames.
     pub fn interrupted(mut self, ask: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.interrupted = Some(Arc::new(Interrupted(Box::new(ask))));
         self

@@ -304,6 +304,47 @@ fn what_is_thrown_in_a_callback_goes_on_in_the_caller() {
 }
 
 #[test]
+fn a_wait_whose_callback_panics_can_be_made_again() {
+    let go = AtomicUsize::new(0); // how far rank 1 may go
+    ranks::run_configs(2, |rank, config| {
+        let angry = Arc::new(AtomicBool::new(false));
+        let asked = angry.clone();
+        let config = config.interrupted(move || {
+            assert!(!asked.swap(false, SeqCst), "Ctrl-C, say");
+            false
+        });
+        let mut context = Context::join(config).unwrap();
+        let mut owned = context.begin().unwrap();
+        let shard = owned.register::<f32, f32>(&layer()).unwrap();
+        let mut values = [1.0];
+        if rank == 1 {
+            wait_for(&go, 1);
+            owned.all_reduce(&mut values, Reduction::Sum).unwrap();
+            wait_for(&go, 2);
+            owned.publish().unwrap().sync().unwrap();
+            return;
+        }
+        let panics = |call: &mut dyn FnMut() -> Result<(), Error>| {
+            angry.store(true, SeqCst);
+            let thrown = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call)).unwrap_err();
+            assert_eq!(thrown.downcast_ref::<&str>(), Some(&"Ctrl-C, say"));
+        };
+        panics(&mut || owned.all_reduce(&mut values, Reduction::Sum));
+        go.store(1, SeqCst);
+        owned.all_reduce(&mut values, Reduction::Sum).unwrap();
+        assert_eq!(values, [2.0]);
+        let open = owned.publish().unwrap();
+        panics(&mut || open.gather(&shard, &mut [0.0; 100]));
+        panics(&mut || open.scatter_add(&shard, &[1.0; 100]));
+        go.store(2, SeqCst);
+        open.gather(&shard, &mut [0.0; 100]).unwrap();
+        open.scatter_add(&shard, &[1.0; 100]).unwrap();
+        let (owned, mut shard) = (open.sync().unwrap(), shard);
+        assert_eq!(owned.slice_mut(&mut shard).unwrap().gradients, [1.0; 50]); // added once
+    });
+}
+
+#[test]
 fn ranks_meet_by_a_callback_whose_failure_keeps_its_words() {
     const SIZE: usize = 3;
     let (board, written, read) = (Mutex::new(vec![Vec::new(); SIZE]), Barrier::new(SIZE), Barrier::new(SIZE));
