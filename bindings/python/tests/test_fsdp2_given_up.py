@@ -2,7 +2,7 @@
 """Microbatches that are given up, as by a loop that catches an out-of-memory error and goes on; minibatches that are
 dropped because one rank says so."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,17 +39,27 @@ needs_reset = pytest.mark.skipif(
 )
 
 
-@contextmanager
-def out_of_memory(block: Any) -> Iterator[None]:
-    """In the backward of `block`, when the layers behind it have been reduced."""
+def fail_in_backward(block: Any, when: Callable[[], bool] = lambda: True) -> Any:
+    """Runs out of memory in the backward of `block`, when the layers behind it have been reduced. Returns the hook."""
 
     def fail(gradient: Tensor) -> None:
-        raise torch.OutOfMemoryError("not enough memory, says the test")
+        if when():
+            raise torch.OutOfMemoryError("CUDA out of memory. Says the test")
 
-    hook = block.register_forward_hook(lambda module, inputs, output: output.register_hook(fail) and None)
-    with pytest.raises(torch.OutOfMemoryError, match="says the test"):
+    return block.register_forward_hook(lambda module, inputs, output: output.register_hook(fail) and None)
+
+
+@contextmanager
+def out_of_memory(block: Any) -> Iterator[None]:
+    hook = fail_in_backward(block)
+    with pytest.raises(torch.OutOfMemoryError, match="Says the test"):
         yield
     hook.remove()
+
+
+def assert_gradients(model: Any, alone: Any) -> None:
+    for name, gradient in whole_gradients(model).items():
+        torch.testing.assert_close(gradient, named(alone)[name].grad, rtol=1e-12, atol=1e-12)
 
 
 def train(job: Job, model: Any, minibatch: int, counts: Any, rank: int) -> Any:
@@ -153,8 +163,7 @@ def not_reduced(rank: int, size: int) -> None:
         expected = Wide()
         for peer in range(size):
             (expected(sample(0, peer, 0)).square().sum() / size).backward()
-        for name, gradient in whole_gradients(model).items():
-            torch.testing.assert_close(gradient, named(expected)[name].grad, rtol=1e-12, atol=1e-12)
+        assert_gradients(model, expected)
 
 
 @needs_reset
@@ -217,19 +226,13 @@ def test_a_veto_meets_another_call() -> None:
     run_torch_ranks(2, other_calls)
 
 
-def smaller_batches(rank: int, size: int) -> None:
-    """A loop begins again with a smaller batch, as accelerate and transformers (auto_find_batch_size) do it: with the
-    job still attached it must say first that what ran is dropped."""
-    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+def smaller_batches(rank: int, size: int, accelerate: Any) -> None:
+    """A loop begins again with a smaller batch, as accelerate does it: with the job still attached it must say first
+    that what ran is dropped."""
     model, tried = Case().sharded(mesh_of(size)), []
     x = torch.cat([sample(0, rank, index) for index in range(2)])
     with attach(model, torch.optim.SGD(model.parameters(), lr=0.0), timeout=LIMIT) as job:
-
-        def fail(gradient: Tensor) -> None:
-            if tried == [8]:
-                raise torch.OutOfMemoryError("CUDA out of memory.")
-
-        model.blocks[0].register_forward_hook(lambda module, inputs, output: output.register_hook(fail) and None)
+        fail_in_backward(model.blocks[0], lambda: tried == [8])
 
         @accelerate.utils.find_executable_batch_size(starting_batch_size=8)
         def loop(batch_size: int) -> None:
@@ -248,11 +251,11 @@ def smaller_batches(rank: int, size: int) -> None:
         for peer in range(size):
             for index in range(2):
                 expected(sample(0, peer, index)).square().sum().backward()
-        for name, gradient in whole_gradients(model).items():
-            torch.testing.assert_close(gradient, named(expected)[name].grad, rtol=1e-12, atol=1e-12)
+        assert_gradients(model, expected)
 
 
 @needs_reset
 @pytest.mark.parametrize("size", SIZES)
 def test_a_loop_that_begins_again_with_smaller_batches(size: int) -> None:
-    run_torch_ranks(size, smaller_batches)
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    run_torch_ranks(size, smaller_batches, accelerate)

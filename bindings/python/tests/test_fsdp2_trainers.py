@@ -248,6 +248,9 @@ def train_unevenly(rank: int, size: int, folder: Path) -> None:
         with pytest.raises(ValueError if rank == 1 else odc.AbortedError, match="bad sample 17"):
             trainer.train()
         dist.barrier()
+        trainer.args.auto_find_batch_size = True
+        with pytest.raises(AssertionError, match="one rank would begin again"):
+            trainer.train()
 
 
 def test_uneven_counts(tmp_path: Path) -> None:
