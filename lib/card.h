@@ -82,7 +82,7 @@ void check_regrets(const std::vector<Card> &cards);
 
 // Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` and `rank` of a card are set by who
 // fills it, with these:
-constexpr uint64_t kIdentityMagic = 0x6f64632d69642d38;  // "odc-id-8": changes with card, rounds, notices
+constexpr uint64_t kIdentityMagic = 0x6f64632d69642d39;  // "odc-id-9": changes with card, rounds, notices
 constexpr uint64_t kPortsMagic = 0x6f64632d70742d33;     // "odc-pt-3": the same
 constexpr uint64_t kSilenceMagic = 0x6f64632d73692d31;   // "odc-si-1": the same
 constexpr uint64_t kEndpointMagic = 0x6f64632d65702d33;  // "odc-ep-3": the same

@@ -19,7 +19,11 @@ Context::Noted Context::note(Call call, const Shard *shard) {
 }
 
 Context::Context(const odc_config &config)
-    : job_(join(config)), posts_(job_), peers_(static_cast<size_t>(job_.size())) {}
+    : job_(join(config)), sync_tree_(job_, &RankBlock::synced, &RankBlock::sync_tree),
+      reduction_tree_(job_, &RankBlock::reduced, &RankBlock::reduction_tree), posts_(job_),
+      peers_(static_cast<size_t>(job_.size())) {
+    find_arrival_times();
+}
 
 Context::~Context() {
     if (Cuda *cuda = job_.cuda()) {

@@ -2,6 +2,7 @@
 // The contract: what one rank may do when, and what it waits for (design.md calls the parts by these names).
 #pragma once
 
+#include "host_tree.h"
 #include "job.h"
 #include "posts.h"
 #include "shard.h"
@@ -67,6 +68,7 @@ private:
         std::atomic<uint64_t> publish_wait_ns{0};
         std::atomic<uint64_t> sync_late_ns{0};
         std::atomic<uint64_t> sync_last{0};
+        std::atomic<int64_t> *arrived_at_ns[2] = {};  // by minibatch parity: where it says so
     };
     struct Totals {
         std::atomic<uint64_t> gather_calls{0};
@@ -174,12 +176,21 @@ private:
 
     void finish_all();
     void arrive(const double *values, size_t count, int32_t op);
+    template <class HasCome>
+    void await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come);
     void await_arrivals();
+    void await_reduction();
+    void find_arrival_times();
+    std::atomic<int64_t> &arrived_at_ns(int rank) {
+        return *peers_[static_cast<size_t>(rank)].arrived_at_ns[minibatch_ % 2];
+    }
     void charge_lateness();
-    void combine(Contribution (RankBlock::*which)[2], uint64_t parity, const char *call, double *values, size_t count,
-                 int32_t op);
+    void take(const Contribution &combined, Contribution (RankBlock::*brought)[2], uint64_t number, const char *call,
+              double *values);
 
     Job job_;
+    HostTree sync_tree_;
+    HostTree reduction_tree_;
     Posts posts_;
     uint64_t minibatch_ = 0;
     bool left_ = false;

@@ -26,6 +26,7 @@ void check_values(const char *call, const double *values, size_t count, int32_t 
 void write(Contribution &contribution, const double *values, size_t count, int32_t op) {
     contribution.count = static_cast<uint32_t>(count);
     contribution.op = count > 0 ? op : 0;
+    contribution.has_registered = 0;
     std::copy_n(values, count, contribution.values);
 }
 
@@ -73,17 +74,18 @@ void Context::sync(double *values, size_t count, int32_t op) {
         check_same("odc_minibatch_sync", job_.mine().synced[minibatch_ % 2], values, count, op);
     }
     await_arrivals();
+    const Contribution &all = sync_tree_.combined(minibatch_);
     fold_mirrors();
     for (Shard *shard : fresh_) {
         for (uint64_t index = 0; index < shard->owners(); ++index) {
             posts_.find(*shard, index);
         }
     }
-    posts_.turn(minibatch_);
+    posts_.turn(minibatch_, all.has_registered != 0);
     if (job_.cuda() != nullptr) {
         job_.cuda()->turn(minibatch_);
     }
-    combine(&RankBlock::synced, minibatch_ % 2, "odc_minibatch_sync_reduce", values, count, op);
+    take(all, &RankBlock::synced, minibatch_, "odc_minibatch_sync_reduce", values);
     for (const auto &[name, shard] : shards_) {
         clear_untouched(shard->slice(shard->own_index()), minibatch_ + 1);
     }
@@ -110,12 +112,33 @@ void Context::finish_all() {
 
 void Context::arrive(const double *values, size_t count, int32_t op) {
     RankBlock &mine = job_.mine();
-    write(mine.synced[minibatch_ % 2], values, count, op);
-    mine.arrived_at_ns[minibatch_ % 2].store(now_ns(), std::memory_order_relaxed);
-    // Releases this rank's additions, and its last reads, to everybody.
+    Contribution &brought = mine.synced[minibatch_ % 2];
+    write(brought, values, count, op);
+    brought.has_registered = posts_.has_announced(minibatch_) ? 1 : 0;
+    arrived_at_ns(job_.rank()).store(now_ns(), std::memory_order_relaxed);
+    // Releases this rank's additions, and its last reads, to everybody; so does joining.
     mine.arrived.store(minibatch_ + 1, std::memory_order_release);
+    sync_tree_.join(minibatch_);
     ring(mine);
-    job_.tell(ArrivedNotice{minibatch_, mine.synced[minibatch_ % 2]});
+    job_.tell(ArrivedNotice{minibatch_, brought});
+}
+
+// Waits for the ranks of this host by the tree, for the others one by one.
+template <class HasCome>
+void Context::await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come) {
+    size_t come = 0;
+    tree.await(wait, number, [&] {
+        const std::vector<int> &mates = job_.mates();
+        while (come < mates.size() && has_come(mates[come])) {
+            ++come;
+        }
+        return come < mates.size() ? mates[come] : -1;
+    });
+    for (int rank = 0; job_.fabric() != nullptr && rank < job_.size(); ++rank) {
+        if (!job_.on_this_host(rank)) {
+            wait.until(rank, [&] { return has_come(rank); });
+        }
+    }
 }
 
 void Context::await_arrivals() {
@@ -134,52 +157,82 @@ void Context::await_arrivals() {
         }
         return missing;
     });
-    for (int rank = 0; rank < job_.size(); ++rank) {
-        wait.until(rank, [&] { return has_arrived(rank); });
+    await_all(sync_tree_, minibatch_, wait, has_arrived);
+}
+
+// Those of a host stand side by side (rank_block.h).
+void Context::find_arrival_times() {
+    for (int parity = 0; parity < 2; ++parity) {
+        for (int rank = 0; rank < job_.size(); ++rank) {
+            peers_[static_cast<size_t>(rank)].arrived_at_ns[parity] = &job_.block(rank).arrived_at_ns[parity][0];
+        }
+        const std::vector<int> &mates = job_.mates();
+        for (size_t place = 0; place < mates.size(); ++place) {
+            RankBlock &first = job_.block(mates[place / kTreeFan * kTreeFan]);
+            peers_[static_cast<size_t>(mates[place])].arrived_at_ns[parity] =
+                &first.arrived_at_ns[parity][place % kTreeFan];
+        }
     }
 }
 
 // By the times of arrival, so that it does not matter in which order they were waited for.
 void Context::charge_lateness() {
-    const auto arrived_at = [this](int rank) {
-        return job_.block(rank).arrived_at_ns[minibatch_ % 2].load(std::memory_order_relaxed);
-    };
+    const auto arrived_at = [this](int rank) { return arrived_at_ns(rank).load(std::memory_order_relaxed); };
     const int64_t mine = arrived_at(job_.rank());
     int last = job_.rank();
+    int64_t last_at = mine;
     for (int rank = 0; rank < job_.size(); ++rank) {
-        const int64_t late = arrived_at(rank) - mine;
-        if (late > 0) {
-            peers_[static_cast<size_t>(rank)].sync_late_ns.fetch_add(static_cast<uint64_t>(late),
-                                                                     std::memory_order_relaxed);
+        const int64_t at = arrived_at(rank);
+        if (at > mine) {
+            // Only sync writes it, and it runs alone.
+            std::atomic<uint64_t> &late_ns = peers_[static_cast<size_t>(rank)].sync_late_ns;
+            late_ns.store(late_ns.load(std::memory_order_relaxed) + static_cast<uint64_t>(at - mine),
+                          std::memory_order_relaxed);
         }
-        if (arrived_at(rank) > arrived_at(last)) {
+        if (at > last_at) {
             last = rank;
+            last_at = at;
         }
     }
     peers_[static_cast<size_t>(last)].sync_last.fetch_add(1, std::memory_order_relaxed);
-    totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(arrived_at(last) - mine), std::memory_order_relaxed);
+    totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(last_at - mine), std::memory_order_relaxed);
 }
 
-void Context::combine(Contribution (RankBlock::*which)[2], uint64_t parity, const char *call, double *values,
-                      size_t count, int32_t op) {
-    const int32_t my_op = count > 0 ? op : 0;
-    for (int rank = 0; rank < job_.size(); ++rank) {
-        const Contribution &theirs = (job_.block(rank).*which)[parity];
-        if (theirs.count != count || theirs.op != my_op) {
+void Context::take(const Contribution &combined, Contribution (RankBlock::*brought)[2], uint64_t number,
+                   const char *call, double *values) {
+    const Contribution &mine = (job_.mine().*brought)[number % 2];
+    for (int rank = 0; combined.differs != 0 && rank < job_.size(); ++rank) {
+        const Contribution &theirs = (job_.block(rank).*brought)[number % 2];
+        if (theirs.count != mine.count || theirs.op != mine.op) {
             job_.fail_job(ODC_ERROR_MISMATCH, say("in ", call, " of minibatch ", minibatch_, " ", job_.who(job_.rank()),
-                                                  " combines ", count, " values with op ", my_op, ", ", job_.who(rank),
-                                                  " ", theirs.count, " with op ", theirs.op));
+                                                  " combines ", mine.count, " values with op ", mine.op, ", ",
+                                                  job_.who(rank), " ", theirs.count, " with op ", theirs.op));
         }
     }
-    for (size_t i = 0; i < count; ++i) {
-        double result = (job_.block(0).*which)[parity].values[i];
-        for (int rank = 1; rank < job_.size(); ++rank) {
-            const double other = (job_.block(rank).*which)[parity].values[i];
-            // A NaN wins: it must not be hidden by a larger number.
-            result = op == ODC_SUM ? result + other : (other > result || other != other) ? other : result;
+    std::copy_n(combined.values, combined.count, values);
+}
+
+void Context::await_reduction() {
+    Job::Wait wait(job_, "odc_all_reduce");
+    int missing = 0;
+    wait.describe([&] {
+        return say(job_.who(missing), " has not called odc_all_reduce in minibatch ", minibatch_, "; it ",
+                   job_.what(missing));
+    });
+    await_all(reduction_tree_, reductions_, wait, [&](int rank) {
+        const RankBlock &other = job_.block(rank);
+        const bool passed = other.opened.load(std::memory_order_acquire) > minibatch_ ||
+                            other.arrived.load(std::memory_order_acquire) > minibatch_;
+        if (other.reductions.load(std::memory_order_acquire) > reductions_) {
+            return true;
         }
-        values[i] = result;
-    }
+        missing = rank;
+        if (passed) {
+            job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(job_.rank()), " called odc_all_reduce in minibatch ",
+                                                  minibatch_, ", but ", job_.who(rank), " went on without it"));
+        }
+        return false;
+    });
 }
 
 void Context::all_reduce(double *values, size_t count, int32_t op) {
@@ -199,34 +252,16 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
     if (mine.reductions.load(std::memory_order_relaxed) == reductions_) {
         write(mine.reduced[reductions_ % 2], values, count, op);
         mine.reductions.store(reductions_ + 1, std::memory_order_release);
+        reduction_tree_.join(reductions_);
         ring(mine);
         job_.tell(ReducedNotice{reductions_, mine.reduced[reductions_ % 2]});
     } else {
         check_same("odc_all_reduce", mine.reduced[reductions_ % 2], values, count, op);
     }
     const int64_t begin = now_ns();
-    Job::Wait wait(job_, "odc_all_reduce");
-    for (int rank = 0; rank < job_.size(); ++rank) {
-        RankBlock &other = job_.block(rank);
-        wait.describe([&, rank] {
-            return say(job_.who(rank), " has not called odc_all_reduce in minibatch ", minibatch_, "; it ",
-                       job_.what(rank));
-        });
-        wait.until(rank, [&] {
-            const bool passed = other.opened.load(std::memory_order_acquire) > minibatch_ ||
-                                other.arrived.load(std::memory_order_acquire) > minibatch_;
-            if (other.reductions.load(std::memory_order_acquire) > reductions_) {
-                return true;
-            }
-            if (passed) {
-                job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(job_.rank()), " called odc_all_reduce in minibatch ",
-                                                      minibatch_, ", but ", job_.who(rank), " went on without it"));
-            }
-            return false;
-        });
-    }
+    await_reduction();
     totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(now_ns() - begin), std::memory_order_relaxed);
-    combine(&RankBlock::reduced, reductions_ % 2, "odc_all_reduce", values, count, op);
+    take(reduction_tree_.combined(reductions_), &RankBlock::reduced, reductions_, "odc_all_reduce", values);
     ++reductions_;
 }
 

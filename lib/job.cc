@@ -132,6 +132,14 @@ void Job::ring_all() {
     for (RankBlock *block : blocks_) {
         ring(*block);
     }
+    size_t span = kTreeFan;  // ranks of a node
+    for (int level = 0; level < kTreeLevels; ++level, span *= kTreeFan) {
+        for (size_t place = 0; place < mates().size(); place += span) {
+            RankBlock &first = block(mates()[place]);
+            ring(first.sync_tree[level].bell);
+            ring(first.reduction_tree[level].bell);
+        }
+    }
 }
 
 void Job::let_know() {
@@ -244,19 +252,18 @@ void Job::look_for_replaced_programs() {
     }
 }
 
-void Job::sleep(int on, uint32_t bell) {
-    RankBlock &other = block(on);
-    other.waiters.fetch_add(1);
+void Job::sleep(Bell &bell, uint32_t rung) {
+    bell.waiters.fetch_add(1);
     // The bell may have been rung before we were counted; then the futex returns at once.
-    futex_wait(other.bell, bell, patience().slice_ms());
-    other.waiters.fetch_sub(1);
+    futex_wait(bell.rung, rung, patience().slice_ms());
+    bell.waiters.fetch_sub(1);
 }
 
 // Counted as a waiter, too: whoever is waited for on another host is asked whether it lives.
 void Job::nap(int on) {
-    block(on).waiters.fetch_add(1);
+    block(on).bell.waiters.fetch_add(1);
     std::this_thread::sleep_for(std::chrono::microseconds(50));
-    block(on).waiters.fetch_sub(1);
+    block(on).bell.waiters.fetch_sub(1);
 }
 
 void Job::Wait::check(int holder, int64_t since_ns) {

@@ -10,6 +10,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -83,6 +84,11 @@ public:
     bool serves(int rank) const {
         return !has_failed() && odc::serves(block(rank).state.load(std::memory_order_acquire));
     }
+    // The ranks of this host, ascending, and which of them this rank is.
+    const std::vector<int> &mates() const { return membership_.hosts[membership_.own().host_index]; }
+    size_t place() const {
+        return static_cast<size_t>(std::find(mates().begin(), mates().end(), rank()) - mates().begin());
+    }
     bool on_this_host(int rank) const { return peer(rank).life.valid() || rank == this->rank(); }
 
     // Of a wait that begins now.
@@ -101,9 +107,9 @@ public:
     void note_gpu_done();
     void note_done();
 
-    // Until `on` rings its bell, or 20 ms. `bell`: as it was when there was nothing to be seen yet.
-    void sleep(int on, uint32_t bell);
-    void sleep(int on) { sleep(on, block(on).bell.load()); }
+    // Until the bell rings, or 20 ms. `rung`: as it was when there was nothing to be seen yet.
+    void sleep(Bell &bell, uint32_t rung);
+    void sleep(int on) { sleep(block(on).bell, block(on).bell.rung.load()); }
     // For what rings no bell.
     void nap(int on);
 
@@ -120,6 +126,11 @@ public:
         // The same for what rings no bell: a word that a GPU writes, or what this process does meanwhile. `on()` may change.
         template <class On, class Ready>
         void until_seen(const On &on, const Ready &ready);
+        // Waits until `done()`, for which `bell` is rung, or until no rank is absent: `absent()` is the first that is, or -1.
+        // It may look at every rank, so it is asked only when a sleep has ended without `done()`. Its rank's death or
+        // departure and the deadline are job errors, as above.
+        template <class Done, class Absent>
+        void until_all(Bell &bell, const Done &done, const Absent &absent);
         // As `until`, but a peer that has left (odc_shutdown) still serves this, until it is gone.
         template <class Ready>
         void until_served(int on, const Ready &ready) {
@@ -233,13 +244,30 @@ void Job::Wait::until(int on, const Ready &ready) {
         return;
     }
     since_ns_ = 0;
-    RankBlock &block = job_.block(on);
+    Bell &bell = job_.block(on).bell;
     for (;;) {
-        const uint32_t bell = block.bell.load();
+        const uint32_t rung = bell.rung.load();
         if (ready() || look_or(on, ready)) {
             return;
         }
-        job_.sleep(on, bell);
+        job_.sleep(bell, rung);
+    }
+}
+
+template <class Done, class Absent>
+void Job::Wait::until_all(Bell &bell, const Done &done, const Absent &absent) {
+    if (spin(done)) {
+        return;
+    }
+    for (uint32_t rung = bell.rung.load(); !done(); rung = bell.rung.load()) {
+        job_.sleep(bell, rung);
+        if (done()) {
+            return;
+        }
+        const int on = absent();
+        if (on < 0 || look_or(on, [&] { return absent() < 0; })) {
+            return;
+        }
     }
 }
 

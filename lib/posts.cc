@@ -139,9 +139,9 @@ Post *Posts::find(Shard &shard, uint64_t index) {
     return nullptr;
 }
 
-void Posts::turn(uint64_t minibatch) {
+void Posts::turn(uint64_t minibatch, bool anything_new) {
     const std::lock_guard lock(mutex_);
-    for (int rank = 0; rank < job_.size(); ++rank) {
+    for (int rank = 0; anything_new && rank < job_.size(); ++rank) {
         read(rank);
         std::erase_if(readers_[static_cast<size_t>(rank)].waiting, [&](const auto &entry) {
             return entry.second->minibatch.load(std::memory_order_relaxed) <= minibatch;

@@ -37,11 +37,11 @@ void record_departure(RankBlock &block, int rank, const char *why) {
     }
 }
 
-void ring(RankBlock &block) {
+void ring(Bell &bell) {
     // Sequentially consistent against the waiter's "count myself, look again, sleep".
-    block.bell.fetch_add(1);
-    if (block.waiters.load() != 0) {
-        futex_wake(block.bell);
+    bell.rung.fetch_add(1);
+    if (bell.waiters.load() != 0) {
+        futex_wake(bell.rung);
     }
 }
 

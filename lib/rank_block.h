@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank tells its peers: one block at the start of its arena, written by that rank only (but for the bell's
-// waiters and peer_failed), read by all. Numbers of minibatches are stored plus one, so that 0 means "not yet", and only grow.
+// What a rank tells its peers: one block at the start of its arena, written by that rank only (but for waiters, peer_failed and
+// the trees), read by all. Numbers of minibatches are stored plus one, so that 0 means "not yet", and only grow.
 #pragma once
 
 #include "cuda_driver.h"
@@ -46,12 +46,31 @@ struct GpuIdentity {
     cuda::Uuid uuid;
 };
 
-// A rank's contribution to a reduction. Peers read it once `arrived`, or `reductions`, has reached theirs; two take
-// turns, because a rank may be one reduction ahead of another, never two.
+// A futex that is rung after a change; peers sleep on it.
+struct Bell {
+    std::atomic<uint32_t> rung;
+    std::atomic<uint32_t> waiters;
+};
+
+// What a rank brings to a sync or a reduction, or what several ranks bring, combined. Peers read a rank's once `arrived`,
+// or `reductions`, has reached theirs; two take turns, because a rank may be one reduction ahead of another, never two.
 struct Contribution {
     uint32_t count;
     int32_t op;
+    uint32_t has_registered;  // a shard, in the minibatch that this sync ends
+    uint32_t differs;         // combined only: the ranks brought different counts or ops
     double values[kMaxValues];
+};
+
+// A node of the combining tree of a host's ranks (host_tree.h); it lies in the block of its first rank. Pairs are indexed
+// by the parity of the sync's number, as contributions are.
+constexpr int kTreeFan = 16;
+constexpr int kTreeLevels = 4;  // 16^4 ranks of a host
+struct TreeNode {
+    alignas(64) std::atomic<uint64_t> joined[2];  // how often a member has joined in syncs of this parity; never reset
+    alignas(64) std::atomic<uint64_t> released;   // all ranks of the host have come to sync released - 1
+    Bell bell;                                    // rung after `released` changes
+    Contribution combined[2];                     // what the node's ranks brought, once all members have joined
 };
 
 constexpr uint64_t kDidInside = uint64_t{1} << 55;
@@ -74,16 +93,18 @@ struct RankBlock {
     char identity[96];  // of the host, as in the card of round 1 (card.h)
     GpuIdentity gpu;
 
-    // Rung after every change below; peers sleep on it.
-    alignas(64) std::atomic<uint32_t> bell;
-    std::atomic<uint32_t> waiters;
+    alignas(64) Bell bell;  // rung after every change below, but for the trees, which have their own
 
     alignas(64) std::atomic<uint64_t> opened;  // has published something in minibatch opened - 1
     std::atomic<uint64_t> arrived;             // has arrived in the sync of minibatch arrived - 1
-    std::atomic<int64_t> arrived_at_ns[2];     // by minibatch parity, monotonic clock
     std::atomic<uint64_t> reductions;          // odc_all_reduce calls posted
     Contribution reduced[2];                   // by call parity
     Contribution synced[2];                    // riding on sync, by minibatch parity
+    // When the ranks arrived, by minibatch parity, monotonic clock. Every rank reads all of them in every sync, so those of
+    // the 16 ranks of a node of the lowest level share cache lines, in the block of the node's first rank.
+    alignas(64) std::atomic<int64_t> arrived_at_ns[2][kTreeFan];
+    TreeNode sync_tree[kTreeLevels];
+    TreeNode reduction_tree[kTreeLevels];
 
     // What it last did, for the words of errors: Call << 56, whether it is inside still, and there waits for its own GPU,
     // offset of the shard's record.
@@ -105,7 +126,7 @@ struct RankBlock {
     TrialVerdict trial_verdicts[kMostTried];  // by place among the host's ranks
 };
 
-constexpr uint64_t kRankBlockMagic = 0x6f64632d30303038;  // "odc-0008": changes with every change of shared layout
+constexpr uint64_t kRankBlockMagic = 0x6f64632d30303039;  // "odc-0009": changes with every change of shared layout
 
 const char *call_name(Call call);
 
@@ -114,7 +135,8 @@ const char *call_name(Call call);
 void record_departure(RankBlock &block, int rank, const char *why);
 void record_failure(RankBlock &block, odc_status status, const char *text);
 
+void ring(Bell &bell);
 // Wakes whoever waits for `block`'s rank.
-void ring(RankBlock &block);
+inline void ring(RankBlock &block) { ring(block.bell); }
 
 }  // namespace odc

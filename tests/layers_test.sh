@@ -9,7 +9,7 @@ cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 layers="
 c_api
 context context_operations context_sync context_gpu posts shard slices plan partition
-job
+job host_tree
 bootstrap reach gpu_trial gpu_direct nvlink porch rendezvous meeting leader farewell meeting_socket parcel card exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route machine_json wishes port
 transport/fabric transport/cuda transport/fetches transport/porter transport/slots transport/gpu_sums transport/loans transport/library_thread transport/gathers transport/additions transport/pulses transport/mates transport/packets transport/reads transport/staging transport/remote transport/probe transport/mirror transport/fabric_endpoint transport/libfabric transport/notice transport/shm transport/stripes transport/transport
 arena free_ranges program rank_block post memory memory_lock loop_choice kernels kernels/add adder futex nvml gpus gpu_link cuda_driver cuda_device cuda_memory quiet_thread pins flights inbox topology recording recording_check machine interfaces nic

@@ -31,7 +31,7 @@ namespace {
 constexpr int kSize = 5;
 
 Contribution values(uint32_t count) {
-    Contribution all{count, ODC_SUM, {}};
+    Contribution all{count, ODC_SUM, 1, 0, {}};
     for (uint32_t i = 0; i < count; ++i) {
         all.values[i] = 0.5 * i;
     }

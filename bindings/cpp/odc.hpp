@@ -135,7 +135,7 @@ public:
         const auto op = static_cast<int32_t>(reduction);
         detail::check(odc_minibatch_sync_reduce(handle(), values.data(), values.size(), op), status...);
     }
-    // Combines up to 64 values over all ranks, in rank order, so that all get the same bits; between sync and publish.
+    // Combines up to 64 values over all ranks; all get the same bits; between sync and publish.
     template <class... S, class = detail::Trailing<S...>>
     void all_reduce(span<double> values, Reduction reduction, S &...status) {
         const auto op = static_cast<int32_t>(reduction);

@@ -162,7 +162,7 @@ ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
 ODC_API odc_status odc_minibatch_sync(odc_context *context);
 /* odc_minibatch_sync with odc_all_reduce's values riding along. */
 ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op);
-/* Between sync and publish: combines `count` <= 64 values by `op`, an odc_reduction, in rank order: all get equal bits. */
+/* Between sync and publish: combines `count` <= 64 values by `op`, an odc_reduction; all ranks get equal bits. */
 ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op);
 
 /* ---- Where the time went (always on; totals since odc_init) ---- */

@@ -70,7 +70,7 @@ void Mirror::apply(const AllPublishedNotice &notice) {
 void Mirror::apply(const ArrivedNotice &notice) {
     block_->synced[notice.minibatch % 2] = notice.values;
     // The clocks of two hosts have nothing in common: what counts is when the word came.
-    block_->arrived_at_ns[notice.minibatch % 2].store(now_ns(), std::memory_order_relaxed);
+    block_->arrived_at_ns[notice.minibatch % 2][0].store(now_ns(), std::memory_order_relaxed);
     block_->arrived.store(notice.minibatch + 1, std::memory_order_release);
     ring(*block_);
 }

@@ -86,6 +86,7 @@ private:
 void write(Writer &out, const Contribution &values) {
     out.put(values.count);
     out.put(values.op);
+    out.put(values.has_registered);
     for (uint32_t i = 0; i < values.count; ++i) {
         out.put(values.values[i]);
     }
@@ -94,6 +95,7 @@ void write(Writer &out, const Contribution &values) {
 void read(Reader &in, Contribution *values) {
     in.get(&values->count);
     in.get(&values->op);
+    in.get(&values->has_registered);
     if (values->count > kMaxValues) {
         fail_broken("it has too many values");
     }

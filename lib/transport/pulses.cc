@@ -66,7 +66,7 @@ bool Pulses::is_answered(uint64_t question) const {
 }
 
 bool Pulses::asks(const Remote &remote) const {
-    return remote.mirror.block().waiters.load() != 0 || suspected_[static_cast<size_t>(remote.host)] ||
+    return remote.mirror.block().bell.waiters.load() != 0 || suspected_[static_cast<size_t>(remote.host)] ||
            std::find(opposite_.begin(), opposite_.end(), &remote) != opposite_.end();
 }
 

@@ -203,7 +203,7 @@ class Context:
         return list(combined)
 
     def all_reduce(self, values: Sequence[float], op: Reduction = Reduction.SUM) -> list[float]:
-        """Combines up to 64 values over all ranks, in rank order; between sync and publish."""
+        """Combines up to 64 values over all ranks; all get the same bits; between sync and publish."""
         combined = (ctypes.c_double * len(values))(*values)
         with self._handle.call("all_reduce") as context:
             check(lib.odc_all_reduce(context, combined, len(values), c_enum("op", op, Reduction)))

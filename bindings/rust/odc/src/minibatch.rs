@@ -216,8 +216,8 @@ impl<'c> Minibatch<'c, Owned> {
         self.into()
     }
 
-    /// Combines up to 64 values over all ranks, in rank order, so that all get the same bits. After
-    /// [`Error::Interrupted`] it is to be called again, with the same values.
+    /// Combines up to 64 values over all ranks; all get the same bits. After [`Error::Interrupted`] it is to be called
+    /// again, with the same values.
     pub fn all_reduce(&mut self, values: &mut [f64], reduction: Reduction) -> Result<(), Error> {
         let op = reduction as i32;
         // SAFETY: nobody else has this minibatch; the buffer comes with its length.

@@ -9,7 +9,7 @@ use crate::text::string;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Reduction {
-    /// Added in rank order.
+    /// Added in an order that depends on the number of ranks only.
     Sum = sys::ODC_SUM,
     /// The largest; a NaN wins.
     Max = sys::ODC_MAX,
