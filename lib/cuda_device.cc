@@ -102,7 +102,15 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
     }
 }
 
-CudaDevice::~CudaDevice() { close(); }
+CudaDevice::~CudaDevice() {
+    if (!free_parked()) {
+        static std::mutex mutex;
+        static auto &left = *new Parked;
+        const std::lock_guard lock(mutex);
+        left.splice(left.end(), parked_);
+    }
+    close();
+}
 
 std::string CudaDevice::bus_id() const {
     char text[32] = {};
@@ -193,6 +201,20 @@ bool CudaDevice::is_busy() const {
     return driver().cuStreamQuery(stream_) == Result::NotReady;
 }
 
+void CudaDevice::park(Parked memory) const noexcept {
+    const std::lock_guard lock(parked_mutex_);
+    parked_.splice(parked_.end(), memory);
+}
+
+bool CudaDevice::free_parked() const {
+    Parked freed;
+    const std::lock_guard lock(parked_mutex_);
+    if (!parked_.empty() && !is_busy()) {
+        freed.swap(parked_);
+    }
+    return parked_.empty();
+}
+
 void CudaDevice::await_own_stream(const std::string &what, const Patience &patience) const {
     constexpr int64_t kAskNs = 20'000'000;
     int64_t asked_ns = now_ns();
@@ -208,7 +230,7 @@ void CudaDevice::await_own_stream(const std::string &what, const Patience &patie
             fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", patience.waited_s(),
                  " s: something else keeps it busy, such as a kernel that never ends");
         }
-        // Rarely: memory that is being cleared when the wait is interrupted is lost.
+        // Rarely: memory that is being cleared when the wait is interrupted stays in use until the GPU is done.
         if (const int64_t now = now_ns(); now - asked_ns >= kAskNs) {
             asked_ns = now;
             patience.check_interrupted(what.c_str());

@@ -8,6 +8,9 @@
 
 #include <array>
 #include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
 #include <string>
 
 namespace odc {
@@ -78,6 +81,11 @@ public:
     bool is_busy() const;
     // Until its own stream has done all of `what`. Throws ODC_ERROR_DEVICE at the deadline, ODC_ERROR_INTERRUPTED.
     void await_own_stream(const std::string &what, const Patience &patience) const;
+    // Keeps memory that its own stream may still write to, for `free_parked`; outside of a Scope, too.
+    using Parked = std::list<std::shared_ptr<const void>>;
+    void park(Parked memory) const noexcept;
+    // Frees what is parked once its own stream has done everything; false: some is left. Outside of a Scope.
+    bool free_parked() const;
     // The caller's stream (NULL: the legacy default stream). Throws ODC_ERROR_ARGUMENT for one of another device or one
     // that is being captured, ODC_ERROR_DEVICE where the GPU has failed already.
     cuda::Stream checked_stream(void *stream, const char *call) const;
@@ -104,6 +112,8 @@ private:
     cuda::Stream stream_ = nullptr;
     cuda::Module module_ = nullptr;
     std::array<cuda::Function, ODC_F16 + 1> adders_{};  // by gradient type
+    mutable std::mutex parked_mutex_;
+    mutable Parked parked_;
 };
 
 // "cuda:1": 1. Throws ODC_ERROR_ARGUMENT.

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda_memory.h"
 
+#include <memory>
+#include <utility>
+
 namespace odc {
 
 using cuda::driver;
@@ -29,6 +32,7 @@ uint64_t whole_granules(const CudaDevice &device, uint64_t bytes) {
 
 CudaMemory::CudaMemory(const CudaDevice &device, uint64_t bytes, const Patience &patience)
     : device_(device), bytes_(0) {
+    device_.free_parked();
     const CudaDevice::Scope scope(device_);
     bytes_ = whole_granules(device_, bytes);
     try {
@@ -92,22 +96,21 @@ void CudaMemory::map() {
 }
 
 void CudaMemory::clear(const Patience &patience) {
+    const std::shared_ptr<CudaMemory> heir(new CudaMemory(device_));
+    CudaDevice::Parked parked{heir};  // before anything is in use, as there may be no memory for it then
     device_.check(driver().cuMemsetD8Async(address_, 0, bytes_, device_.own_stream()), "cuMemsetD8Async");
     try {
         device_.await_own_stream(say("the clearing of ", bytes_, " bytes"), patience);
-    } catch (const Error &) {
+    } catch (...) {
         if (driver().cuStreamQuery(device_.own_stream()) == Result::NotReady) {
-            keep();
+            heir->bytes_ = bytes_;
+            heir->memory_ = std::exchange(memory_, 0);
+            heir->address_ = std::exchange(address_, 0);
+            heir->mapped_ = std::exchange(mapped_, false);
+            device_.park(std::move(parked));
         }
         throw;
     }
-}
-
-// For ever: it is in use.
-void CudaMemory::keep() {
-    mapped_ = false;
-    address_ = 0;
-    memory_ = 0;
 }
 
 void CudaMemory::undo() {

@@ -13,7 +13,7 @@ namespace odc {
 class CudaMemory {
 public:
     // Allocated, mapped, and zero. Throws ODC_ERROR_NO_MEMORY with what is needed and what there is; at the deadline, for the
-    // GPU may be busy, ODC_ERROR_DEVICE.
+    // GPU may be busy, ODC_ERROR_DEVICE. What is still being cleared then is freed later (CudaDevice::park).
     CudaMemory(const CudaDevice &device, uint64_t bytes, const Patience &patience);
     // Another process's, of `bytes` as this says there.
     CudaMemory(const CudaDevice &device, const Fd &handle, uint64_t bytes);
@@ -30,8 +30,8 @@ public:
 private:
     void create();
     void map();
+    explicit CudaMemory(const CudaDevice &device) : device_(device), bytes_(0) {}  // nothing yet
     void clear(const Patience &patience);
-    void keep();
     void undo();
 
     const CudaDevice &device_;

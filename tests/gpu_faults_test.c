@@ -409,15 +409,15 @@ static void a_released_shard_leaves_nothing_behind(void **state) {
 
 /* ---- An interruption of what is over soon ---- */
 
-enum { REGISTRATIONS = 64, ASK_NS = 20000000 };
+enum { REGISTRATIONS = 64, ASK_NS = 20000000, SLOW_TRIES = 100 };
 
 static int count_and_interrupt(void *arg) {
     ++*(int *)arg;
     return 1;
 }
 
-/* The memory that is being cleared when its registration is interrupted is lost, so a wait of less than ASK_NS does not
- * ask. */
+/* The memory that is being cleared when its registration is interrupted stays in use until the GPU has done it, so a wait of
+ * less than ASK_NS does not ask. */
 static void register_while_interrupted(int rank, int size, const char *job, void *arg) {
     odc_context *context = NULL;
     odc_config config = config_of(rank, size, job);
@@ -445,6 +445,64 @@ static void a_registration_is_not_interrupted_at_once(void **state) {
     run_processes(1, register_while_interrupted, NULL);
 }
 
+static int is_set(void *arg) { return *(int *)arg; }
+
+static odc_status register_numbered(odc_context *context, int number) {
+    char name[32];
+    odc_shard *shard = NULL;
+    snprintf(name, sizeof name, "layer.%d", number);
+    odc_shard_desc desc = describe(name, NUMEL, ODC_F32, ODC_F32);
+    return odc_register_shard(context, &desc, &shard);
+}
+
+/* Of a registration that was interrupted nothing is left once the GPU has done what was enqueued. */
+static void be_interrupted_while_clearing(int rank, int size, const char *job, void *arg) {
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    int stop = 0;
+    int number = 0;
+    (void)arg;
+    struct fake_cuda_counts none = gpu_live();
+    config.interrupted = is_set;
+    config.interrupted_arg = &stop;
+    CHECK_OK(odc_init(&config, &context));
+    CHECK_OK(register_numbered(context, number));
+    CHECK_OK(odc_publish_all(context, NULL));
+    CHECK_OK(odc_minibatch_sync(context));
+    struct fake_cuda_counts before = gpu_live();
+    stop = 1;
+    int interrupted = 0;
+    int registered = 0;
+    while (interrupted < 3) {
+        odc_status status = register_numbered(context, ++number);
+        CHECK(number < SLOW_TRIES && (status == ODC_OK || status == ODC_ERROR_INTERRUPTED));
+        interrupted += status == ODC_ERROR_INTERRUPTED;
+        registered += status == ODC_OK;
+    }
+    stop = 0;
+    CHECK_OK(register_numbered(context, ++number)); /* done after all that was enqueued before */
+    ++registered;
+    CHECK_OK(odc_publish_all(context, NULL));
+    CHECK_OK(odc_minibatch_sync(context));
+    CHECK_EQUAL(gpu_live().handles, before.handles + (size_t)registered);
+    CHECK_EQUAL(gpu_live().mappings, before.mappings + (size_t)registered);
+    stop = 1;
+    for (odc_status status = ODC_OK; status == ODC_OK; CHECK(number < SLOW_TRIES)) {
+        status = register_numbered(context, ++number);
+    }
+    odc_destroy(context); /* waits for it */
+    gpu_check_live(none);
+}
+
+static void an_interrupted_registration_leaves_nothing_behind(void **state) {
+    (void)state;
+    needs_fake_cuda("it makes GPUs slow, and counts what there is");
+    needs_processes("it counts what a rank's process has");
+    setenv("FAKE_CUDA_DELAY_US", "100000", 1); /* so that clearing outlasts ASK_NS */
+    run_processes(1, be_interrupted_while_clearing, NULL);
+    unsetenv("FAKE_CUDA_DELAY_US");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_call_may_fail_when_the_driver_is_loaded),
@@ -459,6 +517,7 @@ int main(void) {
         cmocka_unit_test(nothing_grows_over_many_minibatches),
         cmocka_unit_test(a_released_shard_leaves_nothing_behind),
         cmocka_unit_test(a_registration_is_not_interrupted_at_once),
+        cmocka_unit_test(an_interrupted_registration_leaves_nothing_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

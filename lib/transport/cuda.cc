@@ -281,6 +281,7 @@ void Cuda::drop(int rank, uint64_t number, uint64_t minibatch) {
 }
 
 void Cuda::turn(uint64_t minibatch) {
+    device_.free_parked();
     const std::lock_guard lock(mutex_);
     empty_inbox();
     std::erase_if(regions_, [&](const auto &one) {
@@ -384,8 +385,9 @@ bool Cuda::settles(int64_t ms) {
         }
     }
     const auto landed = [this] {
-        return flights_.all_done() && all_porters([](Porter &porter) { return porter.has_landed(); }) &&
-               (!fetches_ || fetches_->are_idle()) && (!sums_ || sums_->are_idle());
+        return device_.free_parked() && flights_.all_done() &&
+               all_porters([](Porter &porter) { return porter.has_landed(); }) && (!fetches_ || fetches_->are_idle()) &&
+               (!sums_ || sums_->are_idle());
     };
     const Patience patience(ms, nullptr, nullptr);
     while (!landed()) {
