@@ -23,6 +23,19 @@ std::string seconds(int64_t ns) {
     return text.str();
 }
 
+// At most so many bytes of it, whole characters of UTF-8, and that some are missing.
+std::string cut(const std::string &text, size_t bytes) {
+    constexpr std::string_view kMissing = "...";
+    if (text.size() <= bytes) {
+        return text;
+    }
+    size_t kept = bytes - kMissing.size();
+    while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0) == 0x80) {
+        --kept;
+    }
+    return text.substr(0, kept).append(kMissing);
+}
+
 }  // namespace
 
 Job::Job(Membership membership) : membership_(std::move(membership)) {
@@ -113,7 +126,7 @@ bool Job::set_error(odc_status status, const std::string &text) {
     if (error_status_.load(std::memory_order_relaxed) != ODC_OK) {
         return false;
     }
-    error_text_ = text.substr(0, sizeof(RankBlock::error_text) - 1);  // as the others read it
+    error_text_ = cut(text, sizeof(RankBlock::error_text) - 1);  // as the others read it
     error_status_.store(status, std::memory_order_release);
     const RankState state = mine().state.load(std::memory_order_relaxed);
     if (state == RankState::Running) {

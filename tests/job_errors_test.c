@@ -260,6 +260,38 @@ static void an_abort_may_have_no_text_or_a_very_long_one_and_the_first_wins(void
     free(text);
 }
 
+enum { MOST_BYTES = 2043 };
+
+/* It ends in whole characters of two bytes, and "...". */
+static void check_cut(const char *sentence) {
+    const char *at = strstr(sentence, "\xc3\xa9");
+    size_t length = strlen(sentence);
+    CHECK(at != NULL && length <= MOST_BYTES && length >= MOST_BYTES - 1);
+    for (; strncmp(at, "\xc3\xa9", 2) == 0; at += 2) {
+    }
+    CHECK(strcmp(at, "...") == 0);
+}
+
+static void aborts_at_length(odc_context *context, void *arg) {
+    if (odc_rank(context) == 1) {
+        CHECK_OK(odc_abort(context, arg));
+    }
+    CHECK_EQUAL(odc_minibatch_sync(context), ODC_ERROR_ABORTED);
+    check_cut(odc_last_error());
+}
+
+static void long_words_are_cut_between_characters_and_say_so(void **state) {
+    (void)state;
+    for (size_t ahead = 0; ahead <= 1; ++ahead) { /* one of the two is cut within a character by bytes */
+        char text[4002] = "x";
+        for (size_t i = ahead; i + 2 < sizeof text; i += 2) {
+            memcpy(text + i, "\xc3\xa9", 2);
+        }
+        text[ahead + 4000 - 2] = 0;
+        run_ranks(3, aborts_at_length, text);
+    }
+}
+
 static void everybody_aborts(odc_context *context, void *arg) {
     atomic_int *told = arg;
     char text[64];
@@ -423,6 +455,7 @@ int main(void) {
         cmocka_unit_test(the_deadline_may_come_from_the_environment),
         cmocka_unit_test(the_text_of_an_abort_ends_every_ranks_waits),
         cmocka_unit_test(an_abort_may_have_no_text_or_a_very_long_one_and_the_first_wins),
+        cmocka_unit_test(long_words_are_cut_between_characters_and_say_so),
         cmocka_unit_test(ranks_may_abort_at_once),
         cmocka_unit_test(who_waits_for_a_rank_that_has_left_reads_when_it_left),
         cmocka_unit_test(leaving_waits_for_nobody_and_what_was_published_can_still_be_gathered),
