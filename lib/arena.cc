@@ -90,7 +90,7 @@ bool last_look_covers(uint64_t bytes) {
 
 }  // namespace
 
-Mapping::Mapping(int fd, const Segment &segment) : bytes_(segment.bytes) {
+Mapping::Mapping(int fd, const Segment &segment) : bytes_(segment.bytes), pid_(getpid()) {
     // Addresses for one large page more, so that the segment can begin at one.
     void *room = mmap(nullptr, bytes_ + kLargePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) {
@@ -110,9 +110,14 @@ Mapping::Mapping(int fd, const Segment &segment) : bytes_(segment.bytes) {
         fail_errno(say("mmap of ", bytes_, " bytes of shared memory"));
     }
     start_ = static_cast<std::byte *>(start);
+    madvise(start, bytes_, MADV_DONTFORK);  // or a child that outlives the ranks would keep their memory
 }
 
-Mapping::~Mapping() { munmap(start_, bytes_); }
+Mapping::~Mapping() {
+    if (getpid() == pid_) {  // in a forked child something else may lie there
+        munmap(start_, bytes_);
+    }
+}
 
 Arena::Arena(Fd fd) : fd_(std::move(fd)) {
     struct stat status {};

@@ -8,6 +8,8 @@
 #include "fd.h"
 #include "free_ranges.h"
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -18,7 +20,7 @@
 namespace odc {
 
 // Ranks that are threads of one process share one mapping: their accesses then meet at one address, which saves
-// address space and is what a race detector can see.
+// address space and is what a race detector can see. Forked children do not inherit it.
 class Mapping {
 public:
     Mapping(int fd, const Segment &segment);
@@ -30,6 +32,7 @@ public:
 private:
     std::byte *start_;
     uint64_t bytes_;
+    pid_t pid_;
 };
 
 // Memory for slices. `start`, if there are any bytes, stays mapped until the allocation is freed.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file descriptor that closes itself.
+// A file descriptor that closes itself, also in children made by fork(): a child that outlives its rank must keep neither
+// memory nor connections of the job. There an Fd is invalid, because its number may soon be that of another file.
 #pragma once
 
 #include <unistd.h>
 
+#include <atomic>
+#include <cstdint>
 #include <utility>
 
 namespace odc {
@@ -11,22 +14,33 @@ namespace odc {
 class Fd {
 public:
     Fd() = default;
-    explicit Fd(int fd) : fd_(fd) {}
-    Fd(Fd &&other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    explicit Fd(int fd) : fd_(fd), forks_(enlist(fd)) {}
+    Fd(Fd &&other) noexcept : fd_(std::exchange(other.fd_, -1)), forks_(other.forks_) {}
     Fd &operator=(Fd &&other) noexcept {
         std::swap(fd_, other.fd_);
+        std::swap(forks_, other.forks_);
         return *this;
     }
     ~Fd() {
-        if (fd_ >= 0) {
-            close(fd_);
+        if (valid()) {
+            close_enlisted(fd_);
         }
     }
-    int get() const { return fd_; }
-    bool valid() const { return fd_ >= 0; }
+    int get() const { return forks_ == forks.load(std::memory_order_relaxed) ? fd_ : -1; }
+    bool valid() const { return get() >= 0; }
+
+    // In a child made by fork(), before fork() returns: closes what the parent's Fds hold and makes them invalid.
+    static void leave_to_parent();
 
 private:
+    // Notes that children shall close it. Returns `forks`.
+    static uint32_t enlist(int fd);
+    static void close_enlisted(int fd);
+
+    static inline constinit std::atomic<uint32_t> forks = 0;  // from the process that loaded the library to this one
+
     int fd_ = -1;
+    uint32_t forks_ = 0;
 };
 
 }  // namespace odc

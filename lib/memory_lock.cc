@@ -31,7 +31,7 @@ MemoryLock::MemoryLock() : file_(open("/proc/meminfo", O_RDONLY | O_CLOEXEC)) {
 
 MemoryLock::~MemoryLock() {
     if (file_.valid()) {
-        flock(file_.get(), LOCK_UN);  // closing would not do: a child forked meanwhile has the descriptor, too
+        flock(file_.get(), LOCK_UN);  // closing would not do before a child forked meanwhile has closed it, too
     }
 }
 

@@ -17,7 +17,7 @@
 // Lifetime: the memory of a context lives until its last Shard and Operation are gone, so they may end in any order. Views
 // of a slice end with them, or at Shard::release. A buffer that is given to a *_start call outlives its Operation.
 // Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one shard;
-// every other call runs alone. A child made by fork() must not use a context.
+// every other call runs alone. A child made by fork() must not use a context, and has no slices.
 #ifndef ODC_ODC_HPP
 #define ODC_ODC_HPP
 #if __cplusplus < 201703L

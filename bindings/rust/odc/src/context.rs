@@ -31,7 +31,8 @@ use crate::minibatch::{Minibatch, Owned};
 /// # }
 /// ```
 ///
-/// A context may be handed to another thread, and several may be in a process; a child made by `fork` must not use it.
+/// A context may be handed to another thread, and several may be in a process; a child made by `fork` must not use it,
+/// and has no slices.
 pub struct Context {
     handle: NonNull<sys::odc_context>,
     rank: i32,

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers of a DataLoader that are forked while a model is attached: they have the model, and nothing of the job."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from fsdp2_models import Net, adamw, mesh_of, sample, shard_blocks, square_loss
+from torch_ranks import run_torch_ranks, torch
+
+from odc.torch import fsdp2
+
+MICROBATCHES = 3
+
+
+class Samples(torch.utils.data.Dataset[Any]):
+    """Of one rank and minibatch; each with a sum over what the worker sees of the model."""
+
+    def __init__(self, model: Any, minibatch: int, rank: int) -> None:
+        self.model, self.minibatch, self.rank = model, minibatch, rank
+
+    def __len__(self) -> int:
+        return MICROBATCHES
+
+    def __getitem__(self, index: int) -> Any:
+        with open("/proc/self/maps") as maps:
+            kept = [line for line in maps if "memfd:odc" in line]
+        kept += [name for name in open_files() if "memfd:odc" in name]
+        if torch.utils.data.get_worker_info() is None or kept:
+            raise RuntimeError(f"not in a worker, or the worker keeps {kept}")
+        return sample(self.minibatch, self.rank, index), local_sum(self.model)
+
+
+def open_files() -> Iterator[str]:
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing itself
+            yield os.readlink(f"/proc/self/fd/{number}")
+
+
+def local_sum(model: Any) -> float:
+    """Of the local shards, and of their gradients where there are some."""
+    locals = [one.detach().to_local() for one in model.parameters()]
+    locals += [one.grad.to_local() for one in model.parameters() if one.grad is not None]
+    return float(sum(one.sum() for one in locals))
+
+
+def trained(rank: int, size: int) -> None:
+    model = Net()
+    shard_blocks(model, mesh_of(size))
+    optimizer = adamw(model)
+    with fsdp2.attach(model, optimizer) as job:
+        for minibatch in range(3):
+            loader = torch.utils.data.DataLoader(
+                Samples(model, minibatch, rank), batch_size=None, num_workers=2, multiprocessing_context="fork"
+            )
+            expected = local_sum(model)
+            for x, seen in loader:
+                assert seen == expected
+                square_loss(model, x, 1.0 / (size * MICROBATCHES))
+            job.sync_gradients()
+            optimizer.step()  # leaves .grad for the next minibatch's workers to see
+
+
+def test_workers_forked_while_attached() -> None:
+    run_torch_ranks(2, trained)
