@@ -25,6 +25,8 @@ namespace {
 constexpr uint64_t kFileBytes = uint64_t{1} << 60;      // sparse: only allocated pages take memory
 constexpr uint64_t kRecordBytes = uint64_t{1} << 36;    // of these, at most
 constexpr uint64_t kSegmentBytes = uint64_t{16} << 20;  // records, and slices smaller than this, share a mapping
+// The first records have a mapping of their own, because each rank maps those of all others in odc_init.
+constexpr uint64_t kFirstRecordBytes = uint64_t{64} << 10;
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kPage = 4096;  // smallest; larger pages only round further
 constexpr uint64_t kLargePage = uint64_t{2} << 20;
@@ -36,6 +38,12 @@ constexpr uint64_t kReserveBytes = uint64_t{4} << 20;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 uint64_t round_down(uint64_t value, uint64_t unit) { return value / unit * unit; }
+
+Segment record_segment(uint64_t offset) {
+    const uint64_t begin =
+        offset < kFirstRecordBytes ? 0 : std::max(round_down(offset, kSegmentBytes), kFirstRecordBytes);
+    return {begin, begin == 0 ? kFirstRecordBytes : round_up(begin + 1, kSegmentBytes) - begin};
+}
 
 // One mapping per segment of a file in this process.
 std::shared_ptr<Mapping> share(uint64_t device, uint64_t inode, int fd, const Segment &segment) {
@@ -88,13 +96,16 @@ bool last_look_covers(uint64_t bytes) {
     return false;
 }
 
-}  // namespace
+[[noreturn]] void fail_mapping(uint64_t bytes) {
+    fail_errno(say("mmap of ", bytes, " bytes of shared memory",
+                   errno == ENOMEM ? " (see vm.max_map_count and ulimit -v)" : ""));
+}
 
-Mapping::Mapping(int fd, const Segment &segment) : bytes_(segment.bytes), pid_(getpid()) {
-    // Addresses for one large page more, so that the segment can begin at one.
-    void *room = mmap(nullptr, bytes_ + kLargePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+// Addresses that begin at a large page.
+void *reserve_aligned(uint64_t bytes) {
+    void *room = mmap(nullptr, bytes + kLargePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) {
-        fail_errno(say("mmap of ", bytes_, " bytes of addresses"));
+        fail_mapping(bytes);
     }
     const auto begin = reinterpret_cast<uintptr_t>(room);
     const uintptr_t aligned = round_up(begin, kLargePage);
@@ -102,12 +113,20 @@ Mapping::Mapping(int fd, const Segment &segment) : bytes_(segment.bytes), pid_(g
         munmap(room, aligned - begin);
     }
     if (begin + kLargePage > aligned) {
-        munmap(reinterpret_cast<void *>(aligned + bytes_), begin + kLargePage - aligned);
+        munmap(reinterpret_cast<void *>(aligned + bytes), begin + kLargePage - aligned);
     }
-    void *start = mmap(reinterpret_cast<void *>(aligned), bytes_, PROT_READ | PROT_WRITE,
-                       MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, static_cast<off_t>(segment.offset));
+    return reinterpret_cast<void *>(aligned);
+}
+
+}  // namespace
+
+Mapping::Mapping(int fd, const Segment &segment) : bytes_(segment.bytes), pid_(getpid()) {
+    const bool has_large_pages = segment.offset % kLargePage == 0 && bytes_ >= kLargePage;
+    void *at = has_large_pages ? reserve_aligned(bytes_) : nullptr;
+    void *start = mmap(at, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | (at != nullptr ? MAP_FIXED : 0),
+                       fd, static_cast<off_t>(segment.offset));
     if (start == MAP_FAILED) {
-        fail_errno(say("mmap of ", bytes_, " bytes of shared memory"));
+        fail_mapping(bytes_);
     }
     start_ = static_cast<std::byte *>(start);
     madvise(start, bytes_, MADV_DONTFORK);  // or a child that outlives the ranks would keep their memory
@@ -159,13 +178,13 @@ std::unique_ptr<Arena> Arena::open(Fd fd) { return std::unique_ptr<Arena>(new Ar
 std::shared_ptr<Mapping> Arena::get(const Segment &segment) { return share(device_, inode_, fd_.get(), segment); }
 
 std::byte *Arena::record(uint64_t offset) {
-    const uint64_t begin = round_down(offset, kSegmentBytes);
+    const Segment segment = record_segment(offset);
     const std::lock_guard lock(mutex_);
-    auto &mapping = records_[begin];
+    auto &mapping = records_[segment.offset];
     if (!mapping) {
-        mapping = get({begin, kSegmentBytes});
+        mapping = get(segment);
     }
-    return mapping->start() + (offset - begin);
+    return mapping->start() + (offset - segment.offset);
 }
 
 std::byte *Arena::map(const Segment &segment) {
@@ -326,8 +345,10 @@ uint64_t Arena::allocate_record(uint64_t bytes) {
         return offset;
     }
     uint64_t offset = next_record_;
-    if (offset / kSegmentBytes != (offset + needed - 1) / kSegmentBytes) {
-        offset = round_up(offset, kSegmentBytes);
+    for (Segment segment = record_segment(offset);
+         offset + needed > segment.offset + segment.bytes && offset + needed <= record_bytes_;
+         segment = record_segment(offset)) {
+        offset = segment.offset + segment.bytes;
     }
     if (offset + needed > record_bytes_) {
         fail(ODC_ERROR_NO_MEMORY, "this rank has used up its ", record_bytes_,

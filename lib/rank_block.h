@@ -126,7 +126,7 @@ struct RankBlock {
     TrialVerdict trial_verdicts[kMostTried];  // by place among the host's ranks
 };
 
-constexpr uint64_t kRankBlockMagic = 0x6f64632d30303039;  // "odc-0009": changes with every change of shared layout
+constexpr uint64_t kRankBlockMagic = 0x6f64632d30303130;  // "odc-0010": changes with every change of shared layout
 
 const char *call_name(Call call);
 
