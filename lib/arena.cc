@@ -284,7 +284,8 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
     try {
         base = map(taken.segment);
         place_near(base + (taken.offset - taken.segment.offset), bytes);
-        commit({round_down(taken.offset, kPage), round_up(taken.offset + bytes, kPage)});
+        // What precedes it in its first page is in use, so that page is there.
+        commit({round_up(taken.offset, kPage), round_up(taken.offset + bytes, kPage)});
     } catch (...) {
         if (base != nullptr) {
             unmap(base);
