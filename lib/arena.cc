@@ -25,8 +25,6 @@ namespace {
 constexpr uint64_t kFileBytes = uint64_t{1} << 60;      // sparse: only allocated pages take memory
 constexpr uint64_t kRecordBytes = uint64_t{1} << 36;    // of these, at most
 constexpr uint64_t kSegmentBytes = uint64_t{16} << 20;  // records, and slices smaller than this, share a mapping
-// The first records have a mapping of their own, because each rank maps those of all others in odc_init.
-constexpr uint64_t kFirstRecordBytes = uint64_t{64} << 10;
 constexpr uint64_t kAlignment = 64;
 constexpr uint64_t kPage = 4096;  // smallest; larger pages only round further
 constexpr uint64_t kLargePage = uint64_t{2} << 20;
@@ -126,6 +124,11 @@ Mapping::Mapping(int fd, const Segment &segment) : bytes_(segment.bytes), pid_(g
     void *start = mmap(at, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | (at != nullptr ? MAP_FIXED : 0),
                        fd, static_cast<off_t>(segment.offset));
     if (start == MAP_FAILED) {
+        if (at != nullptr) {
+            const int error = errno;
+            munmap(at, bytes_);
+            errno = error;
+        }
         fail_mapping(bytes_);
     }
     start_ = static_cast<std::byte *>(start);

@@ -2,7 +2,7 @@
 // One rank's shared memory: a sealed, anonymous, sparse file that its peers map piece by piece. The file is handed
 // over once, in odc_init, so registering a shard needs no peer's help and no further descriptor.
 //
-// It begins with the records (the rank's block, then one post per shard), small and always mapped; the slices follow.
+// It begins with the records (the rank's block, then one post per shard), which stay mapped; the slices follow.
 #pragma once
 
 #include "fd.h"
@@ -18,6 +18,9 @@
 #include <vector>
 
 namespace odc {
+
+// The first records have a mapping of their own, because each rank maps those of all others in odc_init.
+constexpr uint64_t kFirstRecordBytes = uint64_t{64} << 10;
 
 // Ranks that are threads of one process share one mapping: their accesses then meet at one address, which saves
 // address space and is what a race detector can see. Forked children do not inherit it.

@@ -69,6 +69,7 @@ std::unique_ptr<Cuda> open_gpu(const odc_config &config) {
 
 std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda) {
     std::unique_ptr<Arena> arena = Arena::create();
+    static_assert(sizeof(RankBlock) <= kFirstRecordBytes);
     auto *block = new (arena->record(arena->allocate_record(sizeof(RankBlock)))) RankBlock{};
     block->rank = rendezvous.place.rank;
     block->size = rendezvous.place.size;

@@ -57,7 +57,7 @@ Card card_of(const ReadyCard &content) { return card_with(content); }
 
 Card regret_of(const Error &error) {
     Regret regret{kRegretMagic, error.status(), {}};
-    std::strncpy(regret.why, error.what(), sizeof(regret.why) - 1);
+    put(regret.why, error.what());
     return card_with(regret);
 }
 

@@ -68,7 +68,7 @@ private:
         std::atomic<uint64_t> publish_wait_ns{0};
         std::atomic<uint64_t> sync_late_ns{0};
         std::atomic<uint64_t> sync_last{0};
-        std::atomic<int64_t> *arrived_at_ns[2] = {};  // by minibatch parity: where it says so
+        std::atomic<int64_t> *arrived_at_ns[2] = {};  // where its time of arrival stands, by minibatch parity
     };
     struct Totals {
         std::atomic<uint64_t> gather_calls{0};

@@ -120,7 +120,11 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
     mine.arrived.store(minibatch_ + 1, std::memory_order_release);
     sync_tree_.join(minibatch_);
     ring(mine);
-    job_.tell(ArrivedNotice{minibatch_, brought});
+    try {
+        job_.tell(ArrivedNotice{minibatch_, brought});
+    } catch (...) {
+        fail_halfway(Call::Sync);
+    }
 }
 
 // Waits for the ranks of this host by the tree, for the others one by one.
@@ -254,7 +258,11 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
         mine.reductions.store(reductions_ + 1, std::memory_order_release);
         reduction_tree_.join(reductions_);
         ring(mine);
-        job_.tell(ReducedNotice{reductions_, mine.reduced[reductions_ % 2]});
+        try {
+            job_.tell(ReducedNotice{reductions_, mine.reduced[reductions_ % 2]});
+        } catch (...) {
+            fail_halfway(Call::AllReduce);
+        }
     } else {
         check_same("odc_all_reduce", mine.reduced[reductions_ % 2], values, count, op);
     }

@@ -32,8 +32,12 @@ uint64_t whole_granules(const CudaDevice &device, uint64_t bytes) {
 
 CudaMemory::CudaMemory(const CudaDevice &device, uint64_t bytes, const Patience &patience)
     : device_(device), bytes_(0) {
-    device_.free_parked();
+    const bool is_free = device_.free_parked();
     const CudaDevice::Scope scope(device_);
+    if (!is_free) {  // it may be what is needed now, and the clearing below comes after it anyway
+        device_.await_own_stream("the clearing of an interrupted registration's memory", patience);
+        device_.free_parked();
+    }
     bytes_ = whole_granules(device_, bytes);
     try {
         create();

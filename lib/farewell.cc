@@ -40,7 +40,7 @@ bool has_said_hello(const Fd &socket, std::set<int> &absent) {
 
 Message farewell_message(int rank, int size, const std::string &why) {
     Message message = make_message(Message::Refused, rank, size);
-    std::strncpy(message.text, why.c_str(), sizeof(message.text) - 1);
+    put(message.text, why);
     return message;
 }
 

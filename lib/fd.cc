@@ -34,11 +34,10 @@ uint32_t Fd::enlist(int fd) {
     return forks.load(std::memory_order_relaxed);
 }
 
-void Fd::close_enlisted(int fd) {
+void Fd::delist(int fd) {
     if (fd < kMost) {
-        word_of(fd).fetch_and(~bit_of(fd));  // first: once it is closed, the number may be another file's
+        word_of(fd).fetch_and(~bit_of(fd));
     }
-    close(fd);
 }
 
 void Fd::leave_to_parent() {

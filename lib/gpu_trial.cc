@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "parcel.h"
 #include "program.h"
 
 namespace odc {
@@ -123,7 +124,8 @@ private:
 
     void look_at(int rank, const RankBlock &other) const {
         const Peer &peer = membership_.peers[static_cast<size_t>(rank)];
-        const bool gone = rank != membership_.terms.rank && is_program_gone(peer.program.get());
+        const bool gone =
+            rank != membership_.terms.rank && (dead(peer.life.get()) || is_program_gone(peer.program.get()));
         if (other.state.load(std::memory_order_acquire) == RankState::Failed) {
             fail(ODC_ERROR_RENDEZVOUS, other.error_text);
         }

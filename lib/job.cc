@@ -23,19 +23,6 @@ std::string seconds(int64_t ns) {
     return text.str();
 }
 
-// At most so many bytes of it, whole characters of UTF-8, and that some are missing.
-std::string cut(const std::string &text, size_t bytes) {
-    constexpr std::string_view kMissing = "...";
-    if (text.size() <= bytes) {
-        return text;
-    }
-    size_t kept = bytes - kMissing.size();
-    while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0) == 0x80) {
-        --kept;
-    }
-    return text.substr(0, kept).append(kMissing);
-}
-
 }  // namespace
 
 Job::Job(Membership membership) : membership_(std::move(membership)) {

@@ -28,7 +28,7 @@ public:
     void announce(Shard &shard) noexcept;
     // Ends the use of the shard's own post, by `minibatch`, and of the other owners'.
     void retire(Shard &shard, uint64_t minibatch);
-    // Whether this rank has announced anything in this minibatch.
+    // Whether this rank has announced anything in this minibatch, or was about to.
     bool has_announced(uint64_t minibatch) const { return !latest_.empty() && latest_.back().minibatch == minibatch; }
     // At the end of a minibatch: if any rank has announced something, reads all lists to their ends and drops what this rank
     // has registered no shard for, so that owners can tell when a released post's record is read no more.

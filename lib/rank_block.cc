@@ -27,7 +27,7 @@ const char *call_name(Call call) {
 
 void record_failure(RankBlock &block, odc_status status, const char *text) {
     block.error_status = status;
-    std::strncpy(block.error_text, text, sizeof(block.error_text) - 1);
+    put(block.error_text, text);
     block.state.store(RankState::Failed, std::memory_order_release);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank tells its peers: one block at the start of its arena, written by that rank only (but for waiters, peer_failed and
-// the trees), read by all. Numbers of minibatches are stored plus one, so that 0 means "not yet", and only grow.
+// What a rank tells its peers: one block at the start of its arena, written by that rank only (but for waiters, peer_failed,
+// arrived_at_ns and the trees), read by all. Numbers of minibatches are stored plus one, so that 0 means "not yet", and only grow.
 #pragma once
 
 #include "cuda_driver.h"
@@ -130,9 +130,9 @@ constexpr uint64_t kRankBlockMagic = 0x6f64632d30303130;  // "odc-0010": changes
 
 const char *call_name(Call call);
 
-// Publishes a rank's job error in its own block; the caller rings.
 // For those who have met this rank already: why it does not come to the end of odc_init. The first reason stays.
 void record_departure(RankBlock &block, int rank, const char *why);
+// Publishes a rank's job error in its own block; the caller rings.
 void record_failure(RankBlock &block, odc_status status, const char *text);
 
 void ring(Bell &bell);

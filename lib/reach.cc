@@ -85,7 +85,7 @@ void exchange_ports(Exchange &exchange, Outlook &outlook, const Doorsteps &doors
                     std::vector<Neighbour> &all) {
     PortsCard mine{kPortsMagic, rank, static_cast<uint32_t>(outlook.ports.ports.size()), {}, doorsteps, {}};
     std::copy(outlook.ports.ports.begin(), outlook.ports.ports.end(), mine.ports.begin());
-    std::strncpy(mine.why_no_fabric, outlook.why_no_fabric.c_str(), sizeof(mine.why_no_fabric) - 1);
+    put(mine.why_no_fabric, outlook.why_no_fabric);
     const std::vector<Card> cards = exchange.all_gather(card_of(mine));
     check_regrets(cards);
     for (Neighbour &one : all) {
@@ -236,14 +236,6 @@ std::string open_doors(Membership &membership, const Doors &doors, const Patienc
         membership.fabric = open_fabric(membership, doors, nullptr);
     }
     return why_not;
-}
-
-// As much of the text as there is room for.
-template <size_t N>
-void put(char (&to)[N], const std::string &text) {
-    constexpr std::string_view kCut = "...";
-    const std::string whole = text.size() < N ? text : text.substr(0, N - 1 - kCut.size()).append(kCut);
-    whole.copy(to, N - 1);
 }
 
 EndpointCard card_of_doors(const Membership &membership, const Doors &doors, const std::string &why_no_gpu_direct) {

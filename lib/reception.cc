@@ -404,7 +404,7 @@ void Reception::tell_guests(ReplyKind kind, const std::string *payload) {
 
 // Best effort: who cannot hear it sees the connection close. Ranks that come while this lasts hear it, too.
 void Reception::tell_all(const std::string &sentence, int64_t most_ns) {
-    farewell_ = sentence.substr(0, kMaxSentence);
+    farewell_ = cut(sentence, kMaxSentence);
     for (Guest &guest : guests_) {
         if (guest.state != Guest::State::kJoined) {
             continue;

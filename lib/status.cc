@@ -24,6 +24,30 @@ std::string listed(const std::vector<std::string> &words, const char *between) {
     return say(joined({first, first + kMost}, between), between, "and ", words.size() - kMost, " more");
 }
 
+void put(std::span<char> field, std::string_view text) {
+    constexpr std::string_view kMissing = "...";
+    const size_t room = field.size() - 1;
+    size_t kept = text.size();
+    if (kept > room) {
+        kept = room - kMissing.size();
+        while (kept > 0 && (static_cast<unsigned char>(text[kept]) & 0xC0) == 0x80) {
+            --kept;
+        }
+    }
+    size_t bytes = text.substr(0, kept).copy(field.data(), room);
+    if (kept < text.size()) {
+        bytes += kMissing.copy(field.data() + bytes, kMissing.size());
+    }
+    field[bytes] = '\0';
+}
+
+std::string cut(std::string_view text, size_t bytes) {
+    std::string field(bytes + 1, '\0');
+    put(field, text);
+    field.resize(field.find('\0'));
+    return field;
+}
+
 void fail_errno(const std::string &what) {
     const int error = errno;
     const char *advice = "";

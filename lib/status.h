@@ -5,9 +5,11 @@
 
 #include <odc/odc.h>
 
+#include <span>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace odc {
@@ -32,6 +34,10 @@ std::string say(const Parts &...parts) {
 // "eth0; eth1": a list for a sentence; of a long one the first few, and how many more there are.
 std::string listed(const std::vector<std::string> &words, const char *between);
 std::string joined(const std::vector<std::string> &words, const char *between);  // all of them
+
+// Copies a text and a zero byte; where it is too long, whole characters of UTF-8 and "..." for the rest. Allocates nothing.
+void put(std::span<char> field, std::string_view text);
+std::string cut(std::string_view text, size_t bytes);  // the same, `bytes` at most
 
 template <class... Parts>
 [[noreturn]] void fail(odc_status status, const Parts &...parts) {

@@ -88,6 +88,18 @@ static void be_struck(int rank, int size, const char *job, void *arg) {
 
 static void die(void) { raise(SIGKILL); }
 
+static void die_before_a_child(void) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        pause();
+        _exit(0);
+    }
+    kill_at_end(child);
+    die();
+}
+
 static void stop(void) { raise(SIGSTOP); }
 
 static void replace_program(void) {
@@ -132,6 +144,11 @@ static void strike_at_once(const char *test, void (*strike)(void)) {
 static void a_killed_rank_is_named_on_all_hosts_whatever_they_wait_in(void **state) {
     (void)state;
     strike_at_once(__func__, die);
+}
+
+static void a_killed_rank_whose_child_lives_on_is_named_on_all_hosts(void **state) {
+    (void)state;
+    strike_at_once(__func__, die_before_a_child);
 }
 
 static void a_rank_that_calls_exec_is_named_on_all_hosts_whatever_they_wait_in(void **state) {
@@ -487,6 +504,7 @@ int main(void) {
     setenv("ODC_SILENCE_MS", "3000", 1); /* not less: a busy machine lets a live rank be silent, too */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_rank_is_named_on_all_hosts_whatever_they_wait_in),
+        cmocka_unit_test(a_killed_rank_whose_child_lives_on_is_named_on_all_hosts),
         cmocka_unit_test(a_rank_that_calls_exec_is_named_on_all_hosts_whatever_they_wait_in),
         cmocka_unit_test(a_stopped_rank_is_named_after_its_silence),
         cmocka_unit_test(an_abort_carries_its_words_to_other_hosts),

@@ -87,8 +87,8 @@ typedef struct odc_config {
 } odc_config;
 
 /* Joins the job and waits for all its ranks; NULL config: all defaults. On failure *out is NULL. Any number of contexts
- * at once, and a new one after odc_destroy, is fine. A child made by fork() must not use the context, and has no
- * slices. Looking up a host name takes the resolver's time: neither the deadline nor `interrupted` ends it. */
+ * at once, and a new one after odc_destroy, is fine. A child made by fork() must not use the context; slices
+ * are not mapped there. Looking up a host name takes the resolver's time: no deadline and no `interrupted` ends it. */
 ODC_API odc_status odc_init(const odc_config *config, odc_context **out);
 ODC_API int32_t odc_rank(const odc_context *context); /* this rank's number, from 0; -1 for NULL */
 ODC_API int32_t odc_size(const odc_context *context); /* how many ranks the job has; -1 for NULL */

@@ -146,13 +146,13 @@ FabricEndpoint::FabricEndpoint(const FabricPort &port, const CudaDevice *gpu)
     name_.resize(bytes);
     check("fi_getname", fi_getname(&endpoint->fid, name_.data(), &bytes));
     if (listens_at_name_) {
-        close_on_exec();
+        keep_listener_to_this_program();
     }
 }
 
-// libfabric lets the programs that a rank starts, or is replaced by, inherit the socket where it listens: peers would take
-// such a program for the rank.
-void FabricEndpoint::close_on_exec() const {
+// libfabric lets children, and the programs that a rank starts or is replaced by, inherit the socket where it listens: peers
+// would take such a process for the rank.
+void FabricEndpoint::keep_listener_to_this_program() {
     std::error_code error;
     for (const auto &entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
         const int fd = std::atoi(entry.path().filename().c_str());
@@ -166,6 +166,7 @@ void FabricEndpoint::close_on_exec() const {
         if (getsockname(fd, reinterpret_cast<sockaddr *>(&address), &bytes) == 0 && bytes == name_.size() &&
             std::memcmp(&address, name_.data(), bytes) == 0) {
             fcntl(fd, F_SETFD, FD_CLOEXEC);
+            listener_ = ClosedInChildren(fd);
         }
     }
 }
@@ -338,6 +339,7 @@ void FabricEndpoint::shut(Flying flying) {
     // Before 2.0 this one crashes when it is closed while an answer is half here. It moves nothing any more once it is not
     // polled, so it is left as it is, and kept in mind for who looks for leaks.
     const bool crashes = provider_ == "tcp;ofi_rxm" && FI_VERSION_LT(libfabric().version(), FI_VERSION(2, 0));
+    listener_ = {};
     if (flying == Flying::Nothing || !crashes) {
         endpoint_.reset();
         return;

@@ -3,6 +3,7 @@
 // `poll`. For one thread only, the library thread.
 #pragma once
 
+#include "fd.h"
 #include "transport/fabric.h"
 #include "transport/libfabric.h"
 
@@ -77,7 +78,7 @@ private:
     void check(const char *call, int code) const;
     void open_queue();
     bool started(ssize_t code, const char *call);
-    void close_on_exec() const;
+    void keep_listener_to_this_program();
     bool complete(const fi_cq_msg_entry *entries, ssize_t count);
     void complete_error();
 
@@ -92,6 +93,7 @@ private:
     Opened<fid_av> addresses_;
     Opened<fid_cq> queue_;
     Opened<fid_ep> endpoint_;
+    ClosedInChildren listener_;
     std::vector<std::byte> name_;
     bool needs_local_ = false;
     bool names_virtual_ = false;

@@ -88,7 +88,7 @@ void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &pee
                                          [this](Remote &from, const Notice &notice) { hear(from, notice); });
     pulses_ = std::make_unique<Pulses>(terms_.rank, terms_.silence_ms, remotes_, *packets_);
     pulses_->watch(hosts);
-    mates_ = std::make_unique<Mates>(std::move(mates));
+    mates_ = std::make_unique<Mates>(terms_.rank, std::move(mates));
     for (const auto &endpoint : endpoints_) {
         packets_->listen(*endpoint);
     }

@@ -3,6 +3,7 @@
 
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <array>
 
 #include "status.h"
@@ -11,11 +12,14 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kEveryNs = 250'000'000;
+constexpr int64_t kProgramsEveryNs = 250'000'000;
 
 }  // namespace
 
-Mates::Mates(std::vector<FabricMate> mates) : mates_(std::move(mates)), ring_(epoll_create1(EPOLL_CLOEXEC)) {
+Mates::Mates(int rank, std::vector<FabricMate> mates) : mates_(std::move(mates)), ring_(epoll_create1(EPOLL_CLOEXEC)) {
+    std::sort(mates_.begin(), mates_.end(), [rank](const FabricMate &one, const FabricMate &other) {
+        return std::pair(one.rank < rank, one.rank) < std::pair(other.rank < rank, other.rank);
+    });
     if (!ring_.valid()) {
         fail_errno("epoll_create1");
     }
@@ -51,8 +55,9 @@ std::vector<Mates::Ended> Mates::gone(int64_t now_ns) {
     if (now_ns < next_ns_) {
         return all;
     }
-    next_ns_ = now_ns + kEveryNs;
-    for (FabricMate &mate : mates_) {
+    next_ns_ = now_ns + kProgramsEveryNs;
+    for (size_t i = 0; i < std::min(mates_.size(), kProgramsAtOnce); ++i) {
+        FabricMate &mate = mates_[i];
         if (mate.block != nullptr && is_program_gone(mate.program)) {
             add_ended(mate, how_program_went(mate.life), &all);
         }

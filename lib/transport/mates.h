@@ -14,7 +14,7 @@ namespace odc {
 class Mates {
 public:
     // Their descriptors stay the caller's, and open.
-    explicit Mates(std::vector<FabricMate> mates);
+    Mates(int rank, std::vector<FabricMate> mates);
 
     // A mate that has ended and neither left nor failed before.
     struct Ended {
@@ -25,13 +25,14 @@ public:
     int bell() const { return ring_.get(); }
     // Each mate once, here or in `gone`.
     std::vector<Ended> dead();
-    // Asks four times a second whether mates still run their programs: exec rings no bell.
+    // Asks four times a second whether the next mates by rank, kProgramsAtOnce at most, still run their programs: exec rings
+    // no bell. Their other mates ask whom this one does not.
     std::vector<Ended> gone(int64_t now_ns);
 
 private:
     void add_ended(FabricMate &mate, Ending how, std::vector<Ended> *all);
 
-    std::vector<FabricMate> mates_;  // `block` NULL: it has ended
+    std::vector<FabricMate> mates_;  // from the next rank on, and round; `block` NULL: it has ended
     Fd ring_;                        // an epoll
     int64_t next_ns_ = 0;
 };

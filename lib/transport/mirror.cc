@@ -122,7 +122,7 @@ void Mirror::lose(const std::string &why) {
     if (block_->state.load(std::memory_order_relaxed) == RankState::Left) {
         apply(ByeNotice{});
     } else if (block_->state.load(std::memory_order_relaxed) == RankState::Running) {
-        std::strncpy(block_->error_text, why.c_str(), sizeof(block_->error_text) - 1);
+        put(block_->error_text, why);
         block_->state.store(RankState::Lost, std::memory_order_release);
         ring(*block_);
     }
