@@ -215,30 +215,34 @@ void Arena::unmap(const std::byte *start) {
 // fallocate gives up all its work when a signal comes, so it is asked for in pieces.
 void Arena::commit(Range range) {
     const uint64_t bytes = range.end - range.begin;
-    std::optional<MemoryLock> lock;
-    uint64_t available = std::numeric_limits<uint64_t>::max();
-    if (!last_look_covers(bytes)) {
-        available = available_memory();
-        if (available >= bytes + kAmpleBytes) {
-            left_of_last_look.store(kSharedLookBytes, std::memory_order_relaxed);
-        } else {
+    std::optional<MemoryLock> lock;  // from when it is no longer ample, to the end
+    const auto look = [&lock](uint64_t needed) {
+        uint64_t available = available_memory();
+        if (!lock && available < needed + kAmpleBytes) {
             lock.emplace();
             available = available_memory();
+        }
+        return available;
+    };
+    uint64_t available = std::numeric_limits<uint64_t>::max();
+    if (!last_look_covers(bytes)) {
+        available = look(bytes);
+        if (!lock) {
+            left_of_last_look.store(kSharedLookBytes, std::memory_order_relaxed);
         }
     }
     uint64_t most = kPieceBytes;
     for (uint64_t done = 0; done < bytes;) {
         const uint64_t piece = std::min(most, bytes - done);
         int error = 0;
-        // All of it, before any is taken; others than libodc take memory meanwhile, too.
-        if (available < (done == 0 ? bytes : piece) + kReserveBytes) {
+        if (available < bytes - done + kReserveBytes) {
             error = ENOMEM;
         } else if (fallocate(fd_.get(), 0, static_cast<off_t>(range.begin + done), static_cast<off_t>(piece)) != 0) {
             error = errno;
         }
         if (error == 0) {
             done += piece;
-            available = done < bytes ? available_memory() : available;
+            available = done < bytes ? look(bytes - done) : available;
         } else if (error == ENOMEM || error == ENOSPC) {
             fail_without_memory(bytes, done);
         } else if (error == EINTR) {

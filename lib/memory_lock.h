@@ -10,7 +10,8 @@ namespace odc {
 // One for all processes that see the same /proc, of any job and user. The kernel releases what a dead process held.
 class MemoryLock {
 public:
-    // Waits for 5 s at most and then goes on without: its holder may be stopped. Without /proc there is no lock.
+    // Waits as long as its holders take memory; after 5 s to 10 s in which they take none it goes on without: the holder may
+    // be stopped. Without /proc there is no lock.
     MemoryLock();
     ~MemoryLock();
     MemoryLock(const MemoryLock &) = delete;
