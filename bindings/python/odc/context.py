@@ -227,7 +227,8 @@ class Context:
         to, of = c_integer("rank", rank, INT32), c_enum("memory", memory, Memory)
         with self._handle.call() as context:
             check(lib.odc_get_route(context, to, of, ctypes.byref(raw)))
-        return Route(**{name: (getattr(raw, name) or b"").decode(errors="replace") for name in Route.__dataclass_fields__})
+        texts = {name: getattr(raw, name) or b"" for name in Route.__dataclass_fields__}
+        return Route(**{name: text.decode(errors="replace") for name, text in texts.items()})
 
     def abort(self, text: str = "") -> None:
         """Ends every rank's waits with `text`, as AbortedError."""
