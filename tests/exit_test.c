@@ -70,6 +70,38 @@ static void test_exit_amid_calls_of_other_threads(void **state) {
     }
 }
 
+static void *ask_for_transports(void *arg) {
+    atomic_int *asked = arg;
+    for (;;) {
+        odc_transport transport = {.struct_size = sizeof transport};
+        for (size_t i = 0; odc_get_transport(i, &transport) == ODC_OK; ++i) {
+        }
+        raise_flag(asked);
+    }
+    return NULL;
+}
+
+static void exit_amid_questions(int rank, int size, const char *job, void *arg) {
+    static atomic_int asked;
+    pthread_t thread;
+    (void)size, (void)job, (void)arg;
+    for (int i = 0; i < 3; ++i) {
+        CHECK(pthread_create(&thread, NULL, ask_for_transports, &asked) == 0);
+        pthread_detach(thread);
+    }
+    await_flag(&asked, 1);
+    sleep_ms(rank * 7 % 100); /* any moment of a question */
+}
+
+/* libfabric frees when the process ends what a question to it uses. */
+static void test_exit_amid_questions_to_libfabric(void **state) {
+    (void)state;
+    needs_processes("it ends them by exit()");
+    for (int round = 0; round < 4 / slowdown() + 1; ++round) {
+        run_processes(8, exit_amid_questions, NULL);
+    }
+}
+
 static void call_again(void) {
     CHECK_ERROR(odc_plan(NULL, NULL, NULL, NULL), ODC_ERROR_ARGUMENT, "odc_plan", "NULL");
     CHECK(odc_build()[0] != '\0');
@@ -98,6 +130,7 @@ static void test_calls_of_exit_handlers(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_amid_calls_of_other_threads),
+                                       cmocka_unit_test(test_exit_amid_questions_to_libfabric),
                                        cmocka_unit_test(test_calls_of_exit_handlers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,7 @@ std::string libfabric_version() {
 std::vector<FabricDomain> fabric_domains() {
     const Info hints = hints_for("", "");
     fi_info *found = nullptr;
-    const int code = libfabric().getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
+    const int code = ask_libfabric(hints.get(), &found);
     const Info list(found);
     std::vector<FabricDomain> domains;
     for (const fi_info *one = code == 0 ? list.get() : nullptr; one != nullptr; one = one->next) {

@@ -67,7 +67,7 @@ Info FabricEndpoint::open_info(const FabricPort &port) const {
         hints->domain_attr->mr_mode |= FI_MR_HMEM;
     }
     fi_info *found = nullptr;
-    const int code = libfabric().getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints.get(), &found);
+    const int code = ask_libfabric(hints.get(), &found);
     const Info list(found);
     if (code != 0) {
         fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " on ", port.domain, ": ",

@@ -3,10 +3,14 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "shared_library.h"
 #include "status.h"
@@ -14,6 +18,8 @@
 namespace odc {
 
 namespace {
+
+constexpr int kExitMs = 5000;  // that exit() waits for threads in fi_getinfo, at most
 
 // The program's signals while this lives: what is done to their dispositions is undone at its end, and none comes to this
 // thread before.
@@ -57,6 +63,32 @@ SharedLibrary load() {
     return SharedLibrary("libfabric.so.1");
 }
 
+// Threads that are in fi_getinfo, which lasts 0.3 s, and the one that has called exit(), whose handlers may ask still.
+constinit std::atomic<int> asking = 0;
+constinit std::atomic<pid_t> exiting = 0;
+
+class Asking {
+public:
+    Asking() {
+        asking.fetch_add(1);
+        if (const pid_t thread = exiting.load(); thread != 0 && thread != gettid()) {
+            asking.fetch_sub(1);
+            fail(ODC_ERROR_UNSUPPORTED, "the process is ending, and libfabric with it");
+        }
+    }
+    ~Asking() { asking.fetch_sub(1); }
+    Asking(const Asking &) = delete;
+    Asking &operator=(const Asking &) = delete;
+};
+
+// Runs before libfabric's destructors, as it is registered after libfabric is loaded.
+void await_asking() {
+    exiting.store(gettid());
+    for (int ms = 0; ms < kExitMs && asking.load() > 0; ++ms) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
+
 struct Loaded {
     Libfabric functions;
     std::string why_not;
@@ -75,6 +107,7 @@ struct Loaded {
             return;
         }
         why_not = why_too_old(functions.version(), FI_VERSION(1, 17));
+        std::atexit(await_asking);
     }
 };
 
@@ -94,6 +127,12 @@ const Libfabric &libfabric() {
         fail(ODC_ERROR_UNSUPPORTED, loaded.why_not);
     }
     return loaded.functions;
+}
+
+int ask_libfabric(const fi_info *hints, fi_info **found) {
+    const Libfabric &functions = libfabric();
+    const Asking here;
+    return functions.getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, found);
 }
 
 Info hints_for(const std::string &provider, const std::string &domain) {

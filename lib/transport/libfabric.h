@@ -19,7 +19,7 @@ namespace odc {
 constexpr int kOptCudaApiPermitted = 10;  // bool
 
 struct Libfabric {
-    decltype(&::fi_getinfo) getinfo = nullptr;
+    decltype(&::fi_getinfo) getinfo = nullptr;  // by ask_libfabric
     decltype(&::fi_freeinfo) freeinfo = nullptr;
     decltype(&::fi_dupinfo) dupinfo = nullptr;
     decltype(&::fi_fabric) fabric = nullptr;
@@ -32,6 +32,10 @@ std::string why_too_old(uint32_t version, uint32_t needed);
 
 // Throws ODC_ERROR_UNSUPPORTED: "libfabric.so.1 not found", or why it cannot be used.
 const Libfabric &libfabric();
+
+// fi_getinfo with these hints: what it returned, and what it found. Throws ODC_ERROR_UNSUPPORTED once another thread has
+// called exit(): it uses what libfabric's destructors free.
+int ask_libfabric(const fi_info *hints, fi_info **found);
 
 struct FreeInfo {
     void operator()(fi_info *info) const { libfabric().freeinfo(info); }
