@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Adds a function and a field to a copy of the tree as lib/README.md says: the checks are content, old programs run on the
+# Adds a function and a field to a copy of the tree as docs/abi.md says: the checks are content, old programs run on the
 # result, and new ones that need nothing new run on the library before. Each step that is left out or done wrong is found.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}"
@@ -27,7 +27,7 @@ fresh_copy() {
     [ ! -e "$work/unchanged.so" ] || cp "$work/unchanged.so" "$tree/build/lib/libodc.so"
 }
 
-# The steps, in the order of lib/README.md.
+# The steps, in the order of docs/abi.md.
 add_function() {
     edit include/odc/odc.h 's/^ODC_API odc_status odc_get_setting(.*/&\nODC_API size_t odc_count_settings2(void);/'
     edit lib/c_api.cc 's/^odc_status odc_get_setting(.*/size_t odc_count_settings2(void) { return odc::kSettings.size(); }\n&/'

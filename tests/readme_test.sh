@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The C example of README.md compiles as C99 without a warning and runs as four ranks, and the table of odc replay is
-# what it prints, but for the figures.
+# The example of docs/c.md compiles as C99 without a warning and runs as four ranks, and the table of odc replay in
+# docs/command.md is what it prints, but for the figures. The links of README.md and docs/ lead somewhere.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}" "${ODC:?the odc command}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-awk '/^```c$/ {inside = 1; next} /^```$/ {if (inside) exit} inside' "$ODC_SOURCE_DIR/README.md" >"$work/example.c"
-grep -q 'int main(' "$work/example.c" || { echo "the first \`\`\`c block of README.md is not a program" >&2; exit 1; }
+awk '/^```c$/ {inside = 1; next} /^```$/ {if (inside) exit} inside' "$ODC_SOURCE_DIR/docs/c.md" >"$work/example.c"
+grep -q 'int main(' "$work/example.c" || { echo "the first \`\`\`c block of docs/c.md is not a program" >&2; exit 1; }
 "${CC:-cc}" -std=c99 -Wall -Wextra -Wpedantic -Werror -I"$ODC_SOURCE_DIR/include" "$work/example.c" -o "$work/example" \
     -L"$ODC_BUILD_DIR/lib" -lodc -Wl,-rpath,"$ODC_BUILD_DIR/lib" || exit 1
 timeout 60 "$ODC" run -n 4 -- "$work/example" || { echo "the example ended with status $?" >&2; exit 1; }
@@ -16,7 +16,28 @@ timeout 60 "$ODC" run -n 4 -- "$work/example" || { echo "the example ended with 
 # The figures and the columns' widths do not matter.
 form() { sed -E 's/[0-9]+(\.[0-9]+)?(e[+-][0-9]+)?/N/g; s/ +/ /g' "$1"; }
 
-sed -n '/^emulated device/,/^```$/p' "$ODC_SOURCE_DIR/README.md" | sed '$d' >"$work/shown"
+sed -n '/^emulated device/,/^```$/p' "$ODC_SOURCE_DIR/docs/command.md" | sed '$d' >"$work/shown"
 timeout 60 "$ODC" replay --lengths "$ODC_SOURCE_DIR/tests/data/stdlib-lengths.txt" --ranks 2 --minibatch 2 \
     --minibatches 1 --seconds 0.5 >"$work/printed" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
-diff <(form "$work/shown") <(form "$work/printed") || { echo "README.md does not show what odc replay prints" >&2; exit 1; }
+diff <(form "$work/shown") <(form "$work/printed") || { echo "docs/command.md does not show what odc replay prints" >&2; exit 1; }
+
+# Of a link to a heading: the file, and a heading whose words are the anchor's.
+cd "$ODC_SOURCE_DIR" || exit 1
+broken=0
+for page in README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md lib/README.md docs/*.md bindings/*/*.md; do
+    while read -r link; do
+        case $link in http*) continue ;; esac
+        file=${link%%#*}
+        target=$(dirname "$page")/$file
+        [ -n "$file" ] || target=$page
+        if [ ! -e "$target" ]; then
+            echo "$page links to $link, which is not there" >&2
+            broken=1
+        elif [[ $link == *#* ]] && ! sed -n 's/^##* //p' "$target" | tr '[:upper:] ' '[:lower:]-' | tr -cd 'a-z0-9_\n-' |
+            grep -qxF "${link#*#}"; then
+            echo "$page links to $link, and $target has no such heading" >&2
+            broken=1
+        fi
+    done < <(grep -o '](\([^)]*\))' "$page" | sed 's/^](//; s/)$//')
+done
+exit "$broken"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Says whether this tree keeps the binary interface: check.sh LIBRARY, a libodc of this tree with debug information, such as
 # build/dev/lib/libodc.so. It compiles pins.c, compares the library with odc.abi and with the previous release (previous/),
-# and names what to do. How to add to the interface is in lib/README.md.
+# and names what to do. How to add to the interface is in docs/abi.md.
 set -u
 library=${1:?"usage: check.sh LIBRARY"}
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What works with odc.torch.fsdp2, as tests show: `python support.py` runs them and writes the README's table."""
+"""What works with odc.torch.fsdp2, as tests show: `python support.py` runs them and writes docs/fsdp2.md's table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs" / "fsdp2.md"
 BEGIN, END = "<!-- written by bindings/python/tests/support.py -->\n", "<!-- end of support.py's table -->\n"
 
 _CONFIGURATION = "test_fsdp2_configurations.py::test_configuration"
@@ -129,9 +129,9 @@ def main() -> int:
     if status != 0 or outcomes.others or not outcomes.passed:
         print("not written: not all tests passed", *sorted(outcomes.others), sep="\n  ")
         return 1
-    before, _, rest = README.read_text().partition(BEGIN)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
-    README.write_text(before + BEGIN + table() + END + after)
+    PAGE.write_text(before + BEGIN + table() + END + after)
     return 0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's table of what works with FSDP2 is the one that support.py wrote, and names tests that there are."""
+"""The table in docs/fsdp2.md is the one that support.py wrote, and names tests that there are."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ for library in ("transformers", "accelerate", "trl", "peft"):
 
 
 def test_the_readme_has_the_table() -> None:
-    assert support.BEGIN + support.table() + support.END in support.README.read_text(), "run tests/support.py"
+    assert support.BEGIN + support.table() + support.END in support.PAGE.read_text(), "run tests/support.py"
 
 
 def test_the_tests_are_there() -> None:
