@@ -20,7 +20,7 @@ constinit std::atomic<int> words_in_use = 0;
 uint64_t bit_of(int fd) { return uint64_t{1} << (fd % kBits); }
 std::atomic<uint64_t> &word_of(int fd) { return enlisted[fd / kBits]; }
 
-[[maybe_unused]] const int at_fork = pthread_atfork(nullptr, nullptr, &Fd::leave_to_parent);
+[[maybe_unused]] const int kAtFork = pthread_atfork(nullptr, nullptr, &Fd::leave_to_parent);
 
 }  // namespace
 
