@@ -30,14 +30,14 @@ fresh_copy() {
 # The steps, in the order of docs/abi.md.
 add_function() {
     edit include/odc/odc.h 's/^ODC_API odc_status odc_get_setting(.*/&\nODC_API size_t odc_count_settings2(void);/'
-    edit lib/c_api.cc 's/^odc_status odc_get_setting(.*/size_t odc_count_settings2(void) { return odc::kSettings.size(); }\n&/'
+    edit lib/api/c_api.cc 's/^odc_status odc_get_setting(.*/size_t odc_count_settings2(void) { return odc::kSettings.size(); }\n&/'
 }
 export_it() {
-    echo 'ODC_0.2 { global: odc_count_settings2; } ODC_0.1;' >>"$tree/lib/odc.map"
+    echo 'ODC_0.2 { global: odc_count_settings2; } ODC_0.1;' >>"$tree/lib/api/odc.map"
 }
 add_field() {
     edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/&\n    const char *unit;/'
-    edit lib/c_api.cc 's/row.fallback, row.help}/row.fallback, row.help, "ms"}/'
+    edit lib/api/c_api.cc 's/row.fallback, row.help}/row.fallback, row.help, "ms"}/'
 }
 pin() {
     python3 "$tree/packaging/abi/pins.py" "$tree/include/odc/odc.h" | grep -vxFf "$tree/packaging/abi/pins.c" >"$work/new_pins"
@@ -71,10 +71,10 @@ ODC_SOURCE_DIR=$tree ODC_BUILD_DIR=$tree/build expect 0 bash symbols_test.sh
 contains "$out" "34 functions"
 
 # With the rest of the library of the build: only c_api.cc knows odc_setting.
-grep -l odc_setting "$tree"/lib/*.cc "$tree"/lib/*.h "$tree"/lib/transport/* >"$work/who"
-same "$(cat "$work/who")" "$tree/lib/c_api.cc"
+grep -rl odc_setting "$tree/lib" >"$work/who"
+same "$(cat "$work/who")" "$tree/lib/api/c_api.cc"
 # shellcheck disable=SC2046
-c++ -shared -Wl,-soname,libodc.so.0 "-Wl,--version-script=$tree/lib/odc.map" "$tree/build/lib/libodc.so.o" \
+c++ -shared -Wl,-soname,libodc.so.0 "-Wl,--version-script=$tree/lib/api/odc.map" "$tree/build/lib/libodc.so.o" \
     "$ODC_BUILD_DIR/lib/libodc.a" $(sed -n 's/^Libs.private: //p' "$ODC_BUILD_DIR/odc.pc") -o "$tree/build/lib/libodc.so.0" ||
     fail "the copy does not link"
 mkdir -p "$work/previous/odc"
@@ -110,7 +110,7 @@ raise_version() {
     edit include/odc/odc.h 's/^#define ODC_VERSION_MINOR 1/#define ODC_VERSION_MINOR 2/'
     edit packaging/debian/changelog '1i libodc (1:0.2.0-0upstream1) unstable; urgency=medium\n\n  * More.\n'
 }
-renew_previous() { cp "$tree/include/odc/odc.h" "$tree/lib/odc.map" "$tree/packaging/abi/previous/"; }
+renew_previous() { cp "$tree/include/odc/odc.h" "$tree/lib/api/odc.map" "$tree/packaging/abi/previous/"; }
 for steps in 'renew_previous raise_version' 'raise_version renew_previous'; do # before the next version, and with it
     fresh_copy
     for step in $steps; do
@@ -130,8 +130,8 @@ broken() {
     check 1
     contains "$err" "$words"
 }
-in_the_released_node() { edit lib/odc.map 's/^    odc_wait;/    odc_count_settings2;\n&/'; }
-in_the_next_node() { edit lib/odc.map 's/^ODC_0.2 { global: /&odc_more; /'; }
+in_the_released_node() { edit lib/api/odc.map 's/^    odc_wait;/    odc_count_settings2;\n&/'; }
+in_the_next_node() { edit lib/api/odc.map 's/^ODC_0.2 { global: /&odc_more; /'; }
 in_the_middle() { edit include/odc/odc.h 's/^    const char \*name, \*fallback, \*help;/    const char *name, *unit, *fallback, *help;/'; }
 another_type() { edit include/odc/odc.h 's/^    int64_t timeout_ms; /    uint64_t timeout_ms;/'; }
 another_value() { edit include/odc/odc.h 's/ODC_F16 = 4, ODC_BYTES = 5/ODC_F16 = 5, ODC_BYTES = 4/'; }
@@ -144,14 +144,14 @@ no_value() { edit include/odc/odc.h 's/ODC_BYTES = 5/&, ODC_I8/'; }
 another_form() { edit include/odc/odc.h 's/^typedef enum odc_memory .*/&\ntypedef int odc_number;/'; }
 unpinned() { edit packaging/abi/pins.c '/^FIELD(odc_slice, offset/d'; }
 no_entry() { edit packaging/debian/changelog 's/^libodc (1:0.1.0-/libodc (1:0.9.0-/'; }
-exported_no_more() { edit lib/odc.map '/^    odc_abort;/d'; }
+exported_no_more() { edit lib/api/odc.map '/^    odc_abort;/d'; }
 
 broken "FUNCTION(odc_count_settings2, size_t, void)" add_function
 broken "FIELD(odc_setting, unit, const char *, 32, 8)" add_field
 broken "the library is not what odc.abi says" add_function export_it pin build
 contains "$err" "odc_count_settings2"
-broken "the node ODC_0.1 of lib/odc.map was released and must not change" add_function in_the_released_node pin build describe
-broken "the node ODC_0.2 of lib/odc.map was released and must not change" export_it renew_previous in_the_next_node
+broken "the node ODC_0.1 of lib/api/odc.map was released and must not change" add_function in_the_released_node pin build describe
+broken "the node ODC_0.2 of lib/api/odc.map was released and must not change" export_it renew_previous in_the_next_node
 broken "odc_setting.fallback was at byte 16" in_the_middle pin
 broken "odc_config.timeout_ms was int64_t" another_type
 broken "ODC_F16 was 4" another_value

@@ -171,7 +171,7 @@ echo "ODC_9 { odc_*; };" >"$work/other.map"
 fake "$work/other symbols" "$work/version.c" "-Wl,--version-script=$work/other.map"
 linker_says 1 "version \`ODC_0.1' not found" "$work/other symbols" "$work/uses"
 declared=$(grep -vx odc_get_topology <<<"$declared") fake "$work/lacks a function" "$work/version.c" \
-    -Wl,--version-script=lib/odc.map
+    -Wl,--version-script=lib/api/odc.map
 compile "$source/tests/uses.cc" -std=c++17 -Wl,-z,now -o "$work/uses_at_once"
 linker_says 127 "undefined symbol: odc_get_topology" "$work/lacks a function" "$work/uses_at_once"
 

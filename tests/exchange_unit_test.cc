@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Meeting where the C API does not look: what a resolver says, an address that is half taken, several rounds, and a rank
 // that goes away after the cards were exchanged and before memory is shared.
-#include "exchange.h"
-#include "handshake.h"
-#include "meeting.h"
-#include "program.h"
-#include "tcp.h"
+#include "base/program.h"
+#include "base/tcp_socket.h"
+#include "bootstrap/allgather.h"
+#include "bootstrap/local/rendezvous.h"
+#include "bootstrap/tcp_protocol.h"
 
 #include <atomic>
 #include <csetjmp>

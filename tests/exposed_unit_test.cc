@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "patience.h"
-#include "status.h"
-#include "transport/fabric_endpoint.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "transport/fabric/endpoint.h"
 
 extern "C" {
 #include <cmocka.h>

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "checks.h"
-#include "kernels/add.h"
+#include "transport/cuda/kernels/add.h"
 
 extern "C" {
 #include <cmocka.h>

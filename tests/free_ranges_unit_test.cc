@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random takes and puts against a map of single bytes.
-#include "free_ranges.h"
+#include "memory/free_ranges.h"
 
 #include <csetjmp>
 #include <cstdarg>

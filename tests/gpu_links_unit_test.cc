@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is known of the links between GPUs: of recorded machines, by NVML (fake_nvml), and what ODC_REQUIRE=nvlink says
 // of a machine.
-#include "gpus.h"
-#include "nvlink.h"
-#include "recording.h"
-#include "status.h"
+#include "base/error.h"
+#include "bootstrap/nvlink_requirement.h"
+#include "topology/nvml_gpus.h"
+#include "topology/topology_source.h"
 
 #include <csetjmp>
 #include <cstdarg>
@@ -200,19 +200,19 @@ void nothing_is_guessed(void **) {
 
 // CUDA's identity of a GPU finds it, and its parts.
 void gpus_are_found_by_uuid(void **) {
-    cuda::Uuid uuid{};
+    GpuUuid uuid{};
     GpuPlace place;
-    std::memcpy(uuid.bytes, "odc fake device", sizeof(uuid.bytes));
-    uuid.bytes[15] = 2;
+    std::memcpy(uuid.data(), "odc fake device", uuid.size());
+    uuid[15] = 2;
     const Set devices("FAKE_CUDA_DEVICES", "4");
     const Set visible("CUDA_VISIBLE_DEVICES", "0");  // of CUDA, not of NVML
     assert_true(find_gpu(gpus_by_nvml(), uuid, place));
     assert_true(place.gpu == 2 && !place.is_part);
-    uuid.bytes[15] = 4;
+    uuid[15] = 4;
     assert_false(find_gpu(gpus_by_nvml(), uuid, place));
     const Set divided("FAKE_CUDA_MIG", "2");
-    std::memcpy(uuid.bytes, "odc fake parts ", sizeof(uuid.bytes));
-    uuid.bytes[15] = 3;
+    std::memcpy(uuid.data(), "odc fake parts ", uuid.size());
+    uuid[15] = 3;
     const GpuReport report = gpus_by_nvml();
     assert_int_equal(report.gpus.size(), 2);
     assert_true(find_gpu(report, uuid, place));

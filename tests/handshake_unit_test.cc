@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What no honest rank does at a TCP rendezvous: another protocol version, a proof heard in another conversation, a rank 0
 // that does not know the secret or changes what it says.
-#include "exchange.h"
-#include "handshake.h"
-#include "reception.h"
-#include "tcp.h"
+#include "base/tcp_socket.h"
+#include "bootstrap/allgather.h"
+#include "bootstrap/tcp_protocol.h"
+#include "bootstrap/tcp_server.h"
 
 #include <array>
 #include <csetjmp>

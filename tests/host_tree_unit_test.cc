@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tree of a host with more ranks than a machine for tests can run: they come one by one, in random orders.
-#include "host_tree.h"
+#include "core/host_tree.h"
 
 #include <algorithm>
 #include <csetjmp>

@@ -23,7 +23,7 @@
 #include <dlfcn.h>
 
 #include "held_port.h"
-#include "topology.h"
+#include "topology/host.h"
 
 extern "C" {
 #include <cmocka.h>

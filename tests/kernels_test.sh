@@ -11,7 +11,7 @@ PATH=$PATH:/usr/local/cuda/bin:$(echo "$ODC_SOURCE_DIR"/build/python/lib/python3
 for tool in nvcc ptxas; do
     command -v $tool >/dev/null || { echo "$tool was not found"; exit 77; }
 done
-kernels=$ODC_SOURCE_DIR/lib/kernels
+kernels=$ODC_SOURCE_DIR/lib/transport/cuda/kernels
 plain=$ODC_SOURCE_DIR/tools/kernels
 seconds=120
 notes=

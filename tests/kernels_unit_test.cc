@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPU kernels' body on the CPU, with and without vector reductions: against sums of small whole numbers, which are
 // exact in every type and order, and against the CPU's own kernels.
-#include "kernels/add.h"
+#include "transport/cuda/kernels/add.h"
 
 #include <odc/odc.h>
 #include <sys/mman.h>
@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "fake_cuda/kernels.h"
-#include "kernels.h"
-#include "memory.h"
+#include "memory/host_kernels.h"
+#include "transport/cuda/kernels.h"
 
 extern "C" {
 #include <cmocka.h>

@@ -1,29 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Each layer of lib/ includes only what stands in it or below it (lib/README.md), and tools and tests see the library
-# through <odc/odc.h> only. cuda/ is below all of them: NVIDIA's interface, not the library's.
+# Each folder of lib/ includes only what stands in it or below it, by the table in lib/README.md; modules (a header and its
+# source are one) include each other in no circle; a folder holds no more modules than a reader can survey. tools and tests
+# see the library through <odc/odc.h> only. cuda/ is below all of them: NVIDIA's interface, not the library's.
 set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 
-# From the top: one layer a line, its files without their endings.
-layers="
-c_api
-context context_operations context_sync context_gpu posts shard slices plan partition
-job host_tree
-bootstrap reach gpu_trial gpu_direct nvlink porch rendezvous meeting leader farewell meeting_socket parcel card exchange exchange_callback exchange_pmix exchange_tcp handshake reception tcp launcher route machine_json wishes port
-transport/fabric transport/cuda transport/fetches transport/porter transport/slots transport/gpu_sums transport/loans transport/library_thread transport/gathers transport/additions transport/pulses transport/mates transport/packets transport/reads transport/staging transport/remote transport/probe transport/mirror transport/fabric_endpoint transport/libfabric transport/notice transport/shm transport/stripes transport/transport
-arena free_ranges program rank_block post memory memory_lock loop_choice kernels kernels/add adder futex nvml gpus gpu_link cuda_driver cuda_device cuda_memory quiet_thread pins flights inbox topology recording recording_check machine interfaces nic
-status settings patience element fd fd_passing shared_library
-"
-
-declare -A depth
-number=0
-while read -r line; do
-    for file in $line; do
-        depth[$file]=$number
-    done
-    number=$((number + 1))
-done <<<"$layers"
+kMostModules=22
 
 failures=0
 complain() {
@@ -31,27 +14,51 @@ complain() {
     failures=$((failures + 1))
 }
 
-files=$(cd lib && ls ./*.h ./*.cc transport/*.h transport/*.cc kernels/*.h kernels/*.cu | sed 's|^\./||')
+declare -A depth modules
+number=0
+while read -r folder; do
+    depth[$folder]=$number
+    number=$((number + 1))
+    [ -d "lib/$folder" ] || complain "lib/README.md names the folder $folder, which is not in lib/"
+done < <(sed -n 's/^| `\([a-z_/]*\)\/` .*/\1/p' lib/README.md)
+[ "$number" -gt 5 ] || complain "lib/README.md has no table of folders"
+
+includes_of() { sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$1"; }
+module_of() {
+    local name=${1#lib/}
+    printf '%s' "${name%%.*}"
+}
+
+pairs=$(mktemp)
+trap 'rm -f "$pairs"' EXIT
+files=$(find lib -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*.cu' | sort)
 for file in $files; do
-    noun=${file%.*}
-    mine=${depth[$noun]:-}
-    if [ -z "$mine" ]; then
-        complain "lib/$file is in no layer: add it to $0"
+    folder=$(dirname "${file#lib/}")
+    # kernels/ is compiled by another compiler, and is its transport's.
+    folder=${folder%/kernels}
+    if [ -z "${depth[$folder]:-}" ]; then
+        complain "$file is in a folder that the table in lib/README.md lacks"
         continue
     fi
-    for included in $(sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "lib/$file"); do
+    modules[$folder]+="$(module_of "$file")"$'\n'
+    while read -r included; do
         [ -f "cuda/$included" ] && continue
-        [ -f "lib/$included" ] || included=$(dirname "$file")/$included
-        theirs=${depth[${included%.*}]:-}
-        if [ -z "$theirs" ]; then
-            complain "lib/$file includes $included, which is in no layer"
-        elif [ "$theirs" -lt "$mine" ]; then
-            complain "lib/$file includes $included, which stands above it"
+        [ -f "lib/$included" ] || included=$(dirname "${file#lib/}")/$included
+        theirs=$(dirname "$included")
+        theirs=${theirs%/kernels}
+        if [ ! -f "lib/$included" ]; then
+            complain "$file includes $included, which is not in lib/"
+        elif [ "${depth[$theirs]:--1}" -lt "${depth[$folder]}" ]; then
+            complain "$file includes $included, which stands above it"
         fi
-    done
+        [ "$(module_of "$file")" = "$(module_of "$included")" ] || echo "$(module_of "$file") $(module_of "$included")"
+    done < <(includes_of "$file") >>"$pairs"
 done
-for noun in "${!depth[@]}"; do
-    compgen -G "lib/$noun.*" >/dev/null || complain "the layers name $noun, which is not in lib/"
+circle=$(tsort "$pairs" 2>&1 >/dev/null | sed 's/^tsort: //; /input contains a loop/d; s/^-: //')
+[ -z "$circle" ] || complain "modules of lib/ include each other in a circle:" $circle
+for folder in "${!modules[@]}"; do
+    count=$(sort -u <<<"${modules[$folder]}" | grep -c .)
+    [ "$count" -le "$kMostModules" ] || complain "lib/$folder holds $count modules; more than $kMostModules want folders of their own"
 done
 
 grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
@@ -59,7 +66,7 @@ grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above
 # Tests named *_unit_test.cc exist to see the inside.
 outside=$(ls tools/*.cc tools/*.h tests/*.c tests/*.h)
 for file in $outside; do
-    for included in $(sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$file"); do
+    for included in $(includes_of "$file"); do
         [ -f "$(dirname "$file")/$included" ] || [ -f "cuda/$included" ] ||
             complain "$file includes $included: it may see <odc/odc.h> only"
     done

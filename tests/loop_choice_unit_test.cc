@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among loops: each has its turns, the slow one is not chosen, and each piece is done exactly once.
-#include "loop_choice.h"
+#include "memory/loop_choice.h"
 
 #include <algorithm>
 #include <atomic>

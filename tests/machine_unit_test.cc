@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is read of machines: the recorded ones against the table of their routes, refused NICs, addresses, ports, and
 // what ODC_* settings leave of them.
-#include "interfaces.h"
-#include "port.h"
-#include "recording.h"
-#include "route.h"
-#include "status.h"
+#include "base/error.h"
+#include "routing/nic_address.h"
+#include "routing/route.h"
+#include "topology/linux_interfaces.h"
+#include "topology/topology_source.h"
 
 #include <csetjmp>
 #include <cstdarg>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The copy and add kernels with every set of vector instructions that this processor has, the oldest too: what is
 // chosen at run time on another machine is run here.
-#include "memory.h"
+#include "memory/host_kernels.h"
 
 #include <hwy/targets.h>
 #include <odc/odc.h>

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cuda_driver.h"
+#include "transport/cuda/driver.h"
 
 extern "C" {
 #include <cmocka.h>

@@ -17,8 +17,8 @@
 #include <variant>
 #include <vector>
 
-#include "status.h"
-#include "transport/notice.h"
+#include "base/error.h"
+#include "transport/fabric/control_message.h"
 
 extern "C" {
 #include <cmocka.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// lib/nvml.h against NVML's own header; nvml_header_test.sh compiles it.
-#include "nvml.h"
+// lib/topology/nvml_library.h against NVML's own header; nvml_header_test.sh compiles it.
+#include "topology/nvml_library.h"
 
 #include NVML_HEADER
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What lib/nvml.h says of NVML's interface is what NVML's header says. Needs nvml.h: of a CUDA toolkit, or what
+# What lib/topology/nvml_library.h says of NVML's interface is what NVML's header says. Needs nvml.h: of a CUDA toolkit, or what
 # `tests/venv.sh nvml` installs.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}"
@@ -18,7 +18,7 @@ done
 version=$(sed -n 's/^#define NVML_API_VERSION  *\([0-9]*\).*/\1/p' "$theirs")
 [ "${version:-0}" -ge 12 ] || { echo "$theirs is of NVML ${version:-unknown}; CUDA 12 has what is compared"; exit 77; }
 
-header=$ODC_SOURCE_DIR/lib/nvml.h
+header=$ODC_SOURCE_DIR/lib/topology/nvml_library.h
 compared=$ODC_SOURCE_DIR/tests/nvml_header.cc
 compares_all "$compared" "$header" 20
 expect 0 "${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -DNVML_HEADER="\"$theirs\"" \

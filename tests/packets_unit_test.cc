@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "arena.h"
-#include "patience.h"
-#include "status.h"
-#include "transport/library_thread.h"
+#include "base/deadline.h"
+#include "base/error.h"
+#include "memory/shared_arena.h"
+#include "transport/fabric/progress_thread.h"
 
 extern "C" {
 #include <cmocka.h>

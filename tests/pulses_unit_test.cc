@@ -12,11 +12,11 @@
 #include <memory>
 #include <vector>
 
-#include "arena.h"
-#include "fd.h"
-#include "patience.h"
-#include "transport/packets.h"
-#include "transport/pulses.h"
+#include "base/deadline.h"
+#include "base/fd.h"
+#include "memory/shared_arena.h"
+#include "transport/fabric/heartbeat.h"
+#include "transport/fabric/reliable_stream.h"
 
 extern "C" {
 #include <cmocka.h>

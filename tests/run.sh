@@ -154,7 +154,7 @@ check_tidy() {
 # clang-tidy tells them of the file that it is handed, which here stands for several.
 no_unused_using() {
     local file name found=0
-    for file in lib/*.cc lib/transport/*.cc tools/*.cc; do
+    for file in $(git ls-files "lib/*.cc" "tools/*.cc"); do
         while read -r name; do
             [ "$(grep -cw "$name" "$file")" -gt 1 ] || { echo "$file: using names $name, which is not used" >&2; found=1; }
         done < <(sed -n 's/^using [^=]*::\([A-Za-z_]*\);$/\1/p' "$file")
@@ -179,7 +179,7 @@ fuzz() {
 }
 
 check_decoders() {
-    fuzz notice transport/notice.cc status.cc && fuzz card card.cc port.cc machine.cc gpu_link.cc nic.cc settings.cc status.cc
+    fuzz notice transport/fabric/control_message.cc base/error.cc && fuzz card bootstrap/peer_info.cc routing/nic_address.cc topology/machine.cc topology/gpu_link.cc topology/nic.cc base/settings.cc base/error.cc
 }
 
 check_install() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of slices beyond 2^32 elements, which no test machine has the memory to show through the C API.
-#include "slices.h"
-#include "transport/stripes.h"
+#include "core/slice_layout.h"
+#include "transport/shm/stripe_lock.h"
 
 #include <csetjmp>
 #include <cstdarg>

@@ -10,7 +10,7 @@ set -u
 exported=$(nm -D --defined-only --format=posix "$ODC_BUILD_DIR/lib/libodc.so" | awk '$2 == "T" {sub(/@.*/, "", $1); print $1}' |
     LC_ALL=C sort)
 other=$(nm -D --defined-only --format=posix "$ODC_BUILD_DIR/lib/libodc.so" | awk '$2 != "T" && $2 != "A" {print $1}')
-mapped=$(grep -o 'odc_[a-z0-9_]*;' "$ODC_SOURCE_DIR/lib/odc.map" | tr -d ';' | LC_ALL=C sort)
+mapped=$(grep -o 'odc_[a-z0-9_]*;' "$ODC_SOURCE_DIR/lib/api/odc.map" | tr -d ';' | LC_ALL=C sort)
 declared=$(functions_of "$ODC_SOURCE_DIR/include/odc/odc.h" | LC_ALL=C sort)
 
 failed=0

@@ -56,7 +56,7 @@ int launch(const Launch &wanted) {
 }
 
 bool inside_a_job() {
-    // Those of the library (kLaunchers in lib/launcher.cc): in a Slurm batch script, or with a stray RANK, nobody waits.
+    // Those of the library (kLaunchers in lib/bootstrap/launcher_env.cc): in a Slurm batch script, or with a stray RANK, nobody waits.
     constexpr std::array<std::array<const char *, 2>, 9> kLaunchers = {{
         {"ODC_RANK", "ODC_RANK"},
         {"ODC_SIZE", "ODC_SIZE"},

@@ -4,8 +4,8 @@
 // transfer.
 #pragma once
 
-#include "element.h"
-#include "post.h"
+#include "base/element_type.h"
+#include "memory/shard_record.h"
 
 #include <atomic>
 #include <cstddef>

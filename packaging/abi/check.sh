@@ -50,8 +50,8 @@ nodes() {
 }
 released=$(nodes "$here/previous/odc.map")
 for node in $(awk '{ print $1 }' <<<"$released" | uniq); do
-    differs=$(diff <(grep "^$node " <<<"$released") <(nodes "$root/lib/odc.map" | grep "^$node ")) ||
-        complain "the node $node of lib/odc.map was released and must not change (>); add a node:" $'\n'"$differs"
+    differs=$(diff <(grep "^$node " <<<"$released") <(nodes "$root/lib/api/odc.map" | grep "^$node ")) ||
+        complain "the node $node of lib/api/odc.map was released and must not change (>); add a node:" $'\n'"$differs"
 done
 
 if "$here/describe.sh" "$library" >"$work/today.abi"; then

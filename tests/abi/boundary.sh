@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# To be sourced. The interface of libodc is what lib/c_api.cc and lib/odc.map make it, so a library of these two, compiled
+# To be sourced. The interface of libodc is what lib/api/c_api.cc and lib/api/odc.map make it, so a library of these two, compiled
 # with debug information as a build compiles them, shows it in seconds.
 
 # compile_command BUILD: how that build compiles c_api.cc, without where to.
@@ -8,7 +8,7 @@ compile_command() {
     python3 - "$1" <<'PY'
 import json, re, sys
 commands = json.load(open(sys.argv[1] + "/compile_commands.json"))
-[command] = [one["command"] for one in commands if one["file"].endswith("/lib/c_api.cc")]
+[command] = [one["command"] for one in commands if one["file"].endswith("/lib/api/c_api.cc")]
 print(re.sub(r" -o \S+", "", command))
 PY
 }
@@ -16,7 +16,7 @@ PY
 # boundary COMMAND ROOT LIBRARY: that library of the tree at ROOT, by this command, which is for the tree in $ODC_SOURCE_DIR.
 boundary() {
     (cd "$2" && eval "${1//"$ODC_SOURCE_DIR"/"$2"} -w -g -o '$3.o'") &&
-        c++ -shared -Wl,-soname,libodc.so.0 -Wl,-z,nodelete "-Wl,--version-script=$2/lib/odc.map" "$3.o" -o "$3"
+        c++ -shared -Wl,-soname,libodc.so.0 -Wl,-z,nodelete "-Wl,--version-script=$2/lib/api/odc.map" "$3.o" -o "$3"
 }
 
 needs_tools() {

@@ -9,8 +9,8 @@
 #include <cstdio>
 #include <string>
 
-#include "cuda_driver.h"
 #include "fake_cuda.h"
+#include "transport/cuda/driver.h"
 
 namespace fake_cuda {
 

@@ -11,10 +11,10 @@
 #include "functions.h"
 #include "handles.h"
 #include "kernels.h"
-#include "kernels/add.h"
 #include "memory.h"
 #include "modules.h"
 #include "streams.h"
+#include "transport/cuda/kernels/add.h"
 
 namespace fake_cuda {
 

@@ -4,7 +4,7 @@
 #include "functions.h"
 #include "handles.h"
 #include "kernels.h"
-#include "kernels/add.h"
+#include "transport/cuda/kernels/add.h"
 
 namespace fake_cuda {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "fake_cuda.h"
-#include "kernels/add.h"
+#include "transport/cuda/kernels/add.h"
 
 #define FAKE_NCCL_API extern "C" __attribute__((visibility("default")))
 

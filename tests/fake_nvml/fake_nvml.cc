@@ -7,7 +7,7 @@
 //   FAKE_NVML_LINKS=LIST   "0-1:4,0-switch:18": GPU 0 has 4 links to GPU 1, and 18 to NVSwitch; none unless given
 //   FAKE_NVML_WRITE=N      the status of writing to other GPUs, where they can be read; 0 (yes) unless given
 //   FAKE_NVML_FAIL=LIST    "nvmlInit_v2:9,nvmlDeviceGetP2PStatus:999": each call of the function returns this
-#include "nvml.h"
+#include "topology/nvml_library.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "card.h"
+#include "bootstrap/peer_info.h"
 
 namespace {
 

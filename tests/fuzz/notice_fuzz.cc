@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "status.h"
-#include "transport/notice.h"
+#include "base/error.h"
+#include "transport/fabric/control_message.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     std::string_view stream(reinterpret_cast<const char *>(data), bytes);

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/add.h"
+#include "transport/cuda/kernels/add.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Additions by cp.reduce.async.bulk (bulk.cu) against the library's reductions (lib/kernels/add.cu), into memory of the
+"""Additions by cp.reduce.async.bulk (bulk.cu) against the library's reductions (lib/transport/cuda/kernels/add.cu), into memory of the
 same GPU: `bulk.py add_sm90.ptx bulk.ptx`. Prints JSON: whether each adds rightly, alone and while the other adds to the
 same words, and the speed of both, in pairs of random order."""
 
@@ -20,7 +20,7 @@ from typing import Any
 from cuda_api import MAJOR, MULTIPROCESSORS, CudaError, Driver, Gpu
 
 TILE = 2048  # elements; bulk.cu's
-MOST_ADDENDS, THREADS, ADD_TILE = 128, 512, 16 * 512  # lib/kernels/add.h's
+MOST_ADDENDS, THREADS, ADD_TILE = 128, 512, 16 * 512  # lib/transport/cuda/kernels/add.h's
 BLOCKS = 4  # to a multiprocessor
 NUMEL = 64 << 20
 PAIRS = 15

@@ -50,7 +50,7 @@ for file in "$tree"/lib/*; do
     patchelf --set-rpath "\$ORIGIN" "$file"
 done
 
-cp "$source"/lib/kernels/add_sm90.ptx "$tree/kernels/"
+cp "$source"/lib/transport/cuda/kernels/add_sm90.ptx "$tree/kernels/"
 nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
 for kernel in bulk fill; do
     if [ -x "$nvcc" ]; then

@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "benchmarks.h"
-#include "transport/notice.h"
+#include "transport/fabric/control_message.h"
 
 namespace {
 

@@ -2,7 +2,7 @@
 // Copying and adding host memory by each loop of memory.h, and by the one that it chooses ("chosen"): from the cache (4 KiB
 // in the first level, 256 KiB in the second) and from memory. Bytes per second are those of what is copied, and of the
 // gradients that are stored or added.
-#include "memory.h"
+#include "memory/host_kernels.h"
 
 #include <benchmark/benchmark.h>
 #include <odc/odc.h>
@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "base/element_type.h"
 #include "benchmarks.h"
-#include "element.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where each slice of a shard of 1024 ranks lies: what a gather or scatter-add asks before it moves anything.
-#include "slices.h"
+#include "core/slice_layout.h"
 
 #include <benchmark/benchmark.h>
 

@@ -1,0 +1,534 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C boundary: checks arguments, copies structs in and out by their sizes, and turns every exception into a status
+// and a sentence.
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <odc/odc.h>
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <mutex>
+#include <new>
+#include <set>
+
+#include "api/topology_json.h"
+#include "base/element_type.h"
+#include "base/settings.h"
+#include "core/context.h"
+#include "memory/host_kernels.h"
+#include "planner/plan.h"
+#include "topology/host.h"
+#include "topology/topology_source.h"
+
+namespace {
+
+using odc::fail;
+using odc::say;
+
+// What calls of one thread hand out until its next.
+struct ThreadWords {
+    std::string error;
+    std::string why_not;
+    std::string topology;
+    std::string recording;
+};
+thread_local ThreadWords *thread_words = nullptr;
+thread_local const char *last_words = "";  // thread_words->error, or a literal if there is no memory to keep it
+
+void forget_words(void *words) {
+    delete static_cast<ThreadWords *>(words);
+    thread_words = nullptr;
+    last_words = "";
+}
+
+// exit() destroys its thread's thread_local objects before it runs the handlers of atexit(), which may call libodc. The
+// destructor of a key runs only when a thread ends. Without a key (a process has 1024) the words leak.
+ThreadWords &words_of_thread() {
+    static const pthread_key_t key = [] {
+        pthread_key_t made = 0;
+        return pthread_key_create(&made, forget_words) == 0 ? made : ~pthread_key_t{0};
+    }();
+    if (thread_words == nullptr) {
+        thread_words = new ThreadWords;
+        pthread_setspecific(key, thread_words);
+    }
+    return *thread_words;
+}
+
+odc_status keep(odc_status status, const char *words) noexcept {
+    try {
+        std::string &error = words_of_thread().error;
+        error = words;
+        last_words = error.c_str();
+    } catch (const std::exception &) {
+        last_words = "the process has no memory left, not even for the words of this error";
+    }
+    return status;
+}
+
+// No exception crosses the C boundary, and none loses its words. UndefinedBehaviorSanitizer would report that the reference to
+// what pthread_exit throws has no object; GCC heeds the attribute on no template.
+__attribute__((no_sanitize("null"))) odc_status status_of(void (*call)(void *body), void *body) {
+    try {
+        call(body);
+        return ODC_OK;
+    } catch (const odc::Error &error) {
+        return keep(error.status(), error.what());
+    } catch (const std::bad_alloc &) {
+        return keep(ODC_ERROR_NO_MEMORY, odc::kNoMemoryWords);
+    } catch (const std::exception &error) {
+        return keep(ODC_ERROR_INTERNAL, error.what());
+    } catch (const abi::__forced_unwind &) {  // pthread_exit in a callback: the thread ends, whatever is done here
+        throw;
+    } catch (...) {
+        return keep(ODC_ERROR_INTERNAL, "a callback threw something that is no std::exception");
+    }
+}
+
+// No call is a cancellation point: a cancelled thread ends when its call is done. Not noexcept, because the thread may end
+// where its cancelability is restored, if that is asynchronous.
+template <class Body>
+odc_status guard(Body body) {
+    int before = PTHREAD_CANCEL_ENABLE;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    const odc_status status = status_of([](void *called) { (*static_cast<Body *>(called))(); }, &body);
+    pthread_setcancelstate(before, nullptr);
+    return status;
+}
+
+// A page that a forked child finds zeroed; where the kernel has none (gVisor), the process's number.
+class ForkMark {
+public:
+    ForkMark() {
+        void *page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (page == MAP_FAILED) {
+            odc::fail_errno("mmap of a page");
+        }
+        page_ = static_cast<unsigned char *>(page);
+        if (madvise(page, kBytes, MADV_WIPEONFORK) != 0) {
+            pid_ = getpid();
+        }
+        *page_ = 1;
+    }
+    ~ForkMark() { munmap(page_, kBytes); }
+    ForkMark(const ForkMark &) = delete;
+    ForkMark &operator=(const ForkMark &) = delete;
+    bool in_child() const { return *page_ == 0 || (pid_ != 0 && pid_ != getpid()); }
+
+private:
+    static constexpr size_t kBytes = 4096;
+    unsigned char *page_;
+    pid_t pid_ = 0;  // 0: the page tells
+};
+
+std::string version() { return say(ODC_VERSION_MAJOR, ".", ODC_VERSION_MINOR, ".", ODC_VERSION_PATCH); }
+
+// With the file that holds it: where it is linked statically, the program.
+std::string this_libodc() {
+    Dl_info info{};
+    const bool found = dladdr(reinterpret_cast<const void *>(&version), &info) != 0 && info.dli_fname != nullptr;
+    return say("this libodc, ", version(), found ? " of " : "", found ? info.dli_fname : "");
+}
+
+// The sizes of the structs when libodc first had them: a smaller one is a mistake. Never changed.
+constexpr uint64_t first_size(const odc_config *) { return 104; }
+constexpr uint64_t first_size(const odc_shard_desc *) { return 64; }
+constexpr uint64_t first_size(const odc_slice *) { return 56; }
+constexpr uint64_t first_size(const odc_stats *) { return 88; }
+constexpr uint64_t first_size(const odc_peer_stats *) { return 32; }
+constexpr uint64_t first_size(const odc_plan_request *) { return 56; }
+constexpr uint64_t first_size(const odc_plan_summary *) { return 24; }
+constexpr uint64_t first_size(const odc_transport *) { return 24; }
+constexpr uint64_t first_size(const odc_setting *) { return 32; }
+constexpr uint64_t first_size(const odc_route *) { return 64; }
+
+template <class Struct>
+uint64_t checked_size(const Struct *theirs, const char *name) {
+    constexpr uint64_t kLargest = uint64_t{1} << 20;
+    const uint64_t size = theirs->struct_size;
+    if (size < first_size(theirs) || size > kLargest || size % sizeof(uint64_t) != 0) {
+        fail(ODC_ERROR_ARGUMENT, name, ".struct_size is ", size,
+             ", which is not a multiple of 8 between the first libodc's ", first_size(theirs), " and ", kLargest,
+             "; set it to sizeof(", name, "), here ", sizeof(Struct), " (", this_libodc(), ")");
+    }
+    return size;
+}
+
+// Copies a struct of the caller's size over defaults of zero. What the caller knows and we do not must be zero.
+template <class Struct>
+Struct copy_in(const Struct *theirs, const char *name) {
+    Struct ours{};
+    const uint64_t size = checked_size(theirs, name);
+    const auto *bytes = reinterpret_cast<const unsigned char *>(theirs);
+    for (uint64_t i = sizeof(Struct); i < size; ++i) {
+        if (bytes[i] != 0) {
+            fail(ODC_ERROR_UNSUPPORTED, name, " is ", size, " bytes with a field set beyond the ", sizeof(Struct),
+                 " that ", this_libodc(), ", knows; use a newer libodc or leave that field zero");
+        }
+    }
+    std::memcpy(&ours, theirs, std::min<uint64_t>(size, sizeof(Struct)));
+    ours.struct_size = sizeof(Struct);
+    return ours;
+}
+
+template <class Struct>
+void copy_out(const Struct &ours, Struct *theirs, const char *name) {
+    if (theirs == nullptr) {
+        fail(ODC_ERROR_ARGUMENT, "the output ", name, " is NULL");
+    }
+    const uint64_t size = checked_size(theirs, name);
+    std::memcpy(theirs, &ours, std::min<uint64_t>(size, sizeof(Struct)));
+    if (size > sizeof(Struct)) {
+        std::memset(reinterpret_cast<char *>(theirs) + sizeof(Struct), 0, size - sizeof(Struct));
+    }
+    theirs->struct_size = size;
+}
+
+}  // namespace
+
+struct odc_shard {
+    odc_context *owner;
+    odc::Shard *shard;
+    std::string released;  // its name, once it is; the handle stays, so that its use is an error and no crash
+};
+
+struct odc_context {
+    ForkMark mark;
+    odc::Context context;
+    std::list<odc_shard> handles;
+};
+
+namespace {
+
+odc_context &checked(const odc_context *context) {
+    if (context == nullptr) {
+        fail(ODC_ERROR_ARGUMENT, "the context is NULL");
+    }
+    if (context->mark.in_child()) {
+        fail(ODC_ERROR_PHASE, "this context belongs to the parent process; a child made by fork() must not use it");
+    }
+    return const_cast<odc_context &>(*context);
+}
+
+odc::Shard &checked(const odc_shard *shard) {
+    if (shard == nullptr) {
+        fail(ODC_ERROR_ARGUMENT, "the shard is NULL");
+    }
+    checked(shard->owner);
+    if (shard->shard == nullptr) {
+        fail(ODC_ERROR_PHASE, "shard \"", shard->released, "\" has been released; register it again to use it");
+    }
+    return *shard->shard;
+}
+
+enum class Half { Parameters, Gradients };
+
+void check_stream(const odc::Shard &shard, const void *stream) {
+    if (stream != nullptr && !shard.on_gpu()) {
+        fail(ODC_ERROR_UNSUPPORTED, "a stream is given for shard \"", shard.name(),
+             "\", which is in host memory; pass NULL");
+    }
+}
+
+// The checks that gather and scatter_add share.
+odc::Shard &checked(const odc_shard *handle, Half half, const void *full, uint64_t numel, const void *stream) {
+    odc::Shard &shard = checked(handle);
+    const odc::Description &d = shard.description();
+    const bool lacks = (half == Half::Parameters ? d.parameter_type : d.gradient_type) == 0;
+    if (lacks) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" has no ",
+             half == Half::Parameters ? "parameters" : "gradients");
+    }
+    if (numel != d.numel) {
+        fail(ODC_ERROR_ARGUMENT, "the buffer has ", numel, " elements, shard \"", d.name, "\" has ", d.numel);
+    }
+    if (full == nullptr && numel > 0) {
+        fail(ODC_ERROR_ARGUMENT, "the buffer for shard \"", d.name, "\" is NULL");
+    }
+    check_stream(shard, stream);
+    return shard;
+}
+
+template <class Struct>
+void register_all(odc_context *context, const Struct *descs, size_t count, odc_shard **out) {
+    odc_context &owner = checked(context);
+    if (descs == nullptr || out == nullptr || count == 0) {
+        fail(ODC_ERROR_ARGUMENT, "odc_register_shard: ",
+             count == 0         ? "count is 0"
+             : descs == nullptr ? "desc is NULL"
+                                : "out is NULL");
+    }
+    std::fill_n(out, count, nullptr);
+    std::vector<odc::Description> descriptions;
+    const auto *bytes = reinterpret_cast<const unsigned char *>(descs);
+    for (size_t i = 0; i < count; ++i) {
+        const auto *one = reinterpret_cast<const Struct *>(bytes + i * descs->struct_size);
+        if (one->struct_size != descs->struct_size) {
+            fail(ODC_ERROR_ARGUMENT, "odc_register_shards: description ", i, " has struct_size ", one->struct_size,
+                 ", the first has ", descs->struct_size);
+        }
+        descriptions.emplace_back(copy_in(one, "odc_shard_desc"), owner.context.job().rank(),
+                                  owner.context.job().size());
+    }
+    std::list<odc_shard> handles(count, odc_shard{&owner, nullptr, {}});
+    const std::vector<odc::Shard *> made = owner.context.register_shards(std::move(descriptions));
+    size_t next = 0;
+    for (odc_shard &handle : handles) {
+        handle.shard = made[next];
+        out[next++] = &handle;
+    }
+    owner.handles.splice(owner.handles.end(), handles);
+}
+
+}  // namespace
+
+extern "C" {
+
+odc_status odc_init(const odc_config *config, odc_context **out) {
+    return guard([&] {
+        if (out == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_init: out is NULL");
+        }
+        *out = nullptr;
+        const odc_config ours = config != nullptr ? copy_in(config, "odc_config") : odc_config{};
+        *out = new odc_context{{}, odc::Context(ours), {}};
+    });
+}
+
+int32_t odc_rank(const odc_context *context) { return context == nullptr ? -1 : context->context.job().rank(); }
+int32_t odc_size(const odc_context *context) { return context == nullptr ? -1 : context->context.job().size(); }
+uint64_t odc_minibatch(const odc_context *context) { return context == nullptr ? 0 : context->context.minibatch(); }
+
+odc_status odc_shutdown(odc_context *context) {
+    return guard([&] { checked(context).context.shutdown(); });
+}
+
+odc_status odc_abort(odc_context *context, const char *text) {
+    return guard([&] { checked(context).context.abort(text); });
+}
+
+void odc_destroy(odc_context *context) {
+    // In a forked child there is nothing to free that would not harm the parent's job.
+    if (context == nullptr || context->mark.in_child()) {
+        return;
+    }
+    guard([&] { delete context; });
+}
+
+odc_status odc_register_shard(odc_context *context, const odc_shard_desc *desc, odc_shard **out) {
+    return guard([&] { register_all(context, desc, 1, out); });
+}
+
+odc_status odc_register_shards(odc_context *context, const odc_shard_desc *descs, size_t count, odc_shard **out) {
+    return guard([&] { register_all(context, descs, count, out); });
+}
+
+odc_status odc_get_slice(const odc_shard *handle, odc_slice *out) {
+    return guard([&] {
+        const odc::Shard &shard = checked(handle);
+        const odc::RemoteSlice mine = shard.slice(shard.own_index());
+        const odc_slice slice{sizeof(odc_slice),
+                              mine.parameters,
+                              mine.accumulator,
+                              shard.slices().begin(shard.own_index()),
+                              mine.numel,
+                              mine.parameter_type,
+                              odc::accumulator_type(mine.gradient_type),
+                              shard.description().memory,
+                              0};
+        copy_out(slice, out, "odc_slice");
+    });
+}
+
+odc_status odc_release_shard(odc_shard *handle) {
+    return guard([&] {
+        odc::Shard &shard = checked(handle);
+        handle->released = shard.name();
+        handle->owner->context.release(shard);
+        handle->shard = nullptr;
+    });
+}
+
+odc_status odc_publish(odc_shard *shard, void *stream) {
+    return guard([&] {
+        odc::Shard &inside = checked(shard);
+        check_stream(inside, stream);
+        shard->owner->context.publish(inside, stream);
+    });
+}
+
+odc_status odc_publish_all(odc_context *context, void *stream) {
+    return guard([&] { checked(context).context.publish_all(stream); });
+}
+
+odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void *stream) {
+    return guard([&] {
+        odc::Shard &inside = checked(shard, Half::Parameters, full, numel, stream);
+        shard->owner->context.gather(inside, full, stream);
+    });
+}
+
+odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream) {
+    return guard([&] {
+        odc::Shard &inside = checked(shard, Half::Gradients, full, numel, stream);
+        shard->owner->context.scatter_add(inside, full, stream);
+    });
+}
+
+odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *stream, uint64_t *operation) {
+    return guard([&] {
+        odc::Shard &inside = checked(shard, Half::Parameters, full, numel, stream);
+        if (operation == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_gather_start: operation is NULL");
+        }
+        *operation = shard->owner->context.gather_start(inside, full, stream);
+    });
+}
+
+odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream,
+                                 uint64_t *operation) {
+    return guard([&] {
+        odc::Shard &inside = checked(shard, Half::Gradients, full, numel, stream);
+        if (operation == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_scatter_add_start: operation is NULL");
+        }
+        *operation = shard->owner->context.scatter_add_start(inside, full, stream);
+    });
+}
+
+odc_status odc_wait(odc_context *context, uint64_t operation) {
+    return guard([&] { checked(context).context.wait(operation); });
+}
+
+odc_status odc_minibatch_sync(odc_context *context) {
+    return guard([&] { checked(context).context.sync(nullptr, 0, ODC_SUM); });
+}
+
+odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op) {
+    return guard([&] { checked(context).context.sync(values, count, op); });
+}
+
+odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op) {
+    return guard([&] { checked(context).context.all_reduce(values, count, op); });
+}
+
+odc_status odc_get_stats(const odc_context *context, odc_stats *out) {
+    return guard([&] { copy_out(checked(context).context.stats(), out, "odc_stats"); });
+}
+
+odc_status odc_get_peer_stats(const odc_context *context, int32_t rank, odc_peer_stats *out) {
+    return guard([&] {
+        const odc::Context &inside = checked(context).context;
+        if (rank < 0 || rank >= inside.job().size()) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_peer_stats: rank ", rank, " is not in 0..", inside.job().size() - 1);
+        }
+        copy_out(inside.peer_stats(rank), out, "odc_peer_stats");
+    });
+}
+
+odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of,
+                    odc_plan_summary *summary) {
+    return guard([&] {
+        if (request == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_plan: request is NULL");
+        }
+        if (summary != nullptr) {
+            checked_size(summary, "odc_plan_summary");
+        }
+        const odc_plan_summary made = odc::plan(copy_in(request, "odc_plan_request"), rank_of, microbatch_of);
+        if (summary != nullptr) {
+            copy_out(made, summary, "odc_plan_summary");
+        }
+    });
+}
+
+odc_status odc_plan_cost(const char *model, double *a, double *b) {
+    return guard([&] { odc::plan_cost(model, a, b); });
+}
+
+uint32_t odc_version(void) { return ODC_VERSION_MAJOR << 16 | ODC_VERSION_MINOR << 8 | ODC_VERSION_PATCH; }
+
+const char *odc_build(void) {
+    try {
+        // Texts live as long as the process; there are few, as each loop is chosen once.
+        static std::mutex mutex;
+        static auto &texts = *new std::set<std::string>;
+        const std::lock_guard lock(mutex);
+        return texts
+            .insert(say("libodc ", version(), ", ", ODC_BUILD_TYPE, ", ", odc::vector_target(), " vectors, ",
+                        odc::topology().description, odc::loop_figures()))
+            .first->c_str();
+    } catch (const std::exception &) {
+        return "libodc (no memory is left to describe it)";
+    }
+}
+
+const char *odc_status_string(int32_t status) { return odc::status_string(status); }
+const char *odc_last_error(void) { return last_words; }
+
+odc_status odc_get_transport(size_t index, odc_transport *out) {
+    return guard([&] {
+        const size_t count = std::size(odc::kTransports);
+        if (index >= count) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_transport: there are ", count, " transports");
+        }
+        std::string &why_not = words_of_thread().why_not;
+        why_not = odc::kTransports[index].why_not();
+        const odc_transport row{sizeof(row), odc::kTransports[index].name, why_not.empty() ? nullptr : why_not.c_str()};
+        copy_out(row, out, "odc_transport");
+    });
+}
+
+odc_status odc_get_setting(size_t index, odc_setting *out) {
+    return guard([&] {
+        if (index >= odc::kSettings.size()) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_setting: there are ", odc::kSettings.size(), " settings");
+        }
+        const odc::SettingRow &row = odc::kSettings[index];
+        copy_out(odc_setting{sizeof(odc_setting), row.name, row.fallback, row.help}, out, "odc_setting");
+    });
+}
+
+odc_status odc_get_topology(const char *file, const char **json, const char **xml) {
+    return guard([&] {
+        if (json == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_topology: json is NULL");
+        }
+        auto &[error, why_not, words, recording] = words_of_thread();
+        const odc::Machine machine = file != nullptr ? odc::recorded_machine(file) : odc::this_machine(odc::Look::Full);
+        const bool recorded = file != nullptr || !odc::setting(odc::Setting::kTopologyXml).empty();
+        words = odc::machine_json(machine, odc::read_wishes(),
+                                  recorded ? odc::offers_by_kind(machine) : odc::offers_of_libfabric(),
+                                  recorded ? "" : odc::why_not_fabric());
+        if (xml != nullptr) {
+            recording = odc::live_recording();
+            *xml = recording.c_str();
+        }
+        *json = words.c_str();
+    });
+}
+
+odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memory, odc_route *out) {
+    return guard([&] {
+        const odc::Job &job = checked(context).context.job();
+        if (rank < 0 || rank >= job.size()) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_route: rank ", rank, " is not in 0..", job.size() - 1);
+        }
+        if (memory != ODC_HOST_MEMORY && memory != ODC_GPU_MEMORY) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_route: memory ", memory,
+                 " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
+        }
+        const odc::Route &route = memory == ODC_GPU_MEMORY ? job.peer(rank).gpu_route : job.peer(rank).route;
+        const odc::Verdict &verdict = route.verdict;
+        const auto or_null = [](const std::string &text) { return text.empty() ? nullptr : text.c_str(); };
+        copy_out(odc_route{sizeof(odc_route), verdict.transport.empty() ? nullptr : verdict.transport.data(),
+                           or_null(route.provider), or_null(route.nic), or_null(route.peer_nic), verdict.why.c_str(),
+                           route.why_not.c_str(), access_of(verdict)},
+                 out, "odc_route");
+    });
+}
+
+}  // extern "C"

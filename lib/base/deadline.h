@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a wait may last and who may end it: the deadline and the caller's `interrupted`.
+#pragma once
+
+#include "base/error.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+
+namespace odc {
+
+inline int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+}
+
+class Patience {
+public:
+    Patience(int64_t timeout_ms, odc_interrupted_fn interrupted, void *arg)
+        : begin_ns_(now_ns()), timeout_ms_(timeout_ms), interrupted_(interrupted), arg_(arg) {}
+
+    bool over() const { return remaining_ms() <= 0; }
+    int64_t remaining_ms() const { return timeout_ms_ - (now_ns() - begin_ns_) / 1'000'000; }
+    int64_t begin_ns() const { return begin_ns_; }
+    double waited_s() const { return static_cast<double>(now_ns() - begin_ns_) * 1e-9; }
+    // How long to sleep in poll() or a futex before looking again.
+    int slice_ms() const { return static_cast<int>(std::clamp<int64_t>(remaining_ms(), 0, 20)); }
+
+    // Throws ODC_ERROR_INTERRUPTED when the caller wants to stop.
+    void check_interrupted(const char *call) const {
+        if (wants_to_stop()) {
+            fail(ODC_ERROR_INTERRUPTED, call, " was interrupted by the caller's `interrupted` callback");
+        }
+    }
+
+    // The same for who has an error to report already.
+    bool wants_to_stop() const { return interrupted_ != nullptr && interrupted_(arg_) != 0; }
+
+private:
+    int64_t begin_ns_;
+    int64_t timeout_ms_;
+    odc_interrupted_fn interrupted_;
+    void *arg_;
+};
+
+}  // namespace odc

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/fd.h"
+
+#include <pthread.h>
+
+#include <bit>
+#include <cstddef>
+
+namespace odc {
+
+namespace {
+
+// Which descriptors are those of Fds, by number. No lock and no allocation: fork() may come at any time, and its child may
+// call async-signal-safe functions only. Larger numbers than the kernel gives by default (fs.nr_open) stay open in children.
+constexpr int kMost = 1 << 20;
+constexpr int kBits = 64;
+constinit std::atomic<uint64_t> enlisted[kMost / kBits];
+constinit std::atomic<int> words_in_use = 0;
+
+uint64_t bit_of(int fd) { return uint64_t{1} << (fd % kBits); }
+std::atomic<uint64_t> &word_of(int fd) { return enlisted[fd / kBits]; }
+
+[[maybe_unused]] const int kAtFork = pthread_atfork(nullptr, nullptr, &Fd::leave_to_parent);
+
+}  // namespace
+
+uint32_t Fd::enlist(int fd) {
+    if (fd >= 0 && fd < kMost) {
+        for (int words = words_in_use.load(); words <= fd / kBits;) {
+            words_in_use.compare_exchange_weak(words, fd / kBits + 1);
+        }
+        word_of(fd).fetch_or(bit_of(fd));
+    }
+    return forks.load(std::memory_order_relaxed);
+}
+
+void Fd::delist(int fd) {
+    if (fd < kMost) {
+        word_of(fd).fetch_and(~bit_of(fd));
+    }
+}
+
+void Fd::leave_to_parent() {
+    for (int word = 0; word < words_in_use.load(); ++word) {
+        for (uint64_t rest = enlisted[word].exchange(0); rest != 0; rest &= rest - 1) {
+            close(word * kBits + std::countr_zero(rest));
+        }
+    }
+    forks.fetch_add(1);
+}
+
+}  // namespace odc

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/program.h"
+
+#include "base/error.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <string>
+
+namespace odc {
+
+namespace {
+
+constexpr size_t kBytes = 4096;
+constexpr int kExitMs = 100;  // for an exit to complete, where /proc does not tell it from exec
+
+// The process id in this pid namespace; 0 or less when there is none.
+long pid_of(int life) {
+    std::ifstream info(say("/proc/self/fdinfo/", life));
+    for (std::string word; info >> word;) {
+        if (long pid = 0; word == "Pid:" && info >> pid) {
+            return pid;
+        }
+    }
+    return 0;
+}
+
+}  // namespace
+
+Program::Program()
+    : fd_(memfd_create("libodc-program", MFD_CLOEXEC | MFD_ALLOW_SEALING)), page_(MAP_FAILED), pid_(getpid()) {
+    if (fd_.valid() && ftruncate(fd_.get(), kBytes) == 0) {
+        page_ = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+    }
+    if (page_ == MAP_FAILED || madvise(page_, kBytes, MADV_DONTFORK) != 0) {
+        fail_errno("a page by which other ranks see that this process runs the same program");
+    }
+}
+
+Program::~Program() {
+    if (getpid() == pid_) {  // in a forked child something else may lie there
+        munmap(page_, kBytes);
+    }
+}
+
+bool is_program_gone(int program) { return fcntl(program, F_ADD_SEALS, F_SEAL_WRITE) == 0; }
+
+Ending how_program_went(int life) {
+    pollfd entry{life, POLLIN, 0};
+    if (poll(&entry, 1, 0) == 1) {
+        return Ending::Death;
+    }
+    char path[1];
+    if (const long pid = pid_of(life); pid > 0) {
+        // An exiting process has no program any more; after exec there is the new one.
+        if (readlink(say("/proc/", pid, "/exe").c_str(), path, sizeof(path)) >= 0) {
+            return Ending::Exec;
+        }
+        if (errno == ENOENT) {
+            return Ending::Death;
+        }
+    }
+    return poll(&entry, 1, kExitMs) == 1 ? Ending::Death : Ending::Exec;
+}
+
+const char *words_of(Ending ending) { return ending == Ending::Exec ? "replaced its program (exec)" : "died"; }
+
+}  // namespace odc

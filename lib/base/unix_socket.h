@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages with descriptors, over Unix sockets that keep messages apart. Nothing waits.
+#pragma once
+
+#include "base/fd.h"
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace odc {
+
+constexpr size_t kMostFds = 253;  // in one message: SCM_MAX_FD of the kernel
+
+// As sendmsg.
+ssize_t send_with_fds(int socket, const void *message, size_t bytes, const std::vector<int> &fds);
+
+struct MessageFds {
+    std::vector<Fd> fds;
+    bool cut = false;  // not all could be received: too many are open
+};
+// As recvmsg.
+ssize_t receive_with_fds(int socket, void *message, size_t bytes, MessageFds *out);
+
+}  // namespace odc

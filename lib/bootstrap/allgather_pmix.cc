@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// Meeting through the launcher's PMIx server. The library is opened only here and now: most jobs do without it.
+#include "base/dynamic_library.h"
+#include "base/settings.h"
+#include "bootstrap/allgather.h"
+
+#ifdef ODC_HAVE_PMIX
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include <pmix.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+namespace odc {
+namespace {
+
+// The functions used here; the header's macros for values call others, so those are filled in by hand.
+struct Pmix {
+    decltype(&PMIx_Init) init;
+    decltype(&PMIx_Finalize) finalize;
+    decltype(&PMIx_Put) put;
+    decltype(&PMIx_Commit) commit;
+    decltype(&PMIx_Fence_nb) fence;
+    decltype(&PMIx_Get) get;
+    decltype(&PMIx_Error_string) error_string;
+};
+
+std::atomic<int> open_exchanges = 0;
+
+constexpr int64_t kFarewellMs = 500;  // for the others to come to the fence of a rank that leaves
+
+struct Loaded {
+    Pmix pmix{};
+    std::string why_not;
+
+    Loaded() {
+        SharedLibrary library("libpmix.so.2");
+        library.find(pmix.init, "PMIx_Init");
+        library.find(pmix.finalize, "PMIx_Finalize");
+        library.find(pmix.put, "PMIx_Put");
+        library.find(pmix.commit, "PMIx_Commit");
+        library.find(pmix.fence, "PMIx_Fence_nb");
+        library.find(pmix.get, "PMIx_Get");
+        library.find(pmix.error_string, "PMIx_Error_string");
+        why_not = library.why_not();
+    }
+};
+
+const Loaded &loaded() {
+    static const auto &one = *new Loaded;
+    return one;
+}
+
+void check(const Pmix &pmix, pmix_status_t status, const std::string &call) {
+    if (status != PMIX_SUCCESS) {
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init could not meet through PMIx: ", call, ": ", pmix.error_string(status));
+    }
+}
+
+// This process's connection to the server, made once and kept until the process ends: a rank that finalizes disturbs
+// the others' next fence.
+class Session {
+public:
+    Session() : pid_(getpid()) {
+        sigset_t all;
+        sigset_t before;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before);  // PMIx's thread inherits it
+        const pmix_status_t status = pmix_.init(&self_, nullptr, 0);
+        pthread_sigmask(SIG_SETMASK, &before, nullptr);
+        check(pmix_, status, "PMIx_Init");
+    }
+    Session(const Session &) = delete;
+    Session &operator=(const Session &) = delete;
+    // Launchers report who leaves without it as crashed, which is right for a process that exits while another of its
+    // threads is in odc_init: finalizing then, mpirun waits forever. A forked child leaves the connection to its parent.
+    void finalize() const {
+        if (getpid() == pid_ && open_exchanges == 0) {
+            pmix_.finalize(nullptr, 0);
+        }
+    }
+    const Pmix &pmix() const { return pmix_; }
+    const pmix_proc_t &self() const { return self_; }
+
+private:
+    const Pmix &pmix_ = loaded().pmix;
+    pid_t pid_;
+    pmix_proc_t self_{};
+};
+
+pmix_info_t info_of(const char *key) {
+    pmix_info_t info{};
+    std::strncpy(info.key, key, PMIX_MAX_KEYLEN);
+    return info;
+}
+
+pmix_info_t seconds_of(const Patience &patience) {
+    pmix_info_t info = info_of(PMIX_TIMEOUT);
+    info.value.type = PMIX_INT;
+    info.value.data.integer = static_cast<int>(std::clamp<int64_t>(patience.remaining_ms() / 1000 + 1, 1, 1 << 30));
+    return info;
+}
+
+// Shared with PMIx's thread, which may still answer after this call has given up.
+struct Fence {
+    std::atomic<bool> done = false;
+    pmix_status_t status = PMIX_SUCCESS;
+    pmix_info_t infos[2];
+};
+
+extern "C" void fence_done(pmix_status_t status, void *arg) {
+    const std::unique_ptr<std::shared_ptr<Fence>> fence(static_cast<std::shared_ptr<Fence> *>(arg));
+    (*fence)->status = status;
+    (*fence)->done.store(true, std::memory_order_release);
+}
+
+// Not PMIx_Fence, which neither asks `interrupted` nor keeps the deadline where the server knows no PMIX_TIMEOUT.
+std::shared_ptr<Fence> begin_fence(const Pmix &pmix, const Patience &patience) {
+    const auto fence = std::make_shared<Fence>();
+    fence->infos[0] = info_of(PMIX_COLLECT_DATA);
+    fence->infos[0].value.type = PMIX_BOOL;
+    fence->infos[0].value.data.flag = true;
+    fence->infos[1] = seconds_of(patience);
+    auto shared = std::make_unique<std::shared_ptr<Fence>>(fence);
+    const pmix_status_t begun = pmix.fence(nullptr, 0, fence->infos, 2, fence_done, shared.get());
+    if (begun == PMIX_OPERATION_SUCCEEDED) {  // without a call of fence_done
+        fence->done = true;
+        return fence;
+    }
+    check(pmix, begun, "PMIx_Fence_nb");
+    static_cast<void>(shared.release());  // fence_done's now
+    return fence;
+}
+
+void wait_for_all(const Pmix &pmix, const Fence &fence, int rank, const Patience &patience) {
+    while (!fence.done.load(std::memory_order_acquire)) {
+        patience.check_interrupted("odc_init");
+        if (patience.over()) {
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank, " waited ", patience.waited_s(),
+                 " s at the launcher's PMIx fence; missing: at least one rank (PMIx does not say which)");
+        }
+        poll(nullptr, 0, std::min(patience.slice_ms(), 2));
+    }
+    check(pmix, fence.status, "PMIx_Fence_nb");
+}
+
+Card get_card(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Patience &patience) {
+    const pmix_info_t timeout = seconds_of(patience);
+    pmix_value_t *value = nullptr;
+    check(pmix, pmix.get(&of, key, &timeout, 1, &value), say("PMIx_Get of rank ", of.rank, "'s card"));
+    const std::unique_ptr<pmix_value_t, decltype(&std::free)> owner(value, std::free);
+    if (value->type != PMIX_BYTE_OBJECT) {
+        fail(ODC_ERROR_RENDEZVOUS, "PMIx gave something else than rank ", of.rank, "'s card");
+    }
+    const std::unique_ptr<char, decltype(&std::free)> bytes(value->data.bo.bytes, std::free);
+    Card card;
+    if (value->data.bo.size != card.size()) {
+        fail(ODC_ERROR_RENDEZVOUS, "rank ", of.rank, " has a card of ", value->data.bo.size, " bytes, this rank of ",
+             card.size(), "; give all ranks the same libodc");
+    }
+    std::memcpy(card.data(), bytes.get(), card.size());
+    return card;
+}
+
+// Values that PMIx once has it may serve for ever, so each round of each meeting has its own key.
+unsigned next_meeting() {
+    static std::atomic<unsigned> meetings = 0;
+    return meetings++;
+}
+
+const Session &session() {
+    static const Session &one = []() -> const Session & {
+        const auto &made = *new Session;
+        std::atexit([] { session().finalize(); });
+        return made;
+    }();
+    return one;
+}
+
+class PmixExchange : public Exchange {
+public:
+    PmixExchange(int rank, int size, const Patience &patience)
+        : rank_(rank), size_(size), patience_(patience), meeting_(next_meeting()) {
+        ++open_exchanges;
+    }
+    ~PmixExchange() override { --open_exchanges; }
+    PmixExchange(const PmixExchange &) = delete;
+    PmixExchange &operator=(const PmixExchange &) = delete;
+
+    std::vector<Card> all_gather(const Card &mine) override {
+        const std::string key = hand_in(mine);
+        const Pmix &pmix = session().pmix();
+        wait_for_all(pmix, *begin_fence(pmix, patience_), rank_, patience_);
+        std::vector<Card> cards;
+        for (int of = 0; of < size_; ++of) {
+            pmix_proc_t proc = session().self();
+            proc.rank = static_cast<pmix_rank_t>(of);
+            cards.push_back(get_card(pmix, proc, key.c_str(), patience_));
+        }
+        return cards;
+    }
+
+    // The fence takes the card along when the others come, which this rank awaits for a moment, in case it exits now.
+    void leave(const Card &regret) override {
+        hand_in(regret);
+        const Patience brief(kFarewellMs, nullptr, nullptr);
+        wait_for_all(session().pmix(), *begin_fence(session().pmix(), patience_), rank_, brief);
+    }
+
+private:
+    // Returns the key of this round's cards.
+    std::string hand_in(const Card &mine) {
+        const std::string key = say("odc.card.", meeting_, ".", ++round_);
+        const pmix_proc_t &self = session().self();
+        if (self.rank != static_cast<pmix_rank_t>(rank_)) {
+            fail(ODC_ERROR_RENDEZVOUS, "this process is rank ", rank_, " of the job but rank ", self.rank,
+                 " for PMIx; give ODC_RENDEZVOUS and ODC_SECRET instead");
+        }
+        const Pmix &pmix = session().pmix();
+        Card copy = mine;
+        pmix_value_t value{};
+        value.type = PMIX_BYTE_OBJECT;
+        value.data.bo = {reinterpret_cast<char *>(copy.data()), copy.size()};
+        check(pmix, pmix.put(PMIX_GLOBAL, key.c_str(), &value), "PMIx_Put");
+        check(pmix, pmix.commit(), "PMIx_Commit");
+        return key;
+    }
+
+    int rank_;
+    int size_;
+    const Patience &patience_;
+    unsigned meeting_;
+    int round_ = 0;
+};
+
+}  // namespace
+
+const char *why_not_pmix() {
+    if (environment("PMIX_NAMESPACE").empty()) {
+        return "no PMIx server started this process (PMIX_NAMESPACE is unset)";
+    }
+    return loaded().why_not.empty() ? nullptr : loaded().why_not.c_str();
+}
+
+std::unique_ptr<Exchange> exchange_pmix(int rank, int size, const Patience &patience) {
+    return std::make_unique<PmixExchange>(rank, size, patience);
+}
+
+}  // namespace odc
+
+#else
+
+namespace odc {
+
+const char *why_not_pmix() { return "this libodc was built without PMIx"; }
+
+std::unique_ptr<Exchange> exchange_pmix(int, int, const Patience &) { fail(ODC_ERROR_UNSUPPORTED, why_not_pmix()); }
+
+}  // namespace odc
+
+#endif

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// Meeting over TCP: rank 0 receives (tcp_server.h), the others visit it and prove themselves (tcp_protocol.h).
+#include "base/tcp_socket.h"
+#include "bootstrap/allgather.h"
+#include "bootstrap/tcp_protocol.h"
+#include "bootstrap/tcp_server.h"
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include <poll.h>
+
+namespace odc {
+namespace {
+
+constexpr int64_t kConnectNs = 2'000'000'000;  // for one of several addresses to answer
+constexpr int64_t kAnswerNs = 2'000'000'000;   // a rank waits this much longer than its deadline for rank 0's words
+constexpr int64_t kBusyMs = 5'000;             // for whoever listens at rank 0's address to say who it is
+constexpr int64_t kResolveNs = 1'000'000'000;  // between two questions to the resolver
+constexpr int64_t kFirstRetryMs = 10;          // doubled each time
+constexpr int64_t kLastRetryMs = 250;
+constexpr int kSliceMs = 50;  // between two questions to the caller
+
+class Visitor : public Exchange {
+public:
+    Visitor(const Endpoint &endpoint, const std::string &secret, int rank, int size, const Patience &patience,
+            int64_t deadline_ns)
+        : endpoint_(endpoint), secret_(secret), rank_(rank), size_(size), patience_(patience),
+          deadline_ns_(deadline_ns) {}
+
+    std::vector<Card> all_gather(const Card &mine) override;
+    void leave(const Card &regret) override;
+    std::vector<int> ties() const override { return {socket_.get()}; }
+
+private:
+    void visit(const Card &mine);
+    bool reach(const Address &address);
+    bool introduce(const Card &mine);
+    Entry entry_of(const Card &mine) const;
+    std::vector<Card> hear_cards();
+    bool hear_reply(Reply *reply, std::string *payload);
+    bool hear(void *out, size_t bytes);
+    bool tell(std::string_view bytes);
+    void wait(short event) const;
+    void rest(int64_t ms) const;
+    void check_deadline() const;
+    [[noreturn]] void not_rank_0() const;
+    [[noreturn]] void other_secret() const;
+
+    Endpoint endpoint_;
+    std::string secret_;
+    int rank_;
+    int size_;
+    const Patience &patience_;
+    int64_t deadline_ns_;
+    uint32_t round_ = 0;
+    Fd socket_;
+    Mac session_{};
+    std::string why_ = "no address";  // the last visit came to nothing
+};
+
+std::vector<Card> Visitor::all_gather(const Card &mine) {
+    ++round_;
+    if (round_ == 1) {
+        visit(mine);
+    } else {
+        tell(bytes_of(entry_of(mine)));  // rank 0 may be gone, and have said why before
+    }
+    return hear_cards();
+}
+
+void Visitor::leave(const Card &regret) {
+    ++round_;
+    tell(bytes_of(entry_of(regret)));
+}
+
+// A connection that is lost before the welcome may have been an earlier job's, and is tried again.
+void Visitor::visit(const Card &mine) {
+    std::vector<Address> addresses;
+    int64_t resolve_at_ns = 0;
+    for (int64_t retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kLastRetryMs)) {
+        if (now_ns() >= resolve_at_ns) {
+            addresses = resolve(endpoint_, &why_);
+            resolve_at_ns = now_ns() + kResolveNs;
+        }
+        for (const Address &address : addresses) {
+            if (reach(address) && introduce(mine)) {
+                return;
+            }
+            check_deadline();
+        }
+        rest(retry_ms);
+    }
+}
+
+Entry Visitor::entry_of(const Card &mine) const { return {entry_mac(session_, round_, mine), mine}; }
+
+bool Visitor::reach(const Address &address) {
+    socket_ = connect_to(address);
+    int error = errno;
+    if (socket_.valid()) {
+        pollfd entry{socket_.get(), POLLOUT, 0};
+        const int64_t until_ns = std::min(now_ns() + kConnectNs, deadline_ns_);
+        error = ETIMEDOUT;
+        do {
+            patience_.check_interrupted("odc_init");
+            if (poll(&entry, 1, kSliceMs) > 0) {
+                error = connect_result(socket_.get());
+            }
+        } while (error == ETIMEDOUT && now_ns() < until_ns);
+    }
+    why_ = say(address.host_port(), ": ", std::generic_category().message(error));
+    return error == 0;
+}
+
+bool Visitor::introduce(const Card &mine) {
+    const Hello hello = hello_of(rank_, size_, (deadline_ns_ - now_ns()) / 1'000'000);
+    why_ = "something listens there but does not answer";
+    Challenge challenge;
+    if (!tell(bytes_of(hello)) || !hear(&challenge, sizeof(challenge))) {
+        return false;
+    }
+    if (challenge.magic != kTcpMagic) {
+        not_rank_0();
+    }
+    session_ = session_key(secret_, hello, challenge);
+    const Proof proof{proof_mac(secret_, hello, challenge)};
+    const Entry entry = entry_of(mine);
+    Reply reply;
+    std::string payload;
+    return tell(std::string(bytes_of(proof)).append(bytes_of(entry))) && hear_reply(&reply, &payload);
+}
+
+std::vector<Card> Visitor::hear_cards() {
+    why_ = "it is there but does not answer";
+    Reply reply;
+    Reply end;
+    std::string payload;
+    std::string nothing;
+    if (!hear_reply(&reply, &payload) || !hear_reply(&end, &nothing)) {
+        fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, " died or gave up in odc_init");
+    }
+    std::vector<Card> cards(static_cast<size_t>(size_));
+    if (reply.kind != ReplyKind::kCards || payload.size() != cards.size() * sizeof(Card) ||
+        end.kind != ReplyKind::kMet) {
+        not_rank_0();
+    }
+    std::memcpy(cards.data(), payload.data(), payload.size());
+    return cards;
+}
+
+// False when the connection closed instead. Rank 0's refusal or failure becomes this rank's.
+bool Visitor::hear_reply(Reply *reply, std::string *payload) {
+    if (!hear(reply, sizeof(*reply))) {
+        return false;
+    }
+    if (reply->magic != kTcpMagic) {
+        not_rank_0();
+    }
+    if (reply->kind == ReplyKind::kRefused) {
+        other_secret();
+    }
+    if (reply->bytes > std::max<size_t>(kMaxSentence, static_cast<size_t>(size_) * sizeof(Card))) {
+        not_rank_0();
+    }
+    payload->resize(reply->bytes);
+    if (!hear(payload->data(), payload->size())) {
+        return false;
+    }
+    if (!same_mac(reply->mac, reply_mac(session_, round_, reply->kind, *payload))) {
+        other_secret();
+    }
+    if (reply->kind == ReplyKind::kFailed) {
+        throw Error(ODC_ERROR_RENDEZVOUS, *payload);
+    }
+    return true;
+}
+
+bool Visitor::hear(void *out, size_t bytes) {
+    char *at = static_cast<char *>(out);
+    while (bytes > 0) {
+        const ssize_t got = recv(socket_.get(), at, bytes, 0);
+        if (got > 0) {
+            at += got;
+            bytes -= static_cast<size_t>(got);
+        } else if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+            return false;
+        } else {
+            wait(POLLIN);
+        }
+    }
+    return true;
+}
+
+bool Visitor::tell(std::string_view bytes) {
+    while (!bytes.empty()) {
+        const ssize_t sent = send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+        if (sent >= 0) {
+            bytes.remove_prefix(static_cast<size_t>(sent));
+        } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+            return false;
+        } else {
+            wait(POLLOUT);
+        }
+    }
+    return true;
+}
+
+// Rank 0 speaks at the deadline; only its silence after that is this rank's to report.
+void Visitor::wait(short event) const {
+    pollfd entry{socket_.get(), event, 0};
+    poll(&entry, 1, kSliceMs);
+    if (now_ns() > deadline_ns_ + kAnswerNs) {
+        check_deadline();
+    }
+    patience_.check_interrupted("odc_init");
+}
+
+void Visitor::rest(int64_t ms) const {
+    const int64_t until_ns = now_ns() + ms * 1'000'000;
+    do {
+        check_deadline();
+        poll(nullptr, 0, static_cast<int>(std::min<int64_t>(ms, kSliceMs)));
+    } while (now_ns() < until_ns);
+}
+
+void Visitor::check_deadline() const {
+    patience_.check_interrupted("odc_init");
+    if (now_ns() < deadline_ns_) {
+        return;
+    }
+    fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank_, " waited ", patience_.waited_s(), " s at ", endpoint_.text,
+         "; missing: rank 0 (", why_, "; is it started, and is this its address?)");
+}
+
+void Visitor::not_rank_0() const {
+    fail(ODC_ERROR_RENDEZVOUS, "what listens at ", endpoint_.text,
+         " is not rank 0 of a libodc job; give the rendezvous a port of its own");
+}
+
+void Visitor::other_secret() const {
+    fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, " does not know the secret of rank ", rank_,
+         "; give all ranks the same ODC_SECRET, and each job its own rendezvous");
+}
+
+class Host : public Exchange {
+public:
+    Host(const Endpoint &endpoint, const std::string &secret, int size, const Patience &patience)
+        : endpoint_(endpoint), secret_(secret), size_(size), patience_(patience),
+          reception_(endpoint_, secret_, size, patience) {}
+
+    std::vector<Card> all_gather(const Card &mine) override {
+        if (!open_) {
+            const std::string busy = reception_.open();
+            if (!busy.empty()) {
+                meet_other_rank_0(busy, mine);
+            }
+            open_ = true;
+        }
+        return reception_.all_gather(mine);
+    }
+    void leave(const Card &regret) override { reception_.leave(regret); }
+    std::vector<int> ties() const override { return reception_.ties(); }
+
+private:
+    // The address is taken. If by another rank 0 of this job, it and its ranks learn of this one, too.
+    [[noreturn]] void meet_other_rank_0(const std::string &busy, const Card &mine) const {
+        const int64_t deadline_ns = deadline_after(std::min(patience_.remaining_ms(), kBusyMs));
+        std::string why = "it does not answer";
+        try {
+            Visitor(endpoint_, secret_, 0, size_, patience_, deadline_ns).all_gather(mine);
+        } catch (const Error &error) {
+            if (error.status() != ODC_ERROR_RENDEZVOUS) {
+                throw;
+            }
+            why = error.what();
+        }
+        fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at ", busy, ", where somebody else does: ", why);
+    }
+
+    Endpoint endpoint_;
+    std::string secret_;
+    int size_;
+    const Patience &patience_;
+    Reception reception_;
+    bool open_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Exchange> exchange_tcp(const std::string &endpoint_text, const std::string &secret, int rank, int size,
+                                       const Patience &patience) {
+    const Endpoint endpoint = parse_endpoint(endpoint_text);
+    if (rank == 0) {
+        return std::make_unique<Host>(endpoint, secret, size, patience);
+    }
+    return std::make_unique<Visitor>(endpoint, secret, rank, size, patience, deadline_after(patience.remaining_ms()));
+}
+
+}  // namespace odc

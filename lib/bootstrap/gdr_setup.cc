@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/gdr_setup.h"
+
+#include "base/settings.h"
+#include "routing/route.h"
+
+namespace odc {
+
+std::string why_not_gpu_direct(const Cuda *cuda) {
+    if (setting_number(Setting::kGpuDirect) == 0) {
+        return kNoGpuDirect;
+    }
+    return cuda == nullptr ? "this rank has no GPU" : cuda->device().why_no_remote_writes();
+}
+
+void open_gpu_direct(Cuda &cuda, Fabric &fabric, int rank, const Patience &patience) {
+    const auto bytes = static_cast<uint64_t>(setting_number(Setting::kStagingBytes));
+    const auto slots = [&](size_t least) { return Slots::of_gpu_memory(cuda.device(), bytes, least, patience); };
+    fabric.lend(cuda.open_fetches(slots(Fetches::kLeastSlots)).slots(), Access::Local);
+    fabric.lend(cuda.open_outward_porter(rank, slots(Porter::kLeastSlots)).slots(), Access::Remote);
+    GpuSums &sums = cuda.open_sums(slots(GpuSums::kLeastSlots));
+    fabric.lend(sums.slots(), Access::Local);
+    fabric.add_by(sums);
+}
+
+}  // namespace odc

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/join.h"
+
+#include <sodium.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/settings.h"
+#include "bootstrap/local/rendezvous.h"
+#include "bootstrap/rendezvous.h"
+#include "bootstrap/wireup.h"
+#include "memory/control_block.h"
+#include "topology/topology_source.h"
+
+namespace odc {
+
+namespace {
+
+constexpr int64_t kMostMs = setting_row(Setting::kTimeoutMs).high;
+
+Terms terms_of(const odc_config &config, const Place &place) {
+    if (config.timeout_ms < 0 || config.timeout_ms > kMostMs) {
+        fail(ODC_ERROR_ARGUMENT, "odc_init: timeout_ms is ", config.timeout_ms, ", must be in 1..", kMostMs,
+             ", or 0 for the default");
+    }
+    const int64_t timeout_ms = config.timeout_ms > 0 ? config.timeout_ms : setting_number(Setting::kTimeoutMs);
+    return {place.rank, place.size, timeout_ms, config.interrupted, config.interrupted_arg};
+}
+
+// Those that this job does not need, too: a mistake is told at once, not when the job first has a second host.
+void check_settings() {
+    for (const SettingRow &row : kSettings) {
+        if (row.high > 0 && row.setting != Setting::kTimeoutMs) {  // which odc_config beats
+            setting_number(row.setting);
+        }
+    }
+    const Wishes wishes = read_wishes();
+    if (!wishes.interfaces.empty() || !setting(Setting::kTopologyXml).empty()) {
+        check_interfaces(this_machine(Look::Quick), wishes);
+    }
+}
+
+IdentityCard identity_of(const Rendezvous &rendezvous, const Cuda *cuda) {
+    IdentityCard card{};
+    card.magic = kIdentityMagic;
+    card.rank = rendezvous.place.rank;
+    card.size = rendezvous.place.size;
+    card.pid = getpid();
+    card.transports = read_wishes().transports;
+    std::strncpy(card.identity, rendezvous.identity.c_str(), sizeof(card.identity) - 1);
+    std::strncpy(card.host, rendezvous.host.c_str(), sizeof(card.host) - 1);
+    std::strncpy(card.group, rendezvous.group.c_str(), sizeof(card.group) - 1);
+    if (cuda != nullptr) {
+        std::strncpy(card.gpu, cuda->device().name().c_str(), sizeof(card.gpu) - 1);
+    }
+    return card;
+}
+
+// NULL: none is asked for.
+std::unique_ptr<Cuda> open_gpu(const odc_config &config) {
+    const std::string device = config.device != nullptr ? config.device : setting(Setting::kDevice);
+    try {
+        return device.empty() ? nullptr : std::make_unique<Cuda>(device);
+    } catch (const Error &error) {
+        throw Error(error.status(), say("odc_init: ", error.what()));
+    }
+}
+
+std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda) {
+    std::unique_ptr<Arena> arena = Arena::create();
+    static_assert(sizeof(RankBlock) <= kFirstRecordBytes);
+    auto *block = new (arena->record(arena->allocate_record(sizeof(RankBlock)))) RankBlock{};
+    block->rank = rendezvous.place.rank;
+    block->size = rendezvous.place.size;
+    block->pid = getpid();
+    std::strncpy(block->host, rendezvous.host.c_str(), sizeof(block->host) - 1);
+    std::strncpy(block->identity, rendezvous.identity.c_str(), sizeof(block->identity) - 1);
+    block->gpu = cuda != nullptr ? cuda->identity() : GpuIdentity{};
+    block->did_at_ns = now_ns();
+    block->magic = kRankBlockMagic;
+    return arena;
+}
+
+// When it fails, the others, who would wait for this rank, learn why it does not come.
+template <class Body>
+void or_regret(Exchange *exchange, Body body) {
+    try {
+        body();
+    } catch (const std::exception &) {
+        if (exchange != nullptr) {
+            try {
+                exchange->all_gather(regret_of(current_error()));
+            } catch (const Error &) {
+                // What went wrong first is what the caller reads.
+            }
+        }
+        throw;
+    }
+}
+
+// Round 1: hands in this rank's card and checks every rank's.
+std::vector<IdentityCard> introduce(Exchange &exchange, IdentityCard mine) {
+    randombytes_buf(mine.nonce, sizeof(mine.nonce));
+    const std::vector<Card> cards = exchange.all_gather(card_of(mine));
+    check_regrets(cards);
+    std::vector<IdentityCard> all;
+    for (int rank = 0; rank < mine.size; ++rank) {
+        const IdentityCard one = read_identity(cards[static_cast<size_t>(rank)], rank);
+        if (one.rank != rank || one.size != mine.size) {
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init: in place ", rank, " of ", mine.size,
+                 " a process says that it is rank ", one.rank, " of ", one.size,
+                 "; give each process its own rank, and all one size");
+        }
+        if (std::strcmp(one.group, mine.group) != 0) {
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " joins group \"", one.group, "\", this rank \"",
+                 mine.group, "\"; join groups in the same order everywhere");
+        }
+        all.push_back(one);
+    }
+    return all;
+}
+
+// Ranks of one identity are one host.
+Membership divide(const Terms &terms, const std::vector<IdentityCard> &cards) {
+    Membership membership{terms, {}, {}, nullptr, nullptr, nullptr};
+    std::vector<std::string> identities;
+    for (const IdentityCard &card : cards) {
+        const auto at = std::find(identities.begin(), identities.end(), card.identity);
+        const auto index = static_cast<size_t>(at - identities.begin());
+        if (at == identities.end()) {
+            identities.emplace_back(card.identity);
+            membership.hosts.emplace_back();
+        }
+        membership.hosts[index].push_back(static_cast<int>(membership.peers.size()));
+        membership.peers.push_back({card.host, card.identity, index, card.pid, nullptr, 0, {}, {}, {}, {}});
+    }
+    return membership;
+}
+
+std::string hex(const unsigned char *bytes, size_t count) {
+    std::string text(2 * count + 1, '\0');
+    sodium_bin2hex(text.data(), text.size(), bytes, count);
+    text.pop_back();
+    return text;
+}
+
+// `arena`: this rank's, none for another.
+void fill_peer(Membership &membership, int rank, Attendant attendant, std::unique_ptr<Arena> arena) {
+    if (!arena) {
+        arena = Arena::open(std::move(attendant.memory));
+    }
+    const auto *block = reinterpret_cast<const RankBlock *>(arena->record(0));
+    if (block->magic != kRankBlockMagic || block->rank != rank || block->size != membership.terms.size) {
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", attendant.pid,
+             ") uses another version of libodc");
+    }
+    Peer &peer = membership.peers[static_cast<size_t>(rank)];
+    if (peer.identity != block->identity) {  // who meets by name has no cards, and is taken for a host mate
+        const std::string differ = peer.host == block->host
+                                       ? say("is on a host of the same name, but not of the same kernel, network "
+                                             "namespace, user and ODC_HOST_ID")
+                                       : say("counts as host ", block->host, ", this rank as host ", peer.host);
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, ' ', differ,
+             "; ranks that meet by name are of one host: give all of them one ODC_HOST_ID (config.host), or let them "
+             "meet by ODC_RENDEZVOUS and ODC_SECRET, as odc run --hosts does");
+    }
+    peer.host = block->host;
+    peer.pid = attendant.pid;
+    peer.arena = std::move(arena);
+    peer.life = std::move(attendant.life);
+    peer.program = std::move(attendant.program);
+    if (membership.cuda && attendant.slot.valid() && rank != membership.terms.rank) {
+        membership.cuda->meet(rank, std::move(attendant.slot));
+    }
+}
+
+// Meets the ranks of this host.
+void meet_host(Membership &membership, const Party &party, std::unique_ptr<Arena> arena, const Patience &patience) {
+    std::vector<Attendant> attendants(1);
+    if (party.ranks.size() > 1) {
+        membership.program = std::make_unique<Program>();
+        attendants = meet(
+            party, {arena->fd(), membership.program->fd(), membership.cuda ? membership.cuda->slot() : -1}, patience);
+    } else {
+        attendants[0].pid = getpid();
+    }
+    for (size_t seat = 0; seat < attendants.size(); ++seat) {
+        const int rank = party.ranks[seat];
+        fill_peer(membership, rank, std::move(attendants[seat]), rank == party.rank ? std::move(arena) : nullptr);
+    }
+}
+
+}  // namespace
+
+Membership join(const odc_config &config) {
+    const Rendezvous rendezvous = find_rendezvous(config);
+    const Place &place = rendezvous.place;
+    const Terms terms = terms_of(config, place);
+    const Patience patience(terms.timeout_ms, terms.interrupted, terms.interrupted_arg);
+    const std::unique_ptr<Exchange> exchange = open_exchange(rendezvous, patience);
+    std::unique_ptr<Cuda> cuda;
+    std::unique_ptr<Arena> arena;
+    IdentityCard mine{};
+    or_regret(exchange.get(), [&] {
+        check_settings();
+        cuda = open_gpu(config);
+        arena = make_arena(rendezvous, cuda.get());
+        mine = identity_of(rendezvous, cuda.get());
+    });
+
+    const std::vector<IdentityCard> cards =
+        exchange ? introduce(*exchange, mine) : std::vector<IdentityCard>(static_cast<size_t>(place.size), mine);
+    Membership membership = divide(terms, cards);
+    membership.cuda = std::move(cuda);
+    Party party{place.job, membership.hosts[membership.own().host_index], place.rank, place.size, {}, {}};
+    if (exchange) {
+        const IdentityCard &leader = cards[static_cast<size_t>(party.ranks[0])];
+        party.name = hex(leader.nonce, sizeof(leader.nonce));
+        party.ties = exchange->ties();
+        party.named_by = rendezvous.named_by;
+    }
+
+    auto *block = reinterpret_cast<RankBlock *>(arena->record(0));
+    const std::shared_ptr<const void> keep = arena->hold();
+    try {
+        try {
+            meet_host(membership, party, std::move(arena), patience);
+        } catch (const std::exception &) {
+            if (membership.hosts.size() > 1) {
+                fail_everywhere(*exchange, current_error(), patience);
+            }
+            throw;
+        }
+        choose_routes(membership, cards, exchange.get(), patience);
+    } catch (const std::exception &error) {
+        // Peers that have our memory already read why this rank does not come.
+        record_departure(*block, place.rank, error.what());
+        throw;
+    } catch (...) {  // pthread_exit in a callback
+        record_departure(*block, place.rank, "its thread ended");
+        throw;
+    }
+    return membership;
+}
+
+}  // namespace odc

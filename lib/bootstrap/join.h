@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks find each other: from the configuration and the environment to the peers' shared memory.
+#pragma once
+
+#include "bootstrap/membership.h"
+
+#include <odc/odc.h>
+
+namespace odc {
+
+Membership join(const odc_config &config);
+
+}  // namespace odc

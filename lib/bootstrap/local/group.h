@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks of one host that meet, and what they hand each other.
+#pragma once
+
+#include "base/fd.h"
+#include "bootstrap/local/message.h"
+
+#include <string>
+#include <vector>
+
+namespace odc {
+
+struct Attendant {
+    int pid = 0;
+    Fd memory;   // of its arena
+    Fd life;     // pidfd
+    Fd program;  // program.h
+    Fd slot;     // of its inbox (ipc_channel.h); invalid: it has no GPU
+};
+
+// What a rank hands to the others; stays the caller's.
+struct Handout {
+    int memory;
+    int program;
+    int slot;  // -1: none
+};
+
+// Who meets.
+struct Party {
+    std::string name;        // what they share: the launcher's job id, a random word, or what the user calls the job
+    std::vector<int> ranks;  // of the job, those of this host, ascending; the first leads
+    int rank;                // this one
+    int size;                // of the job
+    // By rank, or none: rank 0's to all others, theirs to it. Who becomes readable gave up before it came; rank 0 may have
+    // done so for the whole job. They stay the caller's.
+    std::vector<int> ties;
+    // What says that these ranks are one host: "ODC_HOST_ID=\"a\""; empty: it cannot be wrong. For words.
+    std::string named_by;
+};
+
+constexpr const char *kJobEnded = "rank 0 died or gave up in odc_init";
+
+// What ranks hand each other, between descriptors in messages and by name.
+Attendant attendant_of(const Member &member, std::vector<Fd> &&fds);
+void add_member(const Attendant &one, int rank, Message *message, std::vector<int> *fds);
+// This rank's own.
+Attendant own_attendant(const Handout &mine);
+
+// What to add to the words about ranks that have not found each other.
+std::string doubt(const Party &party);
+
+}  // namespace odc

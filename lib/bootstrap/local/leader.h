@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The leader's side of a meeting (local_rendezvous.h): it listens, admits each rank of its host once, and hands all to all.
+#pragma once
+
+#include "base/deadline.h"
+#include "bootstrap/local/group.h"
+
+#include <vector>
+
+namespace odc {
+
+std::vector<Attendant> lead(const Party &party, const Handout &mine, const Patience &patience);
+
+}  // namespace odc

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/local/socket.h"
+
+#include "base/error.h"
+#include "bootstrap/local/message.h"
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+namespace odc {
+
+MeetingAddress meeting_address(const std::string &job) {
+    // The user id keeps two users' jobs of one name apart.
+    const std::string full = say("odc-", geteuid(), "-", job);
+    MeetingAddress address;
+    address.name.sun_family = AF_UNIX;
+    if (full.size() + 1 > sizeof(address.name.sun_path)) {
+        fail(ODC_ERROR_ARGUMENT, "the job's name and group make ", full.size(), " bytes together, at most ",
+             sizeof(address.name.sun_path) - 1, " fit; choose shorter ones");
+    }
+    std::memcpy(address.name.sun_path + 1, full.data(), full.size());
+    address.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
+    return address;
+}
+
+Fd make_meeting_socket() {
+    Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!fd.valid()) {
+        fail_errno("socket for odc_init");
+    }
+    return fd;
+}
+
+Fd listen_for_meeting(const std::string &job) {
+    const MeetingAddress address = meeting_address(job);
+    Fd listener = make_meeting_socket();
+    if (bind(listener.get(), address.get(), address.bytes) != 0) {
+        if (errno != EADDRINUSE) {
+            fail_errno("bind of odc_init's socket");
+        }
+        return Fd();
+    }
+    if (listen(listener.get(), SOMAXCONN) != 0) {
+        fail_errno("listen on odc_init's socket");
+    }
+    return listener;
+}
+
+void check_same_user(int socket, const std::string &job) {
+    const ucred who = peer_of(socket);
+    if (who.uid != geteuid()) {
+        fail(ODC_ERROR_RENDEZVOUS, "job \"", job, "\" belongs to user ", who.uid, " (pid ", who.pid,
+             "), not to this one, ", geteuid(), "; give the job another name");
+    }
+}
+
+}  // namespace odc

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/reachability_probe.h"
+
+#include "base/tcp_socket.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+namespace odc {
+
+namespace {
+
+constexpr int64_t kAnswerNs = 5'000'000'000;  // a lost packet is sent again after 1 s and 3 s
+constexpr int64_t kLingerNs = 1'000'000'000;
+constexpr size_t kAtOnce = 64;
+
+// `through`: the interface that link-local addresses are meant of.
+Address address_of(const Port &port, uint16_t number, const Port &through) {
+    Address address;
+    if (port.family == 4) {
+        sockaddr_in four{};
+        four.sin_family = AF_INET;
+        four.sin_port = htons(number);
+        std::memcpy(&four.sin_addr, port.address, sizeof(four.sin_addr));
+        std::memcpy(&address.storage, &four, sizeof(four));
+        address.bytes = sizeof(four);
+    } else {
+        sockaddr_in6 six{};
+        six.sin6_family = AF_INET6;
+        six.sin6_port = htons(number);
+        six.sin6_scope_id = is_link_local(network_of(port)) ? if_nametoindex(through.nic) : 0;
+        std::memcpy(&six.sin6_addr, port.address, sizeof(six.sin6_addr));
+        std::memcpy(&address.storage, &six, sizeof(six));
+        address.bytes = sizeof(six);
+    }
+    return address;
+}
+
+uint16_t number_of(const Fd &listener) {
+    Address address;
+    address.bytes = sizeof(address.storage);
+    getsockname(listener.get(), reinterpret_cast<sockaddr *>(&address.storage), &address.bytes);
+    return ntohs(address.family() == AF_INET6 ? reinterpret_cast<const sockaddr_in6 *>(address.get())->sin6_port
+                                              : reinterpret_cast<const sockaddr_in *>(address.get())->sin_port);
+}
+
+bool has_doorstep(const Port &port) { return port.family != 0 && provider_of(port).wire == Wire::Sockets; }
+
+enum class Answer { NotYet, Some, None };
+
+// A knock on its way. A refusal is no answer: a doorstep stays open until all have knocked, so a firewall refused, or this
+// host itself has the peer's address, too.
+struct Knock {
+    size_t visit;
+    Fd socket;
+    int64_t until_ns;
+
+    Answer look(short events) const {
+        if (events != 0) {
+            return connect_result(socket.get()) == 0 ? Answer::Some : Answer::None;
+        }
+        return now_ns() < until_ns ? Answer::NotYet : Answer::None;
+    }
+};
+
+// Nothing when it failed at once.
+std::optional<Knock> knock_at(const Porch::Visit &visit, size_t place) {
+    // From where the provider will connect, too: the answer must find its way back there.
+    Fd socket = connect_to(address_of(visit.to, visit.doorstep, visit.from), address_of(visit.from, 0, visit.from));
+    if (socket.valid()) {
+        return Knock{place, std::move(socket), now_ns() + kAnswerNs};
+    }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM || errno == EADDRINUSE) {
+        fail_errno("a socket to a rank of another host");
+    }
+    return std::nullopt;
+}
+
+}  // namespace
+
+Porch::Porch(Ports &ports) {
+    std::vector<Port> kept;
+    for (const Port &port : ports.ports) {
+        if (has_doorstep(port)) {
+            Fd listener = listen_at(address_of(port, 0, port));
+            if (!listener.valid()) {
+                ports.refused.push_back({port.nic, say("this process cannot listen at ", network_text(network_of(port)),
+                                                       ": ", std::strerror(errno))});
+                continue;
+            }
+            doorsteps_[kept.size()] = number_of(listener);
+            listeners_.push_back(std::move(listener));
+        }
+        kept.push_back(port);
+    }
+    ports.ports = std::move(kept);
+}
+
+size_t Porch::let_in() {
+    size_t count = 0;
+    for (const Fd &listener : listeners_) {
+        for (Address from; accept_from(listener.get(), &from).valid();) {
+            ++count;
+        }
+        if (errno != EAGAIN) {
+            fail_errno("accepting a connection of a rank of another host");
+        }
+    }
+    return count;
+}
+
+std::vector<size_t> Porch::knock(const std::vector<Visit> &visits, const Patience &patience) {
+    std::vector<size_t> unanswered;
+    std::vector<Knock> knocks;
+    size_t next = 0;
+    size_t came = 0;
+    int64_t linger_until_ns = 0;  // for those who still come, after all have answered
+    for (;;) {
+        for (; next < visits.size() && knocks.size() < kAtOnce; ++next) {
+            if (std::optional<Knock> knock = knock_at(visits[next], next)) {
+                knocks.push_back(std::move(*knock));
+            } else {
+                unanswered.push_back(next);
+            }
+        }
+        if (knocks.empty()) {
+            linger_until_ns = linger_until_ns != 0 ? linger_until_ns : now_ns() + kLingerNs;
+            if (came >= visits.size() || now_ns() >= linger_until_ns) {
+                return unanswered;
+            }
+        }
+        std::vector<pollfd> entries;
+        for (const Knock &knock : knocks) {
+            entries.push_back({knock.socket.get(), POLLOUT, 0});
+        }
+        for (const Fd &listener : listeners_) {
+            entries.push_back({listener.get(), POLLIN, 0});
+        }
+        poll(entries.data(), entries.size(), patience.slice_ms());
+        patience.check_interrupted("odc_init");
+        came += let_in();
+        size_t place = 0;
+        std::erase_if(knocks, [&](const Knock &knock) {
+            const Answer answer = knock.look(entries[place++].revents);
+            if (answer == Answer::None) {
+                unanswered.push_back(knock.visit);
+            }
+            return answer != Answer::NotYet;
+        });
+        if (!knocks.empty() && patience.over()) {
+            const Visit &visit = visits[knocks[0].visit];
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", patience.waited_s(), " s; no answer yet from ",
+                 network_text(network_of(visit.to)), ", tried from ", visit.from.nic);
+        }
+    }
+}
+
+}  // namespace odc

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bootstrap/rendezvous.h"
+
+#include <sodium.h>
+
+#include "base/settings.h"
+#include "topology/host.h"
+
+namespace odc {
+
+namespace {
+
+constexpr int kMostRanks = 1 << 20;
+constexpr size_t kLongestHost = 63;
+
+void name_host(const odc_config &config, Rendezvous *found) {
+    const std::string given = config.host != nullptr ? config.host : "";
+    const std::string named = given.empty() ? setting(Setting::kHostId) : given;
+    if (named.size() > kLongestHost) {
+        fail(ODC_ERROR_ARGUMENT,
+             given.empty() ? say(setting_row(Setting::kHostId).name, "=\"", named, "\" is wrong: it") : "config.host",
+             " has ", named.size(), " bytes, at most ", kLongestHost, " fit; choose a shorter one");
+    }
+    // No text makes a machine's identity, which begins otherwise.
+    found->identity = named.empty() ? host_identity() : "named " + named;
+    found->host = named.empty() ? host_name() : named;
+    if (!named.empty()) {
+        found->named_by = given.empty() ? say(setting_row(Setting::kHostId).name, "=\"", named, '"')
+                                        : say("config.host \"", named, '"');
+    }
+}
+
+// Job "a/b" is not job "a" with group "b": only a group follows a slash.
+std::string name_of(const std::string &job, const std::string &group) {
+    std::string name;
+    for (const char c : job) {
+        name += c == '/' ? "%2F" : c == '%' ? "%25" : std::string(1, c);
+    }
+    return group.empty() ? name : name + "/" + group;
+}
+
+[[noreturn]] void fail_no_way(const Rendezvous &rendezvous) {
+    const std::string launcher = rendezvous.place.launcher.empty() ? "config" : rendezvous.place.launcher;
+    fail(ODC_ERROR_RENDEZVOUS, "odc_init: ", launcher, " says that there are ", rendezvous.place.size,
+         " ranks, but not that all are on this host; give config.all_gather (MPI or a torch store), or ODC_RENDEZVOUS="
+         "host:port of rank 0 with ODC_SECRET, or (one host) config.job; PMIx: ",
+         why_not_pmix());
+}
+
+}  // namespace
+
+bool Rendezvous::by_name() const { return all_gather == nullptr && address.empty() && place.one_host; }
+
+Rendezvous find_rendezvous(const odc_config &config) {
+    Rendezvous found{{}, {}, {}, {}, config.all_gather, config.all_gather_arg, {}, {}, {}};
+    if (config.size < 0) {
+        fail(ODC_ERROR_ARGUMENT, "odc_init: size is ", config.size, ", must be 1 or more");
+    }
+    if (config.size > kMostRanks) {
+        fail(ODC_ERROR_ARGUMENT, "odc_init: size is ", config.size, ", at most ", kMostRanks, " ranks are possible");
+    }
+    if (config.size == 0 && config.rank != 0) {
+        fail(ODC_ERROR_ARGUMENT, "odc_init: rank ", config.rank, " is given without a size");
+    }
+    if (config.size > 0) {
+        if (config.rank < 0 || config.rank >= config.size) {
+            fail(ODC_ERROR_ARGUMENT, "odc_init: rank ", config.rank, " is not in 0..", config.size - 1);
+        }
+        // A launcher's job id still helps ranks that were numbered by the caller to meet.
+        if (config.job == nullptr && config.size > 1 && config.all_gather == nullptr) {
+            found.place = find_place();
+        }
+        found.place.rank = config.rank;
+        found.place.size = config.size;
+    } else {
+        found.place = find_place();
+        if (found.place.launcher.empty()) {
+            fail(ODC_ERROR_RENDEZVOUS,
+                 "odc_init: no launcher is found and the config gives no rank and size; start the program with odc run "
+                 "-n N, torchrun, mpirun or srun, or set config.rank, config.size and config.job");
+        }
+    }
+    if (config.job != nullptr) {
+        found.place.job = config.job;
+        found.place.one_host = true;
+    }
+    if (config.group != nullptr && config.group[0] != '\0') {
+        found.group = config.group;
+    }
+    found.place.job = name_of(found.place.job, found.group);
+    found.address = config.rendezvous != nullptr ? config.rendezvous : setting(Setting::kRendezvous);
+    found.secret = config.secret != nullptr ? config.secret : setting(Setting::kSecret);
+    name_host(config, &found);
+    return found;
+}
+
+std::unique_ptr<Exchange> open_exchange(const Rendezvous &rendezvous, const Patience &patience) {
+    const Place &place = rendezvous.place;
+    if (place.size == 1 || rendezvous.by_name()) {
+        return nullptr;
+    }
+    if (sodium_init() < 0) {
+        fail(ODC_ERROR_SYSTEM, "libsodium found no source of random numbers");
+    }
+    if (rendezvous.all_gather != nullptr) {
+        return exchange_callback(rendezvous.all_gather, rendezvous.all_gather_arg, place.size);
+    }
+    if (!rendezvous.address.empty()) {
+        if (rendezvous.secret.empty()) {
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init: a meeting at ", rendezvous.address,
+                 " needs a secret that all ranks share; set ODC_SECRET or config.secret");
+        }
+        return exchange_tcp(rendezvous.address, rendezvous.secret, place.rank, place.size, patience);
+    }
+    if (why_not_pmix() != nullptr) {
+        fail_no_way(rendezvous);
+    }
+    return exchange_pmix(place.rank, place.size, patience);
+}
+
+}  // namespace odc

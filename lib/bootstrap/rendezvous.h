@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who this rank is and where it meets the others, from the configuration and the environment.
+#pragma once
+
+#include "bootstrap/allgather.h"
+#include "bootstrap/launcher_env.h"
+
+#include <memory>
+#include <string>
+
+namespace odc {
+
+struct Rendezvous {
+    Place place;
+    std::string group;
+    std::string address;  // "host:port" of rank 0, empty: none
+    std::string secret;
+    odc_all_gather_fn all_gather;
+    void *all_gather_arg;
+    std::string identity;  // of this host: equal for ranks that share memory
+    std::string host;      // as errors show it
+    std::string named_by;  // what gave the identity: "ODC_HOST_ID=\"a\"", "config.host \"a\""; empty: the machine
+
+    // All ranks are on this host and meet under `place.job`, without an exchange.
+    bool by_name() const;
+};
+
+// Throws ODC_ERROR_ARGUMENT for what cannot be, ODC_ERROR_RENDEZVOUS when nothing says who this rank is.
+Rendezvous find_rendezvous(const odc_config &config);
+
+// NULL where there is nobody to exchange cards with, or no need to. `patience` must outlive it.
+std::unique_ptr<Exchange> open_exchange(const Rendezvous &rendezvous, const Patience &patience);
+
+}  // namespace odc

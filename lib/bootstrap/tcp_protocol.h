@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// What rank 0 and another rank say to each other over TCP, and how each proves that it knows the job's secret:
+//
+//     rank r                                             rank 0
+//     Hello (who, its nonce)             ─────────►
+//                                        ◄─────────      Challenge (its nonce)
+//     Proof (MAC of all so far)          ─────────►
+//                                        ◄─────────      Reply: welcome, or refused and closed
+//   and in each round
+//     Entry (card, at once in round 1)   ─────────►
+//                                        ◄─────────      Reply: all cards, or why the ranks did not meet
+//                                        ◄─────────      Reply: all ranks were handed them, or why not
+//
+// The MACs of entries and replies have a key made from the secret and both nonces, and the round's number in them, so
+// they are worth nothing in any other conversation or round. Only "refused" has none: there is no common secret. Hello,
+// Challenge and Proof stay as they are in every version from 3 on, so that versions can tell each other apart; numbers
+// are little-endian.
+#pragma once
+
+#include "base/deadline.h"
+#include "bootstrap/peer_info.h"
+
+#include <sodium.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <unistd.h>
+
+namespace odc {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr uint32_t kTcpVersion = 5;
+constexpr std::array<char, 8> kTcpMagic = {'o', 'd', 'c', ' ', 'm', 'e', 'e', 't'};
+constexpr uint32_t kMaxSentence = 4096;
+
+using Nonce = std::array<unsigned char, 32>;
+using Mac = std::array<unsigned char, crypto_auth_hmacsha256_BYTES>;
+
+struct Hello {
+    std::array<char, 8> magic;
+    uint32_t version;
+    int32_t rank;
+    int32_t size;
+    int32_t pid;
+    int64_t remaining_ms;  // until this rank's deadline
+    std::array<char, 64> host;
+    Nonce nonce;
+};
+static_assert(sizeof(Hello) == 128);
+
+struct Challenge {
+    std::array<char, 8> magic;
+    Nonce nonce;
+};
+static_assert(sizeof(Challenge) == 40);
+
+struct Proof {
+    Mac mac;
+};
+static_assert(sizeof(Proof) == 32);
+
+struct Entry {
+    Mac mac;
+    Card card;
+};
+static_assert(sizeof(Entry) == 2080);
+
+enum class ReplyKind : uint32_t { kWelcome = 1, kRefused, kCards, kFailed, kMet };
+
+struct Reply {
+    std::array<char, 8> magic;
+    ReplyKind kind;
+    uint32_t bytes;  // that follow: the cards, or a sentence
+    Mac mac;
+};
+static_assert(sizeof(Reply) == 48);
+
+template <class Message>
+std::string_view bytes_of(const Message &message) {
+    return {reinterpret_cast<const char *>(&message), sizeof(message)};
+}
+
+template <class... Parts>
+Mac mac_of(std::string_view key, const Parts &...parts) {
+    crypto_auth_hmacsha256_state state;
+    crypto_auth_hmacsha256_init(&state, reinterpret_cast<const unsigned char *>(key.data()), key.size());
+    const auto add = [&](std::string_view part) {
+        crypto_auth_hmacsha256_update(&state, reinterpret_cast<const unsigned char *>(part.data()), part.size());
+    };
+    (add(parts), ...);
+    Mac mac;
+    crypto_auth_hmacsha256_final(&state, mac.data());
+    return mac;
+}
+
+inline bool same_mac(const Mac &left, const Mac &right) {
+    return sodium_memcmp(left.data(), right.data(), left.size()) == 0;
+}
+
+// The labels keep either side from sending back what it was sent.
+inline Mac proof_mac(const std::string &secret, const Hello &hello, const Challenge &challenge) {
+    return mac_of(secret, "odc rank proves", bytes_of(hello), bytes_of(challenge));
+}
+
+inline Mac session_key(const std::string &secret, const Hello &hello, const Challenge &challenge) {
+    return mac_of(secret, "odc rank 0 answers", bytes_of(hello), bytes_of(challenge));
+}
+
+// `round`: 1, 2, ...
+inline Mac entry_mac(const Mac &session, uint32_t round, const Card &card) {
+    return mac_of(bytes_of(session), "odc rank hands in", bytes_of(round), bytes_of(card));
+}
+
+// Why the ranks did not meet is true in every round: it may be said between two.
+inline Mac reply_mac(const Mac &session, uint32_t round, ReplyKind kind, std::string_view payload) {
+    const uint32_t bound = kind == ReplyKind::kFailed ? 0 : round;
+    return mac_of(bytes_of(session), bytes_of(kind), bytes_of(bound), payload);
+}
+
+inline Nonce random_nonce() {
+    Nonce nonce;
+    randombytes_buf(nonce.data(), nonce.size());
+    return nonce;
+}
+
+// `remaining_ms` may come from another rank or from a config, so it may be anything.
+inline int64_t deadline_after(int64_t remaining_ms) {
+    return now_ns() + std::clamp<int64_t>(remaining_ms, 0, int64_t{1} << 40) * 1'000'000;
+}
+
+inline Hello hello_of(int rank, int size, int64_t remaining_ms) {
+    Hello hello{};
+    hello.magic = kTcpMagic;
+    hello.version = kTcpVersion;
+    hello.rank = rank;
+    hello.size = size;
+    hello.pid = getpid();
+    hello.remaining_ms = remaining_ms;
+    gethostname(hello.host.data(), hello.host.size() - 1);
+    hello.nonce = random_nonce();
+    return hello;
+}
+
+// "rank 2 (pid 77 on node1)"; the name comes over the network, so only plain characters are repeated.
+inline std::string who(const Hello &hello) {
+    std::string host;
+    for (const char c : hello.host) {
+        if (c == '\0') {
+            break;
+        }
+        host += c > ' ' && c <= '~' ? c : '?';
+    }
+    return say("rank ", hello.rank, " (pid ", hello.pid, " on ", host, ")");
+}
+
+}  // namespace odc

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The last steps of joining: a route to every rank, and, if there are several hosts, the rounds in which their ranks
+// tell each other their NICs and the endpoints that they have opened there.
+#pragma once
+
+#include "bootstrap/allgather.h"
+#include "bootstrap/membership.h"
+#include "bootstrap/peer_info.h"
+
+#include <vector>
+
+namespace odc {
+
+// Fills in the routes, and the peers of other hosts. `cards`: of round 1. `exchange`: NULL where there was none.
+void choose_routes(Membership &membership, const std::vector<IdentityCard> &cards, Exchange *exchange,
+                   const Patience &patience);
+
+// Instead of the next round: the ranks of other hosts learn why this one does not come. Throws `error`, or what says
+// more.
+[[noreturn]] void fail_everywhere(Exchange &exchange, const Error &error, const Patience &patience);
+
+}  // namespace odc

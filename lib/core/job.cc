@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/job.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "memory/shard_record.h"
+#include "topology/host.h"
+
+namespace odc {
+
+namespace {
+
+constexpr int kPatientSpins = 4000;  // some tens of microseconds: what a futex would cost
+constexpr int kCrowdedSpins = 20;    // more ranks than cores: the core is needed by who is waited for
+
+std::string seconds(int64_t ns) {
+    std::ostringstream text;
+    text.precision(1);
+    text << std::fixed << static_cast<double>(ns) * 1e-9 << " s";
+    return text.str();
+}
+
+}  // namespace
+
+Job::Job(Membership membership) : membership_(std::move(membership)) {
+    for (Peer &one : membership_.peers) {
+        blocks_.push_back(&one.rank_block());
+    }
+    spins_ = size() <= topology().cores ? kPatientSpins : kCrowdedSpins;
+    mine().did_at_ns = now_ns();
+}
+
+Job::~Job() = default;
+
+void Job::leak_cuda() {
+    struct Kept {
+        std::unique_ptr<Cuda> cuda;
+        std::vector<std::shared_ptr<Arena>> words;  // and mirrors, of other ranks too
+    };
+    static std::mutex mutex;
+    static auto *const kept = new std::vector<Kept>;
+    const std::lock_guard lock(mutex);
+    kept->push_back({std::move(membership_.cuda), {}});
+    for (const Peer &one : membership_.peers) {
+        kept->back().words.push_back(one.arena);
+    }
+}
+
+std::string Job::who(int rank) const {
+    return say("rank ", rank, " (host ", peer(rank).host, ", pid ", peer(rank).pid, ")");
+}
+
+std::string Job::what(int rank) const {
+    const RankBlock &other = block(rank);
+    const uint64_t did = other.did.load(std::memory_order_acquire);  // with the record that it names
+    const auto call = static_cast<Call>(did >> 56);
+    const uint64_t record = did & kDidRecord;
+    const bool inside = (did & kDidInside) != 0;
+    const std::string since = seconds(now_ns() - other.did_at_ns.load(std::memory_order_relaxed));
+    std::string shard;
+    if (record != 0) {
+        shard = say(" of shard \"", reinterpret_cast<const Post *>(peer(rank).arena->record(record))->name(), "\"");
+    }
+    const bool awaits_gpu = (did & kDidAwaitsGpu) != 0;
+    return say(inside ? "has been in " : "last left ", call_name(call), awaits_gpu ? "" : shard, " in minibatch ",
+               other.did_minibatch.load(std::memory_order_relaxed),
+               inside ? say(" for ", since) : say(", ", since, " ago"),
+               awaits_gpu ? say(", where it waits for its GPU's work", shard) : "");
+}
+
+void Job::note(Call call, uint64_t record, uint64_t minibatch) {
+    RankBlock &block = mine();
+    block.did.store(static_cast<uint64_t>(call) << 56 | kDidInside | record, std::memory_order_release);
+    block.did_minibatch.store(minibatch, std::memory_order_relaxed);
+    block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
+}
+
+void Job::note_gpu_wait(uint64_t record) {
+    const uint64_t call = mine().did.load(std::memory_order_relaxed) & ~kDidRecord;
+    mine().did.store(call | kDidAwaitsGpu | record, std::memory_order_release);
+}
+
+void Job::note_gpu_done() { mine().did.fetch_and(~(kDidAwaitsGpu | kDidRecord), std::memory_order_relaxed); }
+
+void Job::note_done() {
+    RankBlock &block = mine();
+    if ((block.did.load(std::memory_order_relaxed) & kDidAwaitsGpu) != 0) {  // a wait that ended in an error
+        note_gpu_done();
+    }
+    block.did.fetch_and(~kDidInside, std::memory_order_relaxed);
+    block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
+}
+
+void Job::check_peers() {
+    check();
+    if (mine().peer_failed.load(std::memory_order_acquire) != 0) {
+        look_at_states();
+    }
+}
+
+void Job::check() const {
+    const auto status = static_cast<odc_status>(error_status_.load(std::memory_order_acquire));
+    if (status != ODC_OK) {
+        throw Error(status, error_text_);
+    }
+}
+
+bool Job::set_error(odc_status status, const std::string &text) {
+    const std::lock_guard lock(mutex_);
+    if (error_status_.load(std::memory_order_relaxed) != ODC_OK) {
+        return false;
+    }
+    error_text_ = cut(text, sizeof(RankBlock::error_text) - 1);  // as the others read it
+    error_status_.store(status, std::memory_order_release);
+    const RankState state = mine().state.load(std::memory_order_relaxed);
+    if (state == RankState::Running) {
+        record_failure(mine(), status, error_text_.c_str());
+    }
+    // What is under way to and from other hosts ends with the connections, also of a rank that has left, whose words nobody
+    // heeds.
+    Fabric *others = fabric();
+    if (others != nullptr && (state == RankState::Running || state == RankState::Left)) {
+        others->fail({status, error_text_});
+    }
+    return true;
+}
+
+void Job::ring_all() {
+    for (RankBlock *block : blocks_) {
+        ring(*block);
+    }
+    size_t span = kTreeFan;  // ranks of a node
+    for (int level = 0; level < kTreeLevels; ++level, span *= kTreeFan) {
+        for (size_t place = 0; place < mates().size(); place += span) {
+            RankBlock &first = block(mates()[place]);
+            ring(first.sync_tree[level].bell);
+            ring(first.reduction_tree[level].bell);
+        }
+    }
+}
+
+void Job::let_know() {
+    if (mine().state.load(std::memory_order_relaxed) == RankState::Failed) {
+        for (RankBlock *block : blocks_) {
+            block->peer_failed.store(1, std::memory_order_release);
+        }
+    }
+    ring_all();
+    if (Fabric *others = fabric(); others != nullptr && mine().state.load() == RankState::Failed) {
+        others->await_failed();
+    }
+}
+
+void Job::fail_job(odc_status status, const std::string &text) {
+    if (set_error(status, text)) {
+        let_know();
+    }
+    check();
+    fail(ODC_ERROR_INTERNAL, "a job error was not kept: ", text);
+}
+
+void Job::abort(const std::string &text) {
+    if (set_error(ODC_ERROR_ABORTED, text)) {
+        let_know();
+    }
+}
+
+void Job::leave(uint64_t minibatch) {
+    const std::lock_guard lock(mutex_);
+    RankBlock &block = mine();
+    if (block.state.load(std::memory_order_relaxed) != RankState::Running) {
+        return;
+    }
+    block.left_minibatch.store(minibatch, std::memory_order_relaxed);
+    block.state.store(RankState::Left, std::memory_order_release);
+    tell(LeftNotice{minibatch});
+    ring_all();
+}
+
+void Job::look_at_states() {
+    check();
+    for (int rank = 0; rank < size(); ++rank) {
+        RankBlock &other = block(rank);
+        const RankState state = other.state.load(std::memory_order_acquire);
+        if (rank != this->rank() && state == RankState::Failed) {
+            fail_job(static_cast<odc_status>(other.error_status), other.error_text);
+        }
+        if (state == RankState::Lost) {
+            look_at_gpu();  // its failure ends the library thread, and with it all that is known of other hosts
+            fail_job(ODC_ERROR_PEER_LOST, all_lost_with(rank));
+        }
+    }
+}
+
+void Job::learn() {
+    try {
+        look_at_states();
+    } catch (const Error &) {
+        // It is kept.
+    }
+}
+
+// A host is lost with all its ranks.
+std::string Job::all_lost_with(int rank) const {
+    std::string others;
+    for (int other = 0; other < size(); ++other) {
+        if (other != rank && block(other).state.load(std::memory_order_acquire) == RankState::Lost) {
+            others += say(others.empty() ? "; so is " : ", ", who(other));
+        }
+    }
+    return say(who(rank), " is lost: ", block(rank).error_text, "; it ", what(rank), others);
+}
+
+void Job::look_for_deaths() {
+    std::vector<pollfd> lives;
+    for (const Peer &one : membership_.peers) {
+        lives.push_back({one.life.get(), POLLIN, 0});
+    }
+    lives[static_cast<size_t>(rank())].fd = -1;
+    if (poll(lives.data(), lives.size(), 0) <= 0) {
+        return look_for_replaced_programs();
+    }
+    // What the dead said last explains more than that they died.
+    look_at_states();
+    for (int rank = 0; rank < size(); ++rank) {
+        if (lives[static_cast<size_t>(rank)].revents == 0) {
+            continue;
+        }
+        if (block(rank).state.load(std::memory_order_acquire) != RankState::Running) {
+            continue;
+        }
+        fail_job(ODC_ERROR_PEER_LOST, say(who(rank), " died; it ", what(rank)));
+    }
+}
+
+// By a system call for each rank, so of many ranks only some are asked for at a time.
+void Job::look_for_replaced_programs() {
+    for (size_t i = 0; i < std::min(blocks_.size(), kProgramsAtOnce); ++i) {
+        const int rank = static_cast<int>(asked_program_.fetch_add(1, std::memory_order_relaxed) % blocks_.size());
+        const Peer &one = peer(rank);
+        if (rank == this->rank() || !one.program.valid() || !is_program_gone(one.program.get())) {
+            continue;
+        }
+        look_at_states();  // before it left or failed, it told so
+        if (block(rank).state.load(std::memory_order_acquire) == RankState::Running) {
+            const char *const ending = words_of(how_program_went(one.life.get()));
+            fail_job(ODC_ERROR_PEER_LOST, say(who(rank), ' ', ending, "; it ", what(rank)));
+        }
+    }
+}
+
+void Job::sleep(Bell &bell, uint32_t rung) {
+    bell.waiters.fetch_add(1);
+    // The bell may have been rung before we were counted; then the futex returns at once.
+    futex_wait(bell.rung, rung, patience().slice_ms());
+    bell.waiters.fetch_sub(1);
+}
+
+// Counted as a waiter, too: whoever is waited for on another host is asked whether it lives.
+void Job::nap(int on) {
+    block(on).bell.waiters.fetch_add(1);
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    block(on).bell.waiters.fetch_sub(1);
+}
+
+void Job::Wait::check(int holder, int64_t since_ns) {
+    holder_ = holder;
+    since_ns_ = since_ns;
+    if (const std::optional<Error> trouble = look(-1)) {
+        job_.fail_job(trouble->status(), trouble->what());
+    }
+}
+
+// During a wait: this rank's GPU may fail meanwhile, and who waits for it shall not wait on; and mates send their regions.
+void Job::look_at_gpu() {
+    Cuda *const gpu = cuda();
+    if (gpu == nullptr) {
+        return;
+    }
+    try {
+        gpu->exchange_mail();
+        const CudaDevice::Scope scope(gpu->device());
+        gpu->device().check_health();
+    } catch (const Error &error) {
+        fail_of_gpu(error);
+        throw;
+    }
+}
+
+void Job::fail_of_gpu(const Error &error) {
+    if (error.status() == ODC_ERROR_DEVICE) {
+        fail_job(ODC_ERROR_DEVICE, say(who(rank()), ": ", error.what()));
+    }
+}
+
+std::optional<Error> Job::Wait::look(int on) {
+    job_.look_at_states();
+    const int64_t now = now_ns();
+    if (now - looked_ns_ >= kLookNs) {
+        looked_ns_ = now;
+        job_.look_at_gpu();
+        job_.look_for_deaths();
+    }
+    const auto me = [this] { return job_.who(job_.rank()); };
+    const RankState state = on >= 0 ? job_.block(on).state.load(std::memory_order_acquire) : RankState::Running;
+    if (state == RankState::Gone || (state == RankState::Left && !left_serves_)) {
+        return Error(ODC_ERROR_PEER_LOST, say(job_.who(on), " left in minibatch ", job_.block(on).left_minibatch.load(),
+                                              ", but ", me(), " waits for it in ", call_, ": ", describe_()));
+    }
+    if (patience_.over()) {
+        return Error(ODC_ERROR_TIMEOUT,
+                     say(me(), " waited ", seconds(now - patience_.begin_ns()), " in ", call_, ": ", describe_()));
+    }
+    since_ns_ = since_ns_ != 0 ? since_ns_ : now;
+    if (effects_ && now - since_ns_ < kFinishNs) {
+        return std::nullopt;
+    }
+    try {
+        patience_.check_interrupted(call_);
+    } catch (const Error &error) {
+        const std::string words = say(error.what(), " after ", seconds(now - patience_.begin_ns()), ": ", describe_());
+        if (!effects_) {
+            throw Error(error.status(), words);
+        }
+        job_.fail_job(ODC_ERROR_ABORTED, say(me(), " stopped halfway, so the sums are incomplete: ", words));
+    }
+    return std::nullopt;
+}
+
+}  // namespace odc

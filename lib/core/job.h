@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's view of its job: the peers' blocks, the waits, and the job error. Everything that waits does it here, so
+// every wait has a deadline, sees deaths and asks `interrupted`.
+#pragma once
+
+#include "base/deadline.h"
+#include "base/futex.h"
+#include "bootstrap/join.h"
+#include "memory/control_block.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace odc {
+
+class Job {
+public:
+    explicit Job(Membership membership);
+    ~Job();
+    Job(const Job &) = delete;
+    Job &operator=(const Job &) = delete;
+
+    int rank() const { return membership_.terms.rank; }
+    int size() const { return membership_.terms.size; }
+    Peer &peer(int rank) { return membership_.peers[static_cast<size_t>(rank)]; }
+    const Peer &peer(int rank) const { return membership_.peers[static_cast<size_t>(rank)]; }
+    RankBlock &block(int rank) { return *blocks_[static_cast<size_t>(rank)]; }
+    const RankBlock &block(int rank) const { return *blocks_[static_cast<size_t>(rank)]; }
+    RankBlock &mine() { return block(rank()); }
+    const RankBlock &mine() const { return block(rank()); }
+
+    // "rank 3 (host h, pid 42)"
+    std::string who(int rank) const;
+    // "has been in odc_gather of shard \"x\" in minibatch 7 for 1.2 s"
+    std::string what(int rank) const;
+
+    // Throws the job error if there is one. Cheap: asked at the start of every call.
+    void check() const;
+    // The same, and of any rank: where no wait would look. As cheap.
+    void check_peers();
+    bool has_failed() const { return error_status_.load(std::memory_order_acquire) != ODC_OK; }
+    // The first job error sticks here, and reaches all ranks with its words. Throws it, or the one that was first.
+    [[noreturn]] void fail_job(odc_status status, const std::string &text);
+    // odc_abort: as fail_job, but returns.
+    void abort(const std::string &text);
+    // Fails it where the error is this rank's GPU's: it can neither publish nor add any more.
+    void fail_of_gpu(const Error &error);
+    void leave(uint64_t minibatch);
+
+    Cuda *cuda() const { return membership_.cuda.get(); }  // NULL: this rank has no GPU
+    // Nothing of it may be given back, nor the words that streams write: some of it is still in use.
+    void leak_cuda();
+
+    // Tells the ranks of other hosts what those of this host read in shared memory. NULL: all ranks are on this host.
+    Fabric *fabric() { return membership_.fabric.get(); }
+    void tell(const Notice &notice) {
+        if (Fabric *others = fabric()) {
+            others->tell(notice);
+        }
+    }
+    // Of `ranks` (empty: all) those on other hosts.
+    void tell(const Notice &notice, const std::vector<int32_t> &ranks) {
+        if (Fabric *others = fabric()) {
+            others->tell(notice, ranks);
+        }
+    }
+    // The process may end after this: what was told to other hosts has been heard, if they can hear.
+    void flush() {
+        if (Fabric *others = fabric()) {
+            others->flush();
+        }
+    }
+    uint64_t packets_sent() const { return membership_.fabric ? membership_.fabric->packets_sent() : 0; }
+    // Whether what is on its way from or to a rank may still come.
+    bool serves(int rank) const {
+        return !has_failed() && odc::serves(block(rank).state.load(std::memory_order_acquire));
+    }
+    // The ranks of this host, ascending, and which of them this rank is.
+    const std::vector<int> &mates() const { return membership_.hosts[membership_.own().host_index]; }
+    size_t place() const {
+        return static_cast<size_t>(std::find(mates().begin(), mates().end(), rank()) - mates().begin());
+    }
+    bool on_this_host(int rank) const { return peer(rank).life.valid() || rank == this->rank(); }
+
+    // Of a wait that begins now.
+    Patience patience() const {
+        const Terms &terms = membership_.terms;
+        return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
+    }
+    // Makes it this rank's job error, if there is none yet, that another failed or is lost.
+    void learn();
+
+    // Notes what this rank does, for the others' errors.
+    // `record`: of the call's shard, 0 for none.
+    void note(Call call, uint64_t record, uint64_t minibatch);
+    // Within it, and of no shard: until what this rank enqueued on its GPU is done, first what is for `record` (0: none).
+    void note_gpu_wait(uint64_t record);
+    void note_gpu_done();
+    void note_done();
+
+    // Until the bell rings, or 20 ms. `rung`: as it was when there was nothing to be seen yet.
+    void sleep(Bell &bell, uint32_t rung);
+    void sleep(int on) { sleep(block(on).bell, block(on).bell.rung.load()); }
+    // For what rings no bell.
+    void nap(int on);
+
+    // One wait of one call; it lasts until the deadline whatever it waits for in turn.
+    class Wait : public Alarm {
+    public:
+        Wait(Job &job, const char *call) : job_(job), call_(call), patience_(job.patience()) {}
+        // Says at the deadline what is waited for, and names who is missing.
+        void describe(std::function<std::string()> words) { describe_ = std::move(words); }
+        // Waits until `ready()`, which may become true only when `on` rings its bell. A peer's death, departure (if it
+        // is `on`'s) and the deadline are job errors, but a condition that holds comes first.
+        template <class Ready>
+        void until(int on, const Ready &ready);
+        // The same for what rings no bell: a word that a GPU writes, or what this process does meanwhile. `on()` may change.
+        template <class On, class Ready>
+        void until_seen(const On &on, const Ready &ready);
+        // Waits until `done()`, for which `bell` is rung, or until no rank is absent: `absent()` is the first that is, or -1.
+        // It may look at every rank, so it is asked only when a sleep has ended without `done()`. Its rank's death or
+        // departure and the deadline are job errors, as above.
+        template <class Done, class Absent>
+        void until_all(Bell &bell, const Done &done, const Absent &absent);
+        // As `until`, but a peer that has left (odc_shutdown) still serves this, until it is gone.
+        template <class Ready>
+        void until_served(int on, const Ready &ready) {
+            left_serves_ = true;
+            until(on, ready);
+            left_serves_ = false;
+        }
+        template <class On, class Ready>
+        void until_seen_served(const On &on, const Ready &ready) {
+            left_serves_ = true;
+            until_seen(on, ready);
+            left_serves_ = false;
+        }
+        // For waits on other things than a bell: looks around and throws.
+        void check(int holder, int64_t since_ns) override;
+        int holder() const { return holder_; }
+        // From now on an interruption would leave an operation half done. So `interrupted` is not asked as long as the
+        // operation goes on; where it has not for kFinishNs, an interruption fails the job. Again: it has gone on.
+        void begin_effects() {
+            effects_ = true;
+            since_ns_ = 0;
+        }
+        void end_effects() { effects_ = false; }
+
+    private:
+        template <class Ready>
+        bool spin(const Ready &ready);
+        // Looks around; true: it is ready after all.
+        template <class Ready>
+        bool look_or(int on, const Ready &ready);
+        // Throws what ends every wait: a job error, a death, an interruption. Returns what ends this one, on `on`.
+        std::optional<Error> look(int on);
+
+        Job &job_;
+        const char *call_;
+        std::function<std::string()> describe_;
+        Patience patience_;
+        int64_t looked_ns_ = 0;
+        int64_t since_ns_ = 0;  // when this part of the wait was first looked at; 0: not yet
+        bool effects_ = false;
+        bool left_serves_ = false;
+        int holder_ = -1;  // of the lock that is waited for
+    };
+
+private:
+    // Deaths and a failed GPU are looked for at most this often, and at least every 20 ms.
+    static constexpr int64_t kLookNs = 5'000'000;
+    // A rank lets a stripe go in microseconds, and a library thread adds what it is offered in milliseconds; then the owner
+    // is stopped, or its host overloaded.
+    static constexpr int64_t kFinishNs = 2'000'000'000;
+
+    void look_at_states();
+    void look_at_gpu();
+    std::string all_lost_with(int rank) const;
+    void look_for_deaths();
+    void look_for_replaced_programs();
+    bool set_error(odc_status status, const std::string &text);
+    // After the first error: the program may end now, and the others shall know why.
+    void let_know();
+    // Not only who waits for this rank must hear of its failure.
+    void ring_all();
+
+    Membership membership_;
+    std::vector<RankBlock *> blocks_;
+    int spins_;  // before a wait goes to sleep
+    std::atomic<uint32_t> asked_program_{0};
+    std::mutex mutex_;
+    std::atomic<int32_t> error_status_{ODC_OK};  // written after the text, under the mutex
+    std::string error_text_;
+};
+
+template <class Ready>
+bool Job::Wait::spin(const Ready &ready) {
+    for (int spin = 0; spin < job_.spins_; ++spin) {
+        if (ready()) {
+            return true;
+        }
+        spin_pause();
+        // Who is waited for may be queued behind us on this core.
+        if (spin % 64 == 63) {
+            sched_yield();
+        }
+    }
+    return false;
+}
+
+template <class Ready>
+bool Job::Wait::look_or(int on, const Ready &ready) {
+    std::optional<Error> trouble;
+    try {
+        trouble = look(on);
+    } catch (const Error &) {
+        if (ready()) {
+            return true;
+        }
+        throw;
+    }
+    if (trouble) {
+        // It may have done what we wait for just before it left, or before the deadline.
+        if (ready()) {
+            return true;
+        }
+        job_.fail_job(trouble->status(), trouble->what());
+    }
+    return false;
+}
+
+template <class Ready>
+void Job::Wait::until(int on, const Ready &ready) {
+    if (spin(ready)) {
+        return;
+    }
+    since_ns_ = 0;
+    Bell &bell = job_.block(on).bell;
+    for (;;) {
+        const uint32_t rung = bell.rung.load();
+        if (ready() || look_or(on, ready)) {
+            return;
+        }
+        job_.sleep(bell, rung);
+    }
+}
+
+template <class Done, class Absent>
+void Job::Wait::until_all(Bell &bell, const Done &done, const Absent &absent) {
+    if (spin(done)) {
+        return;
+    }
+    for (uint32_t rung = bell.rung.load(); !done(); rung = bell.rung.load()) {
+        job_.sleep(bell, rung);
+        if (done()) {
+            return;
+        }
+        const int on = absent();
+        if (on < 0 || look_or(on, [&] { return absent() < 0; })) {
+            return;
+        }
+    }
+}
+
+template <class On, class Ready>
+void Job::Wait::until_seen(const On &on, const Ready &ready) {
+    if (spin(ready)) {
+        return;
+    }
+    since_ns_ = 0;
+    for (int64_t looked_ns = 0; !ready(); job_.nap(on())) {
+        if (const int64_t now = now_ns(); now - looked_ns > kLookNs) {
+            looked_ns = now;
+            if (look_or(on(), ready)) {
+                return;
+            }
+        }
+    }
+}
+
+}  // namespace odc

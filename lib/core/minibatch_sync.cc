@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a minibatch, the one wait for all, and reductions.
+#include <algorithm>
+#include <cstring>
+
+#include "base/element_type.h"
+#include "core/context.h"
+#include "transport/shm/stripe_lock.h"
+
+namespace odc {
+
+namespace {
+
+void check_values(const char *call, const double *values, size_t count, int32_t op) {
+    if (count > kMaxValues) {
+        fail(ODC_ERROR_ARGUMENT, call, ": count is ", count, ", at most ", kMaxValues, " values can be combined");
+    }
+    if (count > 0 && values == nullptr) {
+        fail(ODC_ERROR_ARGUMENT, call, ": values is NULL");
+    }
+    if (count > 0 && op != ODC_SUM && op != ODC_MAX) {
+        fail(ODC_ERROR_ARGUMENT, call, ": op ", op, " is no odc_reduction");
+    }
+}
+
+void write(Contribution &contribution, const double *values, size_t count, int32_t op) {
+    contribution.count = static_cast<uint32_t>(count);
+    contribution.op = count > 0 ? op : 0;
+    contribution.has_registered = 0;
+    std::copy_n(values, count, contribution.values);
+}
+
+// After an interruption the same call must be made again: its values are with the peers already.
+void check_same(const char *call, const Contribution &posted, const double *values, size_t count, int32_t op) {
+    if (posted.count != count || posted.op != (count > 0 ? op : 0) ||
+        (count > 0 && std::memcmp(posted.values, values, count * sizeof(double)) != 0)) {
+        fail(ODC_ERROR_ARGUMENT, call, " was interrupted and has handed in other values; call it again with the same");
+    }
+}
+
+// Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch before `filled`.
+void clear_untouched(const RemoteSlice &mine, uint64_t filled) {
+    const uint64_t bytes =
+        mine.stripes == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
+    for (uint64_t i = 0; i < stripe_count(bytes); ++i) {
+        if (mine.stripes[i].filled < filled) {
+            const uint64_t begin = i * kStripeBytes;
+            std::memset(mine.accumulator + begin, 0, std::min(kStripeBytes, bytes - begin));
+        }
+    }
+}
+
+}  // namespace
+
+void Context::sync(double *values, size_t count, int32_t op) {
+    check_not_arrived(Call::Sync);
+    check_values("odc_minibatch_sync", values, count, op);
+    job_.check();
+    if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch_) {
+        for (const auto &[name, shard] : shards_) {
+            if (shard->own_numel() > 0 && shard->published <= minibatch_) {
+                fail(ODC_ERROR_PHASE, "odc_minibatch_sync: this rank has not published its slice of shard \"", name,
+                     "\" in minibatch ", minibatch_, "; publish it, also when there is nothing to do");
+            }
+        }
+    }
+    const Noted noted = note(Call::Sync, nullptr);
+    if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch_) {
+        finish_all();
+        synced_operations_ = last_operation_;
+        land();
+        arrive(values, count, op);
+    } else {
+        check_same("odc_minibatch_sync", job_.mine().synced[minibatch_ % 2], values, count, op);
+    }
+    await_arrivals();
+    const Contribution &all = sync_tree_.combined(minibatch_);
+    fold_mirrors();
+    for (Shard *shard : fresh_) {
+        for (uint64_t index = 0; index < shard->owners(); ++index) {
+            posts_.find(*shard, index);
+        }
+    }
+    posts_.turn(minibatch_, all.has_registered != 0);
+    if (job_.cuda() != nullptr) {
+        job_.cuda()->turn(minibatch_);
+    }
+    take(all, &RankBlock::synced, minibatch_, "odc_minibatch_sync_reduce", values);
+    for (const auto &[name, shard] : shards_) {
+        clear_untouched(shard->slice(shard->own_index()), minibatch_ + 1);
+    }
+    fresh_.clear();
+    freed_.clear();
+    charge_lateness();
+    totals_.syncs.fetch_add(1, std::memory_order_relaxed);
+    ++minibatch_;
+}
+
+void Context::finish_all() {
+    try {
+        for (auto &[number, operation] : operations_) {
+            finish(operation);
+        }
+    } catch (...) {
+        for (auto &[number, operation] : operations_) {
+            leave_unfinished(operation);
+        }
+        rethrow();
+    }
+    operations_.clear();
+}
+
+void Context::arrive(const double *values, size_t count, int32_t op) {
+    RankBlock &mine = job_.mine();
+    Contribution &brought = mine.synced[minibatch_ % 2];
+    write(brought, values, count, op);
+    brought.has_registered = posts_.has_announced(minibatch_) ? 1 : 0;
+    arrived_at_ns(job_.rank()).store(now_ns(), std::memory_order_relaxed);
+    // Releases this rank's additions, and its last reads, to everybody; so does joining.
+    mine.arrived.store(minibatch_ + 1, std::memory_order_release);
+    sync_tree_.join(minibatch_);
+    ring(mine);
+    try {
+        job_.tell(ArrivedNotice{minibatch_, brought});
+    } catch (...) {
+        fail_halfway(Call::Sync);
+    }
+}
+
+// Waits for the ranks of this host by the tree, for the others one by one.
+template <class HasCome>
+void Context::await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come) {
+    size_t come = 0;
+    tree.await(wait, number, [&] {
+        const std::vector<int> &mates = job_.mates();
+        while (come < mates.size() && has_come(mates[come])) {
+            ++come;
+        }
+        return come < mates.size() ? mates[come] : -1;
+    });
+    for (int rank = 0; job_.fabric() != nullptr && rank < job_.size(); ++rank) {
+        if (!job_.on_this_host(rank)) {
+            wait.until(rank, [&] { return has_come(rank); });
+        }
+    }
+}
+
+void Context::await_arrivals() {
+    const auto has_arrived = [this](int rank) {
+        return job_.block(rank).arrived.load(std::memory_order_acquire) > minibatch_;
+    };
+    Job::Wait wait(job_, "odc_minibatch_sync");
+    wait.describe([&] {
+        std::string missing;
+        for (int rank = 0; rank < job_.size(); ++rank) {
+            if (has_arrived(rank)) {
+                continue;
+            }
+            missing += say(missing.empty() ? "" : "; ", job_.who(rank), " has not arrived in minibatch ", minibatch_,
+                           "; it ", job_.what(rank));
+        }
+        return missing;
+    });
+    await_all(sync_tree_, minibatch_, wait, has_arrived);
+}
+
+// Those of a host stand side by side (control_block.h).
+void Context::find_arrival_times() {
+    for (int parity = 0; parity < 2; ++parity) {
+        for (int rank = 0; rank < job_.size(); ++rank) {
+            peers_[static_cast<size_t>(rank)].arrived_at_ns[parity] = &job_.block(rank).arrived_at_ns[parity][0];
+        }
+        const std::vector<int> &mates = job_.mates();
+        for (size_t place = 0; place < mates.size(); ++place) {
+            RankBlock &first = job_.block(mates[place / kTreeFan * kTreeFan]);
+            peers_[static_cast<size_t>(mates[place])].arrived_at_ns[parity] =
+                &first.arrived_at_ns[parity][place % kTreeFan];
+        }
+    }
+}
+
+// By the times of arrival, so that it does not matter in which order they were waited for.
+void Context::charge_lateness() {
+    const auto arrived_at = [this](int rank) { return arrived_at_ns(rank).load(std::memory_order_relaxed); };
+    const int64_t mine = arrived_at(job_.rank());
+    int last = job_.rank();
+    int64_t last_at = mine;
+    for (int rank = 0; rank < job_.size(); ++rank) {
+        const int64_t at = arrived_at(rank);
+        if (at > mine) {
+            // Only sync writes it, and it runs alone.
+            std::atomic<uint64_t> &late_ns = peers_[static_cast<size_t>(rank)].sync_late_ns;
+            late_ns.store(late_ns.load(std::memory_order_relaxed) + static_cast<uint64_t>(at - mine),
+                          std::memory_order_relaxed);
+        }
+        if (at > last_at) {
+            last = rank;
+            last_at = at;
+        }
+    }
+    peers_[static_cast<size_t>(last)].sync_last.fetch_add(1, std::memory_order_relaxed);
+    totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(last_at - mine), std::memory_order_relaxed);
+}
+
+void Context::take(const Contribution &combined, Contribution (RankBlock::*brought)[2], uint64_t number,
+                   const char *call, double *values) {
+    const Contribution &mine = (job_.mine().*brought)[number % 2];
+    for (int rank = 0; combined.differs != 0 && rank < job_.size(); ++rank) {
+        const Contribution &theirs = (job_.block(rank).*brought)[number % 2];
+        if (theirs.count != mine.count || theirs.op != mine.op) {
+            job_.fail_job(ODC_ERROR_MISMATCH, say("in ", call, " of minibatch ", minibatch_, " ", job_.who(job_.rank()),
+                                                  " combines ", mine.count, " values with op ", mine.op, ", ",
+                                                  job_.who(rank), " ", theirs.count, " with op ", theirs.op));
+        }
+    }
+    std::copy_n(combined.values, combined.count, values);
+}
+
+void Context::await_reduction() {
+    Job::Wait wait(job_, "odc_all_reduce");
+    int missing = 0;
+    wait.describe([&] {
+        return say(job_.who(missing), " has not called odc_all_reduce in minibatch ", minibatch_, "; it ",
+                   job_.what(missing));
+    });
+    await_all(reduction_tree_, reductions_, wait, [&](int rank) {
+        const RankBlock &other = job_.block(rank);
+        const bool passed = other.opened.load(std::memory_order_acquire) > minibatch_ ||
+                            other.arrived.load(std::memory_order_acquire) > minibatch_;
+        if (other.reductions.load(std::memory_order_acquire) > reductions_) {
+            return true;
+        }
+        missing = rank;
+        if (passed) {
+            job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(job_.rank()), " called odc_all_reduce in minibatch ",
+                                                  minibatch_, ", but ", job_.who(rank), " went on without it"));
+        }
+        return false;
+    });
+}
+
+void Context::all_reduce(double *values, size_t count, int32_t op) {
+    check_not_arrived(Call::AllReduce);
+    check_values("odc_all_reduce", values, count, op);
+    if (count == 0) {
+        fail(ODC_ERROR_ARGUMENT, "odc_all_reduce: count is 0");
+    }
+    RankBlock &mine = job_.mine();
+    if (mine.opened.load(std::memory_order_relaxed) > minibatch_) {
+        fail(ODC_ERROR_PHASE, "odc_all_reduce: only between odc_minibatch_sync and odc_publish, and minibatch ",
+             minibatch_, " is published; or let the values ride on odc_minibatch_sync_reduce");
+    }
+    job_.check();
+    const Noted noted = note(Call::AllReduce, nullptr);
+    // Posted already if the call before this was interrupted.
+    if (mine.reductions.load(std::memory_order_relaxed) == reductions_) {
+        write(mine.reduced[reductions_ % 2], values, count, op);
+        mine.reductions.store(reductions_ + 1, std::memory_order_release);
+        reduction_tree_.join(reductions_);
+        ring(mine);
+        try {
+            job_.tell(ReducedNotice{reductions_, mine.reduced[reductions_ % 2]});
+        } catch (...) {
+            fail_halfway(Call::AllReduce);
+        }
+    } else {
+        check_same("odc_all_reduce", mine.reduced[reductions_ % 2], values, count, op);
+    }
+    const int64_t begin = now_ns();
+    await_reduction();
+    totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(now_ns() - begin), std::memory_order_relaxed);
+    take(reduction_tree_.combined(reductions_), &RankBlock::reduced, reductions_, "odc_all_reduce", values);
+    ++reductions_;
+}
+
+}  // namespace odc

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/shard.h"
+
+#include <cstring>
+#include <numeric>
+
+#include "base/element_type.h"
+#include "base/error.h"
+#include "transport/cuda/pinned_memory.h"
+#include "transport/shm/stripe_lock.h"
+
+namespace odc {
+
+namespace {
+
+constexpr uint64_t kLine = 64;
+constexpr size_t kMostNameBytes = 255;
+// A slice takes at most 17 bytes an element, with its stripes, and less than a MiB for alignment: below 2^63 bytes, so no
+// sum of its parts overflows.
+constexpr uint64_t kMostElements = uint64_t{1} << 58;
+
+uint64_t to_line(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+template <class Numbers>
+std::string list(const Numbers *numbers, uint64_t count) {
+    std::ostringstream out;
+    for (uint64_t i = 0; i < count; ++i) {
+        if (i == 32) {
+            out << " ... (" << count << ")";
+            break;
+        }
+        out << (i == 0 ? "" : " ") << numbers[i];
+    }
+    return out.str();
+}
+
+void check_ranks(const Description &d, int rank, int size) {
+    std::vector<char> seen(static_cast<size_t>(size));
+    for (const int32_t one : d.ranks) {
+        if (one < 0 || one >= size) {
+            fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" lists rank ", one, ", but the job has ranks 0..",
+                 size - 1);
+        }
+        if (seen[static_cast<size_t>(one)]++ != 0) {
+            fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" lists rank ", one, " twice");
+        }
+    }
+    if (!d.ranks.empty() && seen[static_cast<size_t>(rank)] == 0) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" is registered by rank ", rank, ", which is not in its ranks ",
+             list(d.ranks.data(), d.ranks.size()));
+    }
+}
+
+void check_slices(const Description &d) {
+    uint64_t sum = 0;
+    for (const uint64_t one : d.slices) {
+        if (__builtin_add_overflow(sum, one, &sum)) {
+            sum = ~uint64_t{0};
+        }
+    }
+    if (!d.slices.empty() && sum != d.numel) {
+        fail(ODC_ERROR_ARGUMENT, "the slices of shard \"", d.name, "\" add up to ", sum, " elements, its numel is ",
+             d.numel);
+    }
+}
+
+// Giving equal slices is the same as giving none.
+void forget_equal_slices(Description &d) {
+    const Slices equal(d.numel, std::max<uint64_t>(d.slices.size(), 1));
+    for (uint64_t index = 0; index < d.slices.size(); ++index) {
+        if (d.slices[index] != equal.numel(index)) {
+            return;
+        }
+    }
+    d.slices.clear();
+}
+
+}  // namespace
+
+Description::Description(const odc_shard_desc &desc, int rank, int size)
+    : numel(desc.numel), parameter_type(desc.parameter_type), gradient_type(desc.gradient_type),
+      memory(desc.memory != 0 ? desc.memory : ODC_HOST_MEMORY) {
+    if (desc.name == nullptr || desc.name[0] == '\0') {
+        fail(ODC_ERROR_ARGUMENT, "a shard needs a name, the same on all its ranks; desc.name is ",
+             desc.name == nullptr ? "NULL" : "empty");
+    }
+    name.assign(desc.name, strnlen(desc.name, kMostNameBytes + 1));
+    if (name.size() > kMostNameBytes) {
+        fail(ODC_ERROR_ARGUMENT, "the name of shard \"", name.substr(0, 40), "...\" is longer than ", kMostNameBytes,
+             " bytes");
+    }
+    if (parameter_type != 0 && element_size(parameter_type) == 0) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": parameter_type ", parameter_type, " is no odc_type");
+    }
+    if (gradient_type != 0 && (element_size(gradient_type) == 0 || gradient_type == ODC_BYTES)) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": gradient_type ", gradient_type,
+             gradient_type == ODC_BYTES ? " (bytes) cannot be added" : " is no odc_type");
+    }
+    if (memory != ODC_HOST_MEMORY && memory != ODC_GPU_MEMORY) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": memory ", memory,
+             " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
+    }
+    if (desc.reserved != 0) {
+        fail(ODC_ERROR_UNSUPPORTED, "shard \"", name, "\": reserved is ", desc.reserved, ", must be 0");
+    }
+    if (parameter_type == 0 && gradient_type == 0) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\" has neither parameters nor gradients");
+    }
+    if (desc.ranks == nullptr && desc.rank_count != 0 && desc.rank_count != static_cast<uint64_t>(size)) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": ranks is NULL (all ", size, " ranks), but rank_count is ",
+             desc.rank_count);
+    }
+    if (desc.ranks != nullptr && (desc.rank_count == 0 || desc.rank_count > static_cast<uint64_t>(size))) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": rank_count is ", desc.rank_count, ", must be in 1..", size);
+    }
+    if (desc.ranks != nullptr) {
+        ranks.assign(desc.ranks, desc.ranks + desc.rank_count);
+        // Listing all in order is the same as listing none.
+        std::vector<int32_t> all(static_cast<size_t>(size));
+        std::iota(all.begin(), all.end(), 0);
+        if (ranks == all) {
+            ranks.clear();
+        }
+    }
+    if (desc.slices != nullptr) {
+        slices.assign(desc.slices, desc.slices + (ranks.empty() ? static_cast<uint64_t>(size) : ranks.size()));
+    }
+    check_ranks(*this, rank, size);
+    check_slices(*this);
+    forget_equal_slices(*this);
+    if (numel > kMostElements) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\" of ", numel, " elements is larger than any memory");
+    }
+}
+
+Shard::Shard(Description description, int rank, int size)
+    : description_(std::move(description)),
+      slices_(description_.slices.empty()
+                  ? Slices(description_.numel,
+                           description_.ranks.empty() ? static_cast<uint64_t>(size) : description_.ranks.size())
+                  : Slices(description_.slices)),
+      links_(std::make_unique<Link[]>(slices_.count())) {
+    while (owner(own_index_) != rank) {
+        ++own_index_;
+    }
+}
+
+namespace {
+
+uint64_t to_page(uint64_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+
+// Bytes of a slice's parts.
+struct Parts {
+    Parts(const Description &d, uint64_t numel)
+        : parameters(numel * element_size(d.parameter_type)),
+          sums(numel * element_size(accumulator_type(d.gradient_type))), stripes(stripe_count(sums) * sizeof(Stripe)) {}
+    uint64_t in_host() const { return to_line(stripes) + to_line(parameters) + to_line(sums); }
+    uint64_t parameters;
+    uint64_t sums;
+    uint64_t stripes;
+};
+
+}  // namespace
+
+uint64_t Shard::slice_bytes() const {
+    const Parts parts(description_, own_numel());
+    return parts.parameters + parts.sums;
+}
+
+uint64_t Shard::record_bytes() const { return post_bytes(description_); }
+
+uint64_t Shard::host_bytes() const {
+    const uint64_t bytes = Parts(description_, own_numel()).in_host();
+    if (!on_gpu()) {
+        return bytes;
+    }
+    return mirrored_ && bytes > 0 ? to_page(bytes) + page_bytes() : 0;  // it begins somewhere in a page
+}
+
+uint64_t Shard::gpu_bytes() const {
+    const Parts parts(description_, own_numel());
+    return on_gpu() ? to_line(parts.parameters) + to_line(parts.sums) : 0;
+}
+
+void Shard::settle(Post &post, uint64_t offset, const Allocation &host, const GpuAllocation &gpu, uint64_t minibatch) {
+    const Parts parts(description_, own_numel());
+    record_ = offset;
+    registered = minibatch;
+    host_region_ = host;
+    write_post(post, description_, offset, minibatch, own_numel());
+    post.segment = host.segment;
+    post.stripes = host.offset - host.segment.offset;
+    if (on_gpu()) {
+        post.stripes = to_page(post.stripes);
+    }
+    post.parameters = post.stripes + to_line(parts.stripes);
+    post.accumulator = post.parameters + to_line(parts.parameters);
+    post.region = gpu.region;
+    post.gpu_parameters = gpu.offset;
+    post.gpu_accumulator = gpu.offset + to_line(parts.parameters);
+    post.address = 0;
+    post.key = 0;
+    std::byte *const base = host.start != nullptr ? host.start - (host.offset - host.segment.offset) : nullptr;
+    link(own_index_, post, bases_of(post, base, gpu.start));
+}
+
+void Shard::link(uint64_t index, Post &post, const Bases &bases) {
+    links_[index].bases = bases;
+    links_[index].post.store(&post, std::memory_order_release);
+}
+
+RemoteSlice Shard::slice(uint64_t index) const {
+    const Post &post = *linked(index);
+    std::byte *const base = links_[index].bases.gpu;
+    if (base == nullptr || post.slice_numel == 0) {
+        return host_slice(index);
+    }
+    RemoteSlice slice = host_slice(index);
+    slice.parameters = post.parameter_type != 0 ? base + post.gpu_parameters : nullptr;
+    slice.accumulator = post.gradient_type != 0 ? base + post.gpu_accumulator : nullptr;
+    slice.stripes = nullptr;
+    slice.memory = MemoryKind::Gpu;
+    return slice;
+}
+
+RemoteSlice Shard::host_slice(uint64_t index) const {
+    const Post &post = *linked(index);
+    std::byte *const base = links_[index].bases.host;
+    const bool here = post.slice_numel > 0 && base != nullptr;
+    const bool parameters = here && post.parameter_type != 0;
+    const bool sums = here && post.gradient_type != 0;
+    return {parameters ? base + post.parameters : nullptr,
+            sums ? base + post.accumulator : nullptr,
+            sums ? reinterpret_cast<Stripe *>(base + post.stripes) : nullptr,
+            post.slice_numel,
+            post.parameter_type,
+            post.gradient_type,
+            &post.published,
+            post.record,
+            post.address,
+            post.key};
+}
+
+Shard::Bases Shard::bases_of(const Post &post, std::byte *host, std::byte *gpu) const {
+    Bases bases{host, gpu, post.region, nullptr, 0};
+    if (on_gpu() && host != nullptr) {
+        bases.mirror = host + post.stripes;
+        bases.mirror_bytes = to_page(Parts(description_, post.slice_numel).in_host());
+    }
+    return bases;
+}
+
+std::string Shard::difference(const Post &other, int other_rank, int rank) const {
+    const auto differs = [&](const char *what, const auto &mine, const auto &theirs) {
+        return say("rank ", rank, " and rank ", other_rank, " describe shard \"", name(), "\" differently: rank ", rank,
+                   " says ", what, " ", mine, ", rank ", other_rank, " says ", theirs);
+    };
+    const Description &d = description_;
+    if (!stands(other)) {
+        return say("rank ", rank, " registered shard \"", name(), "\" in minibatch ", registered, ", rank ", other_rank,
+                   " in minibatch ", other.minibatch.load());
+    }
+    if (other.numel != d.numel) {
+        return differs("numel", d.numel, other.numel);
+    }
+    if (other.memory != d.memory) {
+        const auto words = [](int32_t memory) { return memory == ODC_GPU_MEMORY ? "GPU" : "host"; };
+        return differs("memory", words(d.memory), words(other.memory));
+    }
+    if (other.parameter_type != d.parameter_type) {
+        return differs("parameter_type", element_name(d.parameter_type), element_name(other.parameter_type));
+    }
+    if (other.gradient_type != d.gradient_type) {
+        return differs("gradient_type", element_name(d.gradient_type), element_name(other.gradient_type));
+    }
+    if (other.rank_count != d.ranks.size() || !std::equal(d.ranks.begin(), d.ranks.end(), other.ranks())) {
+        const auto words = [](const int32_t *ranks, uint64_t count) { return count == 0 ? "all" : list(ranks, count); };
+        return differs("ranks", words(d.ranks.data(), d.ranks.size()), words(other.ranks(), other.rank_count));
+    }
+    if (other.slice_count != d.slices.size() || !std::equal(d.slices.begin(), d.slices.end(), other.slices())) {
+        const auto words = [](const uint64_t *sizes, uint64_t count) {
+            return count == 0 ? "equal" : list(sizes, count);
+        };
+        return differs("slices", words(d.slices.data(), d.slices.size()), words(other.slices(), other.slice_count));
+    }
+    return "";
+}
+
+}  // namespace odc

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/control_block.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "base/futex.h"
+
+namespace odc {
+
+const char *call_name(Call call) {
+    switch (call) {
+        case Call::None: return "odc_init";
+        case Call::RegisterShard: return "odc_register_shard";
+        case Call::ReleaseShard: return "odc_release_shard";
+        case Call::Publish: return "odc_publish";
+        case Call::Gather: return "odc_gather";
+        case Call::ScatterAdd: return "odc_scatter_add";
+        case Call::Wait: return "odc_wait";
+        case Call::Sync: return "odc_minibatch_sync";
+        case Call::AllReduce: return "odc_all_reduce";
+        case Call::Shutdown: return "odc_shutdown";
+        case Call::Abort: return "odc_abort";
+    }
+    return "an unknown call";
+}
+
+void record_failure(RankBlock &block, odc_status status, const char *text) {
+    block.error_status = status;
+    put(block.error_text, text);
+    block.state.store(RankState::Failed, std::memory_order_release);
+}
+
+void record_departure(RankBlock &block, int rank, const char *why) {
+    if (block.state.load(std::memory_order_relaxed) != RankState::Failed) {
+        record_failure(block, ODC_ERROR_PEER_LOST, say("rank ", rank, " left odc_init: ", why).c_str());
+    }
+}
+
+void ring(Bell &bell) {
+    // Sequentially consistent against the waiter's "count myself, look again, sleep".
+    bell.rung.fetch_add(1);
+    if (bell.waiters.load() != 0) {
+        futex_wake(bell.rung);
+    }
+}
+
+}  // namespace odc

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/host_kernels.h"
+
+#include <odc/odc.h>
+
+#include <cstring>
+#include <iterator>
+#include <sstream>
+
+#include "base/element_type.h"
+#include "memory/loop_choice.h"
+
+// Highway compiles the part below once per instruction set; the dispatch at the end picks one at run time.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "memory/host_kernels.cc"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace odc {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// How a loop walks through memory. The processor fetches ahead by itself, but only within a page.
+enum class Walk {
+    Line,      // from the first line to the last
+    Prefetch,  // the same, asking for what is kAheadBytes further on
+    Pages      // several pages side by side, a step in each in turn: the processor fetches ahead in each
+};
+
+constexpr size_t kLineBytes = 64;
+constexpr size_t kAheadBytes = 1024;
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kCopyPages = 4;
+constexpr size_t kAddPages = 2;
+
+HWY_INLINE void prefetch(const void *from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i += kLineBytes) {
+        hwy::Prefetch(static_cast<const uint8_t *>(from) + i + kAheadBytes);
+    }
+}
+
+template <Walk kWalk>
+void copy_past_cache(void *to, const void *from, size_t bytes) {
+    const hn::ScalableTag<uint8_t> d;
+    const size_t lanes = hn::Lanes(d);
+    const size_t step_bytes = HWY_MAX(2 * lanes, 2 * kLineBytes);
+    auto *out = static_cast<uint8_t *>(to);
+    const auto *in = static_cast<const uint8_t *>(from);
+    // Whole lines, so that none is written twice.
+    const size_t unit = HWY_MAX(lanes, kLineBytes);
+    const size_t head = (unit - reinterpret_cast<uintptr_t>(out) % unit) % unit;
+    if (bytes < head + step_bytes) {
+        std::memcpy(to, from, bytes);
+        return;
+    }
+    std::memcpy(out, in, head);
+    const auto step = [&](size_t i) HWY_ATTR {
+        if constexpr (kWalk == Walk::Prefetch) {
+            prefetch(in + i, step_bytes);
+        }
+        for (size_t k = 0; k < step_bytes; k += lanes) {
+            hn::Stream(hn::LoadU(d, in + i + k), d, out + i + k);
+        }
+    };
+    size_t i = head;
+    if constexpr (kWalk == Walk::Pages) {
+        for (; i + kCopyPages * kPageBytes <= bytes; i += kCopyPages * kPageBytes) {
+            for (size_t j = 0; j < kPageBytes; j += step_bytes) {
+                for (size_t page = 0; page < kCopyPages; ++page) {
+                    step(i + page * kPageBytes + j);
+                }
+            }
+        }
+    }
+    for (; i + step_bytes <= bytes; i += step_bytes) {
+        step(i);
+    }
+    hwy::FlushStream();
+    std::memcpy(out + i, in + i, bytes - i);
+}
+
+void copy_by(CopyLoop loop, void *to, const void *from, size_t bytes) {
+    switch (loop) {
+        case CopyLoop::Memcpy: std::memcpy(to, from, bytes); break;
+        case CopyLoop::Stream: copy_past_cache<Walk::Line>(to, from, bytes); break;
+        case CopyLoop::StreamPrefetch: copy_past_cache<Walk::Prefetch>(to, from, bytes); break;
+        case CopyLoop::StreamPages: copy_past_cache<Walk::Pages>(to, from, bytes); break;
+    }
+}
+
+// One vector of gradients, widened to the accumulator's type.
+template <class D>
+HWY_INLINE hn::Vec<D> widen(D d, const hn::TFromD<D> *from) {
+    return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> widen(D d, const hwy::bfloat16_t *from) {
+    // A bf16 is the upper half of an f32.
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::Rebind<uint32_t, D> d32;
+    const auto half = hn::LoadU(d16, reinterpret_cast<const uint16_t *>(from));
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, half)));
+}
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_ARCH_ARM_A64
+template <class D>
+HWY_INLINE hn::Vec<D> widen(D d, const hwy::float16_t *from) {
+    const hn::Rebind<hwy::float16_t, D> d16;
+    return hn::PromoteTo(d, hn::LoadU(d16, from));
+}
+#else
+// Without an instruction for it, Highway 1.0 makes 65536 of infinity, which would hide an overflow of the gradients.
+template <class D>
+HWY_INLINE hn::Vec<D> widen(D d, const hwy::float16_t *from) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::Rebind<uint32_t, D> d32;
+    const hn::Rebind<int32_t, D> di;
+    const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t *>(from)));
+    const auto magnitude = hn::And(bits, hn::Set(d32, 0x7fff));
+    const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, magnitude));
+    // The exponent's bias grows by 112, from its highest value (infinity, NaN) once more.
+    const auto bias = hn::Set(d32, uint32_t{112} << 23);
+    const auto normal = hn::Add(hn::ShiftLeft<13>(magnitude), bias);
+    const auto finite = hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x7c00));
+    const auto large = hn::IfThenElse(hn::RebindMask(d32, finite), normal, hn::Add(normal, bias));
+    const auto small = hn::Mul(hn::ConvertTo(d, hn::BitCast(di, magnitude)), hn::Set(d, 0x1p-24F));
+    const auto subnormal = hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x400));
+    const auto value = hn::IfThenElse(hn::RebindMask(d, subnormal), small, hn::BitCast(d, large));
+    return hn::Or(value, hn::BitCast(d, sign));
+}
+#endif
+
+template <Walk kWalk, Sum kSum, class Accumulator, class Gradient>
+void apply(Accumulator *HWY_RESTRICT sums, const Gradient *HWY_RESTRICT from, size_t count) {
+    const hn::ScalableTag<Accumulator> d;
+    const size_t lanes = hn::Lanes(d);
+    const auto one = [&](size_t i) HWY_ATTR {
+        auto v = widen(d, from + i);
+        if constexpr (kSum == Sum::Add) {
+            v = hn::Add(hn::LoadU(d, sums + i), v);
+        }
+        hn::StoreU(v, d, sums + i);
+    };
+    const auto two = [&](size_t i) HWY_ATTR {
+        if constexpr (kWalk == Walk::Prefetch) {
+            prefetch(sums + i, 2 * lanes * sizeof(Accumulator));
+            prefetch(from + i, 2 * lanes * sizeof(Gradient));
+        }
+        one(i);
+        one(i + lanes);
+    };
+    size_t i = 0;
+    if constexpr (kWalk == Walk::Pages) {
+        constexpr size_t kPage = kPageBytes / sizeof(Accumulator);
+        for (; i + kAddPages * kPage <= count; i += kAddPages * kPage) {
+            for (size_t j = 0; j < kPage; j += 2 * lanes) {
+                for (size_t page = 0; page < kAddPages; ++page) {
+                    two(i + page * kPage + j);
+                }
+            }
+        }
+    }
+    for (; i + 2 * lanes <= count; i += 2 * lanes) {
+        two(i);
+    }
+    for (; i + lanes <= count; i += lanes) {
+        one(i);
+    }
+    if (i < count) {
+        // The rest goes through whole vectors of copies, so that no lane outside the buffers is touched.
+        Gradient tail_from[HWY_MAX_BYTES / sizeof(Accumulator)] = {};
+        Accumulator tail_sums[HWY_MAX_BYTES / sizeof(Accumulator)] = {};
+        const size_t rest = count - i;
+        std::memcpy(tail_from, from + i, rest * sizeof(Gradient));
+        std::memcpy(tail_sums, sums + i, rest * sizeof(Accumulator));
+        auto v = widen(d, tail_from);
+        if constexpr (kSum == Sum::Add) {
+            v = hn::Add(hn::LoadU(d, tail_sums), v);
+        }
+        hn::StoreU(v, d, tail_sums);
+        std::memcpy(sums + i, tail_sums, rest * sizeof(Accumulator));
+    }
+}
+
+template <Sum kSum, class Accumulator, class Gradient>
+void apply_by(AddLoop loop, Accumulator *sums, const Gradient *from, size_t count) {
+    switch (loop) {
+        case AddLoop::Line: apply<Walk::Line, kSum>(sums, from, count); break;
+        case AddLoop::Prefetch: apply<Walk::Prefetch, kSum>(sums, from, count); break;
+        case AddLoop::Pages: apply<Walk::Pages, kSum>(sums, from, count); break;
+    }
+}
+
+template <class Accumulator, class Gradient>
+void apply_either(AddLoop loop, Sum sum, void *accumulator, const void *gradient, size_t count) {
+    auto *sums = static_cast<Accumulator *>(accumulator);
+    const auto *from = static_cast<const Gradient *>(gradient);
+    if (sum == Sum::Store) {
+        apply_by<Sum::Store>(loop, sums, from, count);
+    } else {
+        apply_by<Sum::Add>(loop, sums, from, count);
+    }
+}
+
+void add_by(AddLoop loop, Sum sum, int32_t gradient_type, void *accumulator, const void *gradient, size_t count) {
+    switch (gradient_type) {
+        case ODC_F32: apply_either<float, float>(loop, sum, accumulator, gradient, count); break;
+        case ODC_F64: apply_either<double, double>(loop, sum, accumulator, gradient, count); break;
+        case ODC_BF16: apply_either<float, hwy::bfloat16_t>(loop, sum, accumulator, gradient, count); break;
+        case ODC_F16: apply_either<float, hwy::float16_t>(loop, sum, accumulator, gradient, count); break;
+        default: break;  // checked when the shard was registered
+    }
+}
+
+const char *target_name() { return hwy::TargetName(HWY_TARGET); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace odc
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace odc {
+
+HWY_EXPORT(copy_by);
+HWY_EXPORT(add_by);
+HWY_EXPORT(target_name);
+
+namespace {
+
+// Below this a copy is likely to be read from the cache again; measured with odc bench gather.
+constexpr size_t kPastCacheBytes = size_t{1} << 20;
+// Additions to slices below this may find them in the cache, where all loops are alike.
+constexpr size_t kPastCacheSlice = size_t{4} << 20;
+constexpr size_t kTrialBytes = size_t{256} << 10;  // of a copy, per turn of a loop
+constexpr size_t kTrialElements = 4096;            // of an addition, at least
+
+constinit LoopChoice copy_choice(std::size(kCopyLoops));
+constinit LoopChoice add_f32(std::size(kAddLoops));
+constinit LoopChoice add_f64(std::size(kAddLoops));
+constinit LoopChoice add_bf16(std::size(kAddLoops));
+constinit LoopChoice add_f16(std::size(kAddLoops));
+
+LoopChoice &add_choice(int32_t gradient_type) {
+    switch (gradient_type) {
+        case ODC_F64: return add_f64;
+        case ODC_BF16: return add_bf16;
+        case ODC_F16: return add_f16;
+        default: return add_f32;
+    }
+}
+
+// " copy by stream (GB/s: memcpy 8.4, stream 14.1, ...)"; "" if nothing is chosen yet.
+template <class Loops>
+std::string figures(const char *what, const Loops &loops, const LoopChoice &choice) {
+    if (choice.chosen() < 0) {
+        return "";
+    }
+    std::ostringstream text;
+    text.precision(1);
+    text << std::fixed << "; " << what << " by " << loop_name(loops[static_cast<size_t>(choice.chosen())]) << " (GB/s";
+    const char *separator = ": ";
+    for (size_t i = 0; i < std::size(loops); ++i) {
+        text << separator << loop_name(loops[i]) << " " << choice.speed(static_cast<int>(i)) / 1e3;
+        separator = ", ";
+    }
+    text << ")";
+    return text.str();
+}
+
+}  // namespace
+
+const char *loop_name(CopyLoop loop) {
+    switch (loop) {
+        case CopyLoop::Memcpy: return "memcpy";
+        case CopyLoop::Stream: return "stream";
+        case CopyLoop::StreamPrefetch: return "stream+prefetch";
+        case CopyLoop::StreamPages: return "stream 4 pages";
+    }
+    return "";
+}
+
+const char *loop_name(AddLoop loop) {
+    switch (loop) {
+        case AddLoop::Line: return "line";
+        case AddLoop::Prefetch: return "prefetch";
+        case AddLoop::Pages: return "2 pages";
+    }
+    return "";
+}
+
+void copy_bytes_by(CopyLoop loop, void *to, const void *from, size_t bytes) {
+    HWY_DYNAMIC_DISPATCH(copy_by)(loop, to, from, bytes);
+}
+
+void copy_bytes(void *to, const void *from, size_t bytes) {
+    if (bytes < kPastCacheBytes) {
+        std::memcpy(to, from, bytes);
+        return;
+    }
+    auto *out = static_cast<std::byte *>(to);
+    const auto *in = static_cast<const std::byte *>(from);
+    size_t done = 0;
+    while (bytes - done >= kTrialBytes && copy_choice.chosen() < 0) {
+        copy_choice.run(kTrialBytes, [&](int loop) {
+            copy_bytes_by(kCopyLoops[static_cast<size_t>(loop)], out + done, in + done, kTrialBytes);
+        });
+        done += kTrialBytes;
+    }
+    const int chosen = copy_choice.chosen();
+    copy_bytes_by(chosen < 0 ? CopyLoop::Stream : kCopyLoops[static_cast<size_t>(chosen)], out + done, in + done,
+                  bytes - done);
+}
+
+void add_elements_by(AddLoop loop, Sum sum, int32_t gradient_type, void *accumulator, const void *gradient,
+                     size_t count) {
+    HWY_DYNAMIC_DISPATCH(add_by)(loop, sum, gradient_type, accumulator, gradient, count);
+}
+
+void add_elements(Sum sum, int32_t gradient_type, void *accumulator, const void *gradient, size_t count,
+                  uint64_t slice_numel) {
+    const auto add = [&](AddLoop loop) { add_elements_by(loop, sum, gradient_type, accumulator, gradient, count); };
+    LoopChoice &choice = add_choice(gradient_type);
+    if (slice_numel * element_size(accumulator_type(gradient_type)) < kPastCacheSlice) {
+        add(AddLoop::Line);
+    } else if (sum == Sum::Add && count >= kTrialElements) {
+        choice.run(count * element_size(gradient_type), [&](int loop) { add(kAddLoops[static_cast<size_t>(loop)]); });
+    } else {
+        add(choice.chosen() < 0 ? AddLoop::Line : kAddLoops[static_cast<size_t>(choice.chosen())]);
+    }
+}
+
+std::string loop_figures() {
+    return figures("copy", kCopyLoops, copy_choice) + figures("add f32", kAddLoops, add_f32) +
+           figures("add f64", kAddLoops, add_f64) + figures("add bf16", kAddLoops, add_bf16) +
+           figures("add f16", kAddLoops, add_f16);
+}
+
+const char *vector_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
+
+}  // namespace odc
+#endif

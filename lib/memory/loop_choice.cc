@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "memory/loop_choice.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace odc {
+
+// Other ranks, and the first touch of pages, slow some turns down, so neither the mean nor the median would do; the single
+// best turn may have been luck.
+uint32_t LoopChoice::speed(int loop) const {
+    std::array<uint32_t, kTurns> speeds{};
+    std::transform(speeds_[static_cast<size_t>(loop)].begin(), speeds_[static_cast<size_t>(loop)].end(), speeds.begin(),
+                   [](const std::atomic<uint32_t> &speed) { return speed.load(std::memory_order_relaxed); });
+    std::sort(speeds.begin(), speeds.end(), std::greater<>());
+    return speeds[kTurns / 4];
+}
+
+void LoopChoice::note(uint32_t turn, size_t bytes, int64_t ns) {
+    if (turn >= loops_ * kTurns) {
+        return;  // another thread is choosing
+    }
+    const uint64_t reached = bytes * 1000 / static_cast<uint64_t>(std::max<int64_t>(ns, 1));
+    speeds_[turn % loops_][turn / loops_].store(static_cast<uint32_t>(std::min<uint64_t>(reached, UINT32_MAX)),
+                                                std::memory_order_relaxed);
+    if (turn + 1 < loops_ * kTurns) {
+        return;
+    }
+    int best = 0;
+    for (int loop = 1; loop < static_cast<int>(loops_); ++loop) {
+        best = speed(loop) > speed(best) ? loop : best;
+    }
+    chosen_.store(best, std::memory_order_relaxed);
+}
+
+}  // namespace odc

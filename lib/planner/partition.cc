@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dividing items among parts, see partition.h: starts (Differencing and others), refinement (Refinement), exhaustive
+// search (Search) and bounds.
+#include "planner/partition.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <iterator>
+#include <numeric>
+#include <optional>
+#include <queue>
+#include <random>
+#include <set>
+#include <utility>
+
+namespace odc {
+
+namespace {
+
+constexpr uint32_t kNone = UINT32_MAX;
+constexpr size_t kCountedItems = 64;  // beyond, lower_bound's counting comes down to the average
+
+// Items of one part as a chain through Differencing::next_, so that joining two costs nothing.
+struct Chain {
+    double sum = 0;
+    uint32_t first = kNone;
+    uint32_t last = kNone;
+};
+
+// A division of some of the items: its non-empty parts, costliest first; the rest of the parts are empty.
+struct Division {
+    std::vector<Chain> chains;
+    uint32_t order = 0;  // decides between equal spreads
+    double spread = 0;   // costliest part less cheapest part
+};
+
+bool costlier(const Chain &x, const Chain &y) { return x.sum != y.sum ? x.sum > y.sum : x.first < y.first; }
+
+std::vector<uint32_t> by_cost(const std::vector<double> &costs) {
+    std::vector<uint32_t> items(costs.size());
+    std::iota(items.begin(), items.end(), 0U);
+    std::stable_sort(items.begin(), items.end(), [&](uint32_t x, uint32_t y) { return costs[x] > costs[y]; });
+    return items;
+}
+
+// Joins the two divisions that differ most, costliest parts with cheapest, until one is left.
+class Differencing {
+public:
+    Differencing(const std::vector<double> &costs, size_t parts)
+        : costs_(costs), parts_(parts), next_(costs.size(), kNone) {}
+
+    // `items`, costliest first, one in each part.
+    void add(const uint32_t *items, size_t count) {
+        Division division;
+        for (size_t i = 0; i < count; ++i) {
+            division.chains.push_back({costs_[items[i]], items[i], items[i]});
+        }
+        push(std::move(division));
+    }
+
+    Parts run() {
+        while (heap_.size() > 1) {
+            const Division x = pop();
+            const Division y = pop();
+            push(joined(x, y));
+        }
+        return parts(heap_.front());
+    }
+
+private:
+    static bool differs_less(const Division &x, const Division &y) {
+        return x.spread != y.spread ? x.spread < y.spread : x.order > y.order;
+    }
+
+    void push(Division division) {
+        const std::vector<Chain> &chains = division.chains;
+        division.spread = chains.front().sum - (chains.size() < parts_ ? 0.0 : chains.back().sum);
+        division.order = order_++;
+        heap_.push_back(std::move(division));
+        std::push_heap(heap_.begin(), heap_.end(), differs_less);
+    }
+
+    Division pop() {
+        std::pop_heap(heap_.begin(), heap_.end(), differs_less);
+        Division top = std::move(heap_.back());
+        heap_.pop_back();
+        return top;
+    }
+
+    Division joined(const Division &x, const Division &y) {
+        const size_t in_x = x.chains.size();
+        const size_t in_y = y.chains.size();
+        Division out;
+        out.chains.reserve(std::min(parts_, in_x + in_y));
+        if (in_x + in_y <= parts_) {
+            std::merge(x.chains.begin(), x.chains.end(), y.chains.begin(), y.chains.end(),
+                       std::back_inserter(out.chains), costlier);
+            return out;
+        }
+        for (size_t i = 0; i < parts_; ++i) {
+            const size_t j = parts_ - 1 - i;
+            if (i < in_x && j < in_y) {
+                out.chains.push_back(linked(x.chains[i], y.chains[j]));
+            } else {
+                out.chains.push_back(i < in_x ? x.chains[i] : y.chains[j]);
+            }
+        }
+        std::sort(out.chains.begin(), out.chains.end(), costlier);
+        return out;
+    }
+
+    Chain linked(const Chain &x, const Chain &y) {
+        next_[x.last] = y.first;
+        return {x.sum + y.sum, x.first, y.last};
+    }
+
+    Parts parts(const Division &division) const {
+        Parts out(parts_);
+        for (size_t i = 0; i < division.chains.size(); ++i) {
+            for (uint32_t item = division.chains[i].first; item != kNone; item = next_[item]) {
+                out[i].push_back(item);
+            }
+        }
+        return out;
+    }
+
+    const std::vector<double> &costs_;
+    size_t parts_;
+    std::vector<uint32_t> next_;
+    std::vector<Division> heap_;
+    uint32_t order_ = 0;
+};
+
+// See refine().
+class Refinement {
+public:
+    Refinement(Parts &parts, const std::vector<double> &costs, CountLimits limits, uint64_t steps)
+        : parts_(parts), costs_(costs), limits_(limits), steps_(steps), sums_(parts.size()), choices_(parts.size()) {
+        for (uint32_t part = 0; part < parts.size(); ++part) {
+            rank(part);
+        }
+    }
+
+    // Settles; then shuffles a little and settles again, as long as there are steps, and keeps the best.
+    void run() {
+        const double enough = lower_bound(costs_, parts_.size()) * (1 + kNegligible);
+        settle();
+        Parts best = parts_;
+        double least = costliest();
+        while (parts_.size() > 1 && steps_ > 0 && least > enough) {
+            shuffle();
+            settle();
+            if (costliest() <= least) {  // an equal one too: it has other neighbours
+                best = parts_;
+                least = costliest();
+            } else {
+                restore(best);
+            }
+        }
+    }
+
+private:
+    // Up to two items of a part.
+    struct Choice {
+        double sum;
+        uint32_t first;
+        uint32_t second;
+    };
+    using Choices = std::array<std::vector<Choice>, 3>;  // by number of items, each in the order of the sums
+
+    // `given` goes from the costlier part to the cheaper, `taken` back; the new sums lie between the old ones.
+    struct Exchange {
+        uint32_t costlier;
+        uint32_t cheaper;
+        Choice given;
+        Choice taken;
+        double most;  // of the two new sums
+        double least;
+    };
+
+    static constexpr size_t kPairsAmong = 32;     // items of a part; that gives 496 pairs
+    static constexpr uint64_t kStepsToSort = 16;  // a choice made and sorted, in comparisons
+    static constexpr double kNegligible = 1e-12;
+
+    double costliest() const { return ranking_.rbegin()->first; }
+
+    void settle() {
+        while (parts_.size() > 1 && (lower_costliest() || raise_cheapest())) {
+        }
+    }
+
+    // Swaps an item of the costliest part with one of another, one of that with one of a third, up to four times.
+    void shuffle() {
+        uint32_t from = ranking_.rbegin()->second;
+        for (auto swaps = 1 + random_() % 4; swaps > 0; --swaps) {
+            const auto to = static_cast<uint32_t>((from + 1 + random_() % (parts_.size() - 1)) % parts_.size());
+            if (!parts_[from].empty() && !parts_[to].empty()) {
+                const Choice given = {0, parts_[from][random_() % parts_[from].size()], kNone};
+                const Choice taken = {0, parts_[to][random_() % parts_[to].size()], kNone};
+                apply(Exchange{from, to, given, taken, 0, 0});
+            }
+            from = to;
+        }
+    }
+
+    void restore(const Parts &best) {
+        for (uint32_t part = 0; part < parts_.size(); ++part) {
+            if (parts_[part] != best[part]) {
+                ranking_.erase({sums_[part], part});
+                choices_[part] = {};
+                parts_[part] = best[part];
+                rank(part);
+            }
+        }
+        spend(costs_.size());
+    }
+
+    // Takes the first exchange after which the costliest part is another one; failing that, the best.
+    bool lower_costliest() {
+        const auto costliest = std::prev(ranking_.end());
+        const double enough = std::prev(costliest)->first;
+        std::optional<Exchange> best;
+        for (auto other = ranking_.begin(); other != costliest && steps_ > 0; ++other) {
+            const std::optional<Exchange> found = best_exchange(costliest->second, other->second);
+            if (found && (!best || found->most < best->most)) {
+                best = found;
+                if (best->most <= enough) {
+                    break;
+                }
+            }
+        }
+        return apply(best);
+    }
+
+    bool raise_cheapest() {
+        const auto cheapest = ranking_.begin();
+        const double enough = std::next(cheapest)->first;
+        std::optional<Exchange> best;
+        for (auto other = std::prev(ranking_.end()); other != cheapest && steps_ > 0; --other) {
+            const std::optional<Exchange> found = best_exchange(other->second, cheapest->second);
+            if (found && (!best || found->least > best->least)) {
+                best = found;
+                if (best->least >= enough) {
+                    break;
+                }
+            }
+        }
+        return apply(best);
+    }
+
+    std::optional<Exchange> best_exchange(uint32_t costlier, uint32_t cheaper) {
+        const double gap = sums_[costlier] - sums_[cheaper];
+        const double negligible =
+            kNegligible * sums_[costlier];  // more than rounding, or an exchange could be undone for ever
+        double nearest = gap / 2 - negligible;
+        std::optional<Exchange> best;
+        for (size_t give = 0; give < 3; ++give) {
+            for (size_t take = 0; take < 3; ++take) {
+                if (!allowed(costlier, give, take) || !allowed(cheaper, take, give)) {
+                    continue;
+                }
+                const std::vector<Choice> &taken = choices(cheaper)[take];
+                size_t at = 0;
+                for (const Choice &given : choices(costlier)[give]) {
+                    if (taken.empty()) {
+                        break;
+                    }
+                    const double wanted = given.sum - gap / 2;
+                    while (at + 1 < taken.size() && taken[at + 1].sum <= wanted) {
+                        ++at;
+                    }
+                    for (size_t i = at; i < std::min(at + 2, taken.size()); ++i) {
+                        const double distance = std::abs(wanted - taken[i].sum);
+                        if (distance < nearest) {
+                            nearest = distance;
+                            best = Exchange{costlier, cheaper, given, taken[i], 0, 0};
+                        }
+                    }
+                }
+                spend(choices(costlier)[give].size() + taken.size());
+            }
+        }
+        if (best) {
+            const double middle = (sums_[costlier] + sums_[cheaper]) / 2;
+            best->most = middle + nearest;
+            best->least = middle - nearest;
+        }
+        return best;
+    }
+
+    bool allowed(uint32_t part, size_t less, size_t more) const {
+        const size_t count = parts_[part].size();
+        return count >= less && count - less + more >= limits_.low && count - less + more <= limits_.high;
+    }
+
+    const Choices &choices(uint32_t part) {
+        Choices &out = choices_[part];
+        if (!out[0].empty()) {
+            return out;
+        }
+        const std::vector<uint32_t> &items = parts_[part];
+        out[0].push_back({0, kNone, kNone});
+        for (size_t i = 0; i < items.size(); ++i) {
+            out[1].push_back({costs_[items[i]], items[i], kNone});
+            for (size_t j = 0; j < i && i < kPairsAmong; ++j) {
+                out[2].push_back({costs_[items[i]] + costs_[items[j]], items[i], items[j]});
+            }
+        }
+        for (std::vector<Choice> &of_size : out) {
+            std::stable_sort(of_size.begin(), of_size.end(),
+                             [](const Choice &x, const Choice &y) { return x.sum < y.sum; });
+            spend(of_size.size() * kStepsToSort);
+        }
+        return out;
+    }
+
+    bool apply(const std::optional<Exchange> &exchange) {
+        if (!exchange) {
+            return false;
+        }
+        const auto [costlier, cheaper, given, taken, most, least] = *exchange;
+        for (const uint32_t part : {costlier, cheaper}) {
+            ranking_.erase({sums_[part], part});
+            choices_[part] = {};
+        }
+        move(given, costlier, cheaper);
+        move(taken, cheaper, costlier);
+        rank(costlier);
+        rank(cheaper);
+        return true;
+    }
+
+    void move(const Choice &choice, uint32_t from, uint32_t to) {
+        for (const uint32_t item : {choice.first, choice.second}) {
+            if (item != kNone) {
+                std::erase(parts_[from], item);
+                parts_[to].push_back(item);
+            }
+        }
+    }
+
+    void rank(uint32_t part) {
+        sums_[part] = 0;
+        for (const uint32_t item : parts_[part]) {
+            sums_[part] += costs_[item];
+        }
+        ranking_.emplace(sums_[part], part);
+    }
+
+    void spend(uint64_t steps) { steps_ -= std::min(steps_, steps); }
+
+    Parts &parts_;
+    const std::vector<double> &costs_;
+    CountLimits limits_;
+    uint64_t steps_;
+    std::vector<double> sums_;
+    std::vector<Choices> choices_;                   // empty: not made since the part changed
+    std::set<std::pair<double, uint32_t>> ranking_;  // parts by sum
+    std::minstd_rand random_;                        // always the same numbers
+};
+
+// See search(). Places the items costliest first, each in the cheapest part first.
+class Search {
+public:
+    Search(Parts &parts, const std::vector<double> &costs, CountLimits limits, uint64_t nodes)
+        : best_(parts), costs_(costs), limits_(limits), nodes_(nodes), items_(by_cost(costs)), parts_(parts.size()),
+          sums_(parts.size(), 0.0), least_(makespan(parts, costs)), enough_(lower_bound(costs, parts.size())) {}
+
+    void run() {
+        missing_ = limits_.low * parts_.size();
+        place(0);
+    }
+
+private:
+    void place(size_t placed) {
+        if (placed == items_.size()) {
+            best_ = parts_;
+            least_ = makespan(parts_, costs_);
+            return;
+        }
+        const uint32_t item = items_[placed];
+        std::vector<uint32_t> order(parts_.size());
+        std::iota(order.begin(), order.end(), 0U);
+        std::stable_sort(order.begin(), order.end(), [&](uint32_t x, uint32_t y) { return sums_[x] < sums_[y]; });
+        for (size_t i = 0; i < order.size() && nodes_ > 0 && least_ > enough_ * (1 + kNegligible); ++i) {
+            const uint32_t part = order[i];
+            if (sums_[part] + costs_[item] >= least_ * (1 - kNegligible)) {
+                return;
+            }
+            const size_t count = parts_[part].size();
+            const bool same = i > 0 && sums_[order[i - 1]] == sums_[part] && parts_[order[i - 1]].size() == count;
+            const size_t missing = missing_ - (count < limits_.low ? 1 : 0);
+            if (same || count == limits_.high || missing > items_.size() - placed - 1) {
+                continue;
+            }
+            --nodes_;
+            const double sum = std::exchange(sums_[part], sums_[part] + costs_[item]);
+            const size_t missing_before = std::exchange(missing_, missing);
+            parts_[part].push_back(item);
+            place(placed + 1);
+            parts_[part].pop_back();
+            missing_ = missing_before;
+            sums_[part] = sum;
+        }
+    }
+
+    static constexpr double kNegligible = 1e-12;
+
+    Parts &best_;
+    const std::vector<double> &costs_;
+    CountLimits limits_;
+    uint64_t nodes_;
+    std::vector<uint32_t> items_;
+    Parts parts_;
+    std::vector<double> sums_;
+    size_t missing_ = 0;  // items still needed to bring every part to limits_.low
+    double least_;        // makespan of best_
+    double enough_;
+};
+
+}  // namespace
+
+Parts largest_differencing(const std::vector<double> &costs, size_t parts) {
+    Differencing differencing(costs, parts);
+    for (const uint32_t item : by_cost(costs)) {
+        differencing.add(&item, 1);
+    }
+    return differencing.run();
+}
+
+Parts largest_differencing_equal(const std::vector<double> &costs, size_t parts) {
+    // Neighbours in cost start in different parts. Where the counts do not divide, the cheapest items are the few.
+    const std::vector<uint32_t> items = by_cost(costs);
+    Differencing differencing(costs, parts);
+    for (size_t begin = 0; begin < items.size(); begin += parts) {
+        differencing.add(&items[begin], std::min(parts, items.size() - begin));
+    }
+    return differencing.run();
+}
+
+Parts round_robin(size_t items, size_t parts) {
+    Parts out(parts);
+    for (size_t item = 0; item < items; ++item) {
+        out[item % parts].push_back(static_cast<uint32_t>(item));
+    }
+    return out;
+}
+
+Parts longest_first(const std::vector<double> &costs, size_t parts) {
+    using Part = std::pair<double, size_t>;
+    std::priority_queue<Part, std::vector<Part>, std::greater<>> cheapest;
+    for (size_t part = 0; part < parts; ++part) {
+        cheapest.emplace(0.0, part);
+    }
+    Parts out(parts);
+    for (const uint32_t item : by_cost(costs)) {
+        const auto [sum, part] = cheapest.top();
+        cheapest.pop();
+        out[part].push_back(item);
+        cheapest.emplace(sum + costs[item], part);
+    }
+    return out;
+}
+
+void refine(Parts &parts, const std::vector<double> &costs, CountLimits limits, uint64_t steps) {
+    Refinement(parts, costs, limits, steps).run();
+}
+
+void search(Parts &parts, const std::vector<double> &costs, CountLimits limits, uint64_t nodes) {
+    Search(parts, costs, limits, nodes).run();
+}
+
+double makespan(const Parts &parts, const std::vector<double> &costs) {
+    double most = 0;
+    for (std::vector<uint32_t> part : parts) {
+        std::sort(part.begin(), part.end());
+        double sum = 0;
+        for (const uint32_t item : part) {
+            sum += costs[item];
+        }
+        most = std::max(most, sum);
+    }
+    return most;
+}
+
+double lower_bound(const std::vector<double> &costs, size_t parts) {
+    std::vector<double> sorted = costs;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    double bound = std::accumulate(sorted.begin(), sorted.end(), 0.0) / static_cast<double>(parts);
+    // Of the j * parts + 1 costliest items some part holds j + 1; the cheapest they can be are the last j + 1.
+    for (size_t j = 0; j <= kCountedItems && j * parts < sorted.size(); ++j) {
+        const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(j * parts);
+        bound = std::max(bound, std::accumulate(last - static_cast<std::ptrdiff_t>(j), last + 1, 0.0));
+    }
+    return bound;
+}
+
+}  // namespace odc

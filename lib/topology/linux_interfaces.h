@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The network interfaces of this process's network namespace and RDMA devices, as the kernel tells of them now.
+#pragma once
+
+#include "topology/nic.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace odc {
+
+struct Interface {
+    std::string name;
+    NicKind kind = NicKind::Ethernet;
+    NicState state = NicState::Unknown;
+    int64_t speed = 0;  // Mbit/s; 0: unknown
+    std::vector<Network> networks;
+};
+
+// In the kernel's order. Asks the namespace itself, not /sys, which may show another one's interfaces.
+std::vector<Interface> interfaces();
+
+// An InfiniBand, RoCE or EFA device's first port. `kind` is RoCE if its link layer is Ethernet, else InfiniBand.
+struct RdmaPort {
+    NicKind kind = NicKind::InfiniBand;
+    int64_t speed = 0;  // Mbit/s
+};
+RdmaPort rdma_port(const std::string &device);
+
+// The cxi device of the PCI function; "" for none.
+std::string cxi_device(const std::string &bus_id);
+
+}  // namespace odc

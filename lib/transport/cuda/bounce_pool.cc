@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda/bounce_pool.h"
+
+#include <algorithm>
+
+namespace odc {
+
+namespace {
+
+size_t slot_count(uint64_t bytes, size_t least) { return std::max<size_t>(bytes / Slots::kBytes, least); }
+
+}  // namespace
+
+std::unique_ptr<Slots> Slots::of_pinned_memory(const CudaDevice &device, uint64_t bytes, size_t least) {
+    const size_t count = slot_count(bytes, least);
+    return std::unique_ptr<Slots>(
+        new Slots(device, count, std::make_unique<PinnedMemory>(device, count * kBytes), nullptr));
+}
+
+std::unique_ptr<Slots> Slots::of_gpu_memory(const CudaDevice &device, uint64_t bytes, size_t least,
+                                            const Patience &patience) {
+    const size_t count = slot_count(bytes, least);
+    return std::unique_ptr<Slots>(
+        new Slots(device, count, nullptr, std::make_unique<CudaMemory>(device, count * kBytes, patience)));
+}
+
+Slots::Slots(const CudaDevice &device, size_t count, std::unique_ptr<PinnedMemory> pinned,
+             std::unique_ptr<CudaMemory> gpu)
+    : device_(device), count_(count), pinned_(std::move(pinned)), gpu_(std::move(gpu)),
+      address_(pinned_ ? pinned_->address() : reinterpret_cast<cuda::Address>(gpu_->start())),
+      words_(device, count_ * sizeof(uint64_t)), marks_(count_) {
+    for (size_t slot = 0; slot < count_; ++slot) {
+        free_.push_back(slot);
+    }
+}
+
+std::optional<size_t> Slots::take(size_t spare) {
+    const std::lock_guard lock(mutex_);
+    if (free_.size() <= spare) {
+        collect();
+    }
+    if (free_.size() <= spare) {
+        return std::nullopt;
+    }
+    const size_t slot = free_.back();
+    free_.pop_back();
+    return slot;
+}
+
+void Slots::give_back(size_t slot) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(slot);
+}
+
+void Slots::give_back_behind(size_t slot, cuda::Stream stream) {
+    mark(slot, stream);
+    const std::lock_guard lock(mutex_);
+    leaving_.push_back(slot);
+}
+
+void Slots::mark(size_t slot, cuda::Stream stream) {
+    device_.check(cuda::driver().cuStreamWriteValue64(stream, words_.address() + slot * sizeof(uint64_t),
+                                                      marks_[slot] + 1, cuda::kWriteValueDefault),
+                  "cuStreamWriteValue64");
+    ++marks_[slot];
+}
+
+bool Slots::is_done(size_t slot) const { return word(slot).load(std::memory_order_acquire) == marks_[slot]; }
+
+void Slots::collect() {
+    std::erase_if(leaving_, [this](size_t slot) {
+        const bool done = is_done(slot);
+        if (done) {
+            free_.push_back(slot);
+        }
+        return done;
+    });
+}
+
+bool Slots::are_idle() {
+    const std::lock_guard lock(mutex_);
+    collect();
+    return leaving_.empty();
+}
+
+}  // namespace odc

@@ -1,0 +1,400 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda/cuda.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "base/deadline.h"
+#include "base/settings.h"
+
+namespace odc {
+
+using cuda::driver;
+using cuda::Result;
+
+Cuda::Cuda(const std::string &device) : device_(device), adder_(device_), flights_(device_) {}
+
+Cuda::~Cuda() {
+    const CudaDevice::Scope scope(device_);
+    for (const cuda::Event mark : marks_) {
+        driver().cuEventDestroy(mark);
+    }
+    for (const auto &[start, bytes] : pages_) {
+        odc::unpin_pages(device_, start);
+    }
+}
+
+cuda::Address Cuda::pin(std::byte *start, uint64_t bytes, uint64_t counted) {
+    const cuda::Address address = odc::pin_pages(device_, start, bytes);
+    const std::lock_guard lock(mutex_);
+    pages_.emplace(start, counted);
+    pinned_bytes_.fetch_add(counted, std::memory_order_relaxed);
+    return address;
+}
+
+void Cuda::unpin_pages(std::byte *start) {
+    odc::unpin_pages(device_, start);
+    const std::lock_guard lock(mutex_);
+    const auto pages = pages_.find(start);
+    pinned_bytes_.fetch_sub(pages->second, std::memory_order_relaxed);
+    pages_.erase(pages);
+}
+
+namespace {
+
+uint64_t place_in_page(const std::atomic<uint64_t> &word) { return reinterpret_cast<uintptr_t>(&word) % page_bytes(); }
+
+std::byte *page_of(std::atomic<uint64_t> &word) { return reinterpret_cast<std::byte *>(&word) - place_in_page(word); }
+
+}  // namespace
+
+cuda::Address Cuda::pin(std::atomic<uint64_t> &word) {
+    return pin(page_of(word), page_bytes(), 0) + place_in_page(word);
+}
+
+void Cuda::unpin(std::atomic<uint64_t> &word) { unpin_pages(page_of(word)); }
+
+void Cuda::count(const Slots &slots) {
+    if (slots.kind() == MemoryKind::Host) {
+        pinned_bytes_.fetch_add(slots.bytes(), std::memory_order_relaxed);
+    }
+}
+
+void Cuda::discount(const Slots &slots) {
+    if (slots.kind() == MemoryKind::Host) {
+        pinned_bytes_.fetch_sub(slots.bytes(), std::memory_order_relaxed);
+    }
+}
+
+Porter &Cuda::open_porter(int rank, std::unique_ptr<Slots> slots) {
+    porter_ = std::make_unique<Porter>(device_, rank, std::move(slots));
+    count(porter_->slots());
+    return *porter_;
+}
+
+void Cuda::close_porter() {
+    discount(porter_->slots());
+    porter_.reset();
+}
+
+Porter &Cuda::open_outward_porter(int rank, std::unique_ptr<Slots> slots) {
+    outward_porter_ = std::make_unique<Porter>(device_, rank, std::move(slots));
+    return *outward_porter_;
+}
+
+Fetches &Cuda::open_fetches(std::unique_ptr<Slots> slots) {
+    fetches_ = std::make_unique<Fetches>(device_, std::move(slots));
+    count(fetches_->slots());
+    return *fetches_;
+}
+
+void Cuda::close_fetches() {
+    discount(fetches_->slots());
+    fetches_.reset();
+}
+
+GpuSums &Cuda::open_sums(std::unique_ptr<Slots> slots) {
+    sums_ = std::make_unique<GpuSums>(device_, adder_, std::move(slots));
+    return *sums_;
+}
+
+void Cuda::close_outward() {
+    outward_porter_.reset();
+    fetches_.reset();
+    sums_.reset();
+}
+
+template <class Check>
+bool Cuda::all_porters(Check check) const {
+    const auto all = porters();
+    return std::all_of(all.begin(), all.end(), [&](Porter *porter) { return porter == nullptr || check(*porter); });
+}
+
+bool Cuda::is_idle() {
+    return flights_.all_done() && all_porters([](Porter &porter) { return porter.is_idle(); }) &&
+           (!fetches_ || fetches_->are_idle());
+}
+
+std::optional<int> Cuda::awaited() {
+    for (Porter *const porter : porters()) {
+        if (const std::optional<int> owner = porter != nullptr ? porter->awaited() : std::nullopt) {
+            return owner;
+        }
+    }
+    return std::nullopt;
+}
+
+GpuIdentity Cuda::identity() const {
+    GpuIdentity gpu{true, {}, device_.uuid()};
+    std::strncpy(gpu.name, device_.name().c_str(), sizeof(gpu.name) - 1);
+    return gpu;
+}
+
+void Cuda::meet(int rank, Fd slot) { outboxes_.emplace(rank, Outbox(std::move(slot))); }
+
+namespace {
+
+// The device of this process that is `uuid`; -1: none.
+int ordinal_of(const GpuUuid &uuid) {
+    int count = 0;
+    driver().cuDeviceGetCount(&count);
+    for (int ordinal = 0; ordinal < count; ++ordinal) {
+        cuda::Device device = -1;
+        cuda::Uuid one{};
+        if (driver().cuDeviceGet(&device, ordinal) == Result::Success &&
+            driver().cuDeviceGetUuid(&one, device) == Result::Success && std::to_array(one.bytes) == uuid) {
+            return ordinal;
+        }
+    }
+    return -1;
+}
+
+bool have(cuda::P2PAttribute attribute, int from, int to) {
+    int value = 0;
+    return driver().cuDeviceGetP2PAttribute(&value, attribute, from, to) == Result::Success && value != 0;
+}
+
+// All atomics, or those that the kernels use.
+bool add_natively(int from, int to) {
+    constexpr unsigned kNeeded =
+        cuda::kAtomicReduction | cuda::kAtomicScalar32 | cuda::kAtomicScalar64 | cuda::kAtomicVector32x4;
+    if (have(cuda::P2PAttribute::NativeAtomicSupported, from, to)) {
+        return true;
+    }
+    unsigned can = 0;
+    const auto add = cuda::AtomicOperation::FloatAdd;
+    return driver().cuDeviceGetP2PAtomicCapabilities != nullptr &&
+           driver().cuDeviceGetP2PAtomicCapabilities(&can, &add, 1, from, to) == Result::Success &&
+           (can & kNeeded) == kNeeded;
+}
+
+}  // namespace
+
+Passage Cuda::passage_to(const GpuIdentity &gpu) const {
+    if (gpu.uuid == device_.uuid()) {
+        return {say("the same GPU, ", device_.name()), ""};
+    }
+    const int other = ordinal_of(gpu.uuid);
+    const std::string pair = say(device_.name(), " and ", gpu.name, " of that rank");
+    if (other < 0) {
+        return {"", say("this process does not see that rank's GPU, there ", gpu.name,
+                        " (CUDA_VISIBLE_DEVICES hides it, or another container)")};
+    }
+    const int mine = device_.ordinal();
+    if (!have(cuda::P2PAttribute::AccessSupported, mine, other) ||
+        !have(cuda::P2PAttribute::AccessSupported, other, mine)) {
+        return {"", say(pair, " cannot read each other's memory (no peer-to-peer access)")};
+    }
+    // Without them an addition is a read and a write, and sums that are made at the same time are lost.
+    if (!add_natively(mine, other) || !add_natively(other, mine)) {
+        return {"", say(pair, " have no native atomics between them, so sums would be lost")};
+    }
+    return {say(device_.name(), " to ", gpu.name, " of that rank, with native atomics"), ""};
+}
+
+// ---- Regions ----
+
+Cuda::Allocated Cuda::allocate(int rank, uint64_t bytes, const Patience &patience) {
+    auto memory = std::make_unique<CudaMemory>(device_, bytes, patience);
+    std::byte *const start = memory->start();
+    const std::lock_guard lock(mutex_);
+    regions_.emplace(Key{rank, ++last_region_}, Region{std::move(memory), 1, 0, true, ""});
+    return {last_region_, start};
+}
+
+void Cuda::offer(int rank, uint64_t number, uint64_t minibatch, const std::set<int> &ranks) {
+    const CudaMemory &memory = *regions_.at({rank, number}).memory;
+    const Fd handle = memory.handle();
+    const std::lock_guard lock(mail_mutex_);
+    for (const int mate : ranks) {
+        if (const auto outbox = outboxes_.find(mate); outbox != outboxes_.end()) {
+            outbox->second.send({static_cast<uint64_t>(rank), number, memory.bytes(), minibatch}, handle);
+        }
+    }
+}
+
+bool Cuda::exchange_mail() {
+    {
+        const std::lock_guard lock(mutex_);
+        empty_inbox();
+    }
+    const std::lock_guard lock(mail_mutex_);
+    return std::count_if(outboxes_.begin(), outboxes_.end(), [](auto &one) { return !one.second.flush(); }) == 0;
+}
+
+std::optional<int> Cuda::behind() {
+    const std::lock_guard lock(mail_mutex_);
+    for (const auto &[rank, outbox] : outboxes_) {
+        if (outbox.is_behind()) {
+            return rank;
+        }
+    }
+    return std::nullopt;
+}
+
+void Cuda::empty_inbox() {
+    while (const std::optional<Inbox::Delivery> delivery = inbox_.take()) {
+        const RegionLetter &letter = delivery->letter;
+        Region region{nullptr, 0, letter.minibatch, false, ""};
+        try {
+            if (!delivery->memory.valid()) {
+                fail(ODC_ERROR_SYSTEM,
+                     "its descriptor could not be received: too many are open; raise the limit (ulimit -n)");
+            }
+            region.memory = std::make_unique<CudaMemory>(device_, delivery->memory, letter.bytes);
+        } catch (const Error &error) {
+            region.trouble = error.what();
+        }
+        regions_.emplace(Key{static_cast<int>(letter.from), letter.number}, std::move(region));
+    }
+}
+
+std::byte *Cuda::use(int rank, uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    auto region = regions_.find({rank, number});
+    if (region == regions_.end()) {
+        empty_inbox();
+        region = regions_.find({rank, number});
+    }
+    if (region == regions_.end()) {
+        return nullptr;
+    }
+    if (!region->second.memory) {
+        fail(ODC_ERROR_DEVICE, "GPU memory of rank ", rank, " cannot be mapped: ", region->second.trouble);
+    }
+    ++region->second.users;
+    return region->second.memory->start();
+}
+
+void Cuda::drop(int rank, uint64_t number, uint64_t minibatch) {
+    const std::lock_guard lock(mutex_);
+    const auto region = regions_.find({rank, number});
+    if (region == regions_.end() || --region->second.users > 0) {
+        return;
+    }
+    if (region->second.own || region->second.minibatch < minibatch) {
+        regions_.erase(region);
+    }
+}
+
+void Cuda::turn(uint64_t minibatch) {
+    device_.free_parked();
+    const std::lock_guard lock(mutex_);
+    empty_inbox();
+    std::erase_if(regions_, [&](const auto &one) {
+        const Region &region = one.second;
+        return !region.own && region.users == 0 && region.minibatch <= minibatch;
+    });
+}
+
+void Cuda::discard(int rank, uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    empty_inbox();
+    regions_.erase({rank, number});
+}
+
+// ---- Marks ----
+
+cuda::Event Cuda::make_mark() {
+    const CudaDevice::Scope scope(device_);
+    cuda::Event mark = nullptr;
+    device_.check(driver().cuEventCreate(&mark, cuda::kEventDisableTiming), "cuEventCreate");
+    marks_.insert(mark);
+    return mark;
+}
+
+void Cuda::drop_mark(cuda::Event mark) {
+    const CudaDevice::Scope scope(device_);
+    driver().cuEventDestroy(mark);
+    marks_.erase(mark);
+}
+
+// ---- What streams do ----
+
+void Cuda::open(const Opening &opening, cuda::Stream stream) const {
+    if (opening.bytes > 0) {
+        device_.check(
+            driver().cuMemsetD8Async(reinterpret_cast<cuda::Address>(opening.accumulator), 0, opening.bytes, stream),
+            "cuMemsetD8Async");
+    }
+    if (opening.mirror != nullptr && opening.mirror_bytes > 0) {
+        copy_one({opening.parameters, opening.mirror, opening.mirror_bytes, false}, stream);
+    }
+    device_.check(driver().cuEventRecord(opening.mark, stream), "cuEventRecord");
+    // With a fence before it: who sees the word sees what is before it on the stream.
+    device_.check(driver().cuStreamWriteValue64(stream, opening.word, opening.value, cuda::kWriteValueDefault),
+                  "cuStreamWriteValue64");
+}
+
+void Cuda::follow_mark(cuda::Event mark, cuda::Stream stream) const {
+    device_.check(driver().cuStreamWaitEvent(stream, mark, 0), "cuStreamWaitEvent");
+}
+
+void Cuda::copy_one(const Copy &copy, cuda::Stream stream) const {
+    device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(copy.to),
+                                         reinterpret_cast<cuda::Address>(copy.from), copy.bytes, stream),
+                  "cuMemcpyAsync");
+}
+
+// By the copy engines, so that no multiprocessor is needed and a copy goes on while a kernel fills the GPU.
+void Cuda::copy_between(const std::vector<Copy> &copies, cuda::Stream stream) const {
+    std::vector<cuda::Address> to;
+    std::vector<cuda::Address> from;
+    std::vector<size_t> bytes;
+    for (const Copy &copy : copies) {
+        to.push_back(reinterpret_cast<cuda::Address>(copy.to));
+        from.push_back(reinterpret_cast<cuda::Address>(copy.from));
+        bytes.push_back(copy.bytes);
+    }
+    cuda::CopyAttributes attributes{cuda::SourceAccess::InStream, {}, {}, cuda::kPreferOverlapWithCompute};
+    size_t first = 0;
+    device_.check(driver().cuMemcpyBatchAsync(to.data(), from.data(), bytes.data(), copies.size(), &attributes, &first,
+                                              1, stream),
+                  "cuMemcpyBatchAsync");
+}
+
+void Cuda::get(const std::vector<Copy> &copies, cuda::Stream stream) const {
+    // The legacy default stream takes no batches.
+    const bool batches = driver().cuMemcpyBatchAsync != nullptr && stream != nullptr && stream != cuda::kLegacyStream;
+    std::vector<Copy> between;
+    for (const Copy &copy : copies) {
+        if (copy.other_gpu && batches) {
+            between.push_back(copy);
+        } else {
+            copy_one(copy, stream);
+        }
+    }
+    if (!between.empty()) {
+        copy_between(between, stream);
+    }
+}
+
+void Cuda::stop_sums() {
+    if (sums_) {
+        sums_->stop();
+    }
+}
+
+bool Cuda::settles(int64_t ms) {
+    for (Porter *const porter : porters()) {
+        if (porter != nullptr) {
+            porter->stop();
+        }
+    }
+    const auto landed = [this] {
+        return device_.free_parked() && flights_.all_done() &&
+               all_porters([](Porter &porter) { return porter.has_landed(); }) && (!fetches_ || fetches_->are_idle()) &&
+               (!sums_ || sums_->are_idle());
+    };
+    const Patience patience(ms, nullptr, nullptr);
+    while (!landed()) {
+        if (patience.over() || (flights_.rest_is_lost() && !flights_.all_done())) {
+            return false;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+}
+
+}  // namespace odc

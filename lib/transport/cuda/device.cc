@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda/device.h"
+
+#include <algorithm>
+#include <cctype>
+#include <thread>
+
+#include "base/deadline.h"
+#include "base/element_type.h"
+#include "base/settings.h"
+#include "transport/cuda/kernels.h"
+
+namespace odc {
+
+using cuda::driver;
+using cuda::Result;
+
+namespace {
+
+// What was enqueued here before broke it: nobody can tell which kernel.
+std::string broken(const std::string &name, Result result) {
+    return say(name, " has failed: ", cuda::words_of(result),
+               "; something that was enqueued there earlier did it, most likely a kernel of the program "
+               "(CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it), and this process cannot use the GPU any more");
+}
+
+// What a kernel did, or the hardware: every later call says the same.
+bool sticks(Result result) {
+    switch (static_cast<int>(result)) {
+        case 214:               // ECC_UNCORRECTABLE
+        case 220:               // NVLINK_UNCORRECTABLE
+        case 700:               // ILLEGAL_ADDRESS
+        case 702:               // LAUNCH_TIMEOUT
+        case 710:               // ASSERT
+        case 714:               // HARDWARE_STACK_ERROR
+        case 715:               // ILLEGAL_INSTRUCTION
+        case 716:               // MISALIGNED_ADDRESS
+        case 717:               // INVALID_ADDRESS_SPACE
+        case 718:               // INVALID_PC
+        case 719: return true;  // LAUNCH_FAILED
+        default: return false;
+    }
+}
+
+void check_not_broken(const std::string &name, Result result) {
+    if (sticks(result)) {
+        fail(ODC_ERROR_DEVICE, broken(name, result));
+    }
+}
+
+}  // namespace
+
+int device_ordinal(const std::string &name) {
+    const std::string kind = "cuda:";
+    const bool digits = name.size() > kind.size() && name.find_first_not_of("0123456789", kind.size()) == name.npos;
+    if (name.compare(0, kind.size(), kind) != 0 || !digits || name.size() > kind.size() + 4) {
+        fail(ODC_ERROR_ARGUMENT, "the device is \"", name, "\"; name one as cuda:0, cuda:1, ...");
+    }
+    return static_cast<int>(parse_number("the device", name.substr(kind.size()), 0, 9999));
+}
+
+CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_ordinal(name)) {
+    if (const std::string &why_not = cuda::why_not_driver(); !why_not.empty()) {
+        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", why_not);
+    }
+    int count = 0;
+    check(driver().cuDeviceGetCount(&count), "cuDeviceGetCount");
+    if (ordinal_ >= count) {
+        fail(ODC_ERROR_ARGUMENT, name_, " does not exist: this process sees ", count, " GPU", count == 1 ? "" : "s",
+             " (CUDA_VISIBLE_DEVICES chooses)");
+    }
+    check(driver().cuDeviceGet(&device_, ordinal_), "cuDeviceGet");
+    cuda::Uuid uuid{};
+    check(driver().cuDeviceGetUuid(&uuid, device_), "cuDeviceGetUuid");
+    uuid_ = std::to_array(uuid.bytes);
+    if (const std::string why_not = why_unfit(); !why_not.empty()) {
+        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", why_not);
+    }
+    multiprocessors_ = static_cast<unsigned>(attribute(cuda::DeviceAttribute::MultiprocessorCount));
+    gpu_direct_rdma_ = attribute(cuda::DeviceAttribute::GpuDirectRdmaWithVmmSupported) != 0;
+    orders_remote_writes_ =
+        attribute(cuda::DeviceAttribute::GpuDirectRdmaWritesOrdering) >= static_cast<int>(cuda::WritesOrdering::Owner);
+    flushes_remote_writes_ =
+        (attribute(cuda::DeviceAttribute::GpuDirectRdmaFlushWritesOptions) & cuda::kFlushWritesByHost) != 0;
+    const Relaxed relaxed;
+    if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
+        check_not_broken(name_, result);
+        if (result == Result::OutOfMemory) {  // how much is free only a context tells
+            fail(ODC_ERROR_NO_MEMORY, name_, " cannot be used: ", cuda::words_of(result),
+                 "; each process needs some hundred MB there for CUDA itself, so let fewer ranks share it, or the "
+                 "program keep less there (nvidia-smi shows who has how much)");
+        }
+        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", cuda::words_of(result));
+    }
+    try {
+        const Scope scope(*this);
+        const Result result = driver().cuStreamCreate(&stream_, cuda::kStreamNonBlocking);
+        check_not_broken(name_, result);
+        check_memory(result, "cuStreamCreate", "a stream");
+        load_kernels();
+    } catch (...) {
+        close();
+        throw;
+    }
+}
+
+CudaDevice::~CudaDevice() {
+    if (!free_parked()) {
+        static std::mutex mutex;
+        static auto &left = *new Parked;
+        const std::lock_guard lock(mutex);
+        left.splice(left.end(), parked_);
+    }
+    close();
+}
+
+std::string CudaDevice::bus_id() const {
+    char text[32] = {};
+    if (driver().cuDeviceGetPCIBusId(text, sizeof(text), device_) != Result::Success) {
+        return "";
+    }
+    std::string id = text;
+    std::transform(id.begin(), id.end(), id.begin(), [](unsigned char c) { return std::tolower(c); });
+    return id;
+}
+
+void CudaDevice::close() {
+    const Relaxed relaxed;
+    {
+        const Scope scope(*this);
+        if (module_ != nullptr) {
+            driver().cuModuleUnload(module_);
+        }
+        if (stream_ != nullptr) {
+            driver().cuStreamDestroy(stream_);
+        }
+    }
+    driver().cuDevicePrimaryCtxRelease(device_);
+}
+
+CudaDevice::Relaxed::Relaxed() noexcept
+    : exchanged_(driver().cuThreadExchangeStreamCaptureMode(&mode_) == Result::Success) {}
+
+CudaDevice::Relaxed::~Relaxed() {
+    if (exchanged_) {
+        driver().cuThreadExchangeStreamCaptureMode(&mode_);
+    }
+}
+
+CudaDevice::Scope::Entered::Entered(const CudaDevice &device) noexcept
+    : done(driver().cuCtxPushCurrent(device.context_) == Result::Success) {}
+
+CudaDevice::Scope::Entered::~Entered() {
+    if (done) {
+        cuda::Context popped = nullptr;
+        driver().cuCtxPopCurrent(&popped);
+    }
+}
+
+void CudaDevice::check(Result result, const char *call) const {
+    if (result != Result::Success) {
+        check_health();  // what failed earlier explains more
+        fail(ODC_ERROR_DEVICE, call, " on ", name_, " failed: ", cuda::words_of(result));
+    }
+}
+
+void CudaDevice::check_memory(Result result, const char *call, const std::string &what) const {
+    if (result == Result::OutOfMemory) {
+        size_t free = 0;
+        size_t total = 0;
+        const bool known = driver().cuMemGetInfo(&free, &total) == Result::Success;
+        fail(ODC_ERROR_NO_MEMORY, "there is no memory for ", what, " (", call, " on ", name_,
+             known ? say(", where ", free, " of ", total, " bytes are free") : "", ")");
+    }
+    check(result, call);
+}
+
+void CudaDevice::check_health() const {
+    const Result result = stream_ != nullptr ? driver().cuStreamQuery(stream_) : Result::Success;
+    if (result != Result::Success && result != Result::NotReady) {
+        fail(ODC_ERROR_DEVICE, broken(name_, result));
+    }
+}
+
+std::string CudaDevice::why_no_remote_writes() const {
+    if (!gpu_direct_rdma_) {
+        return say(name_, " lets no network adapter reach its memory");
+    }
+    return orders_remote_writes_ || flushes_remote_writes_
+               ? ""
+               : say(name_, " does not tell when it sees what network adapters have written");
+}
+
+void CudaDevice::settle_remote_writes() const {
+    if (!orders_remote_writes_) {
+        check(driver().cuFlushGPUDirectRDMAWrites(cuda::FlushTarget::CurrentContext, cuda::FlushScope::Owner),
+              "cuFlushGPUDirectRDMAWrites");
+    }
+}
+
+bool CudaDevice::is_busy() const {
+    const Scope scope(*this);
+    return driver().cuStreamQuery(stream_) == Result::NotReady;
+}
+
+void CudaDevice::park(Parked memory) const noexcept {
+    const std::lock_guard lock(parked_mutex_);
+    parked_.splice(parked_.end(), memory);
+}
+
+bool CudaDevice::free_parked() const {
+    Parked freed;
+    const std::lock_guard lock(parked_mutex_);
+    if (!parked_.empty() && !is_busy()) {
+        freed.swap(parked_);
+    }
+    return parked_.empty();
+}
+
+void CudaDevice::await_own_stream(const std::string &what, const Patience &patience) const {
+    constexpr int64_t kAskNs = 20'000'000;
+    int64_t asked_ns = now_ns();
+    for (;;) {
+        const Result result = driver().cuStreamQuery(stream_);
+        if (result == Result::Success) {
+            return;
+        }
+        if (result != Result::NotReady) {
+            check_health();
+        }
+        if (patience.over()) {
+            fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", patience.waited_s(),
+                 " s: something else keeps it busy, such as a kernel that never ends");
+        }
+        // Rarely: memory that is being cleared when the wait is interrupted stays in use until the GPU is done.
+        if (const int64_t now = now_ns(); now - asked_ns >= kAskNs) {
+            asked_ns = now;
+            patience.check_interrupted(what.c_str());
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+}
+
+cuda::Stream CudaDevice::checked_stream(void *stream, const char *call) const {
+    auto *const given = static_cast<cuda::Stream>(stream);
+    // The default streams are the current context's, so this device's.
+    if (given != nullptr && given != cuda::kLegacyStream && given != cuda::kPerThreadStream) {
+        cuda::Context context = nullptr;
+        check_health();
+        const Result result = driver().cuStreamGetCtx(given, &context);
+        if (result == Result::InvalidHandle || result == Result::InvalidValue) {
+            fail(ODC_ERROR_ARGUMENT, call, ": the stream ", stream, " is not one of CUDA's");
+        }
+        check(result, "cuStreamGetCtx");
+        if (context != context_) {
+            fail(ODC_ERROR_ARGUMENT, call, ": the stream is not of ", name_,
+                 ", where the shard is, or not of its "
+                 "primary context");
+        }
+    }
+    cuda::CaptureStatus status = cuda::CaptureStatus::None;
+    const Result result = driver().cuStreamIsCapturing(given, &status);
+    if (result == Result::StreamCaptureImplicit) {
+        fail(ODC_ERROR_ARGUMENT, call,
+             ": the legacy default stream cannot be used while a stream that is ordered with it is being captured; "
+             "give another stream, or capture one that was created with CU_STREAM_NON_BLOCKING");
+    }
+    check(result, "cuStreamIsCapturing");
+    if (status != cuda::CaptureStatus::None) {
+        fail(ODC_ERROR_ARGUMENT, call,
+             ": the stream is being captured; a minibatch waits for other ranks, which a "
+             "graph cannot, so call it outside of the capture");
+    }
+    return given;
+}
+
+void CudaDevice::check_buffer(const void *buffer, const std::string &what) const {
+    auto type = cuda::MemoryType::Unknown;
+    int ordinal = -1;
+    cuda::PointerAttribute attributes[] = {cuda::PointerAttribute::MemoryType, cuda::PointerAttribute::DeviceOrdinal};
+    void *values[] = {&type, &ordinal};
+    const Result result =
+        driver().cuPointerGetAttributes(2, attributes, values, reinterpret_cast<cuda::Address>(buffer));
+    if (result == Result::InvalidValue) {
+        fail(ODC_ERROR_ARGUMENT, what, " is in host memory, or was freed; the shard is in that of ", name_);
+    }
+    check(result, "cuPointerGetAttributes");
+    if (type != cuda::MemoryType::Gpu) {
+        fail(ODC_ERROR_ARGUMENT, what, " is in host memory, the shard in that of ", name_);
+    }
+    if (ordinal != ordinal_) {
+        fail(ODC_ERROR_ARGUMENT, what, " is in the memory of cuda:", ordinal, ", the shard in that of ", name_);
+    }
+}
+
+void CudaDevice::check_host_buffer(const void *buffer, const std::string &what) {
+    auto type = cuda::MemoryType::Unknown;
+    auto attribute = cuda::PointerAttribute::MemoryType;
+    void *value = &type;
+    const Result result =
+        driver().cuPointerGetAttributes(1, &attribute, &value, reinterpret_cast<cuda::Address>(buffer));
+    if (result == Result::Success && type == cuda::MemoryType::Gpu) {
+        fail(ODC_ERROR_ARGUMENT, what, " is in GPU memory, the shard in host memory");
+    }
+}
+
+int CudaDevice::attribute(cuda::DeviceAttribute which) const {
+    int value = 0;
+    check(driver().cuDeviceGetAttribute(&value, which, device_), "cuDeviceGetAttribute");
+    return value;
+}
+
+std::string CudaDevice::why_unfit() const {
+    using cuda::DeviceAttribute;
+    if (attribute(DeviceAttribute::ComputeCapabilityMajor) < 8) {
+        return say("its compute capability is ", attribute(DeviceAttribute::ComputeCapabilityMajor), ".",
+                   attribute(DeviceAttribute::ComputeCapabilityMinor), ", 8.0 (A100) or later is needed");
+    }
+    if (attribute(DeviceAttribute::VirtualMemoryManagementSupported) == 0 ||
+        attribute(DeviceAttribute::HandleTypePosixFileDescriptorSupported) == 0) {
+        return "its memory cannot be shared by file descriptors (CUDA's virtual memory management)";
+    }
+    if (attribute(DeviceAttribute::CanUseStreamMemOps64Bit) == 0 ||
+        attribute(DeviceAttribute::HostRegisterSupported) == 0) {
+        return "its streams cannot write words into host memory";
+    }
+    return "";
+}
+
+void CudaDevice::load_kernels() {
+    const char *ptx = add_kernel_ptx(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor));
+    check_memory(driver().cuModuleLoadData(&module_, ptx), "cuModuleLoadData", "the kernels");
+    for (const int32_t type : {ODC_F32, ODC_F64, ODC_BF16, ODC_F16}) {
+        check(driver().cuModuleGetFunction(&adders_[static_cast<size_t>(type)], module_,
+                                           say("odc_add_", element_name(type)).c_str()),
+              "cuModuleGetFunction");
+    }
+}
+
+}  // namespace odc

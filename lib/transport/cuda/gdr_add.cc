@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda/gdr_add.h"
+
+#include <algorithm>
+
+namespace odc {
+
+GpuSums::GpuSums(const CudaDevice &device, const Adder &adder, std::unique_ptr<Slots> slots)
+    : device_(device), adder_(adder), slots_(std::move(slots)) {}
+
+std::byte *GpuSums::take() {
+    const std::optional<size_t> slot = slots_->take(0);
+    return slot ? slots_->start(*slot) : nullptr;
+}
+
+void GpuSums::give_back(std::byte *slot) { slots_->give_back(slots_->slot_at(slot)); }
+
+void GpuSums::start(const RemoteSlice &to, uint64_t first, uint64_t count, std::byte *slot) {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) {
+        return;
+    }
+    const CudaDevice::Scope scope(device_);
+    device_.settle_remote_writes();
+    // The sums are zero already: their owner's stream had cleared them before anybody heard that they can be added to.
+    std::byte *const sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
+    try {
+        adder_.enqueue(to.gradient_type, {{slot, sums, count}}, device_.own_stream());
+        slots_->mark(slots_->slot_at(slot), device_.own_stream());
+    } catch (...) {
+        lost_ = true;
+        throw;
+    }
+    busy_.push_back(slots_->slot_at(slot));
+}
+
+bool GpuSums::finish(std::byte *slot) {
+    const std::lock_guard lock(mutex_);
+    const auto busy = std::find(busy_.begin(), busy_.end(), slots_->slot_at(slot));
+    if (busy == busy_.end() || !slots_->is_done(*busy)) {
+        return false;
+    }
+    slots_->give_back(*busy);
+    busy_.erase(busy);
+    return true;
+}
+
+void GpuSums::stop() {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+}
+
+bool GpuSums::are_idle() {
+    const std::lock_guard lock(mutex_);
+    return !lost_ && std::all_of(busy_.begin(), busy_.end(), [this](size_t slot) { return slots_->is_done(slot); });
+}
+
+}  // namespace odc

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/cuda/staged_add.h"
+
+#include <algorithm>
+
+#include "base/element_type.h"
+#include "base/thread.h"
+#include "transport/shm/stripe_lock.h"
+
+namespace odc {
+
+using cuda::driver;
+
+// Ends a wait for a lock whose holder may be dead: who waits for this rank learns of the death elsewhere.
+class Porter::Stop final : public Alarm {
+public:
+    explicit Stop(const std::atomic<bool> &stopping) : stopping_(stopping) {}
+    void check(int, int64_t) override {
+        if (stopping_.load(std::memory_order_relaxed)) {
+            fail(ODC_ERROR_ABORTED, "the context ends");
+        }
+    }
+
+private:
+    const std::atomic<bool> &stopping_;
+};
+
+Porter::Porter(const CudaDevice &device, int rank, std::unique_ptr<Slots> slots)
+    : device_(device), rank_(rank), slots_(std::move(slots)),
+      thread_(start_quietly("odc-porter", "the thread odc-porter", [this] { run(); })) {}
+
+Porter::~Porter() { stop(); }
+
+void Porter::stop() {
+    if (!thread_.joinable()) {
+        return;
+    }
+    {
+        const std::lock_guard lock(mutex_);
+        stopping_.store(true, std::memory_order_relaxed);
+    }
+    wake_.notify_all();
+    thread_.join();
+}
+
+namespace {
+
+// What a load's stripes are of its gradient, in elements.
+struct Stretch {
+    Stretch(const Porter::Load &load, uint64_t stripes)
+        : first(load.stripe * stripe_elements(load.to.gradient_type)),
+          count(std::min(stripes * stripe_elements(load.to.gradient_type), load.to.numel - first)) {}
+    uint64_t first;
+    uint64_t count;
+};
+
+}  // namespace
+
+uint64_t Porter::carry(const Load &load, cuda::Stream stream) {
+    const int32_t type = load.to.gradient_type;
+    const uint64_t most = Slots::kBytes / (stripe_elements(type) * element_size(type));
+    const uint64_t left = stripe_count(load.to.numel * element_size(accumulator_type(type))) - load.stripe;
+    const uint64_t stripes = std::min(most, left);
+    const Stretch stretch(load, stripes);
+    const std::optional<size_t> slot = slots_->take(0);
+    if (!slot) {
+        return 0;
+    }
+    const auto from = reinterpret_cast<cuda::Address>(load.from + stretch.first * element_size(type));
+    device_.check(driver().cuMemcpyAsync(slots_->address(*slot), from, stretch.count * element_size(type), stream),
+                  "cuMemcpyAsync");
+    slots_->mark(*slot, stream);
+    const std::lock_guard lock(mutex_);
+    parcels_.push_back({*slot, load, stripes});
+    wake_.notify_all();
+    return stripes;
+}
+
+bool Porter::has_landed() {
+    const std::lock_guard lock(mutex_);
+    return std::all_of(parcels_.begin(), parcels_.end(),
+                       [this](const Parcel &one) { return slots_->is_done(one.slot); }) &&
+           std::all_of(travelling_.begin(), travelling_.end(),
+                       [](const Travelling &one) { return one.transfer->settled(); });
+}
+
+bool Porter::is_idle() {
+    const std::lock_guard lock(mutex_);
+    return parcels_.empty() && travelling_.empty() && carried_ == 0;
+}
+
+std::optional<int> Porter::awaited() {
+    const std::lock_guard lock(mutex_);
+    return travelling_.empty() ? std::nullopt : std::optional(travelling_.front().transfer->owner());
+}
+
+bool Porter::deliver(const Parcel &parcel) {
+    const Load &load = parcel.load;
+    const uint64_t bytes = stripe_elements(load.to.gradient_type) * element_size(load.to.gradient_type);
+    const std::byte *from = slots_->start(parcel.slot);
+    Stop stop(stopping_);
+    int64_t waited_ns = 0;
+    try {
+        for (uint64_t i = 0; i < parcel.stripes; ++i, from += bytes) {
+            const StripeLock lock(load.to.stripes[load.stripe + i], rank_, stop, &waited_ns);
+            add_to_stripe(load.to, load.stripe + i, from, load.filled);
+        }
+        return true;
+    } catch (const Error &) {
+        return false;
+    }
+}
+
+std::shared_ptr<Transfer> Porter::send(const Parcel &parcel) {
+    const Load &load = parcel.load;
+    const Stretch stretch(load, parcel.stripes);
+    Stop stop(stopping_);
+    int64_t waited_ns = 0;
+    return load.path->start_add(part_of(load.to, stretch.first, stretch.count), slots_->start(parcel.slot), load.filled,
+                                stop, &waited_ns);
+}
+
+// Of what was given up the slot stays taken, as the context ends.
+void Porter::collect() {
+    std::erase_if(travelling_, [this](const Travelling &one) {
+        const bool done = one.transfer->done();
+        if (done) {
+            slots_->give_back(one.slot);
+        }
+        return done;
+    });
+}
+
+// False: nothing to do now.
+bool Porter::step(std::unique_lock<std::mutex> &lock) {
+    collect();
+    const auto arrived =
+        std::find_if(parcels_.begin(), parcels_.end(), [this](const Parcel &one) { return slots_->is_done(one.slot); });
+    if (arrived == parcels_.end()) {
+        return false;
+    }
+    const Parcel parcel = *arrived;
+    parcels_.erase(arrived);
+    if (parcel.load.path != nullptr) {
+        travelling_.push_back({parcel.slot, send(parcel)});
+        return true;
+    }
+    ++carried_;
+    lock.unlock();
+    const bool delivered = deliver(parcel);
+    lock.lock();
+    if (delivered) {  // else the context ends, and this is never done
+        --carried_;
+        slots_->give_back(parcel.slot);
+    }
+    return true;
+}
+
+void Porter::run() {
+    constexpr auto kNap = std::chrono::microseconds(50);
+    std::unique_lock lock(mutex_);
+    while (!stopping_.load(std::memory_order_relaxed)) {
+        if (step(lock)) {
+            continue;
+        }
+        if (parcels_.empty() && travelling_.empty()) {
+            wake_.wait(lock);
+        } else {
+            wake_.wait_for(lock, kNap);  // neither the GPU nor another host rings a bell here
+        }
+    }
+}
+
+}  // namespace odc

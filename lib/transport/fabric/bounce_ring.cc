@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/fabric/bounce_ring.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "memory/shard_record.h"
+
+namespace odc {
+
+namespace {
+
+std::byte *map(size_t bytes) {
+    void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+        fail_errno(say("mmap of ", bytes, " bytes for staging"));
+    }
+    madvise(memory, bytes, MADV_DONTFORK);  // or a fork could part the pages from those that are pinned
+    madvise(memory, bytes, MADV_HUGEPAGE);  // it is soon full, and used again and again
+    return static_cast<std::byte *>(memory);
+}
+
+constexpr size_t kLeastChunks = 4;  // that staging must hold
+
+}  // namespace
+
+size_t staging_chunk_bytes(size_t staging_bytes) {
+    return std::clamp(staging_bytes / kLeastChunks / kStripeBytes * kStripeBytes, kStripeBytes, kMostBytes);
+}
+
+void Staging::Ring::Unmap::operator()(std::byte *memory) const { munmap(memory, bytes); }
+
+Staging::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, Access access)
+    : memory_(map(slots * slot_bytes), Unmap{slots * slot_bytes}) {
+    if (access == Access::Remote || endpoint.needs_local()) {
+        std::memset(memory_.get(), 0, slots * slot_bytes);  // what is registered must be there (FI_MR_ALLOCATED)
+        exposed_ = endpoint.expose(memory_.get(), slots * slot_bytes, MemoryKind::Host, access);
+    }
+    for (size_t i = slots; i > 0; --i) {
+        free_.push_back(memory_.get() + (i - 1) * slot_bytes);
+    }
+}
+
+std::byte *Staging::Ring::take() {
+    if (free_.empty()) {
+        return nullptr;
+    }
+    std::byte *slot = free_.back();
+    free_.pop_back();
+    return slot;
+}
+
+Staging::Ring &Staging::at(FabricEndpoint &endpoint) {
+    const size_t slots = std::max<size_t>(1, bytes_ / slot_bytes_);
+    return rings_.try_emplace(&endpoint, endpoint, slots, slot_bytes_, access_).first->second;
+}
+
+}  // namespace odc

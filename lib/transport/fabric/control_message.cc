@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/fabric/control_message.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "base/error.h"
+
+namespace odc {
+
+namespace {
+
+struct Head {
+    uint32_t kind;   // index in Notice
+    uint32_t bytes;  // that follow
+};
+
+constexpr uint64_t kMostTextBytes = 4096;
+
+class Writer {
+public:
+    explicit Writer(uint32_t kind) { put(Head{kind, 0}); }
+    template <class Value>
+    void put(const Value &value) {
+        static_assert(std::is_trivially_copyable_v<Value>);
+        bytes_.append(reinterpret_cast<const char *>(&value), sizeof(value));
+    }
+    template <class List>
+    void put_list(const List &list) {
+        put(static_cast<uint32_t>(list.size()));
+        bytes_.append(reinterpret_cast<const char *>(list.data()), list.size() * sizeof(list[0]));
+    }
+    std::string finish() {
+        const auto bytes = static_cast<uint32_t>(bytes_.size() - sizeof(Head));
+        std::memcpy(bytes_.data() + offsetof(Head, bytes), &bytes, sizeof(bytes));
+        return std::move(bytes_);
+    }
+
+private:
+    std::string bytes_;
+};
+
+[[noreturn]] void fail_broken(const char *what) {
+    fail(ODC_ERROR_INTERNAL, "a message between hosts is broken: ", what);
+}
+
+class Reader {
+public:
+    explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+    template <class Value>
+    void get(Value *value) {
+        static_assert(std::is_trivially_copyable_v<Value>);
+        take(value, sizeof(*value));
+    }
+    template <class List>
+    void get_list(List *list, uint64_t most) {
+        uint32_t count = 0;
+        get(&count);
+        if (count > most) {
+            fail_broken("a list is too long");
+        }
+        list->resize(count);
+        take(list->data(), count * sizeof((*list)[0]));
+    }
+    void finish() const {
+        if (!bytes_.empty()) {
+            fail_broken("it is too long");
+        }
+    }
+
+private:
+    void take(void *to, size_t bytes) {
+        if (bytes > bytes_.size()) {
+            fail_broken("it is too short");
+        }
+        if (bytes > 0) {
+            std::memcpy(to, bytes_.data(), bytes);
+        }
+        bytes_.remove_prefix(bytes);
+    }
+    std::string_view bytes_;
+};
+
+// Of each notice that is more than one fixed struct. Only as many values travel as there are.
+void write(Writer &out, const Contribution &values) {
+    out.put(values.count);
+    out.put(values.op);
+    out.put(values.has_registered);
+    for (uint32_t i = 0; i < values.count; ++i) {
+        out.put(values.values[i]);
+    }
+}
+
+void read(Reader &in, Contribution *values) {
+    in.get(&values->count);
+    in.get(&values->op);
+    in.get(&values->has_registered);
+    if (values->count > kMaxValues) {
+        fail_broken("it has too many values");
+    }
+    for (uint32_t i = 0; i < values->count; ++i) {
+        in.get(&values->values[i]);
+    }
+}
+
+void write(Writer &out, const PostNotice &n) {
+    out.put(n.record), out.put(n.minibatch), out.put(n.numel), out.put(n.slice_numel), out.put(n.address);
+    out.put(n.key), out.put(n.parameter_type), out.put(n.gradient_type), out.put(n.memory);
+    out.put_list(n.name), out.put_list(n.ranks), out.put_list(n.slices);
+}
+
+void read(Reader &in, PostNotice *n, int size) {
+    const auto ranks = static_cast<uint64_t>(size);
+    in.get(&n->record), in.get(&n->minibatch), in.get(&n->numel), in.get(&n->slice_numel), in.get(&n->address);
+    in.get(&n->key), in.get(&n->parameter_type), in.get(&n->gradient_type), in.get(&n->memory);
+    in.get_list(&n->name, kMostTextBytes), in.get_list(&n->ranks, ranks), in.get_list(&n->slices, ranks);
+}
+
+void write(Writer &out, const ArrivedNotice &n) { out.put(n.minibatch), write(out, n.values); }
+void read(Reader &in, ArrivedNotice *n, int) { in.get(&n->minibatch), read(in, &n->values); }
+void write(Writer &out, const ReducedNotice &n) { out.put(n.number), write(out, n.values); }
+void read(Reader &in, ReducedNotice *n, int) { in.get(&n->number), read(in, &n->values); }
+void write(Writer &out, const FailedNotice &n) { out.put(n.status), out.put_list(n.text); }
+void read(Reader &in, FailedNotice *n, int) { in.get(&n->status), in.get_list(&n->text, kMostTextBytes); }
+
+template <class Fixed>
+void write(Writer &out, const Fixed &n) {
+    if constexpr (!std::is_empty_v<Fixed>) {
+        out.put(n);
+    }
+}
+template <class Fixed>
+void read(Reader &in, Fixed *n, int) {
+    if constexpr (!std::is_empty_v<Fixed>) {
+        in.get(n);
+    }
+}
+
+template <size_t kKind = 0>
+Notice read_kind(size_t kind, Reader &in, int size) {
+    if constexpr (kKind < std::variant_size_v<Notice>) {
+        if (kind != kKind) {
+            return read_kind<kKind + 1>(kind, in, size);
+        }
+        std::variant_alternative_t<kKind, Notice> notice{};
+        read(in, &notice, size);
+        return notice;
+    } else {
+        fail_broken("it is of no known kind");
+    }
+}
+
+}  // namespace
+
+std::string encode(const Notice &notice) {
+    Writer out(static_cast<uint32_t>(notice.index()));
+    std::visit([&](const auto &one) { write(out, one); }, notice);
+    return out.finish();
+}
+
+std::optional<Notice> decode(std::string_view *stream, int size) {
+    Head head{};
+    if (stream->size() < sizeof(head)) {
+        return std::nullopt;
+    }
+    std::memcpy(&head, stream->data(), sizeof(head));
+    // The longest is a post that lists every rank and every slice.
+    if (head.bytes > kMostTextBytes + 256 + static_cast<uint64_t>(size) * 12) {
+        fail_broken("it is longer than any");
+    }
+    if (stream->size() - sizeof(head) < head.bytes) {
+        return std::nullopt;
+    }
+    Reader in(stream->substr(sizeof(head), head.bytes));
+    Notice notice = read_kind(head.kind, in, size);
+    in.finish();
+    stream->remove_prefix(sizeof(head) + head.bytes);
+    return notice;
+}
+
+}  // namespace odc

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/fabric/libfabric.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "base/dynamic_library.h"
+#include "base/error.h"
+
+namespace odc {
+
+namespace {
+
+constexpr int kExitMs = 5000;  // that exit() waits for threads in fi_getinfo, at most
+
+// The program's signals while this lives: what is done to their dispositions is undone at its end, and none comes to this
+// thread before.
+class SignalsKept {
+public:
+    SignalsKept() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &mask_);
+        for (int number = 1; number < NSIG; ++number) {
+            known_[static_cast<size_t>(number)] = sigaction(number, nullptr, &at(number)) == 0;
+        }
+    }
+    ~SignalsKept() {
+        for (int number = 1; number < NSIG; ++number) {
+            struct sigaction now = {};
+            if (known_[static_cast<size_t>(number)] && sigaction(number, nullptr, &now) == 0 &&
+                now.sa_sigaction != at(number).sa_sigaction) {
+                sigaction(number, &at(number), nullptr);
+            }
+        }
+        pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
+    }
+    SignalsKept(const SignalsKept &) = delete;
+    SignalsKept &operator=(const SignalsKept &) = delete;
+
+private:
+    struct sigaction &at(int number) {
+        return before_[static_cast<size_t>(number)];
+    }
+
+    sigset_t mask_ = {};
+    std::array<struct sigaction, NSIG> before_ = {};
+    std::array<bool, NSIG> known_ = {};
+};
+
+// What libfabric depends on may take signals when it is loaded (libinfinipath: SIGINT, SIGTERM, SIGSEGV and others, and
+// calls exit() in its handler, which can hang).
+SharedLibrary load() {
+    const SignalsKept kept;
+    return SharedLibrary("libfabric.so.1");
+}
+
+// Threads that are in fi_getinfo, which lasts 0.3 s, and the one that has called exit(), whose handlers may ask still.
+constinit std::atomic<int> asking = 0;
+constinit std::atomic<pid_t> exiting = 0;
+
+class Asking {
+public:
+    Asking() {
+        asking.fetch_add(1);
+        if (const pid_t thread = exiting.load(); thread != 0 && thread != gettid()) {
+            asking.fetch_sub(1);
+            fail(ODC_ERROR_UNSUPPORTED, "the process is ending, and libfabric with it");
+        }
+    }
+    ~Asking() { asking.fetch_sub(1); }
+    Asking(const Asking &) = delete;
+    Asking &operator=(const Asking &) = delete;
+};
+
+// Runs before libfabric's destructors, as it is registered after libfabric is loaded.
+void await_asking() {
+    exiting.store(gettid());
+    for (int ms = 0; ms < kExitMs && asking.load() > 0; ++ms) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
+
+struct Loaded {
+    Libfabric functions;
+    std::string why_not;
+
+    // By their versions: a newer libfabric gives these the structs of the headers that this was compiled with.
+    Loaded() {
+        SharedLibrary library = load();
+        library.find(functions.getinfo, "fi_getinfo", "FABRIC_1.3");
+        library.find(functions.freeinfo, "fi_freeinfo", "FABRIC_1.3");
+        library.find(functions.dupinfo, "fi_dupinfo", "FABRIC_1.3");
+        library.find(functions.fabric, "fi_fabric", "FABRIC_1.1");
+        library.find(functions.version, "fi_version", "FABRIC_1.0");
+        library.find(functions.strerror, "fi_strerror", "FABRIC_1.0");
+        why_not = library.why_not();
+        if (!why_not.empty()) {
+            return;
+        }
+        why_not = why_too_old(functions.version(), FI_VERSION(1, 17));
+        std::atexit(await_asking);
+    }
+};
+
+char *copy_of(const std::string &text) { return text.empty() ? nullptr : strdup(text.c_str()); }
+
+}  // namespace
+
+std::string why_too_old(uint32_t version, uint32_t needed) {
+    return FI_VERSION_LT(version, needed) ? say("libfabric is ", FI_MAJOR(version), ".", FI_MINOR(version), ", ",
+                                                FI_MAJOR(needed), ".", FI_MINOR(needed), " or later is needed")
+                                          : "";
+}
+
+const Libfabric &libfabric() {
+    static const auto &loaded = *new Loaded;
+    if (!loaded.why_not.empty()) {
+        fail(ODC_ERROR_UNSUPPORTED, loaded.why_not);
+    }
+    return loaded.functions;
+}
+
+int ask_libfabric(const fi_info *hints, fi_info **found) {
+    const Libfabric &functions = libfabric();
+    const Asking here;
+    return functions.getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, found);
+}
+
+Info hints_for(const std::string &provider, const std::string &domain) {
+    Info hints(libfabric().dupinfo(nullptr));
+    if (!hints) {
+        throw std::bad_alloc();
+    }
+    hints->caps = FI_MSG | FI_RMA;
+    hints->mode = FI_CONTEXT | FI_CONTEXT2;
+    hints->ep_attr->type = FI_EP_RDM;
+    hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
+    hints->domain_attr->threading = FI_THREAD_DOMAIN;
+    hints->domain_attr->resource_mgmt = FI_RM_ENABLED;
+    hints->fabric_attr->prov_name = copy_of(provider);
+    hints->domain_attr->name = copy_of(domain);
+    return hints;
+}
+
+bool is_common(const fi_info &info) {
+    return info.fabric_attr->name == nullptr || std::strcmp(info.fabric_attr->name, "efa-direct") != 0;
+}
+
+std::string fabric_words(const char *call, int64_t code) {
+    return say(call, ": ", libfabric().strerror(static_cast<int>(code < 0 ? -code : code)));
+}
+
+}  // namespace odc

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/fabric/listener_probe.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+namespace odc {
+
+Probe::Probe(const std::vector<std::byte> &address)
+    : socket_(socket(reinterpret_cast<const sockaddr *>(address.data())->sa_family,
+                     SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
+      error_(0) {
+    if (!socket_.valid()) {
+        return;  // as if it were open: of no use, but no harm either
+    }
+    if (connect(socket_.get(), reinterpret_cast<const sockaddr *>(address.data()),
+                static_cast<socklen_t>(address.size())) != 0) {
+        error_ = errno;
+    }
+}
+
+Probe::Answer Probe::look() {
+    pollfd entry{socket_.get(), POLLOUT, 0};
+    if (error_ == EINPROGRESS && poll(&entry, 1, 0) == 1) {
+        socklen_t bytes = sizeof(error_);
+        getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error_, &bytes);
+    }
+    if (error_ == EINPROGRESS) {
+        return Answer::NotYet;
+    }
+    return error_ == ECONNREFUSED ? Answer::Refused : Answer::Open;
+}
+
+}  // namespace odc

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "transport/shm/stripe_lock.h"
+
+#include <algorithm>
+
+#include "base/deadline.h"
+#include "base/element_type.h"
+#include "base/futex.h"
+#include "memory/host_kernels.h"
+
+namespace odc {
+
+namespace {
+
+constexpr uint32_t kSleepers = uint32_t{1} << 31;  // beside the holder's rank + 1; 0: free
+constexpr int kSpins = 200;                        // about as long as a stripe takes to add, at most
+
+}  // namespace
+
+uint64_t stripe_count(uint64_t accumulator_bytes) { return (accumulator_bytes + kStripeBytes - 1) / kStripeBytes; }
+
+uint64_t stripe_elements(int32_t gradient_type) { return kStripeBytes / element_size(accumulator_type(gradient_type)); }
+
+bool try_lock(Stripe &stripe, int rank) {
+    uint32_t free = 0;
+    return stripe.lock.compare_exchange_strong(free, static_cast<uint32_t>(rank) + 1, std::memory_order_acquire);
+}
+
+void unlock(Stripe &stripe) {
+    if (stripe.lock.exchange(0, std::memory_order_release) & kSleepers) {
+        futex_wake(stripe.lock);
+    }
+}
+
+StripeLock::StripeLock(Stripe &stripe, int rank, Alarm &alarm, int64_t *waited_ns) : stripe_(stripe) {
+    const uint32_t mine = static_cast<uint32_t>(rank) + 1;
+    for (int spin = 0; spin < kSpins; ++spin) {
+        if (try_lock(stripe_, rank)) {
+            return;
+        }
+        spin_pause();
+    }
+    // Who had to sleep cannot tell whether others sleep too, so it holds the lock with the mark set.
+    const int64_t begin = now_ns();
+    for (;;) {
+        uint32_t seen = stripe_.lock.load(std::memory_order_relaxed);
+        if (seen == 0) {
+            if (stripe_.lock.compare_exchange_weak(seen, mine | kSleepers, std::memory_order_acquire)) {
+                break;
+            }
+            continue;
+        }
+        if ((seen & kSleepers) == 0 &&
+            !stripe_.lock.compare_exchange_weak(seen, seen | kSleepers, std::memory_order_relaxed)) {
+            continue;
+        }
+        futex_wait(stripe_.lock, seen | kSleepers, 20);
+        alarm.check(static_cast<int>(seen & ~kSleepers) - 1, begin);
+    }
+    *waited_ns += now_ns() - begin;
+}
+
+void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t filled) {
+    const uint64_t first = index * stripe_elements(to.gradient_type);
+    const uint64_t count = std::min(stripe_elements(to.gradient_type), to.numel - first);
+    Stripe &stripe = to.stripes[index];
+    const Sum sum = stripe.filled >= filled ? Sum::Add : Sum::Store;
+    std::byte *sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
+    add_elements(sum, to.gradient_type, sums, from, count, to.numel);
+    stripe.filled = filled;
+}
+
+}  // namespace odc
