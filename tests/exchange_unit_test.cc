@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Meeting where the C API does not look: what a resolver says, an address that is half taken, several rounds, and a rank
-// that goes away after the cards were exchanged and before memory is shared.
+// that goes away after the peer infos were exchanged and before memory is shared.
 #include "base/program.h"
 #include "base/tcp_socket.h"
 #include "bootstrap/allgather.h"
@@ -59,10 +59,10 @@ extern "C" int getaddrinfo(const char *host, const char *port, const addrinfo *h
 
 namespace {
 
-Card card_of(int rank) {
-    Card card{};
-    card[0] = static_cast<std::byte>(rank + 1);
-    return card;
+PeerInfo peer_info_of(int rank) {
+    PeerInfo info{};
+    info[0] = static_cast<std::byte>(rank + 1);
+    return info;
 }
 
 // What a rank ended with: "" or its error's words.
@@ -99,9 +99,9 @@ void test_address_said_twice(void **) {
     std::string why;
     assert_int_equal(resolve({"", "twice.test", place.port}, &why).size(), 1);
     const auto words = run_ranks(2, [&](int rank) {
-        const Patience patience(kLongMs, nullptr, nullptr);
-        const auto exchange = exchange_tcp("twice.test:" + place.port, kSecret, rank, 2, patience);
-        if (exchange->all_gather(card_of(rank)) != std::vector<Card>{card_of(0), card_of(1)}) {
+        const Deadline deadline(kLongMs, nullptr, nullptr);
+        const auto exchange = exchange_tcp("twice.test:" + place.port, kSecret, rank, 2, deadline);
+        if (exchange->all_gather(peer_info_of(rank)) != std::vector<PeerInfo>{peer_info_of(0), peer_info_of(1)}) {
             throw Error(ODC_ERROR_INTERNAL, "these are not the cards");
         }
     });
@@ -130,8 +130,8 @@ void test_address_half_taken(void **) {
         }
     });
     const std::string words = words_of([&] {
-        const Patience patience(kLongMs, nullptr, nullptr);
-        exchange_tcp("half.test:" + place.port, kSecret, 0, 2, patience)->all_gather(card_of(0));
+        const Deadline deadline(kLongMs, nullptr, nullptr);
+        exchange_tcp("half.test:" + place.port, kSecret, 0, 2, deadline)->all_gather(peer_info_of(0));
     });
     over = true;
     program.join();
@@ -144,27 +144,28 @@ void test_resolver_is_asked_seldom(void **) {
     const int before = questions;
     const int64_t begin_ns = now_ns();
     const std::string words = words_of([&] {
-        const Patience patience(1500, nullptr, nullptr);
-        exchange_tcp("twice.test:" + place.port, kSecret, 1, 2, patience)->all_gather(card_of(1));
+        const Deadline deadline(1500, nullptr, nullptr);
+        exchange_tcp("twice.test:" + place.port, kSecret, 1, 2, deadline)->all_gather(peer_info_of(1));
     });
     const int64_t seconds = (now_ns() - begin_ns) / 1'000'000'000;
     check_words(words, "missing: rank 0", "refused");
     assert_in_range(questions - before, 1, 1 + seconds);
 }
 
-// Whoever goes away after the cards were exchanged is missed at once, not at the deadline.
+// Whoever goes away after the peer infos were exchanged is missed at once, not at the deadline.
 void test_gone_after_the_cards(void **) {
     for (int gone = 0; gone < 3; ++gone) {
         const HeldPort place;
         const std::string name = "exchange-test-" + std::to_string(getpid()) + "-" + std::to_string(gone);
         const auto words = run_ranks(3, [&](int rank) {
-            const Patience patience(kLongMs, nullptr, nullptr);
-            const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, 3, patience);
-            exchange->all_gather(card_of(rank));
+            const Deadline deadline(kLongMs, nullptr, nullptr);
+            const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, 3, deadline);
+            exchange->all_gather(peer_info_of(rank));
             if (rank != gone) {
                 const Fd memory(memfd_create("test", MFD_CLOEXEC));
                 const Program program;
-                meet({name, {0, 1, 2}, rank, 3, exchange->ties(), {}}, {memory.get(), program.fd(), -1}, patience);
+                meet({name, {0, 1, 2}, rank, 3, exchange->liveness_fds(), {}}, {memory.get(), program.fd(), -1},
+                     deadline);
             }
         });
         for (size_t rank = 0; rank < words.size(); ++rank) {
@@ -179,10 +180,10 @@ void test_gone_after_the_cards(void **) {
     }
 }
 
-Card card_of_round(int rank, int round) {
-    Card card = card_of(rank);
-    card.back() = static_cast<std::byte>(round);
-    return card;
+PeerInfo card_of_round(int rank, int round) {
+    PeerInfo info = peer_info_of(rank);
+    info.back() = static_cast<std::byte>(round);
+    return info;
 }
 
 void test_rounds(void **) {
@@ -190,10 +191,10 @@ void test_rounds(void **) {
     constexpr int kRounds = 4;
     const HeldPort place;
     const auto words = run_ranks(kSize, [&](int rank) {
-        const Patience patience(kLongMs, nullptr, nullptr);
-        const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, kSize, patience);
+        const Deadline deadline(kLongMs, nullptr, nullptr);
+        const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, kSize, deadline);
         for (int round = 1; round <= kRounds; ++round) {
-            std::vector<Card> expected;
+            std::vector<PeerInfo> expected;
             for (int of = 0; of < kSize; ++of) {
                 expected.push_back(card_of_round(of, round));
             }
@@ -208,32 +209,32 @@ void test_rounds(void **) {
 }
 
 // One rank does not come to the second round: it goes, says why and goes, or says why and stays. Those that wait beside the exchange see it at their
-// tie, and read the same in the round.
+// liveness descriptor, and read the same in the round.
 void test_no_second_round(void **) {
     constexpr int kSize = 4;
-    const Card regret = regret_of(Error(ODC_ERROR_SYSTEM, "no more files"));
+    const PeerInfo join_error = join_error_of(Error(ODC_ERROR_SYSTEM, "no more files"));
     for (int variant = 0; variant < 3 * kSize; ++variant) {
         const int gone = variant % kSize;
         const bool says_why = variant >= kSize;
         const bool stays = variant >= 2 * kSize;
         const HeldPort place;
         const auto words = run_ranks(kSize, [&](int rank) {
-            const Patience patience(kLongMs, nullptr, nullptr);
-            const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, kSize, patience);
-            exchange->all_gather(card_of(rank));
+            const Deadline deadline(kLongMs, nullptr, nullptr);
+            const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, kSize, deadline);
+            exchange->all_gather(peer_info_of(rank));
             if (rank == gone && stays) {
-                exchange->all_gather(regret);
+                exchange->all_gather(join_error);
             }
             if (rank == gone) {
-                return says_why ? exchange->leave(regret) : void();
+                return says_why ? exchange->leave(join_error) : void();
             }
             if (rank == 3) {
-                pollfd entry{exchange->ties()[0], POLLIN, 0};
+                pollfd entry{exchange->liveness_fds()[0], POLLIN, 0};
                 if (poll(&entry, 1, 30'000) != 1) {
                     throw Error(ODC_ERROR_INTERNAL, "nothing came at the tie");
                 }
             }
-            exchange->all_gather(card_of(rank));
+            exchange->all_gather(peer_info_of(rank));
         });
         for (int rank = 0; rank < kSize; ++rank) {
             if (rank != gone) {
@@ -246,14 +247,17 @@ void test_no_second_round(void **) {
 
 // Of a rank that only met with a failure and the one that failed, the words of the latter are everybody's.
 void test_telling_regret(void **) {
-    const Card met = regret_of(Error(ODC_ERROR_RENDEZVOUS, "rank 2 gave up"));
-    const Card failed = regret_of(Error(ODC_ERROR_INTERRUPTED, "interrupted"));
-    check_words(words_of([&] { check_regrets({card_of(0), met, failed}); }), "rank 2 cannot join", "interrupted");
+    const PeerInfo met = join_error_of(Error(ODC_ERROR_RENDEZVOUS, "rank 2 gave up"));
+    const PeerInfo failed = join_error_of(Error(ODC_ERROR_INTERRUPTED, "interrupted"));
     check_words(words_of([&] {
-                    check_regrets({card_of(0), met, card_of(2)});
+                    check_join_errors({peer_info_of(0), met, failed});
+                }),
+                "rank 2 cannot join", "interrupted");
+    check_words(words_of([&] {
+                    check_join_errors({peer_info_of(0), met, peer_info_of(2)});
                 }),
                 "rank 1 cannot join", "rank 2 gave up");
-    assert_string_equal(words_of([&] { check_regrets({card_of(0), Card{}}); }).c_str(), "");
+    assert_string_equal(words_of([&] { check_join_errors({peer_info_of(0), PeerInfo{}}); }).c_str(), "");
 }
 
 }  // namespace

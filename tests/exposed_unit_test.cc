@@ -107,7 +107,7 @@ FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
 void what_is_exposed_to_peers_can_be_read_but_not_written(void **) {
     FabricEndpoint owner(loopback(), nullptr);
     std::vector<char> memory(kBytes, 'a');
-    const Exposed exposed = owner.expose(memory.data(), kBytes, MemoryKind::Host, Access::Remote);
+    const Exposed exposed = owner.expose(memory.data(), kBytes, MemoryKind::Host, Access::RemoteRank);
     std::vector<char> bytes(kBytes, 'b');
     Stranger reader;
     assert_true(reader.move(Stranger::What::Read, owner, exposed, bytes));

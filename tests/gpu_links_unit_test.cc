@@ -222,7 +222,9 @@ void gpus_are_found_by_uuid(void **) {
 // ---- ODC_REQUIRE=nvlink ----
 
 void a_machine_has_nvlink_between_all_gpus_or_says_where_not(void **) {
-    const auto objection_to = [](const char *name) { return nvlink_objection(recorded_machine(path_of(name))); };
+    const auto objection_to = [](const char *name) {
+        return unmet_nvlink_requirement(recorded_machine(path_of(name)));
+    };
     assert_string_equal(objection_to("dgx-h100").c_str(), "");
     assert_string_equal(objection_to("efa-cloud").c_str(), "");
     assert_string_equal(objection_to("pcie-4gpu").c_str(),
@@ -230,13 +232,14 @@ void a_machine_has_nvlink_between_all_gpus_or_says_where_not(void **) {
                         "there is no NVLink (P2P without native atomics)");
     assert_says(objection_to("dual-socket"), "but this machine has no GPU");
     assert_string_equal(objection_to("laptop").c_str(), "");  // one GPU for all ranks
-    assert_says(nvlink_objection(machine_of(changed("dgx-h100", "0000:43:00.0=NVSwitch:18", ""))),
+    assert_says(unmet_nvlink_requirement(machine_of(changed("dgx-h100", "0000:43:00.0=NVSwitch:18", ""))),
                 "but whether there is NVLink between gpu0 and gpu1 is unknown (P2P with native atomics)");
     const Set devices("FAKE_CUDA_DEVICES", "3");
     const Set links("FAKE_NVML_LINKS", kMesh);
-    assert_string_equal(nvlink_objection(live_machine(Look::Full)).c_str(), "");
+    assert_string_equal(unmet_nvlink_requirement(live_machine(Look::Full)).c_str(), "");
     const Set four("FAKE_CUDA_DEVICES", "4");
-    assert_says(nvlink_objection(live_machine(Look::Full)), "between gpu0 and gpu3 there is no NVLink (P2P with");
+    assert_says(unmet_nvlink_requirement(live_machine(Look::Full)),
+                "between gpu0 and gpu3 there is no NVLink (P2P with");
 }
 
 }  // namespace

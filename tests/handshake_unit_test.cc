@@ -33,19 +33,19 @@ using namespace odc;
 namespace {
 
 const std::string kSecret = "the secret";
-const Card kCard{};
+const PeerInfo kCard{};
 
-struct Port {
+struct NicAddress {
     Fd listener;
     std::string text;
 };
 
 // Listens at a free port of this host.
-Port free_port() {
+NicAddress free_port() {
     std::string why;
     Address address = resolve({"", "127.0.0.1", "1"}, &why).at(0);
     reinterpret_cast<sockaddr_in *>(&address.storage)->sin_port = 0;
-    Port port{listen_at(address), ""};
+    NicAddress port{listen_at(address), ""};
     assert_true(port.listener.valid());
     assert_true(getsockname(port.listener.get(), reinterpret_cast<sockaddr *>(&address.storage), &address.bytes) == 0);
     port.text = address.host_port();
@@ -99,11 +99,11 @@ Outcome outcome_of(const std::function<void()> &what) {
 
 // Rank 0 of 2, and how it ends, while `visit` talks to it.
 Outcome receive(int64_t timeout_ms, const std::function<void(int fd)> &visit) {
-    Port port = free_port();
+    NicAddress port = free_port();
     port.listener = Fd();
-    const Endpoint endpoint = parse_endpoint(port.text);
-    const Patience patience(timeout_ms, nullptr, nullptr);
-    Reception reception(endpoint, kSecret, 2, patience);
+    const HostPort endpoint = parse_endpoint(port.text);
+    const Deadline deadline(timeout_ms, nullptr, nullptr);
+    RendezvousServer reception(endpoint, kSecret, 2, deadline);
     assert_true(reception.open().empty());
     std::string why;
     const Fd fd = connect_to(resolve(endpoint, &why).at(0));
@@ -115,14 +115,14 @@ Outcome receive(int64_t timeout_ms, const std::function<void(int fd)> &visit) {
     return outcome;
 }
 
-void visit_as_rank_1(const Port &port) {
-    const Patience patience(10000, nullptr, nullptr);
-    exchange_tcp(port.text, kSecret, 1, 2, patience)->all_gather(kCard);
+void visit_as_rank_1(const NicAddress &port) {
+    const Deadline deadline(10000, nullptr, nullptr);
+    exchange_tcp(port.text, kSecret, 1, 2, deadline)->all_gather(kCard);
 }
 
 // Rank 1 of 2, and how it ends, while `answer` plays rank 0.
 Outcome visit(const std::function<void(int fd)> &answer) {
-    const Port port = free_port();
+    const NicAddress port = free_port();
     Outcome outcome;
     std::thread rank([&] { outcome = outcome_of([&] { visit_as_rank_1(port); }); });
     await(port.listener.get(), POLLIN);
@@ -197,7 +197,7 @@ void test_what_rank_0_says_is_no_proof(void **) {
 }
 
 void test_rank_0_without_the_secret(void **) {
-    for (const ReplyKind kind : {ReplyKind::kWelcome, ReplyKind::kCards, ReplyKind::kFailed}) {
+    for (const ReplyKind kind : {ReplyKind::kWelcome, ReplyKind::kInfos, ReplyKind::kFailed}) {
         const Outcome outcome = visit([&](int fd) {
             const auto hello = hear<Hello>(fd);
             const Challenge challenge{kTcpMagic, random_nonce()};
@@ -219,11 +219,11 @@ void test_cards_changed_on_the_way(void **) {
         hear<Entry>(fd);
         const Mac session = session_key(kSecret, hello, challenge);
         tell(fd, Reply{kTcpMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
-        std::string cards(2 * sizeof(Card), 'a');
-        const auto bytes = static_cast<uint32_t>(cards.size());
-        tell(fd, Reply{kTcpMagic, ReplyKind::kCards, bytes, reply_mac(session, 1, ReplyKind::kCards, cards)});
-        cards[300] = 'b';
-        assert_true(send(fd, cards.data(), cards.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(cards.size()));
+        std::string infos(2 * sizeof(PeerInfo), 'a');
+        const auto bytes = static_cast<uint32_t>(infos.size());
+        tell(fd, Reply{kTcpMagic, ReplyKind::kInfos, bytes, reply_mac(session, 1, ReplyKind::kInfos, infos)});
+        infos[300] = 'b';
+        assert_true(send(fd, infos.data(), infos.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(infos.size()));
     });
     check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 0 at 127.0.0.1:", "does not know the secret");
 }
@@ -242,7 +242,7 @@ void test_endless_reply(void **) {
 
 // A rank that loses its connection before the welcome comes again.
 void test_second_try(void **) {
-    const Port port = free_port();
+    const NicAddress port = free_port();
     Outcome outcome{ODC_ERROR_INTERNAL, ""};
     std::thread rank([&] { outcome = outcome_of([&] { visit_as_rank_1(port); }); });
     for (int time = 0; time < 2; ++time) {
@@ -259,10 +259,10 @@ void test_second_try(void **) {
         hear<Entry>(fd.get());
         const Mac session = session_key(kSecret, hello, challenge);
         tell(fd.get(), Reply{kTcpMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
-        const std::string cards(2 * sizeof(Card), 'a');
-        const auto bytes = static_cast<uint32_t>(cards.size());
-        tell(fd.get(), Reply{kTcpMagic, ReplyKind::kCards, bytes, reply_mac(session, 1, ReplyKind::kCards, cards)});
-        assert_true(send(fd.get(), cards.data(), cards.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(cards.size()));
+        const std::string infos(2 * sizeof(PeerInfo), 'a');
+        const auto bytes = static_cast<uint32_t>(infos.size());
+        tell(fd.get(), Reply{kTcpMagic, ReplyKind::kInfos, bytes, reply_mac(session, 1, ReplyKind::kInfos, infos)});
+        assert_true(send(fd.get(), infos.data(), infos.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(infos.size()));
         tell(fd.get(), Reply{kTcpMagic, ReplyKind::kMet, 0, reply_mac(session, 1, ReplyKind::kMet, "")});
     }
     rank.join();
@@ -271,13 +271,13 @@ void test_second_try(void **) {
     }
 }
 
-// Rank 0 of 2 and how it ends when rank 1, which has met it, says something else than its second card.
+// Rank 0 of 2 and how it ends when rank 1, which has met it, says something else than its second peer info.
 Outcome receive_again(const std::function<void(int fd, const Mac &session)> &speak) {
-    Port port = free_port();
+    NicAddress port = free_port();
     port.listener = Fd();
-    const Endpoint endpoint = parse_endpoint(port.text);
-    const Patience patience(10000, nullptr, nullptr);
-    Reception reception(endpoint, kSecret, 2, patience);
+    const HostPort endpoint = parse_endpoint(port.text);
+    const Deadline deadline(10000, nullptr, nullptr);
+    RendezvousServer reception(endpoint, kSecret, 2, deadline);
     assert_true(reception.open().empty());
     std::string why;
     const Fd fd = connect_to(resolve(endpoint, &why).at(0));
@@ -297,7 +297,7 @@ Outcome receive_again(const std::function<void(int fd, const Mac &session)> &spe
     tell(fd.get(), entry_of(session, 1));
     hear<Reply>(fd.get());
     hear<Reply>(fd.get());
-    hear<std::array<Card, 2>>(fd.get());
+    hear<std::array<PeerInfo, 2>>(fd.get());
     hear<Reply>(fd.get());
     speak(fd.get(), session);
     shutdown(fd.get(), SHUT_WR);
@@ -314,7 +314,7 @@ void test_second_card_that_is_none(void **) {
                 entry = entry_of(Mac{}, 2);
             }
             if (variant == 2) {
-                entry.card[1000] = std::byte{1};
+                entry.info[1000] = std::byte{1};
             }
             if (variant < 3) {
                 return tell(fd, entry);
@@ -328,7 +328,7 @@ void test_second_card_that_is_none(void **) {
     const Outcome outcome = receive_again([](int fd, const Mac &session) {
         tell(fd, entry_of(session, 2));
         hear<Reply>(fd);
-        hear<std::array<Card, 2>>(fd);
+        hear<std::array<PeerInfo, 2>>(fd);
         hear<Reply>(fd);
     });
     check_words(outcome, ODC_OK, "", "");
@@ -353,12 +353,12 @@ void test_garbage_as_second_card(void **) {
 // Rank 0 says in round 2 what it said in round 1, or garbage.
 void test_second_cards_that_are_none(void **) {
     for (const bool repeats : {true, false}) {
-        const Port port = free_port();
+        const NicAddress port = free_port();
         Outcome outcome;
         std::thread rank([&] {
             outcome = outcome_of([&] {
-                const Patience patience(10000, nullptr, nullptr);
-                const auto exchange = exchange_tcp(port.text, kSecret, 1, 2, patience);
+                const Deadline deadline(10000, nullptr, nullptr);
+                const auto exchange = exchange_tcp(port.text, kSecret, 1, 2, deadline);
                 exchange->all_gather(kCard);
                 exchange->all_gather(kCard);
             });
@@ -372,18 +372,18 @@ void test_second_cards_that_are_none(void **) {
         hear<Proof>(fd.get());
         hear<Entry>(fd.get());
         const Mac session = session_key(kSecret, hello, challenge);
-        const std::array<Card, 2> cards{};
+        const std::array<PeerInfo, 2> infos{};
         const auto say_cards = [&] {
-            const std::string_view bytes = bytes_of(cards);
+            const std::string_view bytes = bytes_of(infos);
             const auto count = static_cast<uint32_t>(bytes.size());
-            tell(fd.get(), Reply{kTcpMagic, ReplyKind::kCards, count, reply_mac(session, 1, ReplyKind::kCards, bytes)});
-            tell(fd.get(), cards);
+            tell(fd.get(), Reply{kTcpMagic, ReplyKind::kInfos, count, reply_mac(session, 1, ReplyKind::kInfos, bytes)});
+            tell(fd.get(), infos);
             tell(fd.get(), Reply{kTcpMagic, ReplyKind::kMet, 0, reply_mac(session, 1, ReplyKind::kMet, "")});
         };
         tell(fd.get(), Reply{kTcpMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
         say_cards();
         const auto entry = hear<Entry>(fd.get());
-        assert_true(same_mac(entry.mac, entry_mac(session, 2, entry.card)));
+        assert_true(same_mac(entry.mac, entry_mac(session, 2, entry.info)));
         if (repeats) {
             say_cards();
         } else {
@@ -400,7 +400,7 @@ struct Resetting {
     bool done;
 };
 
-// As soon as one rank has the cards, the other resets its connection.
+// As soon as one rank has the peer infos, the other resets its connection.
 int reset_after_cards(void *arg) {
     auto *what = static_cast<Resetting *>(arg);
     int ready = 0;
@@ -415,15 +415,15 @@ int reset_after_cards(void *arg) {
     return 0;
 }
 
-// Rank 0 of 3 and how it ends when rank 1 goes while the cards are handed out; what rank 2 is told then.
+// Rank 0 of 3 and how it ends when rank 1 goes while the peer infos are handed out; what rank 2 is told then.
 Outcome reset_while_handing_out(std::string *told) {
-    Port port = free_port();
+    NicAddress port = free_port();
     port.listener = Fd();
-    const Endpoint endpoint = parse_endpoint(port.text);
+    const HostPort endpoint = parse_endpoint(port.text);
     Fd ranks[2];
     Resetting what{&ranks[1], &ranks[0], false};
-    const Patience patience(10000, reset_after_cards, &what);
-    Reception reception(endpoint, kSecret, 3, patience);
+    const Deadline deadline(10000, reset_after_cards, &what);
+    RendezvousServer reception(endpoint, kSecret, 3, deadline);
     assert_true(reception.open().empty());
     std::string why;
     for (Fd &rank : ranks) {

@@ -31,7 +31,7 @@ public:
         std::vector<std::shared_ptr<odc::Arena>> arenas;
         for (int rank = 0; rank < size; ++rank) {
             arenas.emplace_back(odc::Arena::create());
-            new (arenas.back()->record(arenas.back()->allocate_record(sizeof(odc::RankBlock)))) odc::RankBlock{};
+            new (arenas.back()->record(arenas.back()->allocate_record(sizeof(odc::ControlBlock)))) odc::ControlBlock{};
         }
         for (int rank = 0; rank < size; ++rank) {
             odc::Membership membership{{rank, size, 1000, nullptr, nullptr}, {}, {}, nullptr, nullptr};
@@ -49,7 +49,7 @@ public:
                                             {}});
             }
             jobs_.emplace_back(std::move(membership));
-            trees_.emplace_back(jobs_.back(), &odc::RankBlock::synced, &odc::RankBlock::sync_tree);
+            trees_.emplace_back(jobs_.back(), &odc::ControlBlock::synced, &odc::ControlBlock::sync_tree);
         }
     }
     odc::Job &job(int rank) { return jobs_[static_cast<size_t>(rank)]; }

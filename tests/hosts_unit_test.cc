@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs on several hosts, which are here what config.host says: ranks of one host meet among themselves, and whatever
-// happens to a rank between the two exchanges of cards ends odc_init everywhere, in a sentence that names the rank. Linked
+// happens to a rank between the two exchanges of peer infos ends odc_init everywhere, in a sentence that names the rank. Linked
 // statically, so that the socket of a host's meeting, which is made between them, can be replaced.
 #include <odc/odc.h>
 
@@ -108,9 +108,9 @@ std::vector<Outcome> run_ranks(const char *const *hosts, const std::function<voi
             mine.status = mine.status == ODC_OK ? odc_all_reduce(context, &one, 1, ODC_SUM) : mine.status;
             if (mine.status == ODC_OK) {
                 const std::string next = route_to(context, (rank + 1) % kRanks);
-                const std::string mate = route_to(context, (rank + 2) % kRanks);
+                const std::string local_peer = route_to(context, (rank + 2) % kRanks);
                 std::snprintf(mine.words, sizeof(mine.words), "to the next %s; to the one after %s", next.c_str(),
-                              mate.c_str());
+                              local_peer.c_str());
             } else {
                 std::snprintf(mine.words, sizeof(mine.words), "%s", odc_last_error());
             }

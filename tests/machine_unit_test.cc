@@ -56,18 +56,18 @@ RankDescriptor rank_at(const Machine &machine, int rank, Device memory) {
     descriptor.rank = rank;
     descriptor.host = descriptor.identity = say("host", rank);
     descriptor.index = static_cast<int>(memory.index);
-    descriptor.ports = ports_of(machine, memory, {}, offers_by_kind(machine)).ports;
+    descriptor.ports = nic_addresses_of(machine, memory, {}, offers_by_kind(machine)).ports;
     return descriptor;
 }
 
 // "NIC provider distance" of the route to a host like it.
 std::string route_from(const Machine &machine, Device memory) {
     const RankDescriptor mine = rank_at(machine, 0, memory);
-    const Verdict verdict = choose_route(mine, rank_at(machine, 1, memory));
-    if (verdict.my_port < 0) {
-        return why_not_text(verdict);
+    const RouteChoice choice = choose_route(mine, rank_at(machine, 1, memory));
+    if (choice.my_port < 0) {
+        return why_not_text(choice);
     }
-    const Port &port = mine.ports[static_cast<size_t>(verdict.my_port)];
+    const NicAddress &port = mine.ports[static_cast<size_t>(choice.my_port)];
     return say(port.nic, " ", provider_of(port).name, " ", name_of(static_cast<Nearness>(port.distance)));
 }
 
@@ -103,7 +103,7 @@ void recorded_machines_take_the_routes_of_the_table(void **) {
 std::map<std::string, std::string> refusals(const std::string &name) {
     const Machine machine = recorded(name);
     std::map<std::string, std::string> found;
-    for (const Refusal &one : ports_of(machine, {}, {}, offers_by_kind(machine)).refused) {
+    for (const Refusal &one : nic_addresses_of(machine, {}, {}, offers_by_kind(machine)).refused) {
         found[one.nic] = one.why;
     }
     return found;
@@ -216,31 +216,31 @@ void assert_says(const std::string &sentence, const char *words) {
 
 void settings_narrow_the_ports(void **) {
     const Machine machine = recorded("dgx-h100");
-    const std::vector<Offer> offers = offers_by_kind(machine);
-    Wishes wishes;
-    wishes.interfaces = {"eno3"};
-    const Ports only = ports_of(machine, {}, wishes, offers);
+    const std::vector<ProviderInfo> infos = offers_by_kind(machine);
+    RouteOptions options;
+    options.interfaces = {"eno3"};
+    const NicAddresses only = nic_addresses_of(machine, {}, options, infos);
     assert_int_equal(only.ports.size(), 1);
     assert_string_equal(only.ports[0].nic, "eno3");
     assert_int_equal(only.refused.size(), machine.nics.size() - 1);
     assert_string_equal(only.refused[0].why.c_str(), "ODC_INTERFACE leaves it out");
-    wishes.interfaces = {"eno3", "eth7"};
-    const std::string sentence = error_of([&] { ports_of(machine, {}, wishes, offers); });
+    options.interfaces = {"eno3", "eth7"};
+    const std::string sentence = error_of([&] { nic_addresses_of(machine, {}, options, infos); });
     for (const char *words : {"this machine has no \"eth7\"; it has mlx5_0", "mlx5_9", " (refused: "}) {
         assert_says(sentence, words);
     }
-    wishes.interfaces.clear();
-    wishes.providers = {"tcp;ofi_rxm"};
-    for (const Port &port : ports_of(machine, {}, wishes, offers).ports) {
+    options.interfaces.clear();
+    options.providers = {"tcp;ofi_rxm"};
+    for (const NicAddress &port : nic_addresses_of(machine, {}, options, infos).ports) {
         assert_string_equal(provider_of(port).name, "tcp;ofi_rxm");
     }
 }
 
 void libfabric_has_the_last_word(void **) {
     const Machine machine = recorded("pcie-4gpu");
-    const std::vector<Offer> offers = {
+    const std::vector<ProviderInfo> infos = {
         {"verbs;ofi_rxm", "", "libibverbs was not found"}, {"net", "enp2s0np0", ""}, {"net", "eno1", ""}};
-    const Ports ports = ports_of(machine, {}, {}, offers);
+    const NicAddresses ports = nic_addresses_of(machine, {}, {}, infos);
     assert_int_equal(ports.ports.size(), 2);
     assert_string_equal(provider_of(ports.ports[0]).name, "net");
     assert_string_equal(ports.ports[0].nic, "enp2s0np0");  // the faster
@@ -266,7 +266,7 @@ void ports_are_scored(void **) {
                     interface("tun0", "10.0.3.1/24", 200000)};
     machine.nics[4].kind = NicKind::Tunnel;
     machine.numa_nodes = {{0, 0, 1, 1}};
-    const std::vector<Port> ports = ports_of(machine, {}, {}, offers_by_kind(machine)).ports;
+    const std::vector<NicAddress> ports = nic_addresses_of(machine, {}, {}, offers_by_kind(machine)).ports;
     const char *wanted[] = {"fast", "slow", "unknown", "tun0", "link"};
     assert_int_equal(ports.size(), 5);
     for (size_t i = 0; i < 5; ++i) {
@@ -279,29 +279,30 @@ void ports_are_scored(void **) {
         efa.kind = NicKind::Efa;
         machine.nics.push_back(efa);
     }
-    const std::vector<Port> many = ports_of(machine, {}, {}, offers_by_kind(machine)).ports;
+    const std::vector<NicAddress> many = nic_addresses_of(machine, {}, {}, offers_by_kind(machine)).ports;
     assert_int_equal(many.size(), kMaxPorts);
     assert_string_equal(provider_of(many[0]).name, "efa");
     assert_string_equal(many[kMaxPorts - 2].nic, "fast");
     assert_string_equal(many[kMaxPorts - 1].nic, "link");
     machine.nics = {interface("a-name-of-thirty-six-letters-in-all..", "10.0.0.1/24", 1000)};
-    assert_says(ports_of(machine, {}, {}, offers_by_kind(machine)).refused[0].why, "longer than 35 letters");
+    assert_says(nic_addresses_of(machine, {}, {}, offers_by_kind(machine)).refused[0].why, "longer than 35 letters");
 }
 
 void malformed_ports_are_seen(void **) {
     const Machine machine = recorded("arm-board");
-    const Port good = ports_of(machine, {}, {}, offers_by_kind(machine)).ports[0];
+    const NicAddress good = nic_addresses_of(machine, {}, {}, offers_by_kind(machine)).ports[0];
     assert_true(well_formed(good));
-    const std::function<void(Port &)> damages[] = {[](Port &port) { std::memset(port.nic, 'x', sizeof(port.nic)); },
-                                                   [](Port &port) { port.nic[0] = '\0'; },
-                                                   [](Port &port) { port.providers = 0; },
-                                                   [](Port &port) { port.providers |= 1U << kProviders.size(); },
-                                                   [](Port &port) { port.family = 5; },
-                                                   [](Port &port) { port.prefix = 129; },
-                                                   [](Port &port) { port.kind = kNicKinds.size(); },
-                                                   [](Port &port) { port.distance = kNearness.size(); }};
+    const std::function<void(NicAddress &)> damages[] = {
+        [](NicAddress &port) { std::memset(port.nic, 'x', sizeof(port.nic)); },
+        [](NicAddress &port) { port.nic[0] = '\0'; },
+        [](NicAddress &port) { port.providers = 0; },
+        [](NicAddress &port) { port.providers |= 1U << kProviders.size(); },
+        [](NicAddress &port) { port.family = 5; },
+        [](NicAddress &port) { port.prefix = 129; },
+        [](NicAddress &port) { port.kind = kNicKinds.size(); },
+        [](NicAddress &port) { port.distance = kNearness.size(); }};
     for (const auto &damage : damages) {
-        Port bad = good;
+        NicAddress bad = good;
         damage(bad);
         assert_false(well_formed(bad));
     }

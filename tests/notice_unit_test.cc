@@ -39,62 +39,62 @@ Contribution values(uint32_t count) {
 }
 
 // At least one of every kind, with the longest and the shortest of what may be long.
-std::vector<Notice> samples() {
-    return {PostNotice{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_HOST_MEMORY, "layer", {}, {}},
-            PostNotice{1,
-                       2,
-                       3,
-                       4,
-                       5,
-                       6,
-                       0,
-                       ODC_F64,
-                       ODC_GPU_MEMORY,
-                       std::string(255, 'x'),
-                       {4, 0, 1, 2, 3},
-                       {0, 1, 2, 3, uint64_t(-1)}},
-            ReleasedNotice{7},
-            PublishedNotice{8, 9},
-            AllPublishedNotice{9},
-            DeadNotice{3, Ending::Death},
-            DeadNotice{4, Ending::Exec},
-            ArrivedNotice{10, values(0)},
-            ArrivedNotice{11, values(kMaxValues)},
-            ReducedNotice{12, values(1)},
-            LeftNotice{13},
-            FailedNotice{ODC_ERROR_ABORTED, "the reason"},
-            FailedNotice{ODC_ERROR_TIMEOUT, std::string(2043, 'y')},
-            PulseNotice{14, 15},
-            AddNotice{17, 18, 19, 20, 21, 22, 23},
-            AppliedNotice{24, 25},
-            ByeNotice{},
-            HeardNotice{}};
+std::vector<ControlMessage> samples() {
+    return {PostMessage{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_HOST_MEMORY, "layer", {}, {}},
+            PostMessage{1,
+                        2,
+                        3,
+                        4,
+                        5,
+                        6,
+                        0,
+                        ODC_F64,
+                        ODC_GPU_MEMORY,
+                        std::string(255, 'x'),
+                        {4, 0, 1, 2, 3},
+                        {0, 1, 2, 3, uint64_t(-1)}},
+            ReleasedMessage{7},
+            PublishedMessage{8, 9},
+            AllPublishedMessage{9},
+            DeadMessage{3, Ending::Death},
+            DeadMessage{4, Ending::Exec},
+            ArrivedMessage{10, values(0)},
+            ArrivedMessage{11, values(kMaxValues)},
+            ReducedMessage{12, values(1)},
+            LeftMessage{13},
+            FailedMessage{ODC_ERROR_ABORTED, "the reason"},
+            FailedMessage{ODC_ERROR_TIMEOUT, std::string(2043, 'y')},
+            HeartbeatMessage{14, 15},
+            AddMessage{17, 18, 19, 20, 21, 22, 23},
+            AppliedMessage{24, 25},
+            ByeMessage{},
+            HeardMessage{}};
 }
 
 // Copied to where the sanitizer sees a byte too many being read.
-std::optional<Notice> decode_copy(const char *from, size_t bytes, size_t *left) {
+std::optional<ControlMessage> decode_copy(const char *from, size_t bytes, size_t *left) {
     const auto copy = std::make_unique<char[]>(bytes);
     std::memcpy(copy.get(), from, bytes);
     std::string_view stream(copy.get(), bytes);
-    std::optional<Notice> notice = decode(&stream, kSize);
+    std::optional<ControlMessage> message = decode(&stream, kSize);
     *left = stream.size();
-    return notice;
+    return message;
 }
 
 void every_kind_comes_out_as_it_went_in(void **) {
-    std::vector<bool> seen(std::variant_size_v<Notice>);
+    std::vector<bool> seen(std::variant_size_v<ControlMessage>);
     std::string stream;
-    for (const Notice &one : samples()) {
+    for (const ControlMessage &one : samples()) {
         seen[one.index()] = true;
         stream += encode(one);
     }
     assert_true(std::find(seen.begin(), seen.end(), false) == seen.end());
     std::string_view rest = stream;
-    for (const Notice &one : samples()) {
-        const std::optional<Notice> notice = decode(&rest, kSize);
-        assert_true(notice.has_value());
-        assert_int_equal(notice->index(), one.index());
-        assert_true(encode(*notice) == encode(one));
+    for (const ControlMessage &one : samples()) {
+        const std::optional<ControlMessage> message = decode(&rest, kSize);
+        assert_true(message.has_value());
+        assert_int_equal(message->index(), one.index());
+        assert_true(encode(*message) == encode(one));
     }
     assert_int_equal(rest.size(), 0);
     assert_false(decode(&rest, kSize).has_value());
@@ -102,26 +102,26 @@ void every_kind_comes_out_as_it_went_in(void **) {
 
 void long_texts_and_lists_come_out_whole(void **) {
     const std::string text(2043, 'z');
-    std::string stream = encode(FailedNotice{ODC_ERROR_TIMEOUT, text});
+    std::string stream = encode(FailedMessage{ODC_ERROR_TIMEOUT, text});
     std::string_view rest = stream;
-    const auto failed = std::get<FailedNotice>(*decode(&rest, kSize));
+    const auto failed = std::get<FailedMessage>(*decode(&rest, kSize));
     assert_int_equal(failed.status, ODC_ERROR_TIMEOUT);
     assert_true(failed.text == text);
-    stream = encode(ArrivedNotice{77, values(kMaxValues)});
+    stream = encode(ArrivedMessage{77, values(kMaxValues)});
     rest = stream;
-    const auto arrived = std::get<ArrivedNotice>(*decode(&rest, kSize));
+    const auto arrived = std::get<ArrivedMessage>(*decode(&rest, kSize));
     assert_int_equal(arrived.minibatch, 77);
     assert_int_equal(arrived.values.count, kMaxValues);
     assert_true(arrived.values.values[kMaxValues - 1] == 0.5 * (kMaxValues - 1));
     stream = encode(samples()[1]);
     rest = stream;
-    const auto post = std::get<PostNotice>(*decode(&rest, kSize));
+    const auto post = std::get<PostMessage>(*decode(&rest, kSize));
     assert_true(post.ranks == (std::vector<int32_t>{4, 0, 1, 2, 3}));
     assert_true(post.slices.back() == uint64_t(-1) && post.name.size() == 255 && post.key == 6);
 }
 
 void a_notice_that_has_not_come_as_a_whole_is_waited_for(void **) {
-    for (const Notice &one : samples()) {
+    for (const ControlMessage &one : samples()) {
         const std::string whole = encode(one);
         for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
             size_t left = 0;
@@ -133,7 +133,7 @@ void a_notice_that_has_not_come_as_a_whole_is_waited_for(void **) {
 
 // The length says that it is all there, but it is not what the kind needs.
 void a_notice_of_a_wrong_length_is_refused(void **) {
-    for (const Notice &one : samples()) {
+    for (const ControlMessage &one : samples()) {
         const std::string whole = encode(one);
         const auto body = static_cast<uint32_t>(whole.size() - 8);
         for (uint32_t bytes = 0; bytes < body + 40; ++bytes) {
@@ -163,21 +163,21 @@ bool is_refused(const std::string &stream) {
     }
 }
 
-std::string changed(const Notice &notice, size_t offset, uint32_t value) {
-    std::string stream = encode(notice);
+std::string changed(const ControlMessage &message, size_t offset, uint32_t value) {
+    std::string stream = encode(message);
     std::memcpy(stream.data() + offset, &value, sizeof(value));
     return stream;
 }
 
 void lengths_that_no_job_has_are_refused_before_anything_is_taken_for_them(void **) {
-    assert_true(is_refused(changed(LeftNotice{1}, 0, std::variant_size_v<Notice>)));
-    assert_true(is_refused(changed(LeftNotice{1}, 0, UINT32_MAX)));
-    assert_true(is_refused(changed(LeftNotice{1}, 4, UINT32_MAX)));            // bytes
-    assert_true(is_refused(changed(ArrivedNotice{1, values(2)}, 16, 65)));     // values
-    assert_true(is_refused(changed(FailedNotice{-9, "no"}, 12, UINT32_MAX)));  // text
+    assert_true(is_refused(changed(LeftMessage{1}, 0, std::variant_size_v<ControlMessage>)));
+    assert_true(is_refused(changed(LeftMessage{1}, 0, UINT32_MAX)));
+    assert_true(is_refused(changed(LeftMessage{1}, 4, UINT32_MAX)));            // bytes
+    assert_true(is_refused(changed(ArrivedMessage{1, values(2)}, 16, 65)));     // values
+    assert_true(is_refused(changed(FailedMessage{-9, "no"}, 12, UINT32_MAX)));  // text
     assert_true(
-        is_refused(encode(PostNotice{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5
-    assert_true(is_refused(encode(PostNotice{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {}, {0, 1, 2, 3, 4, 0}})));
+        is_refused(encode(PostMessage{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5
+    assert_true(is_refused(encode(PostMessage{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {}, {0, 1, 2, 3, 4, 0}})));
 }
 
 void random_bytes_harm_nobody(void **) {
@@ -185,7 +185,7 @@ void random_bytes_harm_nobody(void **) {
     const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device()();
     std::printf("seed: ODC_TEST_SEED=%llu\n", static_cast<unsigned long long>(seed));
     std::mt19937_64 random(seed);
-    const std::vector<Notice> all = samples();
+    const std::vector<ControlMessage> all = samples();
     for (int round = 0; round < 100'000; ++round) {
         std::string stream = encode(all[random() % all.size()]) + encode(all[random() % all.size()]);
         for (uint64_t flips = random() % 8; flips > 0; --flips) {

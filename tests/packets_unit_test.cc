@@ -36,7 +36,7 @@ struct Wire {
     int32_t rank = 1;
     uint32_t bytes = 0;
     uint64_t number = 0;
-    uint64_t did[3] = {};
+    uint64_t last_call[3] = {};
     char text[8000] = {};
 };
 constexpr size_t kHeaderBytes = offsetof(Wire, text);
@@ -82,9 +82,9 @@ private:
     fi_addr_t peer_;
 };
 
-Wire wire_of(const Notice &notice, uint64_t number) {
+Wire wire_of(const ControlMessage &message, uint64_t number) {
     Wire wire;
-    const std::string text = encode(notice);
+    const std::string text = encode(message);
     wire.bytes = static_cast<uint32_t>(text.size());
     wire.number = number;
     std::memcpy(wire.text, text.data(), text.size());
@@ -99,23 +99,24 @@ constexpr uint64_t kUnheardOf = 666;  // throws
 struct Listener {
     FabricEndpoint endpoint{loopback(), nullptr};
     std::shared_ptr<Arena> images{Arena::create()};
-    RankBlock mine{};
-    std::vector<std::unique_ptr<Remote>> remotes;
+    ControlBlock mine{};
+    std::vector<std::unique_ptr<RemoteRank>> remotes;
     std::vector<uint64_t> heard;
-    std::unique_ptr<Packets> packets;
+    std::unique_ptr<ReliableStream> packets;
 
     Listener() {
         images->allocate_record(64);  // 0 is no record
         remotes.push_back(nullptr);
-        remotes.push_back(std::make_unique<Remote>(
-            Remote{1, 1, &endpoint, endpoint.connect(endpoint.name()), {}, Mirror(*images, 1, 2, 77, "there")}));
-        packets = std::make_unique<Packets>(mine, kToken, remotes, [this](Remote &, const Notice &notice) {
-            const uint64_t minibatch = std::get<LeftNotice>(notice).minibatch;
-            if (minibatch == kUnheardOf) {
-                throw Error(ODC_ERROR_INTERNAL, "it cannot be");
-            }
-            heard.push_back(minibatch);
-        });
+        remotes.push_back(std::make_unique<RemoteRank>(RemoteRank{
+            1, 1, &endpoint, endpoint.connect(endpoint.name()), {}, RankReplica(*images, 1, 2, 77, "there")}));
+        packets = std::make_unique<ReliableStream>(
+            mine, kToken, remotes, [this](RemoteRank &, const ControlMessage &message) {
+                const uint64_t minibatch = std::get<LeftMessage>(message).minibatch;
+                if (minibatch == kUnheardOf) {
+                    throw Error(ODC_ERROR_INTERNAL, "it cannot be");
+                }
+                heard.push_back(minibatch);
+            });
         packets->listen(endpoint);
     }
     void work() {
@@ -128,7 +129,7 @@ void what_a_stranger_sends_is_dropped(void **) {
     Listener listener;
     Sender sender(listener.endpoint.name());
     const auto work = [&] { listener.work(); };
-    const Wire right = wire_of(LeftNotice{7}, 0);
+    const Wire right = wire_of(LeftMessage{7}, 0);
     std::vector<Wire> wrong(6, right);
     wrong[0].token[15] ^= 1;
     wrong[1].rank = 2;
@@ -160,7 +161,7 @@ void packets_may_overtake_each_other(void **) {
     Sender sender(listener.endpoint.name());
     for (const uint64_t number : {2, 1, 3, 0}) {
         assert_int_equal(listener.heard.size(), 0);
-        const Wire wire = wire_of(LeftNotice{number}, number);
+        const Wire wire = wire_of(LeftMessage{number}, number);
         sender.send(wire, size_of(wire), [&] { listener.work(); });
     }
     await([&] {
@@ -189,7 +190,7 @@ void a_members_packet_that_is_repeated_lost_or_broken_is_a_fault(void **) {
     {
         Listener listener;
         Sender sender(listener.endpoint.name());
-        const Wire wire = wire_of(LeftNotice{7}, 0);
+        const Wire wire = wire_of(LeftMessage{7}, 0);
         sender.send(wire, size_of(wire), [&] { listener.work(); });
         await([&] {
             listener.work();
@@ -199,8 +200,8 @@ void a_members_packet_that_is_repeated_lost_or_broken_is_a_fault(void **) {
         expect_fault(listener, "packet 0 of rank 1 came when 1 was next");
         assert_int_equal(listener.heard.size(), 1);
     }
-    Wire late = wire_of(LeftNotice{7}, 300);
-    Wire broken = wire_of(LeftNotice{7}, 0);
+    Wire late = wire_of(LeftMessage{7}, 300);
+    Wire broken = wire_of(LeftMessage{7}, 0);
     broken.text[0] = 99;
     for (const auto &[wire, words] : {std::pair(&late, "packet 300 of rank 1 came when 0 was next"),
                                       std::pair(&broken, "a message between hosts is broken")}) {
@@ -218,8 +219,8 @@ void a_members_packet_that_is_repeated_lost_or_broken_is_a_fault(void **) {
 void what_comes_before_a_fault_is_heard_once(void **) {
     Listener listener;
     Sender sender(listener.endpoint.name());
-    Wire wire = wire_of(LeftNotice{7}, 0);
-    const std::string fault = encode(LeftNotice{kUnheardOf});
+    Wire wire = wire_of(LeftMessage{7}, 0);
+    const std::string fault = encode(LeftMessage{kUnheardOf});
     std::memcpy(wire.text + wire.bytes, fault.data(), fault.size());
     wire.bytes += static_cast<uint32_t>(fault.size());
     int faults = 0;
@@ -232,7 +233,7 @@ void what_comes_before_a_fault_is_heard_once(void **) {
     };
     sender.send(wire, size_of(wire), work);
     for (uint64_t number = 1; number < 100; ++number) {  // more than there are receives
-        const Wire next = wire_of(LeftNotice{number + 7}, number);
+        const Wire next = wire_of(LeftMessage{number + 7}, number);
         sender.send(next, size_of(next), work);
     }
     await([&] {
@@ -248,31 +249,31 @@ void what_comes_before_a_fault_is_heard_once(void **) {
 void who_has_been_given_up_does_not_come_back(void **) {
     Listener listener;
     Sender sender(listener.endpoint.name());
-    Remote &remote = *listener.remotes[1];
+    RemoteRank &remote = *listener.remotes[1];
     remote.lose("it was silent");
     for (uint64_t number = 0; number < 200; ++number) {  // so that all but the last have come
-        const Wire wire = wire_of(LeftNotice{number}, number);
+        const Wire wire = wire_of(LeftMessage{number}, number);
         sender.send(wire, size_of(wire), [&] { listener.work(); });
     }
     assert_int_equal(listener.heard.size(), 0);
-    remote.mirror.apply(LeftNotice{7});
-    remote.mirror.apply(ByeNotice{});
-    assert_int_equal(remote.mirror.block().state.load(), RankState::Lost);
-    assert_string_equal(remote.mirror.block().error_text, "it was silent");
+    remote.replica.apply(LeftMessage{7});
+    remote.replica.apply(ByeMessage{});
+    assert_int_equal(remote.replica.block().state.load(), RankState::Lost);
+    assert_string_equal(remote.replica.block().error_text, "it was silent");
 }
 
-// A rank with its library thread.
+// A rank with its progress thread.
 struct Rank {
-    RankBlock block{};
-    std::unique_ptr<LibraryThread> thread;
+    ControlBlock block{};
+    std::unique_ptr<ProgressThread> thread;
 
     explicit Rank(int rank)
-        : thread(std::make_unique<LibraryThread>(FabricTerms{rank, 2, &block, nullptr, 1 << 20, 60'000},
-                                                 std::vector<FabricPort>{loopback()})) {
+        : thread(std::make_unique<ProgressThread>(FabricTerms{rank, 2, &block, nullptr, 1 << 20, 60'000},
+                                                  std::vector<FabricPort>{loopback()})) {
         block.rank = rank;
     }
-    const RankBlock &image(int rank) const {
-        return *reinterpret_cast<RankBlock *>(thread->images()->record(thread->image_of(rank)));
+    const ControlBlock &image(int rank) const {
+        return *reinterpret_cast<ControlBlock *>(thread->images()->record(thread->image_of(rank)));
     }
 };
 
@@ -283,7 +284,7 @@ void both_sides_read_what_a_member_did(void **) {
     zero.thread->start(kToken, {{1, 1, 71, "b", 0, one.thread->name(0)}}, hosts, {});
     one.thread->start(kToken, {{0, 0, 70, "a", 0, zero.thread->name(0)}}, hosts, {});
     Sender sender(zero.thread->name(0));
-    const Wire wrong = wire_of(LeftNotice{7}, 123456);
+    const Wire wrong = wire_of(LeftMessage{7}, 123456);
     sender.send(wrong, size_of(wrong), [] {});
     await([&] { return zero.image(1).state.load() != RankState::Running; });
     await([&] { return one.image(0).state.load() != RankState::Running; });

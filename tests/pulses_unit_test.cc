@@ -35,7 +35,7 @@ constexpr Token kOther = {4, 5, 6};
 
 FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
 
-// Where the others are knocked at: the provider of 1.17 never frees what it keeps of a connection that says nothing.
+// Where the others are probed: the provider of 1.17 never frees what it keeps of a connection that says nothing.
 struct Door {
     Fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     std::vector<std::byte> name = std::vector<std::byte>(sizeof(sockaddr_in));
@@ -58,20 +58,20 @@ struct Door {
 struct Job {
     struct Other {
         FabricEndpoint endpoint{loopback(), nullptr};
-        RankBlock block{};
-        std::vector<std::unique_ptr<Remote>> nobody;
-        Packets packets{block, kOther, nobody, [](Remote &, const Notice &) {}};
+        ControlBlock block{};
+        std::vector<std::unique_ptr<RemoteRank>> nobody;
+        ReliableStream packets{block, kOther, nobody, [](RemoteRank &, const ControlMessage &) {}};
         Other() { packets.listen(endpoint); }
         void work() { endpoint.poll(); }
     };
     Door door;
     FabricEndpoint endpoint{loopback(), nullptr};
     std::shared_ptr<Arena> images{Arena::create()};
-    RankBlock mine{};
+    ControlBlock mine{};
     std::vector<std::unique_ptr<Other>> others;
-    std::vector<std::unique_ptr<Remote>> remotes;
-    std::unique_ptr<Packets> packets;
-    std::unique_ptr<Pulses> pulses;
+    std::vector<std::unique_ptr<RemoteRank>> remotes;
+    std::unique_ptr<ReliableStream> packets;
+    std::unique_ptr<Heartbeat> heartbeat;
     int64_t now = 1'000'000'000;
 
     explicit Job(const std::vector<std::vector<int>> &hosts) {
@@ -84,14 +84,14 @@ struct Job {
         for (size_t host = 1; host < hosts.size(); ++host) {
             for (const int rank : hosts[host]) {
                 others.push_back(std::make_unique<Other>());
-                remotes.push_back(std::make_unique<Remote>(
-                    Remote{rank, static_cast<int>(host), &endpoint, endpoint.connect(others.back()->endpoint.name()),
-                           door.name, Mirror(*images, rank, size, 77, "there")}));
+                remotes.push_back(std::make_unique<RemoteRank>(RemoteRank{
+                    rank, static_cast<int>(host), &endpoint, endpoint.connect(others.back()->endpoint.name()),
+                    door.name, RankReplica(*images, rank, size, 77, "there")}));
             }
         }
-        packets = std::make_unique<Packets>(mine, kToken, remotes, [](Remote &, const Notice &) {});
-        pulses = std::make_unique<Pulses>(0, kSilenceMs, remotes, *packets);
-        pulses->watch(hosts);
+        packets = std::make_unique<ReliableStream>(mine, kToken, remotes, [](RemoteRank &, const ControlMessage &) {});
+        heartbeat = std::make_unique<Heartbeat>(0, kSilenceMs, remotes, *packets);
+        heartbeat->watch(hosts);
     }
     void work() {
         endpoint.poll();
@@ -99,7 +99,7 @@ struct Job {
     }
     void round() {
         now += kRoundNs;
-        pulses->tick(now);
+        heartbeat->tick(now);
         work();
     }
 };
@@ -120,7 +120,7 @@ void two_hosts_that_are_lost_at_once_are_lost_as_a_whole(void **) {
 
 void silence_counts_from_a_question_that_has_left(void **) {
     Job job({{0}, {1}});
-    Remote &remote = *job.remotes[1];
+    RemoteRank &remote = *job.remotes[1];
     job.round();
     for (const int64_t begin = job.now; job.now - begin < kSilenceNs * 3 / 4;) {
         job.round();

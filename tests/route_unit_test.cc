@@ -30,9 +30,9 @@ uint16_t bit_of(const std::string &provider) {
     return static_cast<uint16_t>(1U << (row - kProviders.begin()));
 }
 
-Port port(const char *provider, const char *nic, const char *network, uint32_t speed = 0,
-          Nearness distance = Nearness::NumaNode, NicKind kind = NicKind::Ethernet) {
-    Port made{};
+NicAddress port(const char *provider, const char *nic, const char *network, uint32_t speed = 0,
+                Nearness distance = Nearness::NumaNode, NicKind kind = NicKind::Ethernet) {
+    NicAddress made{};
     made.providers = bit_of(provider);
     std::strncpy(made.nic, nic, sizeof(made.nic) - 1);
     const Network parsed = parse_network(network);
@@ -45,7 +45,7 @@ Port port(const char *provider, const char *nic, const char *network, uint32_t s
     return made;
 }
 
-RankDescriptor rank(int number, const std::string &host, std::vector<Port> ports) {
+RankDescriptor rank(int number, const std::string &host, std::vector<NicAddress> ports) {
     RankDescriptor made;
     made.rank = number;
     made.host = made.identity = host;
@@ -55,10 +55,10 @@ RankDescriptor rank(int number, const std::string &host, std::vector<Port> ports
 
 // "eth0 -> eth1", or the reasons.
 std::string ports_taken(const RankDescriptor &mine, const RankDescriptor &theirs) {
-    const Verdict verdict = choose_route(mine, theirs);
-    return verdict.my_port < 0 ? why_not_text(verdict)
-                               : say(mine.ports[static_cast<size_t>(verdict.my_port)].nic, " -> ",
-                                     theirs.ports[static_cast<size_t>(verdict.their_port)].nic);
+    const RouteChoice choice = choose_route(mine, theirs);
+    return choice.my_port < 0 ? why_not_text(choice)
+                              : say(mine.ports[static_cast<size_t>(choice.my_port)].nic, " -> ",
+                                    theirs.ports[static_cast<size_t>(choice.their_port)].nic);
 }
 
 void assert_says(const std::string &sentence, const char *words) {
@@ -88,11 +88,11 @@ RankDescriptor random_rank(Random &random, int number) {
     made.transports = random.of({kAllTransports, kAllTransports, kAllTransports, bit_of(kShm), bit_of(kFabric)});
     made.why_no_fabric = random.of({"", "", "", "", "libfabric was not found"});
     for (int i = random.below(9); i > 0; --i) {
-        Port one = port(random.of({"tcp;ofi_rxm", "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "net", "psm3"}),
-                        random.of({"eth0", "eth1", "mlx5_0"}),
-                        random.of({"", "10.0.0.1/24", "10.0.0.2/24", "10.0.1.1/24", "fd00::1/64", "fe80::1/64"}),
-                        random.of({0U, 1000U, 100000U}), random.of({Nearness::Switch, Nearness::OtherPackage}),
-                        random.of({NicKind::Ethernet, NicKind::RoCE, NicKind::InfiniBand, NicKind::Tunnel}));
+        NicAddress one = port(random.of({"tcp;ofi_rxm", "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "net", "psm3"}),
+                              random.of({"eth0", "eth1", "mlx5_0"}),
+                              random.of({"", "10.0.0.1/24", "10.0.0.2/24", "10.0.1.1/24", "fd00::1/64", "fe80::1/64"}),
+                              random.of({0U, 1000U, 100000U}), random.of({Nearness::Switch, Nearness::OtherPackage}),
+                              random.of({NicKind::Ethernet, NicKind::RoCE, NicKind::InfiniBand, NicKind::Tunnel}));
         made.ports.push_back(one);
     }
     return made;
@@ -105,8 +105,8 @@ void both_ranks_agree(void **) {
     for (int round = 0; round < 20000; ++round) {
         const RankDescriptor a = random_rank(random, random.below(3));
         const RankDescriptor b = random_rank(random, a.rank + 1 + random.below(3));
-        const Verdict mine = choose_route(a, b);
-        const Verdict theirs = choose_route(b, a);
+        const RouteChoice mine = choose_route(a, b);
+        const RouteChoice theirs = choose_route(b, a);
         assert_true(mine.transport == theirs.transport);
         assert_int_equal(mine.my_port, theirs.their_port);
         assert_int_equal(mine.their_port, theirs.my_port);
@@ -135,10 +135,10 @@ void a_domain_may_have_another_name_than_its_nic(void **) {
         nic.state = NicState::Up;
         machine.nics.push_back(nic);
     }
-    const Ports found =
-        ports_of(machine, {}, read_wishes(), {{"opx", "ib3", ""}, {"efa", "rdmap0s6-rdm", "", Landing::Staged}});
+    const NicAddresses found = nic_addresses_of(machine, {}, read_route_options(),
+                                                {{"opx", "ib3", ""}, {"efa", "rdmap0s6-rdm", "", ReadMode::Staged}});
     assert_int_equal(found.ports.size(), 2);
-    for (const Port &one : found.ports) {
+    for (const NicAddress &one : found.ports) {
         const bool is_opx = std::strcmp(provider_of(one).name, "opx") == 0;
         assert_string_equal(domain_of(one).c_str(), is_opx ? "ib3" : "rdmap0s6-rdm");
         assert_string_equal(one.nic, is_opx ? "hfi1_3" : "rdmap0s6");
@@ -147,24 +147,24 @@ void a_domain_may_have_another_name_than_its_nic(void **) {
 
 // A libfabric that has tcp alone meets one that has it with ofi_rxm only.
 void ports_are_settled_on_a_provider_that_all_ranks_have(void **) {
-    Port of_1_17 = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
+    NicAddress of_1_17 = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
     of_1_17.providers |= bit_of("net");
     of_1_17.staged = bit_of("tcp;ofi_rxm");
-    Port of_2_1 = of_1_17;
+    NicAddress of_2_1 = of_1_17;
     of_2_1.providers = bit_of("tcp") | bit_of("tcp;ofi_rxm");
-    const Port roce = port("verbs;ofi_rxm", "mlx5_0", "10.2.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
+    const NicAddress roce = port("verbs;ofi_rxm", "mlx5_0", "10.2.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
     RankDescriptor a = rank(0, "a", {roce, of_2_1});
     RankDescriptor b = rank(1, "b", {of_2_1});
     const RankDescriptor without = rank(2, "c", {});
     RankDescriptor c = without;
     assert_string_equal(settle({&a, &b, &c}).c_str(), "");
-    for (const Port &one : {a.ports[1], b.ports[0]}) {
+    for (const NicAddress &one : {a.ports[1], b.ports[0]}) {
         assert_int_equal(one.providers, bit_of("tcp"));
-        assert_true(landing_at(one) == Landing::Direct);
+        assert_true(landing_at(one) == ReadMode::Direct);
     }
     assert_int_equal(a.ports[0].providers, bit_of("verbs;ofi_rxm"));
     // One that has it on one NIC only (FI_TCP_IFACE=eth0) still meets the others there.
-    Port eth1 = port("net", "eth1", "10.1.0.1/24");
+    NicAddress eth1 = port("net", "eth1", "10.1.0.1/24");
     a.ports = {of_2_1};
     c.ports = {eth1, of_1_17};
     assert_string_equal(
@@ -175,7 +175,7 @@ void ports_are_settled_on_a_provider_that_all_ranks_have(void **) {
     assert_int_equal(c.ports[0].providers, bit_of("net"));
     assert_int_equal(c.ports[1].providers, bit_of("tcp;ofi_rxm"));
     assert_string_equal(ports_taken(a, c).c_str(), "eth0 -> eth0");
-    assert_true(choose_route(a, c).landing == Landing::Staged);
+    assert_true(choose_route(a, c).read_mode == ReadMode::Staged);
     // Where there is none, it is said who lacks it.
     a.ports = {of_1_17};
     b.ports = {of_2_1};
@@ -195,29 +195,29 @@ void a_silent_pair_is_not_chosen_again(void **) {
     for (int round = 0; round < 3000; ++round) {
         const RankDescriptor a = random_rank(random, 0);
         const RankDescriptor b = random_rank(random, 1);
-        std::vector<PortPair> of_a;
-        std::vector<PortPair> of_b;
-        Verdict verdict = choose_route(a, b);
-        const Verdict first = verdict;
-        for (; verdict.my_port >= 0; verdict = choose_route(a, b, of_a)) {
-            for (const PortPair &tried : of_a) {
-                assert_true(tried.mine != verdict.my_port || tried.theirs != verdict.their_port);
+        std::vector<NicPair> of_a;
+        std::vector<NicPair> of_b;
+        RouteChoice choice = choose_route(a, b);
+        const RouteChoice first = choice;
+        for (; choice.my_port >= 0; choice = choose_route(a, b, of_a)) {
+            for (const NicPair &tried : of_a) {
+                assert_true(tried.mine != choice.my_port || tried.theirs != choice.their_port);
             }
-            assert_int_equal(verdict.their_port, choose_route(b, a, of_b).my_port);
-            assert_int_equal(verdict.my_port, choose_route(b, a, of_b).their_port);
+            assert_int_equal(choice.their_port, choose_route(b, a, of_b).my_port);
+            assert_int_equal(choice.my_port, choose_route(b, a, of_b).their_port);
             second_choices += of_a.empty() ? 0 : 1;
-            of_a.push_back({verdict.my_port, verdict.their_port});
-            of_b.push_back({verdict.their_port, verdict.my_port});
+            of_a.push_back({choice.my_port, choice.their_port});
+            of_b.push_back({choice.their_port, choice.my_port});
         }
         if (first.my_port >= 0) {
-            assert_says(why_not_text(verdict), "tried without an answer: ");
+            assert_says(why_not_text(choice), "tried without an answer: ");
         }
     }
     assert_true(second_choices > 500);
 }
 
 void hosts_and_settings_decide_the_transport(void **) {
-    const std::vector<Port> ports = {port("tcp;ofi_rxm", "eth0", "10.0.0.1/24")};
+    const std::vector<NicAddress> ports = {port("tcp;ofi_rxm", "eth0", "10.0.0.1/24")};
     RankDescriptor a = rank(0, "a", ports);
     RankDescriptor b = rank(1, "a", ports);
     assert_true(choose_route(a, a).transport == "shm");
@@ -245,19 +245,19 @@ void hosts_and_settings_decide_the_transport(void **) {
 }
 
 void better_ports_are_preferred(void **) {
-    const Port slow = port("tcp;ofi_rxm", "slow", "10.0.0.1/24", 1000);
-    const Port fast = port("tcp;ofi_rxm", "fast", "10.0.1.1/24", 100000);
-    const Port routed = port("tcp;ofi_rxm", "routed", "10.9.0.1/24", 400000);
-    const Port verbs = port("verbs;ofi_rxm", "roce", "10.2.0.1/24", 100, Nearness::OtherPackage, NicKind::RoCE);
-    const Port tunnel = port("tcp;ofi_rxm", "tun0", "10.3.0.1/24", 400000, Nearness::Self, NicKind::Tunnel);
-    const Port link = port("tcp;ofi_rxm", "link", "fe80::1/64", 400000, Nearness::Self);
-    const auto taken = [](std::vector<Port> mine, std::vector<Port> theirs) {
+    const NicAddress slow = port("tcp;ofi_rxm", "slow", "10.0.0.1/24", 1000);
+    const NicAddress fast = port("tcp;ofi_rxm", "fast", "10.0.1.1/24", 100000);
+    const NicAddress routed = port("tcp;ofi_rxm", "routed", "10.9.0.1/24", 400000);
+    const NicAddress verbs = port("verbs;ofi_rxm", "roce", "10.2.0.1/24", 100, Nearness::OtherPackage, NicKind::RoCE);
+    const NicAddress tunnel = port("tcp;ofi_rxm", "tun0", "10.3.0.1/24", 400000, Nearness::Self, NicKind::Tunnel);
+    const NicAddress link = port("tcp;ofi_rxm", "link", "fe80::1/64", 400000, Nearness::Self);
+    const auto taken = [](std::vector<NicAddress> mine, std::vector<NicAddress> theirs) {
         return ports_taken(rank(0, "a", std::move(mine)), rank(1, "b", std::move(theirs)));
     };
     assert_string_equal(taken({slow, fast}, {slow, fast}).c_str(), "fast -> fast");
     // One subnet before speed; the slower end counts.
     assert_string_equal(taken({slow, routed}, {slow}).c_str(), "slow -> slow");
-    Port slow_end = fast;
+    NicAddress slow_end = fast;
     slow_end.speed = 10;
     assert_string_equal(taken({slow, fast}, {slow, slow_end}).c_str(), "slow -> slow");
     // RDMA before all; tunnels after routers; link-local addresses last.
@@ -266,7 +266,7 @@ void better_ports_are_preferred(void **) {
     assert_string_equal(taken({link, tunnel}, {link, tunnel}).c_str(), "tun0 -> tun0");
     assert_string_equal(taken({link}, {link}).c_str(), "link -> link");
     // Nearer at equal speed.
-    Port near = fast;
+    NicAddress near = fast;
     std::strcpy(near.nic, "near");
     near.distance = static_cast<uint8_t>(Nearness::Switch);
     assert_string_equal(taken({fast, near}, {fast}).c_str(), "near -> fast");
@@ -276,16 +276,16 @@ void better_ports_are_preferred(void **) {
 }
 
 void what_does_not_reach_is_explained(void **) {
-    const Port tcp = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
-    const Port v6 = port("tcp;ofi_rxm", "eth1", "fd00::1/64");
-    const Port link = port("tcp;ofi_rxm", "eth2", "fe80::1/64");
-    const Port efa = port("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
-    const Port roce = port("verbs;ofi_rxm", "mlx5_0", "10.0.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
-    Port infiniband = roce;
+    const NicAddress tcp = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
+    const NicAddress v6 = port("tcp;ofi_rxm", "eth1", "fd00::1/64");
+    const NicAddress link = port("tcp;ofi_rxm", "eth2", "fe80::1/64");
+    const NicAddress efa = port("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
+    const NicAddress roce = port("verbs;ofi_rxm", "mlx5_0", "10.0.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
+    NicAddress infiniband = roce;
     infiniband.kind = static_cast<uint8_t>(NicKind::InfiniBand);
-    Port other_infiniband = infiniband;
+    NicAddress other_infiniband = infiniband;
     other_infiniband.address[2] = 7;
-    const auto taken = [](const Port &mine, const Port &theirs) {
+    const auto taken = [](const NicAddress &mine, const NicAddress &theirs) {
         return ports_taken(rank(0, "a", {mine}), rank(1, "b", {theirs}));
     };
     for (const auto &[mine, theirs] : {std::pair(tcp, v6), std::pair(v6, link), std::pair(tcp, efa),
@@ -299,13 +299,13 @@ void what_does_not_reach_is_explained(void **) {
 }
 
 void ranks_of_a_host_are_spread_over_equals(void **) {
-    std::vector<Port> rails;
-    std::vector<Port> one_subnet;
+    std::vector<NicAddress> rails;
+    std::vector<NicAddress> one_subnet;
     for (int i = 0; i < 4; ++i) {
         rails.push_back(port("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str(), 100));
         one_subnet.push_back(port("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.0.", i + 1, "/24").c_str(), 100));
     }
-    for (const std::vector<Port> &ports : {rails, one_subnet}) {
+    for (const std::vector<NicAddress> &ports : {rails, one_subnet}) {
         std::set<std::string> taken;
         for (int i = 0; i < 8; ++i) {
             RankDescriptor mine = rank(i, "a", ports);
@@ -321,11 +321,11 @@ void ranks_of_a_host_are_spread_over_equals(void **) {
 void requirements_are_held(void **) {
     const RankDescriptor tcp = rank(0, "a", {port("tcp;ofi_rxm", "eth0", "10.0.0.1/24")});
     RankDescriptor other = rank(1, "b", {port("tcp;ofi_rxm", "eth0", "10.0.0.2/24")});
-    const Port efa = port("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
+    const NicAddress efa = port("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
     const auto unmet = [](uint32_t requirements, const RankDescriptor &a, const RankDescriptor &b) {
-        Wishes wishes;
-        wishes.requirements = requirements;
-        return objection(choose_route(a, b), a, b, wishes, {{"mlx5_0", "it is down"}});
+        RouteOptions options;
+        options.requirements = requirements;
+        return unmet_requirement(choose_route(a, b), a, b, options, {{"mlx5_0", "it is down"}});
     };
     const auto bit = [](Requirement one) { return 1U << static_cast<unsigned>(one); };
     const uint32_t all = bit(Requirement::Shm) | bit(Requirement::NvLink) | bit(Requirement::Rdma);
@@ -348,8 +348,8 @@ void requirements_are_held(void **) {
 }
 
 void long_lists_are_cut(void **) {
-    std::vector<Port> mine;
-    std::vector<Port> theirs;
+    std::vector<NicAddress> mine;
+    std::vector<NicAddress> theirs;
     std::vector<Refusal> refused;
     for (int i = 0; i < 18; ++i) {
         mine.push_back(port("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str()));
@@ -358,12 +358,12 @@ void long_lists_are_cut(void **) {
     }
     const RankDescriptor a = rank(0, "a", mine);
     const RankDescriptor b = rank(1, "b", theirs);
-    const std::string sentence = objection(choose_route(a, b), a, b, {}, refused);
+    const std::string sentence = unmet_requirement(choose_route(a, b), a, b, {}, refused);
     for (const char *words : {"eth3 by tcp;ofi_rxm in 10.0.3.1/24, and 14 more; rank 1 has net0 ",
                               "; NICs not used here: mlx5_0: it is down; ", "mlx5_3: it is down; and 14 more"}) {
         assert_says(sentence, words);
     }
-    std::vector<PortPair> silent;
+    std::vector<NicPair> silent;
     for (int i = 0; i < 18; ++i) {
         for (int j = 0; j < 18; ++j) {
             silent.push_back({i, j});
@@ -378,7 +378,7 @@ std::string refused(const char *name, const char *value) {
     setenv(name, value, 1);
     std::string sentence;
     try {
-        read_wishes();
+        read_route_options();
     } catch (const Error &error) {
         assert_int_equal(error.status(), ODC_ERROR_ARGUMENT);
         sentence = error.what();
@@ -388,17 +388,17 @@ std::string refused(const char *name, const char *value) {
 }
 
 void settings_are_read_strictly(void **) {
-    assert_int_equal(read_wishes().transports, kAllTransports);
+    assert_int_equal(read_route_options().transports, kAllTransports);
     setenv("ODC_TRANSPORTS", "fabric", 1);
     setenv("ODC_PROVIDER", "net,verbs,tcp", 1);
     setenv("ODC_REQUIRE", "rdma,shm", 1);
     setenv("ODC_INTERFACE", "eth0,mlx5_0", 1);
-    const Wishes wishes = read_wishes();
-    assert_int_equal(wishes.transports, bit_of(kFabric));
-    assert_true((wishes.providers == std::vector<std::string>{"net", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"}));
-    assert_true((wishes.interfaces == std::vector<std::string>{"eth0", "mlx5_0"}));
-    assert_true(wishes.requires_that(Requirement::Rdma) && wishes.requires_that(Requirement::Shm));
-    assert_false(wishes.requires_that(Requirement::NvLink));
+    const RouteOptions options = read_route_options();
+    assert_int_equal(options.transports, bit_of(kFabric));
+    assert_true((options.providers == std::vector<std::string>{"net", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"}));
+    assert_true((options.interfaces == std::vector<std::string>{"eth0", "mlx5_0"}));
+    assert_true(options.requires_that(Requirement::Rdma) && options.requires_that(Requirement::Shm));
+    assert_false(options.requires_that(Requirement::NvLink));
     for (const char *name : {"ODC_TRANSPORTS", "ODC_PROVIDER", "ODC_REQUIRE", "ODC_INTERFACE"}) {
         unsetenv(name);
         for (const char *value : {",", "a,", ",a", "a,,b", " ", "a, b"}) {

@@ -76,7 +76,7 @@ bool is_there(const void *memory, size_t bytes) {
            std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
 }
 
-// Staging is registered by the thread that joins, slices, whose shared pages are allocated, by the library thread.
+// Staging is registered by the thread that joins, slices, whose shared pages are allocated, by the progress thread.
 int register_memory(fid *domain, const void *memory, size_t bytes, uint64_t access, uint64_t offset, uint64_t key,
                     uint64_t flags, fid_mr **region, void *context) {
     if (!on_library_thread() && !is_there(memory, bytes)) {
@@ -139,7 +139,7 @@ void *replaced_symbol(const char *name, void *found) {
     return found;
 }
 
-// Staging is all private memory that the library maps itself, on the thread that joins and on the library thread.
+// Staging is all private memory that the library maps itself, on the thread that joins and on the progress thread.
 extern "C" [[gnu::weak]] decltype(mmap) __interceptor_mmap;
 extern "C" void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
     static const auto next = next_of("mmap", &__interceptor_mmap);

@@ -500,8 +500,8 @@ odc_status odc_get_topology(const char *file, const char **json, const char **xm
         auto &[error, why_not, words, recording] = words_of_thread();
         const odc::Machine machine = file != nullptr ? odc::recorded_machine(file) : odc::this_machine(odc::Look::Full);
         const bool recorded = file != nullptr || !odc::setting(odc::Setting::kTopologyXml).empty();
-        words = odc::machine_json(machine, odc::read_wishes(),
-                                  recorded ? odc::offers_by_kind(machine) : odc::offers_of_libfabric(),
+        words = odc::machine_json(machine, odc::read_route_options(),
+                                  recorded ? odc::offers_by_kind(machine) : odc::query_libfabric(),
                                   recorded ? "" : odc::why_not_fabric());
         if (xml != nullptr) {
             recording = odc::live_recording();
@@ -522,11 +522,11 @@ odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memor
                  " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
         }
         const odc::Route &route = memory == ODC_GPU_MEMORY ? job.peer(rank).gpu_route : job.peer(rank).route;
-        const odc::Verdict &verdict = route.verdict;
+        const odc::RouteChoice &choice = route.choice;
         const auto or_null = [](const std::string &text) { return text.empty() ? nullptr : text.c_str(); };
-        copy_out(odc_route{sizeof(odc_route), verdict.transport.empty() ? nullptr : verdict.transport.data(),
-                           or_null(route.provider), or_null(route.nic), or_null(route.peer_nic), verdict.why.c_str(),
-                           route.why_not.c_str(), access_of(verdict)},
+        copy_out(odc_route{sizeof(odc_route), choice.transport.empty() ? nullptr : choice.transport.data(),
+                           or_null(route.provider), or_null(route.nic), or_null(route.peer_nic), choice.why.c_str(),
+                           route.why_not.c_str(), access_of(choice)},
                  out, "odc_route");
     });
 }

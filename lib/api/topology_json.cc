@@ -44,36 +44,37 @@ Json nic_json(const Machine &machine, const Nic &nic, const std::vector<Refusal>
     return device;
 }
 
-RankDescriptor rank_at(int rank, const std::string &host, size_t index, const Wishes &wishes, const Ports &ports) {
+RankDescriptor rank_at(int rank, const std::string &host, size_t index, const RouteOptions &options,
+                       const NicAddresses &ports) {
     RankDescriptor descriptor;
     descriptor.rank = rank;
     descriptor.host = host;
     descriptor.identity = host;
     descriptor.index = static_cast<int>(index);
-    descriptor.transports = wishes.transports;
+    descriptor.transports = options.transports;
     descriptor.ports = ports.ports;
     settle({&descriptor});
     return descriptor;
 }
 
-void add_reasons(Json &route, const Verdict &verdict) {
-    route["why"] = text_or_null(verdict.why);
+void add_reasons(Json &route, const RouteChoice &choice) {
+    route["why"] = text_or_null(choice.why);
     route["why_not"] = Json::object();
-    for (const WhyNot &one : verdict.why_not) {
+    for (const WhyNot &one : choice.why_not) {
         route["why_not"][std::string(one.transport)] = one.why;
     }
 }
 
 // What odc_init would say against it, where ODC_REQUIRE is set; null: nothing.
-void add_objection(Json &route, const std::string &words, const Wishes &wishes) {
-    if (wishes.requirements != 0) {
+void add_objection(Json &route, const std::string &words, const RouteOptions &options) {
+    if (options.requirements != 0) {
         route["objection"] = text_or_null(words);
     }
 }
 
-Verdict gpu_verdict(const Gpu &gpu, RankDescriptor mine, RankDescriptor theirs, const Verdict &of_host_memory) {
+RouteChoice gpu_verdict(const Gpu &gpu, RankDescriptor mine, RankDescriptor theirs, const RouteChoice &of_host_memory) {
     if (gpu.vendor != "NVIDIA") {
-        Verdict none;
+        RouteChoice none;
         none.why = say("GPUs of ", gpu.vendor, " are not used, NVIDIA's are");
         return none;
     }
@@ -82,18 +83,18 @@ Verdict gpu_verdict(const Gpu &gpu, RankDescriptor mine, RankDescriptor theirs, 
 }
 
 // From rank `index` of this host, whose memory is there, to its like.
-Json route_json(const Machine &machine, Device memory, const Wishes &wishes, const Ports &ports,
+Json route_json(const Machine &machine, Device memory, const RouteOptions &options, const NicAddresses &ports,
                 const std::string &why_no_fabric) {
-    RankDescriptor mine = rank_at(0, "this", memory.index, wishes, ports);
-    RankDescriptor theirs = rank_at(1, "another", memory.index, wishes, ports);
+    RankDescriptor mine = rank_at(0, "this", memory.index, options, ports);
+    RankDescriptor theirs = rank_at(1, "another", memory.index, options, ports);
     mine.why_no_fabric = why_no_fabric;
     theirs.why_no_fabric = why_no_fabric;
     const bool gpu = memory.what == Device::What::Gpu;
-    const Verdict verdict = choose_route(mine, theirs);
-    const Verdict told = gpu ? gpu_verdict(machine.gpus[memory.index], mine, theirs, verdict) : verdict;
+    const RouteChoice choice = choose_route(mine, theirs);
+    const RouteChoice told = gpu ? gpu_verdict(machine.gpus[memory.index], mine, theirs, choice) : choice;
     Json route = {{"from", device_name(machine, memory)}, {"transport", text_or_null(std::string(told.transport))}};
     if (told.my_port >= 0) {
-        const Port &port = mine.ports[static_cast<size_t>(told.my_port)];
+        const NicAddress &port = mine.ports[static_cast<size_t>(told.my_port)];
         route["provider"] = provider_of(port).name;
         route["nic"] = port.nic;
         route["domain"] = domain_of(port);
@@ -103,31 +104,31 @@ Json route_json(const Machine &machine, Device memory, const Wishes &wishes, con
     add_reasons(route, told);
     route["memory"] = gpu ? "gpu" : "host";
     route["access"] = access_of(told);
-    add_objection(route, gpu ? "" : objection(verdict, mine, theirs, wishes, ports.refused), wishes);
+    add_objection(route, gpu ? "" : unmet_requirement(choice, mine, theirs, options, ports.refused), options);
     return route;
 }
 
-// Between two ranks of this host, whose memory is the host's; the objection is of their GPUs, too.
-Json host_json(const Machine &machine, const Wishes &wishes) {
-    const RankDescriptor mine = rank_at(0, "this", 0, wishes, {});
-    const RankDescriptor theirs = rank_at(1, "this", 0, wishes, {});
-    const Verdict verdict = choose_route(mine, theirs);
-    Json route = {{"transport", text_or_null(std::string(verdict.transport))}};
-    add_reasons(route, verdict);
+// Between two ranks of this host, whose memory is the host's; the unmet requirement is of their GPUs, too.
+Json host_json(const Machine &machine, const RouteOptions &options) {
+    const RankDescriptor mine = rank_at(0, "this", 0, options, {});
+    const RankDescriptor theirs = rank_at(1, "this", 0, options, {});
+    const RouteChoice choice = choose_route(mine, theirs);
+    Json route = {{"transport", text_or_null(std::string(choice.transport))}};
+    add_reasons(route, choice);
     route["memory"] = "host";
-    route["access"] = access_of(verdict);
-    std::string words = objection(verdict, mine, theirs, wishes, {});
-    if (words.empty() && wishes.requires_that(Requirement::NvLink)) {
-        words = nvlink_objection(machine);
+    route["access"] = access_of(choice);
+    std::string words = unmet_requirement(choice, mine, theirs, options, {});
+    if (words.empty() && options.requires_that(Requirement::NvLink)) {
+        words = unmet_nvlink_requirement(machine);
     }
-    add_objection(route, words, wishes);
+    add_objection(route, words, options);
     return route;
 }
 
 Json ability_json(Ability ability) { return ability == Ability::Unknown ? Json() : Json(ability == Ability::Yes); }
 
 // What odc_init will find, if what NVML says is true.
-Passage passage_of(const GpuLink &link) {
+PeerAccess peer_access_of(const GpuLink &link) {
     if (link.p2p == Ability::No) {
         return {"", "they cannot read each other's memory (no peer-to-peer access)"};
     }
@@ -138,7 +139,7 @@ Passage passage_of(const GpuLink &link) {
 }
 
 // Between two GPUs of this host, and between ranks that are on them.
-Json link_json(const Machine &machine, size_t a, size_t b, const Wishes &wishes) {
+Json link_json(const Machine &machine, size_t a, size_t b, const RouteOptions &options) {
     const GpuLink &link = machine.link(a, b);
     const bool known =
         link.p2p == Ability::No || link.atomics == Ability::No || both(link.p2p, link.atomics) == Ability::Yes;
@@ -149,25 +150,25 @@ Json link_json(const Machine &machine, size_t a, size_t b, const Wishes &wishes)
                  {"atomics", ability_json(link.atomics)},
                  {"words", say(nvlink_text(link), ", ", p2p_text(link))},
                  {"by_pci", name_of(nearness_by_pci(machine, {Device::What::Gpu, a}, {Device::What::Gpu, b}))}};
-    Verdict verdict;
-    verdict.why = "what is not known, odc_init tries";
+    RouteChoice choice;
+    choice.why = "what is not known, odc_init tries";
     if (known) {
-        RankDescriptor mine = rank_at(0, "this", a, wishes, {});
-        RankDescriptor theirs = rank_at(1, "this", b, wishes, {});
+        RankDescriptor mine = rank_at(0, "this", a, options, {});
+        RankDescriptor theirs = rank_at(1, "this", b, options, {});
         mine.gpu = machine.gpus[a].name;
         theirs.gpu = machine.gpus[b].name;
-        verdict = choose_gpu_route(mine, theirs, passage_of(link));
+        choice = choose_gpu_route(mine, theirs, peer_access_of(link));
     }
-    json["transport"] = text_or_null(std::string(verdict.transport));
-    add_reasons(json, verdict);
+    json["transport"] = text_or_null(std::string(choice.transport));
+    add_reasons(json, choice);
     json["memory"] = "gpu";
-    json["access"] = known ? Json(access_of(verdict)) : Json();
+    json["access"] = known ? Json(access_of(choice)) : Json();
     return json;
 }
 
 }  // namespace
 
-std::string machine_json(const Machine &machine, const Wishes &wishes, const std::vector<Offer> &offers,
+std::string machine_json(const Machine &machine, const RouteOptions &options, const std::vector<ProviderInfo> &infos,
                          const std::string &why_no_fabric) {
     Json json = {{"host", text_or_null(machine.host)},
                  {"packages", Json::array()},
@@ -178,7 +179,7 @@ std::string machine_json(const Machine &machine, const Wishes &wishes, const std
                  {"nics", Json::array()},
                  {"devices", Json::array()},
                  {"distances", Json::array()},
-                 {"on_this_host", host_json(machine, wishes)},
+                 {"on_this_host", host_json(machine, options)},
                  {"to_another_host", Json::array()}};
     std::vector<Device> places;
     for (const Package &package : machine.packages) {
@@ -202,13 +203,13 @@ std::string machine_json(const Machine &machine, const Wishes &wishes, const std
         add_site(device, machine, gpu.bus_id, gpu.site);
         json["gpus"].push_back(std::move(device));
         for (size_t j = i + 1; j < machine.gpus.size(); ++j) {
-            json["gpu_links"].push_back(link_json(machine, i, j, wishes));
+            json["gpu_links"].push_back(link_json(machine, i, j, options));
         }
     }
     std::vector<Refusal> refused;
     for (const Device memory : places) {
-        const Ports ports = ports_of(machine, memory, wishes, offers);
-        json["to_another_host"].push_back(route_json(machine, memory, wishes, ports, why_no_fabric));
+        const NicAddresses ports = nic_addresses_of(machine, memory, options, infos);
+        json["to_another_host"].push_back(route_json(machine, memory, options, ports, why_no_fabric));
         refused = ports.refused;  // wherever the memory is
     }
     for (size_t i = 0; i < machine.nics.size(); ++i) {

@@ -13,7 +13,7 @@ namespace odc {
 
 // Each route to another host is to the same place of a host like this one. `why_no_fabric`: why libfabric cannot be
 // used; empty: it can. Throws as ports_of does.
-std::string machine_json(const Machine &machine, const Wishes &wishes, const std::vector<Offer> &offers,
+std::string machine_json(const Machine &machine, const RouteOptions &options, const std::vector<ProviderInfo> &infos,
                          const std::string &why_no_fabric);
 
 }  // namespace odc

@@ -15,9 +15,9 @@ inline int64_t now_ns() {
         .count();
 }
 
-class Patience {
+class Deadline {
 public:
-    Patience(int64_t timeout_ms, odc_interrupted_fn interrupted, void *arg)
+    Deadline(int64_t timeout_ms, odc_interrupted_fn interrupted, void *arg)
         : begin_ns_(now_ns()), timeout_ms_(timeout_ms), interrupted_(interrupted), arg_(arg) {}
 
     bool over() const { return remaining_ms() <= 0; }

@@ -22,13 +22,13 @@ std::string why_not_loaded(const char *name) {
 
 }  // namespace
 
-SharedLibrary::SharedLibrary(const char *name) : name_(name), handle_(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
+DynamicLibrary::DynamicLibrary(const char *name) : name_(name), handle_(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {
     if (handle_ == nullptr) {
         why_not_ = why_not_loaded(name);
     }
 }
 
-void *SharedLibrary::address_of(const char *symbol, const char *version) {
+void *DynamicLibrary::address_of(const char *symbol, const char *version) {
     if (handle_ == nullptr) {
         return nullptr;
     }

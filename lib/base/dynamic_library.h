@@ -7,9 +7,9 @@
 
 namespace odc {
 
-class SharedLibrary {
+class DynamicLibrary {
 public:
-    explicit SharedLibrary(const char *name);
+    explicit DynamicLibrary(const char *name);
 
     // Of this version, or unversioned. NULL where there is none.
     template <class Pointer>

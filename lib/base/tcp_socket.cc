@@ -48,8 +48,8 @@ bool is_lost_connection(int error) {
 
 }  // namespace
 
-Endpoint parse_endpoint(const std::string &text) {
-    Endpoint endpoint{text, "", ""};
+HostPort parse_endpoint(const std::string &text) {
+    HostPort endpoint{text, "", ""};
     const size_t colon = text.rfind(':');
     if (colon != std::string::npos) {
         endpoint.host = text.substr(0, colon);
@@ -86,7 +86,7 @@ std::string Address::host_port() const {
     return family() == AF_INET6 ? say('[', host(), "]:", port) : say(host(), ':', port);
 }
 
-std::vector<Address> resolve(const Endpoint &endpoint, std::string *why) {
+std::vector<Address> resolve(const HostPort &endpoint, std::string *why) {
     addrinfo hints{};
     hints.ai_family = AF_UNSPEC;
     hints.ai_socktype = SOCK_STREAM;

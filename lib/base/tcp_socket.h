@@ -14,14 +14,14 @@
 
 namespace odc {
 
-struct Endpoint {
+struct HostPort {
     std::string text;  // as the user wrote it
     std::string host;
     std::string port;
 };
 
 // Throws ODC_ERROR_ARGUMENT, showing the right form.
-Endpoint parse_endpoint(const std::string &text);
+HostPort parse_endpoint(const std::string &text);
 
 struct Address {
     sockaddr_storage storage{};
@@ -35,7 +35,7 @@ struct Address {
 
 // Each once, in the resolver's order; empty, with the reason in *why, when there are none. Asking a name server takes its
 // own time (often 5 s and more when it is silent): neither a deadline nor `interrupted` ends that.
-std::vector<Address> resolve(const Endpoint &endpoint, std::string *why);
+std::vector<Address> resolve(const HostPort &endpoint, std::string *why);
 
 // A listening or connecting non-blocking socket; invalid, with errno set, on failure. `connect_to` only begins, `from` an
 // address of this host or from the one that the kernel chooses.

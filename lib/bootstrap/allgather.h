@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ways by which ranks that may be on several hosts tell each other who they are, in rounds: in each, every rank hands in
-// one card and gets all cards in rank order. What follows on each host is local_rendezvous.h's.
+// one peer info and gets all peer infos in rank order. What follows on each host is local_rendezvous.h's.
 #pragma once
 
 #include "base/deadline.h"
@@ -14,31 +14,31 @@ namespace odc {
 
 // Used by one thread. Failures are ODC_ERROR_RENDEZVOUS, when they concern the meeting, and then most ways tell them to
 // all ranks; after one, and after leave(), there is no further round.
-class Exchange {
+class Allgather {
 public:
-    virtual ~Exchange() = default;
+    virtual ~Allgather() = default;
     // The next round; all ranks must come to it.
-    virtual std::vector<Card> all_gather(const Card &mine) = 0;
-    // Instead of the next round: hands in `regret`, and waits for the others only where it would not reach them otherwise.
-    virtual void leave(const Card &regret) = 0;
+    virtual std::vector<PeerInfo> all_gather(const PeerInfo &mine) = 0;
+    // Instead of the next round: hands in `join error`, and waits for the others only where it would not reach them otherwise.
+    virtual void leave(const PeerInfo &join_error) = 0;
     // Between two rounds, by rank: rank 0's to all others, theirs to it; -1 or beyond the end where there is none.
     // Whoever becomes readable has gone, has something to say in the next round, or (rank 0) has said why the job fails.
-    virtual std::vector<int> ties() const { return {}; }
+    virtual std::vector<int> liveness_fds() const { return {}; }
 };
 
-// The `patience` of all rounds must outlive the exchange.
+// The `deadline` of all rounds must outlive the exchange.
 
 // Rank 0 listens at `endpoint` ("host:port", "[v6]:port"); the others prove that they know `secret`, which is not empty
 // (HMAC challenge-response in both directions), before anything of theirs is believed. After sodium_init.
-std::unique_ptr<Exchange> exchange_tcp(const std::string &endpoint, const std::string &secret, int rank, int size,
-                                       const Patience &patience);
+std::unique_ptr<Allgather> exchange_tcp(const std::string &endpoint, const std::string &secret, int rank, int size,
+                                        const Deadline &deadline);
 
 // Through the PMIx server of the launcher; the library is opened at run time.
-std::unique_ptr<Exchange> exchange_pmix(int rank, int size, const Patience &patience);
+std::unique_ptr<Allgather> exchange_pmix(int rank, int size, const Deadline &deadline);
 // NULL when exchange_pmix can be tried here, else why not.
 const char *why_not_pmix();
 
 // Through the caller's function, which is called once a round.
-std::unique_ptr<Exchange> exchange_callback(odc_all_gather_fn all_gather, void *arg, int size);
+std::unique_ptr<Allgather> exchange_callback(odc_all_gather_fn all_gather, void *arg, int size);
 
 }  // namespace odc

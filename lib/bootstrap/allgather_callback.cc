@@ -7,26 +7,26 @@
 namespace odc {
 namespace {
 
-class CallbackExchange : public Exchange {
+class CallbackAllgather : public Allgather {
 public:
-    CallbackExchange(odc_all_gather_fn function, void *arg, int size) : function_(function), arg_(arg), size_(size) {}
+    CallbackAllgather(odc_all_gather_fn function, void *arg, int size) : function_(function), arg_(arg), size_(size) {}
 
-    std::vector<Card> all_gather(const Card &mine) override {
-        std::vector<Card> cards(static_cast<size_t>(size_));
-        const int result = function_(arg_, mine.data(), cards.data(), sizeof(Card));
+    std::vector<PeerInfo> all_gather(const PeerInfo &mine) override {
+        std::vector<PeerInfo> infos(static_cast<size_t>(size_));
+        const int result = function_(arg_, mine.data(), infos.data(), sizeof(PeerInfo));
         if (result != 0) {
             fail(ODC_ERROR_RENDEZVOUS, "odc_init's all_gather callback failed: it returned ", result);
         }
-        // A card differs from every other, so a callback that gathers something else, or nothing, is seen here.
-        if (std::find(cards.begin(), cards.end(), mine) == cards.end()) {
+        // A peer info differs from every other, so a callback that gathers something else, or nothing, is seen here.
+        if (std::find(infos.begin(), infos.end(), mine) == infos.end()) {
             fail(ODC_ERROR_RENDEZVOUS, "odc_init's all_gather callback returned 0, but `all` lacks this rank's ",
-                 sizeof(Card), " bytes; it must hold every rank's `mine` in rank order");
+                 sizeof(PeerInfo), " bytes; it must hold every rank's `mine` in rank order");
         }
-        return cards;
+        return infos;
     }
 
     // The others' calls end only with this one.
-    void leave(const Card &regret) override { all_gather(regret); }
+    void leave(const PeerInfo &join_error) override { all_gather(join_error); }
 
 private:
     odc_all_gather_fn function_;
@@ -36,8 +36,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Exchange> exchange_callback(odc_all_gather_fn all_gather, void *arg, int size) {
-    return std::make_unique<CallbackExchange>(all_gather, arg, size);
+std::unique_ptr<Allgather> exchange_callback(odc_all_gather_fn all_gather, void *arg, int size) {
+    return std::make_unique<CallbackAllgather>(all_gather, arg, size);
 }
 
 }  // namespace odc

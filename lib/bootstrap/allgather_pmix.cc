@@ -41,7 +41,7 @@ struct Loaded {
     std::string why_not;
 
     Loaded() {
-        SharedLibrary library("libpmix.so.2");
+        DynamicLibrary library("libpmix.so.2");
         library.find(pmix.init, "PMIx_Init");
         library.find(pmix.finalize, "PMIx_Finalize");
         library.find(pmix.put, "PMIx_Put");
@@ -101,10 +101,10 @@ pmix_info_t info_of(const char *key) {
     return info;
 }
 
-pmix_info_t seconds_of(const Patience &patience) {
+pmix_info_t seconds_of(const Deadline &deadline) {
     pmix_info_t info = info_of(PMIX_TIMEOUT);
     info.value.type = PMIX_INT;
-    info.value.data.integer = static_cast<int>(std::clamp<int64_t>(patience.remaining_ms() / 1000 + 1, 1, 1 << 30));
+    info.value.data.integer = static_cast<int>(std::clamp<int64_t>(deadline.remaining_ms() / 1000 + 1, 1, 1 << 30));
     return info;
 }
 
@@ -122,12 +122,12 @@ extern "C" void fence_done(pmix_status_t status, void *arg) {
 }
 
 // Not PMIx_Fence, which neither asks `interrupted` nor keeps the deadline where the server knows no PMIX_TIMEOUT.
-std::shared_ptr<Fence> begin_fence(const Pmix &pmix, const Patience &patience) {
+std::shared_ptr<Fence> begin_fence(const Pmix &pmix, const Deadline &deadline) {
     const auto fence = std::make_shared<Fence>();
     fence->infos[0] = info_of(PMIX_COLLECT_DATA);
     fence->infos[0].value.type = PMIX_BOOL;
     fence->infos[0].value.data.flag = true;
-    fence->infos[1] = seconds_of(patience);
+    fence->infos[1] = seconds_of(deadline);
     auto shared = std::make_unique<std::shared_ptr<Fence>>(fence);
     const pmix_status_t begun = pmix.fence(nullptr, 0, fence->infos, 2, fence_done, shared.get());
     if (begun == PMIX_OPERATION_SUCCEEDED) {  // without a call of fence_done
@@ -139,20 +139,20 @@ std::shared_ptr<Fence> begin_fence(const Pmix &pmix, const Patience &patience) {
     return fence;
 }
 
-void wait_for_all(const Pmix &pmix, const Fence &fence, int rank, const Patience &patience) {
+void wait_for_all(const Pmix &pmix, const Fence &fence, int rank, const Deadline &deadline) {
     while (!fence.done.load(std::memory_order_acquire)) {
-        patience.check_interrupted("odc_init");
-        if (patience.over()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank, " waited ", patience.waited_s(),
+        deadline.check_interrupted("odc_init");
+        if (deadline.over()) {
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank, " waited ", deadline.waited_s(),
                  " s at the launcher's PMIx fence; missing: at least one rank (PMIx does not say which)");
         }
-        poll(nullptr, 0, std::min(patience.slice_ms(), 2));
+        poll(nullptr, 0, std::min(deadline.slice_ms(), 2));
     }
     check(pmix, fence.status, "PMIx_Fence_nb");
 }
 
-Card get_card(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Patience &patience) {
-    const pmix_info_t timeout = seconds_of(patience);
+PeerInfo get_card(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Deadline &deadline) {
+    const pmix_info_t timeout = seconds_of(deadline);
     pmix_value_t *value = nullptr;
     check(pmix, pmix.get(&of, key, &timeout, 1, &value), say("PMIx_Get of rank ", of.rank, "'s card"));
     const std::unique_ptr<pmix_value_t, decltype(&std::free)> owner(value, std::free);
@@ -160,13 +160,13 @@ Card get_card(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Pa
         fail(ODC_ERROR_RENDEZVOUS, "PMIx gave something else than rank ", of.rank, "'s card");
     }
     const std::unique_ptr<char, decltype(&std::free)> bytes(value->data.bo.bytes, std::free);
-    Card card;
-    if (value->data.bo.size != card.size()) {
+    PeerInfo info;
+    if (value->data.bo.size != info.size()) {
         fail(ODC_ERROR_RENDEZVOUS, "rank ", of.rank, " has a card of ", value->data.bo.size, " bytes, this rank of ",
-             card.size(), "; give all ranks the same libodc");
+             info.size(), "; give all ranks the same libodc");
     }
-    std::memcpy(card.data(), bytes.get(), card.size());
-    return card;
+    std::memcpy(info.data(), bytes.get(), info.size());
+    return info;
 }
 
 // Values that PMIx once has it may serve for ever, so each round of each meeting has its own key.
@@ -184,39 +184,39 @@ const Session &session() {
     return one;
 }
 
-class PmixExchange : public Exchange {
+class PmixAllgather : public Allgather {
 public:
-    PmixExchange(int rank, int size, const Patience &patience)
-        : rank_(rank), size_(size), patience_(patience), meeting_(next_meeting()) {
+    PmixAllgather(int rank, int size, const Deadline &deadline)
+        : rank_(rank), size_(size), deadline_(deadline), meeting_(next_meeting()) {
         ++open_exchanges;
     }
-    ~PmixExchange() override { --open_exchanges; }
-    PmixExchange(const PmixExchange &) = delete;
-    PmixExchange &operator=(const PmixExchange &) = delete;
+    ~PmixAllgather() override { --open_exchanges; }
+    PmixAllgather(const PmixAllgather &) = delete;
+    PmixAllgather &operator=(const PmixAllgather &) = delete;
 
-    std::vector<Card> all_gather(const Card &mine) override {
+    std::vector<PeerInfo> all_gather(const PeerInfo &mine) override {
         const std::string key = hand_in(mine);
         const Pmix &pmix = session().pmix();
-        wait_for_all(pmix, *begin_fence(pmix, patience_), rank_, patience_);
-        std::vector<Card> cards;
+        wait_for_all(pmix, *begin_fence(pmix, deadline_), rank_, deadline_);
+        std::vector<PeerInfo> infos;
         for (int of = 0; of < size_; ++of) {
             pmix_proc_t proc = session().self();
             proc.rank = static_cast<pmix_rank_t>(of);
-            cards.push_back(get_card(pmix, proc, key.c_str(), patience_));
+            infos.push_back(get_card(pmix, proc, key.c_str(), deadline_));
         }
-        return cards;
+        return infos;
     }
 
-    // The fence takes the card along when the others come, which this rank awaits for a moment, in case it exits now.
-    void leave(const Card &regret) override {
-        hand_in(regret);
-        const Patience brief(kFarewellMs, nullptr, nullptr);
-        wait_for_all(session().pmix(), *begin_fence(session().pmix(), patience_), rank_, brief);
+    // The fence takes the peer info along when the others come, which this rank awaits for a moment, in case it exits now.
+    void leave(const PeerInfo &join_error) override {
+        hand_in(join_error);
+        const Deadline brief(kFarewellMs, nullptr, nullptr);
+        wait_for_all(session().pmix(), *begin_fence(session().pmix(), deadline_), rank_, brief);
     }
 
 private:
-    // Returns the key of this round's cards.
-    std::string hand_in(const Card &mine) {
+    // Returns the key of this round's peer infos.
+    std::string hand_in(const PeerInfo &mine) {
         const std::string key = say("odc.card.", meeting_, ".", ++round_);
         const pmix_proc_t &self = session().self();
         if (self.rank != static_cast<pmix_rank_t>(rank_)) {
@@ -224,7 +224,7 @@ private:
                  " for PMIx; give ODC_RENDEZVOUS and ODC_SECRET instead");
         }
         const Pmix &pmix = session().pmix();
-        Card copy = mine;
+        PeerInfo copy = mine;
         pmix_value_t value{};
         value.type = PMIX_BYTE_OBJECT;
         value.data.bo = {reinterpret_cast<char *>(copy.data()), copy.size()};
@@ -235,7 +235,7 @@ private:
 
     int rank_;
     int size_;
-    const Patience &patience_;
+    const Deadline &deadline_;
     unsigned meeting_;
     int round_ = 0;
 };
@@ -249,8 +249,8 @@ const char *why_not_pmix() {
     return loaded().why_not.empty() ? nullptr : loaded().why_not.c_str();
 }
 
-std::unique_ptr<Exchange> exchange_pmix(int rank, int size, const Patience &patience) {
-    return std::make_unique<PmixExchange>(rank, size, patience);
+std::unique_ptr<Allgather> exchange_pmix(int rank, int size, const Deadline &deadline) {
+    return std::make_unique<PmixAllgather>(rank, size, deadline);
 }
 
 }  // namespace odc
@@ -261,7 +261,7 @@ namespace odc {
 
 const char *why_not_pmix() { return "this libodc was built without PMIx"; }
 
-std::unique_ptr<Exchange> exchange_pmix(int, int, const Patience &) { fail(ODC_ERROR_UNSUPPORTED, why_not_pmix()); }
+std::unique_ptr<Allgather> exchange_pmix(int, int, const Deadline &) { fail(ODC_ERROR_UNSUPPORTED, why_not_pmix()); }
 
 }  // namespace odc
 

@@ -22,23 +22,23 @@ constexpr int64_t kFirstRetryMs = 10;          // doubled each time
 constexpr int64_t kLastRetryMs = 250;
 constexpr int kSliceMs = 50;  // between two questions to the caller
 
-class Visitor : public Exchange {
+class Visitor : public Allgather {
 public:
-    Visitor(const Endpoint &endpoint, const std::string &secret, int rank, int size, const Patience &patience,
+    Visitor(const HostPort &endpoint, const std::string &secret, int rank, int size, const Deadline &deadline,
             int64_t deadline_ns)
-        : endpoint_(endpoint), secret_(secret), rank_(rank), size_(size), patience_(patience),
+        : endpoint_(endpoint), secret_(secret), rank_(rank), size_(size), deadline_(deadline),
           deadline_ns_(deadline_ns) {}
 
-    std::vector<Card> all_gather(const Card &mine) override;
-    void leave(const Card &regret) override;
-    std::vector<int> ties() const override { return {socket_.get()}; }
+    std::vector<PeerInfo> all_gather(const PeerInfo &mine) override;
+    void leave(const PeerInfo &join_error) override;
+    std::vector<int> liveness_fds() const override { return {socket_.get()}; }
 
 private:
-    void visit(const Card &mine);
+    void visit(const PeerInfo &mine);
     bool reach(const Address &address);
-    bool introduce(const Card &mine);
-    Entry entry_of(const Card &mine) const;
-    std::vector<Card> hear_cards();
+    bool introduce(const PeerInfo &mine);
+    Entry entry_of(const PeerInfo &mine) const;
+    std::vector<PeerInfo> hear_cards();
     bool hear_reply(Reply *reply, std::string *payload);
     bool hear(void *out, size_t bytes);
     bool tell(std::string_view bytes);
@@ -48,11 +48,11 @@ private:
     [[noreturn]] void not_rank_0() const;
     [[noreturn]] void other_secret() const;
 
-    Endpoint endpoint_;
+    HostPort endpoint_;
     std::string secret_;
     int rank_;
     int size_;
-    const Patience &patience_;
+    const Deadline &deadline_;
     int64_t deadline_ns_;
     uint32_t round_ = 0;
     Fd socket_;
@@ -60,7 +60,7 @@ private:
     std::string why_ = "no address";  // the last visit came to nothing
 };
 
-std::vector<Card> Visitor::all_gather(const Card &mine) {
+std::vector<PeerInfo> Visitor::all_gather(const PeerInfo &mine) {
     ++round_;
     if (round_ == 1) {
         visit(mine);
@@ -70,13 +70,13 @@ std::vector<Card> Visitor::all_gather(const Card &mine) {
     return hear_cards();
 }
 
-void Visitor::leave(const Card &regret) {
+void Visitor::leave(const PeerInfo &join_error) {
     ++round_;
-    tell(bytes_of(entry_of(regret)));
+    tell(bytes_of(entry_of(join_error)));
 }
 
 // A connection that is lost before the welcome may have been an earlier job's, and is tried again.
-void Visitor::visit(const Card &mine) {
+void Visitor::visit(const PeerInfo &mine) {
     std::vector<Address> addresses;
     int64_t resolve_at_ns = 0;
     for (int64_t retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kLastRetryMs)) {
@@ -94,7 +94,7 @@ void Visitor::visit(const Card &mine) {
     }
 }
 
-Entry Visitor::entry_of(const Card &mine) const { return {entry_mac(session_, round_, mine), mine}; }
+Entry Visitor::entry_of(const PeerInfo &mine) const { return {entry_mac(session_, round_, mine), mine}; }
 
 bool Visitor::reach(const Address &address) {
     socket_ = connect_to(address);
@@ -104,7 +104,7 @@ bool Visitor::reach(const Address &address) {
         const int64_t until_ns = std::min(now_ns() + kConnectNs, deadline_ns_);
         error = ETIMEDOUT;
         do {
-            patience_.check_interrupted("odc_init");
+            deadline_.check_interrupted("odc_init");
             if (poll(&entry, 1, kSliceMs) > 0) {
                 error = connect_result(socket_.get());
             }
@@ -114,7 +114,7 @@ bool Visitor::reach(const Address &address) {
     return error == 0;
 }
 
-bool Visitor::introduce(const Card &mine) {
+bool Visitor::introduce(const PeerInfo &mine) {
     const Hello hello = hello_of(rank_, size_, (deadline_ns_ - now_ns()) / 1'000'000);
     why_ = "something listens there but does not answer";
     Challenge challenge;
@@ -132,7 +132,7 @@ bool Visitor::introduce(const Card &mine) {
     return tell(std::string(bytes_of(proof)).append(bytes_of(entry))) && hear_reply(&reply, &payload);
 }
 
-std::vector<Card> Visitor::hear_cards() {
+std::vector<PeerInfo> Visitor::hear_cards() {
     why_ = "it is there but does not answer";
     Reply reply;
     Reply end;
@@ -141,13 +141,13 @@ std::vector<Card> Visitor::hear_cards() {
     if (!hear_reply(&reply, &payload) || !hear_reply(&end, &nothing)) {
         fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, " died or gave up in odc_init");
     }
-    std::vector<Card> cards(static_cast<size_t>(size_));
-    if (reply.kind != ReplyKind::kCards || payload.size() != cards.size() * sizeof(Card) ||
+    std::vector<PeerInfo> infos(static_cast<size_t>(size_));
+    if (reply.kind != ReplyKind::kInfos || payload.size() != infos.size() * sizeof(PeerInfo) ||
         end.kind != ReplyKind::kMet) {
         not_rank_0();
     }
-    std::memcpy(cards.data(), payload.data(), payload.size());
-    return cards;
+    std::memcpy(infos.data(), payload.data(), payload.size());
+    return infos;
 }
 
 // False when the connection closed instead. Rank 0's refusal or failure becomes this rank's.
@@ -161,7 +161,7 @@ bool Visitor::hear_reply(Reply *reply, std::string *payload) {
     if (reply->kind == ReplyKind::kRefused) {
         other_secret();
     }
-    if (reply->bytes > std::max<size_t>(kMaxSentence, static_cast<size_t>(size_) * sizeof(Card))) {
+    if (reply->bytes > std::max<size_t>(kMaxSentence, static_cast<size_t>(size_) * sizeof(PeerInfo))) {
         not_rank_0();
     }
     payload->resize(reply->bytes);
@@ -214,7 +214,7 @@ void Visitor::wait(short event) const {
     if (now_ns() > deadline_ns_ + kAnswerNs) {
         check_deadline();
     }
-    patience_.check_interrupted("odc_init");
+    deadline_.check_interrupted("odc_init");
 }
 
 void Visitor::rest(int64_t ms) const {
@@ -226,11 +226,11 @@ void Visitor::rest(int64_t ms) const {
 }
 
 void Visitor::check_deadline() const {
-    patience_.check_interrupted("odc_init");
+    deadline_.check_interrupted("odc_init");
     if (now_ns() < deadline_ns_) {
         return;
     }
-    fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank_, " waited ", patience_.waited_s(), " s at ", endpoint_.text,
+    fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank_, " waited ", deadline_.waited_s(), " s at ", endpoint_.text,
          "; missing: rank 0 (", why_, "; is it started, and is this its address?)");
 }
 
@@ -244,13 +244,13 @@ void Visitor::other_secret() const {
          "; give all ranks the same ODC_SECRET, and each job its own rendezvous");
 }
 
-class Host : public Exchange {
+class Server : public Allgather {
 public:
-    Host(const Endpoint &endpoint, const std::string &secret, int size, const Patience &patience)
-        : endpoint_(endpoint), secret_(secret), size_(size), patience_(patience),
-          reception_(endpoint_, secret_, size, patience) {}
+    Server(const HostPort &endpoint, const std::string &secret, int size, const Deadline &deadline)
+        : endpoint_(endpoint), secret_(secret), size_(size), deadline_(deadline),
+          reception_(endpoint_, secret_, size, deadline) {}
 
-    std::vector<Card> all_gather(const Card &mine) override {
+    std::vector<PeerInfo> all_gather(const PeerInfo &mine) override {
         if (!open_) {
             const std::string busy = reception_.open();
             if (!busy.empty()) {
@@ -260,16 +260,16 @@ public:
         }
         return reception_.all_gather(mine);
     }
-    void leave(const Card &regret) override { reception_.leave(regret); }
-    std::vector<int> ties() const override { return reception_.ties(); }
+    void leave(const PeerInfo &join_error) override { reception_.leave(join_error); }
+    std::vector<int> liveness_fds() const override { return reception_.liveness_fds(); }
 
 private:
     // The address is taken. If by another rank 0 of this job, it and its ranks learn of this one, too.
-    [[noreturn]] void meet_other_rank_0(const std::string &busy, const Card &mine) const {
-        const int64_t deadline_ns = deadline_after(std::min(patience_.remaining_ms(), kBusyMs));
+    [[noreturn]] void meet_other_rank_0(const std::string &busy, const PeerInfo &mine) const {
+        const int64_t deadline_ns = deadline_after(std::min(deadline_.remaining_ms(), kBusyMs));
         std::string why = "it does not answer";
         try {
-            Visitor(endpoint_, secret_, 0, size_, patience_, deadline_ns).all_gather(mine);
+            Visitor(endpoint_, secret_, 0, size_, deadline_, deadline_ns).all_gather(mine);
         } catch (const Error &error) {
             if (error.status() != ODC_ERROR_RENDEZVOUS) {
                 throw;
@@ -279,23 +279,23 @@ private:
         fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at ", busy, ", where somebody else does: ", why);
     }
 
-    Endpoint endpoint_;
+    HostPort endpoint_;
     std::string secret_;
     int size_;
-    const Patience &patience_;
-    Reception reception_;
+    const Deadline &deadline_;
+    RendezvousServer reception_;
     bool open_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<Exchange> exchange_tcp(const std::string &endpoint_text, const std::string &secret, int rank, int size,
-                                       const Patience &patience) {
-    const Endpoint endpoint = parse_endpoint(endpoint_text);
+std::unique_ptr<Allgather> exchange_tcp(const std::string &endpoint_text, const std::string &secret, int rank, int size,
+                                        const Deadline &deadline) {
+    const HostPort endpoint = parse_endpoint(endpoint_text);
     if (rank == 0) {
-        return std::make_unique<Host>(endpoint, secret, size, patience);
+        return std::make_unique<Server>(endpoint, secret, size, deadline);
     }
-    return std::make_unique<Visitor>(endpoint, secret, rank, size, patience, deadline_after(patience.remaining_ms()));
+    return std::make_unique<Visitor>(endpoint, secret, rank, size, deadline, deadline_after(deadline.remaining_ms()));
 }
 
 }  // namespace odc

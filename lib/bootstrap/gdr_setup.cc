@@ -13,13 +13,14 @@ std::string why_not_gpu_direct(const Cuda *cuda) {
     return cuda == nullptr ? "this rank has no GPU" : cuda->device().why_no_remote_writes();
 }
 
-void open_gpu_direct(Cuda &cuda, Fabric &fabric, int rank, const Patience &patience) {
+void open_gpu_direct(Cuda &cuda, Fabric &fabric, int rank, const Deadline &deadline) {
     const auto bytes = static_cast<uint64_t>(setting_number(Setting::kStagingBytes));
-    const auto slots = [&](size_t least) { return Slots::of_gpu_memory(cuda.device(), bytes, least, patience); };
-    fabric.lend(cuda.open_fetches(slots(Fetches::kLeastSlots)).slots(), Access::Local);
-    fabric.lend(cuda.open_outward_porter(rank, slots(Porter::kLeastSlots)).slots(), Access::Remote);
-    GpuSums &sums = cuda.open_sums(slots(GpuSums::kLeastSlots));
-    fabric.lend(sums.slots(), Access::Local);
+    const auto slots = [&](size_t least) { return BouncePool::of_gpu_memory(cuda.device(), bytes, least, deadline); };
+    fabric.register_memory(cuda.open_fetches(slots(StagedGets::kLeastSlots)).slots(), Access::Local);
+    fabric.register_memory(cuda.open_outward_porter(rank, slots(StagingProxy::kLeastSlots)).slots(),
+                           Access::RemoteRank);
+    GdrAdd &sums = cuda.open_sums(slots(GdrAdd::kLeastSlots));
+    fabric.register_memory(sums.slots(), Access::Local);
     fabric.add_by(sums);
 }
 

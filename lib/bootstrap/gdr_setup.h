@@ -16,6 +16,6 @@ std::string why_not_gpu_direct(const Cuda *cuda);
 // Everything that goes between hosts from and to GPU memory goes through slots there from now on. `fabric`: reaches the GPU,
 // and is not started yet. Throws where the provider or the driver refuses; once `fabric` is gone, Cuda::close_outward
 // undoes it.
-void open_gpu_direct(Cuda &cuda, Fabric &fabric, int rank, const Patience &patience);
+void open_gpu_direct(Cuda &cuda, Fabric &fabric, int rank, const Deadline &deadline);
 
 }  // namespace odc

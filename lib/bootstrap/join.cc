@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kMostMs = setting_row(Setting::kTimeoutMs).high;
 
-Terms terms_of(const odc_config &config, const Place &place) {
+Terms terms_of(const odc_config &config, const LaunchInfo &place) {
     if (config.timeout_ms < 0 || config.timeout_ms > kMostMs) {
         fail(ODC_ERROR_ARGUMENT, "odc_init: timeout_ms is ", config.timeout_ms, ", must be in 1..", kMostMs,
              ", or 0 for the default");
@@ -35,26 +35,26 @@ void check_settings() {
             setting_number(row.setting);
         }
     }
-    const Wishes wishes = read_wishes();
-    if (!wishes.interfaces.empty() || !setting(Setting::kTopologyXml).empty()) {
-        check_interfaces(this_machine(Look::Quick), wishes);
+    const RouteOptions options = read_route_options();
+    if (!options.interfaces.empty() || !setting(Setting::kTopologyXml).empty()) {
+        check_interfaces(this_machine(Look::Quick), options);
     }
 }
 
-IdentityCard identity_of(const Rendezvous &rendezvous, const Cuda *cuda) {
-    IdentityCard card{};
-    card.magic = kIdentityMagic;
-    card.rank = rendezvous.place.rank;
-    card.size = rendezvous.place.size;
-    card.pid = getpid();
-    card.transports = read_wishes().transports;
-    std::strncpy(card.identity, rendezvous.identity.c_str(), sizeof(card.identity) - 1);
-    std::strncpy(card.host, rendezvous.host.c_str(), sizeof(card.host) - 1);
-    std::strncpy(card.group, rendezvous.group.c_str(), sizeof(card.group) - 1);
+IdentityInfo identity_of(const Rendezvous &rendezvous, const Cuda *cuda) {
+    IdentityInfo info{};
+    info.magic = kIdentityMagic;
+    info.rank = rendezvous.place.rank;
+    info.size = rendezvous.place.size;
+    info.pid = getpid();
+    info.transports = read_route_options().transports;
+    std::strncpy(info.identity, rendezvous.identity.c_str(), sizeof(info.identity) - 1);
+    std::strncpy(info.host, rendezvous.host.c_str(), sizeof(info.host) - 1);
+    std::strncpy(info.group, rendezvous.group.c_str(), sizeof(info.group) - 1);
     if (cuda != nullptr) {
-        std::strncpy(card.gpu, cuda->device().name().c_str(), sizeof(card.gpu) - 1);
+        std::strncpy(info.gpu, cuda->device().name().c_str(), sizeof(info.gpu) - 1);
     }
-    return card;
+    return info;
 }
 
 // NULL: none is asked for.
@@ -69,28 +69,28 @@ std::unique_ptr<Cuda> open_gpu(const odc_config &config) {
 
 std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda) {
     std::unique_ptr<Arena> arena = Arena::create();
-    static_assert(sizeof(RankBlock) <= kFirstRecordBytes);
-    auto *block = new (arena->record(arena->allocate_record(sizeof(RankBlock)))) RankBlock{};
+    static_assert(sizeof(ControlBlock) <= kFirstRecordBytes);
+    auto *block = new (arena->record(arena->allocate_record(sizeof(ControlBlock)))) ControlBlock{};
     block->rank = rendezvous.place.rank;
     block->size = rendezvous.place.size;
     block->pid = getpid();
     std::strncpy(block->host, rendezvous.host.c_str(), sizeof(block->host) - 1);
     std::strncpy(block->identity, rendezvous.identity.c_str(), sizeof(block->identity) - 1);
     block->gpu = cuda != nullptr ? cuda->identity() : GpuIdentity{};
-    block->did_at_ns = now_ns();
-    block->magic = kRankBlockMagic;
+    block->last_call_at_ns = now_ns();
+    block->magic = kControlBlockMagic;
     return arena;
 }
 
 // When it fails, the others, who would wait for this rank, learn why it does not come.
 template <class Body>
-void or_regret(Exchange *exchange, Body body) {
+void or_regret(Allgather *exchange, Body body) {
     try {
         body();
     } catch (const std::exception &) {
         if (exchange != nullptr) {
             try {
-                exchange->all_gather(regret_of(current_error()));
+                exchange->all_gather(join_error_of(current_error()));
             } catch (const Error &) {
                 // What went wrong first is what the caller reads.
             }
@@ -99,14 +99,14 @@ void or_regret(Exchange *exchange, Body body) {
     }
 }
 
-// Round 1: hands in this rank's card and checks every rank's.
-std::vector<IdentityCard> introduce(Exchange &exchange, IdentityCard mine) {
+// Round 1: hands in this rank's peer info and checks every rank's.
+std::vector<IdentityInfo> introduce(Allgather &exchange, IdentityInfo mine) {
     randombytes_buf(mine.nonce, sizeof(mine.nonce));
-    const std::vector<Card> cards = exchange.all_gather(card_of(mine));
-    check_regrets(cards);
-    std::vector<IdentityCard> all;
+    const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
+    check_join_errors(infos);
+    std::vector<IdentityInfo> all;
     for (int rank = 0; rank < mine.size; ++rank) {
-        const IdentityCard one = read_identity(cards[static_cast<size_t>(rank)], rank);
+        const IdentityInfo one = read_identity(infos[static_cast<size_t>(rank)], rank);
         if (one.rank != rank || one.size != mine.size) {
             fail(ODC_ERROR_RENDEZVOUS, "odc_init: in place ", rank, " of ", mine.size,
                  " a process says that it is rank ", one.rank, " of ", one.size,
@@ -122,18 +122,18 @@ std::vector<IdentityCard> introduce(Exchange &exchange, IdentityCard mine) {
 }
 
 // Ranks of one identity are one host.
-Membership divide(const Terms &terms, const std::vector<IdentityCard> &cards) {
+Membership divide(const Terms &terms, const std::vector<IdentityInfo> &infos) {
     Membership membership{terms, {}, {}, nullptr, nullptr, nullptr};
     std::vector<std::string> identities;
-    for (const IdentityCard &card : cards) {
-        const auto at = std::find(identities.begin(), identities.end(), card.identity);
+    for (const IdentityInfo &info : infos) {
+        const auto at = std::find(identities.begin(), identities.end(), info.identity);
         const auto index = static_cast<size_t>(at - identities.begin());
         if (at == identities.end()) {
-            identities.emplace_back(card.identity);
+            identities.emplace_back(info.identity);
             membership.hosts.emplace_back();
         }
         membership.hosts[index].push_back(static_cast<int>(membership.peers.size()));
-        membership.peers.push_back({card.host, card.identity, index, card.pid, nullptr, 0, {}, {}, {}, {}});
+        membership.peers.push_back({info.host, info.identity, index, info.pid, nullptr, 0, {}, {}, {}, {}});
     }
     return membership;
 }
@@ -146,17 +146,16 @@ std::string hex(const unsigned char *bytes, size_t count) {
 }
 
 // `arena`: this rank's, none for another.
-void fill_peer(Membership &membership, int rank, Attendant attendant, std::unique_ptr<Arena> arena) {
+void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<Arena> arena) {
     if (!arena) {
-        arena = Arena::open(std::move(attendant.memory));
+        arena = Arena::open(std::move(met.memory));
     }
-    const auto *block = reinterpret_cast<const RankBlock *>(arena->record(0));
-    if (block->magic != kRankBlockMagic || block->rank != rank || block->size != membership.terms.size) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", attendant.pid,
-             ") uses another version of libodc");
+    const auto *block = reinterpret_cast<const ControlBlock *>(arena->record(0));
+    if (block->magic != kControlBlockMagic || block->rank != rank || block->size != membership.terms.size) {
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", met.pid, ") uses another version of libodc");
     }
     Peer &peer = membership.peers[static_cast<size_t>(rank)];
-    if (peer.identity != block->identity) {  // who meets by name has no cards, and is taken for a host mate
+    if (peer.identity != block->identity) {  // who meets by name has no peer infos, and is taken for a local peer
         const std::string differ = peer.host == block->host
                                        ? say("is on a host of the same name, but not of the same kernel, network "
                                              "namespace, user and ODC_HOST_ID")
@@ -166,28 +165,29 @@ void fill_peer(Membership &membership, int rank, Attendant attendant, std::uniqu
              "meet by ODC_RENDEZVOUS and ODC_SECRET, as odc run --hosts does");
     }
     peer.host = block->host;
-    peer.pid = attendant.pid;
+    peer.pid = met.pid;
     peer.arena = std::move(arena);
-    peer.life = std::move(attendant.life);
-    peer.program = std::move(attendant.program);
-    if (membership.cuda && attendant.slot.valid() && rank != membership.terms.rank) {
-        membership.cuda->meet(rank, std::move(attendant.slot));
+    peer.life = std::move(met.life);
+    peer.program = std::move(met.program);
+    if (membership.cuda && met.slot.valid() && rank != membership.terms.rank) {
+        membership.cuda->meet(rank, std::move(met.slot));
     }
 }
 
 // Meets the ranks of this host.
-void meet_host(Membership &membership, const Party &party, std::unique_ptr<Arena> arena, const Patience &patience) {
-    std::vector<Attendant> attendants(1);
-    if (party.ranks.size() > 1) {
+void meet_host(Membership &membership, const LocalGroup &group, std::unique_ptr<Arena> arena,
+               const Deadline &deadline) {
+    std::vector<LocalPeer> peers(1);
+    if (group.ranks.size() > 1) {
         membership.program = std::make_unique<Program>();
-        attendants = meet(
-            party, {arena->fd(), membership.program->fd(), membership.cuda ? membership.cuda->slot() : -1}, patience);
+        peers = meet(group, {arena->fd(), membership.program->fd(), membership.cuda ? membership.cuda->slot() : -1},
+                     deadline);
     } else {
-        attendants[0].pid = getpid();
+        peers[0].pid = getpid();
     }
-    for (size_t seat = 0; seat < attendants.size(); ++seat) {
-        const int rank = party.ranks[seat];
-        fill_peer(membership, rank, std::move(attendants[seat]), rank == party.rank ? std::move(arena) : nullptr);
+    for (size_t local_rank = 0; local_rank < peers.size(); ++local_rank) {
+        const int rank = group.ranks[local_rank];
+        fill_peer(membership, rank, std::move(peers[local_rank]), rank == group.rank ? std::move(arena) : nullptr);
     }
 }
 
@@ -195,13 +195,13 @@ void meet_host(Membership &membership, const Party &party, std::unique_ptr<Arena
 
 Membership join(const odc_config &config) {
     const Rendezvous rendezvous = find_rendezvous(config);
-    const Place &place = rendezvous.place;
+    const LaunchInfo &place = rendezvous.place;
     const Terms terms = terms_of(config, place);
-    const Patience patience(terms.timeout_ms, terms.interrupted, terms.interrupted_arg);
-    const std::unique_ptr<Exchange> exchange = open_exchange(rendezvous, patience);
+    const Deadline deadline(terms.timeout_ms, terms.interrupted, terms.interrupted_arg);
+    const std::unique_ptr<Allgather> exchange = open_exchange(rendezvous, deadline);
     std::unique_ptr<Cuda> cuda;
     std::unique_ptr<Arena> arena;
-    IdentityCard mine{};
+    IdentityInfo mine{};
     or_regret(exchange.get(), [&] {
         check_settings();
         cuda = open_gpu(config);
@@ -209,30 +209,30 @@ Membership join(const odc_config &config) {
         mine = identity_of(rendezvous, cuda.get());
     });
 
-    const std::vector<IdentityCard> cards =
-        exchange ? introduce(*exchange, mine) : std::vector<IdentityCard>(static_cast<size_t>(place.size), mine);
-    Membership membership = divide(terms, cards);
+    const std::vector<IdentityInfo> infos =
+        exchange ? introduce(*exchange, mine) : std::vector<IdentityInfo>(static_cast<size_t>(place.size), mine);
+    Membership membership = divide(terms, infos);
     membership.cuda = std::move(cuda);
-    Party party{place.job, membership.hosts[membership.own().host_index], place.rank, place.size, {}, {}};
+    LocalGroup group{place.job, membership.hosts[membership.own().host_index], place.rank, place.size, {}, {}};
     if (exchange) {
-        const IdentityCard &leader = cards[static_cast<size_t>(party.ranks[0])];
-        party.name = hex(leader.nonce, sizeof(leader.nonce));
-        party.ties = exchange->ties();
-        party.named_by = rendezvous.named_by;
+        const IdentityInfo &leader = infos[static_cast<size_t>(group.ranks[0])];
+        group.name = hex(leader.nonce, sizeof(leader.nonce));
+        group.liveness_fds = exchange->liveness_fds();
+        group.named_by = rendezvous.named_by;
     }
 
-    auto *block = reinterpret_cast<RankBlock *>(arena->record(0));
+    auto *block = reinterpret_cast<ControlBlock *>(arena->record(0));
     const std::shared_ptr<const void> keep = arena->hold();
     try {
         try {
-            meet_host(membership, party, std::move(arena), patience);
+            meet_host(membership, group, std::move(arena), deadline);
         } catch (const std::exception &) {
             if (membership.hosts.size() > 1) {
-                fail_everywhere(*exchange, current_error(), patience);
+                fail_everywhere(*exchange, current_error(), deadline);
             }
             throw;
         }
-        choose_routes(membership, cards, exchange.get(), patience);
+        choose_routes(membership, infos, exchange.get(), deadline);
     } catch (const std::exception &error) {
         // Peers that have our memory already read why this rank does not come.
         record_departure(*block, place.rank, error.what());

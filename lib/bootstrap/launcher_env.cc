@@ -52,14 +52,14 @@ std::string join(std::initializer_list<std::string> parts) {
 }
 
 // Reads rank and size; `launcher` sets both, so one without the other is a broken environment.
-Place rank_and_size(const char *launcher, const char *rank_name, const char *size_name) {
+LaunchInfo rank_and_size(const char *launcher, const char *rank_name, const char *size_name) {
     const std::string rank = environment(rank_name);
     const std::string size = environment(size_name);
     if (rank.empty() || size.empty()) {
         fail(ODC_ERROR_ARGUMENT, rank.empty() ? size_name : rank_name, " is set but ",
              rank.empty() ? rank_name : size_name, " is not: ", launcher, " sets both; unset it or give both");
     }
-    Place place;
+    LaunchInfo place;
     place.launcher = launcher;
     place.size = static_cast<int>(parse_number(size_name, size, 1, std::numeric_limits<int32_t>::max()));
     place.rank = static_cast<int>(parse_number(rank_name, rank, 0, place.size - 1));
@@ -67,20 +67,20 @@ Place rank_and_size(const char *launcher, const char *rank_name, const char *siz
 }
 
 // True when the variable says that as many ranks are on this host as the job has.
-bool all_local(const Place &place, const char *local_size_name) {
+bool all_local(const LaunchInfo &place, const char *local_size_name) {
     const std::string local = environment(local_size_name);
     return !local.empty() && parse_number(local_size_name, local, 1, place.size) == place.size;
 }
 
-Place from_odc_run() {
-    Place place = rank_and_size("odc run", setting_row(Setting::kRank).name, setting_row(Setting::kSize).name);
+LaunchInfo from_odc_run() {
+    LaunchInfo place = rank_and_size("odc run", setting_row(Setting::kRank).name, setting_row(Setting::kSize).name);
     // Ranks numbered by hand may be anywhere; only odc run names the job, too.
     place.one_host = !setting(Setting::kJob).empty();
     return place;
 }
 
-Place from_torchrun() {
-    Place place = rank_and_size("torchrun", "RANK", "WORLD_SIZE");
+LaunchInfo from_torchrun() {
+    LaunchInfo place = rank_and_size("torchrun", "RANK", "WORLD_SIZE");
     place.one_host = all_local(place, "LOCAL_WORLD_SIZE");
     // The run id of a job without --rdzv-id is always "none", so the store's address, which two jobs cannot share,
     // joins in.
@@ -93,8 +93,8 @@ Place from_torchrun() {
     return place;
 }
 
-Place from_open_mpi() {
-    Place place = rank_and_size("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+LaunchInfo from_open_mpi() {
+    LaunchInfo place = rank_and_size("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
     place.one_host = all_local(place, "OMPI_COMM_WORLD_LOCAL_SIZE");
     const std::string name = environment(given("PMIX_NAMESPACE") ? "PMIX_NAMESPACE" : "OMPI_MCA_ess_base_jobid");
     // Open MPI 4 makes its 32-bit job id from host name and pid; its random transport key makes the name unique.
@@ -148,8 +148,8 @@ std::string hydra_proxy() {
     return "";
 }
 
-Place from_mpich() {
-    Place place = rank_and_size("MPICH", "PMI_RANK", "PMI_SIZE");
+LaunchInfo from_mpich() {
+    LaunchInfo place = rank_and_size("MPICH", "PMI_RANK", "PMI_SIZE");
     place.one_host = all_local(place, "MPI_LOCALNRANKS");
     const std::string proxy = hydra_proxy();
     if (!proxy.empty()) {
@@ -158,9 +158,9 @@ Place from_mpich() {
     return place;
 }
 
-Place from_slurm() {
+LaunchInfo from_slurm() {
     // SLURM_NTASKS is the allocation's, which a step need not fill.
-    Place place =
+    LaunchInfo place =
         rank_and_size("Slurm", "SLURM_PROCID", given("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
     const char *nodes_name = given("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
     const std::string nodes = environment(nodes_name);
@@ -175,7 +175,7 @@ Place from_slurm() {
 struct Launcher {
     const char *first;  // the launcher has started this process when both are set
     const char *second;
-    Place (*read)();
+    LaunchInfo (*read)();
 };
 
 // PMI_RANK alone may be Slurm's, hence hydra's own MPI_LOCALNRANKS; a batch script has SLURM_PROCID but no step, and
@@ -194,8 +194,8 @@ constexpr std::array<Launcher, 9> kLaunchers = {{
 
 }  // namespace
 
-Place find_place() {
-    Place place;
+LaunchInfo find_place() {
+    LaunchInfo place;
     for (const Launcher &launcher : kLaunchers) {
         if (given(launcher.first) && given(launcher.second)) {
             place = launcher.read();

@@ -7,7 +7,7 @@
 
 namespace odc {
 
-struct Place {
+struct LaunchInfo {
     std::string launcher;  // "odc run", "torchrun", "Open MPI", "MPICH", "Slurm"; empty: none found
     int rank = 0;
     int size = 0;
@@ -19,6 +19,6 @@ struct Place {
 
 // Asks odc run first, then torchrun, Open MPI, MPICH, Slurm, and last the bare RANK and WORLD_SIZE of torch scripts.
 // Throws ODC_ERROR_ARGUMENT when a launcher's variables are present but make no sense.
-Place find_place();
+LaunchInfo find_place();
 
 }  // namespace odc

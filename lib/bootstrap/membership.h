@@ -38,7 +38,7 @@ struct Peer {
     Route route;                   // to its host memory
     Route gpu_route;               // from this rank's GPU to its
 
-    RankBlock &rank_block() const { return *reinterpret_cast<RankBlock *>(arena->record(block)); }
+    ControlBlock &control_block() const { return *reinterpret_cast<ControlBlock *>(arena->record(block)); }
 };
 
 struct Membership {

@@ -21,30 +21,30 @@ std::string why_no_link(const GpuLink &link, const std::string &between) {
 }
 
 // A rank of this host and its GPU.
-struct Seat {
+struct LocalGpu {
     int rank;
     std::string words;  // "rank 0 (host a, cuda:0)"
     GpuIdentity gpu;
 };
 
-Seat seat_of(const Membership &membership, int rank) {
+LocalGpu seat_of(const Membership &membership, int rank) {
     const Peer &peer = membership.peers[static_cast<size_t>(rank)];
-    const GpuIdentity &gpu = peer.rank_block().gpu;
+    const GpuIdentity &gpu = peer.control_block().gpu;
     return {rank, say("rank ", rank, " (host ", peer.host, gpu.present ? say(", ", gpu.name) : "", ")"), gpu};
 }
 
 // Why what NVML says of two GPUs is not enough; empty: it is.
-std::string why_no_link_between(const GpuReport &report, const Seat &a, const Seat &b) {
+std::string why_no_link_between(const GpuReport &report, const LocalGpu &a, const LocalGpu &b) {
     if (!report.why_not.empty()) {
         return say("nothing is known of NVLink between the GPUs of ", a.words, " and ", b.words, ": ", report.why_not);
     }
     GpuPlace places[2];
-    for (const auto &[seat, place] : {std::pair(&a, &places[0]), std::pair(&b, &places[1])}) {
-        if (!find_gpu(report, seat->gpu.uuid, *place)) {
-            return say("nothing is known of the GPU of ", seat->words, ": NVML does not show it");
+    for (const auto &[local_rank, place] : {std::pair(&a, &places[0]), std::pair(&b, &places[1])}) {
+        if (!find_gpu(report, local_rank->gpu.uuid, *place)) {
+            return say("nothing is known of the GPU of ", local_rank->words, ": NVML does not show it");
         }
         if (place->is_part) {
-            return say("the GPU of ", seat->words, " is a part (MIG) of ", report.gpus[place->gpu].bus_id,
+            return say("the GPU of ", local_rank->words, " is a part (MIG) of ", report.gpus[place->gpu].bus_id,
                        ", and of parts no NVLink is known");
         }
     }
@@ -53,24 +53,25 @@ std::string why_no_link_between(const GpuReport &report, const Seat &a, const Se
     return why_no_link(link, say("between the GPUs of ", a.words, " and ", b.words));
 }
 
-std::string why_no_links(const std::vector<Seat> &seats) {
+std::string why_no_links(const std::vector<LocalGpu> &local_ranks) {
     GpuReport report;
     bool asked = false;
-    for (size_t i = 0; i < seats.size(); ++i) {
-        for (size_t j = i + 1; j < seats.size(); ++j) {
-            for (const Seat *one : {&seats[i], &seats[j]}) {
+    for (size_t i = 0; i < local_ranks.size(); ++i) {
+        for (size_t j = i + 1; j < local_ranks.size(); ++j) {
+            for (const LocalGpu *one : {&local_ranks[i], &local_ranks[j]}) {
                 if (!one->gpu.present) {
                     return say(one->words, " has no GPU (config.device or ODC_DEVICE names it)");
                 }
             }
-            if (seats[i].gpu.uuid == seats[j].gpu.uuid) {
+            if (local_ranks[i].gpu.uuid == local_ranks[j].gpu.uuid) {
                 continue;
             }
             if (!asked) {
                 report = gpus_by_nvml();
                 asked = true;
             }
-            if (const std::string why_not = why_no_link_between(report, seats[i], seats[j]); !why_not.empty()) {
+            if (const std::string why_not = why_no_link_between(report, local_ranks[i], local_ranks[j]);
+                !why_not.empty()) {
                 return why_not;
             }
         }
@@ -84,23 +85,23 @@ std::string objection_of(const std::string &why_not) {
 
 }  // namespace
 
-std::string nvlink_objection(const Membership &membership) {
-    std::vector<Seat> seats;
+std::string unmet_nvlink_requirement(const Membership &membership) {
+    std::vector<LocalGpu> local_ranks;
     for (const int rank : membership.hosts[membership.own().host_index]) {
-        seats.push_back(seat_of(membership, rank));
+        local_ranks.push_back(seat_of(membership, rank));
     }
-    std::string why_not = why_no_links(seats);
-    for (const Seat &seat : seats) {
-        const Route &route = membership.peers[static_cast<size_t>(seat.rank)].gpu_route;
-        if (why_not.empty() && seat.rank != membership.terms.rank && !route.is_direct()) {
+    std::string why_not = why_no_links(local_ranks);
+    for (const LocalGpu &local_rank : local_ranks) {
+        const Route &route = membership.peers[static_cast<size_t>(local_rank.rank)].gpu_route;
+        if (why_not.empty() && local_rank.rank != membership.terms.rank && !route.is_direct()) {
             why_not = say("the route between the GPUs of ", seat_of(membership, membership.terms.rank).words, " and ",
-                          seat.words, " is not direct: ", route.verdict.why);
+                          local_rank.words, " is not direct: ", route.choice.why);
         }
     }
     return objection_of(why_not);
 }
 
-std::string nvlink_objection(const Machine &machine) {
+std::string unmet_nvlink_requirement(const Machine &machine) {
     if (machine.gpus.empty()) {
         return objection_of("this machine has no GPU");
     }

@@ -12,8 +12,8 @@ namespace odc {
 
 // Why it is not met by the ranks of this host; empty: it is. Routes to GPU memory have been chosen. Every rank of the host
 // comes to one answer, but for routes, of which each judges its own.
-std::string nvlink_objection(const Membership &membership);
+std::string unmet_nvlink_requirement(const Membership &membership);
 // The same of a machine, whichever of its GPUs the ranks will be on.
-std::string nvlink_objection(const Machine &machine);
+std::string unmet_nvlink_requirement(const Machine &machine);
 
 }  // namespace odc

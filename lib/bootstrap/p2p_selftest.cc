@@ -25,45 +25,45 @@ uint32_t pattern_word(int rank, uint64_t index) {
 }
 
 // One rank's part. The region of each rank: its pattern, ones, and for each rank of the host an area of sums.
-class Trial {
+class P2pSelftest {
 public:
-    Trial(Membership &membership, const Patience &patience)
-        : membership_(membership), patience_(patience), cuda_(*membership.cuda), device_(cuda_.device()),
-          mates_(membership.hosts[membership.own().host_index]), passages_(membership.peers.size()),
-          regions_(mates_.size()), host_(device_, kPatternBytes + mates_.size() * kAreaBytes) {
-        if (mates_.size() > RankBlock::kMostTried) {
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", mates_.size(),
-                 " ranks of one host cannot all have GPUs, at most ", RankBlock::kMostTried);
+    P2pSelftest(Membership &membership, const Deadline &deadline)
+        : membership_(membership), deadline_(deadline), cuda_(*membership.cuda), device_(cuda_.device()),
+          local_peers_(membership.hosts[membership.own().host_index]), peer_accesses_(membership.peers.size()),
+          regions_(local_peers_.size()), host_(device_, kPatternBytes + local_peers_.size() * kAreaBytes) {
+        if (local_peers_.size() > ControlBlock::kMostTried) {
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", local_peers_.size(),
+                 " ranks of one host cannot all have GPUs, at most ", ControlBlock::kMostTried);
         }
-        const Wishes wishes = read_wishes();
-        for (size_t seat = 0; seat < mates_.size(); ++seat) {
-            const int rank = mates_[seat];
+        const RouteOptions options = read_route_options();
+        for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
+            const int rank = local_peers_[local_rank];
             const GpuIdentity &gpu = block(rank).gpu;
-            Passage &passage = passages_[static_cast<size_t>(rank)];
+            PeerAccess &peer_access = peer_accesses_[static_cast<size_t>(rank)];
             alone_ = alone_ && (rank == membership.terms.rank || !gpu.present);
             const bool own = rank == membership.terms.rank;
-            if (!own && gpu.present && (wishes.transports & bit_of(kCuda)) == 0) {
-                passage.why_not = "ODC_TRANSPORTS leaves cuda out";
+            if (!own && gpu.present && (options.transports & bit_of(kCuda)) == 0) {
+                peer_access.why_not = "ODC_TRANSPORTS leaves cuda out";
             } else if (gpu.present) {
-                passage = cuda_.passage_to(gpu);
+                peer_access = cuda_.peer_access_to(gpu);
             } else {
-                passage.why_not = "it has no GPU";
+                peer_access.why_not = "it has no GPU";
             }
             if (rank == membership.terms.rank) {
-                seat_ = seat;
+                seat_ = local_rank;
             }
         }
     }
 
-    std::vector<Passage> run() {
+    std::vector<PeerAccess> run() {
         if (alone_) {
-            return std::move(passages_);
+            return std::move(peer_accesses_);
         }
         const uint64_t region = open();
         meet(Step::Opened);
-        for (size_t seat = 0; seat < mates_.size(); ++seat) {
-            if (seat != seat_ && usable(seat)) {
-                read_pattern(seat);
+        for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
+            if (local_rank != seat_ && usable(local_rank)) {
+                read_pattern(local_rank);
             }
         }
         meet(Step::Read);
@@ -73,15 +73,15 @@ public:
         meet(Step::Judged);
         hear_verdicts();
         close(region);
-        return std::move(passages_);
+        return std::move(peer_accesses_);
     }
 
 private:
-    using Step = TrialStep;
+    using Step = SelftestStep;
 
-    RankBlock &block(int rank) const { return membership_.peers[static_cast<size_t>(rank)].rank_block(); }
-    Passage &passage(size_t seat) { return passages_[static_cast<size_t>(mates_[seat])]; }
-    bool usable(size_t seat) { return passage(seat).why_not.empty(); }
+    ControlBlock &block(int rank) const { return membership_.peers[static_cast<size_t>(rank)].control_block(); }
+    PeerAccess &peer_access(size_t local_rank) { return peer_accesses_[static_cast<size_t>(local_peers_[local_rank])]; }
+    bool usable(size_t local_rank) { return peer_access(local_rank).why_not.empty(); }
     std::byte *area(size_t owner, size_t adder) const {
         return regions_[owner] + 2 * kPatternBytes + adder * kAreaBytes;
     }
@@ -90,12 +90,12 @@ private:
         device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(to), reinterpret_cast<cuda::Address>(from),
                                              bytes, device_.own_stream()),
                       "cuMemcpyAsync");
-        device_.await_own_stream(what, patience_);
+        device_.await_own_stream(what, deadline_);
     }
 
     uint64_t open() {
         const auto [number, start] =
-            cuda_.allocate(membership_.terms.rank, 2 * kPatternBytes + mates_.size() * kAreaBytes, patience_);
+            cuda_.allocate(membership_.terms.rank, 2 * kPatternBytes + local_peers_.size() * kAreaBytes, deadline_);
         regions_[seat_] = start;
         auto *const words = reinterpret_cast<uint32_t *>(host_.start());
         for (uint64_t i = 0; i < kPatternWords; ++i) {
@@ -104,17 +104,17 @@ private:
         copy(start, words, kPatternBytes, "writing a pattern");
         std::fill_n(reinterpret_cast<float *>(words), kOnes, 1.0F);
         copy(start + kPatternBytes, words, kAreaBytes, "writing ones");
-        block(membership_.terms.rank).trial_region = number;
-        cuda_.offer(membership_.terms.rank, number, 0, {mates_.begin(), mates_.end()});
+        block(membership_.terms.rank).selftest_region = number;
+        cuda_.offer(membership_.terms.rank, number, 0, {local_peers_.begin(), local_peers_.end()});
         return number;
     }
 
     // Until every rank with a GPU has come so far.
     void meet(Step step) {
-        block(membership_.terms.rank).trial_step.store(step, std::memory_order_release);
-        for (const int rank : mates_) {
-            const RankBlock &other = block(rank);
-            while (other.gpu.present && other.trial_step.load(std::memory_order_acquire) < step) {
+        block(membership_.terms.rank).selftest_step.store(step, std::memory_order_release);
+        for (const int rank : local_peers_) {
+            const ControlBlock &other = block(rank);
+            while (other.gpu.present && other.selftest_step.load(std::memory_order_acquire) < step) {
                 cuda_.exchange_mail();
                 look_at(rank, other);
                 std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -122,7 +122,7 @@ private:
         }
     }
 
-    void look_at(int rank, const RankBlock &other) const {
+    void look_at(int rank, const ControlBlock &other) const {
         const Peer &peer = membership_.peers[static_cast<size_t>(rank)];
         const bool gone =
             rank != membership_.terms.rank && (dead(peer.life.get()) || is_program_gone(peer.program.get()));
@@ -133,36 +133,36 @@ private:
             fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", other.pid, ") ",
                  words_of(how_program_went(peer.life.get())), " in odc_init");
         }
-        if (patience_.over()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", patience_.waited_s(), " s; rank ", rank, " (pid ", other.pid,
+        if (deadline_.over()) {
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", deadline_.waited_s(), " s; rank ", rank, " (pid ", other.pid,
                  ") is still trying its GPU, ", other.gpu.name);
         }
-        patience_.check_interrupted("odc_init");
+        deadline_.check_interrupted("odc_init");
     }
 
-    void read_pattern(size_t seat) {
-        const int rank = mates_[seat];
+    void read_pattern(size_t local_rank) {
+        const int rank = local_peers_[local_rank];
         try {
-            while ((regions_[seat] = cuda_.use(rank, block(rank).trial_region)) == nullptr) {
+            while ((regions_[local_rank] = cuda_.use(rank, block(rank).selftest_region)) == nullptr) {
                 cuda_.exchange_mail();
                 look_at(rank, block(rank));
                 std::this_thread::sleep_for(std::chrono::microseconds(100));
             }
             std::memset(host_.start(), 0, kPatternBytes);
-            copy(host_.start(), regions_[seat], kPatternBytes, "reading a pattern of another GPU");
+            copy(host_.start(), regions_[local_rank], kPatternBytes, "reading a pattern of another GPU");
         } catch (const Error &error) {
             if (device_.is_busy() || error.status() == ODC_ERROR_RENDEZVOUS ||
                 error.status() == ODC_ERROR_INTERRUPTED) {
                 throw;
             }
-            passage(seat).why_not = say("the memory of that rank's GPU cannot be read: ", error.what());
+            peer_access(local_rank).why_not = say("the memory of that rank's GPU cannot be read: ", error.what());
             device_healthy();
             return;
         }
         const auto *const words = reinterpret_cast<const uint32_t *>(host_.start());
         for (uint64_t i = 0; i < kPatternWords; ++i) {
             if (words[i] != pattern_word(rank, i)) {
-                passage(seat).why_not =
+                peer_access(local_rank).why_not =
                     "what is read from that rank's GPU is not what was written there (an IOMMU or "
                     "PCIe access control between them?)";
                 return;
@@ -179,80 +179,81 @@ private:
     void add() {
         std::vector<Addend> addends;
         const std::byte *const ones = regions_[seat_] + kPatternBytes;
-        for (size_t seat = 0; seat < mates_.size(); ++seat) {
-            if (seat != seat_ && usable(seat)) {
-                addends.push_back({ones, area(seat, seat_), kOnes});
-                addends.push_back({ones, area(seat_, seat), kOnes});
+        for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
+            if (local_rank != seat_ && usable(local_rank)) {
+                addends.push_back({ones, area(local_rank, seat_), kOnes});
+                addends.push_back({ones, area(seat_, local_rank), kOnes});
             }
         }
         const CudaDevice::Scope scope(device_);
         for (int round = 0; round < kRounds && !addends.empty(); ++round) {
             cuda_.add(ODC_F32, addends, device_.own_stream());
         }
-        device_.await_own_stream("additions to other GPUs", patience_);
+        device_.await_own_stream("additions to other GPUs", deadline_);
     }
 
     void check_sums() {
-        RankBlock &mine = block(membership_.terms.rank);
+        ControlBlock &mine = block(membership_.terms.rank);
         auto *const sums = reinterpret_cast<float *>(host_.start() + kPatternBytes);
-        copy(sums, area(seat_, 0), mates_.size() * kAreaBytes, "reading sums");
-        for (size_t seat = 0; seat < mates_.size(); ++seat) {
-            const float *const theirs = sums + seat * kOnes;
+        copy(sums, area(seat_, 0), local_peers_.size() * kAreaBytes, "reading sums");
+        for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
+            const float *const theirs = sums + local_rank * kOnes;
             const bool whole = std::all_of(theirs, theirs + kOnes, [](float sum) { return sum == 2 * kRounds; });
-            mine.trial_verdicts[seat] = !usable(seat)            ? TrialVerdict::Unusable
-                                        : seat == seat_ || whole ? TrialVerdict::Good
-                                                                 : TrialVerdict::SumsLost;
+            mine.selftest_results[local_rank] = !usable(local_rank)            ? SelftestResult::Unusable
+                                                : local_rank == seat_ || whole ? SelftestResult::Good
+                                                                               : SelftestResult::SumsLost;
         }
     }
 
     // A pair is good if both say so.
     void hear_verdicts() {
-        const RankBlock &mine = block(membership_.terms.rank);
-        for (size_t seat = 0; seat < mates_.size(); ++seat) {
-            Passage &one = passage(seat);
-            if (seat == seat_ || !one.why_not.empty()) {
+        const ControlBlock &mine = block(membership_.terms.rank);
+        for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
+            PeerAccess &one = peer_access(local_rank);
+            if (local_rank == seat_ || !one.why_not.empty()) {
                 continue;
             }
             // Where it could not add, its part is missing from the sums here.
-            const TrialVerdict theirs = block(mates_[seat]).trial_verdicts[seat_];
-            if (theirs == TrialVerdict::Unusable) {
+            const SelftestResult theirs = block(local_peers_[local_rank]).selftest_results[seat_];
+            if (theirs == SelftestResult::Unusable) {
                 one.why_not = "that rank cannot use this one's GPU; its own route says why";
-            } else if (theirs == TrialVerdict::SumsLost || mine.trial_verdicts[seat] == TrialVerdict::SumsLost) {
+            } else if (theirs == SelftestResult::SumsLost ||
+                       mine.selftest_results[local_rank] == SelftestResult::SumsLost) {
                 one.why_not = "sums that both GPUs added to at the same time were not whole (no atomics between them?)";
             }
         }
     }
 
     void close(uint64_t region) {
-        for (size_t seat = 0; seat < mates_.size(); ++seat) {
-            if (seat != seat_ && block(mates_[seat]).gpu.present) {
-                cuda_.discard(mates_[seat], block(mates_[seat]).trial_region);
+        for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
+            if (local_rank != seat_ && block(local_peers_[local_rank]).gpu.present) {
+                cuda_.discard(local_peers_[local_rank], block(local_peers_[local_rank]).selftest_region);
             }
         }
         cuda_.drop(membership_.terms.rank, region, 0);
     }
 
     Membership &membership_;
-    const Patience &patience_;
+    const Deadline &deadline_;
     Cuda &cuda_;
     const CudaDevice &device_;
-    const std::vector<int> &mates_;  // by seat
+    const std::vector<int> &local_peers_;  // by local rank
     size_t seat_ = 0;
-    bool alone_ = true;                 // no other has a GPU
-    std::vector<Passage> passages_;     // by rank
-    std::vector<std::byte *> regions_;  // by seat
+    bool alone_ = true;                      // no other has a GPU
+    std::vector<PeerAccess> peer_accesses_;  // by rank
+    std::vector<std::byte *> regions_;       // by local rank
     PinnedMemory host_;
 };
 
 }  // namespace
 
-std::vector<Passage> try_gpus(Membership &membership, const Patience &patience) {
+std::vector<PeerAccess> run_p2p_selftest(Membership &membership, const Deadline &deadline) {
     if (!membership.cuda) {
-        return std::vector<Passage>(membership.peers.size());
+        return std::vector<PeerAccess>(membership.peers.size());
     }
-    std::unique_ptr<Trial> trial;
+    std::unique_ptr<P2pSelftest> trial;
     try {
-        trial = std::make_unique<Trial>(membership, patience);
+        trial = std::make_unique<P2pSelftest>(membership, deadline);
         return trial->run();
     } catch (const Error &error) {
         if (membership.cuda->device().is_busy()) {  // what a GPU still uses must not be unmapped

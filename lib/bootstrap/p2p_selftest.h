@@ -13,6 +13,6 @@ namespace odc {
 
 // By rank; of ranks of other hosts nothing is said. All ranks of the host that have a GPU call it, in odc_init. Throws
 // ODC_ERROR_RENDEZVOUS when one does not come along.
-std::vector<Passage> try_gpus(Membership &membership, const Patience &patience);
+std::vector<PeerAccess> run_p2p_selftest(Membership &membership, const Deadline &deadline);
 
 }  // namespace odc

@@ -8,26 +8,26 @@ namespace odc {
 
 namespace {
 
-struct Regret {
+struct JoinError {
     uint64_t magic;
     int32_t status;
-    char why[sizeof(Card) - sizeof(uint64_t) - sizeof(int32_t)];
+    char why[sizeof(PeerInfo) - sizeof(uint64_t) - sizeof(int32_t)];
 };
-static_assert(sizeof(Regret) == sizeof(Card));
+static_assert(sizeof(JoinError) == sizeof(PeerInfo));
 constexpr uint64_t kRegretMagic = 0x6f6463207361642e;  // "odc sad."
 
 template <class Content>
-Card card_with(const Content &content) {
-    static_assert(sizeof(Content) <= sizeof(Card));
-    Card card{};
-    std::memcpy(card.data(), &content, sizeof(content));
-    return card;
+PeerInfo card_with(const Content &content) {
+    static_assert(sizeof(Content) <= sizeof(PeerInfo));
+    PeerInfo info{};
+    std::memcpy(info.data(), &content, sizeof(content));
+    return info;
 }
 
 template <class Content>
-Content content_of(const Card &card) {
+Content content_of(const PeerInfo &info) {
     Content content;
-    std::memcpy(&content, card.data(), sizeof(content));
+    std::memcpy(&content, info.data(), sizeof(content));
     return content;
 }
 
@@ -48,29 +48,29 @@ void check_card(bool right_kind, int says_rank, int rank) {
 
 }  // namespace
 
-Card card_of(const IdentityCard &content) { return card_with(content); }
+PeerInfo peer_info_of(const IdentityInfo &content) { return card_with(content); }
 
-Card card_of(const PortsCard &content) { return card_with(content); }
-Card card_of(const SilenceCard &content) { return card_with(content); }
-Card card_of(const EndpointCard &content) { return card_with(content); }
-Card card_of(const ReadyCard &content) { return card_with(content); }
+PeerInfo peer_info_of(const NicInfo &content) { return card_with(content); }
+PeerInfo peer_info_of(const UnreachableInfo &content) { return card_with(content); }
+PeerInfo peer_info_of(const EndpointInfo &content) { return card_with(content); }
+PeerInfo peer_info_of(const ReadyInfo &content) { return card_with(content); }
 
-Card regret_of(const Error &error) {
-    Regret regret{kRegretMagic, error.status(), {}};
-    put(regret.why, error.what());
-    return card_with(regret);
+PeerInfo join_error_of(const Error &error) {
+    JoinError join_error{kRegretMagic, error.status(), {}};
+    put(join_error.why, error.what());
+    return card_with(join_error);
 }
 
-void check_regrets(const std::vector<Card> &cards) {
+void check_join_errors(const std::vector<PeerInfo> &infos) {
     std::string first;
-    for (size_t rank = 0; rank < cards.size(); ++rank) {
-        auto regret = content_of<Regret>(cards[rank]);
-        if (regret.magic != kRegretMagic) {
+    for (size_t rank = 0; rank < infos.size(); ++rank) {
+        auto join_error = content_of<JoinError>(infos[rank]);
+        if (join_error.magic != kRegretMagic) {
             continue;
         }
-        regret.why[sizeof(regret.why) - 1] = '\0';
-        const std::string words = say("odc_init: rank ", rank, " cannot join: ", regret.why);
-        if (regret.status != ODC_ERROR_RENDEZVOUS) {
+        join_error.why[sizeof(join_error.why) - 1] = '\0';
+        const std::string words = say("odc_init: rank ", rank, " cannot join: ", join_error.why);
+        if (join_error.status != ODC_ERROR_RENDEZVOUS) {
             throw Error(ODC_ERROR_RENDEZVOUS, words);
         }
         if (first.empty()) {
@@ -82,8 +82,8 @@ void check_regrets(const std::vector<Card> &cards) {
     }
 }
 
-IdentityCard read_identity(const Card &card, int rank) {
-    auto content = content_of<IdentityCard>(card);
+IdentityInfo read_identity(const PeerInfo &info, int rank) {
+    auto content = content_of<IdentityInfo>(info);
     if (content.magic != kIdentityMagic) {
         fail_version(rank);
     }
@@ -92,30 +92,30 @@ IdentityCard read_identity(const Card &card, int rank) {
     return content;
 }
 
-PortsCard read_ports(const Card &card, int rank) {
-    auto content = content_of<PortsCard>(card);
+NicInfo read_ports(const PeerInfo &info, int rank) {
+    auto content = content_of<NicInfo>(info);
     check_card(content.magic == kPortsMagic, content.rank, rank);
     content.why_no_fabric[sizeof(content.why_no_fabric) - 1] = '\0';
     if (content.count > kMaxPorts || !std::all_of(content.ports.begin(), content.ports.begin() + content.count,
-                                                  [](const Port &port) { return well_formed(port); })) {
+                                                  [](const NicAddress &port) { return well_formed(port); })) {
         fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " describes NICs that cannot be");
     }
     return content;
 }
 
-void SilenceCard::set_silent(int other) {
+void UnreachableInfo::set_silent(int other) {
     silent[static_cast<size_t>(other) / 8] |= static_cast<uint8_t>(1U << other % 8);
     ++count;
 }
 
-SilenceCard read_silence(const Card &card, int rank) {
-    auto content = content_of<SilenceCard>(card);
+UnreachableInfo read_silence(const PeerInfo &info, int rank) {
+    auto content = content_of<UnreachableInfo>(info);
     check_card(content.magic == kSilenceMagic, content.rank, rank);
     return content;
 }
 
-EndpointCard read_endpoint(const Card &card, int rank) {
-    auto content = content_of<EndpointCard>(card);
+EndpointInfo read_endpoint(const PeerInfo &info, int rank) {
+    auto content = content_of<EndpointInfo>(info);
     check_card(content.magic == kEndpointMagic, content.rank, rank);
     for (EndpointName &one : content.names) {
         one.bytes = std::min<uint32_t>(one.bytes, sizeof(one.name));
@@ -124,8 +124,8 @@ EndpointCard read_endpoint(const Card &card, int rank) {
     return content;
 }
 
-void check_ready(const Card &card, int rank) {
-    const auto content = content_of<ReadyCard>(card);
+void check_ready(const PeerInfo &info, int rank) {
+    const auto content = content_of<ReadyInfo>(info);
     check_card(content.magic == kReadyMagic, content.rank, rank);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks that may be on several hosts tell each other when they join, in one card a round: first who they are, then,
+// What ranks that may be on several hosts tell each other when they join, in one peer info a round: first who they are, then,
 // if there are several hosts, how the others reach them; in any round, why they cannot join.
 #pragma once
 
@@ -13,10 +13,10 @@
 
 namespace odc {
 
-using Card = std::array<std::byte, 2048>;
+using PeerInfo = std::array<std::byte, 2048>;
 
-// The card of round 1; text is cut to fit and ends with a zero.
-struct IdentityCard {
+// The peer info of round 1; text is cut to fit and ends with a zero.
+struct IdentityInfo {
     uint64_t magic;
     int32_t rank;
     int32_t size;
@@ -31,16 +31,16 @@ struct IdentityCard {
 
 // Of the later rounds, which only jobs on several hosts have: by which NICs a rank could be reached; who has not
 // answered there; once all know which are used, the names of its endpoints; and that it is ready.
-struct PortsCard {
+struct NicInfo {
     uint64_t magic;
     int32_t rank;
     uint32_t count;
-    std::array<Port, kMaxPorts> ports;
-    Doorsteps doorsteps;      // of the ports
+    std::array<NicAddress, kMaxPorts> ports;
+    ProbePorts probe_ports;   // of the ports
     char why_no_fabric[256];  // empty: it can use libfabric
 };
-struct SilenceCard {
-    static constexpr int kRanks = 8000;  // others are not knocked at
+struct UnreachableInfo {
+    static constexpr int kRanks = 8000;  // others are not probed
 
     uint64_t magic;
     int32_t rank;
@@ -54,7 +54,7 @@ struct EndpointName {
     uint32_t bytes;  // 0: the port is not used
     std::array<std::byte, 92> name;
 };
-struct EndpointCard {
+struct EndpointInfo {
     uint64_t magic;
     int32_t rank;
     int32_t unused;
@@ -62,35 +62,35 @@ struct EndpointCard {
     std::array<EndpointName, kMaxPorts> names;  // by place in `ports`
     char why_no_gpu_direct[96];                 // empty: they reach the memory of the rank's GPU
 };
-struct ReadyCard {
+struct ReadyInfo {
     uint64_t magic;
     int32_t rank;
     int32_t unused;
 };
 
-Card card_of(const IdentityCard &content);
-Card card_of(const PortsCard &content);
-Card card_of(const SilenceCard &content);
-Card card_of(const EndpointCard &content);
-Card card_of(const ReadyCard &content);
-// The card of a rank that cannot join: the others need not wait for it.
-Card regret_of(const Error &error);
+PeerInfo peer_info_of(const IdentityInfo &content);
+PeerInfo peer_info_of(const NicInfo &content);
+PeerInfo peer_info_of(const UnreachableInfo &content);
+PeerInfo peer_info_of(const EndpointInfo &content);
+PeerInfo peer_info_of(const ReadyInfo &content);
+// The peer info of a rank that cannot join: the others need not wait for it.
+PeerInfo join_error_of(const Error &error);
 
-// Throws ODC_ERROR_RENDEZVOUS with the words of a rank whose card is a regret; of several, the first whose own fault it
-// is, as the others have met with it only. `cards`: by rank, zeros where there is none yet.
-void check_regrets(const std::vector<Card> &cards);
+// Throws ODC_ERROR_RENDEZVOUS with the words of a rank whose peer info is a join error; of several, the first whose own fault it
+// is, as the others have met with it only. `peer infos`: by rank, zeros where there is none yet.
+void check_join_errors(const std::vector<PeerInfo> &infos);
 
-// Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` and `rank` of a card are set by who
+// Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` and `rank` of a peer info are set by who
 // fills it, with these:
-constexpr uint64_t kIdentityMagic = 0x6f64632d69642d39;  // "odc-id-9": changes with card, rounds, notices
+constexpr uint64_t kIdentityMagic = 0x6f64632d69642d39;  // "odc-id-9": changes with peer info, rounds, control messages
 constexpr uint64_t kPortsMagic = 0x6f64632d70742d33;     // "odc-pt-3": the same
 constexpr uint64_t kSilenceMagic = 0x6f64632d73692d31;   // "odc-si-1": the same
 constexpr uint64_t kEndpointMagic = 0x6f64632d65702d33;  // "odc-ep-3": the same
 constexpr uint64_t kReadyMagic = 0x6f64632d72642d31;     // "odc-rd-1": the same
-IdentityCard read_identity(const Card &card, int rank);
-PortsCard read_ports(const Card &card, int rank);
-SilenceCard read_silence(const Card &card, int rank);
-EndpointCard read_endpoint(const Card &card, int rank);
-void check_ready(const Card &card, int rank);
+IdentityInfo read_identity(const PeerInfo &info, int rank);
+NicInfo read_ports(const PeerInfo &info, int rank);
+UnreachableInfo read_silence(const PeerInfo &info, int rank);
+EndpointInfo read_endpoint(const PeerInfo &info, int rank);
+void check_ready(const PeerInfo &info, int rank);
 
 }  // namespace odc

@@ -21,7 +21,7 @@ constexpr int64_t kLingerNs = 1'000'000'000;
 constexpr size_t kAtOnce = 64;
 
 // `through`: the interface that link-local addresses are meant of.
-Address address_of(const Port &port, uint16_t number, const Port &through) {
+Address address_of(const NicAddress &port, uint16_t number, const NicAddress &through) {
     Address address;
     if (port.family == 4) {
         sockaddr_in four{};
@@ -50,11 +50,11 @@ uint16_t number_of(const Fd &listener) {
                                               : reinterpret_cast<const sockaddr_in *>(address.get())->sin_port);
 }
 
-bool has_doorstep(const Port &port) { return port.family != 0 && provider_of(port).wire == Wire::Sockets; }
+bool has_doorstep(const NicAddress &port) { return port.family != 0 && provider_of(port).wire == Wire::Sockets; }
 
 enum class Answer { NotYet, Some, None };
 
-// A knock on its way. A refusal is no answer: a doorstep stays open until all have knocked, so a firewall refused, or this
+// A probe on its way. A refusal is no answer: a probe port stays open until all have probed, so a firewall refused, or this
 // host itself has the peer's address, too.
 struct Knock {
     size_t visit;
@@ -70,9 +70,9 @@ struct Knock {
 };
 
 // Nothing when it failed at once.
-std::optional<Knock> knock_at(const Porch::Visit &visit, size_t place) {
+std::optional<Knock> knock_at(const ReachabilityProbe::Visit &visit, size_t place) {
     // From where the provider will connect, too: the answer must find its way back there.
-    Fd socket = connect_to(address_of(visit.to, visit.doorstep, visit.from), address_of(visit.from, 0, visit.from));
+    Fd socket = connect_to(address_of(visit.to, visit.probe_port, visit.from), address_of(visit.from, 0, visit.from));
     if (socket.valid()) {
         return Knock{place, std::move(socket), now_ns() + kAnswerNs};
     }
@@ -84,9 +84,9 @@ std::optional<Knock> knock_at(const Porch::Visit &visit, size_t place) {
 
 }  // namespace
 
-Porch::Porch(Ports &ports) {
-    std::vector<Port> kept;
-    for (const Port &port : ports.ports) {
+ReachabilityProbe::ReachabilityProbe(NicAddresses &ports) {
+    std::vector<NicAddress> kept;
+    for (const NicAddress &port : ports.ports) {
         if (has_doorstep(port)) {
             Fd listener = listen_at(address_of(port, 0, port));
             if (!listener.valid()) {
@@ -94,7 +94,7 @@ Porch::Porch(Ports &ports) {
                                                        ": ", std::strerror(errno))});
                 continue;
             }
-            doorsteps_[kept.size()] = number_of(listener);
+            probe_ports_[kept.size()] = number_of(listener);
             listeners_.push_back(std::move(listener));
         }
         kept.push_back(port);
@@ -102,7 +102,7 @@ Porch::Porch(Ports &ports) {
     ports.ports = std::move(kept);
 }
 
-size_t Porch::let_in() {
+size_t ReachabilityProbe::let_in() {
     size_t count = 0;
     for (const Fd &listener : listeners_) {
         for (Address from; accept_from(listener.get(), &from).valid();) {
@@ -115,7 +115,7 @@ size_t Porch::let_in() {
     return count;
 }
 
-std::vector<size_t> Porch::knock(const std::vector<Visit> &visits, const Patience &patience) {
+std::vector<size_t> ReachabilityProbe::probe(const std::vector<Visit> &visits, const Deadline &deadline) {
     std::vector<size_t> unanswered;
     std::vector<Knock> knocks;
     size_t next = 0;
@@ -123,8 +123,8 @@ std::vector<size_t> Porch::knock(const std::vector<Visit> &visits, const Patienc
     int64_t linger_until_ns = 0;  // for those who still come, after all have answered
     for (;;) {
         for (; next < visits.size() && knocks.size() < kAtOnce; ++next) {
-            if (std::optional<Knock> knock = knock_at(visits[next], next)) {
-                knocks.push_back(std::move(*knock));
+            if (std::optional<Knock> probe = knock_at(visits[next], next)) {
+                knocks.push_back(std::move(*probe));
             } else {
                 unanswered.push_back(next);
             }
@@ -136,26 +136,26 @@ std::vector<size_t> Porch::knock(const std::vector<Visit> &visits, const Patienc
             }
         }
         std::vector<pollfd> entries;
-        for (const Knock &knock : knocks) {
-            entries.push_back({knock.socket.get(), POLLOUT, 0});
+        for (const Knock &probe : knocks) {
+            entries.push_back({probe.socket.get(), POLLOUT, 0});
         }
         for (const Fd &listener : listeners_) {
             entries.push_back({listener.get(), POLLIN, 0});
         }
-        poll(entries.data(), entries.size(), patience.slice_ms());
-        patience.check_interrupted("odc_init");
+        poll(entries.data(), entries.size(), deadline.slice_ms());
+        deadline.check_interrupted("odc_init");
         came += let_in();
         size_t place = 0;
-        std::erase_if(knocks, [&](const Knock &knock) {
-            const Answer answer = knock.look(entries[place++].revents);
+        std::erase_if(knocks, [&](const Knock &probe) {
+            const Answer answer = probe.look(entries[place++].revents);
             if (answer == Answer::None) {
-                unanswered.push_back(knock.visit);
+                unanswered.push_back(probe.visit);
             }
             return answer != Answer::NotYet;
         });
-        if (!knocks.empty() && patience.over()) {
+        if (!knocks.empty() && deadline.over()) {
             const Visit &visit = visits[knocks[0].visit];
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", patience.waited_s(), " s; no answer yet from ",
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", deadline.waited_s(), " s; no answer yet from ",
                  network_text(network_of(visit.to)), ", tried from ", visit.from.nic);
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether the way that a route would take leads anywhere. Before routes are final, each rank listens at the addresses of
-// its ports, its doorsteps, and knocks at those of its peers. Kernels answer each other, so that a rank that is busy is
+// its ports, its probe ports, and probes those of its peers. Kernels answer each other, so that a rank that is busy is
 // not taken for one that cannot be reached.
 #pragma once
 
@@ -14,27 +14,27 @@
 
 namespace odc {
 
-class Porch {
+class ReachabilityProbe {
 public:
     // Moves to `ports.refused` where this rank cannot listen.
-    explicit Porch(Ports &ports);
+    explicit ReachabilityProbe(NicAddresses &ports);
 
-    const Doorsteps &doorsteps() const { return doorsteps_; }
+    const ProbePorts &probe_ports() const { return probe_ports_; }
 
     struct Visit {
-        Port from;  // this rank's
-        Port to;
-        uint16_t doorstep;
+        NicAddress from;  // this rank's
+        NicAddress to;
+        uint16_t probe_port;
     };
-    // Knocks at all of them, many at once, and lets in as many who knock here. The places of the visits that got no
-    // answer in 5 s each. Throws ODC_ERROR_RENDEZVOUS when `patience` is over before, and ODC_ERROR_SYSTEM when this
+    // Probes all of them, many at once, and lets in as many who probe this rank. The places of the visits that got no
+    // answer in 5 s each. Throws ODC_ERROR_RENDEZVOUS when `deadline` is over before, and ODC_ERROR_SYSTEM when this
     // process may open no more sockets.
-    std::vector<size_t> knock(const std::vector<Visit> &visits, const Patience &patience);
+    std::vector<size_t> probe(const std::vector<Visit> &visits, const Deadline &deadline);
 
 private:
     size_t let_in();
 
-    Doorsteps doorsteps_{};
+    ProbePorts probe_ports_{};
     std::vector<Fd> listeners_;
 };
 

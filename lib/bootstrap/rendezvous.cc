@@ -94,8 +94,8 @@ Rendezvous find_rendezvous(const odc_config &config) {
     return found;
 }
 
-std::unique_ptr<Exchange> open_exchange(const Rendezvous &rendezvous, const Patience &patience) {
-    const Place &place = rendezvous.place;
+std::unique_ptr<Allgather> open_exchange(const Rendezvous &rendezvous, const Deadline &deadline) {
+    const LaunchInfo &place = rendezvous.place;
     if (place.size == 1 || rendezvous.by_name()) {
         return nullptr;
     }
@@ -110,12 +110,12 @@ std::unique_ptr<Exchange> open_exchange(const Rendezvous &rendezvous, const Pati
             fail(ODC_ERROR_RENDEZVOUS, "odc_init: a meeting at ", rendezvous.address,
                  " needs a secret that all ranks share; set ODC_SECRET or config.secret");
         }
-        return exchange_tcp(rendezvous.address, rendezvous.secret, place.rank, place.size, patience);
+        return exchange_tcp(rendezvous.address, rendezvous.secret, place.rank, place.size, deadline);
     }
     if (why_not_pmix() != nullptr) {
         fail_no_way(rendezvous);
     }
-    return exchange_pmix(place.rank, place.size, patience);
+    return exchange_pmix(place.rank, place.size, deadline);
 }
 
 }  // namespace odc

@@ -11,7 +11,7 @@
 namespace odc {
 
 struct Rendezvous {
-    Place place;
+    LaunchInfo place;
     std::string group;
     std::string address;  // "host:port" of rank 0, empty: none
     std::string secret;
@@ -28,7 +28,7 @@ struct Rendezvous {
 // Throws ODC_ERROR_ARGUMENT for what cannot be, ODC_ERROR_RENDEZVOUS when nothing says who this rank is.
 Rendezvous find_rendezvous(const odc_config &config);
 
-// NULL where there is nobody to exchange cards with, or no need to. `patience` must outlive it.
-std::unique_ptr<Exchange> open_exchange(const Rendezvous &rendezvous, const Patience &patience);
+// NULL where there is nobody to exchange peer infos with, or no need to. `deadline` must outlive it.
+std::unique_ptr<Allgather> open_exchange(const Rendezvous &rendezvous, const Deadline &deadline);
 
 }  // namespace odc

@@ -7,8 +7,8 @@
 //     Proof (MAC of all so far)          ─────────►
 //                                        ◄─────────      Reply: welcome, or refused and closed
 //   and in each round
-//     Entry (card, at once in round 1)   ─────────►
-//                                        ◄─────────      Reply: all cards, or why the ranks did not meet
+//     Entry (peer info, at once in round 1)   ─────────►
+//                                        ◄─────────      Reply: all peer infos, or why the ranks did not meet
 //                                        ◄─────────      Reply: all ranks were handed them, or why not
 //
 // The MACs of entries and replies have a key made from the secret and both nonces, and the round's number in them, so
@@ -67,16 +67,16 @@ static_assert(sizeof(Proof) == 32);
 
 struct Entry {
     Mac mac;
-    Card card;
+    PeerInfo info;
 };
 static_assert(sizeof(Entry) == 2080);
 
-enum class ReplyKind : uint32_t { kWelcome = 1, kRefused, kCards, kFailed, kMet };
+enum class ReplyKind : uint32_t { kWelcome = 1, kRefused, kInfos, kFailed, kMet };
 
 struct Reply {
     std::array<char, 8> magic;
     ReplyKind kind;
-    uint32_t bytes;  // that follow: the cards, or a sentence
+    uint32_t bytes;  // that follow: the peer infos, or a sentence
     Mac mac;
 };
 static_assert(sizeof(Reply) == 48);
@@ -113,8 +113,8 @@ inline Mac session_key(const std::string &secret, const Hello &hello, const Chal
 }
 
 // `round`: 1, 2, ...
-inline Mac entry_mac(const Mac &session, uint32_t round, const Card &card) {
-    return mac_of(bytes_of(session), "odc rank hands in", bytes_of(round), bytes_of(card));
+inline Mac entry_mac(const Mac &session, uint32_t round, const PeerInfo &info) {
+    return mac_of(bytes_of(session), "odc rank hands in", bytes_of(round), bytes_of(info));
 }
 
 // Why the ranks did not meet is true in every round: it may be said between two.

@@ -23,30 +23,31 @@ constexpr int kNamed = 16;  // missing ranks named before the rest is counted
 
 }  // namespace
 
-Reception::Reception(const Endpoint &endpoint, const std::string &secret, int size, const Patience &patience)
-    : endpoint_(endpoint), secret_(secret), size_(size), patience_(patience),
-      self_(hello_of(0, size, patience.remaining_ms())), deadline_ns_(deadline_after(self_.remaining_ms)),
+RendezvousServer::RendezvousServer(const HostPort &endpoint, const std::string &secret, int size,
+                                   const Deadline &deadline)
+    : endpoint_(endpoint), secret_(secret), size_(size), deadline_(deadline),
+      self_(hello_of(0, size, deadline.remaining_ms())), deadline_ns_(deadline_after(self_.remaining_ms)),
       came_(static_cast<size_t>(size)) {
     came_[0] = self_;
 }
 
-std::vector<Card> Reception::all_gather(const Card &mine) {
+std::vector<PeerInfo> RendezvousServer::all_gather(const PeerInfo &mine) {
     ++round_;
-    cards_.assign(static_cast<size_t>(size_), Card{});
-    cards_[0] = mine;
+    infos_.assign(static_cast<size_t>(size_), PeerInfo{});
+    infos_[0] = mine;
     handed_in_.assign(static_cast<size_t>(size_), false);
     handed_in_[0] = true;
     present_ = 1;
     try {
         collect();
         listeners_.clear();
-        std::erase_if(guests_, [](const Guest &guest) { return guest.state != Guest::State::kJoined; });
-        all_cards_.clear();
-        for (const Card &card : cards_) {
-            all_cards_.append(bytes_of(card));
+        std::erase_if(clients_, [](const Client &client) { return client.state != Client::State::kJoined; });
+        all_infos_.clear();
+        for (const PeerInfo &info : infos_) {
+            all_infos_.append(bytes_of(info));
         }
-        tell_guests(ReplyKind::kCards, &all_cards_);
-        tell_guests(ReplyKind::kMet, nullptr);  // until now nobody goes on, so that all hear what goes wrong
+        tell_clients(ReplyKind::kInfos, &all_infos_);
+        tell_clients(ReplyKind::kMet, nullptr);  // until now nobody goes on, so that all hear what goes wrong
     } catch (const Error &error) {
         // A sentence about the meeting is everybody's; any other happened to rank 0 alone.
         const bool stopped = error.status() == ODC_ERROR_INTERRUPTED;
@@ -55,39 +56,39 @@ std::vector<Card> Reception::all_gather(const Card &mine) {
             stopped ? kBriefNs : kFarewellNs);
         throw;
     }
-    return std::move(cards_);
+    return std::move(infos_);
 }
 
-void Reception::leave(const Card &regret) {
+void RendezvousServer::leave(const PeerInfo &join_error) {
     try {
-        check_regrets({regret});
+        check_join_errors({join_error});
     } catch (const Error &error) {
         tell_all(error.what(), kFarewellNs);
     }
 }
 
-std::vector<int> Reception::ties() const {
-    std::vector<int> ties(static_cast<size_t>(size_), -1);
-    for (const Guest &guest : guests_) {
-        ties[static_cast<size_t>(guest.hello.rank)] = guest.socket.get();
+std::vector<int> RendezvousServer::liveness_fds() const {
+    std::vector<int> liveness_fds(static_cast<size_t>(size_), -1);
+    for (const Client &client : clients_) {
+        liveness_fds[static_cast<size_t>(client.hello.rank)] = client.socket.get();
     }
-    return ties;
+    return liveness_fds;
 }
 
-void Reception::collect() {
+void RendezvousServer::collect() {
     while (present_ < size_) {
         step();
         if (round_ > 1) {
-            check_regrets(cards_);
+            check_join_errors(infos_);
         }
     }
 }
 
 // Who fails at its deadline says why in the next round, for which there is a little more time.
-int64_t Reception::deadline_ns() const { return round_ > 1 ? deadline_ns_ + kLastWordsNs : deadline_ns_; }
+int64_t RendezvousServer::deadline_ns() const { return round_ > 1 ? deadline_ns_ + kLastWordsNs : deadline_ns_; }
 
 // Listens at every address that the name has here, as the others may try any of them first.
-std::string Reception::open() {
+std::string RendezvousServer::open() {
     std::string why;
     for (const Address &address : resolve(endpoint_, &why)) {
         Fd fd = listen_at(address);
@@ -112,51 +113,51 @@ std::string Reception::open() {
     return "";
 }
 
-void Reception::step() {
-    wait_for_guests(patience_.slice_ms());
-    patience_.check_interrupted("odc_init");
-    for (Guest &guest : guests_) {
-        if (guest.state != Guest::State::kGone) {
-            serve(guest);
+void RendezvousServer::step() {
+    wait_for_clients(deadline_.slice_ms());
+    deadline_.check_interrupted("odc_init");
+    for (Client &client : clients_) {
+        if (client.state != Client::State::kGone) {
+            serve(client);
         }
     }
     dismiss_late();
-    std::erase_if(guests_, [](const Guest &guest) { return guest.state == Guest::State::kGone; });
+    std::erase_if(clients_, [](const Client &client) { return client.state == Client::State::kGone; });
     accept_all();
     if (present_ < size_ && now_ns() >= deadline_ns()) {
         fail(ODC_ERROR_RENDEZVOUS, missing());
     }
 }
 
-void Reception::wait_for_guests(int timeout_ms) const {
+void RendezvousServer::wait_for_clients(int timeout_ms) const {
     std::vector<pollfd> entries;
     for (const Fd &listener : listeners_) {
         entries.push_back({crowded_ ? -1 : listener.get(), POLLIN, 0});
     }
-    for (const Guest &guest : guests_) {
-        entries.push_back({guest.socket.get(), static_cast<short>(guest.drained() ? POLLIN : POLLIN | POLLOUT), 0});
+    for (const Client &client : clients_) {
+        entries.push_back({client.socket.get(), static_cast<short>(client.drained() ? POLLIN : POLLIN | POLLOUT), 0});
     }
     poll(entries.data(), entries.size(), timeout_ms);
 }
 
-void Reception::wait_to_send() const {
+void RendezvousServer::wait_to_send() const {
     std::vector<pollfd> entries;
-    for (const Guest &guest : guests_) {
-        if (!guest.drained()) {
-            entries.push_back({guest.socket.get(), POLLOUT, 0});
+    for (const Client &client : clients_) {
+        if (!client.drained()) {
+            entries.push_back({client.socket.get(), POLLOUT, 0});
         }
     }
     poll(entries.data(), entries.size(), 10);
 }
 
-void Reception::accept_all() {
+void RendezvousServer::accept_all() {
     crowded_ = false;
     for (const Fd &listener : listeners_) {
         accept_all(listener);
     }
 }
 
-void Reception::accept_all(const Fd &listener) {
+void RendezvousServer::accept_all(const Fd &listener) {
     for (;;) {
         Address from;
         Fd fd = accept_from(listener.get(), &from);
@@ -168,137 +169,137 @@ void Reception::accept_all(const Fd &listener) {
             return;
         }
         const auto undecided =
-            std::count_if(guests_.begin(), guests_.end(), [](const Guest &guest) { return guest.undecided(); });
+            std::count_if(clients_.begin(), clients_.end(), [](const Client &client) { return client.undecided(); });
         if (static_cast<size_t>(undecided) >= kUndecided + static_cast<size_t>(size_)) {
             dismiss_oldest();
         }
-        Guest &guest = guests_.emplace_back();
-        guest.socket = std::move(fd);
-        guest.host = from.host();
-        guest.since_ns = now_ns();
+        Client &client = clients_.emplace_back();
+        client.socket = std::move(fd);
+        client.host = from.host();
+        client.since_ns = now_ns();
     }
 }
 
 // Nobody else can be accepted, and errno says why. Strangers must not keep ranks out; ranks that are about to prove
 // themselves must not be turned away for others.
-void Reception::check_room() {
+void RendezvousServer::check_room() {
     const bool none_goes =
-        std::none_of(guests_.begin(), guests_.end(), [](const Guest &guest) { return guest.undecided(); });
+        std::none_of(clients_.begin(), clients_.end(), [](const Client &client) { return client.undecided(); });
     if (none_goes && farewell_.empty()) {
         fail_errno(say("odc_init cannot accept ", size_ - 1, " connections (", present_ - 1, " came)"));
     }
 }
 
-void Reception::dismiss_oldest() {
+void RendezvousServer::dismiss_oldest() {
     const auto oldest =
-        std::find_if(guests_.begin(), guests_.end(), [](const Guest &guest) { return guest.undecided(); });
+        std::find_if(clients_.begin(), clients_.end(), [](const Client &client) { return client.undecided(); });
     dismiss(*oldest, "too many at a time");
-    guests_.erase(oldest);
+    clients_.erase(oldest);
 }
 
-void Reception::dismiss_late() {
-    for (Guest &guest : guests_) {
-        if (guest.undecided() && now_ns() - guest.since_ns > (crowded_ ? kCrowdedHelloNs : kHelloNs)) {
-            dismiss(guest, crowded_ ? "silent for 1 s while there was no room for others" : "silent for 5 s");
+void RendezvousServer::dismiss_late() {
+    for (Client &client : clients_) {
+        if (client.undecided() && now_ns() - client.since_ns > (crowded_ ? kCrowdedHelloNs : kHelloNs)) {
+            dismiss(client, crowded_ ? "silent for 1 s while there was no room for others" : "silent for 5 s");
         }
     }
 }
 
-void Reception::dismiss(Guest &guest, const char *why) {
-    guest.socket = Fd();
-    guest.state = Guest::State::kGone;
+void RendezvousServer::dismiss(Client &client, const char *why) {
+    client.socket = Fd();
+    client.state = Client::State::kGone;
     // Strangers cannot make the sentence, or the memory, as long as they like.
-    const std::string entry = say(guest.host, ": ", why);
+    const std::string entry = say(client.host, ": ", why);
     if (turned_away_.size() < 8 || turned_away_.count(entry) > 0) {
         ++turned_away_[entry];
     }
 }
 
 // What a rank said before it went explains more than that it went.
-void Reception::fail_lost(const Guest &guest) const {
-    check_regrets(cards_);
-    fail(ODC_ERROR_RENDEZVOUS, who(guest.hello), " died or gave up in odc_init");
+void RendezvousServer::fail_lost(const Client &client) const {
+    check_join_errors(infos_);
+    fail(ODC_ERROR_RENDEZVOUS, who(client.hello), " died or gave up in odc_init");
 }
 
-void Reception::serve(Guest &guest) {
-    flush(guest);
-    while (guest.state != Guest::State::kGone) {
+void RendezvousServer::serve(Client &client) {
+    flush(client);
+    while (client.state != Client::State::kGone) {
         char buffer[sizeof(Proof) + sizeof(Entry)];
-        const ssize_t got = recv(guest.socket.get(), buffer, sizeof(buffer), 0);
+        const ssize_t got = recv(client.socket.get(), buffer, sizeof(buffer), 0);
         if (got < 0 && errno == EINTR) {
             continue;
         }
         if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
             return;
         }
-        const bool joined = guest.state == Guest::State::kJoined;
+        const bool joined = client.state == Client::State::kJoined;
         if (got <= 0 && joined && farewell_.empty()) {
-            fail_lost(guest);
+            fail_lost(client);
         }
         if (got <= 0) {
-            return dismiss(guest, "closed before it had proved itself");
+            return dismiss(client, "closed before it had proved itself");
         }
         if (joined && !farewell_.empty()) {
             continue;  // it will read the words
         }
-        guest.in.append(buffer, static_cast<size_t>(got));
-        hear(guest);
+        client.in.append(buffer, static_cast<size_t>(got));
+        hear(client);
     }
 }
 
-void Reception::hear(Guest &guest) {
-    if (guest.state == Guest::State::kHello) {
-        hear_hello(guest);
-    } else if (guest.state == Guest::State::kProof) {
-        hear_proof(guest);
+void RendezvousServer::hear(Client &client) {
+    if (client.state == Client::State::kHello) {
+        hear_hello(client);
+    } else if (client.state == Client::State::kProof) {
+        hear_proof(client);
     } else {
-        hear_entry(guest);
+        hear_entry(client);
     }
 }
 
-void Reception::hear_hello(Guest &guest) {
-    const size_t prefix = std::min(guest.in.size(), kTcpMagic.size());
-    if (std::memcmp(guest.in.data(), kTcpMagic.data(), prefix) != 0 || guest.in.size() > sizeof(Hello)) {
-        return dismiss(guest, "not a rank");
+void RendezvousServer::hear_hello(Client &client) {
+    const size_t prefix = std::min(client.in.size(), kTcpMagic.size());
+    if (std::memcmp(client.in.data(), kTcpMagic.data(), prefix) != 0 || client.in.size() > sizeof(Hello)) {
+        return dismiss(client, "not a rank");
     }
-    if (guest.in.size() < sizeof(Hello)) {
+    if (client.in.size() < sizeof(Hello)) {
         return;
     }
-    std::memcpy(&guest.hello, guest.in.data(), sizeof(Hello));
-    guest.in.clear();
-    guest.challenge = {kTcpMagic, random_nonce()};
-    guest.out.append(bytes_of(guest.challenge));
-    guest.state = Guest::State::kProof;
-    flush(guest);
+    std::memcpy(&client.hello, client.in.data(), sizeof(Hello));
+    client.in.clear();
+    client.challenge = {kTcpMagic, random_nonce()};
+    client.out.append(bytes_of(client.challenge));
+    client.state = Client::State::kProof;
+    flush(client);
 }
 
-// The first card comes with the proof.
-void Reception::hear_proof(Guest &guest) {
-    if (guest.in.size() < sizeof(Proof)) {
+// The first peer info comes with the proof.
+void RendezvousServer::hear_proof(Client &client) {
+    if (client.in.size() < sizeof(Proof)) {
         return;
     }
     Proof proof;
-    std::memcpy(&proof, guest.in.data(), sizeof(proof));
-    guest.in.erase(0, sizeof(proof));
-    if (!same_mac(proof.mac, proof_mac(secret_, guest.hello, guest.challenge))) {
-        send_reply(guest, ReplyKind::kRefused, nullptr);
-        return dismiss(guest, "wrong secret");
+    std::memcpy(&proof, client.in.data(), sizeof(proof));
+    client.in.erase(0, sizeof(proof));
+    if (!same_mac(proof.mac, proof_mac(secret_, client.hello, client.challenge))) {
+        send_reply(client, ReplyKind::kRefused, nullptr);
+        return dismiss(client, "wrong secret");
     }
-    guest.session = session_key(secret_, guest.hello, guest.challenge);
-    guest.state = Guest::State::kJoined;
+    client.session = session_key(secret_, client.hello, client.challenge);
+    client.state = Client::State::kJoined;
     if (!farewell_.empty()) {
-        if (guest.hello.rank >= 0 && guest.hello.rank < size_) {
-            came_[static_cast<size_t>(guest.hello.rank)] = guest.hello;
+        if (client.hello.rank >= 0 && client.hello.rank < size_) {
+            came_[static_cast<size_t>(client.hello.rank)] = client.hello;
         }
-        return send_reply(guest, ReplyKind::kFailed, &farewell_);
+        return send_reply(client, ReplyKind::kFailed, &farewell_);
     }
-    admit(guest);
-    hear_entry(guest);
+    admit(client);
+    hear_entry(client);
 }
 
 // From here on the guest is believed, and hears what is wrong.
-void Reception::admit(Guest &guest) {
-    const Hello &hello = guest.hello;
+void RendezvousServer::admit(Client &client) {
+    const Hello &hello = client.hello;
     if (hello.version != kTcpVersion) {
         fail(ODC_ERROR_RENDEZVOUS, who(hello), " meets by version ", hello.version, " of the protocol, ", who(self_),
              " by version ", kTcpVersion, "; give all ranks the same libodc");
@@ -310,56 +311,56 @@ void Reception::admit(Guest &guest) {
     if (hello.rank < 0 || hello.rank >= size_) {
         fail(ODC_ERROR_RENDEZVOUS, "a process says that it is ", who(hello), " of ", size_);
     }
-    std::optional<Hello> &seat = came_[static_cast<size_t>(hello.rank)];
-    if (seat.has_value()) {
-        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", hello.rank, ": ", who(*seat), " and ", who(hello),
+    std::optional<Hello> &local_rank = came_[static_cast<size_t>(hello.rank)];
+    if (local_rank.has_value()) {
+        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", hello.rank, ": ", who(*local_rank), " and ", who(hello),
              "; give each process its own rank");
     }
-    seat = hello;
+    local_rank = hello;
     const int64_t deadline_ns = deadline_after(hello.remaining_ms);
     if (deadline_ns < deadline_ns_) {
         deadline_ns_ = deadline_ns;
         deadline_rank_ = hello.rank;
     }
-    send_reply(guest, ReplyKind::kWelcome, nullptr);
+    send_reply(client, ReplyKind::kWelcome, nullptr);
 }
 
-void Reception::hear_entry(Guest &guest) {
-    const auto rank = static_cast<size_t>(guest.hello.rank);
-    if (guest.in.empty() || (!handed_in_[rank] && guest.in.size() < sizeof(Entry))) {
+void RendezvousServer::hear_entry(Client &client) {
+    const auto rank = static_cast<size_t>(client.hello.rank);
+    if (client.in.empty() || (!handed_in_[rank] && client.in.size() < sizeof(Entry))) {
         return;
     }
     Entry entry{};
-    const bool whole = !handed_in_[rank] && guest.in.size() == sizeof(entry);
-    std::memcpy(&entry, guest.in.data(), whole ? sizeof(entry) : 0);
-    guest.in.clear();
-    if (!whole || !same_mac(entry.mac, entry_mac(guest.session, round_, entry.card))) {
-        fail(ODC_ERROR_RENDEZVOUS, "what came from ", who(guest.hello), " in round ", round_,
+    const bool whole = !handed_in_[rank] && client.in.size() == sizeof(entry);
+    std::memcpy(&entry, client.in.data(), whole ? sizeof(entry) : 0);
+    client.in.clear();
+    if (!whole || !same_mac(entry.mac, entry_mac(client.session, round_, entry.info))) {
+        fail(ODC_ERROR_RENDEZVOUS, "what came from ", who(client.hello), " in round ", round_,
              " of odc_init is not its card; something changes the bytes on their way");
     }
-    cards_[rank] = entry.card;
+    infos_[rank] = entry.info;
     handed_in_[rank] = true;
     ++present_;
 }
 
-void Reception::send_reply(Guest &guest, ReplyKind kind, const std::string *payload) const {
+void RendezvousServer::send_reply(Client &client, ReplyKind kind, const std::string *payload) const {
     Reply reply{kTcpMagic, kind, payload != nullptr ? static_cast<uint32_t>(payload->size()) : 0, {}};
     if (kind != ReplyKind::kRefused) {
-        reply.mac = reply_mac(guest.session, round_, kind, payload != nullptr ? std::string_view(*payload) : "");
+        reply.mac = reply_mac(client.session, round_, kind, payload != nullptr ? std::string_view(*payload) : "");
     }
-    guest.out.append(bytes_of(reply));
-    guest.tail = payload;
-    guest.tail_sent = 0;
-    flush(guest);
+    client.out.append(bytes_of(reply));
+    client.tail = payload;
+    client.tail_sent = 0;
+    flush(client);
 }
 
 // Sends what the socket takes; false when the other side is gone (which reading will notice, too).
-bool Reception::flush(Guest &guest) {
-    while (!guest.drained()) {
-        const bool head = !guest.out.empty();
+bool RendezvousServer::flush(Client &client) {
+    while (!client.drained()) {
+        const bool head = !client.out.empty();
         const std::string_view rest =
-            head ? std::string_view(guest.out) : std::string_view(*guest.tail).substr(guest.tail_sent);
-        const ssize_t sent = send(guest.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+            head ? std::string_view(client.out) : std::string_view(*client.tail).substr(client.tail_sent);
+        const ssize_t sent = send(client.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
         if (sent < 0 && errno == EINTR) {
             continue;
         }
@@ -367,77 +368,77 @@ bool Reception::flush(Guest &guest) {
             return errno == EAGAIN || errno == EWOULDBLOCK;
         }
         if (head) {
-            guest.out.erase(0, static_cast<size_t>(sent));
+            client.out.erase(0, static_cast<size_t>(sent));
         } else {
-            guest.tail_sent += static_cast<size_t>(sent);
+            client.tail_sent += static_cast<size_t>(sent);
         }
     }
     return true;
 }
 
 // Tells nobody when one has gone before; returns once all their sockets have taken it.
-void Reception::tell_guests(ReplyKind kind, const std::string *payload) {
-    for (Guest &guest : guests_) {
-        serve(guest);
+void RendezvousServer::tell_clients(ReplyKind kind, const std::string *payload) {
+    for (Client &client : clients_) {
+        serve(client);
     }
-    for (Guest &guest : guests_) {
-        send_reply(guest, kind, payload);
+    for (Client &client : clients_) {
+        send_reply(client, kind, payload);
     }
     for (;; wait_to_send()) {
-        patience_.check_interrupted("odc_init");
-        for (Guest &guest : guests_) {
-            if (!flush(guest)) {
-                fail_lost(guest);
+        deadline_.check_interrupted("odc_init");
+        for (Client &client : clients_) {
+            if (!flush(client)) {
+                fail_lost(client);
             }
         }
         const auto slow =
-            std::find_if(guests_.begin(), guests_.end(), [](const Guest &guest) { return !guest.drained(); });
-        if (slow == guests_.end()) {
+            std::find_if(clients_.begin(), clients_.end(), [](const Client &client) { return !client.drained(); });
+        if (slow == clients_.end()) {
             return;
         }
         if (now_ns() >= deadline_ns()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", patience_.waited_s(), " s at ", endpoint_.text, "; ",
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", deadline_.waited_s(), " s at ", endpoint_.text, "; ",
                  who(slow->hello), " came but does not read");
         }
     }
 }
 
 // Best effort: who cannot hear it sees the connection close. Ranks that come while this lasts hear it, too.
-void Reception::tell_all(const std::string &sentence, int64_t most_ns) {
+void RendezvousServer::tell_all(const std::string &sentence, int64_t most_ns) {
     farewell_ = cut(sentence, kMaxSentence);
-    for (Guest &guest : guests_) {
-        if (guest.state != Guest::State::kJoined) {
+    for (Client &client : clients_) {
+        if (client.state != Client::State::kJoined) {
             continue;
         }
-        if (guest.tail == nullptr || guest.drained()) {
-            send_reply(guest, ReplyKind::kFailed, &farewell_);
+        if (client.tail == nullptr || client.drained()) {
+            send_reply(client, ReplyKind::kFailed, &farewell_);
         } else {
-            guest.state = Guest::State::kGone;  // in the middle of the cards there is no room for other words
+            client.state = Client::State::kGone;  // in the middle of the peer infos there is no room for other words
         }
     }
     const int64_t until_ns = now_ns() + most_ns;
     while (now_ns() < until_ns) {
         accept_all();
-        for (Guest &guest : guests_) {
-            if (guest.state != Guest::State::kGone) {
-                serve(guest);
+        for (Client &client : clients_) {
+            if (client.state != Client::State::kGone) {
+                serve(client);
             }
         }
-        std::erase_if(guests_, [](const Guest &guest) {
-            return guest.state == Guest::State::kGone || (guest.state == Guest::State::kJoined && guest.drained());
+        std::erase_if(clients_, [](const Client &client) {
+            return client.state == Client::State::kGone || (client.state == Client::State::kJoined && client.drained());
         });
         const bool all_came =
             std::all_of(came_.begin(), came_.end(), [](const auto &hello) { return hello.has_value(); });
-        if (guests_.empty() && (all_came || listeners_.empty() || patience_.wants_to_stop())) {
+        if (clients_.empty() && (all_came || listeners_.empty() || deadline_.wants_to_stop())) {
             return;
         }
-        wait_for_guests(10);
+        wait_for_clients(10);
     }
 }
 
-std::string Reception::missing() const {
+std::string RendezvousServer::missing() const {
     std::ostringstream text;
-    text << "odc_init waited " << patience_.waited_s() << " s";
+    text << "odc_init waited " << deadline_.waited_s() << " s";
     if (deadline_rank_ != 0) {
         text << " (rank " << deadline_rank_ << "'s deadline)";
     }
@@ -460,7 +461,7 @@ std::string Reception::missing() const {
     return text.str();
 }
 
-std::string Reception::turned_away() const {
+std::string RendezvousServer::turned_away() const {
     std::ostringstream text;
     for (const auto &[entry, count] : turned_away_) {
         text << "; " << count << (count == 1 ? " connection" : " connections") << " refused from " << entry;

@@ -23,18 +23,18 @@ namespace odc {
 namespace {
 
 // This rank's NICs, as it would like to be reached.
-struct Outlook {
-    Wishes wishes;
-    Ports ports;
+struct LocalNics {
+    RouteOptions options;
+    NicAddresses ports;
     std::string why_no_fabric;
-    std::string discord;  // what `settle` says
+    std::string no_common_provider;  // what `settle` says
 };
 
 // A rank as this one sees it.
 struct Neighbour {
     RankDescriptor descriptor;
-    Doorsteps doorsteps{};
-    std::vector<PortPair> silent;  // by which there was no answer, in one direction at least
+    ProbePorts probe_ports{};
+    std::vector<NicPair> silent;  // by which there was no answer, in one direction at least
 };
 
 // What NICs should be near to: the rank's GPU (NULL: it has none), or else its host memory.
@@ -55,143 +55,143 @@ Device own_memory(const Machine &machine, const Cuda *cuda) {
     return {};
 }
 
-Outlook look_out(const Wishes &wishes, const Cuda *cuda) {
-    Outlook outlook{wishes, {}, why_not_fabric(), {}};
+LocalNics find_local_nics(const RouteOptions &options, const Cuda *cuda) {
+    LocalNics local{options, {}, why_not_fabric(), {}};
     const Machine machine = this_machine(Look::Quick);
-    outlook.ports = ports_of(machine, own_memory(machine, cuda), wishes, offers_of_libfabric());
-    return outlook;
+    local.ports = nic_addresses_of(machine, own_memory(machine, cuda), options, query_libfabric());
+    return local;
 }
 
-RankDescriptor describe(const Membership &membership, const std::vector<IdentityCard> &cards, int rank) {
+RankDescriptor describe(const Membership &membership, const std::vector<IdentityInfo> &infos, int rank) {
     const Peer &peer = membership.peers[static_cast<size_t>(rank)];
-    const std::vector<int> &mates = membership.hosts[peer.host_index];
+    const std::vector<int> &local_peers = membership.hosts[peer.host_index];
     RankDescriptor descriptor;
     descriptor.rank = rank;
     descriptor.host = peer.host;
     descriptor.identity = peer.identity;
-    descriptor.index = static_cast<int>(std::find(mates.begin(), mates.end(), rank) - mates.begin());
-    descriptor.transports = cards[static_cast<size_t>(rank)].transports;
+    descriptor.index = static_cast<int>(std::find(local_peers.begin(), local_peers.end(), rank) - local_peers.begin());
+    descriptor.transports = infos[static_cast<size_t>(rank)].transports;
     if (peer.arena) {
-        const GpuIdentity &gpu = peer.rank_block().gpu;
+        const GpuIdentity &gpu = peer.control_block().gpu;
         descriptor.gpu = gpu.present ? gpu.name : "";
     } else {
-        descriptor.gpu = cards[static_cast<size_t>(rank)].gpu;
+        descriptor.gpu = infos[static_cast<size_t>(rank)].gpu;
     }
     return descriptor;
 }
 
 // Round 2: every rank's NICs.
-void exchange_ports(Exchange &exchange, Outlook &outlook, const Doorsteps &doorsteps, int rank,
+void exchange_ports(Allgather &exchange, LocalNics &local, const ProbePorts &probe_ports, int rank,
                     std::vector<Neighbour> &all) {
-    PortsCard mine{kPortsMagic, rank, static_cast<uint32_t>(outlook.ports.ports.size()), {}, doorsteps, {}};
-    std::copy(outlook.ports.ports.begin(), outlook.ports.ports.end(), mine.ports.begin());
-    put(mine.why_no_fabric, outlook.why_no_fabric);
-    const std::vector<Card> cards = exchange.all_gather(card_of(mine));
-    check_regrets(cards);
+    NicInfo mine{kPortsMagic, rank, static_cast<uint32_t>(local.ports.ports.size()), {}, probe_ports, {}};
+    std::copy(local.ports.ports.begin(), local.ports.ports.end(), mine.ports.begin());
+    put(mine.why_no_fabric, local.why_no_fabric);
+    const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
+    check_join_errors(infos);
     for (Neighbour &one : all) {
         RankDescriptor &descriptor = one.descriptor;
-        const PortsCard card = read_ports(cards[static_cast<size_t>(descriptor.rank)], descriptor.rank);
-        descriptor.ports.assign(card.ports.begin(), card.ports.begin() + card.count);
-        descriptor.why_no_fabric = card.why_no_fabric;
-        one.doorsteps = card.doorsteps;
+        const NicInfo info = read_ports(infos[static_cast<size_t>(descriptor.rank)], descriptor.rank);
+        descriptor.ports.assign(info.ports.begin(), info.ports.begin() + info.count);
+        descriptor.why_no_fabric = info.why_no_fabric;
+        one.probe_ports = info.probe_ports;
     }
     std::vector<RankDescriptor *> ranks;
     for (Neighbour &one : all) {
         ranks.push_back(&one.descriptor);
     }
-    outlook.discord = settle(ranks);
+    local.no_common_provider = settle(ranks);
 }
 
 void put_in_words(Route &route, const RankDescriptor &mine, const RankDescriptor &theirs) {
-    const Verdict &verdict = route.verdict;
-    route.why_not = why_not_text(verdict);
-    if (verdict.my_port >= 0) {
-        const Port &port = mine.ports[static_cast<size_t>(verdict.my_port)];
+    const RouteChoice &choice = route.choice;
+    route.why_not = why_not_text(choice);
+    if (choice.my_port >= 0) {
+        const NicAddress &port = mine.ports[static_cast<size_t>(choice.my_port)];
         route.provider = provider_of(port).name;
         route.nic = port.nic;
-        route.peer_nic = theirs.ports[static_cast<size_t>(verdict.their_port)].nic;
+        route.peer_nic = theirs.ports[static_cast<size_t>(choice.their_port)].nic;
     }
 }
 
 // Throws ODC_ERROR_UNSUPPORTED where a rank cannot be reached, or not as ODC_REQUIRE asks.
-void judge(Membership &membership, const std::vector<Neighbour> &all, const Outlook &outlook) {
+void judge(Membership &membership, const std::vector<Neighbour> &all, const LocalNics &local) {
     const RankDescriptor &mine = all[static_cast<size_t>(membership.terms.rank)].descriptor;
-    for (const auto &[theirs, doorsteps, silent] : all) {
+    for (const auto &[theirs, probe_ports, silent] : all) {
         Route &route = membership.peers[static_cast<size_t>(theirs.rank)].route;
-        route.verdict = choose_route(mine, theirs, silent);
-        const std::string why_not = objection(route.verdict, mine, theirs, outlook.wishes, outlook.ports.refused);
+        route.choice = choose_route(mine, theirs, silent);
+        const std::string why_not = unmet_requirement(route.choice, mine, theirs, local.options, local.ports.refused);
         if (!why_not.empty()) {
-            const bool none = route.verdict.transport.empty() && !outlook.discord.empty();
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not, none ? "; " + outlook.discord : "");
+            const bool none = route.choice.transport.empty() && !local.no_common_provider.empty();
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not, none ? "; " + local.no_common_provider : "");
         }
         put_in_words(route, mine, theirs);
     }
 }
 
-// Knocks at every rank that a route leads to; who does not answer.
-SilenceCard knock(Porch &porch, const Membership &membership, const std::vector<Neighbour> &all,
-                  const Patience &patience) {
+// Probes every rank that a route leads to; who does not answer.
+UnreachableInfo probe_routes(ReachabilityProbe &probe, const Membership &membership, const std::vector<Neighbour> &all,
+                             const Deadline &deadline) {
     const int rank = membership.terms.rank;
-    std::vector<Porch::Visit> visits;
+    std::vector<ReachabilityProbe::Visit> visits;
     std::vector<int> ranks;
-    for (int other = 0; std::max(rank, other) < std::min(membership.terms.size, SilenceCard::kRanks); ++other) {
-        const Verdict &verdict = membership.peers[static_cast<size_t>(other)].route.verdict;
+    for (int other = 0; std::max(rank, other) < std::min(membership.terms.size, UnreachableInfo::kRanks); ++other) {
+        const RouteChoice &choice = membership.peers[static_cast<size_t>(other)].route.choice;
         const Neighbour &theirs = all[static_cast<size_t>(other)];
-        const auto door = static_cast<size_t>(verdict.their_port);
-        if (verdict.their_port >= 0 && theirs.doorsteps[door] != 0) {
-            const auto my_port = static_cast<size_t>(verdict.my_port);
-            visits.push_back({all[static_cast<size_t>(rank)].descriptor.ports[my_port], theirs.descriptor.ports[door],
-                              theirs.doorsteps[door]});
+        const auto nic = static_cast<size_t>(choice.their_port);
+        if (choice.their_port >= 0 && theirs.probe_ports[nic] != 0) {
+            const auto my_port = static_cast<size_t>(choice.my_port);
+            visits.push_back({all[static_cast<size_t>(rank)].descriptor.ports[my_port], theirs.descriptor.ports[nic],
+                              theirs.probe_ports[nic]});
             ranks.push_back(other);
         }
     }
-    SilenceCard card{kSilenceMagic, rank, 0, {}};
-    for (const size_t visit : porch.knock(visits, patience)) {
-        card.set_silent(ranks[visit]);
+    UnreachableInfo info{kSilenceMagic, rank, 0, {}};
+    for (const size_t visit : probe.probe(visits, deadline)) {
+        info.set_silent(ranks[visit]);
     }
-    return card;
+    return info;
 }
 
 // Round 3: which routes lead nowhere. True: none; else it is made again, with other routes.
-bool all_answered(Exchange &exchange, const SilenceCard &mine, const Membership &membership,
+bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Membership &membership,
                   std::vector<Neighbour> &all) {
-    const std::vector<Card> cards = exchange.all_gather(card_of(mine));
-    check_regrets(cards);
+    const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
+    check_join_errors(infos);
     bool all_did = true;
     for (int rank = 0; rank < membership.terms.size; ++rank) {
-        const SilenceCard theirs = read_silence(cards[static_cast<size_t>(rank)], rank);
+        const UnreachableInfo theirs = read_silence(infos[static_cast<size_t>(rank)], rank);
         all_did = all_did && theirs.count == 0;
-        const Verdict &verdict = membership.peers[static_cast<size_t>(rank)].route.verdict;
-        if (std::max(rank, mine.rank) < SilenceCard::kRanks && verdict.my_port >= 0 &&
+        const RouteChoice &choice = membership.peers[static_cast<size_t>(rank)].route.choice;
+        if (std::max(rank, mine.rank) < UnreachableInfo::kRanks && choice.my_port >= 0 &&
             (mine.is_silent(rank) || theirs.is_silent(mine.rank))) {
-            all[static_cast<size_t>(rank)].silent.push_back({verdict.my_port, verdict.their_port});
+            all[static_cast<size_t>(rank)].silent.push_back({choice.my_port, choice.their_port});
         }
     }
     return all_did;
 }
 
 // The endpoints that routes go through, by place in this rank's ports; and the place of each there is among those opened.
-struct Doors {
+struct UsedNics {
     std::vector<FabricPort> opened;
     std::array<size_t, kMaxPorts> place;
 };
 
-Doors doors_of(const Membership &membership, const std::vector<Port> &ports) {
-    Doors doors{{}, {}};
-    doors.place.fill(kMaxPorts);
+UsedNics nics_used_by(const Membership &membership, const std::vector<NicAddress> &ports) {
+    UsedNics used{{}, {}};
+    used.place.fill(kMaxPorts);
     for (const Peer &peer : membership.peers) {
-        if (peer.route.verdict.my_port < 0) {
+        if (peer.route.choice.my_port < 0) {
             continue;
         }
-        const auto port = static_cast<size_t>(peer.route.verdict.my_port);
-        if (doors.place[port] == kMaxPorts) {
-            const Port &nic = ports[port];
-            doors.place[port] = doors.opened.size();
-            doors.opened.push_back({provider_of(nic).name, domain_of(nic), nic.family, {}});
-            std::copy(std::begin(nic.address), std::end(nic.address), doors.opened.back().address.begin());
+        const auto port = static_cast<size_t>(peer.route.choice.my_port);
+        if (used.place[port] == kMaxPorts) {
+            const NicAddress &nic = ports[port];
+            used.place[port] = used.opened.size();
+            used.opened.push_back({provider_of(nic).name, domain_of(nic), nic.family, {}});
+            std::copy(std::begin(nic.address), std::end(nic.address), used.opened.back().address.begin());
         }
     }
-    return doors;
+    return used;
 }
 
 // A socket to each rank of another host, and some for the program.
@@ -206,23 +206,23 @@ void check_descriptors(const Membership &membership) {
 }
 
 // `gpu`: whose memory NICs are to reach; NULL: none.
-std::unique_ptr<Fabric> open_fabric(const Membership &membership, const Doors &doors, const CudaDevice *gpu) {
+std::unique_ptr<Fabric> open_fabric(const Membership &membership, const UsedNics &used, const CudaDevice *gpu) {
     const Terms &terms = membership.terms;
     // Before the deadline of who waits for it, or the error would not name who is lost.
     const int64_t silence_ms = std::min(terms.timeout_ms / 2, setting_number(Setting::kSilenceMs));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes));
-    RankBlock *block = &membership.own().rank_block();
-    return std::make_unique<Fabric>(FabricTerms{terms.rank, terms.size, block, gpu, staging, silence_ms}, doors.opened);
+    ControlBlock *block = &membership.own().control_block();
+    return std::make_unique<Fabric>(FabricTerms{terms.rank, terms.size, block, gpu, staging, silence_ms}, used.opened);
 }
 
 // By GPUDirect RDMA if that can be: empty; else why it cannot.
-std::string open_doors(Membership &membership, const Doors &doors, const Patience &patience) {
+std::string open_endpoints(Membership &membership, const UsedNics &used, const Deadline &deadline) {
     Cuda *const cuda = membership.cuda.get();
     std::string why_not = why_not_gpu_direct(cuda);
     if (why_not.empty()) {
         try {
-            membership.fabric = open_fabric(membership, doors, &cuda->device());
-            open_gpu_direct(*cuda, *membership.fabric, membership.terms.rank, patience);
+            membership.fabric = open_fabric(membership, used, &cuda->device());
+            open_gpu_direct(*cuda, *membership.fabric, membership.terms.rank, deadline);
         } catch (const Error &error) {
             if (error.status() == ODC_ERROR_INTERRUPTED || error.status() == ODC_ERROR_DEVICE) {
                 throw;
@@ -233,22 +233,23 @@ std::string open_doors(Membership &membership, const Doors &doors, const Patienc
         }
     }
     if (!membership.fabric) {
-        membership.fabric = open_fabric(membership, doors, nullptr);
+        membership.fabric = open_fabric(membership, used, nullptr);
     }
     return why_not;
 }
 
-EndpointCard card_of_doors(const Membership &membership, const Doors &doors, const std::string &why_no_gpu_direct) {
+EndpointInfo endpoint_info_of(const Membership &membership, const UsedNics &used,
+                              const std::string &why_no_gpu_direct) {
     const Fabric &fabric = *membership.fabric;
-    EndpointCard card{kEndpointMagic, membership.terms.rank, 0, {}, {}, {}};
-    put(card.why_no_gpu_direct, why_no_gpu_direct);
-    randombytes_buf(card.token.data(), card.token.size());
+    EndpointInfo info{kEndpointMagic, membership.terms.rank, 0, {}, {}, {}};
+    put(info.why_no_gpu_direct, why_no_gpu_direct);
+    randombytes_buf(info.token.data(), info.token.size());
     for (size_t port = 0; port < kMaxPorts; ++port) {
-        if (doors.place[port] == kMaxPorts) {
+        if (used.place[port] == kMaxPorts) {
             continue;
         }
-        const std::vector<std::byte> &name = fabric.name(doors.place[port]);
-        EndpointName &out = card.names[port];
+        const std::vector<std::byte> &name = fabric.name(used.place[port]);
+        EndpointName &out = info.names[port];
         if (name.size() > sizeof(out.name)) {
             fail(ODC_ERROR_UNSUPPORTED, "odc_init: the provider names its endpoints by ", name.size(),
                  " bytes, at most ", sizeof(out.name), " are possible");
@@ -256,78 +257,78 @@ EndpointCard card_of_doors(const Membership &membership, const Doors &doors, con
         out.bytes = static_cast<uint32_t>(name.size());
         std::copy(name.begin(), name.end(), out.name.begin());
     }
-    return card;
+    return info;
 }
 
 // Round 4: every rank's endpoints.
-std::vector<EndpointCard> exchange_endpoints(Exchange &exchange, const EndpointCard &mine) {
-    const std::vector<Card> cards = exchange.all_gather(card_of(mine));
-    check_regrets(cards);
-    std::vector<EndpointCard> all;
-    for (size_t rank = 0; rank < cards.size(); ++rank) {
-        all.push_back(read_endpoint(cards[rank], static_cast<int>(rank)));
+std::vector<EndpointInfo> exchange_endpoints(Allgather &exchange, const EndpointInfo &mine) {
+    const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
+    check_join_errors(infos);
+    std::vector<EndpointInfo> all;
+    for (size_t rank = 0; rank < infos.size(); ++rank) {
+        all.push_back(read_endpoint(infos[rank], static_cast<int>(rank)));
     }
     return all;
 }
 
-void start_fabric(Membership &membership, const std::vector<EndpointCard> &cards, const Doors &doors) {
+void start_fabric(Membership &membership, const std::vector<EndpointInfo> &infos, const UsedNics &used) {
     std::vector<FabricPeer> peers;
     for (int rank = 0; rank < membership.terms.size; ++rank) {
-        const EndpointCard &card = cards[static_cast<size_t>(rank)];
+        const EndpointInfo &info = infos[static_cast<size_t>(rank)];
         const Peer &peer = membership.peers[static_cast<size_t>(rank)];
-        const Verdict &verdict = peer.route.verdict;
-        if (verdict.my_port < 0) {
+        const RouteChoice &choice = peer.route.choice;
+        if (choice.my_port < 0) {
             continue;
         }
-        const EndpointName &name = card.names[static_cast<size_t>(verdict.their_port)];
+        const EndpointName &name = info.names[static_cast<size_t>(choice.their_port)];
         peers.push_back({rank,
                          static_cast<int>(peer.host_index),
                          peer.pid,
                          peer.host,
-                         doors.place[static_cast<size_t>(verdict.my_port)],
+                         used.place[static_cast<size_t>(choice.my_port)],
                          {name.name.begin(), name.name.begin() + name.bytes}});
     }
-    std::vector<FabricMate> mates;
+    std::vector<FabricLocalPeer> local_peers;
     for (const int rank : membership.hosts[membership.own().host_index]) {
-        const Peer &mate = membership.peers[static_cast<size_t>(rank)];
+        const Peer &local_peer = membership.peers[static_cast<size_t>(rank)];
         if (rank != membership.terms.rank) {
-            mates.push_back({rank, mate.life.get(), mate.program.get(), &mate.rank_block()});
+            local_peers.push_back({rank, local_peer.life.get(), local_peer.program.get(), &local_peer.control_block()});
         }
     }
-    membership.fabric->start(cards[0].token, peers, membership.hosts, std::move(mates));
+    membership.fabric->start(infos[0].token, peers, membership.hosts, std::move(local_peers));
 }
 
 // Round 5: everybody can be spoken to.
-void meet_ready(Exchange &exchange, int rank) {
-    const std::vector<Card> cards = exchange.all_gather(card_of(ReadyCard{kReadyMagic, rank, 0}));
-    check_regrets(cards);
-    for (size_t other = 0; other < cards.size(); ++other) {
-        check_ready(cards[other], static_cast<int>(other));
+void meet_ready(Allgather &exchange, int rank) {
+    const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(ReadyInfo{kReadyMagic, rank, 0}));
+    check_join_errors(infos);
+    for (size_t other = 0; other < infos.size(); ++other) {
+        check_ready(infos[other], static_cast<int>(other));
     }
 }
 
 template <class Body>
-void or_fail_everywhere(Exchange &exchange, const Patience &patience, Body body) {
+void or_fail_everywhere(Allgather &exchange, const Deadline &deadline, Body body) {
     try {
         body();
     } catch (const std::exception &) {
-        fail_everywhere(exchange, current_error(), patience);
+        fail_everywhere(exchange, current_error(), deadline);
     }
 }
 
 // The paths between GPUs. Throws ODC_ERROR_UNSUPPORTED where they are not as ODC_REQUIRE asks.
-void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const Wishes &wishes,
-               const Patience &patience) {
-    const std::vector<Passage> passages = try_gpus(membership, patience);
+void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const RouteOptions &options,
+               const Deadline &deadline) {
+    const std::vector<PeerAccess> peer_accesses = run_p2p_selftest(membership, deadline);
     const RankDescriptor &me = all[static_cast<size_t>(membership.terms.rank)].descriptor;
-    for (const auto &[theirs, doorsteps, silent] : all) {
+    for (const auto &[theirs, probe_ports, silent] : all) {
         Peer &peer = membership.peers[static_cast<size_t>(theirs.rank)];
         const bool here = peer.host_index == membership.own().host_index;
-        peer.gpu_route.verdict = here ? choose_gpu_route(me, theirs, passages[static_cast<size_t>(theirs.rank)])
-                                      : choose_gpu_route(me, theirs, peer.route.verdict);
+        peer.gpu_route.choice = here ? choose_gpu_route(me, theirs, peer_accesses[static_cast<size_t>(theirs.rank)])
+                                     : choose_gpu_route(me, theirs, peer.route.choice);
         put_in_words(peer.gpu_route, me, theirs);
     }
-    const std::string why_not = wishes.requires_that(Requirement::NvLink) ? nvlink_objection(membership) : "";
+    const std::string why_not = options.requires_that(Requirement::NvLink) ? unmet_nvlink_requirement(membership) : "";
     if (!why_not.empty()) {
         fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not);
     }
@@ -336,81 +337,81 @@ void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const 
 void fill_paths(Membership &membership) {
     for (int rank = 0; rank < membership.terms.size; ++rank) {
         Peer &peer = membership.peers[static_cast<size_t>(rank)];
-        if (peer.route.verdict.my_port < 0) {
+        if (peer.route.choice.my_port < 0) {
             peer.route.path = shm_path(membership.terms.rank);
             continue;
         }
         peer.arena = membership.fabric->images();
         peer.block = membership.fabric->image_of(rank);
-        peer.route.path = membership.fabric->path_to(rank);
+        peer.route.path = membership.fabric->endpoint_to(rank);
     }
 }
 
 }  // namespace
 
-void choose_routes(Membership &membership, const std::vector<IdentityCard> &cards, Exchange *exchange,
-                   const Patience &patience) {
+void choose_routes(Membership &membership, const std::vector<IdentityInfo> &infos, Allgather *exchange,
+                   const Deadline &deadline) {
     std::vector<Neighbour> all;
     for (int rank = 0; rank < membership.terms.size; ++rank) {
-        all.push_back({describe(membership, cards, rank), {}, {}});
+        all.push_back({describe(membership, infos, rank), {}, {}});
     }
-    Outlook outlook{read_wishes(), {}, {}, {}};
+    LocalNics local{read_route_options(), {}, {}, {}};
     if (membership.hosts.size() > 1) {
-        std::optional<Porch> porch;
-        SilenceCard silence{};
-        Doors doors;
-        EndpointCard mine{};
-        or_fail_everywhere(*exchange, patience, [&] {
+        std::optional<ReachabilityProbe> probe;
+        UnreachableInfo silence{};
+        UsedNics used;
+        EndpointInfo mine{};
+        or_fail_everywhere(*exchange, deadline, [&] {
             check_descriptors(membership);
-            outlook = look_out(outlook.wishes, membership.cuda.get());
-            porch.emplace(outlook.ports);
+            local = find_local_nics(local.options, membership.cuda.get());
+            probe.emplace(local.ports);
         });
-        exchange_ports(*exchange, outlook, porch->doorsteps(), membership.terms.rank, all);
+        exchange_ports(*exchange, local, probe->probe_ports(), membership.terms.rank, all);
         do {
-            or_fail_everywhere(*exchange, patience, [&] {
-                judge(membership, all, outlook);
-                silence = knock(*porch, membership, all, patience);
+            or_fail_everywhere(*exchange, deadline, [&] {
+                judge(membership, all, local);
+                silence = probe_routes(*probe, membership, all, deadline);
             });
         } while (!all_answered(*exchange, silence, membership, all));
-        porch.reset();
-        or_fail_everywhere(*exchange, patience, [&] {
-            doors = doors_of(membership, all[static_cast<size_t>(membership.terms.rank)].descriptor.ports);
-            mine = card_of_doors(membership, doors, open_doors(membership, doors, patience));
+        probe.reset();
+        or_fail_everywhere(*exchange, deadline, [&] {
+            used = nics_used_by(membership, all[static_cast<size_t>(membership.terms.rank)].descriptor.ports);
+            mine = endpoint_info_of(membership, used, open_endpoints(membership, used, deadline));
         });
-        const std::vector<EndpointCard> endpoints = exchange_endpoints(*exchange, mine);
+        const std::vector<EndpointInfo> endpoints = exchange_endpoints(*exchange, mine);
         for (Neighbour &one : all) {
             one.descriptor.why_no_gpu_direct = endpoints[static_cast<size_t>(one.descriptor.rank)].why_no_gpu_direct;
         }
-        or_fail_everywhere(*exchange, patience, [&] {
-            start_fabric(membership, endpoints, doors);
+        or_fail_everywhere(*exchange, deadline, [&] {
+            start_fabric(membership, endpoints, used);
             try {
-                join_gpus(membership, all, outlook.wishes, patience);
+                join_gpus(membership, all, local.options, deadline);
             } catch (const std::exception &error) {
-                // Mates wait for this rank's GPU, not for its card.
-                record_departure(membership.own().rank_block(), membership.terms.rank, error.what());
+                // Local peers wait for this rank's GPU, not for its peer info.
+                record_departure(membership.own().control_block(), membership.terms.rank, error.what());
                 throw;
             }
         });
         meet_ready(*exchange, membership.terms.rank);
     } else {
-        judge(membership, all, outlook);
-        join_gpus(membership, all, outlook.wishes, patience);
+        judge(membership, all, local);
+        join_gpus(membership, all, local.options, deadline);
     }
     fill_paths(membership);
 }
 
-void fail_everywhere(Exchange &exchange, const Error &error, const Patience &patience) {
+void fail_everywhere(Allgather &exchange, const Error &error, const Deadline &deadline) {
     const bool about_meeting = error.status() == ODC_ERROR_RENDEZVOUS;
     try {
         if (about_meeting) {
-            check_regrets(exchange.all_gather(regret_of(error)));
+            check_join_errors(exchange.all_gather(join_error_of(error)));
         } else {
-            exchange.leave(regret_of(error));
+            exchange.leave(join_error_of(error));
         }
     } catch (const Error &others) {
         // Where this rank only met with what happened to another, that one's words say more; but at the deadline the
         // exchange knows nothing more.
-        if (about_meeting && others.status() == ODC_ERROR_RENDEZVOUS && !patience.over()) {
+        if (about_meeting && others.status() == ODC_ERROR_RENDEZVOUS && !deadline.over()) {
             throw;
         }
     }

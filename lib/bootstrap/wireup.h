@@ -11,12 +11,12 @@
 
 namespace odc {
 
-// Fills in the routes, and the peers of other hosts. `cards`: of round 1. `exchange`: NULL where there was none.
-void choose_routes(Membership &membership, const std::vector<IdentityCard> &cards, Exchange *exchange,
-                   const Patience &patience);
+// Fills in the routes, and the peers of other hosts. `peer infos`: of round 1. `exchange`: NULL where there was none.
+void choose_routes(Membership &membership, const std::vector<IdentityInfo> &infos, Allgather *exchange,
+                   const Deadline &deadline);
 
 // Instead of the next round: the ranks of other hosts learn why this one does not come. Throws `error`, or what says
 // more.
-[[noreturn]] void fail_everywhere(Exchange &exchange, const Error &error, const Patience &patience);
+[[noreturn]] void fail_everywhere(Allgather &exchange, const Error &error, const Deadline &deadline);
 
 }  // namespace odc

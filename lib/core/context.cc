@@ -19,8 +19,8 @@ Context::Noted Context::note(Call call, const Shard *shard) {
 }
 
 Context::Context(const odc_config &config)
-    : job_(join(config)), sync_tree_(job_, &RankBlock::synced, &RankBlock::sync_tree),
-      reduction_tree_(job_, &RankBlock::reduced, &RankBlock::reduction_tree), posts_(job_),
+    : job_(join(config)), sync_tree_(job_, &ControlBlock::synced, &ControlBlock::sync_tree),
+      reduction_tree_(job_, &ControlBlock::reduced, &ControlBlock::reduction_tree), directory_(job_),
       peers_(static_cast<size_t>(job_.size())) {
     find_arrival_times();
 }
@@ -102,11 +102,11 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
         places.emplace(one->name(), nullptr);
     }
     fresh_.reserve(fresh_.size() + made.size());
-    posts_.expect(minibatch_);
+    directory_.expect(minibatch_);
     settle(made);
     // From here nothing allocates: peers see the shards, which cannot be taken back.
     for (std::unique_ptr<Shard> &one : made) {
-        posts_.announce(*one);
+        directory_.announce(*one);
         fresh_.push_back(one.get());
         places.find(one->name())->second = std::move(one);
     }
@@ -144,10 +144,10 @@ void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
         for (size_t i = 0; i < shards.size(); ++i) {
             Shard &shard = *shards[i];
             records.push_back(arena.allocate_record(shard.record_bytes()));
-            auto &post = *reinterpret_cast<Post *>(arena.record(records[i]));
+            auto &post = *reinterpret_cast<ShardRecord *>(arena.record(records[i]));
             shard.settle(post, records[i], regions[i], gpu_regions[i], minibatch_);
             if (shard.on_gpu()) {
-                equip(shard);
+                attach_gpu(shard);
             }
             expose(shard);
         }
@@ -158,7 +158,7 @@ void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
         for (size_t i = 0; i < records.size(); ++i) {
             conceal(*shards[i]);
             unpin_mirror(*shards[i]);
-            strip(*shards[i]);
+            detach_gpu(*shards[i]);
             arena.free_record(records[i], shards[i]->record_bytes());
         }
         for (size_t i = 0; i < shards.size(); ++i) {  // nobody has seen the new ones
@@ -267,12 +267,12 @@ void Context::release(Shard &shard) {
     std::erase(fresh_, &shard);
     freed_.insert(shard.name());
     totals_.slice_bytes.fetch_sub(shard.slice_bytes(), std::memory_order_relaxed);
-    posts_.retire(shard, minibatch_);
+    directory_.retire(shard, minibatch_);
     ring(job_.mine());
-    job_.tell(ReleasedNotice{shard.record()}, shard.description().ranks);
+    job_.tell(ReleasedMessage{shard.record()}, shard.description().ranks);
     conceal(shard);
     unpin_mirror(shard);
-    strip(shard);
+    detach_gpu(shard);
     give_back(shard, shard.host_region());
     shards_.erase(shards_.find(shard.name()));
 }
@@ -329,11 +329,11 @@ void Context::tell_published(Shard &shard) {
     if (!reaches_out(shard)) {
         return;
     }
-    const PublishedNotice notice{shard.record(), minibatch_};
+    const PublishedMessage message{shard.record(), minibatch_};
     if (shard.mark != nullptr) {  // on a GPU, and not empty
-        job_.fabric()->tell_when(shard.post().published, minibatch_ + 1, notice, shard.description().ranks);
+        job_.fabric()->tell_when(shard.post().published, minibatch_ + 1, message, shard.description().ranks);
     } else {
-        job_.tell(notice, shard.description().ranks);
+        job_.tell(message, shard.description().ranks);
     }
 }
 
@@ -379,7 +379,7 @@ void Context::publish_all(void *stream) {
 void Context::tell_all_published(const std::vector<Shard *> &opened) {
     // What was published before, on a GPU, need not be there yet.
     if (std::none_of(shards_.begin(), shards_.end(), [](const auto &one) { return one.second->on_gpu(); })) {
-        job_.tell(AllPublishedNotice{minibatch_});
+        job_.tell(AllPublishedMessage{minibatch_});
         return;
     }
     for (Shard *shard : opened) {

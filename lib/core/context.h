@@ -24,13 +24,13 @@ struct Operation {
     std::byte *buffer;           // read only, for additions
     void *stream;                // the caller's, for GPU memory
     std::vector<uint64_t> left;  // gather: owners still to read; addition: all, until none has to be waited for
-    struct Travelling {
+    struct Pending {
         uint64_t index;  // of the owner
-        std::shared_ptr<Transfer> transfer;
+        std::shared_ptr<Request> request;
     };
-    std::vector<Travelling> travelling;
-    std::vector<Fetch> fetches = {};  // into GPU memory
-    bool kept = false;                // until odc_wait or sync has finished it, which may be called again
+    std::vector<Pending> pending;
+    std::vector<StagedGet> staged_gets = {};  // into GPU memory
+    bool kept = false;                        // until odc_wait or sync has finished it, which may be called again
 };
 
 class Context {
@@ -150,22 +150,22 @@ private:
     void drop(const std::vector<GpuAllocation> &parts);
     void mirror_if_needed(Shard &shard);
     void open_staging(const Shard &shard);
-    void equip(Shard &shard);
+    void attach_gpu(Shard &shard);
     void unpin_mirror(Shard &shard);
     bool is_kept_by_mates(const Shard &shard) const;
-    void strip(Shard &shard);
+    void detach_gpu(Shard &shard);
     void offer(const std::vector<std::unique_ptr<Shard>> &shards);
     void open_on_gpu(Shard &shard, void *stream);
     void start_on_gpu(Operation &operation);
     void finish_on_gpu(Operation &operation, Job::Wait &wait);
     void get_published(Operation &operation);
-    void await_fetches(Operation &operation, Job::Wait &wait);
+    void await_staged_gets(Operation &operation, Job::Wait &wait);
     void get_on_gpu(Operation &operation, const std::vector<uint64_t> &indexes);
     void add_on_gpu(Operation &operation, Job::Wait &wait);
     void add_directly(Operation &operation);
-    void add_by_porter(Operation &operation, uint64_t index, Job::Wait &wait);
+    void add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait);
     template <class Ready>
-    void wait_for_porter(Job::Wait &wait, const Ready &ready);
+    void wait_for_staging_proxy(Job::Wait &wait, const Ready &ready);
     std::string gpu_work();
     uint64_t begin_flight(Call call, const Shard &shard, const std::string &words);
     void note_gpu_wait();
@@ -185,13 +185,13 @@ private:
         return *peers_[static_cast<size_t>(rank)].arrived_at_ns[minibatch_ % 2];
     }
     void charge_lateness();
-    void take(const Contribution &combined, Contribution (RankBlock::*brought)[2], uint64_t number, const char *call,
+    void take(const Contribution &combined, Contribution (ControlBlock::*brought)[2], uint64_t number, const char *call,
               double *values);
 
     Job job_;
     HostTree sync_tree_;
     HostTree reduction_tree_;
-    Posts posts_;
+    ShardDirectory directory_;
     uint64_t minibatch_ = 0;
     bool left_ = false;
 

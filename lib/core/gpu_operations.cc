@@ -56,7 +56,7 @@ void Context::fly(const Operation &operation, Body body) {
             cuda.follow_mark(shard.mark, stream);
         }
         body(cuda, stream);
-        cuda.flights().follow(flight, stream);
+        cuda.pending_work().follow(flight, stream);
     });
 }
 
@@ -72,11 +72,11 @@ void Context::check_gpu_routes(const Description &description) {
     }
     const std::vector<int32_t> &ranks = description.ranks;
     for (int rank = 0; rank < job_.size(); ++rank) {
-        const Verdict &verdict = job_.peer(rank).gpu_route.verdict;
+        const RouteChoice &choice = job_.peer(rank).gpu_route.choice;
         const bool listed = ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-        if (listed && verdict.transport.empty()) {
+        if (listed && choice.transport.empty()) {
             fail(ODC_ERROR_UNSUPPORTED, "shard \"", description.name, "\" is to be in GPU memory, but from ",
-                 job_.who(job_.rank()), " there is no path to that of ", job_.who(rank), ": ", verdict.why);
+                 job_.who(job_.rank()), " there is no path to that of ", job_.who(rank), ": ", choice.why);
         }
     }
 }
@@ -95,7 +95,7 @@ std::vector<GpuAllocation> Context::allocate_on_gpu(const std::vector<std::uniqu
     }
     try {
         on_gpu([&](Cuda &cuda) {
-            const auto [region, start] = cuda.allocate(job_.rank(), bytes, job_.patience());
+            const auto [region, start] = cuda.allocate(job_.rank(), bytes, job_.deadline());
             for (size_t i = 0; i < shards.size(); ++i) {
                 if (shards[i]->gpu_bytes() > 0) {
                     parts[i].region = region;
@@ -145,38 +145,38 @@ void Context::mirror_if_needed(Shard &shard) {
 void Context::open_staging(const Shard &shard) {
     Cuda &cuda = *job_.cuda();
     const auto slots = [&](size_t least) {
-        return Slots::of_pinned_memory(cuda.device(), static_cast<uint64_t>(setting_number(Setting::kStagingBytes)),
-                                       least);
+        return BouncePool::of_pinned_memory(cuda.device(),
+                                            static_cast<uint64_t>(setting_number(Setting::kStagingBytes)), least);
     };
-    const auto lend = [&](const Slots &opened, Access access, auto close) {
+    const auto register_memory = [&](const BouncePool &opened, Access access, auto close) {
         try {
-            job_.fabric()->lend(opened, access);
+            job_.fabric()->register_memory(opened, access);
         } catch (...) {
             close();
             throw;
         }
     };
     if (shard.is_mirrored() && !cuda.has_porter()) {
-        const Porter &porter = cuda.open_porter(job_.rank(), slots(Porter::kLeastSlots));
+        const StagingProxy &staging_proxy = cuda.open_porter(job_.rank(), slots(StagingProxy::kLeastSlots));
         if (job_.fabric() != nullptr && !nics_reach_gpu()) {
-            lend(porter.slots(), Access::Remote, [&] { cuda.close_porter(); });
+            register_memory(staging_proxy.slots(), Access::RemoteRank, [&] { cuda.close_porter(); });
         }
     }
     if (reaches_out(shard) && !cuda.has_fetches()) {
-        const Fetches &fetches = cuda.open_fetches(slots(Fetches::kLeastSlots));
-        lend(fetches.slots(), Access::Local, [&] { cuda.close_fetches(); });
+        const StagedGets &staged_gets = cuda.open_fetches(slots(StagedGets::kLeastSlots));
+        register_memory(staged_gets.slots(), Access::Local, [&] { cuda.close_fetches(); });
     }
 }
 
 // With what its publishes need, and what goes through host memory.
-void Context::equip(Shard &shard) {
+void Context::attach_gpu(Shard &shard) {
     const Shard::Bases &mine = shard.bases(shard.own_index());
     if (const RemoteSlice mirror = shard.host_slice(shard.own_index()); mirror.stripes != nullptr) {
         // Something else may have been there, in another shard's mirror.
         const uint64_t sums = mirror.numel * element_size(accumulator_type(mirror.gradient_type));
         for (uint64_t i = 0; i < stripe_count(sums); ++i) {
             mirror.stripes[i].lock.store(0, std::memory_order_relaxed);
-            mirror.stripes[i].filled = 0;
+            mirror.stripes[i].epoch = 0;
         }
     }
     on_gpu([&](Cuda &cuda) {
@@ -222,7 +222,7 @@ void Context::unpin_mirror(Shard &shard) {
     }
 }
 
-void Context::strip(Shard &shard) {
+void Context::detach_gpu(Shard &shard) {
     if (shard.mark == nullptr) {
         return;
     }
@@ -272,14 +272,14 @@ void Context::open_on_gpu(Shard &shard, void *stream) {
     auto *const on = static_cast<cuda::Stream>(stream);
     on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(stream, call_name(Call::Publish)); });
     if (shard.own_numel() > 0) {
-        const uint64_t flight = job_.cuda()->flights().begin(shard.record(), words_for(Call::Publish, shard));
+        const uint64_t flight = job_.cuda()->pending_work().begin(shard.record(), words_for(Call::Publish, shard));
         enqueue(Call::Publish, [&](Cuda &cuda) {
             const uint64_t sums =
                 mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
             cuda.open({mine.accumulator, sums, mine.parameters, mirror.parameters,
                        mine.numel * element_size(mine.parameter_type), shard.mark, shard.word, minibatch_ + 1},
                       on);
-            cuda.flights().follow(flight, shard.post().published, minibatch_ + 1);
+            cuda.pending_work().follow(flight, shard.post().published, minibatch_ + 1);
         });
     }
 }
@@ -311,15 +311,15 @@ void Context::start_on_gpu(Operation &operation) {
 
 void Context::finish_on_gpu(Operation &operation, Job::Wait &wait) {
     Shard &shard = *operation.shard;
-    if (!operation.left.empty() || !operation.fetches.empty()) {  // it may be captured by now
+    if (!operation.left.empty() || !operation.staged_gets.empty()) {  // it may be captured by now
         on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(operation.stream, call_name(operation.call)); });
     }
     if (operation.call == Call::Gather) {
-        await_fetches(operation, wait);
+        await_staged_gets(operation, wait);
         while (!operation.left.empty()) {
             await_publish(shard, operation.left.front(), wait);
             get_published(operation);
-            await_fetches(operation, wait);
+            await_staged_gets(operation, wait);
         }
     } else if (!operation.left.empty()) {
         for (const uint64_t index : operation.left) {
@@ -347,7 +347,7 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
     Shard &shard = *operation.shard;
     const size_t size = element_size(shard.description().parameter_type);
     std::vector<Cuda::Copy> copies;
-    std::vector<Fetch> fetches;
+    std::vector<StagedGet> staged_gets;
     for (const uint64_t index : indexes) {
         if (shard.slices().numel(index) == 0) {
             continue;
@@ -355,7 +355,7 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
         const RemoteSlice from = shard.slice(index);
         const int owner = shard.owner(index);
         if (!job_.on_this_host(owner)) {
-            fetches.push_back(
+            staged_gets.push_back(
                 {owner, job_.peer(owner).route.path.get(), from, place(operation, index), minibatch_ + 1});
         } else {
             copies.push_back({from.parameters, place(operation, index), from.numel * size,
@@ -365,33 +365,33 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
     if (!copies.empty()) {
         fly(operation, [&](Cuda &cuda, cuda::Stream stream) { cuda.get(copies, stream); });
     }
-    if (!fetches.empty()) {
-        std::move(fetches.begin(), fetches.end(), std::back_inserter(operation.fetches));
-        job_.cuda()->fetches().ask_ahead(operation.fetches);
+    if (!staged_gets.empty()) {
+        std::move(staged_gets.begin(), staged_gets.end(), std::back_inserter(operation.staged_gets));
+        job_.cuda()->staged_gets().ask_ahead(operation.staged_gets);
     }
 }
 
 // Until the copies of all that comes from other hosts are enqueued.
-void Context::await_fetches(Operation &operation, Job::Wait &wait) {
-    if (operation.fetches.empty()) {
+void Context::await_staged_gets(Operation &operation, Job::Wait &wait) {
+    if (operation.staged_gets.empty()) {
         return;
     }
-    Fetches &fetches = job_.cuda()->fetches();
+    StagedGets &staged_gets = job_.cuda()->staged_gets();
     const auto advance = [&] {
-        fetches.ask(operation.fetches);
-        if (std::any_of(operation.fetches.begin(), operation.fetches.end(),
-                        [](const Fetch &fetch) { return fetch.has_come(); })) {
-            const uint64_t flight =
-                job_.cuda()->flights().begin(operation.shard->record(), words_for(operation.call, *operation.shard));
+        staged_gets.ask(operation.staged_gets);
+        if (std::any_of(operation.staged_gets.begin(), operation.staged_gets.end(),
+                        [](const StagedGet &fetch) { return fetch.has_come(); })) {
+            const uint64_t flight = job_.cuda()->pending_work().begin(operation.shard->record(),
+                                                                      words_for(operation.call, *operation.shard));
             enqueue(operation.call, [&](Cuda &cuda) {
-                for (Fetch &fetch : operation.fetches) {
-                    fetches.enqueue(fetch, static_cast<cuda::Stream>(operation.stream));
+                for (StagedGet &fetch : operation.staged_gets) {
+                    staged_gets.enqueue(fetch, static_cast<cuda::Stream>(operation.stream));
                 }
-                cuda.flights().leave(flight);
+                cuda.pending_work().leave(flight);
             });
         }
     };
-    for (Fetch &fetch : operation.fetches) {
+    for (StagedGet &fetch : operation.staged_gets) {
         wait.describe([&] { return under_way(operation, fetch.owner); });
         wait.until_seen_served([&] { return fetch.owner; },
                                [&] {
@@ -400,7 +400,7 @@ void Context::await_fetches(Operation &operation, Job::Wait &wait) {
                                });
     }
     fly(operation, [](Cuda &, cuda::Stream) {});
-    operation.fetches.clear();
+    operation.staged_gets.clear();
 }
 
 void Context::add_on_gpu(Operation &operation, Job::Wait &wait) {
@@ -411,7 +411,7 @@ void Context::add_on_gpu(Operation &operation, Job::Wait &wait) {
         for (uint64_t i = 1; i < shard.owners(); ++i) {
             const uint64_t index = (shard.own_index() + i) % shard.owners();
             if (shard.slices().numel(index) > 0 && shard.is_staged(index)) {
-                add_by_porter(operation, index, wait);
+                add_by_staging_proxy(operation, index, wait);
             }
         }
     } catch (...) {
@@ -439,14 +439,14 @@ void Context::add_directly(Operation &operation) {
 
 // An owner on another host that leaves takes nothing more.
 template <class Ready>
-void Context::wait_for_porter(Job::Wait &wait, const Ready &ready) {
+void Context::wait_for_staging_proxy(Job::Wait &wait, const Ready &ready) {
     const auto awaited = [this] { return job_.cuda()->awaited().value_or(job_.rank()); };
     wait.until_seen_served(awaited, ready);
 }
 
 // What this rank has enqueued and what has come of it.
 std::string Context::gpu_work() {
-    if (const std::string under_way = job_.cuda()->flights().under_way(); !under_way.empty()) {
+    if (const std::string under_way = job_.cuda()->pending_work().under_way(); !under_way.empty()) {
         return under_way;
     }
     const std::optional<int> owner = job_.cuda()->awaited();
@@ -455,26 +455,26 @@ std::string Context::gpu_work() {
 }
 
 // As much as there is room for, again and again: the host waits while the GPU has not given up what it was handed.
-void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wait) {
+void Context::add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait) {
     const RemoteSlice to = operation.shard->host_slice(index);
     const uint64_t stripes = stripe_count(to.numel * element_size(accumulator_type(to.gradient_type)));
     const int owner = operation.shard->owner(index);
-    Path *const path = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.path.get();
-    Porter::Load load{to, path, place(operation, index), 0, minibatch_ + 1};
+    Endpoint *const path = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.path.get();
+    StagingProxy::Load load{to, path, place(operation, index), 0, minibatch_ + 1};
     wait.describe([&, this] {
         return say("there is no room to carry gradients of shard \"", operation.shard->name(), "\" to ",
                    job_.who(owner), ": ", gpu_work());
     });
-    wait_for_porter(wait, [&] {
+    wait_for_staging_proxy(wait, [&] {
         const uint64_t flight =
-            job_.cuda()->flights().begin(operation.shard->record(), words_for(operation.call, *operation.shard));
+            job_.cuda()->pending_work().begin(operation.shard->record(), words_for(operation.call, *operation.shard));
         enqueue(operation.call, [&](Cuda &cuda) {
             if (const uint64_t carried =
                     cuda.porter_to(path).carry(load, static_cast<cuda::Stream>(operation.stream))) {
                 load.stripe += carried;
                 wait.begin_effects();
             }
-            cuda.flights().leave(flight);
+            cuda.pending_work().leave(flight);
         });
         return load.stripe == stripes;
     });
@@ -482,14 +482,15 @@ void Context::add_by_porter(Operation &operation, uint64_t index, Job::Wait &wai
 
 // By which sync knows when it is done. Before anything is enqueued: until then the call may be interrupted.
 uint64_t Context::begin_flight(Call call, const Shard &shard, const std::string &words) {
-    Flights &flights = job_.cuda()->flights();
-    std::optional<uint64_t> flight = flights.begin_with_word(shard.record(), words);
+    PendingWork &pending_work = job_.cuda()->pending_work();
+    std::optional<uint64_t> flight = pending_work.begin_with_word(shard.record(), words);
     if (!flight) {
         Job::Wait wait(job_, call_name(call));
-        wait.describe(
-            [&] { return say("too much is on its way on ", job_.cuda()->device().name(), ": ", flights.under_way()); });
+        wait.describe([&] {
+            return say("too much is on its way on ", job_.cuda()->device().name(), ": ", pending_work.under_way());
+        });
         wait.until_seen([this] { return job_.rank(); },
-                        [&] { return (flight = flights.begin_with_word(shard.record(), words)).has_value(); });
+                        [&] { return (flight = pending_work.begin_with_word(shard.record(), words)).has_value(); });
     }
     return *flight;
 }
@@ -497,10 +498,10 @@ uint64_t Context::begin_flight(Call call, const Shard &shard, const std::string 
 // For those who may give up first.
 void Context::note_gpu_wait() {
     Cuda &cuda = *job_.cuda();
-    if (cuda.awaited() && cuda.flights().all_done()) {  // it waits for another rank
+    if (cuda.awaited() && cuda.pending_work().all_done()) {  // it waits for another rank
         job_.note_gpu_done();
     } else {
-        job_.note_gpu_wait(cuda.flights().awaited());
+        job_.note_gpu_wait(cuda.pending_work().awaited());
     }
 }
 
@@ -514,7 +515,7 @@ void Context::land() {
     Job::Wait wait(job_, call_name(Call::Sync));
     wait.describe(
         [&] { return say(cuda->device().name(), " has not done yet what was enqueued there: ", gpu_work()); });
-    wait_for_porter(wait, [&] {
+    wait_for_staging_proxy(wait, [&] {
         note_gpu_wait();
         return cuda->is_idle();
     });
@@ -540,8 +541,8 @@ void Context::fold_mirrors() {
         }
     }
     Job::Wait wait(job_, call_name(Call::Sync));
-    wait.describe([&] { return say(cuda->device().name(), " has not done yet ", cuda->flights().under_way()); });
-    wait.until_seen([this] { return job_.rank(); }, [&] { return cuda->flights().all_done(); });
+    wait.describe([&] { return say(cuda->device().name(), " has not done yet ", cuda->pending_work().under_way()); });
+    wait.until_seen([this] { return job_.rank(); }, [&] { return cuda->pending_work().all_done(); });
 }
 
 void Context::fold(Shard &shard) {
@@ -557,7 +558,7 @@ void Context::fold(Shard &shard) {
     std::vector<Addend> addends;
     uint64_t end = 0;
     for (uint64_t first = 0; first < mine.numel; first += in_stripe) {
-        if (mirror.stripes[first / in_stripe].filled > minibatch_) {
+        if (mirror.stripes[first / in_stripe].epoch > minibatch_) {
             const uint64_t at = first * element_size(type);
             const uint64_t numel = std::min(in_stripe, mine.numel - first);
             if (!addends.empty() && end == first) {
@@ -572,7 +573,7 @@ void Context::fold(Shard &shard) {
         Call::Sync, shard, say("the adding of what came through host memory to ", words_for(Call::Sync, shard)));
     enqueue(Call::Sync, [&](Cuda &cuda) {
         cuda.add(type, addends, cuda.device().own_stream());
-        cuda.flights().follow(flight, cuda.device().own_stream());
+        cuda.pending_work().follow(flight, cuda.device().own_stream());
     });
 }
 

@@ -12,7 +12,7 @@ bool Context::is_published(Shard &shard, uint64_t index) {
     if (shard.slices().numel(index) == 0 || index == shard.own_index()) {
         return true;
     }
-    Post *post = posts_.find(shard, index);
+    ShardRecord *post = directory_.find(shard, index);
     if (post == nullptr) {
         return false;
     }
@@ -64,9 +64,9 @@ void Context::get(Operation &operation, uint64_t index) {
     if (shard.slices().numel(index) == 0) {
         return;
     }
-    Path &path = *job_.peer(shard.owner(index)).route.path;
-    if (auto transfer = path.start_get(shard.slice(index), place(operation, index), minibatch_ + 1)) {
-        operation.travelling.push_back({index, std::move(transfer)});
+    Endpoint &path = *job_.peer(shard.owner(index)).route.path;
+    if (auto request = path.start_get(shard.slice(index), place(operation, index), minibatch_ + 1)) {
+        operation.pending.push_back({index, std::move(request)});
     }
 }
 
@@ -76,10 +76,10 @@ bool Context::expect(Operation &operation, uint64_t index) {
     if (shard.linked(index) == nullptr) {
         return false;
     }
-    Path &path = *job_.peer(shard.owner(index)).route.path;
-    auto transfer = path.expect_get(shard.slice(index), place(operation, index), minibatch_ + 1);
-    if (transfer) {
-        operation.travelling.push_back({index, std::move(transfer)});
+    Endpoint &path = *job_.peer(shard.owner(index)).route.path;
+    auto request = path.expect_get(shard.slice(index), place(operation, index), minibatch_ + 1);
+    if (request) {
+        operation.pending.push_back({index, std::move(request)});
         return true;
     }
     return false;
@@ -94,10 +94,10 @@ void Context::add(Operation &operation, Job::Wait &wait) {
                    job_.what(wait.holder()));
     });
     const auto add_to = [&](uint64_t index) {
-        Path &path = *job_.peer(shard.owner(index)).route.path;
-        if (auto transfer =
+        Endpoint &path = *job_.peer(shard.owner(index)).route.path;
+        if (auto request =
                 path.start_add(shard.slice(index), place(operation, index), minibatch_ + 1, wait, &lock_wait_ns)) {
-            operation.travelling.push_back({index, std::move(transfer)});
+            operation.pending.push_back({index, std::move(request)});
         }
     };
     // What travels goes first, and what this thread does itself meanwhile; own slice first there. Round in both cases:
@@ -159,7 +159,7 @@ void Context::start_on_host(Operation &operation) {
         CudaDevice::check_host_buffer(operation.buffer,
                                       say(call_name(call), ": the buffer for shard \"", shard.name(), "\""));
     }
-    operation.travelling.reserve(shard.owners());
+    operation.pending.reserve(shard.owners());
     bool all_ready = true;
     std::vector<uint64_t> here;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
@@ -226,13 +226,13 @@ std::string Context::under_way(const Operation &operation, int owner) {
 }
 
 void Context::await_transfers(Operation &operation, Job::Wait &wait) {
-    while (!operation.travelling.empty()) {
-        const auto &[index, transfer] = operation.travelling.back();
-        const int owner = transfer->owner();
+    while (!operation.pending.empty()) {
+        const auto &[index, request] = operation.pending.back();
+        const int owner = request->owner();
         await_publish(*operation.shard, index, wait);
         wait.describe([&, owner] { return under_way(operation, owner); });
-        wait.until_served(owner, [&transfer = *transfer] { return transfer.done(); });
-        operation.travelling.pop_back();
+        wait.until_served(owner, [&request = *request] { return request.done(); });
+        operation.pending.pop_back();
     }
 }
 
@@ -247,24 +247,24 @@ void Context::settle(Operation &operation) {
 template <class Look>
 void Context::settle(Operation &operation, const Look &look) {
     constexpr int64_t kLostNs = 1'000'000'000;
-    const Patience patience = job_.patience();
-    std::vector<std::shared_ptr<Transfer>> travelling;
-    for (const auto &[index, transfer] : operation.travelling) {
-        travelling.push_back(transfer);
+    const Deadline deadline = job_.deadline();
+    std::vector<std::shared_ptr<Request>> pending;
+    for (const auto &[index, request] : operation.pending) {
+        pending.push_back(request);
     }
-    for (const Fetch &fetch : operation.fetches) {
-        for (const Fetch::Piece &piece : fetch.pieces) {
-            travelling.push_back(piece.transfer);
+    for (const StagedGet &fetch : operation.staged_gets) {
+        for (const StagedGet::Piece &piece : fetch.pieces) {
+            pending.push_back(piece.request);
         }
     }
-    for (const auto &transfer : travelling) {
-        job_.peer(transfer->owner()).route.path->cancel(transfer);
+    for (const auto &request : pending) {
+        job_.peer(request->owner()).route.path->cancel(request);
     }
-    for (const auto &transfer : travelling) {
-        const int owner = transfer->owner();
-        for (int64_t lost_ns = 0; !transfer->settled(); job_.sleep(owner)) {
+    for (const auto &request : pending) {
+        const int owner = request->owner();
+        for (int64_t lost_ns = 0; !request->settled(); job_.sleep(owner)) {
             look();
-            if (job_.serves(owner) && !patience.over()) {
+            if (job_.serves(owner) && !deadline.over()) {
                 lost_ns = 0;
             } else if (lost_ns == 0) {
                 lost_ns = now_ns();
@@ -275,15 +275,15 @@ void Context::settle(Operation &operation, const Look &look) {
             }
         }
     }
-    operation.travelling.clear();
-    for (Fetch &fetch : operation.fetches) {
-        job_.cuda()->fetches().drop(fetch);
+    operation.pending.clear();
+    for (StagedGet &fetch : operation.staged_gets) {
+        job_.cuda()->staged_gets().drop(fetch);
     }
 }
 
 void Context::give_up(Operation &operation) {
     settle(operation);
-    operation.fetches.clear();
+    operation.staged_gets.clear();
 }
 
 // In a catch. True: it is to be waited for again, and keeps no staging that others need until then. False: the job has
@@ -293,7 +293,7 @@ bool Context::leave_unfinished(Operation &operation) {
         give_up(operation);
         return false;
     }
-    if (!operation.fetches.empty()) {
+    if (!operation.staged_gets.empty()) {
         settle(operation);
     }
     return true;
@@ -365,9 +365,9 @@ void Context::wait(uint64_t number) {
         operations_.insert(std::move(entry));
     };
     if (left_ && entry) {
-        const Patience patience = job_.patience();
+        const Deadline deadline = job_.deadline();
         try {
-            settle(entry.mapped(), [&] { patience.check_interrupted("odc_wait"); });
+            settle(entry.mapped(), [&] { deadline.check_interrupted("odc_wait"); });
         } catch (...) {
             put_back();
             throw;

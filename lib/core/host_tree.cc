@@ -34,16 +34,16 @@ void add(Contribution &sum, const Contribution &other) {
 
 }  // namespace
 
-HostTree::HostTree(Job &job, Contribution (RankBlock::*brought)[2], TreeNode (RankBlock::*nodes)[kTreeLevels])
+HostTree::HostTree(Job &job, Contribution (ControlBlock::*brought)[2], TreeNode (ControlBlock::*nodes)[kTreeLevels])
     : job_(job), brought_(brought), nodes_(nodes) {
-    std::vector<RankBlock *> members;
-    for (const int rank : job.mates()) {
+    std::vector<ControlBlock *> members;
+    for (const int rank : job.local_peers()) {
         members.push_back(&job.block(rank));
     }
     size_t place = job.place();
     do {
         if (levels_.size() == kTreeLevels) {
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", job.mates().size(),
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", job.local_peers().size(),
                  " ranks are on one host; at most 65536 can be");
         }
         const size_t first = place / kTreeFan * kTreeFan;
@@ -52,7 +52,7 @@ HostTree::HostTree(Job &job, Contribution (RankBlock::*brought)[2], TreeNode (Ra
             level.blocks.push_back(members[i]);
         }
         levels_.push_back(std::move(level));
-        std::vector<RankBlock *> above;
+        std::vector<ControlBlock *> above;
         for (size_t i = 0; i < members.size(); i += kTreeFan) {
             above.push_back(members[i]);
         }
@@ -61,7 +61,7 @@ HostTree::HostTree(Job &job, Contribution (RankBlock::*brought)[2], TreeNode (Ra
     } while (members.size() > 1);
 }
 
-const Contribution &HostTree::brought(size_t level, const RankBlock &member, uint64_t number) const {
+const Contribution &HostTree::brought(size_t level, const ControlBlock &member, uint64_t number) const {
     return level == 0 ? (member.*brought_)[number % 2] : (member.*nodes_)[level - 1].combined[number % 2];
 }
 
@@ -108,7 +108,7 @@ void HostTree::combine(int first, int end, uint64_t number, Contribution &sum) c
 
 const Contribution &HostTree::combined(uint64_t number) {
     const TreeNode &root = *levels_.back().node;
-    if (job_.mates().size() == static_cast<size_t>(job_.size()) &&
+    if (job_.local_peers().size() == static_cast<size_t>(job_.size()) &&
         root.released.load(std::memory_order_acquire) > number) {
         return root.combined[number % 2];
     }

@@ -18,7 +18,7 @@ namespace odc {
 
 class HostTree {
 public:
-    HostTree(Job &job, Contribution (RankBlock::*brought)[2], TreeNode (RankBlock::*nodes)[kTreeLevels]);
+    HostTree(Job &job, Contribution (ControlBlock::*brought)[2], TreeNode (ControlBlock::*nodes)[kTreeLevels]);
 
     // This rank has come to sync `number`, as its block says already. Waits for nobody.
     void join(uint64_t number);
@@ -31,16 +31,16 @@ public:
 
 private:
     struct Level {
-        TreeNode *node;                   // the one above this rank
-        std::vector<RankBlock *> blocks;  // of each member: the rank's, or the one that the member node lies in
+        TreeNode *node;                      // the one above this rank
+        std::vector<ControlBlock *> blocks;  // of each member: the rank's, or the one that the member node lies in
     };
-    const Contribution &brought(size_t level, const RankBlock &member, uint64_t number) const;
+    const Contribution &brought(size_t level, const ControlBlock &member, uint64_t number) const;
     void combine(int first, int end, uint64_t number, Contribution &sum) const;
     static void release(TreeNode &node, uint64_t number);
 
     Job &job_;
-    Contribution (RankBlock::*brought_)[2];
-    TreeNode (RankBlock::*nodes_)[kTreeLevels];
+    Contribution (ControlBlock::*brought_)[2];
+    TreeNode (ControlBlock::*nodes_)[kTreeLevels];
     std::vector<Level> levels_;
     size_t level_ = 0;  // where this rank stopped: it has completed its nodes of the levels below
     Contribution combined_ = {};

@@ -27,10 +27,10 @@ std::string seconds(int64_t ns) {
 
 Job::Job(Membership membership) : membership_(std::move(membership)) {
     for (Peer &one : membership_.peers) {
-        blocks_.push_back(&one.rank_block());
+        blocks_.push_back(&one.control_block());
     }
     spins_ = size() <= topology().cores ? kPatientSpins : kCrowdedSpins;
-    mine().did_at_ns = now_ns();
+    mine().last_call_at_ns = now_ns();
 }
 
 Job::~Job() = default;
@@ -54,44 +54,47 @@ std::string Job::who(int rank) const {
 }
 
 std::string Job::what(int rank) const {
-    const RankBlock &other = block(rank);
-    const uint64_t did = other.did.load(std::memory_order_acquire);  // with the record that it names
-    const auto call = static_cast<Call>(did >> 56);
-    const uint64_t record = did & kDidRecord;
-    const bool inside = (did & kDidInside) != 0;
-    const std::string since = seconds(now_ns() - other.did_at_ns.load(std::memory_order_relaxed));
+    const ControlBlock &other = block(rank);
+    const uint64_t last_call = other.last_call.load(std::memory_order_acquire);  // with the record that it names
+    const auto call = static_cast<Call>(last_call >> 56);
+    const uint64_t record = last_call & kLastCallRecord;
+    const bool inside = (last_call & kLastCallInside) != 0;
+    const std::string since = seconds(now_ns() - other.last_call_at_ns.load(std::memory_order_relaxed));
     std::string shard;
     if (record != 0) {
-        shard = say(" of shard \"", reinterpret_cast<const Post *>(peer(rank).arena->record(record))->name(), "\"");
+        shard =
+            say(" of shard \"", reinterpret_cast<const ShardRecord *>(peer(rank).arena->record(record))->name(), "\"");
     }
-    const bool awaits_gpu = (did & kDidAwaitsGpu) != 0;
+    const bool awaits_gpu = (last_call & kLastCallAwaitsGpu) != 0;
     return say(inside ? "has been in " : "last left ", call_name(call), awaits_gpu ? "" : shard, " in minibatch ",
-               other.did_minibatch.load(std::memory_order_relaxed),
+               other.last_minibatch.load(std::memory_order_relaxed),
                inside ? say(" for ", since) : say(", ", since, " ago"),
                awaits_gpu ? say(", where it waits for its GPU's work", shard) : "");
 }
 
 void Job::note(Call call, uint64_t record, uint64_t minibatch) {
-    RankBlock &block = mine();
-    block.did.store(static_cast<uint64_t>(call) << 56 | kDidInside | record, std::memory_order_release);
-    block.did_minibatch.store(minibatch, std::memory_order_relaxed);
-    block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
+    ControlBlock &block = mine();
+    block.last_call.store(static_cast<uint64_t>(call) << 56 | kLastCallInside | record, std::memory_order_release);
+    block.last_minibatch.store(minibatch, std::memory_order_relaxed);
+    block.last_call_at_ns.store(now_ns(), std::memory_order_relaxed);
 }
 
 void Job::note_gpu_wait(uint64_t record) {
-    const uint64_t call = mine().did.load(std::memory_order_relaxed) & ~kDidRecord;
-    mine().did.store(call | kDidAwaitsGpu | record, std::memory_order_release);
+    const uint64_t call = mine().last_call.load(std::memory_order_relaxed) & ~kLastCallRecord;
+    mine().last_call.store(call | kLastCallAwaitsGpu | record, std::memory_order_release);
 }
 
-void Job::note_gpu_done() { mine().did.fetch_and(~(kDidAwaitsGpu | kDidRecord), std::memory_order_relaxed); }
+void Job::note_gpu_done() {
+    mine().last_call.fetch_and(~(kLastCallAwaitsGpu | kLastCallRecord), std::memory_order_relaxed);
+}
 
 void Job::note_done() {
-    RankBlock &block = mine();
-    if ((block.did.load(std::memory_order_relaxed) & kDidAwaitsGpu) != 0) {  // a wait that ended in an error
+    ControlBlock &block = mine();
+    if ((block.last_call.load(std::memory_order_relaxed) & kLastCallAwaitsGpu) != 0) {  // a wait that ended in an error
         note_gpu_done();
     }
-    block.did.fetch_and(~kDidInside, std::memory_order_relaxed);
-    block.did_at_ns.store(now_ns(), std::memory_order_relaxed);
+    block.last_call.fetch_and(~kLastCallInside, std::memory_order_relaxed);
+    block.last_call_at_ns.store(now_ns(), std::memory_order_relaxed);
 }
 
 void Job::check_peers() {
@@ -113,7 +116,7 @@ bool Job::set_error(odc_status status, const std::string &text) {
     if (error_status_.load(std::memory_order_relaxed) != ODC_OK) {
         return false;
     }
-    error_text_ = cut(text, sizeof(RankBlock::error_text) - 1);  // as the others read it
+    error_text_ = cut(text, sizeof(ControlBlock::error_text) - 1);  // as the others read it
     error_status_.store(status, std::memory_order_release);
     const RankState state = mine().state.load(std::memory_order_relaxed);
     if (state == RankState::Running) {
@@ -129,13 +132,13 @@ bool Job::set_error(odc_status status, const std::string &text) {
 }
 
 void Job::ring_all() {
-    for (RankBlock *block : blocks_) {
+    for (ControlBlock *block : blocks_) {
         ring(*block);
     }
     size_t span = kTreeFan;  // ranks of a node
     for (int level = 0; level < kTreeLevels; ++level, span *= kTreeFan) {
-        for (size_t place = 0; place < mates().size(); place += span) {
-            RankBlock &first = block(mates()[place]);
+        for (size_t place = 0; place < local_peers().size(); place += span) {
+            ControlBlock &first = block(local_peers()[place]);
             ring(first.sync_tree[level].bell);
             ring(first.reduction_tree[level].bell);
         }
@@ -144,7 +147,7 @@ void Job::ring_all() {
 
 void Job::let_know() {
     if (mine().state.load(std::memory_order_relaxed) == RankState::Failed) {
-        for (RankBlock *block : blocks_) {
+        for (ControlBlock *block : blocks_) {
             block->peer_failed.store(1, std::memory_order_release);
         }
     }
@@ -170,26 +173,26 @@ void Job::abort(const std::string &text) {
 
 void Job::leave(uint64_t minibatch) {
     const std::lock_guard lock(mutex_);
-    RankBlock &block = mine();
+    ControlBlock &block = mine();
     if (block.state.load(std::memory_order_relaxed) != RankState::Running) {
         return;
     }
     block.left_minibatch.store(minibatch, std::memory_order_relaxed);
     block.state.store(RankState::Left, std::memory_order_release);
-    tell(LeftNotice{minibatch});
+    tell(LeftMessage{minibatch});
     ring_all();
 }
 
 void Job::look_at_states() {
     check();
     for (int rank = 0; rank < size(); ++rank) {
-        RankBlock &other = block(rank);
+        ControlBlock &other = block(rank);
         const RankState state = other.state.load(std::memory_order_acquire);
         if (rank != this->rank() && state == RankState::Failed) {
             fail_job(static_cast<odc_status>(other.error_status), other.error_text);
         }
         if (state == RankState::Lost) {
-            look_at_gpu();  // its failure ends the library thread, and with it all that is known of other hosts
+            look_at_gpu();  // its failure ends the progress thread, and with it all that is known of other hosts
             fail_job(ODC_ERROR_PEER_LOST, all_lost_with(rank));
         }
     }
@@ -252,10 +255,10 @@ void Job::look_for_replaced_programs() {
     }
 }
 
-void Job::sleep(Bell &bell, uint32_t rung) {
+void Job::sleep(Doorbell &bell, uint32_t rung) {
     bell.waiters.fetch_add(1);
     // The bell may have been rung before we were counted; then the futex returns at once.
-    futex_wait(bell.rung, rung, patience().slice_ms());
+    futex_wait(bell.rung, rung, deadline().slice_ms());
     bell.waiters.fetch_sub(1);
 }
 
@@ -274,7 +277,7 @@ void Job::Wait::check(int holder, int64_t since_ns) {
     }
 }
 
-// During a wait: this rank's GPU may fail meanwhile, and who waits for it shall not wait on; and mates send their regions.
+// During a wait: this rank's GPU may fail meanwhile, and who waits for it shall not wait on; and local peers send their regions.
 void Job::look_at_gpu() {
     Cuda *const gpu = cuda();
     if (gpu == nullptr) {
@@ -310,18 +313,18 @@ std::optional<Error> Job::Wait::look(int on) {
         return Error(ODC_ERROR_PEER_LOST, say(job_.who(on), " left in minibatch ", job_.block(on).left_minibatch.load(),
                                               ", but ", me(), " waits for it in ", call_, ": ", describe_()));
     }
-    if (patience_.over()) {
+    if (deadline_.over()) {
         return Error(ODC_ERROR_TIMEOUT,
-                     say(me(), " waited ", seconds(now - patience_.begin_ns()), " in ", call_, ": ", describe_()));
+                     say(me(), " waited ", seconds(now - deadline_.begin_ns()), " in ", call_, ": ", describe_()));
     }
     since_ns_ = since_ns_ != 0 ? since_ns_ : now;
     if (effects_ && now - since_ns_ < kFinishNs) {
         return std::nullopt;
     }
     try {
-        patience_.check_interrupted(call_);
+        deadline_.check_interrupted(call_);
     } catch (const Error &error) {
-        const std::string words = say(error.what(), " after ", seconds(now - patience_.begin_ns()), ": ", describe_());
+        const std::string words = say(error.what(), " after ", seconds(now - deadline_.begin_ns()), ": ", describe_());
         if (!effects_) {
             throw Error(error.status(), words);
         }

@@ -33,10 +33,10 @@ public:
     int size() const { return membership_.terms.size; }
     Peer &peer(int rank) { return membership_.peers[static_cast<size_t>(rank)]; }
     const Peer &peer(int rank) const { return membership_.peers[static_cast<size_t>(rank)]; }
-    RankBlock &block(int rank) { return *blocks_[static_cast<size_t>(rank)]; }
-    const RankBlock &block(int rank) const { return *blocks_[static_cast<size_t>(rank)]; }
-    RankBlock &mine() { return block(rank()); }
-    const RankBlock &mine() const { return block(rank()); }
+    ControlBlock &block(int rank) { return *blocks_[static_cast<size_t>(rank)]; }
+    const ControlBlock &block(int rank) const { return *blocks_[static_cast<size_t>(rank)]; }
+    ControlBlock &mine() { return block(rank()); }
+    const ControlBlock &mine() const { return block(rank()); }
 
     // "rank 3 (host h, pid 42)"
     std::string who(int rank) const;
@@ -62,15 +62,15 @@ public:
 
     // Tells the ranks of other hosts what those of this host read in shared memory. NULL: all ranks are on this host.
     Fabric *fabric() { return membership_.fabric.get(); }
-    void tell(const Notice &notice) {
+    void tell(const ControlMessage &message) {
         if (Fabric *others = fabric()) {
-            others->tell(notice);
+            others->tell(message);
         }
     }
     // Of `ranks` (empty: all) those on other hosts.
-    void tell(const Notice &notice, const std::vector<int32_t> &ranks) {
+    void tell(const ControlMessage &message, const std::vector<int32_t> &ranks) {
         if (Fabric *others = fabric()) {
-            others->tell(notice, ranks);
+            others->tell(message, ranks);
         }
     }
     // The process may end after this: what was told to other hosts has been heard, if they can hear.
@@ -85,14 +85,15 @@ public:
         return !has_failed() && odc::serves(block(rank).state.load(std::memory_order_acquire));
     }
     // The ranks of this host, ascending, and which of them this rank is.
-    const std::vector<int> &mates() const { return membership_.hosts[membership_.own().host_index]; }
+    const std::vector<int> &local_peers() const { return membership_.hosts[membership_.own().host_index]; }
     size_t place() const {
-        return static_cast<size_t>(std::find(mates().begin(), mates().end(), rank()) - mates().begin());
+        return static_cast<size_t>(std::find(local_peers().begin(), local_peers().end(), rank()) -
+                                   local_peers().begin());
     }
     bool on_this_host(int rank) const { return peer(rank).life.valid() || rank == this->rank(); }
 
     // Of a wait that begins now.
-    Patience patience() const {
+    Deadline deadline() const {
         const Terms &terms = membership_.terms;
         return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
     }
@@ -108,15 +109,15 @@ public:
     void note_done();
 
     // Until the bell rings, or 20 ms. `rung`: as it was when there was nothing to be seen yet.
-    void sleep(Bell &bell, uint32_t rung);
+    void sleep(Doorbell &bell, uint32_t rung);
     void sleep(int on) { sleep(block(on).bell, block(on).bell.rung.load()); }
     // For what rings no bell.
     void nap(int on);
 
     // One wait of one call; it lasts until the deadline whatever it waits for in turn.
-    class Wait : public Alarm {
+    class Wait : public WaitHook {
     public:
-        Wait(Job &job, const char *call) : job_(job), call_(call), patience_(job.patience()) {}
+        Wait(Job &job, const char *call) : job_(job), call_(call), deadline_(job.deadline()) {}
         // Says at the deadline what is waited for, and names who is missing.
         void describe(std::function<std::string()> words) { describe_ = std::move(words); }
         // Waits until `ready()`, which may become true only when `on` rings its bell. A peer's death, departure (if it
@@ -130,7 +131,7 @@ public:
         // It may look at every rank, so it is asked only when a sleep has ended without `done()`. Its rank's death or
         // departure and the deadline are job errors, as above.
         template <class Done, class Absent>
-        void until_all(Bell &bell, const Done &done, const Absent &absent);
+        void until_all(Doorbell &bell, const Done &done, const Absent &absent);
         // As `until`, but a peer that has left (odc_shutdown) still serves this, until it is gone.
         template <class Ready>
         void until_served(int on, const Ready &ready) {
@@ -167,7 +168,7 @@ public:
         Job &job_;
         const char *call_;
         std::function<std::string()> describe_;
-        Patience patience_;
+        Deadline deadline_;
         int64_t looked_ns_ = 0;
         int64_t since_ns_ = 0;  // when this part of the wait was first looked at; 0: not yet
         bool effects_ = false;
@@ -178,7 +179,7 @@ public:
 private:
     // Deaths and a failed GPU are looked for at most this often, and at least every 20 ms.
     static constexpr int64_t kLookNs = 5'000'000;
-    // A rank lets a stripe go in microseconds, and a library thread adds what it is offered in milliseconds; then the owner
+    // A rank lets a stripe go in microseconds, and a progress thread adds what it is offered in milliseconds; then the owner
     // is stopped, or its host overloaded.
     static constexpr int64_t kFinishNs = 2'000'000'000;
 
@@ -194,7 +195,7 @@ private:
     void ring_all();
 
     Membership membership_;
-    std::vector<RankBlock *> blocks_;
+    std::vector<ControlBlock *> blocks_;
     int spins_;  // before a wait goes to sleep
     std::atomic<uint32_t> asked_program_{0};
     std::mutex mutex_;
@@ -244,7 +245,7 @@ void Job::Wait::until(int on, const Ready &ready) {
         return;
     }
     since_ns_ = 0;
-    Bell &bell = job_.block(on).bell;
+    Doorbell &bell = job_.block(on).bell;
     for (;;) {
         const uint32_t rung = bell.rung.load();
         if (ready() || look_or(on, ready)) {
@@ -255,7 +256,7 @@ void Job::Wait::until(int on, const Ready &ready) {
 }
 
 template <class Done, class Absent>
-void Job::Wait::until_all(Bell &bell, const Done &done, const Absent &absent) {
+void Job::Wait::until_all(Doorbell &bell, const Done &done, const Absent &absent) {
     if (spin(done)) {
         return;
     }

@@ -38,12 +38,12 @@ void check_same(const char *call, const Contribution &posted, const double *valu
     }
 }
 
-// Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch before `filled`.
-void clear_untouched(const RemoteSlice &mine, uint64_t filled) {
+// Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch before `epoch`.
+void clear_untouched(const RemoteSlice &mine, uint64_t epoch) {
     const uint64_t bytes =
         mine.stripes == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
     for (uint64_t i = 0; i < stripe_count(bytes); ++i) {
-        if (mine.stripes[i].filled < filled) {
+        if (mine.stripes[i].epoch < epoch) {
             const uint64_t begin = i * kStripeBytes;
             std::memset(mine.accumulator + begin, 0, std::min(kStripeBytes, bytes - begin));
         }
@@ -78,14 +78,14 @@ void Context::sync(double *values, size_t count, int32_t op) {
     fold_mirrors();
     for (Shard *shard : fresh_) {
         for (uint64_t index = 0; index < shard->owners(); ++index) {
-            posts_.find(*shard, index);
+            directory_.find(*shard, index);
         }
     }
-    posts_.turn(minibatch_, all.has_registered != 0);
+    directory_.turn(minibatch_, all.has_registered != 0);
     if (job_.cuda() != nullptr) {
         job_.cuda()->turn(minibatch_);
     }
-    take(all, &RankBlock::synced, minibatch_, "odc_minibatch_sync_reduce", values);
+    take(all, &ControlBlock::synced, minibatch_, "odc_minibatch_sync_reduce", values);
     for (const auto &[name, shard] : shards_) {
         clear_untouched(shard->slice(shard->own_index()), minibatch_ + 1);
     }
@@ -111,17 +111,17 @@ void Context::finish_all() {
 }
 
 void Context::arrive(const double *values, size_t count, int32_t op) {
-    RankBlock &mine = job_.mine();
+    ControlBlock &mine = job_.mine();
     Contribution &brought = mine.synced[minibatch_ % 2];
     write(brought, values, count, op);
-    brought.has_registered = posts_.has_announced(minibatch_) ? 1 : 0;
+    brought.has_registered = directory_.has_announced(minibatch_) ? 1 : 0;
     arrived_at_ns(job_.rank()).store(now_ns(), std::memory_order_relaxed);
     // Releases this rank's additions, and its last reads, to everybody; so does joining.
     mine.arrived.store(minibatch_ + 1, std::memory_order_release);
     sync_tree_.join(minibatch_);
     ring(mine);
     try {
-        job_.tell(ArrivedNotice{minibatch_, brought});
+        job_.tell(ArrivedMessage{minibatch_, brought});
     } catch (...) {
         fail_halfway(Call::Sync);
     }
@@ -132,11 +132,11 @@ template <class HasCome>
 void Context::await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come) {
     size_t come = 0;
     tree.await(wait, number, [&] {
-        const std::vector<int> &mates = job_.mates();
-        while (come < mates.size() && has_come(mates[come])) {
+        const std::vector<int> &local_peers = job_.local_peers();
+        while (come < local_peers.size() && has_come(local_peers[come])) {
             ++come;
         }
-        return come < mates.size() ? mates[come] : -1;
+        return come < local_peers.size() ? local_peers[come] : -1;
     });
     for (int rank = 0; job_.fabric() != nullptr && rank < job_.size(); ++rank) {
         if (!job_.on_this_host(rank)) {
@@ -170,10 +170,10 @@ void Context::find_arrival_times() {
         for (int rank = 0; rank < job_.size(); ++rank) {
             peers_[static_cast<size_t>(rank)].arrived_at_ns[parity] = &job_.block(rank).arrived_at_ns[parity][0];
         }
-        const std::vector<int> &mates = job_.mates();
-        for (size_t place = 0; place < mates.size(); ++place) {
-            RankBlock &first = job_.block(mates[place / kTreeFan * kTreeFan]);
-            peers_[static_cast<size_t>(mates[place])].arrived_at_ns[parity] =
+        const std::vector<int> &local_peers = job_.local_peers();
+        for (size_t place = 0; place < local_peers.size(); ++place) {
+            ControlBlock &first = job_.block(local_peers[place / kTreeFan * kTreeFan]);
+            peers_[static_cast<size_t>(local_peers[place])].arrived_at_ns[parity] =
                 &first.arrived_at_ns[parity][place % kTreeFan];
         }
     }
@@ -202,7 +202,7 @@ void Context::charge_lateness() {
     totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(last_at - mine), std::memory_order_relaxed);
 }
 
-void Context::take(const Contribution &combined, Contribution (RankBlock::*brought)[2], uint64_t number,
+void Context::take(const Contribution &combined, Contribution (ControlBlock::*brought)[2], uint64_t number,
                    const char *call, double *values) {
     const Contribution &mine = (job_.mine().*brought)[number % 2];
     for (int rank = 0; combined.differs != 0 && rank < job_.size(); ++rank) {
@@ -224,7 +224,7 @@ void Context::await_reduction() {
                    job_.what(missing));
     });
     await_all(reduction_tree_, reductions_, wait, [&](int rank) {
-        const RankBlock &other = job_.block(rank);
+        const ControlBlock &other = job_.block(rank);
         const bool passed = other.opened.load(std::memory_order_acquire) > minibatch_ ||
                             other.arrived.load(std::memory_order_acquire) > minibatch_;
         if (other.reductions.load(std::memory_order_acquire) > reductions_) {
@@ -245,7 +245,7 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
     if (count == 0) {
         fail(ODC_ERROR_ARGUMENT, "odc_all_reduce: count is 0");
     }
-    RankBlock &mine = job_.mine();
+    ControlBlock &mine = job_.mine();
     if (mine.opened.load(std::memory_order_relaxed) > minibatch_) {
         fail(ODC_ERROR_PHASE, "odc_all_reduce: only between odc_minibatch_sync and odc_publish, and minibatch ",
              minibatch_, " is published; or let the values ride on odc_minibatch_sync_reduce");
@@ -259,7 +259,7 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
         reduction_tree_.join(reductions_);
         ring(mine);
         try {
-            job_.tell(ReducedNotice{reductions_, mine.reduced[reductions_ % 2]});
+            job_.tell(ReducedMessage{reductions_, mine.reduced[reductions_ % 2]});
         } catch (...) {
             fail_halfway(Call::AllReduce);
         }
@@ -269,7 +269,7 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
     const int64_t begin = now_ns();
     await_reduction();
     totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(now_ns() - begin), std::memory_order_relaxed);
-    take(reduction_tree_.combined(reductions_), &RankBlock::reduced, reductions_, "odc_all_reduce", values);
+    take(reduction_tree_.combined(reductions_), &ControlBlock::reduced, reductions_, "odc_all_reduce", values);
     ++reductions_;
 }
 

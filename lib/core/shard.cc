@@ -182,7 +182,8 @@ uint64_t Shard::gpu_bytes() const {
     return on_gpu() ? to_line(parts.parameters) + to_line(parts.sums) : 0;
 }
 
-void Shard::settle(Post &post, uint64_t offset, const Allocation &host, const GpuAllocation &gpu, uint64_t minibatch) {
+void Shard::settle(ShardRecord &post, uint64_t offset, const Allocation &host, const GpuAllocation &gpu,
+                   uint64_t minibatch) {
     const Parts parts(description_, own_numel());
     record_ = offset;
     registered = minibatch;
@@ -204,13 +205,13 @@ void Shard::settle(Post &post, uint64_t offset, const Allocation &host, const Gp
     link(own_index_, post, bases_of(post, base, gpu.start));
 }
 
-void Shard::link(uint64_t index, Post &post, const Bases &bases) {
+void Shard::link(uint64_t index, ShardRecord &post, const Bases &bases) {
     links_[index].bases = bases;
     links_[index].post.store(&post, std::memory_order_release);
 }
 
 RemoteSlice Shard::slice(uint64_t index) const {
-    const Post &post = *linked(index);
+    const ShardRecord &post = *linked(index);
     std::byte *const base = links_[index].bases.gpu;
     if (base == nullptr || post.slice_numel == 0) {
         return host_slice(index);
@@ -224,7 +225,7 @@ RemoteSlice Shard::slice(uint64_t index) const {
 }
 
 RemoteSlice Shard::host_slice(uint64_t index) const {
-    const Post &post = *linked(index);
+    const ShardRecord &post = *linked(index);
     std::byte *const base = links_[index].bases.host;
     const bool here = post.slice_numel > 0 && base != nullptr;
     const bool parameters = here && post.parameter_type != 0;
@@ -241,7 +242,7 @@ RemoteSlice Shard::host_slice(uint64_t index) const {
             post.key};
 }
 
-Shard::Bases Shard::bases_of(const Post &post, std::byte *host, std::byte *gpu) const {
+Shard::Bases Shard::bases_of(const ShardRecord &post, std::byte *host, std::byte *gpu) const {
     Bases bases{host, gpu, post.region, nullptr, 0};
     if (on_gpu() && host != nullptr) {
         bases.mirror = host + post.stripes;
@@ -250,7 +251,7 @@ Shard::Bases Shard::bases_of(const Post &post, std::byte *host, std::byte *gpu) 
     return bases;
 }
 
-std::string Shard::difference(const Post &other, int other_rank, int rank) const {
+std::string Shard::difference(const ShardRecord &other, int other_rank, int rank) const {
     const auto differs = [&](const char *what, const auto &mine, const auto &theirs) {
         return say("rank ", rank, " and rank ", other_rank, " describe shard \"", name(), "\" differently: rank ", rank,
                    " says ", what, " ", mine, ", rank ", other_rank, " says ", theirs);

@@ -64,13 +64,14 @@ public:
     uint64_t gpu_bytes() const;
     uint64_t slice_bytes() const;  // both halves
     // Writes the post into the record at `offset`; peers see it once it is announced.
-    void settle(Post &record, uint64_t offset, const Allocation &host, const GpuAllocation &gpu, uint64_t minibatch);
+    void settle(ShardRecord &record, uint64_t offset, const Allocation &host, const GpuAllocation &gpu,
+                uint64_t minibatch);
     uint64_t record() const { return record_; }
     const Allocation &host_region() const { return host_region_; }
-    Post &post() const { return *links_[own_index_].post.load(std::memory_order_relaxed); }
+    ShardRecord &post() const { return *links_[own_index_].post.load(std::memory_order_relaxed); }
 
     // The post of an owner, once found (see Posts).
-    Post *linked(uint64_t index) const { return links_[index].post.load(std::memory_order_acquire); }
+    ShardRecord *linked(uint64_t index) const { return links_[index].post.load(std::memory_order_acquire); }
     // Where its segment and its region begin here (NULL: nowhere), the region's number, and the pages of its mirror.
     struct Bases {
         std::byte *host;
@@ -80,18 +81,18 @@ public:
         uint64_t mirror_bytes;
     };
     const Bases &bases(uint64_t index) const { return links_[index].bases; }
-    void link(uint64_t index, Post &post, const Bases &bases);
+    void link(uint64_t index, ShardRecord &post, const Bases &bases);
     // As this rank reaches it: in GPU memory if that can be.
     RemoteSlice slice(uint64_t index) const;
     // In host memory, of this rank's or of an owner whose GPU cannot be reached.
     RemoteSlice host_slice(uint64_t index) const;
     bool is_staged(uint64_t index) const { return on_gpu() && links_[index].bases.gpu == nullptr; }
     // Where `post`, an owner's of this shard, begins here, if its segment does at `host`, its region at `gpu`.
-    Bases bases_of(const Post &post, std::byte *host, std::byte *gpu) const;
+    Bases bases_of(const ShardRecord &post, std::byte *host, std::byte *gpu) const;
     // False once the owner has released it and used its record again.
-    bool stands(const Post &post) const { return post.minibatch.load(std::memory_order_relaxed) == registered; }
+    bool stands(const ShardRecord &post) const { return post.minibatch.load(std::memory_order_relaxed) == registered; }
     // Empty if the other rank means the same; else what differs, in words.
-    std::string difference(const Post &other, int other_rank, int rank) const;
+    std::string difference(const ShardRecord &other, int other_rank, int rank) const;
 
     uint64_t registered = 0;  // minibatch
     uint64_t published = 0;   // minibatch + 1
@@ -110,7 +111,7 @@ private:
     uint64_t record_ = 0;
     Allocation host_region_{};
     struct Link {
-        std::atomic<Post *> post;
+        std::atomic<ShardRecord *> post;
         Bases bases;
     };
     std::unique_ptr<Link[]> links_;

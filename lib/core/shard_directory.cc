@@ -5,28 +5,28 @@
 
 namespace odc {
 
-Posts::Posts(Job &job) : job_(job), last_(&job.mine().first_post) {
+ShardDirectory::ShardDirectory(Job &job) : job_(job), last_(&job.mine().first_record) {
     for (int rank = 0; rank < job.size(); ++rank) {
-        readers_.push_back({&job.block(rank).first_post, {}});
+        readers_.push_back({&job.block(rank).first_record, {}});
     }
 }
 
 // ---- This rank's own ----
 
-void Posts::expect(uint64_t minibatch) {
+void ShardDirectory::expect(uint64_t minibatch) {
     if (latest_.empty() || latest_.back().minibatch != minibatch) {
         latest_.push_back({minibatch, announced_});
     }
 }
 
-void Posts::announce(Shard &shard) noexcept {
+void ShardDirectory::announce(Shard &shard) noexcept {
     shard.number = ++announced_;
     latest_.back().number = shard.number;
     last_->store(shard.record(), std::memory_order_release);
     last_ = &shard.post().next;
 }
 
-void Posts::retire(Shard &shard, uint64_t minibatch) {
+void ShardDirectory::retire(Shard &shard, uint64_t minibatch) {
     shard.post().released.store(1, std::memory_order_release);
     retired_.push_back({minibatch, shard.number, shard.record(), shard.record_bytes()});
     for (uint64_t index = 0; index < shard.owners(); ++index) {
@@ -38,10 +38,10 @@ void Posts::retire(Shard &shard, uint64_t minibatch) {
 
 // ---- The other owners' ----
 
-void Posts::read(int rank) {
+void ShardDirectory::read(int rank) {
     Reader &reader = readers_[static_cast<size_t>(rank)];
     while (const uint64_t offset = reader.next->load(std::memory_order_acquire)) {
-        auto *post = reinterpret_cast<Post *>(job_.peer(rank).arena->record(offset));
+        auto *post = reinterpret_cast<ShardRecord *>(job_.peer(rank).arena->record(offset));
         if (rank != job_.rank()) {  // also one that does not list this rank: find() says how the rank lists differ
             reader.waiting.emplace(post->name(), post);
         }
@@ -49,7 +49,7 @@ void Posts::read(int rank) {
     }
 }
 
-std::optional<Shard::Bases> Posts::map_or_fail(const Shard &shard, int rank, const Post &post) {
+std::optional<Shard::Bases> ShardDirectory::map_or_fail(const Shard &shard, int rank, const ShardRecord &post) {
     try {
         return map(shard, rank, post);
     } catch (const Error &error) {
@@ -61,7 +61,7 @@ std::optional<Shard::Bases> Posts::map_or_fail(const Shard &shard, int rank, con
     }
 }
 
-std::optional<Shard::Bases> Posts::map(const Shard &shard, int rank, const Post &post) {
+std::optional<Shard::Bases> ShardDirectory::map(const Shard &shard, int rank, const ShardRecord &post) {
     std::byte *host = nullptr;
     std::byte *gpu = nullptr;
     if (shard.on_gpu() && job_.peer(rank).gpu_route.is_direct()) {
@@ -84,7 +84,7 @@ std::optional<Shard::Bases> Posts::map(const Shard &shard, int rank, const Post 
     return bases;
 }
 
-void Posts::unmap(const Shard &shard, uint64_t index, uint64_t minibatch) {
+void ShardDirectory::unmap(const Shard &shard, uint64_t index, uint64_t minibatch) {
     const int rank = shard.owner(index);
     const Shard::Bases &bases = shard.bases(index);
     if (bases.gpu != nullptr) {
@@ -98,12 +98,12 @@ void Posts::unmap(const Shard &shard, uint64_t index, uint64_t minibatch) {
     }
 }
 
-Post *Posts::find(Shard &shard, uint64_t index) {
-    if (Post *known = shard.linked(index)) {
+ShardRecord *ShardDirectory::find(Shard &shard, uint64_t index) {
+    if (ShardRecord *known = shard.linked(index)) {
         return known;
     }
     const std::lock_guard lock(mutex_);
-    if (Post *known = shard.linked(index)) {
+    if (ShardRecord *known = shard.linked(index)) {
         return known;
     }
     const int rank = shard.owner(index);
@@ -118,7 +118,7 @@ Post *Posts::find(Shard &shard, uint64_t index) {
         found = begin;
     }
     if (found != end) {
-        Post *post = found->second;
+        ShardRecord *post = found->second;
         const std::string difference = shard.difference(*post, rank, job_.rank());
         if (!difference.empty()) {
             job_.fail_job(ODC_ERROR_MISMATCH, difference);
@@ -139,7 +139,7 @@ Post *Posts::find(Shard &shard, uint64_t index) {
     return nullptr;
 }
 
-void Posts::turn(uint64_t minibatch, bool anything_new) {
+void ShardDirectory::turn(uint64_t minibatch, bool anything_new) {
     const std::lock_guard lock(mutex_);
     for (int rank = 0; anything_new && rank < job_.size(); ++rank) {
         read(rank);

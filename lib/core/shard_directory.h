@@ -15,13 +15,13 @@
 
 namespace odc {
 
-class Posts {
+class ShardDirectory {
 public:
-    explicit Posts(Job &job);
+    explicit ShardDirectory(Job &job);
 
     // Links the post of the shard's owner `index` if it is there; NULL otherwise. A post that describes the shard
     // differently, and an owner that ended the minibatch without registering it, are job errors. Thread-safe.
-    Post *find(Shard &shard, uint64_t index);
+    ShardRecord *find(Shard &shard, uint64_t index);
 
     // Whatever announcing shards in this minibatch may throw, so that announce throws nothing.
     void expect(uint64_t minibatch);
@@ -37,7 +37,7 @@ public:
 private:
     struct Reader {
         std::atomic<uint64_t> *next;
-        std::unordered_multimap<std::string_view, Post *> waiting;  // views of the posts' own names
+        std::unordered_multimap<std::string_view, ShardRecord *> waiting;  // views of the posts' own names
     };
     struct Announced {
         uint64_t minibatch;
@@ -51,9 +51,9 @@ private:
     };
     void read(int rank);
     // A GPU that fails is the job's error.
-    std::optional<Shard::Bases> map_or_fail(const Shard &shard, int rank, const Post &post);
+    std::optional<Shard::Bases> map_or_fail(const Shard &shard, int rank, const ShardRecord &post);
     // Where an owner's slice begins here; empty: its GPU memory has not come yet.
-    std::optional<Shard::Bases> map(const Shard &shard, int rank, const Post &post);
+    std::optional<Shard::Bases> map(const Shard &shard, int rank, const ShardRecord &post);
     void unmap(const Shard &shard, uint64_t index, uint64_t minibatch);
     Arena &mine() { return *job_.peer(job_.rank()).arena; }
 

@@ -25,19 +25,19 @@ const char *call_name(Call call) {
     return "an unknown call";
 }
 
-void record_failure(RankBlock &block, odc_status status, const char *text) {
+void record_failure(ControlBlock &block, odc_status status, const char *text) {
     block.error_status = status;
     put(block.error_text, text);
     block.state.store(RankState::Failed, std::memory_order_release);
 }
 
-void record_departure(RankBlock &block, int rank, const char *why) {
+void record_departure(ControlBlock &block, int rank, const char *why) {
     if (block.state.load(std::memory_order_relaxed) != RankState::Failed) {
         record_failure(block, ODC_ERROR_PEER_LOST, say("rank ", rank, " left odc_init: ", why).c_str());
     }
 }
 
-void ring(Bell &bell) {
+void ring(Doorbell &bell) {
     // Sequentially consistent against the waiter's "count myself, look again, sleep".
     bell.rung.fetch_add(1);
     if (bell.waiters.load() != 0) {

@@ -47,7 +47,7 @@ struct GpuIdentity {
 };
 
 // A futex that is rung after a change; peers sleep on it.
-struct Bell {
+struct Doorbell {
     std::atomic<uint32_t> rung;
     std::atomic<uint32_t> waiters;
 };
@@ -69,31 +69,31 @@ constexpr int kTreeLevels = 4;  // 16^4 ranks of a host
 struct TreeNode {
     alignas(64) std::atomic<uint64_t> joined[2];  // how often a member has joined in syncs of this parity; never reset
     alignas(64) std::atomic<uint64_t> released;   // all ranks of the host have come to sync released - 1
-    Bell bell;                                    // rung after `released` changes
+    Doorbell bell;                                // rung after `released` changes
     Contribution combined[2];                     // what the node's ranks brought, once all members have joined
 };
 
-constexpr uint64_t kDidInside = uint64_t{1} << 55;
-constexpr uint64_t kDidAwaitsGpu = uint64_t{1} << 54;
-constexpr uint64_t kDidRecord = kDidAwaitsGpu - 1;
+constexpr uint64_t kLastCallInside = uint64_t{1} << 55;
+constexpr uint64_t kLastCallAwaitsGpu = uint64_t{1} << 54;
+constexpr uint64_t kLastCallRecord = kLastCallAwaitsGpu - 1;
 
 // What a rank says of another's GPU after the trial.
-enum class TrialVerdict : uint8_t { Unusable, SumsLost, Good };
+enum class SelftestResult : uint8_t { Unusable, SumsLost, Good };
 
 // How far a rank is in trying its GPU (p2p_selftest.h).
-enum class TrialStep : uint32_t { None, Opened, Read, Added, Judged };
+enum class SelftestStep : uint32_t { None, Opened, Read, Added, Judged };
 
-struct RankBlock {
+struct ControlBlock {
     // Fixed before the block is handed over.
     uint64_t magic;
     int32_t rank;
     int32_t size;
     int32_t pid;
     char host[68];
-    char identity[96];  // of the host, as in the card of round 1 (peer_info.h)
+    char identity[96];  // of the host, as in the peer info of round 1 (peer_info.h)
     GpuIdentity gpu;
 
-    alignas(64) Bell bell;  // rung after every change below, but for the trees, which have their own
+    alignas(64) Doorbell bell;  // rung after every change below, but for the trees, which have their own
 
     alignas(64) std::atomic<uint64_t> opened;  // has published something in minibatch opened - 1
     std::atomic<uint64_t> arrived;             // has arrived in the sync of minibatch arrived - 1
@@ -108,9 +108,9 @@ struct RankBlock {
 
     // What it last did, for the words of errors: Call << 56, whether it is inside still, and there waits for its own GPU,
     // offset of the shard's record.
-    alignas(64) std::atomic<uint64_t> did;
-    std::atomic<uint64_t> did_minibatch;
-    std::atomic<int64_t> did_at_ns;
+    alignas(64) std::atomic<uint64_t> last_call;
+    std::atomic<uint64_t> last_minibatch;
+    std::atomic<int64_t> last_call_at_ns;
 
     alignas(64) std::atomic<RankState> state;
     std::atomic<uint32_t> peer_failed;  // set by others: some rank is Failed, for calls that wait for nothing
@@ -118,25 +118,25 @@ struct RankBlock {
     int32_t error_status;
     char error_text[2044];
 
-    std::atomic<uint64_t> first_post;  // offset of its record; 0: none yet
+    std::atomic<uint64_t> first_record;  // offset of its record; 0: none yet
 
     static constexpr size_t kMostTried = 1024;
-    std::atomic<TrialStep> trial_step;  // what follows is there from Opened and Judged on
-    uint64_t trial_region;
-    TrialVerdict trial_verdicts[kMostTried];  // by place among the host's ranks
+    std::atomic<SelftestStep> selftest_step;  // what follows is there from Opened and Judged on
+    uint64_t selftest_region;
+    SelftestResult selftest_results[kMostTried];  // by place among the host's ranks
 };
 
-constexpr uint64_t kRankBlockMagic = 0x6f64632d30303130;  // "odc-0010": changes with every change of shared layout
+constexpr uint64_t kControlBlockMagic = 0x6f64632d30303130;  // "odc-0010": changes with every change of shared layout
 
 const char *call_name(Call call);
 
 // For those who have met this rank already: why it does not come to the end of odc_init. The first reason stays.
-void record_departure(RankBlock &block, int rank, const char *why);
+void record_departure(ControlBlock &block, int rank, const char *why);
 // Publishes a rank's job error in its own block; the caller rings.
-void record_failure(RankBlock &block, odc_status status, const char *text);
+void record_failure(ControlBlock &block, odc_status status, const char *text);
 
-void ring(Bell &bell);
+void ring(Doorbell &bell);
 // Wakes whoever waits for `block`'s rank.
-inline void ring(RankBlock &block) { ring(block.bell); }
+inline void ring(ControlBlock &block) { ring(block.bell); }
 
 }  // namespace odc

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A shard as its owner announces it: a record in the owner's arena, in a list that begins in its RankBlock. Once it is
+// A shard as its owner announces it: a record in the owner's arena, in a list that begins in its ControlBlock. Once it is
 // in the list, only its atomic words change, until its shard is released and nobody can be about to read it.
 #pragma once
 
@@ -17,11 +17,11 @@ namespace odc {
 struct Stripe {
     std::atomic<uint32_t> lock;
     uint32_t unused;
-    uint64_t filled;  // under the lock
+    uint64_t epoch;  // under the lock
 };
 constexpr uint64_t kStripeBytes = uint64_t{64} << 10;
 
-struct Post {
+struct ShardRecord {
     std::atomic<uint64_t> next;       // offset of the next post's record; 0: none yet
     std::atomic<uint64_t> minibatch;  // in which it was registered; grows when the record is used for another shard
     uint64_t numel;
@@ -57,7 +57,7 @@ struct Post {
 // Bytes of the record of a shard that is described by `what`: a Description, or a PostNotice of one.
 template <class What>
 uint64_t post_bytes(const What &what) {
-    return sizeof(Post) + what.slices.size() * sizeof(uint64_t) + what.ranks.size() * sizeof(int32_t) +
+    return sizeof(ShardRecord) + what.slices.size() * sizeof(uint64_t) + what.ranks.size() * sizeof(int32_t) +
            what.name.size();
 }
 
@@ -65,7 +65,7 @@ uint64_t post_bytes(const What &what) {
 // record may have been another shard's, which a peer's odc_gather still looks at: it must not see that one unreleased, or
 // published, without seeing that it is that one no more.
 template <class What>
-void write_post(Post &post, const What &what, uint64_t record, uint64_t minibatch, uint64_t slice_numel) {
+void write_post(ShardRecord &post, const What &what, uint64_t record, uint64_t minibatch, uint64_t slice_numel) {
     post.minibatch.store(minibatch, std::memory_order_relaxed);
     post.released.store(0, std::memory_order_release);
     post.published.store(0, std::memory_order_release);

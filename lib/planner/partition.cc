@@ -172,7 +172,7 @@ private:
     using Choices = std::array<std::vector<Choice>, 3>;  // by number of items, each in the order of the sums
 
     // `given` goes from the costlier part to the cheaper, `taken` back; the new sums lie between the old ones.
-    struct Exchange {
+    struct Allgather {
         uint32_t costlier;
         uint32_t cheaper;
         Choice given;
@@ -200,7 +200,7 @@ private:
             if (!parts_[from].empty() && !parts_[to].empty()) {
                 const Choice given = {0, parts_[from][random_() % parts_[from].size()], kNone};
                 const Choice taken = {0, parts_[to][random_() % parts_[to].size()], kNone};
-                apply(Exchange{from, to, given, taken, 0, 0});
+                apply(Allgather{from, to, given, taken, 0, 0});
             }
             from = to;
         }
@@ -222,9 +222,9 @@ private:
     bool lower_costliest() {
         const auto costliest = std::prev(ranking_.end());
         const double enough = std::prev(costliest)->first;
-        std::optional<Exchange> best;
+        std::optional<Allgather> best;
         for (auto other = ranking_.begin(); other != costliest && steps_ > 0; ++other) {
-            const std::optional<Exchange> found = best_exchange(costliest->second, other->second);
+            const std::optional<Allgather> found = best_exchange(costliest->second, other->second);
             if (found && (!best || found->most < best->most)) {
                 best = found;
                 if (best->most <= enough) {
@@ -238,9 +238,9 @@ private:
     bool raise_cheapest() {
         const auto cheapest = ranking_.begin();
         const double enough = std::next(cheapest)->first;
-        std::optional<Exchange> best;
+        std::optional<Allgather> best;
         for (auto other = std::prev(ranking_.end()); other != cheapest && steps_ > 0; --other) {
-            const std::optional<Exchange> found = best_exchange(other->second, cheapest->second);
+            const std::optional<Allgather> found = best_exchange(other->second, cheapest->second);
             if (found && (!best || found->least > best->least)) {
                 best = found;
                 if (best->least >= enough) {
@@ -251,12 +251,12 @@ private:
         return apply(best);
     }
 
-    std::optional<Exchange> best_exchange(uint32_t costlier, uint32_t cheaper) {
+    std::optional<Allgather> best_exchange(uint32_t costlier, uint32_t cheaper) {
         const double gap = sums_[costlier] - sums_[cheaper];
         const double negligible =
             kNegligible * sums_[costlier];  // more than rounding, or an exchange could be undone for ever
         double nearest = gap / 2 - negligible;
-        std::optional<Exchange> best;
+        std::optional<Allgather> best;
         for (size_t give = 0; give < 3; ++give) {
             for (size_t take = 0; take < 3; ++take) {
                 if (!allowed(costlier, give, take) || !allowed(cheaper, take, give)) {
@@ -276,7 +276,7 @@ private:
                         const double distance = std::abs(wanted - taken[i].sum);
                         if (distance < nearest) {
                             nearest = distance;
-                            best = Exchange{costlier, cheaper, given, taken[i], 0, 0};
+                            best = Allgather{costlier, cheaper, given, taken[i], 0, 0};
                         }
                     }
                 }
@@ -317,7 +317,7 @@ private:
         return out;
     }
 
-    bool apply(const std::optional<Exchange> &exchange) {
+    bool apply(const std::optional<Allgather> &exchange) {
         if (!exchange) {
             return false;
         }

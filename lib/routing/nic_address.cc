@@ -30,14 +30,14 @@ std::string domain_name(const ProviderRow &row, const std::string &nic) {
 }
 
 // What libfabric says of the NIC by this provider.
-Offer offer_of(const ProviderRow &row, const Nic &nic, const std::vector<Offer> &offers) {
-    Offer answer{row.name, "", "libfabric does not offer it"};
-    for (const Offer &offer : offers) {
-        if (offer.provider == row.name && offer.domain == domain_name(row, nic.name)) {
-            return offer;
+ProviderInfo offer_of(const ProviderRow &row, const Nic &nic, const std::vector<ProviderInfo> &infos) {
+    ProviderInfo answer{row.name, "", "libfabric does not offer it"};
+    for (const ProviderInfo &info : infos) {
+        if (info.provider == row.name && info.domain == domain_name(row, nic.name)) {
+            return info;
         }
-        if (offer.provider == row.name && offer.domain.empty() && !offer.why_not.empty()) {
-            answer = offer;
+        if (info.provider == row.name && info.domain.empty() && !info.why_not.empty()) {
+            answer = info;
         }
     }
     return answer;
@@ -49,9 +49,9 @@ struct Service {
     std::string why_not;  // there are none
 };
 
-// The most wanted provider that the wishes and libfabric have for the NIC, and the others that its peers may meet it by
+// The most wanted provider that the route options and libfabric have for the NIC, and the others that its peers may meet it by
 // at the same addresses.
-Service service_of(const Nic &nic, const Wishes &wishes, const std::vector<Offer> &offers) {
+Service service_of(const Nic &nic, const RouteOptions &options, const std::vector<ProviderInfo> &infos) {
     Service service;
     const ProviderRow *first = nullptr;
     for (size_t i = 0; i < kProviders.size(); ++i) {
@@ -59,20 +59,20 @@ Service service_of(const Nic &nic, const Wishes &wishes, const std::vector<Offer
         if (!serves(row, nic.kind) || (first != nullptr && first->addressing != row.addressing)) {
             continue;
         }
-        Offer offer = offer_of(row, nic, offers);
-        if (!wishes.providers.empty() && !contains(wishes.providers, row.name)) {
-            offer.why_not = "ODC_PROVIDER leaves it out";
-        } else if (nic.name.size() >= sizeof(Port::nic)) {
-            offer.why_not = say("the name is longer than ", sizeof(Port::nic) - 1, " letters");
+        ProviderInfo info = offer_of(row, nic, infos);
+        if (!options.providers.empty() && !contains(options.providers, row.name)) {
+            info.why_not = "ODC_PROVIDER leaves it out";
+        } else if (nic.name.size() >= sizeof(NicAddress::nic)) {
+            info.why_not = say("the name is longer than ", sizeof(NicAddress::nic) - 1, " letters");
         }
-        if (!offer.why_not.empty()) {
-            service.why_not += say(service.why_not.empty() ? "" : "; ", row.name, ": ", offer.why_not);
+        if (!info.why_not.empty()) {
+            service.why_not += say(service.why_not.empty() ? "" : "; ", row.name, ": ", info.why_not);
             continue;
         }
         first = first != nullptr ? first : &row;
         const auto bit = static_cast<uint16_t>(1U << i);
         service.providers |= bit;
-        service.staged |= offer.landing == Landing::Staged ? bit : uint16_t{0};
+        service.staged |= info.read_mode == ReadMode::Staged ? bit : uint16_t{0};
     }
     if (first == nullptr && service.why_not.empty()) {
         service.why_not = say("no provider serves ", name_of(nic.kind));
@@ -80,8 +80,8 @@ Service service_of(const Nic &nic, const Wishes &wishes, const std::vector<Offer
     return service;
 }
 
-Port make_port(const Service &service, const Nic &nic, const Network &network, Nearness distance) {
-    Port port{};
+NicAddress make_port(const Service &service, const Nic &nic, const Network &network, Nearness distance) {
+    NicAddress port{};
     nic.name.copy(port.nic, sizeof(port.nic) - 1);
     std::copy(network.address.begin(), network.address.end(), port.address);
     port.speed = static_cast<uint32_t>(nic.speed);
@@ -97,7 +97,7 @@ Port make_port(const Service &service, const Nic &nic, const Network &network, N
 size_t row_of(uint16_t providers) { return static_cast<size_t>(std::countr_zero(providers)); }
 
 // One a subnet of the NIC; one without an address where there are none to meet by.
-void add_ports(const Service &service, const Nic &nic, Nearness distance, std::vector<Port> &ports) {
+void add_ports(const Service &service, const Nic &nic, Nearness distance, std::vector<NicAddress> &ports) {
     if (kProviders[row_of(service.providers)].addressing == Addressing::Own || !nic.networks_known) {
         ports.push_back(make_port(service, nic, {}, distance));
         return;
@@ -110,26 +110,28 @@ void add_ports(const Service &service, const Nic &nic, Nearness distance, std::v
     }
 }
 
-auto score(const Port &port) {
+auto score(const NicAddress &port) {
     const bool tunnel = port.kind == static_cast<uint8_t>(NicKind::Tunnel);
     const bool link_local = is_link_local(network_of(port));
     return std::tuple(link_local, row_of(port.providers), tunnel, ~port.speed, port.distance, port.family);
 }
 
 // The best kMaxPorts, with the best of each provider and IP family, so that unlike hosts still meet.
-std::vector<Port> best_of(std::vector<Port> ports) {
-    std::stable_sort(ports.begin(), ports.end(), [](const Port &a, const Port &b) { return score(a) < score(b); });
-    std::vector<Port> first;
-    std::vector<Port> rest;
-    for (const Port &port : ports) {
-        const bool is_first = std::none_of(first.begin(), first.end(), [&](const Port &better) {
+std::vector<NicAddress> best_of(std::vector<NicAddress> ports) {
+    std::stable_sort(ports.begin(), ports.end(),
+                     [](const NicAddress &a, const NicAddress &b) { return score(a) < score(b); });
+    std::vector<NicAddress> first;
+    std::vector<NicAddress> rest;
+    for (const NicAddress &port : ports) {
+        const bool is_first = std::none_of(first.begin(), first.end(), [&](const NicAddress &better) {
             return row_of(better.providers) == row_of(port.providers) && better.family == port.family;
         });
         (is_first ? first : rest).push_back(port);
     }
     first.insert(first.end(), rest.begin(), rest.end());
     first.resize(std::min(first.size(), kMaxPorts));
-    std::stable_sort(first.begin(), first.end(), [](const Port &a, const Port &b) { return score(a) < score(b); });
+    std::stable_sort(first.begin(), first.end(),
+                     [](const NicAddress &a, const NicAddress &b) { return score(a) < score(b); });
     return first;
 }
 
@@ -152,41 +154,41 @@ std::string nics_text(const Machine &machine) {
 
 }  // namespace
 
-bool well_formed(const Port &port) {
+bool well_formed(const NicAddress &port) {
     const int bits = port.family == 4 ? 32 : port.family == 6 ? 128 : 0;
     return has_name(port.nic) && port.providers != 0 && port.providers >> kProviders.size() == 0 &&
            (port.family == 0 || port.family == 4 || port.family == 6) && port.prefix <= bits &&
            port.kind < kNicKinds.size() && port.distance < kNearness.size();
 }
 
-Network network_of(const Port &port) {
+Network network_of(const NicAddress &port) {
     Network network{port.family, port.prefix, {}};
     std::copy(std::begin(port.address), std::end(port.address), network.address.begin());
     return network;
 }
 
-const ProviderRow &provider_of(const Port &port) { return kProviders[row_of(port.providers)]; }
+const ProviderRow &provider_of(const NicAddress &port) { return kProviders[row_of(port.providers)]; }
 
-Landing landing_at(const Port &port) {
-    return (port.staged >> row_of(port.providers) & 1) != 0 ? Landing::Staged : Landing::Direct;
+ReadMode landing_at(const NicAddress &port) {
+    return (port.staged >> row_of(port.providers) & 1) != 0 ? ReadMode::Staged : ReadMode::Direct;
 }
 
-std::string domain_of(const Port &port) { return domain_name(provider_of(port), port.nic); }
+std::string domain_of(const NicAddress &port) { return domain_name(provider_of(port), port.nic); }
 
-std::vector<Offer> offers_by_kind(const Machine &machine) {
-    std::vector<Offer> offers;
+std::vector<ProviderInfo> offers_by_kind(const Machine &machine) {
+    std::vector<ProviderInfo> infos;
     for (const Nic &nic : machine.nics) {
         for (const ProviderRow &row : kProviders) {
             if (serves(row, nic.kind)) {
-                offers.push_back({row.name, domain_name(row, nic.name), "", row.landing});
+                infos.push_back({row.name, domain_name(row, nic.name), "", row.read_mode});
             }
         }
     }
-    return offers;
+    return infos;
 }
 
-void check_interfaces(const Machine &machine, const Wishes &wishes) {
-    for (const std::string &wished : wishes.interfaces) {
+void check_interfaces(const Machine &machine, const RouteOptions &options) {
+    for (const std::string &wished : options.interfaces) {
         if (std::none_of(machine.nics.begin(), machine.nics.end(),
                          [&](const Nic &nic) { return nic.name == wished; })) {
             fail(ODC_ERROR_ARGUMENT, setting_row(Setting::kInterface).name, "=\"", setting(Setting::kInterface),
@@ -195,18 +197,19 @@ void check_interfaces(const Machine &machine, const Wishes &wishes) {
     }
 }
 
-Ports ports_of(const Machine &machine, Device memory, const Wishes &wishes, const std::vector<Offer> &offers) {
-    check_interfaces(machine, wishes);
-    Ports found;
+NicAddresses nic_addresses_of(const Machine &machine, Device memory, const RouteOptions &options,
+                              const std::vector<ProviderInfo> &infos) {
+    check_interfaces(machine, options);
+    NicAddresses found;
     for (size_t i = 0; i < machine.nics.size(); ++i) {
         const Nic &nic = machine.nics[i];
         // Asked for by name, it joins the "hosts" of one machine.
-        const bool lo = nic.kind == NicKind::Loopback && contains(wishes.interfaces, nic.name);
+        const bool lo = nic.kind == NicKind::Loopback && contains(options.interfaces, nic.name);
         std::string why = lo ? "" : refusal(nic);
-        if (why.empty() && !wishes.interfaces.empty() && !contains(wishes.interfaces, nic.name)) {
+        if (why.empty() && !options.interfaces.empty() && !contains(options.interfaces, nic.name)) {
             why = "ODC_INTERFACE leaves it out";
         }
-        const Service service = why.empty() ? service_of(nic, wishes, offers) : Service{0, 0, why};
+        const Service service = why.empty() ? service_of(nic, options, infos) : Service{0, 0, why};
         if (service.providers == 0) {
             found.refused.push_back({nic.name, service.why_not});
             continue;

@@ -16,7 +16,7 @@
 namespace odc {
 
 // As it travels between ranks. A set of providers is a mask of bits in the order of kProviders.
-struct Port {
+struct NicAddress {
     char nic[36];         // as the kernel calls it: "eth0", "mlx5_0"; ends with a zero byte
     uint8_t address[16];  // of the family
     uint32_t speed;       // Mbit/s; 0: unknown
@@ -27,47 +27,48 @@ struct Port {
     uint8_t kind;         // NicKind
     uint8_t distance;     // Nearness of the NIC to the rank's memory
 };
-static_assert(sizeof(Port) == 64);
+static_assert(sizeof(NicAddress) == 64);
 
 inline constexpr size_t kMaxPorts = 20;  // a host with sixteen adapters, and its Ethernet
 
-// TCP port numbers where peers may knock (reachability_probe.h), by place in a rank's ports; 0: none, as it is not met by sockets.
-using Doorsteps = std::array<uint16_t, kMaxPorts>;
+// TCP port numbers where peers may probe (reachability_probe.h), by place in a rank's ports; 0: none, as it is not met by sockets.
+using ProbePorts = std::array<uint16_t, kMaxPorts>;
 
 // Whether every field holds what this library could have written; a peer's port is used only then.
-bool well_formed(const Port &port);
-Network network_of(const Port &port);
+bool well_formed(const NicAddress &port);
+Network network_of(const NicAddress &port);
 // The most wanted of a port's providers.
-const ProviderRow &provider_of(const Port &port);
-Landing landing_at(const Port &port);     // by that provider
-std::string domain_of(const Port &port);  // what that provider calls the NIC: "eth0", "rdmap16s27-rdm"
+const ProviderRow &provider_of(const NicAddress &port);
+ReadMode landing_at(const NicAddress &port);    // by that provider
+std::string domain_of(const NicAddress &port);  // what that provider calls the NIC: "eth0", "rdmap16s27-rdm"
 
 // A provider that libfabric has for a domain, or says why not. An empty domain stands for all of the provider's that no
 // other offer names.
-struct Offer {
+struct ProviderInfo {
     std::string provider;
     std::string domain;
     std::string why_not;  // empty: it can be used
-    Landing landing = Landing::Direct;
+    ReadMode read_mode = ReadMode::Direct;
 };
 
 // What libfabric would offer if it had every provider: for a recorded machine.
-std::vector<Offer> offers_by_kind(const Machine &machine);
+std::vector<ProviderInfo> offers_by_kind(const Machine &machine);
 
 struct Refusal {
     std::string nic;
     std::string why;
 };
 
-struct Ports {
-    std::vector<Port> ports;  // best first, kMaxPorts at most: the best of each provider and IP family among them
+struct NicAddresses {
+    std::vector<NicAddress> ports;  // best first, kMaxPorts at most: the best of each provider and IP family among them
     std::vector<Refusal> refused;
 };
 
 // Throws ODC_ERROR_ARGUMENT when ODC_INTERFACE names what the machine has not.
-void check_interfaces(const Machine &machine, const Wishes &wishes);
+void check_interfaces(const Machine &machine, const RouteOptions &options);
 
 // Throws as check_interfaces does.
-Ports ports_of(const Machine &machine, Device memory, const Wishes &wishes, const std::vector<Offer> &offers);
+NicAddresses nic_addresses_of(const Machine &machine, Device memory, const RouteOptions &options,
+                              const std::vector<ProviderInfo> &infos);
 
 }  // namespace odc

@@ -16,7 +16,7 @@ namespace {
 enum class Link { Subnet, Own, Unknown, Routed, LinkLocal };
 
 // Nothing when it does not.
-std::optional<Link> link_between(const Port &a, const Port &b) {
+std::optional<Link> link_between(const NicAddress &a, const NicAddress &b) {
     const ProviderRow &row = provider_of(a);
     if (&row != &provider_of(b)) {
         return std::nullopt;
@@ -54,10 +54,10 @@ struct Pair {
     Link link;
 };
 
-bool is_tunnel(const Port &port) { return port.kind == static_cast<uint8_t>(NicKind::Tunnel); }
+bool is_tunnel(const NicAddress &port) { return port.kind == static_cast<uint8_t>(NicKind::Tunnel); }
 
 // Lower is better; the same whichever rank asks.
-auto score(const Port &a, const Port &b, Link link) {
+auto score(const NicAddress &a, const NicAddress &b, Link link) {
     return std::tuple(link == Link::LinkLocal, &provider_of(a), is_tunnel(a) || is_tunnel(b), link,
                       ~std::min(a.speed, b.speed), std::max(a.distance, b.distance), unsigned{a.distance} + b.distance,
                       a.family);
@@ -65,7 +65,8 @@ auto score(const Port &a, const Port &b, Link link) {
 
 // The pairs with the best score. `is_silent`: of places in `low` and `high`.
 template <class IsSilent>
-std::vector<Pair> best_pairs(const std::vector<Port> &low, const std::vector<Port> &high, const IsSilent &is_silent) {
+std::vector<Pair> best_pairs(const std::vector<NicAddress> &low, const std::vector<NicAddress> &high,
+                             const IsSilent &is_silent) {
     std::vector<Pair> best;
     for (size_t i = 0; i < low.size(); ++i) {
         for (size_t j = 0; j < high.size(); ++j) {
@@ -105,7 +106,7 @@ size_t spread(std::vector<Pair> &pairs, int index, Side side) {
     return ports.size();
 }
 
-std::string link_text(Link link, const Port &mine, const Port &theirs) {
+std::string link_text(Link link, const NicAddress &mine, const NicAddress &theirs) {
     switch (link) {
         case Link::Subnet: return say("one subnet (", subnet_text(network_of(mine)), ")");
         case Link::Own: return "the provider's own addresses";
@@ -118,7 +119,7 @@ std::string link_text(Link link, const Port &mine, const Port &theirs) {
     return "";
 }
 
-std::string speed_text(const Port &mine, const Port &theirs) {
+std::string speed_text(const NicAddress &mine, const NicAddress &theirs) {
     const uint32_t slower = std::min(mine.speed, theirs.speed);
     return slower == 0 ? "speed unknown" : say(slower / 1000.0, " Gbit/s");
 }
@@ -131,7 +132,7 @@ std::string offers_text(const RankDescriptor &rank) {
         return say("rank ", rank.rank, " has no NIC that can be used");
     }
     std::vector<std::string> ports;
-    for (const Port &port : rank.ports) {
+    for (const NicAddress &port : rank.ports) {
         ports.push_back(say(port.nic, " by ", provider_of(port).name,
                             port.family != 0 ? say(" in ", network_text(network_of(port))) : ""));
     }
@@ -160,21 +161,21 @@ std::string why_no_shm(const RankDescriptor &mine, const RankDescriptor &theirs)
 }
 
 // "eth1 (192.0.2.1/24) to eth1 (192.0.2.2/24), ..."
-std::string pairs_text(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<PortPair> &pairs) {
+std::string pairs_text(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<NicPair> &pairs) {
     const auto port_text = [](const RankDescriptor &rank, int place) {
-        const Port &port = rank.ports[static_cast<size_t>(place)];
+        const NicAddress &port = rank.ports[static_cast<size_t>(place)];
         return say(port.nic, " (", network_text(network_of(port)), ')');
     };
     std::vector<std::string> words;
-    for (const PortPair &pair : pairs) {
+    for (const NicPair &pair : pairs) {
         words.push_back(say(port_text(mine, pair.mine), " to ", port_text(theirs, pair.theirs)));
     }
     return listed(words, ", ");
 }
 
-// Fills the verdict's ports, or says why there are none.
-std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<PortPair> &silent,
-                         Verdict &verdict) {
+// Fills the choice's ports, or says why there are none.
+std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<NicPair> &silent,
+                         RouteChoice &choice) {
     if (mine.identity == theirs.identity) {
         return say("never inside a host, where shm ",
                    forbidden(kShm, mine, theirs).empty() ? "is faster" : "must be allowed");
@@ -190,7 +191,7 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
         return offers_text(mine.why_no_fabric.empty() ? theirs : mine);
     }
     const auto is_silent = [&](size_t low_port, size_t high_port) {
-        return std::any_of(silent.begin(), silent.end(), [&](const PortPair &pair) {
+        return std::any_of(silent.begin(), silent.end(), [&](const NicPair &pair) {
             return static_cast<size_t>(is_low ? pair.mine : pair.theirs) == low_port &&
                    static_cast<size_t>(is_low ? pair.theirs : pair.mine) == high_port;
         });
@@ -206,19 +207,19 @@ std::string choose_ports(const RankDescriptor &mine, const RankDescriptor &their
     }
     const size_t low_equals = spread(pairs, low.index, &Pair::low);
     const size_t high_equals = spread(pairs, high.index, &Pair::high);
-    verdict.my_port = static_cast<int>(is_low ? pairs[0].low : pairs[0].high);
-    verdict.their_port = static_cast<int>(is_low ? pairs[0].high : pairs[0].low);
-    const Port &my = mine.ports[static_cast<size_t>(verdict.my_port)];
-    const Port &their = theirs.ports[static_cast<size_t>(verdict.their_port)];
-    verdict.landing = landing_at(my);
-    verdict.why =
+    choice.my_port = static_cast<int>(is_low ? pairs[0].low : pairs[0].high);
+    choice.their_port = static_cast<int>(is_low ? pairs[0].high : pairs[0].low);
+    const NicAddress &my = mine.ports[static_cast<size_t>(choice.my_port)];
+    const NicAddress &their = theirs.ports[static_cast<size_t>(choice.their_port)];
+    choice.read_mode = landing_at(my);
+    choice.why =
         say(provider_of(my).name, " from ", my.nic, " to ", their.nic, ": ", link_text(pairs[0].link, my, their), ", ",
             speed_text(my, their), ", ", name_of(static_cast<Nearness>(my.distance)));
     if (const size_t equals = is_low ? low_equals : high_equals; equals > 1) {
-        verdict.why += say("; one of ", equals, " equal NICs, by the rank's place on its host");
+        choice.why += say("; one of ", equals, " equal NICs, by the rank's place on its host");
     }
     if (!silent.empty()) {
-        verdict.why += say("; tried without an answer: ", pairs_text(mine, theirs, silent));
+        choice.why += say("; tried without an answer: ", pairs_text(mine, theirs, silent));
     }
     return "";
 }
@@ -241,7 +242,7 @@ uint16_t lowest_bit(uint32_t providers) { return static_cast<uint16_t>(providers
 
 uint16_t sockets_of(const RankDescriptor &rank) {
     uint16_t providers = 0;
-    for (const Port &port : rank.ports) {
+    for (const NicAddress &port : rank.ports) {
         providers |= provider_of(port).wire == Wire::Sockets ? port.providers : uint16_t{0};
     }
     return providers;
@@ -261,7 +262,7 @@ std::string settle(const std::vector<RankDescriptor *> &ranks) {
         common &= theirs != 0 ? theirs : UINT16_MAX;
     }
     for (RankDescriptor *rank : ranks) {
-        for (Port &port : rank->ports) {
+        for (NicAddress &port : rank->ports) {
             const uint32_t shared = port.providers & common;
             if (shared == 0 && provider_of(port).wire == Wire::Sockets && words.empty()) {
                 words = say(kOneProvider, ", here ", names_of(lowest_bit(common)), ", which ", port.nic, " of rank ",
@@ -278,11 +279,11 @@ std::string why_no_provider() {
     if (!why_not.empty()) {
         return why_not;
     }
-    const std::vector<Offer> offers = offers_of_libfabric();
+    const std::vector<ProviderInfo> infos = query_libfabric();
     std::string names;
     for (const ProviderRow &row : kProviders) {
-        if (std::any_of(offers.begin(), offers.end(),
-                        [&](const Offer &one) { return one.provider == row.name && one.why_not.empty(); })) {
+        if (std::any_of(infos.begin(), infos.end(),
+                        [&](const ProviderInfo &one) { return one.provider == row.name && one.why_not.empty(); })) {
             return "";
         }
         names += say(names.empty() ? "" : ", ", row.name);
@@ -292,49 +293,51 @@ std::string why_no_provider() {
                filter.empty() ? "" : say("; FI_PROVIDER=\"", filter, "\" narrows what it offers"));
 }
 
-std::vector<Offer> offers_of_libfabric() {
-    std::vector<Offer> offers;
+std::vector<ProviderInfo> query_libfabric() {
+    std::vector<ProviderInfo> infos;
     const std::string why_not = why_not_fabric();
     if (!why_not.empty()) {
         for (const ProviderRow &row : kProviders) {
-            offers.push_back({row.name, "", why_not});
+            infos.push_back({row.name, "", why_not});
         }
-        return offers;
+        return infos;
     }
     for (const FabricDomain &one : fabric_domains()) {
-        offers.push_back({one.provider, one.domain, one.why_not, one.needs_local ? Landing::Staged : Landing::Direct});
+        infos.push_back({one.provider, one.domain, one.why_not, one.needs_local ? ReadMode::Staged : ReadMode::Direct});
     }
     if (const std::string filter = environment("FI_PROVIDER"); !filter.empty()) {
         for (const ProviderRow &row : kProviders) {
-            offers.push_back({row.name, "", say("libfabric does not offer it (FI_PROVIDER=\"", filter, "\" is set)")});
+            infos.push_back({row.name, "", say("libfabric does not offer it (FI_PROVIDER=\"", filter, "\" is set)")});
         }
     }
-    return offers;
+    return infos;
 }
 
-Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<PortPair> &silent) {
-    Verdict verdict;
+RouteChoice choose_route(const RankDescriptor &mine, const RankDescriptor &theirs, const std::vector<NicPair> &silent) {
+    RouteChoice choice;
     std::string why_not = mine.rank == theirs.rank ? "" : why_no_shm(mine, theirs);
     if (why_not.empty()) {
-        verdict.transport = kTransportNames[kShm];
-        verdict.why = mine.rank == theirs.rank ? "this rank" : "the same host";
+        choice.transport = kTransportNames[kShm];
+        choice.why = mine.rank == theirs.rank ? "this rank" : "the same host";
     } else {
-        verdict.why_not.push_back({kTransportNames[kShm], why_not});
+        choice.why_not.push_back({kTransportNames[kShm], why_not});
     }
-    why_not = choose_ports(mine, theirs, silent, verdict);
+    why_not = choose_ports(mine, theirs, silent, choice);
     if (why_not.empty()) {
-        verdict.transport = kTransportNames[kFabric];
+        choice.transport = kTransportNames[kFabric];
     } else {
-        verdict.why_not.push_back({kTransportNames[kFabric], why_not});
+        choice.why_not.push_back({kTransportNames[kFabric], why_not});
     }
-    return verdict;
+    return choice;
 }
 
-const char *access_of(const Verdict &verdict) { return verdict.transport.empty() ? "none" : name_of(verdict.landing); }
+const char *access_of(const RouteChoice &choice) {
+    return choice.transport.empty() ? "none" : name_of(choice.read_mode);
+}
 
-std::string why_not_text(const Verdict &verdict) {
+std::string why_not_text(const RouteChoice &choice) {
     std::string text;
-    for (const WhyNot &one : verdict.why_not) {
+    for (const WhyNot &one : choice.why_not) {
         text += say(text.empty() ? "" : "; ", one.transport, ": ", one.why);
     }
     return text;
@@ -342,50 +345,50 @@ std::string why_not_text(const Verdict &verdict) {
 
 namespace {
 
-void refuse(Verdict &verdict, TransportIndex transport, const std::string &why) {
-    verdict.why_not.push_back({kTransportNames[transport], why});
+void refuse(RouteChoice &choice, TransportIndex transport, const std::string &why) {
+    choice.why_not.push_back({kTransportNames[transport], why});
 }
 
 // Of a pair of which one has none.
-Verdict no_gpu(const RankDescriptor &rank) {
-    Verdict verdict;
-    verdict.why = say("rank ", rank.rank, " has no GPU (config.device or ODC_DEVICE names it)");
-    refuse(verdict, kCuda, verdict.why);
-    refuse(verdict, kShm, kHostOnly);
-    refuse(verdict, kFabric, kHostOnly);
-    return verdict;
+RouteChoice no_gpu(const RankDescriptor &rank) {
+    RouteChoice choice;
+    choice.why = say("rank ", rank.rank, " has no GPU (config.device or ODC_DEVICE names it)");
+    refuse(choice, kCuda, choice.why);
+    refuse(choice, kShm, kHostOnly);
+    refuse(choice, kFabric, kHostOnly);
+    return choice;
 }
 
 }  // namespace
 
-Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Passage &passage) {
+RouteChoice choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const PeerAccess &peer_access) {
     if (mine.gpu.empty() || theirs.gpu.empty()) {
         return no_gpu(mine.gpu.empty() ? mine : theirs);
     }
-    Verdict verdict;
+    RouteChoice choice;
     const bool own = mine.rank == theirs.rank;  // whatever is allowed
     std::string no_cuda = own ? "" : forbidden(kCuda, mine, theirs);
     const std::string no_shm = forbidden(kShm, mine, theirs);
     if (no_cuda.empty()) {
-        no_cuda = passage.why_not;
+        no_cuda = peer_access.why_not;
     }
     if (no_cuda.empty()) {
-        verdict.transport = kTransportNames[kCuda];
-        verdict.why = passage.why;
-        refuse(verdict, kShm, "cuda is faster");
+        choice.transport = kTransportNames[kCuda];
+        choice.why = peer_access.why;
+        refuse(choice, kShm, "cuda is faster");
     } else {
-        refuse(verdict, kCuda, no_cuda);
+        refuse(choice, kCuda, no_cuda);
         if (no_shm.empty()) {
-            verdict.transport = kTransportNames[kShm];
-            verdict.why = "through host memory, as " + no_cuda;
-            verdict.landing = Landing::Staged;
+            choice.transport = kTransportNames[kShm];
+            choice.why = "through host memory, as " + no_cuda;
+            choice.read_mode = ReadMode::Staged;
         } else {
-            verdict.why = no_cuda;
-            refuse(verdict, kShm, no_shm);
+            choice.why = no_cuda;
+            refuse(choice, kShm, no_shm);
         }
     }
-    refuse(verdict, kFabric, "never inside a host");
-    return verdict;
+    refuse(choice, kFabric, "never inside a host");
+    return choice;
 }
 
 namespace {
@@ -410,21 +413,22 @@ std::string way_between_hosts(const RankDescriptor &mine, const RankDescriptor &
 
 }  // namespace
 
-Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Verdict &of_host_memory) {
+RouteChoice choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs,
+                             const RouteChoice &of_host_memory) {
     if (mine.gpu.empty() || theirs.gpu.empty()) {
         return no_gpu(mine.gpu.empty() ? mine : theirs);
     }
-    Verdict verdict = of_host_memory;
-    verdict.landing = Landing::Staged;
-    if (!verdict.transport.empty()) {
-        verdict.why = say(way_between_hosts(mine, theirs), "; ", verdict.why);
+    RouteChoice choice = of_host_memory;
+    choice.read_mode = ReadMode::Staged;
+    if (!choice.transport.empty()) {
+        choice.why = say(way_between_hosts(mine, theirs), "; ", choice.why);
     }
-    verdict.why_not.insert(verdict.why_not.begin(), {kTransportNames[kCuda], why_no_shm(mine, theirs)});
-    return verdict;
+    choice.why_not.insert(choice.why_not.begin(), {kTransportNames[kCuda], why_no_shm(mine, theirs)});
+    return choice;
 }
 
-std::string objection(const Verdict &verdict, const RankDescriptor &mine, const RankDescriptor &theirs,
-                      const Wishes &wishes, const std::vector<Refusal> &refused) {
+std::string unmet_requirement(const RouteChoice &choice, const RankDescriptor &mine, const RankDescriptor &theirs,
+                              const RouteOptions &options, const std::vector<Refusal> &refused) {
     const std::string between =
         say("rank ", mine.rank, " (host ", mine.host, ") and rank ", theirs.rank, " (host ", theirs.host, ")");
     std::vector<std::string> refusals;
@@ -432,12 +436,12 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
         refusals.push_back(say(one.nic, ": ", one.why));
     }
     const std::string unused = refusals.empty() ? "" : "; NICs not used here: " + listed(refusals, "; ");
-    const bool is_shm = verdict.transport == kTransportNames[kShm];
-    const bool is_fabric = verdict.transport == kTransportNames[kFabric];
+    const bool is_shm = choice.transport == kTransportNames[kShm];
+    const bool is_fabric = choice.transport == kTransportNames[kFabric];
     if (!is_shm && !is_fabric) {
-        return say("no transport connects ", between, ": ", why_not_text(verdict), unused);
+        return say("no transport connects ", between, ": ", why_not_text(choice), unused);
     }
-    const bool is_rdma = is_fabric && provider_of(mine.ports[static_cast<size_t>(verdict.my_port)]).wire == Wire::Rdma;
+    const bool is_rdma = is_fabric && provider_of(mine.ports[static_cast<size_t>(choice.my_port)]).wire == Wire::Rdma;
     const bool same_host = mine.host == theirs.host || mine.identity == theirs.identity;
     const auto lacks = [&](Requirement one) {
         switch (one) {
@@ -449,9 +453,9 @@ std::string objection(const Verdict &verdict, const RankDescriptor &mine, const 
     };
     for (size_t i = 0; i < kRequirements.size(); ++i) {
         const auto one = static_cast<Requirement>(i);
-        if (wishes.requires_that(one) && lacks(one)) {
-            return say(demand_of(one), ", but the route between ", between, " is ", verdict.transport, ": ",
-                       verdict.why, "; ", why_not_text(verdict), unused);
+        if (options.requires_that(one) && lacks(one)) {
+            return say(demand_of(one), ", but the route between ", between, " is ", choice.transport, ": ", choice.why,
+                       "; ", why_not_text(choice), unused);
         }
     }
     return "";

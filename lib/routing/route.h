@@ -31,7 +31,7 @@ inline constexpr std::array<Transport, 3> kTransports = {{{kTransportNames[kCuda
                                                           {kTransportNames[kFabric], why_no_provider}}};
 
 // What libfabric has for this machine's NICs (0.3 s); where it cannot be used, why, for every provider.
-std::vector<Offer> offers_of_libfabric();
+std::vector<ProviderInfo> query_libfabric();
 
 inline constexpr const char *kNoGpuDirect = "ODC_GPU_DIRECT is not 1";
 
@@ -45,7 +45,7 @@ struct RankDescriptor {
     std::string gpu;                               // its name; empty: it has none
     std::string why_no_fabric;                     // empty: it can use libfabric
     std::string why_no_gpu_direct = kNoGpuDirect;  // empty: its NICs reach the memory of its GPU
-    std::vector<Port> ports;                       // well-formed, best first; settled before routes are chosen
+    std::vector<NicAddress> ports;                 // well-formed, best first; settled before routes are chosen
 };
 
 // Leaves each port one provider: of those for sockets the most wanted that all ranks with such ports have, as their
@@ -57,19 +57,19 @@ struct WhyNot {
     std::string why;
 };
 
-// What both ranks say of their pair: transports, ports and reasons are those of the other's verdict with the sides
+// What both ranks say of their pair: transports, ports and reasons are those of the other's choice with the sides
 // changed. How reads land is each rank's own affair.
-struct Verdict {
+struct RouteChoice {
     std::string_view transport;  // of kTransportNames; "" when none reaches
     int my_port = -1;            // of fabric: places in the descriptors' ports
     int their_port = -1;
-    Landing landing = Landing::Direct;  // of what this rank reads there
+    ReadMode read_mode = ReadMode::Direct;  // of what this rank reads there
     std::string why;
     std::vector<WhyNot> why_not;  // every transport for this kind of memory that is not taken
 };
 
 // Places in the ports of this rank and of another one.
-struct PortPair {
+struct NicPair {
     int mine;
     int theirs;
 };
@@ -77,35 +77,36 @@ struct PortPair {
 // For host memory; a pure function. Inside a host shm; between hosts the pair of ports with the most wanted provider that
 // both have, outside tunnels, in one subnet, with the higher speed (of the slower end), nearest to the ranks' memory; the
 // ranks of a host are spread over equals. `silent`: pairs that were tried, in vain.
-Verdict choose_route(const RankDescriptor &mine, const RankDescriptor &theirs,
-                     const std::vector<PortPair> &silent = {});
+RouteChoice choose_route(const RankDescriptor &mine, const RankDescriptor &theirs,
+                         const std::vector<NicPair> &silent = {});
 
-// The path to a peer and the verdict that it comes from.
+// The path to a peer and the choice that it comes from.
 struct Route {
-    std::unique_ptr<Path> path;
-    Verdict verdict;
-    // The verdict's, of fabric only.
+    std::unique_ptr<Endpoint> path;
+    RouteChoice choice;
+    // The choice's, of fabric only.
     std::string provider;
     std::string nic;
     std::string peer_nic;
     std::string why_not;  // of all transports not taken
 
     // Of GPU memory: it is mapped here.
-    bool is_direct() const { return verdict.transport == kTransportNames[kCuda]; }
+    bool is_direct() const { return choice.transport == kTransportNames[kCuda]; }
 };
 
-// To a rank's GPU memory from this one's: of this host, by what `passage` allows; of another one, where host memory goes,
+// To a rank's GPU memory from this one's: of this host, by what `peer access` allows; of another one, where host memory goes,
 // by GPUDirect RDMA at each end that has it.
-Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Passage &passage);
-Verdict choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const Verdict &of_host_memory);
+RouteChoice choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs, const PeerAccess &peer_access);
+RouteChoice choose_gpu_route(const RankDescriptor &mine, const RankDescriptor &theirs,
+                             const RouteChoice &of_host_memory);
 // "direct", "staged", or "none": no transport reaches.
-const char *access_of(const Verdict &verdict);
+const char *access_of(const RouteChoice &choice);
 
-// The reasons of a verdict in one line: "shm: rank 1 is on another host (b); fabric: ...".
-std::string why_not_text(const Verdict &verdict);
+// The reasons of a choice in one line: "shm: rank 1 is on another host (b); fabric: ...".
+std::string why_not_text(const RouteChoice &choice);
 // Why the pair cannot be in one job, for an error of odc_init: no transport reaches, or ODC_REQUIRE is not met by the route
 // of host memory (nvlink_requirement.h: of GPUs). Empty: it can. `refused`: this rank's NICs that are not used.
-std::string objection(const Verdict &verdict, const RankDescriptor &mine, const RankDescriptor &theirs,
-                      const Wishes &wishes, const std::vector<Refusal> &refused);
+std::string unmet_requirement(const RouteChoice &choice, const RankDescriptor &mine, const RankDescriptor &theirs,
+                              const RouteOptions &options, const std::vector<Refusal> &refused);
 
 }  // namespace odc

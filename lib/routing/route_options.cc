@@ -76,25 +76,25 @@ std::string demand_of(Requirement one) {
     return say("ODC_REQUIRE asks for ", row.name, " (", row.scope, ": ", row.demand, ")");
 }
 
-Wishes read_wishes() {
-    Wishes wishes;
+RouteOptions read_route_options() {
+    RouteOptions options;
     uint32_t transports = 0;
     for (const std::string &word : words_of(Setting::kUsableTransports)) {
         transports |=
             1U << place_of(Setting::kUsableTransports, word, kTransportNames, [](const char *row) { return row; });
     }
-    wishes.transports = transports != 0 ? transports : kAllTransports;
+    options.transports = transports != 0 ? transports : kAllTransports;
     for (const std::string &word : words_of(Setting::kProvider)) {
         for (const std::string &name : providers_called(word)) {
-            wishes.providers.push_back(name);
+            options.providers.push_back(name);
         }
     }
     for (const std::string &word : words_of(Setting::kRequire)) {
-        wishes.requirements |=
+        options.requirements |=
             1U << place_of(Setting::kRequire, word, kRequirements, [](const RequirementRow &row) { return row.name; });
     }
-    wishes.interfaces = words_of(Setting::kInterface);
-    return wishes;
+    options.interfaces = words_of(Setting::kInterface);
+    return options;
 }
 
 }  // namespace odc

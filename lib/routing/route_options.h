@@ -33,7 +33,7 @@ inline constexpr std::array<RequirementRow, 3> kRequirements = {{
 
 std::string demand_of(Requirement one);  // "ODC_REQUIRE asks for shm (inside a host: shared memory)"
 
-struct Wishes {
+struct RouteOptions {
     uint32_t transports = kAllTransports;
     std::vector<std::string> interfaces;  // empty: all
     std::vector<std::string> providers;   // names of kProviders (nic_address.h); empty: all
@@ -44,6 +44,6 @@ struct Wishes {
 
 // The environment's. Throws ODC_ERROR_ARGUMENT for a name that is not valid, with those that are; names of interfaces are
 // checked against the machine's by check_interfaces (nic_address.h).
-Wishes read_wishes();
+RouteOptions read_route_options();
 
 }  // namespace odc

@@ -439,10 +439,10 @@ Nearness nearness_by_pci(const Machine &machine, Device a, Device b) {
 }
 
 std::string shared_switch(const Machine &machine, const std::string &bus_id, const Site &site) {
-    const auto card = [](const std::string &function) { return function.substr(0, function.find('.')); };
+    const auto info = [](const std::string &function) { return function.substr(0, function.find('.')); };
     size_t most = 0;
     const auto look = [&](const std::string &other_id, const Site &other) {
-        if (card(other_id) != card(bus_id)) {
+        if (info(other_id) != info(bus_id)) {
             most = std::max(most, shared_bridges(site, other));
         }
     };

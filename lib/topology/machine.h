@@ -75,7 +75,7 @@ std::string device_name(const Machine &machine, Device device);  // "numa0", "gp
 Nearness nearness(const Machine &machine, Device a, Device b);
 // The same without NVLink.
 Nearness nearness_by_pci(const Machine &machine, Device a, Device b);
-// The PCIe switch (or root port) that a device shares with another card, by its bus id; "" for none.
+// The PCIe switch (or root port) that a device shares with another peer info, by its bus id; "" for none.
 std::string shared_switch(const Machine &machine, const std::string &bus_id, const Site &site);
 
 // Attributes of ours on the objects of interfaces and GPUs, for what hwloc does not record: written by topology_source.cc.

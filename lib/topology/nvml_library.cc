@@ -15,7 +15,7 @@ struct Loaded {
 
 Loaded load() {
     Loaded loaded;
-    SharedLibrary opened("libnvidia-ml.so.1");
+    DynamicLibrary opened("libnvidia-ml.so.1");
     loaded.why_not = opened.why_not();
     if (!loaded.why_not.empty()) {
         return loaded;

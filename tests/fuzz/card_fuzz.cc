@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as the cards by which ranks meet, for libFuzzer: a card is believed or refused with a sentence.
+// Any bytes as the peer infos by which ranks meet, for libFuzzer: a peer info is believed or refused with a sentence.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -30,24 +30,24 @@ void check_text(const char *text, size_t bytes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    odc::Card card{};
-    std::memcpy(card.data(), data, std::min(bytes, card.size()));
+    odc::PeerInfo info{};
+    std::memcpy(info.data(), data, std::min(bytes, info.size()));
     // Random bytes do not find eight right ones.
     static constexpr uint64_t kMagic[] = {odc::kIdentityMagic, odc::kPortsMagic, odc::kSilenceMagic,
                                           odc::kEndpointMagic};
     const uint64_t magic = kMagic[bytes > 8 ? data[8] % 4 : 0];
     if (bytes > 9 && data[9] % 2 == 0) {
-        std::memcpy(card.data(), &magic, sizeof(magic));
+        std::memcpy(info.data(), &magic, sizeof(magic));
     }
-    read_card([&] { odc::check_regrets({card, card}); });
+    read_card([&] { odc::check_join_errors({info, info}); });
     read_card([&] {
-        const odc::IdentityCard one = odc::read_identity(card, 1);
+        const odc::IdentityInfo one = odc::read_identity(info, 1);
         check_text(one.identity, sizeof(one.identity));
         check_text(one.host, sizeof(one.host));
         check_text(one.group, sizeof(one.group));
     });
     read_card([&] {
-        const odc::PortsCard one = odc::read_ports(card, 1);
+        const odc::NicInfo one = odc::read_ports(info, 1);
         check_text(one.why_no_fabric, sizeof(one.why_no_fabric));
         for (uint32_t i = 0; i < one.count; ++i) {
             check_text(one.ports.at(i).nic, sizeof(one.ports[i].nic));
@@ -55,11 +55,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         }
     });
     read_card([&] {
-        const odc::SilenceCard one = odc::read_silence(card, 1);
-        static_cast<void>(one.is_silent(odc::SilenceCard::kRanks - 1));
+        const odc::UnreachableInfo one = odc::read_silence(info, 1);
+        static_cast<void>(one.is_silent(odc::UnreachableInfo::kRanks - 1));
     });
     read_card([&] {
-        for (const odc::EndpointName &one : odc::read_endpoint(card, 1).names) {
+        for (const odc::EndpointName &one : odc::read_endpoint(info, 1).names) {
             if (one.bytes > one.name.size()) {
                 std::abort();
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a stream of notices, for libFuzzer: what is believed is encoded as it was read.
+// Any bytes as a stream of control messages, for libFuzzer: what is believed is encoded as it was read.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -12,8 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     std::string_view stream(reinterpret_cast<const char *>(data), bytes);
     const std::string_view all = stream;
     try {
-        while (const std::optional<odc::Notice> notice = odc::decode(&stream, 5)) {
-            const std::string again = odc::encode(*notice);
+        while (const std::optional<odc::ControlMessage> message = odc::decode(&stream, 5)) {
+            const std::string again = odc::encode(*message);
             if (all.substr(all.size() - stream.size() - again.size(), again.size()) != again) {
                 std::abort();
             }

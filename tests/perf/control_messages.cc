@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kRanks = 1024;
 
-odc::Notice shard_of_all_ranks() {
-    odc::PostNotice post = {};
+odc::ControlMessage shard_of_all_ranks() {
+    odc::PostMessage post = {};
     post.numel = kRanks * uint64_t{1000};
     post.slice_numel = 1000;
     post.parameter_type = ODC_BF16;
@@ -30,18 +30,18 @@ odc::Notice shard_of_all_ranks() {
     return post;
 }
 
-void encode(benchmark::State &state, const odc::Notice &notice) {
+void encode(benchmark::State &state, const odc::ControlMessage &message) {
     size_t bytes = 0;
     for (auto _ : state) {
-        const std::string encoded = odc::encode(notice);
+        const std::string encoded = odc::encode(message);
         bytes = encoded.size();
         benchmark::DoNotOptimize(encoded.data());
     }
     state.SetBytesProcessed(static_cast<int64_t>(bytes) * state.iterations());
 }
 
-void decode(benchmark::State &state, const odc::Notice &notice) {
-    const std::string encoded = odc::encode(notice);
+void decode(benchmark::State &state, const odc::ControlMessage &message) {
+    const std::string encoded = odc::encode(message);
     for (auto _ : state) {
         std::string_view stream = encoded;
         const auto decoded = odc::decode(&stream, kRanks);
@@ -58,12 +58,12 @@ void decode(benchmark::State &state, const odc::Notice &notice) {
 void register_control_messages() {
     const struct {
         const char *name;
-        odc::Notice notice;
-    } messages[] = {{"published", odc::PublishedNotice{4096, 7}},
-                    {"add", odc::AddNotice{1, 4096, 8, 0, 131072, 0x7f0000000000, 42}},
+        odc::ControlMessage message;
+    } messages[] = {{"published", odc::PublishedMessage{4096, 7}},
+                    {"add", odc::AddMessage{1, 4096, 8, 0, 131072, 0x7f0000000000, 42}},
                     {"shard_of_1024_ranks", shard_of_all_ranks()}};
-    for (const auto &[name, notice] : messages) {
-        benchmark::RegisterBenchmark((std::string("encode/") + name).c_str(), encode, notice);
-        benchmark::RegisterBenchmark((std::string("decode/") + name).c_str(), decode, notice);
+    for (const auto &[name, message] : messages) {
+        benchmark::RegisterBenchmark((std::string("encode/") + name).c_str(), encode, message);
+        benchmark::RegisterBenchmark((std::string("decode/") + name).c_str(), decode, message);
     }
 }

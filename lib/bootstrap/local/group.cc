@@ -23,21 +23,21 @@ Fd duplicate(int fd) {
 
 }  // namespace
 
-std::string doubt(const Party &party) {
-    return party.named_by.empty()
+std::string doubt(const LocalGroup &group) {
+    return group.named_by.empty()
                ? ""
-               : say("; ", party.named_by, " makes these ranks one host, which is wrong if they are on several");
+               : say("; ", group.named_by, " makes these ranks one host, which is wrong if they are on several");
 }
 
-Attendant attendant_of(const Member &member, std::vector<Fd> &&fds) {
-    Attendant one{member.pid, std::move(fds[0]), std::move(fds[1]), std::move(fds[2]), {}};
+LocalPeer local_peer_of(const Member &member, std::vector<Fd> &&fds) {
+    LocalPeer one{member.pid, std::move(fds[0]), std::move(fds[1]), std::move(fds[2]), {}};
     if (fds.size() > 3) {
         one.slot = std::move(fds[3]);
     }
     return one;
 }
 
-void add_member(const Attendant &one, int rank, Message *message, std::vector<int> *fds) {
+void add_member(const LocalPeer &one, int rank, Message *message, std::vector<int> *fds) {
     const size_t before = fds->size();
     fds->insert(fds->end(), {one.memory.get(), one.life.get(), one.program.get()});
     if (one.slot.valid()) {
@@ -46,8 +46,8 @@ void add_member(const Attendant &one, int rank, Message *message, std::vector<in
     message->members[message->member_count++] = {rank, one.pid, static_cast<int32_t>(fds->size() - before)};
 }
 
-Attendant own_attendant(const Handout &mine) {
-    Attendant one{getpid(),
+LocalPeer own_local_peer(const PeerHandles &mine) {
+    LocalPeer one{getpid(),
                   duplicate(mine.memory),
                   Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))),
                   duplicate(mine.program),

@@ -10,30 +10,30 @@
 
 namespace odc {
 
-struct Attendant {
+struct LocalPeer {
     int pid = 0;
     Fd memory;   // of its arena
     Fd life;     // pidfd
     Fd program;  // program.h
-    Fd slot;     // of its inbox (ipc_channel.h); invalid: it has no GPU
+    Fd slot;     // of its IPC channel (ipc_channel.h); invalid: it has no GPU
 };
 
 // What a rank hands to the others; stays the caller's.
-struct Handout {
+struct PeerHandles {
     int memory;
     int program;
     int slot;  // -1: none
 };
 
 // Who meets.
-struct Party {
+struct LocalGroup {
     std::string name;        // what they share: the launcher's job id, a random word, or what the user calls the job
     std::vector<int> ranks;  // of the job, those of this host, ascending; the first leads
     int rank;                // this one
     int size;                // of the job
     // By rank, or none: rank 0's to all others, theirs to it. Who becomes readable gave up before it came; rank 0 may have
     // done so for the whole job. They stay the caller's.
-    std::vector<int> ties;
+    std::vector<int> liveness_fds;
     // What says that these ranks are one host: "ODC_HOST_ID=\"a\""; empty: it cannot be wrong. For words.
     std::string named_by;
 };
@@ -41,12 +41,12 @@ struct Party {
 constexpr const char *kJobEnded = "rank 0 died or gave up in odc_init";
 
 // What ranks hand each other, between descriptors in messages and by name.
-Attendant attendant_of(const Member &member, std::vector<Fd> &&fds);
-void add_member(const Attendant &one, int rank, Message *message, std::vector<int> *fds);
+LocalPeer local_peer_of(const Member &member, std::vector<Fd> &&fds);
+void add_member(const LocalPeer &one, int rank, Message *message, std::vector<int> *fds);
 // This rank's own.
-Attendant own_attendant(const Handout &mine);
+LocalPeer own_local_peer(const PeerHandles &mine);
 
 // What to add to the words about ranks that have not found each other.
-std::string doubt(const Party &party);
+std::string doubt(const LocalGroup &group);
 
 }  // namespace odc

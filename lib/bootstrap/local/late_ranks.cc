@@ -15,11 +15,11 @@ namespace {
 
 // Whoever waits at the listener now.
 void accept_late(const Fd &listener, const Message &words, std::vector<Fd> &late) {
-    const Patience brief(100, nullptr, nullptr);
+    const Deadline brief(100, nullptr, nullptr);
     Address from;
     for (Fd socket = accept_from(listener.get(), &from); socket.valid(); socket = accept_from(listener.get(), &from)) {
         if (peer_of(socket.get()).uid == geteuid()) {
-            send_parcel(socket.get(), words, {}, brief);
+            send_message(socket.get(), words, {}, brief);
             late.push_back(std::move(socket));
         }
     }
@@ -44,13 +44,13 @@ Message farewell_message(int rank, int size, const std::string &why) {
     return message;
 }
 
-void tell_late_ranks(const Fd &listener, const Message &words, std::set<int> absent, const Patience &patience) {
+void tell_late_ranks(const Fd &listener, const Message &words, std::set<int> absent, const Deadline &deadline) {
     const int64_t until_ns = now_ns() + kFarewellNs;
     std::vector<Fd> late;
     for (;;) {
         accept_late(listener, words, late);
         std::erase_if(late, [&](const Fd &socket) { return has_said_hello(socket, absent); });
-        if ((absent.empty() && late.empty()) || now_ns() >= until_ns || patience.wants_to_stop()) {
+        if ((absent.empty() && late.empty()) || now_ns() >= until_ns || deadline.wants_to_stop()) {
             return;
         }
         // Without descriptors left for it, who waits at the listener keeps it readable.

@@ -18,6 +18,6 @@ Message farewell_message(int rank, int size, const std::string &why);
 
 // Sends `words` to every process of this user that connects, until each rank in `absent` has, the time is over, or the
 // caller's `interrupted` says stop. Throws nothing: the caller already has an error to report.
-void tell_late_ranks(const Fd &listener, const Message &words, std::set<int> absent, const Patience &patience);
+void tell_late_ranks(const Fd &listener, const Message &words, std::set<int> absent, const Deadline &deadline);
 
 }  // namespace odc

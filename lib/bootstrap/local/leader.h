@@ -9,6 +9,6 @@
 
 namespace odc {
 
-std::vector<Attendant> lead(const Party &party, const Handout &mine, const Patience &patience);
+std::vector<LocalPeer> lead(const LocalGroup &group, const PeerHandles &mine, const Deadline &deadline);
 
 }  // namespace odc

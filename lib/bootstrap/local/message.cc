@@ -39,10 +39,10 @@ bool gone(int pid) {
 namespace {
 
 // Whether it carries as many as it names.
-bool has_descriptors(const Parcel &parcel) {
-    const Message &message = parcel.message;
+bool has_descriptors(const ReceivedMessage &received) {
+    const Message &message = received.message;
     if (message.kind == Message::Refused) {
-        return parcel.fds.empty();
+        return received.fds.empty();
     }
     if (message.member_count < 1 || message.member_count > static_cast<int32_t>(kMostMembers)) {
         return false;
@@ -55,12 +55,12 @@ bool has_descriptors(const Parcel &parcel) {
         }
         fds += static_cast<size_t>(own);
     }
-    return fds == parcel.fds.size();
+    return fds == received.fds.size();
 }
 
 }  // namespace
 
-bool send_parcel(int socket, const Message &message, const std::vector<int> &fds, const Patience &patience) {
+bool send_message(int socket, const Message &message, const std::vector<int> &fds, const Deadline &deadline) {
     for (;;) {
         if (send_with_fds(socket, &message, sizeof(message), fds) >= 0) {
             return true;
@@ -69,15 +69,15 @@ bool send_parcel(int socket, const Message &message, const std::vector<int> &fds
         if (errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS) {
             return false;
         }
-        if (patience.over()) {
+        if (deadline.over()) {
             return false;
         }
-        patience.check_interrupted("odc_init");
+        deadline.check_interrupted("odc_init");
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
 }
 
-Received receive_parcel(int socket, Parcel *out) {
+Received receive_message(int socket, ReceivedMessage *out) {
     MessageFds received;
     ssize_t bytes = receive_with_fds(socket, &out->message, sizeof(out->message), &received);
     // A peer that closed before it had read our message resets the connection; what it said before comes after that.
@@ -93,7 +93,7 @@ Received receive_parcel(int socket, Parcel *out) {
         fail_errno("odc_init cannot receive a peer's descriptors");
     }
     const bool whole = bytes == sizeof(Message) && out->message.magic == kMagic;
-    return whole && has_descriptors(*out) ? Received::Parcel : Received::Closed;
+    return whole && has_descriptors(*out) ? Received::Message : Received::Closed;
 }
 
 Message make_message(Message::Kind kind, int rank, int size) {

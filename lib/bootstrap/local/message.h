@@ -37,17 +37,17 @@ struct Message {
     };
 };
 
-struct Parcel {
+struct ReceivedMessage {
     Message message;
     std::vector<Fd> fds;  // the members', in order
 };
 
 // Sends one message, with at most kMostFds descriptors; false if the other side is gone, or the time is over. A full
 // socket is waited for: its reader is in odc_init too.
-bool send_parcel(int socket, const Message &message, const std::vector<int> &fds, const Patience &patience);
+bool send_message(int socket, const Message &message, const std::vector<int> &fds, const Deadline &deadline);
 
-enum class Received { Parcel, Nothing, Closed };
-Received receive_parcel(int socket, Parcel *out);
+enum class Received { Message, Nothing, Closed };
+Received receive_message(int socket, ReceivedMessage *out);
 
 Message make_message(Message::Kind kind, int rank, int size);
 

@@ -31,17 +31,18 @@ Fd pidfd_of(int pid) {
 }
 
 // The other ranks' side.
-class Guest {
+class Joiner {
 public:
-    Guest(const Party &party, const Patience &patience)
-        : party_(party), leader_(party.ranks[0]), patience_(patience), tie_(party.ties.empty() ? -1 : party.ties[0]) {}
+    Joiner(const LocalGroup &group, const Deadline &deadline)
+        : group_(group), leader_(group.ranks[0]), deadline_(deadline),
+          liveness_fd_(group.liveness_fds.empty() ? -1 : group.liveness_fds[0]) {}
 
-    std::vector<Attendant> run(const Handout &mine) {
-        std::vector<Attendant> meeting;
-        add(&meeting, enter(own_attendant(mine)));
+    std::vector<LocalPeer> run(const PeerHandles &mine) {
+        std::vector<LocalPeer> meeting;
+        add(&meeting, enter(own_local_peer(mine)));
         host_pid_ = meeting[0].pid;
-        while (meeting.size() < party_.ranks.size()) {
-            std::optional<Parcel> members = next(Message::Members);
+        while (meeting.size() < group_.ranks.size()) {
+            std::optional<ReceivedMessage> members = next(Message::Members);
             if (!members) {
                 lost_host();
             }
@@ -53,40 +54,40 @@ public:
 private:
     // Says hello until it is answered: the listener of the meeting before may still be there, and closes unheard. But
     // only one process ever hears it: after that, another leader is another job's.
-    Parcel enter(const Attendant &mine) {
+    ReceivedMessage enter(const LocalPeer &mine) {
         for (;;) {
             connect_to_host();
-            Message hello = make_message(Message::Hello, party_.rank, party_.size);
-            hello.remaining_ms = patience_.remaining_ms();
+            Message hello = make_message(Message::Hello, group_.rank, group_.size);
+            hello.remaining_ms = deadline_.remaining_ms();
             std::vector<int> fds;
-            add_member(mine, party_.rank, &hello, &fds);
-            send_parcel(socket_.get(), hello, fds, patience_);
-            if (std::optional<Parcel> welcome = next(Message::Welcome)) {
+            add_member(mine, group_.rank, &hello, &fds);
+            send_message(socket_.get(), hello, fds, deadline_);
+            if (std::optional<ReceivedMessage> welcome = next(Message::Welcome)) {
                 return std::move(*welcome);
             }
-            if (patience_.over()) {
+            if (deadline_.over()) {
                 lost_host();
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(2));
         }
     }
 
-    void add(std::vector<Attendant> *meeting, Parcel parcel) {
-        auto next_fd = std::make_move_iterator(parcel.fds.begin());
-        for (int32_t i = 0; i < parcel.message.member_count; ++i) {
-            const Member &member = parcel.message.members[i];
-            if (meeting->size() == party_.ranks.size() || member.rank != party_.ranks[meeting->size()]) {
+    void add(std::vector<LocalPeer> *meeting, ReceivedMessage received) {
+        auto next_fd = std::make_move_iterator(received.fds.begin());
+        for (int32_t i = 0; i < received.message.member_count; ++i) {
+            const Member &member = received.message.members[i];
+            if (meeting->size() == group_.ranks.size() || member.rank != group_.ranks[meeting->size()]) {
                 lost_host();
             }
-            meeting->push_back(attendant_of(member, {next_fd, next_fd + member.fds}));
+            meeting->push_back(local_peer_of(member, {next_fd, next_fd + member.fds}));
             next_fd += member.fds;
         }
     }
 
     void connect_to_host() {
-        const MeetingAddress address = meeting_address(party_.name);
+        const LocalAddress address = local_address(group_.name);
         for (int retry_ms = 1;; retry_ms = std::min(2 * retry_ms, kLastRetryMs)) {
-            socket_ = make_meeting_socket();
+            socket_ = make_local_socket();
             if (connect(socket_.get(), address.get(), address.bytes) == 0) {
                 // What a dead leader left behind in a forked child accepts nobody.
                 if (!gone(peer_of(socket_.get()).pid)) {
@@ -95,21 +96,21 @@ private:
             } else if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) {
                 fail_errno("connect in odc_init");
             }
-            if (dead(host_life_.get()) || (leader_ == 0 && dead(tie_))) {
+            if (dead(host_life_.get()) || (leader_ == 0 && dead(liveness_fd_))) {
                 lost_host();
             }
-            if (dead(tie_)) {
-                fail(ODC_ERROR_RENDEZVOUS, kJobEnded, doubt(party_));
+            if (dead(liveness_fd_)) {
+                fail(ODC_ERROR_RENDEZVOUS, kJobEnded, doubt(group_));
             }
-            if (patience_.over()) {
-                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", party_.rank, " waited ", patience_.waited_s(),
-                     " s at \"", party_.name, "\"; missing: rank ", leader_,
-                     " (is it started, under the same job name and user, on this host?)", doubt(party_));
+            if (deadline_.over()) {
+                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", group_.rank, " waited ", deadline_.waited_s(),
+                     " s at \"", group_.name, "\"; missing: rank ", leader_,
+                     " (is it started, under the same job name and user, on this host?)", doubt(group_));
             }
-            patience_.check_interrupted("odc_init");
+            deadline_.check_interrupted("odc_init");
             std::this_thread::sleep_for(std::chrono::milliseconds(retry_ms));
         }
-        check_same_user(socket_.get(), party_.name);
+        check_same_user(socket_.get(), group_.name);
         const int pid = peer_of(socket_.get()).pid;
         if (dead(host_life_.get()) || (host_life_.valid() && pid != host_pid_)) {
             lost_host();
@@ -119,17 +120,17 @@ private:
     }
 
     // Empty: the leader closed the connection without a word.
-    std::optional<Parcel> next(Message::Kind kind) {
+    std::optional<ReceivedMessage> next(Message::Kind kind) {
         for (;;) {
-            Parcel parcel{};
-            switch (receive_parcel(socket_.get(), &parcel)) {
-                case Received::Parcel:
-                    if (parcel.message.kind == Message::Refused) {
-                        parcel.message.text[sizeof(parcel.message.text) - 1] = '\0';
-                        throw Error(ODC_ERROR_RENDEZVOUS, parcel.message.text);
+            ReceivedMessage received{};
+            switch (receive_message(socket_.get(), &received)) {
+                case Received::Message:
+                    if (received.message.kind == Message::Refused) {
+                        received.message.text[sizeof(received.message.text) - 1] = '\0';
+                        throw Error(ODC_ERROR_RENDEZVOUS, received.message.text);
                     }
-                    if (parcel.message.kind == kind) {
-                        return parcel;
+                    if (received.message.kind == kind) {
+                        return received;
                     }
                     return std::nullopt;
                 case Received::Closed: return std::nullopt;
@@ -138,27 +139,27 @@ private:
             if (dead(host_life_.get())) {
                 lost_host();
             }
-            if (patience_.remaining_ms() < -kFarewellMs) {
-                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", party_.rank, " waited ", patience_.waited_s(),
-                     " s at \"", party_.name, "\"; rank ", leader_, " (pid ", host_pid_,
+            if (deadline_.remaining_ms() < -kFarewellMs) {
+                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", group_.rank, " waited ", deadline_.waited_s(),
+                     " s at \"", group_.name, "\"; rank ", leader_, " (pid ", host_pid_,
                      ") is there but does not answer");
             }
-            patience_.check_interrupted("odc_init");
+            deadline_.check_interrupted("odc_init");
             pollfd entries[2] = {{socket_.get(), POLLIN, 0}, {host_life_.get(), POLLIN, 0}};
-            poll(entries, 2, static_cast<int>(std::clamp<int64_t>(patience_.remaining_ms(), 1, kSliceMs)));
+            poll(entries, 2, static_cast<int>(std::clamp<int64_t>(deadline_.remaining_ms(), 1, kSliceMs)));
         }
     }
 
     [[noreturn]] void lost_host() {
         const std::string pid = host_pid_ != 0 ? say(" (pid ", host_pid_, ")") : "";
-        fail(ODC_ERROR_RENDEZVOUS, "rank ", leader_, pid, " of job \"", party_.name, "\" died or gave up in odc_init",
-             host_pid_ == 0 ? doubt(party_) : "");
+        fail(ODC_ERROR_RENDEZVOUS, "rank ", leader_, pid, " of job \"", group_.name, "\" died or gave up in odc_init",
+             host_pid_ == 0 ? doubt(group_) : "");
     }
 
-    const Party &party_;
+    const LocalGroup &group_;
     int leader_;
-    const Patience &patience_;
-    int tie_;  // to rank 0, until the leader is found
+    const Deadline &deadline_;
+    int liveness_fd_;  // to rank 0, until the leader is found
     Fd socket_;
     int host_pid_ = 0;
     Fd host_life_;
@@ -166,11 +167,11 @@ private:
 
 }  // namespace
 
-std::vector<Attendant> meet(const Party &party, const Handout &mine, const Patience &patience) {
-    if (party.rank == party.ranks[0]) {
-        return lead(party, mine, patience);
+std::vector<LocalPeer> meet(const LocalGroup &group, const PeerHandles &mine, const Deadline &deadline) {
+    if (group.rank == group.ranks[0]) {
+        return lead(group, mine, deadline);
     }
-    return Guest(party, patience).run(mine);
+    return Joiner(group, deadline).run(mine);
 }
 
 }  // namespace odc

@@ -10,10 +10,10 @@
 
 namespace odc {
 
-// All of the party in order, this rank included. Under a name given by hand a rank of an earlier start that never found
+// All of the group in order, this rank included. Under a name given by hand a rank of an earlier start that never found
 // its leader cannot be told from a late rank of this one; who has found its leader ends with it and joins no other.
 // Throws ODC_ERROR_RENDEZVOUS, on all ranks that have come, when a rank is missing at the
 // deadline (the earliest of theirs), dies, has another's number or another size in mind.
-std::vector<Attendant> meet(const Party &party, const Handout &mine, const Patience &patience);
+std::vector<LocalPeer> meet(const LocalGroup &group, const PeerHandles &mine, const Deadline &deadline);
 
 }  // namespace odc

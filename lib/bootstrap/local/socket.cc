@@ -10,10 +10,10 @@
 
 namespace odc {
 
-MeetingAddress meeting_address(const std::string &job) {
+LocalAddress local_address(const std::string &job) {
     // The user id keeps two users' jobs of one name apart.
     const std::string full = say("odc-", geteuid(), "-", job);
-    MeetingAddress address;
+    LocalAddress address;
     address.name.sun_family = AF_UNIX;
     if (full.size() + 1 > sizeof(address.name.sun_path)) {
         fail(ODC_ERROR_ARGUMENT, "the job's name and group make ", full.size(), " bytes together, at most ",
@@ -24,7 +24,7 @@ MeetingAddress meeting_address(const std::string &job) {
     return address;
 }
 
-Fd make_meeting_socket() {
+Fd make_local_socket() {
     Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd.valid()) {
         fail_errno("socket for odc_init");
@@ -32,9 +32,9 @@ Fd make_meeting_socket() {
     return fd;
 }
 
-Fd listen_for_meeting(const std::string &job) {
-    const MeetingAddress address = meeting_address(job);
-    Fd listener = make_meeting_socket();
+Fd listen_locally(const std::string &job) {
+    const LocalAddress address = local_address(job);
+    Fd listener = make_local_socket();
     if (bind(listener.get(), address.get(), address.bytes) != 0) {
         if (errno != EADDRINUSE) {
             fail_errno("bind of odc_init's socket");

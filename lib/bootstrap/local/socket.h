@@ -11,20 +11,20 @@
 
 namespace odc {
 
-struct MeetingAddress {
+struct LocalAddress {
     sockaddr_un name{};
     socklen_t bytes = 0;
     const sockaddr *get() const { return reinterpret_cast<const sockaddr *>(&name); }
 };
 
 // Throws ODC_ERROR_ARGUMENT when the name is too long.
-MeetingAddress meeting_address(const std::string &job);
+LocalAddress local_address(const std::string &job);
 
 // Throws ODC_ERROR_SYSTEM when there are no descriptors left.
-Fd make_meeting_socket();
+Fd make_local_socket();
 
 // Binds and listens. Invalid when another process holds the name; throws ODC_ERROR_SYSTEM otherwise.
-Fd listen_for_meeting(const std::string &job);
+Fd listen_locally(const std::string &job);
 
 // Nothing may be sent to another user's process, which could hold the job's name. Throws ODC_ERROR_RENDEZVOUS.
 void check_same_user(int socket, const std::string &job);

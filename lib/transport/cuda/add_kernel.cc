@@ -18,9 +18,9 @@ unsigned most_blocks(const CudaDevice &device) {
 
 }  // namespace
 
-Adder::Adder(const CudaDevice &device) : device_(device), most_blocks_(most_blocks(device)) {}
+AddKernel::AddKernel(const CudaDevice &device) : device_(device), most_blocks_(most_blocks(device)) {}
 
-void Adder::enqueue(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const {
+void AddKernel::enqueue(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const {
     for (size_t begin = 0; begin < addends.size(); begin += kMostAddends) {
         Addends additions{};
         additions.count = static_cast<unsigned>(std::min<size_t>(kMostAddends, addends.size() - begin));

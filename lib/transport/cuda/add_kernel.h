@@ -11,9 +11,9 @@
 namespace odc {
 
 // Safe from several threads.
-class Adder {
+class AddKernel {
 public:
-    explicit Adder(const CudaDevice &device);
+    explicit AddKernel(const CudaDevice &device);
 
     // In the order of the addends; inside a CudaDevice::Scope.
     void enqueue(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const;

@@ -7,25 +7,25 @@ namespace odc {
 
 namespace {
 
-size_t slot_count(uint64_t bytes, size_t least) { return std::max<size_t>(bytes / Slots::kBytes, least); }
+size_t slot_count(uint64_t bytes, size_t least) { return std::max<size_t>(bytes / BouncePool::kBytes, least); }
 
 }  // namespace
 
-std::unique_ptr<Slots> Slots::of_pinned_memory(const CudaDevice &device, uint64_t bytes, size_t least) {
+std::unique_ptr<BouncePool> BouncePool::of_pinned_memory(const CudaDevice &device, uint64_t bytes, size_t least) {
     const size_t count = slot_count(bytes, least);
-    return std::unique_ptr<Slots>(
-        new Slots(device, count, std::make_unique<PinnedMemory>(device, count * kBytes), nullptr));
+    return std::unique_ptr<BouncePool>(
+        new BouncePool(device, count, std::make_unique<PinnedMemory>(device, count * kBytes), nullptr));
 }
 
-std::unique_ptr<Slots> Slots::of_gpu_memory(const CudaDevice &device, uint64_t bytes, size_t least,
-                                            const Patience &patience) {
+std::unique_ptr<BouncePool> BouncePool::of_gpu_memory(const CudaDevice &device, uint64_t bytes, size_t least,
+                                                      const Deadline &deadline) {
     const size_t count = slot_count(bytes, least);
-    return std::unique_ptr<Slots>(
-        new Slots(device, count, nullptr, std::make_unique<CudaMemory>(device, count * kBytes, patience)));
+    return std::unique_ptr<BouncePool>(
+        new BouncePool(device, count, nullptr, std::make_unique<CudaMemory>(device, count * kBytes, deadline)));
 }
 
-Slots::Slots(const CudaDevice &device, size_t count, std::unique_ptr<PinnedMemory> pinned,
-             std::unique_ptr<CudaMemory> gpu)
+BouncePool::BouncePool(const CudaDevice &device, size_t count, std::unique_ptr<PinnedMemory> pinned,
+                       std::unique_ptr<CudaMemory> gpu)
     : device_(device), count_(count), pinned_(std::move(pinned)), gpu_(std::move(gpu)),
       address_(pinned_ ? pinned_->address() : reinterpret_cast<cuda::Address>(gpu_->start())),
       words_(device, count_ * sizeof(uint64_t)), marks_(count_) {
@@ -34,7 +34,7 @@ Slots::Slots(const CudaDevice &device, size_t count, std::unique_ptr<PinnedMemor
     }
 }
 
-std::optional<size_t> Slots::take(size_t spare) {
+std::optional<size_t> BouncePool::take(size_t spare) {
     const std::lock_guard lock(mutex_);
     if (free_.size() <= spare) {
         collect();
@@ -47,27 +47,27 @@ std::optional<size_t> Slots::take(size_t spare) {
     return slot;
 }
 
-void Slots::give_back(size_t slot) {
+void BouncePool::give_back(size_t slot) {
     const std::lock_guard lock(mutex_);
     free_.push_back(slot);
 }
 
-void Slots::give_back_behind(size_t slot, cuda::Stream stream) {
+void BouncePool::give_back_behind(size_t slot, cuda::Stream stream) {
     mark(slot, stream);
     const std::lock_guard lock(mutex_);
     leaving_.push_back(slot);
 }
 
-void Slots::mark(size_t slot, cuda::Stream stream) {
+void BouncePool::mark(size_t slot, cuda::Stream stream) {
     device_.check(cuda::driver().cuStreamWriteValue64(stream, words_.address() + slot * sizeof(uint64_t),
                                                       marks_[slot] + 1, cuda::kWriteValueDefault),
                   "cuStreamWriteValue64");
     ++marks_[slot];
 }
 
-bool Slots::is_done(size_t slot) const { return word(slot).load(std::memory_order_acquire) == marks_[slot]; }
+bool BouncePool::is_done(size_t slot) const { return word(slot).load(std::memory_order_acquire) == marks_[slot]; }
 
-void Slots::collect() {
+void BouncePool::collect() {
     std::erase_if(leaving_, [this](size_t slot) {
         const bool done = is_done(slot);
         if (done) {
@@ -77,7 +77,7 @@ void Slots::collect() {
     });
 }
 
-bool Slots::are_idle() {
+bool BouncePool::are_idle() {
     const std::lock_guard lock(mutex_);
     collect();
     return leaving_.empty();

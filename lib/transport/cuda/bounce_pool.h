@@ -18,16 +18,16 @@
 namespace odc {
 
 // Safe from several threads.
-class Slots {
+class BouncePool {
 public:
     static constexpr uint64_t kBytes = uint64_t{1} << 20;  // of one
 
     // As many as `bytes` hold, but `least` at least. Throws ODC_ERROR_NO_MEMORY.
-    static std::unique_ptr<Slots> of_pinned_memory(const CudaDevice &device, uint64_t bytes, size_t least);
-    static std::unique_ptr<Slots> of_gpu_memory(const CudaDevice &device, uint64_t bytes, size_t least,
-                                                const Patience &patience);
-    Slots(const Slots &) = delete;
-    Slots &operator=(const Slots &) = delete;
+    static std::unique_ptr<BouncePool> of_pinned_memory(const CudaDevice &device, uint64_t bytes, size_t least);
+    static std::unique_ptr<BouncePool> of_gpu_memory(const CudaDevice &device, uint64_t bytes, size_t least,
+                                                     const Deadline &deadline);
+    BouncePool(const BouncePool &) = delete;
+    BouncePool &operator=(const BouncePool &) = delete;
 
     // One of which `spare` others are free at that moment; none: ask again.
     std::optional<size_t> take(size_t spare);
@@ -51,8 +51,8 @@ public:
     bool are_idle();
 
 private:
-    Slots(const CudaDevice &device, size_t count, std::unique_ptr<PinnedMemory> pinned,
-          std::unique_ptr<CudaMemory> gpu);
+    BouncePool(const CudaDevice &device, size_t count, std::unique_ptr<PinnedMemory> pinned,
+               std::unique_ptr<CudaMemory> gpu);
     void collect();
     std::atomic<uint64_t> &word(size_t slot) const {
         return reinterpret_cast<std::atomic<uint64_t> *>(words_.start())[slot];

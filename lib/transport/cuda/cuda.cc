@@ -13,7 +13,7 @@ namespace odc {
 using cuda::driver;
 using cuda::Result;
 
-Cuda::Cuda(const std::string &device) : device_(device), adder_(device_), flights_(device_) {}
+Cuda::Cuda(const std::string &device) : device_(device), adder_(device_), pending_work_(device_) {}
 
 Cuda::~Cuda() {
     const CudaDevice::Scope scope(device_);
@@ -55,70 +55,72 @@ cuda::Address Cuda::pin(std::atomic<uint64_t> &word) {
 
 void Cuda::unpin(std::atomic<uint64_t> &word) { unpin_pages(page_of(word)); }
 
-void Cuda::count(const Slots &slots) {
+void Cuda::count(const BouncePool &slots) {
     if (slots.kind() == MemoryKind::Host) {
         pinned_bytes_.fetch_add(slots.bytes(), std::memory_order_relaxed);
     }
 }
 
-void Cuda::discount(const Slots &slots) {
+void Cuda::discount(const BouncePool &slots) {
     if (slots.kind() == MemoryKind::Host) {
         pinned_bytes_.fetch_sub(slots.bytes(), std::memory_order_relaxed);
     }
 }
 
-Porter &Cuda::open_porter(int rank, std::unique_ptr<Slots> slots) {
-    porter_ = std::make_unique<Porter>(device_, rank, std::move(slots));
-    count(porter_->slots());
-    return *porter_;
+StagingProxy &Cuda::open_porter(int rank, std::unique_ptr<BouncePool> slots) {
+    staging_proxy_ = std::make_unique<StagingProxy>(device_, rank, std::move(slots));
+    count(staging_proxy_->slots());
+    return *staging_proxy_;
 }
 
 void Cuda::close_porter() {
-    discount(porter_->slots());
-    porter_.reset();
+    discount(staging_proxy_->slots());
+    staging_proxy_.reset();
 }
 
-Porter &Cuda::open_outward_porter(int rank, std::unique_ptr<Slots> slots) {
-    outward_porter_ = std::make_unique<Porter>(device_, rank, std::move(slots));
+StagingProxy &Cuda::open_outward_porter(int rank, std::unique_ptr<BouncePool> slots) {
+    outward_porter_ = std::make_unique<StagingProxy>(device_, rank, std::move(slots));
     return *outward_porter_;
 }
 
-Fetches &Cuda::open_fetches(std::unique_ptr<Slots> slots) {
-    fetches_ = std::make_unique<Fetches>(device_, std::move(slots));
-    count(fetches_->slots());
-    return *fetches_;
+StagedGets &Cuda::open_fetches(std::unique_ptr<BouncePool> slots) {
+    staged_gets_ = std::make_unique<StagedGets>(device_, std::move(slots));
+    count(staged_gets_->slots());
+    return *staged_gets_;
 }
 
 void Cuda::close_fetches() {
-    discount(fetches_->slots());
-    fetches_.reset();
+    discount(staged_gets_->slots());
+    staged_gets_.reset();
 }
 
-GpuSums &Cuda::open_sums(std::unique_ptr<Slots> slots) {
-    sums_ = std::make_unique<GpuSums>(device_, adder_, std::move(slots));
+GdrAdd &Cuda::open_sums(std::unique_ptr<BouncePool> slots) {
+    sums_ = std::make_unique<GdrAdd>(device_, adder_, std::move(slots));
     return *sums_;
 }
 
 void Cuda::close_outward() {
     outward_porter_.reset();
-    fetches_.reset();
+    staged_gets_.reset();
     sums_.reset();
 }
 
 template <class Check>
 bool Cuda::all_porters(Check check) const {
     const auto all = porters();
-    return std::all_of(all.begin(), all.end(), [&](Porter *porter) { return porter == nullptr || check(*porter); });
+    return std::all_of(all.begin(), all.end(),
+                       [&](StagingProxy *staging_proxy) { return staging_proxy == nullptr || check(*staging_proxy); });
 }
 
 bool Cuda::is_idle() {
-    return flights_.all_done() && all_porters([](Porter &porter) { return porter.is_idle(); }) &&
-           (!fetches_ || fetches_->are_idle());
+    return pending_work_.all_done() &&
+           all_porters([](StagingProxy &staging_proxy) { return staging_proxy.is_idle(); }) &&
+           (!staged_gets_ || staged_gets_->are_idle());
 }
 
 std::optional<int> Cuda::awaited() {
-    for (Porter *const porter : porters()) {
-        if (const std::optional<int> owner = porter != nullptr ? porter->awaited() : std::nullopt) {
+    for (StagingProxy *const staging_proxy : porters()) {
+        if (const std::optional<int> owner = staging_proxy != nullptr ? staging_proxy->awaited() : std::nullopt) {
             return owner;
         }
     }
@@ -131,7 +133,7 @@ GpuIdentity Cuda::identity() const {
     return gpu;
 }
 
-void Cuda::meet(int rank, Fd slot) { outboxes_.emplace(rank, Outbox(std::move(slot))); }
+void Cuda::meet(int rank, Fd slot) { ipc_senders_.emplace(rank, IpcSender(std::move(slot))); }
 
 namespace {
 
@@ -171,7 +173,7 @@ bool add_natively(int from, int to) {
 
 }  // namespace
 
-Passage Cuda::passage_to(const GpuIdentity &gpu) const {
+PeerAccess Cuda::peer_access_to(const GpuIdentity &gpu) const {
     if (gpu.uuid == device_.uuid()) {
         return {say("the same GPU, ", device_.name()), ""};
     }
@@ -195,8 +197,8 @@ Passage Cuda::passage_to(const GpuIdentity &gpu) const {
 
 // ---- Regions ----
 
-Cuda::Allocated Cuda::allocate(int rank, uint64_t bytes, const Patience &patience) {
-    auto memory = std::make_unique<CudaMemory>(device_, bytes, patience);
+Cuda::Allocated Cuda::allocate(int rank, uint64_t bytes, const Deadline &deadline) {
+    auto memory = std::make_unique<CudaMemory>(device_, bytes, deadline);
     std::byte *const start = memory->start();
     const std::lock_guard lock(mutex_);
     regions_.emplace(Key{rank, ++last_region_}, Region{std::move(memory), 1, 0, true, ""});
@@ -207,9 +209,9 @@ void Cuda::offer(int rank, uint64_t number, uint64_t minibatch, const std::set<i
     const CudaMemory &memory = *regions_.at({rank, number}).memory;
     const Fd handle = memory.handle();
     const std::lock_guard lock(mail_mutex_);
-    for (const int mate : ranks) {
-        if (const auto outbox = outboxes_.find(mate); outbox != outboxes_.end()) {
-            outbox->second.send({static_cast<uint64_t>(rank), number, memory.bytes(), minibatch}, handle);
+    for (const int local_peer : ranks) {
+        if (const auto ipc_sender = ipc_senders_.find(local_peer); ipc_sender != ipc_senders_.end()) {
+            ipc_sender->second.send({static_cast<uint64_t>(rank), number, memory.bytes(), minibatch}, handle);
         }
     }
 }
@@ -220,13 +222,13 @@ bool Cuda::exchange_mail() {
         empty_inbox();
     }
     const std::lock_guard lock(mail_mutex_);
-    return std::count_if(outboxes_.begin(), outboxes_.end(), [](auto &one) { return !one.second.flush(); }) == 0;
+    return std::count_if(ipc_senders_.begin(), ipc_senders_.end(), [](auto &one) { return !one.second.flush(); }) == 0;
 }
 
 std::optional<int> Cuda::behind() {
     const std::lock_guard lock(mail_mutex_);
-    for (const auto &[rank, outbox] : outboxes_) {
-        if (outbox.is_behind()) {
+    for (const auto &[rank, ipc_sender] : ipc_senders_) {
+        if (ipc_sender.is_behind()) {
             return rank;
         }
     }
@@ -234,19 +236,19 @@ std::optional<int> Cuda::behind() {
 }
 
 void Cuda::empty_inbox() {
-    while (const std::optional<Inbox::Delivery> delivery = inbox_.take()) {
-        const RegionLetter &letter = delivery->letter;
-        Region region{nullptr, 0, letter.minibatch, false, ""};
+    while (const std::optional<IpcChannel::Delivery> delivery = ipc_channel_.take()) {
+        const RegionMessage &message = delivery->message;
+        Region region{nullptr, 0, message.minibatch, false, ""};
         try {
             if (!delivery->memory.valid()) {
                 fail(ODC_ERROR_SYSTEM,
                      "its descriptor could not be received: too many are open; raise the limit (ulimit -n)");
             }
-            region.memory = std::make_unique<CudaMemory>(device_, delivery->memory, letter.bytes);
+            region.memory = std::make_unique<CudaMemory>(device_, delivery->memory, message.bytes);
         } catch (const Error &error) {
             region.trouble = error.what();
         }
-        regions_.emplace(Key{static_cast<int>(letter.from), letter.number}, std::move(region));
+        regions_.emplace(Key{static_cast<int>(message.from), message.number}, std::move(region));
     }
 }
 
@@ -377,19 +379,19 @@ void Cuda::stop_sums() {
 }
 
 bool Cuda::settles(int64_t ms) {
-    for (Porter *const porter : porters()) {
-        if (porter != nullptr) {
-            porter->stop();
+    for (StagingProxy *const staging_proxy : porters()) {
+        if (staging_proxy != nullptr) {
+            staging_proxy->stop();
         }
     }
     const auto landed = [this] {
-        return device_.free_parked() && flights_.all_done() &&
-               all_porters([](Porter &porter) { return porter.has_landed(); }) && (!fetches_ || fetches_->are_idle()) &&
-               (!sums_ || sums_->are_idle());
+        return device_.free_parked() && pending_work_.all_done() &&
+               all_porters([](StagingProxy &staging_proxy) { return staging_proxy.has_landed(); }) &&
+               (!staged_gets_ || staged_gets_->are_idle()) && (!sums_ || sums_->are_idle());
     };
-    const Patience patience(ms, nullptr, nullptr);
+    const Deadline deadline(ms, nullptr, nullptr);
     while (!landed()) {
-        if (patience.over() || (flights_.rest_is_lost() && !flights_.all_done())) {
+        if (deadline.over() || (pending_work_.rest_is_lost() && !pending_work_.all_done())) {
             return false;
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));

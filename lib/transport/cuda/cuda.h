@@ -24,7 +24,7 @@
 
 namespace odc {
 
-// This rank's GPU and those of its host mates. Calls run inside a CudaDevice::Scope where they say so; what changes regions
+// This rank's GPU and those of its local peers. Calls run inside a CudaDevice::Scope where they say so; what changes regions
 // must not overlap with anything else.
 class Cuda {
 public:
@@ -33,11 +33,11 @@ public:
 
     const CudaDevice &device() const { return device_; }
     GpuIdentity identity() const;
-    // To be handed to host mates: by it they send their regions.
-    int slot() const { return inbox_.slot(); }
-    // The other end of a mate's. Its regions can be used if there is a passage to its GPU.
+    // To be handed to local peers: by it they send their regions.
+    int slot() const { return ipc_channel_.slot(); }
+    // The other end of a local peer's. Its regions can be used if there is peer access to its GPU.
     void meet(int rank, Fd slot);
-    Passage passage_to(const GpuIdentity &gpu) const;
+    PeerAccess peer_access_to(const GpuIdentity &gpu) const;
 
     // ---- Regions ----
 
@@ -46,13 +46,13 @@ public:
         uint64_t number;
         std::byte *start;
     };
-    Allocated allocate(int rank, uint64_t bytes, const Patience &patience);
-    // Sends it to those of `ranks` that are mates.
+    Allocated allocate(int rank, uint64_t bytes, const Deadline &deadline);
+    // Sends it to those of `ranks` that are local peers.
     void offer(int rank, uint64_t number, uint64_t minibatch, const std::set<int> &ranks);
-    // Takes what mates have sent, and sends what they had no room for. True: nothing is left. Safe from several threads.
+    // Takes what local peers have sent, and sends what they had no room for. True: nothing is left. Safe from several threads.
     // Whoever waits does it now and then, so that nobody waits for room in vain.
     bool exchange_mail();
-    // A mate that has not taken what it was sent; none: all have.
+    // A local peer that has not taken what it was sent; none: all have.
     std::optional<int> behind();
     // Where a region begins here, for one user more; NULL: it has not come yet. Safe from several threads.
     std::byte *use(int rank, uint64_t number);
@@ -76,7 +76,7 @@ public:
     uint64_t pinned_bytes() const { return pinned_bytes_.load(std::memory_order_relaxed); }
     cuda::Event make_mark();
     void drop_mark(cuda::Event mark);
-    Flights &flights() { return flights_; }
+    PendingWork &pending_work() { return pending_work_; }
 
     // ---- What streams do; inside a CudaDevice::Scope ----
 
@@ -109,23 +109,25 @@ public:
 
     // ---- What is staged, each from when it is first needed ----
 
-    // Additions to owners of this host whose GPUs cannot be added to, and, unless there is an outward porter, of others.
-    Porter &open_porter(int rank, std::unique_ptr<Slots> slots);
+    // Additions to owners of this host whose GPUs cannot be added to, and, unless there is an outward staging proxy, of others.
+    StagingProxy &open_porter(int rank, std::unique_ptr<BouncePool> slots);
     void close_porter();  // before anything has used it
-    bool has_porter() const { return porter_ != nullptr; }
+    bool has_porter() const { return staging_proxy_ != nullptr; }
     // Where adapters reach this GPU: additions to owners of other hosts, and theirs to this rank's slices.
-    Porter &open_outward_porter(int rank, std::unique_ptr<Slots> slots);
-    GpuSums &open_sums(std::unique_ptr<Slots> slots);
+    StagingProxy &open_outward_porter(int rank, std::unique_ptr<BouncePool> slots);
+    GdrAdd &open_sums(std::unique_ptr<BouncePool> slots);
     // Gathers from other hosts.
-    Fetches &open_fetches(std::unique_ptr<Slots> slots);
+    StagedGets &open_fetches(std::unique_ptr<BouncePool> slots);
     void close_fetches();  // before anything has used them
-    bool has_fetches() const { return fetches_ != nullptr; }
+    bool has_fetches() const { return staged_gets_ != nullptr; }
     // All three of an adapter that reaches this GPU were opened in vain.
     void close_outward();
 
     // `path`: to the owner's host; NULL: this one.
-    Porter &porter_to(const Path *path) { return path != nullptr && outward_porter_ ? *outward_porter_ : *porter_; }
-    Fetches &fetches() { return *fetches_; }
+    StagingProxy &porter_to(const Endpoint *path) {
+        return path != nullptr && outward_porter_ ? *outward_porter_ : *staging_proxy_;
+    }
+    StagedGets &staged_gets() { return *staged_gets_; }
     // The owner, on another host, of an addition that has been on its way longest; none: nothing is.
     std::optional<int> awaited();
     bool is_idle();
@@ -148,30 +150,32 @@ private:
     void copy_one(const Copy &copy, cuda::Stream stream) const;
     void copy_between(const std::vector<Copy> &copies, cuda::Stream stream) const;
     void empty_inbox();
-    std::array<Porter *, 2> porters() const { return {porter_.get(), outward_porter_.get()}; }  // NULL: not open
+    std::array<StagingProxy *, 2> porters() const {
+        return {staging_proxy_.get(), outward_porter_.get()};
+    }  // NULL: not open
     // Of those that are open.
     template <class Check>
     bool all_porters(Check check) const;
     cuda::Address pin(std::byte *start, uint64_t bytes, uint64_t counted);
-    void count(const Slots &slots);
-    void discount(const Slots &slots);
+    void count(const BouncePool &slots);
+    void discount(const BouncePool &slots);
 
     CudaDevice device_;
-    Adder adder_;
-    Flights flights_;
-    Inbox inbox_;
+    AddKernel adder_;
+    PendingWork pending_work_;
+    IpcChannel ipc_channel_;
     std::mutex mail_mutex_;
-    std::map<int, Outbox> outboxes_;  // by rank
+    std::map<int, IpcSender> ipc_senders_;  // by rank
     std::mutex mutex_;
     std::map<Key, Region> regions_;
     uint64_t last_region_ = 0;
     std::set<cuda::Event> marks_;
     std::multimap<std::byte *, uint64_t> pages_;  // their bytes, by where they begin
     std::atomic<uint64_t> pinned_bytes_{0};
-    std::unique_ptr<Porter> porter_;
-    std::unique_ptr<Porter> outward_porter_;
-    std::unique_ptr<Fetches> fetches_;
-    std::unique_ptr<GpuSums> sums_;
+    std::unique_ptr<StagingProxy> staging_proxy_;
+    std::unique_ptr<StagingProxy> outward_porter_;
+    std::unique_ptr<StagedGets> staged_gets_;
+    std::unique_ptr<GdrAdd> sums_;
 };
 
 }  // namespace odc

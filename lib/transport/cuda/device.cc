@@ -217,7 +217,7 @@ bool CudaDevice::free_parked() const {
     return parked_.empty();
 }
 
-void CudaDevice::await_own_stream(const std::string &what, const Patience &patience) const {
+void CudaDevice::await_own_stream(const std::string &what, const Deadline &deadline) const {
     constexpr int64_t kAskNs = 20'000'000;
     int64_t asked_ns = now_ns();
     for (;;) {
@@ -228,14 +228,14 @@ void CudaDevice::await_own_stream(const std::string &what, const Patience &patie
         if (result != Result::NotReady) {
             check_health();
         }
-        if (patience.over()) {
-            fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", patience.waited_s(),
+        if (deadline.over()) {
+            fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", deadline.waited_s(),
                  " s: something else keeps it busy, such as a kernel that never ends");
         }
         // Rarely: memory that is being cleared when the wait is interrupted stays in use until the GPU is done.
         if (const int64_t now = now_ns(); now - asked_ns >= kAskNs) {
             asked_ns = now;
-            patience.check_interrupted(what.c_str());
+            deadline.check_interrupted(what.c_str());
         }
         std::this_thread::sleep_for(std::chrono::microseconds(20));
     }

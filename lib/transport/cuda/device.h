@@ -81,7 +81,7 @@ public:
     // Whether something on its own stream is not done; outside of a Scope.
     bool is_busy() const;
     // Until its own stream has done all of `what`. Throws ODC_ERROR_DEVICE at the deadline, ODC_ERROR_INTERRUPTED.
-    void await_own_stream(const std::string &what, const Patience &patience) const;
+    void await_own_stream(const std::string &what, const Deadline &deadline) const;
     // Keeps memory that its own stream may still write to, for `free_parked`; outside of a Scope, too.
     using Parked = std::list<std::shared_ptr<const void>>;
     void park(Parked memory) const noexcept;

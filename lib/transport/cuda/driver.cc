@@ -70,7 +70,7 @@ std::string first_look(const Driver &driver) {
 
 Loaded load() {
     Loaded loaded;
-    SharedLibrary library(kLibrary);
+    DynamicLibrary library(kLibrary);
     loaded.why_not = library.why_not();
     if (!loaded.why_not.empty()) {
         return loaded;

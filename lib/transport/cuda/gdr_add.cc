@@ -5,17 +5,17 @@
 
 namespace odc {
 
-GpuSums::GpuSums(const CudaDevice &device, const Adder &adder, std::unique_ptr<Slots> slots)
+GdrAdd::GdrAdd(const CudaDevice &device, const AddKernel &adder, std::unique_ptr<BouncePool> slots)
     : device_(device), adder_(adder), slots_(std::move(slots)) {}
 
-std::byte *GpuSums::take() {
+std::byte *GdrAdd::take() {
     const std::optional<size_t> slot = slots_->take(0);
     return slot ? slots_->start(*slot) : nullptr;
 }
 
-void GpuSums::give_back(std::byte *slot) { slots_->give_back(slots_->slot_at(slot)); }
+void GdrAdd::give_back(std::byte *slot) { slots_->give_back(slots_->slot_at(slot)); }
 
-void GpuSums::start(const RemoteSlice &to, uint64_t first, uint64_t count, std::byte *slot) {
+void GdrAdd::start(const RemoteSlice &to, uint64_t first, uint64_t count, std::byte *slot) {
     const std::lock_guard lock(mutex_);
     if (stopped_) {
         return;
@@ -34,7 +34,7 @@ void GpuSums::start(const RemoteSlice &to, uint64_t first, uint64_t count, std::
     busy_.push_back(slots_->slot_at(slot));
 }
 
-bool GpuSums::finish(std::byte *slot) {
+bool GdrAdd::finish(std::byte *slot) {
     const std::lock_guard lock(mutex_);
     const auto busy = std::find(busy_.begin(), busy_.end(), slots_->slot_at(slot));
     if (busy == busy_.end() || !slots_->is_done(*busy)) {
@@ -45,12 +45,12 @@ bool GpuSums::finish(std::byte *slot) {
     return true;
 }
 
-void GpuSums::stop() {
+void GdrAdd::stop() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
 }
 
-bool GpuSums::are_idle() {
+bool GdrAdd::are_idle() {
     const std::lock_guard lock(mutex_);
     return !lost_ && std::all_of(busy_.begin(), busy_.end(), [this](size_t slot) { return slots_->is_done(slot); });
 }

@@ -14,13 +14,13 @@
 
 namespace odc {
 
-// The library thread takes slots and adds; another one may stop that.
-class GpuSums {
+// The progress thread takes slots and adds; another one may stop that.
+class GdrAdd {
 public:
     static constexpr size_t kLeastSlots = 1;
 
     // `slots`: in GPU memory.
-    GpuSums(const CudaDevice &device, const Adder &adder, std::unique_ptr<Slots> slots);
+    GdrAdd(const CudaDevice &device, const AddKernel &adder, std::unique_ptr<BouncePool> slots);
 
     // For a chunk of at most Slots::kBytes; NULL: none now.
     std::byte *take();
@@ -30,7 +30,7 @@ public:
     // Whether what was started from the slot has been added; then it is given back.
     bool finish(std::byte *slot);
 
-    const Slots &slots() const { return *slots_; }
+    const BouncePool &slots() const { return *slots_; }
     // Nothing more is started.
     void stop();
     // What was started is done.
@@ -38,8 +38,8 @@ public:
 
 private:
     const CudaDevice &device_;
-    const Adder &adder_;
-    std::unique_ptr<Slots> slots_;
+    const AddKernel &adder_;
+    std::unique_ptr<BouncePool> slots_;
     std::mutex mutex_;
     std::vector<size_t> busy_;  // slots from which is added
     bool stopped_ = false;

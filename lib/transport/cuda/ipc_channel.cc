@@ -11,7 +11,7 @@
 
 namespace odc {
 
-Inbox::Inbox() {
+IpcChannel::IpcChannel() {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
         fail_errno("socketpair for GPU memory of other ranks");
@@ -20,10 +20,10 @@ Inbox::Inbox() {
     slot_ = Fd(ends[1]);
 }
 
-std::optional<Inbox::Delivery> Inbox::take() {
+std::optional<IpcChannel::Delivery> IpcChannel::take() {
     Delivery delivery{};
     MessageFds received;
-    if (receive_with_fds(receiving_.get(), &delivery.letter, sizeof(delivery.letter), &received) < 0) {
+    if (receive_with_fds(receiving_.get(), &delivery.message, sizeof(delivery.message), &received) < 0) {
         return std::nullopt;
     }
     if (!received.fds.empty()) {
@@ -32,25 +32,25 @@ std::optional<Inbox::Delivery> Inbox::take() {
     return delivery;
 }
 
-bool Outbox::post(const RegionLetter &letter, int memory) {
-    const ssize_t sent = send_with_fds(slot_.get(), &letter, sizeof(letter), {memory});
+bool IpcSender::post(const RegionMessage &message, int memory) {
+    const ssize_t sent = send_with_fds(slot_.get(), &message, sizeof(message), {memory});
     // A dead rank's mail is nobody's; its death is seen elsewhere.
     return sent >= 0 || errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN;
 }
 
-void Outbox::send(const RegionLetter &letter, const Fd &memory) {
-    if (flush() && post(letter, memory.get())) {
+void IpcSender::send(const RegionMessage &message, const Fd &memory) {
+    if (flush() && post(message, memory.get())) {
         return;
     }
     const int copy = fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
     if (copy < 0) {
         fail_errno("duplicating a descriptor");
     }
-    waiting_.push_back({letter, Fd(copy)});
+    waiting_.push_back({message, Fd(copy)});
 }
 
-bool Outbox::flush() {
-    while (!waiting_.empty() && post(waiting_.front().letter, waiting_.front().memory.get())) {
+bool IpcSender::flush() {
+    while (!waiting_.empty() && post(waiting_.front().message, waiting_.front().memory.get())) {
         waiting_.pop_front();
     }
     return waiting_.empty();

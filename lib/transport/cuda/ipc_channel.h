@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How GPU memory that a rank registers reaches its host mates: each has an inbox, whose other end they were handed when
-// they met. A rank that computes reads its inbox later; until then the kernel, and then the sender, keeps what is in it.
+// How GPU memory that a rank registers reaches its local peers: each has an IPC channel, whose other end they were handed when
+// they met. A rank that computes reads its IPC channel later; until then the kernel, and then the sender, keeps what is in it.
 #pragma once
 
 #include "base/fd.h"
@@ -12,7 +12,7 @@
 namespace odc {
 
 // A region of GPU memory in the mail.
-struct RegionLetter {
+struct RegionMessage {
     uint64_t from;
     uint64_t number;  // among the sender's, from 1
     uint64_t bytes;
@@ -20,14 +20,14 @@ struct RegionLetter {
 };
 
 // The receiving end.
-class Inbox {
+class IpcChannel {
 public:
-    Inbox();
+    IpcChannel();
     // What others send by; stays this one's.
     int slot() const { return slot_.get(); }
 
     struct Delivery {
-        RegionLetter letter;
+        RegionMessage message;
         Fd memory;  // invalid: this process has too many descriptors open
     };
     std::optional<Delivery> take();
@@ -37,22 +37,22 @@ private:
     Fd slot_;
 };
 
-// The sending end, to one mate. Calls must not overlap.
-class Outbox {
+// The sending end, to one local peer. Calls must not overlap.
+class IpcSender {
 public:
-    explicit Outbox(Fd slot) : slot_(std::move(slot)) {}
+    explicit IpcSender(Fd slot) : slot_(std::move(slot)) {}
     bool valid() const { return slot_.valid(); }
-    void send(const RegionLetter &letter, const Fd &memory);
+    void send(const RegionMessage &message, const Fd &memory);
     // True: all has been sent, or its reader is gone.
     bool flush();
     // Its reader has no room for it.
     bool is_behind() const { return !waiting_.empty(); }
 
 private:
-    bool post(const RegionLetter &letter, int memory);
+    bool post(const RegionMessage &message, int memory);
 
     struct Waiting {
-        RegionLetter letter;
+        RegionMessage message;
         Fd memory;
     };
     Fd slot_;

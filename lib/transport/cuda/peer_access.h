@@ -10,7 +10,7 @@ namespace odc {
 std::string why_not_cuda();
 
 // Whether a GPU's memory can be read and added to from another one's: `why` it can, or `why_not`.
-struct Passage {
+struct PeerAccess {
     std::string why;
     std::string why_not;  // empty: it can
 };

@@ -12,13 +12,13 @@ constexpr size_t kWords = kBytes / sizeof(std::atomic<uint64_t>);
 
 }  // namespace
 
-Flights::Flights(const CudaDevice &device) : device_(device), words_(device, kBytes) {
+PendingWork::PendingWork(const CudaDevice &device) : device_(device), words_(device, kBytes) {
     for (size_t word = 0; word < kWords; ++word) {
         free_.push_back(word);
     }
 }
 
-void Flights::collect() {
+void PendingWork::collect() {
     std::erase_if(flying_, [this](const Flight &one) {
         const bool done = one.word != nullptr && one.word->load(std::memory_order_acquire) >= one.value;
         if (done && one.own_word) {
@@ -28,30 +28,30 @@ void Flights::collect() {
     });
 }
 
-Flights::Flight &Flights::find(uint64_t flight) {
+PendingWork::Flight &PendingWork::find(uint64_t flight) {
     // It is one of the last.
     return *std::find_if(flying_.rbegin(), flying_.rend(), [&](const Flight &one) { return one.number == flight; });
 }
 
-uint64_t Flights::begin(uint64_t record, const std::string &words) {
+uint64_t PendingWork::begin(uint64_t record, const std::string &words) {
     const std::lock_guard lock(mutex_);
     flying_.push_back({++last_, record, words, nullptr, 0, {}});
     return last_;
 }
 
-void Flights::follow(uint64_t flight, const std::atomic<uint64_t> &word, uint64_t value) {
+void PendingWork::follow(uint64_t flight, const std::atomic<uint64_t> &word, uint64_t value) {
     const std::lock_guard lock(mutex_);
     Flight &one = find(flight);
     one.word = &word;
     one.value = value;
 }
 
-void Flights::leave(uint64_t flight) {
+void PendingWork::leave(uint64_t flight) {
     const std::lock_guard lock(mutex_);
     std::erase_if(flying_, [&](const Flight &one) { return one.number == flight; });
 }
 
-std::optional<uint64_t> Flights::begin_with_word(uint64_t record, const std::string &words) {
+std::optional<uint64_t> PendingWork::begin_with_word(uint64_t record, const std::string &words) {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
         collect();
@@ -64,7 +64,7 @@ std::optional<uint64_t> Flights::begin_with_word(uint64_t record, const std::str
     return last_;
 }
 
-void Flights::follow(uint64_t flight, cuda::Stream stream) {
+void PendingWork::follow(uint64_t flight, cuda::Stream stream) {
     size_t word = 0;
     {
         const std::lock_guard lock(mutex_);
@@ -77,25 +77,25 @@ void Flights::follow(uint64_t flight, cuda::Stream stream) {
     follow(flight, reinterpret_cast<std::atomic<uint64_t> *>(words_.start())[word], flight);
 }
 
-bool Flights::all_done() {
+bool PendingWork::all_done() {
     const std::lock_guard lock(mutex_);
     collect();
     return flying_.empty();
 }
 
-bool Flights::rest_is_lost() {
+bool PendingWork::rest_is_lost() {
     const std::lock_guard lock(mutex_);
     collect();
     return std::all_of(flying_.begin(), flying_.end(), [](const Flight &one) { return one.word == nullptr; });
 }
 
-uint64_t Flights::awaited() {
+uint64_t PendingWork::awaited() {
     const std::lock_guard lock(mutex_);
     collect();
     return flying_.empty() ? 0 : flying_.front().record;
 }
 
-std::string Flights::under_way() {
+std::string PendingWork::under_way() {
     const std::lock_guard lock(mutex_);
     collect();
     std::vector<std::string> words;

@@ -15,9 +15,9 @@
 namespace odc {
 
 // Safe from several threads.
-class Flights {
+class PendingWork {
 public:
-    explicit Flights(const CudaDevice &device);
+    explicit PendingWork(const CudaDevice &device);
 
     // What `words` describe is going to be enqueued for the shard of that record. It counts as lost, as what fails halfway
     // is, until one of the three below, which need no memory. Returns its number.

@@ -12,7 +12,7 @@ namespace odc {
 using cuda::driver;
 
 // Ends a wait for a lock whose holder may be dead: who waits for this rank learns of the death elsewhere.
-class Porter::Stop final : public Alarm {
+class StagingProxy::Stop final : public WaitHook {
 public:
     explicit Stop(const std::atomic<bool> &stopping) : stopping_(stopping) {}
     void check(int, int64_t) override {
@@ -25,13 +25,13 @@ private:
     const std::atomic<bool> &stopping_;
 };
 
-Porter::Porter(const CudaDevice &device, int rank, std::unique_ptr<Slots> slots)
+StagingProxy::StagingProxy(const CudaDevice &device, int rank, std::unique_ptr<BouncePool> slots)
     : device_(device), rank_(rank), slots_(std::move(slots)),
       thread_(start_quietly("odc-porter", "the thread odc-porter", [this] { run(); })) {}
 
-Porter::~Porter() { stop(); }
+StagingProxy::~StagingProxy() { stop(); }
 
-void Porter::stop() {
+void StagingProxy::stop() {
     if (!thread_.joinable()) {
         return;
     }
@@ -47,7 +47,7 @@ namespace {
 
 // What a load's stripes are of its gradient, in elements.
 struct Stretch {
-    Stretch(const Porter::Load &load, uint64_t stripes)
+    Stretch(const StagingProxy::Load &load, uint64_t stripes)
         : first(load.stripe * stripe_elements(load.to.gradient_type)),
           count(std::min(stripes * stripe_elements(load.to.gradient_type), load.to.numel - first)) {}
     uint64_t first;
@@ -56,9 +56,9 @@ struct Stretch {
 
 }  // namespace
 
-uint64_t Porter::carry(const Load &load, cuda::Stream stream) {
+uint64_t StagingProxy::carry(const Load &load, cuda::Stream stream) {
     const int32_t type = load.to.gradient_type;
-    const uint64_t most = Slots::kBytes / (stripe_elements(type) * element_size(type));
+    const uint64_t most = BouncePool::kBytes / (stripe_elements(type) * element_size(type));
     const uint64_t left = stripe_count(load.to.numel * element_size(accumulator_type(type))) - load.stripe;
     const uint64_t stripes = std::min(most, left);
     const Stretch stretch(load, stripes);
@@ -76,25 +76,25 @@ uint64_t Porter::carry(const Load &load, cuda::Stream stream) {
     return stripes;
 }
 
-bool Porter::has_landed() {
+bool StagingProxy::has_landed() {
     const std::lock_guard lock(mutex_);
     return std::all_of(parcels_.begin(), parcels_.end(),
-                       [this](const Parcel &one) { return slots_->is_done(one.slot); }) &&
+                       [this](const ReceivedMessage &one) { return slots_->is_done(one.slot); }) &&
            std::all_of(travelling_.begin(), travelling_.end(),
-                       [](const Travelling &one) { return one.transfer->settled(); });
+                       [](const Pending &one) { return one.request->settled(); });
 }
 
-bool Porter::is_idle() {
+bool StagingProxy::is_idle() {
     const std::lock_guard lock(mutex_);
     return parcels_.empty() && travelling_.empty() && carried_ == 0;
 }
 
-std::optional<int> Porter::awaited() {
+std::optional<int> StagingProxy::awaited() {
     const std::lock_guard lock(mutex_);
-    return travelling_.empty() ? std::nullopt : std::optional(travelling_.front().transfer->owner());
+    return travelling_.empty() ? std::nullopt : std::optional(travelling_.front().request->owner());
 }
 
-bool Porter::deliver(const Parcel &parcel) {
+bool StagingProxy::deliver(const ReceivedMessage &parcel) {
     const Load &load = parcel.load;
     const uint64_t bytes = stripe_elements(load.to.gradient_type) * element_size(load.to.gradient_type);
     const std::byte *from = slots_->start(parcel.slot);
@@ -103,7 +103,7 @@ bool Porter::deliver(const Parcel &parcel) {
     try {
         for (uint64_t i = 0; i < parcel.stripes; ++i, from += bytes) {
             const StripeLock lock(load.to.stripes[load.stripe + i], rank_, stop, &waited_ns);
-            add_to_stripe(load.to, load.stripe + i, from, load.filled);
+            add_to_stripe(load.to, load.stripe + i, from, load.epoch);
         }
         return true;
     } catch (const Error &) {
@@ -111,19 +111,19 @@ bool Porter::deliver(const Parcel &parcel) {
     }
 }
 
-std::shared_ptr<Transfer> Porter::send(const Parcel &parcel) {
+std::shared_ptr<Request> StagingProxy::send(const ReceivedMessage &parcel) {
     const Load &load = parcel.load;
     const Stretch stretch(load, parcel.stripes);
     Stop stop(stopping_);
     int64_t waited_ns = 0;
-    return load.path->start_add(part_of(load.to, stretch.first, stretch.count), slots_->start(parcel.slot), load.filled,
+    return load.path->start_add(part_of(load.to, stretch.first, stretch.count), slots_->start(parcel.slot), load.epoch,
                                 stop, &waited_ns);
 }
 
 // Of what was given up the slot stays taken, as the context ends.
-void Porter::collect() {
-    std::erase_if(travelling_, [this](const Travelling &one) {
-        const bool done = one.transfer->done();
+void StagingProxy::collect() {
+    std::erase_if(travelling_, [this](const Pending &one) {
+        const bool done = one.request->done();
         if (done) {
             slots_->give_back(one.slot);
         }
@@ -132,14 +132,14 @@ void Porter::collect() {
 }
 
 // False: nothing to do now.
-bool Porter::step(std::unique_lock<std::mutex> &lock) {
+bool StagingProxy::step(std::unique_lock<std::mutex> &lock) {
     collect();
-    const auto arrived =
-        std::find_if(parcels_.begin(), parcels_.end(), [this](const Parcel &one) { return slots_->is_done(one.slot); });
+    const auto arrived = std::find_if(parcels_.begin(), parcels_.end(),
+                                      [this](const ReceivedMessage &one) { return slots_->is_done(one.slot); });
     if (arrived == parcels_.end()) {
         return false;
     }
-    const Parcel parcel = *arrived;
+    const ReceivedMessage parcel = *arrived;
     parcels_.erase(arrived);
     if (parcel.load.path != nullptr) {
         travelling_.push_back({parcel.slot, send(parcel)});
@@ -156,7 +156,7 @@ bool Porter::step(std::unique_lock<std::mutex> &lock) {
     return true;
 }
 
-void Porter::run() {
+void StagingProxy::run() {
     constexpr auto kNap = std::chrono::microseconds(50);
     std::unique_lock lock(mutex_);
     while (!stopping_.load(std::memory_order_relaxed)) {

@@ -17,28 +17,28 @@
 
 namespace odc {
 
-class Porter {
+class StagingProxy {
 public:
     static constexpr size_t kLeastSlots = 1;
 
     // `slots`: they bound what is on its way. In host memory, unless all owners are on other hosts.
-    Porter(const CudaDevice &device, int rank, std::unique_ptr<Slots> slots);
-    ~Porter();
-    Porter(const Porter &) = delete;
-    Porter &operator=(const Porter &) = delete;
+    StagingProxy(const CudaDevice &device, int rank, std::unique_ptr<BouncePool> slots);
+    ~StagingProxy();
+    StagingProxy(const StagingProxy &) = delete;
+    StagingProxy &operator=(const StagingProxy &) = delete;
 
     // Stripes of a slice: a piece of it that fits.
     struct Load {
         RemoteSlice to;
-        Path *path;             // to the owner's host; NULL: it is this one, and `to` lies in its memory
+        Endpoint *path;         // to the owner's host; NULL: it is this one, and `to` lies in its memory
         const std::byte *from;  // the gradients of the whole slice, in GPU memory
         uint64_t stripe;        // the first
-        uint64_t filled;        // the running minibatch plus one
+        uint64_t epoch;         // the running minibatch plus one
     };
     // Copies on the stream as many stripes as there is room for, and sees to the rest; inside a CudaDevice::Scope. How
     // many; 0: none now.
     uint64_t carry(const Load &load, cuda::Stream stream);
-    const Slots &slots() const { return *slots_; }
+    const BouncePool &slots() const { return *slots_; }
     bool is_idle();
     // The owner, on another host, of what has been on its way longest; none: nothing is.
     std::optional<int> awaited();
@@ -47,30 +47,30 @@ public:
     bool has_landed();
 
 private:
-    struct Parcel {
+    struct ReceivedMessage {
         size_t slot;
         Load load;
         uint64_t stripes;
     };
-    struct Travelling {
+    struct Pending {
         size_t slot;
-        std::shared_ptr<Transfer> transfer;
+        std::shared_ptr<Request> request;
     };
     class Stop;
     void run();
     bool step(std::unique_lock<std::mutex> &lock);
     void collect();
-    bool deliver(const Parcel &parcel);
-    std::shared_ptr<Transfer> send(const Parcel &parcel);
+    bool deliver(const ReceivedMessage &parcel);
+    std::shared_ptr<Request> send(const ReceivedMessage &parcel);
 
     const CudaDevice &device_;
     int rank_;
-    std::unique_ptr<Slots> slots_;
+    std::unique_ptr<BouncePool> slots_;
 
     std::mutex mutex_;
     std::condition_variable wake_;
-    std::deque<Parcel> parcels_;
-    std::vector<Travelling> travelling_;
+    std::deque<ReceivedMessage> parcels_;
+    std::vector<Pending> travelling_;
     size_t carried_ = 0;  // by the thread, at this moment
     std::atomic<bool> stopping_{false};
     std::thread thread_;

@@ -12,44 +12,45 @@ using cuda::driver;
 namespace {
 
 constexpr size_t kKept = 2;  // slots for who waits: one is filled while the other is emptied
-static_assert(kKept < Fetches::kLeastSlots);
+static_assert(kKept < StagedGets::kLeastSlots);
 
 }  // namespace
 
-Fetches::Fetches(const CudaDevice &device, std::unique_ptr<Slots> slots) : device_(device), slots_(std::move(slots)) {}
+StagedGets::StagedGets(const CudaDevice &device, std::unique_ptr<BouncePool> slots)
+    : device_(device), slots_(std::move(slots)) {}
 
 // False: there is no more of it, or no slot now.
-bool Fetches::ask_for_one(Fetch &fetch, size_t spare) {
+bool StagedGets::ask_for_one(StagedGet &fetch, size_t spare) {
     const size_t size = element_size(fetch.from.parameter_type);
-    const uint64_t count = std::min<uint64_t>(Slots::kBytes / size, fetch.from.numel - fetch.asked);
+    const uint64_t count = std::min<uint64_t>(BouncePool::kBytes / size, fetch.from.numel - fetch.asked);
     const std::optional<size_t> slot = count > 0 ? slots_->take(spare) : std::nullopt;
     if (!slot) {
         return false;
     }
     const RemoteSlice part = part_of(fetch.from, fetch.asked, count);
-    fetch.pieces.push_back({*slot, count * size, fetch.path->start_get(part, slots_->start(*slot), fetch.filled)});
+    fetch.pieces.push_back({*slot, count * size, fetch.path->start_get(part, slots_->start(*slot), fetch.epoch)});
     fetch.asked += count;
     return true;
 }
 
-void Fetches::ask(std::vector<Fetch> &fetches, size_t spare) {
+void StagedGets::ask(std::vector<StagedGet> &staged_gets, size_t spare) {
     bool any = true;
     while (any) {
         any = false;
-        for (Fetch &fetch : fetches) {
+        for (StagedGet &fetch : staged_gets) {
             any = ask_for_one(fetch, spare) || any;
         }
     }
 }
 
-void Fetches::ask_ahead(std::vector<Fetch> &fetches) { ask(fetches, kKept); }
+void StagedGets::ask_ahead(std::vector<StagedGet> &staged_gets) { ask(staged_gets, kKept); }
 
-void Fetches::enqueue(Fetch &fetch, cuda::Stream stream) {
+void StagedGets::enqueue(StagedGet &fetch, cuda::Stream stream) {
     while (fetch.has_come()) {
         if (slots_->kind() == MemoryKind::Gpu) {
             device_.settle_remote_writes();
         }
-        const Fetch::Piece &piece = fetch.pieces.front();
+        const StagedGet::Piece &piece = fetch.pieces.front();
         device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(fetch.to + fetch.enqueued),
                                              slots_->address(piece.slot), piece.bytes, stream),
                       "cuMemcpyAsync");
@@ -59,8 +60,8 @@ void Fetches::enqueue(Fetch &fetch, cuda::Stream stream) {
     }
 }
 
-void Fetches::drop(Fetch &fetch) {
-    for (const Fetch::Piece &piece : fetch.pieces) {
+void StagedGets::drop(StagedGet &fetch) {
+    for (const StagedGet::Piece &piece : fetch.pieces) {
         slots_->give_back(piece.slot);
     }
     fetch.pieces.clear();

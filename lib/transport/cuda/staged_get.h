@@ -13,53 +13,53 @@
 namespace odc {
 
 // A slice on its way, by one thread at a time.
-struct Fetch {
+struct StagedGet {
     int owner;
-    Path *path;
+    Endpoint *path;
     RemoteSlice from;  // published
     std::byte *to;     // in GPU memory
-    uint64_t filled;   // the running minibatch plus one
+    uint64_t epoch;    // the running minibatch plus one
 
     struct Piece {
         size_t slot;
         uint64_t bytes;
-        std::shared_ptr<Transfer> transfer;
+        std::shared_ptr<Request> request;
     };
     uint64_t asked = 0;     // elements
     uint64_t enqueued = 0;  // bytes
     std::deque<Piece> pieces = {};
 
-    bool has_come() const { return !pieces.empty() && pieces.front().transfer->done(); }
+    bool has_come() const { return !pieces.empty() && pieces.front().request->done(); }
     bool is_enqueued() const { return asked == from.numel && pieces.empty(); }
 };
 
 // Calls for several fetches may overlap.
-class Fetches {
+class StagedGets {
 public:
     static constexpr size_t kLeastSlots = 3;
 
     // `slots`: they bound what is on its way.
-    Fetches(const CudaDevice &device, std::unique_ptr<Slots> slots);
+    StagedGets(const CudaDevice &device, std::unique_ptr<BouncePool> slots);
 
     // Asks for what there is room for, from all of them in turn.
-    void ask(std::vector<Fetch> &fetches) { ask(fetches, 0); }
+    void ask(std::vector<StagedGet> &staged_gets) { ask(staged_gets, 0); }
     // The same, but leaves the last slots to those that are waited for: what has come for others stays where it is until
     // they are, too.
-    void ask_ahead(std::vector<Fetch> &fetches);
+    void ask_ahead(std::vector<StagedGet> &staged_gets);
     // Enqueues the copies of what has come; inside a CudaDevice::Scope.
-    void enqueue(Fetch &fetch, cuda::Stream stream);
-    // What has not been enqueued is to be asked for again, if at all. All its transfers are settled.
-    void drop(Fetch &fetch);
-    const Slots &slots() const { return *slots_; }
+    void enqueue(StagedGet &fetch, cuda::Stream stream);
+    // What has not been enqueued is to be asked for again, if at all. All its requests are settled.
+    void drop(StagedGet &fetch);
+    const BouncePool &slots() const { return *slots_; }
     // All copies that were enqueued are done; what is yet to come is its fetch's affair.
     bool are_idle() { return slots_->are_idle(); }
 
 private:
-    void ask(std::vector<Fetch> &fetches, size_t spare);
-    bool ask_for_one(Fetch &fetch, size_t spare);
+    void ask(std::vector<StagedGet> &staged_gets, size_t spare);
+    bool ask_for_one(StagedGet &fetch, size_t spare);
 
     const CudaDevice &device_;
-    std::unique_ptr<Slots> slots_;
+    std::unique_ptr<BouncePool> slots_;
 };
 
 }  // namespace odc

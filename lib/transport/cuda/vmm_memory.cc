@@ -30,19 +30,19 @@ uint64_t whole_granules(const CudaDevice &device, uint64_t bytes) {
 
 }  // namespace
 
-CudaMemory::CudaMemory(const CudaDevice &device, uint64_t bytes, const Patience &patience)
+CudaMemory::CudaMemory(const CudaDevice &device, uint64_t bytes, const Deadline &deadline)
     : device_(device), bytes_(0) {
     const bool is_free = device_.free_parked();
     const CudaDevice::Scope scope(device_);
     if (!is_free) {  // it may be what is needed now, and the clearing below comes after it anyway
-        device_.await_own_stream("the clearing of an interrupted registration's memory", patience);
+        device_.await_own_stream("the clearing of an interrupted registration's memory", deadline);
         device_.free_parked();
     }
     bytes_ = whole_granules(device_, bytes);
     try {
         create();
         map();
-        clear(patience);
+        clear(deadline);
     } catch (...) {
         undo();
         throw;
@@ -99,12 +99,12 @@ void CudaMemory::map() {
     device_.check_memory(driver().cuMemSetAccess(address_, bytes_, &access, 1), "cuMemSetAccess", what);
 }
 
-void CudaMemory::clear(const Patience &patience) {
+void CudaMemory::clear(const Deadline &deadline) {
     const std::shared_ptr<CudaMemory> heir(new CudaMemory(device_));
     CudaDevice::Parked parked{heir};  // before anything is in use, as there may be no memory for it then
     device_.check(driver().cuMemsetD8Async(address_, 0, bytes_, device_.own_stream()), "cuMemsetD8Async");
     try {
-        device_.await_own_stream(say("the clearing of ", bytes_, " bytes"), patience);
+        device_.await_own_stream(say("the clearing of ", bytes_, " bytes"), deadline);
     } catch (...) {
         if (driver().cuStreamQuery(device_.own_stream()) == Result::NotReady) {
             heir->bytes_ = bytes_;

@@ -14,7 +14,7 @@ class CudaMemory {
 public:
     // Allocated, mapped, and zero. Throws ODC_ERROR_NO_MEMORY with what is needed and what there is; at the deadline, for the
     // GPU may be busy, ODC_ERROR_DEVICE. What is still being cleared then is freed later (CudaDevice::park).
-    CudaMemory(const CudaDevice &device, uint64_t bytes, const Patience &patience);
+    CudaMemory(const CudaDevice &device, uint64_t bytes, const Deadline &deadline);
     // Another process's, of `bytes` as this says there.
     CudaMemory(const CudaDevice &device, const Fd &handle, uint64_t bytes);
     // Nothing may be on its way to or from it on this process's streams.
@@ -31,7 +31,7 @@ private:
     void create();
     void map();
     explicit CudaMemory(const CudaDevice &device) : device_(device), bytes_(0) {}  // nothing yet
-    void clear(const Patience &patience);
+    void clear(const Deadline &deadline);
     void undo();
 
     const CudaDevice &device_;

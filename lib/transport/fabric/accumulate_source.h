@@ -14,29 +14,29 @@
 
 namespace odc {
 
-class Offers {
+class AccumulateSource {
 public:
-    Offers(size_t staging_bytes, const Loans &loans, Tell tell);
-    ~Offers();
+    AccumulateSource(size_t staging_bytes, const RegisteredMemory &registered, Tell tell);
+    ~AccumulateSource();
 
     // Makes what staging the endpoint needs; throws where it is refused.
     void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
-    void start(Remote &owner, const RemoteSlice &to, const std::byte *from, uint64_t filled,
-               std::shared_ptr<Transfer> transfer);
+    void start(RemoteRank &owner, const RemoteSlice &to, const std::byte *from, uint64_t epoch,
+               std::shared_ptr<Request> request);
     bool pump();
-    // The transfer that is complete with this, or NULL.
-    std::shared_ptr<Transfer> applied(Remote &owner, const AppliedNotice &notice);
+    // The request that is complete with this, or NULL.
+    std::shared_ptr<Request> applied(RemoteRank &owner, const AppliedMessage &message);
     void stop();
 
 private:
     struct Sum {
-        Remote &owner;
+        RemoteRank &owner;
         RemoteSlice to;
         const std::byte *from;
-        uint64_t filled;
+        uint64_t epoch;
         uint64_t offered;  // elements
         uint64_t applied;
-        std::shared_ptr<Transfer> transfer;
+        std::shared_ptr<Request> request;
     };
     // Where a piece can be read, and what that takes until it has been.
     struct Source {
@@ -52,8 +52,8 @@ private:
     };
     void offer(std::shared_ptr<Sum> sum, uint64_t count, Source source);
 
-    const Loans &loans_;
-    Staging staging_;
+    const RegisteredMemory &registered_;
+    BounceRings staging_;
     Tell tell_;
     std::deque<std::shared_ptr<Sum>> waiting_;  // for staging
     std::unordered_map<uint64_t, Piece> pieces_;

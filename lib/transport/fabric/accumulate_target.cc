@@ -18,61 +18,62 @@ constexpr unsigned kWindow = 8;  // chunks on their way or waiting to be added: 
 }  // namespace
 
 // A stretch of a sender's gradient on its way into this rank's accumulator.
-class Additions::Offer final : public Flow, public std::enable_shared_from_this<Offer> {
+class AccumulateTarget::Offer final : public Flow, public std::enable_shared_from_this<Offer> {
 public:
-    Offer(Additions &additions, Remote &sender, const AddNotice &notice, const RemoteSlice &slice)
-        : Flow(sender, notice.address, notice.key, notice.count * element_size(slice.gradient_type)),
-          additions_(additions), notice_(notice), slice_(slice) {}
+    Offer(AccumulateTarget &additions, RemoteRank &sender, const AddMessage &message, const RemoteSlice &slice)
+        : Flow(sender, message.address, message.key, message.count * element_size(slice.gradient_type)),
+          accumulate_target_(additions), message_(message), slice_(slice) {}
 
-    const AddNotice &notice() const { return notice_; }
+    const AddMessage &message() const { return message_; }
     const RemoteSlice &slice() const { return slice_; }
     // `count` more of its gradients are in the sums. True: now all are.
     bool applied(uint64_t count) {
         applied_ += count;
-        return applied_ == notice_.count;
+        return applied_ == message_.count;
     }
 
     std::byte *target(uint64_t, size_t, void **descriptor) override {
         if (slice_.memory == MemoryKind::Gpu) {
-            std::byte *const slot = additions_.gpu_sums_->take();
-            *descriptor = slot != nullptr ? additions_.loans_.find(*from().endpoint, slot)->descriptor : nullptr;
+            std::byte *const slot = accumulate_target_.gdr_add_->take();
+            *descriptor =
+                slot != nullptr ? accumulate_target_.registered_.find(*from().endpoint, slot)->descriptor : nullptr;
             return slot;
         }
-        Staging::Ring &ring = additions_.staging_.at(*from().endpoint);
+        BounceRings::Ring &ring = accumulate_target_.staging_.at(*from().endpoint);
         *descriptor = ring.exposed().descriptor;
         return ring.take();
     }
     void landed(std::byte *target, uint64_t offset, size_t bytes) override {
         const size_t size = element_size(slice_.gradient_type);
         const uint64_t each = stripe_elements(slice_.gradient_type);
-        Landed landed{shared_from_this(), target, notice_.first + offset / size, bytes / size, {}};
+        Landed landed{shared_from_this(), target, message_.first + offset / size, bytes / size, {}};
         for (uint64_t stripe = landed.first / each;
              slice_.memory == MemoryKind::Host && stripe * each < landed.first + landed.count; ++stripe) {
             landed.stripes.push_back(stripe);
         }
-        additions_.landed_.push_back(std::move(landed));
+        accumulate_target_.landed_.push_back(std::move(landed));
     }
     void returned(std::byte *target) override {
-        slice_.memory == MemoryKind::Gpu ? additions_.gpu_sums_->give_back(target)
-                                         : additions_.staging_.at(*from().endpoint).give_back(target);
+        slice_.memory == MemoryKind::Gpu ? accumulate_target_.gdr_add_->give_back(target)
+                                         : accumulate_target_.staging_.at(*from().endpoint).give_back(target);
     }
     void ended() override {}
 
 private:
-    Additions &additions_;
-    AddNotice notice_;
+    AccumulateTarget &accumulate_target_;
+    AddMessage message_;
     RemoteSlice slice_;
     uint64_t applied_ = 0;
 };
 
-Additions::Additions(int rank, size_t staging_bytes, const Loans &loans, Tell tell)
-    : rank_(rank), loans_(loans),
+AccumulateTarget::AccumulateTarget(int rank, size_t staging_bytes, const RegisteredMemory &registered, Tell tell)
+    : rank_(rank), registered_(registered),
       staging_(std::min(staging_bytes, kWindow * kChunkBytes), staging_chunk_bytes(staging_bytes), Access::Local),
       tell_(std::move(tell)), reads_(kWindow, staging_.slot_bytes()) {}
 
-Additions::~Additions() = default;
+AccumulateTarget::~AccumulateTarget() = default;
 
-void Additions::offered(Remote &sender, const AddNotice &offer) {
+void AccumulateTarget::offered(RemoteRank &sender, const AddMessage &offer) {
     const auto known = slices_.find(offer.record);
     if (known == slices_.end() || known->second.accumulator == nullptr) {
         fail(ODC_ERROR_INTERNAL, "rank ", sender.rank, " adds to a shard that has no sums here");
@@ -89,7 +90,7 @@ void Additions::offered(Remote &sender, const AddNotice &offer) {
     reads_.start(std::make_shared<Offer>(*this, sender, offer, slice));
 }
 
-bool Additions::work() {
+bool AccumulateTarget::work() {
     if (landed_.empty()) {
         return false;
     }
@@ -108,20 +109,20 @@ bool Additions::work() {
     return progress != Progress::None;
 }
 
-Additions::Progress Additions::add(Landed &landed) {
+AccumulateTarget::Progress AccumulateTarget::add(Landed &landed) {
     return landed.offer->slice().memory == MemoryKind::Gpu ? add_on_gpu(landed) : add_stripes(landed);
 }
 
-Additions::Progress Additions::add_on_gpu(Landed &landed) {
+AccumulateTarget::Progress AccumulateTarget::add_on_gpu(Landed &landed) {
     if (landed.started) {
-        return gpu_sums_->finish(landed.data) ? Progress::All : Progress::None;
+        return gdr_add_->finish(landed.data) ? Progress::All : Progress::None;
     }
-    gpu_sums_->start(landed.offer->slice(), landed.first, landed.count, landed.data);
+    gdr_add_->start(landed.offer->slice(), landed.first, landed.count, landed.data);
     landed.started = true;
     return Progress::Some;
 }
 
-Additions::Progress Additions::add_stripes(Landed &landed) {
+AccumulateTarget::Progress AccumulateTarget::add_stripes(Landed &landed) {
     const RemoteSlice &slice = landed.offer->slice();
     const size_t size = element_size(slice.gradient_type);
     const size_t before = landed.stripes.size();
@@ -130,7 +131,7 @@ Additions::Progress Additions::add_stripes(Landed &landed) {
             return false;
         }
         const uint64_t offset = index * stripe_elements(slice.gradient_type) - landed.first;
-        add_to_stripe(slice, index, landed.data + offset * size, landed.offer->notice().filled);
+        add_to_stripe(slice, index, landed.data + offset * size, landed.offer->message().epoch);
         unlock(slice.stripes[index]);
         return true;
     });
@@ -138,17 +139,17 @@ Additions::Progress Additions::add_stripes(Landed &landed) {
     return landed.stripes.empty() ? Progress::All : any ? Progress::Some : Progress::None;
 }
 
-void Additions::applied(Landed &landed) {
-    Remote &sender = landed.offer->from();
+void AccumulateTarget::applied(Landed &landed) {
+    RemoteRank &sender = landed.offer->from();
     if (landed.offer->slice().memory == MemoryKind::Host) {
         staging_.at(*sender.endpoint).give_back(landed.data);
     }
     if (landed.offer->applied(landed.count)) {
-        tell_(sender, AppliedNotice{landed.offer->notice().operation, landed.offer->notice().count});
+        tell_(sender, AppliedMessage{landed.offer->message().operation, landed.offer->message().count});
     }
 }
 
-void Additions::stop() {
+void AccumulateTarget::stop() {
     reads_.stop();
     landed_.clear();
 }

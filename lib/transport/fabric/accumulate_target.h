@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The owner's side of additions from other hosts. The sender offers a stretch of its gradient for reading
-// (accumulate_source.h); the owner's library thread reads it in chunks into bounded staging, of GPU memory for sums there,
+// (accumulate_source.h); the owner's progress thread reads it in chunks into bounded staging, of GPU memory for sums there,
 // widens and adds them, and says how much it has applied. So the owner alone decides what is on its way, whatever the number
 // of senders, and nobody waits for room that another would have to make. By measurement, too: of seven senders an owner gets
 // 2.0 to 2.3 GB/s by reading, 1.4 to 2.0 by being written to, 1.5 to 1.7 by messages.
@@ -18,28 +18,28 @@
 
 namespace odc {
 
-class GpuSums;
+class GdrAdd;
 
-class Additions {
+class AccumulateTarget {
 public:
-    Additions(int rank, size_t staging_bytes, const Loans &loans, Tell tell);
-    ~Additions();
+    AccumulateTarget(int rank, size_t staging_bytes, const RegisteredMemory &registered, Tell tell);
+    ~AccumulateTarget();
 
     // Makes what staging the endpoint needs; throws where it is refused.
     void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
     // What adds to slices in GPU memory; before the first of them is opened.
-    void add_by(GpuSums &sums) { gpu_sums_ = &sums; }
+    void add_by(GdrAdd &sums) { gdr_add_ = &sums; }
     // This rank's own slices, by the records of their posts.
     void open(const RemoteSlice &slice) { slices_[slice.record] = slice; }
     void close(uint64_t record) { slices_.erase(record); }
 
-    void offered(Remote &sender, const AddNotice &offer);
+    void offered(RemoteRank &sender, const AddMessage &offer);
     bool pump() { return reads_.pump(); }
     // Adds a chunk that has landed. Never waits: for stripes that somebody else holds, and for the GPU, it is tried again in
     // the next call.
     bool work();
     bool refused() const { return reads_.refused(); }
-    bool flying() const { return reads_.flying(); }
+    bool in_flight() const { return reads_.in_flight(); }
     // A chunk waits for stripes that others hold, or for the GPU.
     bool blocked() const { return !landed_.empty(); }
     void stop();
@@ -61,11 +61,11 @@ private:
     void applied(Landed &landed);
 
     int rank_;
-    const Loans &loans_;
-    Staging staging_;
-    GpuSums *gpu_sums_ = nullptr;
+    const RegisteredMemory &registered_;
+    BounceRings staging_;
+    GdrAdd *gdr_add_ = nullptr;
     Tell tell_;
-    Reads reads_;
+    RmaReads reads_;
     std::unordered_map<uint64_t, RemoteSlice> slices_;
     std::deque<Landed> landed_;
 };

@@ -31,11 +31,11 @@ size_t staging_chunk_bytes(size_t staging_bytes) {
     return std::clamp(staging_bytes / kLeastChunks / kStripeBytes * kStripeBytes, kStripeBytes, kMostBytes);
 }
 
-void Staging::Ring::Unmap::operator()(std::byte *memory) const { munmap(memory, bytes); }
+void BounceRings::Ring::Unmap::operator()(std::byte *memory) const { munmap(memory, bytes); }
 
-Staging::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, Access access)
+BounceRings::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, Access access)
     : memory_(map(slots * slot_bytes), Unmap{slots * slot_bytes}) {
-    if (access == Access::Remote || endpoint.needs_local()) {
+    if (access == Access::RemoteRank || endpoint.needs_local()) {
         std::memset(memory_.get(), 0, slots * slot_bytes);  // what is registered must be there (FI_MR_ALLOCATED)
         exposed_ = endpoint.expose(memory_.get(), slots * slot_bytes, MemoryKind::Host, access);
     }
@@ -44,7 +44,7 @@ Staging::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, A
     }
 }
 
-std::byte *Staging::Ring::take() {
+std::byte *BounceRings::Ring::take() {
     if (free_.empty()) {
         return nullptr;
     }
@@ -53,7 +53,7 @@ std::byte *Staging::Ring::take() {
     return slot;
 }
 
-Staging::Ring &Staging::at(FabricEndpoint &endpoint) {
+BounceRings::Ring &BounceRings::at(FabricEndpoint &endpoint) {
     const size_t slots = std::max<size_t>(1, bytes_ / slot_bytes_);
     return rings_.try_emplace(&endpoint, endpoint, slots, slot_bytes_, access_).first->second;
 }

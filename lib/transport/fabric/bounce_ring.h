@@ -16,7 +16,7 @@ namespace odc {
 // than their sums.
 size_t staging_chunk_bytes(size_t staging_bytes);
 
-class Staging {
+class BounceRings {
 public:
     class Ring {
     public:
@@ -43,7 +43,8 @@ public:
     };
 
     // At each endpoint as many slots of `slot_bytes` as `bytes` hold, but one at least.
-    Staging(size_t bytes, size_t slot_bytes, Access access) : bytes_(bytes), slot_bytes_(slot_bytes), access_(access) {}
+    BounceRings(size_t bytes, size_t slot_bytes, Access access)
+        : bytes_(bytes), slot_bytes_(slot_bytes), access_(access) {}
 
     size_t slot_bytes() const { return slot_bytes_; }
     // Throws when it cannot be mapped or exposed.

@@ -82,7 +82,7 @@ private:
     std::string_view bytes_;
 };
 
-// Of each notice that is more than one fixed struct. Only as many values travel as there are.
+// Of each control message that is more than one fixed struct. Only as many values travel as there are.
 void write(Writer &out, const Contribution &values) {
     out.put(values.count);
     out.put(values.op);
@@ -104,25 +104,25 @@ void read(Reader &in, Contribution *values) {
     }
 }
 
-void write(Writer &out, const PostNotice &n) {
+void write(Writer &out, const PostMessage &n) {
     out.put(n.record), out.put(n.minibatch), out.put(n.numel), out.put(n.slice_numel), out.put(n.address);
     out.put(n.key), out.put(n.parameter_type), out.put(n.gradient_type), out.put(n.memory);
     out.put_list(n.name), out.put_list(n.ranks), out.put_list(n.slices);
 }
 
-void read(Reader &in, PostNotice *n, int size) {
+void read(Reader &in, PostMessage *n, int size) {
     const auto ranks = static_cast<uint64_t>(size);
     in.get(&n->record), in.get(&n->minibatch), in.get(&n->numel), in.get(&n->slice_numel), in.get(&n->address);
     in.get(&n->key), in.get(&n->parameter_type), in.get(&n->gradient_type), in.get(&n->memory);
     in.get_list(&n->name, kMostTextBytes), in.get_list(&n->ranks, ranks), in.get_list(&n->slices, ranks);
 }
 
-void write(Writer &out, const ArrivedNotice &n) { out.put(n.minibatch), write(out, n.values); }
-void read(Reader &in, ArrivedNotice *n, int) { in.get(&n->minibatch), read(in, &n->values); }
-void write(Writer &out, const ReducedNotice &n) { out.put(n.number), write(out, n.values); }
-void read(Reader &in, ReducedNotice *n, int) { in.get(&n->number), read(in, &n->values); }
-void write(Writer &out, const FailedNotice &n) { out.put(n.status), out.put_list(n.text); }
-void read(Reader &in, FailedNotice *n, int) { in.get(&n->status), in.get_list(&n->text, kMostTextBytes); }
+void write(Writer &out, const ArrivedMessage &n) { out.put(n.minibatch), write(out, n.values); }
+void read(Reader &in, ArrivedMessage *n, int) { in.get(&n->minibatch), read(in, &n->values); }
+void write(Writer &out, const ReducedMessage &n) { out.put(n.number), write(out, n.values); }
+void read(Reader &in, ReducedMessage *n, int) { in.get(&n->number), read(in, &n->values); }
+void write(Writer &out, const FailedMessage &n) { out.put(n.status), out.put_list(n.text); }
+void read(Reader &in, FailedMessage *n, int) { in.get(&n->status), in.get_list(&n->text, kMostTextBytes); }
 
 template <class Fixed>
 void write(Writer &out, const Fixed &n) {
@@ -138,14 +138,14 @@ void read(Reader &in, Fixed *n, int) {
 }
 
 template <size_t kKind = 0>
-Notice read_kind(size_t kind, Reader &in, int size) {
-    if constexpr (kKind < std::variant_size_v<Notice>) {
+ControlMessage read_kind(size_t kind, Reader &in, int size) {
+    if constexpr (kKind < std::variant_size_v<ControlMessage>) {
         if (kind != kKind) {
             return read_kind<kKind + 1>(kind, in, size);
         }
-        std::variant_alternative_t<kKind, Notice> notice{};
-        read(in, &notice, size);
-        return notice;
+        std::variant_alternative_t<kKind, ControlMessage> message{};
+        read(in, &message, size);
+        return message;
     } else {
         fail_broken("it is of no known kind");
     }
@@ -153,13 +153,13 @@ Notice read_kind(size_t kind, Reader &in, int size) {
 
 }  // namespace
 
-std::string encode(const Notice &notice) {
-    Writer out(static_cast<uint32_t>(notice.index()));
-    std::visit([&](const auto &one) { write(out, one); }, notice);
+std::string encode(const ControlMessage &message) {
+    Writer out(static_cast<uint32_t>(message.index()));
+    std::visit([&](const auto &one) { write(out, one); }, message);
     return out.finish();
 }
 
-std::optional<Notice> decode(std::string_view *stream, int size) {
+std::optional<ControlMessage> decode(std::string_view *stream, int size) {
     Head head{};
     if (stream->size() < sizeof(head)) {
         return std::nullopt;
@@ -173,10 +173,10 @@ std::optional<Notice> decode(std::string_view *stream, int size) {
         return std::nullopt;
     }
     Reader in(stream->substr(sizeof(head), head.bytes));
-    Notice notice = read_kind(head.kind, in, size);
+    ControlMessage message = read_kind(head.kind, in, size);
     in.finish();
     stream->remove_prefix(sizeof(head) + head.bytes);
-    return notice;
+    return message;
 }
 
 }  // namespace odc

@@ -89,7 +89,7 @@ void FabricEndpoint::check(const char *call, int code) const {
     }
 }
 
-// Reads of GPU memory, the only transfers of it here, are the adapter's work alone. Where libfabric calls CUDA for them, it
+// Reads of GPU memory, the only requests of it here, are the adapter's work alone. Where libfabric calls CUDA for them, it
 // may wait for the GPU, and peers for this thread.
 void FabricEndpoint::forbid_cuda_calls() {
     const bool permitted = false;
@@ -233,7 +233,7 @@ int FabricEndpoint::register_memory(void *memory, size_t bytes, MemoryKind kind,
 
 Exposed FabricEndpoint::expose(void *memory, size_t bytes, MemoryKind kind, Access access) {
     Exposed exposed;
-    const uint64_t flags = access == Access::Remote ? FI_REMOTE_READ : FI_READ | FI_SEND | FI_RECV;
+    const uint64_t flags = access == Access::RemoteRank ? FI_REMOTE_READ : FI_READ | FI_SEND | FI_RECV;
     // Where this rank names its memory, the name is a secret: without it nobody can read. Names may be short, so one
     // may be taken.
     fid_mr *region = nullptr;
@@ -335,12 +335,12 @@ bool FabricEndpoint::hush() {
     return (count > 0 || count == -FI_EAVAIL) && complete(entries, count);
 }
 
-void FabricEndpoint::shut(Flying flying) {
+void FabricEndpoint::shut(InFlight in_flight) {
     // Before 2.0 this one crashes when it is closed while an answer is half here. It moves nothing any more once it is not
     // polled, so it is left as it is, and kept in mind for who looks for leaks.
     const bool crashes = provider_ == "tcp;ofi_rxm" && FI_VERSION_LT(libfabric().version(), FI_VERSION(2, 0));
     listener_ = {};
-    if (flying == Flying::Nothing || !crashes) {
+    if (in_flight == InFlight::Nothing || !crashes) {
         endpoint_.reset();
         return;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One libfabric endpoint of this rank, on one NIC: small messages and remote reads, started here and completed by
-// `poll`. For one thread only, the library thread.
+// `poll`. For one thread only, the progress thread.
 #pragma once
 
 #include "base/fd.h"
@@ -71,8 +71,8 @@ public:
     bool hush();
 
     // Ends all that is started, uncompleted: its memory is the caller's again. Only `Exposed` may still be given up.
-    enum class Flying { Nothing, Reads };
-    void shut(Flying flying);
+    enum class InFlight { Nothing, RmaReads };
+    void shut(InFlight in_flight);
 
 private:
     Info open_info(const FabricPort &port) const;

@@ -15,18 +15,18 @@ constexpr unsigned kReadsAhead = 8;  // chunks on their way
 }  // namespace
 
 // A slice on its way.
-class Gathers::Get final : public Flow {
+class GetQueue::Get final : public Flow {
 public:
-    Get(Gathers &gathers, Remote &owner, const RemoteSlice &slice, std::byte *to, std::shared_ptr<Transfer> transfer)
+    Get(GetQueue &gathers, RemoteRank &owner, const RemoteSlice &slice, std::byte *to, std::shared_ptr<Request> request)
         : Flow(owner, slice.address, slice.key, slice.numel * element_size(slice.parameter_type)), gathers_(gathers),
-          to_(to), lent_(gathers.loans_.find(*owner.endpoint, to)), transfer_(std::move(transfer)) {}
+          to_(to), lent_(gathers.registered_.find(*owner.endpoint, to)), request_(std::move(request)) {}
 
     std::byte *target(uint64_t offset, size_t, void **descriptor) override {
         if (!is_staged()) {
             *descriptor = lent_ ? lent_->descriptor : nullptr;
             return to_ + offset;
         }
-        Staging::Ring &ring = gathers_.staging_.at(*from().endpoint);
+        BounceRings::Ring &ring = gathers_.staging_.at(*from().endpoint);
         *descriptor = ring.exposed().descriptor;
         return ring.take();
     }
@@ -43,32 +43,32 @@ public:
         }
     }
     void ended() override {
-        landed_ == bytes() ? transfer_->finish() : transfer_->give_up();
-        gathers_.unsettled_.erase(transfer_);
-        gathers_.settled_(transfer_);
+        landed_ == bytes() ? request_->finish() : request_->give_up();
+        gathers_.unsettled_.erase(request_);
+        gathers_.settled_(request_);
     }
 
 private:
     bool is_staged() { return !lent_ && from().endpoint->needs_local(); }
 
-    Gathers &gathers_;
+    GetQueue &gathers_;
     std::byte *to_;
-    std::optional<Loan> lent_;
-    std::shared_ptr<Transfer> transfer_;
+    std::optional<Registration> lent_;
+    std::shared_ptr<Request> request_;
     uint64_t landed_ = 0;
 };
 
-Gathers::Gathers(size_t staging_bytes, const Loans &loans, Settled settled)
-    : loans_(loans), settled_(std::move(settled)),
+GetQueue::GetQueue(size_t staging_bytes, const RegisteredMemory &registered, Settled settled)
+    : registered_(registered), settled_(std::move(settled)),
       staging_(std::min(staging_bytes, kReadsAhead * kChunkBytes), std::min(staging_bytes, kChunkBytes), Access::Local),
       reads_(kReadsAhead, staging_.slot_bytes()) {}
 
-Gathers::~Gathers() = default;
+GetQueue::~GetQueue() = default;
 
-void Gathers::start(Remote &owner, const RemoteSlice &from, std::byte *to, uint64_t wanted,
-                    std::shared_ptr<Transfer> transfer) {
-    auto get = std::make_shared<Get>(*this, owner, from, to, transfer);
-    unsettled_.emplace(std::move(transfer), get);
+void GetQueue::start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t wanted,
+                     std::shared_ptr<Request> request) {
+    auto get = std::make_shared<Get>(*this, owner, from, to, request);
+    unsettled_.emplace(std::move(request), get);
     if (from.published->load(std::memory_order_acquire) >= wanted) {
         reads_.start(std::move(get));
     } else {
@@ -76,7 +76,7 @@ void Gathers::start(Remote &owner, const RemoteSlice &from, std::byte *to, uint6
     }
 }
 
-void Gathers::published(Remote &owner) {
+void GetQueue::published(RemoteRank &owner) {
     std::erase_if(expected_, [&](const Expected &one) {
         if (&one.get->from() != &owner || one.published->load(std::memory_order_acquire) < one.wanted) {
             return false;
@@ -86,8 +86,8 @@ void Gathers::published(Remote &owner) {
     });
 }
 
-void Gathers::cancel(const std::shared_ptr<Transfer> &transfer) {
-    const auto known = unsettled_.find(transfer);
+void GetQueue::cancel(const std::shared_ptr<Request> &request) {
+    const auto known = unsettled_.find(request);
     if (known == unsettled_.end()) {
         return;
     }
@@ -96,7 +96,7 @@ void Gathers::cancel(const std::shared_ptr<Transfer> &transfer) {
     }
 }
 
-void Gathers::stop() {
+void GetQueue::stop() {
     expected_.clear();
     reads_.stop();
 }

@@ -16,26 +16,26 @@
 
 namespace odc {
 
-class Gathers {
+class GetQueue {
 public:
-    using Settled = std::function<void(const std::shared_ptr<Transfer> &)>;
+    using Settled = std::function<void(const std::shared_ptr<Request> &)>;
 
-    // `settled` hears of each transfer that is done or given up.
-    Gathers(size_t staging_bytes, const Loans &loans, Settled settled);
-    ~Gathers();
+    // `settled` hears of each request that is done or given up.
+    GetQueue(size_t staging_bytes, const RegisteredMemory &registered, Settled settled);
+    ~GetQueue();
 
     // Makes what staging the endpoint needs; throws where it is refused.
     void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
     // Once the owner has published minibatch `wanted` - 1.
-    void start(Remote &owner, const RemoteSlice &from, std::byte *to, uint64_t wanted,
-               std::shared_ptr<Transfer> transfer);
+    void start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t wanted,
+               std::shared_ptr<Request> request);
     // Starts what waited for this.
-    void published(Remote &owner);
+    void published(RemoteRank &owner);
     // Asks for no more of it; it is settled when what is on its way has landed. An addition is left alone.
-    void cancel(const std::shared_ptr<Transfer> &transfer);
+    void cancel(const std::shared_ptr<Request> &request);
     bool pump() { return reads_.pump(); }
     bool refused() const { return reads_.refused(); }
-    bool flying() const { return reads_.flying(); }
+    bool in_flight() const { return reads_.in_flight(); }
     // Starts nothing more. What is not settled stays so.
     void stop();
 
@@ -47,12 +47,12 @@ private:
         uint64_t wanted;
     };
 
-    const Loans &loans_;
+    const RegisteredMemory &registered_;
     Settled settled_;
-    Staging staging_;
-    Reads reads_;
+    BounceRings staging_;
+    RmaReads reads_;
     std::vector<Expected> expected_;  // slices that are not published yet
-    std::unordered_map<std::shared_ptr<Transfer>, std::weak_ptr<Get>> unsettled_;
+    std::unordered_map<std::shared_ptr<Request>, std::weak_ptr<Get>> unsettled_;
 };
 
 }  // namespace odc

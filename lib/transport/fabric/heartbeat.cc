@@ -15,7 +15,7 @@ constexpr int64_t kSuspicionNs = 100'000'000;  // for the living to say somethin
 
 }  // namespace
 
-void Pulses::watch(const std::vector<std::vector<int>> &hosts) {
+void Heartbeat::watch(const std::vector<std::vector<int>> &hosts) {
     const auto has = [&](const std::vector<int> &ranks) {
         return std::find(ranks.begin(), ranks.end(), rank_) != ranks.end();
     };
@@ -31,46 +31,46 @@ void Pulses::watch(const std::vector<std::vector<int>> &hosts) {
     }
 }
 
-void Pulses::heard(Remote &from, const PulseNotice &notice) {
-    from.answered = std::max(from.answered, notice.answer);
-    if (notice.question != 0) {
-        packets_.say(from, encode(PulseNotice{0, notice.question}));
+void Heartbeat::heard(RemoteRank &from, const HeartbeatMessage &message) {
+    from.answered = std::max(from.answered, message.answer);
+    if (message.question != 0) {
+        stream_.say(from, encode(HeartbeatMessage{0, message.question}));
     }
 }
 
-void Pulses::heard(const Remote &from, const DeadNotice &notice) {
-    const bool is_rank = notice.rank >= 0 && static_cast<size_t>(notice.rank) < remotes_.size();
-    Remote *dead = is_rank ? remotes_[static_cast<size_t>(notice.rank)].get() : nullptr;
+void Heartbeat::heard(const RemoteRank &from, const DeadMessage &message) {
+    const bool is_rank = message.rank >= 0 && static_cast<size_t>(message.rank) < remotes_.size();
+    RemoteRank *dead = is_rank ? remotes_[static_cast<size_t>(message.rank)].get() : nullptr;
     if (dead == nullptr || dead->host != from.host) {
-        fail(ODC_ERROR_INTERNAL, "rank ", from.rank, " says that rank ", notice.rank, " died, which it cannot see");
+        fail(ODC_ERROR_INTERNAL, "rank ", from.rank, " says that rank ", message.rank, " died, which it cannot see");
     }
     if (!dead->gone) {
-        dead->lose(say("it ", words_of(notice.ending), ", as rank ", from.rank, " of its host has seen"));
+        dead->lose(say("it ", words_of(message.ending), ", as rank ", from.rank, " of its host has seen"));
     }
 }
 
-uint64_t Pulses::ask_all() {
+uint64_t Heartbeat::ask_all() {
     ++last_question_;
     for (const auto &remote : remotes_) {
         if (remote) {
-            packets_.say(*remote, encode(PulseNotice{last_question_, 0}));
+            stream_.say(*remote, encode(HeartbeatMessage{last_question_, 0}));
         }
     }
     return last_question_;
 }
 
-bool Pulses::is_answered(uint64_t question) const {
+bool Heartbeat::is_answered(uint64_t question) const {
     return std::all_of(remotes_.begin(), remotes_.end(), [&](const auto &remote) {
         return !remote || remote->gone || remote->closing || remote->answered >= question;
     });
 }
 
-bool Pulses::asks(const Remote &remote) const {
-    return remote.mirror.block().bell.waiters.load() != 0 || suspected_[static_cast<size_t>(remote.host)] ||
+bool Heartbeat::asks(const RemoteRank &remote) const {
+    return remote.replica.block().bell.waiters.load() != 0 || suspected_[static_cast<size_t>(remote.host)] ||
            std::find(opposite_.begin(), opposite_.end(), &remote) != opposite_.end();
 }
 
-void Pulses::tick(int64_t now) {
+void Heartbeat::tick(int64_t now) {
     if (now < next_ns_) {
         return;
     }
@@ -100,7 +100,7 @@ void Pulses::tick(int64_t now) {
             }
         }
         for (const auto &remote : remotes_) {
-            if (remote && !remote->gone && serves(remote->mirror.block().state.load()) && asks(*remote)) {
+            if (remote && !remote->gone && serves(remote->replica.block().state.load()) && asks(*remote)) {
                 ask(*remote, now);
             }
         }
@@ -109,7 +109,7 @@ void Pulses::tick(int64_t now) {
     next_ns_ = suspicion_ns_ != 0 ? std::min(next_ns_, suspicion_ns_) : next_ns_;
 }
 
-void Pulses::suspect_all(int64_t now) {
+void Heartbeat::suspect_all(int64_t now) {
     for (const auto &remote : remotes_) {
         if (remote && !remote->gone && remote->silent_since_ns == 0) {
             remote->silent_since_ns = now;
@@ -122,8 +122,8 @@ void Pulses::suspect_all(int64_t now) {
 
 // Silence counts from a question that has left. Until it has, it counts from when the question was put: who takes nothing
 // is given up, too.
-void Pulses::ask(Remote &remote, int64_t now) {
-    const bool has_left = packets_.delivered(remote);
+void Heartbeat::ask(RemoteRank &remote, int64_t now) {
+    const bool has_left = stream_.delivered(remote);
     if (remote.silent_since_ns == 0) {
         remote.silent_since_ns = now;
         remote.has_question = false;
@@ -140,11 +140,11 @@ void Pulses::ask(Remote &remote, int64_t now) {
             return;  // one unanswered question in the provider's hands is enough
         }
     }
-    packets_.say(remote, encode(PulseNotice{++last_question_, 0}));
+    stream_.say(remote, encode(HeartbeatMessage{++last_question_, 0}));
 }
 
 // tcp;ofi_rxm says "try again" for ever when a peer's process is gone, as it does when there is no room.
-void Pulses::look_for(Remote &remote) {
+void Heartbeat::look_for(RemoteRank &remote) {
     if (remote.silent_since_ns == 0 || !remote.endpoint->listens_at_name()) {
         remote.probe.reset();
         return;
@@ -153,9 +153,9 @@ void Pulses::look_for(Remote &remote) {
         remote.probe.emplace(remote.name);
     }
     switch (remote.probe->look()) {
-        case Probe::Answer::NotYet: probing_ = true; break;
-        case Probe::Answer::Open: remote.probe.reset(); break;  // and again at the next round
-        case Probe::Answer::Refused:
+        case ListenerProbe::Answer::NotYet: probing_ = true; break;
+        case ListenerProbe::Answer::Open: remote.probe.reset(); break;  // and again at the next round
+        case ListenerProbe::Answer::Refused:
             remote.probe.reset();
             remote.lose("nobody listens at its port any more, so it died or replaced its program (exec)");
             break;
@@ -163,7 +163,7 @@ void Pulses::look_for(Remote &remote) {
 }
 
 // With all of its host that were asked after it had been silent for half as long, and did not answer either.
-void Pulses::lose_silent(const Remote &silent, int64_t now) {
+void Heartbeat::lose_silent(const RemoteRank &silent, int64_t now) {
     const int64_t tenths = (now - silent.silent_since_ns) / 100'000'000;
     const double seconds = static_cast<double>(tenths) / 10;
     for (const auto &remote : remotes_) {

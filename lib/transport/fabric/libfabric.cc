@@ -58,9 +58,9 @@ private:
 
 // What libfabric depends on may take signals when it is loaded (libinfinipath: SIGINT, SIGTERM, SIGSEGV and others, and
 // calls exit() in its handler, which can hang).
-SharedLibrary load() {
+DynamicLibrary load() {
     const SignalsKept kept;
-    return SharedLibrary("libfabric.so.1");
+    return DynamicLibrary("libfabric.so.1");
 }
 
 // Threads that are in fi_getinfo, which lasts 0.3 s, and the one that has called exit(), whose handlers may ask still.
@@ -95,7 +95,7 @@ struct Loaded {
 
     // By their versions: a newer libfabric gives these the structs of the headers that this was compiled with.
     Loaded() {
-        SharedLibrary library = load();
+        DynamicLibrary library = load();
         library.find(functions.getinfo, "fi_getinfo", "FABRIC_1.3");
         library.find(functions.freeinfo, "fi_freeinfo", "FABRIC_1.3");
         library.find(functions.dupinfo, "fi_dupinfo", "FABRIC_1.3");

@@ -8,7 +8,7 @@
 
 namespace odc {
 
-Probe::Probe(const std::vector<std::byte> &address)
+ListenerProbe::ListenerProbe(const std::vector<std::byte> &address)
     : socket_(socket(reinterpret_cast<const sockaddr *>(address.data())->sa_family,
                      SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
       error_(0) {
@@ -21,7 +21,7 @@ Probe::Probe(const std::vector<std::byte> &address)
     }
 }
 
-Probe::Answer Probe::look() {
+ListenerProbe::Answer ListenerProbe::look() {
     pollfd entry{socket_.get(), POLLOUT, 0};
     if (error_ == EINPROGRESS && poll(&entry, 1, 0) == 1) {
         socklen_t bytes = sizeof(error_);

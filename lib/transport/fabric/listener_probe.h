@@ -10,10 +10,10 @@
 
 namespace odc {
 
-class Probe {
+class ListenerProbe {
 public:
     // `address`: a sockaddr.
-    explicit Probe(const std::vector<std::byte> &address);
+    explicit ListenerProbe(const std::vector<std::byte> &address);
 
     enum class Answer { NotYet, Open, Refused };
     Answer look();

@@ -16,50 +16,52 @@ constexpr int64_t kProgramsEveryNs = 250'000'000;
 
 }  // namespace
 
-Mates::Mates(int rank, std::vector<FabricMate> mates) : mates_(std::move(mates)), ring_(epoll_create1(EPOLL_CLOEXEC)) {
-    std::sort(mates_.begin(), mates_.end(), [rank](const FabricMate &one, const FabricMate &other) {
-        return std::pair(one.rank < rank, one.rank) < std::pair(other.rank < rank, other.rank);
-    });
+LocalPeers::LocalPeers(int rank, std::vector<FabricLocalPeer> local_peers)
+    : local_peers_(std::move(local_peers)), ring_(epoll_create1(EPOLL_CLOEXEC)) {
+    std::sort(local_peers_.begin(), local_peers_.end(),
+              [rank](const FabricLocalPeer &one, const FabricLocalPeer &other) {
+                  return std::pair(one.rank < rank, one.rank) < std::pair(other.rank < rank, other.rank);
+              });
     if (!ring_.valid()) {
         fail_errno("epoll_create1");
     }
-    for (size_t i = 0; i < mates_.size(); ++i) {
+    for (size_t i = 0; i < local_peers_.size(); ++i) {
         epoll_event event{EPOLLIN | EPOLLONESHOT, {}};
         event.data.u64 = i;
-        if (epoll_ctl(ring_.get(), EPOLL_CTL_ADD, mates_[i].life, &event) != 0) {
+        if (epoll_ctl(ring_.get(), EPOLL_CTL_ADD, local_peers_[i].life, &event) != 0) {
             fail_errno("epoll_ctl");
         }
     }
 }
 
 // What it said last tells more, and comes from itself.
-void Mates::add_ended(FabricMate &mate, Ending how, std::vector<Ended> *all) {
-    if (mate.block != nullptr && mate.block->state.load(std::memory_order_acquire) == RankState::Running) {
-        all->push_back({mate.rank, how});
+void LocalPeers::add_ended(FabricLocalPeer &local_peer, Ending how, std::vector<Ended> *all) {
+    if (local_peer.block != nullptr && local_peer.block->state.load(std::memory_order_acquire) == RankState::Running) {
+        all->push_back({local_peer.rank, how});
     }
-    mate.block = nullptr;
+    local_peer.block = nullptr;
 }
 
-std::vector<Mates::Ended> Mates::dead() {
+std::vector<LocalPeers::Ended> LocalPeers::dead() {
     std::vector<Ended> all;
     std::array<epoll_event, 16> events;
     const int count = epoll_wait(ring_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
-        add_ended(mates_[events[static_cast<size_t>(i)].data.u64], Ending::Death, &all);
+        add_ended(local_peers_[events[static_cast<size_t>(i)].data.u64], Ending::Death, &all);
     }
     return all;
 }
 
-std::vector<Mates::Ended> Mates::gone(int64_t now_ns) {
+std::vector<LocalPeers::Ended> LocalPeers::gone(int64_t now_ns) {
     std::vector<Ended> all;
     if (now_ns < next_ns_) {
         return all;
     }
     next_ns_ = now_ns + kProgramsEveryNs;
-    for (size_t i = 0; i < std::min(mates_.size(), kProgramsAtOnce); ++i) {
-        FabricMate &mate = mates_[i];
-        if (mate.block != nullptr && is_program_gone(mate.program)) {
-            add_ended(mate, how_program_went(mate.life), &all);
+    for (size_t i = 0; i < std::min(local_peers_.size(), kProgramsAtOnce); ++i) {
+        FabricLocalPeer &local_peer = local_peers_[i];
+        if (local_peer.block != nullptr && is_program_gone(local_peer.program)) {
+            add_ended(local_peer, how_program_went(local_peer.life), &all);
         }
     }
     return all;

@@ -53,13 +53,14 @@ size_t share_of_staging(size_t bytes, const std::vector<std::unique_ptr<FabricEn
 
 }  // namespace
 
-LibraryThread::LibraryThread(const FabricTerms &terms, const std::vector<FabricPort> &ports)
+ProgressThread::ProgressThread(const FabricTerms &terms, const std::vector<FabricPort> &ports)
     : terms_(terms), endpoints_(open_all(ports, terms.gpu)), images_(Arena::create()),
       staging_bytes_(share_of_staging(terms.staging_bytes, endpoints_)),
-      gathers_(staging_bytes_, loans_, [this](const std::shared_ptr<Transfer> &transfer) { settled(transfer); }),
-      additions_(terms.rank, staging_bytes_, loans_,
-                 [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
-      offers_(staging_bytes_, loans_, [this](Remote &to, const Notice &n) { packets_->say(to, encode(n)); }),
+      gathers_(staging_bytes_, registered_, [this](const std::shared_ptr<Request> &request) { settled(request); }),
+      accumulate_target_(terms.rank, staging_bytes_, registered_,
+                         [this](RemoteRank &to, const ControlMessage &n) { stream_->say(to, encode(n)); }),
+      accumulate_source_(staging_bytes_, registered_,
+                         [this](RemoteRank &to, const ControlMessage &n) { stream_->say(to, encode(n)); }),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_.valid()) {
         fail_errno("eventfd");
@@ -68,34 +69,35 @@ LibraryThread::LibraryThread(const FabricTerms &terms, const std::vector<FabricP
     for (const auto &endpoint : endpoints_) {
         if (endpoint->needs_local()) {
             gathers_.prepare(*endpoint);
-            additions_.prepare(*endpoint);
-            offers_.prepare(*endpoint);
+            accumulate_target_.prepare(*endpoint);
+            accumulate_source_.prepare(*endpoint);
         }
     }
 }
 
-void LibraryThread::start(const Token &token, const std::vector<FabricPeer> &peers,
-                          const std::vector<std::vector<int>> &hosts, std::vector<FabricMate> mates) {
+void ProgressThread::start(const Token &token, const std::vector<FabricPeer> &peers,
+                           const std::vector<std::vector<int>> &hosts, std::vector<FabricLocalPeer> local_peers) {
     remotes_.resize(static_cast<size_t>(terms_.size));
     for (const FabricPeer &peer : peers) {
         FabricEndpoint &endpoint = *endpoints_.at(peer.port);
         const std::vector<std::byte> name = endpoint.as_seen_here(peer.name);
-        remotes_[static_cast<size_t>(peer.rank)] =
-            std::make_unique<Remote>(Remote{peer.rank, peer.host, &endpoint, endpoint.connect(name), name,
-                                            Mirror(*images_, peer.rank, terms_.size, peer.pid, peer.host_name)});
+        remotes_[static_cast<size_t>(peer.rank)] = std::make_unique<RemoteRank>(
+            RemoteRank{peer.rank, peer.host, &endpoint, endpoint.connect(name), name,
+                       RankReplica(*images_, peer.rank, terms_.size, peer.pid, peer.host_name)});
     }
-    packets_ = std::make_unique<Packets>(*terms_.mine, token, remotes_,
-                                         [this](Remote &from, const Notice &notice) { hear(from, notice); });
-    pulses_ = std::make_unique<Pulses>(terms_.rank, terms_.silence_ms, remotes_, *packets_);
-    pulses_->watch(hosts);
-    mates_ = std::make_unique<Mates>(terms_.rank, std::move(mates));
+    stream_ = std::make_unique<ReliableStream>(
+        *terms_.mine, token, remotes_,
+        [this](RemoteRank &from, const ControlMessage &message) { hear(from, message); });
+    heartbeat_ = std::make_unique<Heartbeat>(terms_.rank, terms_.silence_ms, remotes_, *stream_);
+    heartbeat_->watch(hosts);
+    local_peers_ = std::make_unique<LocalPeers>(terms_.rank, std::move(local_peers));
     for (const auto &endpoint : endpoints_) {
-        packets_->listen(*endpoint);
+        stream_->listen(*endpoint);
     }
     start_thread();
 }
 
-void LibraryThread::start_thread() {
+void ProgressThread::start_thread() {
     try {
         thread_ = start_quietly("odc", "the library thread", [this] { run(); });
     } catch (const Error &error) {
@@ -103,17 +105,17 @@ void LibraryThread::start_thread() {
     }
 }
 
-LibraryThread::~LibraryThread() {
+ProgressThread::~ProgressThread() {
     if (!thread_.joinable()) {
         // Before the buffers that they receive into.
         for (const auto &endpoint : endpoints_) {
-            endpoint->shut(FabricEndpoint::Flying::Nothing);
+            endpoint->shut(FabricEndpoint::InFlight::Nothing);
         }
         return;
     }
     post([this] {
         if (farewell_ns_ == 0) {
-            begin_farewell(encode(ByeNotice{}));
+            begin_farewell(encode(ByeMessage{}));
         }
     });
     thread_.join();
@@ -121,7 +123,7 @@ LibraryThread::~LibraryThread() {
 
 // ---- For the context's threads ----
 
-bool LibraryThread::post(Command command) {
+bool ProgressThread::post(Command command) {
     {
         const std::lock_guard lock(mutex_);
         if (ended_) {
@@ -136,7 +138,7 @@ bool LibraryThread::post(Command command) {
     return true;
 }
 
-bool LibraryThread::call(const std::function<void()> &body) {
+bool ProgressThread::call(const std::function<void()> &body) {
     if (!thread_.joinable()) {
         body();
         return true;
@@ -168,77 +170,77 @@ bool LibraryThread::call(const std::function<void()> &body) {
     return true;
 }
 
-void LibraryThread::tell(std::string notice, std::vector<int> ranks) {
-    post([this, notice = std::move(notice), ranks = std::move(ranks)] { say_to(ranks, notice); });
+void ProgressThread::tell(std::string message, std::vector<int> ranks) {
+    post([this, message = std::move(message), ranks = std::move(ranks)] { say_to(ranks, message); });
 }
 
-void LibraryThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string notice,
-                              std::vector<int> ranks) {
-    post([this, watched = Watched{&word, value, std::move(notice), std::move(ranks)}] {
+void ProgressThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string message,
+                               std::vector<int> ranks) {
+    post([this, watched = Watched{&word, value, std::move(message), std::move(ranks)}] {
         if (watched.is_there()) {
-            say_to(watched.ranks, watched.notice);
+            say_to(watched.ranks, watched.message);
         } else {
             watched_.push_back(watched);
         }
     });
 }
 
-void LibraryThread::fail_job(std::string notice) {
-    post([this, notice = std::move(notice)] {
+void ProgressThread::fail_job(std::string message) {
+    post([this, message = std::move(message)] {
         if (farewell_ns_ == 0) {
-            begin_farewell(notice);
-            pulses_->suspect_all(now_ns());  // others may have died of the same, and never answer
+            begin_farewell(message);
+            heartbeat_->suspect_all(now_ns());  // others may have died of the same, and never answer
         }
     });
 }
 
-void LibraryThread::await_failed() {
+void ProgressThread::await_failed() {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::nanoseconds(kLastWordsNs), [this] { return ended_; });
 }
 
-void LibraryThread::flush() {
-    post([this] { flush_ = pulses_->ask_all(); });
+void ProgressThread::flush() {
+    post([this] { flush_ = heartbeat_->ask_all(); });
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, std::chrono::nanoseconds(kFarewellNs), [this] { return flushed_ || ended_; });
 }
 
-void LibraryThread::get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Transfer> transfer) {
-    const bool taken = post([this, from, to, wanted, transfer] {
-        unsettled_.insert(transfer);
-        gathers_.start(remote(transfer->owner()), from, to, wanted, transfer);
+void ProgressThread::get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Request> request) {
+    const bool taken = post([this, from, to, wanted, request] {
+        unsettled_.insert(request);
+        gathers_.start(remote(request->owner()), from, to, wanted, request);
     });
     if (!taken) {
-        transfer->give_up();
+        request->give_up();
     }
 }
 
-void LibraryThread::add(const RemoteSlice &to, const std::byte *from, uint64_t filled,
-                        std::shared_ptr<Transfer> transfer) {
-    const bool taken = post([this, to, from, filled, transfer] {
-        unsettled_.insert(transfer);
-        offers_.start(remote(transfer->owner()), to, from, filled, transfer);
+void ProgressThread::add(const RemoteSlice &to, const std::byte *from, uint64_t epoch,
+                         std::shared_ptr<Request> request) {
+    const bool taken = post([this, to, from, epoch, request] {
+        unsettled_.insert(request);
+        accumulate_source_.start(remote(request->owner()), to, from, epoch, request);
     });
     if (!taken) {
-        transfer->give_up();
+        request->give_up();
     }
 }
 
-void LibraryThread::cancel(const std::shared_ptr<Transfer> &transfer) {
-    post([this, transfer] { gathers_.cancel(transfer); });
+void ProgressThread::cancel(const std::shared_ptr<Request> &request) {
+    post([this, request] { gathers_.cancel(request); });
 }
 
-void LibraryThread::expose(const RemoteSlice &slice) {
+void ProgressThread::expose(const RemoteSlice &slice) {
     const bool taken = call([&] {
         const size_t bytes = slice.numel * element_size(slice.parameter_type);
         if (bytes > 0) {
             auto &exposed = exposed_[slice.record];
             for (const auto &endpoint : endpoints_) {
-                exposed[endpoint.get()] = endpoint->expose(slice.parameters, bytes, slice.memory, Access::Remote);
+                exposed[endpoint.get()] = endpoint->expose(slice.parameters, bytes, slice.memory, Access::RemoteRank);
             }
         }
         if (slice.gradient_type != 0 && slice.numel > 0) {
-            additions_.open(slice);
+            accumulate_target_.open(slice);
         }
     });
     if (!taken) {
@@ -246,18 +248,18 @@ void LibraryThread::expose(const RemoteSlice &slice) {
     }
 }
 
-void LibraryThread::lend(std::byte *start, size_t bytes, MemoryKind kind, Access access) {
-    if (!call([&] { loans_.lend(endpoints_, start, bytes, kind, access); })) {
+void ProgressThread::register_memory(std::byte *start, size_t bytes, MemoryKind kind, Access access) {
+    if (!call([&] { registered_.register_memory(endpoints_, start, bytes, kind, access); })) {
         fail(ODC_ERROR_PEER_LOST, "the connections to other hosts are closed");
     }
 }
 
-void LibraryThread::add_by(GpuSums &sums) {
-    call([&] { additions_.add_by(sums); });
+void ProgressThread::add_by(GdrAdd &sums) {
+    call([&] { accumulate_target_.add_by(sums); });
 }
 
-void LibraryThread::announce(const PostNotice &notice) {
-    post([this, own = notice]() mutable {
+void ProgressThread::announce(const PostMessage &message) {
+    post([this, own = message]() mutable {
         const auto exposed = exposed_.find(own.record);
         for (const auto &one : remotes_) {
             if (!one) {
@@ -268,22 +270,22 @@ void LibraryThread::announce(const PostNotice &notice) {
                 own.address = here.address;
                 own.key = here.key;
             }
-            packets_->say(*one, encode(own));
+            stream_->say(*one, encode(own));
         }
     });
 }
 
 // A thread that has ended exposes nothing any more.
-void LibraryThread::conceal(uint64_t record) {
+void ProgressThread::conceal(uint64_t record) {
     call([&] {
         exposed_.erase(record);
-        additions_.close(record);
+        accumulate_target_.close(record);
     });
 }
 
 // ---- The thread ----
 
-void LibraryThread::run() {
+void ProgressThread::run() {
     try {
         while (step()) {
         }
@@ -294,18 +296,18 @@ void LibraryThread::run() {
 }
 
 // Here whoever waits for another host reads it, there whoever waits for this rank.
-void LibraryThread::fail_all(const Error &error) {
-    const RankBlock &mine = *terms_.mine;
+void ProgressThread::fail_all(const Error &error) {
+    const ControlBlock &mine = *terms_.mine;
     const std::string words =
         error.status() == ODC_ERROR_DEVICE  // as the context's threads say it, who may meet with it first
             ? say("rank ", terms_.rank, " (host ", mine.host, ", pid ", mine.pid, "): ", error.what())
             : say("the library thread of rank ", terms_.rank, " ended: ", error.what());
     if (farewell_ns_ == 0) {
-        begin_farewell(encode(FailedNotice{error.status(), words}));
+        begin_farewell(encode(FailedMessage{error.status(), words}));
     }
     for (const auto &one : remotes_) {
         if (one) {
-            one->mirror.lose(words);
+            one->replica.lose(words);
         }
     }
     // What went wrong may do so again.
@@ -319,22 +321,22 @@ void LibraryThread::fail_all(const Error &error) {
 }
 
 // False: all is said and done.
-bool LibraryThread::step() {
+bool ProgressThread::step() {
     bool busy = take_commands();
     for (const auto &endpoint : endpoints_) {
         busy = endpoint->poll() || busy;
     }
-    busy = additions_.work() || busy;
-    busy = offers_.pump() || busy;
-    busy = packets_->pump() || busy;
-    busy = additions_.pump() || busy;
+    busy = accumulate_target_.work() || busy;
+    busy = accumulate_source_.pump() || busy;
+    busy = stream_->pump() || busy;
+    busy = accumulate_target_.pump() || busy;
     busy = gathers_.pump() || busy;
-    packets_sent_.store(packets_->sent(), std::memory_order_relaxed);
+    packets_sent_.store(stream_->sent(), std::memory_order_relaxed);
     const int64_t now = now_ns();
-    pulses_->tick(now);
-    tell_of_ended(mates_->gone(now));
+    heartbeat_->tick(now);
+    tell_of_ended(local_peers_->gone(now));
     bury_closing();
-    if (flush_ != 0 && pulses_->is_answered(flush_)) {
+    if (flush_ != 0 && heartbeat_->is_answered(flush_)) {
         flush_ = 0;
         const std::lock_guard lock(mutex_);
         flushed_ = true;
@@ -352,10 +354,10 @@ bool LibraryThread::step() {
     return true;
 }
 
-void LibraryThread::bury_closing() {
+void ProgressThread::bury_closing() {
     for (size_t i = 0; closing_ > 0 && i < remotes_.size(); ++i) {
-        Remote *one = remotes_[i].get();
-        if (one != nullptr && one->closing && (one->gone || packets_->delivered(*one))) {
+        RemoteRank *one = remotes_[i].get();
+        if (one != nullptr && one->closing && (one->gone || stream_->delivered(*one))) {
             one->gone = true;
             one->closing = false;
             --closing_;
@@ -363,7 +365,7 @@ void LibraryThread::bury_closing() {
     }
 }
 
-bool LibraryThread::take_commands() {
+bool ProgressThread::take_commands() {
     {
         // Some may be left: one threw.
         const std::lock_guard lock(mutex_);
@@ -380,15 +382,15 @@ bool LibraryThread::take_commands() {
     return any;
 }
 
-void LibraryThread::rest(int64_t now) {
-    int64_t nap = std::max<int64_t>(0, pulses_->next_ns() - now);
-    if (farewell_ns_ != 0 || packets_->refused() || gathers_.refused() || additions_.refused()) {
+void ProgressThread::rest(int64_t now) {
+    int64_t nap = std::max<int64_t>(0, heartbeat_->next_ns() - now);
+    if (farewell_ns_ != 0 || stream_->refused() || gathers_.refused() || accumulate_target_.refused()) {
         nap = std::min(nap, kSoonNs);
     }
-    if (additions_.blocked() || !watched_.empty()) {
+    if (accumulate_target_.blocked() || !watched_.empty()) {
         nap = std::min(nap, kUnheardNs);
     }
-    std::vector<pollfd> bells{{wake_.get(), POLLIN, 0}, {mates_->bell(), POLLIN, 0}};
+    std::vector<pollfd> bells{{wake_.get(), POLLIN, 0}, {local_peers_->bell(), POLLIN, 0}};
     for (const auto &endpoint : endpoints_) {
         if (endpoint->bell() >= 0) {
             bells.push_back({endpoint->bell(), POLLIN, 0});
@@ -419,49 +421,49 @@ void LibraryThread::rest(int64_t now) {
         [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
     }
     if (bells[1].revents != 0) {
-        tell_of_ended(mates_->dead());
+        tell_of_ended(local_peers_->dead());
     }
     const bool rang = std::any_of(bells.begin() + 2, bells.end(), [](const pollfd &bell) { return bell.revents != 0; });
     vain_ = rang ? vain_ + 1 : 0;
 }
 
-void LibraryThread::tell_of_ended(const std::vector<Mates::Ended> &mates) {
-    for (const Mates::Ended &one : mates) {
-        say_to_all(encode(DeadNotice{one.rank, one.how}));
+void ProgressThread::tell_of_ended(const std::vector<LocalPeers::Ended> &local_peers) {
+    for (const LocalPeers::Ended &one : local_peers) {
+        say_to_all(encode(DeadMessage{one.rank, one.how}));
     }
 }
 
-bool LibraryThread::look_at_words() {
+bool ProgressThread::look_at_words() {
     return std::erase_if(watched_, [this](const Watched &one) {
                const bool there = one.is_there();
                if (there) {
-                   say_to(one.ranks, one.notice);
+                   say_to(one.ranks, one.message);
                }
                return there;
            }) > 0;
 }
 
-void LibraryThread::say_to(const std::vector<int> &ranks, const std::string &notice) {
+void ProgressThread::say_to(const std::vector<int> &ranks, const std::string &message) {
     if (ranks.empty()) {
-        say_to_all(notice);
+        say_to_all(message);
     }
     for (const int rank : ranks) {
         if (remotes_[static_cast<size_t>(rank)]) {
-            packets_->say(remote(rank), notice);
+            stream_->say(remote(rank), message);
         }
     }
 }
 
-void LibraryThread::say_to_all(const std::string &notice) {
+void ProgressThread::say_to_all(const std::string &message) {
     for (const auto &one : remotes_) {
         if (one) {
-            packets_->say(*one, notice);
+            stream_->say(*one, message);
         }
     }
 }
 
 // The endpoints have to be polled first where it is false.
-bool LibraryThread::may_sleep() {
+bool ProgressThread::may_sleep() {
     const bool hush = vain_ >= kVainRings;
     if (hush) {
         vain_ = 0;
@@ -471,74 +473,74 @@ bool LibraryThread::may_sleep() {
     });
 }
 
-void LibraryThread::hear(Remote &from, const Notice &notice) {
+void ProgressThread::hear(RemoteRank &from, const ControlMessage &message) {
     std::visit(
         [&](const auto &one) {
             using Kind = std::decay_t<decltype(one)>;
-            if constexpr (std::is_same_v<Kind, AddNotice>) {
-                additions_.offered(from, one);
-            } else if constexpr (std::is_same_v<Kind, AppliedNotice>) {
-                if (const std::shared_ptr<Transfer> transfer = offers_.applied(from, one)) {
-                    transfer->finish();
-                    settled(transfer);
+            if constexpr (std::is_same_v<Kind, AddMessage>) {
+                accumulate_target_.offered(from, one);
+            } else if constexpr (std::is_same_v<Kind, AppliedMessage>) {
+                if (const std::shared_ptr<Request> request = accumulate_source_.applied(from, one)) {
+                    request->finish();
+                    settled(request);
                 }
-            } else if constexpr (std::is_same_v<Kind, PulseNotice> || std::is_same_v<Kind, DeadNotice>) {
-                pulses_->heard(from, one);
-            } else if constexpr (std::is_same_v<Kind, HeardNotice>) {
+            } else if constexpr (std::is_same_v<Kind, HeartbeatMessage> || std::is_same_v<Kind, DeadMessage>) {
+                heartbeat_->heard(from, one);
+            } else if constexpr (std::is_same_v<Kind, HeardMessage>) {
                 from.owes_heard = false;
             } else {
-                from.mirror.apply(one);
-                if constexpr (std::is_same_v<Kind, FailedNotice>) {
+                from.replica.apply(one);
+                if constexpr (std::is_same_v<Kind, FailedMessage>) {
                     terms_.mine->peer_failed.store(1, std::memory_order_release);
                 }
-                if constexpr (std::is_same_v<Kind, FailedNotice> || std::is_same_v<Kind, ByeNotice>) {
+                if constexpr (std::is_same_v<Kind, FailedMessage> || std::is_same_v<Kind, ByeMessage>) {
                     hear_last_words(from);
-                } else if constexpr (std::is_same_v<Kind, PublishedNotice> ||
-                                     std::is_same_v<Kind, AllPublishedNotice>) {
+                } else if constexpr (std::is_same_v<Kind, PublishedMessage> ||
+                                     std::is_same_v<Kind, AllPublishedMessage>) {
                     gathers_.published(from);
                 }
             }
         },
-        notice);
+        message);
 }
 
 // The peer closes its endpoint once it knows that they have come.
-void LibraryThread::hear_last_words(Remote &from) {
+void ProgressThread::hear_last_words(RemoteRank &from) {
     closing_ += from.closing ? 0 : 1;
     from.closing = true;
     from.owes_heard = false;
-    packets_->say(from, encode(HeardNotice{}));
+    stream_->say(from, encode(HeardMessage{}));
 }
 
-void LibraryThread::settled(const std::shared_ptr<Transfer> &transfer) {
-    ring(remote(transfer->owner()).mirror.block());
-    unsettled_.erase(transfer);
+void ProgressThread::settled(const std::shared_ptr<Request> &request) {
+    ring(remote(request->owner()).replica.block());
+    unsettled_.erase(request);
 }
 
 // ---- The end ----
 
-void LibraryThread::begin_farewell(const std::string &words) {
+void ProgressThread::begin_farewell(const std::string &words) {
     farewell_ns_ = now_ns();
     gathers_.stop();
-    additions_.stop();
+    accumulate_target_.stop();
     for (const auto &one : remotes_) {
         if (one && !one->gone && !one->closing) {
-            packets_->say(*one, words);
+            stream_->say(*one, words);
             one->owes_heard = true;
         }
     }
 }
 
-bool LibraryThread::farewell_is_over(int64_t now) const {
+bool ProgressThread::farewell_is_over(int64_t now) const {
     const bool heard = std::all_of(remotes_.begin(), remotes_.end(), [&](const auto &one) {
         // Who has said its own last words may be gone before ours have left.
-        const bool has_all = one && (packets_->delivered(*one) || (one->closing && now - farewell_ns_ > kClosingNs));
+        const bool has_all = one && (stream_->delivered(*one) || (one->closing && now - farewell_ns_ > kClosingNs));
         return !one || one->gone || (!one->owes_heard && has_all);
     });
-    return (heard && !gathers_.flying() && !additions_.flying()) || now - farewell_ns_ > kFarewellNs;
+    return (heard && !gathers_.in_flight() && !accumulate_target_.in_flight()) || now - farewell_ns_ > kFarewellNs;
 }
 
-void LibraryThread::let_go() {
+void ProgressThread::let_go() {
     {
         const std::lock_guard lock(mutex_);
         ended_ = true;
@@ -554,17 +556,17 @@ void LibraryThread::let_go() {
         }
     }
     gathers_.stop();
-    additions_.stop();
-    const auto flying =
-        gathers_.flying() || additions_.flying() ? FabricEndpoint::Flying::Reads : FabricEndpoint::Flying::Nothing;
+    accumulate_target_.stop();
+    const auto in_flight = gathers_.in_flight() || accumulate_target_.in_flight() ? FabricEndpoint::InFlight::RmaReads
+                                                                                  : FabricEndpoint::InFlight::Nothing;
     exposed_.clear();
-    offers_.stop();
+    accumulate_source_.stop();
     for (const auto &endpoint : endpoints_) {
-        endpoint->shut(flying);
+        endpoint->shut(in_flight);
     }
-    for (const auto &transfer : unsettled_) {
-        transfer->give_up();
-        ring(remote(transfer->owner()).mirror.block());
+    for (const auto &request : unsettled_) {
+        request->give_up();
+        ring(remote(request->owner()).replica.block());
     }
     const std::lock_guard lock(mutex_);
     through_ = true;

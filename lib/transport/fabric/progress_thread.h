@@ -26,35 +26,35 @@
 
 namespace odc {
 
-class LibraryThread {
+class ProgressThread {
 public:
-    LibraryThread(const FabricTerms &terms, const std::vector<FabricPort> &ports);
-    ~LibraryThread();
-    LibraryThread(const LibraryThread &) = delete;
-    LibraryThread &operator=(const LibraryThread &) = delete;
+    ProgressThread(const FabricTerms &terms, const std::vector<FabricPort> &ports);
+    ~ProgressThread();
+    ProgressThread(const ProgressThread &) = delete;
+    ProgressThread &operator=(const ProgressThread &) = delete;
 
     const std::vector<std::byte> &name(size_t port) const { return endpoints_[port]->name(); }
     void start(const Token &token, const std::vector<FabricPeer> &peers, const std::vector<std::vector<int>> &hosts,
-               std::vector<FabricMate> mates);
+               std::vector<FabricLocalPeer> local_peers);
     std::shared_ptr<Arena> images() const { return images_; }
-    uint64_t image_of(int rank) const { return remotes_[static_cast<size_t>(rank)]->mirror.block_offset(); }
+    uint64_t image_of(int rank) const { return remotes_[static_cast<size_t>(rank)]->replica.block_offset(); }
 
     // For the context's threads. `ranks` empty: all of other hosts.
-    void tell(std::string notice, std::vector<int> ranks);
-    void tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string notice, std::vector<int> ranks);
-    void fail_job(std::string notice);
+    void tell(std::string message, std::vector<int> ranks);
+    void tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string message, std::vector<int> ranks);
+    void fail_job(std::string message);
     void await_failed();
     // Returns when the peers have heard all that was said to them, or after a second.
     void flush();
     // Once the owner has published minibatch `wanted` - 1.
-    void get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Transfer> transfer);
-    void add(const RemoteSlice &to, const std::byte *from, uint64_t filled, std::shared_ptr<Transfer> transfer);
-    void cancel(const std::shared_ptr<Transfer> &transfer);
+    void get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Request> request);
+    void add(const RemoteSlice &to, const std::byte *from, uint64_t epoch, std::shared_ptr<Request> request);
+    void cancel(const std::shared_ptr<Request> &request);
     bool reaches_gpu() const { return terms_.gpu != nullptr; }
-    void lend(std::byte *start, size_t bytes, MemoryKind kind, Access access);
-    void add_by(GpuSums &sums);
+    void register_memory(std::byte *start, size_t bytes, MemoryKind kind, Access access);
+    void add_by(GdrAdd &sums);
     void expose(const RemoteSlice &slice);
-    void announce(const PostNotice &notice);
+    void announce(const PostMessage &message);
     void conceal(uint64_t record);
     uint64_t packets_sent() const { return packets_sent_.load(std::memory_order_relaxed); }
 
@@ -64,7 +64,7 @@ private:
     struct Watched {
         const std::atomic<uint64_t> *word;
         uint64_t value;
-        std::string notice;
+        std::string message;
         std::vector<int> ranks;
         bool is_there() const { return word->load(std::memory_order_acquire) >= value; }
     };
@@ -80,34 +80,34 @@ private:
     bool step();
     bool take_commands();
     void bury_closing();
-    void tell_of_ended(const std::vector<Mates::Ended> &mates);
-    void say_to(const std::vector<int> &ranks, const std::string &notice);
-    void say_to_all(const std::string &notice);
+    void tell_of_ended(const std::vector<LocalPeers::Ended> &local_peers);
+    void say_to(const std::vector<int> &ranks, const std::string &message);
+    void say_to_all(const std::string &message);
     bool look_at_words();
     void rest(int64_t now);
     bool may_sleep();
-    void hear(Remote &from, const Notice &notice);
-    void hear_last_words(Remote &from);
-    void settled(const std::shared_ptr<Transfer> &transfer);
+    void hear(RemoteRank &from, const ControlMessage &message);
+    void hear_last_words(RemoteRank &from);
+    void settled(const std::shared_ptr<Request> &request);
     void begin_farewell(const std::string &words);
     bool farewell_is_over(int64_t now) const;
     void let_go();
-    Remote &remote(int rank) { return *remotes_[static_cast<size_t>(rank)]; }
+    RemoteRank &remote(int rank) { return *remotes_[static_cast<size_t>(rank)]; }
 
     FabricTerms terms_;
     std::vector<std::unique_ptr<FabricEndpoint>> endpoints_;
     std::shared_ptr<Arena> images_;
-    std::vector<std::unique_ptr<Remote>> remotes_;  // by rank; NULL for this host's
-    std::unique_ptr<Packets> packets_;
-    std::unique_ptr<Pulses> pulses_;
-    std::unique_ptr<Mates> mates_;
+    std::vector<std::unique_ptr<RemoteRank>> remotes_;  // by rank; NULL for this host's
+    std::unique_ptr<ReliableStream> stream_;
+    std::unique_ptr<Heartbeat> heartbeat_;
+    std::unique_ptr<LocalPeers> local_peers_;
     size_t staging_bytes_;  // for each use, at each endpoint
-    Loans loans_;
-    Gathers gathers_;
-    Additions additions_;
-    Offers offers_;
+    RegisteredMemory registered_;
+    GetQueue gathers_;
+    AccumulateTarget accumulate_target_;
+    AccumulateSource accumulate_source_;
     std::unordered_map<uint64_t, std::unordered_map<FabricEndpoint *, Exposed>> exposed_;  // own slices, by record
-    std::unordered_set<std::shared_ptr<Transfer>> unsettled_;
+    std::unordered_set<std::shared_ptr<Request>> unsettled_;
     std::vector<Watched> watched_;
     uint64_t flush_ = 0;       // the question whose answers a flush waits for; 0: none
     int closing_ = 0;          // remotes that have said goodbye and are not gone yet

@@ -13,20 +13,20 @@
 
 namespace odc {
 
-struct Loan {
+struct Registration {
     void *descriptor;
     uint64_t address;  // as peers name it
     uint64_t key;
 };
 
-// For the library thread.
-class Loans {
+// For the progress thread.
+class RegisteredMemory {
 public:
     // Throws, with the provider's words; then nothing is lent.
-    void lend(const std::vector<std::unique_ptr<FabricEndpoint>> &endpoints, std::byte *start, size_t bytes,
-              MemoryKind kind, Access access);
-    // What lies at `at`, for transfers by this endpoint; none: it is not lent.
-    std::optional<Loan> find(const FabricEndpoint &endpoint, const std::byte *at) const;
+    void register_memory(const std::vector<std::unique_ptr<FabricEndpoint>> &endpoints, std::byte *start, size_t bytes,
+                         MemoryKind kind, Access access);
+    // What lies at `at`, for requests by this endpoint; none: it is not lent.
+    std::optional<Registration> find(const FabricEndpoint &endpoint, const std::byte *at) const;
 
 private:
     struct Lent {

@@ -21,20 +21,20 @@ constexpr size_t kReceives = 4 * kSlab;
 struct Header {
     Token token;
     int32_t rank;
-    uint32_t bytes;   // of notices that follow
+    uint32_t bytes;   // of control messages that follow
     uint64_t number;  // from 0, between two ranks
-    // What the sender last did (RankBlock).
-    uint64_t did;
-    uint64_t did_minibatch;
+    // What the sender last did (ControlBlock).
+    uint64_t last_call;
+    uint64_t last_minibatch;
     int64_t did_age_ns;
 };
 
 }  // namespace
 
-struct Packets::Packet final : Started {
-    Packets *packets;
+struct ReliableStream::Packet final : Started {
+    ReliableStream *packets;
     FabricEndpoint *endpoint;
-    Remote *to;  // NULL: a receive
+    RemoteRank *to;  // NULL: a receive
     void *descriptor;
     struct {
         Header header;
@@ -45,13 +45,13 @@ struct Packets::Packet final : Started {
     }
 };
 
-Packets::Packets(const RankBlock &mine, const Token &token, const std::vector<std::unique_ptr<Remote>> &remotes,
-                 Heard heard)
+ReliableStream::ReliableStream(const ControlBlock &mine, const Token &token,
+                               const std::vector<std::unique_ptr<RemoteRank>> &remotes, Heard heard)
     : mine_(mine), token_(token), remotes_(remotes), heard_(std::move(heard)), streams_(remotes.size()) {}
 
-Packets::~Packets() = default;
+ReliableStream::~ReliableStream() = default;
 
-Packets::Packet &Packets::take(FabricEndpoint &endpoint) {
+ReliableStream::Packet &ReliableStream::take(FabricEndpoint &endpoint) {
     const auto fits = [&](const Packet *one) { return one->endpoint == &endpoint; };
     auto found = std::find_if(free_.begin(), free_.end(), fits);
     if (found == free_.end()) {
@@ -77,19 +77,19 @@ Packets::Packet &Packets::take(FabricEndpoint &endpoint) {
 
 // ---- Speaking ----
 
-void Packets::say(Remote &remote, const std::string &notices) {
+void ReliableStream::say(RemoteRank &remote, const std::string &messages) {
     if (remote.gone) {
         return;
     }
     Stream &stream = streams_[static_cast<size_t>(remote.rank)];
-    stream.out.insert(stream.out.end(), notices.begin(), notices.end());
+    stream.out.insert(stream.out.end(), messages.begin(), messages.end());
     if (!stream.waiting) {
         stream.waiting = true;
         waiting_.push_back(&remote);
     }
 }
 
-bool Packets::pump() {
+bool ReliableStream::pump() {
     refused_ = false;
     while (!unposted_.empty()) {
         if (!receive(*unposted_.back())) {
@@ -99,9 +99,9 @@ bool Packets::pump() {
         unposted_.pop_back();
     }
     bool any = false;
-    std::erase_if(waiting_, [&](Remote *remote) {
+    std::erase_if(waiting_, [&](RemoteRank *remote) {
         Stream &stream = streams_[static_cast<size_t>(remote->rank)];
-        while (!remote->gone && !stream.out.empty() && stream.flying < kFlying && send(*remote)) {
+        while (!remote->gone && !stream.out.empty() && stream.in_flight < kFlying && send(*remote)) {
             any = true;
         }
         stream.waiting = !remote->gone && !stream.out.empty();
@@ -110,7 +110,7 @@ bool Packets::pump() {
     return any;
 }
 
-bool Packets::send(Remote &remote) {
+bool ReliableStream::send(RemoteRank &remote) {
     Stream &stream = streams_[static_cast<size_t>(remote.rank)];
     Packet &packet = take(*remote.endpoint);
     const size_t bytes = std::min(stream.out.size(), sizeof(packet.wire.text));
@@ -119,9 +119,9 @@ bool Packets::send(Remote &remote) {
                           mine_.rank,
                           static_cast<uint32_t>(bytes),
                           stream.packed,
-                          mine_.did.load(std::memory_order_relaxed),
-                          mine_.did_minibatch.load(std::memory_order_relaxed),
-                          now_ns() - mine_.did_at_ns.load(std::memory_order_relaxed)};
+                          mine_.last_call.load(std::memory_order_relaxed),
+                          mine_.last_minibatch.load(std::memory_order_relaxed),
+                          now_ns() - mine_.last_call_at_ns.load(std::memory_order_relaxed)};
     const auto end = stream.out.begin() + static_cast<ptrdiff_t>(bytes);
     std::copy(stream.out.begin(), end, packet.wire.text);
     if (!remote.endpoint->send(remote.address, &packet.wire, sizeof(Header) + bytes, packet.descriptor, packet)) {
@@ -131,33 +131,33 @@ bool Packets::send(Remote &remote) {
     }
     stream.out.erase(stream.out.begin(), end);
     ++stream.packed;
-    ++stream.flying;
+    ++stream.in_flight;
     ++sent_;
     return true;
 }
 
-void Packets::sent(Packet &packet, const std::string &error) {
-    --streams_[static_cast<size_t>(packet.to->rank)].flying;
+void ReliableStream::sent(Packet &packet, const std::string &error) {
+    --streams_[static_cast<size_t>(packet.to->rank)].in_flight;
     free_.push_back(&packet);
     if (!error.empty()) {
         packet.to->lose(odc::say("its connection ended (", error, ")"));
     }
 }
 
-bool Packets::delivered(const Remote &remote) const {
+bool ReliableStream::delivered(const RemoteRank &remote) const {
     const Stream &stream = streams_[static_cast<size_t>(remote.rank)];
-    return remote.gone || (stream.out.empty() && stream.flying == 0);
+    return remote.gone || (stream.out.empty() && stream.in_flight == 0);
 }
 
 // ---- Listening ----
 
-void Packets::listen(FabricEndpoint &endpoint) {
+void ReliableStream::listen(FabricEndpoint &endpoint) {
     for (size_t i = 0; i < kReceives; ++i) {
         post(take(endpoint));
     }
 }
 
-void Packets::post(Packet &packet) {
+void ReliableStream::post(Packet &packet) {
     packet.to = nullptr;
     if (!receive(packet)) {
         unposted_.push_back(&packet);
@@ -165,7 +165,7 @@ void Packets::post(Packet &packet) {
 }
 
 // False: there is no room now.
-bool Packets::receive(Packet &packet) {
+bool ReliableStream::receive(Packet &packet) {
     if (packet.endpoint->receive(&packet.wire, sizeof(packet.wire), packet.descriptor, packet)) {
         return true;
     }
@@ -178,7 +178,7 @@ bool Packets::receive(Packet &packet) {
 
 // An error here (a message too long, a connection that ended) is not a member's: their packets fit, and whoever waits
 // for one that is gone asks it (see Pulses).
-void Packets::received(Packet &packet, size_t bytes, const std::string &error) {
+void ReliableStream::received(Packet &packet, size_t bytes, const std::string &error) {
     if (error.empty()) {
         try {
             hear(packet, bytes);
@@ -190,19 +190,19 @@ void Packets::received(Packet &packet, size_t bytes, const std::string &error) {
     post(packet);
 }
 
-void Packets::hear(const Packet &packet, size_t bytes) {
+void ReliableStream::hear(const Packet &packet, size_t bytes) {
     const Header &header = packet.wire.header;
     if (bytes < sizeof(Header) || sodium_memcmp(header.token.data(), token_.data(), token_.size()) != 0 ||
         header.bytes != bytes - sizeof(Header) || header.rank < 0 ||
         static_cast<size_t>(header.rank) >= remotes_.size()) {
         return;
     }
-    Remote *remote = remotes_[static_cast<size_t>(header.rank)].get();
+    RemoteRank *remote = remotes_[static_cast<size_t>(header.rank)].get();
     if (remote == nullptr || (remote->gone && !remote->closing)) {
         return;  // who has been given up does not come back
     }
     remote->silent_since_ns = 0;
-    remote->mirror.did(header.did, header.did_minibatch, header.did_age_ns);
+    remote->replica.last_call(header.last_call, header.last_minibatch, header.did_age_ns);
     Stream &stream = streams_[static_cast<size_t>(header.rank)];
     if (header.number < stream.heard || header.number - stream.heard >= kEarly ||
         !stream.early.emplace(header.number, std::string(packet.wire.text, header.bytes)).second) {
@@ -221,8 +221,8 @@ void Packets::hear(const Packet &packet, size_t bytes) {
     std::string_view rest = in;
     const auto keep_rest = [&] { stream.in.assign(rest); };
     try {
-        while (const std::optional<Notice> notice = decode(&rest, static_cast<int>(remotes_.size()))) {
-            heard_(*remote, *notice);
+        while (const std::optional<ControlMessage> message = decode(&rest, static_cast<int>(remotes_.size()))) {
+            heard_(*remote, *message);
         }
     } catch (...) {
         keep_rest();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notices to and from the ranks of other hosts: a stream each way between two ranks, cut into numbered packets that
+// Control messages to and from the ranks of other hosts: a stream each way between two ranks, cut into numbered packets that
 // carry the job's token. What does not carry it comes from a stranger and is dropped; so is no word of a member.
 #pragma once
 
@@ -17,25 +17,25 @@ namespace odc {
 
 using Token = std::array<unsigned char, 16>;  // random, known to the job's ranks only
 
-class Packets {
+class ReliableStream {
 public:
-    using Heard = std::function<void(Remote &, const Notice &)>;
+    using Heard = std::function<void(RemoteRank &, const ControlMessage &)>;
 
     // `mine`: this rank's block. `remotes`: by rank, NULL for this host's.
-    Packets(const RankBlock &mine, const Token &token, const std::vector<std::unique_ptr<Remote>> &remotes,
-            Heard heard);
-    ~Packets();
-    Packets(const Packets &) = delete;
-    Packets &operator=(const Packets &) = delete;
+    ReliableStream(const ControlBlock &mine, const Token &token,
+                   const std::vector<std::unique_ptr<RemoteRank>> &remotes, Heard heard);
+    ~ReliableStream();
+    ReliableStream(const ReliableStream &) = delete;
+    ReliableStream &operator=(const ReliableStream &) = delete;
 
     void listen(FabricEndpoint &endpoint);
-    // Appends encoded notices to what the peer will hear.
-    void say(Remote &remote, const std::string &notices);
+    // Appends encoded control messages to what the peer will hear.
+    void say(RemoteRank &remote, const std::string &messages);
     // Sends what there is room for; true if anything was sent.
     bool pump();
     bool refused() const { return refused_; }
     // Whether the provider has all that was said to it.
-    bool delivered(const Remote &remote) const;
+    bool delivered(const RemoteRank &remote) const;
 
     uint64_t sent() const { return sent_; }  // packets
 
@@ -44,26 +44,26 @@ private:
     struct Stream {
         std::deque<char> out;  // not yet in a packet
         uint64_t packed = 0;   // packets, numbers the next
-        unsigned flying = 0;
+        unsigned in_flight = 0;
         bool waiting = false;  // is in waiting_
-        std::string in;        // of a notice that has not come as a whole
+        std::string in;        // of a control message that has not come as a whole
         uint64_t heard = 0;
         std::map<uint64_t, std::string> early;  // packets that have overtaken others
     };
     Packet &take(FabricEndpoint &endpoint);
-    bool send(Remote &remote);
+    bool send(RemoteRank &remote);
     void sent(Packet &packet, const std::string &error);
     void received(Packet &packet, size_t bytes, const std::string &error);
     void hear(const Packet &packet, size_t bytes);
     void post(Packet &packet);
     bool receive(Packet &packet);
 
-    const RankBlock &mine_;
+    const ControlBlock &mine_;
     Token token_;
-    const std::vector<std::unique_ptr<Remote>> &remotes_;
+    const std::vector<std::unique_ptr<RemoteRank>> &remotes_;
     Heard heard_;
-    std::vector<Stream> streams_;    // by rank
-    std::vector<Remote *> waiting_;  // have something to say
+    std::vector<Stream> streams_;        // by rank
+    std::vector<RemoteRank *> waiting_;  // have something to say
     bool refused_ = false;
     uint64_t sent_ = 0;
     struct Slab {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank of another host, as the library thread knows it.
+// A rank of another host, as the progress thread knows it.
 #pragma once
 
 #include "base/error.h"
@@ -12,17 +12,17 @@
 
 namespace odc {
 
-struct Remote {
+struct RemoteRank {
     int rank;
     int host;  // index, the same on all ranks
     FabricEndpoint *endpoint;
     fi_addr_t address;
     std::vector<std::byte> name;  // of its endpoint
-    Mirror mirror;
+    RankReplica replica;
     // When the first question that it has not answered was put, then when it left; 0: none.
     int64_t silent_since_ns = 0;
-    bool has_question = false;        // that question has left
-    std::optional<Probe> probe = {};  // while it is silent
+    bool has_question = false;                // that question has left
+    std::optional<ListenerProbe> probe = {};  // while it is silent
     // Nothing is sent to it any more, nor read from it.
     bool gone = false;
     bool closing = false;     // said goodbye: gone once it has been answered
@@ -39,11 +39,11 @@ struct Remote {
     }
     void lose(const std::string &why) {
         gone = true;
-        mirror.lose(why);
+        replica.lose(why);
     }
 };
 
 // Says something to a rank.
-using Tell = std::function<void(Remote &, const Notice &)>;
+using Tell = std::function<void(RemoteRank &, const ControlMessage &)>;
 
 }  // namespace odc

@@ -7,8 +7,8 @@
 
 namespace odc {
 
-struct Reads::Chunk final : Started {
-    Reads *reads;
+struct RmaReads::Chunk final : Started {
+    RmaReads *reads;
     Lane *lane;
     std::shared_ptr<Flow> flow;
     std::byte *target;
@@ -25,10 +25,10 @@ void Flow::stop() {
     }
 }
 
-Reads::Reads(unsigned window, size_t chunk_bytes) : window_(window), chunk_bytes_(chunk_bytes) {}
-Reads::~Reads() = default;
+RmaReads::RmaReads(unsigned window, size_t chunk_bytes) : window_(window), chunk_bytes_(chunk_bytes) {}
+RmaReads::~RmaReads() = default;
 
-void Reads::start(std::shared_ptr<Flow> flow) {
+void RmaReads::start(std::shared_ptr<Flow> flow) {
     if (stopped_) {
         flow->stop();
         return;
@@ -41,7 +41,7 @@ void Reads::start(std::shared_ptr<Flow> flow) {
     lane->flows.push_back(std::move(flow));
 }
 
-void Reads::stop() {
+void RmaReads::stop() {
     stopped_ = true;
     for (const auto &lane : lanes_) {
         lane->flows.clear();
@@ -49,7 +49,7 @@ void Reads::stop() {
 }
 
 // In turn from all peers, so that none is always the first to be given what is scarce.
-bool Reads::pump() {
+bool RmaReads::pump() {
     refused_ = false;
     bool any = false;
     const unsigned most = share();
@@ -66,14 +66,14 @@ bool Reads::pump() {
 }
 
 // One peer that does not answer must not hold the whole window.
-unsigned Reads::share() const {
+unsigned RmaReads::share() const {
     const auto busy = static_cast<unsigned>(
         std::count_if(lanes_.begin(), lanes_.end(), [](const auto &lane) { return !lane->flows.empty(); }));
     return busy == 0 ? window_ : (window_ + busy - 1) / busy;
 }
 
-bool Reads::pump(Lane &lane, unsigned most) {
-    while (!lane.flows.empty() && lane.flying < most) {
+bool RmaReads::pump(Lane &lane, unsigned most) {
+    while (!lane.flows.empty() && lane.in_flight < most) {
         const std::shared_ptr<Flow> flow = lane.flows.front();
         if (!lane.from->gone && flow->asked_ < flow->bytes_) {
             return start_chunk(lane, *flow);
@@ -84,7 +84,7 @@ bool Reads::pump(Lane &lane, unsigned most) {
     return false;
 }
 
-bool Reads::start_chunk(Lane &lane, Flow &flow) {
+bool RmaReads::start_chunk(Lane &lane, Flow &flow) {
     const uint64_t offset = flow.asked_;
     const size_t bytes = std::min<uint64_t>(chunk_bytes_, flow.bytes_ - offset);
     void *descriptor = nullptr;
@@ -107,7 +107,7 @@ bool Reads::start_chunk(Lane &lane, Flow &flow) {
     free_.pop_back();
     chunk.flow = lane.flows.front();
     chunk.lane = &lane;
-    ++lane.flying;
+    ++lane.in_flight;
     chunk.target = target;
     chunk.offset = offset;
     chunk.bytes = bytes;
@@ -117,10 +117,10 @@ bool Reads::start_chunk(Lane &lane, Flow &flow) {
     return true;
 }
 
-void Reads::completed(Chunk &chunk, const std::string &error) {
+void RmaReads::completed(Chunk &chunk, const std::string &error) {
     const std::shared_ptr<Flow> flow = std::move(chunk.flow);
     --flying_;
-    --chunk.lane->flying;
+    --chunk.lane->in_flight;
     --flow->flying_;
     free_.push_back(&chunk);
     if (error.empty()) {

@@ -18,11 +18,11 @@ constexpr size_t kChunkBytes = kMostBytes;
 // A stretch of a peer's memory that is read once, front to back.
 class Flow {
 public:
-    Flow(Remote &from, uint64_t address, uint64_t key, uint64_t bytes)
+    Flow(RemoteRank &from, uint64_t address, uint64_t key, uint64_t bytes)
         : from_(from), address_(address), key_(key), bytes_(bytes) {}
     virtual ~Flow() = default;
 
-    Remote &from() { return from_; }
+    RemoteRank &from() { return from_; }
     uint64_t bytes() const { return bytes_; }
     // No further chunk is asked for; it ends when those on their way have landed.
     void stop();
@@ -36,8 +36,8 @@ public:
     virtual void ended() = 0;
 
 private:
-    friend class Reads;
-    Remote &from_;
+    friend class RmaReads;
+    RemoteRank &from_;
     uint64_t address_;
     uint64_t key_;
     uint64_t bytes_;
@@ -45,29 +45,29 @@ private:
     unsigned flying_ = 0;
 };
 
-class Reads {
+class RmaReads {
 public:
     // At most `window` chunks of `chunk_bytes` are on their way, from all peers together.
-    Reads(unsigned window, size_t chunk_bytes);
-    ~Reads();
-    Reads(const Reads &) = delete;
-    Reads &operator=(const Reads &) = delete;
+    RmaReads(unsigned window, size_t chunk_bytes);
+    ~RmaReads();
+    RmaReads(const RmaReads &) = delete;
+    RmaReads &operator=(const RmaReads &) = delete;
 
     void start(std::shared_ptr<Flow> flow);
     // Starts what there is room for; true if anything was started.
     bool pump();
     // Whether something waits for room at the provider, which tells nobody when there is some.
     bool refused() const { return refused_; }
-    bool flying() const { return flying_ > 0; }
+    bool in_flight() const { return flying_ > 0; }
     // Starts nothing more: what is yet to be started ends at once.
     void stop();
 
 private:
     struct Chunk;
     struct Lane {
-        Remote *from;
+        RemoteRank *from;
         std::deque<std::shared_ptr<Flow>> flows;
-        unsigned flying = 0;
+        unsigned in_flight = 0;
     };
     // Starts one chunk of the lane's first flow, unless the peer has `most` on their way.
     bool pump(Lane &lane, unsigned most);
@@ -78,7 +78,7 @@ private:
     unsigned window_;
     size_t chunk_bytes_;
     std::vector<std::unique_ptr<Lane>> lanes_;  // one a peer, in the order of their first flows
-    std::unordered_map<Remote *, Lane *> lane_of_;
+    std::unordered_map<RemoteRank *, Lane *> lane_of_;
     size_t turn_ = 0;
     unsigned flying_ = 0;
     bool refused_ = false;

@@ -11,7 +11,7 @@
 namespace odc {
 
 class CudaDevice;
-struct RankBlock;
+struct ControlBlock;
 
 // An endpoint to be opened: the NIC that a route goes through.
 struct FabricPort {
@@ -22,12 +22,12 @@ struct FabricPort {
 };
 
 // What memory is registered for: to be read by peers, or to be the target of this rank's reads and messages.
-enum class Access { Remote, Local };
+enum class Access { RemoteRank, Local };
 
 struct FabricTerms {
     int rank;
     int size;
-    RankBlock *mine;
+    ControlBlock *mine;
     const CudaDevice *gpu;  // whose memory NICs reach (GPUDirect RDMA); NULL: host memory only
     size_t staging_bytes;   // for additions on their way, at most
     int64_t silence_ms;     // after which a host that does not answer counts as lost
@@ -44,11 +44,11 @@ struct FabricPeer {
 };
 
 // Another rank of this host.
-struct FabricMate {
+struct FabricLocalPeer {
     int rank;
     int life;     // its pidfd
     int program;  // program.h
-    const RankBlock *block;
+    const ControlBlock *block;
 };
 
 }  // namespace odc

@@ -16,32 +16,32 @@ namespace odc {
 
 namespace {
 
-class ShmPath final : public Path {
+class ShmEndpoint final : public Endpoint {
 public:
-    explicit ShmPath(int my_rank) : my_rank_(my_rank) {}
+    explicit ShmEndpoint(int my_rank) : my_rank_(my_rank) {}
 
-    std::shared_ptr<Transfer> start_get(const RemoteSlice &from, void *to, uint64_t) override {
+    std::shared_ptr<Request> start_get(const RemoteSlice &from, void *to, uint64_t) override {
         copy_bytes(to, from.parameters, from.numel * element_size(from.parameter_type));
         return nullptr;
     }
 
-    std::shared_ptr<Transfer> expect_get(const RemoteSlice &, void *, uint64_t) override { return nullptr; }
+    std::shared_ptr<Request> expect_get(const RemoteSlice &, void *, uint64_t) override { return nullptr; }
 
-    std::shared_ptr<Transfer> start_add(const RemoteSlice &to, const void *from, uint64_t filled, Alarm &alarm,
-                                        int64_t *waited_ns) override {
+    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch, WaitHook &hook,
+                                       int64_t *waited_ns) override {
         const uint64_t stripes = stripe_count(to.numel * element_size(accumulator_type(to.gradient_type)));
         const size_t bytes = stripe_elements(to.gradient_type) * element_size(to.gradient_type);
         // Ranks begin at different places, or they would queue up behind one another through the whole slice.
         const uint64_t begin = static_cast<uint64_t>(my_rank_) % stripes;
         for (uint64_t i = 0; i < stripes; ++i) {
             const uint64_t stripe = (begin + i) % stripes;
-            const StripeLock lock(to.stripes[stripe], my_rank_, alarm, waited_ns);
-            add_to_stripe(to, stripe, static_cast<const std::byte *>(from) + stripe * bytes, filled);
+            const StripeLock lock(to.stripes[stripe], my_rank_, hook, waited_ns);
+            add_to_stripe(to, stripe, static_cast<const std::byte *>(from) + stripe * bytes, epoch);
         }
         return nullptr;
     }
 
-    void cancel(const std::shared_ptr<Transfer> &) override {}  // it leaves nothing on its way
+    void cancel(const std::shared_ptr<Request> &) override {}  // it leaves nothing on its way
 
 private:
     int my_rank_;
@@ -59,6 +59,6 @@ std::string why_not_shm() {
     return "";
 }
 
-std::unique_ptr<Path> shm_path(int my_rank) { return std::make_unique<ShmPath>(my_rank); }
+std::unique_ptr<Endpoint> shm_path(int my_rank) { return std::make_unique<ShmEndpoint>(my_rank); }
 
 }  // namespace odc

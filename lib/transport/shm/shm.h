@@ -9,6 +9,6 @@ namespace odc {
 // Empty: it works on this machine. Else why not.
 std::string why_not_shm();
 // To any rank of this host.
-std::unique_ptr<Path> shm_path(int my_rank);
+std::unique_ptr<Endpoint> shm_path(int my_rank);
 
 }  // namespace odc

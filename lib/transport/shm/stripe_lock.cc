@@ -32,7 +32,7 @@ void unlock(Stripe &stripe) {
     }
 }
 
-StripeLock::StripeLock(Stripe &stripe, int rank, Alarm &alarm, int64_t *waited_ns) : stripe_(stripe) {
+StripeLock::StripeLock(Stripe &stripe, int rank, WaitHook &hook, int64_t *waited_ns) : stripe_(stripe) {
     const uint32_t mine = static_cast<uint32_t>(rank) + 1;
     for (int spin = 0; spin < kSpins; ++spin) {
         if (try_lock(stripe_, rank)) {
@@ -55,19 +55,19 @@ StripeLock::StripeLock(Stripe &stripe, int rank, Alarm &alarm, int64_t *waited_n
             continue;
         }
         futex_wait(stripe_.lock, seen | kSleepers, 20);
-        alarm.check(static_cast<int>(seen & ~kSleepers) - 1, begin);
+        hook.check(static_cast<int>(seen & ~kSleepers) - 1, begin);
     }
     *waited_ns += now_ns() - begin;
 }
 
-void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t filled) {
+void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t epoch) {
     const uint64_t first = index * stripe_elements(to.gradient_type);
     const uint64_t count = std::min(stripe_elements(to.gradient_type), to.numel - first);
     Stripe &stripe = to.stripes[index];
-    const Sum sum = stripe.filled >= filled ? Sum::Add : Sum::Store;
+    const Sum sum = stripe.epoch >= epoch ? Sum::Add : Sum::Store;
     std::byte *sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
     add_elements(sum, to.gradient_type, sums, from, count, to.numel);
-    stripe.filled = filled;
+    stripe.epoch = epoch;
 }
 
 }  // namespace odc

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The locks of an accumulator, and additions under them. A lock whose holder died is never taken again: its stripe is
-// half added to, and who waits for it learns of the death from its alarm.
+// half added to, and who waits for it learns of the death from its wait hook.
 #pragma once
 
 #include "transport/transport.h"
@@ -17,8 +17,8 @@ void unlock(Stripe &stripe);
 
 class StripeLock {
 public:
-    // Waits, sounding `alarm` at least every 20 ms; adds the time slept to *waited_ns.
-    StripeLock(Stripe &stripe, int rank, Alarm &alarm, int64_t *waited_ns);
+    // Waits, sounding `wait hook` at least every 20 ms; adds the time slept to *waited_ns.
+    StripeLock(Stripe &stripe, int rank, WaitHook &hook, int64_t *waited_ns);
     ~StripeLock() { unlock(stripe_); }
     StripeLock(const StripeLock &) = delete;
     StripeLock &operator=(const StripeLock &) = delete;
@@ -27,7 +27,7 @@ private:
     Stripe &stripe_;
 };
 
-// Adds the gradients of stripe `index`, which begin at `from`, under its lock. `filled`: the running minibatch plus one.
-void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t filled);
+// Adds the gradients of stripe `index`, which begin at `from`, under its lock. `epoch`: the running minibatch plus one.
+void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t epoch);
 
 }  // namespace odc
