@@ -110,13 +110,13 @@ start_behind() {
         later asan build asan -DODC_TOOLS=OFF -DODC_TESTS=ON
         later tsan build_tsan
         later lint check_tidy
-        later packages bash tests/packages.sh release deb rpm root &
-        later wheels bash tests/packages.sh python
-        later subproject bash tests/subproject.sh
+        later packages bash tests/packaging/packages.sh release deb rpm root &
+        later wheels bash tests/packaging/packages.sh python
+        later subproject bash tests/packaging/subproject.sh
         wait
         later emulated bash tests/emulated.sh &
         # Its tests have deadlines.
-        later bare_root chrt --other 0 nice bash tests/bare_root.sh
+        later bare_root chrt --other 0 nice bash tests/packaging/bare_root.sh
         wait
     ) &
     behind=$!
@@ -184,11 +184,11 @@ check_decoders() {
 
 check_install() {
     bash tests/install.sh test
-    # kernels_test.sh sees less of the kernels without it.
+    # gpu/kernels_test.sh sees less of the kernels without it.
     ! command -v nvcc >/dev/null || bash tests/venv.sh disassembler || [ $? -eq 77 ]
-    # What nvml_header_test.sh compares with.
+    # What gpu/nvml_header_test.sh compares with.
     bash tests/venv.sh nvml || [ $? -eq 77 ]
-    # What perf_test.sh compares with.
+    # What perf/perf_test.sh compares with.
     bash tests/venv.sh scipy || [ $? -eq 77 ]
 }
 
@@ -225,7 +225,7 @@ beyond_release() {
     # The shell tests are about the release build; the sanitizers are for what the C tests reach.
     for preset in asan tsan; do
         if check "build $preset" behind_is_done "$preset"; then
-            suite "$preset" '^c$'
+            suite "$preset" '^sanitizers$'
         fi
     done
     binding cpp # after tsan's library is built
@@ -238,8 +238,8 @@ beyond_release() {
 }
 
 check "install what is missing" check_install
-# shellcheck source=tests/compiler_cache.sh
-. tests/compiler_cache.sh
+# shellcheck source=tests/harness/compiler_cache.sh
+. tests/harness/compiler_cache.sh
 released=
 check "build release" build release -DODC_TOOLS=ON -DODC_TESTS=ON && released=yes
 [ "$part" = release ] || start_behind
