@@ -59,8 +59,8 @@ part_arm64() {
     bounded 3600 cmake --build "$build" --target "$target" >"$build/log" || { cat "$build/log" >&2; return 1; }
     # Not those that weigh the process, where the emulator is weighed along, nor the one of forked children: the emulator
     # takes MADV_WIPEONFORK and does nothing.
-    ctest --test-dir "$build" -L '^sanitizers$' -L "$tests" -E '^contract/memory|^faults/job_errors|_on_a_gpu$' -j 2 --timeout 600 --no-tests=error \
-        --output-on-failure
+    ctest --test-dir "$build" -L '^sanitizers$' -L "$tests" -E '^contract/memory|^faults/job_errors|_on_a_gpu$' -j 2 \
+        --timeout 600 --no-tests=error --output-on-failure
 }
 
 part_x86_64() {

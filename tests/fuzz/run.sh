@@ -26,9 +26,10 @@ fuzz() {
 }
 
 # Both at once: most of it is compiling, and neither uses more than one core.
-fuzz notice transport/notice.cc status.cc &
+fuzz notice transport/fabric/control_message.cc base/error.cc &
 notice=$!
 status=0
-fuzz card card.cc port.cc machine.cc gpu_link.cc nic.cc settings.cc status.cc || status=1
+fuzz card bootstrap/peer_info.cc routing/nic_address.cc topology/machine.cc topology/gpu_link.cc topology/nic.cc base/settings.cc \
+    base/error.cc || status=1
 wait "$notice" || status=1
 exit "$status"

@@ -13,7 +13,8 @@ mkdir "$work/home"
 # compiles HOME: prints where the cache is.
 compiles() {
     expect 0 env -i PATH="$PATH" HOME="$1" bash -c '. "$0"
-        "$CMAKE_C_COMPILER_LAUNCHER" cc -c main.c && ccache --get-config cache_dir' "$ODC_SOURCE_DIR/tests/harness/compiler_cache.sh"
+        "$CMAKE_C_COMPILER_LAUNCHER" cc -c main.c && ccache --get-config cache_dir' \
+        "$ODC_SOURCE_DIR/tests/harness/compiler_cache.sh"
 }
 compiles /proc # not even root can write there
 same "$out" "$work/build/ccache"

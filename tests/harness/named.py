@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What run.sh's NAMEs are. `named.py TESTS NAME...` reads the lines FOLDER/NAME TARGET... of TESTS, which CMake writes, and
-prints `target T`, `ctest T` and `pytest T` for what is to be built and run. Ends with 2, and a sentence, if a name is none."""
+"""What run.sh's NAMEs are. `named.py TESTS NAME...` reads the lines FOLDER/NAME TARGET... of TESTS, which CMake writes,
+and prints `target T`, `ctest T` and `pytest T` for what is to be built and run. An unknown name: a sentence, and 2."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def main() -> int:
         found = found or [test for test in needed if test.split("/")[1] == name]
         if not found:
             known = [*needed, *(test.split("/")[1] for test in needed), *python]
-            near = list(dict.fromkeys(difflib.get_close_matches(name, known, 5, 0.7) + [one for one in needed if name in one][:5]))
-            hint = f"; near it are {', '.join(near)}" if near else "; ctest --preset release -N lists those of ctest"
-            print(f"run.sh: there is no test {name!r}{hint}", file=sys.stderr)
+            near = difflib.get_close_matches(name, known, 5, 0.7) + [one for one in needed if name in one][:5]
+            hint = f"near it are {', '.join(dict.fromkeys(near))}" if near else "ctest --preset release -N lists all"
+            print(f"run.sh: there is no test {name!r}; {hint}", file=sys.stderr)
             return 2
         if len(found) > 1 and folder not in {test.split("/")[0] for test in found}:
             print(f"run.sh: {name!r} is the name of {' and '.join(found)}: say which", file=sys.stderr)

@@ -9,6 +9,15 @@ function(odc_test_program name)
   set_target_properties(${folder}_${name} PROPERTIES OUTPUT_NAME ${name}_test)
 endfunction()
 
+# odc_test_tier(TEST LABELS): adds the label of run.sh's tier: `quick`, `full` for what is only there, or none.
+macro(odc_test_tier test labels)
+  foreach(tier quick full)
+    if(${test} MATCHES "^(${${tier}_tests})$")
+      list(APPEND ${labels} ${tier})
+    endif()
+  endforeach()
+endmacro()
+
 # odc_test(NAME PROGRAM [ARGUMENTS ...] [ENVIRONMENT VARIABLE=VALUE...] [LABELS sanitizers|hosts...] [UNDER COMMAND...]): the
 # last of several values of a variable counts.
 function(odc_test name program)
@@ -21,8 +30,10 @@ function(odc_test name program)
     list(APPEND test_LABELS package)
     add_dependencies(package_tests ${folder}_${program})
   endif()
+  odc_test_tier(${folder}/${name} test_LABELS)
+  set_property(GLOBAL APPEND_STRING PROPERTY odc_needed "${folder}/${name} ${folder}_${program} fakes\n")
   add_test(NAME ${folder}/${name} COMMAND ${test_UNDER} $<TARGET_FILE:${folder}_${program}> ${test_ARGUMENTS})
-  set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT 300 LABELS "${folder};${test_LABELS}"
+  set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT 600 LABELS "${folder};${test_LABELS}"
                                                     ENVIRONMENT "${test_environment};${test_ENVIRONMENT}")
   if(test_UNDER)
     set_tests_properties(${folder}/${name} PROPERTIES SKIP_RETURN_CODE 77)
@@ -58,7 +69,8 @@ function(odc_unit_tests)
   endforeach()
 endfunction()
 
-# odc_shell_tests(): every *_test.sh of this folder, about a build that has the odc command.
+# odc_shell_tests([TARGET...]): every *_test.sh of this folder, about a build that has the odc command. They need these targets
+# besides what is installed.
 function(odc_shell_tests)
   if(NOT ODC_TOOLS)
     return()
@@ -68,8 +80,13 @@ function(odc_shell_tests)
   foreach(source ${sources})
     get_filename_component(name ${source} NAME_WE)
     string(REGEX REPLACE "_test$" "" name ${name})
+    set(labels ${folder})
+    odc_test_tier(${folder}/${name} labels)
     add_test(NAME ${folder}/${name} COMMAND bash ${source})
-    set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT 600 LABELS ${folder} SKIP_RETURN_CODE 77 ENVIRONMENT
-                         "ODC_BUILD_DIR=${CMAKE_BINARY_DIR};ODC_SOURCE_DIR=${PROJECT_SOURCE_DIR};ODC=$<TARGET_FILE:odc_command>")
+    string(REPLACE ";" " " needed "odc;odc_static;odc_command;${ARGN}")
+    set_property(GLOBAL APPEND_STRING PROPERTY odc_needed "${folder}/${name} ${needed}\n")
+    set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT 1800 LABELS "${labels}" SKIP_RETURN_CODE 77)
+    set_property(TEST ${folder}/${name} PROPERTY ENVIRONMENT ODC_BUILD_DIR=${CMAKE_BINARY_DIR}
+                 ODC_SOURCE_DIR=${PROJECT_SOURCE_DIR} ODC=$<TARGET_FILE:odc_command>)
   endforeach()
 endfunction()

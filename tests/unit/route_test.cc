@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice of routes: that both ranks of a pair always agree, what is preferred to what, and what ODC_REQUIRE says.
-#include "base/error.h"
 #include "routing/route.h"
+#include "base/error.h"
 
 #include <csetjmp>
 #include <cstdarg>
