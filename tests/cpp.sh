@@ -4,8 +4,8 @@
 # one. Ends with 77 where that cannot be done.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-# shellcheck source=tests/shell_checks.sh
-. tests/shell_checks.sh
+# shellcheck source=tests/harness/shell_checks.sh
+. tests/harness/shell_checks.sh
 seconds=300
 
 build=$PWD/build/release
@@ -105,7 +105,7 @@ if [ -e build/tsan/lib/libodc.so ]; then
     # With its compiler: each has a runtime of its own. And as ctest runs the others (CMakeLists.txt).
     CXX=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/tsan/CMakeCache.txt)
     for name in handles minibatch; do
-        TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/tsan.supp \
+        TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/harness/tsan.supp \
             libdir=$PWD/build/tsan/lib LD_LIBRARY_PATH=$PWD/build/tsan/lib tests $name -std=c++17 -g -O1 -fsanitize=thread
     done
     unset CXX
@@ -113,9 +113,9 @@ else
     echo "skipped: the tests with ThreadSanitizer: there is no build/tsan/lib/libodc.so"
 fi
 
-cuda=$build/tests/fake_cuda
+cuda=$build/tests/fakes/cuda
 if [ -e "$cuda/libcuda.so.1" ]; then
-    compile "$source/tests/gpu_test.cc" -std=c++17 -Itests/fake_cuda -o "$work/gpu_test" -L"$cuda" -lcuda
+    compile "$source/tests/gpu_test.cc" -std=c++17 -Itests/fakes/cuda -o "$work/gpu_test" -L"$cuda" -lcuda
     expect 0 env LD_LIBRARY_PATH="$cuda:$libdir" "$odc" run -n 2 -- "$work/gpu_test"
     same "$(grep -c '1 passed, 0 failed' <<<"$out")" 2
 else

@@ -7,12 +7,12 @@
 # with 77.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-# shellcheck source=tests/shell_checks.sh
-. tests/shell_checks.sh
+# shellcheck source=tests/harness/shell_checks.sh
+. tests/harness/shell_checks.sh
 trap 'exit 1' INT TERM
 case ${1:-} in
-'') tests='_unit_test$' target=unit_tests x86_tests=(memory_unit shards minibatch operations) ;;
-all) tests=. target=all x86_tests=(memory_unit shards minibatch operations release random) ;;
+'') tests='^(unit|fakes)$' target=unit_tests x86_tests=(unit/memory contract/{shards,minibatch,operations}) ;;
+all) tests=. target=all x86_tests=(unit/memory contract/{shards,minibatch,operations,release,random}) ;;
 *)
     echo "usage: tests/emulated.sh [all]" >&2
     exit 2
@@ -59,8 +59,8 @@ part_arm64() {
     bounded 3600 cmake --build "$build" --target "$target" >"$build/log" || { cat "$build/log" >&2; return 1; }
     # Not those that weigh the process, where the emulator is weighed along, nor the one of forked children: the emulator
     # takes MADV_WIPEONFORK and does nothing.
-    ctest --test-dir "$build" -L '^c$' -R "$tests" -E 'memory_test|job_errors_test' -j 2 --timeout 600 --no-tests=error \
-        --output-on-failure
+    ctest --test-dir "$build" -L '^sanitizers$' -L "$tests" -E '^contract/memory|^faults/job_errors|_on_a_gpu$' -j 2 \
+        --timeout 600 --no-tests=error --output-on-failure
 }
 
 part_x86_64() {

@@ -1,14 +1,32 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Python package into a virtual environment, as a user would, and checks and tests it there. Ends with 77
-# where that cannot be done. The last line is pytest's.
+# where that cannot be done. The last line is pytest's. `python.sh quick` runs what needs no torch, `python.sh TEST...` these
+# files or tests of bindings/python/tests, as tests/test_plan.py.
 set -eu
 cd "$(dirname "$0")/.."
 
-bash tests/venv.sh checks pictures
-# Without torch, or what builds on it, their tests skip and say so.
-bash tests/venv.sh torch libraries || [ $? -eq 77 ]
 bin=$PWD/build/python/bin
+case ${1-} in
+'')
+    bash tests/venv.sh checks pictures
+    # Without torch, or what builds on it, their tests skip and say so.
+    bash tests/venv.sh torch libraries || [ $? -eq 77 ]
+    ;;
+quick)
+    bash tests/venv.sh checks
+    cd bindings/python
+    exec "$bin/pytest" -q -rs tests/test_{abi,context,plan,readme,stats,topology,gpu}.py
+    ;;
+*)
+    bash tests/venv.sh checks pictures
+    if (cd bindings/python && grep -q torch "${@%%::*}"); then
+        bash tests/venv.sh torch libraries || [ $? -eq 77 ]
+    fi
+    cd bindings/python
+    exec "$bin/pytest" -rs "$@"
+    ;;
+esac
 cd bindings/python
 "$bin/ruff" check . ../../packaging
 "$bin/ruff" format --check . ../../packaging

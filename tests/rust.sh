@@ -4,8 +4,8 @@
 # cannot be done.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-# shellcheck source=tests/shell_checks.sh
-. tests/shell_checks.sh
+# shellcheck source=tests/harness/shell_checks.sh
+. tests/harness/shell_checks.sh
 seconds=300
 
 for tool in cargo rustc cc; do
@@ -39,11 +39,11 @@ expect 101 env ODC=/no/such cargo test --locked --test example
 contains "$out" 'ODC names "/no/such", which cannot be run: No such file'
 # Only with this are the error codes of compile_fail looked at.
 RUSTC_BOOTSTRAP=1 tests --doc
-if [ -e "$build/tests/fake_cuda/libcuda.so.1" ]; then
-    LD_LIBRARY_PATH=$build/tests/fake_cuda:$LD_LIBRARY_PATH ODC_RUST_TEST_CUDA=$build/tests/fake_cuda \
+if [ -e "$build/tests/fakes/cuda/libcuda.so.1" ]; then
+    LD_LIBRARY_PATH=$build/tests/fakes/cuda:$LD_LIBRARY_PATH ODC_RUST_TEST_CUDA=$build/tests/fakes/cuda \
         tests --test gpu -- --ignored
 else
-    echo "skipped: shards in GPU memory: there is no $build/tests/fake_cuda/libcuda.so.1"
+    echo "skipped: shards in GPU memory: there is no $build/tests/fakes/cuda/libcuda.so.1"
 fi
 
 # The oldest Rust that is promised, where one is in the path, or Debian's.

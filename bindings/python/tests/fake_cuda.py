@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs for tests, from tests/fake_cuda: a CUDA driver on host memory. It is loaded before libodc looks for a driver,
+"""GPUs for tests, from tests/fakes/cuda: a CUDA driver on host memory. It is loaded before libodc looks for a driver,
 and only into the processes of ranks."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from odc import Type
 from odc._dlpack import make_capsule
 
 _BUILDS = Path(__file__).resolve().parents[3] / "build"
-_FOUND = [one for build in ("dev", "release") for one in _BUILDS.glob(f"{build}/tests/fake_cuda/libcuda.so.1")]
+_FOUND = [one for build in ("dev", "release") for one in _BUILDS.glob(f"{build}/tests/fakes/cuda/libcuda.so.1")]
 
 needs_fake_cuda = pytest.mark.skipif(not _FOUND, reason="the CUDA driver for tests is not built (preset dev)")
 

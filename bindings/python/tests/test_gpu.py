@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shards in GPU memory through Python, on GPUs that tests/fake_cuda pretends."""
+"""Shards in GPU memory through Python, on GPUs that tests/fakes/cuda pretends."""
 
 import ctypes
 import sys

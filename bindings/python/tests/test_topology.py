@@ -5,7 +5,7 @@ import pytest
 
 import odc
 
-RECORDED = Path(__file__).resolve().parents[3] / "tests/topology"
+RECORDED = Path(__file__).resolve().parents[3] / "tests/data/topology"
 
 
 def test_a_recorded_machine() -> None:

@@ -72,7 +72,7 @@ def check_report(tmp_path: Path, experiment: str, pictures: set[str]) -> dict[st
 
 
 def test_ranks_of_two_hosts(tmp_path: Path, corpus: Path) -> None:
-    hosts = Path(__file__).parents[3] / "tests" / "hosts.sh"
+    hosts = Path(__file__).parents[3] / "tests/harness/hosts.sh"
     train = [sys.executable, str(SCRIPT), "compute", "--data", str(corpus), "--rounds", "3", "--turn", "2", *SMALL]
     inside = ["bash", "-c", '"$HOSTS" ranks 2 "$@"', "train", *train]
     ended = subprocess.run(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shards in GPU memory, on a CUDA driver for tests (tests/fake_cuda), whose folder ODC_RUST_TEST_CUDA names and
+//! Shards in GPU memory, on a CUDA driver for tests (tests/fakes/cuda), whose folder ODC_RUST_TEST_CUDA names and
 //! LD_LIBRARY_PATH leads to.
 
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Ranks started by the real launchers meet: odc run, and those of Open MPI, MPICH, Slurm and torch that are installed.
+# ODC names the odc command, ODC_BUILD_DIR the build with tests/cli/join.
+set -u
+
+odc=${ODC:?the path of the odc command}
+join=${ODC_BUILD_DIR:?the build directory}/tests/cli/join
+# shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh
+. "${ODC_SOURCE_DIR:?the folder of the sources}/tests/harness/shell_checks.sh"
+
+export ODC_TIMEOUT_MS=30000
+# For Open MPI: run as root in containers, more ranks than cores, and on machines that have no ssh.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_plm_rsh_agent=true
+export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_plm_ssh_agent=true # of Open MPI 5
+# What the launchers' own libraries leave behind in a rank is not this library's.
+export ASAN_OPTIONS=detect_leaks=0
+
+# check NAME RANKS STATUS FILE: each rank has joined twice and seen all the others.
+check() {
+    local name=$1 ranks=$2 status=$3 file=$4 rank sum=$(($2 * ($2 - 1) / 2))
+    [ "$status" -eq 0 ] || fail "$name ended with $status: $(cat "$file")"
+    for ((rank = 0; rank < ranks; rank++)); do
+        [ "$(grep -c "rank $rank of $ranks: sum $sum\$" "$file")" -eq 2 ] ||
+            fail "$name: rank $rank of $ranks did not join twice: $(cat "$file")"
+    done
+}
+
+# joins NAME RANKS COMMAND...
+joins() {
+    local name=$1 ranks=$2
+    shift 2
+    echo "$name: $ranks ranks"
+    timeout 60 "$@" >"$work/out" 2>&1
+    check "$name" "$ranks" $? "$work/out"
+}
+
+# Two jobs of one launcher at one time do not mix.
+two_jobs() {
+    local name=$1 first
+    shift
+    echo "$name: two jobs at once"
+    timeout 60 "$@" >"$work/first" 2>&1 &
+    first=$!
+    timeout 60 "$@" >"$work/second" 2>&1
+    check "$name" 2 $? "$work/second"
+    wait $first
+    check "$name" 2 $? "$work/first"
+}
+
+# refuses WORD COMMAND...: fails with an error that says WORD.
+refuses() {
+    local word=$1
+    shift
+    timeout 60 "$@" >"$work/out" 2>&1 && fail "'$*' succeeded: $(cat "$work/out")"
+    grep -q -- "$word" "$work/out" || fail "'$*' does not say '$word': $(cat "$work/out")"
+}
+
+# The first of the commands whose --version says $1.
+find_launcher() {
+    local words=$1 command
+    shift
+    for command in "$@"; do
+        if command -v "$command" >/dev/null && "$command" --version 2>&1 | grep -q "$words"; then
+            echo "$command"
+            return
+        fi
+    done
+}
+
+joins "odc run" 3 "$odc" run -n 3 -- "$join"
+two_jobs "odc run" "$odc" run -n 2 -- "$join"
+
+mpirun=$(find_launcher "Open MPI\|OpenRTE" mpirun.openmpi mpirun)
+if [ -n "$mpirun" ]; then
+    joins "Open MPI" 3 "$mpirun" -n 3 "$join"
+    two_jobs "Open MPI" "$mpirun" -n 2 "$join"
+    # As on several hosts: the ranks' hosts are learned through PMIx.
+    if "$odc" info 2>/dev/null | grep -qi "without PMIx"; then
+        echo "Open MPI, several hosts: skipped, this libodc was built without PMIx"
+    else
+        joins "Open MPI, PMIx" 3 "$mpirun" -n 3 sh -c "OMPI_COMM_WORLD_LOCAL_SIZE=1 exec '$join'"
+    fi
+else
+    echo "Open MPI: skipped, mpirun is not installed"
+fi
+
+mpiexec=$(find_launcher "HYDRA" mpiexec.mpich mpiexec.hydra mpiexec)
+if [ -n "$mpiexec" ]; then
+    joins "MPICH" 3 "$mpiexec" -n 3 "$join"
+    two_jobs "MPICH" "$mpiexec" -n 2 "$join"
+    refuses "ODC_RENDEZVOUS" "$mpiexec" -n 2 sh -c "MPI_LOCALNRANKS=1 exec '$join'"
+else
+    echo "MPICH: skipped, mpiexec is not installed"
+fi
+
+if command -v srun >/dev/null && timeout 10 sinfo >/dev/null 2>&1; then
+    joins "Slurm" 2 srun -N 1 -n 2 --overcommit "$join"
+else
+    echo "Slurm: skipped, no srun or no cluster"
+fi
+
+if python3 -c 'import torch.distributed.run' >/dev/null 2>&1; then
+    joins "torchrun" 3 python3 -m torch.distributed.run --standalone --nproc-per-node 3 --no-python "$join"
+else
+    echo "torchrun: skipped, python3 cannot import torch"
+fi
+
+refuses "torchrun" "$join"
+
+[ "$failures" -eq 0 ] || exit 1

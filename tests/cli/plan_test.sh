@@ -1,0 +1,100 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# odc plan: its JSON and table against an independent count, from a file and from standard input, and what it says to bad
+# lengths.
+set -uo pipefail
+
+odc=${ODC:?names the odc command}
+lengths=${ODC_SOURCE_DIR:?}/tests/data/stdlib-lengths.txt
+# shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh
+. "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
+
+# plans POLICY A,B RANKS COUNT: the JSON of the first COUNT lengths says what the plan of these samples must be.
+plans() {
+    head -n "$4" "$lengths" | "$odc" plan --ranks "$3" --max-tokens 65536 --policy "$1" --cost "$2" --json - \
+        >"$work/json" || fail "odc plan $* failed"
+    python3 -c '
+import json, sys
+policy, cost, ranks, count, file, lengths = sys.argv[1:]
+lengths = [int(line) for line in open(lengths)][: int(count)]
+a, b = {"linear": (0, 1), "1.5b": (1.982122, 2.611821), "7b": (4.348357, 8.768377)}.get(cost) or map(float, cost.split(","))
+plan = json.load(open(file))
+assert set(plan) == {"policy", "makespan", "lower_bound", "ranks"}, set(plan)
+assert plan["policy"] == policy and len(plan["ranks"]) == int(ranks)
+price = [a * (s / 32000) ** 2 + b * s / 32000 for s in lengths]
+seen = []
+for rank in plan["ranks"]:
+    assert set(rank) == {"cost", "microbatches"}, set(rank)
+    for microbatch in rank["microbatches"]:
+        assert microbatch and sum(lengths[i] for i in microbatch) <= 65536
+    mine = [i for microbatch in rank["microbatches"] for i in microbatch]
+    assert abs(rank["cost"] - sum(price[i] for i in mine)) <= 1e-9 * max(1, rank["cost"])
+    seen += mine
+assert sorted(seen) == list(range(len(lengths)))
+costs = [rank["cost"] for rank in plan["ranks"]]
+assert abs(plan["makespan"] - max(costs)) <= 1e-9 * max(costs)
+assert plan["lower_bound"] <= plan["makespan"] * (1 + 1e-12)
+assert plan["lower_bound"] >= max(max(price), sum(price) / int(ranks)) * (1 - 1e-12)
+if policy != "lb-mini":
+    assert len({len(rank["microbatches"]) for rank in plan["ranks"]}) == 1
+' "$@" "$work/json" "$lengths" || fail "the JSON of odc plan $* is wrong"
+}
+for policy in local-sort lb-micro lb-mini; do
+    for cost in linear 1.5b 7b 0.5,2; do
+        plans $policy $cost 4 32
+    done
+done
+plans lb-mini 7b 16 3
+plans local-sort linear 1 1
+
+# The same from a file, twice; and the table.
+"$odc" plan --ranks 4 --policy lb-mini --cost 7b --json "$lengths" >"$work/first" || fail "a file is not planned"
+"$odc" plan --ranks 4 --policy lb-mini --cost 7b --json - <"$lengths" >"$work/second"
+cmp -s "$work/first" "$work/second" || fail "a file and standard input give different plans"
+"$odc" plan --ranks 3 --cost linear "$lengths" >"$work/table" || fail "the table failed"
+[ "$(grep -cE '^ +[012] +[0-9]+ +[0-9]+ +[0-9]+ +[0-9.e+]+ +[0-9.]+%$' "$work/table")" -eq 3 ] ||
+    fail "not a row for each rank: $(cat "$work/table")"
+grep -q '^lb-mini: makespan .* times the lower bound' "$work/table" || fail "no summary: $(cat "$work/table")"
+
+# refuses WORDS ARGUMENT...: standard input as it is; status 2, one line with these words, nothing on stdout.
+refuses() {
+    local words=$1
+    shift
+    "$odc" plan "$@" >"$work/out" 2>"$work/err"
+    local status=$?
+    [ "$status" -eq 2 ] || fail "odc plan $* ended with $status, not 2"
+    grep -qF -- "$words" "$work/err" && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] ||
+        fail "odc plan $* does not say \"$words\": $(cat "$work/out" "$work/err")"
+}
+grep -q '^The command line is wrong, or what it names cannot be used: a file of lengths' "$ODC_SOURCE_DIR/tools/man/odc-plan.1" ||
+    fail "the man page does not say that wrong lengths end with 2"
+# line TEXT WORDS: a file whose second line is TEXT is refused in these words, which name file and line.
+line() {
+    printf '100\n%b\n7\n' "$1" >"$work/lengths"
+    refuses "$work/lengths:2: $2" --ranks 2 --max-tokens 4096 "$work/lengths"
+}
+line 'x' '"x" is not a positive whole number'
+line '-5' '"-5" is not a positive whole number'
+line '1 2' '"1 2" is not a positive whole number'
+line '1.5' '"1.5" is not a positive whole number'
+line '' 'the line is blank'
+line '   ' 'the line is blank'
+line '0' 'a length of 0'
+line '99999999999999999999999' '99999999999999999999999 is more than 64 bits hold'
+line '5000' "the sample's 5000 tokens are above the budget of 4096"
+printf '100\r\n200\r\n7' | "$odc" plan --ranks 2 - >/dev/null || fail "CRLF and no newline at the end are refused"
+: >"$work/empty"
+refuses "no lengths in it" --ranks 2 "$work/empty"
+refuses "cannot be opened" --ranks 2 "$work/none"
+refuses "LB-Micro" --ranks 5 --policy lb-micro <(printf '1\n2\n3\n4\n')
+refuses "--ranks: \"0\" is not a whole number from 1 to 1048576" --ranks 0 "$lengths"
+for wrong in 0 -1 1e3 99999999999999999999999; do
+    refuses "--max-tokens: \"$wrong\" is not a whole number from 1 to 9223372036854775807" --ranks 2 --max-tokens $wrong \
+        "$lengths"
+done
+refuses "--ranks" "$lengths"
+refuses "best" --ranks 2 --policy best "$lengths"
+refuses "9b" --ranks 2 --cost 9b "$lengths"
+refuses "nan" --ranks 2 --cost nan,1 "$lengths"
+
+[ "$failures" -eq 0 ]

@@ -1,0 +1,166 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# odc replay: its JSON, pictures and table on runs of a second or two, as its own job and inside one, and what it says to
+# bad input. No bars: how fast this machine is today is not for a test to judge.
+set -euo pipefail
+
+odc=${ODC:?names the odc command}
+lengths=${ODC_SOURCE_DIR:?}/tests/data/stdlib-lengths.txt
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# check FILE EXPRESSION: the JSON object in FILE is `j`, its arms by name are `arms`.
+check() {
+    python3 - "$@" <<'PYTHON'
+import json, sys
+j = json.load(open(sys.argv[1]))
+arms = {f"{arm['schedule']} {arm['policy']}": arm for arm in j.get("arms", [])}
+if not eval(f"({sys.argv[2]})"):
+    sys.exit(f"not so: {sys.argv[2]}\nin {str(j)[:2000]}")
+PYTHON
+}
+
+# refuses STATUS TEXT ARGUMENT...: odc replay ends with STATUS and says TEXT, in one line.
+refuses() {
+    local wanted=$1 text=$2 status=0
+    shift 2
+    "$odc" replay "$@" >"$scratch/out" 2>"$scratch/err" || status=$?
+    if [ "$status" != "$wanted" ] || ! grep -q -- "$text" "$scratch/err"; then
+        echo "odc replay $* ended with $status instead of $wanted or did not say \"$text\":" >&2
+        cat "$scratch/out" "$scratch/err" >&2
+        exit 1
+    fi
+}
+
+# The five arms, with pictures. 3 ranks do not divide a layer's elements.
+"$odc" replay --lengths "$lengths" --ranks 3 --minibatch 4 --minibatches 2 --seconds 2 --scale 65536 --json \
+    --timeline "$scratch/t.svg" --trace "$scratch/t.json" >"$scratch/json" 2>"$scratch/err"
+check "$scratch/json" '[*arms] == ["collective local-sort", "collective lb-micro", "odc local-sort", "odc lb-micro",
+                                   "odc lb-mini"]'
+check "$scratch/json" 'all(a["samples_per_second"] > 0 and 0 < a["share_of_ideal"] < 1.1 and 0 <= a["idle"] < 1
+                           and len(a["rank_idle"]) == 3 for a in j["arms"])'
+check "$scratch/json" 'arms["collective lb-micro"]["speedup"] == arms["collective lb-micro"]["ideal_speedup"] == 1'
+check "$scratch/json" 'all(arms["odc " + p]["ideal_samples_per_second"] >=
+                           arms["collective " + p]["ideal_samples_per_second"] for p in ("local-sort", "lb-micro"))'
+# Planning is deterministic, and emulated compute is what was asked for.
+check "$scratch/json" 'abs(sum(24 / a["ideal_samples_per_second"] for a in j["arms"]) - 0.95 * 2) < 1e-6'
+# Both passes gather every layer, backward adds: twice as many gathers, of half as wide elements.
+check "$scratch/json" '0 < j["communication"]["scatter_add_bytes"] <= j["communication"]["gather_bytes"]'
+check "$scratch/json" '"emulated device" in j["emulation"] and j["settings"]["scale"] == 65536'
+check "$scratch/t.json" '{e["name"].split()[0] for e in j["traceEvents"] if e["ph"] == "X"} >=
+                         {"forward", "backward", "gather", "scatter-add", "barrier", "sync", "update"}'
+check "$scratch/t.json" '{e["pid"] for e in j["traceEvents"]} == set(range(5))'
+check "$scratch/t.json" '{e["tid"] for e in j["traceEvents"] if e["ph"] == "X"} == set(range(6))'
+python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$scratch/t.svg"
+grep -q "Emulated device" "$scratch/t.svg"
+
+# The table; a corpus; more ranks than elements in a layer; a rank alone.
+mkdir "$scratch/corpus"
+for size in 3 500 70000 1200; do
+    head -c "$size" /dev/zero | tr '\0' 'x' >"$scratch/corpus/$size.txt"
+done
+"$odc" replay --corpus "$scratch/corpus" --ranks 4 --minibatch 2 --minibatches 1 --seconds 0.5 --scale 99999999 \
+    >"$scratch/out" 2>"$scratch/err"
+grep -q "^emulated device" "$scratch/out"
+grep -q "^odc + lb-mini .*%$" "$scratch/out"
+grep -q "4 lengths.*longest 65536" "$scratch/out"
+"$odc" replay --lengths "$lengths" --ranks 1 --minibatch 1 --minibatches 1 --seconds 0.5 --model 32b --scale 99999999 \
+    >"$scratch/out" 2>"$scratch/err"
+
+# Inside a job it joins: one object, from rank 0.
+"$odc" run -n 2 -- "$odc" replay --lengths "$lengths" --minibatch 2 --minibatches 1 --seconds 0.5 --scale 65536 \
+    --model 1.5b --json 2>"$scratch/err" | sed 's/^\[[0-9]*\] //' >"$scratch/json"
+check "$scratch/json" 'j["settings"]["ranks"] == 2 and len(arms) == 5'
+
+# --prefetch: what it says follows from what it measured; on one host, and with each rank on a host of its own.
+apart=(env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via "env ODC_HOST_ID={host}" --address 127.0.0.1)
+for transport in shm fabric; do
+    start=("$odc" run -n 2)
+    if [ $transport = fabric ]; then
+        if ! "$odc" info | grep -q "fabric *ready"; then
+            echo "replay --prefetch between hosts: skipped, $("$odc" info | grep fabric)"
+            continue
+        fi
+        start=("${apart[@]}")
+    fi
+    "${start[@]}" -- "$odc" replay --prefetch --compute 0.5 --lengths "$lengths" --minibatch 2 --minibatches 2 \
+        --scale 65536 --model 1.5b --json 2>"$scratch/err" | sed 's/^\[[0-9]*\] //' >"$scratch/json" ||
+        { cat "$scratch/err" >&2; exit 1; }
+    check "$scratch/json" '[r["transport"] for r in j["routes"]] == ["'"$transport"'"]'
+    check "$scratch/json" 'j["settings"]["ranks"] == 2 and j["settings"]["compute"] == 0.5 and j["sums"] == "exact"'
+    check "$scratch/json" 'all(0 < j[arm]["share_of_ideal"]["median"] <= j[arm]["share_of_longer"]["median"] + 1e-9
+                               for arm in ("waiting", "prefetching"))'
+    check "$scratch/json" 'min(j["ideal_seconds"]["median"], j["communication_seconds"]["median"]) > 0'
+done
+"$odc" replay --prefetch --ranks 2 --lengths "$lengths" --minibatch 2 --minibatches 1 --scale 65536 >"$scratch/out" \
+    2>"$scratch/err"
+grep -q "^rank 0 to rank 1: shm: " "$scratch/out"
+grep -q "^prefetching hides " "$scratch/out"
+
+printf '100\ntext\n' >"$scratch/text"
+printf '100\n70000\n' >"$scratch/above"
+printf '100\n-5\n' >"$scratch/negative"
+: >"$scratch/empty"
+mkdir "$scratch/nothing"
+refuses 2 "$scratch/text" --lengths "$scratch/text"
+refuses 2 ":2: \"text\"" --lengths "$scratch/text"
+refuses 2 "70000" --lengths "$scratch/above"
+refuses 2 "-5" --lengths "$scratch/negative"
+refuses 2 "$scratch/empty" --lengths "$scratch/empty"
+refuses 2 "$scratch/nothing" --corpus "$scratch/nothing"
+# Files of /proc have content but no size.
+if [ -r /proc/sys/kernel/random/uuid ]; then
+    refuses 2 "no text files in it or below it that have a size" --corpus /proc/sys/kernel/random
+    test "$(wc -l <"$scratch/err")" = 1
+fi
+refuses 2 "$scratch/missing" --lengths "$scratch/missing"
+refuses 2 "7b, 14b" --lengths "$lengths" --model 3b
+refuses 2 "--lengths FILE or --corpus DIR" --model 7b
+refuses 2 "either" --lengths "$lengths" --corpus "$scratch/corpus"
+refuses 2 "standard input" --lengths -
+refuses 2 "--ranks" --lengths "$lengths" --ranks 0
+refuses 2 '^odc: --scale: "0" is not a whole number from 1 to 18446744073709551615$' --lengths "$lengths" --scale 0
+refuses 2 '^odc: --seed: "-1" is not a whole number from 0 to 18446744073709551615$' --lengths "$lengths" --seed -1
+refuses 2 '^odc: --max-tokens: "99999999999999999999999" is not' --lengths "$lengths" --max-tokens 99999999999999999999999
+for wrong in nan -nan inf 0 1e400 9s ''; do
+    refuses 2 "^odc: --seconds: \"$wrong\" is not a number from 0.1 to 1000000$" --lengths "$lengths" --seconds "$wrong"
+done
+refuses 2 "800000 samples is too large .* to 59918" --lengths "$lengths" --ranks 8 --minibatch 100000
+test "$(wc -l <"$scratch/err")" = 1
+refuses 2 "requires --prefetch" --lengths "$lengths" --compute 2
+for other in "--seconds 5" "--timeline $scratch/one" "--trace $scratch/one"; do
+    refuses 2 "^odc: ${other%% *} excludes --prefetch" --lengths "$lengths" --prefetch $other
+done
+refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"
+test "$(grep -c "cannot be written" "$scratch/err")" = 1  # not once a rank
+# The figures are printed even if a picture cannot be written in the end.
+if [ -w /dev/full ]; then
+    refuses 1 "/dev/full cannot be written" --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 1 --seconds 0.5 \
+        --scale 65536 --json --timeline /dev/full
+    check "$scratch/out" 'len(arms) == 5'
+fi
+# Two pictures in one file, by whatever name, would leave neither.
+refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/one" --trace "$scratch/corpus/../one"
+test "$(wc -l <"$scratch/err")" = 1
+test ! -e "$scratch/one"
+ln -s t.svg "$scratch/link"
+refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/t.svg" --trace "$scratch/link"
+# A run that fails leaves the pictures of the last one.
+echo old >"$scratch/old.svg"
+refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/old.svg" \
+    --trace "$scratch/missing/t.json"
+test "$(cat "$scratch/old.svg")" = old
+
+# It checks what it moves: with one addition or one gathered element lost, it fails and says so.
+for calls in "--seconds 0.5" --prefetch; do
+    for what in addition gather; do
+        status=0
+        LD_PRELOAD=$ODC_BUILD_DIR/tests/cli/libdrop_addition.so ODC_TEST_LOSE=$what "$odc" replay --lengths "$lengths" \
+            --ranks 2 --minibatch 2 --minibatches 1 $calls --scale 65536 >"$scratch/out" 2>"$scratch/err" || status=$?
+        if [ "$status" = 0 ] || ! grep -qE "sums are wrong|gathered parameter" "$scratch/err"; then
+            echo "odc replay $calls ended with $status and did not notice that a part of a $what was lost:" >&2
+            cat "$scratch/out" "$scratch/err" >&2
+            exit 1
+        fi
+    done
+done

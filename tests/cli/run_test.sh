@@ -1,0 +1,284 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Tests of `odc run` and `odc info` and of what every verb shares.
+set -u
+
+odc=${ODC:?the path of the odc command}
+# shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh
+. "${ODC_SOURCE_DIR:?the folder of the sources}/tests/harness/shell_checks.sh"
+seconds=30
+
+now_ms() {
+    date +%s%3N
+}
+
+# ---- every verb ----
+expect 0 "$odc" --version
+contains "$out" "odc "
+expect 0 "$odc" --help
+for verb in run plan replay bench topo info; do
+    contains "$out" "$verb"
+    expect 0 "$odc" "$verb" --help
+    contains "$out" "Usage"
+    expect 0 "$odc" --help
+done
+expect 2 "$odc" gather
+contains "$err" "there is no verb 'gather'; the verbs are run, plan, replay, bench, topo, info"
+expect 2 "$odc"
+expect 2 "$odc" info --frobnicate
+contains "$err" "frobnicate"
+if [ -w /dev/full ]; then
+    "$odc" info >/dev/full 2>"$work/err" && fail "a full disk was not noticed"
+fi
+# No descriptor of ours takes the place of a closed stream.
+for closed in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do
+    expect 0 bash -c "exec '$odc' run -n 2 -- sh -c 'echo out; echo err >&2' $closed"
+    expect 0 bash -c "exec '$odc' info $closed"
+done
+
+# ---- odc info ----
+expect 0 "$odc" info
+contains "$out" "shm"
+contains "$out" "ready"
+: >"$work/libfabric.so.1"
+expect 0 env LD_LIBRARY_PATH="$work" "$odc" info
+same "$(printf '%s\n' "$out" | grep '^  fabric')" \
+    "  fabric   unavailable: libfabric.so.1 cannot be loaded: $work/libfabric.so.1: file too short"
+expect 0 env FI_PROVIDER=udp "$odc" info
+contains "$out" "  fabric   unavailable: libfabric "
+contains "$out" " offers no provider that can be used here: none of cxi, efa, opx, verbs;ofi_rxm, psm3, tcp, tcp;ofi_rxm, net; FI_PROVIDER=\"udp\" narrows"
+expect 0 env LD_LIBRARY_PATH="$work" "$odc" info --json
+contains "$out" '"why_not": "libfabric.so.1 cannot be loaded: '
+expect 0 env ODC_TIMEOUT_MS=1234 ODC_SECRET=hush "$odc" info --settings
+contains "$out" "ODC_TIMEOUT_MS"
+contains "$out" "1234"
+for name in ODC_TRANSPORTS ODC_INTERFACE ODC_PROVIDER ODC_REQUIRE ODC_HOST_ID ODC_STAGING_BYTES ODC_SILENCE_MS; do
+    contains "$out" "  $name "
+done
+case $out in *refuse*) fail "odc info says of good values that they are refused: $out" ;; esac
+case $out in *hush*) fail "odc info printed the secret" ;; esac
+for wrong in ODC_TIMEOUT_MS=abc ODC_RANK=4; do
+    expect 0 env ODC_RANK=0 ODC_SIZE=2 "$wrong" "$odc" info --settings
+    name=${wrong%=*}
+    contains "$(printf '%s\n' "$out" | grep "^  $name ")" "odc_init will refuse it: $name=\"${wrong#*=}\" is wrong"
+    same "$(printf '%s\n' "$out" | grep -c refuse)" 1
+done
+# Of each value, however many are wrong, and whether or not a job of one host needs it.
+all_wrong=(ODC_TRANSPORTS=ib ODC_PROVIDER=ib ODC_REQUIRE=ib ODC_INTERFACE=none0 ODC_TOPOLOGY_XML=/none.xml
+    ODC_STAGING_BYTES=1 ODC_SILENCE_MS=x ODC_TIMEOUT_MS=0 ODC_HOST_ID="$(printf 'x%.0s' {1..64})")
+expect 0 env "${all_wrong[@]}" "$odc" info --settings
+same "$(printf '%s\n' "$out" | grep -c refuse)" "${#all_wrong[@]}"
+table=$out
+for wrong in "${all_wrong[@]}"; do
+    name=${wrong%%=*}
+    contains "$(printf '%s\n' "$table" | grep "^  $name ")" "odc_init will refuse it: $name=\"${wrong#*=}\" is wrong"
+    expect 1 env "$wrong" "$odc" run -n 2 -- "$odc" topo
+    contains "$err" "$name=\"${wrong#*=}\" is wrong"
+done
+expect 0 env ODC_TIMEOUT_MS=0 "$odc" info --json
+contains "$out" '"refused": "ODC_TIMEOUT_MS=\"0\" is wrong'
+expect 0 "$odc" info --json
+if command -v python3 >/dev/null; then
+    printf '%s' "$out" | python3 -c '
+import json, sys
+info = json.load(sys.stdin)
+assert info["build"] and info["version"]
+assert any(t["name"] == "shm" and t["ready"] for t in info["transports"])
+assert all("why_not" in t for t in info["transports"] if not t["ready"])
+assert any(s["name"] == "ODC_TIMEOUT_MS" for s in info["settings"])' || fail "odc info --json is not as it should be"
+fi
+
+# ---- odc run: the command line ----
+for wrong in 0 -3 two 1.5 3x 99999999999999999999 ''; do
+    expect 2 "$odc" run -n "$wrong" true
+    same "$err" "odc: --ranks: \"$wrong\" is not a whole number from 1 to 1048576"
+done
+expect 2 "$odc" run true
+expect 2 "$odc" run -n 2
+contains "$err" "no command"
+expect 2 "$odc" run -n 2 --colour true
+contains "$err" "--colour"
+expect 127 "$odc" run -n 4 -- "$work/nowhere"
+same "$(printf '%s\n' "$err" | wc -l)" 1
+contains "$err" "cannot start '$work/nowhere'"
+printf 'x' >"$work/plain"
+expect 126 "$odc" run -n 2 "$work/plain"
+
+# ---- odc run: ranks, environment, arguments ----
+expect 0 "$odc" run -n 3 -- sh -c 'echo "$ODC_RANK/$ODC_SIZE/$ODC_JOB"'
+job=$(printf '%s\n' "$out" | sed -n 's|.*/3/||p' | sort -u)
+case $job in
+*[!0-9a-f]*) fail "ODC_JOB is '$job'" ;;
+esac
+same "${#job}" 32
+same "$(printf '%s\n' "$out" | sort)" "$(printf '[0] 0/3/%s\n[1] 1/3/%s\n[2] 2/3/%s' "$job" "$job" "$job")"
+expect 0 "$odc" run -n 1 -- sh -c 'echo "$ODC_JOB"'
+[ "$out" != "[0] $job" ] || fail "two jobs have one name"
+expect 0 "$odc" run -n 1 printf '%s,' -n 2 -- --json
+same "$out" "[0] -n,2,--,--json,"
+expect 0 "$odc" run -n 2 -- cat </dev/null
+printf 'for rank 0\n' | timeout 30 "$odc" run -n 2 cat >"$work/out"
+same "$(cat "$work/out")" "[0] for rank 0"
+
+# ---- odc run: output ----
+expect 0 "$odc" run -n 2 -- sh -c 'echo out; echo err >&2'
+same "$(printf '%s\n' "$out" | sort)" "$(printf '[0] out\n[1] out')"
+same "$(printf '%s\n' "$err" | sort)" "$(printf '[0] err\n[1] err')"
+expect 0 "$odc" run -n 1 -- printf 'unterminated'
+same "$out" "[0] unterminated"
+# Two ranks write 20,000 lines in pieces to one file; none may be cut.
+timeout 60 "$odc" run -n 2 -- sh -c 'i=0; while [ $i -lt 10000 ]; do printf abc; printf "def %05d\n" $i; i=$((i+1)); done' \
+    >"$work/out" 2>&1 || fail "many lines"
+same "$(grep -cE '^\[[01]\] abcdef [0-9]{5}$' "$work/out")" 20000
+same "$(wc -l <"$work/out")" 20000
+# A line of 1 MB arrives whole, in prefixed parts, without being held in memory as one.
+expect 0 "$odc" run -n 1 -- sh -c 'head -c 1000000 /dev/zero | tr "\0" x'
+same "$(printf '%s' "$out" | tr -cd x | wc -c)" 1000000
+same "$(printf '%s\n' "$out" | grep -c '^\[0\] x')" 16
+# ... and of 64 KiB in one: its newline comes with the next read.
+{ head -c 65536 /dev/zero | tr '\0' x && echo; } >"$work/line"
+expect 0 "$odc" run -n 1 cat "$work/line"
+same "$(printf '%s\n' "$out" | cut -c 1-5)" "[0] x"
+# What cannot be written is said once and is no success.
+if [ -w /dev/full ]; then
+    for command in 'echo out' 'printf out' 'echo out; echo out'; do
+        expect 1 sh -c "exec '$odc' run -n 2 -- sh -c '$command' >/dev/full"
+        same "$err" "odc: cannot write the output: No space left on device"
+    done
+    expect 1 sh -c "exec '$odc' run -n 2 echo out >/dev/full 2>&1"
+    expect 7 sh -c "exec '$odc' run -n 1 -- sh -c 'echo out; exit 7' >/dev/full"
+fi
+# Each rank has two pipes: beyond the soft limit, which the ranks keep, and not beyond the hard one.
+expect 0 bash -c "ulimit -Sn 32; echo in | '$odc' run -n 20 -- sh -c 'cat; ulimit -Sn'"
+same "$(printf '%s\n' "$out" | grep -cE '^\[[0-9]+\] 32$')" 20
+same "$(printf '%s\n' "$out" | grep in)" "[0] in"
+expect 1 bash -c "ulimit -n 32; exec '$odc' run -n 20 -- sh -c 'echo started >>\"$work/started\"'"
+same "$(printf '%s\n' "$err" | sed -E 's/ need [0-9]+ / need N /')" \
+    "odc: 20 ranks need N open files, but 'ulimit -n' can be raised to 32 at most; start fewer ranks, or have the hard limit raised"
+[ ! -e "$work/started" ] || fail "ranks were started beyond 'ulimit -n'"
+# A reader who leaves ends the job as it would end one program.
+timeout 30 "$odc" run -n 2 -- yes 2>"$work/err" | head -n 1 >"$work/out"
+[ "${PIPESTATUS[0]}" -ne 124 ] || fail "odc run outlived its reader"
+
+# ... and one who leaves while the last output is written does not change the status.
+{
+    timeout 30 "$odc" run -n 1 -- sh -c 'yes "" | head -n 100000; echo >"$0"; exit 7' "$work/wrote" 2>/dev/null
+    echo $? >"$work/status"
+} | wait_for_lines "$work/wrote" 1
+same "$(cat "$work/status")" 7
+
+# ---- odc run: failures ----
+expect 7 "$odc" run -n 3 -- sh -c '[ $ODC_RANK = 1 ] && exit 7; sleep 0.5; exit 9'
+contains "$err" "rank 1 exited with status 7"
+expect 137 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && kill -KILL $$; sleep 0.3'
+contains "$err" "rank 1 was killed by signal 9"
+# The others have 2 s to say what they saw...
+expect 1 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 1; sleep 1; echo "I saw it"'
+contains "$out" "[0] I saw it"
+# ... then SIGTERM ...
+begin=$(now_ms)
+expect 3 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 3; trap "echo told; exit 0" TERM; sleep '"$unique"' & wait'
+contains "$out" "[0] told"
+took=$(($(now_ms) - begin))
+echo "rank 0 had told of its SIGTERM after $took ms"
+[ "$took" -ge 1900 ] || fail "SIGTERM came after $took ms"
+same "$(head -n 2 "$work/err")" "$(printf 'odc: rank 1 exited with status 3\nodc: ending rank 0')"
+nothing_left "sleep $unique"
+# ... once ...
+if command -v python3 >/dev/null; then
+    cat >"$work/count.py" <<'RANK'
+import os, signal, sys, time
+ready = sys.argv[1]
+if os.environ["ODC_RANK"] == "0":
+    while not os.path.exists(ready) or len(open(ready).read()) < 3:
+        time.sleep(0.05)
+    sys.exit(3)
+read, write = os.pipe()
+os.set_blocking(write, False)
+signal.signal(signal.SIGTERM, lambda *_: None)
+signal.set_wakeup_fd(write)  # a byte for each signal
+with open(ready, "a") as file:
+    file.write("x")
+signal.pause()
+time.sleep(0.2)
+print(len(os.read(read, 100)))
+RANK
+    expect 3 "$odc" run -n 4 -- python3 "$work/count.py" "$work/counting"
+    same "$(printf '%s\n' "$out" | sort)" "$(printf '[1] 1\n[2] 1\n[3] 1')"
+fi
+# ... then SIGKILL.
+begin=$(now_ms)
+expect 4 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 4; trap "" TERM; while :; do sleep '"$unique"'; done'
+took=$(($(now_ms) - begin))
+echo "rank 0 had ended by SIGKILL after $took ms"
+[ "$took" -ge 3900 ] || fail "SIGKILL came after $took ms"
+same "$err" "$(printf 'odc: rank 1 exited with status 4\nodc: ending rank 0\n%s' \
+    'odc: killing rank 0, which did not end at SIGTERM')"
+nothing_left "sleep $unique"
+
+# ---- odc run: nothing is left behind ----
+# A grandchild that holds the pipe does not delay the end: it gets SIGTERM.
+begin=$(now_ms)
+expect 0 "$odc" run -n 2 -- sh -c "sleep $unique & echo done"
+echo "a job with grandchildren had ended after $(($(now_ms) - begin)) ms"
+same "$err" ""
+nothing_left "sleep $unique"
+expect 0 "$odc" run -n 1 -- sh -c "setsid sleep $unique & sleep 0.2"
+nothing_left "sleep $unique"
+expect 5 "$odc" run -n 2 -- sh -c "(trap '' TERM; sleep $unique; :) & sleep 0.2; exit 5"
+nothing_left "sleep $unique"
+# A child of the program that became odc run is not the job's.
+expect 0 sh -c "sleep 1$unique >/dev/null 2>&1 & echo \$! >'$work/sidecar'
+    exec '$odc' run -n 1 -- sh -c 'setsid sleep $unique & sleep 0.2'"
+nothing_left "sleep $unique"
+kill "$(cat "$work/sidecar")" || fail "odc run ended a process that it had not started"
+(timeout 30 "$odc" run -n 2 -- sh -c "echo up; sleep $unique & wait" >"$work/up" 2>&1) 2>/dev/null &
+wait_for_lines "$work/up" 2
+supervisor=$(pgrep -f -- "$odc run -n 2 -- sh -c echo up; sleep $unique" | while read -r pid; do
+    [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = odc ] && echo "$pid"; done | head -n 1)
+kill -KILL "$supervisor"
+wait 2>/dev/null
+nothing_left "sleep $unique"
+
+# ---- odc run: signals ----
+for signal in INT TERM HUP USR1; do
+    case $signal in INT) number=2 ;; TERM) number=15 ;; HUP) number=1 ;; USR1) number=10 ;; esac
+    # Job control gives the job a process group of its own, whose every member gets the signal, as at a terminal.
+    for target in process group; do
+        rm -f "$work"/got.*
+        cat >"$work/rank.sh" <<RANK
+trap 'echo $signal >>"$work/got.\$ODC_RANK"' $signal
+echo up >>"$work/ready"
+i=0
+while [ \$i -lt 600 ] && [ ! -e "$work/got.\$ODC_RANK" ]; do sleep 0.05; i=\$((i + 1)); done
+sleep 0.2 # a second signal would be seen, too
+RANK
+        rm -f "$work/ready"
+        set -m
+        "$odc" run -n 2 -- sh "$work/rank.sh" >"$work/out" 2>&1 &
+        pid=$!
+        set +m
+        wait_for_lines "$work/ready" 2
+        if [ "$target" = group ]; then kill -$signal -- -$pid; else kill -$signal $pid; fi
+        wait $pid
+        same "$?" 0
+        for rank in 0 1; do
+            same "$(cat "$work/got.$rank" 2>/dev/null)" "$signal"
+        done
+    done
+    set -m
+    "$odc" run -n 2 -- sh -c "echo up; sleep $unique & wait" >"$work/up" 2>"$work/err" &
+    pid=$!
+    set +m
+    wait_for_lines "$work/up" 2
+    kill -$signal $pid
+    wait $pid
+    same "$?" $((128 + number))
+    nothing_left "sleep $unique"
+done
+
+if [ "$failures" -ne 0 ]; then
+    echo "$failures checks failed" >&2
+    exit 1
+fi
+echo "odc run and odc info are as they should be"

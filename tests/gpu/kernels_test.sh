@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The PTX of the GPU kernels, of the library and of odc bench, is what their source makes, compiles without a warning or a
+# spill for each generation of GPUs, and adds as it says. Needs nvcc; nvdisasm (or cuobjdump) to see the last in machine
+# code.
+set -u
+: "${ODC_SOURCE_DIR:?the folder of the sources}"
+. "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
+PATH=$PATH:/usr/local/cuda/bin:$(echo "$ODC_SOURCE_DIR"/build/python/lib/python3*/site-packages/nvidia/cu13/bin)
+
+for tool in nvcc ptxas; do
+    command -v $tool >/dev/null || { echo "$tool was not found"; exit 77; }
+done
+kernels=$ODC_SOURCE_DIR/lib/transport/cuda/kernels
+plain=$ODC_SOURCE_DIR/tools/kernels
+seconds=120
+notes=
+
+release=$(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+# compare FOLDER FILE...: with what make_ptx.sh makes there.
+compare() {
+    local folder=$1 file made_with
+    shift
+    made_with=$(sed -n 's/.* with nvcc \([0-9.]*\)\.$/\1/p' "$folder/$1")
+    if [ "$release" != "$made_with" ]; then
+        notes="$notes; $* not compared with what the source makes: that was nvcc $made_with, this is $release"
+        return
+    fi
+    expect 0 bash "$folder/make_ptx.sh" "$work"
+    for file; do
+        cmp "$work/$file" "$folder/$file" || fail "$file is not what $folder/make_ptx.sh makes"
+    done
+}
+compare "$kernels" add_sm80.ptx add_sm90.ptx
+compare "$plain" plain_add.ptx
+
+for source in "$kernels/add.cu" "$plain/plain_add.cu"; do
+    for generation in 80 90 100; do
+        expect 0 nvcc -std=c++20 -O3 -Werror all-warnings -arch=sm_$generation -cubin "$source" -o "$work/cubin"
+        same "$out$err" ""
+    done
+done
+
+# compile FOLDER PTX GENERATION: the driver's compiler takes it, and spills nothing.
+compile() {
+    expect 0 ptxas -v --warning-as-error -arch="sm_$3" "$1/$2.ptx" -o "$work/$2.$3.cubin"
+    [ "$(grep -c ' 0 bytes spill stores, 0 bytes spill loads' <<<"$err")" -eq 4 ] || fail "$2.ptx spills on sm_$3: $err"
+}
+# assemble PTX GENERATION
+assemble() {
+    compile "$kernels" "$1" "$2"
+    [ "$(grep -cE 'Used ([12]?[0-9]|3[0-2]) registers' <<<"$err")" -eq 4 ] ||
+        fail "$1.ptx takes more registers on sm_$2 than four blocks to a multiprocessor have: $err"
+}
+assemble add_sm80 80
+assemble add_sm80 90
+assemble add_sm90 90
+assemble add_sm90 100
+
+for generation in 80 90 100; do
+    compile "$plain" plain_add $generation
+done
+# Four elements at a time.
+for type in f32 f64 bf16 f16; do
+    entry=$(sed -n "/entry odc_plain_add_$type(/,/^}/p" "$plain/plain_add.ptx")
+    for access in ld st; do
+        grep -qE "$access\.global\.v[24]\.f(32|64)" <<<"$entry" || fail "odc_plain_add_$type has no vectors for $access"
+    done
+done
+
+# Sums of a whole host, and nothing else is written.
+for file in add_sm80 add_sm90; do
+    other=$(grep -E '^[[:space:]]*(@%p[0-9]+ )?(red|atom|st)\b' "$kernels/$file.ptx" |
+        grep -vE 'red\.relaxed\.sys\.global\.add\.(f32|f64|v4\.f32) ')
+    [ -z "$other" ] || fail "$file.ptx writes otherwise: $other"
+done
+if command -v nvdisasm >/dev/null; then
+    expect 0 nvdisasm -c "$work/add_sm90.90.cubin"
+elif command -v cuobjdump >/dev/null; then
+    expect 0 cuobjdump -sass "$work/add_sm90.90.cubin"
+else
+    out=
+    notes="$notes; neither nvdisasm nor cuobjdump was found, so the PTX only was looked at"
+fi
+for type in f32 bf16 f16; do
+    if [ -n "$out" ]; then
+        # Vector reductions, and four vector loads that do not wait for each other's.
+        kernel=$(awk -v name="odc_add_$type" '/\.text\.odc_|Function : / { inside = index($0, name) > 0 } inside' <<<"$out")
+        grep -q 'REDG.*F32x4.*SYS' <<<"$kernel" || fail "odc_add_$type has no vector reductions on sm_90"
+        loads=$(awk '/LDG\.E\.(64|128)/ { loads++ } /REDG/ { if (loads > most) most = loads; loads = 0 }
+                     END { print most + 0 }' <<<"$kernel")
+        [ "$loads" -eq 4 ] || fail "odc_add_$type has $loads vector loads under way together, not 4"
+    else
+        sed -n "/entry odc_add_$type(/,/^}/p" "$kernels/add_sm90.ptx" | grep -q 'red.relaxed.sys.global.add.v4.f32' ||
+            fail "odc_add_$type has no vector reductions for sm_90"
+    fi
+done
+
+[ "$failures" -eq 0 ] || exit 1
+echo "eight kernels for sm_80, sm_90 and sm_100, by nvcc $release$notes"

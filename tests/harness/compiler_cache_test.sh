@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# compiler_cache.sh lets ccache work for a user whose home cannot be written, and leaves a cache that can be in its place.
+set -u
+: "${ODC_SOURCE_DIR:?the folder of the sources}"
+# shellcheck source-path=SCRIPTDIR source=shell_checks.sh
+. "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
+command -v ccache >/dev/null || { echo "ccache was not found (Debian: ccache)"; exit 77; }
+cd "$work" || exit 1
+echo 'int main(void) { return 0; }' >main.c
+mkdir "$work/home"
+
+# compiles HOME: prints where the cache is.
+compiles() {
+    expect 0 env -i PATH="$PATH" HOME="$1" bash -c '. "$0"
+        "$CMAKE_C_COMPILER_LAUNCHER" cc -c main.c && ccache --get-config cache_dir' \
+        "$ODC_SOURCE_DIR/tests/harness/compiler_cache.sh"
+}
+compiles /proc # not even root can write there
+same "$out" "$work/build/ccache"
+compiles "$work/home"
+same "$out" "$work/home/.cache/ccache"
+[ "$failures" -eq 0 ]

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# How run.sh runs steps and counts what they are: in $passed, $failed and $skipped. To be sourced in the root of the sources.
+
+passed=0
+failed=0
+skipped=0
+logs=$(mktemp -d)
+lanes=() # process groups in the background
+end_lanes() {
+    local lane
+    for lane in "${lanes[@]}"; do
+        kill -- -"$lane" 2>/dev/null
+    done
+    rm -rf "$logs"
+}
+trap end_lanes EXIT
+
+headline() {
+    printf '\n==== %s (%s s)\n' "$1" "$SECONDS"
+}
+
+# check NAME COMMAND...: one thing that passes, fails, or is skipped: it ends with 77, and has said why.
+check() {
+    local name=$1 status
+    shift
+    headline "$name"
+    "$@"
+    status=$?
+    if [ "$status" -eq 77 ]; then
+        skipped=$((skipped + 1))
+    elif [ "$status" -eq 0 ]; then
+        passed=$((passed + 1))
+    else
+        echo "FAILED: $name" >&2
+        failed=$((failed + 1))
+        return 1
+    fi
+}
+
+# suite BUILD ARGUMENT OF CTEST...: the tests of build/BUILD, counted one by one.
+suite() {
+    local build=$1 log=$logs/suite status total good left_out
+    shift
+    headline "tests of $build"
+    ctest --test-dir "build/$build" --output-on-failure -j "$((3 * $(nproc)))" "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    total=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#' "$log")
+    good=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.* Passed ' "$log")
+    left_out=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.*\*\*\*Skipped ' "$log")
+    passed=$((passed + good))
+    skipped=$((skipped + left_out))
+    failed=$((failed + total - good - left_out))
+    if [ "$total" -eq 0 ]; then
+        echo "FAILED: $build has no tests for $*" >&2
+        failed=$((failed + 1))
+    elif [ "$status" -ne 0 ] && [ $((good + left_out)) -eq "$total" ]; then
+        echo "FAILED: ctest ended with status $status, though every test that it named passed" >&2
+        failed=$((failed + 1))
+    fi
+}
+
+# binding NAME COMMAND...: what its tests say of themselves, counted, and the checks before them as one.
+binding() {
+    local name=$1 log=$logs/binding status
+    shift
+    headline "$name"
+    "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    if [ "$status" -eq 77 ]; then
+        skipped=$((skipped + 1))
+        return
+    fi
+    counted() { grep -oE "[0-9]+ $1\b.* in " "$log" | awk '{ sum += $1 } END { print sum + 0 }'; }
+    passed=$((passed + $(counted passed)))
+    skipped=$((skipped + $(counted skipped)))
+    failed=$((failed + $(counted failed)))
+    if [ "$status" -ne 0 ] && [ "$(counted failed)" -eq 0 ]; then
+        echo "FAILED: $name" >&2
+        failed=$((failed + 1))
+    fi
+}
+
+# lane FUNCTION: runs it in the background; what it does by `later` is had by `done_later`.
+lane() {
+    set -m
+    (
+        trap - EXIT
+        "$1"
+    ) &
+    lanes+=($!)
+    set +m
+}
+
+# later NAME COMMAND...: in a lane; what it said and its status are kept.
+later() {
+    local name=$1
+    shift
+    "$@" >"$logs/later_$name" 2>&1 </dev/null
+    echo $? >"$logs/later_$name.status"
+}
+
+# done_later NAME: waits for it, says what it said, and ends as it did.
+done_later() {
+    local lane running=yes
+    while [ ! -s "$logs/later_$1.status" ] && [ -n "$running" ]; do
+        sleep 0.2
+        running=
+        for lane in "${lanes[@]}"; do
+            ! kill -0 "$lane" 2>/dev/null || running=yes
+        done
+    done
+    cat "$logs/later_$1"
+    [ -s "$logs/later_$1.status" ] && return "$(cat "$logs/later_$1.status")"
+}
+
+summary() {
+    local words="$passed passed, $failed failed"
+    [ "$skipped" -eq 0 ] || words="$words, $skipped skipped"
+    printf '\n%s\n' "$words"
+    [ "$failed" -eq 0 ]
+}

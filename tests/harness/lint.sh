@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# lint.sh format: clang-format of all C and C++, and ruff of all Python where build/python has it. lint.sh tidy: clang-tidy of
+# lib/ and tools/. Ends with 77, and the reason in its last line, where that cannot be done.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+
+needs() {
+    command -v "$1" >/dev/null || { echo "$1 was not found"; exit 77; }
+}
+
+# Not odc.h: the columns of its comments are set by hand.
+format() {
+    local status=0 ruff=build/python/bin/ruff
+    needs clang-format-14
+    find cuda lib tools tests bindings/cpp -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' | sort |
+        xargs clang-format-14 --dry-run --Werror || status=1
+    if [ -x $ruff ]; then
+        $ruff format --check --quiet --config bindings/python/pyproject.toml bindings/python packaging || status=1
+    fi
+    return $status
+}
+
+# Several files as one, as what they include is what takes long.
+tidy() {
+    local status words
+    needs clang-tidy-14
+    rm -rf build/lint
+    cmake --preset release -B build/lint -DCMAKE_UNITY_BUILD=ON -DODC_TOOLS=ON -DODC_TESTS=OFF >/dev/null || return 1
+    words=$(find build/lint -path '*/Unity/*.cxx' -print0 |
+        xargs -0 -P "$(nproc)" -n 1 clang-tidy-14 -p build/lint --quiet 2>&1)
+    status=$?
+    grep -v 'warnings generated\|Suppressed\|Use -header-filter' <<<"$words" >&2
+    no_unused_using || status=1
+    return $status
+}
+
+# clang-tidy tells them of the file that it is handed, which here stands for several.
+no_unused_using() {
+    local file name found=0
+    while read -r file; do
+        while read -r name; do
+            [ "$(grep -cw "$name" "$file")" -gt 1 ] || { echo "$file: using names $name, which is not used" >&2; found=1; }
+        done < <(sed -n 's/^using [^=]*::\([A-Za-z_]*\);$/\1/p' "$file")
+    done < <(find lib tools -name '*.cc')
+    return "$found"
+}
+
+case "$*" in
+format | tidy) "$1" ;;
+*)
+    echo "usage: tests/harness/lint.sh format|tidy" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# What the tiers of run.sh run. To be sourced after counts.sh.
+
+# build PRESET OPTION...
+build() {
+    local preset=$1
+    shift
+    cmake --preset "$preset" "$@" >/dev/null && cmake --build --preset "$preset"
+}
+
+build_release() {
+    build release -DODC_TOOLS=ON -DODC_TESTS=ON
+}
+
+# With clang, where it has its runtime; the other builds are gcc's. A cache of another compiler would lose the preset's flags.
+build_tsan() {
+    local clang=()
+    if [ -e "$(clang++ -print-file-name="libclang_rt.tsan-$(uname -m).a" 2>/dev/null)" ]; then
+        clang=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++)
+    fi
+    rm -rf build/tsan/CMakeCache.txt build/tsan/CMakeFiles
+    build tsan -DODC_TOOLS=OFF -DODC_TESTS=ON "${clang[@]}" && grep -q 'CXX_FLAGS.*-fsanitize=thread' build/tsan/CMakeCache.txt
+}
+
+# What some tests compare with: of GPU kernels' code, NVIDIA's header, and results of benchmarks.
+install_all() {
+    bash tests/install.sh test || return
+    ! command -v nvcc >/dev/null || bash tests/venv.sh disassembler || [ $? -eq 77 ] || return
+    bash tests/venv.sh nvml || [ $? -eq 77 ] || return
+    bash tests/venv.sh scipy || [ $? -eq 77 ]
+}
+
+# ---- quick: under a minute ----
+tier_quick() {
+    check "build release" build_release && suite release -L '^quick$'
+}
+
+# ---- the default: before a commit ----
+tier_commit() {
+    check "install what is missing" bash tests/install.sh test
+    check "build release" build_release || return
+    lane commit_lane
+    suite release -LE '^full$'
+    check "format" done_later format
+    binding "python without torch" done_later python
+}
+
+commit_lane() {
+    later python bash tests/python.sh quick
+    later format bash tests/harness/lint.sh format
+}
+
+# ---- release: all that is about the release build ----
+tier_release() {
+    check "install what is missing" install_all
+    check "build release" build_release && suite release
+    check "format" bash tests/harness/lint.sh format
+    binding rust bash tests/rust.sh
+}
+
+# ---- full ----
+tier_full() {
+    local preset
+    check "install what is missing" install_all
+    check "build release" build_release || return
+    lane builds_lane
+    lane bindings_lane
+    suite release
+    check "random words of other hosts" bash tests/fuzz/run.sh
+    # The shell tests are about the release build; the sanitizers are for what the C tests reach.
+    for preset in asan tsan; do
+        check "build $preset" done_later $preset && suite $preset -L '^sanitizers$'
+    done
+    binding cpp bash tests/cpp.sh # after tsan's library is built
+    binding rust done_later rust
+    binding python done_later python
+    check "format" bash tests/harness/lint.sh format
+    check "lint" done_later lint
+    check "libodc as a part of another project" done_later subproject
+    binding packages done_later packages
+    binding wheels done_later wheels
+    binding emulated done_later emulated
+    check "the release on a bare Debian" done_later bare_root
+}
+
+# What only needs cores, behind the tests, which wait most of their time.
+builds_lane() {
+    chrt --idle --pid 0 "$BASHPID" # without it slower, but as right
+    later asan build asan -DODC_TOOLS=OFF -DODC_TESTS=ON
+    later tsan build_tsan
+    later lint bash tests/harness/lint.sh tidy
+    later packages bash tests/packaging/packages.sh release deb rpm root &
+    later wheels bash tests/packaging/packages.sh python
+    later subproject bash tests/packaging/subproject.sh
+    later emulated bash tests/emulated.sh
+    wait
+}
+
+# What has deadlines of its own.
+bindings_lane() {
+    later python bash tests/python.sh
+    later rust bash tests/rust.sh
+    later bare_root nice bash tests/packaging/bare_root.sh
+}
+
+# ---- NAME... ----
+tier_named() {
+    local plan targets tests
+    [ -e build/release/build.ninja ] || cmake --preset release -DODC_TOOLS=ON -DODC_TESTS=ON >/dev/null || exit
+    cmake --build --preset release --target build.ninja >/dev/null # a test may have been added
+    plan=$(python3 tests/harness/named.py build/release/tests/needed.txt "$@") || exit
+    # of WHAT: these lines of the plan.
+    of() { sed -n "s/^$1 //p" <<<"$plan"; }
+    mapfile -t targets < <(of target)
+    if [ ${#targets[@]} -gt 0 ]; then
+        check "build" cmake --build --preset release --target "${targets[@]}" || return
+        suite release -R "^($(of ctest | paste -sd '|'))\$"
+    fi
+    mapfile -t tests < <(of pytest)
+    [ ${#tests[@]} -eq 0 ] || binding python bash tests/python.sh "${tests[@]}"
+}

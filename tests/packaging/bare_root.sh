@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the README's test command, of another tier, as on a fresh machine: in this machine's release of Debian with nothing installed, on what is
+# committed, without git, a locale or anything of the caller's environment, in a root that is not a mount point (so without
+# network namespaces, which debian.sh has).
+#
+# usage: bare_root.sh [release | full]
+#   The tier: release unless given.
+#
+# What it takes from this machine, so that it costs little: apt's source and packages, kept in build/bare_root; the
+# compiler cache; pip's cache, settings (PIP_*) and certificates. ODC_BARE_ROOT_SHARE: folders that are there as they are here, such
+# as an index of Python packages. Needs root, debootstrap and 6 GB. Ends with 77, and the reason, where it cannot be done.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+# shellcheck source=tests/harness/shell_checks.sh
+. tests/harness/shell_checks.sh
+# shellcheck source=tests/packaging/debian_root.sh
+. tests/packaging/debian_root.sh
+trap 'exit 1' INT TERM
+trap '[ -z "$running" ] || { kill "$running"; wait "$running"; } 2>/dev/null; rm -rf --one-file-system "$work"' EXIT
+command=$(sed -n 's/^\(tests\/run\.sh\) .*/\1/p' README.md)
+[ -n "$command" ] || { echo "README.md names no tests/run.sh" >&2; exit 1; }
+case ${1-release} in
+release | full) command="$command ${1-release}" ;;
+*)
+    sed -n '/^# usage:/,/^#$/s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac
+
+cannot() {
+    echo "$*"
+    exit 77
+}
+[ "$(id -u)" -eq 0 ] || cannot "only root can make a root directory"
+needs debootstrap unshare apt-get git || cannot "$why"
+unshare --mount --pid --fork true 2>/dev/null || cannot "unshare --mount is not allowed here"
+git rev-parse --verify --quiet HEAD >/dev/null || cannot "this is no git repository"
+suite=$(. /etc/os-release && echo "${VERSION_CODENAME-}")
+origin=$(. /etc/os-release && echo "${ID^}")
+[ -e "/usr/share/debootstrap/scripts/$suite" ] || cannot "debootstrap knows no ${suite:-release of this system}"
+
+mirror=$(mirror_of "$suite")
+sources=$(sources_of "$origin")
+root=$work/root
+archives=$PWD/build/bare_root
+mkdir -p "$archives/partial" "$root/src/build"
+chmod 755 "$root"
+# What this machine's apt has kept is not downloaded again.
+cp -ln /var/cache/apt/archives/*.deb "$archives/" 2>/dev/null
+git archive HEAD | tar -x -C "$root/src" || exit 1
+shared="${ODC_BARE_ROOT_SHARE-}"
+ccache_folder=$(ccache --get-config cache_dir 2>/dev/null)
+pip_folder=$(python3 -m pip cache dir 2>/dev/null)
+for folder in "$ccache_folder" "$pip_folder"; do
+    [ ! -d "$folder" ] || shared="$shared $folder"
+done
+environment=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
+    ${ccache_folder:+CCACHE_DIR="$ccache_folder"} ${pip_folder:+PIP_CACHE_DIR="$pip_folder"})
+while IFS= read -r -d '' variable; do
+    case $variable in PIP_*) environment+=("$variable") ;; esac
+done < <(env -0)
+if [ -n "${PIP_CERT-}" ]; then # not where ca-certificates would replace it
+    cp "$PIP_CERT" "$root/src/build/pip.crt"
+    environment+=(PIP_CERT=/src/build/pip.crt)
+fi
+
+export root suite mirror sources archives shared
+# shellcheck disable=SC2016 # the inner shell's
+bounded 5400 unshare --mount --pid --fork --kill-child --propagation private bash -euc '
+    . tests/packaging/debian_root.sh
+    make_debian_root "$root" "$suite" "$mirror" --cache-dir="$archives" >"$root.log" || { tail "$root.log" >&2; exit 1; }
+    # With the updates, or the compiler cache does not know what is compiled with other headers.
+    [ -z "$sources" ] || echo "$sources" >"$root/etc/apt/sources.list"
+    mount --bind "$archives" "$root/var/cache/apt/archives"
+    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # it is thrown away
+    for folder in $shared; do
+        mkdir -p "$root$folder"
+        mount --bind "$folder" "$root$folder"
+    done
+    exec chroot "$root" env -i "$@"' bare_root.sh "${environment[@]}" bash -c "cd /src && exec $command"

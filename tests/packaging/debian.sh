@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds what is committed on a fresh Debian of another release, with its compiler and its libfabric, and runs the release
+# tests there: debian.sh SUITE [ARGUMENT OF CTEST...]. Needs root, debootstrap and 3 GB; removes what it made. DEBIAN_MIRROR:
+# where packages come from, if not from where debootstrap takes them.
+set -euo pipefail
+
+suite=${1:-}
+case $suite in
+'' | -*)
+    echo "usage: tests/packaging/debian.sh SUITE [ARGUMENT OF CTEST...], such as tests/packaging/debian.sh trixie" >&2
+    exit 2
+    ;;
+esac
+shift
+repository=$(cd "$(dirname "$0")/../.." && pwd)
+[ "$(id -u)" -eq 0 ] || { echo "debian.sh: only root can make a root directory" >&2; exit 1; }
+command -v debootstrap >/dev/null || { echo "debian.sh: debootstrap is needed (apt-get install debootstrap)" >&2; exit 1; }
+
+root=$(mktemp -d)
+inside=
+# Mounts and processes end with their namespaces.
+trap '[ -z "$inside" ] || { kill -KILL "$inside"; wait "$inside"; } 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
+trap 'exit 1' INT TERM
+chmod 755 "$root"
+export root suite repository
+# The root is a mount itself, or `ip netns` could not make hosts there.
+unshare --mount --pid --fork --kill-child --propagation private bash -euc '
+    mount --bind "$root" "$root"
+    . "$repository/tests/packaging/debian_root.sh"
+    make_debian_root "$root" "$suite" "${DEBIAN_MIRROR:-}" --include=ca-certificates,git
+    git clone --quiet "$repository" "$root/src"
+    exec chroot "$root" /bin/bash -euc "
+        cd /src
+        tests/install.sh test
+        cmake --preset release -DODC_TESTS=ON
+        cmake --build --preset release
+        build/release/tools/odc info
+        ctest --preset release -j 2 \"\$@\"" debian.sh "$@"' debian.sh "$@" &
+inside=$!
+status=0
+wait "$inside" || status=$?
+inside=
+exit "$status"

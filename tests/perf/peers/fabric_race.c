@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libodc between hosts against the bare libfabric loop, by the same processes: each is a rank of a job and has the bare
+ * loop's endpoint beside it. What is compared takes turns in an order that is drawn anew for every round; while one runs,
+ * all that belongs to the other sleeps. A round begins with all ranks ready, and lasts from the first rank's start to the
+ * last one's end (ranks share the machine's clock). Rank 0 prints a JSON object with what was measured in each round.
+ *
+ * usage: fabric_race WHAT [ROUNDS [BYTES]], as a rank (tests/harness/hosts.sh ranks N)
+ *   move    all ranks at once: the bare loop (twice, and once with a copy of the own slice, which a gather brings, too),
+ *           odc_gather, odc_scatter_add of f32 and of as many bf16
+ *   incast  f32 gradients to rank 0, which owns the whole shard: from all other ranks at once, and from one (twice)
+ *   sync    odc_minibatch_sync */
+#include "fabric_peers.h"
+
+#include <math.h>
+#include <odc/odc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_CONTESTANTS = 6, DEFAULT_ROUNDS = 31 };
+
+struct race {
+    struct peers bare;
+    odc_context *context;
+    odc_shard *parameters;
+    odc_shard *f32;
+    odc_shard *bf16;
+    uint64_t numel;
+    float *full; /* the bare loop's tensor: gathered into, and added from */
+    uint16_t *narrow;
+    int alone; /* incast: who adds in this round when one does */
+    int rounds;
+    uint64_t seed;
+};
+
+/* `prepare` and `finish`, which may be NULL, are outside the clock. `run` returns whether this rank took part. */
+struct contestant {
+    const char *name;
+    void (*prepare)(struct race *race);
+    int (*run)(struct race *race);
+    void (*finish)(struct race *race);
+    double seconds[MAX_ROUNDS];
+};
+
+static void check_odc(odc_status status) {
+    if (status != ODC_OK) {
+        fprintf(stderr, "fabric_race: %s\n", odc_last_error());
+        exit(1);
+    }
+}
+
+static void expect(int right, const struct race *race, const char *what) {
+    if (!right) {
+        fprintf(stderr, "fabric_race: rank %d has wrong %s\n", race->bare.meeting.rank, what);
+        exit(1);
+    }
+}
+
+static void barrier(struct race *race) {
+    char here = 1, all[MAX_RANKS];
+    all_gather(&race->bare.meeting, &here, 1, all, serve, &race->bare);
+}
+
+/* libodc's ranks meet as the bare loop's do. */
+static int exchange(void *race, const void *mine, void *all, size_t bytes) {
+    all_gather(&((struct race *)race)->bare.meeting, mine, bytes, all, serve, &((struct race *)race)->bare);
+    return 0;
+}
+
+static void join(struct race *race, size_t bytes) {
+    struct peers *p = &race->bare;
+    p->options = (struct options){
+        .provider = "tcp;ofi_rxm", .wait = WAIT_SLEEP, .bytes = bytes, .chunk = 512 << 10, .depth = 8, .endpoints = 1};
+    meet(&p->meeting);
+    race->numel = bytes / sizeof(float) / (uint64_t)p->meeting.size * (uint64_t)p->meeting.size;
+    p->slice = race->numel / (uint64_t)p->meeting.size * sizeof(float);
+    open_all(p);
+    fill_slots(p);
+    mark(p);
+    arm(p);
+    race->full = (float *)p->local;
+    odc_config config = {.struct_size = sizeof(config), .all_gather = exchange, .all_gather_arg = race};
+    check_odc(odc_init(&config, &race->context));
+    uint64_t seed = (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid(), seeds[MAX_RANKS];
+    all_gather(&p->meeting, &seed, sizeof(seed), seeds, serve, p);
+    race->seed = seeds[0];
+}
+
+static odc_shard *add_shard(struct race *race, odc_shard_desc desc) {
+    odc_shard *shard;
+    desc.struct_size = sizeof(desc);
+    check_odc(odc_register_shard(race->context, &desc, &shard));
+    return shard;
+}
+
+static odc_slice slice_of(const odc_shard *shard) {
+    odc_slice slice = {.struct_size = sizeof(slice)};
+    check_odc(odc_get_slice(shard, &slice));
+    return slice;
+}
+
+static uint64_t packets(const struct race *race) {
+    odc_stats stats = {.struct_size = sizeof(stats)};
+    check_odc(odc_get_stats(race->context, &stats));
+    return stats.packets_sent;
+}
+
+/* ---- Rounds ---- */
+
+/* xorshift: all ranks draw alike, as they have one seed. */
+static uint64_t draw(struct race *race) {
+    race->seed ^= race->seed << 13;
+    race->seed ^= race->seed >> 7;
+    race->seed ^= race->seed << 17;
+    return race->seed;
+}
+
+static double time_ranks(struct race *race, int (*run)(struct race *)) {
+    double times[2], all[2 * MAX_RANKS];
+    allow_round();
+    barrier(race);
+    times[0] = now();
+    int part = run(race);
+    times[1] = now();
+    if (!part) {
+        times[0] = INFINITY;
+        times[1] = 0;
+    }
+    arm(&race->bare);
+    all_gather(&race->bare.meeting, times, sizeof(times), all, serve, &race->bare);
+    for (int r = 0; r < race->bare.meeting.size; ++r) {
+        times[0] = all[2 * r] < times[0] ? all[2 * r] : times[0];
+        times[1] = all[2 * r + 1] > times[1] ? all[2 * r + 1] : times[1];
+    }
+    return times[1] - times[0];
+}
+
+static double time_round(struct race *race, struct contestant *one) {
+    if (one->prepare != NULL) {
+        one->prepare(race);
+    }
+    double seconds = time_ranks(race, one->run);
+    if (one->finish != NULL) {
+        one->finish(race);
+    }
+    return seconds;
+}
+
+/* Each once without a clock, which connects the ranks; then the rounds. */
+static void compete(struct race *race, struct contestant *all, int count) {
+    int order[MAX_CONTESTANTS];
+    for (int i = 0; i < count; ++i) {
+        order[i] = i;
+        time_round(race, &all[i]);
+    }
+    for (int round = 0; round < race->rounds; ++round) {
+        race->alone = 1 + round % (race->bare.meeting.size - 1);
+        for (int i = count - 1; i > 0; --i) {
+            int j = (int)(draw(race) % (uint64_t)(i + 1)), swapped = order[i];
+            order[i] = order[j];
+            order[j] = swapped;
+        }
+        for (int i = 0; i < count; ++i) {
+            all[order[i]].seconds[round] = time_round(race, &all[order[i]]);
+        }
+    }
+}
+
+static void print_list(const char *name, const double *values, int count) {
+    printf("\"%s\":[", name);
+    for (int i = 0; i < count; ++i) {
+        printf("%s%.7g", i > 0 ? "," : "", values[i]);
+    }
+    printf("]");
+}
+
+static void print_seconds(const struct race *race, const struct contestant *all, int count) {
+    printf("\"seconds\":{");
+    for (int i = 0; i < count; ++i) {
+        printf("%s", i > 0 ? "," : "");
+        print_list(all[i].name, all[i].seconds, race->rounds);
+    }
+    printf("}}\n");
+}
+
+/* ---- All at once ---- */
+
+/* What the last round brought must not pass for this one's. */
+static void spoil(struct race *race) {
+    for (int r = 0; r < race->bare.meeting.size; ++r) {
+        if (r != race->bare.meeting.rank) {
+            uint64_t first = (uint64_t)r * race->bare.slice / sizeof(float);
+            race->full[first] = -1;
+            race->full[first + race->bare.slice / sizeof(float) - 1] = -1;
+        }
+    }
+}
+
+static int bare(struct race *race) {
+    move(&race->bare);
+    return 1;
+}
+
+static int bare_whole(struct race *race) {
+    struct peers *p = &race->bare;
+    memcpy(p->local + (size_t)p->meeting.rank * p->slice, p->exposed, p->slice);
+    move(p);
+    return 1;
+}
+
+static int gather(struct race *race) {
+    check_odc(odc_gather(race->parameters, race->full, race->numel, NULL));
+    return 1;
+}
+
+static int add_f32(struct race *race) {
+    check_odc(odc_scatter_add(race->f32, race->full, race->numel, NULL));
+    return 1;
+}
+
+static int add_bf16(struct race *race) {
+    check_odc(odc_scatter_add(race->bf16, race->narrow, race->numel, NULL));
+    return 1;
+}
+
+static void check_bytes(struct race *race) { verify(&race->bare); }
+
+/* Rank r's slice of `full` holds r, as the bare loop marks it; `narrow` holds ones. */
+static void fill(struct race *race) {
+    odc_slice slice = slice_of(race->parameters);
+    for (uint64_t i = 0; i < slice.numel; ++i) {
+        ((float *)slice.parameters)[i] = (float)race->bare.meeting.rank;
+    }
+    race->narrow = (uint16_t *)(void *)allocate(race->numel * sizeof(uint16_t));
+    for (uint64_t i = 0; i < race->numel; ++i) {
+        race->narrow[i] = 0x3f80;
+    }
+}
+
+static void check_sums(const struct race *race, const odc_shard *shard, float sum, const char *what) {
+    odc_slice slice = slice_of(shard);
+    const float *sums = slice.gradients;
+    for (uint64_t i = 0; i < slice.numel; ++i) {
+        expect(sums[i] == sum, race, what);
+    }
+}
+
+static void measure_move(struct race *race) {
+    static struct contestant all[] = {
+        {.name = "bare", .prepare = spoil, .run = bare, .finish = check_bytes},
+        {.name = "bare_again", .prepare = spoil, .run = bare, .finish = check_bytes},
+        {.name = "bare_whole", .prepare = spoil, .run = bare_whole, .finish = check_bytes},
+        {.name = "gather", .prepare = spoil, .run = gather, .finish = check_bytes},
+        {.name = "add_f32", .run = add_f32},
+        {.name = "add_bf16", .run = add_bf16}};
+    enum { COUNT = sizeof(all) / sizeof(all[0]) };
+    race->parameters = add_shard(race, (odc_shard_desc){.name = "w", .numel = race->numel, .parameter_type = ODC_F32});
+    race->f32 = add_shard(race, (odc_shard_desc){.name = "f32", .numel = race->numel, .gradient_type = ODC_F32});
+    race->bf16 = add_shard(race, (odc_shard_desc){.name = "bf16", .numel = race->numel, .gradient_type = ODC_BF16});
+    fill(race);
+    check_odc(odc_publish_all(race->context, NULL));
+    compete(race, all, COUNT);
+    check_odc(odc_minibatch_sync(race->context));
+    float additions = (float)((race->rounds + 1) * race->bare.meeting.size);
+    check_sums(race, race->f32, additions * (float)race->bare.meeting.rank, "sums of f32");
+    check_sums(race, race->bf16, additions, "sums of bf16");
+    if (race->bare.meeting.rank == 0) {
+        print_seconds(race, all, COUNT);
+    }
+}
+
+/* ---- All to one ---- */
+
+static int add_many(struct race *race) { return race->bare.meeting.rank != 0 && add_f32(race); }
+
+static int add_one(struct race *race) { return race->bare.meeting.rank == race->alone && add_f32(race); }
+
+/* Bytes of this process that are no file's and nobody else's: staging is, slices are not. */
+static long private_bytes(void) {
+    FILE *file = fopen("/proc/self/status", "r");
+    char line[256];
+    long kilobytes = -1;
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        sscanf(line, "RssAnon: %ld", &kilobytes);
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return kilobytes * 1024;
+}
+
+static long staging_bound(void) {
+    const char *value = getenv("ODC_STAGING_BYTES");
+    odc_setting setting = {.struct_size = sizeof(setting)};
+    for (size_t i = 0; value == NULL && odc_get_setting(i, &setting) == ODC_OK; ++i) {
+        value = strcmp(setting.name, "ODC_STAGING_BYTES") == 0 ? setting.fallback : NULL;
+    }
+    return value != NULL ? atol(value) : -1;
+}
+
+/* A shard that rank 0 owns alone. */
+static odc_shard *add_shard_at_first(struct race *race) {
+    uint64_t slices[MAX_RANKS] = {race->numel};
+    int32_t ranks[MAX_RANKS];
+    for (int r = 0; r < race->bare.meeting.size; ++r) {
+        ranks[r] = r;
+    }
+    return add_shard(race, (odc_shard_desc){.name = "f32",
+                                            .numel = race->numel,
+                                            .gradient_type = ODC_F32,
+                                            .ranks = ranks,
+                                            .slices = slices,
+                                            .rank_count = (uint64_t)race->bare.meeting.size});
+}
+
+static void measure_incast(struct race *race) {
+    static struct contestant all[] = {
+        {.name = "many", .run = add_many}, {.name = "one", .run = add_one}, {.name = "one_again", .run = add_one}};
+    enum { COUNT = sizeof(all) / sizeof(all[0]) };
+    check_odc(odc_minibatch_sync(race->context)); /* connects */
+    race->f32 = add_shard_at_first(race);
+    if (race->bare.meeting.rank == 0) {
+        check_odc(odc_publish_all(race->context, NULL));
+    }
+    race->alone = 1;
+    long before = private_bytes();
+    compete(race, all, COUNT);
+    long after = private_bytes();
+    check_odc(odc_minibatch_sync(race->context));
+    if (race->bare.meeting.rank == 0) {
+        printf("\"private_bytes_before\":%ld,\"private_bytes_after\":%ld,\"staging_bytes\":%ld,", before, after,
+               staging_bound());
+        print_seconds(race, all, COUNT);
+    }
+}
+
+/* ---- Sync ---- */
+
+static int sync_ranks(struct race *race) {
+    check_odc(odc_minibatch_sync(race->context));
+    return 1;
+}
+
+/* The packets of one round: of a minibatch's publishes, and of its sync. A gather from everybody shows that the former
+ * are out, the sync that the latter are. */
+static void measure_sync(struct race *race) {
+    static double seconds[MAX_ROUNDS], publish_packets[MAX_ROUNDS], sync_packets[MAX_ROUNDS];
+    race->numel = 1024 * (uint64_t)race->bare.meeting.size;
+    race->parameters = add_shard(race, (odc_shard_desc){.name = "w", .numel = race->numel, .parameter_type = ODC_F32});
+    for (int round = -1; round < race->rounds; ++round) { /* the first connects */
+        int i = round > 0 ? round : 0;
+        uint64_t before = packets(race);
+        check_odc(odc_publish_all(race->context, NULL));
+        gather(race);
+        barrier(race);
+        uint64_t between = packets(race);
+        seconds[i] = time_ranks(race, sync_ranks);
+        publish_packets[i] = (double)(between - before);
+        sync_packets[i] = (double)(packets(race) - between);
+    }
+    if (race->bare.meeting.rank == 0) {
+        print_list("publish_packets", publish_packets, race->rounds);
+        printf(",");
+        print_list("sync_packets", sync_packets, race->rounds);
+        printf(",\"seconds\":{");
+        print_list("sync", seconds, race->rounds);
+        printf("}}\n");
+    }
+}
+
+static int usage(void) {
+    fprintf(stderr, "usage: fabric_race move|incast|sync [ROUNDS [BYTES]]   (at most %d; default %d and 67108864)\n",
+            MAX_ROUNDS, DEFAULT_ROUNDS);
+    return 2;
+}
+
+int main(int argc, char **argv) {
+    static const char *const names[] = {"move", "incast", "sync"};
+    void (*const measures[])(struct race *) = {measure_move, measure_incast, measure_sync};
+    static struct race race;
+    size_t what = 0;
+    while (what < 3 && (argc < 2 || strcmp(argv[1], names[what]) != 0)) {
+        ++what;
+    }
+    race.rounds = argc > 2 ? atoi(argv[2]) : DEFAULT_ROUNDS;
+    size_t bytes = argc > 3 ? strtoull(argv[3], NULL, 0) : 64 << 20;
+    if (what == 3 || argc > 4 || race.rounds < 1 || race.rounds > MAX_ROUNDS || bytes < 4096) {
+        return usage();
+    }
+    join(&race, bytes);
+    if (race.bare.meeting.rank == 0) {
+        printf("{\"what\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"seed\":%llu,", names[what], race.bare.meeting.size,
+               (size_t)race.numel * sizeof(float), (unsigned long long)race.seed);
+    }
+    measures[what](&race);
+    barrier(&race); /* nobody leaves while another prints */
+    odc_destroy(race.context);
+    close_all(&race.bare);
+    return 0;
+}

@@ -1,0 +1,22 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs an MPI program with a rank on each of the hosts that tests/harness/hosts.sh made; Open MPI only. Nothing goes through
+# shared memory: with the tcp transport alone, one-sided operations would.
+# usage: hosts.sh N -- mpi_hosts.sh COMMAND...
+set -eu
+
+here=$(realpath "$0")
+# Hosts have names, too: Open MPI takes those of one name for one.
+named='hostname "odc-host$1" && shift && exec "$@"'
+if [ "${1-}" = --agent ]; then # what mpirun calls instead of ssh: mpi_hosts.sh --agent ADDRESS COMMAND...
+    k=0
+    while [ "$("$HOSTS" address $k)" != "$2" ]; do k=$((k + 1)); done
+    exec "$HOSTS" on $k unshare --uts sh -c "$named" sh $k sh -c "${*:3}"
+fi
+list=
+for ((k = 0; k < $("$HOSTS" count); k++)); do
+    list+=${list:+,}$("$HOSTS" address $k):1
+done
+exec "$HOSTS" on 0 unshare --uts sh -c "$named" sh 0 mpirun --allow-run-as-root --bind-to none --host "$list" \
+    --mca plm_rsh_agent "$here --agent" --mca plm_rsh_no_tree_spawn 1 --mca mpi_yield_when_idle 1 \
+    --mca pml ob1 --mca osc pt2pt --mca btl tcp,self --mca btl_tcp_if_include net0 --mca oob_tcp_if_include net0 "$@"

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Each folder of lib/ includes only what stands in it or below it, by the table in lib/README.md; modules (a header and its
+# source are one) include each other in no circle; a folder holds no more modules than a reader can survey. tools and tests
+# see the library through <odc/odc.h> only. cuda/ is below all of them: NVIDIA's interface, not the library's.
+set -u
+cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
+
+kMostModules=22
+
+failures=0
+complain() {
+    echo "$*" >&2
+    failures=$((failures + 1))
+}
+
+declare -A depth modules
+number=0
+while read -r folder; do
+    depth[$folder]=$number
+    number=$((number + 1))
+    [ -d "lib/$folder" ] || complain "lib/README.md names the folder $folder, which is not in lib/"
+done < <(sed -n 's/^| `\([a-z_/]*\)\/` .*/\1/p' lib/README.md)
+[ "$number" -gt 5 ] || complain "lib/README.md has no table of folders"
+
+includes_of() { sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$1"; }
+module_of() {
+    local name=${1#lib/}
+    printf '%s' "${name%%.*}"
+}
+
+pairs=$(mktemp)
+trap 'rm -f "$pairs"' EXIT
+files=$(find lib -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*.cu' | sort)
+for file in $files; do
+    folder=$(dirname "${file#lib/}")
+    # kernels/ is compiled by another compiler, and is its transport's.
+    folder=${folder%/kernels}
+    if [ -z "${depth[$folder]:-}" ]; then
+        complain "$file is in a folder that the table in lib/README.md lacks"
+        continue
+    fi
+    modules[$folder]+="$(module_of "$file")"$'\n'
+    while read -r included; do
+        [ -f "cuda/$included" ] && continue
+        [ -f "lib/$included" ] || included=$(dirname "${file#lib/}")/$included
+        theirs=$(dirname "$included")
+        theirs=${theirs%/kernels}
+        if [ ! -f "lib/$included" ]; then
+            complain "$file includes $included, which is not in lib/"
+        elif [ "${depth[$theirs]:--1}" -lt "${depth[$folder]}" ]; then
+            complain "$file includes $included, which stands above it"
+        fi
+        [ "$(module_of "$file")" = "$(module_of "$included")" ] || echo "$(module_of "$file") $(module_of "$included")"
+    done < <(includes_of "$file") >>"$pairs"
+done
+circle=$(tsort "$pairs" 2>&1 >/dev/null | sed 's/^tsort: //; /input contains a loop/d; s/^-: //')
+[ -z "$circle" ] || complain "modules of lib/ include each other in a circle:" $circle
+for folder in "${!modules[@]}"; do
+    count=$(sort -u <<<"${modules[$folder]}" | grep -c .)
+    [ "$count" -le "$kMostModules" ] || complain "lib/$folder holds $count modules; more than $kMostModules want folders of their own"
+done
+
+grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
+
+# tests/unit/ exists to see the inside.
+outside=$(ls tools/*.cc tools/*.h tests/{contract,faults,gpu,cli,harness}/*.[ch])
+for file in $outside; do
+    for included in $(includes_of "$file"); do
+        [ -f "$(dirname "$file")/$included" ] || [ -f "tests/harness/$included" ] || [ -f "tests/$included" ] || [ -f "cuda/$included" ] ||
+            complain "$file includes $included: it may see <odc/odc.h> only"
+    done
+done
+
+[ "$failures" -eq 0 ] || exit 1
+echo "$(wc -w <<<"$files") files keep to their layers"

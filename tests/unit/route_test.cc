@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+// The choice of routes: that both ranks of a pair always agree, what is preferred to what, and what ODC_REQUIRE says.
+#include "routing/route.h"
+#include "base/error.h"
+
+#include <csetjmp>
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <set>
+
+extern "C" {
+#include <cmocka.h>
+uint64_t test_seed(void);  // ranks.h, which is C only
+}
+
+namespace {
+
+using namespace odc;
+
+uint16_t bit_of(const std::string &provider) {
+    const auto row = std::find_if(kProviders.begin(), kProviders.end(),
+                                  [&](const ProviderRow &one) { return provider == one.name; });
+    assert_true(row != kProviders.end());
+    return static_cast<uint16_t>(1U << (row - kProviders.begin()));
+}
+
+NicAddress port(const char *provider, const char *nic, const char *network, uint32_t speed = 0,
+                Nearness distance = Nearness::NumaNode, NicKind kind = NicKind::Ethernet) {
+    NicAddress made{};
+    made.providers = bit_of(provider);
+    std::strncpy(made.nic, nic, sizeof(made.nic) - 1);
+    const Network parsed = parse_network(network);
+    std::copy(parsed.address.begin(), parsed.address.end(), made.address);
+    made.family = static_cast<uint8_t>(parsed.family);
+    made.prefix = static_cast<uint8_t>(parsed.prefix);
+    made.speed = speed;
+    made.distance = static_cast<uint8_t>(distance);
+    made.kind = static_cast<uint8_t>(kind);
+    return made;
+}
+
+RankDescriptor rank(int number, const std::string &host, std::vector<NicAddress> ports) {
+    RankDescriptor made;
+    made.rank = number;
+    made.host = made.identity = host;
+    made.ports = std::move(ports);
+    return made;
+}
+
+// "eth0 -> eth1", or the reasons.
+std::string ports_taken(const RankDescriptor &mine, const RankDescriptor &theirs) {
+    const RouteChoice choice = choose_route(mine, theirs);
+    return choice.my_port < 0 ? why_not_text(choice)
+                              : say(mine.ports[static_cast<size_t>(choice.my_port)].nic, " -> ",
+                                    theirs.ports[static_cast<size_t>(choice.their_port)].nic);
+}
+
+void assert_says(const std::string &sentence, const char *words) {
+    if (sentence.find(words) == std::string::npos) {
+        fail_msg("\"%s\" does not say \"%s\"", sentence.c_str(), words);
+    }
+}
+
+class Random {
+public:
+    explicit Random(uint64_t seed) : engine_(seed) {}
+    int below(int limit) { return static_cast<int>(engine_() % static_cast<uint64_t>(limit)); }
+    template <class T>
+    T of(std::initializer_list<T> list) {
+        return list.begin()[below(static_cast<int>(list.size()))];
+    }
+
+private:
+    std::mt19937_64 engine_;
+};
+
+// From few values, so that equals are frequent.
+RankDescriptor random_rank(Random &random, int number) {
+    RankDescriptor made = rank(number, random.of({"a", "b"}), {});
+    made.identity = random.of({"a", "b", "c"});
+    made.index = random.below(9);
+    made.transports = random.of({kAllTransports, kAllTransports, kAllTransports, bit_of(kShm), bit_of(kFabric)});
+    made.why_no_fabric = random.of({"", "", "", "", "libfabric was not found"});
+    for (int i = random.below(9); i > 0; --i) {
+        NicAddress one = port(random.of({"tcp;ofi_rxm", "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "net", "psm3"}),
+                              random.of({"eth0", "eth1", "mlx5_0"}),
+                              random.of({"", "10.0.0.1/24", "10.0.0.2/24", "10.0.1.1/24", "fd00::1/64", "fe80::1/64"}),
+                              random.of({0U, 1000U, 100000U}), random.of({Nearness::Switch, Nearness::OtherPackage}),
+                              random.of({NicKind::Ethernet, NicKind::RoCE, NicKind::InfiniBand, NicKind::Tunnel}));
+        made.ports.push_back(one);
+    }
+    return made;
+}
+
+void both_ranks_agree(void **) {
+    const uint64_t seed = test_seed();
+    Random random(seed);
+    int routes = 0;
+    for (int round = 0; round < 20000; ++round) {
+        const RankDescriptor a = random_rank(random, random.below(3));
+        const RankDescriptor b = random_rank(random, a.rank + 1 + random.below(3));
+        const RouteChoice mine = choose_route(a, b);
+        const RouteChoice theirs = choose_route(b, a);
+        assert_true(mine.transport == theirs.transport);
+        assert_int_equal(mine.my_port, theirs.their_port);
+        assert_int_equal(mine.their_port, theirs.my_port);
+        assert_int_equal(mine.why_not.size(), theirs.why_not.size());
+        assert_int_equal(mine.why_not.size() + (mine.transport.empty() ? 0 : 1),
+                         kTransportNames.size() - 1);  // cuda moves no host memory
+        for (size_t i = 0; i < mine.why_not.size(); ++i) {
+            assert_true(mine.why_not[i].transport == theirs.why_not[i].transport);
+            assert_true(!mine.why_not[i].why.empty() && !theirs.why_not[i].why.empty());
+        }
+        assert_true(mine.transport.empty() == mine.why.empty());
+        assert_true((mine.transport == "fabric") == (mine.my_port >= 0));
+        routes += mine.my_port >= 0 ? 1 : 0;
+    }
+    assert_true(routes > 2000);
+}
+
+// What the kernel calls hfi1_3 is ib3 to libfabric's opx.
+void a_domain_may_have_another_name_than_its_nic(void **) {
+    Machine machine;
+    machine.numa_nodes.emplace_back();
+    for (const auto &[name, kind] : {std::pair("hfi1_3", NicKind::OmniPath), {"rdmap0s6", NicKind::Efa}}) {
+        Nic nic;
+        nic.name = name;
+        nic.kind = kind;
+        nic.state = NicState::Up;
+        machine.nics.push_back(nic);
+    }
+    const NicAddresses found = nic_addresses_of(machine, {}, read_route_options(),
+                                                {{"opx", "ib3", ""}, {"efa", "rdmap0s6-rdm", "", ReadMode::Staged}});
+    assert_int_equal(found.ports.size(), 2);
+    for (const NicAddress &one : found.ports) {
+        const bool is_opx = std::strcmp(provider_of(one).name, "opx") == 0;
+        assert_string_equal(domain_of(one).c_str(), is_opx ? "ib3" : "rdmap0s6-rdm");
+        assert_string_equal(one.nic, is_opx ? "hfi1_3" : "rdmap0s6");
+    }
+}
+
+// A libfabric that has tcp alone meets one that has it with ofi_rxm only.
+void ports_are_settled_on_a_provider_that_all_ranks_have(void **) {
+    NicAddress of_1_17 = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
+    of_1_17.providers |= bit_of("net");
+    of_1_17.staged = bit_of("tcp;ofi_rxm");
+    NicAddress of_2_1 = of_1_17;
+    of_2_1.providers = bit_of("tcp") | bit_of("tcp;ofi_rxm");
+    const NicAddress roce = port("verbs;ofi_rxm", "mlx5_0", "10.2.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
+    RankDescriptor a = rank(0, "a", {roce, of_2_1});
+    RankDescriptor b = rank(1, "b", {of_2_1});
+    const RankDescriptor without = rank(2, "c", {});
+    RankDescriptor c = without;
+    assert_string_equal(settle({&a, &b, &c}).c_str(), "");
+    for (const NicAddress &one : {a.ports[1], b.ports[0]}) {
+        assert_int_equal(one.providers, bit_of("tcp"));
+        assert_true(landing_at(one) == ReadMode::Direct);
+    }
+    assert_int_equal(a.ports[0].providers, bit_of("verbs;ofi_rxm"));
+    // One that has it on one NIC only (FI_TCP_IFACE=eth0) still meets the others there.
+    NicAddress eth1 = port("net", "eth1", "10.1.0.1/24");
+    a.ports = {of_2_1};
+    c.ports = {eth1, of_1_17};
+    assert_string_equal(
+        settle({&a, &c}).c_str(),
+        "all ranks of a job use one provider of plain Ethernet, here tcp;ofi_rxm, which eth1 of rank 2 does "
+        "not have (FI_TCP_IFACE narrows it)");
+    assert_int_equal(a.ports[0].providers, bit_of("tcp;ofi_rxm"));
+    assert_int_equal(c.ports[0].providers, bit_of("net"));
+    assert_int_equal(c.ports[1].providers, bit_of("tcp;ofi_rxm"));
+    assert_string_equal(ports_taken(a, c).c_str(), "eth0 -> eth0");
+    assert_true(choose_route(a, c).read_mode == ReadMode::Staged);
+    // Where there is none, it is said who lacks it.
+    a.ports = {of_1_17};
+    b.ports = {of_2_1};
+    c = rank(2, "c", {eth1});
+    assert_string_equal(
+        settle({&a, &b, &c}).c_str(),
+        "all ranks of a job use one provider of plain Ethernet; rank 2 has net, but those before it share "
+        "only tcp;ofi_rxm");
+    assert_says(ports_taken(a, c), "rank 0 has eth0 by tcp;ofi_rxm in 10.0.0.1/24; rank 2 has eth1 by net in ");
+}
+
+// Whichever pairs have been tried in vain; none is tried twice.
+void a_silent_pair_is_not_chosen_again(void **) {
+    const uint64_t seed = test_seed();
+    Random random(seed);
+    int second_choices = 0;
+    for (int round = 0; round < 3000; ++round) {
+        const RankDescriptor a = random_rank(random, 0);
+        const RankDescriptor b = random_rank(random, 1);
+        std::vector<NicPair> of_a;
+        std::vector<NicPair> of_b;
+        RouteChoice choice = choose_route(a, b);
+        const RouteChoice first = choice;
+        for (; choice.my_port >= 0; choice = choose_route(a, b, of_a)) {
+            for (const NicPair &tried : of_a) {
+                assert_true(tried.mine != choice.my_port || tried.theirs != choice.their_port);
+            }
+            assert_int_equal(choice.their_port, choose_route(b, a, of_b).my_port);
+            assert_int_equal(choice.my_port, choose_route(b, a, of_b).their_port);
+            second_choices += of_a.empty() ? 0 : 1;
+            of_a.push_back({choice.my_port, choice.their_port});
+            of_b.push_back({choice.their_port, choice.my_port});
+        }
+        if (first.my_port >= 0) {
+            assert_says(why_not_text(choice), "tried without an answer: ");
+        }
+    }
+    assert_true(second_choices > 500);
+}
+
+void hosts_and_settings_decide_the_transport(void **) {
+    const std::vector<NicAddress> ports = {port("tcp;ofi_rxm", "eth0", "10.0.0.1/24")};
+    RankDescriptor a = rank(0, "a", ports);
+    RankDescriptor b = rank(1, "a", ports);
+    assert_true(choose_route(a, a).transport == "shm");
+    assert_true(choose_route(a, b).transport == "shm");
+    assert_says(why_not_text(choose_route(a, b)), "fabric: never inside a host");
+    b.identity = std::string("another namespace");
+    assert_true(choose_route(a, b).transport == "fabric");
+    assert_says(
+        why_not_text(choose_route(a, b)),
+        "shm: rank 1 is on a host of the same name, but their kernel, network namespace, user and ODC_HOST_ID are not "
+        "all the same");
+    b.host = std::string("b");
+    assert_says(why_not_text(choose_route(a, b)), "shm: rank 1 is on another host (b)");
+    b.transports = bit_of(kShm);
+    assert_true(choose_route(a, b).transport.empty());
+    assert_says(why_not_text(choose_route(a, b)), "fabric: ODC_TRANSPORTS of rank 1 leaves it out");
+    b.transports = kAllTransports;
+    b.why_no_fabric = "libfabric was not found";
+    assert_says(why_not_text(choose_route(a, b)), "fabric: rank 1 cannot use it: libfabric was not found");
+    a.identity = b.identity;
+    a.transports = bit_of(kFabric);
+    assert_true(choose_route(a, b).transport.empty());
+    assert_says(why_not_text(choose_route(a, b)), "shm: ODC_TRANSPORTS of rank 0 leaves it out");
+    assert_true(choose_route(a, a).transport == "shm");  // itself
+}
+
+void better_ports_are_preferred(void **) {
+    const NicAddress slow = port("tcp;ofi_rxm", "slow", "10.0.0.1/24", 1000);
+    const NicAddress fast = port("tcp;ofi_rxm", "fast", "10.0.1.1/24", 100000);
+    const NicAddress routed = port("tcp;ofi_rxm", "routed", "10.9.0.1/24", 400000);
+    const NicAddress verbs = port("verbs;ofi_rxm", "roce", "10.2.0.1/24", 100, Nearness::OtherPackage, NicKind::RoCE);
+    const NicAddress tunnel = port("tcp;ofi_rxm", "tun0", "10.3.0.1/24", 400000, Nearness::Self, NicKind::Tunnel);
+    const NicAddress link = port("tcp;ofi_rxm", "link", "fe80::1/64", 400000, Nearness::Self);
+    const auto taken = [](std::vector<NicAddress> mine, std::vector<NicAddress> theirs) {
+        return ports_taken(rank(0, "a", std::move(mine)), rank(1, "b", std::move(theirs)));
+    };
+    assert_string_equal(taken({slow, fast}, {slow, fast}).c_str(), "fast -> fast");
+    // One subnet before speed; the slower end counts.
+    assert_string_equal(taken({slow, routed}, {slow}).c_str(), "slow -> slow");
+    NicAddress slow_end = fast;
+    slow_end.speed = 10;
+    assert_string_equal(taken({slow, fast}, {slow, slow_end}).c_str(), "slow -> slow");
+    // RDMA before all; tunnels after routers; link-local addresses last.
+    assert_string_equal(taken({fast, verbs}, {fast, verbs}).c_str(), "roce -> roce");
+    assert_string_equal(taken({tunnel, fast}, {tunnel, routed}).c_str(), "fast -> routed");
+    assert_string_equal(taken({link, tunnel}, {link, tunnel}).c_str(), "tun0 -> tun0");
+    assert_string_equal(taken({link}, {link}).c_str(), "link -> link");
+    // Nearer at equal speed.
+    NicAddress near = fast;
+    std::strcpy(near.nic, "near");
+    near.distance = static_cast<uint8_t>(Nearness::Switch);
+    assert_string_equal(taken({fast, near}, {fast}).c_str(), "near -> fast");
+    assert_says(taken({fast}, {routed}), "fast -> routed");
+    assert_says(choose_route(rank(0, "a", {fast}), rank(1, "b", {routed})).why,
+                "by the routing table (10.0.1.1/24 to 10.9.0.1/24), 100 Gbit/s");
+}
+
+void what_does_not_reach_is_explained(void **) {
+    const NicAddress tcp = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
+    const NicAddress v6 = port("tcp;ofi_rxm", "eth1", "fd00::1/64");
+    const NicAddress link = port("tcp;ofi_rxm", "eth2", "fe80::1/64");
+    const NicAddress efa = port("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
+    const NicAddress roce = port("verbs;ofi_rxm", "mlx5_0", "10.0.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
+    NicAddress infiniband = roce;
+    infiniband.kind = static_cast<uint8_t>(NicKind::InfiniBand);
+    NicAddress other_infiniband = infiniband;
+    other_infiniband.address[2] = 7;
+    const auto taken = [](const NicAddress &mine, const NicAddress &theirs) {
+        return ports_taken(rank(0, "a", {mine}), rank(1, "b", {theirs}));
+    };
+    for (const auto &[mine, theirs] : {std::pair(tcp, v6), std::pair(v6, link), std::pair(tcp, efa),
+                                       std::pair(roce, infiniband), std::pair(infiniband, other_infiniband)}) {
+        assert_says(taken(mine, theirs), "no two NICs reach each other: rank 0 has ");
+        assert_says(taken(mine, theirs), theirs.nic);
+        assert_says(taken(theirs, mine), "no two NICs reach each other: rank 0 has ");
+    }
+    assert_says(taken(tcp, efa), "rank 0 has eth0 by tcp;ofi_rxm in 10.0.0.1/24; rank 1 has rdmap79s0 by efa");
+    assert_says(ports_taken(rank(0, "a", {}), rank(1, "b", {tcp})), "rank 0 has no NIC that can be used");
+}
+
+void ranks_of_a_host_are_spread_over_equals(void **) {
+    std::vector<NicAddress> rails;
+    std::vector<NicAddress> one_subnet;
+    for (int i = 0; i < 4; ++i) {
+        rails.push_back(port("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str(), 100));
+        one_subnet.push_back(port("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.0.", i + 1, "/24").c_str(), 100));
+    }
+    for (const std::vector<NicAddress> &ports : {rails, one_subnet}) {
+        std::set<std::string> taken;
+        for (int i = 0; i < 8; ++i) {
+            RankDescriptor mine = rank(i, "a", ports);
+            RankDescriptor theirs = rank(8, "b", ports);
+            mine.index = i;
+            taken.insert(ports_taken(mine, theirs));
+            assert_says(choose_route(mine, theirs).why, "one of 4 equal NICs");
+        }
+        assert_int_equal(taken.size(), 4);
+    }
+}
+
+void requirements_are_held(void **) {
+    const RankDescriptor tcp = rank(0, "a", {port("tcp;ofi_rxm", "eth0", "10.0.0.1/24")});
+    RankDescriptor other = rank(1, "b", {port("tcp;ofi_rxm", "eth0", "10.0.0.2/24")});
+    const NicAddress efa = port("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
+    const auto unmet = [](uint32_t requirements, const RankDescriptor &a, const RankDescriptor &b) {
+        RouteOptions options;
+        options.requirements = requirements;
+        return unmet_requirement(choose_route(a, b), a, b, options, {{"mlx5_0", "it is down"}});
+    };
+    const auto bit = [](Requirement one) { return 1U << static_cast<unsigned>(one); };
+    const uint32_t all = bit(Requirement::Shm) | bit(Requirement::NvLink) | bit(Requirement::Rdma);
+    assert_string_equal(unmet(0, tcp, other).c_str(), "");
+    const std::string rdma = unmet(bit(Requirement::Rdma), tcp, other);
+    for (const char *words : {"ODC_REQUIRE asks for rdma (between hosts:", "rank 0 (host a) and rank 1 (host b)",
+                              "tcp;ofi_rxm from eth0 to eth0", "mlx5_0: it is down"}) {
+        assert_says(rdma, words);
+    }
+    assert_string_equal(unmet(bit(Requirement::Shm) | bit(Requirement::NvLink), tcp, other).c_str(), "");
+    assert_string_equal(unmet(all, rank(0, "a", {efa}), rank(1, "b", {efa})).c_str(), "");
+    assert_string_equal(unmet(all, tcp, tcp).c_str(), "");
+    other.host = std::string("a");
+    assert_says(unmet(bit(Requirement::Shm), tcp, other), "ODC_REQUIRE asks for shm (inside a host: shared memory)");
+    other.identity = std::string("a");
+    assert_string_equal(unmet(bit(Requirement::Shm) | bit(Requirement::Rdma), tcp, other).c_str(), "");
+    assert_string_equal(unmet(bit(Requirement::NvLink), tcp, other).c_str(), "");  // it is about GPUs
+    const RankDescriptor alone = rank(1, "b", {});
+    assert_says(unmet(0, tcp, alone), "no transport connects rank 0 (host a) and rank 1 (host b): shm: rank 1 is on");
+}
+
+void long_lists_are_cut(void **) {
+    std::vector<NicAddress> mine;
+    std::vector<NicAddress> theirs;
+    std::vector<Refusal> refused;
+    for (int i = 0; i < 18; ++i) {
+        mine.push_back(port("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str()));
+        theirs.push_back(port("tcp;ofi_rxm", say("net", i).c_str(), say("fd00:", i, "::1/64").c_str()));
+        refused.push_back({say("mlx5_", i), "it is down"});
+    }
+    const RankDescriptor a = rank(0, "a", mine);
+    const RankDescriptor b = rank(1, "b", theirs);
+    const std::string sentence = unmet_requirement(choose_route(a, b), a, b, {}, refused);
+    for (const char *words : {"eth3 by tcp;ofi_rxm in 10.0.3.1/24, and 14 more; rank 1 has net0 ",
+                              "; NICs not used here: mlx5_0: it is down; ", "mlx5_3: it is down; and 14 more"}) {
+        assert_says(sentence, words);
+    }
+    std::vector<NicPair> silent;
+    for (int i = 0; i < 18; ++i) {
+        for (int j = 0; j < 18; ++j) {
+            silent.push_back({i, j});
+        }
+    }
+    const RankDescriptor like = rank(1, "b", mine);
+    assert_says(why_not_text(choose_route(a, like, silent)), ", and 320 more (a cable, a VLAN or a firewall");
+}
+
+// Of a setting's value; "" when it is taken.
+std::string refused(const char *name, const char *value) {
+    setenv(name, value, 1);
+    std::string sentence;
+    try {
+        read_route_options();
+    } catch (const Error &error) {
+        assert_int_equal(error.status(), ODC_ERROR_ARGUMENT);
+        sentence = error.what();
+    }
+    unsetenv(name);
+    return sentence;
+}
+
+void settings_are_read_strictly(void **) {
+    assert_int_equal(read_route_options().transports, kAllTransports);
+    setenv("ODC_TRANSPORTS", "fabric", 1);
+    setenv("ODC_PROVIDER", "net,verbs,tcp", 1);
+    setenv("ODC_REQUIRE", "rdma,shm", 1);
+    setenv("ODC_INTERFACE", "eth0,mlx5_0", 1);
+    const RouteOptions options = read_route_options();
+    assert_int_equal(options.transports, bit_of(kFabric));
+    assert_true((options.providers == std::vector<std::string>{"net", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"}));
+    assert_true((options.interfaces == std::vector<std::string>{"eth0", "mlx5_0"}));
+    assert_true(options.requires_that(Requirement::Rdma) && options.requires_that(Requirement::Shm));
+    assert_false(options.requires_that(Requirement::NvLink));
+    for (const char *name : {"ODC_TRANSPORTS", "ODC_PROVIDER", "ODC_REQUIRE", "ODC_INTERFACE"}) {
+        unsetenv(name);
+        for (const char *value : {",", "a,", ",a", "a,,b", " ", "a, b"}) {
+            assert_says(refused(name, value), "names with a comma and no space between them");
+        }
+    }
+    assert_says(refused("ODC_TRANSPORTS", "shm,ib"),
+                "ODC_TRANSPORTS=\"shm,ib\" is wrong: \"ib\" is none of cuda, shm, fabric");
+    assert_says(refused("ODC_PROVIDER", "TCP"),
+                "is none of cxi, efa, opx, verbs, verbs;ofi_rxm, psm3, tcp, tcp;ofi_rxm, net");
+    assert_says(refused("ODC_REQUIRE", "ib"), "is none of shm, nvlink, rdma");
+}
+
+}  // namespace
+
+int main() {
+    const CMUnitTest tests[] = {
+        cmocka_unit_test(both_ranks_agree),
+        cmocka_unit_test(a_domain_may_have_another_name_than_its_nic),
+        cmocka_unit_test(ports_are_settled_on_a_provider_that_all_ranks_have),
+        cmocka_unit_test(a_silent_pair_is_not_chosen_again),
+        cmocka_unit_test(hosts_and_settings_decide_the_transport),
+        cmocka_unit_test(better_ports_are_preferred),
+        cmocka_unit_test(what_does_not_reach_is_explained),
+        cmocka_unit_test(ranks_of_a_host_are_spread_over_equals),
+        cmocka_unit_test(requirements_are_held),
+        cmocka_unit_test(long_lists_are_cut),
+        cmocka_unit_test(settings_are_read_strictly),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
