@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 bash tests/venv.sh checks pictures
 # Without torch, or what builds on it, their tests skip and say so.
-bash tests/venv.sh torch libraries || [ $? -eq 77 ]
+bash tests/venv.sh torch libraries torchtitan || [ $? -eq 77 ]
 bin=$PWD/build/python/bin
 cd bindings/python
 "$bin/ruff" check . ../../packaging
