@@ -11,7 +11,7 @@ case ${1-} in
 '')
     bash tests/venv.sh checks pictures
     # Without torch, or what builds on it, their tests skip and say so.
-    bash tests/venv.sh torch libraries || [ $? -eq 77 ]
+    bash tests/venv.sh torch libraries torchtitan || [ $? -eq 77 ]
     ;;
 quick)
     bash tests/venv.sh checks
@@ -21,7 +21,7 @@ quick)
 *)
     bash tests/venv.sh checks pictures
     if (cd bindings/python && grep -q torch "${@%%::*}"); then
-        bash tests/venv.sh torch libraries || [ $? -eq 77 ]
+        bash tests/venv.sh torch libraries torchtitan || [ $? -eq 77 ]
     fi
     cd bindings/python
     exec "$bin/pytest" -rs "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Makes the virtual environment build/python, if it is not there, with the package odc of this tree, and installs what
-# is named: `venv.sh [checks] [torch] [pictures] [libraries]`; or, without the package, `venv.sh disassembler`, of GPU code,
-# `venv.sh nvml`, NVIDIA's header of it, or `venv.sh scipy`, with which perf/compare.sh compares.
+# is named: `venv.sh [checks] [torch] [pictures] [libraries] [torchtitan]`; or, without the package, `venv.sh disassembler`, of
+# GPU code, `venv.sh nvml`, NVIDIA's header of it, or `venv.sh scipy`, with which perf/compare.sh compares.
 # Ends with 77, and the reason, where that cannot be done.
 set -eu
 cd "$(dirname "$0")/.."
@@ -31,8 +31,12 @@ for what in "$@"; do
     scipy) install numpy==2.2.6 scipy==1.15.3 ;;
     libraries) # TRL brings 280 MB, most of it pyarrow and pandas
         install transformers==5.23.0 accelerate==1.15.0 tokenizers==0.23.3 trl==1.16.0 peft==0.21.2 torchao==0.18.0 ;;
+    torchtitan) # without its requirements: its datasets needs a huggingface_hub that is too old for transformers
+        install tyro==1.0.17 einops==0.8.2 tensorboard==2.21.0 torchdata==0.11.0
+        $venv/bin/python -c 'import triton' 2>/dev/null || install triton==3.7.1 # 200 MB; torch for CPU comes without
+        install --no-deps torchtitan==0.3.0 spmd_types==0.2.3 torch_checkpointing==0.1.1 ;;
     *)
-        echo "usage: $0 [checks] [torch] [pictures] [libraries] | disassembler | nvml | scipy" >&2
+        echo "usage: $0 [checks] [torch] [pictures] [libraries] [torchtitan] | disassembler | nvml | scipy" >&2
         exit 2
         ;;
     esac

@@ -6,134 +6,19 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
-import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from ._abi import (
-    ALL_GATHER,
-    INTERRUPTED,
-    Memory,
-    Reduction,
-    Type,
-    lib,
-    odc_config,
-    odc_peer_stats,
-    odc_route,
-    odc_shard_desc,
-    odc_stats,
-)
+from ._abi import Memory, Reduction, Type, lib, odc_config, odc_peer_stats, odc_route, odc_shard_desc, odc_stats
 from ._arguments import INT32, c_enum, c_integer, c_string, told
-from ._signals import Deferred
+from ._handle import AllGather, Callbacks, Handle
 from ._streams import stream_handle
-from .buffer import Buffer
-from .errors import Error, JobError, PhaseError, check
-from .recording import Recorder
+from .errors import JobError, PhaseError, check
 from .route import Route
 from .shard import Shard, ShardDescription
 from .statistics import ContextStats, PeerStats, Report, Stats
-
-AllGather = Callable[[bytes], Sequence[bytes]]
-"""Is handed this rank's bytes and returns every rank's, in rank order; collective."""
-
-
-class Callbacks:
-    """What C calls back. An exception cannot cross C, so it is kept, ends the call, and is raised after it."""
-
-    def __init__(self, size: int, all_gather: AllGather | None, interrupted: Callable[[], bool] | None) -> None:
-        self._size = size
-        self._all_gather = all_gather
-        self._interrupted = interrupted
-        self._here = threading.local()
-        self.all_gather = ALL_GATHER(self._gather) if all_gather is not None else ALL_GATHER()
-        self.interrupted = INTERRUPTED(self._look)
-
-    def _gather(self, _: int, mine: int, all: int, nbytes: int) -> int:
-        assert self._all_gather is not None
-        try:
-            parts = self._all_gather(ctypes.string_at(mine, nbytes))
-            if len(parts) != self._size or any(len(part) != nbytes for part in parts):
-                sizes = [len(part) for part in parts]
-                raise ValueError(f"all_gather returned {sizes} bytes, not {nbytes} of each of {self._size} ranks")
-            ctypes.memmove(all, b"".join(parts), nbytes * self._size)
-        except BaseException as error:
-            self._here.error = error
-            return 1
-        return 0
-
-    def _look(self, _: int) -> int:
-        try:
-            deferred = getattr(self._here, "deferred", None)
-            if deferred is not None:
-                deferred.run()
-            return 1 if self._interrupted is not None and self._interrupted() else 0
-        except BaseException as error:
-            self._here.error = error
-            return 1
-
-    @contextmanager
-    def around(self) -> Iterator[None]:
-        """Around a C call: what a callback or a signal handler raised in it replaces the error that it caused."""
-        here = self._here
-        with Deferred() as deferred:
-            here.deferred, here.error = deferred, None
-            try:
-                yield
-            except Error as error:
-                if here.error is not None:
-                    raise here.error from error
-                raise
-            finally:
-                here.deferred = here.error = None
-
-
-class Handle:
-    """Owns the C context: left by Context.close, freed when no view of its memory is left."""
-
-    def __init__(self, pointer: int, callbacks: Callbacks, device: int | None) -> None:
-        self._pointer: int | None = pointer
-        self._callbacks = callbacks
-        self.device = device  # the number of this rank's GPU
-        self.closed = False
-        self.started: dict[int, Buffer] = {}  # buffers that belong to the library
-        self.spent: list[Shard] = []  # shards to release after the next sync
-        self.recorder: Recorder | None = None  # while the context is traced
-
-    @contextmanager
-    def call(self, name: str = "", shard: str = "") -> Iterator[int]:
-        """Around a C call. What has a name is recorded while the context is traced."""
-        if self.closed:
-            raise PhaseError("this context has been closed")
-        with self.call_after_close(name, shard) as context:
-            yield context
-
-    @contextmanager
-    def call_after_close(self, name: str, shard: str) -> Iterator[int]:
-        """The same around what C answers after odc_shutdown, too."""
-        if self._pointer is None:
-            raise PhaseError("this context has been freed")
-        recorder = self.recorder if name else None
-        with self._callbacks.around():
-            if recorder is None:
-                yield self._pointer
-            else:
-                with recorder.call(self._pointer, name, shard):
-                    yield self._pointer
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            lib.odc_shutdown(self._pointer)
-
-    def __del__(self) -> None:
-        if self._pointer is not None:
-            lib.odc_destroy(self._pointer)
-            self._pointer = None
-            self.closed = True
-
 
 _contexts: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
@@ -199,7 +84,7 @@ class Context:
             check(lib.odc_minibatch_sync_reduce(context, combined, len(values), c_enum("op", op, Reduction)))
         self._handle.started.clear()
         while self._handle.spent:
-            self._handle.spent.pop().release()
+            self._handle.spent.pop()()
         return list(combined)
 
     def all_reduce(self, values: Sequence[float], op: Reduction = Reduction.SUM) -> list[float]:

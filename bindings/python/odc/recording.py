@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a traced context does: its calls, and the spans of its user."""
+"""What a traced context does: its calls, and the spans of its user; and the records of a rank."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ._abi import lib, odc_stats
@@ -24,6 +26,29 @@ class Event(NamedTuple):
     end_ns: int
     waited_ns: int  # the call's part that it waited for a publish, a sync or a lock
     error: str  # the exception that ended it; "": none
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """What one rank recorded between `begin_ns` and `end_ns` of CLOCK_MONOTONIC. An event's `thread` is an index of
+    `threads`; the first thread is the one that traced."""
+
+    rank: int
+    host: str
+    pid: int
+    begin_ns: int
+    end_ns: int
+    threads: list[str]
+    events: list[Event]
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(vars(self)).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> RankTrace:
+        fields = json.loads(data)
+        fields["events"] = [Event(*event) for event in fields["events"]]
+        return RankTrace(**fields)
 
 
 def _waited_ns(context: int) -> int:

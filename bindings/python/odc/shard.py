@@ -6,17 +6,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._abi import Memory, Status, Type, lib, odc_shard_desc, odc_slice
 from ._arguments import INT32, UINT64, c_enum, c_integer, c_integers, c_string
+from ._handle import Handle
 from ._streams import stream_handle
 from .buffer import Buffer
 from .errors import check
 from .memory import View
-
-if TYPE_CHECKING:
-    from .context import Handle
 
 
 @dataclass(frozen=True)

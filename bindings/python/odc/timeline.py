@@ -8,17 +8,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from .recording import Event
-
-if TYPE_CHECKING:
-    from .tracing import RankTrace
+from .recording import Event, RankTrace
 
 Interval = tuple[int, int]
 """Begin and end in nanoseconds."""

@@ -11,39 +11,15 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ._abi import Reduction, Type
 from .context import Context
 from .errors import Error, InterruptedWaitError, JobError, PhaseError
-from .recording import Event, Recorder
+from .recording import RankTrace, Recorder
 
 _LENGTH_BYTES = 8
-
-
-@dataclass(frozen=True)
-class RankTrace:
-    """What one rank recorded between `begin_ns` and `end_ns` of CLOCK_MONOTONIC. An event's `thread` is an index of
-    `threads`; the first thread is the one that traced."""
-
-    rank: int
-    host: str
-    pid: int
-    begin_ns: int
-    end_ns: int
-    threads: list[str]
-    events: list[Event]
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(vars(self)).encode()
-
-    @staticmethod
-    def from_bytes(data: bytes) -> RankTrace:
-        fields = json.loads(data)
-        fields["events"] = [Event(*event) for event in fields["events"]]
-        return RankTrace(**fields)
 
 
 class Trace:
@@ -145,7 +121,7 @@ def _collect(context: Context, mine: bytes) -> list[bytes]:
     memory = part.memory()
     memory[:_LENGTH_BYTES] = len(mine).to_bytes(_LENGTH_BYTES, "little")
     memory[_LENGTH_BYTES : _LENGTH_BYTES + len(mine)] = mine
-    context._handle.spent.append(shard)
+    context._handle.spent.append(shard.release)
     shard.publish()
     if rank != 0:
         return []

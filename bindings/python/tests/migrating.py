@@ -31,5 +31,12 @@ def applied(diff: str, code: str) -> str:
     return code.replace(before(diff), after(diff))
 
 
+def patched(diff: str, code: str) -> str:
+    """The same for each part of a diff that begins with a comment."""
+    for part in re.split(r"^ #.*\n", diff, flags=re.M)[1:]:
+        code = applied(part, code)
+    return code
+
+
 def _side(diff: str, mark: str) -> str:
     return "".join(f"{line[1:]}\n" for line in diff.splitlines() if line[:1] in (mark, " ", ""))

@@ -202,7 +202,8 @@ def test_a_start_that_ctrl_c_ends_keeps_the_buffer() -> None:
 def is_signalled_in_init(rank: int, size: int, job: str) -> None:
     library = mock.Mock(wraps=lib)
     library.odc_init = signalled(lib.odc_init)
-    with mock.patch("odc.context.lib", library), pytest.raises(KeyboardInterrupt):
+    patches = mock.patch("odc.context.lib", library), mock.patch("odc._handle.lib", library)
+    with patches[0], patches[1], pytest.raises(KeyboardInterrupt):
         odc.init(rank=rank, size=size, job=job, timeout=30)
     gc.collect()
     assert library.odc_destroy.call_count == 1

@@ -9,7 +9,7 @@ import pytest
 import support
 
 pytest.importorskip("torch", reason="torch is not installed")
-for library in ("transformers", "accelerate", "trl", "peft"):
+for library in ("transformers", "accelerate", "trl", "peft", "torchtitan"):
     pytest.importorskip(library, reason=f"{library} is not installed")
 
 

@@ -10,13 +10,12 @@ use odc_sys as sys;
 use crate::config::{Config, Interrupted};
 use crate::error::{error_of, take_up_panic, Error};
 use crate::library::check_library;
-use crate::minibatch::{Minibatch, Owned};
 
 /// One rank's membership in one job. Dropping it leaves the job and frees everything; if a panic drops it, all ranks'
 /// waits end with [`Error::Aborted`].
 ///
-/// Everything is done by the [`Minibatch`] that [`begin`](Context::begin) returns. Shards and views cannot outlive the
-/// context:
+/// Everything is done by the [`Minibatch`](crate::Minibatch) that [`begin`](Context::begin) returns. Shards and views
+/// cannot outlive the context:
 ///
 /// ```compile_fail,E0597
 /// use odc::{Config, Context, Shard};
@@ -82,30 +81,6 @@ impl Context {
         let context = Context { handle, rank, size, state: State::default(), _interrupted: interrupted };
         take_up_panic(); // which drops the context
         Ok(context)
-    }
-
-    /// Begins the first minibatch. It can be called again when what it returned is gone, which it is not after the
-    /// middle of a minibatch: peers may be using the slices until the sync.
-    ///
-    /// ```compile_fail,E0499
-    /// # fn main() -> Result<(), odc::Error> {
-    /// let mut context = odc::Context::join(odc::Config::new())?;
-    /// let one = context.begin()?;
-    /// let other = context.begin()?; // there is one minibatch at a time
-    /// one.publish()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn begin(&mut self) -> Result<Minibatch<'_, Owned>, Error> {
-        if self.state.opened.load(Relaxed) {
-            return Err(Error::Phase(format!(
-                "Context::begin: minibatch {} of rank {} was dropped between publish and sync, so peers may be using its \
-                 slices; finish each minibatch by Minibatch::sync",
-                self.state.minibatch.load(Relaxed),
-                self.rank
-            )));
-        }
-        Ok(Minibatch::new(self))
     }
 
     /// 0..size-1.

@@ -9,7 +9,7 @@ use odc_sys as sys;
 use crate::context::Context;
 use crate::element::{Element, Gradient, GradientHalf, ParameterHalf};
 use crate::error::{check, is_job_error, Error, Failed};
-use crate::minibatch::{Minibatch, Open, Stream};
+use crate::phases::{Minibatch, Open, Stream};
 use crate::shard::{Gpu, Shard};
 
 impl<'c, Phase: Open> Minibatch<'c, Phase> {

@@ -42,8 +42,8 @@ mod element;
 mod error;
 mod gpu;
 mod library;
-mod minibatch;
 mod operation;
+mod phases;
 mod plan;
 mod shard;
 mod statistics;
@@ -57,8 +57,8 @@ pub use gpu::GpuOperation;
 pub use library::{
     build, check_library, library_path, settings, topology, transports, Setting, Topology, Transport, Version,
 };
-pub use minibatch::{Minibatch, Open, Opening, Owned, Owning, Published, Stream};
 pub use operation::Operation;
+pub use phases::{Minibatch, Open, Opening, Owned, Owning, Published, Stream};
 pub use plan::{plan, Cost, Plan, Policy};
 pub use shard::{Description, Gpu, Host, Memory, Shard, Slice};
 pub use statistics::{PeerStats, Reduction, Route, Stats};

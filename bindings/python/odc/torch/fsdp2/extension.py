@@ -4,22 +4,17 @@ knows what that is, so it is asked for it by an unshard; the layout inside stays
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.distributed as dist
 
-from .group import Gather, Group
+from .group import Gather, Group, JobHooks
 from .torch_state import AllGather
-
-if TYPE_CHECKING:
-    from .job import Job
 
 
 class ExtensionGroup(Group):
     publishing = False
 
-    def all_gather(self, job: Job) -> AllGather:
+    def all_gather(self, job: JobHooks) -> AllGather:
         return ExtensionGather(self, job)
 
     def copy_parameters(self) -> None:
@@ -45,7 +40,7 @@ class ExtensionGroup(Group):
 
 
 class ExtensionGather(Gather):
-    def __init__(self, group: ExtensionGroup, job: Job) -> None:
+    def __init__(self, group: ExtensionGroup, job: JobHooks) -> None:
         super().__init__(group, job)
         self._extension = group
 

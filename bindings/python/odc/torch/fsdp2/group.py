@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,12 +16,11 @@ from torch.utils.dlpack import from_dlpack
 from ..._abi import Type
 from ...errors import ArgumentError, InternalError, PhaseError
 from ...shard import Shard, ShardDescription
+from .backward import Backwards
 from .layout import Entry, Layout
+from .patience import Patience
 from .streams import Streams
 from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings
-
-if TYPE_CHECKING:
-    from .job import Job
 
 _TYPES = {
     torch.float32: Type.F32,
@@ -31,6 +30,22 @@ _TYPES = {
     torch.uint8: Type.BYTES,
 }
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class JobHooks(Protocol):
+    """What the communication hooks call of their job."""
+
+    backwards: Backwards
+    patience: Patience
+
+    def before_gather(self) -> None: ...
+
+    def before_reduce(self, group: Group) -> None: ...
+
+    def reduces_alone(self, group: Group, full: torch.Tensor) -> None:
+        """A single rank's FSDP2 is about to write the gradients into `full`, and to add them to .grad."""
+
+    def add(self, group: Group, full: torch.Tensor) -> None: ...
 
 
 class Group:
@@ -79,7 +94,7 @@ class Group:
             made.append(ShardDescription(f"gradients of {self.name}", numel, None, type, memory=memory))
         return made
 
-    def install(self, shards: list[Shard], job: Job) -> None:
+    def install(self, shards: list[Shard], job: JobHooks) -> None:
         """Takes the shards made of descriptions() and puts the hooks into FSDP2."""
         if shards:
             self._parameters = shards[0]
@@ -93,7 +108,7 @@ class Group:
         for index, entry in enumerate(self.trainable):
             self._hooks.append(entry.unsharded.register_post_accumulate_grad_hook(self._noted(index)))
 
-    def all_gather(self, job: Job) -> AllGather:
+    def all_gather(self, job: JobHooks) -> AllGather:
         return Gather(self, job)
 
     def restore(self) -> None:
@@ -198,7 +213,7 @@ class Group:
             "of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
         )
 
-    def gather(self, output: torch.Tensor, mine: torch.Tensor, job: Job) -> None:
+    def gather(self, output: torch.Tensor, mine: torch.Tensor, job: JobHooks) -> None:
         if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
             raise PhaseError(
                 f'FSDP group "{self.name}" gathers {mine.numel()} elements of {mine.dtype}, and at attach gathered '
@@ -323,7 +338,7 @@ class Group:
 class Gather(Buffers, AllGather):
     """Reads the owners' slices instead of all-gathering."""
 
-    def __init__(self, group: Group, job: Job) -> None:
+    def __init__(self, group: Group, job: JobHooks) -> None:
         self._group, self._job = group, job
 
     def __call__(
@@ -338,7 +353,7 @@ class Add(Buffers, ReduceScatter):
     """Adds gradients into the owners' accumulators instead of reduce-scattering. FSDP2 then adds zeros to .grad, which
     sync_gradients fills."""
 
-    def __init__(self, group: Group, job: Job) -> None:
+    def __init__(self, group: Group, job: JobHooks) -> None:
         self._group, self._job = group, job
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

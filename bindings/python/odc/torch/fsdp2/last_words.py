@@ -8,14 +8,16 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...errors import Error
 
-if TYPE_CHECKING:
-    from .job import Job
 
-_jobs: weakref.WeakSet[Job] = weakref.WeakSet()
+class Abortable(Protocol):
+    def abort(self, error: BaseException) -> None: ...
+
+
+_jobs: weakref.WeakSet[Abortable] = weakref.WeakSet()
 _installed: Callable[..., Any] | None = None
 _previous: Callable[..., Any] = sys.__excepthook__
 
@@ -37,13 +39,13 @@ def _install() -> None:
     _installed, _previous = tell, previous
 
 
-def watch(job: Job) -> None:
+def watch(job: Abortable) -> None:
     if sys.excepthook is not _installed:
         _install()
     _jobs.add(job)
 
 
-def forget(job: Job) -> None:
+def forget(job: Abortable) -> None:
     _jobs.discard(job)
     if not _jobs and sys.excepthook is _installed:
         sys.excepthook = _previous

@@ -7,16 +7,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ...errors import InternalError
+from .group import Group
 from .layout import Entry
-
-if TYPE_CHECKING:
-    from .group import Group
 
 logger = logging.getLogger("odc")
 
