@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc info: what this build is, which transports work here and why the others do not, and the settings in effect.
-#include "exit.h"
-#include "verbs.h"
+#include "cli/exit.h"
+#include "cli/verbs.h"
 
 #include <fmt/format.h>
 #include <odc/odc.h>
