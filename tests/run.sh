@@ -134,8 +134,8 @@ behind_is_done() {
 
 # Not odc.h: the columns of its comments are set by hand.
 check_format() {
-    find cuda lib tools tests bindings/cpp -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' | sort |
-        xargs clang-format-14 --dry-run --Werror
+    find cuda include lib tools tests bindings/cpp -name '*.h' -o -name '*.hpp' -o -name '*.cc' -o -name '*.c' -o -name '*.cu' |
+        grep -vx include/odc/odc.h | sort | xargs clang-format-14 --dry-run --Werror
 }
 
 # Several files as one, as what they include is what takes long.
