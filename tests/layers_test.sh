@@ -64,7 +64,7 @@ done
 grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
 
 # Tests named *_unit_test.cc exist to see the inside.
-outside=$(ls tools/*.cc tools/*.h tests/*.c tests/*.h)
+outside=$(ls tools/*.cc tests/*.c tests/*.h)
 for file in $outside; do
     for included in $(includes_of "$file"); do
         [ -f "$(dirname "$file")/$included" ] || [ -f "cuda/$included" ] ||

@@ -3,6 +3,7 @@
 // wrong lengths.
 #include "cli/exit.h"
 #include "cli/verbs.h"
+#include "cli/version.h"
 #include "run/descriptors.h"
 
 #include <CLI/CLI.hpp>

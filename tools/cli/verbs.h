@@ -3,8 +3,6 @@
 // callback does the work and throws Exit to leave with a status other than 0.
 #pragma once
 
-#include <string>
-
 namespace CLI {
 class App;
 }
@@ -17,7 +15,5 @@ void add_replay(CLI::App &app);
 void add_bench(CLI::App &app);
 void add_topo(CLI::App &app);
 void add_info(CLI::App &app);
-
-std::string version_text();  // of the library: "0.1.0"
 
 }  // namespace odc_tool

@@ -3,8 +3,7 @@
 #include "run/agent.h"
 
 #include "cli/exit.h"
-#include "cli/verbs.h"
-#include "run/hosts.h"
+#include "cli/version.h"
 #include "run/launch.h"
 #include "run/supervisor.h"
 

@@ -32,4 +32,7 @@ struct AgentPart {
 
 std::string write_part(const AgentPart &part);
 
+// On a host: hears its part of a job and serves it. Returns the status of the first of its ranks that failed.
+int serve_as_agent();
+
 }  // namespace odc_tool

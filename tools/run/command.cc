@@ -3,6 +3,7 @@
 #include "cli/exit.h"
 #include "cli/numbers.h"
 #include "cli/verbs.h"
+#include "run/agent.h"
 #include "run/hosts.h"
 #include "run/launch.h"
 

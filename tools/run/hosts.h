@@ -20,7 +20,4 @@ struct HostsLaunch {
 // As launch() of run/launch.h, whose statuses it has too. Throws Exit{2, ...} for what cannot be started.
 int launch_on_hosts(const HostsLaunch &wanted);
 
-// On a host: hears its part of a job and serves it. Returns the status of the first of its ranks that failed.
-int serve_as_agent();
-
 }  // namespace odc_tool
