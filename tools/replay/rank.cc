@@ -3,6 +3,7 @@
 #include "replay/rank.h"
 
 #include "cli/exit.h"
+#include "cli/files.h"
 #include "cli/progress.h"
 #include "rank/context.h"
 #include "replay/job.h"

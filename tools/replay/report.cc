@@ -2,14 +2,9 @@
 // Prints the result of `odc replay` for people and for machines.
 #include "replay/report.h"
 
-#include "cli/exit.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -88,17 +83,6 @@ std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &r
         end_ns[arm] += longest_ns;
     }
     return pictured;
-}
-
-void check_writable(const std::string &path) { write_text(path, "", std::ios::app); }
-
-void write_text(const std::string &path, const std::string &text, std::ios::openmode mode) {
-    std::ofstream file(path, std::ios::binary | mode);
-    file << text;
-    file.close();
-    if (!file) {
-        throw Exit{1, fmt::format("{} cannot be written: {}", path, std::strerror(errno))};
-    }
 }
 
 std::string arm_name(const Arm &arm) {

@@ -5,7 +5,6 @@
 #include "replay/record.h"
 #include "replay/schedule.h"
 
-#include <ios>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -61,9 +60,5 @@ struct PicturedRun {
     int64_t duration_ns;
 };
 std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records);
-
-// Both throw Exit{1, ...} when the file cannot be written; check_writable leaves what is in it.
-void check_writable(const std::string &path);
-void write_text(const std::string &path, const std::string &text, std::ios::openmode mode = std::ios::out);
 
 }  // namespace odc_tool

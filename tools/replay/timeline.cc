@@ -3,11 +3,13 @@
 // shows when bytes move, which mostly is behind compute.
 #include "replay/timeline.h"
 
+#include "cli/files.h"
+#include "cli/svg.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 namespace odc_tool {
 namespace {
@@ -27,8 +29,6 @@ constexpr size_t kMostRanks = 64;
 constexpr const char *kWaiting = "#f7c9a9";
 constexpr const char *kMoving = "#1f8a5b";
 constexpr std::array<const char *, 2> kCompute{"#2f5f9e", "#6f9fd8"};  // microbatches in turn
-constexpr const char *kInk = "#1d2733";
-constexpr const char *kFaint = "#5d6b7a";
 
 struct Panel {
     size_t arm;
@@ -69,7 +69,7 @@ public:
     }
 
     std::string draw() {
-        open();
+        heading();
         legend();
         axis();
         for (const Panel &panel : panels_) {
@@ -80,43 +80,27 @@ public:
             minibatch_ends(panel);
         }
         saving();
-        text_ += "</svg>\n";
-        return std::move(text_);
+        return svg_.document(kLeft + kPlotWidth + kRight, bottom_ + kAxisHeight, 12);
     }
 
 private:
     double x(double ns) const { return kLeft + kPlotWidth * ns / double(longest_ns_); }
     static double seconds(int64_t ns) { return double(ns) * 1e-9; }
 
-    template <typename... Parts>
-    void add(fmt::format_string<Parts...> format, Parts &&...parts) {
-        fmt::format_to(std::back_inserter(text_), format, std::forward<Parts>(parts)...);
-    }
-
-    void label(double at_x, double at_y, const char *style, const std::string &words) {
-        add("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", at_x, at_y, style, words);
-    }
-
     void box(double at_x, double at_y, double width, double height, const char *fill) {
-        add("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"{}\"/>\n", at_x, at_y,
-            std::max(width, 0.0), height, fill);
+        svg_.add("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"{}\"/>\n", at_x, at_y,
+                 std::max(width, 0.0), height, fill);
     }
 
-    void open() {
-        const double width = kLeft + kPlotWidth + kRight;
-        const double height = bottom_ + kAxisHeight;
-        add("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
-            "height=\"{1:.0f}\" font-family=\"DejaVu Sans, Helvetica, Arial, sans-serif\" font-size=\"12\" "
-            "fill=\"{2}\">\n",
-            width, height, kInk);
-        box(0, 0, width, height, "#ffffff");
-        label(kLeft, 32, "font-size=\"19\" font-weight=\"bold\"",
-              fmt::format("Emulated {} on {} ranks: the same {} samples under two schedules", report_.model.name,
-                          report_.totals.size(),
-                          panels_[0].runs.size() * report_.workload.samples / report_.workload.minibatches.size()));
+    void heading() {
+        svg_.label(
+            kLeft, 32, "font-size=\"19\" font-weight=\"bold\"",
+            fmt::format("Emulated {} on {} ranks: the same {} samples under two schedules", report_.model.name,
+                        report_.totals.size(),
+                        panels_[0].runs.size() * report_.workload.samples / report_.workload.minibatches.size()));
         std::string words = caption(report_);
         words[0] = 'E';
-        label(kLeft, 53, fmt::format("fill=\"{}\"", kFaint).c_str(), words + ".");
+        svg_.label(kLeft, 53, fmt::format("fill=\"{}\"", Svg::kFaint), words + ".");
     }
 
     void legend() {
@@ -127,14 +111,14 @@ private:
                 box(at, y + 12 - height, 20, height, fill);
                 at += 20;
             }
-            label(at + 7, y + 10.5, "", words);
+            svg_.label(at + 7, y + 10.5, "", words);
             at += 37 + 6.6 * double(words.size());
         };
         entry({kCompute[0], kCompute[1]}, 12, "computing (shades: microbatches)");
         entry({kWaiting}, 12, "waiting");
         entry({kMoving}, 5, "moving bytes (gather, scatter-add)");
-        add("<path d=\"M{0:.1f},{1:.1f}v14\" stroke=\"{2}\" stroke-width=\"1.5\"/>\n", at + 4, y - 1, kInk);
-        label(at + 13, y + 10.5, "", "end of a minibatch");
+        svg_.add("<path d=\"M{0:.1f},{1:.1f}v14\" stroke=\"{2}\" stroke-width=\"1.5\"/>\n", at + 4, y - 1, Svg::kInk);
+        svg_.label(at + 13, y + 10.5, "", "end of a minibatch");
     }
 
     // A round step that gives some ten ticks.
@@ -154,19 +138,20 @@ private:
         const double top = panels_[0].top - 4;
         for (int i = 0; i * step <= seconds(longest_ns_) * 1.0001; ++i) {
             const double at = x(i * step * 1e9);
-            add("<path d=\"M{:.1f},{:.1f}V{:.1f}\" stroke=\"#dde3ea\"/>\n", at, top, bottom_ + 5);
-            label(at, bottom_ + 19, "text-anchor=\"middle\" font-size=\"11\"", fmt::format("{:.6g}", i * step));
+            svg_.add("<path d=\"M{:.1f},{:.1f}V{:.1f}\" stroke=\"#dde3ea\"/>\n", at, top, bottom_ + 5);
+            svg_.label(at, bottom_ + 19, "text-anchor=\"middle\" font-size=\"11\"", fmt::format("{:.6g}", i * step));
         }
-        add("<path d=\"M{:.1f},{:.1f}H{:.1f}\" stroke=\"{}\"/>\n", kLeft, bottom_, kLeft + kPlotWidth, kInk);
-        label(kLeft + kPlotWidth / 2, bottom_ + 38, "text-anchor=\"middle\"", "time, seconds");
+        svg_.add("<path d=\"M{:.1f},{:.1f}H{:.1f}\" stroke=\"{}\"/>\n", kLeft, bottom_, kLeft + kPlotWidth, Svg::kInk);
+        svg_.label(kLeft + kPlotWidth / 2, bottom_ + 38, "text-anchor=\"middle\"", "time, seconds");
     }
 
     void panel_head(const Panel &panel) {
-        add("<text x=\"{:.1f}\" y=\"{:.1f}\"><tspan font-size=\"14\" font-weight=\"bold\">{}</tspan><tspan dx=\"12\" "
+        svg_.add(
+            "<text x=\"{:.1f}\" y=\"{:.1f}\"><tspan font-size=\"14\" font-weight=\"bold\">{}</tspan><tspan dx=\"12\" "
             "fill=\"{}\">{}</tspan></text>\n",
-            kLeft, panel.top - 12, panel.title, kFaint, panel.subtitle);
-        label(kLeft + kPlotWidth + 12, panel.top - 12, fmt::format("font-size=\"11\" fill=\"{}\"", kFaint).c_str(),
-              "idle");
+            kLeft, panel.top - 12, panel.title, Svg::kFaint, panel.subtitle);
+        svg_.label(kLeft + kPlotWidth + 12, panel.top - 12, fmt::format("font-size=\"11\" fill=\"{}\"", Svg::kFaint),
+                   "idle");
     }
 
     void row(const Panel &panel, size_t rank) {
@@ -195,9 +180,9 @@ private:
         }
         paint(spans[1], 0, y + lane + 0.5, strip, kMoving);
         const std::string small = fmt::format("font-size=\"{:.1f}\"", std::min(11.0, row_));
-        label(kLeft - 8, y + lane * 0.85, (small + " text-anchor=\"end\"").c_str(), fmt::format("rank {}", rank));
-        label(kLeft + kPlotWidth + 12, y + lane * 0.85, small.c_str(),
-              fmt::format("{:.0f} %", 100 * (1 - compute_ns / double(panel.end_ns))));
+        svg_.label(kLeft - 8, y + lane * 0.85, small + " text-anchor=\"end\"", fmt::format("rank {}", rank));
+        svg_.label(kLeft + kPlotWidth + 12, y + lane * 0.85, small,
+                   fmt::format("{:.0f} %", 100 * (1 - compute_ns / double(panel.end_ns))));
     }
 
     static void add_span(std::vector<Span> &spans, const Span &span) {
@@ -209,20 +194,21 @@ private:
     }
 
     void paint(const std::vector<Span> &spans, size_t shade, double y, double height, const char *fill) {
-        add("<path fill=\"{}\" d=\"", fill);
+        svg_.add("<path fill=\"{}\" d=\"", fill);
         for (const Span &span : spans) {
             if (span.shade == shade) {
                 const double width = std::max(span.end - span.begin, kThinnest);
-                add("M{:.2f},{:.2f}h{:.2f}v{:.2f}h{:.2f}z", span.begin, y, width, height, -width);
+                svg_.add("M{:.2f},{:.2f}h{:.2f}v{:.2f}h{:.2f}z", span.begin, y, width, height, -width);
             }
         }
-        add("\"/>\n");
+        svg_.add("\"/>\n");
     }
 
     void minibatch_ends(const Panel &panel) {
         for (const PicturedRun &run : panel.runs) {
-            add("<path d=\"M{0:.2f},{1:.2f}V{2:.2f}\" stroke=\"{3}\" stroke-width=\"1.5\"/>\n",
-                x(double(run.begin_ns + run.duration_ns)), panel.top - 4, panel.top + row_ * double(ranks_) - 1, kInk);
+            svg_.add("<path d=\"M{0:.2f},{1:.2f}V{2:.2f}\" stroke=\"{3}\" stroke-width=\"1.5\"/>\n",
+                     x(double(run.begin_ns + run.duration_ns)), panel.top - 4, panel.top + row_ * double(ranks_) - 1,
+                     Svg::kInk);
         }
     }
 
@@ -237,11 +223,11 @@ private:
         }
         const double y = best.top + row_ * double(ranks_) / 2;
         const double middle = left + width / 2;
-        label(middle, y - 8, "text-anchor=\"middle\" font-size=\"20\" font-weight=\"bold\"",
-              fmt::format("{:.2f}×", double(base.end_ns) / double(best.end_ns)));
-        label(middle, y + 12, "text-anchor=\"middle\"", "the throughput");
-        label(middle, y + 30, fmt::format("text-anchor=\"middle\" font-size=\"11\" fill=\"{}\"", kFaint).c_str(),
-              fmt::format("{:.2f} s → {:.2f} s", seconds(base.end_ns), seconds(best.end_ns)));
+        svg_.label(middle, y - 8, "text-anchor=\"middle\" font-size=\"20\" font-weight=\"bold\"",
+                   fmt::format("{:.2f}×", double(base.end_ns) / double(best.end_ns)));
+        svg_.label(middle, y + 12, "text-anchor=\"middle\"", "the throughput");
+        svg_.label(middle, y + 30, fmt::format("text-anchor=\"middle\" font-size=\"11\" fill=\"{}\"", Svg::kFaint),
+                   fmt::format("{:.2f} s → {:.2f} s", seconds(base.end_ns), seconds(best.end_ns)));
     }
 
     const Report &report_;
@@ -251,14 +237,14 @@ private:
     std::vector<Panel> panels_;
     int64_t longest_ns_ = 1;
     double bottom_ = 0;
-    std::string text_;
+    Svg svg_;
 };
 
 }  // namespace
 
 void write_timeline(const std::string &path, const Report &report, const RunRecords &records,
                     const std::vector<std::vector<Event>> &events) {
-    write_text(path, Drawing(report, records, events).draw());
+    write_file(path, Drawing(report, records, events).draw());
 }
 
 }  // namespace odc_tool

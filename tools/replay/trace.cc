@@ -2,6 +2,8 @@
 // Writes the JSON trace event format.
 #include "replay/trace.h"
 
+#include "cli/files.h"
+
 #include <fmt/format.h>
 
 #include <iterator>
@@ -67,7 +69,7 @@ void write_trace(const std::string &path, const Report &report, const RunRecords
     text.erase(text.rfind(','));
     text += "\n],\"displayTimeUnit\":\"ms\",\"otherData\":{\"emulation\":" + nlohmann::json(caption(report)).dump() +
             "}}\n";
-    write_text(path, text);
+    write_file(path, text);
 }
 
 }  // namespace odc_tool

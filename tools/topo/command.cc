@@ -2,6 +2,7 @@
 // odc topo: what is near what on this machine or a recorded one, and which path each memory takes to another host; in a
 // job, which path each pair of its ranks takes.
 #include "cli/exit.h"
+#include "cli/files.h"
 #include "cli/verbs.h"
 #include "rank/context.h"
 #include "run/launch.h"
@@ -13,9 +14,6 @@
 #include <odc/odc.h>
 #include <CLI/CLI.hpp>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <memory>
 #include <string>
 
@@ -31,14 +29,6 @@ struct TopoOptions {
     bool why = false;
     bool json = false;
 };
-
-void write_file(const std::string &path, const std::string &text) {
-    errno = 0;
-    std::ofstream file(path);
-    if (!(file << text) || !file.flush()) {
-        throw Exit{1, fmt::format("{} cannot be written: {}", path, std::strerror(errno))};
-    }
-}
 
 Reasons reasons_of(const TopoOptions &options) { return options.why ? Reasons::Told : Reasons::Untold; }
 

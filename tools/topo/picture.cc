@@ -2,11 +2,12 @@
 // Each part is a box as large as what is inside it, which flows in rows; so no two can overlap.
 #include "topo/picture.h"
 
+#include "cli/svg.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,8 +25,6 @@ constexpr double kHead = 84;
 constexpr size_t kColumns = 4;
 constexpr size_t kLetters = 34;  // that surely fit into a device's line
 constexpr double kLetter = 7.6;  // width of a title's letters, on average
-constexpr const char *kInk = "#1d2733";
-constexpr const char *kFaint = "#5d6b7a";
 
 struct Colour {
     Part::Kind kind;
@@ -43,19 +42,6 @@ constexpr std::array<Colour, 8> kColours = {{{Part::Kind::Machine, "#ffffff", "#
 
 const Colour &colour_of(Part::Kind kind) {
     return *std::find_if(kColours.begin(), kColours.end() - 1, [&](const Colour &row) { return row.kind == kind; });
-}
-
-std::string escaped(const std::string &text) {
-    std::string safe;
-    for (const char letter : text) {
-        switch (letter) {
-            case '&': safe += "&amp;"; break;
-            case '<': safe += "&lt;"; break;
-            case '>': safe += "&gt;"; break;
-            default: safe += letter;
-        }
-    }
-    return safe;
 }
 
 // Lines of at most kLetters, divided between words; a longer word is divided, too.
@@ -131,31 +117,18 @@ public:
     std::string draw(const Part &root) {
         const Box box(root);
         const double width = std::max(box.width, 860.0) + 2 * kMargin;
-        add("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" "
-            "height=\"{1:.0f}\" font-family=\"DejaVu Sans, Helvetica, Arial, sans-serif\" font-size=\"11\" "
-            "fill=\"{2}\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
-            width, kHead + box.height + kMargin, kInk);
-        label(kMargin, 34, "font-size=\"19\" font-weight=\"bold\"", root.name);
-        label(kMargin, 54, fmt::format("font-size=\"12\" fill=\"{}\"", kFaint), root.detail);
+        svg_.label(kMargin, 34, "font-size=\"19\" font-weight=\"bold\"", root.name);
+        svg_.label(kMargin, 54, fmt::format("font-size=\"12\" fill=\"{}\"", Svg::kFaint), root.detail);
         legend();
         show(box, kMargin, kHead);
-        text_ += "</svg>\n";
-        return std::move(text_);
+        return svg_.document(width, kHead + box.height + kMargin, 11);
     }
 
 private:
-    template <typename... Parts>
-    void add(fmt::format_string<Parts...> format, Parts &&...parts) {
-        fmt::format_to(std::back_inserter(text_), format, std::forward<Parts>(parts)...);
-    }
-
-    void label(double x, double y, const std::string &style, const std::string &words) {
-        add("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, style, escaped(words));
-    }
-
     void frame(double x, double y, double width, double height, Part::Kind kind) {
         const Colour &colour = colour_of(kind);
-        add("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"4\" fill=\"{}\" "
+        svg_.add(
+            "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"4\" fill=\"{}\" "
             "stroke=\"{}\"/>\n",
             x, y, width, height, colour.fill, colour.line);
     }
@@ -166,7 +139,7 @@ private:
                                           std::pair(Part::Kind::UnusedNic, "NIC that reaches no other host"),
                                           std::pair(Part::Kind::Switch, "PCIe switch")}) {
             frame(x, 62, 16, 11, kind);
-            label(x + 22, 71.5, "", words);
+            svg_.label(x + 22, 71.5, "", words);
             x += 46 + 6.2 * static_cast<double>(std::string(words).size());
         }
     }
@@ -175,21 +148,23 @@ private:
         const Part &part = box.part;
         if (part.kind != Part::Kind::Machine) {
             frame(x, y, box.width, box.height, part.kind);
-            add("<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"12\"><tspan font-weight=\"bold\">{}</tspan>"
+            svg_.add(
+                "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"12\"><tspan font-weight=\"bold\">{}</tspan>"
                 "<tspan dx=\"8\" fill=\"{}\">{}</tspan></text>\n",
-                x + kGap, y + 18, escaped(part.name), kFaint, box.is_device() ? "" : escaped(part.detail));
+                x + kGap, y + 18, Svg::escaped(part.name), Svg::kFaint,
+                box.is_device() ? "" : Svg::escaped(part.detail));
         }
         for (size_t i = 0; i < box.lines.size(); ++i) {
             const bool note = i + box.notes >= box.lines.size();
-            label(x + kGap, y + kTitle + 8 + kLine * static_cast<double>(i),
-                  note ? "font-style=\"italic\"" : fmt::format("fill=\"{}\"", kFaint), box.lines[i]);
+            svg_.label(x + kGap, y + kTitle + 8 + kLine * static_cast<double>(i),
+                       note ? "font-style=\"italic\"" : fmt::format("fill=\"{}\"", Svg::kFaint), box.lines[i]);
         }
         for (const Box &one : box.inside) {
             show(one, x + one.x, y + one.y);
         }
     }
 
-    std::string text_;
+    Svg svg_;
 };
 
 }  // namespace
