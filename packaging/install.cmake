@@ -4,8 +4,6 @@
 include(CMakePackageConfigHelpers)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/odc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/bindings/cpp/odc.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/odc)
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/bindings/cpp/hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/odc)
 # Two export sets: who links the shared library needs none of the development packages that the static one asks for.
 foreach(library odc odc_static)
   install(TARGETS ${library} EXPORT ${library}Targets

@@ -35,9 +35,9 @@ compile() {
 of() { grep -hoE '\bodc_[a-z0-9_]+\(|\bodc_get_(transport|setting)\b|\bodc_(gather|scatter_add)_start\b|&odc_version' "$@" | tr -d '(&' | sort -u; }
 declared=$(functions_of include/odc/odc.h | sort)
 [ "$(wc -l <<<"$declared")" -ge 30 ] || fail "only these functions were found in odc.h: $declared"
-missing=$(comm -23 <(echo "$declared") <(of "$source"/odc.hpp "$source"/hpp/*.hpp))
+missing=$(comm -23 <(echo "$declared") <(of include/odc/odc.hpp include/odc/hpp/*.hpp))
 same "$missing" ""
-for file in "$source"/odc.hpp "$source"/hpp/*.hpp; do
+for file in include/odc/odc.hpp include/odc/hpp/*.hpp; do
     [ "$(wc -l <"$file")" -le 600 ] || fail "$file has more than 600 lines"
     expect 0 g++ -std=c++17 "${warnings[@]}" -Iinclude -x c++ -fsyntax-only -include "$file" /dev/null
 done

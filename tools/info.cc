@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc info: what this build is, which transports work here and why the others do not, and the settings in effect.
-#include "exit.h"
-#include "verbs.h"
+#include "cli/exit.h"
+#include "cli/verbs.h"
+#include "cli/version.h"
 
 #include <fmt/format.h>
 #include <odc/odc.h>
@@ -149,11 +150,6 @@ void print_settings(const std::vector<Setting> &settings) {
 }
 
 }  // namespace
-
-std::string version_text() {
-    const uint32_t version = odc_version();
-    return fmt::format("{}.{}.{}", version >> 16, version >> 8 & 255, version & 255);
-}
 
 void add_info(CLI::App &app) {
     struct Wanted {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The odc command: one verb a file (verbs.h). Statuses: 0, 1 when the work failed, 2 for a wrong command line or
+// The odc command: one verb a file (cli/verbs.h). Statuses: 0, 1 when the work failed, 2 for a wrong command line or
 // wrong lengths.
-#include "descriptors.h"
-#include "exit.h"
-#include "verbs.h"
+#include "cli/exit.h"
+#include "cli/verbs.h"
+#include "cli/version.h"
+#include "run/descriptors.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

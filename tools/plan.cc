@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // `odc plan`: which rank runs which samples in which microbatches, as a table or as JSON.
-#include "exit.h"
-#include "lengths.h"
-#include "numbers.h"
-#include "plan_options.h"
-#include "verbs.h"
+#include "cli/exit.h"
+#include "cli/lengths.h"
+#include "cli/numbers.h"
+#include "cli/plan_options.h"
+#include "cli/verbs.h"
 
 #include <odc/odc.h>
 #include <CLI/CLI.hpp>

@@ -12,7 +12,7 @@ for tool in nvcc ptxas; do
     command -v $tool >/dev/null || { echo "$tool was not found"; exit 77; }
 done
 kernels=$ODC_SOURCE_DIR/lib/transport/cuda/kernels
-plain=$ODC_SOURCE_DIR/tools/kernels
+plain=$ODC_SOURCE_DIR/tools/gpu/kernels
 seconds=120
 notes=
 

@@ -60,7 +60,7 @@ def load(name):
     return j
 
 def interval(values):
-    """The median, and where it is with 95 %: `odc bench` counts likewise (tools/bench_statistics.cc)."""
+    """The median, and where it is with 95 %: `odc bench` counts likewise (tools/rank/statistics.cc)."""
     values, n = sorted(values), len(values)
     k = max([1] + [k for k in range(1, n // 2) if sum(math.comb(n, i) for i in range(k)) <= 0.025 * 2**n])
     return statistics.median(values), values[k - 1], values[n - k]

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Each folder of lib/ includes only what stands in it or below it, by the table in lib/README.md; modules (a header and its
-# source are one) include each other in no circle; a folder holds no more modules than a reader can survey. tools and tests
-# see the library through <odc/odc.h> only. cuda/ is below all of them: NVIDIA's interface, not the library's.
+# source are one) include each other in no circle; a folder holds no more modules than a reader can survey. Tests
+# see the library through <odc/odc.h> only (tools: tools_layers_test.sh). cuda/ is below all of them: NVIDIA's interface, not the library's.
 set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 
@@ -64,10 +64,11 @@ done
 grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
 
 # tests/unit/ exists to see the inside.
-outside=$(ls tools/*.cc tools/*.h tests/{contract,faults,gpu,cli,harness}/*.[ch])
+outside=$(ls tests/{contract,faults,gpu,cli,harness}/*.[ch])
 for file in $outside; do
     for included in $(includes_of "$file"); do
-        [ -f "$(dirname "$file")/$included" ] || [ -f "tests/harness/$included" ] || [ -f "tests/$included" ] || [ -f "cuda/$included" ] ||
+        [ -f "$(dirname "$file")/$included" ] || [ -f "tests/harness/$included" ] || [ -f "tests/$included" ] ||
+            [ -f "cuda/$included" ] ||
             complain "$file includes $included: it may see <odc/odc.h> only"
     done
 done

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Each folder of tools/ includes only what stands in it or in a later row of the table in tools/README.md, and no module
+# (a header with its source) includes itself by way of others. Of the rest of the repository they see <odc/odc.h> and cuda/.
+set -u
+cd "${ODC_SOURCE_DIR:?the folder of the sources}/tools" || exit 1
+
+failures=0
+complain() {
+    echo "$*" >&2
+    failures=$((failures + 1))
+}
+
+declare -A row
+number=0
+while read -r folders; do
+    number=$((number + 1))
+    for folder in $folders; do
+        row[$folder]=$number
+        [ -d "$folder" ] || complain "tools/README.md names $folder/, which is not in tools/"
+    done
+done < <(sed -n 's/^| \(`[^|]*`\) |.*/\1/p' README.md | tr -d '`,/')
+[ "$number" -ge 2 ] || complain "tools/README.md has no table of folders"
+
+sources() { find . \( -name '*.h' -o -name '*.cc' -o -name '*.cc.in' \) -printf '%P\n' | sort; }
+edges=
+while read -r file; do
+    folder=$(dirname "$file")
+    module=${file%.in}
+    module=${module%.*}
+    if [ -z "${row[$folder]:-}" ]; then
+        complain "tools/$file is in a folder that tools/README.md does not name"
+        continue
+    fi
+    for included in $(sed -n 's/^ *# *include "\([^"]*\)".*/\1/p' "$file"); do
+        [ -f "../cuda/$included" ] && continue
+        other=$(dirname "$included")
+        if [ ! -f "$included" ]; then
+            complain "tools/$file includes $included: not a file of tools/ or cuda/"
+        elif [ "$other" != "$folder" ] && [ "${row[$other]:-0}" -le "${row[$folder]}" ]; then
+            complain "tools/$file includes $included, whose folder is not in a later row of tools/README.md"
+        fi
+        [ "${included%.*}" = "$module" ] || edges+="$module ${included%.*}"$'\n'
+    done
+done < <(sources)
+circle=$(tsort <<<"$edges" 2>&1 >/dev/null) || complain "modules of tools/ that include each other: $circle"
+[ "$failures" -eq 0 ] || exit 1
+echo "$(sources | wc -l) files of $(wc -w <<<"${!row[*]}") folders keep to their rows"

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// odc bench: how close libodc's operations come to what this machine can do, measured in one run on the same buffers.
+#include "bench/gpu.h"
+#include "bench/nccl.h"
+#include "bench/network.h"
+#include "bench/race.h"
+#include "bench/report.h"
+#include "cli/exit.h"
+#include "cli/numbers.h"
+#include "cli/verbs.h"
+#include "rank/context.h"
+#include "rank/routes.h"
+#include "run/launch.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace odc_tool {
+
+namespace {
+
+constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // so that what all ranks need is counted in 64 bits
+
+const char *const kMethod =
+    "Every rank does the operation at the same time on a tensor of --bytes (of the type given: for\n"
+    "scatter-add those of the gradient) and, in random order, so does a bare loop in the same processes:\n"
+    "the same buffer of the caller, slices of the same size. GB/s are the tensor's bytes by the time from\n"
+    "the first rank's start to the last one's end. A timing takes 10 ms or more: operations follow each\n"
+    "other without barriers, after one that is not timed. The ratio is the median of the pairs' ratios\n"
+    "with its 95 % interval; \"the loop against itself\" shows what ratio the machine's noise alone\n"
+    "gives. libodc chooses among loops that suit different processors, during its first large copies and\n"
+    "additions; the last line says which, and what each of them reached.\n"
+    "gather:       the bare loop is memcpy or a non-temporal copy, whichever is faster here.\n"
+    "scatter-add:  at least 8 additions per minibatch after one that is not timed (the first one stores\n"
+    "              instead of adding); the bare loop adds the same types under one spin lock per stripe,\n"
+    "              of the size that is fastest here.\n"
+    "sync:         from the moment when all ranks are ready to the last one's return; each rank added to\n"
+    "              a tensor of --bytes before. The bare loop is one atomic counter that all ranks spin\n"
+    "              on.\n"
+    "The slices of the bare loop lie in large pages where the system gives them. All bytes and sums are\n"
+    "checked. Started inside a job (odc run, torchrun, mpirun, Slurm) odc bench joins that job as one\n"
+    "rank.\n"
+    "Between hosts, in a job of several or by --transport fabric, there is no bare loop: the limit is not\n"
+    "a copy of memory but the network. Ranks start together at a sync, each by its own clock, and the\n"
+    "slowest counts; a sync's time holds the ranks' distance at its start.\n"
+    "With --memory cuda slices and buffers are on GPUs. Rank r takes the GPU r modulo those that it sees,\n"
+    "or ODC_DEVICE's; ranks may share one. A timing takes 100 ms or more, up to the moment when the\n"
+    "stream is done. With --active one rank 0 operates alone, which a bar is about; else all together.\n"
+    "gather:       the limit is cuMemcpyAsync of the same bytes in memory of this process, on the GPUs\n"
+    "              that the slices are on: one copy where all are on one.\n"
+    "scatter-add:  the limit is libodc's own kernel on the rank's own memory, in a job of one rank. Beside\n"
+    "              it race a plain a += b kernel, and what adding by the owner would cost: copies into\n"
+    "              staging on the owner's GPU, pieces of at most 16 MiB, and the plain kernel there.\n"
+    "              On one GPU all of this is local, one after the other. Where a path is staged, the\n"
+    "              owner's part of libodc's addition comes later and is not in its time.\n"
+    "Each call's host time is taken, too, all slices published and the GPU idle every eight calls.\n"
+    "--peer nccl:  ncclAllGather or ncclReduceScatter (whose sums are of the gradient's type) on the same\n"
+    "              GPUs and bytes, by libnccl.so.2 or the file that ODC_NCCL names.";
+
+const std::map<std::string, odc_type> &types() {
+    static const std::map<std::string, odc_type> all = {
+        {"f32", ODC_F32}, {"bf16", ODC_BF16}, {"f16", ODC_F16}, {"f64", ODC_F64}};
+    return all;
+}
+
+// The operating system would grant more than there is and kill somebody later.
+void check_memory(uint64_t bytes) {
+    const uint64_t available =
+        static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    if (bytes > available) {
+        throw Exit{1, fmt::format("the benchmark needs {} bytes of memory, but this machine has {}; give fewer --bytes",
+                                  bytes, available)};
+    }
+}
+
+void check_bytes(const BenchOptions &options) {
+    const uint64_t element = element_bytes(options.element_type());
+    if (options.bytes % element != 0) {
+        throw Exit{2, fmt::format("--bytes {} is not a multiple of {}, the bytes of an element of type {}",
+                                  options.bytes, element, options.type)};
+    }
+}
+
+// What the ranks measure with.
+struct Joined {
+    odc_context *context;  // has the tensor
+    odc_context *meeting;  // between hosts: has no shards; else NULL
+    std::vector<Route> routes;
+};
+
+NetworkResult time_operation(const Joined &joined, const BenchOptions &options, const Contestant &contestant,
+                             uint64_t most) {
+    return time_network(joined.meeting, contestant, options.pairs, options.sample_seconds(), most);
+}
+
+void bench_gather(const Joined &joined, const BenchOptions &options, Json &json) {
+    const Tensor tensor(joined.context, options.bytes, options.element_type());
+    if (joined.meeting != nullptr) {
+        Gather gather(joined.context, tensor);
+        const NetworkResult result = time_operation(joined, options, gather.contestant(), 1'000'000);
+        return add_network(json, options, joined.routes, tensor, result);
+    }
+    Group group(joined.context, BareGather::shared_bytes(tensor));
+    Gather gather(joined.context, tensor);
+    BareGather bare(group, tensor, gather);
+    const std::string limit = bare.choose();
+    const uint64_t repeats = choose_repeats(group, bare.contestant(), options.sample_seconds(), 2, 1'000'000);
+    add_race(json, options, race(group, gather.contestant(), bare.contestant(), {}, options.pairs, repeats), limit);
+}
+
+void bench_add(const Joined &joined, const BenchOptions &options, Json &json) {
+    const uint64_t most = most_additions(odc_size(joined.context));
+    const Tensor tensor(joined.context, options.bytes, options.element_type());
+    if (joined.meeting != nullptr) {
+        Addition addition(joined.context, tensor);
+        const NetworkResult result = time_operation(joined, options, addition.contestant(), most);
+        return add_network(json, options, joined.routes, tensor, result);
+    }
+    Group group(joined.context, BareAddition::shared_bytes(tensor, odc_size(joined.context)));
+    Addition addition(joined.context, tensor);
+    BareAddition bare(group, tensor);
+    const std::string limit = bare.choose();
+    const uint64_t repeats = choose_repeats(group, bare.contestant(), options.sample_seconds(), 8, most);
+    add_race(json, options, race(group, addition.contestant(), bare.contestant(), {}, options.pairs, repeats),
+             "locked " + limit);
+}
+
+void bench_sync(const Joined &joined, const BenchOptions &options, Json &json) {
+    const Tensor tensor(joined.context, options.bytes, options.element_type());
+    std::optional<Group> group;
+    if (joined.meeting == nullptr) {
+        group.emplace(joined.context, 0);
+    }
+    Addition addition(joined.context, tensor);
+    const Contestant odc = addition.contestant();
+    const auto sync = [&] { check(odc_minibatch_sync(joined.context)); };
+    std::vector<double> usec;
+    std::vector<double> limit_usec;
+    for (int i = 0; i < options.pairs; ++i) {
+        odc.prepare();
+        odc.operate();
+        usec.push_back(1e6 * (group ? group->time_from_one_moment(sync) : time_together(joined.meeting, sync)));
+        addition.check_slice();
+        if (group) {
+            limit_usec.push_back(1e6 * group->time_from_one_moment([&] { group->spin_barrier(); }));
+        }
+    }
+    add_interval(json, "usec", median_interval(usec));
+    if (group) {
+        json["limit_usec"] = median_interval(limit_usec).median;
+    }
+}
+
+// That share this host's memory.
+int ranks_here(const std::vector<Route> &routes) {
+    int ranks = 1;
+    for (const Route &route : routes) {
+        ranks += route.transport == "shm" ? static_cast<int>(route.ranks.size()) : 0;
+    }
+    return ranks;
+}
+
+uint64_t needed_bytes(const BenchOptions &options, int ranks) {
+    const odc_type type = options.element_type();
+    // Slices of libodc and of the bare loop, and a full-size buffer per rank.
+    const uint64_t slices = options.operation == "gather"
+                                ? options.bytes
+                                : options.bytes / element_bytes(type) * element_bytes(accumulator_of(type));
+    return 2 * slices + static_cast<uint64_t>(ranks) * options.bytes;
+}
+
+bool between_hosts(const std::vector<Route> &routes) {
+    return std::any_of(routes.begin(), routes.end(), [](const Route &route) { return route.transport != "shm"; });
+}
+
+// In a job of several hosts every rank throws; rank 0 says why.
+void check_shm(const BenchOptions &options, const odc_context *context, const std::vector<Route> &routes) {
+    if (options.transport == "shm" && between_hosts(routes)) {
+        throw Exit{2,
+                   odc_rank(context) == 0
+                       ? "--transport shm was asked for, but the job's ranks are on several hosts; leave it out there"
+                       : ""};
+    }
+}
+
+void measure(const BenchOptions &options, const Joined &joined, const std::string &hosts) {
+    const std::map<std::string, void (*)(const Joined &, const BenchOptions &, Json &)> operations = {
+        {"gather", bench_gather}, {"scatter-add", bench_add}, {"sync", bench_sync}};
+    Json json = result_json(options, odc_size(joined.context), joined.routes);
+    operations.at(options.operation)(joined, options, json);
+    if (!hosts.empty()) {
+        json["hosts"] = hosts;
+    }
+    if (odc_rank(joined.context) == 0) {
+        print_result(options, joined.routes, json);
+    }
+}
+
+void run_rank(const BenchOptions &options) {
+    const Context context = join("bench", options.ranks);
+    const std::vector<Route> routes = routes_of(context.get());
+    check_shm(options, context.get(), routes);
+    check_memory(needed_bytes(options, ranks_here(routes)));
+    if (between_hosts(routes)) {
+        const Context meeting = join("bench barrier", options.ranks);
+        measure(options, {context.get(), meeting.get(), routes}, "");
+        check(odc_shutdown(meeting.get()));
+    } else if (options.transport == "fabric") {
+        const Context apart = join_apart(context.get());
+        measure(options, {apart.get(), context.get(), routes_of(apart.get())},
+                "one machine: each rank counts as a host of its own");
+        check(odc_shutdown(apart.get()));
+    } else {
+        measure(options, {context.get(), nullptr, routes}, "");
+    }
+    check(odc_shutdown(context.get()));
+}
+
+void start_ranks(const BenchOptions &options) {
+    Launch wanted;
+    wanted.ranks = options.ranks == 0 ? 2 : options.ranks;
+    wanted.argv = {"/proc/self/exe", "bench", options.operation};
+    for (const auto &[name, value] : {std::pair<const char *, std::string>{"--bytes", std::to_string(options.bytes)},
+                                      {"--type", options.type},
+                                      {"--pairs", std::to_string(options.pairs)},
+                                      {"--sample-ms", std::to_string(options.sample_ms)},
+                                      {"--memory", options.memory},
+                                      {"--transport", options.transport},
+                                      {"--active", options.active},
+                                      {"--peer", options.peer}}) {
+        if (!value.empty()) {
+            wanted.argv.insert(wanted.argv.end(), {name, value});
+        }
+    }
+    if (options.json) {
+        wanted.argv.push_back("--json");
+    }
+    wanted.output = Output::Inherit;
+    const int status = launch(wanted);
+    if (status != 0) {
+        throw Exit{status, ""};
+    }
+}
+
+// `asked` is the option that needs it.
+void check_transport(const std::string &asked, const std::string &name) {
+    odc_transport row = {};
+    row.struct_size = sizeof row;
+    for (size_t i = 0; odc_get_transport(i, &row) == ODC_OK; ++i) {
+        if (row.name == name && row.why_not != nullptr) {
+            throw Exit{1, fmt::format("{} {}: {}", asked, name, row.why_not)};
+        }
+    }
+}
+
+void check_combination(const BenchOptions &options) {
+    const auto refuse = [](const std::string &text) { throw Exit{2, text}; };
+    if (!options.on_gpus()) {
+        if (!options.active.empty() || !options.peer.empty()) {
+            refuse(fmt::format("{} is for --memory cuda", options.active.empty() ? "--peer" : "--active"));
+        }
+        return;
+    }
+    if (!options.transport.empty()) {
+        refuse("--transport is for --memory host: GPU memory is measured inside a host");
+    }
+    if (options.operation == "sync" && (!options.active.empty() || !options.peer.empty())) {
+        refuse("a sync is of all ranks: leave --active and --peer out");
+    }
+    if (options.one_active() && !options.peer.empty()) {
+        refuse("--active one and --peer nccl exclude each other: NCCL's operations are of all ranks");
+    }
+}
+
+void fill_defaults(BenchOptions &options) {
+    const bool sync = options.operation == "sync";
+    if (options.bytes == 0) {
+        options.bytes = sync ? 64 << 10 : options.on_gpus() ? 256 << 20 : 64 << 20;
+    }
+    if (options.pairs == 0) {
+        options.pairs = sync ? 1001 : 31;
+    }
+    if (options.sample_ms == 0) {
+        options.sample_ms = options.on_gpus() ? 100 : 10;
+    }
+}
+
+void bench(BenchOptions options) {
+    check_combination(options);
+    fill_defaults(options);
+    check_bytes(options);
+    const bool in_job = inside_a_job();
+    if (options.on_gpus()) {
+        check_transport("--memory", "cuda");
+        if (!options.peer.empty()) {
+            check_nccl();
+        }
+    } else if (!in_job) {  // else it would be said by each rank
+        check_transport("--transport", options.transport);
+    }
+    if (!in_job) {
+        start_ranks(options);
+    } else if (options.on_gpus()) {
+        run_gpu_rank(options);
+    } else {
+        run_rank(options);
+    }
+}
+
+}  // namespace
+
+odc_type BenchOptions::element_type() const { return types().at(type); }
+
+void add_bench(CLI::App &app) {
+    CLI::App *verb = app.add_subcommand("bench", "Measure gather, scatter-add or sync against this machine's limit");
+    const auto options = std::make_shared<BenchOptions>();
+    verb->add_option("operation", options->operation, "gather, scatter-add or sync")
+        ->required()
+        ->check(CLI::IsMember({"gather", "scatter-add", "sync"}));
+    add_whole(verb, "--ranks", options->ranks, {1, 4096},
+              "Ranks to start on this host (default: 2; inside a job: its ranks)");
+    add_bytes(verb, "--bytes", options->bytes, {1, kMostBytes},
+              "Size of the tensor, such as 64MiB (default: 64MiB, on GPUs 256MiB; sync: 64KiB)");
+    verb->add_option("--type", options->type, "Type of the tensor's elements: f32, f64, bf16 or f16")
+        ->check(CLI::IsMember({"f32", "f64", "bf16", "f16"}))
+        ->capture_default_str();
+    verb->add_option("--transport", options->transport,
+                     "shm, or fabric: between hosts; on one machine each rank then counts as a host of its own")
+        ->check(CLI::IsMember({"shm", "fabric"}));
+    verb->add_option("--memory", options->memory, "host, or cuda: slices and buffers on GPUs, which ranks take in turn")
+        ->check(CLI::IsMember({"host", "cuda"}))
+        ->capture_default_str();
+    verb->add_option("--active", options->active,
+                     "On GPUs: all (the default), or one: rank 0 operates and the others do nothing")
+        ->check(CLI::IsMember({"all", "one"}));
+    verb->add_option("--peer", options->peer, "On GPUs of which each has one rank: nccl, beside libodc")
+        ->check(CLI::IsMember({"nccl"}));
+    add_whole(verb, "--pairs", options->pairs, {1, 1'000'000},
+              "Pairs of timings, between hosts timings (default: 31; sync: 1001)");
+    add_whole(verb, "--sample-ms", options->sample_ms, {1, 60'000},
+              "How long a timing takes at least, in milliseconds (default: 10, on GPUs 100)");
+    verb->add_flag("--json", options->json, "Print one JSON object instead of a table");
+    verb->footer(kMethod);
+    verb->callback([options] { bench(*options); });
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bare loops as contestants, and the race between two of them.
+#include "bench/race.h"
+
+#include "bench/pattern.h"
+#include "rank/context.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <utility>
+
+namespace odc_tool {
+
+namespace {
+
+constexpr double kChoiceSeconds = 0.01;  // of a timing by which the limit is chosen
+constexpr int kRaceTries = 5;            // to find out how often to repeat
+constexpr int kRounds = 15;              // to choose the limit
+
+double time_operations(Group &group, const Contestant &contestant, uint64_t repeats) {
+    contestant.prepare();
+    group.barrier();
+    contestant.operate();  // brings its bytes into the caches, and pages and shards into being
+    contestant.settle();
+    const double seconds = group.time([&] {
+        for (uint64_t i = 0; i < repeats; ++i) {
+            contestant.operate();
+        }
+        contestant.settle();
+    });
+    contestant.finish();
+    return seconds / static_cast<double>(repeats);
+}
+
+double median_time(Group &group, const Contestant &contestant, uint64_t repeats) {
+    std::vector<double> seconds;
+    for (int i = 0; i < kRaceTries; ++i) {
+        seconds.push_back(time_operations(group, contestant, repeats));
+    }
+    return median_interval(std::move(seconds)).median;
+}
+
+// All ranks shuffle alike, as they have one seed.
+template <class Order, class Random>
+void shuffle(Order &order, Random &random) {
+    for (size_t i = order.size() - 1; i > 0; --i) {
+        std::swap(order[i], order[random() % (i + 1)]);
+    }
+}
+
+// Sets `variant` to the one of `candidates` with which `bare` has the least median. They take turns in random order, so
+// that a noisy moment does not decide. All ranks see the same times and agree.
+template <class Variant>
+void choose_fastest(Group &group, const Contestant &bare, Variant &variant, const std::vector<Variant> &candidates) {
+    std::vector<size_t> order;
+    std::vector<uint64_t> repeats;
+    for (const Variant &candidate : candidates) {
+        variant = candidate;
+        order.push_back(order.size());
+        repeats.push_back(choose_repeats(group, bare, kChoiceSeconds, 1, 1000));
+    }
+    std::mt19937_64 random(group.seed());
+    std::vector<std::vector<double>> seconds(candidates.size());
+    for (int round = 0; round < kRounds; ++round) {
+        shuffle(order, random);
+        for (const size_t turn : order) {
+            variant = candidates[turn];
+            seconds[turn].push_back(time_operations(group, bare, repeats[turn]));
+        }
+    }
+    std::vector<double> medians;
+    for (const std::vector<double> &times : seconds) {
+        medians.push_back(median_interval(times).median);
+    }
+    variant = candidates[static_cast<size_t>(std::min_element(medians.begin(), medians.end()) - medians.begin())];
+}
+
+}  // namespace
+
+RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, const std::vector<Contestant> &others,
+                int pairs, uint64_t repeats) {
+    // The bare loop runs twice a round: once against libodc, once against itself.
+    std::vector<const Contestant *> contestants = {&odc, &bare, &bare};
+    for (const Contestant &other : others) {
+        contestants.push_back(&other);
+    }
+    std::vector<std::vector<double>> seconds(contestants.size());
+    std::vector<std::vector<double>> ratios(contestants.size());  // speed of libodc / speed of this one
+    std::vector<double> self_ratios;
+    std::mt19937_64 random(group.seed());
+    std::vector<size_t> order(contestants.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    for (int pair = 0; pair < pairs; ++pair) {
+        shuffle(order, random);
+        for (const size_t turn : order) {
+            seconds[turn].push_back(time_operations(group, *contestants[turn], repeats));
+        }
+        for (size_t turn = 1; turn < contestants.size(); ++turn) {
+            ratios[turn].push_back(seconds[turn].back() / seconds[0].back());
+        }
+        self_ratios.push_back(seconds[1].back() / seconds[2].back());
+    }
+    RaceResult result{repeats,
+                      median_interval(seconds[0]),
+                      median_interval(seconds[1]),
+                      median_interval(ratios[1]),
+                      median_interval(self_ratios),
+                      {}};
+    for (size_t turn = 3; turn < contestants.size(); ++turn) {
+        result.others.push_back({median_interval(seconds[turn]), median_interval(ratios[turn])});
+    }
+    return result;
+}
+
+uint64_t choose_repeats(Group &group, const Contestant &bare, double timing_seconds, uint64_t least, uint64_t most) {
+    uint64_t repeats = 1;
+    for (;;) {
+        const double seconds = median_time(group, bare, repeats);
+        const double wanted = std::min(std::ceil(timing_seconds / seconds), 1e9);
+        // In short timings the barrier is a good part, so they say too little.
+        if (wanted <= static_cast<double>(16 * repeats) || repeats >= most) {
+            return std::clamp(static_cast<uint64_t>(wanted), std::min(least, most), most);
+        }
+        repeats = std::min(16 * repeats, most);
+    }
+}
+
+// ---- BareGather ----
+
+BareGather::BareGather(Group &group, const Tensor &tensor, const Gather &gather)
+    : group_(group), tensor_(tensor), gather_(gather) {
+    const int rank = group_.rank();
+    fill_pattern(tensor_.type(), group_.memory() + tensor_.first(rank) * element_bytes(tensor_.type()),
+                 tensor_.first(rank), tensor_.count(rank));
+    group_.settle_memory();
+}
+
+Contestant BareGather::contestant() {
+    return {[this] { std::memset(tensor_.full(), 0, tensor_.bytes()); },
+            [this] {
+                const int size = group_.size();
+                const size_t bytes = element_bytes(tensor_.type());
+                for (int i = 0; i < size; ++i) {
+                    const int owner = (group_.rank() + i) % size;
+                    bare_copy(copy_, tensor_.full_at(owner), group_.memory() + tensor_.first(owner) * bytes,
+                              tensor_.bytes_of(owner));
+                }
+            },
+            [this] { gather_.check_full(); }};
+}
+
+std::string BareGather::choose() {
+    choose_fastest(group_, contestant(), copy_, {Copy::Memcpy, Copy::NonTemporal});
+    return copy_name(copy_);
+}
+
+// ---- BareAddition ----
+
+namespace {
+
+constexpr uint64_t kSmallestStripe = 4096;
+
+// A rank's sums and its locks behind them, in whole pages.
+size_t sums_bytes(const Tensor &tensor) {
+    return (tensor.chunk() * element_bytes(accumulator_of(tensor.type())) + 4095) / 4096 * 4096;
+}
+
+size_t locks_bytes(const Tensor &tensor) { return sums_bytes(tensor) / kSmallestStripe * sizeof(BareLock); }
+
+}  // namespace
+
+size_t BareAddition::shared_bytes(const Tensor &tensor, int ranks) {
+    return static_cast<size_t>(ranks) * (sums_bytes(tensor) + locks_bytes(tensor));
+}
+
+BareAddition::BareAddition(Group &group, const Tensor &tensor)
+    : group_(group), tensor_(tensor), stripe_bytes_(kSmallestStripe) {
+    std::memset(sums(group_.rank()), 0, sums_bytes(tensor_));
+    group_.settle_memory();
+}
+
+std::byte *BareAddition::sums(int rank) const {
+    return group_.memory() + static_cast<size_t>(rank) * sums_bytes(tensor_);
+}
+
+BareLock *BareAddition::locks(int rank) const {
+    return reinterpret_cast<BareLock *>(sums(group_.size()) + static_cast<size_t>(rank) * locks_bytes(tensor_));
+}
+
+Contestant BareAddition::contestant() {
+    return {[this] {
+                additions_ = 0;
+                std::memset(sums(group_.rank()), 0, sums_bytes(tensor_));
+            },
+            [this] {
+                ++additions_;
+                const uint64_t stripe = stripe_bytes_ / element_bytes(accumulator_of(tensor_.type()));
+                for (int i = 0; i < group_.size(); ++i) {
+                    const int owner = (group_.rank() + i) % group_.size();
+                    bare_locked_add(tensor_.type(), sums(owner), tensor_.full_at(owner), tensor_.count(owner),
+                                    locks(owner), stripe);
+                }
+            },
+            [this] { check_sums(tensor_, group_.rank(), group_.size(), sums(group_.rank()), additions_); }};
+}
+
+std::string BareAddition::choose() {
+    choose_fastest<uint64_t>(group_, contestant(), stripe_bytes_, {kSmallestStripe, 16 << 10, 64 << 10, 256 << 10});
+    return fmt::format("stripes of {} KiB", stripe_bytes_ >> 10);
+}
+
+}  // namespace odc_tool

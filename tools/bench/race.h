@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `odc bench` measures on one host: an operation of libodc against the bare loop that moves the same bytes between
+// the same ranks, on the same buffers of the caller.
+#pragma once
+
+#include "bench/group.h"
+#include "bench/limit.h"
+#include "bench/operation.h"
+#include "rank/statistics.h"
+
+#include <odc/odc.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+struct RaceResult {
+    struct Other {
+        MedianInterval seconds;
+        MedianInterval ratio;  // speed of libodc / its speed
+    };
+
+    uint64_t repeats;
+    MedianInterval seconds;        // of one operation of libodc
+    MedianInterval limit_seconds;  // of one of the bare loop
+    MedianInterval ratio;          // speed of libodc / speed of the bare loop, pair by pair
+    MedianInterval self_ratio;     // the bare loop / itself
+    std::vector<Other> others;
+};
+
+// `pairs` rounds in random order on all ranks together, in which `others` take part, too.
+RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, const std::vector<Contestant> &others,
+                int pairs, uint64_t repeats);
+
+// The bare loops.
+class BareGather {
+public:
+    static size_t shared_bytes(const Tensor &tensor) { return tensor.bytes(); }
+
+    // `gather` checks what was copied.
+    BareGather(Group &group, const Tensor &tensor, const Gather &gather);
+    Contestant contestant();
+    // Tries the loops and keeps the fastest.
+    std::string choose();
+
+private:
+    Group &group_;
+    const Tensor &tensor_;
+    const Gather &gather_;
+    Copy copy_ = Copy::Memcpy;
+};
+
+class BareAddition {
+public:
+    static size_t shared_bytes(const Tensor &tensor, int ranks);
+
+    BareAddition(Group &group, const Tensor &tensor);
+    Contestant contestant();
+    std::string choose();
+
+private:
+    std::byte *sums(int rank) const;
+    BareLock *locks(int rank) const;
+
+    Group &group_;
+    const Tensor &tensor_;
+    uint64_t stripe_bytes_;
+    uint64_t additions_ = 0;  // by this rank since the sums were last zero
+};
+
+// How often to repeat an operation so that one timing takes `timing_seconds`, which is long against the clock and the
+// barrier.
+uint64_t choose_repeats(Group &group, const Contestant &bare, double timing_seconds, uint64_t least, uint64_t most);
+
+}  // namespace odc_tool

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/report.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace odc_tool {
+
+namespace {
+
+double gbps(const BenchOptions &options, double seconds) { return static_cast<double>(options.bytes) * 1e-9 / seconds; }
+
+std::string in_words(uint64_t bytes) {
+    if (bytes % (1 << 20) == 0) {
+        return fmt::format("{} MiB", bytes >> 20);
+    }
+    return bytes % (1 << 10) == 0 ? fmt::format("{} KiB", bytes >> 10) : fmt::format("{} bytes", bytes);
+}
+
+void print_rate(const std::string &title, double rate, const std::string &words = "") {
+    fmt::print("{:<26}{:>8.2f} GB/s per rank{}\n", title, rate, words);
+}
+
+void print_ratio(const Json &json, const std::string &title, const std::string &key) {
+    fmt::print("{:<26}{:>8.3f} ({:.3f} to {:.3f})\n", title, json[key].get<double>(), json[key + "_low"].get<double>(),
+               json[key + "_high"].get<double>());
+}
+
+void print_usec(const Json &json, const std::string &title, const std::string &key, const std::string &words = "") {
+    fmt::print("{:<26}{:>8.2f} us ({:.2f} to {:.2f}){}\n", title, json[key].get<double>(),
+               json[key + "_low"].get<double>(), json[key + "_high"].get<double>(), words);
+}
+
+// Those that race beside the limit.
+void print_other(const Json &json, const std::string &title, const std::string &key, const std::string &words) {
+    if (json.contains(key + "_gbps")) {
+        print_rate(title, json[key + "_gbps"].get<double>(), words);
+        print_ratio(json, "libodc against it", key + "_ratio");
+    }
+}
+
+void print_race(const BenchOptions &options, const Json &json) {
+    const std::string limit = options.on_gpus() ? "limit" : "bare loop";
+    print_rate("libodc", json["gbps"].get<double>());
+    print_rate(limit, json["limit_gbps"].get<double>(), fmt::format(" ({})", json["limit"].get<std::string>()));
+    print_ratio(json, "ratio", "ratio");
+    print_ratio(json, options.on_gpus() ? "the limit against itself" : "the loop against itself", "limit_self_ratio");
+    fmt::print("{}\n", json["build"].get<std::string>());
+    print_other(json, "plain a += b", "plain", " (on own memory)");
+    print_other(json, "the owner adds", "owner", fmt::format(" ({})", json.value("owner", "")));
+    if (json.contains("owner_why_not")) {
+        fmt::print("the owner adds: not measured, {}\n", json["owner_why_not"].get<std::string>());
+    }
+    print_other(json, "NCCL", "nccl", fmt::format(" ({})", json.value("nccl_version", "")));
+    if (json.contains("host_usec")) {
+        print_usec(json, "host time of a call", "host_usec",
+                   fmt::format(", median of {} calls", json["host_calls"].get<uint64_t>()));
+    }
+}
+
+void print_network(const Json &json) {
+    fmt::print("{:<26}{:>8.2f} GB/s per rank ({:.2f} to {:.2f}), {:.0f} % of the bytes between hosts\n", "libodc",
+               json["gbps"].get<double>(), json["gbps_low"].get<double>(), json["gbps_high"].get<double>(),
+               100 * json["network_share"].get<double>());
+    fmt::print("no bare loop: between hosts a copy of memory is not the limit\n");
+}
+
+void print_sync(const Json &json) {
+    print_usec(json, "libodc", "usec");
+    if (json.contains("limit_usec")) {
+        fmt::print("{:<26}{:>8.2f} us\n", "bare spin barrier", json["limit_usec"].get<double>());
+    } else {
+        fmt::print("no bare loop: between hosts a copy of memory is not the limit\n");
+    }
+}
+
+void print_head(const BenchOptions &options, const Json &json) {
+    const bool timings = json.contains("network_share") || (json.contains("usec") && !json.contains("limit_usec"));
+    fmt::print("odc bench {}: {} {}, {} ranks{}, {} {}", options.operation, in_words(options.bytes), options.type,
+               json["ranks"].get<int>(), options.one_active() ? " of which rank 0 is active" : "", options.pairs,
+               timings ? "timings" : "pairs");
+    if (json.contains("repeats")) {
+        fmt::print(" of {} operations", json["repeats"].get<uint64_t>());
+    }
+    fmt::print("\n");
+    for (const Json &gpu : json.value("gpus", Json::array())) {
+        const auto ranks = gpu["ranks"].get<std::vector<int>>();
+        fmt::print("{} {} on {} ({})\n", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "),
+                   gpu["device"].get<std::string>(), gpu["name"].get<std::string>());
+    }
+}
+
+}  // namespace
+
+Json result_json(const BenchOptions &options, int ranks, const std::vector<Route> &routes) {
+    Json json = {{"op", options.operation}, {"ranks", ranks},         {"bytes", options.bytes},
+                 {"type", options.type},    {"pairs", options.pairs}, {"routes", routes_json(routes)}};
+    json["memory"] = options.memory;
+    return json;
+}
+
+void add_interval(Json &json, const std::string &name, const MedianInterval &interval) {
+    json[name] = interval.median;
+    json[name + "_low"] = interval.low;
+    json[name + "_high"] = interval.high;
+}
+
+void add_race(Json &json, const BenchOptions &options, const RaceResult &result, const std::string &limit) {
+    json["gbps"] = gbps(options, result.seconds.median);
+    json["limit_gbps"] = gbps(options, result.limit_seconds.median);
+    add_interval(json, "ratio", result.ratio);
+    add_interval(json, "limit_self_ratio", result.self_ratio);
+    json["repeats"] = result.repeats;
+    json["sample_ms"] = 1e3 * result.seconds.median * static_cast<double>(result.repeats);
+    json["limit"] = limit;
+    json["build"] = odc_build();  // names the loops that it has chosen, and what the others reached
+}
+
+void add_other(Json &json, const BenchOptions &options, const std::string &name, const RaceResult::Other &other) {
+    json[name + "_gbps"] = gbps(options, other.seconds.median);
+    add_interval(json, name + "_ratio", other.ratio);
+}
+
+void add_network(Json &json, const BenchOptions &options, const std::vector<Route> &routes, const Layout &layout,
+                 const NetworkResult &result) {
+    uint64_t remote = 0;
+    for (const Route &route : routes) {
+        for (const int rank : route.ranks) {
+            remote += route.transport == "shm" ? 0 : layout.bytes_of(rank);
+        }
+    }
+    json.update({{"gbps", gbps(options, result.seconds.median)},
+                 {"gbps_low", gbps(options, result.seconds.high)},
+                 {"gbps_high", gbps(options, result.seconds.low)},
+                 {"network_share", static_cast<double>(remote) / static_cast<double>(layout.bytes())},
+                 {"repeats", result.repeats}});
+}
+
+void print_result(const BenchOptions &options, const std::vector<Route> &routes, const Json &json) {
+    if (options.json) {
+        fmt::print("{}\n", json.dump());
+        return;
+    }
+    print_head(options, json);
+    fmt::print("{}", routes_text(0, routes));
+    if (json.contains("hosts")) {
+        fmt::print("{}\n", json["hosts"].get<std::string>());
+    }
+    if (json.contains("usec")) {
+        print_sync(json);
+    } else if (json.contains("network_share")) {
+        print_network(json);
+    } else {
+        print_race(options, json);
+    }
+}
+
+}  // namespace odc_tool

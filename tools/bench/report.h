@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `odc bench` prints: one JSON object, or a table of what is in it.
+#pragma once
+
+#include "bench/network.h"
+#include "bench/operation.h"
+#include "bench/options.h"
+#include "bench/race.h"
+#include "rank/routes.h"
+#include "rank/statistics.h"
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+using Json = nlohmann::ordered_json;
+
+// What was measured on how many ranks.
+Json result_json(const BenchOptions &options, int ranks, const std::vector<Route> &routes);
+
+void add_race(Json &json, const BenchOptions &options, const RaceResult &result, const std::string &limit);
+// The rates are those of rank 0, whose remote slices are as large as any rank's but the last ones'.
+void add_network(Json &json, const BenchOptions &options, const std::vector<Route> &routes, const Layout &layout,
+                 const NetworkResult &result);
+// As name_gbps, name_ratio, name_ratio_low and name_ratio_high.
+void add_other(Json &json, const BenchOptions &options, const std::string &name, const RaceResult::Other &other);
+// As name, name_low and name_high.
+void add_interval(Json &json, const std::string &name, const MedianInterval &interval);
+
+void print_result(const BenchOptions &options, const std::vector<Route> &routes, const Json &json);
+
+}  // namespace odc_tool

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sequence lengths from a file of numbers or from a directory of text files.
+#include "cli/lengths.h"
+
+#include "cli/exit.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <string_view>
+#include <utility>
+
+namespace odc_tool {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSpace = " \t\r";  // \r: lines may end as on Windows
+constexpr size_t kShownBytes = 40;            // of a line that is not a number
+constexpr size_t kProbedBytes = 8000;         // of a file; as for git, a NUL among them makes it binary
+
+template <class... Parts>
+[[noreturn]] void refuse(const Parts &...parts) {
+    std::string message;
+    (message.append(parts), ...);
+    throw Exit{2, message};
+}
+
+// The line's start, with what a terminal would not show as it is replaced.
+std::string shown(std::string_view line) {
+    std::string out;
+    for (const char c : line.substr(0, kShownBytes)) {
+        out += c >= ' ' && c <= '~' ? c : '?';
+    }
+    return line.size() > kShownBytes ? out + "..." : out;
+}
+
+uint64_t parse_length(std::string_view line, const std::string &where, uint64_t budget) {
+    const size_t begin = std::min(line.find_first_not_of(kSpace), line.size());
+    line = line.substr(begin, line.find_last_not_of(kSpace) + 1 - begin);
+    if (line.empty()) {
+        refuse(where, ": the line is blank; every line must hold one length");
+    }
+    uint64_t length = 0;
+    const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), length);
+    if (end != line.data() + line.size() || error == std::errc::invalid_argument) {
+        refuse(where, ": \"", shown(line), "\" is not a positive whole number");
+    }
+    if (error == std::errc::result_out_of_range) {
+        refuse(where, ": ", shown(line), " is more than 64 bits hold");
+    }
+    if (length == 0) {
+        refuse(where, ": a length of 0; every sample needs at least one token");
+    }
+    if (length > budget) {
+        refuse(where, ": the sample's ", std::to_string(length), " tokens are above the budget of ",
+               std::to_string(budget), " per microbatch; raise the budget or cut the sample");
+    }
+    return length;
+}
+
+std::vector<uint64_t> read_stream(std::istream &in, const std::string &name, uint64_t budget) {
+    std::vector<uint64_t> lengths;
+    std::string line;
+    while (std::getline(in, line)) {
+        const std::string where = name + ":" + std::to_string(lengths.size() + 1);
+        lengths.push_back(parse_length(line, where, budget));
+    }
+    if (in.bad()) {
+        refuse(name, ": cannot be read: ", std::strerror(errno));
+    }
+    if (lengths.empty()) {
+        refuse(name, ": no lengths in it; give one number per line");
+    }
+    return lengths;
+}
+
+bool skipped(const fs::path &directory) {
+    const std::string name = directory.filename().string();
+    return name == "test" || name == "tests" || name == "site-packages";
+}
+
+bool is_text(const fs::path &file) {
+    std::ifstream in(file, std::ios::binary);
+    std::array<char, kProbedBytes> bytes;
+    in.read(bytes.data(), bytes.size());
+    const auto count = static_cast<size_t>(in.gcount());
+    return count > 0 && !std::memchr(bytes.data(), 0, count);
+}
+
+}  // namespace
+
+std::vector<uint64_t> read_lengths(const std::string &path, uint64_t budget) {
+    if (path == "-") {
+        return read_stream(std::cin, "standard input", budget);
+    }
+    if (fs::is_directory(path)) {
+        refuse(path, ": is a directory, not a file of lengths");
+    }
+    std::ifstream in(path);
+    if (!in) {
+        refuse(path, ": cannot be opened: ", std::strerror(errno));
+    }
+    return read_stream(in, path, budget);
+}
+
+std::vector<uint64_t> corpus_lengths(const std::string &directory, uint64_t cap) {
+    std::vector<std::pair<std::string, uint64_t>> files;
+    try {
+        for (fs::recursive_directory_iterator at(directory, fs::directory_options::skip_permission_denied), end;
+             at != end; ++at) {
+            const fs::file_status status = at->symlink_status();
+            if (fs::is_directory(status) && skipped(at->path())) {
+                at.disable_recursion_pending();
+            } else if (fs::is_regular_file(status)) {
+                // Files of /proc have content but no size.
+                if (const uint64_t bytes = at->file_size(); bytes > 0 && is_text(at->path())) {
+                    files.emplace_back(at->path().string(), bytes);
+                }
+            }
+        }
+    } catch (const fs::filesystem_error &error) {
+        refuse(directory, ": cannot be read: ", error.code().message());
+    }
+    if (files.empty()) {
+        refuse(directory, ": no text files in it or below it that have a size");
+    }
+    std::sort(files.begin(), files.end());
+    std::vector<uint64_t> lengths;
+    for (const auto &[path, bytes] : files) {
+        lengths.push_back(std::min(bytes, cap));
+    }
+    return lengths;
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes plain_add.ptx of plain_add.cu in the folder that is named: `make_ptx.sh tools/gpu/kernels`. Needs nvcc; for the same
+# file, of the release that its second line names.
+set -eu
+[ $# -eq 1 ] && [ -d "$1" ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
+release=$(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
+
+# For every GPU that libodc takes. The version is lowered to the first that has the architecture, else drivers older than
+# nvcc would refuse what they can do. Comments go: they name the compiler's builds.
+{
+    echo "// SPDX-License-Identifier: Apache-2.0"
+    echo "// Made from plain_add.cu by make_ptx.sh with nvcc $release."
+    nvcc -ptx -arch=compute_80 -O3 -std=c++20 "$(dirname "$0")/plain_add.cu" -o - |
+        sed -e "s/^\.version .*/.version 7.0/" -e 's|[[:space:]]*//.*||' -e '/^[[:space:]]*$/d'
+} >"$1/plain_add.ptx"

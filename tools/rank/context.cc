@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Joining a job as one rank.
+#include "rank/context.h"
+
+#include "cli/exit.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace odc_tool {
+
+namespace {
+
+// An odc_all_gather_fn through a context (`arg`): each rank's bytes are its slice of a shard, in a minibatch of its own.
+int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
+    auto *context = static_cast<odc_context *>(arg);
+    const std::string name = fmt::format("all-gather {}", odc_minibatch(context));  // a released one is not yet free
+    odc_shard_desc desc = {};
+    desc.struct_size = sizeof desc;
+    desc.name = name.c_str();
+    desc.numel = static_cast<uint64_t>(odc_size(context)) * bytes;
+    desc.parameter_type = ODC_BYTES;
+    odc_shard *shard = nullptr;
+    odc_slice slice = {};
+    slice.struct_size = sizeof slice;
+    odc_status status = odc_register_shard(context, &desc, &shard);
+    if (status == ODC_OK && (status = odc_get_slice(shard, &slice)) == ODC_OK) {
+        std::memcpy(slice.parameters, mine, bytes);
+        status = odc_publish(shard, nullptr);
+    }
+    if (status == ODC_OK) {
+        status = odc_gather(shard, all, desc.numel, nullptr);
+    }
+    if (status == ODC_OK && (status = odc_minibatch_sync(context)) == ODC_OK) {
+        status = odc_release_shard(shard);
+    }
+    return status;
+}
+
+}  // namespace
+
+void check(odc_status status) {
+    if (status == ODC_ERROR_ABORTED) {
+        throw Exit{1, ""};
+    }
+    if (status != ODC_OK) {
+        throw Exit{1, odc_last_error()};
+    }
+}
+
+Context join(const char *group, int ranks, const char *device) {
+    odc_config config{};
+    config.struct_size = sizeof config;
+    config.group = group;
+    config.device = device;
+    odc_context *joined = nullptr;
+    check(odc_init(&config, &joined));
+    Context context(joined);
+    if (ranks != 0 && odc_size(joined) != ranks) {
+        throw Exit{2, fmt::format("--ranks {} was asked for inside a job of {} ranks; leave it out there", ranks,
+                                  odc_size(joined))};
+    }
+    return context;
+}
+
+Context join_alone(const char *group, const char *device) {
+    odc_config config{};
+    config.struct_size = sizeof config;
+    config.size = 1;
+    config.group = group;
+    config.device = device;
+    odc_context *joined = nullptr;
+    check(odc_init(&config, &joined));
+    return Context(joined);
+}
+
+Context join_apart(odc_context *meeting) {
+    setenv("ODC_INTERFACE", "lo", 0);
+    const std::string host = fmt::format("rank {}", odc_rank(meeting));
+    odc_config config{};
+    config.struct_size = sizeof config;
+    config.rank = odc_rank(meeting);
+    config.size = odc_size(meeting);
+    config.group = "apart";
+    config.all_gather = all_gather;
+    config.all_gather_arg = meeting;
+    config.host = host.c_str();
+    odc_context *joined = nullptr;
+    check(odc_init(&config, &joined));
+    return Context(joined);
+}
+
+}  // namespace odc_tool

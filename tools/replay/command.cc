@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// `odc replay`: real sequence lengths, real communication, emulated compute; collective schedule against ODC.
+#include "cli/exit.h"
+#include "cli/numbers.h"
+#include "cli/verbs.h"
+#include "replay/rank.h"
+#include "replay/schedule.h"
+#include "run/launch.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <system_error>
+
+namespace odc_tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+// This command line again.
+std::vector<std::string> own_arguments() {
+    std::ifstream file("/proc/self/cmdline", std::ios::binary);
+    std::vector<std::string> arguments;
+    for (std::string argument; std::getline(file, argument, '\0');) {
+        arguments.push_back(argument);
+    }
+    if (arguments.empty()) {
+        throw Exit{1, "replay: /proc/self/cmdline cannot be read, so no ranks can be started; start them with odc run"};
+    }
+    arguments[0] = "/proc/self/exe";
+    return arguments;
+}
+
+// What can be wrong in the settings is said here once, not by every rank.
+void check_settings(const ReplaySettings &settings, int ranks) {
+    check_minibatch(settings, ranks);
+    find_model(settings.model);
+    if (settings.lengths.empty() == settings.corpus.empty()) {
+        throw Exit{2, "replay needs sequence lengths: give either --lengths FILE or --corpus DIR"};
+    }
+    replay_lengths(settings);
+}
+
+// Of a path that may not exist yet.
+fs::path resolved(const std::string &path) {
+    const fs::path whole = fs::absolute(path);
+    std::error_code error;
+    const fs::path found = fs::weakly_canonical(whole, error);
+    return error ? whole : found;
+}
+
+void check_pictures(const ReplaySettings &settings) {
+    if (!settings.timeline.empty() && !settings.trace.empty() &&
+        resolved(settings.timeline) == resolved(settings.trace)) {
+        throw Exit{2, "--timeline and --trace are one file, " + settings.trace + "; give each its own"};
+    }
+}
+
+void replay(const ReplaySettings &settings) {
+    check_pictures(settings);
+    if (inside_a_job()) {
+        replay_rank(settings);
+        return;
+    }
+    Launch ranks;
+    ranks.ranks = settings.ranks == 0 ? kDefaultRanks : settings.ranks;
+    check_settings(settings, ranks.ranks);
+    ranks.argv = own_arguments();
+    ranks.output = Output::Inherit;
+    if (const int status = launch(ranks); status != 0) {
+        throw Exit{status, ""};
+    }
+}
+
+}  // namespace
+
+void add_replay(CLI::App &app) {
+    auto settings = std::make_shared<ReplaySettings>();
+    CLI::App *verb = app.add_subcommand(
+        "replay",
+        "Replay real sequence lengths: real communication, emulated compute, collective schedule against ODC");
+    verb->add_option("--lengths", settings->lengths, "Sequence lengths, one a line")->type_name("FILE");
+    verb->add_option("--corpus", settings->corpus, "Directory whose text files' sizes are the lengths")
+        ->type_name("DIR");
+    add_whole(verb, "--max-tokens", settings->max_tokens, kTokens, "Token budget of a microbatch");
+    verb->add_option("--model", settings->model, "Its layers and what a sample costs")
+        ->type_name("{1.5b,7b,14b,32b}")
+        ->capture_default_str();
+    add_whole(verb, "--scale", settings->scale, kPositive, "Divides the elements of each layer");
+    add_whole(verb, "--ranks", settings->ranks, {1, 1024},
+              "Ranks to start on this host (default: " + std::to_string(kDefaultRanks) + "; inside a job: its ranks)");
+    add_whole(verb, "--minibatch", settings->minibatch, {1, 100'000}, "Samples per rank and minibatch");
+    add_whole(
+        verb, "--minibatches", settings->minibatches, {1, 100'000},
+        "Minibatches of each arm; default: one pass over the lengths, at most " + std::to_string(kMostMinibatches));
+    CLI::Option *seconds = add_real(verb, "--seconds", settings->seconds, {0.1, 1e6},
+                                    "Emulated time of all arms together; sets the device's speed");
+    add_whole(verb, "--seed", settings->seed, {0, kPositive.high}, "Seed of the order of the samples");
+    CLI::Option *timeline = verb->add_option("--timeline", settings->timeline,
+                                             "Write a picture (SVG) of who computes, waits and moves bytes")
+                                ->type_name("FILE");
+    CLI::Option *trace =
+        verb->add_option("--trace", settings->trace, "Write a trace (JSON) for Perfetto or chrome://tracing")
+            ->type_name("FILE");
+    CLI::Option *prefetch = verb->add_flag(
+        "--prefetch", settings->prefetch,
+        "Measure how much of the communication hides behind compute when it is started a layer ahead, by one thread");
+    for (CLI::Option *other : {seconds, timeline, trace}) {
+        prefetch->excludes(other);
+    }
+    add_real(verb, "--compute", settings->compute, {0.01, 1000},
+             "With --prefetch: compute takes so many times as long as communication alone, which is measured first")
+        ->needs(prefetch);
+    verb->add_flag("--json", settings->json, "Print one JSON object instead of a table");
+    verb->callback([settings] { replay(*settings); });
+}
+
+}  // namespace odc_tool

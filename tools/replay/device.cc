@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// The emulated device's timeline. In the collective and the odc schedule compute of a step starts when the previous one
+// has ended and its parameters have arrived; ends are absolute times, so a late wake-up delays communication, never the
+// device's clock.
+#include "replay/device.h"
+
+#include "rank/clock.h"
+#include "rank/context.h"
+
+#include <sys/prctl.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace odc_tool {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+void sleep_until(int64_t when_ns) {
+    const timespec when{when_ns / kSecond, when_ns % kSecond};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &when, nullptr) == EINTR) {
+    }
+}
+
+}  // namespace
+
+Device::Device(ModelShards &shards, odc_context *context, odc_context *meeting)
+    : shards_(shards), context_(context), meeting_(meeting) {
+    prctl(PR_SET_TIMERSLACK, 1);  // the default of 50 us is as long as a short layer
+}
+
+RunRecord Device::run(int32_t number, Schedule schedule, const std::vector<Microbatch> &microbatches,
+                      double ns_per_cost, Recording recording) {
+    const std::vector<Step> steps = make_steps(microbatches, ns_per_cost);
+    number_ = number;
+    schedule_ = schedule;
+    recording_ = recording;
+    check(odc_minibatch_sync(meeting_));
+    origin_ns_ = now_ns();
+    shards_.update_and_publish();
+    record(Kind::Update, {}, origin_ns_, now_ns());
+    const int64_t compute_ns = run_steps(steps);
+    const int64_t arrived_ns = now_ns();
+    check(odc_minibatch_sync(context_));
+    const int64_t end_ns = now_ns();
+    record(Kind::Sync, {}, arrived_ns, end_ns);
+    return {end_ns - origin_ns_, compute_ns};
+}
+
+std::vector<Device::Step> Device::make_steps(const std::vector<Microbatch> &microbatches, double ns_per_cost) const {
+    std::vector<Step> steps;
+    const int32_t layers = shards_.layers();
+    for (size_t i = 0; i < microbatches.size(); ++i) {
+        const auto microbatch = static_cast<int32_t>(i);
+        const double forward_ns = microbatches[i].cost * ns_per_cost / (3.0 * layers);  // backward takes twice as long
+        for (int32_t layer = 0; layer < layers; ++layer) {
+            steps.push_back({Kind::Forward, microbatch, layer, forward_ns, 0});
+        }
+        for (int32_t layer = layers; layer-- > 0;) {
+            steps.push_back(
+                {Kind::Backward, microbatch, layer, 2 * forward_ns, microbatches[i].gradient.of_layer(layer)});
+        }
+    }
+    return steps;
+}
+
+// Returns how long the device computed.
+int64_t Device::run_steps(const std::vector<Step> &steps) {
+    if (!steps.empty()) {
+        switch (schedule_) {
+            case Schedule::Collective:
+            case Schedule::Odc: run_ahead(steps); break;
+            case Schedule::Waiting: run_waiting(steps); break;
+            case Schedule::Prefetching: run_prefetching(steps); break;
+        }
+    }
+    double compute_ns = 0;
+    for (const Step &step : steps) {
+        compute_ns += step.duration_ns;
+    }
+    return int64_t(compute_ns);
+}
+
+void Device::run_ahead(const std::vector<Step> &steps) {
+    double device_free_ns = double(now_ns());
+    fetch(steps[0], 0);
+    int64_t ready_ns = now_ns();
+    const auto send = [&](const Step &step) {
+        shards_.make_gradient(step.gradient);
+        send_gradient(step);
+    };
+    for (size_t i = 0; i < steps.size(); ++i) {
+        const double start_ns = std::max(device_free_ns, double(ready_ns));
+        const double end_ns = start_ns + steps[i].duration_ns;
+        record(Kind::Wait, steps[i], int64_t(device_free_ns), int64_t(start_ns));
+        record(steps[i].kind, steps[i], int64_t(start_ns), int64_t(end_ns));
+        if (i + 1 < steps.size()) {
+            fetch(steps[i + 1], (i + 1) % 2);
+            ready_ns = now_ns();
+        }
+        if (i > 0 && steps[i - 1].kind == Kind::Backward) {
+            send(steps[i - 1]);
+        }
+        device_free_ns = end_ns;
+        sleep_until(int64_t(end_ns));
+    }
+    send(steps.back());
+}
+
+void Device::run_waiting(const std::vector<Step> &steps) {
+    for (const Step &step : steps) {
+        fetch(step, 0);
+        compute(step);
+        if (step.kind == Kind::Backward) {
+            send_gradient(step);
+        }
+    }
+}
+
+void Device::run_prefetching(const std::vector<Step> &steps) {
+    shards_.start_gather(steps[0].layer, 0);
+    bool adding = false;
+    const auto add = [&](const Step &step) {
+        if (adding) {
+            shards_.end_scatter_add();
+        }
+        adding = step.kind == Kind::Backward;
+        if (adding) {
+            shards_.start_scatter_add(step.layer);
+        }
+    };
+    for (size_t i = 0; i < steps.size(); ++i) {
+        shards_.end_gather(steps[i].layer, i % 2);
+        if (i + 1 < steps.size()) {
+            shards_.start_gather(steps[i + 1].layer, (i + 1) % 2);
+        }
+        if (i > 0) {
+            add(steps[i - 1]);
+        }
+        compute(steps[i]);
+    }
+    add(steps.back());
+    shards_.end_scatter_add();
+}
+
+// What a backward step computes is its gradient.
+void Device::compute(const Step &step) {
+    const int64_t end_ns = now_ns() + int64_t(step.duration_ns);
+    if (step.kind == Kind::Backward) {
+        shards_.make_gradient(step.gradient);
+    }
+    if (step.duration_ns > 0) {
+        sleep_until(end_ns);
+    }
+}
+
+void Device::fetch(const Step &step, size_t buffer) {
+    meet(step);
+    const int64_t begin_ns = now_ns();
+    shards_.gather(step.layer, buffer);
+    record(Kind::Gather, step, begin_ns, now_ns());
+}
+
+void Device::send_gradient(const Step &step) {
+    meet(step);
+    const int64_t begin_ns = now_ns();
+    shards_.scatter_add(step.layer);
+    record(Kind::ScatterAdd, step, begin_ns, now_ns());
+}
+
+void Device::meet(const Step &step) {
+    if (schedule_ == Schedule::Collective) {
+        const int64_t begin_ns = now_ns();
+        check(odc_minibatch_sync(meeting_));
+        record(Kind::Barrier, step, begin_ns, now_ns());
+    }
+}
+
+void Device::record(Kind kind, const Step &step, int64_t begin_ns, int64_t end_ns) {
+    if (recording_ == Recording::Events && end_ns > begin_ns) {
+        events_.push_back({begin_ns - origin_ns_, end_ns - origin_ns_, number_, step.microbatch, step.layer, kind});
+    }
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank's part of a replay: its plans, its shards, its device.
+#include "replay/job.h"
+
+#include "cli/exit.h"
+#include "rank/context.h"
+#include "replay/report.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+
+namespace odc_tool {
+namespace {
+
+double cpu_seconds() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    const auto seconds = [](const timeval &time) { return double(time.tv_sec) + double(time.tv_usec) * 1e-6; };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+// Plans are made by each rank for itself: on several hosts, from files that had better be the same.
+void check_agreement(odc_context *context, const ReplaySettings &settings, const std::vector<uint64_t> &lengths) {
+    uint64_t hash = 1469598103934665603ULL;
+    const auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211ULL; };
+    std::for_each(lengths.begin(), lengths.end(), mix);
+    for (uint64_t value : {settings.max_tokens, settings.scale, settings.seed, uint64_t(settings.minibatch),
+                           uint64_t(settings.minibatches), uint64_t(settings.seconds * 1e6),
+                           uint64_t(settings.prefetch), uint64_t(settings.compute * 1e6)}) {
+        mix(value);
+    }
+    const auto mine = double(hash >> 12);  // exact in a double
+    std::array<double, 2> extremes{mine, -mine};
+    check(odc_all_reduce(context, extremes.data(), extremes.size(), ODC_MAX));
+    if (extremes[0] != mine || extremes[1] != -mine) {
+        throw Exit{2, fmt::format("rank {} read other lengths or has other options than another rank; a replay needs "
+                                  "the same everywhere",
+                                  odc_rank(context))};
+    }
+}
+
+RankTotals totals_of(odc_context *context) {
+    odc_stats stats{};
+    stats.struct_size = sizeof stats;
+    check(odc_get_stats(context, &stats));
+    return {stats.gather_bytes, stats.scatter_add_bytes, stats.publish_wait_ns,
+            stats.sync_wait_ns, stats.lock_wait_ns,      cpu_seconds()};
+}
+
+}  // namespace
+
+ReplayJob::ReplayJob(const ReplaySettings &replay_settings, odc_context *joined, odc_context *barrier)
+    : settings(replay_settings), context(joined), meeting(barrier), rank(static_cast<size_t>(odc_rank(context))),
+      model(find_model(settings.model)), layer_elements(std::max<uint64_t>(1, model.layer_elements / settings.scale)),
+      shards(context, model.layers, layer_elements), device(shards, context, meeting) {
+    const std::vector<uint64_t> lengths = replay_lengths(settings);
+    workload = make_workload(settings, model, lengths, odc_size(context));
+    check_agreement(context, settings, lengths);
+}
+
+RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Recording recording) {
+    const Minibatch &samples = workload.minibatches[minibatch];
+    try {
+        const RunRecord record =
+            device.run(number, arm.schedule, samples.plan(arm.policy).ranks[rank], ns_per_cost, recording);
+        shards.check_gradients(samples.total);
+        return record;
+    } catch (const Exit &exit) {
+        if (exit.message.empty()) {
+            throw;
+        }
+        throw Exit{exit.status, fmt::format("replay, rank {}, minibatch {} of {}: {}", rank, minibatch + 1,
+                                            arm_name(arm), exit.message)};
+    }
+}
+
+std::vector<RankTotals> ReplayJob::collect_totals() {
+    const RankTotals mine = totals_of(context);
+    std::vector<RankTotals> all;
+    for (const auto &one : collect(context, "totals", std::vector<RankTotals>{mine})) {
+        all.push_back(one.front());
+    }
+    return all;
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each rank of `odc replay` has, whichever arms it runs: the workload, the emulated model and the device.
+#pragma once
+
+#include "replay/device.h"
+#include "replay/record.h"
+#include "replay/schedule.h"
+#include "replay/settings.h"
+#include "replay/shards.h"
+
+#include <odc/odc.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace odc_tool {
+
+struct ReplayJob {
+    // Collective; throws Exit when the ranks' settings or lengths differ. `meeting` is a context without shards.
+    ReplayJob(const ReplaySettings &settings, odc_context *context, odc_context *meeting);
+
+    // Runs one minibatch by `arm`, as the run of this `number`, and checks every sum.
+    RunRecord run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Recording recording);
+    // Every rank's, at rank 0. Collective.
+    std::vector<RankTotals> collect_totals();
+
+    const ReplaySettings &settings;
+    odc_context *context;
+    odc_context *meeting;
+    size_t rank;
+    Model model;
+    Workload workload;
+    uint64_t layer_elements;  // as run
+    ModelShards shards;
+    Device device;
+};
+
+}  // namespace odc_tool

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// A rank of `odc replay` joins, runs all arms on all minibatches, checks every sum and hands its records to rank 0.
+#include "replay/rank.h"
+
+#include "cli/exit.h"
+#include "cli/files.h"
+#include "cli/progress.h"
+#include "rank/context.h"
+#include "replay/job.h"
+#include "replay/prefetch.h"
+#include "replay/report.h"
+#include "replay/timeline.h"
+#include "replay/trace.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+
+namespace odc_tool {
+namespace {
+
+class ArmsReplay {
+public:
+    explicit ArmsReplay(ReplayJob &job) : job_(job) {
+        for (const std::string &picture : {job_.settings.timeline, job_.settings.trace}) {
+            if (job_.rank == 0 && !picture.empty()) {
+                check_writable(picture);  // better now than after the run
+            }
+        }
+    }
+
+    void run_all() {
+        const Workload &workload = job_.workload;
+        const std::vector<Run> runs = run_order(workload.minibatches.size());
+        double total = 0;
+        for (const Arm &arm : kArms) {
+            total += workload.ideal_cost(arm);
+        }
+        std::optional<Progress> progress;
+        if (job_.rank == 0) {
+            progress.emplace(total);
+        }
+        double done = 0;
+        for (size_t run = 0; run < runs.size(); ++run) {
+            const Arm &arm = kArms[runs[run].arm];
+            if (progress) {
+                progress->show(done, fmt::format("minibatch {}/{}  {}", runs[run].minibatch + 1,
+                                                 workload.minibatches.size(), arm_name(arm)));
+            }
+            records_.push_back(job_.run(static_cast<int32_t>(run), runs[run].minibatch, arm, workload.ns_per_cost,
+                                        recording(runs[run].minibatch)));
+            done += workload.minibatches[runs[run].minibatch].plan(arm.policy).ideal_cost(arm.schedule);
+        }
+    }
+
+    void report() {
+        const RunRecords records = collect(job_.context, "records", records_);
+        const std::vector<RankTotals> totals = job_.collect_totals();
+        const auto events = collect(job_.context, "events", job_.device.events());
+        if (job_.rank != 0) {
+            return;
+        }
+        const ReplaySettings &settings = job_.settings;
+        const Report report{
+            settings, job_.model, job_.workload, job_.layer_elements, totals, make_arm_reports(job_.workload, records)};
+        // Before the pictures: the figures must not be lost with a file that cannot be written.
+        settings.json ? print_json(report) : print_table(report);
+        if (!settings.timeline.empty()) {
+            write_timeline(settings.timeline, report, records, events);
+        }
+        if (!settings.trace.empty()) {
+            write_trace(settings.trace, report, records, events);
+        }
+    }
+
+private:
+    Recording recording(size_t minibatch) const {
+        const bool wanted = !(job_.settings.timeline.empty() && job_.settings.trace.empty());
+        return wanted && minibatch < kPicturedMinibatches ? Recording::Events : Recording::Times;
+    }
+
+    ReplayJob &job_;
+    std::vector<RunRecord> records_;
+};
+
+}  // namespace
+
+void replay_rank(const ReplaySettings &settings) {
+    const Context context = join("replay", settings.ranks);
+    const Context meeting = join("replay barrier", settings.ranks);
+    try {
+        ReplayJob job(settings, context.get(), meeting.get());
+        if (settings.prefetch) {
+            replay_prefetch(job);
+        } else {
+            ArmsReplay arms(job);
+            arms.run_all();
+            arms.report();
+        }
+    } catch (const Exit &exit) {
+        odc_abort(meeting.get(), exit.message.c_str());
+        odc_abort(context.get(), exit.message.c_str());
+        throw;
+    }
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prints the result of `odc replay` for people and for machines.
+#include "replay/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+namespace odc_tool {
+namespace {
+
+constexpr double kNs = 1e-9;
+
+RankTotals sum_of(const std::vector<RankTotals> &totals) {
+    RankTotals sum{};
+    for (const RankTotals &rank : totals) {
+        sum.gather_bytes += rank.gather_bytes;
+        sum.scatter_add_bytes += rank.scatter_add_bytes;
+        sum.publish_wait_ns += rank.publish_wait_ns;
+        sum.sync_wait_ns += rank.sync_wait_ns;
+        sum.lock_wait_ns += rank.lock_wait_ns;
+        sum.cpu_seconds += rank.cpu_seconds;
+    }
+    return sum;
+}
+
+}  // namespace
+
+int64_t longest(const RunRecords &records, size_t run) {
+    int64_t duration_ns = 0;
+    for (const auto &rank : records) {
+        duration_ns = std::max(duration_ns, rank[run].duration_ns);
+    }
+    return duration_ns;
+}
+
+std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records) {
+    const std::vector<Run> runs = run_order(workload.minibatches.size());
+    std::vector<ArmReport> reports;
+    for (size_t arm = 0; arm < kArms.size(); ++arm) {
+        ArmReport report{};
+        report.arm = kArms[arm];
+        double seconds = 0;
+        std::vector<double> compute(records.size());
+        std::vector<double> duration(records.size());
+        for (size_t run = 0; run < runs.size(); ++run) {
+            if (runs[run].arm != arm) {
+                continue;
+            }
+            for (size_t rank = 0; rank < records.size(); ++rank) {
+                compute[rank] += double(records[rank][run].compute_ns);
+                duration[rank] += double(records[rank][run].duration_ns);
+            }
+            seconds += double(longest(records, run)) * kNs;
+        }
+        for (size_t rank = 0; rank < records.size(); ++rank) {
+            report.rank_idle.push_back(1 - compute[rank] / duration[rank]);
+        }
+        report.idle = std::accumulate(report.rank_idle.begin(), report.rank_idle.end(), 0.0) / double(records.size());
+        report.samples_per_second = double(workload.samples) / seconds;
+        report.ideal_samples_per_second =
+            double(workload.samples) / (workload.ideal_cost(kArms[arm]) * workload.ns_per_cost * kNs);
+        reports.push_back(report);
+    }
+    const ArmReport base = reports[kBaseline];
+    for (ArmReport &report : reports) {
+        report.speedup = report.samples_per_second / base.samples_per_second;
+        report.ideal_speedup = report.ideal_samples_per_second / base.ideal_samples_per_second;
+    }
+    return reports;
+}
+
+std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records) {
+    const std::vector<Run> runs = run_order(report.workload.minibatches.size());
+    std::array<int64_t, kArms.size()> end_ns{};
+    std::vector<PicturedRun> pictured;
+    for (size_t number = 0; number < runs.size() && runs[number].minibatch < kPicturedMinibatches; ++number) {
+        const size_t arm = runs[number].arm;
+        const int64_t longest_ns = longest(records, number);
+        pictured.push_back({number, arm, end_ns[arm], longest_ns});
+        end_ns[arm] += longest_ns;
+    }
+    return pictured;
+}
+
+std::string arm_name(const Arm &arm) {
+    return std::string(schedule_name(arm.schedule)) + " + " + policy_name(arm.policy);
+}
+
+std::string caption(const Report &report) {
+    return fmt::format(
+        "emulated device: compute is sleeping by the {} cost model, {:.3g} times as fast; communication is real, with "
+        "1/{} of the bytes",
+        report.model.name, 1e9 / report.workload.ns_per_cost, report.settings.scale);
+}
+
+std::string workload_text(const Report &report) {
+    const Workload &workload = report.workload;
+    return fmt::format(
+        "{} ranks, {} samples a rank and minibatch, minibatches: {}; {} lengths, mean {:.0f}, longest {}, budget "
+        "{} tokens, seed {}",
+        report.totals.size(), report.settings.minibatch, workload.minibatches.size(), workload.lengths,
+        workload.mean_length, workload.longest, report.settings.max_tokens, report.settings.seed);
+}
+
+void print_table(const Report &report) {
+    const RankTotals sum = sum_of(report.totals);
+    fmt::print("{}\n{}\n\n", caption(report), workload_text(report));
+    fmt::print("{:<26}{:>10}{:>10}{:>15}{:>9}{:>14}\n", "schedule + policy", "samples/s", "speedup", "ideal speedup",
+               "idle", "of own ideal");
+    for (const ArmReport &arm : report.arms) {
+        fmt::print("{:<26}{:>10.2f}{:>9.2f}x{:>14.2f}x{:>7.1f} %{:>12.1f} %\n", arm_name(arm.arm),
+                   arm.samples_per_second, arm.speedup, arm.ideal_speedup, arm.idle * 100, arm.share_of_ideal() * 100);
+    }
+    fmt::print(
+        "\nideal: communication takes no time and the optimizer is left out (by prefetching, the collective schedule may be\n"
+        "a layer ahead of it); idle: not computing, mean over ranks\n"
+        "{:.1f} GB gathered and {:.1f} GB added in {} layers of {} elements; every sum was exact, in both "
+        "schedules\n",
+        double(sum.gather_bytes) * 1e-9, double(sum.scatter_add_bytes) * 1e-9, report.model.layers,
+        report.layer_elements);
+}
+
+nlohmann::ordered_json settings_json(const Report &report) {
+    const ReplaySettings &settings = report.settings;
+    const Workload &workload = report.workload;
+    return {{"lengths", settings.lengths.empty() ? settings.corpus : settings.lengths},
+            {"samples_known", workload.lengths},
+            {"mean_length", workload.mean_length},
+            {"longest", workload.longest},
+            {"model", report.model.name},
+            {"layers", report.model.layers},
+            {"layer_elements", report.layer_elements},
+            {"scale", settings.scale},
+            {"cost", {{"a", report.model.cost.a}, {"b", report.model.cost.b}}},
+            {"time_compression", 1e9 / workload.ns_per_cost},
+            {"ranks", report.totals.size()},
+            {"minibatch", settings.minibatch},
+            {"minibatches", workload.minibatches.size()},
+            {"max_tokens", settings.max_tokens},
+            {"seed", settings.seed}};
+}
+
+nlohmann::ordered_json communication_json(const Report &report) {
+    const RankTotals sum = sum_of(report.totals);
+    return {{"gather_bytes", sum.gather_bytes},
+            {"scatter_add_bytes", sum.scatter_add_bytes},
+            {"publish_wait_seconds", double(sum.publish_wait_ns) * kNs},
+            {"sync_wait_seconds", double(sum.sync_wait_ns) * kNs},
+            {"lock_wait_seconds", double(sum.lock_wait_ns) * kNs},
+            {"cpu_seconds", sum.cpu_seconds}};
+}
+
+void print_json(const Report &report) {
+    nlohmann::ordered_json json;
+    json["emulation"] = caption(report);
+    json["settings"] = settings_json(report);
+    json["settings"]["seconds"] = report.settings.seconds;
+    json["arms"] = nlohmann::ordered_json::array();
+    for (const ArmReport &arm : report.arms) {
+        json["arms"].push_back({{"schedule", schedule_name(arm.arm.schedule)},
+                                {"policy", policy_name(arm.arm.policy)},
+                                {"samples_per_second", arm.samples_per_second},
+                                {"ideal_samples_per_second", arm.ideal_samples_per_second},
+                                {"share_of_ideal", arm.share_of_ideal()},
+                                {"speedup", arm.speedup},
+                                {"ideal_speedup", arm.ideal_speedup},
+                                {"idle", arm.idle},
+                                {"rank_idle", arm.rank_idle}});
+    }
+    json["communication"] = communication_json(report);
+    json["sums"] = "exact";
+    fmt::print("{}\n", json.dump(2));
+}
+
+}  // namespace odc_tool

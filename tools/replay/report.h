@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What came out of `odc replay`: each arm's throughput beside what it would be if communication took no time.
+#pragma once
+
+#include "replay/record.h"
+#include "replay/schedule.h"
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+// By rank, then by run in run_order.
+using RunRecords = std::vector<std::vector<RunRecord>>;
+
+struct ArmReport {
+    Arm arm;
+    double samples_per_second;
+    double ideal_samples_per_second;
+    double speedup;        // over collective + lb-micro
+    double ideal_speedup;  // the same with communication that takes no time
+    double idle;           // share of the time in which a device does not compute, mean over ranks
+    std::vector<double> rank_idle;
+
+    double share_of_ideal() const { return samples_per_second / ideal_samples_per_second; }
+};
+
+struct Report {
+    const ReplaySettings &settings;
+    const Model &model;
+    const Workload &workload;
+    uint64_t layer_elements;  // as run
+    std::vector<RankTotals> totals;
+    std::vector<ArmReport> arms;  // as kArms
+};
+
+std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records);
+
+// A run takes as long as its slowest rank.
+int64_t longest(const RunRecords &records, size_t run);
+
+// One sentence that says what was emulated and what was real; it stands above every output.
+std::string caption(const Report &report);
+// A second one: ranks, samples, lengths.
+std::string workload_text(const Report &report);
+nlohmann::ordered_json settings_json(const Report &report);
+nlohmann::ordered_json communication_json(const Report &report);
+std::string arm_name(const Arm &arm);
+
+void print_table(const Report &report);
+void print_json(const Report &report);
+
+// For pictures, an arm's runs follow each other without the other arms between them.
+constexpr size_t kPicturedMinibatches = 3;
+struct PicturedRun {
+    size_t number;  // in run_order
+    size_t arm;
+    int64_t begin_ns;  // since the arm's first run began
+    int64_t duration_ns;
+};
+std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records);
+
+}  // namespace odc_tool

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the command line of `odc replay` says, and the models it knows: a model is its layers, their elements and the
+// time that samples take.
+#pragma once
+
+#include "cli/plan_options.h"
+
+#include <cstdint>
+#include <string>
+
+namespace odc_tool {
+
+struct Model {
+    std::string name;
+    int layers;
+    uint64_t layer_elements;
+    Cost cost;
+};
+
+// "1.5b", "7b", "14b" or "32b". Throws Exit{2, ...} for anything else.
+Model find_model(const std::string &name);
+
+struct ReplaySettings {
+    std::string lengths;  // a file of lengths, or
+    std::string corpus;   // a directory of text files
+    std::string model = "7b";
+    std::string timeline;
+    std::string trace;
+    uint64_t max_tokens = 65536;
+    // Divides the bytes. With 1/8192 a layer's gather takes some 3 % of its forward pass, as 7b's does on a GPU node:
+    // 466 MB at 200 GB/s beside 64 ms for 16k tokens; here 8 ranks share 10 GB/s, and time runs 47 times as fast.
+    uint64_t scale = 8192;
+    uint64_t seed = 1;
+    int ranks = 0;        // to start on this host; 0: 8, or inside a job its ranks
+    int minibatch = 8;    // samples per rank and minibatch
+    int minibatches = 0;  // 0: one pass over the lengths, at most kMostMinibatches
+    double seconds = 90;  // emulated time of all arms together
+    bool prefetch = false;
+    double compute = 1;  // with prefetch: times as long as the communication, which is measured first
+    bool json = false;
+};
+
+constexpr int kMostMinibatches = 12;
+constexpr int kDefaultRanks = 8;
+
+}  // namespace odc_tool

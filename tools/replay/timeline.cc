@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Draws the timeline. A device's row is in the colour of waiting, with compute painted over it; under it a thin strip
+// shows when bytes move, which mostly is behind compute.
+#include "replay/timeline.h"
+
+#include "cli/files.h"
+#include "cli/svg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace odc_tool {
+namespace {
+
+constexpr double kLeft = 78;
+constexpr double kPlotWidth = 1120;
+constexpr double kRight = 92;
+constexpr double kTop = 96;
+constexpr double kPanelHead = 40;
+constexpr double kPanelGap = 26;
+constexpr double kAxisHeight = 54;
+constexpr double kRowsHeight = 8 * 22;  // of a panel; many ranks get thinner rows
+constexpr double kMergeBelow = 0.3;     // pixels: gaps that no eye can see
+constexpr double kThinnest = 0.6;       // pixels: what is shorter is drawn this wide
+constexpr size_t kMostRanks = 64;
+
+constexpr const char *kWaiting = "#f7c9a9";
+constexpr const char *kMoving = "#1f8a5b";
+constexpr std::array<const char *, 2> kCompute{"#2f5f9e", "#6f9fd8"};  // microbatches in turn
+
+struct Panel {
+    size_t arm;
+    const char *title;
+    const char *subtitle;
+    std::vector<PicturedRun> runs;
+    int64_t end_ns = 0;
+    double top = 0;
+};
+
+struct Span {
+    double begin;  // pixels
+    double end;
+    size_t shade;
+};
+
+class Drawing {
+public:
+    Drawing(const Report &report, const RunRecords &records, const std::vector<std::vector<Event>> &events)
+        : report_(report), events_(events), ranks_(std::min(events.size(), kMostRanks)) {
+        row_ = std::clamp(kRowsHeight / double(ranks_), 6.0, 22.0);
+        panels_ = {
+            {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add", {}},
+            {kBest, "ODC, LB-Mini", "all ranks meet once a minibatch", {}}};
+        double top = kTop;
+        for (Panel &panel : panels_) {
+            for (const PicturedRun &run : pictured_runs(report, records)) {
+                if (run.arm == panel.arm) {
+                    panel.runs.push_back(run);
+                    panel.end_ns = run.begin_ns + run.duration_ns;
+                }
+            }
+            longest_ns_ = std::max(longest_ns_, panel.end_ns);
+            panel.top = top + kPanelHead;
+            top = panel.top + row_ * double(ranks_) + kPanelGap;
+        }
+        bottom_ = top - kPanelGap + 6;
+    }
+
+    std::string draw() {
+        heading();
+        legend();
+        axis();
+        for (const Panel &panel : panels_) {
+            panel_head(panel);
+            for (size_t rank = 0; rank < ranks_; ++rank) {
+                row(panel, rank);
+            }
+            minibatch_ends(panel);
+        }
+        saving();
+        return svg_.document(kLeft + kPlotWidth + kRight, bottom_ + kAxisHeight, 12);
+    }
+
+private:
+    double x(double ns) const { return kLeft + kPlotWidth * ns / double(longest_ns_); }
+    static double seconds(int64_t ns) { return double(ns) * 1e-9; }
+
+    void box(double at_x, double at_y, double width, double height, const char *fill) {
+        svg_.add("<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"{}\"/>\n", at_x, at_y,
+                 std::max(width, 0.0), height, fill);
+    }
+
+    void heading() {
+        svg_.label(
+            kLeft, 32, "font-size=\"19\" font-weight=\"bold\"",
+            fmt::format("Emulated {} on {} ranks: the same {} samples under two schedules", report_.model.name,
+                        report_.totals.size(),
+                        panels_[0].runs.size() * report_.workload.samples / report_.workload.minibatches.size()));
+        std::string words = caption(report_);
+        words[0] = 'E';
+        svg_.label(kLeft, 53, fmt::format("fill=\"{}\"", Svg::kFaint), words + ".");
+    }
+
+    void legend() {
+        double at = kLeft;
+        const double y = 68;
+        const auto entry = [&](const std::vector<const char *> &fills, double height, const std::string &words) {
+            for (const char *fill : fills) {
+                box(at, y + 12 - height, 20, height, fill);
+                at += 20;
+            }
+            svg_.label(at + 7, y + 10.5, "", words);
+            at += 37 + 6.6 * double(words.size());
+        };
+        entry({kCompute[0], kCompute[1]}, 12, "computing (shades: microbatches)");
+        entry({kWaiting}, 12, "waiting");
+        entry({kMoving}, 5, "moving bytes (gather, scatter-add)");
+        svg_.add("<path d=\"M{0:.1f},{1:.1f}v14\" stroke=\"{2}\" stroke-width=\"1.5\"/>\n", at + 4, y - 1, Svg::kInk);
+        svg_.label(at + 13, y + 10.5, "", "end of a minibatch");
+    }
+
+    // A round step that gives some ten ticks.
+    double tick_step() const {
+        const double wanted = seconds(longest_ns_) / 10;
+        const double magnitude = std::pow(10.0, std::floor(std::log10(wanted)));
+        for (double factor : {1.0, 2.0, 5.0}) {
+            if (factor * magnitude >= wanted) {
+                return factor * magnitude;
+            }
+        }
+        return 10 * magnitude;
+    }
+
+    void axis() {
+        const double step = tick_step();
+        const double top = panels_[0].top - 4;
+        for (int i = 0; i * step <= seconds(longest_ns_) * 1.0001; ++i) {
+            const double at = x(i * step * 1e9);
+            svg_.add("<path d=\"M{:.1f},{:.1f}V{:.1f}\" stroke=\"#dde3ea\"/>\n", at, top, bottom_ + 5);
+            svg_.label(at, bottom_ + 19, "text-anchor=\"middle\" font-size=\"11\"", fmt::format("{:.6g}", i * step));
+        }
+        svg_.add("<path d=\"M{:.1f},{:.1f}H{:.1f}\" stroke=\"{}\"/>\n", kLeft, bottom_, kLeft + kPlotWidth, Svg::kInk);
+        svg_.label(kLeft + kPlotWidth / 2, bottom_ + 38, "text-anchor=\"middle\"", "time, seconds");
+    }
+
+    void panel_head(const Panel &panel) {
+        svg_.add(
+            "<text x=\"{:.1f}\" y=\"{:.1f}\"><tspan font-size=\"14\" font-weight=\"bold\">{}</tspan><tspan dx=\"12\" "
+            "fill=\"{}\">{}</tspan></text>\n",
+            kLeft, panel.top - 12, panel.title, Svg::kFaint, panel.subtitle);
+        svg_.label(kLeft + kPlotWidth + 12, panel.top - 12, fmt::format("font-size=\"11\" fill=\"{}\"", Svg::kFaint),
+                   "idle");
+    }
+
+    void row(const Panel &panel, size_t rank) {
+        const double y = panel.top + row_ * double(rank);
+        const double lane = row_ * 0.62;
+        const double strip = row_ * 0.22;
+        std::array<std::vector<Span>, 2> spans;  // compute, moving
+        double compute_ns = 0;
+        for (const Event &event : events_[rank]) {
+            const auto run = std::find_if(panel.runs.begin(), panel.runs.end(), [&](const PicturedRun &candidate) {
+                return static_cast<int32_t>(candidate.number) == event.run;
+            });
+            const bool compute = event.kind == Kind::Forward || event.kind == Kind::Backward;
+            const bool moving = event.kind == Kind::Gather || event.kind == Kind::ScatterAdd;
+            if (run == panel.runs.end() || !(compute || moving)) {
+                continue;
+            }
+            const double begin = x(double(run->begin_ns + event.begin_ns));
+            const double end = x(double(run->begin_ns + event.end_ns));
+            add_span(spans[compute ? 0 : 1], {begin, end, compute ? size_t(event.microbatch) % 2 : 0});
+            compute_ns += compute ? double(event.end_ns - event.begin_ns) : 0;
+        }
+        box(kLeft, y, x(double(panel.end_ns)) - kLeft, lane, kWaiting);
+        for (size_t shade = 0; shade < kCompute.size(); ++shade) {
+            paint(spans[0], shade, y, lane, kCompute[shade]);
+        }
+        paint(spans[1], 0, y + lane + 0.5, strip, kMoving);
+        const std::string small = fmt::format("font-size=\"{:.1f}\"", std::min(11.0, row_));
+        svg_.label(kLeft - 8, y + lane * 0.85, small + " text-anchor=\"end\"", fmt::format("rank {}", rank));
+        svg_.label(kLeft + kPlotWidth + 12, y + lane * 0.85, small,
+                   fmt::format("{:.0f} %", 100 * (1 - compute_ns / double(panel.end_ns))));
+    }
+
+    static void add_span(std::vector<Span> &spans, const Span &span) {
+        if (!spans.empty() && spans.back().shade == span.shade && span.begin - spans.back().end < kMergeBelow) {
+            spans.back().end = std::max(spans.back().end, span.end);
+        } else {
+            spans.push_back(span);
+        }
+    }
+
+    void paint(const std::vector<Span> &spans, size_t shade, double y, double height, const char *fill) {
+        svg_.add("<path fill=\"{}\" d=\"", fill);
+        for (const Span &span : spans) {
+            if (span.shade == shade) {
+                const double width = std::max(span.end - span.begin, kThinnest);
+                svg_.add("M{:.2f},{:.2f}h{:.2f}v{:.2f}h{:.2f}z", span.begin, y, width, height, -width);
+            }
+        }
+        svg_.add("\"/>\n");
+    }
+
+    void minibatch_ends(const Panel &panel) {
+        for (const PicturedRun &run : panel.runs) {
+            svg_.add("<path d=\"M{0:.2f},{1:.2f}V{2:.2f}\" stroke=\"{3}\" stroke-width=\"1.5\"/>\n",
+                     x(double(run.begin_ns + run.duration_ns)), panel.top - 4, panel.top + row_ * double(ranks_) - 1,
+                     Svg::kInk);
+        }
+    }
+
+    // Beside the panel that ends earlier: how much earlier.
+    void saving() {
+        const Panel &base = panels_[0];
+        const Panel &best = panels_[1];
+        const double left = x(double(best.end_ns));
+        const double width = kLeft + kPlotWidth - left;
+        if (width < 90) {
+            return;
+        }
+        const double y = best.top + row_ * double(ranks_) / 2;
+        const double middle = left + width / 2;
+        svg_.label(middle, y - 8, "text-anchor=\"middle\" font-size=\"20\" font-weight=\"bold\"",
+                   fmt::format("{:.2f}×", double(base.end_ns) / double(best.end_ns)));
+        svg_.label(middle, y + 12, "text-anchor=\"middle\"", "the throughput");
+        svg_.label(middle, y + 30, fmt::format("text-anchor=\"middle\" font-size=\"11\" fill=\"{}\"", Svg::kFaint),
+                   fmt::format("{:.2f} s → {:.2f} s", seconds(base.end_ns), seconds(best.end_ns)));
+    }
+
+    const Report &report_;
+    const std::vector<std::vector<Event>> &events_;
+    size_t ranks_;
+    double row_ = 0;
+    std::vector<Panel> panels_;
+    int64_t longest_ns_ = 1;
+    double bottom_ = 0;
+    Svg svg_;
+};
+
+}  // namespace
+
+void write_timeline(const std::string &path, const Report &report, const RunRecords &records,
+                    const std::vector<std::vector<Event>> &events) {
+    write_file(path, Drawing(report, records, events).draw());
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// A picture (SVG) of the first minibatches of `odc replay`: what each rank's device does when, the collective schedule
+// above ODC on one time axis.
+#pragma once
+
+#include "replay/report.h"
+
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+// `events` by rank. Throws Exit{1, ...} when the file cannot be written.
+void write_timeline(const std::string &path, const Report &report, const RunRecords &records,
+                    const std::vector<std::vector<Event>> &events);
+
+}  // namespace odc_tool

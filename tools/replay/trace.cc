@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Writes the JSON trace event format.
+#include "replay/trace.h"
+
+#include "cli/files.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace odc_tool {
+namespace {
+
+using Sink = std::back_insert_iterator<std::string>;
+
+bool on_device(Kind kind) { return kind == Kind::Forward || kind == Kind::Backward || kind == Kind::Wait; }
+
+size_t track(size_t rank, Kind kind) { return 2 * rank + (on_device(kind) ? 0 : 1); }
+
+void name_tracks(Sink out, size_t ranks) {
+    for (size_t arm = 0; arm < kArms.size(); ++arm) {
+        fmt::format_to(out,
+                       R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"{}"}}}},)"
+                       "\n",
+                       arm, arm_name(kArms[arm]));
+        for (size_t rank = 0; rank < ranks; ++rank) {
+            for (Kind kind : {Kind::Forward, Kind::Gather}) {
+                fmt::format_to(
+                    out, R"({{"ph":"M","name":"thread_name","pid":{0},"tid":{1},"args":{{"name":"rank {2} {3}"}}}},
+{{"ph":"M","name":"thread_sort_index","pid":{0},"tid":{1},"args":{{"sort_index":{1}}}}},
+)",
+                    arm, track(rank, kind), rank, on_device(kind) ? "device" : "communication");
+            }
+        }
+    }
+}
+
+void write_event(Sink out, const Event &event, size_t rank, const PicturedRun &run) {
+    const bool layered = event.kind != Kind::Sync && event.kind != Kind::Update;
+    const std::string name = layered ? fmt::format("{} {}", kKindNames[size_t(event.kind)], event.layer)
+                                     : std::string(kKindNames[size_t(event.kind)]);
+    fmt::format_to(out, R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f},)", name,
+                   kKindNames[size_t(event.kind)], run.arm, track(rank, event.kind),
+                   double(run.begin_ns + event.begin_ns) * 1e-3, double(event.end_ns - event.begin_ns) * 1e-3);
+    fmt::format_to(out,
+                   R"("args":{{"microbatch":{},"layer":{}}}}},)"
+                   "\n",
+                   event.microbatch, event.layer);
+}
+
+}  // namespace
+
+void write_trace(const std::string &path, const Report &report, const RunRecords &records,
+                 const std::vector<std::vector<Event>> &events) {
+    std::map<int32_t, PicturedRun> runs;
+    for (const PicturedRun &run : pictured_runs(report, records)) {
+        runs[static_cast<int32_t>(run.number)] = run;
+    }
+    std::string text = "{\"traceEvents\":[\n";
+    const Sink out(text);
+    name_tracks(out, events.size());
+    for (size_t rank = 0; rank < events.size(); ++rank) {
+        for (const Event &event : events[rank]) {
+            write_event(out, event, rank, runs.at(event.run));
+        }
+    }
+    text.erase(text.rfind(','));
+    text += "\n],\"displayTimeUnit\":\"ms\",\"otherData\":{\"emulation\":" + nlohmann::json(caption(report)).dump() +
+            "}}\n";
+    write_file(path, text);
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The first minibatches of `odc replay` as a trace that Perfetto and chrome://tracing open: a process per arm, and for
+// each rank a track of its device and one of its communication.
+#pragma once
+
+#include "replay/report.h"
+
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+// `events` by rank. Throws Exit{1, ...} when the file cannot be written.
+void write_trace(const std::string &path, const Report &report, const RunRecords &records,
+                 const std::vector<std::vector<Event>> &events);
+
+}  // namespace odc_tool

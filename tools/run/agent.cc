@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent: hears its part of the job and supervises its ranks.
+#include "run/agent.h"
+
+#include "cli/exit.h"
+#include "cli/version.h"
+#include "run/launch.h"
+#include "run/supervisor.h"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace odc_tool {
+
+namespace {
+
+constexpr const char *kGreeting = "odc-agent";
+
+std::string agent_line(const char *kind, int number) {
+    return fmt::format("{} {} {} {}", kGreeting, version_text(), kind, number);
+}
+
+// A port that the kernel gives to nobody else while this lives: bound, but not listening, so that rank 0 can.
+class HeldPort {
+public:
+    HeldPort() : socket_(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+        sockaddr_in6 any6 = {};
+        any6.sin6_family = AF_INET6;
+        if (!hold(reinterpret_cast<sockaddr *>(&any6), sizeof any6)) {  // a host without IPv6
+            close(socket_);
+            socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            sockaddr_in any = {};
+            any.sin_family = AF_INET;
+            if (!hold(reinterpret_cast<sockaddr *>(&any), sizeof any)) {
+                throw Exit{1, std::string("no port for the ranks to meet at: ") + strerror(errno)};
+            }
+        }
+    }
+    HeldPort(const HeldPort &) = delete;
+    HeldPort &operator=(const HeldPort &) = delete;
+    ~HeldPort() { close(socket_); }
+
+    int number() const {
+        sockaddr_in6 address = {};  // the port lies where IPv4 has it
+        socklen_t bytes = sizeof address;
+        getsockname(socket_, reinterpret_cast<sockaddr *>(&address), &bytes);
+        return ntohs(address.sin6_port);
+    }
+
+private:
+    bool hold(const sockaddr *address, socklen_t bytes) const {
+        const int on = 1;
+        setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        return bind(socket_, address, bytes) == 0;
+    }
+
+    int socket_;
+};
+
+// The first line of our input, and no byte more.
+std::string read_order() {
+    std::string line;
+    for (char byte = 0; byte != '\n';) {
+        const ssize_t got = read(STDIN_FILENO, &byte, 1);
+        if (got <= 0) {
+            throw Exit{1, ""};  // the launcher has gone
+        }
+        line += byte;
+    }
+    if (line.starts_with("signal ")) {
+        throw Exit{1, ""};
+    }
+    return line;
+}
+
+AgentPart hear_part() {
+    try {
+        const nlohmann::json json = nlohmann::json::parse(read_order());
+        AgentPart part;
+        json.at("first").get_to(part.first);
+        json.at("end").get_to(part.end);
+        json.at("size").get_to(part.size);
+        json.at("job").get_to(part.job);
+        json.at("directory").get_to(part.directory);
+        json.at("argv").get_to(part.argv);
+        json.at("environment").get_to(part.environment);
+        return part;
+    } catch (const nlohmann::json::exception &error) {
+        throw Exit{2, std::string("odc run --agent is for odc run --hosts only: ") + error.what()};
+    }
+}
+
+}  // namespace
+
+std::string write_part(const AgentPart &part) {
+    return nlohmann::json{{"first", part.first},
+                          {"end", part.end},
+                          {"size", part.size},
+                          {"job", part.job},
+                          {"argv", part.argv},
+                          {"directory", part.directory},
+                          {"environment", part.environment}}
+        .dump();
+}
+
+std::optional<AgentWord> read_agent_word(const std::string &line) {
+    std::istringstream words(line);
+    std::string greeting;
+    std::string version;
+    std::string kind;
+    int number = 0;
+    if (!(words >> greeting >> version >> kind >> number) || greeting != kGreeting) {
+        return std::nullopt;
+    }
+    if (version != version_text()) {
+        throw Exit{1,
+                   fmt::format("a host has odc {}, this is {}; install one version on all", version, version_text())};
+    }
+    return AgentWord{kind == "ready" ? AgentWord::Kind::Ready : AgentWord::Kind::Failed, number};
+}
+
+int serve_as_agent() {
+    const HeldPort port;
+    fmt::print("{}\n", agent_line("ready", port.number()));
+    std::fflush(stdout);
+    const AgentPart part = hear_part();
+    if (chdir(part.directory.c_str()) != 0) {
+        throw Exit{1, fmt::format("cannot run in '{}': {}", part.directory, strerror(errno))};
+    }
+    Work work;
+    work.noun = "rank";
+    work.orders = STDIN_FILENO;
+    for (int rank = part.first; rank < part.end; ++rank) {
+        work.processes.push_back(rank_process(rank, part.size, part.job, part.argv));
+        auto &environment = work.processes.back().environment;
+        environment.insert(environment.end(), part.environment.begin(), part.environment.end());
+    }
+    Supervisor *told = nullptr;
+    work.on_failure = [&](int status) { told->output().report(agent_line("failed", status)); };
+    Supervisor supervisor(work);
+    told = &supervisor;
+    supervisor.start();
+    supervisor.supervise();
+    return supervisor.status();
+}
+
+}  // namespace odc_tool

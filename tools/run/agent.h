@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The agent of a host (run/hosts.h), and what it and its launcher say to each other, a line each. Agent: "odc-agent VERSION
+// ready PORT", PORT being free on its host until it ends, and "odc-agent VERSION failed STATUS" once; no line of a rank
+// begins so. Launcher: its part of the job as JSON, then orders (run/orders.h).
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace odc_tool {
+
+struct AgentWord {
+    enum class Kind { Ready, Failed };
+    Kind kind;
+    int number;  // port, or status
+};
+
+// Nothing when the line is none of an agent. Throws Exit when it is one of another version.
+std::optional<AgentWord> read_agent_word(const std::string &line);
+
+struct AgentPart {
+    int first = 0;  // ranks first..end-1
+    int end = 0;
+    int size = 0;  // ranks of the job
+    std::string job;
+    std::string directory;  // to run in
+    std::vector<std::string> argv;
+    std::vector<std::pair<std::string, std::string>> environment;
+};
+
+std::string write_part(const AgentPart &part);
+
+// On a host: hears its part of a job and serves it. Returns the status of the first of its ranks that failed.
+int serve_as_agent();
+
+}  // namespace odc_tool

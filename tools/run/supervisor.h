@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts processes, passes on what they print and the signals that we get, and sees to it that all end: the ranks of this
+// host, or the agents of several.
+#pragma once
+
+#include "run/descriptors.h"
+#include "run/groups.h"
+#include "run/orders.h"
+#include "run/rank_output.h"
+#include "run/signals.h"
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace odc_tool {
+
+enum class Input {
+    Nothing,
+    Ours,    // unless that is a terminal
+    Orders,  // a pipe: signals are written to it instead of sent, and its end says that all is over
+};
+
+struct Process {
+    std::string label;                                             // "3", of "rank 3"
+    std::string prefix;                                            // of its lines; Output::Prefixed
+    std::vector<std::string> argv;                                 // searched in PATH
+    std::vector<std::pair<std::string, std::string>> environment;  // besides ours
+    Input input = Input::Nothing;
+};
+
+enum class Output {
+    Prefixed,  // whole lines, each with its prefix
+    Inherit,   // to our stdout and stderr themselves
+};
+
+struct Work {
+    std::string noun;  // "rank": what a process is called
+    std::vector<Process> processes;
+    Output output = Output::Prefixed;
+    // We are ourselves given orders through this descriptor; -1: nobody orders.
+    int orders = -1;
+    // Told of the first failure, with its status, when it is seen.
+    std::function<void(int)> on_failure = nullptr;
+};
+
+class Supervisor {
+public:
+    // `work` must outlive this. From the process's main thread.
+    explicit Supervisor(const Work &work);
+    Supervisor(const Supervisor &) = delete;
+    Supervisor &operator=(const Supervisor &) = delete;
+    ~Supervisor();
+
+    // Throws Exit when a process cannot be started (127: command not found).
+    void start();
+    // Until the last has ended. When one fails the others have 2 s to say what they saw, then SIGTERM (their orders end),
+    // and SIGKILL later.
+    void supervise();
+    // Of the first process that failed (128 + signal if it was killed), 0 when none did. Output that was lost must not
+    // look like success.
+    int status() const { return status_ == 0 && output_.failed() ? 1 : status_; }
+
+    // The rest may be called from what hears a line of output.
+    RankOutput &output() { return output_; }
+    void order(size_t process, const std::string &text) { orders_[process].write(text); }
+    // Something has failed elsewhere, by this status.
+    void fail(int status);
+
+private:
+    enum class Ending { No, Waiting, Terminating, Killing, GivenUp };
+
+    void start_process(size_t index);
+    [[noreturn]] void become(const Process &process, std::array<int, 2> output, int input, pid_t parent, int failed);
+    void start_guard();
+    void stop_guard();
+    void follow_orders();
+    void pass_signals_on();
+    void pass_on(int signal);
+    void reap();
+    void process_ended(size_t index, int wait_status);
+    void process_failed(size_t index, int wait_status);
+    void end_next();
+    std::chrono::seconds patience() const;
+    std::set<pid_t> own_children() const;
+    void signal_rest(int signal) const;
+    std::string running() const;
+    void sleep();
+
+    const Work &work_;
+    DescriptorLimit limit_;
+    std::set<pid_t> others_;   // of the program that became us, such as a sidecar: not ours to end
+    std::vector<pid_t> pids_;  // 0: has ended
+    std::vector<OrderPipe> orders_;
+    OrderReader ordered_;
+    Groups groups_;
+    Signals signals_;
+    RankOutput output_;
+    pid_t guard_ = 0;
+    size_t ended_ = 0;
+    bool children_ = true;  // of ours
+    int status_ = 0;
+    bool failed_ = false;
+    int last_passed_ = 0;
+    Ending ending_ = Ending::No;
+    std::chrono::steady_clock::time_point deadline_ = {};
+    int subreaper_before_ = 0;
+};
+
+}  // namespace odc_tool

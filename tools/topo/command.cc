@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// odc topo: what is near what on this machine or a recorded one, and which path each memory takes to another host; in a
+// job, which path each pair of its ranks takes.
+#include "cli/exit.h"
+#include "cli/files.h"
+#include "cli/verbs.h"
+#include "rank/context.h"
+#include "run/launch.h"
+#include "topo/job.h"
+#include "topo/picture.h"
+#include "topo/text.h"
+
+#include <fmt/format.h>
+#include <odc/odc.h>
+#include <CLI/CLI.hpp>
+
+#include <memory>
+#include <string>
+
+namespace odc_tool {
+
+namespace {
+
+struct TopoOptions {
+    std::string xml;
+    std::string svg;
+    std::string save;
+    std::vector<int> pair;  // that --why is about; empty: all
+    bool why = false;
+    bool json = false;
+};
+
+Reasons reasons_of(const TopoOptions &options) { return options.why ? Reasons::Told : Reasons::Untold; }
+
+void show_machine(const TopoOptions &options) {
+    const char *words = nullptr;
+    const char *recording = nullptr;
+    const odc_status status = odc_get_topology(options.xml.empty() ? nullptr : options.xml.c_str(), &words,
+                                               options.save.empty() ? nullptr : &recording);
+    if (status != ODC_OK) {
+        throw Exit{status == ODC_ERROR_ARGUMENT ? 2 : 1, odc_last_error()};
+    }
+    if (recording != nullptr) {
+        write_file(options.save, recording);
+    }
+    const Json machine = Json::parse(words);
+    if (!options.svg.empty()) {
+        write_file(options.svg, draw_machine(machine));
+    }
+    if (options.json) {
+        fmt::print("{}\n", machine.dump(2));
+    } else {
+        print_machine(machine, reasons_of(options));
+    }
+}
+
+void check_options(const TopoOptions &options) {
+    const bool of_machine = !options.xml.empty() || !options.svg.empty() || !options.save.empty();
+    if (inside_a_job() && of_machine) {
+        throw Exit{2, "--xml, --svg and --save are about one machine; use them outside a job"};
+    }
+    if (!inside_a_job() && !options.pair.empty()) {
+        throw Exit{2, "--why A B is about the ranks of a job; try: odc run -n 2 -- odc topo --why 0 1"};
+    }
+    if (!options.xml.empty() && !options.save.empty()) {
+        throw Exit{2, "--save records this machine, and --xml shows another one"};
+    }
+}
+
+}  // namespace
+
+void add_topo(CLI::App &app) {
+    auto options = std::make_shared<TopoOptions>();
+    CLI::App *verb = app.add_subcommand("topo", "Show what is near what, and which path each rank would use and why");
+    verb->add_option(
+            "--xml", options->xml,
+            "Show a recorded machine (hwloc's XML) instead of this one, as if libfabric had every provider for it")
+        ->type_name("FILE");
+    verb->add_option("--svg", options->svg, "Draw the machine into this file, too")->type_name("FILE");
+    verb->add_option("--save", options->save, "Record this machine into this file, as hwloc's XML; it names addresses")
+        ->type_name("FILE");
+    CLI::Option *why = verb->add_flag("--why", options->why, "Tell why each path is taken, and why not the others");
+    verb->add_option("ranks", options->pair, "In a job, with --why: only from this rank to that one")
+        ->expected(2)
+        ->type_name("A B")
+        ->needs(why);
+    verb->add_flag("--json", options->json, "Print JSON");
+    verb->footer(
+        "Outside a job: a tree of packages, NUMA nodes, GPUs and NICs, how near they are to each other, and which NIC\n"
+        "and provider memory on each NUMA node or GPU would use to a host like this one. ODC_TRANSPORTS, ODC_INTERFACE\n"
+        "and ODC_PROVIDER narrow the choice; with ODC_REQUIRE it says whether each path meets it. Inside a job (odc run,\n"
+        "torchrun, mpirun, Slurm) odc topo joins it as one rank, and rank 0 prints which transport each pair of ranks\n"
+        "uses.");
+    verb->callback([options] {
+        check_options(*options);
+        if (inside_a_job()) {
+            show_job({reasons_of(*options), options->pair, options->json ? Form::Json : Form::Text});
+        } else {
+            show_machine(*options);
+        }
+    });
+}
+
+}  // namespace odc_tool

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "topo/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+namespace odc_tool {
+
+namespace {
+
+struct Distance {
+    const char *words;  // odc_get_topology's
+    const char *cell;
+};
+
+constexpr std::array<Distance, 9> kDistances = {{{"itself", "-"},
+                                                 {"by NVLink", "nvlink"},
+                                                 {"by NVSwitch", "nvswitch"},
+                                                 {"on the same PCIe switch", "switch"},
+                                                 {"on the same PCIe host bridge", "bridge"},
+                                                 {"on the same NUMA node", "numa"},
+                                                 {"in the same package", "package"},
+                                                 {"in another package", "far"},
+                                                 {"at an unknown distance", "?"}}};
+
+// Its place in kDistances; the last for words that it has not.
+size_t distance_of(const std::string &words) {
+    const auto *row =
+        std::find_if(kDistances.begin(), kDistances.end() - 1, [&](const Distance &one) { return one.words == words; });
+    return static_cast<size_t>(row - kDistances.begin());
+}
+
+// Without the blanks at its end.
+void print_line(const std::string &line) { fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1)); }
+
+void print_tree(const Part &part, const std::string &indent) {
+    size_t width = 0;
+    for (const Part &one : part.parts) {
+        width = one.detail.empty() ? width : std::max(width, one.name.size());
+    }
+    for (const Part &one : part.parts) {
+        const bool last = &one == &part.parts.back();
+        std::string line = fmt::format("{}{} {:<{}}  {}", indent, last ? "└─" : "├─", one.name, width, one.detail);
+        line += one.note.empty() ? "" : "; " + one.note;
+        print_line(line);
+        print_tree(one, indent + (last ? "   " : "│  "));
+    }
+}
+
+// Every device by every device that holds memory: NICs have rows only.
+void print_distances(const Json &machine) {
+    const Json &devices = machine.at("devices");
+    const Json &distances = machine.at("distances");
+    const size_t columns = machine.at("numa_nodes").size() + machine.at("gpus").size();
+    size_t width = 0;
+    for (const Json &name : devices) {
+        width = std::max(width, name.get<std::string>().size());
+    }
+    std::string heads = fmt::format("  {:<{}}", "", width);
+    for (size_t column = 0; column < columns; ++column) {
+        heads += fmt::format("  {:<8}", devices.at(column).get<std::string>());
+    }
+    print_line("\nhow near:\n" + heads);
+    std::vector<bool> seen(kDistances.size());
+    for (size_t row = 0; row < devices.size(); ++row) {
+        std::string line = fmt::format("  {:<{}}", devices.at(row).get<std::string>(), width);
+        for (size_t column = 0; column < columns; ++column) {
+            const size_t distance = distance_of(distances.at(row).at(column));
+            seen[distance] = true;
+            line += fmt::format("  {:<8}", kDistances[distance].cell);
+        }
+        print_line(line);
+    }
+    std::string legend;
+    for (size_t i = 1; i < kDistances.size(); ++i) {
+        if (seen[i]) {
+            legend += fmt::format("{}{}: {}", legend.empty() ? "" : ", ", kDistances[i].cell, kDistances[i].words);
+        }
+    }
+    fmt::print("  {}\n", legend);
+}
+
+// "; not shm: cuda is faster; ...": the reasons against the other transports where they are wanted, or none is left.
+std::string why_not_text(const Json &route, Reasons reasons) {
+    std::string words;
+    for (const auto &[transport, why] : route.at("why_not").items()) {
+        if (route.at("why").is_null() || reasons == Reasons::Told) {
+            words += fmt::format("; {}{}: {}", route.at("transport").is_null() ? "" : "not ", transport,
+                                 why.get<std::string>());
+        }
+    }
+    return words;
+}
+
+std::string route_text(const Json &route, Reasons reasons) {
+    const std::string path = route.at("transport").is_null() ? "none" : path_text(route);
+    const Json &why = route.at("why");
+    return path + (why.is_null() ? "" : ": " + why.get<std::string>()) + why_not_text(route, reasons);
+}
+
+// The path that ranks on two GPUs take, and what there is between these.
+std::string link_text(const Json &link, Reasons reasons) {
+    const bool known = !link.at("access").is_null();
+    std::string words = !known ? "unknown" : link.at("transport").is_null() ? "none" : path_text(link);
+    words += ": " + link.at("words").get<std::string>();
+    if (reasons == Reasons::Told) {
+        words += fmt::format("; PCIe: {}; {}{}", link.at("by_pci").get<std::string>(),
+                             link.at("why").get<std::string>(), why_not_text(link, reasons));
+    }
+    return words;
+}
+
+// Pairs of one GPU that are alike in one line, and if all are, one for all.
+void print_gpu_links(const Json &machine, Reasons reasons) {
+    const Json &links = machine.at("gpu_links");
+    if (links.empty()) {
+        return;
+    }
+    fmt::print("\nbetween GPUs of this host:\n");
+    if (!machine.at("why_no_gpu_links").is_null()) {
+        fmt::print("  {}\n", machine.at("why_no_gpu_links").get<std::string>());
+    }
+    struct Line {
+        std::string from;
+        std::string to;
+        std::string words;
+    };
+    std::vector<Line> lines;
+    bool alike = true;
+    for (const Json &link : links) {
+        const Line line{link.at("between").at(0), link.at("between").at(1), link_text(link, reasons)};
+        const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line &one) {
+            return one.from == line.from && one.words == line.words;
+        });
+        if (same == lines.end()) {
+            lines.push_back(line);
+        } else {
+            same->to += ", " + line.to;
+        }
+        alike = alike && line.words == lines.front().words;
+    }
+    if (alike && links.size() > 1) {
+        lines = {{"each", "each other", lines.front().words}};
+    }
+    for (const Line &line : lines) {
+        fmt::print("  {} to {}  {}\n", line.from, line.to, line.words);
+    }
+}
+
+// Where ODC_REQUIRE is set.
+void print_objection(const Json &route, const std::string &indent) {
+    if (route.contains("objection") && route.at("memory") == "host") {
+        print_line(indent + text_or(route.at("objection"), "ODC_REQUIRE is met"));
+    }
+}
+
+void print_routes(const Json &machine, Reasons reasons) {
+    const Json &here = machine.at("on_this_host");
+    fmt::print("\nbetween ranks of this host:\n  {}\n", route_text(here, reasons));
+    print_objection(here, "  ");
+    fmt::print("\nfrom memory here to the like on another host:\n");
+    for (const Json &route : machine.at("to_another_host")) {
+        fmt::print("  {:<6}  {}\n", route.at("from").get<std::string>(), route_text(route, reasons));
+        print_objection(route, "          ");
+    }
+}
+
+}  // namespace
+
+void print_machine(const Json &machine, Reasons reasons) {
+    const Part root = parts_of(machine);
+    fmt::print("{}: {}\n", root.name, root.detail);
+    print_tree(root, "");
+    print_distances(machine);
+    print_gpu_links(machine, reasons);
+    print_routes(machine, reasons);
+}
+
+}  // namespace odc_tool
