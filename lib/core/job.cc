@@ -59,16 +59,22 @@ std::string Job::what(int rank) const {
     const auto call = static_cast<Call>(last_call >> 56);
     const uint64_t record = last_call & kLastCallRecord;
     const bool inside = (last_call & kLastCallInside) != 0;
-    const std::string since = seconds(now_ns() - other.last_call_at_ns.load(std::memory_order_relaxed));
+    const bool awaits_gpu = (last_call & kLastCallAwaitsGpu) != 0;
+    const int64_t at_ns = other.last_call_at_ns.load(std::memory_order_relaxed);
     std::string shard;
     if (record != 0) {
         shard =
             say(" of shard \"", reinterpret_cast<const ShardRecord *>(peer(rank).arena->record(record))->name(), "\"");
     }
-    const bool awaits_gpu = (last_call & kLastCallAwaitsGpu) != 0;
-    return say(inside ? "has been in " : "last left ", call_name(call), awaits_gpu ? "" : shard, " in minibatch ",
-               other.last_minibatch.load(std::memory_order_relaxed),
-               inside ? say(" for ", since) : say(", ", since, " ago"),
+    const std::string where = say(call_name(call), awaits_gpu ? "" : shard, " in minibatch ",
+                                  other.last_minibatch.load(std::memory_order_relaxed));
+    if (const int64_t heard_ns = other.heard_at_ns.load(std::memory_order_relaxed); heard_ns != 0) {
+        return say("was last heard from ", seconds(now_ns() - heard_ns), " ago, ",
+                   seconds(std::max<int64_t>(heard_ns - at_ns, 0)), inside ? " into " : " after ", where,
+                   awaits_gpu ? say(", where it waited for its GPU's work", shard) : "");
+    }
+    const std::string since = seconds(now_ns() - at_ns);
+    return say(inside ? "has been in " : "last left ", where, inside ? say(" for ", since) : say(", ", since, " ago"),
                awaits_gpu ? say(", where it waits for its GPU's work", shard) : "");
 }
 

@@ -40,7 +40,8 @@ public:
 
     // "rank 3 (host h, pid 42)"
     std::string who(int rank) const;
-    // "has been in odc_gather of shard \"x\" in minibatch 7 for 1.2 s"
+    // "has been in odc_gather of shard \"x\" in minibatch 7 for 1.2 s"; of a rank of another host
+    // "was last heard from 0.2 s ago, 1.2 s into odc_gather of shard \"x\" in minibatch 7"
     std::string what(int rank) const;
 
     // Throws the job error if there is one. Cheap: asked at the start of every call.

@@ -111,6 +111,7 @@ struct ControlBlock {
     alignas(64) std::atomic<uint64_t> last_call;
     std::atomic<uint64_t> last_minibatch;
     std::atomic<int64_t> last_call_at_ns;
+    std::atomic<int64_t> heard_at_ns;  // in a replica only: when the rank said so; it may have gone on since
 
     alignas(64) std::atomic<RankState> state;
     std::atomic<uint32_t> peer_failed;  // set by others: some rank is Failed, for calls that wait for nothing

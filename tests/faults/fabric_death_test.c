@@ -161,6 +161,30 @@ static void a_stopped_rank_is_named_after_its_silence(void **state) {
     strike_ranks(__func__, stop, "nothing has been heard from it", 19000);
 }
 
+/* Rank 1 is stopped right after an addition, of which it has told last: it may be anywhere by now. */
+static void stops_after_an_addition(int rank, int size, const char *job, void *arg) {
+    (void)arg;
+    odc_context *context = join(rank, size, job);
+    tensor t = one_minibatch(context);
+    CHECK_OK(odc_publish(t.shard, NULL));
+    if (rank == 1) {
+        add_gradients(t, 1);
+        stop();
+        for (;;) {
+            pause();
+        }
+    }
+    CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 1", "is lost", "it was last heard from",
+                "odc_scatter_add of shard \"layer\" in minibatch 1");
+    CHECK(strstr(odc_last_error(), "it has been in") == NULL);
+    odc_destroy(context);
+}
+
+static void of_a_rank_of_another_host_only_what_was_last_heard_is_said(void **state) {
+    (void)state;
+    run_mortals(2, UINT64_C(1) << 1, stops_after_an_addition, NULL);
+}
+
 /* ---- Words that reach other hosts ---- */
 
 static void aborts(odc_context *context, void *arg) {
@@ -507,6 +531,7 @@ int main(void) {
         cmocka_unit_test(a_killed_rank_whose_child_lives_on_is_named_on_all_hosts),
         cmocka_unit_test(a_rank_that_calls_exec_is_named_on_all_hosts_whatever_they_wait_in),
         cmocka_unit_test(a_stopped_rank_is_named_after_its_silence),
+        cmocka_unit_test(of_a_rank_of_another_host_only_what_was_last_heard_is_said),
         cmocka_unit_test(an_abort_carries_its_words_to_other_hosts),
         cmocka_unit_test(who_waits_for_a_rank_that_destroyed_its_context_reads_when_it_left),
         cmocka_unit_test(a_shard_can_be_released_after_the_job_has_failed),

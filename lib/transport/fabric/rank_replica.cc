@@ -19,6 +19,7 @@ RankReplica::RankReplica(Arena &arena, int rank, int size, int pid, const std::s
     block_->pid = pid;
     std::strncpy(block_->host, host.c_str(), sizeof(block_->host) - 1);
     block_->last_call_at_ns = now_ns();
+    block_->heard_at_ns = block_->last_call_at_ns.load();
 }
 
 ShardRecord &RankReplica::post(uint64_t record) {
@@ -106,7 +107,9 @@ void RankReplica::last_call(uint64_t last_call, uint64_t minibatch, int64_t age_
     const auto known = records_.find(last_call & kLastCallRecord);
     const uint64_t record = known != records_.end() ? known->second : 0;
     block_->last_minibatch.store(minibatch, std::memory_order_relaxed);
-    block_->last_call_at_ns.store(now_ns() - age_ns, std::memory_order_relaxed);
+    const int64_t now = now_ns();
+    block_->heard_at_ns.store(now, std::memory_order_relaxed);
+    block_->last_call_at_ns.store(now - age_ns, std::memory_order_relaxed);
     block_->last_call.store((last_call & ~kLastCallRecord) | record, std::memory_order_release);
 }
 

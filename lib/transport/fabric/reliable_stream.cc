@@ -202,12 +202,15 @@ void ReliableStream::hear(const Packet &packet, size_t bytes) {
         return;  // who has been given up does not come back
     }
     remote->silent_since_ns = 0;
-    remote->replica.last_call(header.last_call, header.last_minibatch, header.did_age_ns);
     Stream &stream = streams_[static_cast<size_t>(header.rank)];
+    const bool is_newest = stream.early.empty() || header.number > stream.early.rbegin()->first;
     if (header.number < stream.heard || header.number - stream.heard >= kEarly ||
         !stream.early.emplace(header.number, std::string(packet.wire.text, header.bytes)).second) {
         fail(ODC_ERROR_INTERNAL, "packet ", header.number, " of rank ", header.rank, " came when ", stream.heard,
              " was next: the provider lost or repeated one");
+    }
+    if (is_newest) {
+        remote->replica.last_call(header.last_call, header.last_minibatch, header.did_age_ns);
     }
     // Providers need not keep the order.
     for (auto next = stream.early.find(stream.heard); next != stream.early.end();
