@@ -17,7 +17,8 @@ namespace odc {
 namespace {
 
 constexpr size_t kBytes = 4096;
-constexpr int kExitMs = 100;  // for an exit to complete, where /proc does not tell it from exec
+constexpr char kUnmapped = 1;  // written by the process itself
+constexpr int kExitMs = 100;   // for an exit to complete, where /proc does not tell it from exec
 
 // The process id in this pid namespace; 0 or less when there is none.
 long pid_of(int life) {
@@ -44,6 +45,7 @@ Program::Program()
 
 Program::~Program() {
     if (getpid() == pid_) {  // in a forked child something else may lie there
+        *static_cast<volatile char *>(page_) = kUnmapped;
         munmap(page_, kBytes);
     }
 }
@@ -66,6 +68,19 @@ Ending how_program_went(int life) {
         }
     }
     return poll(&entry, 1, kExitMs) == 1 ? Ending::Death : Ending::Exec;
+}
+
+const char *how_it_left(int life, int program) {
+    pollfd entry{life, POLLIN, 0};
+    if (poll(&entry, 1, 0) == 1) {
+        return words_of(Ending::Death);
+    }
+    // A process that dies or calls exec loses its memory before its sockets.
+    char unmapped = 0;
+    if (!is_program_gone(program) || (pread(program, &unmapped, 1, 0) == 1 && unmapped == kUnmapped)) {
+        return poll(&entry, 1, kExitMs) == 1 ? words_of(Ending::Death) : "gave up";
+    }
+    return words_of(how_program_went(life));
 }
 
 const char *words_of(Ending ending) { return ending == Ending::Exec ? "replaced its program (exec)" : "died"; }

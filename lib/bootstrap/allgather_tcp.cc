@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Meeting over TCP: rank 0 receives (tcp_server.h), the others visit it and prove themselves (tcp_protocol.h).
+#include "base/program.h"
 #include "base/tcp_socket.h"
 #include "bootstrap/allgather.h"
 #include "bootstrap/tcp_protocol.h"
@@ -139,7 +140,7 @@ std::vector<PeerInfo> Visitor::hear_cards() {
     std::string payload;
     std::string nothing;
     if (!hear_reply(&reply, &payload) || !hear_reply(&end, &nothing)) {
-        fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, " died or gave up in odc_init");
+        fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, ' ', kLeftSomehow, " in odc_init");
     }
     std::vector<PeerInfo> infos(static_cast<size_t>(size_));
     if (reply.kind != ReplyKind::kInfos || payload.size() != infos.size() * sizeof(PeerInfo) ||

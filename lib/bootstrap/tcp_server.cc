@@ -2,6 +2,7 @@
 // Rank 0 receives the other ranks.
 #include "bootstrap/tcp_server.h"
 
+#include "base/program.h"
 #include "bootstrap/local/late_ranks.h"
 
 #include <algorithm>
@@ -218,7 +219,7 @@ void RendezvousServer::dismiss(Client &client, const char *why) {
 // What a rank said before it went explains more than that it went.
 void RendezvousServer::fail_lost(const Client &client) const {
     check_join_errors(infos_);
-    fail(ODC_ERROR_RENDEZVOUS, who(client.hello), " died or gave up in odc_init");
+    fail(ODC_ERROR_RENDEZVOUS, who(client.hello), ' ', kLeftSomehow, " in odc_init");
 }
 
 void RendezvousServer::serve(Client &client) {

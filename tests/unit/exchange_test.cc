@@ -172,9 +172,9 @@ void test_gone_after_the_cards(void **) {
             if (rank == static_cast<size_t>(gone)) {
                 assert_string_equal(words[rank].c_str(), "");
             } else if (rank == 0) {
-                check_words(words[rank], ("rank " + std::to_string(gone)).c_str(), "died or gave up");
+                check_words(words[rank], ("rank " + std::to_string(gone)).c_str(), "died, gave up or replaced");
             } else {
-                check_words(words[rank], "rank ", "died or gave up");  // rank 0's words, or that it has gone
+                check_words(words[rank], "rank ", "died, gave up or replaced");  // rank 0's words, or that it has gone
             }
         }
     }
@@ -239,7 +239,7 @@ void test_no_second_round(void **) {
         for (int rank = 0; rank < kSize; ++rank) {
             if (rank != gone) {
                 check_words(words[static_cast<size_t>(rank)], ("rank " + std::to_string(gone)).c_str(),
-                            says_why ? "cannot join: no more files" : "died or gave up");
+                            says_why ? "cannot join: no more files" : "died, gave up or replaced");
             }
         }
     }

@@ -346,7 +346,7 @@ void test_garbage_as_second_card(void **) {
         const Outcome outcome = receive_again(
             [&](int fd, const Mac &) { assert_true(send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL) >= 0); });
         check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid",
-                    garbage.size() < sizeof(Entry) ? "died or gave up" : "round 2 of odc_init is not its card");
+                    garbage.size() < sizeof(Entry) ? "died, gave up or replaced" : "round 2 of odc_init is not its card");
     }
 }
 
@@ -454,7 +454,7 @@ void test_reset_while_cards_are_handed_out(void **) {
         told.clear();
         outcome = reset_while_handing_out(&told);
     }
-    check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "died or gave up");
+    check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "died, gave up or replaced");
     assert_true(told.find(outcome.words) != std::string::npos);
 }
 

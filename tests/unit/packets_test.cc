@@ -161,7 +161,8 @@ void packets_may_overtake_each_other(void **) {
     Sender sender(listener.endpoint.name());
     for (const uint64_t number : {2, 1, 3, 0}) {
         assert_int_equal(listener.heard.size(), 0);
-        const Wire wire = wire_of(LeftMessage{number}, number);
+        Wire wire = wire_of(LeftMessage{number}, number);
+        wire.did[1] = number + 10;  // the minibatch
         sender.send(wire, size_of(wire), [&] { listener.work(); });
     }
     await([&] {
@@ -171,6 +172,7 @@ void packets_may_overtake_each_other(void **) {
     for (uint64_t number = 0; number < 4; ++number) {
         assert_int_equal(listener.heard[number], number);
     }
+    assert_int_equal(listener.remotes[1]->replica.block().last_minibatch.load(), 13);  // what was said last
 }
 
 void expect_fault(Listener &listener, const char *words) {

@@ -38,8 +38,6 @@ struct LocalGroup {
     std::string named_by;
 };
 
-constexpr const char *kJobEnded = "rank 0 died or gave up in odc_init";
-
 // What ranks hand each other, between descriptors in messages and by name.
 LocalPeer local_peer_of(const Member &member, std::vector<Fd> &&fds);
 void add_member(const LocalPeer &one, int rank, Message *message, std::vector<int> *fds);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bootstrap/local/leader.h"
 
+#include "base/program.h"
 #include "base/tcp_socket.h"
 #include "bootstrap/local/group.h"
 #include "bootstrap/local/late_ranks.h"
@@ -118,7 +119,7 @@ private:
             return;
         }
         if (entries[0].revents != 0) {
-            fail(ODC_ERROR_RENDEZVOUS, kJobEnded, doubt(group_));
+            fail(ODC_ERROR_RENDEZVOUS, "rank 0 ", kLeftSomehow, " in odc_init", doubt(group_));
         }
         for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {
             if (entries[2 * local_rank - 1].revents != 0 || entries[2 * local_rank].revents != 0) {
@@ -131,9 +132,10 @@ private:
         const LocalPeer &one = peers_[local_rank];
         const int rank = group_.ranks[local_rank];
         if (one.pid == 0) {
-            fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " died or gave up in odc_init", doubt(group_));
+            fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, ' ', kLeftSomehow, " in odc_init", doubt(group_));
         }
-        fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", one.pid, ") ", how_it_went(one.life), " in odc_init");
+        fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", one.pid, ") ",
+             how_it_left(one.life.get(), one.program.get()), " in odc_init");
     }
 
     void accept_waiting() {
@@ -219,7 +221,9 @@ private:
             for (size_t to = 1; to < local_size_; ++to) {
                 if (!send_message(sockets_[to].get(), members, fds, deadline_)) {
                     fail(ODC_ERROR_RENDEZVOUS, "rank ", group_.ranks[to], " (pid ", peers_[to].pid, ") ",
-                         deadline_.over() ? "does not answer" : how_it_went(peers_[to].life), " in odc_init");
+                         deadline_.over() ? "does not answer"
+                                          : how_it_left(peers_[to].life.get(), peers_[to].program.get()),
+                         " in odc_init");
                 }
             }
         }

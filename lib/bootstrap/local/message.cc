@@ -23,11 +23,6 @@ bool dead(int life) {
     return poll(&entry, 1, 0) == 1;
 }
 
-const char *how_it_went(const Fd &life) {
-    pollfd entry{life.get(), POLLIN, 0};
-    return life.valid() && poll(&entry, 1, 100) == 1 ? "died" : "gave up";
-}
-
 bool gone(int pid) {
     if (pid == 0) {
         return false;

@@ -55,8 +55,6 @@ Message make_message(Message::Kind kind, int rank, int size);
 ucred peer_of(int socket);
 // Whether a pidfd's process has ended, or a silent connection; not for -1.
 bool dead(int life);
-// A process whose connection was closed: "died" or "gave up". The dying close their sockets before their pidfd tells.
-const char *how_it_went(const Fd &life);
 // A process of another pid namespace shows as 0: then nothing is known.
 bool gone(int pid);
 

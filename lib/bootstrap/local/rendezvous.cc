@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bootstrap/local/rendezvous.h"
 
+#include "base/program.h"
 #include "bootstrap/local/leader.h"
 #include "bootstrap/local/message.h"
 #include "bootstrap/local/socket.h"
@@ -38,17 +39,16 @@ public:
           liveness_fd_(group.liveness_fds.empty() ? -1 : group.liveness_fds[0]) {}
 
     std::vector<LocalPeer> run(const PeerHandles &mine) {
-        std::vector<LocalPeer> meeting;
-        add(&meeting, enter(own_local_peer(mine)));
-        host_pid_ = meeting[0].pid;
-        while (meeting.size() < group_.ranks.size()) {
+        add(enter(own_local_peer(mine)));
+        host_pid_ = peers_[0].pid;
+        while (peers_.size() < group_.ranks.size()) {
             std::optional<ReceivedMessage> members = next(Message::Members);
             if (!members) {
                 lost_host();
             }
-            add(&meeting, std::move(*members));
+            add(std::move(*members));
         }
-        return meeting;
+        return std::move(peers_);
     }
 
 private:
@@ -72,14 +72,14 @@ private:
         }
     }
 
-    void add(std::vector<LocalPeer> *meeting, ReceivedMessage received) {
+    void add(ReceivedMessage received) {
         auto next_fd = std::make_move_iterator(received.fds.begin());
         for (int32_t i = 0; i < received.message.member_count; ++i) {
             const Member &member = received.message.members[i];
-            if (meeting->size() == group_.ranks.size() || member.rank != group_.ranks[meeting->size()]) {
+            if (peers_.size() == group_.ranks.size() || member.rank != group_.ranks[peers_.size()]) {
                 lost_host();
             }
-            meeting->push_back(local_peer_of(member, {next_fd, next_fd + member.fds}));
+            peers_.push_back(local_peer_of(member, {next_fd, next_fd + member.fds}));
             next_fd += member.fds;
         }
     }
@@ -100,7 +100,7 @@ private:
                 lost_host();
             }
             if (dead(liveness_fd_)) {
-                fail(ODC_ERROR_RENDEZVOUS, kJobEnded, doubt(group_));
+                fail(ODC_ERROR_RENDEZVOUS, "rank 0 ", kLeftSomehow, " in odc_init", doubt(group_));
             }
             if (deadline_.over()) {
                 fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", group_.rank, " waited ", deadline_.waited_s(),
@@ -152,14 +152,17 @@ private:
 
     [[noreturn]] void lost_host() {
         const std::string pid = host_pid_ != 0 ? say(" (pid ", host_pid_, ")") : "";
-        fail(ODC_ERROR_RENDEZVOUS, "rank ", leader_, pid, " of job \"", group_.name, "\" died or gave up in odc_init",
+        const bool welcomed = !peers_.empty();
+        fail(ODC_ERROR_RENDEZVOUS, "rank ", leader_, pid, " of job \"", group_.name, "\" ",
+             welcomed ? how_it_left(peers_[0].life.get(), peers_[0].program.get()) : kLeftSomehow, " in odc_init",
              host_pid_ == 0 ? doubt(group_) : "");
     }
 
     const LocalGroup &group_;
     int leader_;
     const Deadline &deadline_;
-    int liveness_fd_;  // to rank 0, until the leader is found
+    int liveness_fd_;               // to rank 0, until the leader is found
+    std::vector<LocalPeer> peers_;  // who is known by now: the leader first
     Fd socket_;
     int host_pid_ = 0;
     Fd host_life_;
