@@ -82,6 +82,16 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda
     return arena;
 }
 
+// Of the exception that is being handled. Like introduce, not part of join's frame: peer infos are large, and threads that call
+// odc_init may have small stacks.
+[[gnu::noinline]] void hand_in_join_error(Allgather &exchange) {
+    try {
+        exchange.all_gather(join_error_of(current_error()));
+    } catch (const Error &) {
+        // What went wrong first is what the caller reads.
+    }
+}
+
 // When it fails, the others, who would wait for this rank, learn why it does not come.
 template <class Body>
 void or_regret(Allgather *exchange, Body body) {
@@ -89,18 +99,14 @@ void or_regret(Allgather *exchange, Body body) {
         body();
     } catch (const std::exception &) {
         if (exchange != nullptr) {
-            try {
-                exchange->all_gather(join_error_of(current_error()));
-            } catch (const Error &) {
-                // What went wrong first is what the caller reads.
-            }
+            hand_in_join_error(*exchange);
         }
         throw;
     }
 }
 
 // Round 1: hands in this rank's peer info and checks every rank's.
-std::vector<IdentityInfo> introduce(Allgather &exchange, IdentityInfo mine) {
+[[gnu::noinline]] std::vector<IdentityInfo> introduce(Allgather &exchange, IdentityInfo mine) {
     randombytes_buf(mine.nonce, sizeof(mine.nonce));
     const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
     check_join_errors(infos);

@@ -347,6 +347,47 @@ void fill_paths(Membership &membership) {
     }
 }
 
+// Its peer infos would make odc_init need 11 KiB more of the stack on one host, too.
+[[gnu::noinline]] void connect_hosts(Membership &membership, std::vector<Neighbour> &all, LocalNics &local,
+                                     Allgather &exchange, const Deadline &deadline) {
+    std::optional<ReachabilityProbe> probe;
+    UnreachableInfo silence{};
+    UsedNics used;
+    EndpointInfo mine{};
+    or_fail_everywhere(exchange, deadline, [&] {
+        check_descriptors(membership);
+        local = find_local_nics(local.options, membership.cuda.get());
+        probe.emplace(local.ports);
+    });
+    exchange_ports(exchange, local, probe->probe_ports(), membership.terms.rank, all);
+    do {
+        or_fail_everywhere(exchange, deadline, [&] {
+            judge(membership, all, local);
+            silence = probe_routes(*probe, membership, all, deadline);
+        });
+    } while (!all_answered(exchange, silence, membership, all));
+    probe.reset();
+    or_fail_everywhere(exchange, deadline, [&] {
+        used = nics_used_by(membership, all[static_cast<size_t>(membership.terms.rank)].descriptor.ports);
+        mine = endpoint_info_of(membership, used, open_endpoints(membership, used, deadline));
+    });
+    const std::vector<EndpointInfo> endpoints = exchange_endpoints(exchange, mine);
+    for (Neighbour &one : all) {
+        one.descriptor.why_no_gpu_direct = endpoints[static_cast<size_t>(one.descriptor.rank)].why_no_gpu_direct;
+    }
+    or_fail_everywhere(exchange, deadline, [&] {
+        start_fabric(membership, endpoints, used);
+        try {
+            join_gpus(membership, all, local.options, deadline);
+        } catch (const std::exception &error) {
+            // Local peers wait for this rank's GPU, not for its peer info.
+            record_departure(membership.own().control_block(), membership.terms.rank, error.what());
+            throw;
+        }
+    });
+    meet_ready(exchange, membership.terms.rank);
+}
+
 }  // namespace
 
 void choose_routes(Membership &membership, const std::vector<IdentityInfo> &infos, Allgather *exchange,
@@ -357,42 +398,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityInfo> &info
     }
     LocalNics local{read_route_options(), {}, {}, {}};
     if (membership.hosts.size() > 1) {
-        std::optional<ReachabilityProbe> probe;
-        UnreachableInfo silence{};
-        UsedNics used;
-        EndpointInfo mine{};
-        or_fail_everywhere(*exchange, deadline, [&] {
-            check_descriptors(membership);
-            local = find_local_nics(local.options, membership.cuda.get());
-            probe.emplace(local.ports);
-        });
-        exchange_ports(*exchange, local, probe->probe_ports(), membership.terms.rank, all);
-        do {
-            or_fail_everywhere(*exchange, deadline, [&] {
-                judge(membership, all, local);
-                silence = probe_routes(*probe, membership, all, deadline);
-            });
-        } while (!all_answered(*exchange, silence, membership, all));
-        probe.reset();
-        or_fail_everywhere(*exchange, deadline, [&] {
-            used = nics_used_by(membership, all[static_cast<size_t>(membership.terms.rank)].descriptor.ports);
-            mine = endpoint_info_of(membership, used, open_endpoints(membership, used, deadline));
-        });
-        const std::vector<EndpointInfo> endpoints = exchange_endpoints(*exchange, mine);
-        for (Neighbour &one : all) {
-            one.descriptor.why_no_gpu_direct = endpoints[static_cast<size_t>(one.descriptor.rank)].why_no_gpu_direct;
-        }
-        or_fail_everywhere(*exchange, deadline, [&] {
-            start_fabric(membership, endpoints, used);
-            try {
-                join_gpus(membership, all, local.options, deadline);
-            } catch (const std::exception &error) {
-                // Local peers wait for this rank's GPU, not for its peer info.
-                record_departure(membership.own().control_block(), membership.terms.rank, error.what());
-                throw;
-            }
-        });
-        meet_ready(*exchange, membership.terms.rank);
+        connect_hosts(membership, all, local, *exchange, deadline);
     } else {
         judge(membership, all, local);
         join_gpus(membership, all, local.options, deadline);

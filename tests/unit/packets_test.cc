@@ -162,7 +162,7 @@ void packets_may_overtake_each_other(void **) {
     for (const uint64_t number : {2, 1, 3, 0}) {
         assert_int_equal(listener.heard.size(), 0);
         Wire wire = wire_of(LeftMessage{number}, number);
-        wire.did[1] = number + 10;  // the minibatch
+        wire.last_call[1] = number + 10;  // the minibatch
         sender.send(wire, size_of(wire), [&] { listener.work(); });
     }
     await([&] {

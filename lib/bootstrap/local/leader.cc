@@ -176,11 +176,11 @@ private:
                 ++turned_away_;
                 continue;
             }
-            admit(std::move(socket), std::move(received));
+            admit(std::move(socket), received);
         }
     }
 
-    void admit(Fd socket, ReceivedMessage received) {
+    [[gnu::noinline]] void admit(Fd socket, ReceivedMessage &received) {
         const Message &hello = received.message;
         const auto refuse = [&](const std::string &text) {
             leaving_.push_back(std::move(socket));

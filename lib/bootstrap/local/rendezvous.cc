@@ -11,7 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <optional>
+#include <memory>
 #include <thread>
 
 namespace odc {
@@ -39,14 +39,14 @@ public:
           liveness_fd_(group.liveness_fds.empty() ? -1 : group.liveness_fds[0]) {}
 
     std::vector<LocalPeer> run(const PeerHandles &mine) {
-        add(enter(own_local_peer(mine)));
+        enter(own_local_peer(mine));
+        add();
         host_pid_ = peers_[0].pid;
         while (peers_.size() < group_.ranks.size()) {
-            std::optional<ReceivedMessage> members = next(Message::Members);
-            if (!members) {
+            if (!next(Message::Members)) {
                 lost_host();
             }
-            add(std::move(*members));
+            add();
         }
         return std::move(peers_);
     }
@@ -54,7 +54,7 @@ public:
 private:
     // Says hello until it is answered: the listener of the meeting before may still be there, and closes unheard. But
     // only one process ever hears it: after that, another leader is another job's.
-    ReceivedMessage enter(const LocalPeer &mine) {
+    void enter(const LocalPeer &mine) {
         for (;;) {
             connect_to_host();
             Message hello = make_message(Message::Hello, group_.rank, group_.size);
@@ -62,8 +62,8 @@ private:
             std::vector<int> fds;
             add_member(mine, group_.rank, &hello, &fds);
             send_message(socket_.get(), hello, fds, deadline_);
-            if (std::optional<ReceivedMessage> welcome = next(Message::Welcome)) {
-                return std::move(*welcome);
+            if (next(Message::Welcome)) {
+                return;
             }
             if (deadline_.over()) {
                 lost_host();
@@ -72,10 +72,10 @@ private:
         }
     }
 
-    void add(ReceivedMessage received) {
-        auto next_fd = std::make_move_iterator(received.fds.begin());
-        for (int32_t i = 0; i < received.message.member_count; ++i) {
-            const Member &member = received.message.members[i];
+    void add() {
+        auto next_fd = std::make_move_iterator(received_->fds.begin());
+        for (int32_t i = 0; i < received_->message.member_count; ++i) {
+            const Member &member = received_->message.members[i];
             if (peers_.size() == group_.ranks.size() || member.rank != group_.ranks[peers_.size()]) {
                 lost_host();
             }
@@ -119,21 +119,18 @@ private:
         host_life_ = pidfd_of(pid);
     }
 
-    // Empty: the leader closed the connection without a word.
-    std::optional<ReceivedMessage> next(Message::Kind kind) {
+    // Receives it into `received_`. False: the leader closed the connection without a word.
+    bool next(Message::Kind kind) {
         for (;;) {
-            ReceivedMessage received{};
-            switch (receive_message(socket_.get(), &received)) {
+            Message &message = received_->message;
+            switch (receive_message(socket_.get(), received_.get())) {
                 case Received::Message:
-                    if (received.message.kind == Message::Refused) {
-                        received.message.text[sizeof(received.message.text) - 1] = '\0';
-                        throw Error(ODC_ERROR_RENDEZVOUS, received.message.text);
+                    if (message.kind == Message::Refused) {
+                        message.text[sizeof(message.text) - 1] = '\0';
+                        throw Error(ODC_ERROR_RENDEZVOUS, message.text);
                     }
-                    if (received.message.kind == kind) {
-                        return received;
-                    }
-                    return std::nullopt;
-                case Received::Closed: return std::nullopt;
+                    return message.kind == kind;
+                case Received::Closed: return false;
                 case Received::Nothing: break;
             }
             if (dead(host_life_.get())) {
@@ -163,6 +160,7 @@ private:
     const Deadline &deadline_;
     int liveness_fd_;               // to rank 0, until the leader is found
     std::vector<LocalPeer> peers_;  // who is known by now: the leader first
+    std::unique_ptr<ReceivedMessage> received_ = std::make_unique<ReceivedMessage>();  // too large for a small stack
     Fd socket_;
     int host_pid_ = 0;
     Fd host_life_;
