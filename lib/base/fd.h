@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A file descriptor that closes itself, also in children made by fork(): a child that outlives its rank must keep neither
 // memory nor connections of the job. There an Fd is invalid, because its number may soon be that of another file. What another
-// thread is just opening or closing when fork() is called may stay open in the child.
+// thread is just opening or closing when fork() is called may stay open in the child: a lock that fork() takes could deadlock
+// with the locks that other libraries take there, and with a fork() in a signal handler.
 #pragma once
 
 #include <unistd.h>

@@ -7,7 +7,11 @@
 
 namespace odc {
 
-// One for all processes that see the same /proc, of any job and user. The kernel releases what a dead process held.
+// One for all processes that see the same /proc, of any job and user, because a control group may hold several of either. The
+// kernel releases what a dead process held. Any local user can hold it, too, and so take the lock away from the others. That is
+// so of every lock on what ranks of different jobs all find: the control group's own files are open to all for reading, and an
+// abstract socket's name can be taken first. What only this user can open is not there everywhere (XDG_RUNTIME_DIR), or stays
+// behind (files, semaphores). What the ranks of one job share leaves out other jobs, and could be held besides.
 class MemoryLock {
 public:
     // Waits as long as its holders take memory; after 5 s to 10 s in which they take none it goes on without: the holder may
