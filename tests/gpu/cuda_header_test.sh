@@ -15,7 +15,7 @@ header=$ODC_SOURCE_DIR/cuda/cuda_interface.h
 compared=$ODC_SOURCE_DIR/tests/gpu/cuda_header.cc
 compares_all "$compared" "$header" 50
 expect 0 nvcc -std=c++20 -cudart none -Xcompiler -Wall,-Wextra,-Werror,-Wno-invalid-offsetof \
-    -I "$(dirname "$header")" "$compared" -o "$work/compare"
+    -I "$(dirname "$header")" -I "$ODC_SOURCE_DIR/tests/harness" "$compared" -o "$work/compare"
 [ "$failures" -gt 0 ] || expect 0 "$work/compare"
 
 [ "$failures" -eq 0 ] || exit 1

@@ -22,7 +22,7 @@ header=$ODC_SOURCE_DIR/lib/topology/nvml_library.h
 compared=$ODC_SOURCE_DIR/tests/gpu/nvml_header.cc
 compares_all "$compared" "$header" 20
 expect 0 "${CXX:-c++}" -std=c++20 -Wall -Wextra -Werror -fsyntax-only -DNVML_HEADER="\"$theirs\"" \
-    -DNVML_NO_UNVERSIONED_FUNC_DEFS -I "$ODC_SOURCE_DIR/lib" "$compared"
+    -DNVML_NO_UNVERSIONED_FUNC_DEFS -I "$ODC_SOURCE_DIR/lib" -I "$ODC_SOURCE_DIR/tests/harness" "$compared"
 
 [ "$failures" -eq 0 ] || exit 1
 functions=$(grep -c '^ *X(nvml' "$header")
