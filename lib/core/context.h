@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract: what one rank may do when, and what it waits for (design.md calls the parts by these names).
+// The contract: what one rank may do when, and what it waits for.
 #pragma once
 
 #include "core/host_tree.h"
