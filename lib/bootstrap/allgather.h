@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ways by which ranks that may be on several hosts tell each other who they are, in rounds: in each, every rank hands in
-// one peer info and gets all peer infos in rank order. What follows on each host is that of local/rendezvous.h.
+// one peer info and gets all peer infos in rank order. What follows on each host is in local/rendezvous.h.
 #pragma once
 
 #include "base/deadline.h"

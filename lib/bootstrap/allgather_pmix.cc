@@ -154,16 +154,16 @@ void wait_for_all(const Pmix &pmix, const Fence &fence, int rank, const Deadline
 PeerInfo get_card(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Deadline &deadline) {
     const pmix_info_t timeout = seconds_of(deadline);
     pmix_value_t *value = nullptr;
-    check(pmix, pmix.get(&of, key, &timeout, 1, &value), say("PMIx_Get of rank ", of.rank, "'s card"));
+    check(pmix, pmix.get(&of, key, &timeout, 1, &value), say("PMIx_Get of rank ", of.rank, "'s peer info"));
     const std::unique_ptr<pmix_value_t, decltype(&std::free)> owner(value, std::free);
     if (value->type != PMIX_BYTE_OBJECT) {
-        fail(ODC_ERROR_RENDEZVOUS, "PMIx gave something else than rank ", of.rank, "'s card");
+        fail(ODC_ERROR_RENDEZVOUS, "PMIx gave something else than rank ", of.rank, "'s peer info");
     }
     const std::unique_ptr<char, decltype(&std::free)> bytes(value->data.bo.bytes, std::free);
     PeerInfo info;
     if (value->data.bo.size != info.size()) {
-        fail(ODC_ERROR_RENDEZVOUS, "rank ", of.rank, " has a card of ", value->data.bo.size, " bytes, this rank of ",
-             info.size(), "; give all ranks the same libodc");
+        fail(ODC_ERROR_RENDEZVOUS, "rank ", of.rank, " has a peer info of ", value->data.bo.size,
+             " bytes, this rank of ", info.size(), "; give all ranks the same libodc");
     }
     std::memcpy(info.data(), bytes.get(), info.size());
     return info;

@@ -2,6 +2,7 @@
 #include "bootstrap/join.h"
 
 #include <sodium.h>
+#include "base/layout_version.h"
 
 #include <algorithm>
 #include <cstring>
@@ -43,7 +44,7 @@ void check_settings() {
 
 IdentityInfo identity_of(const Rendezvous &rendezvous, const Cuda *cuda) {
     IdentityInfo info{};
-    info.magic = kIdentityMagic;
+    info.magic = layout_magic(Layout::Identity);
     info.rank = rendezvous.place.rank;
     info.size = rendezvous.place.size;
     info.pid = getpid();
@@ -78,7 +79,7 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda
     std::strncpy(block->identity, rendezvous.identity.c_str(), sizeof(block->identity) - 1);
     block->gpu = cuda != nullptr ? cuda->identity() : GpuIdentity{};
     block->last_call_at_ns = now_ns();
-    block->magic = kControlBlockMagic;
+    block->magic = layout_magic(Layout::ControlBlock);
     return arena;
 }
 
@@ -157,8 +158,12 @@ void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<
         arena = Arena::open(std::move(met.memory));
     }
     const auto *block = reinterpret_cast<const ControlBlock *>(arena->record(0));
-    if (block->magic != kControlBlockMagic || block->rank != rank || block->size != membership.terms.size) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", met.pid, ") uses another version of libodc");
+    if (block->magic != layout_magic(Layout::ControlBlock)) {
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", met.pid, ") ", other_version_text(block->magic));
+    }
+    if (block->rank != rank || block->size != membership.terms.size) {
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", met.pid, ") says that it is rank ", block->rank,
+             " of ", block->size, ", this rank that it is rank ", rank, " of ", membership.terms.size);
     }
     Peer &peer = membership.peers[static_cast<size_t>(rank)];
     if (peer.identity != block->identity) {  // who meets by name has no peer infos, and is taken for a local peer

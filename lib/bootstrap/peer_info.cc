@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include "base/layout_version.h"
 
 namespace odc {
 
@@ -31,18 +32,16 @@ Content content_of(const PeerInfo &info) {
     return content;
 }
 
-[[noreturn]] void fail_version(int rank) {
-    fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " uses another version of libodc");
-}
-
 // Of a later round than the first.
 void check_card(bool right_kind, int says_rank, int rank) {
     if (!right_kind) {
-        fail_version(rank);
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank,
+             " says something else than this round is about; give all ranks the "
+             "same libodc");
     }
     if (says_rank != rank) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: a later card in place ", rank, " is rank ", says_rank,
-             "'s; each exchange must give the cards in rank order");
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: a later round's peer info in place ", rank, " is rank ", says_rank,
+             "'s; each all-gather must give the entries in rank order");
     }
 }
 
@@ -84,8 +83,8 @@ void check_join_errors(const std::vector<PeerInfo> &infos) {
 
 IdentityInfo read_identity(const PeerInfo &info, int rank) {
     auto content = content_of<IdentityInfo>(info);
-    if (content.magic != kIdentityMagic) {
-        fail_version(rank);
+    if (content.magic != layout_magic(Layout::Identity)) {
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, ' ', other_version_text(content.magic));
     }
     content.identity[sizeof(content.identity) - 1] = content.host[sizeof(content.host) - 1] =
         content.group[sizeof(content.group) - 1] = content.gpu[sizeof(content.gpu) - 1] = '\0';
@@ -94,7 +93,7 @@ IdentityInfo read_identity(const PeerInfo &info, int rank) {
 
 NicInfo read_ports(const PeerInfo &info, int rank) {
     auto content = content_of<NicInfo>(info);
-    check_card(content.magic == kPortsMagic, content.rank, rank);
+    check_card(content.magic == layout_magic(Layout::Nics), content.rank, rank);
     content.why_no_fabric[sizeof(content.why_no_fabric) - 1] = '\0';
     if (content.count > kMaxPorts || !std::all_of(content.ports.begin(), content.ports.begin() + content.count,
                                                   [](const NicAddress &port) { return well_formed(port); })) {
@@ -110,13 +109,13 @@ void UnreachableInfo::set_silent(int other) {
 
 UnreachableInfo read_silence(const PeerInfo &info, int rank) {
     auto content = content_of<UnreachableInfo>(info);
-    check_card(content.magic == kSilenceMagic, content.rank, rank);
+    check_card(content.magic == layout_magic(Layout::Unreachable), content.rank, rank);
     return content;
 }
 
 EndpointInfo read_endpoint(const PeerInfo &info, int rank) {
     auto content = content_of<EndpointInfo>(info);
-    check_card(content.magic == kEndpointMagic, content.rank, rank);
+    check_card(content.magic == layout_magic(Layout::Endpoints), content.rank, rank);
     for (EndpointName &one : content.names) {
         one.bytes = std::min<uint32_t>(one.bytes, sizeof(one.name));
     }
@@ -126,7 +125,7 @@ EndpointInfo read_endpoint(const PeerInfo &info, int rank) {
 
 void check_ready(const PeerInfo &info, int rank) {
     const auto content = content_of<ReadyInfo>(info);
-    check_card(content.magic == kReadyMagic, content.rank, rank);
+    check_card(content.magic == layout_magic(Layout::Ready), content.rank, rank);
 }
 
 }  // namespace odc

@@ -80,13 +80,8 @@ PeerInfo join_error_of(const Error &error);
 // is, as the others have met with it only. `peer infos`: by rank, zeros where there is none yet.
 void check_join_errors(const std::vector<PeerInfo> &infos);
 
-// Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` and `rank` of a peer info are set by who
-// fills it, with these:
-constexpr uint64_t kIdentityMagic = 0x6f64632d69642d39;  // "odc-id-9": changes with peer info, rounds, control messages
-constexpr uint64_t kPortsMagic = 0x6f64632d70742d33;     // "odc-pt-3": the same
-constexpr uint64_t kSilenceMagic = 0x6f64632d73692d31;   // "odc-si-1": the same
-constexpr uint64_t kEndpointMagic = 0x6f64632d65702d33;  // "odc-ep-3": the same
-constexpr uint64_t kReadyMagic = 0x6f64632d72642d31;     // "odc-rd-1": the same
+// Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` is the layout_magic() of its kind, which is
+// set, with `rank`, by who fills it.
 IdentityInfo read_identity(const PeerInfo &info, int rank);
 NicInfo read_ports(const PeerInfo &info, int rank);
 UnreachableInfo read_silence(const PeerInfo &info, int rank);

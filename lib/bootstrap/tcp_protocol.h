@@ -18,6 +18,7 @@
 #pragma once
 
 #include "base/deadline.h"
+#include "base/layout_version.h"
 #include "bootstrap/peer_info.h"
 
 #include <sodium.h>
@@ -35,7 +36,6 @@ namespace odc {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint32_t kTcpVersion = 5;
 constexpr std::array<char, 8> kTcpMagic = {'o', 'd', 'c', ' ', 'm', 'e', 'e', 't'};
 constexpr uint32_t kMaxSentence = 4096;
 
@@ -137,7 +137,7 @@ inline int64_t deadline_after(int64_t remaining_ms) {
 inline Hello hello_of(int rank, int size, int64_t remaining_ms) {
     Hello hello{};
     hello.magic = kTcpMagic;
-    hello.version = kTcpVersion;
+    hello.version = layout_version();
     hello.rank = rank;
     hello.size = size;
     hello.pid = getpid();

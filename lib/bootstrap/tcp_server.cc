@@ -301,9 +301,9 @@ void RendezvousServer::hear_proof(Client &client) {
 // From here on the guest is believed, and hears what is wrong.
 void RendezvousServer::admit(Client &client) {
     const Hello &hello = client.hello;
-    if (hello.version != kTcpVersion) {
+    if (hello.version != layout_version()) {
         fail(ODC_ERROR_RENDEZVOUS, who(hello), " meets by version ", hello.version, " of the protocol, ", who(self_),
-             " by version ", kTcpVersion, "; give all ranks the same libodc");
+             " by version ", layout_version(), "; give all ranks the same libodc");
     }
     if (hello.size != size_) {
         fail(ODC_ERROR_RENDEZVOUS, who(hello), " says that the job has ", hello.size, " ranks, ", who(self_), " says ",
@@ -337,7 +337,7 @@ void RendezvousServer::hear_entry(Client &client) {
     client.in.clear();
     if (!whole || !same_mac(entry.mac, entry_mac(client.session, round_, entry.info))) {
         fail(ODC_ERROR_RENDEZVOUS, "what came from ", who(client.hello), " in round ", round_,
-             " of odc_init is not its card; something changes the bytes on their way");
+             " of odc_init is not its peer info; something changes the bytes on their way");
     }
     infos_[rank] = entry.info;
     handed_in_[rank] = true;

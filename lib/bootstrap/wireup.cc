@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <sodium.h>
 #include <sys/resource.h>
+#include "base/layout_version.h"
 
 #include <algorithm>
 #include <cstring>
@@ -83,7 +84,8 @@ RankDescriptor describe(const Membership &membership, const std::vector<Identity
 // Round 2: every rank's NICs.
 void exchange_ports(Allgather &exchange, LocalNics &local, const ProbePorts &probe_ports, int rank,
                     std::vector<Neighbour> &all) {
-    NicInfo mine{kPortsMagic, rank, static_cast<uint32_t>(local.ports.ports.size()), {}, probe_ports, {}};
+    NicInfo mine{
+        layout_magic(Layout::Nics), rank, static_cast<uint32_t>(local.ports.ports.size()), {}, probe_ports, {}};
     std::copy(local.ports.ports.begin(), local.ports.ports.end(), mine.ports.begin());
     put(mine.why_no_fabric, local.why_no_fabric);
     const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
@@ -145,7 +147,7 @@ UnreachableInfo probe_routes(ReachabilityProbe &probe, const Membership &members
             ranks.push_back(other);
         }
     }
-    UnreachableInfo info{kSilenceMagic, rank, 0, {}};
+    UnreachableInfo info{layout_magic(Layout::Unreachable), rank, 0, {}};
     for (const size_t visit : probe.probe(visits, deadline)) {
         info.set_silent(ranks[visit]);
     }
@@ -241,7 +243,7 @@ std::string open_endpoints(Membership &membership, const UsedNics &used, const D
 EndpointInfo endpoint_info_of(const Membership &membership, const UsedNics &used,
                               const std::string &why_no_gpu_direct) {
     const Fabric &fabric = *membership.fabric;
-    EndpointInfo info{kEndpointMagic, membership.terms.rank, 0, {}, {}, {}};
+    EndpointInfo info{layout_magic(Layout::Endpoints), membership.terms.rank, 0, {}, {}, {}};
     put(info.why_no_gpu_direct, why_no_gpu_direct);
     randombytes_buf(info.token.data(), info.token.size());
     for (size_t port = 0; port < kMaxPorts; ++port) {
@@ -300,7 +302,8 @@ void start_fabric(Membership &membership, const std::vector<EndpointInfo> &infos
 
 // Round 5: everybody can be spoken to.
 void meet_ready(Allgather &exchange, int rank) {
-    const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(ReadyInfo{kReadyMagic, rank, 0}));
+    const std::vector<PeerInfo> infos =
+        exchange.all_gather(peer_info_of(ReadyInfo{layout_magic(Layout::Ready), rank, 0}));
     check_join_errors(infos);
     for (size_t other = 0; other < infos.size(); ++other) {
         check_ready(infos[other], static_cast<int>(other));

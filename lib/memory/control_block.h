@@ -127,8 +127,6 @@ struct ControlBlock {
     SelftestResult selftest_results[kMostTried];  // by place among the host's ranks
 };
 
-constexpr uint64_t kControlBlockMagic = 0x6f64632d30303130;  // "odc-0010": changes with every change of shared layout
-
 const char *call_name(Call call);
 
 // For those who have met this rank already: why it does not come to the end of odc_init. The first reason stays.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/layout_version.h"
 #include "bootstrap/peer_info.h"
 
 namespace {
@@ -33,8 +34,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     odc::PeerInfo info{};
     std::memcpy(info.data(), data, std::min(bytes, info.size()));
     // Random bytes do not find eight right ones.
-    static constexpr uint64_t kMagic[] = {odc::kIdentityMagic, odc::kPortsMagic, odc::kSilenceMagic,
-                                          odc::kEndpointMagic};
+    static const uint64_t kMagic[] = {odc::layout_magic(odc::Layout::Identity), odc::layout_magic(odc::Layout::Nics),
+                                      odc::layout_magic(odc::Layout::Unreachable),
+                                      odc::layout_magic(odc::Layout::Endpoints)};
     const uint64_t magic = kMagic[bytes > 8 ? data[8] % 4 : 0];
     if (bytes > 9 && data[9] % 2 == 0) {
         std::memcpy(info.data(), &magic, sizeof(magic));

@@ -29,7 +29,7 @@ fuzz() {
 fuzz notice transport/fabric/control_message.cc base/error.cc &
 notice=$!
 status=0
-fuzz card bootstrap/peer_info.cc routing/nic_address.cc topology/machine.cc topology/gpu_link.cc topology/nic.cc base/settings.cc \
+fuzz card bootstrap/peer_info.cc base/layout_version.cc routing/nic_address.cc topology/machine.cc topology/gpu_link.cc topology/nic.cc base/settings.cc \
     base/error.cc || status=1
 wait "$notice" || status=1
 exit "$status"

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sizes and offsets of all that processes, hosts or builds of a job exchange. Whoever changes one raises the number in
+// layout_version.cc, so that builds of different layouts refuse each other instead of reading nonsense.
+#include "bootstrap/local/message.h"
+#include "bootstrap/peer_info.h"
+#include "memory/control_block.h"
+#include "memory/shard_record.h"
+#include "transport/cuda/ipc_channel.h"
+#include "transport/fabric/control_message.h"
+
+#include <cstddef>
+
+namespace odc {
+
+static_assert(sizeof(ControlBlock) == 15168);
+static_assert(sizeof(TreeNode) == 1152);
+static_assert(sizeof(Contribution) == 528);
+static_assert(sizeof(GpuIdentity) == 32);
+static_assert(sizeof(Doorbell) == 8);
+static_assert(offsetof(ControlBlock, identity) == 88);
+static_assert(offsetof(ControlBlock, gpu) == 184);
+static_assert(offsetof(ControlBlock, bell) == 256);
+static_assert(offsetof(ControlBlock, opened) == 320);
+static_assert(offsetof(ControlBlock, arrived) == 328);
+static_assert(offsetof(ControlBlock, reduced) == 344);
+static_assert(offsetof(ControlBlock, synced) == 1400);
+static_assert(offsetof(ControlBlock, arrived_at_ns) == 2496);
+static_assert(offsetof(ControlBlock, sync_tree) == 2752);
+static_assert(offsetof(ControlBlock, last_call) == 11968);
+static_assert(offsetof(ControlBlock, state) == 12032);
+static_assert(offsetof(ControlBlock, error_text) == 12052);
+static_assert(offsetof(ControlBlock, first_record) == 14096);
+static_assert(offsetof(ControlBlock, selftest_step) == 14104);
+static_assert(offsetof(ControlBlock, selftest_results) == 14120);
+
+static_assert(sizeof(Stripe) == 16);
+static_assert(sizeof(ShardRecord) == 160);
+static_assert(offsetof(ShardRecord, segment) == 48);
+static_assert(offsetof(ShardRecord, region) == 88);
+static_assert(offsetof(ShardRecord, record) == 112);
+static_assert(offsetof(ShardRecord, name_bytes) == 136);
+static_assert(offsetof(ShardRecord, released) == 148);
+static_assert(offsetof(ShardRecord, published) == 152);
+
+static_assert(sizeof(Message) == 1056);
+static_assert(offsetof(Message, remaining_ms) == 24);
+static_assert(offsetof(Message, members) == 32);
+static_assert(sizeof(Member) == 12);
+
+static_assert(sizeof(PeerInfo) == 2048);
+static_assert(sizeof(IdentityInfo) == 312);
+static_assert(sizeof(NicInfo) == 1592);
+static_assert(sizeof(UnreachableInfo) == 1016);
+static_assert(sizeof(EndpointInfo) == 2048);
+static_assert(sizeof(ReadyInfo) == 16);
+static_assert(sizeof(NicAddress) == 64);
+static_assert(offsetof(IdentityInfo, identity) == 24);
+static_assert(offsetof(IdentityInfo, nonce) == 296);
+static_assert(offsetof(NicInfo, ports) == 16);
+static_assert(offsetof(NicInfo, probe_ports) == 1296);
+static_assert(offsetof(NicInfo, why_no_fabric) == 1336);
+static_assert(offsetof(UnreachableInfo, silent) == 16);
+static_assert(offsetof(EndpointInfo, token) == 16);
+static_assert(offsetof(EndpointInfo, names) == 32);
+static_assert(offsetof(EndpointInfo, why_no_gpu_direct) == 1952);
+
+static_assert(sizeof(ReleasedMessage) == 8);
+static_assert(sizeof(PublishedMessage) == 16);
+static_assert(sizeof(AllPublishedMessage) == 8);
+static_assert(sizeof(LeftMessage) == 8);
+static_assert(sizeof(HeartbeatMessage) == 16);
+static_assert(sizeof(DeadMessage) == 8);
+static_assert(sizeof(AddMessage) == 56);
+static_assert(sizeof(AppliedMessage) == 16);
+
+static_assert(sizeof(RegionMessage) == 32);
+
+}  // namespace odc
