@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string first_line(const std::string &path) {
+std::string line_of(const std::string &path) {
     std::ifstream file(path);
     std::string line;
     std::getline(file, line);
@@ -175,11 +175,11 @@ std::vector<Interface> interfaces() {
 RdmaPort rdma_port(const std::string &device) {
     const std::string port = say("/sys/class/infiniband/", device, "/ports/1/");
     RdmaPort found;
-    if (first_line(port + "link_layer") == "Ethernet") {
+    if (line_of(port + "link_layer") == "Ethernet") {
         found.kind = NicKind::RoCE;
     }
     double gigabits = 0;  // of "400 Gb/sec (4X NDR)"
-    if (std::istringstream(first_line(port + "rate")) >> gigabits) {
+    if (std::istringstream(line_of(port + "rate")) >> gigabits) {
         found.speed = static_cast<int64_t>(gigabits * 1000);
     }
     return found;

@@ -419,10 +419,10 @@ static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
     } else if (!hangs && what == HUNG_PUBLISH) {
         CHECK_ERROR(odc_gather(other.shard, full, NUMEL, NULL), ODC_ERROR_TIMEOUT, "rank 0",
                     "has not published shard \"other\" in minibatch 0, or the stream that does it has not come",
-                    "where it waits for its GPU's work of shard \"other\"");
+                    "for its GPU's work of shard \"other\"");
     } else {
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_TIMEOUT, "rank 0", "odc_minibatch_sync",
-                    "where it waits for its GPU's work of shard \"", what == HUNG_PUBLISH ? "other" : "layer");
+                    "for its GPU's work of shard \"", what == HUNG_PUBLISH ? "other" : "layer");
     }
     check_ended(context, t, ODC_ERROR_TIMEOUT);
     int64_t begin = now_ns();

@@ -323,7 +323,7 @@ void test_second_card_that_is_none(void **) {
             std::memcpy(long_entry.data(), &entry, sizeof(entry));
             tell(fd, long_entry);
         });
-        check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "round 2 of odc_init is not its card");
+        check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "round 2 of odc_init is not its peer info");
     }
     const Outcome outcome = receive_again([](int fd, const Mac &session) {
         tell(fd, entry_of(session, 2));
@@ -346,7 +346,7 @@ void test_garbage_as_second_card(void **) {
         const Outcome outcome = receive_again(
             [&](int fd, const Mac &) { assert_true(send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL) >= 0); });
         check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid",
-                    garbage.size() < sizeof(Entry) ? "died, gave up or replaced" : "round 2 of odc_init is not its card");
+                    garbage.size() < sizeof(Entry) ? "died, gave up or replaced" : "round 2 of odc_init is not its peer info");
     }
 }
 
