@@ -401,6 +401,9 @@ static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
     void *full = new_buffer(t, ODC_F32);
     void *stream = gpu_stream(A_STREAM);
     int hangs = rank == 0;
+    /* Of a rank of another host only what was last heard is known. */
+    const char *waits = several_hosts() ? "where it waited for its GPU's work of shard \""
+                                        : "where it waits for its GPU's work of shard \"";
     CHECK_OK(odc_publish(t.shard, NULL));
     CHECK_OK(odc_gather(t.shard, full, NUMEL, NULL)); /* with all that a first use has to do */
     gpu_wait(NULL);
@@ -418,11 +421,11 @@ static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
                     "odc_minibatch_sync");
     } else if (!hangs && what == HUNG_PUBLISH) {
         CHECK_ERROR(odc_gather(other.shard, full, NUMEL, NULL), ODC_ERROR_TIMEOUT, "rank 0",
-                    "has not published shard \"other\" in minibatch 0, or the stream that does it has not come",
-                    "for its GPU's work of shard \"other\"");
+                    "has not published shard \"other\" in minibatch 0, or the stream that does it has not come", waits,
+                    "of shard \"other\"");
     } else {
-        CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_TIMEOUT, "rank 0", "odc_minibatch_sync",
-                    "for its GPU's work of shard \"", what == HUNG_PUBLISH ? "other" : "layer");
+        CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_TIMEOUT, "rank 0", "odc_minibatch_sync", waits,
+                    what == HUNG_PUBLISH ? "other" : "layer");
     }
     check_ended(context, t, ODC_ERROR_TIMEOUT);
     int64_t begin = now_ns();

@@ -345,8 +345,9 @@ void test_garbage_as_second_card(void **) {
         }
         const Outcome outcome = receive_again(
             [&](int fd, const Mac &) { assert_true(send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL) >= 0); });
-        check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid",
-                    garbage.size() < sizeof(Entry) ? "died, gave up or replaced" : "round 2 of odc_init is not its peer info");
+        check_words(
+            outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid",
+            garbage.size() < sizeof(Entry) ? "died, gave up or replaced" : "round 2 of odc_init is not its peer info");
     }
 }
 
