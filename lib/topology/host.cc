@@ -18,6 +18,13 @@
 
 namespace odc {
 
+std::string first_line(const std::string &path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
 namespace {
 
 struct Hardware {
@@ -52,13 +59,6 @@ struct Hardware {
 const Hardware &hardware() {
     static const auto &here = *new Hardware;
     return here;
-}
-
-std::string first_line(const std::string &path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
 }
 
 // How one version of control groups names its files.

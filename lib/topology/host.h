@@ -21,6 +21,9 @@ const Topology &topology();
 // machine with one NUMA node, and a refusal is not an error: memory then comes from where it is first touched.
 void place_near(void *start, size_t bytes);
 
+// Of a file of /proc or /sys; empty where it cannot be read.
+std::string first_line(const std::string &path);
+
 // Names what can share memory with this process: the running kernel, the network namespace, in which abstract sockets
 // lie, and the user, to whom alone they answer. Not the pid namespace: each rank hands out a pidfd of its own.
 std::string host_identity();

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "topology/host.h"
 
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
@@ -26,13 +27,6 @@ namespace odc {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string line_of(const std::string &path) {
-    std::ifstream file(path);
-    std::string line;
-    std::getline(file, line);
-    return line;
-}
 
 // What the kernel's drivers say of an interface, asked through any socket of the namespace.
 class Drivers {
@@ -175,11 +169,11 @@ std::vector<Interface> interfaces() {
 RdmaPort rdma_port(const std::string &device) {
     const std::string port = say("/sys/class/infiniband/", device, "/ports/1/");
     RdmaPort found;
-    if (line_of(port + "link_layer") == "Ethernet") {
+    if (first_line(port + "link_layer") == "Ethernet") {
         found.kind = NicKind::RoCE;
     }
     double gigabits = 0;  // of "400 Gb/sec (4X NDR)"
-    if (std::istringstream(line_of(port + "rate")) >> gigabits) {
+    if (std::istringstream(first_line(port + "rate")) >> gigabits) {
         found.speed = static_cast<int64_t>(gigabits * 1000);
     }
     return found;

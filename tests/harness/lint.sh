@@ -35,7 +35,7 @@ tidy() {
     return $status
 }
 
-# clang-tidy tells them of the file that it is handed, which here stands for several.
+# What misc-unused-using-decls would tell, in no time.
 no_unused_using() {
     local file name found=0
     while read -r file; do

@@ -68,13 +68,13 @@ bool is_same_user(int socket) {
 }
 
 // One byte with a descriptor beside it.
-struct Parcel {
+struct DescriptorMessage {
     char byte = 0;
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
     iovec data = {&byte, 1};
     msghdr message = {};
 
-    Parcel() {
+    DescriptorMessage() {
         message.msg_iov = &data;
         message.msg_iovlen = 1;
         message.msg_control = control;
@@ -83,23 +83,23 @@ struct Parcel {
 };
 
 void send_file(int socket, int fd) {
-    Parcel parcel;
-    cmsghdr *header = CMSG_FIRSTHDR(&parcel.message);
+    DescriptorMessage descriptor_message;
+    cmsghdr *header = CMSG_FIRSTHDR(&descriptor_message.message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     std::memcpy(CMSG_DATA(header), &fd, sizeof(fd));
-    if (sendmsg(socket, &parcel.message, MSG_NOSIGNAL) != 1) {
+    if (sendmsg(socket, &descriptor_message.message, MSG_NOSIGNAL) != 1) {
         fail_errno("handing the benchmark's memory to another rank");
     }
 }
 
 File receive_file(int socket) {
-    Parcel parcel;
-    if (recvmsg(socket, &parcel.message, MSG_CMSG_CLOEXEC) != 1) {
+    DescriptorMessage descriptor_message;
+    if (recvmsg(socket, &descriptor_message.message, MSG_CMSG_CLOEXEC) != 1) {
         fail_errno("receiving the benchmark's memory from rank 0");
     }
-    const cmsghdr *header = CMSG_FIRSTHDR(&parcel.message);
+    const cmsghdr *header = CMSG_FIRSTHDR(&descriptor_message.message);
     if (header == nullptr || header->cmsg_type != SCM_RIGHTS) {
         throw Exit{1, "rank 0 sent no memory for the benchmark"};
     }

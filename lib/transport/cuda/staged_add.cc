@@ -27,7 +27,7 @@ private:
 
 StagingProxy::StagingProxy(const CudaDevice &device, int rank, std::unique_ptr<BouncePool> slots)
     : device_(device), rank_(rank), slots_(std::move(slots)),
-      thread_(start_quietly("odc-porter", "the thread odc-porter", [this] { run(); })) {}
+      thread_(start_quietly("odc-staging", "the thread odc-staging", [this] { run(); })) {}
 
 StagingProxy::~StagingProxy() { stop(); }
 
@@ -71,37 +71,36 @@ uint64_t StagingProxy::carry(const Load &load, cuda::Stream stream) {
                   "cuMemcpyAsync");
     slots_->mark(*slot, stream);
     const std::lock_guard lock(mutex_);
-    parcels_.push_back({*slot, load, stripes});
+    pieces_.push_back({*slot, load, stripes});
     wake_.notify_all();
     return stripes;
 }
 
 bool StagingProxy::has_landed() {
     const std::lock_guard lock(mutex_);
-    return std::all_of(parcels_.begin(), parcels_.end(),
-                       [this](const ReceivedMessage &one) { return slots_->is_done(one.slot); }) &&
-           std::all_of(travelling_.begin(), travelling_.end(),
-                       [](const Pending &one) { return one.request->settled(); });
+    return std::all_of(pieces_.begin(), pieces_.end(),
+                       [this](const Piece &one) { return slots_->is_done(one.slot); }) &&
+           std::all_of(pending_.begin(), pending_.end(), [](const Pending &one) { return one.request->settled(); });
 }
 
 bool StagingProxy::is_idle() {
     const std::lock_guard lock(mutex_);
-    return parcels_.empty() && travelling_.empty() && carried_ == 0;
+    return pieces_.empty() && pending_.empty() && carried_ == 0;
 }
 
 std::optional<int> StagingProxy::awaited() {
     const std::lock_guard lock(mutex_);
-    return travelling_.empty() ? std::nullopt : std::optional(travelling_.front().request->owner());
+    return pending_.empty() ? std::nullopt : std::optional(pending_.front().request->owner());
 }
 
-bool StagingProxy::deliver(const ReceivedMessage &parcel) {
-    const Load &load = parcel.load;
+bool StagingProxy::deliver(const Piece &piece) {
+    const Load &load = piece.load;
     const uint64_t bytes = stripe_elements(load.to.gradient_type) * element_size(load.to.gradient_type);
-    const std::byte *from = slots_->start(parcel.slot);
+    const std::byte *from = slots_->start(piece.slot);
     Stop stop(stopping_);
     int64_t waited_ns = 0;
     try {
-        for (uint64_t i = 0; i < parcel.stripes; ++i, from += bytes) {
+        for (uint64_t i = 0; i < piece.stripes; ++i, from += bytes) {
             const StripeLock lock(load.to.stripes[load.stripe + i], rank_, stop, &waited_ns);
             add_to_stripe(load.to, load.stripe + i, from, load.epoch);
         }
@@ -111,18 +110,18 @@ bool StagingProxy::deliver(const ReceivedMessage &parcel) {
     }
 }
 
-std::shared_ptr<Request> StagingProxy::send(const ReceivedMessage &parcel) {
-    const Load &load = parcel.load;
-    const Stretch stretch(load, parcel.stripes);
+std::shared_ptr<Request> StagingProxy::send(const Piece &piece) {
+    const Load &load = piece.load;
+    const Stretch stretch(load, piece.stripes);
     Stop stop(stopping_);
     int64_t waited_ns = 0;
-    return load.path->start_add(part_of(load.to, stretch.first, stretch.count), slots_->start(parcel.slot), load.epoch,
+    return load.path->start_add(part_of(load.to, stretch.first, stretch.count), slots_->start(piece.slot), load.epoch,
                                 stop, &waited_ns);
 }
 
 // Of what was given up the slot stays taken, as the context ends.
 void StagingProxy::collect() {
-    std::erase_if(travelling_, [this](const Pending &one) {
+    std::erase_if(pending_, [this](const Pending &one) {
         const bool done = one.request->done();
         if (done) {
             slots_->give_back(one.slot);
@@ -134,24 +133,24 @@ void StagingProxy::collect() {
 // False: nothing to do now.
 bool StagingProxy::step(std::unique_lock<std::mutex> &lock) {
     collect();
-    const auto arrived = std::find_if(parcels_.begin(), parcels_.end(),
-                                      [this](const ReceivedMessage &one) { return slots_->is_done(one.slot); });
-    if (arrived == parcels_.end()) {
+    const auto arrived =
+        std::find_if(pieces_.begin(), pieces_.end(), [this](const Piece &one) { return slots_->is_done(one.slot); });
+    if (arrived == pieces_.end()) {
         return false;
     }
-    const ReceivedMessage parcel = *arrived;
-    parcels_.erase(arrived);
-    if (parcel.load.path != nullptr) {
-        travelling_.push_back({parcel.slot, send(parcel)});
+    const Piece piece = *arrived;
+    pieces_.erase(arrived);
+    if (piece.load.path != nullptr) {
+        pending_.push_back({piece.slot, send(piece)});
         return true;
     }
     ++carried_;
     lock.unlock();
-    const bool delivered = deliver(parcel);
+    const bool delivered = deliver(piece);
     lock.lock();
     if (delivered) {  // else the context ends, and this is never done
         --carried_;
-        slots_->give_back(parcel.slot);
+        slots_->give_back(piece.slot);
     }
     return true;
 }
@@ -163,7 +162,7 @@ void StagingProxy::run() {
         if (step(lock)) {
             continue;
         }
-        if (parcels_.empty() && travelling_.empty()) {
+        if (pieces_.empty() && pending_.empty()) {
             wake_.wait(lock);
         } else {
             wake_.wait_for(lock, kNap);  // neither the GPU nor another host rings a bell here

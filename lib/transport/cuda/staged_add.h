@@ -47,7 +47,7 @@ public:
     bool has_landed();
 
 private:
-    struct ReceivedMessage {
+    struct Piece {
         size_t slot;
         Load load;
         uint64_t stripes;
@@ -60,8 +60,8 @@ private:
     void run();
     bool step(std::unique_lock<std::mutex> &lock);
     void collect();
-    bool deliver(const ReceivedMessage &parcel);
-    std::shared_ptr<Request> send(const ReceivedMessage &parcel);
+    bool deliver(const Piece &piece);
+    std::shared_ptr<Request> send(const Piece &piece);
 
     const CudaDevice &device_;
     int rank_;
@@ -69,8 +69,8 @@ private:
 
     std::mutex mutex_;
     std::condition_variable wake_;
-    std::deque<ReceivedMessage> parcels_;
-    std::vector<Pending> travelling_;
+    std::deque<Piece> pieces_;
+    std::vector<Pending> pending_;
     size_t carried_ = 0;  // by the thread, at this moment
     std::atomic<bool> stopping_{false};
     std::thread thread_;
