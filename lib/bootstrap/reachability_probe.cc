@@ -16,7 +16,7 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kAnswerNs = 5'000'000'000;  // a lost packet is sent again after 1 s and 3 s
+constexpr int64_t kProbeAnswerNs = 5'000'000'000;  // a lost packet is sent again after 1 s and 3 s
 constexpr int64_t kLingerNs = 1'000'000'000;
 constexpr size_t kAtOnce = 64;
 
@@ -74,7 +74,7 @@ std::optional<Knock> knock_at(const ReachabilityProbe::Visit &visit, size_t plac
     // From where the provider will connect, too: the answer must find its way back there.
     Fd socket = connect_to(address_of(visit.to, visit.probe_port, visit.from), address_of(visit.from, 0, visit.from));
     if (socket.valid()) {
-        return Knock{place, std::move(socket), now_ns() + kAnswerNs};
+        return Knock{place, std::move(socket), now_ns() + kProbeAnswerNs};
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM || errno == EADDRINUSE) {
         fail_errno("a socket to a rank of another host");

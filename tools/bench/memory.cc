@@ -28,7 +28,7 @@ namespace odc_tool {
 namespace {
 
 constexpr size_t kLargePage = size_t{2} << 20;
-constexpr auto kPatience = std::chrono::seconds(30);
+constexpr auto kPeerTimeout = std::chrono::seconds(30);
 
 [[noreturn]] void fail_errno(const std::string &what) {
     throw Exit{1, fmt::format("{}: {}", what, std::generic_category().message(errno))};
@@ -112,7 +112,7 @@ void wait_readable(int socket, std::chrono::steady_clock::time_point deadline, c
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     pollfd wanted = {socket, POLLIN, 0};
     if (poll(&wanted, 1, std::max<int>(0, static_cast<int>(left.count()))) != 1) {
-        throw Exit{1, fmt::format("waited {} s for {} to share the benchmark's memory", kPatience.count(), whom)};
+        throw Exit{1, fmt::format("waited {} s for {} to share the benchmark's memory", kPeerTimeout.count(), whom)};
     }
 }
 
@@ -125,7 +125,7 @@ File make_socket() {
 }
 
 void serve(int listener, int fd, int others) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    const auto deadline = std::chrono::steady_clock::now() + kPeerTimeout;
     for (int served = 0; served < others;) {
         wait_readable(listener, deadline, "the other ranks");
         const File peer(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -184,7 +184,7 @@ File fetch_memory(odc_context *context) {
     if (!is_same_user(socket.get())) {
         throw Exit{1, "the socket that rank 0 should hold belongs to another user"};
     }
-    wait_readable(socket.get(), std::chrono::steady_clock::now() + kPatience, "rank 0");
+    wait_readable(socket.get(), std::chrono::steady_clock::now() + kPeerTimeout, "rank 0");
     return receive_file(socket.get());
 }
 

@@ -18,7 +18,7 @@ namespace odc_tool {
 
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(120);
+constexpr auto kNcclTimeout = std::chrono::seconds(120);
 constexpr int kSum = 0;
 
 struct Id {
@@ -100,8 +100,8 @@ void *join(const Gpu &gpu, int ranks, const Id &id, int rank) {
         joined.result = nccl().join(&joined.communicator, ranks, id, rank);
         promise.set_value(joined);
     }).detach();
-    if (future.wait_for(kPatience) != std::future_status::ready) {
-        throw Exit{1, fmt::format("ncclCommInitRank has not returned in {} s", kPatience.count())};
+    if (future.wait_for(kNcclTimeout) != std::future_status::ready) {
+        throw Exit{1, fmt::format("ncclCommInitRank has not returned in {} s", kNcclTimeout.count())};
     }
     const Joined joined = future.get();
     check_result(joined.result, "ncclCommInitRank");

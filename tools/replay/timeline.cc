@@ -26,7 +26,7 @@ constexpr double kMergeBelow = 0.3;     // pixels: gaps that no eye can see
 constexpr double kThinnest = 0.6;       // pixels: what is shorter is drawn this wide
 constexpr size_t kMostRanks = 64;
 
-constexpr const char *kWaiting = "#f7c9a9";
+constexpr const char *kWaitingFill = "#f7c9a9";
 constexpr const char *kMoving = "#1f8a5b";
 constexpr std::array<const char *, 2> kCompute{"#2f5f9e", "#6f9fd8"};  // microbatches in turn
 
@@ -115,7 +115,7 @@ private:
             at += 37 + 6.6 * double(words.size());
         };
         entry({kCompute[0], kCompute[1]}, 12, "computing (shades: microbatches)");
-        entry({kWaiting}, 12, "waiting");
+        entry({kWaitingFill}, 12, "waiting");
         entry({kMoving}, 5, "moving bytes (gather, scatter-add)");
         svg_.add("<path d=\"M{0:.1f},{1:.1f}v14\" stroke=\"{2}\" stroke-width=\"1.5\"/>\n", at + 4, y - 1, Svg::kInk);
         svg_.label(at + 13, y + 10.5, "", "end of a minibatch");
@@ -174,7 +174,7 @@ private:
             add_span(spans[compute ? 0 : 1], {begin, end, compute ? size_t(event.microbatch) % 2 : 0});
             compute_ns += compute ? double(event.end_ns - event.begin_ns) : 0;
         }
-        box(kLeft, y, x(double(panel.end_ns)) - kLeft, lane, kWaiting);
+        box(kLeft, y, x(double(panel.end_ns)) - kLeft, lane, kWaitingFill);
         for (size_t shade = 0; shade < kCompute.size(); ++shade) {
             paint(spans[0], shade, y, lane, kCompute[shade]);
         }

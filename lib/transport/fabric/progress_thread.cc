@@ -133,7 +133,7 @@ bool ProgressThread::post(Command command) {
     }
     if (sleeping_.exchange(false)) {
         const uint64_t one = 1;
-        [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof(one));
+        [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
     }
     return true;
 }
@@ -418,7 +418,7 @@ void ProgressThread::rest(int64_t now) {
     sleeping_.store(false);
     if (bells[0].revents != 0) {
         uint64_t count = 0;
-        [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof(count));
+        [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof(count));
     }
     if (bells[1].revents != 0) {
         tell_of_ended(local_peers_->dead());
