@@ -32,7 +32,12 @@ function(odc_test name program)
   endif()
   odc_test_tier(${folder}/${name} test_LABELS)
   set_property(GLOBAL APPEND_STRING PROPERTY odc_needed "${folder}/${name} ${folder}_${program} fakes\n")
-  add_test(NAME ${folder}/${name} COMMAND ${test_UNDER} $<TARGET_FILE:${folder}_${program}> ${test_ARGUMENTS})
+  # By the target's name, so that CMake puts the emulator of another processor before it.
+  set(command ${folder}_${program})
+  if(test_UNDER)
+    set(command ${test_UNDER} $<TARGET_FILE:${command}>)
+  endif()
+  add_test(NAME ${folder}/${name} COMMAND ${command} ${test_ARGUMENTS})
   set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT 600 LABELS "${folder};${test_LABELS}"
                                                     ENVIRONMENT "${test_environment};${test_ENVIRONMENT}")
   if(test_UNDER)
