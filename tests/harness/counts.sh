@@ -6,6 +6,7 @@ passed=0
 failed=0
 skipped=0
 logs=$(mktemp -d)
+TIMEFORMAT='%R %U %S'
 lanes=() # process groups in the background
 end_lanes() {
     local lane
@@ -20,12 +21,25 @@ headline() {
     printf '\n==== %s (%s s)\n' "$1" "$SECONDS"
 }
 
+# timed NAME COMMAND...: for summary's table. What waits for a lane is timed there.
+timed() {
+    local name=$1 status=0 file=$logs/time.$BASHPID
+    shift
+    if [ "$1" = done_later ]; then
+        "$@"
+        return
+    fi
+    { time "$@" 2>&3 3>&-; } 3>&2 2>"$file" || status=$?
+    echo "$(cat "$file") $name" >>"$logs/times"
+    return "$status"
+}
+
 # check NAME COMMAND...: one thing that passes, fails, or is skipped: it ends with 77, and has said why.
 check() {
     local name=$1 status
     shift
     headline "$name"
-    "$@"
+    timed "$name" "$@"
     status=$?
     if [ "$status" -eq 77 ]; then
         skipped=$((skipped + 1))
@@ -43,7 +57,7 @@ suite() {
     local build=$1 log=$logs/suite status total good left_out
     shift
     headline "tests of $build"
-    ctest --test-dir "build/$build" --output-on-failure -j "$((1 + $(nproc)))" "$@" 2>&1 | tee "$log"
+    timed "tests of $build" ctest --test-dir "build/$build" --output-on-failure -j "$((1 + $(nproc)))" "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     total=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#' "$log")
     good=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.* Passed ' "$log")
@@ -65,7 +79,7 @@ binding() {
     local name=$1 log=$logs/binding status
     shift
     headline "$name"
-    "$@" 2>&1 | tee "$log"
+    timed "$name" "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     if [ "$status" -eq 77 ]; then
         skipped=$((skipped + 1))
@@ -96,7 +110,7 @@ lane() {
 later() {
     local name=$1
     shift
-    "$@" >"$logs/later_$name" 2>&1 </dev/null
+    timed "$name" "$@" >"$logs/later_$name" 2>&1 </dev/null
     echo $? >"$logs/later_$name.status"
 }
 
@@ -115,6 +129,8 @@ done_later() {
 }
 
 summary() {
+    printf '\n%8s %8s  %s\n' seconds CPU step
+    awk '{ wall = $1; cpu = $2 + $3; sub(/^[^ ]+ [^ ]+ [^ ]+ /, ""); printf "%8.0f %8.0f  %s\n", wall, cpu, $0 }' "$logs/times"
     local words="$passed passed, $failed failed"
     [ "$skipped" -eq 0 ] || words="$words, $skipped skipped"
     printf '\n%s\n' "$words"

@@ -81,7 +81,7 @@ tier_full() {
     binding packages done_later packages
     binding wheels done_later wheels
     binding emulated done_later emulated
-    check "the release on a bare Debian" done_later bare_root
+    check "the default tier on a bare Debian" done_later bare_root
 }
 
 # What only needs cores, behind the tests, which wait most of their time.

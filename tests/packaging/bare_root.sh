@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the README's test command, of another tier, as on a fresh machine: in this machine's release of Debian with nothing installed, on what is
-# committed, without git, a locale or anything of the caller's environment, in a root that is not a mount point (so without
-# network namespaces, which debian.sh has).
+# Runs the README's test command as on a fresh machine: in this machine's release of Debian with nothing installed, on what
+# is committed, without git, a locale or anything of the caller's environment, in a root that is not a mount point (so
+# without network namespaces, which debian.sh has).
 #
 # usage: bare_root.sh [release | full]
-#   The tier: release unless given.
+#   Another tier of the command.
 #
 # What it takes from this machine, so that it costs little: apt's source and packages, kept in build/bare_root; the
 # compiler cache; pip's cache, settings (PIP_*) and certificates. ODC_BARE_ROOT_SHARE: folders that are there as they are here, such
@@ -20,8 +20,9 @@ trap 'exit 1' INT TERM
 trap '[ -z "$running" ] || { kill "$running"; wait "$running"; } 2>/dev/null; rm -rf --one-file-system "$work"' EXIT
 command=$(sed -n 's/^\(tests\/run\.sh\) .*/\1/p' README.md)
 [ -n "$command" ] || { echo "README.md names no tests/run.sh" >&2; exit 1; }
-case ${1-release} in
-release | full) command="$command ${1-release}" ;;
+case ${1-} in
+'') ;;
+release | full) command="$command $1" ;;
 *)
     sed -n '/^# usage:/,/^#$/s/^# \{0,1\}//p' "$0" >&2
     exit 2
