@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs stages of tests/hardware/run.sh, which sets the environment, and writes a file of results for each."""
+"""Runs stages for tests/hardware/run.sh, which sets the environment, and writes a file of results for each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from stages import HERE, STAGES, TREE, Setting, at_once, chosen, named, summary
 
 
 def gpus() -> dict[str, Any]:
-    """By a process of its own: this one starts others. Where there is none: why. Then only `environment` can be run."""
+    """Describes the GPUs. Uses another process, as this one starts others. Without a GPU, returns why; then only
+    `environment` can run."""
     none: dict[str, Any] = {"gpus": [], "cuda": None, "pretended": False}
     try:
         asked = subprocess.run([sys.executable, str(HERE / "cuda_api.py")], capture_output=True, text=True, timeout=120)
@@ -72,7 +73,7 @@ def parsed() -> argparse.Namespace:
 
 
 def until() -> float:
-    """When RUN_SECONDS have passed, by time.monotonic(); without it, never. Raises ValueError."""
+    """The time.monotonic() at which RUN_SECONDS have passed; infinity without it. Raises ValueError."""
     given = os.environ.get("RUN_SECONDS", "inf")
     try:
         seconds = float(given)
