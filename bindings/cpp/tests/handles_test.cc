@@ -184,7 +184,7 @@ void an_exception_elsewhere_ends_no_job() {
 
 // ---- Errors ----
 
-void misuse_is_said_in_words() {
+void misuse_is_reported() {
     odc::Context context = alone();
     Layer layer = layer_of(context);
     std::vector<float> full(1000), small(10);
@@ -261,7 +261,7 @@ void a_config_is_checked() {
 }
 
 // Each call reports to a Status what it throws without one.
-void a_status_is_told_what_else_is_thrown() {
+void other_exceptions_keep_their_status() {
     odc::Status status;
     REQUIRE(status.ok() && status.code() == ODC_OK && std::string(status.message()).empty());
     odc::Context context = odc::Context::join(config_of(0, 1, ""), status);
@@ -510,7 +510,7 @@ private:
     std::vector<std::vector<std::byte>> parts_;
 };
 
-void ranks_meet_by_a_callback_whose_failure_keeps_its_words() {
+void ranks_meet_by_a_callback_whose_failure_keeps_its_text() {
     Board board(3);
     run_configs(3, [&](odc::Config config) {
         config.job.clear();
@@ -557,12 +557,11 @@ int main(int argc, char **argv) {
         {TEST(handles_move_and_leave_nothing_behind), TEST(a_shard_outlives_its_context),
          TEST(an_operation_keeps_its_rank_in_the_job_until_it_is_done), TEST(an_assigned_operation_is_waited_for),
          TEST(a_dropped_operation_has_given_its_buffer_back), TEST(an_exception_that_ends_a_context_ends_the_job),
-         TEST(an_exception_elsewhere_ends_no_job), TEST(misuse_is_said_in_words), TEST(a_config_is_checked),
-         TEST(a_status_is_told_what_else_is_thrown),
-         TEST(an_exception_of_interrupted_goes_on_in_the_call_that_asked_it),
+         TEST(an_exception_elsewhere_ends_no_job), TEST(misuse_is_reported), TEST(a_config_is_checked),
+         TEST(other_exceptions_keep_their_status), TEST(an_exception_of_interrupted_goes_on_in_the_call_that_asked_it),
          TEST(a_wait_that_is_interrupted_can_be_made_again),
          TEST(a_wait_whose_callback_ends_the_thread_can_be_made_again),
          TEST(a_thread_that_ends_in_joining_ends_nothing_else),
-         TEST(ranks_meet_by_a_callback_whose_failure_keeps_its_words)},
+         TEST(ranks_meet_by_a_callback_whose_failure_keeps_its_text)},
         argc, argv);
 }

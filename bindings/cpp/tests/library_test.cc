@@ -14,7 +14,7 @@ void the_right_library_is_taken() {
     REQUIRE_SAYS(odc::build(), "libodc " + odc::Version::found().text());
 }
 
-void tables_and_topology_are_told() {
+void tables_and_topology_are_reported() {
     const auto transports = odc::transports();
     REQUIRE(transports.size() == 3);
     REQUIRE(transports[0].name == "cuda" && transports[1].name == "shm" && transports[2].name == "fabric");
@@ -43,7 +43,7 @@ void tables_and_topology_are_told() {
     REQUIRE_THROWS(ODC_ERROR_ARGUMENT, odc::topology(std::string("a\0b", 3)), "NUL");
 }
 
-void routes_and_statistics_are_told() {
+void routes_and_statistics_are_reported() {
     run(2, [](odc::Context &context) {
         const odc::Route route = context.route(1 - context.rank());
         REQUIRE(route.transport == "shm" && route.access == "direct" && route.nic.empty() && !route.why.empty());
@@ -110,7 +110,7 @@ void a_plan_keeps_its_promises() {
 
 int main(int argc, char **argv) {
     return run_tests("library_test",
-                     {TEST(the_right_library_is_taken), TEST(tables_and_topology_are_told),
-                      TEST(routes_and_statistics_are_told), TEST(a_plan_keeps_its_promises)},
+                     {TEST(the_right_library_is_taken), TEST(tables_and_topology_are_reported),
+                      TEST(routes_and_statistics_are_reported), TEST(a_plan_keeps_its_promises)},
                      argc, argv);
 }

@@ -18,7 +18,7 @@ fn alone() -> Context {
 }
 
 #[test]
-fn wrong_configs_are_refused_in_words() {
+fn wrong_configs_are_refused() {
     assert_error!(Context::join(Config::new().rank(0, 0)), Argument, "0 ranks");
     assert_error!(Context::join(Config::new().rank(2, 2).job("x")), Argument, "rank 2");
     assert_error!(Context::join(Config::new().rank(-1, 2).job("x")), Argument, "-1");
@@ -35,7 +35,7 @@ fn wrong_configs_are_refused_in_words() {
 }
 
 #[test]
-fn wrong_descriptions_are_refused_in_words() {
+fn wrong_descriptions_are_refused() {
     let mut context = alone();
     let mut owned = context.begin().unwrap();
     let mut refused = |description: Description, words: &[&str]| {
@@ -109,7 +109,7 @@ fn a_rank_that_does_not_come_is_named() {
 }
 
 #[test]
-fn a_peer_that_leaves_or_aborts_ends_the_others_waits_in_words() {
+fn a_peer_that_leaves_or_aborts_ends_the_others_waits_with_an_error() {
     ranks::run(3, |context| {
         let mut owned = context.begin().unwrap();
         let shard = owned.register::<f32, f32>(&layer()).unwrap();
@@ -345,7 +345,7 @@ fn a_wait_whose_callback_panics_can_be_made_again() {
 }
 
 #[test]
-fn ranks_meet_by_a_callback_whose_failure_keeps_its_words() {
+fn ranks_meet_by_a_callback_whose_failure_keeps_its_text() {
     const SIZE: usize = 3;
     let (board, written, read) = (Mutex::new(vec![Vec::new(); SIZE]), Barrier::new(SIZE), Barrier::new(SIZE));
     ranks::run_configs(SIZE as i32, |rank, _| {

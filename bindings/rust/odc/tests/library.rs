@@ -107,7 +107,7 @@ fn the_right_one_is_taken() {
 }
 
 #[test]
-fn tables_and_topology_are_told() {
+fn tables_and_topology_are_reported() {
     let transports = odc::transports().unwrap();
     let names: Vec<_> = transports.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["cuda", "shm", "fabric"]);
@@ -128,7 +128,7 @@ fn tables_and_topology_are_told() {
 }
 
 #[test]
-fn routes_and_statistics_are_told() {
+fn routes_and_statistics_are_reported() {
     ranks::run(2, |context| {
         let mut owned = context.begin().unwrap();
         let peer = 1 - owned.rank();

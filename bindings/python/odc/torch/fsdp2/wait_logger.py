@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits that log whom they wait for, and end with an error after a while."""
+"""Waits that log which ranks they wait for, and end with an error at a deadline."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ logger = logging.getLogger("odc")
 Result = TypeVar("Result")
 
 
-class Watch:
-    """Interrupts a waiting call of this thread when it is due: to log whom it waits for."""
+class WaitTimer:
+    """Interrupts a waiting call of this thread when a log line is due."""
 
     def __init__(self) -> None:
         self._here = threading.local()
 
-    def rings(self) -> bool:
+    def is_due(self) -> bool:
         due: float | None = getattr(self._here, "due", None)
         return due is not None and time.monotonic() >= due
 
@@ -34,34 +34,34 @@ class Watch:
         self._here.due = None
 
 
-class Patience:
-    """Of the waits of a job. `watch` is what its context asks whether a wait is interrupted."""
+class WaitLogger:
+    """Wraps the waits of a job. `timer`: its context asks `timer.is_due` whether to interrupt a wait."""
 
-    def __init__(self, context: Context, watch: Watch, *, timeout: float, log_after: float) -> None:
+    def __init__(self, context: Context, timer: WaitTimer, *, timeout: float, log_after: float) -> None:
         self._context = context
-        self._watch = watch
+        self._timer = timer
         self._timeout = timeout  # seconds until a wait ends with an error
-        self._log_after = log_after  # seconds between the lines that say whom it waits for
+        self._log_after = log_after  # seconds between log lines
 
     def wait(self, call: Callable[[], Result]) -> Result:
-        """Logs, now and then, whom a waiting call waits for. Each line interrupts it, and it is called again; so the
-        deadline of them all is kept here."""
+        """Makes the call and logs, now and then, which ranks it waits for. Each log line interrupts the call, which is
+        then repeated, so their common deadline is kept here."""
         begin = now = time.monotonic()
         end = begin + self._timeout
         while True:
             if now + self._log_after < end or now > begin:
-                self._watch.set(min(now + self._log_after, end))
+                self._timer.set(min(now + self._log_after, end))
             try:
                 return call()
             except InterruptedWaitError as error:
                 now = time.monotonic()
-                if not self._watch.rings():
+                if not self._timer.is_due():
                     raise
-                # What is waited for comes after how long this call has lasted.
-                words = f"waiting for {now - begin:.1f} s: {str(error).partition(' s: ')[2] or error}"
+                # The library's text has the duration of this call only; replace it.
+                message = f"waiting for {now - begin:.1f} s: {str(error).partition(' s: ')[2] or error}"
                 if now >= end:
-                    self._context.abort(words)
-                    raise MissedDeadlineError(words) from None
-                logger.warning("%s", words)
+                    self._context.abort(message)
+                    raise MissedDeadlineError(message) from None
+                logger.warning("%s", message)
             finally:
-                self._watch.stop()
+                self._timer.stop()
