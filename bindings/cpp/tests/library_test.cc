@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library tells of itself, of the machine and of a job, and what a plan promises.
+// What the library reports about itself, the machine and a job, and the properties of plans.
 #include <fstream>
 #include <numeric>
 
@@ -59,7 +59,7 @@ void routes_and_statistics_are_reported() {
     });
 }
 
-// Every sample once, in microbatches without gaps within the budget; the costs as they say.
+// Every sample once, in contiguous microbatches within the budget; costs as reported.
 void a_plan_keeps_its_promises() {
     const uint64_t seed = test_seed();
     for (uint64_t round = 0; round < 50; ++round) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every error that a user can meet, by its variant and its words; and that nothing hangs.
+//! Every error that a user can get, by its variant and its text; nothing hangs.
 
 mod ranks;
 
@@ -120,7 +120,7 @@ fn a_peer_that_leaves_or_aborts_ends_the_others_waits_with_an_error() {
         let error = assert_error!(open.gather(&shard, &mut [0.0; 100]), PeerLost, "rank 1", "left", "minibatch 0");
         assert!(error.is_job_error());
         let failed = open.sync().unwrap_err();
-        assert_eq!(failed.error, error); // it sticks, with its words
+        assert_eq!(failed.error, error); // it is permanent, with its text
         assert_eq!(shard.parameters().len(), shard.range().len()); // and slices stay
     });
     ranks::run(3, |context| {
@@ -167,7 +167,7 @@ fn a_rank_that_is_late_beyond_the_deadline_is_named() {
             together.wait();
         } else {
             together.wait();
-            let failed = owned.publish().unwrap().sync().unwrap_err(); // who was late reads it, too
+            let failed = owned.publish().unwrap().sync().unwrap_err(); // the late rank gets the error, too
             assert_error!(Err::<(), _>(failed.error), Timeout, "rank 1", "layer");
         }
     });
