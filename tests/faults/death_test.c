@@ -61,18 +61,6 @@ static void die_soon(scene *what) {
     CHECK(pthread_create(&thread, NULL, kill_self, what) == 0);
 }
 
-/* A child that outlives its rank and keeps its descriptors open: the raw system call runs no pthread_atfork handlers. */
-static void fork_loader(void) {
-    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
-    CHECK(child >= 0);
-    if (child == 0) {
-        alarm(60);
-        pause();
-        _exit(0);
-    }
-    kill_at_end(child);
-}
-
 static odc_status run_minibatches(odc_context *context, tensor t) {
     void *full = new_full(t.numel, t.gradient_type);
     odc_status status = ODC_OK;
@@ -136,8 +124,8 @@ static void check_says_died(scene *what, odc_context *context) {
 
 static void be_killed(scene *what, odc_context *context, tensor t) {
     if (what->when == WITH_CHILDREN) {
-        fork_loader();
-        fork_loader();
+        leave_cloned_child();
+        leave_cloned_child();
     }
     die_soon(what);
     if (what->when == ANYWHERE) {
@@ -305,12 +293,10 @@ static void one_execs(int rank, int size, const char *job, void *arg) {
     await_flag(&what->joined, size);
     if (rank == 1) {
         if (what->children) {
-            fork_loader();
-            fork_loader();
+            leave_cloned_child();
+            leave_cloned_child();
         }
-        alarm(0); /* exec keeps an alarm; the run ends the program */
-        execlp("sleep", "sleep", "1000", (char *)NULL);
-        CHECK(0);
+        replace_program();
     }
     CHECK_EQUAL(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST);
     snprintf(sentence, sizeof sentence, "%s", odc_last_error());

@@ -89,24 +89,11 @@ static void be_struck(int rank, int size, const char *job, void *arg) {
 static void die(void) { raise(SIGKILL); }
 
 static void die_before_a_child(void) {
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        alarm(60);
-        pause();
-        _exit(0);
-    }
-    kill_at_end(child);
+    leave_child();
     die();
 }
 
 static void stop(void) { raise(SIGSTOP); }
-
-static void replace_program(void) {
-    alarm(0); /* exec keeps an alarm; the run ends the program */
-    execlp("sleep", "sleep", "1000", (char *)NULL);
-    CHECK(0);
-}
 
 /* Prints the others' latencies in milliseconds. */
 static void strike_ranks(const char *test, void (*strike)(void), const char *text, int64_t most_ms) {

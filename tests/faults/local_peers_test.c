@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { LOCAL_PEER, OBSERVER, VICTIM, RANKS }; /* by ODC_TEST_HOSTS=2 the first and the last are on one host */
@@ -24,21 +23,11 @@ static tensor one_minibatch(odc_context *context) {
     return t;
 }
 
-/* The victim's child keeps all its open descriptors, so its port still accepts connections: the raw system call runs no
- * pthread_atfork handlers. */
+/* The victim's child keeps all its open descriptors, so its port still accepts connections. */
 static void end_and_leave_a_child(scene *what) {
-    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
-    CHECK(child >= 0);
-    if (child == 0) {
-        alarm(60);
-        pause();
-        _exit(0);
-    }
-    kill_at_end(child);
+    leave_cloned_child();
     if (what->exec) {
-        alarm(0); /* exec keeps an alarm; the run ends the program */
-        execlp("sleep", "sleep", "1000", (char *)NULL);
-        CHECK(0);
+        replace_program();
     }
     raise(SIGKILL);
 }

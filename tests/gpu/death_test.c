@@ -132,12 +132,6 @@ static void a_death_with_work_in_flight_faults_nobody(void **state) {
 
 static void die(void) { raise(SIGKILL); }
 
-static void replace_program(void) {
-    alarm(0); /* exec keeps an alarm; the run ends the program */
-    execlp("sleep", "sleep", "1000", (char *)NULL);
-    CHECK(0);
-}
-
 typedef struct ending {
     void (*end)(void);
     const char *words;

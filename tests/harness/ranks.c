@@ -245,6 +245,26 @@ void kill_at_end(pid_t pid) {
     atomic_store(&trace_page->extra[index], pid);
 }
 
+static void outlive_rank(pid_t child) {
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        pause();
+        _exit(0);
+    }
+    kill_at_end(child);
+}
+
+void leave_child(void) { outlive_rank(fork()); }
+
+void leave_cloned_child(void) { outlive_rank((pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL)); }
+
+void replace_program(void) {
+    alarm(0); /* exec keeps an alarm; the run ends the program */
+    execlp("sleep", "sleep", "1000", (char *)NULL);
+    CHECK(0);
+}
+
 /* ---- Running ---- */
 
 odc_config config_of(int rank, int size, const char *job) {

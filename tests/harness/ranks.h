@@ -49,6 +49,12 @@ int time_scale(void);
 
 /* For a child that a rank forks and does not wait for: it is killed when the run ends. */
 void kill_at_end(pid_t pid);
+/* Starts a child that outlives its rank until the run ends. */
+void leave_child(void);
+/* The same by the raw system call: it runs no pthread_atfork handlers, so the child keeps all open descriptors. */
+void leave_cloned_child(void);
+/* Replaces this process's program by one that sleeps until the run ends it. */
+void replace_program(void);
 
 /* The config of a rank: its host (hosts.h) and a timeout of 20 s times time_scale(). */
 odc_config config_of(int rank, int size, const char *job);
