@@ -67,13 +67,7 @@ static void leave_a_child(int rank, int size, const char *job, void *arg) {
     odc_config config = scene_config(arg, rank, size, job);
     odc_context *context = NULL;
     CHECK_OK(odc_init(&config, &context));
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(60);
-        pause();
-        _exit(0);
-    }
-    kill_at_end(child);
+    leave_child();
     odc_destroy(context);
     join_and_use(&config);
 }
