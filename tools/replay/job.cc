@@ -52,8 +52,8 @@ RankTotals totals_of(odc_context *context) {
 
 }  // namespace
 
-ReplayJob::ReplayJob(const ReplaySettings &replay_settings, odc_context *joined, odc_context *barrier)
-    : settings(replay_settings), context(joined), barrier(barrier), rank(static_cast<size_t>(odc_rank(context))),
+ReplayJob::ReplayJob(const ReplaySettings &replay_settings, odc_context *joined, odc_context *joined_barrier)
+    : settings(replay_settings), context(joined), barrier(joined_barrier), rank(static_cast<size_t>(odc_rank(context))),
       model(find_model(settings.model)), layer_elements(std::max<uint64_t>(1, model.layer_elements / settings.scale)),
       shards(context, model.layers, layer_elements), device(shards, context, barrier) {
     const std::vector<uint64_t> lengths = replay_lengths(settings);
