@@ -46,7 +46,7 @@ RunRecord run_turn(ReplayJob &job, size_t minibatch, const Turn &turn) {
 // The same on all ranks.
 double slowest_ns(ReplayJob &job, const RunRecord &mine) {
     auto ns = double(mine.duration_ns);
-    check(odc_all_reduce(job.meeting, &ns, 1, ODC_MAX));
+    check(odc_all_reduce(job.barrier, &ns, 1, ODC_MAX));
     return ns;
 }
 

@@ -87,9 +87,9 @@ private:
 
 void replay_rank(const ReplaySettings &settings) {
     const Context context = join("replay", settings.ranks);
-    const Context meeting = join("replay barrier", settings.ranks);
+    const Context barrier = join("replay barrier", settings.ranks);
     try {
-        ReplayJob job(settings, context.get(), meeting.get());
+        ReplayJob job(settings, context.get(), barrier.get());
         if (settings.prefetch) {
             replay_prefetch(job);
         } else {
@@ -98,7 +98,7 @@ void replay_rank(const ReplaySettings &settings) {
             arms.report();
         }
     } catch (const Exit &exit) {
-        odc_abort(meeting.get(), exit.message.c_str());
+        odc_abort(barrier.get(), exit.message.c_str());
         odc_abort(context.get(), exit.message.c_str());
         throw;
     }
