@@ -315,7 +315,7 @@ static int descriptors(void) {
 
 /* A process's resources. */
 typedef struct holding {
-    struct fake_cuda_counts pretended;
+    struct fake_cuda_counts fake;
     size_t gpu_free;
     int mappings;
     int descriptors;
@@ -330,7 +330,7 @@ static holding weigh(void) {
                    .pinned = status_kib("VmPin:"),
                    .locked = status_kib("VmLck:")};
     if (gpu_is_pretended()) {
-        now.pretended = gpu_live();
+        now.fake = gpu_live();
     }
     return now;
 }
@@ -338,7 +338,7 @@ static holding weigh(void) {
 static void check_not_grown(const holding *before) {
     holding now = weigh();
     if (gpu_is_pretended()) {
-        gpu_check_live(before->pretended);
+        gpu_check_live(before->fake);
     }
     printf("GPU memory free %zu then %zu bytes; mappings %d, %d; descriptors %d, %d; pinned %ld, %ld KiB\n",
            before->gpu_free, now.gpu_free, before->mappings, now.mappings, before->descriptors, now.descriptors,

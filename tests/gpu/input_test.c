@@ -92,7 +92,7 @@ static void unfit(int rank, int size, const char *job, void *arg) {
 static void an_old_gpu_is_refused(void **state) {
     const char *text[] = {"compute capability is 7.5", "8.0"};
     (void)state;
-    needs_fake_cuda("it pretends an old GPU");
+    needs_fake_cuda("it simulates an old GPU");
     setenv("FAKE_CUDA_CAPABILITY", "75", 1);
     run_processes(1, unfit, text);
     unsetenv("FAKE_CUDA_CAPABILITY");
@@ -101,7 +101,7 @@ static void an_old_gpu_is_refused(void **state) {
 static void an_old_driver_is_refused(void **state) {
     const char *text[] = {"the driver is of CUDA 12.0", "12.1 or later"};
     (void)state;
-    needs_fake_cuda("it pretends an old driver");
+    needs_fake_cuda("it simulates an old driver");
     setenv("FAKE_CUDA_VERSION", "12000", 1);
     run_processes(1, unfit, text);
     unsetenv("FAKE_CUDA_VERSION");
@@ -114,7 +114,7 @@ static void uses_an_older_driver(odc_context *context, void *arg) {
 
 static void a_driver_without_the_newer_functions_is_enough(void **state) {
     (void)state;
-    needs_fake_cuda("it pretends an older driver");
+    needs_fake_cuda("it simulates an older driver");
     setenv("FAKE_CUDA_VERSION", "12010", 1);
     setenv("ODC_TEST_DEVICES", "2", 1); /* for copies between GPUs */
     run_ranks(2, uses_an_older_driver, NULL);
@@ -315,11 +315,11 @@ static void too_large(odc_context *context, void *arg) {
     const uint64_t huge = (uint64_t)1 << 42;
     odc_shard_desc desc = describe("large", huge, ODC_F32, ODC_F32);
     odc_shard *shard = NULL;
-    int pretended = arg != NULL;
+    int fake = arg != NULL;
     struct fake_cuda_counts before = {0};
     char needed[32];
     snprintf(needed, sizeof needed, "need %llu", (unsigned long long)(huge * 8));
-    if (pretended) {
+    if (fake) {
         before = gpu_live();
     }
     for (int i = 0; i < 3; ++i) {
@@ -327,7 +327,7 @@ static void too_large(odc_context *context, void *arg) {
                     needed, "free");
         CHECK(shard == NULL);
     }
-    if (pretended) {
+    if (fake) {
         gpu_check_live(before);
     }
     odc_shard_desc both[] = {describe("in host memory", 1, ODC_F32, ODC_F32), desc};

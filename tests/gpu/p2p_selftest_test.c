@@ -120,7 +120,7 @@ static void many_shards_are_registered_one_by_one(void **state) {
 
 int main(void) {
     if (!tests_gpu() || getenv("FAKE_CUDA_DEVICES") == NULL) {
-        puts("skipped: it pretends GPUs, so it needs the driver for tests (ctest gives it)");
+        puts("skipped: it simulates GPUs, so it needs the driver for tests (ctest gives it)");
         return 77;
     }
     const struct CMUnitTest tests[] = {

@@ -65,7 +65,7 @@ static void are_staged(odc_context *context, void *arg) {
 }
 
 static void without(const char *name, const char *p2p, const char *why) {
-    needs_fake_cuda("it pretends what a pair of GPUs cannot do");
+    needs_fake_cuda("it simulates limits of a pair of GPUs");
     setenv("ODC_TEST_DEVICES", "2", 1);
     setenv("FAKE_CUDA_P2P", p2p, 1);
     run_ranks_of(name, 2, are_staged, (void *)why);
@@ -127,7 +127,7 @@ static void staged_again_and_again(odc_context *context, void *arg) {
 
 static void staged_shards_may_come_and_go(void **state) {
     (void)state;
-    needs_fake_cuda("it pretends what a pair of GPUs cannot do");
+    needs_fake_cuda("it simulates limits of a pair of GPUs");
     setenv("ODC_TEST_DEVICES", "2", 1);
     setenv("FAKE_CUDA_P2P", "none", 1);
     run_ranks(2, staged_again_and_again, NULL);

@@ -135,7 +135,7 @@ def main() -> int:
     random.seed(seed)
     add, bulk = (Path(name).read_bytes() + b"\0" for name in sys.argv[1:3])
     driver = Driver()
-    why = "the driver is pretended: it has no such kernel" if driver.pretended else ""
+    why = "the driver is fake: it has no such kernel" if driver.fake else ""
     gpu = Gpu(driver)
     if not why and gpu.attribute(MAJOR) < 9:
         why = "cp.reduce.async.bulk needs compute capability 9.0"

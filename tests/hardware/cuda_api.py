@@ -105,7 +105,7 @@ class Driver:
         self.call("cuInit", c_uint(0))
 
     @property
-    def pretended(self) -> bool:
+    def fake(self) -> bool:
         """Whether the driver is tests/fakes/cuda, also when it is disguised."""
         return self.count() > 0 and self.name(0).startswith("Fake GPU")
 
@@ -297,7 +297,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     print(
-        json.dumps({"gpus": each, "cuda": f"{version // 1000}.{version % 1000 // 10}", "pretended": driver.pretended})
+        json.dumps({"gpus": each, "cuda": f"{version // 1000}.{version % 1000 // 10}", "fake": driver.fake})
     )
     return 0
 

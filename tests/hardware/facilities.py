@@ -28,7 +28,7 @@ LIMIT = 60.0  # seconds for each; CUDA may take a while to begin
 FORK = multiprocessing.get_context("fork")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PAGE = mmap.PAGESIZE
-SHORT = "--short" in sys.argv  # sizes for a pretended GPU
+SHORT = "--short" in sys.argv  # sizes for the fake GPU
 MIB = 1 << 20
 
 Figures = dict[str, Any]
@@ -194,7 +194,7 @@ def boot() -> Figures:
 def driver() -> Figures:
     cuda = Driver()
     newer = {name: cuda.has(name) for name in ("cuMemcpyBatchAsync", "cuDeviceGetP2PAtomicCapabilities")}
-    return {"interface": cuda.version(), "gpus": cuda.count(), "pretended": cuda.pretended, **newer}
+    return {"interface": cuda.version(), "gpus": cuda.count(), "fake": cuda.fake, **newer}
 
 
 ATTRIBUTES = {

@@ -26,7 +26,7 @@ from stages import HERE, STAGES, TREE, Setting, at_once, chosen, named, summary
 def gpus() -> dict[str, Any]:
     """Describes the GPUs. Uses another process, as this one starts others. Without a GPU, returns why; then only
     `environment` can run."""
-    none: dict[str, Any] = {"gpus": [], "cuda": None, "pretended": False}
+    none: dict[str, Any] = {"gpus": [], "cuda": None, "fake": False}
     try:
         asked = subprocess.run([sys.executable, str(HERE / "cuda_api.py")], capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:
@@ -95,8 +95,8 @@ def main() -> int:
     print(f"kernel {platform.release()}", flush=True)  # before what may hang, as it tells a sandbox
     here = where()
     results = Path(os.environ["RESULTS"])
-    if here["pretended"] and os.environ.get("RESULTS_ARE_THE_PROJECTS") == "1":
-        print("tests/hardware/run.sh: the driver is pretended: set RESULTS to another folder", file=sys.stderr)
+    if here["fake"] and os.environ.get("RESULTS_ARE_THE_PROJECTS") == "1":
+        print("tests/hardware/run.sh: the driver is fake: set RESULTS to another folder", file=sys.stderr)
         return 2
     if not here["gpus"] and any(name != "environment" for name, _ in options.stages):
         print(f"tests/hardware/run.sh: no GPU can be used: {here['why_none']}", file=sys.stderr)
@@ -108,7 +108,7 @@ def main() -> int:
     print(json.dumps(here), flush=True)
     done = []
     with tempfile.TemporaryDirectory() as scratch:
-        setting = Setting(len(here["gpus"]), here["pretended"], options.short, Path(scratch))
+        setting = Setting(len(here["gpus"]), here["fake"], options.short, Path(scratch))
         for name, words in options.stages:
             stage = Stage(name, words, results, here, at_once(name), end)
             done.append(stage)

@@ -44,7 +44,7 @@ if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
     contains "$err" "no GPU can be used: there is no driver: libcuda.so.1"
 fi
 expect 2 env RESULTS_ARE_THE_PROJECTS=1 "${run[@]}" environment
-contains "$err" "the driver is pretended: set RESULTS"
+contains "$err" "the driver is fake: set RESULTS"
 
 # ---- the stages ----
 export RESULTS=$work/results
@@ -61,7 +61,7 @@ stages = {file.name.split(".")[0]: json.loads(file.read_text()) for file in fold
 names = "environment contract kill growth sanitizer python bars step example bulk multi".split()
 assert sorted(stages) == sorted(names), sorted(stages)
 for name, stage in stages.items():
-    assert stage["complete"] and stage["pretended"] and stage["short"] and stage["stage"] == name
+    assert stage["complete"] and stage["fake"] and stage["short"] and stage["stage"] == name
     assert stage["gpus"][0]["name"] == "Fake GPU 0" and stage["cuda"] == "13.0" and stage["commit"] and stage["kernel"]
     assert stage["date"] and "dirty" in stage and "driver" in stage
     results = stage["results"]

@@ -29,12 +29,12 @@ class Setting:
     """`short`: sizes at which figures mean nothing, to test the script. `scratch`: a folder for the commands' files."""
 
     gpus: int
-    pretended: bool
+    fake: bool
     short: bool
     scratch: Path
 
     def verdict(self, met: bool) -> str:
-        if self.short or self.pretended:
+        if self.short or self.fake:
             return "not judged: a test run of the script"
         return "met" if met else "missed"
 

@@ -108,8 +108,8 @@ def main() -> int:
     driver = Driver()
     with odc.init(timeout=60) as context:
         rank = context.rank
-    if driver.pretended or driver.count() < 2:
-        why = "the driver is pretended" if driver.pretended else "there is one GPU"
+    if driver.fake or driver.count() < 2:
+        why = "the driver is fake" if driver.fake else "there is one GPU"
         result: dict[str, Any] = {"name": "zero multiprocessors", "outcome": "skipped", "reason": why}
     else:
         with odc.init(group="gather", device=f"cuda:{rank}", timeout=60) as context:
