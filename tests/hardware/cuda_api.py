@@ -296,9 +296,7 @@ def main() -> int:
     except CudaError as error:
         print(error, file=sys.stderr)
         return 1
-    print(
-        json.dumps({"gpus": each, "cuda": f"{version // 1000}.{version % 1000 // 10}", "fake": driver.fake})
-    )
+    print(json.dumps({"gpus": each, "cuda": f"{version // 1000}.{version % 1000 // 10}", "fake": driver.fake}))
     return 0
 
 
