@@ -19,10 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-                                     enum {
-                                         MAX_CONTESTANTS = 6,
-                                         DEFAULT_ROUNDS = 31
-                                     };
+enum { MAX_CONTESTANTS = 6, DEFAULT_ROUNDS = 31 };
 
 struct race {
     struct peers bare;
