@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds Debian's packages of a source release into a folder: build_deb.sh RELEASE FOLDER [OPTION OF dpkg-buildpackage...].
-# Needs what packaging/debian/control names in Build-Depends, and dpkg-dev.
+# Needs the Build-Depends of packaging/debian/control, and dpkg-dev.
 set -euo pipefail
 
 usage="usage: build_deb.sh RELEASE FOLDER [OPTION OF dpkg-buildpackage...]"

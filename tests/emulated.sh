@@ -1,18 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs C tests on processors that this machine is not: builds for arm64 with Debian's cross compiler against Debian's
-# packages for arm64, which it unpacks in build/arm64 and does not install, and runs there by emulation; and runs the x86-64
-# release build as on a processor of 2006 (no AVX, no F16C). `emulated.sh` runs the unit tests, `emulated.sh all` every C
-# test that an emulator can, which takes an hour. A part that lacks something is skipped and says so; with neither it ends
-# with 77.
+# Runs C tests on emulated processors: builds for arm64 with Debian's cross compiler and Debian's packages for arm64, which it
+# unpacks in build/arm64 without installing them; and runs the x86-64 release build on a processor of 2006 (no AVX, no F16C).
+# `emulated.sh` runs the unit tests, `emulated.sh all` every C test that an emulator can run, which takes an hour. A part that
+# lacks something is skipped with the reason; without either it exits with 77.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=tests/harness/shell_checks.sh
 . tests/harness/shell_checks.sh
 trap 'exit 1' INT TERM
 case ${1:-} in
-'') tests='^(unit|fakes)$' target=unit_tests x86_tests=(unit/memory contract/{shards,minibatch,operations}) ;;
-all) tests=. target=all x86_tests=(unit/memory contract/{shards,minibatch,operations,release,random}) ;;
+'') tests='^(unit|fakes)$' target=unit_tests x86_tests=(unit/host_kernels contract/{shards,minibatch,operations}) ;;
+all) tests=. target=all x86_tests=(unit/host_kernels contract/{shards,minibatch,operations,release,random}) ;;
 *)
     echo "usage: tests/emulated.sh [all]" >&2
     exit 2
@@ -22,7 +21,7 @@ build=$PWD/build/arm64
 root=$build/root
 packages=$build/packages
 
-# Debian's apt with nothing installed and folders of its own, for arm64.
+# Debian's apt with an empty system and its own folders, for arm64.
 arm64_apt() {
     : >"$packages/status"
     bounded 900 apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Install-Recommends=false \
@@ -49,7 +48,7 @@ unpack_arm64() {
 part_arm64() {
     needs qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu || return 77
     unpack_arm64 || return
-    # Without optimisation: what the compiler makes of it, the emulator undoes. And several files at once.
+    # Without optimisation, which gains nothing under emulation; several files in one unit.
     PKG_CONFIG_LIBDIR=$root/usr/lib/aarch64-linux-gnu/pkgconfig:$root/usr/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$root \
         bounded 600 cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_UNITY_BUILD=ON \
         -DODC_TOOLS=OFF -DODC_TESTS=ON \
@@ -57,8 +56,8 @@ part_arm64() {
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DCMAKE_SYSROOT="$root" \
         "-DCMAKE_CROSSCOMPILING_EMULATOR=qemu-aarch64;-L;$root" >"$build/log" || return 1
     bounded 3600 cmake --build "$build" --target "$target" >"$build/log" || { cat "$build/log" >&2; return 1; }
-    # Not those that weigh the process, where the emulator is weighed along, nor the one of forked children: the emulator
-    # takes MADV_WIPEONFORK and does nothing.
+    # Not those that measure the process's memory, which includes the emulator, nor the one of forked children: the emulator
+    # ignores MADV_WIPEONFORK.
     ctest --test-dir "$build" -L '^sanitizers$' -L "$tests" -E '^contract/memory|^faults/job_errors|_on_a_gpu$' -j 2 \
         --timeout 600 --no-tests=error --output-on-failure
 }

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing of what the build needs (`install.sh build`), of what the demo needs, too (`install.sh demo`),
-# or of what building and testing need (`install.sh test`). Debian and Ubuntu; elsewhere it prints the packages' names and fails if a tool is missing.
+# Installs the missing packages for the build (`install.sh build`), also for the demo (`install.sh demo`), or for building and
+# testing (`install.sh test`). Debian and Ubuntu; elsewhere it prints the packages' names and fails if a tool is missing.
 set -eu
 
 build="g++ cmake ninja-build pkg-config libhwloc-dev libexpat1-dev libsodium-dev libhwy-dev libcli11-dev nlohmann-json3-dev libfmt-dev libfabric-dev"
-# The compilers and checkers after the first line are used where they can be had.
+# The compilers and checkers after the first line are used where they are available.
 test="libcmocka-dev python3 python3-venv procps binutils iproute2"
 optional="abigail-tools patchelf ccache debhelper dh-python lintian debootstrap autopkgtest rpm rpmlint pkgconf libpmix-dev \
 clang libclang-rt-14-dev clang-format-14 clang-tidy-14 openmpi-bin libopenmpi-dev mandoc zsh qemu-user g++-aarch64-linux-gnu \
 cargo rustc libbenchmark-dev libbenchmark-tools"
 
-# Whatever cargo there is serves; beside it Debian 12's shows that the oldest Rust that is promised does.
+# Any installed cargo will do; in addition Debian 12's shows that the oldest supported Rust works.
 command -v cargo >/dev/null || optional="$optional rustfmt rust-clippy"
 
 case ${1:-} in

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Python package into a virtual environment, as a user would, and checks and tests it there. Ends with 77
-# where that cannot be done. The last line is pytest's. `python.sh quick` runs what needs no torch, `python.sh TEST...` these
-# files or tests of bindings/python/tests, as tests/test_plan.py.
+# Installs the Python package into a virtual environment as a user would, and checks and tests it there. Exits with 77 where
+# that is impossible. The last line is pytest's. `python.sh quick` runs the tests that need no torch, `python.sh TEST...` these
+# files or tests of bindings/python/tests, such as tests/test_plan.py.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,7 @@ bin=$PWD/build/python/bin
 case ${1-} in
 '')
     bash tests/venv.sh checks pictures
-    # Without torch, or what builds on it, their tests skip and say so.
+    # Without torch, or packages that build on it, their tests are skipped with the reason.
     bash tests/venv.sh torch libraries torchtitan || [ $? -eq 77 ]
     ;;
 quick)
@@ -35,7 +35,7 @@ if "$bin/python" -c 'import torch' 2>/dev/null; then
 else
     "$bin/mypy" --exclude odc/torch
 fi
-# Not python -m pytest, which would import the sources instead of what was installed.
+# Not python -m pytest, which would import the sources instead of the installed package.
 status=0
 "$bin/pytest" -q -rs || status=$?
 if "$bin/python" -c 'import torch' 2>/dev/null; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds what it needs in build/release, tests it, and sums up in its last line.
+# Builds in build/release what the tests need, runs them, and prints a summary in the last line.
 #
 # usage: tests/run.sh [quick | release | full | NAME...]
-#             what a change needs before it is committed; installs what is missing
-#   quick     a part of that, in less than a minute
+#             the tests before a commit; installs what is missing
+#   quick     a part of them, in less than a minute
 #   release   every test of the release build, the format and the Rust crates; installs what is missing
 #   full      every test and check: sanitizers, bindings, packages, emulated processors, a bare Debian
 #   NAME...   only these: tests of ctest (contract/phases, or phases if only one folder has it; unit/ is all of a folder), or

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the Rust crates, offline, against the libodc of build/release, and checks and tests them. Ends with 77 where that
-# cannot be done.
+# Builds the Rust crates, offline, with the libodc of build/release, and checks and tests them. Exits with 77 where that is
+# impossible.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 # shellcheck source=tests/harness/shell_checks.sh
@@ -20,7 +20,7 @@ cargo_home=${CARGO_HOME:-~/.cargo}
 [ ! -x "$build/tools/odc" ] || export ODC=$build/tools/odc
 cd bindings/rust || exit 1
 
-# has WHAT: whether cargo has this part, else says so.
+# has WHAT: whether this part of cargo is installed; if not, prints that.
 has() {
     cargo "$1" --version >/dev/null 2>&1 || { echo "skipped: cargo $1 was not found"; return 1; }
 }
@@ -34,10 +34,10 @@ has fmt && expect 0 cargo fmt --check
 has clippy && expect 0 cargo clippy --locked --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" expect 0 cargo doc --locked --no-deps
 expect 0 cargo build --locked --examples
-tests --lib --tests -- --show-output # what they leave out, and why
+tests --lib --tests -- --show-output # prints the skipped ones and why
 expect 101 env ODC=/no/such cargo test --locked --test example
 contains "$out" 'ODC names "/no/such", which cannot be run: No such file'
-# Only with this are the error codes of compile_fail looked at.
+# Error codes of compile_fail tests are checked only with this.
 RUSTC_BOOTSTRAP=1 tests --doc
 if [ -e "$build/tests/fakes/cuda/libcuda.so.1" ]; then
     LD_LIBRARY_PATH=$build/tests/fakes/cuda:$LD_LIBRARY_PATH ODC_RUST_TEST_CUDA=$build/tests/fakes/cuda \
@@ -46,7 +46,7 @@ else
     echo "skipped: shards in GPU memory: there is no $build/tests/fakes/cuda/libcuda.so.1"
 fi
 
-# The oldest Rust that is promised, where one is in the path, or Debian's.
+# The oldest supported Rust, if it is in the path or Debian's.
 oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' odc/Cargo.toml odc-sys/Cargo.toml | sort -u)
 same "$(wc -l <<<"$oldest")" 1 # all promise the same
 grep -qxF "Rust $oldest or later" <(grep -o '^Rust [0-9.]* or later' README.md) ||
@@ -60,8 +60,8 @@ while read -r rustc; do
 done < <(type -ap rustc; echo /usr/bin/rustc)
 echo "${tried:-skipped: Rust $oldest, the oldest that is promised: only $(rustc --version) was found (Debian 12: rustc, cargo)}"
 
-# What the build script says where it finds no libodc, and that it finds one by pkg-config, in a path with a space
-# and a letter that is not ASCII.
+# The build script's errors where it finds no libodc, and that it finds one by pkg-config in a path with a space and a letter
+# that is not ASCII.
 prefix="$work/a préfix"
 mkdir -p "$prefix/lib/pkgconfig"
 ln -s "$build"/lib/libodc.so* "$prefix/lib/"
@@ -88,7 +88,7 @@ if command -v pkg-config >/dev/null; then
     export PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig
     expect 0 cargo build --example train
     PKG_CONFIG_SYSROOT_DIR=/a/sysroot expect 0 cargo build -vv -p odc-sys
-    contains "$err$out" "native=/a/sysroot/" # asked again
+    contains "$err$out" "native=/a/sysroot/" # pkg-config was called again
     PKG_CONFIG_LIBDIR=$work/none expect 101 cargo build -p odc-sys
     contains "$err" "libodc was not found"
     mv "$prefix" "$work/"$'a pr\xe9fix'

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the virtual environment build/python, if it is not there, with the package odc of this tree, and installs what
-# is named: `venv.sh [checks] [torch] [pictures] [libraries] [torchtitan]`; or, without the package, `venv.sh disassembler`, of
-# GPU code, `venv.sh nvml`, NVIDIA's header of it, or `venv.sh scipy`, with which perf/compare.sh compares.
-# Ends with 77, and the reason, where that cannot be done.
+# Makes the virtual environment build/python, if it does not exist, with the package odc of this tree, and installs what is
+# named: `venv.sh [checks] [torch] [pictures] [libraries] [torchtitan]`; or, without the package, `venv.sh disassembler` (of GPU
+# code), `venv.sh nvml` (NVML's header), or `venv.sh scipy` (for perf/compare.sh). Exits with 77 and the reason where that is
+# impossible.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -24,7 +24,7 @@ install() {
 for what in "$@"; do
     case $what in
     checks) install numpy==2.2.6 pytest==8.4.2 mypy==1.18.2 ruff==0.14.5 ;;
-    torch) install numpy==2.2.6 torch==2.13.0 ;; # elsewhere this may be the build for CUDA, which is large
+    torch) install numpy==2.2.6 torch==2.13.0 ;; # on some systems this is the build for CUDA, which is large
     pictures) install matplotlib==3.10.7 ;;
     disassembler) install nvidia-cuda-nvdisasm==13.5.37 ;;
     nvml) install nvidia-nvml-dev==13.0.87 ;;
@@ -44,6 +44,6 @@ done
 case $* in
 disassembler | nvml | scipy) exit ;;
 esac
-# By these names, and from there, a compiler cache has the objects of build/release.
+# With these names, and from there, a compiler cache has the objects of build/release.
 export CC=cc CXX=c++
 install --force-reinstall --no-deps --config-settings=build-dir=../../build/wheel ./bindings/python

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From a fresh Debian or Ubuntu machine to the main job: installs what is missing (and says what), builds, makes a
-# virtual environment in build/python, and trains a small decoder on Python's own library in two experiments. Tables are
-# printed; pictures and numbers land in report/.
+# From a fresh Debian or Ubuntu machine to the main job: installs what is missing (and lists it), builds, makes a virtual
+# environment in build/python, and trains a small decoder on Python's own library in two experiments. Prints tables; pictures
+# and numbers are in report/.
 set -eu
 cd "$(dirname "$0")/.."
 

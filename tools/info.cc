@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// odc info: what this build is, which transports work here and why the others do not, and the settings in effect.
+// odc info: this build, the transports and why some are not ready, and the settings in effect.
 #include "cli/exit.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
@@ -29,13 +29,13 @@ struct Transport {
 
 struct Setting {
     std::string name;
-    std::string value;  // in effect; what a program puts into its odc_config comes before it
+    std::string value;  // in effect; a program's odc_config overrides it
     bool from_environment;
-    std::string refusal;  // odc_init's sentence about this value; empty: it takes it
+    std::string refusal;  // odc_init's error for this value; empty: it accepts it
     std::string help;
 };
 
-// Reads a table of the API row by row until it ends.
+// Reads a table of the API row by row.
 template <class Row, class Read>
 std::vector<Row> rows(Read read) {
     std::vector<Row> table;
@@ -56,7 +56,7 @@ std::vector<Transport> transports() {
     });
 }
 
-// What odc_init says about the environment's settings without meeting anybody: as a job of `size` ranks, 0: the
+// odc_init's error for the environment's settings, which it finds without meeting other ranks: as a job of `size` ranks; 0: the
 // environment's.
 std::string init_error(int32_t size) {
     odc_config config = {};
@@ -69,7 +69,7 @@ std::string init_error(int32_t size) {
     return status == ODC_ERROR_ARGUMENT ? odc_last_error() : "";
 }
 
-// Those that the library reads, with no refusal yet.
+// The library's settings, with no refusal yet.
 std::vector<Setting> read_settings() {
     return rows<Setting>([](size_t index) -> std::optional<Setting> {
         odc_setting row = {};
@@ -84,8 +84,8 @@ std::vector<Setting> read_settings() {
     });
 }
 
-// odc_init tells of one mistake at a time: what it refuses is taken out of the environment until nothing is left to
-// refuse, and put back then.
+// odc_init reports one mistake at a time: the refused setting is removed from the environment until nothing is refused, and
+// restored afterwards.
 std::vector<Setting> settings() {
     std::vector<Setting> table = read_settings();
     std::map<std::string, std::string> refused;
@@ -157,10 +157,10 @@ void add_info(CLI::App &app) {
         bool json = false;
     };
     auto wanted = std::make_shared<Wanted>();
-    CLI::App *verb = app.add_subcommand("info", "Tell the build, the transports and the settings");
+    CLI::App *verb = app.add_subcommand("info", "Show the build, the transports and the settings");
     verb->add_flag("--settings", wanted->settings, "Print every ODC_* setting with its value and help");
     verb->add_flag("--json", wanted->json, "Print everything as JSON");
-    verb->footer("The status is 0 if any transport is ready here, else 1.");
+    verb->footer("The exit status is 0 if any transport is ready on this machine, otherwise 1.");
     verb->callback([wanted] {
         const std::vector<Transport> table = transports();
         if (wanted->json) {

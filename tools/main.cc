@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The odc command: one verb a file (cli/verbs.h). Statuses: 0, 1 when the work failed, 2 for a wrong command line or
-// wrong lengths.
+// The odc command: one file per verb (cli/verbs.h). Exit status: 0, 1 when the work failed, 2 for a wrong command line or wrong
+// lengths.
 #include "cli/exit.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
@@ -29,15 +29,14 @@ void check_verb(const CLI::App &app, const char *word) {
         }
         verbs += (verbs.empty() ? "" : ", ") + verb->get_name();
     }
-    throw Exit{
-        2, std::string("there is no verb '") + word + "'; the verbs are " + verbs + "; 'odc --help' says what they do"};
+    throw Exit{2, std::string("there is no verb '") + word + "'; the verbs are " + verbs + "; see 'odc --help'"};
 }
 
-// The command line, last word first as CLI11 takes it. Of `odc run -n N -- CMD...` without the mark: CLI11 would hand
-// what follows it to the parent command.
+// The command line, last word first as CLI11 expects. For `odc run -n N -- CMD...` without the mark, as CLI11 would hand the
+// words after it to the parent command.
 std::vector<std::string> reversed_words(int argc, char **argv) {
     std::vector<std::string> words(argv + 1, argv + argc);
-    size_t mark = 1;  // behind the options, each of which has a value
+    size_t mark = 1;  // after the options, each of which has a value
     while (mark < words.size() && words[mark].starts_with("-") && words[mark] != "--") {
         mark += words[mark].find('=') == std::string::npos && (words[mark].starts_with("--") || words[mark] == "-n")
                     ? 2
@@ -53,10 +52,10 @@ std::vector<std::string> reversed_words(int argc, char **argv) {
 int parse(int argc, char **argv) {
     CLI::App app("On-Demand Communication for sharded data-parallel training");
     app.name("odc");
-    app.set_version_flag("--version", "odc " + version_text(), "Print the version and leave");
-    app.set_help_flag("-h,--help", "Print this help and leave");
+    app.set_version_flag("--version", "odc " + version_text(), "Print the version and exit");
+    app.set_help_flag("-h,--help", "Print this help and exit");
     app.require_subcommand(1);
-    app.footer("'odc VERB --help' says more; so do the man pages odc(1) and odc-VERB(1).");
+    app.footer("See 'odc VERB --help' and the man pages odc(1) and odc-VERB(1).");
     add_run(app);
     add_plan(app);
     add_replay(app);
@@ -73,7 +72,7 @@ int parse(int argc, char **argv) {
         if (error.get_exit_code() == 0) {
             return app.exit(error);  // --help and --version
         }
-        throw Exit{2, std::string(error.what()) + " ('--help' says what is)"};
+        throw Exit{2, std::string(error.what()) + " (see '--help')"};
     }
 }
 

@@ -36,7 +36,7 @@ struct PlanOptions {
 struct RankPlan {
     std::vector<std::vector<uint64_t>> microbatches;  // of samples: 0-based lines of the file
     uint64_t samples = 0;
-    double tokens = 0;  // their sum might not fit 64 bits
+    double tokens = 0;  // their sum might overflow 64 bits
     double cost = 0;
 };
 
@@ -116,10 +116,10 @@ void run_plan(const PlanOptions &options) {
 void add_plan(CLI::App &app) {
     CLI::App *verb = app.add_subcommand("plan", "Divide the samples of a minibatch over ranks and microbatches");
     auto options = std::make_shared<PlanOptions>();
-    verb->add_option("FILE", options->file, "Tokens of each sample, one number a line; - reads standard input")
-        ->type_name("")  // its name says it: completion offers files for FILE
+    verb->add_option("FILE", options->file, "Tokens of each sample, one number per line; - reads standard input")
+        ->type_name("")  // completion offers files for the name FILE
         ->required();
-    add_whole(verb, "--ranks", options->ranks, {1, 1 << 20}, "Ranks to divide over")->required();
+    add_whole(verb, "--ranks", options->ranks, {1, 1 << 20}, "Number of ranks")->required();
     add_whole(verb, "--max-tokens", options->max_tokens, kTokens, "Budget of a microbatch, in tokens");
     verb->add_option("--policy", options->policy,
                      "local-sort; lb-micro (equal counts, for collectives); lb-mini (free counts, for ODC)")

@@ -177,7 +177,7 @@ typedef struct odc_stats {
     uint64_t lock_wait_ns;    /* waited for another rank's addition to the same stripe */
     uint64_t slice_bytes;     /* of memory in this rank's slices now */
     uint64_t packets_sent;    /* small messages to other hosts */
-    uint64_t pinned_bytes;    /* of host memory for GPUs: mirrors of slices, and staging */
+    uint64_t pinned_bytes;    /* of host memory for GPUs: host shadows, staging */
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;

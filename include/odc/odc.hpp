@@ -190,11 +190,11 @@ private:
 
 namespace detail {
 
-struct Meeting {
+struct AllGather {
     const Config &config;
 
-    static int all_gather(void *meeting, const void *mine, void *all, size_t bytes) {
-        const Config &config = static_cast<Meeting *>(meeting)->config;
+    static int all_gather(void *gathering, const void *mine, void *all, size_t bytes) {
+        const Config &config = static_cast<AllGather *>(gathering)->config;
         return call_back([&] {
             const span<const std::byte> given(static_cast<const std::byte *>(mine), bytes);
             const span<std::byte> wanted(static_cast<std::byte *>(all), bytes * static_cast<size_t>(config.size));
@@ -232,10 +232,10 @@ Context Context::join(const Config &config, S &...status) {
                 c.interrupted = detail::ask_interrupted;
                 c.interrupted_arg = membership.get();
             }
-            detail::Meeting meeting{config};
+            detail::AllGather gathering{config};
             if (config.all_gather) {
-                c.all_gather = detail::Meeting::all_gather;
-                c.all_gather_arg = &meeting;
+                c.all_gather = detail::AllGather::all_gather;
+                c.all_gather_arg = &gathering;
             }
             if (!detail::check(odc_init(&c, &membership->handle), status...)) {
                 return Context();

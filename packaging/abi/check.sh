@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Says whether this tree keeps the binary interface: check.sh LIBRARY, a libodc of this tree with debug information, such as
-# build/dev/lib/libodc.so. It compiles pins.c, compares the library with odc.abi and with the previous release (previous/),
-# and names what to do. How to add to the interface is in docs/abi.md.
+# Checks that this tree keeps the binary interface: check.sh LIBRARY, a libodc of this tree with debug information, such as
+# build/dev/lib/libodc.so. It compiles pins.c, compares the library with odc.abi and with the previous release (previous/), and
+# says what to do. docs/abi.md describes how to add to the interface.
 set -u
 library=${1:?"usage: check.sh LIBRARY"}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,7 +16,7 @@ complain() {
     broken=1
 }
 
-# unpinned HEADER: in $lines the pins of that header, without those of pins.c.
+# unpinned HEADER: in $lines the pins of that header that pins.c lacks.
 unpinned() {
     python3 "$here/pins.py" "$1" >"$work/pins" || complain "the pins of $1 cannot be made (above)"
     lines=$(grep -vxFf "$here/pins.c" "$work/pins")
@@ -30,7 +30,7 @@ unpinned "$here/previous/odc.h"
 unpinned "$root/include/odc/odc.h"
 [ -z "$lines" ] || complain "odc.h declares what pins.c does not have; append these lines to it:" $'\n'"$lines"
 
-# previous/ is of the last release before this version, of those that the packages' list of changes names.
+# previous/ must be the last release before this version in the packages' list of changes.
 version() { sed -n 's/^#define ODC_VERSION_[A-Z]* //p' "$1" | paste -sd.; }
 now=$(version "$root/include/odc/odc.h")
 before=$(version "$here/previous/odc.h")
@@ -62,7 +62,7 @@ if "$here/describe.sh" "$library" >"$work/today.abi"; then
     cc -std=c11 -g -fPIC -shared -Wl,-soname,libodc.so.0 "-Wl,--version-script=$here/previous/odc.map" \
         "$here/previous/libodc.c" -o "$work/libodc.so.0" &&
         "$here/describe.sh" "$work/libodc.so.0" >"$work/previous.abi" || complain "previous/libodc.c cannot be described"
-    # 8: incompatible in abidiff's judgement. That fields only came is for the pins to say.
+    # 8: incompatible according to abidiff. The pins check that fields were only added.
     abidiff "$work/previous.abi" "$work/today.abi" >"$work/words" 2>&1
     if [ $(($? & 11)) -ne 0 ]; then
         cat "$work/words" >&2

@@ -8,12 +8,12 @@ set -euo pipefail
 library=${1:?"usage: describe.sh LIBRARY"}
 headers=$(cd "$(dirname "$0")/../../include" && pwd)
 
-# abidw would describe the symbols only, and abidiff call that equal to anything.
+# abidw would describe the symbols only, and abidiff would find that equal to anything.
 readelf --section-headers --wide "$library" | grep '\.debug_info' >/dev/null || {
     echo "describe.sh: $library has no debug information; describe that of another preset, such as dev" >&2
     exit 1
 }
-# Handles are opaque: with the headers' folder, what only the library knows of them is left out.
+# Handles are opaque: given the headers' folder, abidw omits what only the library knows of them.
 abidw --headers-dir "$headers" --drop-private-types --exported-interfaces-only --no-architecture --no-corpus-path \
     --no-comp-dir-path --no-show-locs --no-elf-needed --no-parameter-names "$library" |
     sed -e "s| path='[^']*/| path='|" -e '1a\  <!-- SPDX-License-Identifier: Apache-2.0 -->'

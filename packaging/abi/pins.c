@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What programs were compiled with: each value, field and function that a release had, as pins.py prints them. A line that
- * was released is never changed or removed; a new field or function adds one. It compiles, or the interface is broken. */
+/* The interface with which programs were compiled: each value, field and function of each release, as printed by pins.py. A
+ * released line is never changed or removed; a new field or function adds one. If it does not compile, the interface is broken.
+ * */
 #include <odc/odc.h>
 
 #define VALUE(name, value) _Static_assert((name) == (value), #name " was " #value);
-#define FIELD(type, field, field_type, place, bytes)                                                          \
-    _Static_assert(offsetof(type, field) == (place), #type "." #field " was at byte " #place);                \
-    _Static_assert(sizeof(((type *)0)->field) == (bytes), #type "." #field " had " #bytes " bytes");          \
+#define FIELD(type, field, field_type, place, bytes)                                                 \
+    _Static_assert(offsetof(type, field) == (place), #type "." #field " was at byte " #place);       \
+    _Static_assert(sizeof(((type *)0)->field) == (bytes), #type "." #field " had " #bytes " bytes"); \
     _Static_assert(_Generic(&((type *)0)->field, field_type * : 1, default : 0), #type "." #field " was " #field_type);
 #define CALLBACK(name, result, ...) \
     _Static_assert(_Generic((name)0, result(*)(__VA_ARGS__) : 1, default : 0), #name " had another type");

@@ -31,7 +31,7 @@ def type_of(argument: str) -> str:
 
 
 def check_layout(struct: str, lines: list[str]) -> None:
-    """Without padding: older programs leave anything in it, and a field that comes later may begin in it."""
+    """Without implicit padding: older programs do not initialize it, and a later field may be placed in it."""
     end, last = 0, ""
     for line in lines:
         field = re.fullmatch(rf"FIELD\({struct}, (\w+), (.+), (\d+), (\d+)\)", line)

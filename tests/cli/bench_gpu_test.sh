@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# odc bench --memory cuda, by the CUDA driver and the NCCL for tests: it measures, checks its own bytes and sums and those of
-# what it measures against, and says what it measured. Tiny sizes, and no bars.
+# odc bench --memory cuda with the CUDA driver and the NCCL for tests: it measures, checks the bytes and sums of both sides, and
+# reports what it measured. Tiny sizes and no bars.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}" "${ODC:?the odc command}"
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
@@ -11,26 +11,26 @@ nccl=$ODC_BUILD_DIR/tests/fakes/nccl
 export FAKE_CUDA_DELAY_US=20
 sample_ms=2
 
-# bench ARGUMENT...: on the GPUs for tests.
+# bench ARGUMENT...: runs it on the GPUs for tests.
 bench() {
     expect 0 env LD_LIBRARY_PATH="$drivers" "$ODC" bench "$@" --memory cuda
 }
-# measures GPUS ARGUMENT...: the same with JSON, which goes to $out.
+# measures GPUS ARGUMENT...: the same with JSON output in $out.
 measures() {
     export FAKE_CUDA_DEVICES=$1
     shift
     bench "$@" --sample-ms "$sample_ms" --json
 }
-# refuses STATUS TEXT ARGUMENT...
+# refuses STATUS TEXT ARGUMENT...: it exits with STATUS and an error that contains TEXT.
 refuses() {
     local status=$1 text=$2
     shift 2
     expect "$status" env LD_LIBRARY_PATH="$drivers" "$ODC" bench "$@" --memory cuda
     contains "$err" "$text"
-    # Said once: the other lines are those of the ranks that ended.
-    [ "$(grep -vc 'exited with status' <<<"$err")" -eq 1 ] || fail "odc bench $* said more than once why: $err"
+    # Reported once: the other lines are about the ranks that ended.
+    [ "$(grep -vc 'exited with status' <<<"$err")" -eq 1 ] || fail "odc bench $* reported the reason more than once: $err"
 }
-# json EXPRESSION: of the object `j`.
+# json EXPRESSION: it is true of the JSON object `j`.
 json() {
     python3 -c 'import json, sys
 j = json.loads(sys.argv[1])
@@ -39,7 +39,7 @@ sys.exit(0 if eval(sys.argv[2]) else f"not so: {sys.argv[2]}")' "$out" "$1" || f
 }
 
 race='min(j["gbps"], j["limit_gbps"], j["sample_ms"], j["repeats"]) > 0 and j["memory"] == "cuda" and all(ordered(name) for name in ("ratio", "limit_self_ratio", "host_usec"))'
-# 65,544 bytes: the slices are unequal, and no multiple of a vector. Ranks 0 and 2 share a GPU.
+# 65,544 bytes: the slices are unequal, and not multiples of a vector. Ranks 0 and 2 share a GPU.
 for type in f32 f64 bf16 f16; do
     measures 2 gather --ranks 3 --bytes 65544 --type $type --pairs 3
     json "$race"
@@ -67,7 +67,7 @@ json "$race"
 measures 2 gather --ranks 3 --bytes 8 --pairs 1
 json "$race"
 
-# Timings end with the stream: here what a call enqueues takes milliseconds, the call itself microseconds.
+# Timings end with the stream: here a call's GPU work takes milliseconds, the call itself microseconds.
 export FAKE_CUDA_DELAY_US=4000
 sample_ms=20
 measures 1 gather --ranks 1 --bytes 4096 --pairs 1
@@ -77,7 +77,7 @@ json "max(j['gbps'], j['limit_gbps'], j['plain_gbps'], j['owner_gbps']) < 0.1"
 export FAKE_CUDA_DELAY_US=20
 sample_ms=2
 
-# GPUs that cannot use each other's memory.
+# GPUs without peer access.
 export FAKE_CUDA_P2P=none
 measures 2 gather --bytes 64KiB --pairs 1
 json "$race and j['limit'] == 'cuMemcpyAsync of 2 pieces, 1 from pinned host memory' and 'staged' in j['routes'][0]['words']"
@@ -88,20 +88,20 @@ unset FAKE_CUDA_P2P
 measures 2 sync --pairs 21
 json 'j["op"] == "sync" and j["memory"] == "cuda" and ordered("usec") and j["limit_usec"] > 0 and len(j["gpus"]) == 2 and "active" not in j'
 
-# Inside a job it joins, and takes the GPU that the job gave it.
+# Inside a job it joins, on the GPU that the job gave it.
 expect 0 env LD_LIBRARY_PATH="$drivers" ODC_DEVICE=cuda:1 "$ODC" run -n 2 -- "$ODC" bench gather --memory cuda --bytes 64KiB \
     --pairs 1 --sample-ms 2 --json
 out=${out#*] }
 json "$race and [(g['device'], g['ranks']) for g in j['gpus']] == [('cuda:1', [0, 1])]"
 
-# For readers.
+# The text output.
 bench scatter-add --bytes 64KiB --pairs 2 --active one --sample-ms 2
 for text in "2 ranks of which rank 0 is active, 2 pairs of " "rank 1 on cuda:1 (Fake GPU 1)" "rank 0 to rank 1: cuda: " \
     "limit " "the limit against itself" "plain a += b" "the owner adds" "libodc against it" "host time of a call"; do
     contains "$out" "$text"
 done
 
-# NCCL beside it, where each rank has a GPU.
+# NCCL for comparison, where each rank has its own GPU.
 drivers=$drivers:$nccl
 for what in "gather f32" "scatter-add f32" "scatter-add f64" "scatter-add bf16" "scatter-add f16"; do
     measures 3 "${what% *}" --ranks 3 --bytes 65544 --type "${what#* }" --pairs 2 --peer nccl
@@ -124,7 +124,7 @@ expect 0 env LD_LIBRARY_PATH="$drivers" ODC_NCCL="$nccl/libnccl.so.2" "$ODC" ben
 ODC_NCCL=$work/empty.so refuses 1 "empty.so: file too short" gather --peer nccl
 ODC_NCCL=$(readlink -f "$drivers/libcuda.so.1") refuses 1 "the library lacks ncclGetVersion" gather --peer nccl
 
-# Wrong bytes and sums are found, whoever moved them.
+# Wrong bytes and sums are found, whichever side moved them.
 export FAKE_CUDA_P2P=blind
 expect 1 env LD_LIBRARY_PATH="$drivers" "$ODC" bench gather --memory cuda --bytes 64KiB --pairs 1 --sample-ms 2
 contains "$err" "the bytes of the plain copy on cuda:"
@@ -136,7 +136,7 @@ for call in "gather cuMemcpyAsync" "scatter-add cuLaunchKernel" "sync cuMemcpyAs
     contains "$err" "CUDA_ERROR_LAUNCH_FAILED"
 done
 
-# What cannot be.
+# Impossible requests.
 FAKE_CUDA_MEMORY=33554432 refuses 1 \
     "needs 83886080 bytes of cuda:0 (Fake GPU 0), but only 33554432 are free; give fewer --bytes or --ranks" gather --bytes 32MiB
 FAKE_CUDA_DEVICES=0 refuses 1 "--memory cuda: " gather

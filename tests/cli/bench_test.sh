@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# odc bench: it measures, checks its own bytes and sums, and says what it measured. Tiny sizes, and no bars: how fast
-# this machine is today is not for a test to judge.
+# odc bench: it measures, checks its bytes and sums, and reports what it measured. Tiny sizes and no bars: the speed of this
+# machine is not tested.
 set -euo pipefail
 
 odc=${ODC:?names the odc command}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# check_json FILE EXPRESSION: the JSON object in FILE is `j`.
+# check_json FILE EXPRESSION: the expression is true of FILE's JSON object `j`.
 check_json() {
     python3 - "$@" <<'PYTHON'
 import json, sys
@@ -18,7 +18,7 @@ if not eval(sys.argv[2]):
 PYTHON
 }
 
-# refuses TEXT ARGUMENT...: odc bench fails and says TEXT.
+# refuses TEXT ARGUMENT...: odc bench fails with an error that contains TEXT.
 refuses() {
     local text=$1
     shift
@@ -35,7 +35,7 @@ refuses() {
 
 race='min(j["gbps"], j["limit_gbps"], j["limit_self_ratio"]) > 0'
 race+=' and 0 < j["ratio_low"] <= j["ratio"] <= j["ratio_high"] and j["limit"]'
-# 65,544 bytes: the slices are unequal, and no multiple of a vector.
+# 65,544 bytes: the slices are unequal, and not multiples of a vector.
 for operation in gather scatter-add; do
     for type in f32 bf16 f16 f64; do
         "$odc" bench $operation --ranks 3 --bytes 65544 --type $type --pairs 3 --json >"$scratch/json"
@@ -56,7 +56,7 @@ sed 's/^[^{]*//' "$scratch/out" >"$scratch/json"
 check_json "$scratch/json" 'j["ranks"] == 2 and j["bytes"] == 65536'
 check_json "$scratch/json" '[(r["transport"], r["ranks"]) for r in j["routes"]] == [("shm", [1])]'
 
-# Between hosts: on one machine each rank is one; in a job of two hosts, of which one has two ranks; and not by shm.
+# Between hosts: on one machine each rank is a host; in a job of two hosts, one of which has two ranks; never by shm.
 if "$odc" info | grep -q "fabric *ready"; then
     for operation in gather scatter-add; do
         for type in f32 bf16; do
@@ -85,7 +85,7 @@ else
     echo "between hosts: skipped, $("$odc" info | grep fabric)"
 fi
 
-# What no launcher has set up is no job: a Slurm batch script, a stray or an empty variable.
+# Without a launcher there is no job: a Slurm batch script, a stray or an empty variable.
 for stray in SLURM_PROCID=0 RANK=0 PMI_RANK=0 ODC_RANK= OMPI_COMM_WORLD_RANK=; do
     env SLURM_JOB_ID=1 SLURM_NTASKS=1 $stray "$odc" bench gather --bytes 64KiB --pairs 1 --json >"$scratch/json"
     check_json "$scratch/json" 'j["ranks"] == 2'

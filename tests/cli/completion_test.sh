@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Completion of the odc command in bash and zsh: verbs, each verb's options as --help prints them, choices that the verb
-# takes, files, directories, and the command behind `odc run`.
+# Completion of the odc command in bash and zsh: verbs, each verb's options as in its --help, valid choices, files, directories,
+# and the command behind `odc run`.
 set -u
 
 odc=${ODC:?the path of the odc command}
@@ -17,13 +17,13 @@ printf '#!/bin/sh\n' >"$work/here/bin/unlike-any-other"
 chmod +x "$work/here/bin/unlike-any-other"
 PATH=$PATH:$work/here/bin
 cd "$work/here" || exit 1
-# Another one, by the path of which it is asked.
+# Another odc, which completion must ask when it is given by its path.
 export HOME=$work
 mkdir "$work/bin"
 printf '#!/bin/sh\necho "Subcommands:\n  theirs  What only it has."\n' >"$work/bin/odc"
 chmod +x "$work/bin/odc"
 
-# What it is completed to must be, sorted: LINE|WORD WORD ... The line's last word is what is completed.
+# The expected completions, sorted: LINE|WORD WORD ... completes the line's last word.
 cases() {
     local verb options
     expect 0 "$odc" --help
@@ -69,15 +69,15 @@ CASES
 cases >"$work/cases"
 same "$(grep -c 'FAILED' "$work/cases")" 0
 
-# compare SHELL: what it completed, in $work/SHELL, with the cases.
+# compare SHELL: compares its completions, in $work/SHELL, with the cases.
 compare() {
-    diff "$work/cases" "$work/$1" >"$work/differs" || fail "$1 completes (>) other than it should (<): $(cat "$work/differs")"
+    diff "$work/cases" "$work/$1" >"$work/differs" || fail "$1's completions (>) differ from the expected ones (<): $(cat "$work/differs")"
 }
 
-# ---- bash, with what bash-completion has and without ----
+# ---- bash, with and without bash-completion ----
 cat >"$work/complete.bash" <<'BASH'
 . "$1/odc.bash"
-# As readline hands words over: "=" and ":" divide them.
+# As readline splits words: "=" and ":" separate them.
 while IFS='|' read -r line _; do
     read -ra COMP_WORDS <<<"$(sed 's/[=:]/ & /g' <<<"$line")"
     [[ $line != *[\ =] ]] || COMP_WORDS+=("")
@@ -91,21 +91,21 @@ BASH
 timeout 100 bash --norc "$work/complete.bash" "$scripts" <"$work/cases" >"$work/bash" 2>"$work/err"
 same "$(cat "$work/err")" ""
 compare bash
-# Its helper gets the command behind `odc run`.
+# The helper of bash-completion gets the command behind `odc run`.
 same "$(bash --norc -c '. "$1/odc.bash"; _command_offset() { echo "from $1"; }
     COMP_WORDS=(odc run -n 2 -- make al) COMP_CWORD=6; _odc odc' - "$scripts")" "from 5"
-# A name with a space is one reply; without the command there is none, and no word about it.
+# A name with a space is one reply; without the odc command there is none and no error output.
 same "$(bash --norc -c '. "$1/odc.bash"; COMP_WORDS=(odc plan two) COMP_CWORD=2; _odc odc
     echo "${#COMPREPLY[@]} $COMPREPLY"' - "$scripts")" "1 two words"
 same "$(bash --norc -c '. "$1/odc.bash"; COMP_WORDS=(odc bench "") COMP_CWORD=2 PATH=; _odc odc
     echo "${#COMPREPLY[@]}"' - "$scripts" 2>&1)" 0
 
-# Each choice that is offered is one that the verb takes.
+# The verb accepts each offered choice.
 for line in plan:--policy plan:--cost replay:--model bench:--type bench:--transport bench:--memory bench:--active bench:--peer; do
     verb=${line%:*} option=${line#*:}
     for choice in $(bash --norc -c '. "$1/odc.bash"; COMP_WORDS=(odc "$2" "$3" "") COMP_CWORD=3; _odc odc
         echo "${COMPREPLY[@]}"' - "$scripts" "$verb" "$option"); do
-        # What is wrong comes after the choices: there is no such operation, no lengths.
+        # The choice is accepted, and the next error follows: no such operation, no lengths.
         case $verb in
         plan) expect 0 sh -c 'echo 7 | "$@"' - "$odc" plan --ranks 1 "$option" "$choice" - ;;
         replay) expect 2 "$odc" replay "$option" "$choice" && contains "$err" "replay needs sequence lengths" ;;
@@ -123,7 +123,7 @@ fi
 cat >"$work/inside.zsh" <<'ZSH'
 autoload -Uz compinit
 compinit -D -u
-# Notes what is offered; what is only asked for (-O, -A, -D) is not.
+# Records the offered completions, but not queries of compadd (-O, -A, -D).
 compadd() {
     local -a offered
     if [[ "${@[1,(i)(-|--)]}" != *-[OAD]* ]]; then

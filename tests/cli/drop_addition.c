@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Preloaded into odc by replay_test.sh: one addition, or one element of a gather, is lost. */
+/* Preloaded into odc by replay_test.sh: loses one addition, or one element of a gather. */
 #include <odc/odc.h>
 
 #include <dlfcn.h>
@@ -29,13 +29,13 @@ ODC_API odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void
     return status;
 }
 
-/* An addition of zeros is a lost one. */
+/* Adding zeros has the effect of a lost addition. */
 ODC_API odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream,
                                          uint64_t *operation) {
     odc_status (*real)(odc_shard *, const void *, uint64_t, void *, uint64_t *) = NULL;
     *(void **)&real = dlsym(RTLD_NEXT, "odc_scatter_add_start");
     if (loses("addition")) {
-        static void *zeros; /* in use until the operation has ended, and there is only one */
+        static void *zeros; /* in use until the operation has ended; there is only one */
         full = zeros = calloc(numel, sizeof(double));
     }
     return real(shard, full, numel, stream, operation);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rank that launchers_test.sh starts: joins the job that the environment describes, adds up all ranks' numbers, leaves,
- * and does it again. Prints "rank R of N: sum S". */
+/* The rank that launchers_test.sh starts: joins the job that the environment describes, sums all ranks' numbers, leaves, and
+ * does it again. Prints "rank R of N: sum S". */
 #include <odc/odc.h>
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks started by the real launchers meet: odc run, and those of Open MPI, MPICH, Slurm and torch that are installed.
-# ODC names the odc command, ODC_BUILD_DIR the build with tests/cli/join.
+# Ranks started by real launchers meet: odc run, and those of Open MPI, MPICH, Slurm and torch that are installed. ODC names the
+# odc command, ODC_BUILD_DIR the build with tests/cli/join.
 set -u
 
 odc=${ODC:?the path of the odc command}
@@ -10,14 +10,14 @@ join=${ODC_BUILD_DIR:?the build directory}/tests/cli/join
 . "${ODC_SOURCE_DIR:?the folder of the sources}/tests/harness/shell_checks.sh"
 
 export ODC_TIMEOUT_MS=30000
-# For Open MPI: run as root in containers, more ranks than cores, and on machines that have no ssh.
+# For Open MPI: as root in containers, more ranks than cores, and machines without ssh.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_plm_rsh_agent=true
 export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe PRTE_MCA_plm_ssh_agent=true # of Open MPI 5
-# What the launchers' own libraries leave behind in a rank is not this library's.
+# Leaks of the launchers' own libraries in a rank are not this library's.
 export ASAN_OPTIONS=detect_leaks=0
 
-# check NAME RANKS STATUS FILE: each rank has joined twice and seen all the others.
+# check NAME RANKS STATUS FILE: each rank has joined twice and found all others.
 check() {
     local name=$1 ranks=$2 status=$3 file=$4 rank sum=$(($2 * ($2 - 1) / 2))
     [ "$status" -eq 0 ] || fail "$name ended with $status: $(cat "$file")"
@@ -36,7 +36,7 @@ joins() {
     check "$name" "$ranks" $? "$work/out"
 }
 
-# Two jobs of one launcher at one time do not mix.
+# Two jobs of one launcher at the same time stay separate.
 two_jobs() {
     local name=$1 first
     shift
@@ -49,7 +49,7 @@ two_jobs() {
     check "$name" 2 $? "$work/first"
 }
 
-# refuses WORD COMMAND...: fails with an error that says WORD.
+# refuses WORD COMMAND...: it fails with an error that contains WORD.
 refuses() {
     local word=$1
     shift
@@ -57,7 +57,7 @@ refuses() {
     grep -q -- "$word" "$work/out" || fail "'$*' does not say '$word': $(cat "$work/out")"
 }
 
-# The first of the commands whose --version says $1.
+# The first of the commands whose --version contains $1.
 find_launcher() {
     local words=$1 command
     shift
@@ -76,7 +76,7 @@ mpirun=$(find_launcher "Open MPI\|OpenRTE" mpirun.openmpi mpirun)
 if [ -n "$mpirun" ]; then
     joins "Open MPI" 3 "$mpirun" -n 3 "$join"
     two_jobs "Open MPI" "$mpirun" -n 2 "$join"
-    # As on several hosts: the ranks' hosts are learned through PMIx.
+    # As on several hosts: PMIx tells the ranks' hosts.
     if "$odc" info 2>/dev/null | grep -qi "without PMIx"; then
         echo "Open MPI, several hosts: skipped, this libodc was built without PMIx"
     else

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks whose builds differ in what they exchange refuse each other, naming both versions: those of one host that meet by
-# name, and those that meet over TCP. ODC_BUILD_DIR: the build with tests/cli/join and tests/cli/next_layout.
+# Ranks of builds with different layouts refuse each other and name both versions, when they meet by name on one host and over
+# TCP. ODC_BUILD_DIR: the build with tests/cli/join and tests/cli/next_layout.
 set -u
 
 programs=${ODC_BUILD_DIR:?the build directory}/tests/cli
@@ -11,7 +11,7 @@ programs=${ODC_BUILD_DIR:?the build directory}/tests/cli
 ours=$(sed -n 's/^#define ODC_LAYOUT_VERSION //p' "$ODC_SOURCE_DIR/lib/base/layout_version.cc")
 theirs=4000000000
 
-# refuse NAME VARIABLE=VALUE...: rank 1 is of the other build; both ranks fail, and rank WHO's sentence names both versions.
+# refuse NAME VARIABLE=VALUE...: rank 1 is of the other build; both ranks fail, and the error of rank WHO names both versions.
 refuse() {
     local name=$1 first
     shift

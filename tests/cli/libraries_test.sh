@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What is said of a library that is opened when it is needed, and cannot be used.
+# The errors for libraries that are opened on demand and cannot be used.
 set -u
 
 odc=${ODC:?the path of the odc command}
@@ -11,7 +11,7 @@ unset ODC_TRANSPORTS ODC_PROVIDER FI_PROVIDER ODC_TOPOLOGY_XML ODC_RENDEZVOUS OD
 export HWLOC_SYNTHETIC="pack:1 node:1 pu:4"
 command -v "${CC:=cc}" >/dev/null || { echo "$CC was not found"; exit 77; }
 
-# says LIBRARY WORDS: what is said of it where $work/libraries has it.
+# says LIBRARY TEXT: the error for it with the one in $work/libraries.
 says() {
     local library=$1 words=$2 said
     local set=(env "LD_LIBRARY_PATH=$work/libraries")
@@ -41,7 +41,7 @@ for library in libcuda.so.1 libnvidia-ml.so.1 libfabric.so.1 libpmix.so.2; do
     : >"$work/libraries/$library"
     says "$library" "$library cannot be loaded: $work/libraries/$library: file too short"
 
-    # One that is there, and needs one that is not.
+    # An existing one that needs a missing one.
     "$CC" -shared -fPIC -x c - -o "$work/libthat_is_gone.so" <<<"int gone;"
     "$CC" -shared -fPIC -x c - -L "$work" -lthat_is_gone -o "$work/libraries/$library" \
         <<<"extern int gone; int *needs = &gone;"
@@ -49,7 +49,7 @@ for library in libcuda.so.1 libnvidia-ml.so.1 libfabric.so.1 libpmix.so.2; do
     says "$library" \
         "$library cannot be loaded: libthat_is_gone.so: cannot open shared object file: No such file or directory"
 
-    # Another one of the same name.
+    # Another library of the same name.
     "$CC" -shared -fPIC -x c - -o "$work/libraries/$library" <<<"int nothing;"
     case $library in
     libcuda.so.1) says "$library" "$library is older than CUDA 12.1" ;;

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# odc plan: its JSON and table against an independent count, from a file and from standard input, and what it says to bad
-# lengths.
+# odc plan: its JSON and table compared with an independent computation, from a file and from standard input, and its errors for
+# bad lengths.
 set -uo pipefail
 
 odc=${ODC:?names the odc command}
@@ -9,7 +9,7 @@ lengths=${ODC_SOURCE_DIR:?}/tests/data/stdlib-lengths.txt
 # shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
 
-# plans POLICY A,B RANKS COUNT: the JSON of the first COUNT lengths says what the plan of these samples must be.
+# plans POLICY A,B RANKS COUNT: the JSON of the first COUNT lengths is what the plan of these samples must be.
 plans() {
     head -n "$4" "$lengths" | "$odc" plan --ranks "$3" --max-tokens 65536 --policy "$1" --cost "$2" --json - \
         >"$work/json" || fail "odc plan $* failed"
@@ -56,7 +56,7 @@ cmp -s "$work/first" "$work/second" || fail "a file and standard input give diff
     fail "not a row for each rank: $(cat "$work/table")"
 grep -q '^lb-mini: makespan .* times the lower bound' "$work/table" || fail "no summary: $(cat "$work/table")"
 
-# refuses WORDS ARGUMENT...: standard input as it is; status 2, one line with these words, nothing on stdout.
+# refuses TEXT ARGUMENT...: status 2, one line that contains TEXT, nothing on stdout; standard input is passed on.
 refuses() {
     local words=$1
     shift
@@ -68,7 +68,7 @@ refuses() {
 }
 grep -q '^The command line is wrong, or what it names cannot be used: a file of lengths' "$ODC_SOURCE_DIR/tools/man/odc-plan.1" ||
     fail "the man page does not say that wrong lengths end with 2"
-# line TEXT WORDS: a file whose second line is TEXT is refused in these words, which name file and line.
+# line TEXT ERROR: a file whose second line is TEXT is refused with an error that names file and line.
 line() {
     printf '100\n%b\n7\n' "$1" >"$work/lengths"
     refuses "$work/lengths:2: $2" --ranks 2 --max-tokens 4096 "$work/lengths"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# odc replay: its JSON, pictures and table on runs of a second or two, as its own job and inside one, and what it says to
-# bad input. No bars: how fast this machine is today is not for a test to judge.
+# odc replay: its JSON, pictures and table for runs of a second or two, as its own job and inside one, and its errors for bad
+# input. No bars: the speed of this machine is not tested.
 set -euo pipefail
 
 odc=${ODC:?names the odc command}
@@ -9,7 +9,7 @@ lengths=${ODC_SOURCE_DIR:?}/tests/data/stdlib-lengths.txt
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# check FILE EXPRESSION: the JSON object in FILE is `j`, its arms by name are `arms`.
+# check FILE EXPRESSION: the expression is true of FILE's JSON object `j` and its arms by name, `arms`.
 check() {
     python3 - "$@" <<'PYTHON'
 import json, sys
@@ -20,7 +20,7 @@ if not eval(f"({sys.argv[2]})"):
 PYTHON
 }
 
-# refuses STATUS TEXT ARGUMENT...: odc replay ends with STATUS and says TEXT, in one line.
+# refuses STATUS TEXT ARGUMENT...: odc replay exits with STATUS and one line that contains TEXT.
 refuses() {
     local wanted=$1 text=$2 status=0
     shift 2
@@ -32,7 +32,7 @@ refuses() {
     fi
 }
 
-# The five arms, with pictures. 3 ranks do not divide a layer's elements.
+# The five arms, with pictures. A layer's elements are not divisible by 3 ranks.
 "$odc" replay --lengths "$lengths" --ranks 3 --minibatch 4 --minibatches 2 --seconds 2 --scale 65536 --json \
     --timeline "$scratch/t.svg" --trace "$scratch/t.json" >"$scratch/json" 2>"$scratch/err"
 check "$scratch/json" '[*arms] == ["collective local-sort", "collective lb-micro", "odc local-sort", "odc lb-micro",
@@ -42,9 +42,9 @@ check "$scratch/json" 'all(a["samples_per_second"] > 0 and 0 < a["share_of_ideal
 check "$scratch/json" 'arms["collective lb-micro"]["speedup"] == arms["collective lb-micro"]["ideal_speedup"] == 1'
 check "$scratch/json" 'all(arms["odc " + p]["ideal_samples_per_second"] >=
                            arms["collective " + p]["ideal_samples_per_second"] for p in ("local-sort", "lb-micro"))'
-# Planning is deterministic, and emulated compute is what was asked for.
+# Planning is deterministic, and the emulated compute is as requested.
 check "$scratch/json" 'abs(sum(24 / a["ideal_samples_per_second"] for a in j["arms"]) - 0.95 * 2) < 1e-6'
-# Both passes gather every layer, backward adds: twice as many gathers, of half as wide elements.
+# Both passes gather every layer, backward adds: twice as many gathers, with elements half as wide.
 check "$scratch/json" '0 < j["communication"]["scatter_add_bytes"] <= j["communication"]["gather_bytes"]'
 check "$scratch/json" '"emulated device" in j["emulation"] and j["settings"]["scale"] == 65536'
 check "$scratch/t.json" '{e["name"].split()[0] for e in j["traceEvents"] if e["ph"] == "X"} >=
@@ -72,7 +72,7 @@ grep -q "4 lengths.*longest 65536" "$scratch/out"
     --model 1.5b --json 2>"$scratch/err" | sed 's/^\[[0-9]*\] //' >"$scratch/json"
 check "$scratch/json" 'j["settings"]["ranks"] == 2 and len(arms) == 5'
 
-# --prefetch: what it says follows from what it measured; on one host, and with each rank on a host of its own.
+# --prefetch: its conclusion follows from its measurements; on one host, and with each rank on a host of its own.
 apart=(env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via "env ODC_HOST_ID={host}" --address 127.0.0.1)
 for transport in shm fabric; do
     start=("$odc" run -n 2)
@@ -132,26 +132,26 @@ for other in "--seconds 5" "--timeline $scratch/one" "--trace $scratch/one"; do
     refuses 2 "^odc: ${other%% *} excludes --prefetch" --lengths "$lengths" --prefetch $other
 done
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"
-test "$(grep -c "cannot be written" "$scratch/err")" = 1  # not once a rank
-# The figures are printed even if a picture cannot be written in the end.
+test "$(grep -c "cannot be written" "$scratch/err")" = 1  # not once per rank
+# The figures are printed even if writing a picture fails at the end.
 if [ -w /dev/full ]; then
     refuses 1 "/dev/full cannot be written" --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 1 --seconds 0.5 \
         --scale 65536 --json --timeline /dev/full
     check "$scratch/out" 'len(arms) == 5'
 fi
-# Two pictures in one file, by whatever name, would leave neither.
+# Two pictures in one file, by different names, would overwrite each other.
 refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/one" --trace "$scratch/corpus/../one"
 test "$(wc -l <"$scratch/err")" = 1
 test ! -e "$scratch/one"
 ln -s t.svg "$scratch/link"
 refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/t.svg" --trace "$scratch/link"
-# A run that fails leaves the pictures of the last one.
+# A failing run keeps the previous run's pictures.
 echo old >"$scratch/old.svg"
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/old.svg" \
     --trace "$scratch/missing/t.json"
 test "$(cat "$scratch/old.svg")" = old
 
-# It checks what it moves: with one addition or one gathered element lost, it fails and says so.
+# It checks the data: with one addition or one gathered element lost it fails with an error.
 for calls in "--seconds 0.5" --prefetch; do
     for what in addition gather; do
         status=0

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests of `odc run --hosts`. The hosts are names on this machine (ODC_HOST_ID), which a start command of ours tells apart.
-# It starts the agent in a session of its own, as ssh does: only the end of its input can end it.
+# Tests of `odc run --hosts`. The hosts are names on this machine (ODC_HOST_ID), set by a start command of the test. As ssh
+# does, it starts the agent in a session of its own: only the end of its input ends it.
 set -u
 
 odc=${ODC:?the path of the odc command}
 # shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh
 . "${ODC_SOURCE_DIR:?the folder of the sources}/tests/harness/shell_checks.sh"
 unset ODC_HOST_ID
-exec </dev/null # which rank 0 reads
+exec </dev/null # rank 0 reads it
 
-# As ssh: says a word of its own, and what it starts is not in its session.
+# Like ssh: prints a line of its own, and starts the command in another session.
 cat >"$work/start" <<'START'
 #!/bin/sh
 echo "welcome to $1"
@@ -18,7 +18,7 @@ host=$1
 shift
 exec setsid -w env ODC_HOST_ID="$host" "$@"
 START
-# Of a host that has another version.
+# An agent of another version.
 cat >"$work/older" <<'START'
 #!/bin/sh
 echo "odc-agent 0.0.1 ready 4321"
@@ -27,7 +27,7 @@ START
 chmod +x "$work/start" "$work/older"
 start=(--via "$work/start {host}" --address 127.0.0.1)
 
-# ---- what ranks get ----
+# ---- the ranks' environment ----
 cat >"$work/rank" <<'RANK'
 #!/bin/sh
 echo "$ODC_RANK/$ODC_SIZE on $ODC_HOST_ID at ${ODC_RENDEZVOUS%:*}, $ODC_TIMEOUT_MS ms, in $(pwd), $(cat | wc -c) bytes"
@@ -52,11 +52,11 @@ case $out in *"shows the secret"*) fail "the secret is on a command line: $out" 
 expect 0 "$odc" run -n 2 --hosts=user@localhost,other --via "$work/start {host}" printenv ODC_RENDEZVOUS
 contains "$out" "[0] localhost:"
 
-# ---- they meet, and are hosts ----
+# ---- ranks meet, on several hosts ----
 if "$odc" info | grep -q "fabric *ready"; then
     expect 0 env ODC_INTERFACE=lo "$odc" run -n 3 --hosts a,b "${start[@]}" -- "$odc" bench sync --pairs 3
     contains "$out" "[0] rank 0 to ranks 1, 2: fabric: "
-    # A namespace is a host that shares nothing but the kernel.
+    # A namespace is a host that shares only the kernel.
     if hosts=$(ODC_HOST_ID='' bash "$ODC_SOURCE_DIR/tests/harness/hosts.sh" 2 -- bash -c '
         "$0" run -n 4 --hosts "$ODC_TEST_HOSTS.0,$ODC_TEST_HOSTS.1" --via "ip netns exec {host}" \
             --address "$($HOSTS address 0)" -- "$0" bench gather --bytes 64KiB --pairs 2' "$odc" 2>&1); then
@@ -75,7 +75,7 @@ fi
 expect 7 "$odc" run -n 4 --hosts a,b "${start[@]}" -- sh -c '[ $ODC_RANK = 2 ] && exit 7; sleep '"$unique"' & wait'
 same "$(printf '%s\n' "$err" | head -n 1)" "odc: rank 2 exited with status 7"
 nothing_left "sleep $unique"
-# The status is the first failure's, also where a host whose ranks follow ends sooner.
+# The status is the first failure's, also when a later host ends sooner.
 expect 7 "$odc" run -n 3 --hosts a,b "${start[@]}" -- sh -c '
     [ $ODC_RANK = 0 ] && { echo >>"$0"; exit 7; }
     [ $ODC_RANK = 2 ] || exec sleep 30

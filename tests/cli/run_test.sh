@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests of `odc run` and `odc info` and of what every verb shares.
+# Tests of `odc run` and `odc info`, and of what all verbs share.
 set -u
 
 odc=${ODC:?the path of the odc command}
@@ -30,7 +30,7 @@ contains "$err" "frobnicate"
 if [ -w /dev/full ]; then
     "$odc" info >/dev/full 2>"$work/err" && fail "a full disk was not noticed"
 fi
-# No descriptor of ours takes the place of a closed stream.
+# No descriptor of odc takes the place of a closed stream.
 for closed in '<&-' '>&-' '2>&-' '<&- >&- 2>&-'; do
     expect 0 bash -c "exec '$odc' run -n 2 -- sh -c 'echo out; echo err >&2' $closed"
     expect 0 bash -c "exec '$odc' info $closed"
@@ -63,7 +63,7 @@ for wrong in ODC_TIMEOUT_MS=abc ODC_RANK=4; do
     contains "$(printf '%s\n' "$out" | grep "^  $name ")" "odc_init will refuse it: $name=\"${wrong#*=}\" is wrong"
     same "$(printf '%s\n' "$out" | grep -c refuse)" 1
 done
-# Of each value, however many are wrong, and whether or not a job of one host needs it.
+# Every value is checked, however many are wrong, and whether or not a job of one host needs it.
 all_wrong=(ODC_TRANSPORTS=ib ODC_PROVIDER=ib ODC_REQUIRE=ib ODC_INTERFACE=none0 ODC_TOPOLOGY_XML=/none.xml
     ODC_STAGING_BYTES=1 ODC_SILENCE_MS=x ODC_TIMEOUT_MS=0 ODC_HOST_ID="$(printf 'x%.0s' {1..64})")
 expect 0 env "${all_wrong[@]}" "$odc" info --settings
@@ -85,7 +85,7 @@ info = json.load(sys.stdin)
 assert info["build"] and info["version"]
 assert any(t["name"] == "shm" and t["ready"] for t in info["transports"])
 assert all("why_not" in t for t in info["transports"] if not t["ready"])
-assert any(s["name"] == "ODC_TIMEOUT_MS" for s in info["settings"])' || fail "odc info --json is not as it should be"
+assert any(s["name"] == "ODC_TIMEOUT_MS" for s in info["settings"])' || fail "odc info --json is wrong"
 fi
 
 # ---- odc run: the command line ----
@@ -126,20 +126,20 @@ same "$(printf '%s\n' "$out" | sort)" "$(printf '[0] out\n[1] out')"
 same "$(printf '%s\n' "$err" | sort)" "$(printf '[0] err\n[1] err')"
 expect 0 "$odc" run -n 1 -- printf 'unterminated'
 same "$out" "[0] unterminated"
-# Two ranks write 20,000 lines in pieces to one file; none may be cut.
+# Two ranks write 20,000 lines in pieces to one file; none may be split.
 timeout 60 "$odc" run -n 2 -- sh -c 'i=0; while [ $i -lt 10000 ]; do printf abc; printf "def %05d\n" $i; i=$((i+1)); done' \
     >"$work/out" 2>&1 || fail "many lines"
 same "$(grep -cE '^\[[01]\] abcdef [0-9]{5}$' "$work/out")" 20000
 same "$(wc -l <"$work/out")" 20000
-# A line of 1 MB arrives whole, in prefixed parts, without being held in memory as one.
+# A line of 1 MB arrives complete, in prefixed parts: it is not held in memory.
 expect 0 "$odc" run -n 1 -- sh -c 'head -c 1000000 /dev/zero | tr "\0" x'
 same "$(printf '%s' "$out" | tr -cd x | wc -c)" 1000000
 same "$(printf '%s\n' "$out" | grep -c '^\[0\] x')" 16
-# ... and of 64 KiB in one: its newline comes with the next read.
+# ... and one of 64 KiB in one part: its newline comes with the next read.
 { head -c 65536 /dev/zero | tr '\0' x && echo; } >"$work/line"
 expect 0 "$odc" run -n 1 cat "$work/line"
 same "$(printf '%s\n' "$out" | cut -c 1-5)" "[0] x"
-# What cannot be written is said once and is no success.
+# A failed write is reported once, and the exit status is not 0.
 if [ -w /dev/full ]; then
     for command in 'echo out' 'printf out' 'echo out; echo out'; do
         expect 1 sh -c "exec '$odc' run -n 2 -- sh -c '$command' >/dev/full"
@@ -148,7 +148,7 @@ if [ -w /dev/full ]; then
     expect 1 sh -c "exec '$odc' run -n 2 echo out >/dev/full 2>&1"
     expect 7 sh -c "exec '$odc' run -n 1 -- sh -c 'echo out; exit 7' >/dev/full"
 fi
-# Each rank has two pipes: beyond the soft limit, which the ranks keep, and not beyond the hard one.
+# Each rank has two pipes: more than the soft limit allows, which the ranks keep, but not more than the hard one.
 expect 0 bash -c "ulimit -Sn 32; echo in | '$odc' run -n 20 -- sh -c 'cat; ulimit -Sn'"
 same "$(printf '%s\n' "$out" | grep -cE '^\[[0-9]+\] 32$')" 20
 same "$(printf '%s\n' "$out" | grep in)" "[0] in"
@@ -156,11 +156,11 @@ expect 1 bash -c "ulimit -n 32; exec '$odc' run -n 20 -- sh -c 'echo started >>\
 same "$(printf '%s\n' "$err" | sed -E 's/ need [0-9]+ / need N /')" \
     "odc: 20 ranks need N open files, but 'ulimit -n' can be raised to 32 at most; start fewer ranks, or have the hard limit raised"
 [ ! -e "$work/started" ] || fail "ranks were started beyond 'ulimit -n'"
-# A reader who leaves ends the job as it would end one program.
+# A reader that closes the pipe ends the job as it would end one program.
 timeout 30 "$odc" run -n 2 -- yes 2>"$work/err" | head -n 1 >"$work/out"
 [ "${PIPESTATUS[0]}" -ne 124 ] || fail "odc run outlived its reader"
 
-# ... and one who leaves while the last output is written does not change the status.
+# ... and one that closes it while the last output is written does not change the status.
 {
     timeout 30 "$odc" run -n 1 -- sh -c 'yes "" | head -n 100000; echo >"$0"; exit 7' "$work/wrote" 2>/dev/null
     echo $? >"$work/status"
@@ -172,7 +172,7 @@ expect 7 "$odc" run -n 3 -- sh -c '[ $ODC_RANK = 1 ] && exit 7; sleep 0.5; exit 
 contains "$err" "rank 1 exited with status 7"
 expect 137 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && kill -KILL $$; sleep 0.3'
 contains "$err" "rank 1 was killed by signal 9"
-# The others have 2 s to say what they saw...
+# The others have 2 s to report errors...
 expect 1 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 1; sleep 1; echo "I saw it"'
 contains "$out" "[0] I saw it"
 # ... then SIGTERM ...
@@ -184,7 +184,7 @@ echo "rank 0 had told of its SIGTERM after $took ms"
 [ "$took" -ge 1900 ] || fail "SIGTERM came after $took ms"
 same "$(head -n 2 "$work/err")" "$(printf 'odc: rank 1 exited with status 3\nodc: ending rank 0')"
 nothing_left "sleep $unique"
-# ... once ...
+# ... only one ...
 if command -v python3 >/dev/null; then
     cat >"$work/count.py" <<'RANK'
 import os, signal, sys, time
@@ -216,7 +216,7 @@ same "$err" "$(printf 'odc: rank 1 exited with status 4\nodc: ending rank 0\n%s'
     'odc: killing rank 0, which did not end at SIGTERM')"
 nothing_left "sleep $unique"
 
-# ---- odc run: nothing is left behind ----
+# ---- odc run: nothing is left running ----
 # A grandchild that holds the pipe does not delay the end: it gets SIGTERM.
 begin=$(now_ms)
 expect 0 "$odc" run -n 2 -- sh -c "sleep $unique & echo done"
@@ -227,7 +227,7 @@ expect 0 "$odc" run -n 1 -- sh -c "setsid sleep $unique & sleep 0.2"
 nothing_left "sleep $unique"
 expect 5 "$odc" run -n 2 -- sh -c "(trap '' TERM; sleep $unique; :) & sleep 0.2; exit 5"
 nothing_left "sleep $unique"
-# A child of the program that became odc run is not the job's.
+# A child of the program that became odc run by exec does not belong to the job.
 expect 0 sh -c "sleep 1$unique >/dev/null 2>&1 & echo \$! >'$work/sidecar'
     exec '$odc' run -n 1 -- sh -c 'setsid sleep $unique & sleep 0.2'"
 nothing_left "sleep $unique"
@@ -243,7 +243,7 @@ nothing_left "sleep $unique"
 # ---- odc run: signals ----
 for signal in INT TERM HUP USR1; do
     case $signal in INT) number=2 ;; TERM) number=15 ;; HUP) number=1 ;; USR1) number=10 ;; esac
-    # Job control gives the job a process group of its own, whose every member gets the signal, as at a terminal.
+    # Job control gives the job a process group of its own, all of whose members get the signal, as at a terminal.
     for target in process group; do
         rm -f "$work"/got.*
         cat >"$work/rank.sh" <<RANK
@@ -251,7 +251,7 @@ trap 'echo $signal >>"$work/got.\$ODC_RANK"' $signal
 echo up >>"$work/ready"
 i=0
 while [ \$i -lt 600 ] && [ ! -e "$work/got.\$ODC_RANK" ]; do sleep 0.05; i=\$((i + 1)); done
-sleep 0.2 # a second signal would be seen, too
+sleep 0.2 # a second signal would arrive by then
 RANK
         rm -f "$work/ready"
         set -m
@@ -281,4 +281,4 @@ if [ "$failures" -ne 0 ]; then
     echo "$failures checks failed" >&2
     exit 1
 fi
-echo "odc run and odc info are as they should be"
+echo "odc run and odc info behave as expected"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# odc topo of GPUs, by the NVML and the CUDA driver for tests: links between them, routes of GPU memory in a job, and
+# odc topo with GPUs, by the NVML and the CUDA driver for tests: links between them, routes of GPU memory in a job, and
 # ODC_REQUIRE=nvlink.
 set -u
 
@@ -10,10 +10,10 @@ recorded=${ODC_SOURCE_DIR:?the folder of the sources}/tests/data/topology
 unset ODC_TRANSPORTS ODC_INTERFACE ODC_PROVIDER ODC_REQUIRE ODC_TOPOLOGY_XML ODC_DEVICE CUDA_VISIBLE_DEVICES
 # shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
-export HWLOC_SYNTHETIC="pack:1 node:1 pu:4" # this machine has no GPUs but the pretended ones
+export HWLOC_SYNTHETIC="pack:1 node:1 pu:4" # hides this machine's GPUs: only the fake ones count
 has_nvml() { ldconfig -p | grep -q libnvidia-ml.so.1; }
 
-# python CODE: with the JSON of the last command as `machine`.
+# python CODE: runs it with the last command's JSON as `machine`.
 python() {
     python3 -c "import json; machine = json.load(open('$work/out')); $1" || fail "the JSON is wrong: $1"
 }
@@ -39,7 +39,7 @@ contains "$out" "; through host memory, as they have no native atomics between t
 expect 0 "${with_nvml[@]}" FAKE_CUDA_P2P=none ODC_TRANSPORTS=cuda "$odc" topo
 same "$(section "between GPUs of this host:")" "  each to each other  none: no NVLink, no P2P"
 
-# What --save records is the same machine, without any NVML.
+# --save records the same machine; reading it needs no NVML.
 expect 0 "${with_nvml[@]}" "ODC_PROVIDER=tcp;ofi_rxm" "$odc" topo --json --save "$work/saved.xml" --svg "$work/picture.svg"
 python "
 links = {tuple(link['between']): link for link in machine['gpu_links']}
@@ -54,7 +54,7 @@ expect 0 env "ODC_PROVIDER=tcp;ofi_rxm" "$odc" topo --json --xml "$work/saved.xm
 cmp -s "$work/out" "$work/live" || fail "what --save recorded is another machine: $(diff "$work/live" "$work/out")"
 grep -q "NVSwitch to 1 GPU" "$work/picture.svg" || fail "the picture does not show links"
 
-# GPUs that hwloc shows, too, are the same ones.
+# GPUs that hwloc finds, too, are the same ones.
 sed -e '/<object type="Misc"/,/<\/object>/d' -e '/name="odc\.\(uuid\|nvlink\|p2p\|atomics\)"/d' \
     -e 's/0000:01:00.0/0000:10:00.0/; s/0000:41:00.0/0000:11:00.0/; s/0000:81:00.0/0000:12:00.0/; s/0000:c1:00.0/0000:13:00.0/' \
     "$recorded/pcie-4gpu.xml" >"$work/box.xml"
@@ -63,11 +63,11 @@ contains "$out" ", 4 GPUs, "
 contains "$out" "gpu0       NVIDIA GA102GL [RTX A6000], 0000:10:00.0; NVLink to 1 GPU, P2P to 3, native atomics to 3"
 contains "$out" "gpu3       NVIDIA GA102GL [RTX A6000], 0000:13:00.0; NVSwitch to 1 GPU, P2P to 3, native atomics to 3"
 
-# Without NVML, and with one that fails, is old, or says nothing: what is not known is not guessed.
+# Without NVML, and with one that fails, is old, or reports nothing: unknown facts are not guessed.
 expect 0 "${with_nvml[@]}" FAKE_NVML_FAIL=nvmlDeviceGetP2PStatus:999 "$odc" topo
 same "$(section "between GPUs of this host:")" "  NVML has said nothing of these GPUs
   each to each other  unknown: NVLink unknown, P2P unknown"
-# says WORDS SETTING...: what is recorded where NVML cannot be used, and said of GPUs that hwloc shows.
+# says TEXT SETTING...: the recording, and the output for GPUs that hwloc finds, where NVML cannot be used.
 says() {
     local words=$1
     shift
@@ -100,7 +100,7 @@ same "$(section "between ranks of this host:")" "  shm: the same host
 
 # ---- a job ----
 both=(env "LD_LIBRARY_PATH=$fakes/nvml:$fakes/cuda")
-# Ranks 0 and 1 on one GPU, 2 without any, 3 on another one.
+# Ranks 0 and 1 on one GPU, 2 without a GPU, 3 on another one.
 # shellcheck disable=SC2016 # for the ranks' shells
 spread='[ $ODC_RANK = 2 ] || export ODC_DEVICE=cuda:$((ODC_RANK / 2)); exec "$0" topo "$@"'
 expect 0 "${both[@]}" "$odc" run -n 4 -- bash -c "$spread" "$odc" --why
@@ -131,10 +131,10 @@ assert [[(route['memory'], route['transport'], route['access']) for route in row
 export ODC_REQUIRE=nvlink
 # shellcheck disable=SC2016 # for the ranks' shells
 each='export ODC_DEVICE=cuda:$ODC_RANK; exec "$0" topo'
-# Where the first to fail does not end the others.
+# One whose first failing rank does not end the others.
 # shellcheck disable=SC2016
 none='export ODC_DEVICE=cuda:$ODC_RANK; "$0" topo; [ $? -eq 1 ]'
-# unmet WORDS SETTING...: each of the job's ranks says so.
+# unmet TEXT SETTING...: each of the job's ranks reports this.
 unmet() {
     local words=$1
     shift
@@ -145,10 +145,10 @@ unmet() {
 full=FAKE_NVML_LINKS=0-1:4,0-2:4,1-2:4
 expect 0 "${both[@]}" $full "$odc" run -n 3 -- bash -c "$each" "$odc"
 expect 0 "${both[@]}" FAKE_NVML_LINKS=0-switch:18,1-switch:18,2-switch:18 "$odc" run -n 3 -- bash -c "$each" "$odc"
-# Ranks on one GPU need none, so NVML is not asked, and a rank alone has nobody to reach.
+# Ranks on one GPU need no NVLink, so NVML is not opened, and a single rank has no peer.
 expect 0 env "LD_LIBRARY_PATH=$fakes/cuda" ODC_DEVICE=cuda:1 "$odc" run -n 3 -- "$odc" topo
 expect 0 env -u ODC_DEVICE "$odc" run -n 1 -- "$odc" topo
-# Each rank names the first pair that lacks it, also one that it is not in.
+# Each rank names the first pair that lacks it, even if it is not part of it.
 unmet "between the GPUs of rank 0 (host $host, cuda:0) and rank 2 (host $host, cuda:2) there is no NVLink (P2P with native atomics)" \
     FAKE_NVML_LINKS=0-1:4
 unmet "between the GPUs of rank 1 (host $host, cuda:1) and rank 2 (host $host, cuda:2) there is no NVLink (P2P without" \
@@ -161,17 +161,17 @@ unmet "$unknown unavailable: nvmlInit failed: Driver Not Loaded" $full FAKE_NVML
 unmet "nothing is known of the GPU of rank 0 (host $host, cuda:0): NVML does not show it" \
     $full FAKE_NVML_FAIL=nvmlDeviceGetUUID:15
 unmet "the GPU of rank 0 (host $host, cuda:0) is a part (MIG) of 0000:10:00.0, and of parts no NVLink is known" FAKE_CUDA_MIG=2
-# NVLink that odc_init does not find good; the words are each rank's own.
+# With NVLink that fails odc_init's self-test, each rank reports its own reason.
 expect 0 "${both[@]}" $full FAKE_CUDA_P2P=lossy "$odc" run -n 2 -- bash -c "$none" "$odc"
 contains "$err" "but the route between the GPUs of rank 0 (host $host, cuda:0) and rank 1 (host $host, cuda:1) is not direct: through host memory, as sums"
 expect 1 "${both[@]}" $full "$odc" run -n 4 -- bash -c "$spread" "$odc"
 contains "$err" "), but rank 2 (host $host) has no GPU (config.device or ODC_DEVICE names it)"
-# GPUs that CUDA_VISIBLE_DEVICES hides from each other are found, and the route is what lacks.
+# GPUs that CUDA_VISIBLE_DEVICES hides from each other are found, and the error is about the route.
 # shellcheck disable=SC2016 # for the ranks' shells
 expect 1 "${both[@]}" $full "$odc" run -n 2 -- bash -c 'CUDA_VISIBLE_DEVICES=$ODC_RANK ODC_DEVICE=cuda:0 exec "$0" topo' "$odc"
 contains "$err" "is not direct: through host memory, as this process does not see that rank's GPU, there cuda:0"
 
-# Ranks of other hosts learn of it, and between hosts nothing is asked for.
+# Ranks of other hosts get the error, too; between hosts nothing is required.
 # shellcheck disable=SC2016
 hosts=(env ODC_INTERFACE=lo "$odc" run -n 4 --hosts "a,b" --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 --)
 expect 0 "${both[@]}" FAKE_NVML_LINKS=0-1:4,2-3:4 "${hosts[@]}" bash -c "$each" "$odc"

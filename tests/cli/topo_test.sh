@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# odc topo: recorded machines against their golden output, this machine, a network namespace with interfaces that reach
-# nobody, the picture, jobs, and what it says to bad input.
+# odc topo: recorded machines compared with their golden output, this machine, a network namespace with unusable interfaces, the
+# picture, jobs, and errors for bad input.
 set -u
 
 odc=${ODC:?the path of the odc command}
@@ -16,23 +16,23 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# refuses WORDS COMMAND...: status 2, one line with these words, nothing on stdout.
+# refuses TEXT COMMAND...: status 2, one line that contains TEXT, nothing on stdout.
 refuses() {
     local words=$1
     shift
     expect 2 "$@"
     contains "$err" "$words"
-    [ -z "$out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] || fail "'$*' says more than one line: $out $err"
+    [ -z "$out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] || fail "'$*' prints more than one line: $out $err"
 }
 
-# python CODE: with the JSON of the last command as `machine`.
+# python CODE: runs it with the last command's JSON as `machine`.
 python() {
     python3 -c "import json; machine = json.load(open('$work/out')); $1" || fail "the JSON is wrong: $1"
 }
 
 # ---- recorded machines ----
 for xml in "$recorded"/*.xml; do
-    for libxml in 1 0; do # hwloc's own parser is used where libxml2 cannot be had
+    for libxml in 1 0; do # hwloc's own parser is used where libxml2 is not installed
         expect 0 env HWLOC_LIBXML=$libxml "$odc" topo --xml "$xml"
         cmp -s "$work/out" "${xml%.xml}.txt" ||
             fail "$(diff "${xml%.xml}.txt" "$work/out"); if this is meant, run tests/data/topology/write.sh"
@@ -40,7 +40,7 @@ for xml in "$recorded"/*.xml; do
     expect 0 env ODC_TOPOLOGY_XML="$xml" "$odc" topo
     cmp -s "$work/out" "${xml%.xml}.txt" || fail "ODC_TOPOLOGY_XML=$xml shows something else than --xml"
 
-    # The picture: two boxes of it are apart or one inside the other, and each device has one.
+    # The picture: two boxes are disjoint or one is inside the other, and each device has one.
     expect 0 "$odc" topo --xml "$xml" --svg "$work/picture.svg" --json
     python3 - "$work/picture.svg" "$work/out" <<'PYTHON' || fail "the picture of $xml is wrong"
 import json, sys
@@ -66,7 +66,7 @@ expect 0 "$odc" topo
 contains "$out" "─ numa"
 contains "$out" "loopback reaches this host only"
 contains "$out" "from memory here to the like on another host:"
-# A recorded machine has every provider, this one what its libfabric has.
+# A recorded machine has every provider, this one those of its libfabric.
 expect 0 env "ODC_PROVIDER=tcp;ofi_rxm" "$odc" topo --json --save "$work/saved.xml"
 python "assert {'lo'} <= {nic['name'] for nic in machine['nics']}; assert machine['numa_nodes'][0]['cores'] > 0"
 mv "$work/out" "$work/live"
@@ -110,7 +110,7 @@ assert [route['objection'] for route in machine['to_another_host']] == [None, No
 unset ODC_TOPOLOGY_XML
 expect 0 env ODC_REQUIRE=rdma "$odc" topo --xml "$recorded/dgx-h100.xml"
 [ "$(grep -cx " *ODC_REQUIRE is met" "$work/out")" -eq 3 ] || fail "rdma is not met: $out"
-# Between hosts GPU memory goes where host memory goes, from the NIC that is nearest to the GPU.
+# Between hosts GPU memory takes the route of host memory, from the NIC nearest to the GPU.
 expect 0 "$odc" topo --json --xml "$recorded/dgx-h100.xml"
 python "
 for route in machine['to_another_host']:
@@ -175,10 +175,10 @@ contains "$err" "--why names rank 2, but the job has ranks 0 to 1"
 expect 2 "$odc" run -n 2 -- "$odc" topo --xml "$recorded/laptop.xml"
 contains "$err" "use them outside a job"
 
-# A host is called by its ODC_HOST_ID.
+# A host's name is its ODC_HOST_ID.
 expect 0 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID={host}' --address 127.0.0.1 -- "$odc" topo
 [ "$(grep -cE '^\[0\] +(0  a +- +fabric|1  b +fabric +-)$' "$work/out")" -eq 2 ] || fail "no matrix of a and b: $out"
-# Ranks that meet by name cannot be of two.
+# Ranks that meet by name cannot be on two hosts.
 expect 1 "$odc" run -n 2 -- bash -c "ODC_HOST_ID=h\$ODC_RANK exec $odc topo"
 contains "$err" "rank 0 counts as host h0, this rank as host h1; ranks that meet by name are of one host: give all"
 
@@ -188,7 +188,7 @@ expect 1 env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via 'env ODC_HOST_ID
 grep -qE "one provider of plain Ethernet; rank 1 has net, but those before it share only tcp|rank 1 has no NIC that can be" \
     "$work/err" || fail "no reason: $err"
 
-# ---- a network namespace with interfaces that reach nobody, and one that reaches its neighbour ----
+# ---- a network namespace with unusable interfaces, and one interface with a neighbour ----
 # In a chroot whose root is not a mount point a namespace can be made, but not entered.
 if ! { ip netns add "$namespace" && ip netns exec "$namespace" true; } 2>"$work/err"; then
     echo "no network namespace can be used here ($(head -n 1 "$work/err")); its test is left out"
@@ -209,7 +209,7 @@ for one in outside far unplugged bare far4 cni; do ip link set $one addrgenmode 
 if ip link add dum type dummy 2>/dev/null; then ip address add 10.7.4.1/24 dev dum; ip link set dum up; fi
 if ip tuntap add tunnel mode tun 2>/dev/null; then ip address add 10.7.5.1/24 dev tunnel; ip link set tunnel up; fi
 SETUP
-    for way in "ip netns exec $namespace" "nsenter --net=/run/netns/$namespace"; do # the second one sees the old /sys
+    for way in "ip netns exec $namespace" "nsenter --net=/run/netns/$namespace"; do # the second one keeps the old /sys
         # shellcheck disable=SC2086
         expect 0 $way "$odc" topo --json
         python "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library says about itself, and an ABI that cannot change unnoticed. */
+/* What the library reports about itself, and an ABI that cannot change unnoticed. */
 #include "model.h"
 
 #include <pthread.h>
@@ -124,11 +124,11 @@ static void the_version_is_the_headers(void **state) {
     CHECK(strstr(odc_build(), version) != NULL);
 }
 
-static void every_status_has_its_own_words(void **state) {
+static void every_status_has_its_own_text(void **state) {
     (void)state;
     for (int left = -12; left <= 0; ++left) {
         CHECK(strlen(odc_status_string((odc_status)left)) > 1);
-        for (int right = left + 1; right <= 1; ++right) { /* 1 is no status, but has words too */
+        for (int right = left + 1; right <= 1; ++right) { /* 1 is not a status, but has a text, too */
             CHECK(strcmp(odc_status_string((odc_status)left), odc_status_string((odc_status)right)) != 0);
         }
     }
@@ -138,7 +138,7 @@ static void every_status_has_its_own_words(void **state) {
 static void *fail_in_thread(void *arg) {
     (void)arg;
     CHECK(odc_last_error() != NULL);
-    CHECK_EQUAL(strlen(odc_last_error()), 0); /* nothing has failed in this thread */
+    CHECK_EQUAL(strlen(odc_last_error()), 0); /* no call has failed in this thread */
     CHECK_ERROR(odc_publish(NULL, NULL), ODC_ERROR_ARGUMENT, "shard");
     return NULL;
 }
@@ -224,7 +224,7 @@ static void each_route_and_its_reason_can_be_asked_for(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_version_is_the_headers),
-        cmocka_unit_test(every_status_has_its_own_words),
+        cmocka_unit_test(every_status_has_its_own_text),
         cmocka_unit_test(the_last_error_is_never_null_and_each_threads_own),
         cmocka_unit_test(transports_are_listed_with_what_is_wrong_with_them),
         cmocka_unit_test(settings_are_listed_with_their_help),

@@ -9,7 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* After all the wrong calls the job works as if they had not been made. */
+/* After all the failed calls the job works as if they had not been made. */
 static void check_still_works(odc_context *context, tensor t) {
     write_parameters(t, 4);
     CHECK_OK(odc_publish_all(context, NULL));
@@ -50,7 +50,7 @@ static void bad_configs(int rank, int size, const char *job, void *arg) {
     config = config_of(0, 1, job);
     config.timeout_ms = -5;
     CHECK_INIT_FAILS(&config, ODC_ERROR_ARGUMENT, "timeout", "-5");
-    config = config_of(1, 0, job); /* zero ranks, and no launcher that knows better */
+    config = config_of(1, 0, job); /* zero ranks, and no launcher's environment */
     CHECK_INIT_FAILS(&config, ODC_ERROR_ARGUMENT, "rank", "size");
     config = config_of(0, 0, job);
     CHECK_INIT_FAILS(&config, ODC_ERROR_RENDEZVOUS, "odc run", "config");
@@ -91,7 +91,7 @@ static void a_bad_config_is_refused(void **state) {
 
 /* ---- struct_size ---- */
 
-/* A struct of a future version: today's with a field more. */
+/* A struct of a future version: today's with one more field. */
 typedef struct future_config {
     odc_config today;
     uint64_t more;
@@ -116,7 +116,7 @@ static void future_structs(int rank, int size, const char *job, void *arg) {
     desc.today.struct_size = sizeof desc;
     CHECK_ERROR(odc_init(&config.today, &context), ODC_ERROR_UNSUPPORTED, "odc_config", "newer");
     CHECK(context == NULL);
-    config.more = 0; /* what is not used is no reason to refuse */
+    config.more = 0; /* an unknown field that is zero is accepted */
     CHECK_OK(odc_init(&config.today, &context));
     CHECK_ERROR(odc_register_shard(context, &desc.today, &t.shard), ODC_ERROR_UNSUPPORTED, "odc_shard_desc", "newer");
     desc.more = 0;
@@ -144,7 +144,7 @@ static void future_descs(odc_context *context, void *arg) {
     odc_shard *none[2] = {NULL, NULL};
     descs[0].today.name = "third";
     descs[1].today.name = "fourth";
-    descs[1].today.struct_size = sizeof(odc_shard_desc); /* one size for all */
+    descs[1].today.struct_size = sizeof(odc_shard_desc); /* one struct_size for all */
     CHECK_ERROR(odc_register_shards(context, &descs[0].today, 2, none), ODC_ERROR_ARGUMENT, "struct_size");
     check_still_works(context, (tensor){shards[0], 100, ODC_F32, ODC_F32, ODC_HOST_MEMORY});
 }
@@ -154,7 +154,8 @@ static void an_array_of_structs_has_one_struct_size(void **state) {
     run_ranks(2, future_descs, NULL);
 }
 
-/* Every size below the first release's, far above, or no multiple of 8, is refused with it, what is wanted and what is here. */
+/* Sizes below the first release's, far above, or no multiple of 8 are refused; the error has the size, the expected one and the
+ * call. */
 #define CHECK_SIZES(type, variable, first, call)                                                              \
     do {                                                                                                      \
         char found_[64], wanted_[64], here_[96];                                                              \
@@ -354,7 +355,7 @@ static void bad_sizes(odc_context *context) {
     desc.numel = (uint64_t)1 << 62;
     CHECK_REFUSED(context, &desc, ODC_ERROR_ARGUMENT, "wrong", "larger");
     check_overflows(context);
-    /* Larger than the machine: refused before a page is touched, with what is needed and what there is. */
+    /* Larger than the machine: refused before a page is touched; the error has the needed and the available bytes. */
     odc_shard_desc many[3] = {describe("a", (uint64_t)1 << 44, ODC_F64, ODC_F64), describe("b", 10, ODC_F32, 0),
                               describe("c", (uint64_t)1 << 44, ODC_BYTES, 0)};
     odc_shard *shards[3] = {NULL, NULL, NULL};
@@ -365,7 +366,7 @@ static void bad_sizes(odc_context *context) {
     int64_t took_ns = now_ns() - begin;
     printf("refused twice in %.3f ms\n", (double)took_ns * 1e-6);
     CHECK(peak_kib() - peak_before_kib < 1 << 20); /* of 384 TiB */
-    for (int i = 0; i < 3; ++i) {                  /* none of them took its name */
+    for (int i = 0; i < 3; ++i) {                  /* the refused ones reserved no name */
         many[i].numel = 10;
     }
     CHECK_OK(odc_register_shards(context, many, 3, shards));
@@ -440,7 +441,7 @@ static void no_descriptors(int rank, int size, const char *job, void *arg) {
     odc_destroy(context);
 }
 
-static void too_few_descriptors_are_an_error_in_words(void **state) {
+static void too_few_descriptors_are_an_error(void **state) {
     (void)state;
     needs_processes("it limits the process's descriptors");
     needs_no_sanitizer("it needs descriptors itself");
@@ -450,11 +451,11 @@ static void too_few_descriptors_are_an_error_in_words(void **state) {
 }
 
 typedef struct host_limit {
-    const place *at;    /* NULL: by name */
+    const place *at;    /* NULL: rendezvous by name */
     rlim_t descriptors; /* beside those that are open */
 } host_limit;
 
-/* Rank 0 has no descriptors for all who come; whether it runs out of them at accept or later, it says so at once. */
+/* Rank 0 has no descriptors for all ranks; whether accept or a later call fails, it reports that at once. */
 static void few_descriptors_of_rank_0(int rank, int size, const char *job, void *arg) {
     const host_limit *what = arg;
     odc_config config = config_of(rank, size, what->at != NULL ? NULL : job);
@@ -468,17 +469,17 @@ static void few_descriptors_of_rank_0(int rank, int size, const char *job, void 
         struct rlimit limit = {(rlim_t)first + what->descriptors, (rlim_t)first + what->descriptors};
         CHECK(first >= 0 && close(first) == 0 && setrlimit(RLIMIT_NOFILE, &limit) == 0);
     }
-    config.timeout_ms = ENDLESS_MS; /* beyond the watchdog: no deadline ends it */
+    config.timeout_ms = ENDLESS_MS; /* beyond the watchdog: the deadline must not end it */
     if (odc_init(&config, &context) == ODC_OK) {
         odc_destroy(context);
     } else if (rank == 0 || what->at == NULL) {
         CHECK_SENTENCE(odc_last_error(), "raise the limit (ulimit -n)");
-    } else { /* after TCP, before it listens for the ranks of its host, rank 0 can only hang up */
+    } else { /* after TCP, before it listens for the ranks of its host, rank 0 can only close the connections */
         CHECK_SENTENCE(odc_last_error(), "raise the limit (ulimit -n)|rank 0 of job");
     }
 }
 
-static void rank_0_without_descriptors_says_so_at_once(void **state) {
+static void rank_0_without_descriptors_fails_at_once(void **state) {
     (void)state;
     needs_processes("it limits the process's descriptors");
     needs_no_sanitizer("it needs descriptors itself");
@@ -503,8 +504,8 @@ int main(void) {
         cmocka_unit_test(null_is_refused_everywhere),
         cmocka_unit_test(a_bad_description_is_refused),
         cmocka_unit_test(a_thousand_shards_need_no_more_than_32_descriptors),
-        cmocka_unit_test(too_few_descriptors_are_an_error_in_words),
-        cmocka_unit_test(rank_0_without_descriptors_says_so_at_once),
+        cmocka_unit_test(too_few_descriptors_are_an_error),
+        cmocka_unit_test(rank_0_without_descriptors_fails_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What descriptors a job keeps: none that a program started by exec inherits, and no shared memory that a peer could
- * resize under the others. */
+/* A job's descriptors: a program started by exec inherits none, and no peer can resize the memory that it shares. */
 #include "model.h"
 
 #include <fcntl.h>

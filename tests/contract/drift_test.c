@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* 100,000 minibatches without drift: in values, in numbers, in memory and in descriptors. */
+/* 100,000 minibatches without drift in values, counters, memory or descriptors. */
 #include "model.h"
 
 #include <dirent.h>
@@ -34,7 +34,7 @@ static long heap_kib(void) {
     return (long)((heap.uordblks + heap.hblkhd) / 1024);
 }
 
-/* Returns whether some rank has no time left. */
+/* Returns whether some rank is out of time. */
 static int one_minibatch(odc_context *context, tensor t, int number, int out_of_time) {
     int size = odc_size(context);
     odc_slice slice = slice_of(t);
@@ -63,7 +63,7 @@ static int one_minibatch(odc_context *context, tensor t, int number, int out_of_
     return sums[1] > 0;
 }
 
-/* All, or as many as a very busy machine lets it do in half a minute. */
+/* All minibatches, or as many as a very busy machine does in half a minute. */
 static void drift(odc_context *context, void *arg) {
     int count = *(int *)arg;
     long resident = 0;
@@ -76,7 +76,7 @@ static void drift(odc_context *context, void *arg) {
     for (; number < count && !stop; ++number) {
         CHECK_EQUAL(odc_minibatch(context), number);
         stop = one_minibatch(context, t, number, now_ns() - begin > MOST_SECONDS * (int64_t)1000000000);
-        /* Threads must not: glibc's mallinfo2 sets up an allocator that ThreadSanitizer replaces, without a lock. */
+        /* Not in threads: glibc's mallinfo2 initializes without a lock an allocator that ThreadSanitizer replaces. */
         if (number == count / 100 && !ranks_are_threads()) {
             resident = resident_kib();
             heap = heap_kib();
@@ -87,14 +87,14 @@ static void drift(odc_context *context, void *arg) {
         printf("%d of %d minibatches with %d ranks\n", number, count, odc_size(context));
     }
     CHECK(number > count / 100);
-    if (!ranks_are_threads()) { /* where this rank has the process for itself */
-        if (several_hosts()) {  /* two ranks that connect to each other at once close one connection later */
+    if (!ranks_are_threads()) { /* where this rank owns the process */
+        if (several_hosts()) {  /* when two ranks connect to each other at once, one connection is closed later */
             CHECK(open_descriptors() <= descriptors + odc_size(context));
         } else {
             CHECK_EQUAL(open_descriptors(), descriptors);
         }
         CHECK(heap_kib() - heap < 64);
-        /* Between hosts a ring of libfabric's (12 MiB) comes into being page by page. */
+        /* libfabric allocates a ring (12 MiB) page by page. */
         CHECK(slowdown() > 1 || several_hosts() || resident_kib() - resident < 512);
     }
 }

@@ -32,7 +32,7 @@ static int is_interrupted(void *arg) {
     return random_below(&interruption_seed, 100) < 30;
 }
 
-/* The first that this process may use: the same for all ranks. */
+/* The first CPU that this process may use: the same for all ranks. */
 static void pin_to_one_cpu(void) {
     cpu_set_t may;
     cpu_set_t one;
@@ -46,7 +46,7 @@ static void pin_to_one_cpu(void) {
     CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
 }
 
-/* To the calling thread alone: a process's own timer would be the watchdog's alarm(). */
+/* Directed at the calling thread; the process's own timer is the watchdog's alarm(). */
 static void start_signals(void) {
     struct sigaction action = {.sa_handler = count_signal};
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR1};

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A context that has nothing to do leaves the cores to the program, library thread included. */
+/* An idle context leaves the cores to the program; that includes its progress thread. */
 #include "model.h"
 
 #include <stdio.h>
 #include <sys/resource.h>
 #include <time.h>
 
-/* A library thread that does not sleep takes a core, or what other processes leave of it; a bell that rings in vain cost a
- * seventh. One that sleeps took a five-hundredth. */
+/* A progress thread that does not sleep takes a core, or what other processes leave of it; spurious wake-ups cost a seventh of
+ * one. A sleeping one took a five-hundredth. */
 enum { IDLE_MS = 2000, MOST_CPU_MS = IDLE_MS / 20 };
 
-/* How often it woke: four questions a second go each way. Other than the time, this is the same on a busy machine. */
+/* Wake-ups: four heartbeats a second go each way. Unlike the time, their number does not depend on the machine's load. */
 enum { MOST_SLEEPS = 100 };
 
 static long sleeps(void) {

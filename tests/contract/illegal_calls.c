@@ -5,7 +5,7 @@
 
 enum { SMALL = 5000 };
 
-/* Each of these makes its calls, where the rank is in a state in which they are illegal. */
+/* Each of these makes calls that are illegal in the rank's present state. */
 typedef void (*illegal_fn)(world *w);
 
 static void count_refusal(world *w, const char *call, const char *file, int line) {
@@ -19,7 +19,7 @@ static void count_refusal(world *w, const char *call, const char *file, int line
         count_refusal(w, #call, __FILE__, __LINE__); \
     } while (0)
 
-/* One of this rank's registered shards, by chance; NULL: there is none. */
+/* A random one of this rank's registered shards; NULL: there is none. */
 static own_shard *some_shard(world *w) {
     int first = (int)random_below(&w->local, MAX_SHARDS);
     for (int i = 0; i < MAX_SHARDS; ++i) {
@@ -167,18 +167,19 @@ static void wrong_descriptions(world *w) {
     int32_t ranks[3] = {w->rank, w->plan.size, w->rank};
     uint64_t slices[1] = {9};
     desc.ranks = ranks;
-    desc.rank_count = 2; /* one of which the job has not */
+    desc.rank_count = 2; /* one of them is not in the job */
     REFUSED(w, ODC_ERROR_ARGUMENT, odc_register_shard(w->context, &desc, &handle));
     desc.ranks = &ranks[2];
     desc.rank_count = 1;
-    desc.slices = slices; /* which do not add up to its elements */
+    desc.slices = slices; /* they do not add up to numel */
     REFUSED(w, ODC_ERROR_ARGUMENT, odc_register_shard(w->context, &desc, &handle));
     desc = describe("wrong", 10, 0, ODC_BYTES);
     REFUSED(w, ODC_ERROR_ARGUMENT, odc_register_shard(w->context, &desc, &handle));
     CHECK(handle == NULL);
 }
 
-/* All or none: the right one would have to be published before the sync, and registered by the others. */
+/* All or none: had the right one been registered, it would have to be published before the sync, and registered by the others.
+ * */
 static void one_wrong_description_of_several(world *w) {
     odc_shard_desc descs[2] = {describe("right", 10, ODC_F32, ODC_F32), describe("wrong", 10, 0, 0)};
     odc_shard *handles[2] = {NULL, NULL};
@@ -215,7 +216,7 @@ static void wrong_pointers(world *w) {
         REFUSED(w, ODC_ERROR_ARGUMENT, odc_get_slice(own->handle, NULL));
     }
     if (own != NULL && own->t.memory == ODC_HOST_MEMORY) {
-        REFUSED(w, ODC_ERROR_UNSUPPORTED, odc_publish(own->handle, &slice)); /* as a stream */
+        REFUSED(w, ODC_ERROR_UNSUPPORTED, odc_publish(own->handle, &slice)); /* a host address as a stream */
     }
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Syncs and reductions of more ranks than one node of a host's tree has, against a model of the order in which values are
+/* Syncs and reductions of more ranks than a node of the sync tree has, compared with a model of the order in which values are
  * combined: random delays, registrations and interruptions; ranks that stop inside a sync, or die. */
 #include "model.h"
 
@@ -12,7 +12,7 @@ enum { MOST_RANKS = 48, BLOCK = 16, MOST_VALUES = 5 };
 
 /* ---- The model ---- */
 
-/* What a rank brings: doubles whose sum depends on the order of additions. */
+/* A rank's values: doubles whose sum depends on the order of additions. */
 static double value_of(uint64_t seed, uint64_t number, int rank, int index) {
     uint64_t state = seed ^ (number << 32) ^ ((uint64_t)rank << 8) ^ (uint64_t)index;
     double mantissa = (double)(next_random(&state) >> 11) * 0x1p-53 - 0.5;
@@ -23,7 +23,7 @@ static double combine(double left, double right, odc_reduction op) {
     return op == ODC_SUM ? left + right : right > left ? right : left;
 }
 
-/* By 16 consecutive ranks, then by 16 such results. */
+/* First 16 consecutive ranks each, then 16 such results each. */
 static double model_of(uint64_t seed, uint64_t number, int size, int index, odc_reduction op) {
     double parts[MOST_RANKS];
     for (int rank = 0; rank < size; ++rank) {
@@ -50,7 +50,7 @@ static void check_values(const double *values, uint64_t seed, uint64_t number, i
     }
 }
 
-static int many(uint64_t *state) { /* on several hosts each rank has a thread of the library's, and connections */
+static int many(uint64_t *state) { /* between hosts each rank has a progress thread and connections */
     return several_hosts() ? BLOCK + 2 : BLOCK + 1 + (int)random_below(state, MOST_RANKS - BLOCK);
 }
 
@@ -58,7 +58,7 @@ static int many(uint64_t *state) { /* on several hosts each rank has a thread of
 
 typedef struct life {
     uint64_t seed;
-    uint64_t local; /* this rank's own dice */
+    uint64_t local; /* this rank's own random numbers */
     int interrupts;
 } life;
 
@@ -67,7 +67,7 @@ static int sometimes(void *arg) {
     return mine->interrupts && random_below(&mine->local, 3) == 0;
 }
 
-/* Until it is not interrupted any more. `count` 0: a sync without values. */
+/* Repeats the sync or reduction until it is not interrupted. `count` 0: a sync without values. */
 static void reduce(odc_context *context, int rides, double *values, int count, odc_reduction op) {
     odc_status status = ODC_OK;
     do {
@@ -83,7 +83,7 @@ static void delay(life *mine) {
     }
 }
 
-/* One of the shards that all ranks drop and register again in this minibatch. */
+/* One of the shards that all ranks release and register again in this minibatch. */
 static void replace(odc_context *context, tensor *t, uint64_t minibatch) {
     char name[32];
     snprintf(name, sizeof name, "shard.%llu", (unsigned long long)minibatch);
@@ -149,9 +149,9 @@ static void all_ranks_get_the_bits_of_the_documented_order(void **state) {
 
 typedef struct stop {
     int rank;
-    int stays;          /* in its callback; else its call returns ODC_ERROR_INTERRUPTED */
-    int reduces;        /* odc_all_reduce, else a sync */
-    atomic_int waiting; /* ranks that are inside, the stopped one not counted */
+    int stays;          /* stays in its callback; otherwise its call returns ODC_ERROR_INTERRUPTED */
+    int reduces;        /* calls odc_all_reduce; otherwise syncs */
+    atomic_int waiting; /* ranks inside the call, the stopped one not counted */
     atomic_int stopped;
     atomic_int returned;
 } stop;
@@ -182,8 +182,8 @@ static int stop_inside(void *arg) {
     return 0;
 }
 
-/* All but the last rank wait inside, the stopped one came last of them: so it has completed its node, or its block's part of
- * the next. Then the last comes, and all return but the stopped one. */
+/* All but the last rank wait inside, and the stopped one arrived last of them: it has completed its node, or its block's part
+ * of the next. Then the last rank arrives, and all but the stopped one return. */
 static void one_stops(int rank, int size, const char *job, void *arg) {
     stop *what = arg;
     stopping mine = {what, rank, size, 1};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library takes beside the slices: at most 1 MiB + 1 KiB for each shard + 0.1 % of the slices, per rank.
- * Counted in two parts: the pages of the ranks' shared files, and what the process's own memory has grown by. And what
- * is released is used again. */
+/* The memory that the library takes beside the slices: at most 1 MiB + 1 KiB for each shard + 0.1 % of the slices, per rank.
+ * Measured as the pages of the ranks' shared files, and the growth of the process's private memory. Released memory is used
+ * again. */
 #include "model.h"
 
 #include <dirent.h>
@@ -16,7 +16,7 @@ typedef struct load {
     int gradient_type;
 } load;
 
-/* RssAnon: not the shared files, not program text. */
+/* RssAnon: without shared files and program text. */
 static long own_bytes(void) {
     char line[256];
     long kib = -1;
@@ -30,7 +30,7 @@ static long own_bytes(void) {
     return kib * 1024;
 }
 
-/* Allocated pages, touched or not, of all shared files that this process has open: one for each rank. */
+/* Allocated pages, touched or not, of all shared files that this process has open: one per rank. */
 static long shared_bytes(int *files) {
     ino_t seen[64];
     long bytes = 0;
@@ -83,7 +83,7 @@ static void weigh(int rank, int size, const char *job, void *arg) {
     double total_slices = 0;
     int files = 0;
     void *full = malloc(bytes);
-    memset(full, 1, bytes); /* not 0: its pages must be there before the weighing */
+    memset(full, 1, bytes); /* not 0, so that its pages are allocated before the measurement */
     long before = own_bytes();
     odc_context *context = join(rank, size, job);
     register_and_use(context, what, full);
@@ -91,9 +91,9 @@ static void weigh(int rank, int size, const char *job, void *arg) {
     CHECK_OK(odc_get_stats(context, &stats));
     double slices = (double)stats.slice_bytes;
     total_slices = slices;
-    CHECK_OK(odc_all_reduce(context, &total_slices, 1, ODC_SUM)); /* all have registered */
+    CHECK_OK(odc_all_reduce(context, &total_slices, 1, ODC_SUM)); /* returns when all have registered */
     double shared = (double)shared_bytes(&files);
-    CHECK_OK(odc_all_reduce(context, &(double){0}, 1, ODC_SUM)); /* nobody leaves before all have counted */
+    CHECK_OK(odc_all_reduce(context, &(double){0}, 1, ODC_SUM)); /* keeps ranks from leaving before all have measured */
     CHECK_EQUAL(files, size);
     double beside = (double)own + (shared - total_slices) / size;
     double allowed = 1048576.0 + 1024.0 * what->count + 0.001 * slices;
@@ -114,15 +114,15 @@ static void memory_beside_the_slices_is_bounded(void **state) {
                                   {200, 70001, ODC_F32, ODC_BF16},
                                   {30, 1000003, ODC_BF16, ODC_F32}};
     (void)state;
-    needs_processes("it weighs a process");
-    needs_no_sanitizer("the sanitizer's own memory is weighed along");
+    needs_processes("it measures the memory of a process");
+    needs_no_sanitizer("it would measure the sanitizer's own memory");
     for (int i = 0; i < 4; ++i) {
         run_processes(2, weigh, (void *)&loads[i]);
         run_processes(4, weigh, (void *)&loads[i]);
     }
 }
 
-/* Of what is mapped of all ranks' shared files. */
+/* Of the mappings of all ranks' shared files. */
 static long mappings(void) {
     char line[512];
     long count = 0;
@@ -178,7 +178,7 @@ static void grow(int rank, int size, const char *job, void *arg) {
         printf("%d x %d shards of %d elements registered and released: %.0f KiB shared, %.0f KiB own, %ld mappings\n",
                rounds, what->count, (int)what->numel, (double)shared / 1024, (double)own / 1024, mapped);
     }
-    /* A handle stays, so that its use after the release is an error. */
+    /* A handle stays valid, so that its use after the release is an error. */
     CHECK(own <= 65536 + 128L * what->count * rounds);
     CHECK(shared <= 65536);
     CHECK_EQUAL(mapped, 0);
@@ -192,8 +192,8 @@ static void what_is_released_is_used_again(void **state) {
                                   {3, 70001, ODC_F32, ODC_BF16},
                                   {2, 4000003, ODC_F64, ODC_F64}};
     (void)state;
-    needs_processes("it weighs a process");
-    needs_no_sanitizer("the sanitizer's own memory is weighed along");
+    needs_processes("it measures the memory of a process");
+    needs_no_sanitizer("it would measure the sanitizer's own memory");
     for (int i = 0; i < 4; ++i) {
         run_processes(2, grow, (void *)&loads[i]);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contract's sentences about a minibatch: who waits for whom, what is added when, what sync promises, groups. */
+/* The contract of a minibatch: who waits for whom, which additions count, what sync guarantees, and groups. */
 #include "model.h"
 
 #include <pthread.h>
@@ -23,7 +23,7 @@ static void early_layers(odc_context *context, void *arg) {
         uint64_t salt = (uint64_t)minibatch;
         write_parameters(early, salt);
         CHECK_OK(odc_publish(early.shard, NULL));
-        if (odc_rank(context) == 1) { /* its optimizer still updates the late layer */
+        if (odc_rank(context) == 1) { /* its optimizer is still updating the late layer */
             await_flag(&shared->a, minibatch + 1);
         }
         check_gather(early, salt);
@@ -32,7 +32,7 @@ static void early_layers(odc_context *context, void *arg) {
             raise_flag(&shared->a);
         }
         write_parameters(late, salt);
-        CHECK_OK(odc_publish_all(context, NULL)); /* those that are left */
+        CHECK_OK(odc_publish_all(context, NULL)); /* the remaining ones */
         check_gather(late, salt);
         CHECK_OK(odc_minibatch_sync(context));
         check_sums(early, (uint64_t[]){salt, salt}, 2);
@@ -243,7 +243,7 @@ static void contend_for_one_stripe(odc_context *context, void *arg) {
     double *full = new_full(NUMEL, ODC_F64);
     fill_gradients(t, full, 1);
     for (int minibatch = 0; minibatch < 3; ++minibatch) {
-        CHECK_OK(odc_all_reduce(context, &(double){0}, 1, ODC_SUM)); /* begin together */
+        CHECK_OK(odc_all_reduce(context, &(double){0}, 1, ODC_SUM)); /* start together */
         CHECK_OK(odc_publish_all(context, NULL));
         for (int i = 0; i < additions; ++i) {
             CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, NULL));
@@ -319,7 +319,7 @@ static void untouched(odc_context *context, void *arg) {
     for (uint64_t minibatch = 0; minibatch < 6; ++minibatch) {
         for (int i = 0; i < 2; ++i) {
             odc_slice slice = slice_of(tensors[i]);
-            for (uint64_t k = 0; k < slice.numel; ++k) { /* its own between sync and publish; the library starts at 0 */
+            for (uint64_t k = 0; k < slice.numel; ++k) { /* the slices are the owner's here; the library begins at 0 */
                 ((float *)slice.gradients)[k] = 7;
             }
         }
@@ -339,7 +339,7 @@ static void elements_that_nobody_added_to_are_zero_even_if_the_owner_wrote_into_
     run_ranks(3, untouched, NULL);
 }
 
-/* An optimizer: parameters and gradients are this rank's between sync and publish, and gradients stay as they are. */
+/* An optimizer: parameters and gradients are this rank's between sync and publish, and gradients do not change. */
 static void optimizer(odc_context *context, void *arg) {
     (void)arg;
     tensor t = plain(context, "layer", 997);
@@ -379,7 +379,7 @@ static void two_groups(int rank, int size, const char *job, void *arg) {
     odc_config config = config_of(rank, size, job);
     config.group = "actor";
     CHECK_OK(odc_init(&config, &actor));
-    if (rank < 2) { /* a group may be any set of processes */
+    if (rank < 2) { /* any set of processes may form a group */
         config = config_of(1 - rank, 2, job);
         config.group = "critic";
         CHECK_OK(odc_init(&config, &critic));
@@ -388,7 +388,7 @@ static void two_groups(int rank, int size, const char *job, void *arg) {
     tensor a = plain(actor, "layer", 100);
     write_parameters(a, 1);
     CHECK_OK(odc_publish_all(actor, NULL));
-    if (rank < 2) { /* ten minibatches of the critic in one of the actor, under the same shard name */
+    if (rank < 2) { /* ten minibatches of the critic for one of the actor, with the same shard name */
         tensor c = plain(critic, "layer", 51);
         for (uint64_t minibatch = 0; minibatch < 10; ++minibatch) {
             write_parameters(c, minibatch);
@@ -421,7 +421,8 @@ static void groups_with_their_own_rhythm_use_their_own_contexts(void **state) {
 
 static void again(int rank, int size, const char *job, void *arg) {
     (void)arg;
-    for (uint64_t round = 0; round < 10; ++round) { /* under one name, while slower ranks still leave the last job */
+    for (uint64_t round = 0; round < 10;
+         ++round) { /* under one name, while slower ranks are still leaving the previous job */
         odc_context *context = join(rank, size, job);
         tensor t = plain(context, "layer", 10 + round);
         CHECK_EQUAL(odc_minibatch(context), 0);
@@ -435,7 +436,7 @@ static void again(int rank, int size, const char *job, void *arg) {
 
 static void again_at_once(int rank, int size, const char *job, void *arg) {
     (void)arg;
-    for (int round = 0; round < 30; ++round) { /* a fast rank comes back while slower ones have not left init */
+    for (int round = 0; round < 30; ++round) { /* a fast rank joins again while slower ones are still in odc_init */
         odc_destroy(join(rank, size, job));
     }
 }

@@ -62,7 +62,7 @@ static void await_all(const volatile float *values, uint64_t count, float wanted
 
 enum { MANY = 600011 };
 
-/* Nobody is in a call of the library while bytes and sums arrive. */
+/* Bytes and sums arrive while no rank is in a call of the library. */
 static void goes_on_by_itself(odc_context *context, void *arg) {
     flags *shared = arg;
     tensor t = make_tensor(context, "layer", MANY, ODC_F32, ODC_F32);
@@ -78,7 +78,7 @@ static void goes_on_by_itself(odc_context *context, void *arg) {
         ((float *)slice.parameters)[i] = 7;
     }
     CHECK_OK(odc_publish(t.shard, NULL));
-    CHECK_OK(odc_gather(t.shard, full, MANY, NULL)); /* all have published */
+    CHECK_OK(odc_gather(t.shard, full, MANY, NULL)); /* returns when all have published */
     for (uint64_t i = 0; i < MANY; ++i) {
         full[i] = 0;
     }
@@ -97,7 +97,7 @@ static void goes_on_by_itself(odc_context *context, void *arg) {
 
 static void what_is_started_goes_on_while_nobody_calls(void **state) {
     (void)state;
-    needs_no_sanitizer("it looks at sums that may still change");
+    needs_no_sanitizer("it reads sums that may still change");
     run_ranks(3, goes_on_by_itself, share(sizeof(flags)));
 }
 
@@ -135,7 +135,7 @@ static void started(odc_context *context, void *arg) {
             if (i % 3 != 0) {
                 check_full(t, fulls[i], minibatch);
             }
-            if (complete_by_sync) { /* harmless */
+            if (complete_by_sync) { /* has no effect */
                 CHECK_OK(odc_wait(context, operations[i]));
             }
             free(fulls[i]);
@@ -223,7 +223,7 @@ static void waits_may_run_concurrently(void **state) {
 
 /* ---- Reductions ---- */
 
-/* Sums of these depend on the order. */
+/* Their sum depends on the order. */
 static double awkward(int rank, int i, int round) {
     static const double values[4] = {1e16, 1, -1e16, 0.1};
     return values[(rank + i) % 4] * (1 + round) + i;
@@ -256,7 +256,7 @@ static void reduce(odc_context *context, void *arg) {
         if (rides) {
             CHECK_OK(odc_publish_all(context, NULL));
             CHECK_OK(odc_minibatch_sync_reduce(context, values, (size_t)count, op));
-        } else { /* several in a row between one sync and the next publish */
+        } else { /* several between a sync and the next publish */
             CHECK_OK(odc_all_reduce(context, values, (size_t)count, op));
         }
         CHECK(memcmp(values, expected, (size_t)count * sizeof *values) == 0);
@@ -279,7 +279,7 @@ static void rides_every_time(odc_context *context, void *arg) {
         double values[2] = {(double)minibatch + odc_rank(context), odc_rank(context)};
         CHECK_OK(odc_publish_all(context, NULL));
         add_gradients(t, minibatch);
-        if (minibatch % 7 == 3) { /* any mix, if all ranks do the same */
+        if (minibatch % 7 == 3) { /* any mix, the same on all ranks */
             CHECK_OK(odc_minibatch_sync(context));
         } else {
             CHECK_OK(odc_minibatch_sync_reduce(context, values, 2, ODC_MAX));
@@ -298,7 +298,7 @@ static void scalars_may_ride_on_sync(void **state) {
 
 typedef struct interruption {
     flags *shared;
-    atomic_int wanted; /* while 1, the callback says so */
+    atomic_int wanted; /* while 1, the callback returns 1 */
 } interruption;
 
 static int interrupted(void *arg) { return read_flag(&((interruption *)arg)->wanted); }
@@ -309,20 +309,20 @@ static void *interrupt_soon(void *arg) {
     return NULL;
 }
 
-/* Runs `call` while a thread asks for an interruption 30 ms later; all 100 ms or so the library must have asked. The
- * error says what was waited for. */
-#define CHECK_INTERRUPTED(what, call, words)                                               \
+/* Runs `call` and 30 ms later has a thread request an interruption; the library must ask about every 100 ms. The error says
+ * what the call waited for. */
+#define CHECK_INTERRUPTED(what, call, text)                                                \
     do {                                                                                   \
         pthread_t thread;                                                                  \
         int64_t begin = now_ns();                                                          \
         CHECK(pthread_create(&thread, NULL, interrupt_soon, what) == 0);                   \
-        CHECK_ERROR(call, ODC_ERROR_INTERRUPTED, "interrupt", words);                      \
+        CHECK_ERROR(call, ODC_ERROR_INTERRUPTED, "interrupt", text);                       \
         CHECK(now_ns() - begin < (int64_t)5000000000); /* generous: the machine is busy */ \
         pthread_join(thread, NULL);                                                        \
         set_flag(&(what)->wanted, 0);                                                      \
     } while (0)
 
-/* Only rank 0 is. */
+/* Only rank 0 is interrupted. */
 static odc_config config_of_interrupted(int rank, int size, const char *job, interruption *what) {
     odc_config config = config_of(rank, size, job);
     config.interrupted = rank == 0 ? interrupted : NULL;
@@ -330,7 +330,7 @@ static odc_config config_of_interrupted(int rank, int size, const char *job, int
     return config;
 }
 
-/* Rank 0's waits are interrupted, one kind after the other; rank 1 lets each of them through when it has seen that. */
+/* Each kind of rank 0's waits is interrupted, one after the other; rank 1 then lets the wait end. */
 static void interrupts(int rank, int size, const char *job, void *arg) {
     interruption what = {arg, 0};
     atomic_int *step = &what.shared->a;
@@ -355,7 +355,7 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
     write_parameters(t, 3);
     if (rank == 0) {
         CHECK_INTERRUPTED(&what, odc_all_reduce(context, &value, 1, ODC_SUM), "rank 1");
-        /* Its value is with the peers already: it must be finished before anything else, and with the same value. */
+        /* The peers already have its value: it must be completed before any other, with the same value. */
         CHECK_ERROR(odc_publish(t.shard, NULL), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PHASE, "odc_all_reduce", "interrupted");
         value = 7;
@@ -374,7 +374,7 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
         CHECK_OK(odc_scatter_add_start(t.shard, gradient, 100, NULL, &addition));
         CHECK_INTERRUPTED(&what, odc_wait(context, addition), "rank 1");
         raise_flag(step);
-        CHECK_OK(odc_wait(context, operation)); /* it is still to be waited for */
+        CHECK_OK(odc_wait(context, operation)); /* it must still be waited for */
         check_full(t, full, 3);
         CHECK_OK(odc_wait(context, addition));
         check_gather(t, 3);
@@ -392,7 +392,7 @@ static void interrupts(int rank, int size, const char *job, void *arg) {
         await_flag(step, 4);
         CHECK_OK(odc_minibatch_sync(context));
     }
-    check_sums(t, (uint64_t[]){8}, 1); /* what was interrupted added nothing, what was repeated added once */
+    check_sums(t, (uint64_t[]){8}, 1); /* interrupted calls added nothing, repeated ones once */
     CHECK_EQUAL(odc_minibatch(context), 1);
     CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_minibatch_sync(context));
@@ -406,8 +406,8 @@ static void an_interrupted_call_returns_soon_and_may_be_made_again(void **state)
     run_processes(2, interrupts, share(sizeof(flags)));
 }
 
-/* Rank 0 waits for its gather while its reduction is interrupted: only so it gets the buffer. And for another while its sync
- * is, which has finished it. */
+/* Rank 0 waits for its gather while its reduction is interrupted: only then may it use the buffer. It waits for another while
+ * its sync is interrupted, which has completed it. */
 static void waits_between(int rank, int size, const char *job, void *arg) {
     interruption what = {arg, 0};
     atomic_int *step = &what.shared->a;

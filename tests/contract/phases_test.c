@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The right call at the wrong moment: reported at once, changes nothing, sticks to nothing; and ranks that disagree. */
+/* Calls in the wrong phase: each fails at once and changes nothing. Ranks that disagree. */
 #include "model.h"
 
 #include <stdio.h>
@@ -119,7 +119,7 @@ static void released(odc_context *context, void *arg) {
     CHECK_ERROR(odc_scatter_add_start(t.shard, full, 100, NULL, &operation), ODC_ERROR_PHASE, "layer", "released");
     CHECK_ERROR(odc_get_slice(t.shard, &slice), ODC_ERROR_PHASE, "layer", "released");
     odc_shard_desc desc = describe("layer", 7, ODC_F32, 0);
-    odc_shard *again = NULL; /* a later minibatch, not this one */
+    odc_shard *again = NULL; /* allowed in a later minibatch, not in this one */
     CHECK_ERROR(odc_register_shard(context, &desc, &again), ODC_ERROR_PHASE, "layer", "released");
     CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_minibatch_sync(context));
@@ -141,7 +141,7 @@ static void released_too_early(odc_context *context, void *arg) {
     (void)arg;
     desc.slices = slices;
     tensor t = make_described(context, &desc);
-    if (odc_rank(context) == 0) { /* owns nothing of it, so it publishes nothing before */
+    if (odc_rank(context) == 0) { /* it owns none of the shard, so it publishes nothing first */
         CHECK_OK(odc_gather_start(t.shard, full, 100, NULL, &operation));
         CHECK_ERROR(odc_release_shard(t.shard), ODC_ERROR_PHASE, "theirs", "wait");
     } else {
@@ -194,7 +194,7 @@ static void after_shutdown(odc_context *context, void *arg) {
     CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PHASE, "odc_shutdown");
     CHECK_ERROR(odc_minibatch_sync_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_PHASE, "odc_shutdown");
     CHECK_ERROR(odc_all_reduce(context, &value, 1, ODC_SUM), ODC_ERROR_PHASE, "odc_shutdown");
-    check_sums(t, NULL, 0); /* slices and statistics stay */
+    check_sums(t, NULL, 0); /* slices and statistics are unchanged */
     CHECK_OK(odc_get_stats(context, &stats));
     CHECK_EQUAL(stats.syncs, 1);
     CHECK_EQUAL(odc_minibatch(context), 1);
@@ -208,9 +208,9 @@ static void after_shutdown_every_call_is_refused_but_slices_stay(void **state) {
 /* ---- Ranks that disagree ---- */
 
 typedef struct disagreement {
-    odc_shard_desc descs[2]; /* of rank 0 and rank 2, and of rank 1 */
+    odc_shard_desc descs[2]; /* of ranks 0 and 2, and of rank 1 */
     const char *word;
-    int in_sync; /* nobody gathers before */
+    int in_sync; /* nobody gathers first */
     atomic_int failed;
 } disagreement;
 
@@ -225,7 +225,7 @@ static void disagree(odc_context *context, void *arg) {
     if (status == ODC_OK) {
         status = odc_minibatch_sync(context);
     }
-    if (status == ODC_OK) { /* a rank that was done before the others saw it is told in the next minibatch */
+    if (status == ODC_OK) { /* a rank that was done before the others noticed gets the error in the next minibatch */
         status = odc_publish_all(context, NULL);
     }
     if (status == ODC_OK) {
@@ -264,7 +264,7 @@ static void ranks_that_describe_a_shard_differently_are_both_named(void **state)
                 what->descs[1].slices = slices[1];
                 what->word = "slices";
                 break;
-            case 4: /* rank 1 leaves out both others */
+            case 4: /* rank 1 lists neither of the others */
                 what->descs[1].ranks = &ranks[0][1];
                 what->descs[1].rank_count = 1;
                 what->word = "says ranks all, rank 1 says 1";
@@ -281,11 +281,11 @@ static void ranks_that_describe_a_shard_differently_are_both_named(void **state)
 }
 
 typedef struct lateness {
-    int waits; /* rank 0 gathers before it syncs */
+    int waits; /* rank 0 gathers before its sync */
     atomic_int failed;
 } lateness;
 
-/* Rank 1 registers "layer" a minibatch after rank 0, or, seen from rank 1, rank 0 did it a minibatch before. */
+/* Rank 1 registers "layer" a minibatch after rank 0; seen from rank 1, rank 0 did so a minibatch earlier. */
 static void register_late(odc_context *context, void *arg) {
     lateness *what = arg;
     float full[100];
@@ -353,7 +353,7 @@ static void publish_nothing(odc_context *context, void *arg) {
     (void)arg;
     if (odc_rank(context) == 1) {
         CHECK_OK(odc_publish_all(context, NULL));
-        sleep_ms(50); /* so that the other one is waiting */
+        sleep_ms(50); /* long enough for the other one to be waiting */
     }
     CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
     CHECK(value == 2);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* odc_plan: what every plan must satisfy, against brute force on small inputs and against a plain Karmarkar-Karp with
+/* odc_plan: the properties of every plan, a comparison with brute force on small inputs and with a plain Karmarkar-Karp with
  * swaps on larger ones, bad input, extremes. */
 #include "ranks.h"
 
@@ -11,7 +11,7 @@ enum { kMaxSamples = 4200 };
 
 static const char *const kModels[] = {"linear", "1.5b", "7b"};
 
-/* A request and what came of it. */
+/* A request and its plan. */
 struct planned {
     odc_plan_request request;
     odc_plan_summary summary;
@@ -44,7 +44,7 @@ static struct planned *new_request(uint64_t count, int32_t ranks, const char *mo
     return p;
 }
 
-/* Lengths as different tasks have them: even, long-tailed, few different values, nearly all at the budget. */
+/* Lengths as in different tasks: even, long-tailed, few distinct values, nearly all at the budget. */
 static void random_lengths(struct planned *p, uint64_t kind) {
     for (uint64_t i = 0; i < p->request.count; ++i) {
         uint64_t length = 1 + draw(65536);
@@ -86,7 +86,7 @@ struct microbatch {
     double cost;
 };
 
-/* The microbatches of one rank; checks that they have no gaps, keep the budget, and run in the policy's order. */
+/* The microbatches of one rank; checks that they are contiguous, keep the budget, and run in the policy's order. */
 static int32_t check_rank(const struct planned *p, int32_t rank, uint64_t *samples, double *rank_cost) {
     const odc_plan_request *r = &p->request;
     struct microbatch *all = calloc(r->count, sizeof(*all));
@@ -148,7 +148,7 @@ static void check_plan(const struct planned *p) {
 
 /* ---- Against brute force ---- */
 
-/* The best makespan of all assignments; `high` samples at most on a rank. */
+/* The best makespan of all assignments, with at most `high` samples on a rank. */
 static double brute_force(const odc_plan_request *r, uint64_t sample, double *sums, uint64_t *counts, uint64_t high) {
     double best = INFINITY;
     if (sample == r->count) {
@@ -177,8 +177,8 @@ static double optimum(const struct planned *p, uint64_t high) {
     return brute_force(&p->request, 0, sums, counts, high);
 }
 
-/* Whether the samples can fill `bins` microbatches, none empty, of which `per_rank` consecutive ones are a rank's, with
- * at most `high` samples on a rank. */
+/* Whether the samples can fill `bins` non-empty microbatches, `per_rank` consecutive ones a rank, with at most `high` samples
+ * on a rank. */
 static int fills(const struct planned *p, uint64_t sample, uint64_t *tokens, uint64_t *counts, uint64_t bins,
                  uint64_t per_rank, uint64_t high) {
     if (sample == p->request.count) {
@@ -237,7 +237,7 @@ static void small_plans_are_optimal(void **state) {
     }
 }
 
-/* LB-Micro refuses exactly what cannot be divided into equally many microbatches. */
+/* LB-Micro fails exactly when the samples cannot be divided into equal numbers of microbatches. */
 static void lb_micro_divides_what_can_be_divided(void **state) {
     (void)state;
     int refused = 0;
@@ -316,7 +316,7 @@ static struct division differencing(struct division *all, int count, int parts) 
 
 static int has(const struct division *d, int part, uint64_t item) { return d->items[part][item / 8] >> item % 8 & 1; }
 
-/* One swap between an extreme part and another that brings both strictly inside the old range. */
+/* Makes one swap between an extreme part and another that brings both strictly inside the old range. */
 static int swap_once(const odc_plan_request *r, struct division *d, int extreme) {
     const int parts = r->ranks;
     const double most = d->sums[0], least = d->sums[parts - 1];
@@ -341,7 +341,7 @@ static int swap_once(const odc_plan_request *r, struct division *d, int extreme)
     return 0;
 }
 
-/* Makespans of differencing, and of swaps after it. */
+/* The makespans of differencing and after swaps. */
 struct plain {
     double differenced;
     double swapped;
@@ -375,8 +375,8 @@ static struct plain plain_makespan(const odc_plan_request *r, uint64_t group) {
     return out;
 }
 
-/* Never more than plain differencing, from which a plan starts. Swaps are another local search than the plan's, so
- * that once in thousands of requests they end a little lower; returns whether they did. */
+/* Never more than plain differencing, with which a plan starts. The plan's local search is another one, so in thousands of
+ * requests swaps end a little lower once; returns whether they did. */
 static int check_against(const struct planned *p, struct plain plain) {
     assert_true(p->summary.makespan <= plain.differenced * (1 + 1e-12));
     assert_true(p->summary.makespan <= plain.swapped * 1.01);
@@ -467,7 +467,7 @@ static void extremes(void **state) {
         check_plan(p);
         assert_near(p->summary.makespan, p->summary.lower_bound);
     }
-    p->request.ranks = 2; /* tokens that do not add up in 64 bits */
+    p->request.ranks = 2; /* the tokens' sum overflows 64 bits */
     p->request.max_tokens = UINT64_MAX;
     for (uint64_t i = 0; i < p->request.count; ++i) {
         p->lengths[i] = UINT64_MAX - i;
@@ -492,7 +492,7 @@ static struct planned *good_request(void) {
     struct planned *p = new_request(4, 2, "7b");
     p->summary.struct_size = sizeof(p->summary);
     random_lengths(p, 0);
-    p->lengths[0] = p->lengths[1] = 65536; /* together long enough for a cost beyond double's range */
+    p->lengths[0] = p->lengths[1] = 65536; /* together long enough for a cost beyond the range of double */
     return p;
 }
 
@@ -503,12 +503,12 @@ static void bad_input_is_refused(void **state) {
     assert_int_equal(odc_plan(NULL, p->rank_of, p->microbatch_of, NULL), ODC_ERROR_ARGUMENT);
     assert_int_equal(odc_plan(&p->request, NULL, p->microbatch_of, NULL), ODC_ERROR_ARGUMENT);
     assert_int_equal(odc_plan(&p->request, p->rank_of, NULL, NULL), ODC_ERROR_ARGUMENT);
-#define REFUSED(change, words)                                                                                    \
-    do {                                                                                                          \
-        *p = *good;                                                                                               \
-        p->request.lengths = p->lengths;                                                                          \
-        change;                                                                                                   \
-        CHECK_ERROR(odc_plan(&p->request, p->rank_of, p->microbatch_of, &p->summary), ODC_ERROR_ARGUMENT, words); \
+#define REFUSED(change, text)                                                                                    \
+    do {                                                                                                         \
+        *p = *good;                                                                                              \
+        p->request.lengths = p->lengths;                                                                         \
+        change;                                                                                                  \
+        CHECK_ERROR(odc_plan(&p->request, p->rank_of, p->microbatch_of, &p->summary), ODC_ERROR_ARGUMENT, text); \
     } while (0)
     REFUSED(p->request.lengths = NULL, "no samples");
     REFUSED(p->request.count = 0, "no samples");

@@ -29,7 +29,7 @@ void draw_scene(scene *what, const faults *with, uint64_t seed, int size) {
 
 /* ---- Calls ---- */
 
-/* Soon after so many calls, so in the midst of what it does then. */
+/* After about so many calls, while it is busy. */
 static void die_in_time(world *w) {
     if (w->rank == w->scene->victim && w->calls++ == w->scene->victim_calls) {
         be_killed_after(w->scene->victim_us);
@@ -46,32 +46,32 @@ int is_to_be_made_again(world *w, odc_status status) {
     return 1;
 }
 
-/* What is started ends in the same words, unless sync has completed it before it waited for the dead. One that was waited
- * for has ended so already. */
-static void end_started(world *w, const char *words) {
+/* A started operation ends with the same error, unless sync completed it before it waited for the dead rank. One that was
+ * waited for has already ended with it. */
+static void end_started(world *w, const char *text) {
     for (int i = 0; i < w->hands[0].started_count; ++i) {
         const started_operation *one = &w->hands[0].started[i];
         if (one->operation != w->hands[0].awaited) {
             odc_status status = odc_wait(w->context, one->operation);
             if (status != ODC_OK) {
-                CHECK_KEPT(status, ODC_ERROR_PEER_LOST, words);
+                CHECK_KEPT(status, ODC_ERROR_PEER_LOST, text);
             }
         }
         free_buffer(one->t, one->buffer);
     }
 }
 
-/* Every later call says the same, and the slices stay. It ends the process: the job's buffers are anywhere. */
+/* Every later call returns the same error, and the slices stay. It ends the process: its buffers may be in any state. */
 static void survive(world *w) {
     char victim[32];
-    char words[2048];
+    char text[2048];
     odc_shard *handle = NULL;
     odc_shard_desc desc = describe("after a death", 1, ODC_F32, ODC_F32);
     snprintf(victim, sizeof victim, "rank %d (", w->scene->victim);
-    snprintf(words, sizeof words, "%s", odc_last_error());
-    CHECK_SENTENCE(words, victim, "died|is lost");
-    CHECK_KEPT(odc_register_shard(w->context, &desc, &handle), ODC_ERROR_PEER_LOST, words);
-    end_started(w, words);
+    snprintf(text, sizeof text, "%s", odc_last_error());
+    CHECK_SENTENCE(text, victim, "died|is lost");
+    CHECK_KEPT(odc_register_shard(w->context, &desc, &handle), ODC_ERROR_PEER_LOST, text);
+    end_started(w, text);
     for (int i = 0; i < MAX_SHARDS; ++i) {
         if (w->own[i].registered) {
             CHECK_EQUAL(slice_of(w->own[i].t).numel, w->own[i].numel);
@@ -80,7 +80,7 @@ static void survive(world *w) {
     odc_destroy(w->context);
     end_faults();
     count(&w->tally->signals, signals_handled());
-    count(&w->tally->bereft, 1);
+    count(&w->tally->survivors, 1);
     _exit(0);
 }
 
@@ -111,7 +111,7 @@ static void register_some(world *w, const int *which, size_t n, odc_shard **hand
     }
 }
 
-/* New shards, in an order of this rank's own, all in one call, or in several. */
+/* New shards in an order of this rank's own, in one call or several. */
 static void register_new(world *w) {
     odc_shard *handles[MAX_SHARDS];
     int which[MAX_SHARDS];
@@ -186,7 +186,7 @@ static odc_status start_operation(started_operation *one) {
     return odc_scatter_add_start(one->t.shard, one->buffer, one->t.numel, one->stream, &one->operation);
 }
 
-/* A gather, or an addition, at once or in two halves. */
+/* A gather or an addition, at once or started and waited for. */
 static void use_shard(hand *by, tensor t, int is_gather, uint64_t salt) {
     world *w = by->world;
     started_operation one = {
@@ -227,7 +227,7 @@ static void wait_for_some(hand *by) {
     }
 }
 
-/* Gathers of this hand's own, and every `HANDS`-th of the planned additions if there are two. */
+/* This thread's gathers, and every `HANDS`-th of the planned additions if there are two threads. */
 static void use_group(hand *by, int group, int hands) {
     world *w = by->world;
     int number = (int)(by - w->hands);
@@ -261,7 +261,7 @@ static void *use_group_too(void *arg) {
     return NULL;
 }
 
-/* Who survives a death ends alone; the thread's GPU is another's. */
+/* Whether a rank uses two threads: a survivor of a death continues alone, and a GPU is current in one thread only. */
 static int may_have_two_hands(const world *w) { return w->scene->victim < 0 && !tests_gpu(); }
 
 static void use_with_hands(world *w, int group) {
@@ -307,7 +307,7 @@ static void publish_one(world *w, int index) {
     }
 }
 
-/* All ranks publish and use the groups in the same order, or they could wait for one another. */
+/* All ranks publish and use the groups in the same order, otherwise they could wait for one another. */
 static void publish_and_use(world *w, int group) {
     int first = (int)random_below(&w->local, MAX_SHARDS);
     for (int i = 0; i < MAX_SHARDS; ++i) {
@@ -320,7 +320,7 @@ static void publish_and_use(world *w, int group) {
     use_with_hands(w, group);
 }
 
-/* An interruption leaves the values as they are. */
+/* An interruption does not change the values. */
 static odc_status reduce_values(world *w, int in_sync, double *values, int n, int by) {
     odc_status status = !in_sync ? odc_all_reduce(w->context, values, (size_t)n, by)
                         : n == 0 ? odc_minibatch_sync(w->context)
@@ -360,7 +360,7 @@ static void sync_and_check(world *w) {
             count(&w->tally->elements, w->own[i].numel);
         }
     }
-    if (random_below(&w->local, 4) == 0) { /* the others begin the next one */
+    if (random_below(&w->local, 4) == 0) { /* lets the others begin the next minibatch first */
         sleep_us((int)random_below(&w->local, 5000));
     }
 }

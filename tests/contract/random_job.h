@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank's life in a random job: it follows the schedule, makes interrupted calls again, and compares every element
- * that it can see with the model. */
+/* One rank of a random job: it follows the schedule, repeats interrupted calls, and compares every element that it can read
+ * with the model. */
 #ifndef ODC_TESTS_RANDOM_JOB_H
 #define ODC_TESTS_RANDOM_JOB_H
 
@@ -9,24 +9,24 @@
 
 enum { MAX_STARTED = 64, MINIBATCHES = 25, HANDS = 2 };
 
-/* What a rank has done, in memory that it shares with the test. */
+/* A rank's counters, in memory shared with the test. */
 typedef struct tally {
     _Atomic uint64_t calls;
     _Atomic uint64_t elements; /* compared with the model */
-    _Atomic uint64_t asks;     /* whether it is interrupted */
+    _Atomic uint64_t asks;     /* calls of `interrupted` */
     _Atomic uint64_t interruptions;
-    _Atomic uint64_t refusals; /* illegal calls */
+    _Atomic uint64_t refusals; /* illegal calls that failed */
     _Atomic uint64_t signals;
-    _Atomic uint64_t ahead;  /* operations done while another rank was still in the minibatch before */
-    _Atomic uint64_t bereft; /* 1: the rank has read that the victim died */
+    _Atomic uint64_t ahead;     /* operations done while another rank was still in the previous minibatch */
+    _Atomic uint64_t survivors; /* 1: the rank has read that the victim died */
     atomic_int minibatch;
 } __attribute__((aligned(64))) tally;
 
 typedef struct scene {
     faults faults;
     uint64_t seed;
-    int victim;            /* of a kill; -1: none */
-    uint64_t victim_calls; /* then it dies within victim_us */
+    int victim;            /* the rank to kill; -1: none */
+    uint64_t victim_calls; /* it dies after so many calls, within victim_us */
     int victim_us;
     atomic_int joined;
     tally ranks[MAX_SIZE];
@@ -36,7 +36,7 @@ void draw_scene(scene *what, const faults *with, uint64_t seed, int size);
 /* A rank_fn; arg is the scene. */
 void live_randomly(int rank, int size, const char *job, void *arg);
 
-/* ---- For what a rank does besides the schedule ---- */
+/* ---- Used by faults and illegal calls ---- */
 
 typedef struct own_shard {
     odc_shard *handle;
@@ -44,7 +44,7 @@ typedef struct own_shard {
     uint64_t numel; /* of this rank's slice */
     int registered;
     int opened;   /* published in this minibatch */
-    int released; /* in this minibatch; the handle is a released one */
+    int released; /* in this minibatch; the handle is that of a released shard */
 } own_shard;
 
 typedef struct started_operation {
@@ -62,7 +62,7 @@ typedef struct hand {
     uint64_t random;
     started_operation started[MAX_STARTED];
     int started_count;
-    uint64_t awaited; /* the operation that odc_wait is waiting for; 0: none */
+    uint64_t awaited; /* the operation in odc_wait; 0: none */
 } hand;
 
 typedef struct world {
@@ -70,15 +70,15 @@ typedef struct world {
     scene *scene;
     tally *tally;
     int rank;
-    uint64_t calls; /* of the victim */
-    uint64_t local; /* random numbers of this rank alone: delays, orders, which half is started */
+    uint64_t calls; /* made by the victim */
+    uint64_t local; /* random numbers of this rank alone: delays, orders, which operations are started */
     schedule plan;
     own_shard own[MAX_SHARDS];
     hand hands[HANDS];
 } world;
 
-/* Makes the call, again if it was interrupted, until it returns `wanted`. In a job whose victim has died it does not
- * return once the call says so. */
+/* Makes the call, repeats it when it is interrupted, until it returns `wanted`. In a job whose victim has died it does not
+ * return once the call reports that. */
 #define CALL_GIVES(w, wanted, call)                                       \
     do {                                                                  \
         odc_status status_of_call;                                        \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# random_long.sh PROGRAM [CALLS]: random_test (PROGRAM) with all kinds of ranks and faults in turn, CALLS calls together,
-# 1000000 unless given. Prints what each did. A failure prints the seed and the options that repeat it; the others still
-# run.
+# random_long.sh PROGRAM [CALLS]: runs random_test (PROGRAM) with all kinds of ranks and faults in turn, CALLS calls together
+# (default 1000000). Prints what each run did. A failure prints the seed and the options that repeat it, and the other runs go
+# on.
 set -u
 
 program=${1:?the random_test of a build}
@@ -11,7 +11,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 failed=0
 
-# Calls of 1000, and the options. Jobs between hosts, and those that are killed, spend their time in joining.
+# Calls in thousandths of CALLS, and the options. Jobs between hosts and jobs with kills spend their time in joining.
 variants=(
     '200 --processes'
     '150 --threads'

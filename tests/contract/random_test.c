@@ -24,13 +24,13 @@ enum {
 };
 
 typedef struct sums {
-    uint64_t calls, elements, asks, interruptions, refusals, signals, ahead, bereft;
+    uint64_t calls, elements, asks, interruptions, refusals, signals, ahead, survivors;
 } sums;
 
 static scene *stage;
 static uint64_t jobs;
 static faults chosen;
-static uint64_t wanted_calls; /* 0: as many as the build makes in some seconds; with a seed one job */
+static uint64_t wanted_calls; /* 0: as many as the build makes in a few seconds; with a seed, one job */
 
 static const char usage[] =
     "usage: random_test [OPTION...]\n"
@@ -66,7 +66,7 @@ static void add_up(sums *all) {
         all->refusals += atomic_load(&one->refusals);
         all->signals += atomic_load(&one->signals);
         all->ahead += atomic_load(&one->ahead);
-        all->bereft += atomic_load(&one->bereft);
+        all->survivors += atomic_load(&one->survivors);
     }
 }
 
@@ -78,7 +78,7 @@ static void run_job(uint64_t seed, int size) {
     run_mortals(size, stage->victim >= 0 ? (uint64_t)1 << stage->victim : 0, live_randomly, stage);
     add_up(&after);
     if (chosen.kills) { /* all others have read of the death */
-        CHECK_EQUAL(after.bereft - before.bereft, size - 1);
+        CHECK_EQUAL(after.survivors - before.survivors, size - 1);
     }
 }
 
@@ -128,7 +128,7 @@ static int print_sums(void **state) {
     printf("jobs %" PRIu64 ", calls %" PRIu64 ", elements compared %" PRIu64 ", illegal calls %" PRIu64
            ", operations ahead of a rank %" PRIu64 ", interruptions %" PRIu64 ", signals %" PRIu64
            ", survivors of kills %" PRIu64 "\n",
-           jobs, all.calls, all.elements, all.refusals, all.ahead, all.interruptions, all.signals, all.bereft);
+           jobs, all.calls, all.elements, all.refusals, all.ahead, all.interruptions, all.signals, all.survivors);
     return 0;
 }
 
@@ -157,7 +157,7 @@ static void read_options(int argc, char **argv) {
             case 'h':
                 set("ODC_TEST_HOSTS", optarg);
                 setenv("ODC_INTERFACE", "lo", 0);
-                setenv("ODC_SILENCE_MS", "60000", 0); /* a busy machine is not silent */
+                setenv("ODC_SILENCE_MS", "60000", 0); /* a busy machine must not count as silent */
                 break;
             default: fputs(usage, stderr); exit(2);
         }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Releasing shards: what was given back is used again, and nobody takes the new for the old. */
+/* Releasing shards: released memory is used again, and no rank takes a new shard for a released one. */
 #include "model.h"
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ static void release(odc_context *context, void *arg) {
     CHECK_OK(odc_get_stats(context, &stats));
     uint64_t bytes = stats.slice_bytes;
     for (uint64_t minibatch = 0; minibatch < 30; ++minibatch) {
-        /* The same name, another size and other types each time. */
+        /* The same name with another size and other types each time. */
         int type = minibatch % 2 == 0 ? ODC_F32 : ODC_BF16;
         tensor tensors[2] = {make_tensor(context, "reused", 1000 + 500 * minibatch, type, type), kept};
         use_once(context, tensors, 2, minibatch);
@@ -27,7 +27,7 @@ static void release_gives_memory_back_and_a_name_may_be_used_in_a_later_minibatc
     run_ranks(3, release, NULL);
 }
 
-/* Whatever was in the memory before. */
+/* The memory's previous contents. */
 static void zeros_again(odc_context *context, void *arg) {
     enum { COUNT = 12 };
     uint64_t random = *(uint64_t *)arg; /* the same on every rank */
@@ -77,7 +77,7 @@ static void outlives(odc_context *context, void *arg) {
     tensor old = make_described(context, &desc);
     for (int minibatch = 0; minibatch < 10; ++minibatch) {
         char name[8];
-        snprintf(name, sizeof name, "n.%d", minibatch); /* as long: a record of the same size */
+        snprintf(name, sizeof name, "n.%d", minibatch); /* of equal length, so the record has the same size */
         odc_shard_desc next = desc;
         next.name = name;
         tensor t = make_described(context, &next);
@@ -91,7 +91,7 @@ static void outlives(odc_context *context, void *arg) {
             check_gather(old, 8);
         }
         CHECK_OK(odc_minibatch_sync(context));
-        if (minibatch < 4) { /* the later ones stay in the places of the earlier */
+        if (minibatch < 4) { /* the later ones stay in the places of the earlier ones */
             CHECK_OK(odc_release_shard(t.shard));
         }
         if (minibatch == 0 && odc_rank(context) == 1) {

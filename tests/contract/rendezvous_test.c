@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How ranks meet: over TCP with a secret, by name on one host, through the caller's all-gather; who is missing, twice
- * there, or of another size. What launchers say is in places_test.c; of ../faults/, who does not belong in strangers_test.c,
- * who leaves in init_death_test.c. */
+/* How ranks meet: over TCP with a secret, by name on one host, through the caller's all-gather; ranks that are missing, come
+ * twice or give another size. See launch_info_test.c for launchers, ../faults/foreign_clients_test.c for foreign processes,
+ * init_death_test.c for ranks that leave. */
 #include "rendezvous.h"
 
 #include <signal.h>
@@ -67,13 +67,7 @@ static void leave_a_child(int rank, int size, const char *job, void *arg) {
     odc_config config = scene_config(arg, rank, size, job);
     odc_context *context = NULL;
     CHECK_OK(odc_init(&config, &context));
-    pid_t child = fork();
-    if (child == 0) {
-        alarm(60);
-        pause();
-        _exit(0);
-    }
-    kill_at_end(child);
+    leave_child();
     odc_destroy(context);
     join_and_use(&config);
 }
@@ -86,7 +80,7 @@ static void test_again_beside_forked_children(void **state) {
 
 /* ---- Names ---- */
 
-/* Ranks 0 and 1 are job "x/b"; ranks 2 and 3 are job "x", group "b", and number themselves 0 and 1, too. */
+/* Ranks 0 and 1 are job "x/b"; ranks 2 and 3 are job "x", group "b", and also have ranks 0 and 1. */
 static void meet_by_like_names(int rank, int size, const char *job, void *arg) {
     (void)arg;
     char name[80];
@@ -120,7 +114,7 @@ static void bad_addresses(int rank, int size, const char *job, void *arg) {
     }
     if (rank == 0) {
         odc_config config = scene_config(arg, rank, size, NULL);
-        config.rendezvous = "192.0.2.1:5000"; /* a documentation address: nobody's */
+        config.rendezvous = "192.0.2.1:5000"; /* an address reserved for documentation, which nobody has */
         FAIL_INIT(&config, "192.0.2.1:5000", "rank 0");
         config.rendezvous = "nowhere.invalid:5000";
         FAIL_INIT(&config, "nowhere.invalid:5000", "rank 0");
@@ -134,12 +128,12 @@ static void test_bad_addresses(void **state) {
 
 /* ---- Ranks that do not come, come twice, or disagree ---- */
 
-/* Ranks 0, 1 and 2 of 5; the deadline of rank 2 is the earliest and holds for all. */
+/* Ranks 0, 1 and 2 of 5; the earliest deadline, that of rank 2, counts for all. */
 static void some_come(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_config config = scene_config(what, rank, size + 2, job);
     if (rank == 2) {
-        await_settled(what, 2);
+        await_met(what, 2);
         config.timeout_ms = DEADLINE_MS;
         FAIL_INIT_LATE(&config, AT_OWN_DEADLINE);
     } else {
@@ -169,7 +163,7 @@ static void twice_rank_1(int rank, int size, const char *job, void *arg) {
     odc_config config = scene_config(what, rank == 0 ? 0 : 1, size + 1, job);
     config.timeout_ms = ENDLESS_MS;
     if (rank == 2) {
-        await_settled(what, 2);
+        await_met(what, 2);
     }
     FAIL_INIT(&config, "two processes", "rank 1", "pid");
 }
@@ -198,7 +192,7 @@ static void other_sizes(int rank, int size, const char *job, void *arg) {
     odc_config config = scene_config(what, rank, rank == 2 ? size + 1 : size + 2, job);
     config.timeout_ms = ENDLESS_MS;
     if (rank == 2) { /* the others have met when it comes */
-        await_settled(what, 2);
+        await_met(what, 2);
     }
     FAIL_INIT(&config, "rank 2", "rank 0", "4 ranks|4 of", "5");
 }
@@ -224,8 +218,8 @@ static void test_callback(void **state) {
     run_processes(4, meet_by_callback, what);
 }
 
-/* Ranks 0 and 2 are one host, 1 and 3 another: a call more for their NICs, for who does not answer there,
- * for their endpoints, and that these are ready. */
+/* Ranks 0 and 2 are one host, 1 and 3 another: one more call each for their NICs, for unreachable peers, for their endpoints,
+ * and for readiness. */
 static void callback_of_two_hosts(int rank, int size, const char *job, void *arg) {
     (void)job;
     gatherer self = {arg, rank, size, 0, 0};
@@ -268,7 +262,7 @@ static void test_callback_that_fails(void **state) {
     run_processes(2, callback_does_nothing, what);
 }
 
-/* Two processes hand in the same rank. */
+/* Two processes pass the same rank. */
 static void callback_disagrees(int rank, int size, const char *job, void *arg) {
     (void)job;
     gatherer self = {arg, rank, size, 0, 0};

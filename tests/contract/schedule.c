@@ -13,7 +13,7 @@ static int is_huge(const planned_shard *shard) { return shard->numel > LARGE; }
 
 static uint64_t draw_numel(schedule *plan) {
     const uint64_t smaller = slowdown() > 1 ? 5 : 1;
-    if (one_in(plan, 40)) { /* many MiB; more than one at once take too long to compare */
+    if (one_in(plan, 40)) { /* many MiB; comparing more than one at once takes too long */
         return LARGE + 1 + random_below(&plan->random, MANY_MIB / smaller / smaller);
     }
     switch (random_below(&plan->random, 4)) {
@@ -75,7 +75,7 @@ static void draw_shard(schedule *plan, planned_shard *shard) {
     draw_slices(plan, shard);
 }
 
-/* A name that is released comes again in another shape. */
+/* A released name is used again with another shape. */
 static void change_shards(schedule *plan) {
     for (int i = 0; i < MAX_SHARDS; ++i) {
         planned_shard *shard = &plan->shards[i];

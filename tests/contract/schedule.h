@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a random job do: every rank draws the same schedule from one seed, so each knows what all others add
- * and publish without asking them. */
+/* The schedule of a random job: every rank draws the same from one seed, so each knows what all others add and publish. */
 #ifndef ODC_TESTS_SCHEDULE_H
 #define ODC_TESTS_SCHEDULE_H
 
@@ -32,26 +31,26 @@ typedef struct schedule {
     int size; /* ranks */
     int minibatch;
     planned_shard shards[MAX_SHARDS];
-    int idle[MAX_SIZE]; /* this rank has no microbatch in this minibatch */
+    int idle[MAX_SIZE]; /* without a microbatch in this minibatch */
     int reductions;     /* odc_all_reduce calls before anything is published */
     int reduced_values;
     int reduced_by;  /* odc_reduction */
-    int sync_values; /* that ride on the sync */
+    int sync_values; /* reduced by the sync */
     int sync_by;
 } schedule;
 
 void begin_schedule(schedule *plan, uint64_t seed, int size);
-/* The next minibatch: what is released, registered, added and reduced in it. */
+/* Draws the next minibatch: what is released, registered, added and reduced in it. */
 void draw_minibatch(schedule *plan);
 
 int lists_rank(const planned_shard *shard, int rank);
 odc_shard_desc describe_planned(const planned_shard *shard);
-/* Of the parameters that the owners publish in this minibatch. */
+/* The parameters that the owners publish in this minibatch. */
 uint64_t parameter_salt(const schedule *plan, const planned_shard *shard);
-/* Of all additions of this minibatch; returns how many. */
+/* The sum of all additions of this minibatch; returns how many there are. */
 size_t added_salts(const planned_shard *shard, uint64_t salts[MAX_SIZE * MOST_ADDS]);
 
-/* Value `index` that a rank hands in, and what all of them combine to: small integers, so exactly. */
+/* Value `index` that a rank passes, and the result for all ranks: small integers, so that it is exact. */
 double reduced_value(const schedule *plan, int rank, int index);
 double combined_value(const schedule *plan, int by, int index);
 

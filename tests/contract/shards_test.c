@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contract's sentences about shards: halves, types, slices, subsets, names, memory. One test for each sentence,
- * named after it. */
+/* The contract of shards: halves, types, slices, subsets, names, memory. One test for each sentence, named after it. */
 #include "model.h"
 
 #include <math.h>
@@ -85,7 +84,7 @@ static void every_parameter_type_goes_with_every_gradient_type(void **state) {
     run_ranks(3, all_types, NULL);
 }
 
-/* All 65,536 patterns, infinities, NaNs and subnormals too; then added again so that each is added, not only stored. */
+/* All 65,536 bit patterns, with infinities, NaNs and subnormals; added twice, so that each is added, not only stored. */
 static void all_halves(odc_context *context, void *arg) {
     enum { COUNT = 65536 };
     int types[2] = {ODC_BF16, ODC_F16};
@@ -170,7 +169,7 @@ static void uneven(odc_context *context, void *arg) {
         odc_shard_desc desc = describe(i == 0 ? "first" : "second", i == 0 ? 1038 : 4106, ODC_F32, ODC_BF16);
         int32_t ranks[4] = {0, 1, 2, 3};
         desc.slices = slices[i];
-        if (i == 0) { /* NULL says the same */
+        if (i == 0) { /* NULL means the same */
             desc.ranks = ranks;
             desc.rank_count = 4;
         }
@@ -292,7 +291,7 @@ static void many(odc_context *context, void *arg) {
         snprintf(names[i], sizeof names[i], "layer.%d", which);
         descs[i] = describe(names[i], 10 + (uint64_t)which % 7, ODC_BF16, ODC_BF16);
     }
-    descs[COUNT - 1].numel = UINT64_MAX; /* all or none: the last one is bad, so none is registered */
+    descs[COUNT - 1].numel = UINT64_MAX; /* all or none: the last one is invalid, so none is registered */
     CHECK(odc_register_shards(context, descs, COUNT, shards) != ODC_OK);
     descs[COUNT - 1].numel = 10 + (odc_rank(context) == 0 ? COUNT - 1 : 0) % 7;
     CHECK_OK(odc_register_shards(context, descs, COUNT, shards));
@@ -379,7 +378,7 @@ static void stays_valid(odc_context *context, void *arg) {
     CHECK_OK(odc_publish_all(context, NULL));
     raise_flag(published);
     if (odc_rank(context) == 0) {
-        await_flag(published, 3); /* else a slower rank is told in its publish */
+        await_flag(published, 3); /* otherwise a slower rank gets the error in its publish */
         CHECK_OK(odc_abort(context, "stop here"));
     }
     CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_ABORTED, "stop here");

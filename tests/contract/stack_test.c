@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads with no more stack left than docs/c.md asks for make every call of a minibatch, and read errors. */
+/* Threads with only the stack that docs/c.md requires make every call of a minibatch, and read errors. */
 #include "model.h"
 
 #include <pthread.h>
@@ -14,7 +14,7 @@ typedef struct small {
     int rank;
     int size;
     const char *job;
-    const void *begin; /* of what this thread has for its calls; stacks grow downward */
+    const void *begin; /* of this thread's stack for its calls; stacks grow downward */
 } small;
 
 static void *do_nothing(void *arg) {
@@ -28,7 +28,7 @@ static void *make_all_calls(void *arg) {
     odc_context *context = NULL;
     wrong.rank = what->size;
     CHECK_ERROR(odc_init(&wrong, &context), ODC_ERROR_ARGUMENT, "rank");
-    if (!several_hosts()) { /* there they meet in another way */
+    if (!several_hosts()) { /* those use other code to meet */
         char lonely[64];
         snprintf(lonely, sizeof lonely, "%s-%d", what->job, what->rank);
         wrong = config_of(what->rank, what->size, lonely);
@@ -43,7 +43,7 @@ static void *make_all_calls(void *arg) {
     return NULL;
 }
 
-/* How many bytes of the stack the thread came to use, or had used when it began: glibc puts thread-local storage there. */
+/* The most stack that the thread used, including what was used when it began: glibc puts thread-local storage there. */
 static size_t run_thread(size_t bytes, void *(*start)(void *), small *what) {
     pthread_attr_t attributes;
     pthread_t thread;
@@ -71,7 +71,7 @@ static void run_on_a_small_stack(int rank, int size, const char *job, void *arg)
     small what = {rank, size, job, NULL};
     (void)arg;
     const size_t before = run_thread(AMPLE, do_nothing, &what);
-    const size_t bytes = (needed + before) / page * page; /* at most what is asked for */
+    const size_t bytes = (needed + before) / page * page; /* at most the required size */
     const size_t used = run_thread(bytes, make_all_calls, &what);
     printf("rank %d used %zu of %zu bytes\n", rank, used - before, bytes - before);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The statistics: what was moved, how often, and which rank was waited for, in publish and in sync. */
+/* Statistics: bytes moved, numbers of calls, and which rank was waited for in publish and in sync. */
 #include "model.h"
 
 #include <stdio.h>
@@ -64,7 +64,7 @@ static void calls_and_bytes_are_counted(void **state) {
     run_ranks(2, counts, NULL);
 }
 
-/* Ranks 0 and 1 say that they are about to wait; then rank 2 lets them, each time a while later. */
+/* Ranks 0 and 1 raise a flag before they wait; then rank 2 lets them go on, each time a while later. */
 static void be_late(odc_context *context, atomic_int *waiting, int round) {
     if (odc_rank(context) == 2) {
         await_flag(waiting, 2 * round);
@@ -74,7 +74,7 @@ static void be_late(odc_context *context, atomic_int *waiting, int round) {
     }
 }
 
-/* A busy machine may hold a rank up between its flag and its wait: half of what was slept must be seen. */
+/* A busy machine may delay a rank between its flag and its wait, so half of the sleep must be measured. */
 static int is_seen(uint64_t ns) { return ns >= (uint64_t)ROUNDS * SLEEP_MS * 1000000 / 2; }
 
 static void publishes_late(odc_context *context, void *arg) {
@@ -125,7 +125,7 @@ static void syncs_late(odc_context *context, void *arg) {
         last += peer_stats_of(context, rank).sync_last;
     }
     CHECK_EQUAL(last, ROUNDS);
-    CHECK(peer_stats_of(context, 2).sync_last >= ROUNDS / 2); /* on every rank, its own included */
+    CHECK(peer_stats_of(context, 2).sync_last >= ROUNDS / 2); /* on every rank, including that one */
     CHECK_EQUAL(peer_stats_of(context, odc_rank(context)).sync_late_ns, 0);
     if (odc_rank(context) != 2) {
         CHECK(is_seen(peer_stats_of(context, 2).sync_late_ns));
@@ -180,8 +180,8 @@ static void waits_for_locks_are_counted(void **state) {
     run_ranks(4, contends, NULL);
 }
 
-/* Waits until one packet has left for each of `peers` since there were `before`, and a while for more, which are too many.
- * The least in all tries is kept: heartbeats come in between. */
+/* Waits until one packet per peer has been sent since there were `before`, and a while for more, which would be too many. The
+ * least of all tries counts: heartbeats interfere. */
 static void count_packets(odc_context *context, uint64_t before, uint64_t peers, uint64_t *least) {
     int64_t end = now_ns() + 30 * (int64_t)1000000000;
     while (stats_of(context).packets_sent - before < peers) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver that the other tests of GPU memory run on, in processes of their own: what the environment asks for,
-// memory and words of several processes, errors that stick, ends.
+// The fake CUDA driver, in processes of its own: settings of the environment, memory and words shared by processes, sticky
+// errors, exits.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -71,7 +71,7 @@ void await_word(uint64_t *word, uint64_t value) {
     }
 }
 
-void tells_of_its_devices(void ** /*state*/) {
+void reports_its_devices(void ** /*state*/) {
     in_child({{"FAKE_CUDA_DEVICES", "3"}, {"CUDA_VISIBLE_DEVICES", "2,0"}, {"FAKE_CUDA_P2P", "no-atomics"}}, [] {
         int count = 0;
         int value = 0;
@@ -96,7 +96,7 @@ void check_words(const char *wanted) {
     require(why_not_driver() == wanted, why_not_driver().c_str(), __FILE__, __LINE__);
 }
 
-void is_refused_in_words(void ** /*state*/) {
+void is_refused_with_an_error(void ** /*state*/) {
     in_child({{"FAKE_CUDA_VERSION", "11080"}},
              [] { check_words("the driver is of CUDA 11.8; 12.1 or later is needed"); });
     in_child({{"FAKE_CUDA_DEVICES", "0"}},
@@ -239,7 +239,7 @@ void counts_what_is_left(void ** /*state*/) {
     });
 }
 
-// Memory of a process that is killed, and words that it writes after its data.
+// The memory of a killed process, and words written after its data.
 void is_shared_by_processes(void ** /*state*/) {
     int sockets[2];
     assert_int_equal(pipe(sockets), 0);
@@ -294,7 +294,7 @@ void is_shared_by_processes(void ** /*state*/) {
     close(sockets[1]);
 }
 
-// In a forked child it cannot be used.
+// A forked child cannot use the driver.
 void knows_its_process(void ** /*state*/) {
     use_first_device();
     const pid_t child = fork();
@@ -310,9 +310,9 @@ void knows_its_process(void ** /*state*/) {
 }  // namespace
 
 int main() {
-    // The last ones take the driver into use in this process, too.
+    // The last ones initialize the driver in this process, too.
     const CMUnitTest tests[] = {
-        cmocka_unit_test(tells_of_its_devices),     cmocka_unit_test(is_refused_in_words),
+        cmocka_unit_test(reports_its_devices),      cmocka_unit_test(is_refused_with_an_error),
         cmocka_unit_test(runs_out_of_memory),       cmocka_unit_test(checks_access_of_peers),
         cmocka_unit_test(fails_for_good),           cmocka_unit_test(hides_device_memory_from_the_host),
         cmocka_unit_test(ends_with_work_in_flight), cmocka_unit_test(counts_what_is_left),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver that the other tests of GPU memory run on: what it promises of order, memory, captures.
+// The fake CUDA driver: its guarantees of order, memory, captures.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -63,7 +63,7 @@ void orders_the_legacy_stream(void ** /*state*/) {
         const bool null = round % 2 == 0;
         fake_cuda_launch_delay(blocking, 2000);
         CHECK_OK(driver().cuStreamWriteValue64(blocking, words.address(), round, 0));
-        // Comes after the blocking stream; what the blocking stream does next comes after it.
+        // Runs after the blocking stream; the blocking stream's next work runs after it.
         CHECK_OK(driver().cuMemcpyAsync(words.address() + 8, words.address(), 8, null ? nullptr : kLegacyStream));
         fake_cuda_launch_delay(nullptr, 2000);
         CHECK_OK(driver().cuMemcpyAsync(words.address() + 16, words.address() + 8, 8, blocking));
@@ -73,7 +73,7 @@ void orders_the_legacy_stream(void ** /*state*/) {
         assert_int_equal(fake_cuda_stream_wait(blocking), 0);
         assert_int_equal(read_word(words.at + 2), round);
     }
-    // The free one waits for nobody.
+    // The non-blocking one waits for nobody.
     fake_cuda_hang(nullptr);
     CHECK_OK(driver().cuStreamWriteValue64(free, words.address(), 77, 0));
     CHECK_OK(driver().cuStreamWriteValue64(blocking, words.address() + 8, 77, 0));
@@ -82,7 +82,7 @@ void orders_the_legacy_stream(void ** /*state*/) {
     CHECK_RESULT(NotReady, driver().cuStreamQuery(blocking));
     assert_int_equal(read_word(words.at + 1), 20);
     fake_cuda_unhang();
-    // A destroyed stream, too, does what it was to do, and the legacy stream waits for it.
+    // A destroyed stream still completes its work, and the legacy stream waits for it.
     fake_cuda_launch_delay(blocking, kLong);
     CHECK_OK(driver().cuStreamWriteValue64(blocking, words.address(), 78, 0));
     CHECK_OK(driver().cuStreamDestroy(blocking));
@@ -112,7 +112,7 @@ void orders_by_events(void ** /*state*/) {
         assert_int_equal(read_word(words.at + 1), round);
         CHECK_OK(driver().cuEventQuery(event));
     }
-    // Recorded again, it is the later point for who waits from now on, but not for who waits already.
+    // Recorded again it is a later point for those who wait from now on, but not for those who wait already.
     fake_cuda_hang(first);
     CHECK_OK(driver().cuStreamWaitEvent(second, event, 0));
     CHECK_OK(driver().cuEventRecord(event, first));
@@ -127,7 +127,7 @@ void orders_by_events(void ** /*state*/) {
     CHECK_OK(driver().cuStreamDestroy(second));
 }
 
-// What is done in one stream says nothing of another: both orders are seen.
+// Completion in one stream implies nothing for another: both orders occur.
 void promises_no_other_order(void ** /*state*/) {
     const Stream first = new_stream(kStreamNonBlocking);
     const Stream second = new_stream(kStreamNonBlocking);
@@ -230,7 +230,7 @@ void adds_across_mappings(void ** /*state*/) {
     CHECK_OK(driver().cuStreamDestroy(stream));
 }
 
-void tells_what_memory_is(void ** /*state*/) {
+void reports_the_kind_of_memory(void ** /*state*/) {
     const auto kind = [](Address address) {
         PointerAttribute attributes[] = {PointerAttribute::MemoryType, PointerAttribute::DeviceOrdinal};
         MemoryType type = MemoryType::Host;
@@ -306,7 +306,7 @@ int main() {
         cmocka_unit_test(copies_pageable_memory_at_once),
         cmocka_unit_test(copies_in_batches),
         cmocka_unit_test(adds_across_mappings),
-        cmocka_unit_test(tells_what_memory_is),
+        cmocka_unit_test(reports_the_kind_of_memory),
         cmocka_unit_test(forbids_what_breaks_captures),
         cmocka_unit_test(needs_a_context),
     };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank that is killed, at any moment, is noticed by all others, whatever they wait in, and the error names it. */
+/* A rank killed at any moment is noticed by all others, whatever they wait for, and the error names it. */
 #include "model.h"
 
 #include <poll.h>
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A wait looks around every 20 ms, and asks `interrupted` each time: within 100 ms it asks so often at most. */
+/* A wait wakes every 20 ms and calls `interrupted` each time: so often at most within 100 ms. */
 enum { RANKS = 3, LARGE = 200003, MOST_LOOKS = 5, FEWEST_ROUNDS = 3 };
 
 typedef enum moment {
@@ -34,8 +34,8 @@ typedef struct scene {
     _Atomic int64_t noticed_at[RANKS];
 } scene;
 
-/* How often `interrupted` was asked after this process could see the victim's death itself: time by the library's own
- * clock, which a busy machine does not stretch. */
+/* Calls of `interrupted` after this process itself could see the victim's death: the library's own unit of time, which a busy
+ * machine does not stretch. */
 typedef struct watch {
     int life; /* the victim's pidfd */
     int looks;
@@ -59,18 +59,6 @@ static void *kill_self(void *arg) {
 static void die_soon(scene *what) {
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, kill_self, what) == 0);
-}
-
-/* A child that outlives its rank and keeps its descriptors open: the system call runs no handlers of pthread_atfork. */
-static void fork_loader(void) {
-    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
-    CHECK(child >= 0);
-    if (child == 0) {
-        alarm(60);
-        pause();
-        _exit(0);
-    }
-    kill_at_end(child);
 }
 
 static odc_status run_minibatches(odc_context *context, tensor t) {
@@ -106,7 +94,8 @@ static odc_status wait_for_victim(const scene *what, odc_context *context, tenso
         case IN_GATHER: status = odc_gather(t.shard, full, t.numel, NULL); break;
         case IN_SCATTER_ADD: status = odc_scatter_add(t.shard, full, t.numel, NULL); break;
         case IN_WAIT:
-            status = odc_gather_start(t.shard, full, t.numel, NULL, &operation); /* on a busy machine it died before */
+            status =
+                odc_gather_start(t.shard, full, t.numel, NULL, &operation); /* on a busy machine it has died already */
             status = status == ODC_OK ? odc_wait(context, operation) : status;
             break;
         case IN_SYNC:
@@ -127,7 +116,7 @@ static void check_says_died(scene *what, odc_context *context) {
     snprintf(pid, sizeof pid, "%d", read_flag(&what->victim_pid));
     snprintf(sentence, sizeof sentence, "%s", odc_last_error());
     CHECK_SENTENCE(sentence, rank, "host", pid, "died");
-    if (context != NULL) { /* the error sticks and keeps its words */
+    if (context != NULL) { /* the error is permanent and keeps its text */
         CHECK_KEPT(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, sentence);
         CHECK_KEPT(odc_register_shard(context, &desc, &shard), ODC_ERROR_PEER_LOST, sentence);
     }
@@ -135,8 +124,8 @@ static void check_says_died(scene *what, odc_context *context) {
 
 static void be_killed(scene *what, odc_context *context, tensor t) {
     if (what->when == WITH_CHILDREN) {
-        fork_loader();
-        fork_loader();
+        leave_cloned_child();
+        leave_cloned_child();
     }
     die_soon(what);
     if (what->when == ANYWHERE) {
@@ -177,7 +166,7 @@ static void survive_or_die(int rank, int size, const char *job, void *arg) {
     close(mine.life);
 }
 
-/* Killed before it has met the others, while it meets them or after. */
+/* Killed before it has met the others, while it meets them, or after. */
 static void meet_or_die(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_config config = config_of(rank, size, job);
@@ -213,7 +202,7 @@ static int earlier(const void *left, const void *right) {
     return (x > y) - (x < y);
 }
 
-/* Kills each rank in turn, so many times or until `seconds` have passed. Prints how soon the others notice. */
+/* Kills each rank in turn, so many times or until `seconds` have passed. Prints the others' latencies. */
 static void kill_many_times(const char *name, moment when, int rounds, int seconds, int longest_delay_us) {
     enum { MOST = 128 };
     double latencies[RANKS * MOST];
@@ -295,7 +284,7 @@ static void one_execs(int rank, int size, const char *job, void *arg) {
     char pid[32];
     odc_config config = config_of(rank, size, job);
     odc_context *context = NULL;
-    config.timeout_ms = 600000; /* beyond the watchdog: no deadline ends the wait */
+    config.timeout_ms = 600000; /* beyond the watchdog: the deadline must not end the wait */
     if (rank == 1) {
         set_flag(&what->pid, getpid());
     }
@@ -304,12 +293,10 @@ static void one_execs(int rank, int size, const char *job, void *arg) {
     await_flag(&what->joined, size);
     if (rank == 1) {
         if (what->children) {
-            fork_loader();
-            fork_loader();
+            leave_cloned_child();
+            leave_cloned_child();
         }
-        alarm(0); /* which exec keeps: the run ends it */
-        execlp("sleep", "sleep", "1000", (char *)NULL);
-        CHECK(0);
+        replace_program();
     }
     CHECK_EQUAL(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST);
     snprintf(sentence, sizeof sentence, "%s", odc_last_error());
@@ -338,7 +325,7 @@ typedef struct after {
 
 static void await_death(after *shared) {
     await_flag(&shared->pid, 1);
-    for (int i = 0; i < 20000 && kill(read_flag(&shared->pid), 0) == 0; ++i) { /* until its parent has seen it end */
+    for (int i = 0; i < 20000 && kill(read_flag(&shared->pid), 0) == 0; ++i) { /* until its parent has reaped it */
         sleep_ms(1);
     }
     sleep_ms(50);
@@ -394,7 +381,7 @@ static void dies_in_sync(int rank, int size, const char *job, void *arg) {
     } else {
         await_death(shared);
     }
-    CHECK_OK(odc_minibatch_sync(context)); /* every rank has arrived, the dead one too */
+    CHECK_OK(odc_minibatch_sync(context)); /* every rank has arrived, also the dead one */
     check_sums(t, (uint64_t[]){3}, 1);
     CHECK_OK(odc_publish(t.shard, NULL));
     CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, "rank 1", "died");
@@ -411,14 +398,14 @@ static void a_sync_in_which_all_have_arrived_succeeds_even_if_a_peer_has_died_si
 
 typedef struct crowd {
     atomic_int pids[RANKS];
-    int missing; /* this rank does not come to init */
+    int missing; /* this rank does not call odc_init */
 } crowd;
 
 static void be_interrupted(int rank, int size, const char *job, void *arg) {
     crowd *all = arg;
     odc_context *context = NULL;
     set_flag(&all->pids[rank], getpid());
-    if (rank == RANKS - 1) { /* the terminal */
+    if (rank == RANKS - 1) { /* acts as the terminal */
         for (int i = 0; i < RANKS - 1; ++i) {
             await_flag(&all->pids[i], 1);
         }
@@ -436,7 +423,7 @@ static void be_interrupted(int rank, int size, const char *job, void *arg) {
     }
     odc_config config = config_of(rank, size, job);
     if (odc_init(&config, &context) != ODC_OK) {
-        pause(); /* another rank has got the signal before this one */
+        pause(); /* another rank got the signal first */
     }
     run_minibatches(context, make_tensor(context, "layer", LARGE, ODC_F32, ODC_F32));
     odc_destroy(context);
@@ -448,12 +435,12 @@ static void ctrl_c_leaves_no_socket_and_no_process(void **state) {
     for (int missing = 0; missing < 2; ++missing) {
         crowd *all = share(sizeof *all);
         all->missing = missing;
-        run_mortals(RANKS, 7, be_interrupted, all); /* looks for sockets named after the job */
+        run_mortals(RANKS, 7, be_interrupted, all); /* also looks for sockets named after the job */
         for (int i = 0; i < RANKS; ++i) {
             CHECK(kill(read_flag(&all->pids[i]), 0) != 0);
         }
     }
-    CHECK(waitpid(-1, NULL, WNOHANG) < 0); /* nobody is left */
+    CHECK(waitpid(-1, NULL, WNOHANG) < 0); /* no process is left */
 }
 
 int main(void) {

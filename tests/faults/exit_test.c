@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exit() does not stop a process's other threads (Python's daemon threads are such), and its handlers may call libodc: no
- * call may use what exit() has destroyed. */
+/* exit() does not stop a process's other threads (Python's daemon threads are such), and its handlers may call libodc: no call
+ * may use what exit() has destroyed. */
 #include "ranks.h"
 
 #include <pthread.h>
@@ -17,7 +17,7 @@ typedef struct member {
 
 static member members[THREADS];
 
-/* Every call that uses what the process's contexts share: the two threads of a pair are the ranks of a job. */
+/* Every call that uses state shared by the process's contexts: the two threads of a pair are the ranks of a job. */
 static void run_job(member *self, int loop) {
     char job[128];
     snprintf(job, sizeof job, "%s-%d-%d", self->job, self->pair, loop);
@@ -51,7 +51,7 @@ static void await_loops(void) {
 
 static void exit_amid_jobs(int rank, int size, const char *job, void *arg) {
     (void)size;
-    CHECK(atexit(await_loops) == 0); /* before libodc's first handler, so it runs after its last */
+    CHECK(atexit(await_loops) == 0); /* registered before libodc's first handler, so it runs after its last */
     for (int i = 0; i < THREADS; ++i) {
         pthread_t thread;
         members[i] = (member){job, *(int *)arg * rank + i / 2, i % 2, 0};
@@ -90,10 +90,10 @@ static void exit_amid_questions(int rank, int size, const char *job, void *arg) 
         pthread_detach(thread);
     }
     await_flag(&asked, 1);
-    sleep_ms(rank * 7 % 100); /* any moment of a question */
+    sleep_ms(rank * 7 % 100); /* at any moment of a query */
 }
 
-/* libfabric frees when the process ends what a question to it uses. */
+/* At process exit libfabric frees what a query of it uses. */
 static void test_exit_amid_questions_to_libfabric(void **state) {
     (void)state;
     needs_processes("it ends them by exit()");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens to a rank, or to the way to it, is noticed on all hosts, whatever they wait in, and the error names it. */
+/* The loss of a rank, or of the path to it, is noticed on all hosts, whatever they wait for, and the error names it. */
 #include "model.h"
 
 #include <signal.h>
@@ -17,7 +17,7 @@ typedef struct scene {
     moment when;
     int victim;
     void (*strike)(void); /* what happens to the victim */
-    const char *words;    /* that say why it is lost */
+    const char *text;     /* fragments of the reason in the error */
     atomic_int waiting;
     atomic_int victim_pid;
     _Atomic int64_t struck_at;
@@ -79,8 +79,8 @@ static void be_struck(int rank, int size, const char *job, void *arg) {
     snprintf(name, sizeof name, "rank %d", what->victim);
     snprintf(pid, sizeof pid, "pid %d", read_flag(&what->victim_pid));
     snprintf(sentence, sizeof sentence, "%s", odc_last_error());
-    CHECK_SENTENCE(sentence, name, pid, "is lost", what->words);
-    CHECK(strncmp(sentence, name, strlen(name)) == 0); /* nobody else is blamed */
+    CHECK_SENTENCE(sentence, name, pid, "is lost", what->text);
+    CHECK(strncmp(sentence, name, strlen(name)) == 0); /* no other rank is blamed */
     CHECK_KEPT(odc_minibatch_sync(context), ODC_ERROR_PEER_LOST, sentence);
     CHECK_KEPT(odc_register_shard(context, &desc, &shard), ODC_ERROR_PEER_LOST, sentence);
     odc_destroy(context);
@@ -89,34 +89,21 @@ static void be_struck(int rank, int size, const char *job, void *arg) {
 static void die(void) { raise(SIGKILL); }
 
 static void die_before_a_child(void) {
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        alarm(60);
-        pause();
-        _exit(0);
-    }
-    kill_at_end(child);
+    leave_child();
     die();
 }
 
 static void stop(void) { raise(SIGSTOP); }
 
-static void replace_program(void) {
-    alarm(0); /* which exec keeps: the run ends it */
-    execlp("sleep", "sleep", "1000", (char *)NULL);
-    CHECK(0);
-}
-
-/* Prints how soon the others notice, in milliseconds. */
-static void strike_ranks(const char *test, void (*strike)(void), const char *words, int64_t most_ms) {
+/* Prints the others' latencies in milliseconds. */
+static void strike_ranks(const char *test, void (*strike)(void), const char *text, int64_t most_ms) {
     needs_processes("it ends, stops or replaces ranks");
     int64_t longest = 0;
     for (int when = 0; when < MOMENTS; ++when) {
         scene *what = share(sizeof *what);
         what->when = (moment)when;
         what->strike = strike;
-        what->words = words;
+        what->text = text;
         what->victim = when % RANKS;
         run_processes_of(test, RANKS, (uint64_t)1 << what->victim, be_struck, what);
         printf("%s, %s: noticed after", test, calls[when]);
@@ -132,7 +119,7 @@ static void strike_ranks(const char *test, void (*strike)(void), const char *wor
     CHECK(longest < most_ms);
 }
 
-/* With a silence that is longer than any call lasts: only the peer's kernel can say so in time. */
+/* With ODC_SILENCE_MS longer than any call lasts: only the peer's kernel can report it in time. */
 static void strike_at_once(const char *test, void (*strike)(void)) {
     char silence[32];
     snprintf(silence, sizeof silence, "%s", getenv("ODC_SILENCE_MS"));
@@ -161,7 +148,7 @@ static void a_stopped_rank_is_named_after_its_silence(void **state) {
     strike_ranks(__func__, stop, "nothing has been heard from it", 19000);
 }
 
-/* Rank 1 is stopped right after an addition, of which it has told last: it may be anywhere by now. */
+/* Rank 1 is stopped right after an addition, the last call it reported: it may be anywhere by now. */
 static void stops_after_an_addition(int rank, int size, const char *job, void *arg) {
     (void)arg;
     odc_context *context = join(rank, size, job);
@@ -180,12 +167,12 @@ static void stops_after_an_addition(int rank, int size, const char *job, void *a
     odc_destroy(context);
 }
 
-static void of_a_rank_of_another_host_only_what_was_last_heard_is_said(void **state) {
+static void an_error_reports_the_last_known_call_of_a_rank_of_another_host(void **state) {
     (void)state;
     run_mortals(2, UINT64_C(1) << 1, stops_after_an_addition, NULL);
 }
 
-/* ---- Words that reach other hosts ---- */
+/* ---- What reaches other hosts ---- */
 
 static void aborts(odc_context *context, void *arg) {
     atomic_int *published = arg;
@@ -199,7 +186,7 @@ static void aborts(odc_context *context, void *arg) {
     CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_ABORTED, "rank 1", "loss is NaN in step 17");
 }
 
-static void an_abort_carries_its_words_to_other_hosts(void **state) {
+static void the_text_of_an_abort_reaches_other_hosts(void **state) {
     (void)state;
     run_ranks(RANKS, aborts, share(sizeof(atomic_int)));
 }
@@ -252,7 +239,7 @@ static void one_minibatch_at_a_time(int rank, int size, const char *job, void *a
     uint64_t random = *(uint64_t *)arg + (uint64_t)rank;
     int64_t begin = now_ns();
     int round = 0;
-    for (double stop = 0; round < 200 && stop == 0; ++round) { /* or as many as a very busy machine lets it do */
+    for (double stop = 0; round < 200 && stop == 0; ++round) { /* or as many as a very busy machine manages */
         snprintf(name, sizeof name, "%s-%d", job, round % 100);
         odc_context *context = join(rank, size, name);
         tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
@@ -278,7 +265,7 @@ typedef struct slow {
     atomic_int arrived;
 } slow;
 
-/* Rank 1 is stopped after it has arrived, while rank 0 passes the sync, destroys its context and ends. */
+/* Rank 1 is stopped after it has arrived, while rank 0 completes the sync, destroys its context and ends. */
 static void stops_in_sync(int rank, int size, const char *job, void *arg) {
     slow *shared = arg;
     odc_context *context = join(rank, size, job);
@@ -293,14 +280,14 @@ static void stops_in_sync(int rank, int size, const char *job, void *arg) {
         return;
     }
     await_flag(&shared->pid, 1);
-    sleep_ms(100); /* it waits in sync, and we have heard so */
+    sleep_ms(100); /* it waits in sync, and has reported that */
     kill(read_flag(&shared->pid), SIGSTOP);
     CHECK_OK(odc_minibatch_sync(context));
     odc_destroy(context);
     kill(read_flag(&shared->pid), SIGCONT);
 }
 
-static void what_a_rank_said_before_it_ended_is_heard_by_one_that_was_stopped(void **state) {
+static void a_stopped_rank_receives_what_another_sent_before_it_ended(void **state) {
     (void)state;
     needs_processes("it stops a rank");
     run_processes(2, stops_in_sync, share(sizeof(slow)));
@@ -314,7 +301,7 @@ typedef struct interruption {
     atomic_int peer; /* its pid */
     atomic_int over;
     atomic_int wanted;
-    atomic_int gathered; /* by the rank that will let the peer go on */
+    atomic_int gathered; /* by the rank that may let the peer go on */
     atomic_int stopped;
     int in_addition;
     ending ending;
@@ -343,7 +330,7 @@ static void leave_with_an_operation(odc_context *context, tensor t, float *full,
     CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_PHASE, "odc_shutdown");
 }
 
-/* What this rank's buffer came to hold after the call has not been added. */
+/* What the caller writes into its buffer after the call has not been added. */
 static void check_nothing_was_read(tensor t) {
     const odc_slice slice = slice_of(t);
     unsigned char later[sizeof(float)];
@@ -355,7 +342,7 @@ static void check_nothing_was_read(tensor t) {
     }
 }
 
-/* Rank 0's call ends while the bytes travel; its buffer is its own from then on, though the peer goes on. */
+/* Rank 0's call ends while data is in flight; its buffer is its own from then on, although the peer goes on. */
 static void ends_a_call(int rank, int size, const char *job, void *arg) {
     interruption *what = arg;
     odc_config config = config_of(rank, size, job);
@@ -388,7 +375,7 @@ static void ends_a_call(int rank, int size, const char *job, void *arg) {
     }
     memset(full, 0x5a, LARGE * sizeof *full);
     kill(read_flag(&what->peer), SIGCONT);
-    sleep_ms(300); /* what was asked for would come now */
+    sleep_ms(300); /* requested data would arrive now */
     for (size_t i = 0; i < LARGE * sizeof *full; ++i) {
         if (((unsigned char *)full)[i] != 0x5a) {
             CHECK(!"the buffer was written after the call had returned");
@@ -419,7 +406,7 @@ static void after_shutdown_a_wait_ends_and_leaves_the_buffer_alone(void **state)
     end_calls(__func__, BY_SHUTDOWN);
 }
 
-/* Three ranks, of which one may be silent without being lost. */
+/* Three ranks, one of which may be silent without being lost. */
 static void run_with_a_silent_rank(const char *test, rank_fn fn, void *arg) {
     char silence[32];
     snprintf(silence, sizeof silence, "%s", getenv("ODC_SILENCE_MS"));
@@ -436,10 +423,10 @@ static tensor make_owned(odc_context *context, const char *name, uint64_t numel,
     return make_described(context, &desc);
 }
 
-/* Rank 0 leaves with an addition to rank 1, which is stopped, and gives it up at its deadline: with its connections. */
+/* Rank 0 leaves with an addition to rank 1, which is stopped, and cancels it at its deadline together with its connections. */
 static void fails_after_it_left(int rank, int size, const char *job, void *arg) {
     interruption *what = arg;
-    odc_context *context = rank == 0 ? join_within(rank, size, job, 5000 * patience()) : join(rank, size, job);
+    odc_context *context = rank == 0 ? join_within(rank, size, job, 5000 * time_scale()) : join(rank, size, job);
     tensor of_0 = make_owned(context, "of rank 0", 1000, 0);
     tensor of_1 = make_owned(context, "of rank 1", LARGE, 1);
     float *full = new_full(LARGE, ODC_F32);
@@ -460,7 +447,7 @@ static void fails_after_it_left(int rank, int size, const char *job, void *arg) 
         odc_status status = ODC_OK;
         set_flag(&what->gathered, 1);
         await_flag(&what->stopped, 1);
-        while (status == ODC_OK) { /* until it hears so */
+        while (status == ODC_OK) { /* until it has received that */
             status = odc_gather(of_0.shard, full, 1000, NULL);
         }
         kill(read_flag(&what->peer), SIGCONT);
@@ -525,18 +512,18 @@ static void a_gather_from_a_slow_owner_that_is_interrupted_can_be_made_again(voi
 int main(void) {
     setenv("ODC_TEST_HOSTS", "99", 0);
     setenv("ODC_INTERFACE", "lo", 0);
-    setenv("ODC_SILENCE_MS", "3000", 1); /* not less: a busy machine lets a live rank be silent, too */
+    setenv("ODC_SILENCE_MS", "3000", 1); /* not less: on a busy machine a live rank may be silent, too */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_rank_is_named_on_all_hosts_whatever_they_wait_in),
         cmocka_unit_test(a_killed_rank_whose_child_lives_on_is_named_on_all_hosts),
         cmocka_unit_test(a_rank_that_calls_exec_is_named_on_all_hosts_whatever_they_wait_in),
         cmocka_unit_test(a_stopped_rank_is_named_after_its_silence),
-        cmocka_unit_test(of_a_rank_of_another_host_only_what_was_last_heard_is_said),
-        cmocka_unit_test(an_abort_carries_its_words_to_other_hosts),
+        cmocka_unit_test(an_error_reports_the_last_known_call_of_a_rank_of_another_host),
+        cmocka_unit_test(the_text_of_an_abort_reaches_other_hosts),
         cmocka_unit_test(who_waits_for_a_rank_that_destroyed_its_context_reads_when_it_left),
         cmocka_unit_test(a_shard_can_be_released_after_the_job_has_failed),
         cmocka_unit_test(destroying_right_after_the_last_sync_harms_no_slower_rank),
-        cmocka_unit_test(what_a_rank_said_before_it_ended_is_heard_by_one_that_was_stopped),
+        cmocka_unit_test(a_stopped_rank_receives_what_another_sent_before_it_ended),
         cmocka_unit_test(an_interrupted_call_leaves_the_buffer_alone),
         cmocka_unit_test(after_shutdown_a_wait_ends_and_leaves_the_buffer_alone),
         cmocka_unit_test(a_rank_that_fails_after_it_left_serves_no_more),

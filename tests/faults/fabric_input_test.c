@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is wrong around a job on several hosts: settings, a missing libfabric, strangers at its ports. */
+/* Errors around a job on several hosts: settings, a missing libfabric, foreign clients at its ports. */
 #include "model.h"
 
 #include <arpa/inet.h>
@@ -16,8 +16,7 @@ enum { RANKS = 3 };
 
 static int hides_libfabric;
 
-/* Before the library's own, because the test is linked first. dlerror says what the loader says of a file that is not
-   there. */
+/* Replaces libc's dlopen, because the test is linked first. dlerror reports what the loader says of a missing file. */
 __attribute__((visibility("default"))) void *dlopen(const char *name, int flags) {
     void *(*next)(const char *, int) = NULL;
     *(void **)&next = dlsym(RTLD_NEXT, "dlopen");
@@ -32,10 +31,10 @@ __attribute__((visibility("default"))) char *dlerror(void) {
 }
 
 typedef struct refusal {
-    const char *name; /* of a setting; NULL: none is wrong */
+    const char *name; /* of a setting; NULL: all are valid */
     const char *value;
     odc_status status;
-    const char *words[5];
+    const char *text[5];
 } refusal;
 
 static void is_refused(int rank, int size, const char *job, void *arg) {
@@ -44,9 +43,9 @@ static void is_refused(int rank, int size, const char *job, void *arg) {
     odc_context *context = (odc_context *)1;
     odc_status status = odc_init(&config, &context);
     CHECK(context == NULL);
-    CHECK(status == what->status || status == ODC_ERROR_RENDEZVOUS); /* of its own, or another rank's */
-    for (int i = 0; what->words[i] != NULL; ++i) {
-        CHECK_SENTENCE(odc_last_error(), what->words[i]);
+    CHECK(status == what->status || status == ODC_ERROR_RENDEZVOUS); /* its own error, or another rank's */
+    for (int i = 0; what->text[i] != NULL; ++i) {
+        CHECK_SENTENCE(odc_last_error(), what->text[i]);
     }
 }
 
@@ -98,9 +97,9 @@ static void wrong_settings_are_refused_with_the_names_there_are(void **state) {
     }
 }
 
-/* ---- Strangers ---- */
+/* ---- Foreign clients ---- */
 
-enum { MOST_PORTS = 256, STRANGERS = 3 };
+enum { MOST_PORTS = 256, CLIENTS = 3 };
 
 static int is_inode_of(int pid, unsigned long inode) {
     char path[64];
@@ -121,13 +120,13 @@ static int is_inode_of(int pid, unsigned long inode) {
     return found;
 }
 
-typedef struct door {
+typedef struct open_port {
     struct in_addr address;
     int port;
-} door;
+} open_port;
 
-/* The TCP ports at which a process listens. */
-static int doors_of(int pid, door *doors) {
+/* The TCP ports on which a process listens. */
+static int open_ports_of(int pid, open_port *ports) {
     char path[64];
     char line[512];
     int count = 0;
@@ -142,14 +141,14 @@ static int doors_of(int pid, door *doors) {
         if (sscanf(line, " %*d: %x:%x %*x:%*x %x %*x:%*x %*x:%*x %*x %*d %*d %lu", &address, &port, &state, &inode) ==
                 4 &&
             state == 10 && count < MOST_PORTS && is_inode_of(pid, inode)) {
-            doors[count++] = (door){{address}, (int)port};
+            ports[count++] = (open_port){{address}, (int)port};
         }
     }
     fclose(file);
     return count;
 }
 
-static int visit(door at) {
+static int connect_to(open_port at) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)at.port), .sin_addr = at.address};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     CHECK(fd >= 0);
@@ -166,33 +165,33 @@ typedef struct scene {
     uint64_t seed;
 } scene;
 
-/* Speaks nonsense, hangs up in the middle of a word, and says nothing at all. */
+/* Sends garbage, disconnects in the middle of a message, and sends nothing at all. */
 static void scan(scene *what) {
     uint64_t random = what->seed;
     int silent[MOST_PORTS * RANKS];
     int silences = 0;
     int found = 0;
     for (int rank = 0; rank < RANKS; ++rank) {
-        door doors[MOST_PORTS];
+        open_port ports[MOST_PORTS];
         await_flag(&what->pids[rank], 1);
-        int count = doors_of(read_flag(&what->pids[rank]), doors);
+        int count = open_ports_of(read_flag(&what->pids[rank]), ports);
         for (int i = 0; i < count; ++i) {
-            for (int stranger = 0; stranger < STRANGERS; ++stranger) {
-                char words[4096];
-                int fd = visit(doors[i]);
-                for (size_t j = 0; j < sizeof words; ++j) {
-                    words[j] = (char)next_random(&random);
+            for (int client = 0; client < CLIENTS; ++client) {
+                char garbage[4096];
+                int fd = connect_to(ports[i]);
+                for (size_t j = 0; j < sizeof garbage; ++j) {
+                    garbage[j] = (char)next_random(&random);
                 }
-                if (fd >= 0 && send(fd, words, 1 + random_below(&random, sizeof words), MSG_NOSIGNAL) < 0) {
+                if (fd >= 0 && send(fd, garbage, 1 + random_below(&random, sizeof garbage), MSG_NOSIGNAL) < 0) {
                     perror("send");
                 }
                 close(fd);
             }
-            silent[silences] = visit(doors[i]);
+            silent[silences] = connect_to(ports[i]);
             if (silent[silences] >= 0) {
                 send(silent[silences++], "\1\2\3", 3, MSG_NOSIGNAL);
             }
-            close(visit(doors[i]));
+            close(connect_to(ports[i]));
         }
         found += count;
     }
@@ -225,7 +224,7 @@ static void work_or_scan(int rank, int size, const char *job, void *arg) {
     odc_destroy(context);
 }
 
-static void strangers_at_the_ports_of_a_job_harm_nobody(void **state) {
+static void foreign_clients_at_the_ports_of_a_job_harm_nobody(void **state) {
     (void)state;
     needs_processes("it looks for the ports of each rank");
     scene *what = share(sizeof *what);
@@ -240,7 +239,7 @@ int main(void) {
         cmocka_unit_test(without_libfabric_ranks_of_several_hosts_read_why_they_cannot_join),
         cmocka_unit_test(without_libfabric_a_job_on_one_host_runs),
         cmocka_unit_test(wrong_settings_are_refused_with_the_names_there_are),
-        cmocka_unit_test(strangers_at_the_ports_of_a_job_harm_nobody),
+        cmocka_unit_test(foreign_clients_at_the_ports_of_a_job_harm_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

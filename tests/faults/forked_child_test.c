@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A child that a rank forks keeps nothing of the job, so it may outlive the ranks (as a data loader does) without holding
- * their memory; and ranks may fork, exec and call system() in the middle of a job. */
+/* A forked child keeps nothing of the job, so it may outlive the ranks (as a data loader does) without holding their memory;
+ * and ranks may fork, exec and call system() in the middle of a job. */
 #include "model.h"
 
 #include <dirent.h>
@@ -24,8 +24,8 @@ static int is_shared_memory(const char *name) {
     return strstr(name, "memfd:odc") != NULL || strstr(name, "memfd:libodc") != NULL;
 }
 
-/* How many files of libodc `pid` has open. Watches them unless `watcher` is -1; watches are numbered from 1, one for each
- * file, and `*files` becomes the highest number. */
+/* How many of libodc's files `pid` has open. Watches them unless `watcher` is -1; watches are numbered from 1, one per file,
+ * and `*files` becomes the highest number. */
 static int count_open(int pid, int watcher, int *files) {
     char path[300];
     char name[256];
@@ -61,7 +61,7 @@ static int count_mapped(int pid) {
     return count;
 }
 
-/* ---- Ranks that are killed ---- */
+/* ---- Killed ranks ---- */
 
 static void wait_for_the_end(void) {
     alarm(60);
@@ -87,7 +87,7 @@ static void fork_and_be_killed(scene *what, int rank, const char *job) {
     wait_for_the_end();
 }
 
-/* A watch is told that its file is deleted when nothing refers to it any more: its memory has been given back. */
+/* A watch reports its file as deleted when nothing refers to it any more: its memory has been freed. */
 static void await_deletions(int watcher, int count) {
     struct pollfd entry = {watcher, POLLIN, 0};
     for (int deleted = 0; deleted < count;) {
@@ -140,7 +140,7 @@ static void children_of_killed_ranks_hold_no_memory(void **state) {
 
 static int is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
-/* What the child opens gets the numbers that the job's descriptors had; the parent's handles must not close them. */
+/* The child's new descriptors have the numbers that the job's had; the parent's handles must not close them. */
 static void use_freed_descriptors(odc_context *context, const int *before) {
     for (int fd = 0; fd < MOST_FDS; ++fd) {
         CHECK(is_open(fd) == before[fd] || several_hosts()); /* libfabric keeps some */

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Jobs over separate hosts: they train, and when a rank, a host or a cable is lost in the middle every rank that is left
-# ends with an error that names who is missing.
+# Jobs on separate hosts: they train, and when a rank, a host or a cable is lost every remaining rank ends with an error that
+# names the missing ones.
 set -u
 
 source=${ODC_SOURCE_DIR:?the folder of the sources}
@@ -12,7 +12,7 @@ odc=$ODC_BUILD_DIR/tools/odc
 export steps odc work
 export ODC_TIMEOUT_MS=60000
 
-# in_hosts ARGUMENT... -- SCRIPT: the script's output in $out, its status in $status.
+# in_hosts ARGUMENT... -- SCRIPT: the script's output in $out, its exit status in $status.
 in_hosts() {
     rm -rf "$work/there" && mkdir "$work/there"
     out=$(timeout 100 bash "$source/tests/harness/hosts.sh" "${@:1:$#-1}" bash -c "${*: -1}" 2>&1)
@@ -50,13 +50,13 @@ all_ok 6
 in_hosts 2 -6 -- '"$HOSTS" ranks 4 "$steps" 20'
 all_ok 4
 
-# Hosts of one name are told apart.
+# Hosts with the same name are told apart.
 in_hosts 2 -- '"$HOSTS" ranks 4 "$odc" topo'
 name=$(uname -n)
 [ "$(grep -cE "(0|1)  $name +(-|shm) +(-|shm) +fabric +fabric$" <<<"$out")" -eq 2 ] &&
     [ "$(grep -cE "(2|3)  $name #2 +fabric +fabric +(-|shm) +(-|shm)$" <<<"$out")" -eq 2 ] || fail "no matrix: $out"
 
-# ---- of two interfaces one reaches nobody ----
+# ---- one of two interfaces reaches nobody ----
 in_hosts 2 --wrong-interface -- '"$HOSTS" ranks 4 "$steps" 20 && "$HOSTS" ranks 2 "$odc" topo --why 0 1'
 all_ok 4
 grep -q 'from net0 to net0: .*tried without an answer: wrong0 (10[.0-9]*/24) to wrong0' <<<"$out" ||
@@ -64,7 +64,7 @@ grep -q 'from net0 to net0: .*tried without an answer: wrong0 (10[.0-9]*/24) to 
 in_hosts 2 --wrong-interface -- 'ODC_INTERFACE=wrong0 "$HOSTS" ranks 2 "$steps" 1'
 each_says "-1" "no transport connects .* tried without an answer: wrong0 \\(10[.0-9]*/24\\) to wrong0"
 
-# ---- both hosts have a network of their own with one address ----
+# ---- both hosts have a private network with the same address ----
 in_hosts 2 -- '
     for host in 0 1; do
         "$HOSTS" on $host sh -c "ip link add same0 type veth peer name same1 && ip address add 10.0.2.15/24 dev same0 &&
@@ -73,7 +73,7 @@ in_hosts 2 -- '
     "$HOSTS" ranks 4 "$steps" 20'
 all_ok 4
 
-# ---- link-local addresses only, and each host numbers its interfaces in its own way ----
+# ---- link-local addresses only, and different interface numbers on each host ----
 in_hosts 2 -- '
     for host in 0 1; do
         at=$ODC_TEST_HOSTS.$host
@@ -104,7 +104,7 @@ in_hosts 2 -- "$under_way"'
     wait $job'
 each_says "0 1 2" "rank 3 \(host .*, pid [0-9]+\) (died|is lost)"
 
-# ---- all of a host is killed ----
+# ---- all ranks of a host are killed ----
 in_hosts 3 -- "$under_way"'
     "$HOSTS" ranks 6 "$steps" 100000 "$work/there" & job=$!
     under_way 0 1 2 3 4 5
@@ -135,7 +135,7 @@ each_says "0 1" "rank [2-5] \(host .*\) is lost: nothing has been heard from it 
 each_says "2 3" "rank [0145] \(host .*\) is lost: nothing has been heard from it for"
 each_says "4 5" "rank [0-3] \(host .*\) is lost: nothing has been heard from it for"
 
-# ---- a cut that is mended in time harms nobody ----
+# ---- an outage that ends in time has no effect ----
 in_hosts 2 -- "$under_way"'
     export ODC_SILENCE_MS=30000
     "$HOSTS" ranks 2 "$steps" 400 "$work/there" & job=$!
@@ -144,7 +144,7 @@ in_hosts 2 -- "$under_way"'
     wait $job'
 all_ok 2
 
-# ---- a rendezvous that drops what is sent to it ----
+# ---- a rendezvous port that drops packets ----
 in_hosts 2 -- '"$HOSTS" cut 0; ODC_TIMEOUT_MS=2000 "$HOSTS" ranks 2 "$steps" 1'
 [ "$status" -eq 3 ] || fail "ended with $status: $out"
 each_says "-1" "odc_init"

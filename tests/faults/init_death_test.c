@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank that is killed, or interrupted, while the ranks meet is noticed by those that wait for the rest, and the error
- * names it. death_test.c kills ranks at any moment of a job. */
+/* A rank that is killed, or interrupted, while the ranks meet is noticed by those that wait for the rest, and the error names
+ * it. death_test.c kills ranks at any moment of a job. */
 #include "rendezvous.h"
 
 #include <poll.h>
@@ -19,21 +19,19 @@ static void end_by(ending how) {
     if (how == BY_KILL) {
         kill(getpid(), SIGKILL);
     }
-    alarm(0); /* which exec keeps: the run ends it */
-    execlp("sleep", "sleep", "1000", (char *)NULL);
-    CHECK(0);
+    replace_program();
 }
 
-typedef struct meeting_end {
-    scene *meeting;
+typedef struct init_end {
+    scene *shared;
     ending how;
     int victim;
-} meeting_end;
+} init_end;
 
 static int end_when_told(void *arg) {
-    meeting_end *what = arg;
-    raise_flag(&what->meeting->looks[what->victim]);
-    if (read_flag(&what->meeting->flag) == 1) {
+    init_end *what = arg;
+    raise_flag(&what->shared->looks[what->victim]);
+    if (read_flag(&what->shared->flag) == 1) {
         end_by(what->how);
     }
     return 0;
@@ -41,8 +39,8 @@ static int end_when_told(void *arg) {
 
 /* The victim ends once the others wait for the last rank, which never comes. */
 static void one_ends(int rank, int size, const char *job, void *arg) {
-    meeting_end *end = arg;
-    scene *what = end->meeting;
+    init_end *end = arg;
+    scene *what = end->shared;
     odc_config config = scene_config(what, rank, size, job);
     config.timeout_ms = ENDLESS_MS;
     if (rank == end->victim) {
@@ -50,7 +48,7 @@ static void one_ends(int rank, int size, const char *job, void *arg) {
         config.interrupted_arg = end;
     }
     if (rank == size - 1) {
-        await_settled(what, size - 1);
+        await_met(what, size - 1);
         what->begun_at = now_ns();
         set_flag(&what->flag, 1);
         return;
@@ -68,18 +66,18 @@ static void end_in_init(const char *test, ending how) {
     needs_processes("it ends ranks");
     for (int by_name = 0; by_name <= 1; ++by_name) {
         for (int victim = 0; victim <= 1; ++victim) {
-            meeting_end *end = share(sizeof *end);
-            *end = (meeting_end){new_scene(by_name), how, victim};
+            init_end *end = share(sizeof *end);
+            *end = (init_end){new_scene(by_name), how, victim};
             run_processes_of(test, RANKS, UINT64_C(1) << victim, one_ends, end);
             printf("%s: rank %d %s %s, noticed after", test, victim, ending_names[how],
                    by_name ? "by name" : "over TCP");
             for (int rank = 0; rank < RANKS - 1; ++rank) {
                 if (rank != victim) {
-                    printf(" %.2f ms", (double)(end->meeting->ended_at[rank] - end->meeting->begun_at) * 1e-6);
+                    printf(" %.2f ms", (double)(end->shared->ended_at[rank] - end->shared->begun_at) * 1e-6);
                 }
             }
             printf("\n");
-            end_scene(end->meeting);
+            end_scene(end->shared);
         }
     }
 }
@@ -98,19 +96,19 @@ static void test_exec_in_init(void **state) {
 
 enum { VICTIM = 1, LATE = 2, ON_HOSTS = 3, LAYOUTS = 3 };
 
-/* Which host each rank is on: the victim alone, with the rank that leads the meeting, or with the one that comes late. */
+/* The host of each rank: the victim's alone, with the rank that leads the local rendezvous, or with the late one. */
 static const int layouts[LAYOUTS][ON_HOSTS] = {{0, 1, 0}, {0, 0, 1}, {0, 1, 1}};
 
 typedef struct sudden_end {
-    scene *meeting;
+    scene *shared;
     ending how;
     const int *hosts;
-    int delay_us; /* after the victim has come, and the last rank sets out */
+    int delay_us; /* after the victim has come and the last rank has started */
 } sudden_end;
 
 static void *end_soon(void *arg) {
     const sudden_end *what = arg;
-    await_flag(&what->meeting->flag, 1);
+    await_flag(&what->shared->flag, 1);
     sleep_us(what->delay_us);
     end_by(what->how);
     return NULL;
@@ -118,7 +116,7 @@ static void *end_soon(void *arg) {
 
 static void end_or_read_of_it(int rank, int size, const char *job, void *arg) {
     sudden_end *what = arg;
-    odc_config config = scene_config(what->meeting, rank, size, job);
+    odc_config config = scene_config(what->shared, rank, size, job);
     odc_context *context = NULL;
     pthread_t thread;
     config.host = what->hosts[rank] == 0 ? "host A" : "host B";
@@ -131,8 +129,8 @@ static void end_or_read_of_it(int rank, int size, const char *job, void *arg) {
         }
     }
     if (rank == LATE) {
-        await_settled(what->meeting, LATE);
-        set_flag(&what->meeting->flag, 1);
+        await_met(what->shared, LATE);
+        set_flag(&what->shared->flag, 1);
     }
     odc_status status = odc_init(&config, &context);
     CHECK(status == ODC_OK || status == ODC_ERROR_RENDEZVOUS || status == ODC_ERROR_PEER_LOST);
@@ -154,7 +152,7 @@ static void end_between_hosts(const char *test, ending how) {
         sudden_end *what = share(sizeof *what);
         *what = (sudden_end){new_scene(0), how, layouts[i % LAYOUTS], (int)random_below(&random, LONGEST_US)};
         run_processes_of(test, ON_HOSTS, UINT64_C(1) << VICTIM, end_or_read_of_it, what);
-        end_scene(what->meeting);
+        end_scene(what->shared);
     }
     unsetenv("ODC_SILENCE_MS");
     unsetenv("ODC_INTERFACE");
@@ -170,9 +168,9 @@ static void test_exec_in_init_between_hosts(void **state) {
     end_between_hosts(__func__, BY_EXEC);
 }
 
-/* ---- Who comes late ---- */
+/* ---- Late ranks ---- */
 
-/* Returns once it is dead: a process that is sent SIGKILL goes on until it is scheduled. */
+/* Returns once it is dead: a process that is sent SIGKILL runs until it is scheduled. */
 static void kill_now(pid_t process) {
     struct pollfd life = {.fd = (int)syscall(SYS_pidfd_open, process, 0), .events = POLLIN};
     CHECK(life.fd >= 0);
@@ -181,8 +179,8 @@ static void kill_now(pid_t process) {
     close(life.fd);
 }
 
-/* Ranks 0 to 2 have met when one of them is killed; ranks 3 and 4 come after that, and read of it, too. Nobody waits for
- * a deadline: it is beyond the watchdog. */
+/* Ranks 0 to 2 have met when one of them is killed; ranks 3 and 4 come later and read of it, too. Deadlines are beyond the
+ * watchdog, so none may be waited for. */
 static void some_come_late(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_config config = scene_config(what, rank, size, job);
@@ -191,7 +189,7 @@ static void some_come_late(int rank, int size, const char *job, void *arg) {
     set_flag(&what->pids[rank], getpid());
     snprintf(name, sizeof name, "rank %d", what->variant);
     if (rank == 3) {
-        await_settled(what, 3);
+        await_met(what, 3);
         kill_now(read_flag(&what->pids[what->variant]));
         set_flag(&what->flag, 1);
     } else if (rank == 4) {
@@ -204,7 +202,7 @@ static void test_late_ranks_read_who_died(void **state) {
     (void)state;
     needs_processes("it kills a rank");
     for (int by_name = 0; by_name <= 1; ++by_name) {
-        for (int victim = 1; victim <= 2; ++victim) { /* nobody can tell of rank 0's, where the ranks meet */
+        for (int victim = 1; victim <= 2; ++victim) { /* not rank 0: the late ones connect to it */
             scene *what = new_scene(by_name);
             what->variant = victim;
             run_mortals(5, UINT64_C(1) << victim, some_come_late, what);
@@ -219,7 +217,7 @@ static int stop_at_once(void *arg) {
     return read_flag(&what->flag) == 1;
 }
 
-/* The same of a rank that gives up: rank 2, and then comes rank 3. */
+/* The same with a rank that gives up: rank 2, and then rank 3 comes. */
 static void one_gives_up(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_config config = scene_config(what, rank, size, job);
@@ -233,7 +231,7 @@ static void one_gives_up(int rank, int size, const char *job, void *arg) {
         return;
     }
     if (rank == 3) {
-        await_settled(what, 3);
+        await_met(what, 3);
         set_flag(&what->flag, 1);
         await_flag(&what->flag, 2);
     }
@@ -247,17 +245,17 @@ static void test_late_ranks_read_who_gave_up(void **state) {
 
 enum { PAUSES = 40 };
 
-/* When one rank's `interrupted` was asked, and between the last PAUSES questions. */
+/* When one rank's `interrupted` was called, and the intervals of the last PAUSES calls. */
 typedef struct asked {
     scene *what;
     int rank;
     int64_t last;
     int count;
-    int in_time; /* of them, within 100 ms */
+    int in_time; /* of them, at most 100 ms long */
     int64_t longest;
 } asked;
 
-static int stop_when_told(void *arg) {
+static int stop_on_request(void *arg) {
     asked *seen = arg;
     int64_t now = now_ns();
     int64_t pause = now - seen->last;
@@ -272,17 +270,17 @@ static int stop_when_told(void *arg) {
     return seen->count == PAUSES;
 }
 
-/* The last rank, which does not come, says when the others have met; then one of them is interrupted. */
+/* The last rank, which does not come, signals when the others have met; then one of them is interrupted. */
 static void interrupted(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_config config = scene_config(what, rank, size, job);
     if (rank == size - 1) {
-        await_settled(what, size - 1);
+        await_met(what, size - 1);
         set_flag(&what->flag, 1);
     } else if (rank == what->variant) {
         asked seen = {what, rank, now_ns(), 0, 0, 0};
         odc_context *context = NULL;
-        config.interrupted = stop_when_told;
+        config.interrupted = stop_on_request;
         config.interrupted_arg = &seen;
         CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_INTERRUPTED, "interrupted", "odc_init");
         CHECK(context == NULL);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Interruptions in a large share of the asks: a call that says so has changed nothing and is made again; an addition that has
- * begun is finished, so the sums are exact and the job goes on. Where it cannot go on, an interruption ends the job. */
+/* A large share of the calls of `interrupted` return non-zero; an interrupted call has changed nothing and is repeated; an
+ * addition that has begun is finished, so sums are exact and the job goes on. Where it cannot be finished, an interruption ends
+ * the job. */
 #include "model.h"
 
 #include <signal.h>
@@ -11,7 +12,7 @@ enum { RANKS = 4, NUMEL = 40000, MINIBATCHES = 6, MOST_ADDITIONS = 60, IN_FLIGHT
 
 typedef struct whim {
     uint64_t seed;
-    int joined; /* an odc_init would have to be called again by all ranks */
+    int joined; /* odc_init is done; interrupted, it would have to be repeated by all ranks */
 } whim;
 
 /* Every second time, at random. */
@@ -106,7 +107,7 @@ static void additions_are_finished_and_exact_whatever_is_interrupted(void **stat
     run_processes(RANKS, is_interrupted, seed);
 }
 
-/* ---- Where an addition cannot go on ---- */
+/* ---- Additions that cannot be finished ---- */
 
 enum { LARGE = 8 << 20 };
 
@@ -117,7 +118,7 @@ typedef struct stuck {
 
 static int is_wanted(void *arg) { return read_flag(&((stuck *)arg)->wanted); }
 
-/* Rank 1 has published and is stopped, so it takes nothing of what rank 0 adds. */
+/* Rank 1 has published and is stopped, so it receives nothing of what rank 0 adds. */
 static odc_context *with_a_stopped_owner(int rank, int size, const char *job, stuck *what, tensor *t) {
     odc_config config = config_of(rank, size, job);
     odc_context *context = NULL;
@@ -129,7 +130,7 @@ static odc_context *with_a_stopped_owner(int rank, int size, const char *job, st
     CHECK_OK(odc_publish_all(context, NULL));
     if (rank == 1) {
         set_flag(&what->pid, getpid());
-        CHECK_OK(odc_minibatch_sync(context)); /* never: it is killed when rank 0 has ended */
+        CHECK_OK(odc_minibatch_sync(context)); /* does not return: it is killed when rank 0 has ended */
     }
     await_flag(&what->pid, 1);
     check_gather(*t, 3); /* it has published */
@@ -187,7 +188,7 @@ static void a_wait_after_shutdown_can_be_interrupted(void **state) {
 
 /* ---- A rank that never waits ---- */
 
-/* Rank 0 ends the job; rank 1, which only adds to its own slice, hears of it. */
+/* Rank 0 ends the job; rank 1, which only adds to its own slice, notices. */
 static void hears(int rank, int size, const char *job, void *arg) {
     atomic_int *adds = arg;
     odc_shard_desc desc = describe("of rank 1", 1000, ODC_F32, ODC_F32);
@@ -212,7 +213,7 @@ static void hears(int rank, int size, const char *job, void *arg) {
     odc_destroy(context);
 }
 
-static void a_rank_that_never_waits_hears_of_the_end(void **state) {
+static void a_rank_that_never_waits_notices_the_end(void **state) {
     (void)state;
     run_processes(2, hears, share(sizeof(atomic_int)));
 }
@@ -222,7 +223,7 @@ int main(void) {
         cmocka_unit_test(additions_are_finished_and_exact_whatever_is_interrupted),
         cmocka_unit_test(an_interruption_ends_the_job_where_an_addition_cannot_be_finished),
         cmocka_unit_test(a_wait_after_shutdown_can_be_interrupted),
-        cmocka_unit_test(a_rank_that_never_waits_hears_of_the_end),
+        cmocka_unit_test(a_rank_that_never_waits_notices_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Job errors other than death (stuck, aborted, left) and what a forked child may do: who reads what, and for how
- * long. */
+/* Job errors other than death (stuck, aborted, left), and the calls of a forked child: which ranks read which error, and for
+ * how long. */
 #include "model.h"
 
 #include <signal.h>
@@ -19,7 +19,7 @@ static tensor plain(odc_context *context, const char *name) {
     return make_tensor(context, name, 1000, ODC_F32, ODC_F32);
 }
 
-/* The same words from every later call that waits. */
+/* Every later call that waits returns the same error. */
 static void check_sticks(odc_context *context, odc_status status) {
     char sentence[2048];
     odc_shard_desc desc = describe("another", 10, ODC_F32, ODC_F32);
@@ -55,7 +55,7 @@ static void be_stuck(stuck *what, odc_context *context, tensor t) {
         CHECK_OK(odc_publish_all(context, NULL));
         check_gather(t, 1);
     }
-    await_flag(&what->told, 2); /* its program works on and on; it is told, too, when it waits for the others */
+    await_flag(&what->told, 2); /* its program computes on; it gets the error when it waits for the others */
     odc_status status = ODC_OK;
     for (int i = 0; i < 2 && status == ODC_OK; ++i) {
         if (what->kind != STUCK_IN_SYNC || i > 0) {
@@ -68,7 +68,7 @@ static void be_stuck(stuck *what, odc_context *context, tensor t) {
     check_sticks(context, ODC_ERROR_TIMEOUT);
 }
 
-/* Waits for the stuck rank until the deadline; the error says what it last did. */
+/* Waits for the stuck rank until the deadline; the error reports its last call. */
 static void wait_for_stuck(stuck_in kind, odc_context *context, tensor t) {
     float full[1000];
     uint64_t operation = 0;
@@ -160,7 +160,7 @@ static void bad_default_deadline(int rank, int size, const char *job, void *arg)
     (void)arg;
     config.timeout_ms = 0;
     CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_ARGUMENT, "ODC_TIMEOUT_MS");
-    config.timeout_ms = 1000; /* the config beats the environment */
+    config.timeout_ms = 1000; /* the config overrides the environment */
     CHECK_OK(odc_init(&config, &context));
     odc_destroy(context);
 }
@@ -177,9 +177,9 @@ static void the_deadline_may_come_from_the_environment(void **state) {
     unsetenv("ODC_TIMEOUT_MS");
 }
 
-/* ---- Who waits in what ---- */
+/* ---- Kinds of waits ---- */
 
-/* How rank 1 ends what the other three wait in. */
+/* How rank 1 ends the wait of the other three. */
 typedef struct ending {
     int in_reduction;
     int destroys;
@@ -262,7 +262,7 @@ static void an_abort_may_have_no_text_or_a_very_long_one_and_the_first_wins(void
 
 enum { MOST_BYTES = 2043 };
 
-/* It ends in whole characters of two bytes, and "...". */
+/* It ends after a whole two-byte character, and "...". */
 static void check_cut(const char *sentence) {
     const char *at = strstr(sentence, "\xc3\xa9");
     size_t length = strlen(sentence);
@@ -280,9 +280,9 @@ static void aborts_at_length(odc_context *context, void *arg) {
     check_cut(odc_last_error());
 }
 
-static void long_words_are_cut_between_characters_and_say_so(void **state) {
+static void long_texts_are_cut_between_characters_and_marked(void **state) {
     (void)state;
-    for (size_t ahead = 0; ahead <= 1; ++ahead) { /* one of the two is cut within a character by bytes */
+    for (size_t ahead = 0; ahead <= 1; ++ahead) { /* a cut by bytes would split a character in one of the two cases */
         char text[4002] = "x";
         for (size_t i = ahead; i + 2 < sizeof text; i += 2) {
             memcpy(text + i, "\xc3\xa9", 2);
@@ -318,7 +318,7 @@ static void leaves(odc_context *context, void *arg) {
     if (rank == 1) {
         await_waits(how);
         if (how->destroys) {
-            return; /* run_ranks destroys the context: that leaves, too */
+            return; /* run_ranks destroys the context, which leaves, too */
         }
         CHECK_OK(odc_shutdown(context));
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_PHASE, "shutdown");
@@ -347,7 +347,7 @@ static void leaves_late(odc_context *context, void *arg) {
     if (odc_rank(context) == 1) {
         CHECK_OK(odc_shutdown(context));
         raise_flag(&shared->a);
-        if (several_hosts()) { /* odc_destroy takes the slices away */
+        if (several_hosts()) { /* odc_destroy frees the slices */
             await_flag(&shared->b, 1);
         }
     } else {
@@ -369,7 +369,7 @@ static void leaves_in_peace(odc_context *context, void *arg) {
     tensor t = plain(context, "layer");
     two_minibatches(context, t);
     sleep_ms(5 * odc_rank(context));
-    CHECK_OK(odc_shutdown(context)); /* after the last sync nobody waits, so nobody reads an error */
+    CHECK_OK(odc_shutdown(context)); /* nobody waits after the last sync, so nobody reads an error */
 }
 
 static void a_job_ends_with_shutdown_in_any_order(void **state) {
@@ -401,7 +401,7 @@ static void touch_everything(odc_context *context, tensor t) {
     CHECK_ERROR(odc_abort(context, "from the child"), ODC_ERROR_PHASE, "fork");
     CHECK_ERROR(odc_shutdown(context), ODC_ERROR_PHASE, "fork");
     CHECK_ERROR(odc_release_shard(t.shard), ODC_ERROR_PHASE, "fork");
-    odc_get_slice(t.shard, &slice); /* whatever they answer, they harm nobody */
+    odc_get_slice(t.shard, &slice); /* any result is allowed, but no harm to the parents */
     odc_get_stats(context, &stats);
     odc_rank(context);
     odc_size(context);
@@ -455,7 +455,7 @@ int main(void) {
         cmocka_unit_test(the_deadline_may_come_from_the_environment),
         cmocka_unit_test(the_text_of_an_abort_ends_every_ranks_waits),
         cmocka_unit_test(an_abort_may_have_no_text_or_a_very_long_one_and_the_first_wins),
-        cmocka_unit_test(long_words_are_cut_between_characters_and_say_so),
+        cmocka_unit_test(long_texts_are_cut_between_characters_and_marked),
         cmocka_unit_test(ranks_may_abort_at_once),
         cmocka_unit_test(who_waits_for_a_rank_that_has_left_reads_when_it_left),
         cmocka_unit_test(leaving_waits_for_nobody_and_what_was_published_can_still_be_gathered),

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A shard larger than what a control group, or one of its parents, has left is refused with both numbers; file pages
-# that the system gives up on demand count as free. Ranks that register at the same moment do not overdraw the group together.
-# Makes two groups of its own and removes them.
+# A shard larger than what is left in a control group, or in one of its parents, is refused with both numbers; page cache that
+# can be reclaimed counts as free. Ranks that register at the same moment do not exceed the limit together. Makes two groups of
+# its own and removes them.
 set -u
 : "${ODC_BUILD_DIR:?the build}"
 
@@ -21,7 +21,7 @@ for parent in "$mount$own" "$mount"; do
     fi
 done
 scratch=$(mktemp -d)
-# A member that ended may be counted for a moment more.
+# A member that ended may be counted for a moment longer.
 remove() {
     rm -rf "$scratch"
     for path in "$group/inner" "$group"; do
@@ -48,11 +48,11 @@ fi
 
 failures=0
 expect() { # STATUS WORDS COMMAND...
-    local status=$1 words=$2 said
+    local status=$1 text=$2 said
     shift 2
     said=$("$@" 2>&1)
-    if [ $? -ne "$status" ] || ! grep -qE "$words" <<<"$said"; then
-        echo "not as expected ($status, $words): $said" >&2
+    if [ $? -ne "$status" ] || ! grep -qE "$text" <<<"$said"; then
+        echo "not as expected ($status, $text): $said" >&2
         failures=$((failures + 1))
     fi
 }
@@ -63,7 +63,7 @@ expect 1 "needs $((200 << 20)) bytes, but only [0-9]{8} bytes of memory are avai
 head -c $((200 << 20)) /dev/zero >"$scratch/file"
 expect 0 "^registered" inside bash -c 'cat "$0" >/dev/null; exec "$@"' "$scratch/file" "$register" $((60 << 20))
 
-# together RANKS BYTES LIMIT: some register, the others are refused, and nobody is killed.
+# together RANKS BYTES LIMIT: some register, the others are refused, and none is killed.
 together() {
     local said registered refused
     echo "$3" >"$group/$limit_file"
@@ -80,7 +80,7 @@ for _ in 1 2 3; do
     together 4 $((97 << 20)) 400000000
     together 2 $((300 << 20)) 400000000
 done
-# More than each rank alone finds plentiful at its first look.
+# More than each rank alone finds plenty at its first look.
 if [ "$(awk '/^MemAvailable/ {print $2}' /proc/meminfo)" -gt $((8 << 20)) ]; then
     together 8 $((1 << 30)) $((6 << 30))
 else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that register a shard each, of as many bytes as the first argument says and all at the same moment, and keep it
- * until all have tried; one rank unless the second argument says how many. For memory_limit_test.sh. */
+/* Ranks that register a shard each at the same moment, and keep it until all have tried: register BYTES [RANKS] (default 1).
+ * For memory_limit_test.sh. */
 #include <odc/odc.h>
 
 #include <errno.h>
@@ -12,14 +12,14 @@
 #include <time.h>
 #include <unistd.h>
 
-static atomic_int *tried; /* by how many ranks */
+static atomic_int *tried; /* the number of ranks that have tried */
 
 static int fail(void) {
     fprintf(stderr, "%s\n", odc_last_error());
     return 1;
 }
 
-/* Not by the job: it may have failed. Ranks that were killed never come. */
+/* Not by a call of the job, which may have failed. Killed ranks never come. */
 static void await_others(int size) {
     struct timespec moment = {0, 1000000};
     atomic_fetch_add(tried, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signals stay the program's: a job on several hosts, for which libraries are loaded, changes no disposition, and a rank
- * that is told to end while it joins does so as the program wants. */
+/* Signals belong to the program: a job on several hosts, which loads libraries, changes no disposition, and a signal that is to
+ * end a joining rank does what the program wants. */
 #include "model.h"
 
 #include <signal.h>
@@ -14,7 +14,7 @@ enum { RANKS = 2, TRIES = 12, LONGEST_US = 300000, EXIT_CODE = 7 };
 static void first_handler(int signal) { (void)signal; }
 static void second_handler(int signal, siginfo_t *info, void *context) { (void)signal, (void)info, (void)context; }
 
-/* 0: it cannot be disposed of (SIGKILL, SIGSTOP, those of the C library), or the run needs it. */
+/* 0: its disposition cannot be set (SIGKILL, SIGSTOP, those of the C library), or the run needs it. */
 static int dispose(int number, int how, struct sigaction *action) {
     memset(action, 0, sizeof *action);
     sigemptyset(&action->sa_mask);
@@ -54,7 +54,7 @@ static void keeps_its_signals(int rank, int size, const char *job, void *arg) {
     sigset_t before;
     sigset_t after;
     for (int number = 1; number < NSIG; ++number) {
-        set[number] = dispose(number, (number + 2 * rank) % 4, &wanted[number]); /* caught by one of the ranks */
+        set[number] = dispose(number, (number + 2 * rank) % 4, &wanted[number]); /* one of the ranks catches it */
     }
     CHECK_EQUAL(pthread_sigmask(SIG_SETMASK, NULL, &before), 0);
     odc_context *context = join(rank, size, job);
@@ -105,7 +105,7 @@ static int ended_within(pid_t pid, int seconds, int *how) {
     return 0;
 }
 
-static void are_told_to_end(int rank, int size, const char *job, void *arg) {
+static void are_sent_sigterm(int rank, int size, const char *job, void *arg) {
     uint64_t random = *(uint64_t *)arg;
     (void)rank, (void)size;
     for (int try = 0; try < TRIES; ++try) {
@@ -124,18 +124,18 @@ static void are_told_to_end(int rank, int size, const char *job, void *arg) {
             CHECK(ended_within(pids[i], 20, &how));
             if (i % 2 == 0) {
                 CHECK(WIFSIGNALED(how) && WTERMSIG(how) == SIGTERM);
-            } else { /* or before it could catch anything */
+            } else { /* or before it installed its handler */
                 CHECK((WIFEXITED(how) && WEXITSTATUS(how) == EXIT_CODE) || WIFSIGNALED(how));
             }
         }
     }
 }
 
-static void ranks_that_join_end_when_they_are_told_to(void **state) {
+static void a_signal_ends_joining_ranks(void **state) {
     uint64_t seed = test_seed();
     (void)state;
     needs_processes("it ends ranks by a signal");
-    run_processes(1, are_told_to_end, &seed);
+    run_processes(1, are_sent_sigterm, &seed);
 }
 
 int main(void) {
@@ -143,7 +143,7 @@ int main(void) {
     setenv("ODC_INTERFACE", "lo", 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_job_leaves_the_dispositions_of_signals_as_they_were),
-        cmocka_unit_test(ranks_that_join_end_when_they_are_told_to),
+        cmocka_unit_test(a_signal_ends_joining_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

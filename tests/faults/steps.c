@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank that steps through minibatches and checks every gather and every sum: what hosts_job_test.sh starts.
- * usage: steps MINIBATCHES [FOLDER]: makes FOLDER/RANK after the third one. Ends with 0 and "rank R: ok", or with 3 and the
- * error's sentence. */
+/* A rank that runs minibatches and checks every gather and every sum, for hosts_job_test.sh: steps MINIBATCHES [FOLDER]. Makes
+ * FOLDER/RANK after the third one. Exits with 0 and "rank R: ok", or with 3 and the error. */
 #include <odc/odc.h>
 
 #include <stdio.h>

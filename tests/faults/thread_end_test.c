@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A thread that ends within the library, by pthread_cancel or by pthread_exit in a callback, ends neither its process nor
- * the job: a cancelled call is completed first, and one whose callback ends the thread may be made again. */
+/* A thread that ends within the library, by pthread_cancel or by pthread_exit in a callback, ends neither its process nor the
+ * job: a cancelled call is completed first, and a call whose callback ends the thread may be repeated. */
 #include "model.h"
 
 #include <pthread.h>
@@ -23,9 +23,9 @@ typedef struct call {
     odc_status status;
     atomic_int returned;
     atomic_int survived;
-    atomic_int asked; /* how often `interrupted` was */
+    atomic_int asked; /* calls of `interrupted` */
     atomic_int exits; /* while 1, the callback ends its thread */
-    atomic_int *step; /* how many waits rank 1 lets through */
+    atomic_int *step; /* the number of waits that rank 1 lets through */
 } call;
 
 static int interrupted(void *arg) {
@@ -76,7 +76,7 @@ static void *end_of(pthread_t thread) {
     return value;
 }
 
-/* A thread makes the call, which waits, and ends there as `how` says; then the wait ends. In the end the call is made. */
+/* A thread makes the call, which waits, and ends there as `how` says; then the wait ends. Finally the call is repeated. */
 static void end_in(odc_status (*make)(call *), call *c) {
     c->make = make;
     if (c->how == EXITS) {
@@ -103,7 +103,7 @@ static void ends_in_each(int rank, int size, const char *job, const ending *how,
     call c = {.config = &config, .how = *how, .step = step};
     config.interrupted = interrupted;
     config.interrupted_arg = &c;
-    if (several_hosts()) { /* where the all-gather waits, and not the library */
+    if (several_hosts()) { /* there the all-gather waits, and not the library */
         raise_flag(step);
         CHECK_OK(odc_init(&config, &c.context));
     } else {
@@ -140,14 +140,14 @@ static void ends_in_each(int rank, int size, const char *job, const ending *how,
 
     CHECK_OK(odc_publish_all(c.context, NULL));
     CHECK_OK(odc_scatter_add_start(c.t.shard, c.full, NUMEL, NULL, &c.operation));
-    end_in(make_sync, &c); /* which completes it */
+    end_in(make_sync, &c); /* the sync completes it */
     check_sums(c.t, (uint64_t[]){SALT}, 1);
     free(c.full);
     free(other);
     odc_destroy(c.context);
 }
 
-/* Rank 1: goes on when another wait of rank 0 may end. */
+/* Rank 1 goes on when another wait of rank 0 may end. */
 static void lets_through(int rank, int size, const char *job, atomic_int *step) {
     double value = 1;
     await_flag(step, 1);

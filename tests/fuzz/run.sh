@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Feeds what reads other hosts' words with random bytes, for a bounded time each: run.sh [SECONDS] (15 unless given). Ends
-# with 77 where clang has no libFuzzer.
+# Fuzzes the decoders of what other hosts send, for a bounded time each: run.sh [SECONDS] (default 15). Exits with 77 where
+# clang has no libFuzzer.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 seconds=${1:-15}
@@ -12,7 +12,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# fuzz NAME SOURCE...: NAME_fuzz.cc with these of lib/.
+# fuzz NAME SOURCE...: builds NAME_fuzz.cc with these files of lib/ and runs it.
 fuzz() {
     local name=$1 seed=${ODC_TEST_SEED:-$RANDOM}
     shift
@@ -20,16 +20,16 @@ fuzz() {
         "tests/fuzz/${name}_fuzz.cc" "${@/#/lib/}" -lhwloc -o "$work/${name}_fuzz" || return 1
     echo "$name: seed: ODC_TEST_SEED=$seed"
     "$work/${name}_fuzz" -seed="$seed" -max_len=9000 -max_total_time="$seconds" -artifact_prefix="$work/" \
-        >"$work/${name}_words" 2>&1 && tail -n 1 "$work/${name}_words" && return
-    grep -v 'NEW\|REDUCE\|pulse' "$work/${name}_words" >&2
+        >"$work/${name}_log" 2>&1 && tail -n 1 "$work/${name}_log" && return
+    grep -v 'NEW\|REDUCE\|pulse' "$work/${name}_log" >&2
     return 1
 }
 
-# Both at once: most of it is compiling, and neither uses more than one core.
-fuzz notice transport/fabric/control_message.cc base/error.cc &
-notice=$!
+# Both at the same time: most of the time is spent compiling, and each uses one core.
+fuzz control_message transport/fabric/control_message.cc base/error.cc &
+control_message=$!
 status=0
-fuzz card bootstrap/peer_info.cc base/layout_version.cc routing/nic_address.cc topology/machine.cc topology/gpu_link.cc topology/nic.cc base/settings.cc \
+fuzz peer_info bootstrap/peer_info.cc base/layout_version.cc routing/nic_address.cc topology/machine.cc topology/gpu_link.cc topology/nic.cc base/settings.cc \
     base/error.cc || status=1
-wait "$notice" || status=1
+wait "$control_message" || status=1
 exit "$status"

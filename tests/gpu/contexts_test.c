@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the calls leave as it is of the caller's, the current context and captures, and several contexts in a process. */
+/* What calls leave unchanged of the caller's state, the current context and captures; and several contexts in a process. */
 #include "gpu.h"
 #include "model.h"
 
@@ -102,7 +102,7 @@ static void use_beside_a_capture(odc_context *context, void *buffer) {
     CHECK_OK(odc_release_shard(more[0].shard));
 }
 
-/* Nothing but the library is called while the other thread captures: most of CUDA would break it. */
+/* Only the library is called while the other thread captures: most other CUDA calls would invalidate the capture. */
 static void beside_a_capture(int rank, int size, const char *job, void *arg) {
     capturing all = {0, gpu_new_stream(0, 1)};
     void *buffer = gpu_new(NUMEL * 4);
@@ -161,7 +161,7 @@ static void contexts_of_one_process_use_one_gpu(void **state) {
     run_processes(2, several_contexts, NULL);
 }
 
-/* One process uses two GPUs, by a job each. */
+/* One process uses two GPUs, with a job each. */
 static void a_context_on_each(int rank, int size, const char *job, void *arg) {
     static const char *const devices[] = {"cuda:0", "cuda:1"};
     odc_context *contexts[2];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuda/cuda_interface.h against the CUDA toolkit's own headers; cuda_header_test.sh compiles and runs it.
+// Compares cuda/cuda_interface.h with the CUDA toolkit's own headers; cuda_header_test.sh compiles and runs it.
 #include "cuda_interface.h"
 
 #include <cuda.h>
@@ -75,7 +75,7 @@ SAME(PointerAttribute::MemoryType, CU_POINTER_ATTRIBUTE_MEMORY_TYPE);
 SAME(PointerAttribute::DeviceOrdinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);
 SAME(MemoryType::Host, CU_MEMORYTYPE_HOST);
 SAME(MemoryType::Gpu, CU_MEMORYTYPE_DEVICE);
-SAME(MemoryType::Unknown, 0);  // theirs has no name for it
+SAME(MemoryType::Unknown, 0);  // the toolkit has no name for it
 
 SAME(SourceAccess::InStream, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
 SAME(kPreferOverlapWithCompute, CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE);
@@ -126,7 +126,8 @@ SAME_MEMBER(CopyAttributes, flags, CUmemcpyAttributes, flags);
 
 SAME(kLegacyDefaultStream, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
 static_assert(same_function(GetProcAddress{}, PFN_cuGetProcAddress_v12000{}));
-// Theirs of the version that is asked for. Their header makes macros of some names, so members of Functions do not occur.
+// The toolkit's function of the requested version. Its header defines some names as macros, so members of Functions are not
+// named.
 #define SAME_FUNCTION(name, version, parameters) \
     static_assert(same_function(static_cast<Result(*) parameters>(nullptr), PFN_##name##_v##version{}));
 ODC_CUDA_FUNCTIONS(SAME_FUNCTION)
@@ -135,7 +136,7 @@ ODC_CUDA_NEWER_FUNCTIONS(SAME_FUNCTION)
 }  // namespace
 
 int main() {
-    // Pointers made of numbers, which no static_assert takes.
+    // Pointers made from numbers, which a static_assert does not accept.
     if (reinterpret_cast<void *>(kLegacyStream) != reinterpret_cast<void *>(CU_STREAM_LEGACY) ||
         reinterpret_cast<void *>(kPerThreadStream) != reinterpret_cast<void *>(CU_STREAM_PER_THREAD)) {
         std::printf("the default streams' handles differ\n");

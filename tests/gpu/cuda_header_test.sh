@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What cuda/cuda_interface.h says of the CUDA driver's interface is what the toolkit's headers say. Needs a CUDA toolkit, of
-# 13.0 or later.
+# cuda/cuda_interface.h agrees with the toolkit's headers. Needs a CUDA toolkit of 13.0 or later.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}"
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that are killed, GPUs that fail and streams that hang: everybody gets words, nobody hangs, and what is in use
- * is not unmapped. */
+/* Killed ranks, failing GPUs and hung streams: every rank gets an error, none hangs, and memory in use is not unmapped. */
 #include "gpu.h"
 #include "model.h"
 
@@ -15,7 +14,7 @@ static tensor plain(odc_context *context, const char *name) {
     return make_tensor(context, name, NUMEL, ODC_F32, ODC_F32);
 }
 
-/* The job error sticks and keeps its words; what the GPU does afterwards is none of them. */
+/* The job error is permanent and keeps its text, whatever the GPU does later. */
 static void check_ended(odc_context *context, tensor t, odc_status status) {
     char sentence[2048];
     odc_shard_desc desc = describe("late", 10, ODC_F32, ODC_F32);
@@ -79,7 +78,7 @@ static void survive_or_die(int rank, int size, const char *job, void *arg) {
     void *full = new_buffer(t, ODC_F32);
     raise_flag(&what->ready);
     if (rank == VICTIM) {
-        signal(SIGALRM, SIG_DFL); /* ends it as a kill does */
+        signal(SIGALRM, SIG_DFL); /* ends the process as a kill does */
         be_killed(what, context, t);
     }
     odc_status status = ODC_OK;
@@ -93,7 +92,7 @@ static void survive_or_die(int rank, int size, const char *job, void *arg) {
     CHECK_SENTENCE(odc_last_error(), "rank 1", "died|is lost", "pid");
     check_ended(context, t, status);
     odc_destroy(context);
-    gpu_wait(NULL); /* nothing has faulted, and nothing does */
+    gpu_wait(NULL); /* nothing has faulted, and nothing will */
     gpu_collect();
 }
 
@@ -129,23 +128,17 @@ static void a_death_with_work_in_flight_faults_nobody(void **state) {
     kill_at(__func__, ANYWHERE, several_hosts() ? 4 : 15);
 }
 
-/* ---- Ends in odc_init, while the ranks of a host try their GPUs ---- */
+/* ---- Ends in odc_init, during the P2P self-test ---- */
 
 static void die(void) { raise(SIGKILL); }
 
-static void replace_program(void) {
-    alarm(0); /* which exec keeps: the run ends it */
-    execlp("sleep", "sleep", "1000", (char *)NULL);
-    CHECK(0);
-}
-
-typedef struct trial {
+typedef struct ending {
     void (*end)(void);
     const char *words;
-} trial;
+} ending;
 
-static int end_in_trial(void *arg) {
-    const trial *what = arg;
+static int end_in_selftest(void *arg) {
+    const ending *what = arg;
     if (gpu_live().handles > 0) {
         what->end();
     }
@@ -153,24 +146,24 @@ static int end_in_trial(void *arg) {
 }
 
 static void try_gpus(int rank, int size, const char *job, void *arg) {
-    trial *what = arg;
+    ending *what = arg;
     odc_context *context = NULL;
     odc_config config = config_of(rank, size, job);
-    config.timeout_ms = 600000; /* beyond the watchdog: no deadline ends the wait */
+    config.timeout_ms = 600000; /* beyond the watchdog: the deadline must not end the wait */
     if (rank == VICTIM) {
-        config.interrupted = end_in_trial;
+        config.interrupted = end_in_selftest;
         config.interrupted_arg = what;
     }
     CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_RENDEZVOUS, "rank 1", what->words);
 }
 
-static void the_end_of_a_rank_that_tries_its_gpu_is_noticed(void **state) {
+static void the_end_of_a_rank_in_the_p2p_selftest_is_noticed(void **state) {
     (void)state;
     needs_fake_cuda("it makes GPUs slow");
     needs_processes("it ends ranks");
     needs_one_host("ranks of other hosts try nothing");
-    trial how[] = {{die, "died"}, {replace_program, "replaced its program (exec)"}};
-    setenv("FAKE_CUDA_DELAY_US", "300000", 1); /* so that the victim waits for its own, and is asked */
+    ending how[] = {{die, "died"}, {replace_program, "replaced its program (exec)"}};
+    setenv("FAKE_CUDA_DELAY_US", "300000", 1); /* so that the victim waits for its own GPU and is asked */
     for (size_t i = 0; i < sizeof how / sizeof *how; ++i) {
         run_mortals(RANKS, 1 << VICTIM, try_gpus, &how[i]);
     }
@@ -200,7 +193,7 @@ static void outlive(int rank, int size, const char *job, void *arg) {
         raise(SIGKILL);
     }
     await_flag(&shared->pid, 1);
-    for (int i = 0; i < 20000 && kill(read_flag(&shared->pid), 0) == 0; ++i) { /* until its parent has seen it end */
+    for (int i = 0; i < 20000 && kill(read_flag(&shared->pid), 0) == 0; ++i) { /* until its parent has reaped it */
         sleep_ms(1);
     }
     for (int i = 0; i < 3; ++i) {
@@ -232,10 +225,10 @@ typedef enum fault_at {
     AT_GATHER,
     AT_ADD,
     AT_SYNC,
-    WAITING_FOR_A_PUBLISH, /* this rank waits for another one's */
+    WAITING_FOR_A_PUBLISH, /* this rank waits for another one's publish */
     WAITING_FOR_OWN_WORK,  /* in sync */
     WAITING_FOR_ARRIVALS,
-    WAITING_ON_THE_HOST, /* for a slice that has nothing to do with a GPU */
+    WAITING_ON_THE_HOST, /* for a slice in host memory */
     FAULTS
 } fault_at;
 
@@ -252,7 +245,7 @@ static void *fault_soon(void *arg) {
     return NULL;
 }
 
-/* Rank 2 does not publish what the others gather, nor they what rank 2 does. */
+/* Rank 2 does not publish what the others gather, nor they what rank 2 gathers. */
 static odc_status wait_on_the_host(odc_context *context) {
     static float full[NUMEL];
     odc_shard_desc descs[2] = {describe("of all but 2", NUMEL, ODC_F32, 0), describe("of 2", NUMEL, ODC_F32, 0)};
@@ -267,7 +260,7 @@ static odc_status wait_on_the_host(odc_context *context) {
     return status == ODC_OK ? odc_gather(mine, full, NUMEL, NULL) : status;
 }
 
-/* Minibatches until an error. Rank 0's GPU fails; rank 2 is late where somebody is to wait. */
+/* Runs minibatches until an error. Rank 0's GPU fails; rank 2 is late where another one is to wait. */
 static odc_status use_until_error(const failing *what, odc_context *context, tensor t, void *full, int fails) {
     odc_shard_desc desc = describe("another", 10, ODC_F32, ODC_F32);
     odc_shard *shard = NULL;
@@ -395,17 +388,17 @@ static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
     const hang *h = arg;
     hung what = h->what;
     int first = h->deadline_ms[0] < h->deadline_ms[1];
-    odc_context *context = join_within(rank, size, job, h->deadline_ms[rank] * patience());
+    odc_context *context = join_within(rank, size, job, h->deadline_ms[rank] * time_scale());
     tensor t = plain(context, "layer");
     tensor other = plain(context, "other");
     void *full = new_buffer(t, ODC_F32);
     void *stream = gpu_stream(A_STREAM);
     int hangs = rank == 0;
-    /* Of a rank of another host only what was last heard is known. */
+    /* Of a rank of another host only the last report is known. */
     const char *waits = several_hosts() ? "where it waited for its GPU's work of shard \""
                                         : "where it waits for its GPU's work of shard \"";
     CHECK_OK(odc_publish(t.shard, NULL));
-    CHECK_OK(odc_gather(t.shard, full, NUMEL, NULL)); /* with all that a first use has to do */
+    CHECK_OK(odc_gather(t.shard, full, NUMEL, NULL)); /* so that first-use set-up is done */
     gpu_wait(NULL);
     if (hangs) {
         gpu_hold(stream);
@@ -431,7 +424,7 @@ static void has_a_hung_stream(int rank, int size, const char *job, void *arg) {
     int64_t begin = now_ns();
     odc_destroy(context);
     CHECK(now_ns() - begin < (int64_t)20000000000);
-    if (hangs) { /* what the stream does now is done in memory that is still there */
+    if (hangs) { /* what the stream does now, it does in memory that still exists */
         gpu_let_go();
     }
     gpu_wait(stream);
@@ -444,12 +437,12 @@ static void what_hangs_is_named_at_the_deadline_and_not_unmapped(void **state) {
     for (hung what = HUNG_GATHER; what < HANGS; ++what) {
         run_processes(2, has_a_hung_stream, (&(hang){what, {5000, 60000}}));
     }
-    /* Others give up first. */
+    /* The others give up first. */
     run_processes(2, has_a_hung_stream, (&(hang){HUNG_GATHER, {60000, 3000}}));
     run_processes(2, has_a_hung_stream, (&(hang){HUNG_PUBLISH, {60000, 3000}}));
 }
 
-/* Of the calls that one of the library's makes, a later one fails while what was enqueued before is still to come. */
+/* Of the driver's calls made by one call of the library a later one fails, while earlier work is still enqueued. */
 static void fails_halfway(int rank, int size, const char *job, void *arg) {
     static const char *const functions[HANGS] = {"cuStreamWriteValue64", "cuStreamWriteValue64", "cuEventRecord"};
     hung what = *(hung *)arg;
@@ -482,8 +475,8 @@ static void what_was_enqueued_before_a_call_failed_is_not_unmapped(void **state)
     }
 }
 
-/* A rank may leave once it has published: the others find what is still to come when it leaves. On another host its slices
- * are gone then, so there it waits until they have been read. */
+/* A rank may leave once it has published: the others find outstanding work when it leaves. On another host its slices are gone
+ * then, so there it waits until they have been read. */
 static void leaves_early(int rank, int size, const char *job, void *arg) {
     odc_context *context = join(rank, size, job);
     tensor t = plain(context, "layer");
@@ -522,7 +515,7 @@ int main(void) {
         cmocka_unit_test(a_death_while_a_publish_is_on_its_way_ends_gathers),
         cmocka_unit_test(a_death_ends_sync),
         cmocka_unit_test(a_death_with_work_in_flight_faults_nobody),
-        cmocka_unit_test(the_end_of_a_rank_that_tries_its_gpu_is_noticed),
+        cmocka_unit_test(the_end_of_a_rank_in_the_p2p_selftest_is_noticed),
         cmocka_unit_test(what_a_dead_owner_had_published_can_be_used),
         cmocka_unit_test(a_failed_gpu_ends_the_job_at_once_wherever_it_is_seen),
         cmocka_unit_test(a_gpu_that_has_failed_before_init_is_refused),

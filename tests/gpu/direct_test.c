@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUDirect RDMA, by adapters that are pretended (fake_fabric): where it is used, why it is not, and that a rank may die in the
- * midst of it. What passes by it is compared with the model in random_test and gpu_hosts_test. */
+/* GPUDirect RDMA with simulated adapters (fake_fabric): where it is used, why it is not, and deaths in the middle of it. The
+ * data is compared with the model in random_test and hosts_test. */
 #include "gpu.h"
 #include "hosts.h"
 #include "model.h"
@@ -10,17 +10,17 @@
 
 enum { NUMEL = 3001, LARGE = 3000017 /* of f32: several times the staging */ };
 
-static void check_routes(odc_context *context, const char *words) {
+static void check_routes(odc_context *context, const char *text) {
     odc_route route = {.struct_size = sizeof route};
     for (int other = 0; other < odc_size(context); ++other) {
         if (other != odc_rank(context)) {
             CHECK_OK(odc_get_route(context, other, ODC_GPU_MEMORY, &route));
             CHECK(route.transport != NULL && strcmp(route.transport, "fabric") == 0);
             CHECK(route.access != NULL && strcmp(route.access, "staged") == 0);
-            if (strncmp(route.why, words, strlen(words)) != 0) {
+            if (strncmp(route.why, text, strlen(text)) != 0) {
                 printf("%s\n", route.why);
             }
-            CHECK(strncmp(route.why, words, strlen(words)) == 0);
+            CHECK(strncmp(route.why, text, strlen(text)) == 0);
         }
     }
 }
@@ -30,19 +30,19 @@ static void check_routes(odc_context *context, const char *words) {
 typedef struct reason {
     const char *variable;
     const char *value;
-    const char *words; /* the route's first */
+    const char *text; /* the beginning of the route's `why` */
 } reason;
 
 static void go_another_way(odc_context *context, void *arg) {
     const reason *one = arg;
     tensor t = make_tensor(context, "layer", NUMEL, ODC_BF16, ODC_BF16);
-    check_routes(context, one->words);
+    check_routes(context, one->text);
     for (uint64_t minibatch = 0; minibatch < 2; ++minibatch) {
         use_once(context, &t, 1, minibatch);
     }
 }
 
-static void what_stands_in_the_way_is_told_and_gone_around(void **state) {
+static void unusable_routes_are_explained_and_avoided(void **state) {
     static const reason reasons[] = {
         {"FAKE_FABRIC_GPU", "yes", "by GPUDirect RDMA; efa from rdmap79s0 to rdmap79s0"},
         {"FAKE_CUDA_ADAPTERS", "ordered", "by GPUDirect RDMA; "},
@@ -70,7 +70,7 @@ static void what_stands_in_the_way_is_told_and_gone_around(void **state) {
     }
 }
 
-/* Each end on its own: one reads and adds by GPUDirect RDMA where the other goes through host memory. */
+/* Each end decides for itself: one reads and adds by GPUDirect RDMA while the other goes through host memory. */
 static void go_half_way(int rank, int size, const char *job, void *arg) {
     (void)arg;
     setenv("ODC_GPU_DIRECT", rank == 1 ? "0" : "1", 1);
@@ -111,10 +111,10 @@ static void a_wrong_setting_is_named(void **state) {
 
 typedef struct end {
     atomic_int ready;
-    int adds; /* else it is read from */
+    int adds; /* otherwise it is read from */
 } end;
 
-/* Rank 1 dies while others read from it, or add to it, more than what is under way at once. */
+/* Rank 1 dies while others read from it, or add to it, more than can be in flight at once. */
 static void die_in_the_midst(int rank, int size, const char *job, void *arg) {
     end *shared = arg;
     odc_context *context = join(rank, size, job);
@@ -134,7 +134,7 @@ static void die_in_the_midst(int rank, int size, const char *job, void *arg) {
     }
     CHECK_EQUAL(status, ODC_ERROR_PEER_LOST);
     CHECK_SENTENCE(odc_last_error(), "rank 1");
-    odc_destroy(context); /* what is registered is given up before its memory */
+    odc_destroy(context); /* registered memory is deregistered before it is freed */
     free_buffer(t, full);
 }
 
@@ -152,7 +152,7 @@ static void a_rank_may_die_in_the_midst(void **state) {
 
 /* ---- Leaving ---- */
 
-/* Who has left still takes what comes until its context ends; that it does not sync is told at once. */
+/* A rank that has left still accepts data until its context ends; that it does not sync is reported at once. */
 static void leave_before_sync(int rank, int size, const char *job, void *arg) {
     odc_context *context = join_within(rank, size, job, 60000);
     tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_F32);
@@ -182,7 +182,7 @@ static void who_has_left_is_not_waited_for(void **state) {
 
 /* ---- The end of a context ---- */
 
-/* Its GPU is busy with what others have sent, on its way from and to what is unmapped then. */
+/* Its GPU is busy with what others have sent, copying from and to memory that is then unmapped. */
 static void leave_in_the_midst(int rank, int size, const char *job, void *arg) {
     enum { TIMES = 4 };
     atomic_int *published = arg;
@@ -222,7 +222,7 @@ static void a_context_may_end_while_gradients_are_added(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_stands_in_the_way_is_told_and_gone_around),
+        cmocka_unit_test(unusable_routes_are_explained_and_avoided),
         cmocka_unit_test(one_end_may_go_through_host_memory),
         cmocka_unit_test(a_wrong_setting_is_named),
         cmocka_unit_test(a_rank_may_die_in_the_midst),

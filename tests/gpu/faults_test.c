@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every call of the driver fails once, wherever it is made: an error with words, and nothing is left behind. And nothing
- * grows where nothing fails. */
+/* Every call of the driver fails once, wherever it is made: an error is returned and nothing leaks. Nothing grows where nothing
+ * fails. */
 #include "gpu.h"
 #include "model.h"
 
@@ -9,14 +9,14 @@
 
 enum { NUMEL = 3000, MOST_FUNCTIONS = 100, MOST_NAME = 64 };
 
-/* ---- Which there are ---- */
+/* ---- The driver's functions ---- */
 
 typedef struct functions {
     int count;
     char names[MOST_FUNCTIONS][MOST_NAME];
 } functions;
 
-/* From the table of cuda/cuda_interface.h. */
+/* From the table in cuda/cuda_interface.h. */
 static void read_functions(functions *all) {
     char path[1024];
     char line[512];
@@ -44,7 +44,7 @@ static int is_in(const char *const *names, size_t count, const char *name) {
 }
 #define IS_IN(names, name) is_in(names, sizeof(names) / sizeof *(names), name)
 
-/* Where what fails may leave something: nothing else gives it back, or what was enqueued before it may be in use. */
+/* Calls whose failure may leak: nothing else frees the resource, or earlier work may still use it. */
 static int may_leave(const char *function) {
     static const char *const names[] = {
         "cuMemUnmap",      "cuMemAddressFree",   "cuMemRelease",      "cuMemHostUnregister",
@@ -69,7 +69,7 @@ typedef struct world {
     phase at;
     atomic_int arrived;
     atomic_int failures;    /* of all rounds */
-    atomic_int statuses[2]; /* of this one, by rank */
+    atomic_int statuses[2]; /* of this round, by rank */
 } world;
 
 typedef struct user {
@@ -77,7 +77,7 @@ typedef struct user {
     int rank;
     int size;
     int round;
-    const fault *fault; /* NULL: none of this rank's */
+    const fault *fault; /* NULL: no call of this rank fails */
     odc_context *context;
     tensor t;
     void *buffer;
@@ -121,7 +121,7 @@ static odc_status use_all(user *me, const char *job) {
     return status;
 }
 
-/* By rank 0. Whether there was an error: there is none where the function is not called, or not needed. */
+/* By rank 0. Returns whether there was an error: there is none where the function is not called, or not needed. */
 static int try_fault(user *me, const fault *one, const char *job) {
     char name[192];
     struct fake_cuda_counts before = gpu_live();
@@ -154,14 +154,14 @@ static int try_fault(user *me, const fault *one, const char *job) {
 
 static void try_all(int rank, int size, const char *job, void *arg) {
     static const fault faults[] = {{NULL, 1, 2}, {NULL, 1, 1}, {NULL, 1, 999}, {NULL, 2, 999}};
-    const size_t kinds = several_hosts() ? 2 : sizeof faults / sizeof *faults; /* meeting takes long there */
+    const size_t kinds = several_hosts() ? 2 : sizeof faults / sizeof *faults; /* odc_init takes long there */
     int fired = 0;
     user me = {.w = arg, .rank = rank, .size = size, .buffer = gpu_new(NUMEL * 4)};
     const fault none = {"none", 1, 1};
     CHECK(!try_fault(&me, &none, job)); /* loads the driver */
     for (int i = 0; i < me.w->all.count; ++i) {
         if (strcmp(me.w->all.names[i], "cuMemHostUnregister") == 0) {
-            continue; /* pages that stay registered cannot be again, whoever has them next */
+            continue; /* pages that stay registered cannot be registered again, whoever gets them next */
         }
         for (size_t k = 0; k < kinds; ++k) {
             fault one = faults[k];
@@ -172,8 +172,8 @@ static void try_all(int rank, int size, const char *job, void *arg) {
             ++fired;
         }
     }
-    CHECK(!try_fault(&me, &none, job));      /* and everything works again, in the same process */
-    CHECK(fired > 0 || me.w->at == RELEASE); /* which has nothing to tell */
+    CHECK(!try_fault(&me, &none, job));      /* and everything works again in the same process */
+    CHECK(fired > 0 || me.w->at == RELEASE); /* releasing reports no error */
     gpu_free(me.buffer);
 }
 
@@ -224,7 +224,7 @@ static void each_call_may_fail_in_release(void **state) {
     fail_each_call(__func__, RELEASE);
 }
 
-/* What is asked once, when the driver is loaded, is not asked again. */
+/* What is queried once, when the driver is loaded, is not queried again. */
 static void cannot_load(int rank, int size, const char *job, void *arg) {
     odc_context *context = NULL;
     odc_config config = config_of(rank, size, job);
@@ -270,7 +270,7 @@ static void leaves_nothing(int rank, int size, const char *job, void *arg) {
 static void a_context_leaves_nothing_behind(void **state) {
     (void)state;
     needs_fake_cuda("it counts what there is");
-    needs_processes("it counts what a rank's process has");
+    needs_processes("it counts the resources of a process");
     run_processes(3, leaves_nothing, NULL);
 }
 
@@ -287,7 +287,7 @@ static int lines_of(const char *command) {
     return count;
 }
 
-/* /proc/self/status's line of memory that is pinned or locked, in KiB; 0: there is none. */
+/* Pinned or locked memory by /proc/self/status, in KiB; 0: there is no such line. */
 static long status_kib(const char *name) {
     char line[256];
     long kib = 0;
@@ -313,9 +313,9 @@ static int descriptors(void) {
     return count;
 }
 
-/* What a process has. */
+/* A process's resources. */
 typedef struct holding {
-    struct fake_cuda_counts pretended;
+    struct fake_cuda_counts fake;
     size_t gpu_free;
     int mappings;
     int descriptors;
@@ -330,7 +330,7 @@ static holding weigh(void) {
                    .pinned = status_kib("VmPin:"),
                    .locked = status_kib("VmLck:")};
     if (gpu_is_pretended()) {
-        now.pretended = gpu_live();
+        now.fake = gpu_live();
     }
     return now;
 }
@@ -338,14 +338,14 @@ static holding weigh(void) {
 static void check_not_grown(const holding *before) {
     holding now = weigh();
     if (gpu_is_pretended()) {
-        gpu_check_live(before->pretended);
+        gpu_check_live(before->fake);
     }
     printf("GPU memory free %zu then %zu bytes; mappings %d, %d; descriptors %d, %d; pinned %ld, %ld KiB\n",
            before->gpu_free, now.gpu_free, before->mappings, now.mappings, before->descriptors, now.descriptors,
            before->pinned, now.pinned);
     CHECK(now.gpu_free + (2 << 20) >= before->gpu_free); /* a driver's own granule */
-    CHECK(now.mappings < before->mappings + 100);        /* threads and allocators have theirs */
-    if (!several_hosts()) {                              /* else the provider opens and closes some */
+    CHECK(now.mappings < before->mappings + 100);        /* threads and allocators have their own */
+    if (!several_hosts()) {                              /* otherwise the provider opens and closes some */
         CHECK_EQUAL(now.descriptors, before->descriptors);
     }
     CHECK_EQUAL(now.pinned, before->pinned);
@@ -374,7 +374,7 @@ static void many_minibatches(odc_context *context, void *arg) {
 
 static void nothing_grows_over_many_minibatches(void **state) {
     (void)state;
-    needs_processes("it counts what a rank's process has");
+    needs_processes("it counts the resources of a process");
     setenv("FAKE_CUDA_DELAY_US", "10", 1);
     run_ranks(2, many_minibatches, NULL);
     unsetenv("FAKE_CUDA_DELAY_US");
@@ -393,21 +393,21 @@ static void register_and_release(odc_context *context, void *arg) {
         CHECK_OK(odc_release_shard(shards[i % 2]));
         CHECK_OK(odc_release_shard(shards[1 - i % 2]));
         if (i == 0 && getenv("ODC_TEST_HOSTS") != NULL) {
-            before = gpu_live(); /* with the staging that other hosts need */
+            before = gpu_live(); /* includes the staging for other hosts */
         }
         gpu_check_live(before);
-        CHECK_OK(odc_minibatch_sync(context)); /* their names may be used again */
+        CHECK_OK(odc_minibatch_sync(context)); /* the names may be used again */
     }
 }
 
 static void a_released_shard_leaves_nothing_behind(void **state) {
     (void)state;
     needs_fake_cuda("it counts what there is");
-    needs_processes("it counts what a rank's process has");
+    needs_processes("it counts the resources of a process");
     run_ranks(2, register_and_release, NULL);
 }
 
-/* ---- An interruption of what is over soon ---- */
+/* ---- Interruptions of short waits ---- */
 
 enum { REGISTRATIONS = 64, ASK_NS = 20000000, SLOW_TRIES = 100 };
 
@@ -416,8 +416,8 @@ static int count_and_interrupt(void *arg) {
     return 1;
 }
 
-/* The memory that is being cleared when its registration is interrupted stays in use until the GPU has done it, so a wait of
- * less than ASK_NS does not ask. */
+/* The memory that is being cleared when its registration is interrupted stays in use until the GPU is done, so a wait shorter
+ * than ASK_NS does not ask. */
 static void register_while_interrupted(int rank, int size, const char *job, void *arg) {
     odc_context *context = NULL;
     odc_config config = config_of(rank, size, job);
@@ -455,7 +455,7 @@ static odc_status register_numbered(odc_context *context, int number) {
     return odc_register_shard(context, &desc, &shard);
 }
 
-/* Of a registration that was interrupted nothing is left once the GPU has done what was enqueued. */
+/* Nothing of an interrupted registration is left once the GPU has completed its work. */
 static void be_interrupted_while_clearing(int rank, int size, const char *job, void *arg) {
     odc_context *context = NULL;
     odc_config config = config_of(rank, size, job);
@@ -480,7 +480,7 @@ static void be_interrupted_while_clearing(int rank, int size, const char *job, v
         registered += status == ODC_OK;
     }
     stop = 0;
-    CHECK_OK(register_numbered(context, ++number)); /* done after all that was enqueued before */
+    CHECK_OK(register_numbered(context, ++number)); /* completes after all earlier work */
     ++registered;
     CHECK_OK(odc_publish_all(context, NULL));
     CHECK_OK(odc_minibatch_sync(context));
@@ -497,8 +497,8 @@ static void be_interrupted_while_clearing(int rank, int size, const char *job, v
 static void an_interrupted_registration_leaves_nothing_behind(void **state) {
     (void)state;
     needs_fake_cuda("it makes GPUs slow, and counts what there is");
-    needs_processes("it counts what a rank's process has");
-    setenv("FAKE_CUDA_DELAY_US", "100000", 1); /* so that clearing outlasts ASK_NS */
+    needs_processes("it counts the resources of a process");
+    setenv("FAKE_CUDA_DELAY_US", "100000", 1); /* so that clearing takes longer than ASK_NS */
     run_processes(1, be_interrupted_while_clearing, NULL);
     unsetenv("FAKE_CUDA_DELAY_US");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory between hosts: each rank is on a host of its own, and what passes between them goes through host memory, or, with
- * ODC_GPU_DIRECT=1 and adapters that can, through staging in GPU memory. */
+/* GPU memory between hosts: each rank is on its own host, and data goes through host memory, or, with ODC_GPU_DIRECT=1 and
+ * adapters that support it, through staging in GPU memory. */
 #include "hosts.h"
 #include "gpu.h"
 #include "model.h"
@@ -100,14 +100,14 @@ static size_t slots_of(size_t bytes, size_t least) {
     return (bytes / slot > least ? bytes / slot : least) * slot;
 }
 
-/* What is pinned for it: ODC_STAGING_BYTES for what goes out, and as much for what comes in. Between GPUs of a host all goes
- * out; what network adapters move is not staged in host memory. */
+/* Pinned bytes: ODC_STAGING_BYTES for outgoing data, and as much for incoming. Between GPUs of a host all data is outgoing;
+ * what network adapters move is not staged in host memory. */
 static void staging_is_bounded(odc_context *context, void *arg) {
     const uint64_t numel = 1 << 20;
     const int by_nic = several_hosts() && getenv("ODC_GPU_DIRECT") != NULL;
     const size_t out = by_nic ? 0 : slots_of(*(size_t *)arg, 1);
     const size_t in = by_nic || !several_hosts() ? 0 : slots_of(*(size_t *)arg, 3);
-    const int64_t words = 3 * 4096; /* that tell what is done, and what is published */
+    const int64_t words = 3 * 4096; /* words for completion and for publishes */
     const size_t before = gpu_live().registered;
     tensor two[2];
     two[0] = make_tensor(context, "first", numel, ODC_F32, ODC_F32);
@@ -119,7 +119,7 @@ static void staging_is_bounded(odc_context *context, void *arg) {
     CHECK(-words <= beyond && beyond <= words);
 }
 
-/* On GPUs that do not reach each other. */
+/* On GPUs without peer access. */
 static void with_each_staging(const char *name, const char *hosts) {
     static size_t allowed[] = {256 << 10, 5 << 20, 16 << 20};
     char text[32];
@@ -149,7 +149,7 @@ static void staging_between_gpus_is_bounded(void **state) {
     with_each_staging(__func__, "1");
 }
 
-/* What is not waited for yet must not keep the staging that another needs. */
+/* A gather that is not waited for yet must not keep the staging that another needs. */
 static void start_all(odc_context *context, void *arg) {
     enum { COUNT = 4 };
     tensor all[COUNT];
@@ -193,7 +193,7 @@ static void started_gathers_are_waited_for_in_any_order(void **state) {
 
 static int stop_now(void *arg) { return read_flag(arg); }
 
-/* Nor what was to be waited for and is not any more. */
+/* Nor may one whose wait was given up. */
 static void interrupt_a_wait(int rank, int size, const char *job, void *arg) {
     atomic_int *stop = (atomic_int *)arg + rank;
     odc_context *context = NULL;
@@ -220,7 +220,7 @@ static void interrupt_a_wait(int rank, int size, const char *job, void *arg) {
     CHECK(status == ODC_OK || status == ODC_ERROR_INTERRUPTED);
     check_gather(all[1], 1);
     if (status != ODC_OK) {
-        gpu_begin_capture(stream); /* nothing of it may come into a graph */
+        gpu_begin_capture(stream); /* none of the library's work may be captured into a graph */
         CHECK_ERROR(odc_wait(context, operation), ODC_ERROR_ARGUMENT, "captur");
         CHECK_EQUAL(gpu_end_capture(stream), 0);
         CHECK_OK(odc_wait(context, operation));
@@ -279,7 +279,7 @@ typedef struct hearing {
     atomic_int heard;
 } hearing;
 
-/* The host's is heard of at once, the GPU's when it is there. */
+/* A host shard's publish is received at once, a GPU shard's when the GPU has done it. */
 static void publish_both(odc_context *context, hearing *shared, int at_once) {
     odc_shard_desc desc = describe("host", NUMEL, ODC_F32, 0);
     desc.memory = ODC_HOST_MEMORY;
@@ -323,12 +323,12 @@ static void both_kinds_of_memory_are_published_each_in_its_time(void **state) {
 /* ---- Silence ---- */
 
 typedef struct silence {
-    int waiting; /* the rank that does */
+    int waiting; /* the rank that waits */
     atomic_int ready;
     atomic_int noticed;
 } silence;
 
-/* A rank waits for rank 1, which is stopped; it hears of that though its mate computes. */
+/* A rank waits for rank 1, which is stopped, and gets the error although its local peer computes. */
 static void fall_silent(int rank, int size, const char *job, void *arg) {
     silence *shared = arg;
     odc_context *context = join(rank, size, job);
@@ -356,7 +356,7 @@ static void who_is_waited_for_is_asked_whether_it_lives(void **state) {
     needs_processes("it stops a rank");
     setenv("ODC_TEST_HOSTS", "2", 1);
     setenv("ODC_SILENCE_MS", "3000", 1);
-    for (int waiting = 0; waiting < 3; waiting += 2) { /* one of them asks in any case */
+    for (int waiting = 0; waiting < 3; waiting += 2) { /* one of them sends heartbeats in any case */
         silence *shared = share(sizeof *shared);
         shared->waiting = waiting;
         run_mortals(3, 2, fall_silent, shared);
@@ -364,7 +364,7 @@ static void who_is_waited_for_is_asked_whether_it_lives(void **state) {
     own_hosts();
 }
 
-/* ---- What is allowed ---- */
+/* ---- Allowed calls ---- */
 
 static void use_layers(odc_context *context, void *arg) {
     odc_route route = {.struct_size = sizeof route};

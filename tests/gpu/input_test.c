@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bad input for GPU memory: a status and one clear sentence, nothing changes and nothing sticks. */
+/* Bad input for GPU memory: a status and one clear sentence, and nothing changes. */
 #include "gpu.h"
 #include "model.h"
 
@@ -28,15 +28,15 @@ static int has_two_gpus(void) {
 
 /* ---- Devices ---- */
 
-static void refuse_device(const char *job, const char *device, odc_status status, const char *words, const char *more) {
+static void refuse_device(const char *job, const char *device, odc_status status, const char *text, const char *more) {
     odc_context *context = (odc_context *)1;
     odc_config config = config_of(0, 1, job);
     config.device = device;
-    CHECK_ERROR(odc_init(&config, &context), status, words, more);
+    CHECK_ERROR(odc_init(&config, &context), status, text, more);
     CHECK(context == NULL);
     config.device = NULL;
     setenv("ODC_DEVICE", device, 1);
-    CHECK_ERROR(odc_init(&config, &context), status, words, more);
+    CHECK_ERROR(odc_init(&config, &context), status, text, more);
     CHECK(context == NULL);
     unsetenv("ODC_DEVICE");
 }
@@ -79,31 +79,31 @@ static void the_device_can_be_named_by_the_environment(void **state) {
 }
 
 static void unfit(int rank, int size, const char *job, void *arg) {
-    const char *const *words = arg;
+    const char *const *text = arg;
     odc_context *context = NULL;
     odc_config config = config_of(rank, size, job);
-    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_UNSUPPORTED, "cuda:0 cannot be used", words[0], words[1]);
-    config.device = NULL; /* host memory needs none */
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_UNSUPPORTED, "cuda:0 cannot be used", text[0], text[1]);
+    config.device = NULL; /* host memory needs no GPU */
     CHECK_OK(odc_init(&config, &context));
     use_once(context, (tensor[]){on_host(context, "layer")}, 1, 1);
     odc_destroy(context);
 }
 
 static void an_old_gpu_is_refused(void **state) {
-    const char *words[] = {"compute capability is 7.5", "8.0"};
+    const char *text[] = {"compute capability is 7.5", "8.0"};
     (void)state;
-    needs_fake_cuda("it pretends an old GPU");
+    needs_fake_cuda("it simulates an old GPU");
     setenv("FAKE_CUDA_CAPABILITY", "75", 1);
-    run_processes(1, unfit, words);
+    run_processes(1, unfit, text);
     unsetenv("FAKE_CUDA_CAPABILITY");
 }
 
 static void an_old_driver_is_refused(void **state) {
-    const char *words[] = {"the driver is of CUDA 12.0", "12.1 or later"};
+    const char *text[] = {"the driver is of CUDA 12.0", "12.1 or later"};
     (void)state;
-    needs_fake_cuda("it pretends an old driver");
+    needs_fake_cuda("it simulates an old driver");
     setenv("FAKE_CUDA_VERSION", "12000", 1);
-    run_processes(1, unfit, words);
+    run_processes(1, unfit, text);
     unsetenv("FAKE_CUDA_VERSION");
 }
 
@@ -114,9 +114,9 @@ static void uses_an_older_driver(odc_context *context, void *arg) {
 
 static void a_driver_without_the_newer_functions_is_enough(void **state) {
     (void)state;
-    needs_fake_cuda("it pretends an older driver");
+    needs_fake_cuda("it simulates an older driver");
     setenv("FAKE_CUDA_VERSION", "12010", 1);
-    setenv("ODC_TEST_DEVICES", "2", 1); /* copies between GPUs */
+    setenv("ODC_TEST_DEVICES", "2", 1); /* for copies between GPUs */
     run_ranks(2, uses_an_older_driver, NULL);
     unsetenv("FAKE_CUDA_VERSION");
     setenv("ODC_TEST_DEVICES", "1", 1);
@@ -160,7 +160,7 @@ static void without_gpus(int rank, int size, const char *job, void *arg) {
         }
     }
     use_once(context, (tensor[]){on_host(context, "host")}, 1, 1);
-    if (has_gpu[0]) { /* those that have one can use it among themselves */
+    if (has_gpu[0]) { /* ranks with a GPU can use it among themselves */
         desc.ranks = (int32_t[]){0};
         desc.rank_count = 1;
         if (rank == 0) {
@@ -236,21 +236,21 @@ static void a_buffer_that_is_elsewhere_is_refused(void **state) {
 /* ---- Streams ---- */
 
 /* Every call that takes a stream refuses this one. */
-static void refuse_stream(odc_context *context, const tensor *two, void *buffer, void *stream, const char *words) {
+static void refuse_stream(odc_context *context, const tensor *two, void *buffer, void *stream, const char *text) {
     const tensor published = two[0];
     const tensor other = two[1];
     uint64_t operation = 0;
-    CHECK_ERROR(odc_gather(published.shard, buffer, NUMEL, stream), ODC_ERROR_ARGUMENT, "odc_gather", words);
-    CHECK_ERROR(odc_scatter_add(published.shard, buffer, NUMEL, stream), ODC_ERROR_ARGUMENT, "odc_scatter_add", words);
-    CHECK_ERROR(odc_gather_start(published.shard, buffer, NUMEL, stream, &operation), ODC_ERROR_ARGUMENT, words);
-    CHECK_ERROR(odc_scatter_add_start(published.shard, buffer, NUMEL, stream, &operation), ODC_ERROR_ARGUMENT, words);
-    CHECK_ERROR(odc_publish(other.shard, stream), ODC_ERROR_ARGUMENT, "odc_publish", words);
-    CHECK_ERROR(odc_publish_all(context, stream), ODC_ERROR_ARGUMENT, words);
+    CHECK_ERROR(odc_gather(published.shard, buffer, NUMEL, stream), ODC_ERROR_ARGUMENT, "odc_gather", text);
+    CHECK_ERROR(odc_scatter_add(published.shard, buffer, NUMEL, stream), ODC_ERROR_ARGUMENT, "odc_scatter_add", text);
+    CHECK_ERROR(odc_gather_start(published.shard, buffer, NUMEL, stream, &operation), ODC_ERROR_ARGUMENT, text);
+    CHECK_ERROR(odc_scatter_add_start(published.shard, buffer, NUMEL, stream, &operation), ODC_ERROR_ARGUMENT, text);
+    CHECK_ERROR(odc_publish(other.shard, stream), ODC_ERROR_ARGUMENT, "odc_publish", text);
+    CHECK_ERROR(odc_publish_all(context, stream), ODC_ERROR_ARGUMENT, text);
 }
 
 static void bad_streams(odc_context *context, void *arg) {
     tensor early = plain(context, "early");
-    tensor host = on_host(context, "a host shard"); /* by its name the first to be published of all */
+    tensor host = on_host(context, "a host shard"); /* by its name the first of all to be published */
     tensor late = plain(context, "late");
     const tensor two[] = {early, late};
     void *buffer = gpu_new(NUMEL * 4);
@@ -264,7 +264,7 @@ static void bad_streams(odc_context *context, void *arg) {
     gpu_wait(NULL);
     gpu_begin_capture(stream);
     refuse_stream(context, two, buffer, stream, "is being captured");
-    CHECK_EQUAL(gpu_end_capture(stream), 0); /* it stays valid */
+    CHECK_EQUAL(gpu_end_capture(stream), 0); /* the capture is still valid */
     gpu_begin_capture(blocking);
     refuse_stream(context, two, buffer, NULL, "captured");
     CHECK_EQUAL(gpu_end_capture(blocking), 0);
@@ -274,7 +274,7 @@ static void bad_streams(odc_context *context, void *arg) {
         gpu_end_stream(elsewhere);
     }
     CHECK_ERROR(odc_publish(host.shard, stream), ODC_ERROR_UNSUPPORTED, "stream", "\"a host shard\"", "host memory");
-    /* None of these published it. */
+    /* None of these calls published it. */
     CHECK_ERROR(odc_gather(host.shard, full, NUMEL, NULL), ODC_ERROR_PHASE, "publish");
     CHECK_OK(odc_publish_all(context, stream));
     CHECK_ERROR(odc_gather(host.shard, full, NUMEL, stream), ODC_ERROR_UNSUPPORTED, "stream", "host memory");
@@ -291,7 +291,7 @@ static void bad_streams(odc_context *context, void *arg) {
 
 static void a_stream_that_cannot_be_used_is_refused(void **state) {
     (void)state;
-    run_ranks(1, bad_streams, NULL); /* captures forbid much to all threads */
+    run_ranks(1, bad_streams, NULL); /* captures restrict all threads of a process */
 }
 
 static void a_destroyed_stream(odc_context *context, void *arg) {
@@ -315,11 +315,11 @@ static void too_large(odc_context *context, void *arg) {
     const uint64_t huge = (uint64_t)1 << 42;
     odc_shard_desc desc = describe("large", huge, ODC_F32, ODC_F32);
     odc_shard *shard = NULL;
-    int pretended = arg != NULL;
+    int fake = arg != NULL;
     struct fake_cuda_counts before = {0};
     char needed[32];
     snprintf(needed, sizeof needed, "need %llu", (unsigned long long)(huge * 8));
-    if (pretended) {
+    if (fake) {
         before = gpu_live();
     }
     for (int i = 0; i < 3; ++i) {
@@ -327,7 +327,7 @@ static void too_large(odc_context *context, void *arg) {
                     needed, "free");
         CHECK(shard == NULL);
     }
-    if (pretended) {
+    if (fake) {
         gpu_check_live(before);
     }
     odc_shard_desc both[] = {describe("in host memory", 1, ODC_F32, ODC_F32), desc};

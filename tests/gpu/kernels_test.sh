@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The PTX of the GPU kernels, of the library and of odc bench, is what their source makes, compiles without a warning or a
-# spill for each generation of GPUs, and adds as it says. Needs nvcc; nvdisasm (or cuobjdump) to see the last in machine
-# code.
+# The PTX of the GPU kernels, of the library and of odc bench, matches their source, compiles without a warning or a spill for
+# each generation of GPUs, and uses the expected instructions. Needs nvcc, and nvdisasm or cuobjdump to check machine code.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}"
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
@@ -17,7 +16,7 @@ seconds=120
 notes=
 
 release=$(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
-# compare FOLDER FILE...: with what make_ptx.sh makes there.
+# compare FOLDER FILE...: with the output of make_ptx.sh there.
 compare() {
     local folder=$1 file made_with
     shift
@@ -41,7 +40,7 @@ for source in "$kernels/add.cu" "$plain/plain_add.cu"; do
     done
 done
 
-# compile FOLDER PTX GENERATION: the driver's compiler takes it, and spills nothing.
+# compile FOLDER PTX GENERATION: the assembler accepts it and spills nothing.
 compile() {
     expect 0 ptxas -v --warning-as-error -arch="sm_$3" "$1/$2.ptx" -o "$work/$2.$3.cubin"
     [ "$(grep -c ' 0 bytes spill stores, 0 bytes spill loads' <<<"$err")" -eq 4 ] || fail "$2.ptx spills on sm_$3: $err"
@@ -60,7 +59,7 @@ assemble add_sm90 100
 for generation in 80 90 100; do
     compile "$plain" plain_add $generation
 done
-# Four elements at a time.
+# Loads and stores of four elements.
 for type in f32 f64 bf16 f16; do
     entry=$(sed -n "/entry odc_plain_add_$type(/,/^}/p" "$plain/plain_add.ptx")
     for access in ld st; do
@@ -68,7 +67,7 @@ for type in f32 f64 bf16 f16; do
     done
 done
 
-# Sums of a whole host, and nothing else is written.
+# System-scope additions and no other writes.
 for file in add_sm80 add_sm90; do
     other=$(grep -E '^[[:space:]]*(@%p[0-9]+ )?(red|atom|st)\b' "$kernels/$file.ptx" |
         grep -vE 'red\.relaxed\.sys\.global\.add\.(f32|f64|v4\.f32) ')
@@ -84,7 +83,7 @@ else
 fi
 for type in f32 bf16 f16; do
     if [ -n "$out" ]; then
-        # Vector reductions, and four vector loads that do not wait for each other's.
+        # Vector reductions, and four vector loads in flight at the same time.
         kernel=$(awk -v name="odc_add_$type" '/\.text\.odc_|Function : / { inside = index($0, name) > 0 } inside' <<<"$out")
         grep -q 'REDG.*F32x4.*SYS' <<<"$kernel" || fail "odc_add_$type has no vector reductions on sm_90"
         loads=$(awk '/LDG\.E\.(64|128)/ { loads++ } /REDG/ { if (loads > most) most = loads; loads = 0 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// lib/topology/nvml_library.h against NVML's own header; nvml_header_test.sh compiles it.
+// Compares lib/topology/nvml_library.h with NVML's own header; nvml_header_test.sh compiles it.
 #include "topology/nvml_library.h"
 
 #include NVML_HEADER

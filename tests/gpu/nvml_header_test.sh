@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What lib/topology/nvml_library.h says of NVML's interface is what NVML's header says. Needs nvml.h: of a CUDA toolkit, or what
-# `tests/venv.sh nvml` installs.
+# lib/topology/nvml_library.h agrees with NVML's header. Needs nvml.h of a CUDA toolkit or of `tests/venv.sh nvml`.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}"
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"

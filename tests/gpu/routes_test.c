@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The path from GPU to GPU, how it is used, and what is counted there. */
+/* The path between GPUs, how it is used, and the statistics of it. */
 #include "gpu.h"
 #include "model.h"
 
@@ -48,9 +48,9 @@ static void ranks_on_two_gpus_are_direct_where_they_can(void **state) {
     setenv("ODC_TEST_DEVICES", "1", 1);
 }
 
-/* ---- Those that do not ---- */
+/* ---- Pairs without peer access ---- */
 
-/* Through host memory, and both say why. */
+/* Through host memory, and both ends report why. */
 static void are_staged(odc_context *context, void *arg) {
     const char *why = arg;
     odc_route route = route_to(context, 1 - odc_rank(context));
@@ -65,7 +65,7 @@ static void are_staged(odc_context *context, void *arg) {
 }
 
 static void without(const char *name, const char *p2p, const char *why) {
-    needs_fake_cuda("it pretends what a pair of GPUs cannot do");
+    needs_fake_cuda("it simulates limits of a pair of GPUs");
     setenv("ODC_TEST_DEVICES", "2", 1);
     setenv("FAKE_CUDA_P2P", p2p, 1);
     run_ranks_of(name, 2, are_staged, (void *)why);
@@ -102,7 +102,7 @@ static long shared_kib(void) {
     return kib;
 }
 
-/* A mirror that mates may still have pinned serves the next shard. */
+/* A host shadow that local peers may still have pinned serves the next shard. */
 static void staged_again_and_again(odc_context *context, void *arg) {
     enum { TIMES = 16, LARGE = 1 << 18 };
     char name[16];
@@ -113,7 +113,7 @@ static void staged_again_and_again(odc_context *context, void *arg) {
         snprintf(name, sizeof name, "layer%d", i);
         tensor t = make_tensor(context, name, LARGE, ODC_F32, ODC_F32);
         uint64_t now = stats_of(context).pinned_bytes;
-        CHECK(now > (uint64_t)LARGE / 2 * (4 + 4)); /* its mirror and staging */
+        CHECK(now > (uint64_t)LARGE / 2 * (4 + 4)); /* its host shadow and staging */
         CHECK(i == 0 || now == pinned);
         pinned = now;
         use_once(context, &t, 1, (uint64_t)i);
@@ -122,12 +122,12 @@ static void staged_again_and_again(odc_context *context, void *arg) {
         shared = i == 1 ? shared_kib() : shared;
         CHECK_OK(odc_minibatch_sync(context));
     }
-    CHECK(shared_kib() < shared + TIMES / 2 * (LARGE * 4 / 1024)); /* half of what they would leave */
+    CHECK(shared_kib() < shared + TIMES / 2 * (LARGE * 4 / 1024)); /* half of what would leak */
 }
 
 static void staged_shards_may_come_and_go(void **state) {
     (void)state;
-    needs_fake_cuda("it pretends what a pair of GPUs cannot do");
+    needs_fake_cuda("it simulates limits of a pair of GPUs");
     setenv("ODC_TEST_DEVICES", "2", 1);
     setenv("FAKE_CUDA_P2P", "none", 1);
     run_ranks(2, staged_again_and_again, NULL);
@@ -189,9 +189,9 @@ static void a_rank_without_a_gpu_has_no_path(void **state) {
     run_processes(3, some_have_none, NULL);
 }
 
-/* ---- How direct ones are used ---- */
+/* ---- Use of direct routes ---- */
 
-/* By batches, but on the legacy default stream, which takes none; inside a GPU plainly. */
+/* Batched copies, but not on the legacy default stream, which does not take them; plain ones inside a GPU. */
 static void copies_of_gathers(odc_context *context, void *arg) {
     void *const streams[] = {NULL, (void *)1 /* CU_STREAM_LEGACY */, (void *)2 /* CU_STREAM_PER_THREAD */,
                              gpu_stream(1), gpu_stream(2)};
@@ -227,7 +227,7 @@ static void copies_between_gpus_go_in_batches_that_overlap_with_kernels(void **s
     setenv("ODC_TEST_DEVICES", "1", 1);
 }
 
-/* The own slice first, and round: so ranks begin with different ones. */
+/* The own slice first, then the next ranks', so ranks begin with different ones. */
 static void order_of_additions(odc_context *context, void *arg) {
     enum { EACH = 250 };
     const int size = odc_size(context);
@@ -257,7 +257,7 @@ static void additions_begin_with_another_owner_on_each_rank(void **state) {
 
 static void large_additions(odc_context *context, void *arg) {
     const unsigned most = *(unsigned *)arg;
-    tensor t = make_tensor(context, "layer", 300000, ODC_F32, ODC_F32); /* for more than 30 blocks */
+    tensor t = make_tensor(context, "layer", 300000, ODC_F32, ODC_F32); /* more than 30 blocks */
     use_once(context, &t, 1, 1);
     if (most != 0) {
         CHECK_EQUAL(gpu_enqueued().most_blocks, most);
@@ -300,7 +300,7 @@ static void is_counted(odc_context *context, void *arg) {
     CHECK_OK(odc_gather(t.shard, gathered, NUMEL, gpu_stream(2)));
     CHECK_OK(odc_gather_start(t.shard, again, NUMEL, gpu_stream(3), &operation));
     CHECK_OK(odc_scatter_add(t.shard, added, NUMEL, gpu_stream(1)));
-    CHECK_ERROR(odc_gather(t.shard, &slice, NUMEL, NULL), ODC_ERROR_ARGUMENT, "host memory"); /* does not count */
+    CHECK_ERROR(odc_gather(t.shard, &slice, NUMEL, NULL), ODC_ERROR_ARGUMENT, "host memory"); /* is not counted */
     CHECK_OK(odc_minibatch_sync(context));
     odc_stats stats = stats_of(context);
     CHECK_EQUAL(stats.gather_calls, 2);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What streams do before and after one another around the calls. Streams are held and let go by the tests, so nothing
- * depends on time. */
+/* Order between calls and the work on streams. The tests hold and release streams, so nothing depends on time. */
 #include "gpu.h"
 #include "model.h"
 
 #include <pthread.h>
 #include <stdio.h>
 
-enum { NUMEL = 3000, OTHER_STREAM = 2, A_STREAM = 3 }; /* two that nothing else is ordered with */
+enum { NUMEL = 3000, OTHER_STREAM = 2, A_STREAM = 3 }; /* no other stream is ordered with these two */
 
 static tensor plain(odc_context *context, const char *name) {
     return make_tensor(context, name, NUMEL, ODC_F32, ODC_F32);
@@ -19,7 +18,7 @@ static void *new_gradients(tensor t, uint64_t salt) {
     return buffer;
 }
 
-/* ---- Own work follows the publish on whatever stream ---- */
+/* ---- A rank's own work follows its publish, on any stream ---- */
 
 static void follows_the_publish(odc_context *context, void *arg) {
     tensor t = plain(context, "layer");
@@ -32,12 +31,12 @@ static void follows_the_publish(odc_context *context, void *arg) {
         void *publishing = gpu_stream(A_STREAM + minibatch);
         void *gathering = gpu_stream(OTHER_STREAM + minibatch);
         void *adding = gpu_stream(OTHER_STREAM + minibatch);
-        gpu_fill(slice.gradients, 0x7f, slice.numel * 4, NULL); /* left over: the publish zeroes it */
+        gpu_fill(slice.gradients, 0x7f, slice.numel * 4, NULL); /* a leftover, which the publish clears */
         gpu_wait(NULL);
-        gpu_hold(publishing); /* a long kernel, after which the parameters are there */
+        gpu_hold(publishing); /* a long kernel that computes the parameters */
         enqueue_parameters(t, minibatch, publishing);
         CHECK_OK(odc_publish(t.shard, publishing));
-        /* These return though the GPU has not done anything of it. */
+        /* These return although the GPU has done nothing of it. */
         CHECK_OK(odc_gather(t.shard, gathered, NUMEL, gathering));
         CHECK_OK(odc_scatter_add(t.shard, added, NUMEL, adding));
         CHECK_OK(odc_gather(t.shard, again, NUMEL, publishing));
@@ -61,17 +60,17 @@ static void own_work_follows_the_publish_and_the_host_waits_for_none(void **stat
     run_ranks(1, follows_the_publish, NULL);
 }
 
-typedef struct meeting {
+typedef struct shared_flags {
     atomic_int registered;
     atomic_int published;
     atomic_int let_go;
     atomic_int gathered;
-} meeting;
+} shared_flags;
 
 static void *let_go_later(void *arg) {
-    meeting *shared = arg;
+    shared_flags *shared = arg;
     await_flag(&shared->published, 2);
-    sleep_ms(30); /* so that who does not wait is ahead */
+    sleep_ms(30); /* so that a rank that does not wait gets ahead */
     set_flag(&shared->let_go, 1);
     gpu_let_go();
     return NULL;
@@ -79,12 +78,12 @@ static void *let_go_later(void *arg) {
 
 /* A gather waits for the owner's stream, not for its call. */
 static void waits_for_the_word(odc_context *context, void *arg) {
-    meeting *shared = arg;
+    shared_flags *shared = arg;
     tensor t = plain(context, "layer");
     void *stream = gpu_stream(A_STREAM);
     pthread_t thread;
     int slow = odc_rank(context) == 1;
-    raise_flag(&shared->registered); /* which a driver may not do beside a stream that is held */
+    raise_flag(&shared->registered); /* a driver may not allow it while a stream is held */
     await_flag(&shared->registered, 2);
     if (slow) {
         gpu_hold(stream);
@@ -104,7 +103,7 @@ static void waits_for_the_word(odc_context *context, void *arg) {
 
 static void a_gather_waits_for_what_is_before_the_publish(void **state) {
     (void)state;
-    run_ranks(2, waits_for_the_word, share(sizeof(meeting)));
+    run_ranks(2, waits_for_the_word, share(sizeof(shared_flags)));
 }
 
 /* ---- Sync ---- */
@@ -112,7 +111,7 @@ static void a_gather_waits_for_what_is_before_the_publish(void **state) {
 typedef enum work { A_GATHER, AN_ADDITION, A_PUBLISH } work;
 
 static void sync_waits_for(odc_context *context, void *arg) {
-    meeting *shared = arg;
+    shared_flags *shared = arg;
     tensor t = plain(context, "layer");
     tensor other = plain(context, "other");
     void *buffer = new_gradients(t, 5);
@@ -123,7 +122,7 @@ static void sync_waits_for(odc_context *context, void *arg) {
         set_flag(&shared->published, 2);
         CHECK_OK(odc_publish(t.shard, NULL));
         gpu_hold(stream);
-        if (what == A_GATHER) { /* that nobody uses */
+        if (what == A_GATHER) { /* no rank uses the result */
             CHECK_OK(odc_gather(t.shard, buffer, NUMEL, stream));
         } else if (what == AN_ADDITION) {
             write_gradients(t, buffer, 5);
@@ -144,10 +143,10 @@ static void sync_waits_for(odc_context *context, void *arg) {
 
 static void sync_waits_for_all_streams_also_destroyed_ones(void **state) {
     (void)state;
-    run_ranks(1, sync_waits_for, share(sizeof(meeting)));
+    run_ranks(1, sync_waits_for, share(sizeof(shared_flags)));
 }
 
-/* After a sync the sums are final for every stream, whichever streams the others added on. */
+/* After a sync the sums are final for every stream, whichever streams the other ranks used. */
 static void every_stream(odc_context *context, void *arg) {
     void *const special[] = {NULL, (void *)1 /* CU_STREAM_LEGACY */, (void *)2 /* CU_STREAM_PER_THREAD */};
     uint64_t rank = (uint64_t)odc_rank(context);
@@ -192,11 +191,11 @@ static void every_kind_of_stream_works(void **state) {
 /* ---- Much at once ---- */
 
 static void *let_go_when_many(void *arg) {
-    meeting *shared = arg;
+    shared_flags *shared = arg;
     enum { WORDS = 512, STILL_MS = 1000 };
     int seen = -1;
     for (int still = 0; read_flag(&shared->gathered) < WORDS && still < STILL_MS; ++still) {
-        if (read_flag(&shared->gathered) != seen) { /* else the driver's own queue may be full */
+        if (read_flag(&shared->gathered) != seen) { /* otherwise the driver's own queue may be full */
             seen = read_flag(&shared->gathered);
             still = 0;
         }
@@ -208,7 +207,7 @@ static void *let_go_when_many(void *arg) {
 }
 
 static void many_in_flight(odc_context *context, void *arg) {
-    meeting *shared = arg;
+    shared_flags *shared = arg;
     tensor t = make_tensor(context, "layer", 10, ODC_F32, ODC_F32);
     void *buffer = new_buffer(t, ODC_F32);
     void *added = new_gradients(t, 3);
@@ -236,9 +235,9 @@ static void many_in_flight(odc_context *context, void *arg) {
     gpu_collect();
 }
 
-static void more_may_be_on_its_way_than_there_are_words(void **state) {
+static void more_work_may_be_pending_than_there_are_completion_words(void **state) {
     (void)state;
-    run_ranks(1, many_in_flight, share(sizeof(meeting)));
+    run_ranks(1, many_in_flight, share(sizeof(shared_flags)));
 }
 
 typedef struct helper {
@@ -303,7 +302,7 @@ int main(void) {
         cmocka_unit_test(a_gather_waits_for_what_is_before_the_publish),
         cmocka_unit_test(sync_waits_for_all_streams_also_destroyed_ones),
         cmocka_unit_test(every_kind_of_stream_works),
-        cmocka_unit_test(more_may_be_on_its_way_than_there_are_words),
+        cmocka_unit_test(more_work_may_be_pending_than_there_are_completion_words),
         cmocka_unit_test(two_threads_use_a_shard_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Additions by cp.reduce.async.bulk, which adds a block of shared memory to global memory without a register: a trial
-// beside the library's reductions (bulk.py), for GPUs from sm_90 on. Its scope is one GPU. Whole tiles only, aligned to
+// Additions by cp.reduce.async.bulk, which adds a block of shared memory to global memory without registers: an experiment
+// compared with the library's reductions (bulk.py), for GPUs from sm_90 on. Its scope is one GPU. Whole tiles only, aligned to
 // 16 bytes.
 #include <cstdint>
 #include <cstring>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kTile = 2048;  // elements, 8 KiB of sums
 constexpr unsigned kTileBytes = kTile * sizeof(float);
-constexpr unsigned kSlots = 5;  // tiles on their way in a block; four blocks to a multiprocessor have room
+constexpr unsigned kSlots = 5;  // tiles in flight in a block; four blocks fit in a multiprocessor
 
 __device__ __forceinline__ unsigned shared_address(const void *at) {
     return static_cast<unsigned>(__cvta_generic_to_shared(at));
@@ -25,7 +25,7 @@ __device__ __forceinline__ void add_tile(float *to, const float *tile) {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Until at most kLeft of the thread's additions still read their shared memory.
+// Waits until at most kLeft of the thread's additions still read their shared memory.
 template <unsigned kLeft>
 __device__ __forceinline__ void await_reads() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kLeft) : "memory");
@@ -60,7 +60,7 @@ __device__ __forceinline__ void await_load(const uint64_t *arrived, unsigned pha
 
 }  // namespace
 
-// One thread to a block: gradients in f32 need no arithmetic, so nothing passes through registers.
+// One thread per block: gradients in f32 need no arithmetic, so no data passes through registers.
 extern "C" __global__ void __launch_bounds__(32) bulk_add_f32(float *to, const float *from, unsigned long long tiles) {
     __shared__ alignas(128) float slots[kSlots][kTile];
     __shared__ uint64_t arrived[kSlots];
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(32) bulk_add_f32(float *to, const f
     for (unsigned long long tile = blockIdx.x; tile < tiles; tile += step) {
         await_load(&arrived[slot], phase);
         add_tile(to + tile * kTile, slots[slot]);
-        if (tile != blockIdx.x && loads < tiles) {  // the slot before this one is free as soon as it has been read
+        if (tile != blockIdx.x && loads < tiles) {  // the previous slot is free as soon as it has been read
             await_reads<1>();
             const unsigned before = slot == 0 ? kSlots - 1 : slot - 1;
             begin_load(slots[before], from + loads * kTile, &arrived[before]);
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(32) bulk_add_f32(float *to, const f
 
 namespace {
 
-// Gradients of 16 bits are widened into shared memory.
+// 16-bit gradients are widened into shared memory.
 template <class Gradient>
 __device__ __forceinline__ void add_widened(float *to, const Gradient *from, unsigned long long tiles) {
     __shared__ alignas(128) float slots[2][kTile];

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Additions by cp.reduce.async.bulk (bulk.cu) against the library's reductions (lib/transport/cuda/kernels/add.cu), into memory of the
-same GPU: `bulk.py add_sm90.ptx bulk.ptx`. Prints JSON: whether each adds rightly, alone and while the other adds to the
-same words, and the speed of both, in pairs of random order."""
+"""Compares additions by cp.reduce.async.bulk (bulk.cu) with the library's reductions
+(lib/transport/cuda/kernels/add.cu) into memory of the same GPU: `bulk.py add_sm90.ptx bulk.ptx`. Prints JSON: whether
+each adds correctly, alone and while the other adds to the same words, and the speed of both, in pairs of random order.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class Trial:
 
         return launch
 
-    # ---- whether it adds rightly ----
+    # ---- correctness ----
 
     def upload(self, text: bytes) -> int:
         address, stream = self.gpu.new(len(text)), self.gpu.stream()
@@ -79,7 +80,7 @@ class Trial:
         return self.gpu.read(address, 4 * numel) == struct.pack(f"<{numel}f", *of)
 
     def is_right(self, kind: str, tiles: int, *adders: Launch) -> bool:
-        """Seven additions by each, all at the same time."""
+        """Seven additions by each kernel, all at the same time."""
         numel = tiles * TILE
         values = [random.randint(-8, 8) for _ in range(numel)]
         source = self.upload(encoded(kind, values))
@@ -92,7 +93,7 @@ class Trial:
             self.gpu.wait(stream)
         return self.sums_are(to, numel, [7 * len(adders) * value for value in values])
 
-    # ---- how fast ----
+    # ---- speed ----
 
     def seconds(self, launch: Launch, to: int, source: int, stream: c_void_p, repeats: int) -> float:
         begin = time.perf_counter()
@@ -134,7 +135,7 @@ def main() -> int:
     random.seed(seed)
     add, bulk = (Path(name).read_bytes() + b"\0" for name in sys.argv[1:3])
     driver = Driver()
-    why = "the driver is pretended: it has no such kernel" if driver.pretended else ""
+    why = "the driver is fake: it has no such kernel" if driver.fake else ""
     gpu = Gpu(driver)
     if not why and gpu.attribute(MAJOR) < 9:
         why = "cp.reduce.async.bulk needs compute capability 9.0"

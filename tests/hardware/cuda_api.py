@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA driver by ctypes, as far as these programs call it, with the versions that libodc asks for."""
+"""The CUDA driver by ctypes: the functions that these programs call, in the versions that libodc uses."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Access(Structure):
 
 
 class Driver:
-    """Raises CudaError with CUDA's words for what did not work, and for what there is not."""
+    """Raises CudaError with CUDA's error text for failed calls and missing functions."""
 
     def __init__(self) -> None:
         try:
@@ -105,8 +105,8 @@ class Driver:
         self.call("cuInit", c_uint(0))
 
     @property
-    def pretended(self) -> bool:
-        """tests/fakes/cuda, in disguise, too."""
+    def fake(self) -> bool:
+        """Whether the driver is tests/fakes/cuda, also when it is disguised."""
         return self.count() > 0 and self.name(0).startswith("Fake GPU")
 
     def has(self, name: str) -> bool:
@@ -118,7 +118,7 @@ class Driver:
         return self._found[name] is not None
 
     def result(self, name: str, *arguments: Any) -> int:
-        """Arguments are ctypes objects: without a prototype nothing else has the right width."""
+        """Arguments must be ctypes objects: without a prototype nothing else has the right width."""
         if not self.has(name):
             raise CudaError(f"the driver lacks {name} {FUNCTIONS[name]}")
         return int(self._found[name](*arguments))
@@ -153,7 +153,7 @@ class Driver:
 
 
 class Gpu:
-    """One GPU, whose primary context is from now on the thread's current one."""
+    """One GPU; makes its primary context current in the thread."""
 
     def __init__(self, driver: Driver, ordinal: int = 0) -> None:
         self.driver = driver
@@ -170,7 +170,7 @@ class Gpu:
         return value.value
 
     def memory(self) -> tuple[int, int]:
-        """Bytes: free, in all."""
+        """Bytes: free, total."""
         free, total = c_size_t(), c_size_t()
         self.driver.call("cuMemGetInfo", byref(free), byref(total))
         return free.value, total.value
@@ -196,13 +196,13 @@ class Gpu:
         return descriptor.value
 
     def take(self, descriptor: int) -> c_uint64:
-        """What another process exported."""
+        """Memory exported by another process."""
         handle = c_uint64()
         self.driver.call("cuMemImportFromShareableHandle", byref(handle), c_void_p(descriptor), c_int(1))
         return handle
 
     def map(self, handle: c_uint64, nbytes: int) -> int:
-        """Its address."""
+        """Its device address."""
         address = c_uint64()
         self.driver.call("cuMemAddressReserve", byref(address), c_size_t(nbytes), c_size_t(0), c_uint64(0), c_uint64(0))
         self.driver.call("cuMemMap", address, c_size_t(nbytes), c_size_t(0), handle, c_uint64(0))
@@ -211,12 +211,12 @@ class Gpu:
         return address.value
 
     def new(self, nbytes: int) -> int:
-        """The address of at least so many bytes."""
+        """The device address of at least so many bytes."""
         whole = -(-nbytes // self.granule()) * self.granule()
         return self.map(self.create(whole), whole)
 
     def register(self, host: int, nbytes: int) -> int:
-        """Pins host memory; where the GPU sees it. Its owner must outlive its use."""
+        """Pins host memory and returns its device address. Its owner must outlive its use."""
         address = c_uint64()
         self.driver.call("cuMemHostRegister", c_void_p(host), c_size_t(nbytes), c_uint(3))
         self.driver.call("cuMemHostGetDevicePointer", byref(address), c_void_p(host), c_uint(0))
@@ -251,7 +251,7 @@ class Gpu:
                 raise CudaError(f"a stream was not done after {seconds} s")
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Through pageable memory."""
+        """By way of pageable memory."""
         text: Array[c_char] = ctypes.create_string_buffer(nbytes)
         stream = self.stream()
         self.copy(ctypes.addressof(text), address, nbytes, stream)
@@ -284,7 +284,7 @@ def p2p_attribute(driver: Driver, which: int, one: int, other: int) -> int:
 
 
 def main() -> int:
-    """What there is, as JSON."""
+    """What is available, as JSON."""
     try:
         driver = Driver()
         version = driver.version()
@@ -296,9 +296,7 @@ def main() -> int:
     except CudaError as error:
         print(error, file=sys.stderr)
         return 1
-    print(
-        json.dumps({"gpus": each, "cuda": f"{version // 1000}.{version % 1000 // 10}", "pretended": driver.pretended})
-    )
+    print(json.dumps({"gpus": each, "cuda": f"{version // 1000}.{version % 1000 // 10}", "fake": driver.fake}))
     return 0
 
 

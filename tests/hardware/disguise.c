@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fake_cuda as a GPU's driver: without the functions by which tests know it, and with those of the driver that tests use
- * instead. So what tests do on a GPU is tried without one, except for what kernels of their own do. */
+/* fake_cuda in the place of a GPU's driver: without the functions by which tests recognize it, and with those of the driver
+ * that tests use instead. So the tests' code for GPUs runs without one, except their own kernels. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -63,7 +63,7 @@ __attribute__((constructor)) static void load(void) {
     get("cuCtxPopCurrent", 4000, &fake.pop);
 }
 
-/* Of the current context; -1: there is none. */
+/* The current context's device; -1: there is none. */
 static int current_device(void) {
     void *current = NULL;
     void *context = NULL;
@@ -81,7 +81,7 @@ static int current_device(void) {
 
 static atomic_int holds;
 
-/* A driver may wait for all streams here, so for ever. */
+/* A driver may wait for all streams here, hence forever. */
 static void refuse_while_held(const char *call) {
     if (atomic_load(&holds) > 0) {
         fprintf(stderr, "%s while a stream is held\n", call);
@@ -112,7 +112,7 @@ static void *watch(void *arg) {
         usleep(100);
     }
     atomic_fetch_sub(&holds, 1);
-    fake.unhang(); /* of all: programs let go of all at once */
+    fake.unhang(); /* all of them: programs release all at once */
     free(one);
     return NULL;
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What libodc needs of the kernel and of the driver, tried by itself: `facilities.py [--short] [NAME...]`, all
-unless named. Prints JSON, one result for each, as a line after each with all so far; what does not work says which part
-of libodc needs it. Each is tried in a process of its own."""
+"""Tries by itself each facility of the kernel and the driver that libodc needs: `facilities.py [--short] [NAME...]`
+(default: all). Prints JSON, one result for each, and after each a line with all so far; a failure says which part of
+libodc needs the facility. Each is tried in a process of its own."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ LIMIT = 60.0  # seconds for each; CUDA may take a while to begin
 FORK = multiprocessing.get_context("fork")
 LIBC = ctypes.CDLL(None, use_errno=True)
 PAGE = mmap.PAGESIZE
-SHORT = "--short" in sys.argv  # sizes for a pretended GPU
+SHORT = "--short" in sys.argv  # sizes for the fake GPU
 MIB = 1 << 20
 
 Figures = dict[str, Any]
 
 
 class Missing(Exception):
-    """It is not there, and libodc does without."""
+    """The facility is missing, and libodc works without it."""
 
 
 def check(holds: bool, words: str) -> None:
@@ -71,7 +71,7 @@ def soon(condition: Callable[[], bool], words: str, seconds: float = 10) -> None
 
 
 def arena(nbytes: int) -> int:
-    descriptor = os.memfd_create("odc-trial", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create("odc-probe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(descriptor, nbytes)
     return descriptor
 
@@ -97,8 +97,8 @@ def fallocate() -> Figures:
 
 
 def rights() -> Figures:
-    """An abstract socket, its peer's credentials, and a descriptor of memory that both write."""
-    name = f"\0odc-trial-{os.getpid()}"
+    """An abstract socket, its peer's credentials, and a descriptor of memory that both processes write."""
+    name = f"\0odc-probe-{os.getpid()}"
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(name)
     listener.listen()
@@ -194,7 +194,7 @@ def boot() -> Figures:
 def driver() -> Figures:
     cuda = Driver()
     newer = {name: cuda.has(name) for name in ("cuMemcpyBatchAsync", "cuDeviceGetP2PAtomicCapabilities")}
-    return {"interface": cuda.version(), "gpus": cuda.count(), "pretended": cuda.pretended, **newer}
+    return {"interface": cuda.version(), "gpus": cuda.count(), "fake": cuda.fake, **newer}
 
 
 ATTRIBUTES = {
@@ -225,7 +225,7 @@ def device() -> Figures:
 
 
 def words() -> Figures:
-    """A stream's word in pinned memory of a memfd, behind what it enqueued before."""
+    """A stream writes a word in pinned memory of a memfd, after its earlier work."""
     gpu = Gpu(Driver())
     page = mmap.mmap(arena(1 << 20), 1 << 20)
     at = ctypes.addressof(ctypes.c_char.from_buffer(page))

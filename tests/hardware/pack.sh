@@ -10,7 +10,7 @@ source=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(realpath "${1:-$source/build/release}")
 tree=$(realpath -m "${2:-$source/build/gpu}")
 most=$((40 << 20)) # bytes of the archive
-programs=(contract/random gpu/contexts gpu/death gpu/faults gpu/input gpu/routes gpu/streams gpu/trial)
+programs=(contract/random gpu/contexts gpu/death gpu/faults gpu/input gpu/routes gpu/streams gpu/p2p_selftest)
 
 die() {
     echo "pack.sh: $*" >&2

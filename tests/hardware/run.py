@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs stages of tests/hardware/run.sh, which sets the environment, and writes a file of results for each."""
+"""Runs stages for tests/hardware/run.sh, which sets the environment, and writes a file of results for each."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from stages import HERE, STAGES, TREE, Setting, at_once, chosen, named, summary
 
 
 def gpus() -> dict[str, Any]:
-    """By a process of its own: this one starts others. Where there is none: why. Then only `environment` can be run."""
-    none: dict[str, Any] = {"gpus": [], "cuda": None, "pretended": False}
+    """Describes the GPUs. Uses another process, as this one starts others. Without a GPU, returns why; then only
+    `environment` can run."""
+    none: dict[str, Any] = {"gpus": [], "cuda": None, "fake": False}
     try:
         asked = subprocess.run([sys.executable, str(HERE / "cuda_api.py")], capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:
@@ -72,7 +73,7 @@ def parsed() -> argparse.Namespace:
 
 
 def until() -> float:
-    """When RUN_SECONDS have passed, by time.monotonic(); without it, never. Raises ValueError."""
+    """The time.monotonic() at which RUN_SECONDS have passed; infinity without it. Raises ValueError."""
     given = os.environ.get("RUN_SECONDS", "inf")
     try:
         seconds = float(given)
@@ -94,8 +95,8 @@ def main() -> int:
     print(f"kernel {platform.release()}", flush=True)  # before what may hang, as it tells a sandbox
     here = where()
     results = Path(os.environ["RESULTS"])
-    if here["pretended"] and os.environ.get("RESULTS_ARE_THE_PROJECTS") == "1":
-        print("tests/hardware/run.sh: the driver is pretended: set RESULTS to another folder", file=sys.stderr)
+    if here["fake"] and os.environ.get("RESULTS_ARE_THE_PROJECTS") == "1":
+        print("tests/hardware/run.sh: the driver is fake: set RESULTS to another folder", file=sys.stderr)
         return 2
     if not here["gpus"] and any(name != "environment" for name, _ in options.stages):
         print(f"tests/hardware/run.sh: no GPU can be used: {here['why_none']}", file=sys.stderr)
@@ -107,7 +108,7 @@ def main() -> int:
     print(json.dumps(here), flush=True)
     done = []
     with tempfile.TemporaryDirectory() as scratch:
-        setting = Setting(len(here["gpus"]), here["pretended"], options.short, Path(scratch))
+        setting = Setting(len(here["gpus"]), here["fake"], options.short, Path(scratch))
         for name, words in options.stages:
             stage = Stage(name, words, results, here, at_once(name), end)
             done.append(stage)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks libodc on NVIDIA GPUs: tests/hardware/run.sh [--multi] [--short] [STAGE...]; README.md beside this says more. From
-# sources it runs what pack.sh has put into build/gpu. RESULTS names the folder of results, PYTHON the interpreter; after
-# RUN_SECONDS, if set, it ends by itself, and says what was not begun.
+# Checks libodc on NVIDIA GPUs: tests/hardware/run.sh [--multi] [--short] [STAGE...]; see README.md in this folder. From sources
+# it runs what pack.sh has put into build/gpu. RESULTS names the folder of results, PYTHON the interpreter; after RUN_SECONDS,
+# if set, it ends by itself and lists what it did not begin.
 set -eu
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

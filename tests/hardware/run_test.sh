@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# tests/hardware: what pack.sh packs runs by itself, and run.sh's stages write what they promise. By fake_cuda, disguised as a
-# GPU's driver; what it cannot do skips there as it would on a GPU that cannot.
+# tests/hardware: what pack.sh packs runs by itself, and run.sh's stages write the promised results. On fake_cuda, disguised as
+# a GPU's driver; tests that it does not support are skipped there as on an old GPU.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}"
 # shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh
@@ -27,14 +27,14 @@ expect 1 bash "$ODC_SOURCE_DIR/tests/hardware/pack.sh" "$ODC_BUILD_DIR" "$work/m
 contains "$err" "mine is there, and not made by this script"
 expect 1 bash "$ODC_SOURCE_DIR/tests/hardware/pack.sh" "$work/mine" "$tree"
 contains "$err" "cmake --preset release"
-# All that is loaded is there, or the machine's own; nothing leads back to this one.
+# All loaded libraries are in the folder or are the machine's own; none is from this tree.
 for file in "$tree"/bin/* "$tree"/lib/*; do
     foreign=$(ldd "$file" | grep '=>' | grep -vE "=> $tree/|/lib(c|m|dl|pthread|rt|gcc_s|stdc\+\+)\.so")
     same "$foreign" ""
 done
 find "$tree" -name 'libcuda*' | grep . && fail "a driver was packed"
 
-# ---- run.sh: what it refuses ----
+# ---- run.sh: bad input ----
 expect 2 "${run[@]}" speed
 contains "$err" "there is no stage 'speed'; there are environment, kill"
 expect 2 env RUN_SECONDS=soon "${run[@]}" environment
@@ -44,9 +44,9 @@ if ! ldconfig -p | grep -q 'libcuda\.so\.1'; then
     contains "$err" "no GPU can be used: there is no driver: libcuda.so.1"
 fi
 expect 2 env RESULTS_ARE_THE_PROJECTS=1 "${run[@]}" environment
-contains "$err" "the driver is pretended: set RESULTS"
+contains "$err" "the driver is fake: set RESULTS"
 
-# ---- its stages ----
+# ---- the stages ----
 export RESULTS=$work/results
 stages=(environment "contract:2 ranks, 1" contract:routes kill:mapping growth sanitizer python "bars:gather 256" step example
     bulk multi)
@@ -61,7 +61,7 @@ stages = {file.name.split(".")[0]: json.loads(file.read_text()) for file in fold
 names = "environment contract kill growth sanitizer python bars step example bulk multi".split()
 assert sorted(stages) == sorted(names), sorted(stages)
 for name, stage in stages.items():
-    assert stage["complete"] and stage["pretended"] and stage["short"] and stage["stage"] == name
+    assert stage["complete"] and stage["fake"] and stage["short"] and stage["stage"] == name
     assert stage["gpus"][0]["name"] == "Fake GPU 0" and stage["cuda"] == "13.0" and stage["commit"] and stage["kernel"]
     assert stage["date"] and "dirty" in stage and "driver" in stage
     results = stage["results"]
@@ -79,7 +79,7 @@ PYTHON
 contains "$last" " passed, 0 failed, "
 echo "$last"
 
-# ---- what is late is ended with all that it started, and what comes after it runs ----
+# ---- a late command is ended with all that it started, and the next ones run ----
 "$python" - "$tree/tests/hardware" "$work/late" "$unique" <<'PYTHON' || fail "late commands are not treated as they should be"
 import json, sys, time
 from pathlib import Path
@@ -117,7 +117,7 @@ assert stage["complete"] and reasons == {
     "absent": "skipped: there is none",
 }, reasons
 
-# Of a pytest that was ended, the tests that had; the last of a test's lines counts.
+# Of an interrupted pytest, the completed tests; the last of a test's lines counts.
 lines = [{"test": f"a.py::{test}", "outcome": outcome, "reason": "oops", "seconds": 1.0}
          for test, outcome in (("one", "passed"), ("two[b::c]", "passed"), ("one", "failed"))]
 (folder / "lines").write_text("\n".join([*map(json.dumps, lines), '{"test": ']))
@@ -126,12 +126,12 @@ assert [(one.name, one.outcome) for one in results] == [
     ("it: one", "failed"), ("it: two[b::c]", "passed"), ("it", "failed")], results
 assert results[-1].reason == "pytest wrote no XML; 2 tests had ended, and are listed; late", results
 
-# memcheck has followed each rank.
+# memcheck followed each rank.
 for count, outcome in ((0, "failed"), (1, "failed"), (2, "passed"), (3, "passed")):
     [result] = sanitized(Finished("memcheck", "========= ERROR SUMMARY: 0 errors\n" * count, "", "", 1.0))
     assert result.outcome == outcome and (count >= 2 or f"followed {count} processes" in result.reason), result
 
-# Where the whole run is over, nothing more is begun.
+# When the whole run's time is over nothing more is begun.
 Stage("over", "", folder, {}, until=time.monotonic()).run(iter(commands))
 stage = json.loads((folder / "over.json").read_text())
 assert stage["complete"] and (stage["failed"], stage["skipped"]) == (6, 1), stage
@@ -139,7 +139,7 @@ assert all(one["reason"].startswith("not begun: ") for one in stage["results"][:
 PYTHON
 nothing_left "sleep $unique"
 
-# ---- a failure is one, with what was said ----
+# ---- a failure is reported with the output ----
 export RESULTS=$work/failed
 expect 1 env FAKE_CUDA_FAIL=cuMemCreate:0:2 "${run[@]}" --short "contract:2 ranks, 1"
 contains "$out" "failed"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the commands of a stage, each under a limit of its own, and keeps what came of them: in JSON after each command,
-so that what ran is kept whatever ends the rest."""
+"""Runs the commands of a stage, each under a time limit of its own, and writes the results in JSON after each command,
+so that they are kept however the rest ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Finished:
-    """A command that has come to its end. `problem`: why it was ended, or what it ended with; empty: nothing."""
+    """A command that has ended. `problem`: why it was ended, or its exit status; empty: none."""
 
     name: str
     output: str  # both streams
@@ -63,7 +63,7 @@ Reader = Callable[[Finished], list[Result]]
 
 @dataclass(frozen=True)
 class Command:
-    """`limit`: seconds, and `why` so many. `missing`: why it cannot run here; empty: it can."""
+    """`limit`: seconds, and `why` that many. `missing`: why it cannot run here; empty: it can."""
 
     name: str
     arguments: list[str]
@@ -74,7 +74,7 @@ class Command:
     missing: str = ""
 
 
-# ---- what commands print ----
+# ---- the commands' output ----
 
 
 def passed_if_it_ended_well(done: Finished) -> list[Result]:
@@ -85,12 +85,12 @@ _TEST = re.compile(r"^\[ +(OK|FAILED|SKIPPED) +\] (\w+)$", re.MULTILINE)
 
 
 def cmocka(done: Finished) -> list[Result]:
-    """Each test; those that skip have said why, in turn. 77: all of them."""
+    """Each test; skipped ones have printed why, in order. 77: all were skipped."""
     if done.status == 77:
         return done.skipped(done.said())
     seen: dict[str, str] = {}
     for outcome, name in _TEST.findall(done.errors + "\n" + done.output):
-        seen[name] = outcome  # those that failed are listed again
+        seen[name] = outcome  # failed ones are listed again
     whys = iter(re.findall(r"^skipped, .*$", done.output, re.MULTILINE))
     results = []
     for name, outcome in seen.items():
@@ -103,14 +103,14 @@ def cmocka(done: Finished) -> list[Result]:
             results.append(Result(full, "passed"))
     if (done.problem and not any(one.outcome == "failed" for one in results)) or not results:
         results += done.failed()
-    # What the program printed of its own belongs to all of its tests, and stands with the first.
+    # The program's other output belongs to all of its tests, and is added to the first.
     says = [line for line in done.output.splitlines() if line and not line.startswith(("[", "skipped"))]
     first = replace(results[0], seconds=done.seconds, figures={"says": says[-40:]})
     return [first, *results[1:]]
 
 
 def last_json(done: Finished) -> Any:
-    """The last line that is an object, and whole; None: there is none."""
+    """The last complete line that is a JSON object; None: there is none."""
     for line in reversed(done.output.splitlines()):
         if line.startswith("{"):
             with contextlib.suppress(ValueError):
@@ -119,7 +119,7 @@ def last_json(done: Finished) -> Any:
 
 
 def results_as_json(done: Finished) -> list[Result]:
-    """Objects, the last of which counts: {"results": [...]} in the words of Result. A late command's, too."""
+    """Objects, the last of which counts: {"results": [...]} with the fields of Result. Also a late command's."""
     said = last_json(done)
     if said is None:
         return done.failed("" if done.problem else "it printed no JSON")
@@ -140,7 +140,7 @@ def figures_as_json(bars: Callable[[Figures], Figures]) -> Reader:
 
 
 def lines_of_tests(done: Finished, file: Path) -> list[Result]:
-    """What plugin/odc_split.py wrote of each test as it ended. The last line may not be whole."""
+    """What plugin/odc_split.py wrote for each completed test. The last line may be incomplete."""
     last: dict[str, Result] = {}
     for line in file.read_text().split("\n")[:-1] if file.exists() else []:
         said = json.loads(line)
@@ -150,7 +150,7 @@ def lines_of_tests(done: Finished, file: Path) -> list[Result]:
 
 
 def junit(file: Path, lines: Path) -> Reader:
-    """What pytest --junitxml wrote; where it did not come to that, the lines."""
+    """What pytest --junitxml wrote; if it did not get that far, the lines."""
 
     def read(done: Finished) -> list[Result]:
         try:
@@ -179,7 +179,7 @@ def junit(file: Path, lines: Path) -> Reader:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """With all that it has started."""
+    """Ends the process with all that it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -198,14 +198,14 @@ class Running:
 
     def finish(self) -> Finished:
         late = self.process.poll() is None
-        end(self.process)  # what it left behind, too
+        end(self.process)  # and what it left running
         problems = []
         if late:
             limit = f"its limit is {self.command.limit:g} s: {self.command.why}"
             problems.append(f"not done after {self.limit:.0f} s; {limit}")
         try:
             status = self.process.wait(timeout=20)
-        except subprocess.TimeoutExpired:  # it is inside of a driver
+        except subprocess.TimeoutExpired:  # it is stuck in a driver
             status = -signal.SIGKILL
             problems.append("it does not end though it was killed")
         if status != 0 and not late:
@@ -221,7 +221,7 @@ class Running:
 
 
 def in_a_group_of_its_own() -> None:
-    """Which end() ends; and with this process, however that ends."""
+    """Started so that end() can end it; it also ends with this process, however that ends."""
     os.setpgid(0, 0)
     PRCTL(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
@@ -231,7 +231,7 @@ def as_name(words: str) -> str:
 
 
 def start(command: Command, left: float, folder: Path) -> Running:
-    """What it says goes into files of `folder` until it is done, so that it is kept where this process is killed."""
+    """Its output goes into files of `folder` until it is done, so that it is kept if this process is killed."""
     name = as_name(command.name)
     output, errors = (open(folder / f"running.{name}.{kind}", "w+b") for kind in ("out", "err"))  # noqa: SIM115
     process = subprocess.Popen(
@@ -246,7 +246,7 @@ def start(command: Command, left: float, folder: Path) -> Running:
 
 
 class Stage:
-    """Its results are in `folder`, and what its commands said in run.log there. `only`: part of it, in a file of its
+    """Its results are in `folder`, and its commands' output in run.log there. `only`: a part of it, with a file of its
     own. `at_once`: commands that run at the same time. `until`: when the whole run is over, by time.monotonic()."""
 
     def __init__(

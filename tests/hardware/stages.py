@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each stage runs, with the limit of each command and why it is so long."""
+"""The commands of each stage, with the limit of each and its reason."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ EACH_BEGINS_CUDA = "each of its tests starts ranks, which begin CUDA: some secon
 
 @dataclass(frozen=True)
 class Setting:
-    """`short`: sizes at which figures say nothing, to try the script. `scratch`: a folder for what commands write."""
+    """`short`: sizes at which figures mean nothing, to test the script. `scratch`: a folder for the commands' files."""
 
     gpus: int
-    pretended: bool
+    fake: bool
     short: bool
     scratch: Path
 
     def verdict(self, met: bool) -> str:
-        if self.short or self.pretended:
-            return "not judged: a trial of the script"
+        if self.short or self.fake:
+            return "not judged: a test run of the script"
         return "met" if met else "missed"
 
 
@@ -61,7 +61,7 @@ def facilities(setting: Setting, name: str, *names: str) -> Command:
     return Command(name, command, results_as_json, limit, "each is given up after 60 s")
 
 
-# ---- what the kernel and the driver can do ----
+# ---- facilities of the kernel and the driver ----
 
 
 def as_figures(done: Finished) -> list[Result]:
@@ -75,19 +75,19 @@ def environment(setting: Setting) -> Iterator[Command]:
 
 
 def tidied(done: Finished) -> list[Result]:
-    """JSON over several lines, on one."""
+    """JSON of several lines on one."""
     output = " ".join(done.output.split("\n"))
     return as_figures(Finished(done.name, output, done.errors, done.problem, done.seconds))
 
 
 # ---- the contract ----
 
-# Tests hold streams back. Of 8 hardware queues, the default, one may be shared with streams that they then wait for.
+# Tests hold streams. Of 8 hardware queues, the default, one may be shared with streams that would then wait for them.
 QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
 
 def on_gpus(name: str, test: str, gpus: int = 1, **environment: str) -> Command:
-    given = {"ODC_TEST_MEMORY": "gpu", "ODC_TEST_DEVICES": str(gpus), "ODC_TEST_PATIENCE": "2"}
+    given = {"ODC_TEST_MEMORY": "gpu", "ODC_TEST_DEVICES": str(gpus), "ODC_TEST_TIME_SCALE": "2"}
     why = f"{EACH_BEGINS_CUDA}; {RANKS_BEGIN}"
     return Command(name, [tool(test)], cmocka, 240, why, {**QUEUES, **given, **environment})
 
@@ -103,7 +103,7 @@ def contract(setting: Setting) -> Iterator[Command]:
             yield random_jobs(setting, f", {turn}", size)
     yield random_jobs(setting, ", staged", 4, ODC_TRANSPORTS="shm", ODC_STAGING_BYTES=str(MIB))
     yield random_jobs(setting, ", both kinds of memory", 4, ODC_TEST_MEMORY="mixed")
-    for test in ("contexts", "streams", "input", "routes", "trial"):
+    for test in ("contexts", "streams", "input", "routes", "p2p_selftest"):
         yield on_gpus(f"gpu_{test}_test", f"gpu_{test}_test")
     for test in ("contexts", "streams"):
         yield on_gpus(f"gpu_{test}_test of threads", f"gpu_{test}_test", ODC_TEST_RANKS="threads")
@@ -125,7 +125,7 @@ REFUSALS = ("Device not supported", "Internal Sanitizer Error", "LibraryNotLoade
 
 
 def sanitized(done: Finished) -> list[Result]:
-    """Errors are reported for each process, so for each rank; a tool that cannot work here says so instead."""
+    """Errors are reported for each process, so for each rank; a tool that cannot work here reports that instead."""
     said = done.output + done.errors
     for refusal in REFUSALS:
         if refusal in said:
@@ -142,7 +142,7 @@ def sanitized(done: Finished) -> list[Result]:
 def sanitizer(setting: Setting) -> Iterator[Command]:
     missing = "" if shutil.which("compute-sanitizer") else "compute-sanitizer is not on the PATH"
     job = random_jobs(setting, "", CHECKED_RANKS)
-    environment = {**job.environment, "ODC_TEST_SEED": "7", "ODC_TEST_PATIENCE": "6"}
+    environment = {**job.environment, "ODC_TEST_SEED": "7", "ODC_TEST_TIME_SCALE": "6"}
     checked = ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all", "--report-api-errors", "no"]
     why = "memcheck makes kernels slower ten times and more, and begins in each rank"
     yield Command("memcheck", [*checked, tool("random_test")], sanitized, 400, why, environment, missing)
@@ -150,15 +150,15 @@ def sanitizer(setting: Setting) -> Iterator[Command]:
 
 # ---- Python ----
 
-PARTS = 3  # of the tests, which run at the same time
+PARTS = 3  # of the tests; parts run at the same time
 
 
 def python(setting: Setting) -> Iterator[Command]:
     missing = without("pytest") or without("torch")
     files = [str(file) for file in sorted((PACKAGE / "tests").glob("*.py")) if "mark.cuda" in file.read_text()]
     parts = 1 if setting.short else PARTS
-    # Plugins that the machine happens to have are none of the tests.
-    # And CUDA must not begin in the process that forks ranks, so NVML is asked for GPUs.
+    # Without plugins that happen to be installed.
+    # And CUDA must not be initialized in the process that forks ranks, so NVML counts the GPUs.
     alone = {**QUEUES, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     for part in range(parts):
         file, lines = (setting.scratch / f"pytest-{part}.{kind}" for kind in ("xml", "lines"))
@@ -209,7 +209,7 @@ TYPES = ("f32", "f64", "bf16", "f16")
 
 
 def on_one_gpu(commands: Iterator[Command]) -> Iterator[Command]:
-    """The first that this process sees."""
+    """The first GPU that this process sees."""
     first = (os.environ.get("CUDA_VISIBLE_DEVICES") or "0").split(",")[0]
     for command in commands:
         yield replace(command, environment={**command.environment, "CUDA_VISIBLE_DEVICES": first})
@@ -311,7 +311,7 @@ def bulk(_: Setting) -> Iterator[Command]:
 
 
 def nccl() -> str:
-    """The wheel's, or its name where the loader finds it; empty: there is none."""
+    """The wheel's, or its name if the loader finds it; empty: there is none."""
     spec = importlib.util.find_spec("nvidia")
     for folder in spec.submodule_search_locations or [] if spec else []:
         for file in Path(folder).glob("nccl/lib/libnccl.so.2"):
@@ -346,7 +346,7 @@ def multi(setting: Setting) -> Iterator[Command]:
 
 
 def of_other_gpus() -> Command:
-    """Each rank sees a GPU that the other does not."""
+    """Each rank sees a GPU that the other does not see."""
     script = 'CUDA_VISIBLE_DEVICES=$ODC_RANK exec "$0" topo --why'
     command = ranks(2, "sh", "-c", script, tool("odc"))
     given = {"ODC_DEVICE": "cuda:0"}
@@ -384,7 +384,7 @@ STAGES: dict[str, Callable[[Setting], Iterator[Command]]] = {
 
 
 def at_once(name: str) -> int:
-    """How many of the stage's commands run at the same time: where time is no part of what they say."""
+    """How many of the stage's commands run at the same time, where time is not measured."""
     return {"python": PARTS, "contract": 3}.get(name, 1)
 
 
@@ -396,7 +396,7 @@ def chosen(name: str, setting: Setting, words: str) -> Iterator[Command]:
 
 
 def named(argument: str) -> tuple[str, str]:
-    """Of "contract:8 ranks" the stage, and what its commands' names contain. Raises KeyError."""
+    """For "contract:8 ranks" the stage, and the part of its commands' names. Raises KeyError."""
     name, _, words = argument.partition(":")
     if name not in STAGES:
         raise KeyError(f"there is no stage {name!r}; there are {', '.join(STAGES)}")

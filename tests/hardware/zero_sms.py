@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a gather between GPUs needs a multiprocessor: each of two ranks occupies all of its GPU with a kernel
+"""Whether a gather between GPUs needs a multiprocessor: each of two ranks occupies its whole GPU with a kernel
 (fill.cu) and gathers meanwhile: `odc run -n 2 python3 zero_sms.py fill.ptx`. Rank 0 prints JSON."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAGE = mmap.PAGESIZE
 
 
 class Buffer:
-    """Speaks __cuda_array_interface__."""
+    """Implements __cuda_array_interface__."""
 
     def __init__(self, address: int) -> None:
         self.__cuda_array_interface__ = {
@@ -77,7 +77,7 @@ def tried(context: odc.Context, gpu: Gpu, ptx: bytes) -> dict[str, Any]:
     ready = context.register("ready", context.size, gradients=None)
     buffer, stream, filler = Buffer(gpu.new(4 * NUMEL)), gpu.stream(), Filler(gpu, ptx)
     context.publish()
-    shard.gather(buffer, stream=stream.value)  # whatever is to be done once
+    shard.gather(buffer, stream=stream.value)  # first-use set-up
     context.sync()
     shard.publish()
     gpu.wait(ctypes.c_void_p(0))
@@ -108,8 +108,8 @@ def main() -> int:
     driver = Driver()
     with odc.init(timeout=60) as context:
         rank = context.rank
-    if driver.pretended or driver.count() < 2:
-        why = "the driver is pretended" if driver.pretended else "there is one GPU"
+    if driver.fake or driver.count() < 2:
+        why = "the driver is fake" if driver.fake else "there is one GPU"
         result: dict[str, Any] = {"name": "zero multiprocessors", "outcome": "skipped", "reason": why}
     else:
         with odc.init(group="gather", device=f"cuda:{rank}", timeout=60) as context:

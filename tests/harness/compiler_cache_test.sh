@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# compiler_cache.sh lets ccache work for a user whose home cannot be written, and leaves a cache that can be in its place.
+# compiler_cache.sh lets ccache work for a user whose home is not writable, and does not move a writable cache.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}"
 # shellcheck source-path=SCRIPTDIR source=shell_checks.sh
@@ -10,7 +10,7 @@ cd "$work" || exit 1
 echo 'int main(void) { return 0; }' >main.c
 mkdir "$work/home"
 
-# compiles HOME: prints where the cache is.
+# compiles HOME: prints the cache's folder.
 compiles() {
     expect 0 env -i PATH="$PATH" HOME="$1" bash -c '. "$0"
         "$CMAKE_C_COMPILER_LAUNCHER" cc -c main.c && ccache --get-config cache_dir' \

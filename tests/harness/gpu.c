@@ -8,7 +8,7 @@
 #include "ranks.h"
 
 enum { STREAMS = 4, MAX_DEVICES = 16, MAX_FREED = 4096 };
-enum { INVALID_CONTEXT = 201, NOT_READY = 600 }; /* CUDA's results */
+enum { INVALID_CONTEXT = 201, NOT_READY = 600 }; /* results of CUDA calls */
 
 typedef unsigned long long address;
 
@@ -25,7 +25,7 @@ static struct {
     int (*stream_destroy)(void *stream);
     int (*query)(void *stream);
     int (*info)(size_t *free, size_t *total);
-    /* fake_cuda's, without which the driver is real. */
+    /* Functions of fake_cuda; NULL with a real driver. */
     address (*fake_allocate)(int device, size_t bytes);
     int (*release)(address memory);
     int (*write)(address to, const void *from, size_t bytes);
@@ -39,7 +39,7 @@ static struct {
     int (*fault)(void *stream, int result);
     void (*inject)(const char *function, unsigned nth, int result);
     void (*inject_no_more)(void);
-    /* A real one's. */
+    /* Functions of a real driver. */
     int (*allocate)(address *memory, size_t bytes);
     int (*release_real)(address memory);
     int (*register_page)(void *page, size_t bytes, unsigned flags);
@@ -150,7 +150,7 @@ static _Thread_local struct {
     int freed_count;
 } mine;
 
-/* The primary context of a device, which stays retained. */
+/* The primary context of a device, which is never released. */
 static void *context_of(int device) {
     static void *contexts[MAX_DEVICES];
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -177,7 +177,7 @@ void gpu_choose(int rank) {
 
 static address of(const void *memory) { return (address)(uintptr_t)memory; }
 
-/* ---- On a GPU: memory of two sizes that is allocated in advance ----
+/* ---- On a GPU: memory of two sizes, allocated in advance ----
  * cuMemAlloc and cuMemFree may wait for streams, which tests hold. */
 
 enum { SMALL = 4096, LARGE = 1 << 20, SMALLS = 8192, LARGES = 160 };
@@ -270,7 +270,7 @@ void gpu_collect(void) {
     }
 }
 
-/* On a GPU: by a stream of its own, as cuMemcpy waits for others. */
+/* On a GPU, uses a stream of its own, as cuMemcpy waits for others. */
 static void move_real(address to, address from, size_t bytes) {
     static _Thread_local void *streams[MAX_DEVICES];
     void **stream = &streams[mine.device];
@@ -350,7 +350,7 @@ void *gpu_new_stream(int device, unsigned flags) {
 
 void gpu_end_stream(void *stream) { CHECK_EQUAL(cuda.stream_destroy(stream), 0); }
 
-/* On a GPU: streams wait for this word to become their number. */
+/* On a GPU, held streams wait for this word to reach their number. */
 static struct {
     pthread_mutex_t mutex;
     _Atomic uint64_t *word;
@@ -434,7 +434,7 @@ int gpu_capture_mode(void) {
     return mode;
 }
 
-/* ---- By fake_cuda only ---- */
+/* ---- Only with fake_cuda ---- */
 
 void needs_fake_cuda(const char *why) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A port of this host that no other process is given while the test runs: bound, not listening, so that rank 0 can still
-// listen there.
+// A port of this host that the kernel gives to no other process while the test runs: bound but not listening, so that rank 0
+// can still listen on it.
 #pragma once
 
 #include <netinet/in.h>

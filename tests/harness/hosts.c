@@ -3,27 +3,27 @@
 
 #include <stdio.h>
 
-enum { MOST_RANKS = 64, MOST_MEETINGS = 128, CARD_BYTES = 2048, PATIENCE_S = 30 };
+enum { MOST_RANKS = 64, MAX_JOBS = 128, MAX_BYTES = 2048, TIMEOUT_S = 30 };
 
-struct meeting;
+struct host_job;
 
-typedef struct seat {
-    struct meeting *meeting;
+typedef struct member {
+    struct host_job *host_job;
     int rank;
     int size;
     int calls;
-} seat;
+} member;
 
-/* Of the ranks of one job. */
-typedef struct meeting {
-    _Atomic uint64_t key; /* 0: none yet */
-    atomic_int handed_in; /* cards, in all calls */
-    atomic_int read;      /* calls that have read all */
-    seat seats[MOST_RANKS];
-    unsigned char cards[MOST_RANKS][CARD_BYTES];
-} meeting;
+/* The all-gather of one job's ranks. */
+typedef struct host_job {
+    _Atomic uint64_t key; /* 0: unused */
+    atomic_int handed_in; /* contributions, in all calls */
+    atomic_int read;      /* ranks that have read all contributions, in all calls */
+    member members[MOST_RANKS];
+    unsigned char inputs[MOST_RANKS][MAX_BYTES];
+} host_job;
 
-static meeting *meetings;
+static host_job *jobs;
 static char host_names[MOST_RANKS][16];
 
 static int host_count(void) {
@@ -41,36 +41,36 @@ void needs_one_host(const char *why) {
 }
 
 void prepare_hosts(void) {
-    if (meetings == NULL) {
-        meetings = share(MOST_MEETINGS * sizeof *meetings);
+    if (jobs == NULL) {
+        jobs = share(MAX_JOBS * sizeof *jobs);
     }
-    for (int i = 0; i < MOST_MEETINGS && meetings[i].key != 0; ++i) {
-        memset(&meetings[i], 0, sizeof meetings[i]);
+    for (int i = 0; i < MAX_JOBS && jobs[i].key != 0; ++i) {
+        memset(&jobs[i], 0, sizeof jobs[i]);
     }
     for (int host = 0; host < MOST_RANKS; ++host) {
         snprintf(host_names[host], sizeof host_names[host], "host %d", host);
     }
 }
 
-/* Contexts of one job that differ by their groups must differ by their sizes, too. */
-static meeting *meeting_of(const char *job, int size) {
+/* Contexts of one job that differ in their groups must also differ in their sizes. */
+static host_job *job_of(const char *job, int size) {
     uint64_t key = 14695981039346656037u + (uint64_t)size; /* FNV-1a */
     for (; *job != 0; ++job) {
         key = (key ^ (unsigned char)*job) * 1099511628211u;
     }
-    for (int i = 0; i < MOST_MEETINGS; ++i) {
+    for (int i = 0; i < MAX_JOBS; ++i) {
         uint64_t found = 0;
-        if (atomic_compare_exchange_strong(&meetings[i].key, &found, key) || found == key) {
-            return &meetings[i];
+        if (atomic_compare_exchange_strong(&jobs[i].key, &found, key) || found == key) {
+            return &jobs[i];
         }
     }
     CHECK(!"more jobs than a run may have");
     return NULL;
 }
 
-/* False: they do not come. */
+/* Returns false if they do not come. */
 static int await(atomic_int *count, int least) {
-    for (int64_t end = now_ns() + PATIENCE_S * (int64_t)1000000000; atomic_load(count) < least; sleep_us(200)) {
+    for (int64_t end = now_ns() + TIMEOUT_S * (int64_t)1000000000; atomic_load(count) < least; sleep_us(200)) {
         if (now_ns() > end) {
             return 0;
         }
@@ -78,23 +78,23 @@ static int await(atomic_int *count, int least) {
     return 1;
 }
 
-static int gather_cards(void *arg, const void *mine, void *all, size_t bytes) {
-    seat *self = arg;
-    meeting *with = self->meeting;
+static int gather_infos(void *arg, const void *mine, void *all, size_t bytes) {
+    member *self = arg;
+    host_job *with = self->host_job;
     int call = self->calls++;
-    CHECK(bytes <= CARD_BYTES);
-    /* Everybody has read the cards of the call before. */
+    CHECK(bytes <= MAX_BYTES);
+    /* Wait until all have read the previous call's inputs. */
     if (!await(&with->read, call * self->size)) {
         return 1;
     }
-    memcpy(with->cards[self->rank], mine, bytes);
-    /* What is counted orders the cards, as any all-gather would. */
+    memcpy(with->inputs[self->rank], mine, bytes);
+    /* The counter orders the inputs, as in any all-gather. */
     atomic_fetch_add(&with->handed_in, 1);
     if (!await(&with->handed_in, (call + 1) * self->size)) {
         return 1;
     }
     for (int rank = 0; rank < self->size; ++rank) {
-        memcpy((char *)all + (size_t)rank * bytes, with->cards[rank], bytes);
+        memcpy((char *)all + (size_t)rank * bytes, with->inputs[rank], bytes);
     }
     atomic_fetch_add(&with->read, 1);
     return 0;
@@ -104,12 +104,12 @@ void place_on_host(odc_config *config) {
     if (!several_hosts() || config->job == NULL || config->rank < 0 || config->rank >= config->size) {
         return;
     }
-    meeting *with = meeting_of(config->job, config->size);
-    seat *mine = &with->seats[config->rank];
-    mine->meeting = with;
+    host_job *with = job_of(config->job, config->size);
+    member *mine = &with->members[config->rank];
+    mine->host_job = with;
     mine->rank = config->rank;
     mine->size = config->size;
     config->host = host_names[config->rank % host_count() % MOST_RANKS];
-    config->all_gather = gather_cards;
+    config->all_gather = gather_infos;
     config->all_gather_arg = mine;
 }

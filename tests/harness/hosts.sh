@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Hosts on one machine: network namespaces, each with an interface net0 on one Ethernet. They differ as hosts do: own
-# interfaces, addresses and ports; loopback and abstract sockets do not cross.
+# Hosts on one machine: network namespaces, each with an interface net0 on one Ethernet. As on real hosts, interfaces, addresses
+# and ports are separate; loopback and abstract sockets are not shared.
 #
 # usage: hosts.sh N [-6] [--wrong-interface] -- COMMAND...
 #   Makes hosts 0..N-1, runs COMMAND where it was called, and removes the hosts and all that runs on them, whatever ends
@@ -31,7 +31,7 @@ usage() {
     exit 2
 }
 
-# ---- for COMMAND ----
+# ---- used by COMMAND ----
 space() {
     [[ $1 =~ ^[0-9]+$ ]] && [ "$1" -lt "$ODC_TEST_HOSTS_COUNT" ] || {
         say "there is no host '$1'; the hosts are 0..$((ODC_TEST_HOSTS_COUNT - 1))"
@@ -40,7 +40,7 @@ space() {
     echo "$ODC_TEST_HOSTS.$1"
 }
 
-# address_of NETWORK K: network 0 is the Ethernet's, 1 the wrong interfaces'.
+# address_of NETWORK K: network 0 is the Ethernet's, 1 that of the wrong interfaces.
 address_of() {
     if [ "$ODC_TEST_HOSTS_FAMILY" = 6 ]; then
         echo "fd00:$(($1 + 1))::$(($2 + 1))"
@@ -56,7 +56,7 @@ on() {
     exec ip netns exec "$name" "$@"
 }
 
-# A port of host 0 that nobody listens at, below those that the kernel gives to connections.
+# A port of host 0 on which nobody listens, below the ephemeral ports.
 free_port() {
     local port
     while :; do
@@ -84,9 +84,9 @@ ranks() {
         pids[$!]=$rank
     done
     while [ ${#pids[@]} -gt 0 ]; do
-        wait -n -p pid "${!pids[@]}" 2>/dev/null # bash would tell of signals
+        wait -n -p pid "${!pids[@]}" 2>/dev/null # bash would report signals
         status=$?
-        if [ -z "${pid-}" ]; then # all that ended since the last wait are forgotten by wait -n, not by wait
+        if [ -z "${pid-}" ]; then # wait -n forgets the others that have ended; wait does not
             for pid in "${!pids[@]}"; do break; done
             wait "$pid" 2>/dev/null
             status=$?
@@ -110,7 +110,7 @@ link() {
     esac
 }
 
-# address_up SPACE INTERFACE ADDRESS; IPv6 addresses go when an interface is down.
+# address_up NAMESPACE INTERFACE ADDRESS; IPv6 addresses are lost when an interface is down.
 address_up() {
     if [ "$ODC_TEST_HOSTS_FAMILY" = 6 ]; then
         ip -n "$1" address replace "$3/64" dev "$2" nodad
@@ -119,7 +119,7 @@ address_up() {
     fi
 }
 
-# Again and again, because they may start others meanwhile.
+# Repeated, because they may start others meanwhile.
 kill_all_in() {
     local pids
     while pids=$(ip netns pids "$1" 2>/dev/null) && [ -n "$pids" ]; do
@@ -174,7 +174,7 @@ done
 shift
 
 command=
-# remove NAME: the hosts odcPID.* with the Ethernet between them, which lives in a namespace, too.
+# remove NAME: removes the hosts odcPID.* with the Ethernet between them, which is in a namespace, too.
 remove() {
     local name
     for name in $(ip netns list 2>/dev/null | grep -oE "^$1\.[a-z0-9]+"); do
@@ -189,7 +189,7 @@ end() {
     remove "$ODC_TEST_HOSTS"
 }
 
-# What a SIGKILL of another left behind.
+# Remove what a killed run left behind.
 remove_stale() {
     local name
     for name in $(ip netns list 2>/dev/null | grep -oE '^odc[0-9]+\.' | sort -u); do
@@ -197,7 +197,7 @@ remove_stale() {
     done
 }
 
-# Runs ip; hosts that cannot be made are a test that cannot be run.
+# Runs ip; where it fails the test is skipped.
 try() {
     local words
     words=$("$@" 2>&1) && return
@@ -239,7 +239,7 @@ for ((host = 0; host < ODC_TEST_HOSTS_COUNT; host++)); do
     make_host "$host"
 done
 
-# In a process group of its own, so that nothing of it stays; in the background, so that signals are heard.
+# In a process group of its own, so that none of it is left; in the background, so that signals are handled at once.
 stop() {
     kill -"$1" -- "-$command" 2>/dev/null
     wait "$command"
@@ -252,4 +252,4 @@ set -m
 "$@" <&0 &
 command=$!
 set +m
-wait "$command" 2>/dev/null; exit # in one line: a changed file is not read on
+wait "$command" 2>/dev/null; exit # in one line: bash must not read on in a file that has changed

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# hosts.sh: hosts reach each other and nobody else, links and processes end when told to, and nothing is left behind.
+# hosts.sh: hosts reach each other and nobody else, links and processes end on command, and nothing is left behind.
 set -u
 
 hosts=${ODC_SOURCE_DIR:?the folder of the sources}/tests/harness/hosts.sh
 # shellcheck source-path=SCRIPTDIR source=shell_checks.sh
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
 
-# no_host_left SPACES: namespaces "odcPID", from the environment of a COMMAND that has ended.
+# no_host_left NAMESPACES: "odcPID", from the environment of a COMMAND that has ended.
 no_host_left() {
     local left
     left=$(ip netns list | grep -E "^$1\.")
@@ -25,7 +25,7 @@ done
 expect 1 env -u ODC_TEST_HOSTS "$hosts" on 0 true
 contains "$err" "is for what hosts.sh N"
 
-# ---- where they cannot be made ----
+# ---- hosts cannot be made ----
 mkdir "$work/none"
 for tool in bash env dirname basename sed grep; do
     ln -s "$(command -v $tool)" "$work/none/$tool"
@@ -48,7 +48,7 @@ if [ $? -eq 77 ]; then
     exit 1
 fi
 
-# ---- who reaches whom ----
+# ---- reachability ----
 export serve='import socket, sys
 s = socket.create_server((sys.argv[1], 9000), family=socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET)
 print("up", flush=True)
@@ -123,14 +123,14 @@ same "$(printf '%s\n' "$out" | cut -d ' ' -f 5 | sort -u | wc -l)" 2
 expect 7 "$hosts" 2 -- sh -c '"$HOSTS" ranks 3 sh -c '\''
     [ $ODC_RANK != 1 ] || exit 7; while [ ! -e "$0" ]; do sleep 0.05; done; [ $ODC_RANK != 0 ] || exit 9'\'" '$work/go' &
     sleep 0.5; touch '$work/go'; wait \$!"
-# Killing a host's processes leaves the others' be.
+# Killing a host's processes does not affect the others'.
 expect 137 "$hosts" 2 -- sh -c "\"\$HOSTS\" ranks 4 sh -c 'echo up >>$work/ranks; [ \$ODC_RANK -gt 1 ] || exec sleep $unique
     while [ ! -e $work/killed ]; do sleep 0.05; done; echo \"rank \$ODC_RANK lives\"' &
     until [ \"\$(cat $work/ranks 2>/dev/null | wc -l)\" = 4 ]; do sleep 0.05; done
     \"\$HOSTS\" kill 0; touch $work/killed; wait \$!"
 same "$(printf '%s\n' "$out" | sort)" "$(printf 'rank 2 lives\nrank 3 lives')"
 
-# ---- nothing is left, whatever ends it ----
+# ---- nothing is left, however it ends ----
 for signal in INT TERM HUP; do
     rm -f "$work/up"
     set -m
@@ -145,7 +145,7 @@ for signal in INT TERM HUP; do
     case $signal in INT) same "$?" 130 ;; TERM) same "$?" 143 ;; HUP) same "$?" 129 ;; esac
     no_host_left "$(cat "$work/up")"
 done
-# ... a SIGKILL included, once other hosts are made.
+# ... by SIGKILL, too, once other hosts are made.
 rm -f "$work/up"
 "$hosts" 1 -- sh -c "\"\$HOSTS\" on 0 sleep $unique & echo \$\$ >'$work/command'; echo \"\$ODC_TEST_HOSTS\" >'$work/up'
     exec sleep $unique" 2>/dev/null &

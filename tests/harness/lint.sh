@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # lint.sh format: clang-format of all C and C++, and ruff of all Python where build/python has it. lint.sh tidy: clang-tidy of
-# lib/ and tools/. Ends with 77, and the reason in its last line, where that cannot be done.
+# lib/ and tools/. Exits with 77, and the reason in the last line, where a tool is missing.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 
@@ -21,7 +21,7 @@ format() {
     return $status
 }
 
-# Several files as one, as what they include is what takes long.
+# Several files in one translation unit: most time is spent on their includes.
 tidy() {
     local status words
     needs clang-tidy-14
@@ -35,7 +35,7 @@ tidy() {
     return $status
 }
 
-# clang-tidy tells them of the file that it is handed, which here stands for several.
+# clang-tidy reports these only for the main file, which here includes several.
 no_unused_using() {
     local file name found=0
     while read -r file; do

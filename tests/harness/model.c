@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The single-process model: what is in every slice after every step. */
+/* The single-process model: the contents of every slice after every step. */
 #include "model.h"
 
 #include <math.h>
@@ -43,7 +43,7 @@ static uint16_t narrow_bf16(double value) {
     return (uint16_t)(word >> 16);
 }
 
-/* Normal numbers and zero, which is all that tests write. */
+/* Normal numbers and zero, the only ones that tests write. */
 static uint16_t narrow_f16(double value) {
     int exponent = 0;
     double fraction = frexp(fabs(value), &exponent);
@@ -107,7 +107,7 @@ tensor make_tensor(odc_context *context, const char *name, uint64_t numel, int p
     return make_described(context, &desc);
 }
 
-/* Slices of two ranks: equal, all of it on one, or uneven. */
+/* Slices of two ranks: equal, all on one, or uneven. */
 static void check_too_large(odc_context *context, uint64_t numel, int parameter_type, int gradient_type) {
     uint64_t divisions[3][2] = {{numel, 0}, {0, numel}, {numel / 3, numel - numel / 3}};
     for (int i = 0; i < 4; ++i) {
@@ -138,7 +138,7 @@ void check_overflows(odc_context *context) {
     for (int i = 1; i < 6 * 5; ++i) {
         int parameters = parameter_types[i % 6];
         int gradients = gradient_types[i / 6];
-        for (uint64_t bytes = 1; bytes <= 17; ++bytes) { /* of an element; with and without its part of a lock */
+        for (uint64_t bytes = 1; bytes <= 17; ++bytes) { /* bytes of an element; with and without its share of a lock */
             uint64_t limits[] = {UINT64_MAX / bytes, UINT64_MAX / (512 * bytes + 1) * 512, INT64_MAX / bytes};
             for (int k = 0; k < 9; ++k) {
                 uint64_t numel = limits[k / 3] + (uint64_t)(k % 3) - 1;
@@ -150,7 +150,7 @@ void check_overflows(odc_context *context) {
         check_too_large(context, (uint64_t)1 << 58, parameters, gradients);
     }
     check_too_large(context, UINT64_C(1152780784296263929), ODC_F64, ODC_F64);
-    for (int i = 0; i < COUNT; ++i) { /* 2^64 bytes together */
+    for (int i = 0; i < COUNT; ++i) { /* 2^64 bytes in all */
         snprintf(names[i], sizeof names[i], "%d", i);
         many[i] = describe(names[i], (uint64_t)1 << 58, ODC_BYTES, 0);
     }
@@ -291,7 +291,7 @@ void add_gradients(tensor t, uint64_t salt) {
     free_buffer(t, buffer);
 }
 
-/* What a stream reads now, without any fence: after a sync the sums are final for all of them. */
+/* What a stream reads now, without a fence: after a sync the sums are final for all streams. */
 static void read_sums(tensor t, odc_slice *slice) {
     size_t bytes = slice->numel * type_size(slice->accumulator_type);
     void *stream = some_stream(t);

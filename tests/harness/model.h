@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What shards must hold, computed by one process: small integers, exact in every type and in every order of addition,
+/* The expected contents of shards, computed by one process: small integers, exact in every type and in every order of addition,
  * drawn from a salt and the element's index. */
 #ifndef ODC_TESTS_MODEL_H
 #define ODC_TESTS_MODEL_H
@@ -11,21 +11,21 @@ typedef struct tensor {
     uint64_t numel;
     int parameter_type;
     int gradient_type;
-    int memory; /* odc_memory of its slices and of the buffers for it */
+    int memory; /* odc_memory of its slices and of its full-size buffers */
 } tensor;
 
 size_t type_size(int type);
-/* BYTES are read as signed. */
+/* BYTES are signed. */
 double get_element(int type, const void *data, uint64_t index);
 void put_element(int type, void *data, uint64_t index, double value); /* value must be exact in the type */
 double small_value(uint64_t salt, uint64_t index);                    /* an integer in -8..8 */
 
 odc_shard_desc describe(const char *name, uint64_t numel, int parameter_type, int gradient_type);
-/* Registers a shard; checked. */
+/* Registers a shard; the test fails if that fails. */
 tensor make_tensor(odc_context *context, const char *name, uint64_t numel, int parameter_type, int gradient_type);
 tensor make_described(odc_context *context, const odc_shard_desc *desc);
 odc_slice slice_of(tensor t);
-/* Sizes around which sums of bytes overflow, alone or together, are errors and change nothing. */
+/* Shards whose byte counts overflow, alone or together, are errors and change nothing. */
 void check_overflows(odc_context *context);
 
 void *new_full(uint64_t numel, int type); /* numel elements and a guard after them, in host memory; never NULL */
@@ -35,21 +35,20 @@ void check_full(tensor t, const void *full, uint64_t salt);     /* and that noth
 void check_gather(tensor t, uint64_t salt);                     /* gathers and compares */
 void fill_gradients(tensor t, void *full, uint64_t salt);
 void add_gradients(tensor t, uint64_t salt);
-/* This rank's accumulators are the sums of what was added with these salts. */
-/* Buffers where the shard's memory is; in host memory they are those above, and `stream` is NULL. */
+/* Checks that this rank's accumulators are the sums of additions with these salts. */
 void *new_buffer(tensor t, int type);
 void free_buffer(tensor t, void *buffer);
 void write_gradients(tensor t, void *buffer, uint64_t salt);
-/* Overwrites them, on the stream of the addition: after it the buffer belongs to the caller again. */
+/* Overwrites it on the addition's stream: after the addition the buffer belongs to the caller again. */
 void spoil_gradients(tensor t, void *buffer, void *stream);
-/* As check_full, of what has been gathered by now. */
+/* As check_full, for what has been gathered so far. */
 void check_buffer(tensor t, const void *buffer, uint64_t salt);
-/* Of a few streams one at random; waits for what is on it. */
+/* Returns a random one of a few streams; waits for the work on it. */
 void *some_stream(tensor t);
 void await_stream(tensor t, void *stream);
 
 void check_sums(tensor t, const uint64_t *salts, size_t count);
-/* One minibatch in which every rank adds once and checks everything. `salt` must be the same everywhere. */
+/* One minibatch in which every rank adds once and checks everything. All ranks must pass the same `salt`. */
 void use_once(odc_context *context, const tensor *tensors, size_t count, uint64_t salt);
 
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# over.sh PROVIDER COMMAND...: runs it with ODC_PROVIDER; skips it (77), with the reason, where this machine's libfabric has
-# no such provider for ODC_INTERFACE. ODC is the command that knows.
+# over.sh PROVIDER COMMAND...: runs it with ODC_PROVIDER; skips it (77) with the reason where libfabric lacks that provider for
+# ODC_INTERFACE. ODC is the odc command.
 set -u
 
 export ODC_PROVIDER=${1:?the provider}

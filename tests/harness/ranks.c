@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The test harness: every run is a set of forked children; a failed check prints and ends its process, the parent
+/* The test harness: a run is a set of forked children; a failed check prints a message and ends its process, and the parent
  * fails the cmocka test. */
 #include "gpu.h"
 #include "hosts.h"
@@ -29,15 +29,15 @@
 #define SANITIZED 0
 #endif
 
-enum { MAX_RANKS = 64, MAX_EXTRA = 64, RUN_TIMEOUT_MS = 90000, LAST_WORDS_MS = 4000 };
+enum { MAX_RANKS = 64, MAX_EXTRA = 64, RUN_TIMEOUT_MS = 90000, LAST_ERRORS_MS = 4000 };
 
-/* Written by the ranks, read by the watchdog. `file` is a literal: its address is the same in the parent. */
+/* Written by the ranks, read by the watchdog. `file` is a literal, so its address is the same in the parent. */
 typedef struct trace {
     struct {
         const char *_Atomic file;
         atomic_int line;
     } ranks[MAX_RANKS];
-    atomic_int extra[MAX_EXTRA]; /* kill_at_end */
+    atomic_int extra[MAX_EXTRA]; /* see kill_at_end */
     atomic_int extra_count;
 } trace;
 
@@ -51,7 +51,7 @@ typedef struct run {
 } run;
 
 static trace *trace_page;
-static int inside_rank; /* this process was forked by a run */
+static int inside_rank; /* whether this process was forked by a run */
 static _Thread_local int current_rank = -1;
 
 /* ---- Time, flags, randomness ---- */
@@ -172,7 +172,7 @@ void check_status(odc_status got, odc_status wanted, const char *call, const cha
     }
 }
 
-/* "a|b" is found where a or b is. */
+/* "a|b" matches where a or b is. */
 static int has_word(const char *sentence, const char *word) {
     char choices[256];
     snprintf(choices, sizeof choices, "%s", word);
@@ -185,28 +185,29 @@ static int has_word(const char *sentence, const char *word) {
     return 0;
 }
 
-void check_sentence(const char *sentence, const char *what, const char *file, int line, const char **words) {
+void check_sentence(const char *sentence, const char *what, const char *file, int line, const char **expected) {
     note_place(file, line);
     size_t length = strlen(sentence);
     if (length < 15 || length > 1000 || strchr(sentence, '\n') != NULL) {
         give_up(file, line, "%s: not one clear sentence: \"%s\"", what, sentence);
     }
-    for (; *words != NULL; ++words) {
-        if (!has_word(sentence, *words)) {
-            give_up(file, line, "%s: the error does not say \"%s\": \"%s\"", what, *words, sentence);
+    for (; *expected != NULL; ++expected) {
+        if (!has_word(sentence, *expected)) {
+            give_up(file, line, "%s: the error does not say \"%s\": \"%s\"", what, *expected, sentence);
         }
     }
 }
 
-void check_error(odc_status got, odc_status wanted, const char *call, const char *file, int line, const char **words) {
+void check_error(odc_status got, odc_status wanted, const char *call, const char *file, int line,
+                 const char **expected) {
     check_status(got, wanted, call, file, line);
-    check_sentence(odc_last_error(), call, file, line, words);
+    check_sentence(odc_last_error(), call, file, line, expected);
 }
 
 void check_kept(odc_status got, odc_status wanted, const char *sentence, const char *call, const char *file, int line) {
     check_status(got, wanted, call, file, line);
     if (strcmp(odc_last_error(), sentence) != 0) {
-        give_up(file, line, "%s: the words changed from \"%s\" to \"%s\"", call, sentence, odc_last_error());
+        give_up(file, line, "%s: the error changed from \"%s\" to \"%s\"", call, sentence, odc_last_error());
     }
 }
 
@@ -233,8 +234,8 @@ void needs_no_sanitizer(const char *why) {
 
 int slowdown(void) { return SANITIZED ? 20 : 1; }
 
-int patience(void) {
-    const char *times = getenv("ODC_TEST_PATIENCE");
+int time_scale(void) {
+    const char *times = getenv("ODC_TEST_TIME_SCALE");
     return times != NULL && atoi(times) > 1 ? atoi(times) : 1;
 }
 
@@ -242,6 +243,26 @@ void kill_at_end(pid_t pid) {
     int index = atomic_fetch_add(&trace_page->extra_count, 1);
     CHECK(index < MAX_EXTRA);
     atomic_store(&trace_page->extra[index], pid);
+}
+
+static void outlive_rank(pid_t child) {
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(60);
+        pause();
+        _exit(0);
+    }
+    kill_at_end(child);
+}
+
+void leave_child(void) { outlive_rank(fork()); }
+
+void leave_cloned_child(void) { outlive_rank((pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL)); }
+
+void replace_program(void) {
+    alarm(0); /* exec keeps an alarm; the run ends the program */
+    execlp("sleep", "sleep", "1000", (char *)NULL);
+    CHECK(0);
 }
 
 /* ---- Running ---- */
@@ -253,7 +274,7 @@ odc_config config_of(int rank, int size, const char *job) {
     config.rank = rank;
     config.size = size;
     config.job = job;
-    config.timeout_ms = 20000 * patience();
+    config.timeout_ms = 20000 * time_scale();
     config.device = gpu_of(rank);
     place_on_host(&config);
     return config;
@@ -302,7 +323,7 @@ static void run_threads(const run *what) {
     }
 }
 
-/* Forks rank `rank`, or all ranks as threads of one child if rank is -1. exit(), not _exit(): leak checkers report. */
+/* Forks rank `rank`, or all ranks as threads of one child if rank is -1. exit(), not _exit(): leak checkers report at exit. */
 static pid_t fork_child(const run *what, int rank) {
     fflush(NULL);
     pid_t parent = getpid();
@@ -315,7 +336,7 @@ static pid_t fork_child(const run *what, int rank) {
     if (getppid() != parent) {
         _exit(1);
     }
-    alarm((unsigned)(2 * RUN_TIMEOUT_MS / 1000 * patience()));
+    alarm((unsigned)(2 * RUN_TIMEOUT_MS / 1000 * time_scale()));
     if (rank < 0) {
         run_threads(what);
     } else {
@@ -332,7 +353,7 @@ static void print_where(const run *what, int rank, const char *state) {
             file != NULL ? base_name(file) : "none", atomic_load(&trace_page->ranks[rank].line));
 }
 
-/* Whether the child's end is what the test wants. */
+/* Whether the child ended as the test wants. */
 static int ended_well(const run *what, int rank, int status) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
         return 1;
@@ -372,7 +393,7 @@ typedef struct watching {
     int count;
     int left;
     int good;
-    int killed; /* what is left has been killed: how it ends says nothing */
+    int killed; /* the rest has been killed: how it ends does not count */
 } watching;
 
 static void reap_ended(watching *all) {
@@ -391,7 +412,7 @@ static void reap_ended(watching *all) {
 }
 
 static int is_only_mortals_left(const watching *all) {
-    int others = 0; /* that are or were immortal */
+    int others = 0; /* children that are or were immortal */
     for (int i = 0; i < all->count; ++i) {
         if (!is_mortal(all->what, i)) {
             ++others;
@@ -403,7 +424,7 @@ static int is_only_mortals_left(const watching *all) {
     return others > 0;
 }
 
-/* What the kernel says of a process that is stuck. */
+/* The kernel's stack and state of a process that is stuck. */
 static void print_doing(pid_t child) {
     static const char *const names[] = {"stat", "wchan", "syscall"};
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i) {
@@ -435,7 +456,7 @@ static void kill_left(watching *all, const char *state) {
     all->killed = 1;
 }
 
-/* Where they cannot be watched. */
+/* Used where processes cannot be watched by pidfd. */
 static int kill_unwatched(const watching *all) {
     for (int i = 0; i < all->count; ++i) {
         kill(all->children[i], SIGKILL);
@@ -444,10 +465,10 @@ static int kill_unwatched(const watching *all) {
     return 0;
 }
 
-/* Kills what is left when all immortal children have ended, when the deadline has passed, or a while after the first
- * failure. Returns whether all ended well. */
+/* Kills the rest when all immortal children have ended, when the deadline has passed, or a while after the first failure.
+ * Returns whether all ended well. */
 static int watch(watching *all) {
-    int64_t deadline = now_ns() + RUN_TIMEOUT_MS * (int64_t)1000000 * patience();
+    int64_t deadline = now_ns() + RUN_TIMEOUT_MS * (int64_t)1000000 * time_scale();
     for (int i = 0; i < all->count; ++i) {
         all->pidfds[i] = (int)syscall(SYS_pidfd_open, all->children[i], 0);
         if (all->pidfds[i] < 0) {
@@ -461,7 +482,7 @@ static int watch(watching *all) {
         int was_good = all->good;
         reap_ended(all);
         if (was_good && !all->good) {
-            deadline = now_ns() + LAST_WORDS_MS * (int64_t)1000000;
+            deadline = now_ns() + LAST_ERRORS_MS * (int64_t)1000000;
         }
         if (!all->killed && all->good && is_only_mortals_left(all)) {
             kill_left(all, NULL);
@@ -474,7 +495,7 @@ static int watch(watching *all) {
     return all->good;
 }
 
-/* Nothing may be left of a job: no socket with its name. */
+/* A job may leave no socket with its name. */
 static int left_socket(const run *what) {
     char line[512];
     int found = 0;
@@ -510,7 +531,7 @@ void run_processes_of(const char *test, int n, uint64_t mortal, rank_fn fn, void
     }
     memset(trace_page, 0, sizeof *trace_page);
     prepare_hosts();
-    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans of killed ranks come to this process and are waited for */
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* orphans of killed ranks become this process's children and are reaped */
     memset(&all, 0, sizeof all);
     all.what = &what;
     all.count = as_threads ? 1 : n;

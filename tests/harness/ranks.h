@@ -22,46 +22,52 @@
 typedef void (*context_fn)(odc_context *context, void *arg);
 typedef void (*rank_fn)(int rank, int size, const char *job, void *arg);
 
-/* Each rank joins a job with a random name, runs `fn` and destroys its context. */
+/* Each rank joins a job with a random name, calls `fn` and destroys its context. */
 #define run_ranks(n, fn, arg) run_ranks_of(__func__, n, fn, arg)
-/* The same without a context: `fn` joins or does not. */
+/* Without a context: `fn` may join by itself. */
 #define run_processes(n, fn, arg) run_processes_of(__func__, n, 0, fn, arg)
-/* Processes in any case; rank r may end by a signal, and may still be stopped or asleep when the others have ended
- * (it is killed then), where bit r of `mortal` is set. */
+/* Always processes; those whose bit is set in `mortal` may end by a signal, and may still be stopped or asleep when the others
+ * have ended (they are killed then). */
 #define run_mortals(n, mortal, fn, arg) run_processes_of(__func__, n, mortal, fn, arg)
 
 void run_ranks_of(const char *test, int n, context_fn fn, void *arg);
 void run_processes_of(const char *test, int n, uint64_t mortal, rank_fn fn, void *arg);
 
 int ranks_are_threads(void);
-/* Skips the test, and says why, where ranks are threads. */
+/* Skips the test and says why where ranks are threads. */
 void needs_processes(const char *why);
-/* Whether ranks are on several hosts (hosts.h): an odc_init that waits is not interrupted then. */
+/* Whether ranks are on several hosts (hosts.h): then odc_init's waits are not interrupted. */
 int several_hosts(void);
-/* Skips the test, and says why, where they are. */
+/* Skips the test and says why where ranks are on several hosts. */
 void needs_one_host(const char *why);
-/* Skips the test, and says why, under a sanitizer. */
+/* Skips the test and says why under a sanitizer. */
 void needs_no_sanitizer(const char *why);
 /* How many times slower this build is than a release build: scales counts, not results. */
 int slowdown(void);
-/* ODC_TEST_PATIENCE: how many times longer than elsewhere a rank waits for others, and a run for ranks: where CUDA takes
- * long to begin. */
-int patience(void);
+/* ODC_TEST_TIME_SCALE (default 1): multiplies the ranks' timeouts and the run's, where CUDA takes long to start. */
+int time_scale(void);
 
-/* A child that a rank forks and does not wait for: killed when the run ends. */
+/* For a child that a rank forks and does not wait for: it is killed when the run ends. */
 void kill_at_end(pid_t pid);
+/* Starts a child that outlives its rank until the run ends. */
+void leave_child(void);
+/* The same by the raw system call: it runs no pthread_atfork handlers, so the child keeps all open descriptors. */
+void leave_cloned_child(void);
+/* Replaces this process's program by one that sleeps until the run ends it. */
+void replace_program(void);
 
-/* The config of a rank: timeout 20 s, times patience(); on its host (hosts.h). */
+/* The config of a rank: its host (hosts.h) and a timeout of 20 s times time_scale(). */
 odc_config config_of(int rank, int size, const char *job);
-/* odc_init with that config, checked. */
+/* odc_init with that config; the test fails if it fails. */
 odc_context *join(int rank, int size, const char *job);
 /* odc_init with that config and another timeout. */
 odc_context *join_within(int rank, int size, const char *job, int64_t timeout_ms);
 
-/* ---- What ranks share besides the library ----
- * Relaxed atomics throughout: they must not hide from a race detector an order that the library fails to make. */
+/* ---- Shared by ranks outside the library ----
+ * Relaxed atomics throughout, so that they do not hide a missing order of the library from a race
+ * detector. */
 
-void *share(size_t bytes); /* zeros, for all ranks of later runs */
+void *share(size_t bytes); /* zeroed memory for all ranks of later runs */
 void raise_flag(atomic_int *flag);
 void set_flag(atomic_int *flag, int value);
 int read_flag(atomic_int *flag);
@@ -82,10 +88,10 @@ uint64_t random_below(uint64_t *state, uint64_t bound);
 #define CHECK_EQUAL(left, right) \
     check_equal((long long)(left), (long long)(right), #left " == " #right, __FILE__, __LINE__)
 #define CHECK_OK(call) check_status(call, ODC_OK, #call, __FILE__, __LINE__)
-/* The call fails with this status, in one clear sentence with these words (in any case, "a|b" for either). */
+/* The call must fail with this status and one clear sentence that contains these texts (ignoring case; "a|b" is either). */
 #define CHECK_ERROR(call, status, ...) \
     check_error(call, status, #call, __FILE__, __LINE__, (const char *[]){__VA_ARGS__, NULL})
-/* The call fails with this status in exactly these words, those of an earlier error. */
+/* The call must fail with this status and exactly the text of an earlier error. */
 #define CHECK_KEPT(call, status, sentence) check_kept(call, status, sentence, #call, __FILE__, __LINE__)
 #define CHECK_SENTENCE(sentence, ...) \
     check_sentence(sentence, #sentence, __FILE__, __LINE__, (const char *[]){__VA_ARGS__, NULL})
@@ -93,8 +99,8 @@ uint64_t random_below(uint64_t *state, uint64_t bound);
 void check_that(int holds, const char *what, const char *file, int line);
 void check_equal(long long left, long long right, const char *what, const char *file, int line);
 void check_status(odc_status got, odc_status wanted, const char *call, const char *file, int line);
-void check_error(odc_status got, odc_status wanted, const char *call, const char *file, int line, const char **words);
+void check_error(odc_status got, odc_status wanted, const char *call, const char *file, int line, const char **text);
 void check_kept(odc_status got, odc_status wanted, const char *sentence, const char *call, const char *file, int line);
-void check_sentence(const char *sentence, const char *what, const char *file, int line, const char **words);
+void check_sentence(const char *sentence, const char *what, const char *file, int line, const char **text);
 
 #endif

@@ -43,7 +43,7 @@ place hold_place(int family) {
     return at;
 }
 
-int connect_stranger(const place *at) {
+int connect_foreign_client(const place *at) {
     struct sockaddr_storage address;
     socklen_t bytes = address_of(at, &address);
     int fd = socket(at->family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -93,7 +93,7 @@ static int count_looks(void *arg) {
 
 odc_config scene_config(scene *what, int rank, int size, const char *job) {
     odc_config config = config_of(rank, size, what->by_name ? job : NULL);
-    config.timeout_ms = PATIENT_MS;
+    config.timeout_ms = GENEROUS_MS;
     config.interrupted = count_looks;
     config.interrupted_arg = &what->looks[rank];
     if (!what->by_name) {
@@ -112,15 +112,15 @@ static void await_count(atomic_int *count, int least) {
 static int gather_by_page(void *arg, const void *mine, void *all, size_t bytes) {
     gatherer *self = arg;
     ++self->calls;
-    CHECK(bytes <= sizeof self->what->cards[0]);
-    /* Everybody has read the cards of the call before. */
+    CHECK(bytes <= sizeof self->what->inputs[0]);
+    /* Wait until all have read the previous call's inputs. */
     await_count(&self->what->gathered, (self->calls - 1) * self->size);
-    memcpy(self->what->cards[self->rank], mine, bytes);
-    /* The cards themselves must be seen after the count, here as in any real all-gather. */
+    memcpy(self->what->inputs[self->rank], mine, bytes);
+    /* The inputs must be visible after the count, as in any all-gather. */
     atomic_fetch_add(&self->what->flag, 1);
     await_count(&self->what->flag, self->calls * self->size);
     for (int rank = 0; rank < self->size; ++rank) {
-        memcpy((char *)all + (size_t)rank * bytes, self->what->cards[rank], bytes);
+        memcpy((char *)all + (size_t)rank * bytes, self->what->inputs[rank], bytes);
     }
     atomic_fetch_add(&self->what->gathered, 1);
     return self->result;
@@ -128,15 +128,15 @@ static int gather_by_page(void *arg, const void *mine, void *all, size_t bytes) 
 
 odc_config gather_config(gatherer *self) {
     odc_config config = config_of(self->rank, self->size, NULL);
-    config.timeout_ms = PATIENT_MS;
+    config.timeout_ms = GENEROUS_MS;
     config.all_gather = gather_by_page;
     config.all_gather_arg = self;
     return config;
 }
 
-/* In each round every rank goes around its loop a few times after all have done so in the round before: rank 0 listens,
- * the others say hello, rank 0 challenges them, they prove themselves, rank 0 believes them. */
-void await_settled(scene *what, int n) {
+/* In each round every rank runs its loop a few times after all have done so in the previous one: rank 0 listens, the others
+ * send a hello, rank 0 challenges them, they prove themselves, rank 0 accepts them. */
+void await_met(scene *what, int n) {
     enum { ROUNDS = 5, LOOKS = 5 };
     for (int round = 0; round < ROUNDS; ++round) {
         int before[8];

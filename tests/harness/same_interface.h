@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How what we say of a binary interface is compared with its own header. */
+/* Compares our declarations of a binary interface with its own header. */
 #ifndef ODC_TESTS_SAME_INTERFACE_H
 #define ODC_TESTS_SAME_INTERFACE_H
 
@@ -19,7 +19,7 @@ constexpr size_t size_if_known() {
     return 0;
 }
 
-// Of one size; if pointers, both, and of what has one size, or none that is known.
+// Whether two types are alike: both pointers or neither, and of one size if it is known.
 template <class Mine, class Theirs>
 constexpr bool same_parameter() {
     using ToMine = std::remove_pointer_t<Mine>;

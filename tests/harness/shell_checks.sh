@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# What the shell tests share, to be sourced: checks that count what failed and go on, so a test ends with
+# Shared by the shell tests, to be sourced: checks that count failures and go on, so a test ends with
 #   [ "$failures" -eq 0 ]
-# A test has a folder of its own, $work, which is removed with it.
+# A test has its own folder, $work, which is removed at its end.
 
 work=$(mktemp -d)
-running= # what is bounded
+running= # the process of `bounded`
 trap '[ -z "$running" ] || { kill "$running"; wait "$running"; } 2>/dev/null; rm -rf "$work"' EXIT
 failures=0
-seconds=60 # that a command of `expect` may take
-# shellcheck disable=SC2034 # A number that nothing else on this machine sleeps for, to find a test's processes by.
+seconds=60 # the limit of a command of `expect`
+# shellcheck disable=SC2034 # A duration for `sleep` unique on this machine, by which a test finds its processes.
 unique=$((100000 + RANDOM)).$$
 
 fail() {
@@ -28,8 +28,8 @@ expect() {
     [ "$status" -eq "$wanted" ] || fail "'$*' ended with $status, not $wanted; it said: $out $err"
 }
 
-# bounded SECONDS COMMAND...: in the background, so that a test whose signals end it (trap 'exit 1' INT TERM) ends it, too;
-# without standard input, and deaf to Ctrl-C. Not in a subshell.
+# bounded SECONDS COMMAND...: runs it in the background, so that a test with a trap (trap 'exit 1' INT TERM) can end it, too;
+# without standard input, and ignoring Ctrl-C. Not for a subshell.
 bounded() {
     local status
     timeout -k 30 "$@" &
@@ -51,12 +51,12 @@ same() {
     [ "$1" = "$2" ] || fail "got '$1', not '$2'"
 }
 
-# functions_of HEADER: what it declares ODC_API, in its order.
+# functions_of HEADER: the functions that it declares ODC_API, in its order.
 functions_of() {
     sed -n 's/^ODC_API [^(]*[ *]\(odc_[a-z0-9_]*\)(.*/\1/p' "$1"
 }
 
-# needs TOOL[:PACKAGE]...: else $why says which is missing, and which of Debian's packages has it.
+# needs TOOL[:PACKAGE]...: fails if one is missing; $why then names it and its Debian package.
 needs() {
     local tool
     for tool in "$@"; do
@@ -67,7 +67,7 @@ needs() {
     done
 }
 
-# parts NAME...: runs part_NAME of each and says how it went: skipped, for $why, if it ends with 77. Counts in $passed,
+# parts NAME...: runs part_NAME of each and reports the result; exit status 77 means skipped for $why. Counts in $passed,
 # $failed and $skipped.
 parts() {
     local part status before began
@@ -93,7 +93,7 @@ parts() {
     [ "$failed" -eq 0 ]
 }
 
-# Waits until no process has $1 on its command line.
+# Waits until no process has $1 in its command line.
 nothing_left() {
     local tries
     for tries in $(seq 300); do
@@ -113,8 +113,8 @@ wait_for_lines() {
     fail "$1 has not got $2 lines after $tries tries"
 }
 
-# compares_all SOURCE HEADER LEAST: each enumerator and constant of the header, so many at least, is named in the source,
-# which compares them. Their number in $values.
+# compares_all SOURCE HEADER LEAST: fails unless the source compares each enumerator and constant of the header, at least LEAST.
+# Their number is in $values.
 compares_all() {
     local names name
     names=$(awk '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# How the folders of tests/ name their tests: FOLDER/NAME, with the label FOLDER. A test of a program has the label
+# How the tests of the folders of tests/ are named: FOLDER/NAME, with the label FOLDER. A program's test has the label
 # `sanitizers` if the builds with sanitizers run it, too, and `hosts` if its ranks are on several hosts.
 
 # odc_test_program(NAME SOURCE...): FOLDER/NAME_test in the build, by the target FOLDER_NAME.
@@ -9,7 +9,7 @@ function(odc_test_program name)
   set_target_properties(${folder}_${name} PROPERTIES OUTPUT_NAME ${name}_test)
 endfunction()
 
-# odc_test_tier(TEST LABELS): adds the label of run.sh's tier: `quick`, `full` for what is only there, or none.
+# odc_test_tier(TEST LABELS): adds the label of the tier of run.sh: `quick`, `full` for tests that only that tier runs, or none.
 macro(odc_test_tier test labels)
   foreach(tier quick full)
     if(${test} MATCHES "^(${${tier}_tests})$")
@@ -18,8 +18,8 @@ macro(odc_test_tier test labels)
   endforeach()
 endmacro()
 
-# odc_test(NAME PROGRAM [ARGUMENTS ...] [ENVIRONMENT VARIABLE=VALUE...] [LABELS sanitizers|hosts...] [UNDER COMMAND...]): the
-# last of several values of a variable counts.
+# odc_test(NAME PROGRAM [ARGUMENTS ...] [ENVIRONMENT VARIABLE=VALUE...] [LABELS sanitizers|hosts...] [UNDER COMMAND...]): of
+# several values of a variable the last one counts.
 function(odc_test name program)
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   cmake_parse_arguments(PARSE_ARGV 2 test "" "" "ARGUMENTS;ENVIRONMENT;LABELS;UNDER")
@@ -74,8 +74,7 @@ function(odc_unit_tests)
   endforeach()
 endfunction()
 
-# odc_shell_tests([TARGET...]): every *_test.sh of this folder, about a build that has the odc command. They need these targets
-# besides what is installed.
+# odc_shell_tests([TARGET...]): every *_test.sh of this folder; they need the odc command and these targets.
 function(odc_shell_tests)
   if(NOT ODC_TOOLS)
     return()

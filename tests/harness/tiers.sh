@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# What the tiers of run.sh run. To be sourced after counts.sh.
+# The tiers of run.sh. To be sourced after counts.sh.
 
 # build PRESET OPTION...
 build() {
@@ -13,7 +13,8 @@ build_release() {
     build release -DODC_TOOLS=ON -DODC_TESTS=ON
 }
 
-# With clang, where it has its runtime; the other builds are gcc's. A cache of another compiler would lose the preset's flags.
+# With clang where its runtime is installed; the other builds use gcc. A CMake cache of another compiler would lose the preset's
+# flags.
 build_tsan() {
     local clang=()
     if [ -e "$(clang++ -print-file-name="libclang_rt.tsan-$(uname -m).a" 2>/dev/null)" ]; then
@@ -23,7 +24,7 @@ build_tsan() {
     build tsan -DODC_TOOLS=OFF -DODC_TESTS=ON "${clang[@]}" && grep -q 'CXX_FLAGS.*-fsanitize=thread' build/tsan/CMakeCache.txt
 }
 
-# What some tests compare with: of GPU kernels' code, NVIDIA's header, and results of benchmarks.
+# What some tests need: a disassembler of GPU code, NVML's header, and scipy.
 install_all() {
     bash tests/install.sh test || return
     ! command -v nvcc >/dev/null || bash tests/venv.sh disassembler || [ $? -eq 77 ] || return
@@ -51,7 +52,7 @@ commit_lane() {
     later format bash tests/harness/lint.sh format
 }
 
-# ---- release: all that is about the release build ----
+# ---- release: everything about the release build ----
 tier_release() {
     check "install what is missing" install_all
     check "build release" build_release && suite release
@@ -68,7 +69,7 @@ tier_full() {
     lane bindings_lane
     suite release
     check "random words of other hosts" bash tests/fuzz/run.sh
-    # The shell tests are about the release build; the sanitizers are for what the C tests reach.
+    # The shell tests are for the release build; the sanitizers are for the code that the C tests reach.
     for preset in asan tsan; do
         check "build $preset" done_later $preset && suite $preset -L '^sanitizers$'
     done
@@ -84,9 +85,9 @@ tier_full() {
     check "the default tier on a bare Debian" done_later bare_root
 }
 
-# What only needs cores, behind the tests, which wait most of their time.
+# Work that only needs cores runs behind the tests, which wait most of the time.
 builds_lane() {
-    chrt --idle --pid 0 "$BASHPID" # without it slower, but as right
+    chrt --idle --pid 0 "$BASHPID" # without it only slower
     later asan build asan -DODC_TOOLS=OFF -DODC_TESTS=ON
     later tsan build_tsan
     later lint bash tests/harness/lint.sh tidy
@@ -97,7 +98,7 @@ builds_lane() {
     wait
 }
 
-# What has deadlines of its own.
+# Tests with deadlines of their own.
 bindings_lane() {
     later python bash tests/python.sh
     later rust bash tests/rust.sh
@@ -108,7 +109,7 @@ bindings_lane() {
 tier_named() {
     local plan targets tests
     [ -e build/release/build.ninja ] || cmake --preset release -DODC_TOOLS=ON -DODC_TESTS=ON >/dev/null || exit
-    cmake --build --preset release --target build.ninja >/dev/null # a test may have been added
+    cmake --build --preset release --target build.ninja >/dev/null # in case a test has been added
     plan=$(python3 tests/harness/named.py build/release/tests/needed.txt "$@") || exit
     # of WHAT: these lines of the plan.
     of() { sed -n "s/^$1 //p" <<<"$plan"; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Adds a function and a field to a copy of the tree as docs/abi.md says: the checks are content, old programs run on the
-# result, and new ones that need nothing new run on the library before. Each step that is left out or done wrong is found.
+# Adds a function and a field to a copy of the tree as docs/abi.md says: the checks pass, old programs run with the result, and
+# new ones that use nothing new run with the previous library. Each missing or wrong step is found.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}"
 cd "$(dirname "$0")" || exit 1
@@ -13,7 +13,7 @@ needs_tools
 tree=$work/tree
 command=$(compile_command "$ODC_BUILD_DIR")
 
-# edit FILE SED-SCRIPT: of the copy; fails where nothing changes.
+# edit FILE SED-SCRIPT: edits the copy; fails if nothing changes.
 edit() {
     cp "$tree/$1" "$work/before"
     sed -i "$2" "$tree/$1"
@@ -70,7 +70,7 @@ check 0
 ODC_SOURCE_DIR=$tree ODC_BUILD_DIR=$tree/build expect 0 bash symbols_test.sh
 contains "$out" "34 functions"
 
-# With the rest of the library of the build: only c_api.cc knows odc_setting.
+# With the rest of the build's library: only c_api.cc knows odc_setting.
 grep -rl odc_setting "$tree/lib" >"$work/who"
 same "$(cat "$work/who")" "$tree/lib/api/c_api.cc"
 # shellcheck disable=SC2046
@@ -119,7 +119,7 @@ for steps in 'renew_previous raise_version' 'raise_version renew_previous'; do #
     check 0
 done
 
-# broken WORDS STEP...: a fresh copy after these steps is refused with these words.
+# broken TEXT STEP...: a fresh copy after these steps is refused with this error.
 broken() {
     local words=$1 step
     shift

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The binary interface: it is what packaging/abi/ says, with every combination of build options and each compiler, in the
-# library that was built, too; programs of the previous header run on this library, and the other way round.
+# The binary interface is the one recorded in packaging/abi/, with every combination of build options, each compiler, and in the
+# built library; programs of the previous header run with this library, and the other way round.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}" "${ODC:?the odc command}"
 cd "$(dirname "$0")" || exit 1
@@ -18,14 +18,14 @@ expect 0 "$abi/check.sh" "$work/libodc.so.0"
 echo "$out"
 "$abi/describe.sh" "$work/libodc.so.0" >"$work/wanted.abi"
 
-# symbols LIBRARY: its functions with the versions that programs ask for.
+# symbols LIBRARY: its functions with their versions.
 symbols() {
     nm -D --defined-only --with-symbol-versions "$1" | awk '$2 == "T" { print $3 }' | LC_ALL=C sort
 }
 same "$(symbols "$library")" "$(symbols "$work/libodc.so.0")"
 [ "$(symbols "$library" | wc -l)" -ge 33 ] || fail "only these functions were found in $library: $(symbols "$library")"
 
-# Programs of one version on the library of the other.
+# Programs of one version with the library of the other.
 mkdir -p "$work/previous/odc"
 cp "$abi/previous/odc.h" "$work/previous/odc/"
 cc -shared -fPIC -Wl,-soname,libodc.so.0 "-Wl,--version-script=$abi/previous/odc.map" "$abi/previous/libodc.c" \
@@ -41,7 +41,7 @@ LD_LIBRARY_PATH=$ODC_BUILD_DIR/lib expect 0 "$ODC" run -n 3 "$work/program_of_pr
 LD_LIBRARY_PATH=$work/previous expect 0 "$work/program_of_include" alone
 same "$(symbols "$library" | grep -Fxf <(symbols "$work/previous/libodc.so.0"))" "$(symbols "$work/previous/libodc.so.0")"
 
-# Every combination of build options and each compiler. Most come to one command for c_api.cc, which need be tried once.
+# Every combination of build options and each compiler. Most have the same command for c_api.cc, which is run once.
 options=$(sed -n 's/^option(\([A-Z_]*\) .*/\1/p' "$ODC_SOURCE_DIR/CMakeLists.txt")
 combinations=('')
 for option in $options; do

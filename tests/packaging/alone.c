@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What install_test.sh and subproject.sh build as other projects' program: a rank alone, which prints the library's build and
- * its job's size. */
+/* The program of another project in install_test.sh and subproject.sh: a single rank that prints the library's build and its
+ * job's size. */
 #include <odc/odc.h>
 #include <stdio.h>
 

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the README's test command as on a fresh machine: in this machine's release of Debian with nothing installed, on what
-# is committed, without git, a locale or anything of the caller's environment, in a root that is not a mount point (so
+# Runs the README's test command as on a fresh machine: this machine's release of Debian with nothing installed, the
+# committed sources, no git, no locale and nothing of the caller's environment, in a root that is not a mount point (so
 # without network namespaces, which debian.sh has).
 #
 # usage: bare_root.sh [release | full]
 #   Another tier of the command.
 #
-# What it takes from this machine, so that it costs little: apt's source and packages, kept in build/bare_root; the
-# compiler cache; pip's cache, settings (PIP_*) and certificates. ODC_BARE_ROOT_SHARE: folders that are there as they are here, such
-# as an index of Python packages. Needs root, debootstrap and 6 GB. Ends with 77, and the reason, where it cannot be done.
+# To save time it uses from this machine: apt's sources and packages, kept in build/bare_root; the compiler cache; pip's cache,
+# settings (PIP_*) and certificates. ODC_BARE_ROOT_SHARE: folders that are mounted at the same path, such as an index of Python
+# packages. Needs root, debootstrap and 6 GB. Exits with 77 and the reason where it cannot run.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/harness/shell_checks.sh
@@ -47,7 +47,7 @@ root=$work/root
 archives=$PWD/build/bare_root
 mkdir -p "$archives/partial" "$root/src/build"
 chmod 755 "$root"
-# What this machine's apt has kept is not downloaded again.
+# Packages kept by this machine's apt are not downloaded again.
 cp -ln /var/cache/apt/archives/*.deb "$archives/" 2>/dev/null
 git archive HEAD | tar -x -C "$root/src" || exit 1
 shared="${ODC_BARE_ROOT_SHARE-}"
@@ -61,7 +61,7 @@ environment=(PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin H
 while IFS= read -r -d '' variable; do
     case $variable in PIP_*) environment+=("$variable") ;; esac
 done < <(env -0)
-if [ -n "${PIP_CERT-}" ]; then # not where ca-certificates would replace it
+if [ -n "${PIP_CERT-}" ]; then # at a path that ca-certificates does not replace
     cp "$PIP_CERT" "$root/src/build/pip.crt"
     environment+=(PIP_CERT=/src/build/pip.crt)
 fi
@@ -71,10 +71,10 @@ export root suite mirror sources archives shared
 bounded 5400 unshare --mount --pid --fork --kill-child --propagation private bash -euc '
     . tests/packaging/debian_root.sh
     make_debian_root "$root" "$suite" "$mirror" --cache-dir="$archives" >"$root.log" || { tail "$root.log" >&2; exit 1; }
-    # With the updates, or the compiler cache does not know what is compiled with other headers.
+    # With the updates, since the compiler cache would miss with other headers.
     [ -z "$sources" ] || echo "$sources" >"$root/etc/apt/sources.list"
     mount --bind "$archives" "$root/var/cache/apt/archives"
-    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # it is thrown away
+    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # it is temporary
     for folder in $shared; do
         mkdir -p "$root$folder"
         mount --bind "$folder" "$root$folder"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds what is committed on a fresh Debian of another release, with its compiler and its libfabric, and runs the release
+# Builds the committed sources on a fresh Debian of another release, with its compiler and its libfabric, and runs the release
 # tests there: debian.sh SUITE [ARGUMENT OF CTEST...]. Needs root, debootstrap and 3 GB; removes what it made. DEBIAN_MIRROR:
-# where packages come from, if not from where debootstrap takes them.
+# where packages come from (default: debootstrap's).
 set -euo pipefail
 
 suite=${1:-}
@@ -24,7 +24,7 @@ trap '[ -z "$inside" ] || { kill -KILL "$inside"; wait "$inside"; } 2>/dev/null 
 trap 'exit 1' INT TERM
 chmod 755 "$root"
 export root suite repository
-# The root is a mount itself, or `ip netns` could not make hosts there.
+# The root is a mount point, otherwise `ip netns` could not make hosts there.
 unshare --mount --pid --fork --kill-child --propagation private bash -euc '
     mount --bind "$root" "$root"
     . "$repository/tests/packaging/debian_root.sh"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# odc.h compiles by itself in each C and C++ standard with each compiler found here, without a warning and without
-# padding that is not spelled out.
+# odc.h compiles by itself in each C and C++ standard with each installed compiler, without a warning and without implicit
+# padding.
 set -u
 include=${ODC_SOURCE_DIR:?the folder of the sources}/include
 lines=$(wc -l <"$include/odc/odc.h")

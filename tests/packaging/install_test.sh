@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs into an empty prefix, moves it to a path with spaces, and there C programs find the library through find_package
-# and through pkg-config, shared and static, and run. What CMake refuses, it refuses in words.
+# Installs into an empty prefix and moves it to a path with spaces, where C programs find the library by find_package and by
+# pkg-config, shared and static, and run. Unsupported configurations are refused with an error.
 set -u
 : "${ODC_BUILD_DIR:?the folder of the build}" "${ODC_SOURCE_DIR:?the folder of the sources}"
 # shellcheck source=tests/harness/shell_checks.sh
@@ -68,13 +68,13 @@ configure 0 -DWANTED="${version%.*}" -DCOMPONENT=static
 expect 0 cmake --build build
 runs build/with_odc shared
 runs build/with_static static
-configure 0 -DWANTED=0.0 -DCOMPONENT=static # a later minor version serves
+configure 0 -DWANTED=0.0 -DCOMPONENT=static # a later minor version is accepted
 configure 1 -DWANTED=1.0 -DCOMPONENT=static
 contains "$err" "version: $version"
 PKG_CONFIG_LIBDIR=/no/such configure 1 -DCOMPONENT=static
 contains "$err" "odc::static needs pkg-config and the development files of hwloc, Expat,"
 
-# Nix and Guix name whole paths.
+# Nix and Guix use absolute paths.
 for libdir in lib64 /opt/odc/lib64; do
     expect 0 cmake -G Ninja -S "$ODC_SOURCE_DIR" -B "$work/absolute" -DODC_TOOLS=OFF -DODC_TESTS=OFF -DODC_INSTALL=ON \
         -DCMAKE_INSTALL_PREFIX=/opt/odc -DCMAKE_INSTALL_LIBDIR=$libdir
@@ -85,7 +85,7 @@ ${prefix}/include'
 done
 libdir=$(dirname "$(find "$prefix" -name libodc.so)")
 
-# In the folder of the sources, which keeps them.
+# In the folder of the sources, which must not change.
 mkdir "$work/in place"
 for part in CMakeLists.txt LICENSE bindings cuda include lib packaging; do
     cp -r "$ODC_SOURCE_DIR/$part" "$work/in place"
@@ -99,14 +99,14 @@ export PKG_CONFIG_PATH=$libdir/pkgconfig
 same "$(pkg-config --modversion odc)" "$version"
 expect 0 bash -c 'eval cc main.c -o pc_shared $(pkg-config --cflags --libs odc)'
 runs ./pc_shared shared
-# Where both are, as the README says.
+# Where both are installed, as the README says.
 expect 0 bash -c 'flags=$(pkg-config --static --cflags --libs odc) && eval cc main.c -o pc_both "${flags/-lodc/-l:libodc.a}"'
 runs ./pc_both static
 rm "$libdir"/libodc.so*
 expect 0 bash -c 'eval cc main.c -o pc_static $(pkg-config --static --cflags --libs odc)'
 runs ./pc_static static
 
-# Whether or not there are libraries for 32 bits here.
+# Whether or not 32-bit libraries are installed.
 if [ "$(uname -m)" = x86_64 ]; then # whose compilers have these options
     for flags in -DCMAKE_C_FLAGS=-m32 -DCMAKE_CXX_FLAGS=-mx32; do
         expect 1 cmake -S "$ODC_SOURCE_DIR" -B "$work/narrow" "$flags"
@@ -116,7 +116,7 @@ if [ "$(uname -m)" = x86_64 ]; then # whose compilers have these options
     contains "$err" "libodc is for 64-bit processors"
     CFLAGS='-O2 -m32' expect 1 cmake -S "$ODC_SOURCE_DIR" -B "$work/narrow"
     contains "$err" "libodc is for 64-bit processors"
-    # Also where no C library for these is there.
+    # Also without a C library for them.
     for narrow in -m32 -mx32; do
         expect 1 gcc $narrow -fsyntax-only -x c "$ODC_SOURCE_DIR/include/odc/odc.h"
         contains "$err" "libodc is for 64-bit programs: compile for a 64-bit target, without -m32 and -mx32"

@@ -87,16 +87,16 @@ for page in "$man"/man1/*.1 "$man"/man3/*.3; do
     if command -v mandoc >/dev/null; then
         rendered=mandoc
         # The pages have no date, so that they are the same whenever they are built.
-        objections=$(mandoc -T lint -W warning "$page" | grep -v 'missing date')
-        [ -z "$objections" ] || fail "mandoc: $objections"
+        warnings=$(mandoc -T lint -W warning "$page" | grep -v 'missing date')
+        [ -z "$warnings" ] || fail "mandoc: $warnings"
         mandoc -T utf8 -O width=80 "$page" | sed 's/.\x08//g' >"$work/page"
         long=$(grep -E '^.{81,}' "$work/page")
         [ -z "$long" ] || fail "$name has lines of more than 80 columns: $long"
         grep -q '\\[f%(]' "$work/page" && fail "$name shows the formatter's own words: $(grep '\\[f%(]' "$work/page")"
     fi
     if command -v groff >/dev/null; then
-        objections=$(groff -man -ww -z -Tutf8 "$page" 2>&1)
-        [ -z "$objections" ] || fail "groff: $objections"
+        warnings=$(groff -man -ww -z -Tutf8 "$page" 2>&1)
+        [ -z "$warnings" ] || fail "groff: $warnings"
     fi
     ! command -v lexgrog >/dev/null || lexgrog "$page" >"$work/out" 2>&1 || fail "no whatis entry: $(cat "$work/out")"
     if command -v man >/dev/null && man --version >"$work/out" 2>&1 && grep -q '^man [0-9]' "$work/out"; then

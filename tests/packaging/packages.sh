@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds everything that packaging/README.md names, of what is committed and what is changed, and tries it: the source
-# release, Debian's packages (twice: the same bytes) and a fresh Debian with nothing else, RPMs, Python's source
-# distribution and wheels. A part that lacks a tool is skipped and says so. `packages.sh release PART...` runs only these, what
-# others are made of first.
+# Builds everything that packaging/README.md names, from the working tree, and tries it: the source release, Debian's packages
+# (twice: the same bytes) and a fresh Debian with nothing else, RPMs, Python's source distribution and wheels. A part that lacks
+# a tool is skipped with the reason. `packages.sh release PART...` runs only these; the source release is needed by the others.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 # shellcheck source=tests/harness/shell_checks.sh
@@ -15,11 +14,11 @@ repository=$PWD
 tarball=
 # shellcheck source=tests/harness/compiler_cache.sh
 . tests/harness/compiler_cache.sh
-export CCACHE_BASEDIR=$work CCACHE_SLOPPINESS=locale # the same objects where another language is spoken
-TMPDIR=$work # of what is started here
+export CCACHE_BASEDIR=$work CCACHE_SLOPPINESS=locale # the same objects in another locale
+TMPDIR=$work # for the programs started here
 export TMPDIR
 
-# needs_release TOOL...: the source release, and the tools.
+# needs_release TOOL...: the source release and the tools.
 needs_release() {
     [ -n "$tarball" ] || { why="there is no source release"; return 1; }
     needs "$@"
@@ -54,7 +53,7 @@ part_release() {
     ! tar -tzf "$tarball" | grep '/\.git/' || fail "the source release has what is git's"
 }
 
-# Its build is also that of the source release without git, with its tests.
+# The same build as that of the source release without git, with its tests.
 part_deb() {
     needs_release dpkg-buildpackage dh dh_python3 lintian || return 77
     mkdir -p "$work/first" "$work/second-folder"
@@ -62,7 +61,7 @@ part_deb() {
     local ran
     ran=$(grep -c 'Test *#.* Passed' "$work/log")
     [ "$ran" -ge 4 ] || fail "only $ran tests were run in the build"
-    # Also where a compiler cache has the objects it really compiles.
+    # Also where a compiler cache has the objects that it must compile.
     # shellcheck disable=SC2016 # the inner shell's
     run env CCACHE_RECACHE=1 LC_ALL=C.UTF-8 TZ=Pacific/Kiritimati DEB_BUILD_OPTIONS=nocheck DEB_BUILD_PROFILES=nocheck \
         bash -c 'umask 077 && exec "$0" "$@"' packaging/build_deb.sh "$tarball" "$work/second-folder" -b || return
@@ -78,7 +77,7 @@ part_deb() {
     rm -rf "$work/second-folder"
 }
 
-# A fresh root of this machine's Debian in its own mounts and processes, which end with it.
+# In a fresh root of this machine's Debian, with its own mounts and processes, which end with it.
 part_root() {
     needs_release debootstrap unshare autopkgtest apt-get || return 77
     [ "$(id -u)" -eq 0 ] || { why="only root can make a root directory"; return 77; }
@@ -97,7 +96,7 @@ part_rpm() {
     needs_release rpmbuild rpmlint || return 77
     mkdir -p "$work/rpm/SOURCES" "$work/first"
     cp "$tarball" "$work/rpm/SOURCES/"
-    # With Debian's flags, where its packages were built: a compiler cache has seen that.
+    # With Debian's flags, in the folder where its packages were built: the compiler cache has those objects.
     local flags topdir=$work/rpm builddir=$work/first
     flags="$(dpkg-buildflags --get CXXFLAGS 2>/dev/null) $(dpkg-buildflags --get CPPFLAGS 2>/dev/null)"
     flags=${flags//"$PWD"/"$builddir/libodc-$version"}
@@ -124,7 +123,7 @@ part_rpm() {
     rm -rf "$builddir/libodc-$version" "$topdir"
 }
 
-# try_python FOLDER: what is installed in $work/fresh, as two ranks.
+# try_python FOLDER: runs the installation in $work/fresh with two ranks.
 try_python() {
     mkdir "$work/$1"
     AUTOPKGTEST_TMP=$work/$1 PATH=$work/fresh/bin:$repository/build/release/tools:$PATH run sh packaging/debian/tests/python
@@ -133,7 +132,7 @@ try_python() {
 part_python() {
     [ -x build/release/tools/odc ] || { why="build/release/tools/odc was not found; build the release preset first"; return 77; }
     local bin=$work/tools/bin unpacked maps
-    # By these names, and as far from the sources, a compiler cache has the objects of build/release.
+    # With these names, and at this depth, a compiler cache has the objects of build/release.
     local -x CC=cc CXX=c++
     local build_dir=--config-settings=build-dir=core/build/wheel
     logged python3 -m venv "$work/tools" || { why="python3-venv was not found"; return 77; }
@@ -145,7 +144,7 @@ part_python() {
     unpacked=$(echo "$work"/python/odc-*/)
     run env -C "$work" "$bin/pip" wheel --quiet --no-deps --no-cache-dir -w python/here "$build_dir" "$unpacked" || return
     contains "$(ls "$work/python/here")" "-py3-none-linux_"
-    command -v dpkg >/dev/null || return 0 # it knows whose the libraries are
+    command -v dpkg >/dev/null || return 0 # it knows the owners of the libraries
     PATH=$bin:$PATH run packaging/manylinux_wheel.sh "$work"/python/here/*.whl "$work/python" || return
     contains "$(cat "$work/log")" "-manylinux_2_"
     run python3 -m venv "$work/fresh" || return

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What packages.sh runs in mounts and processes of its own: makes a root in $work/root, installs the packages there, tries
-# them, purges them, looks at what is left, and runs their autopkgtests.
+# The part of packages.sh with its own mounts and processes: makes a root in $work/root, installs the packages there, tries
+# them, purges them, checks what is left, and runs their autopkgtests.
 set -eu
 : "${work:?}" "${suite:?}" "${version:?}"
 root=$work/root
@@ -11,7 +11,7 @@ export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 inside() {
     chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"
 }
-# Names, without what is apt's, dpkg's, the logs', and of groups that dependencies add.
+# File names, without those of apt, dpkg and logs, and of groups that dependencies add.
 files() {
     (cd "$root" && find . -xdev -path ./packages -prune -o -path ./var/lib/apt -prune -o -path ./var/cache -prune -o \
         -path ./var/lib/dpkg -prune -o -path ./var/log -prune -o -path ./run -prune -o \
@@ -34,7 +34,7 @@ done
 inside apt-get install -q -y $paths
 inside odc info | tee /dev/stderr | grep -q "^libodc $version, Release"
 inside python3 -c 'import odc'
-# Debian's own odc and libodc-dev, which are another program, are no upgrade of ours.
+# Debian's own odc and libodc-dev are another program; they must not upgrade ours.
 for change in dist-upgrade "remove libodc0"; do
     # shellcheck disable=SC2086
     would=$(inside apt-get -s -q $change)
@@ -46,13 +46,13 @@ if inside apt-cache show odc >/dev/null 2>&1; then
 fi
 # shellcheck disable=SC2086
 inside apt-get purge -q -y $packages
-# Not kept because packages of the base suggest them.
+# Not kept because packages of the base system suggest them.
 inside apt-get -o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false \
     autoremove --purge -q -y
 files >"$work/after"
 diff "$work/before" "$work/after" || { echo "files are left after the purge, see above" >&2; exit 1; }
 
-# With nothing of the caller's, such as CMake's compiler launcher, but the folder for temporary files, of both sides.
+# With nothing of the caller's environment, such as CMake's compiler launcher, but the folder for temporary files on both sides.
 mkdir -p "$root${TMPDIR:=/tmp}"
 env -i PATH="$PATH" LC_ALL=C.UTF-8 HOME="$work" TMPDIR="$TMPDIR" autopkgtest --output-dir "$work/autopkgtest" \
     --no-built-binaries "$root"/packages/*.deb "$work"/first/libodc_*.dsc -- chroot "$root" ||

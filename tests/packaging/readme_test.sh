@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The example of docs/c.md compiles as C99 without a warning and runs as four ranks, and the table of odc replay in
-# docs/command.md is what it prints, but for the figures. The links of README.md and docs/ lead somewhere.
+# The example of docs/c.md compiles as C99 without a warning and runs as four ranks; the table of odc replay in docs/command.md
+# is what it prints, except the figures; the links of README.md and docs/ are valid.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}" "${ODC:?the odc command}"
 work=$(mktemp -d)
@@ -21,7 +21,7 @@ timeout 60 "$ODC" replay --lengths "$ODC_SOURCE_DIR/tests/data/stdlib-lengths.tx
     --minibatches 1 --seconds 0.5 >"$work/printed" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
 diff <(form "$work/shown") <(form "$work/printed") || { echo "docs/command.md does not show what odc replay prints" >&2; exit 1; }
 
-# Of a link to a heading: the file, and a heading whose words are the anchor's.
+# For a link to a heading: the file must have a heading with the anchor's words.
 cd "$ODC_SOURCE_DIR" || exit 1
 broken=0
 for page in README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md lib/README.md docs/*.md bindings/*/*.md; do

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# libodc as a part of another project, by FetchContent (which calls add_subdirectory), in a path with spaces: the library
-# alone, shared and static, and <odc/odc.hpp>; installed along only with ODC_INSTALL; whatever the project's flags are. Part
-# of run.sh, not of ctest, as it builds the library.
+# libodc as a part of another project, by FetchContent (which calls add_subdirectory), in a path with spaces: the library alone,
+# shared and static, and <odc/odc.hpp>; installed along only with ODC_INSTALL; with any flags of the project. Run by run.sh, not
+# by ctest, as it builds the library.
 set -u
 sources=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/harness/shell_checks.sh
@@ -10,7 +10,7 @@ sources=$(cd "$(dirname "$0")/../.." && pwd)
 trap 'exit 1' INT TERM
 mkdir "$work/a project"
 cd "$work/a project" || exit 1
-# As a project has it that keeps libodc's sources: without git's folder and what was built.
+# Like a project that vendors libodc's sources: without git's folder and build outputs.
 mkdir "their libodc"
 cp -r "$sources"/{CMakeLists.txt,LICENSE,bindings,cuda,include,lib,packaging,tools} "their libodc/"
 
@@ -37,7 +37,7 @@ target_compile_features(in_cpp PRIVATE cxx_std_17)
 target_link_libraries(in_cpp PRIVATE odc::odc)
 CMAKE
 
-# As far from libodc's sources as build/release: a compiler cache has the same objects.
+# At the same depth from libodc's sources as build/release: a compiler cache has the same objects.
 build="their libodc/build/theirs"
 export CCACHE_BASEDIR=$work
 # build_with OPTION...
@@ -60,7 +60,7 @@ for file in libodc.so libodc.a odcConfig.cmake odc.pc odc.h odc.hpp shard.hpp; d
     [ -n "$(find installed -name "$file")" ] || fail "$file was not installed with ODC_INSTALL"
 done
 
-# A project without exceptions, with several configurations in one build; one file stands for all.
+# A project without exceptions, with several configurations in one build; one file represents all.
 expect 0 cmake -G "Ninja Multi-Config" -S . -B several -DCMAKE_CXX_FLAGS="-fno-exceptions -fno-rtti"
 object=_deps/odc-build/lib/CMakeFiles/odc_objects.dir/Debug/api/c_api.cc.o
 expect 0 cmake --build several --config Debug --target $object

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What libodc.so exports, what odc.map lists and what odc.h declares ODC_API are the same functions; and exit() destroys no
-# object of the library, which other threads and handlers of atexit() may still use.
+# libodc.so exports exactly the functions that odc.map lists and odc.h declares ODC_API; and exit() destroys no object of the
+# library, since other threads and atexit handlers may still use it.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}"
 # shellcheck source=tests/harness/shell_checks.sh

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each registers the benchmarks of its file with Google Benchmark.
+// Each function registers the benchmarks of its file with Google Benchmark.
 #pragma once
 
 void register_memory();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compares two results of run.sh by Google Benchmark's compare.py, which tests each difference (Mann-Whitney):
-# compare.sh BEFORE.json AFTER.json [OPTION of compare.py...]. Ends with 77 where compare.py or SciPy cannot be had.
+# Compares two results of run.sh by Google Benchmark's compare.py, which tests each difference (Mann-Whitney): compare.sh
+# BEFORE.json AFTER.json [OPTION of compare.py...]. Exits with 77 where compare.py or SciPy is missing.
 set -eu
 case ${1-} in
 '' | -*) set -- ;;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoding and decoding what ranks of different hosts tell each other: the most frequent message, the one that each
-// chunk of an addition costs, and the longest, which registers a shard.
+// Encoding and decoding control messages: the most frequent one, the one that each chunk of an addition costs, and the longest,
+// which registers a shard.
 #include <benchmark/benchmark.h>
 #include <odc/odc.h>
 

@@ -1,9 +1,9 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Prints, as Markdown, the README's table of what libodc reaches between hosts of what the same processes reach with a
-# bare libfabric loop, with the bars, and of what others reach: Open MPI, if it is there, and gloo, if PYTHON (default
-# python3) has torch. The hosts are network namespaces (tests/harness/hosts.sh), so it needs root.
-# usage: [PYTHON=...] tests/perf/hosts_table.sh BUILD_DIRECTORY [ROUNDS]
+# Prints, as Markdown, the table of docs/performance.md for jobs between hosts: libodc compared with a bare libfabric loop of
+# the same processes, with the bars, and with Open MPI, if it is installed, and gloo, if PYTHON (default python3) has torch. The
+# hosts are network namespaces (tests/harness/hosts.sh), so it needs root: [PYTHON=...] tests/perf/hosts_table.sh
+# BUILD_DIRECTORY [ROUNDS]
 set -euo pipefail
 
 build=$(cd "${1:?usage: tests/perf/hosts_table.sh BUILD_DIRECTORY [ROUNDS]}" && pwd)
@@ -20,13 +20,13 @@ run() {
     timeout 600 "$hosts" "$1" -- "$hosts" ranks "$2" "$built/fabric_race" "$3" "$4" >"$scratch/$3-$1"
 }
 
-# replay LENGTHS: compute as long as communication; two or more microbatches in a minibatch.
+# replay LENGTHS: compute takes as long as communication; two or more microbatches in a minibatch.
 replay() {
     timeout 600 "$hosts" 4 -- "$hosts" ranks 4 "$build/tools/odc" replay --prefetch --lengths "$data/$1-lengths.txt" \
         --minibatch 8 --scale 512 --json 2>/dev/null >"$scratch/replay-$1"
 }
 
-# others N: what they reach is reported, not barred; what cannot run is left out, and says why on stderr.
+# others N: these are reported without a bar; what cannot run is left out, with the reason on stderr.
 others() {
     timeout 300 "$hosts" "$1" -- "$peers/mpi_hosts.sh" "$built/mpi_peers" 67108864 7 >>"$scratch/others" ||
         echo "hosts_table.sh: no rows of MPI over $1 hosts" >&2
@@ -60,7 +60,7 @@ def load(name):
     return j
 
 def interval(values):
-    """The median, and where it is with 95 %: `odc bench` counts likewise (tools/rank/statistics.cc)."""
+    """The median and its 95 % confidence interval, computed as `odc bench` does (tools/rank/statistics.cc)."""
     values, n = sorted(values), len(values)
     k = max([1] + [k for k in range(1, n // 2) if sum(math.comb(n, i) for i in range(k)) <= 0.025 * 2**n])
     return statistics.median(values), values[k - 1], values[n - k]
@@ -69,7 +69,7 @@ def words(values, unit=""):
     return "{:.3g}{u} ({:.3g}–{:.3g})".format(*interval(values), u=unit)
 
 def row(what, bar, seconds, name, limit, again, moved, limit_moved):
-    """`moved`: bytes or elements of a round, by which speeds are compared."""
+    """`moved`: bytes or elements of a round, for the speeds."""
     speed = moved / limit_moved
     ratios = [speed * b / a for a, b in zip(seconds[name], seconds[limit])]
     self_ratios = words([b / a for a, b in zip(seconds[limit], seconds[again])]) if again else ""

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copying and adding host memory by each loop of memory.h, and by the one that it chooses ("chosen"): from the cache (4 KiB
-// in the first level, 256 KiB in the second) and from memory. Bytes per second are those of what is copied, and of the
-// gradients that are stored or added.
+// Copying and adding in host memory by each loop of host_kernels.h, and by the one that it chooses ("chosen"): from the cache
+// (4 KiB in the first level, 256 KiB in the second) and from memory. Bytes per second count the copied bytes, and the gradients
+// that are stored or added.
 #include "memory/host_kernels.h"
 
 #include <benchmark/benchmark.h>
@@ -26,8 +26,8 @@ struct Size {
 };
 constexpr Size kSizes[] = {{"4KiB", 4 << 10}, {"256KiB", 256 << 10}, {"64MiB", 64 << 20}};
 
-// The largest size's, shared by all, so that only the first one waits for the kernel's pages. All zero, which no type
-// reads as a subnormal number.
+// Of the largest size, shared by all benchmarks, so that only the first one pays for page faults. All zero, which no type reads
+// as a subnormal number.
 class Buffer {
 public:
     explicit Buffer(size_t bytes) : pages_(bytes / sizeof(Page)) {}

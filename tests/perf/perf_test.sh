@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# The benchmarks of tests/perf run, each for a moment, and compare.sh compares what they write and refuses what is no
-# result of theirs. How long anything takes is not looked at.
+# The benchmarks of tests/perf run, each for a moment; compare.sh compares their results and refuses other files. Times are not
+# checked.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}"
 # shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh

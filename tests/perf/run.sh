@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds and runs the benchmarks of this folder, prints them, and writes them to RESULT.json: run.sh RESULT.json [OPTION...],
-# options of Google Benchmark such as --benchmark_filter=^add/. Two such files are compared by compare.sh.
+# Builds and runs the benchmarks of this folder, prints the results and writes them to RESULT.json: run.sh RESULT.json
+# [OPTION...], with options of Google Benchmark such as --benchmark_filter=^add/. compare.sh compares two such files.
 set -eu
 case ${1-} in
 '' | -*)
@@ -20,6 +20,6 @@ if ! cmake --build --preset release --target help | grep -q '^perf:'; then
 fi
 cmake --build --preset release --target perf
 mkdir -p "$(dirname "$result")"
-# In random order, so that what else this machine does for a while meets all of them.
+# In random order, so that a disturbance of the machine affects all of them.
 build/release/tests/perf/perf --benchmark_out="$result" --benchmark_out_format=json --benchmark_repetitions=9 \
     --benchmark_min_time=0.02 --benchmark_enable_random_interleaving=true --benchmark_display_aggregates_only=true "$@"

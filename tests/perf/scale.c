@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What many ranks on one host, and many shards, cost. Prints Markdown tables.
- * usage: scale [--shards COUNT] [RANKS...]        (default: 10000 shards; 2 4 8 16 32 64 128 256 512 ranks) */
+/* The cost of many ranks on one host, and of many shards. Prints Markdown tables: scale [--shards COUNT] [RANKS...] (default:
+ * 10000 shards; 2 4 8 16 32 64 128 256 512 ranks) */
 #include <odc/odc.h>
 
 #include <signal.h>
@@ -16,7 +16,7 @@
 
 enum { MAX_RANKS = 4096, MAX_FIGURES = 8, VALUES = 4, SHARD_RANKS = 16, SHARD_NUMEL = 1600 };
 
-/* Written by each rank, read by the parent once all have ended. */
+/* Written by each rank, read by the parent when all have ended. */
 typedef double figures[MAX_FIGURES];
 static figures *all;
 
@@ -52,7 +52,7 @@ static void meet(job *this) {
     must(odc_init(&config, &this->context));
 }
 
-/* Runs `size` ranks to their ends. Those whose parent ends are killed. */
+/* Runs `size` ranks to their end. They are killed if their parent ends. */
 static void run(int size, void (*rank_main)(job *, double *)) {
     uint64_t nonce = 0;
     char name[32];
@@ -110,7 +110,7 @@ static void reduce_once(odc_context *context) {
     must(odc_all_reduce(context, values, VALUES, ODC_SUM));
 }
 
-/* Seconds of a call, and of processor time in it; all ranks begin together. */
+/* The time and processor time of a call; all ranks start together. */
 static void measure(odc_context *context, int count, void (*call)(odc_context *), double *wall, double *cpu) {
     sync_once(context);
     *wall = now(CLOCK_MONOTONIC);
@@ -157,7 +157,7 @@ static void gather_all(odc_shard **shards, int count) {
     }
 }
 
-/* Half of the shards are registered in one call and half one by one; then all are used. */
+/* Registers half of the shards in one call and the other half one by one; then uses all of them. */
 static void many_shards(job *this, double *mine) {
     int half = shard_count / 2;
     odc_shard_desc *descs = calloc((size_t)shard_count, sizeof *descs);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where each slice of a shard of 1024 ranks lies: what a gather or scatter-add asks before it moves anything.
+// Finding the slices of a shard of 1024 ranks, the first step of a gather or scatter-add.
 #include "core/slice_layout.h"
 
 #include <benchmark/benchmark.h>

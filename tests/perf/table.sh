@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Prints, as Markdown, the README's table: what libodc reaches here of what this machine can do, and MPI beside it.
-# usage: tests/perf/table.sh BUILD_DIRECTORY [SECONDS_OF_REPLAY]
+# Prints, as Markdown, the table of docs/performance.md: libodc on this machine compared with the machine's limits, and MPI:
+# tests/perf/table.sh BUILD_DIRECTORY [SECONDS_OF_REPLAY]
 set -euo pipefail
 
 build=$(cd "${1:?usage: tests/perf/table.sh BUILD_DIRECTORY [SECONDS_OF_REPLAY]}" && pwd)
@@ -27,7 +27,7 @@ print(", ".join(f"{op} {rows[op]:.3g}" for op in sys.argv[2:]))
 PYTHON
 }
 
-# race OP TYPE RANKS BYTES WORDS BAR [MPI_OP...]
+# race OP TYPE RANKS BYTES TEXT BAR [MPI_OP...]
 race() {
     local peers=
     if [ $# -gt 6 ]; then
@@ -52,7 +52,7 @@ print(f"| sync, n = 2, both ready | ≤ 20 µs | {j['usec']:.2f} µs ({j['usec_l
 PYTHON
 }
 
-# replay SECONDS: how much of its own ideal each arm reaches that has a bar.
+# replay SECONDS: the share of its own ideal of each arm that has a bar.
 replay() {
     "$odc" replay --lengths "$source/tests/data/stdlib-lengths.txt" --model 7b --ranks 8 --minibatch 8 \
         --seconds "$1" --json >"$scratch/json"

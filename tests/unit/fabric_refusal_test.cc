@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks on two hosts say when the provider, or the system, refuses what rank 1 needs in odc_init. This is linked
-// statically, and refuses it instead. Ranks are threads.
+// What ranks on two hosts report when the provider or the system refuses what rank 1 needs in odc_init. The test is linked
+// statically and makes the calls fail. Ranks are threads.
 #include <odc/odc.h>
 
 #include <pthread.h>
@@ -23,7 +23,7 @@ extern "C" {
 }
 
 #include "replaced_symbols.h"
-#include "thread_meeting.h"
+#include "thread_job.h"
 
 namespace {
 
@@ -57,9 +57,9 @@ extern "C" [[gnu::visibility("default")]] int pthread_create(pthread_t *thread, 
 
 namespace {
 
-struct Seat : ThreadMeeting::Seat {
+struct Member : ThreadJob::Member {
     odc_status status;  // of odc_init and, where that succeeds, of a sync
-    std::string words;
+    std::string text;
     bool keeps_signals;
 };
 
@@ -69,65 +69,65 @@ bool usual_signal_is_heard() {
     return sigismember(&blocked, SIGUSR1) == 0;
 }
 
-void run_rank(Seat &seat, Refused what) {
+void run_rank(Member &member, Refused what) {
     odc_context *context = nullptr;
-    refused = seat.rank == 1 ? what : Refused::Nothing;
-    seat.status = seat.join(&context);
+    refused = member.rank == 1 ? what : Refused::Nothing;
+    member.status = member.join(&context);
     refused = Refused::Nothing;
-    if (seat.status == ODC_OK) {
-        seat.status = odc_minibatch_sync(context);
+    if (member.status == ODC_OK) {
+        member.status = odc_minibatch_sync(context);
     }
-    seat.words = odc_last_error();
-    seat.keeps_signals = usual_signal_is_heard();
+    member.text = odc_last_error();
+    member.keeps_signals = usual_signal_is_heard();
     odc_destroy(context);
 }
 
-std::vector<Seat> run_job(Refused what) {
-    ThreadMeeting meeting(kRanks);
-    std::vector<Seat> seats;
+std::vector<Member> run_job(Refused what) {
+    ThreadJob job(kRanks);
+    std::vector<Member> members;
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
-        seats.push_back({{&meeting, rank}, ODC_OK, "", false});
+        members.push_back({{&job, rank}, ODC_OK, "", false});
     }
-    for (Seat &seat : seats) {
-        ranks.emplace_back([&seat, what] { run_rank(seat, what); });
+    for (Member &member : members) {
+        ranks.emplace_back([&member, what] { run_rank(member, what); });
     }
     for (std::thread &rank : ranks) {
         rank.join();
     }
-    return seats;
+    return members;
 }
 
-void expect_words(const Seat &seat, odc_status status, const char *words) {
-    if (seat.status != status || seat.words.find(words) == std::string::npos) {
-        print_error("rank %d: status %d: %s\n", seat.rank, seat.status, seat.words.c_str());
+void expect_text(const Member &member, odc_status status, const char *text) {
+    if (member.status != status || member.text.find(text) == std::string::npos) {
+        print_error("rank %d: status %d: %s\n", member.rank, member.status, member.text.c_str());
     }
-    assert_int_equal(seat.status, status);
-    assert_non_null(std::strstr(seat.words.c_str(), words));
-    assert_true(seat.keeps_signals);
+    assert_int_equal(member.status, status);
+    assert_non_null(std::strstr(member.text.c_str(), text));
+    assert_true(member.keeps_signals);
 }
 
 void works_otherwise() {
-    for (const Seat &seat : run_job(Refused::Nothing)) {
-        expect_words(seat, ODC_OK, "");
+    for (const Member &member : run_job(Refused::Nothing)) {
+        expect_text(member, ODC_OK, "");
     }
 }
 
 void an_endpoint_that_cannot_be_opened_ends_odc_init_on_all_ranks(void **) {
-    const std::vector<Seat> seats = run_job(Refused::Fabric);
-    const char *words = "provider tcp;ofi_rxm on lo: fi_fabric: Permission denied";
-    expect_words(seats[1], ODC_ERROR_SYSTEM, words);
-    expect_words(seats[0], ODC_ERROR_RENDEZVOUS, words);
-    expect_words(seats[0], ODC_ERROR_RENDEZVOUS, "odc_init: rank 1 cannot join: ");
+    const std::vector<Member> members = run_job(Refused::Fabric);
+    const char *text = "provider tcp;ofi_rxm on lo: fi_fabric: Permission denied";
+    expect_text(members[1], ODC_ERROR_SYSTEM, text);
+    expect_text(members[0], ODC_ERROR_RENDEZVOUS, text);
+    expect_text(members[0], ODC_ERROR_RENDEZVOUS, "odc_init: rank 1 cannot join: ");
     works_otherwise();
 }
 
 void a_library_thread_that_cannot_be_started_ends_odc_init(void **) {
-    const std::vector<Seat> seats = run_job(Refused::Thread);
-    expect_words(seats[1], ODC_ERROR_SYSTEM, "odc_init: the library thread cannot be started (Resource temporarily");
-    expect_words(seats[1], ODC_ERROR_SYSTEM, "ulimit -u");
-    expect_words(seats[0], ODC_ERROR_RENDEZVOUS,
-                 "odc_init: rank 1 cannot join: odc_init: the library thread cannot be");
+    const std::vector<Member> members = run_job(Refused::Thread);
+    expect_text(members[1], ODC_ERROR_SYSTEM, "odc_init: the library thread cannot be started (Resource temporarily");
+    expect_text(members[1], ODC_ERROR_SYSTEM, "ulimit -u");
+    expect_text(members[0], ODC_ERROR_RENDEZVOUS,
+                "odc_init: rank 1 cannot join: odc_init: the library thread cannot be");
     works_otherwise();
 }
 

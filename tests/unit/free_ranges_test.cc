@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random takes and puts against a map of single bytes.
+// Random takes and puts, compared with a map of single bytes.
 #include "memory/free_ranges.h"
 
 #include <csetjmp>
@@ -42,7 +42,7 @@ public:
             taken_[byte] = taken;
         }
     }
-    // The free range around a free byte, which no segment's end is inside of.
+    // The free range around a free byte; it does not cross a segment's end.
     Range around(uint64_t byte) const {
         const Segment &segment = segment_of(byte);
         Range range{byte, byte + 1};
@@ -54,7 +54,7 @@ public:
         }
         return range;
     }
-    // Of those of at least `bytes`; 0: there is none.
+    // The smallest of at least `bytes`; 0: none.
     uint64_t smallest(uint64_t bytes) const {
         uint64_t best = 0;
         for (uint64_t byte = 0; byte < taken_.size(); ++byte) {

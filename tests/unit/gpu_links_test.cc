@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of the links between GPUs: of recorded machines, by NVML (fake_nvml), and what ODC_REQUIRE=nvlink says
-// of a machine.
+// Links between GPUs: of recorded machines, by NVML (fake_nvml), and what ODC_REQUIRE=nvlink reports for a machine.
 #include "base/error.h"
 #include "bootstrap/nvlink_requirement.h"
 #include "topology/nvml_gpus.h"
@@ -34,9 +33,9 @@ std::string path_of(const std::string &name) {
     return say(sources, "/tests/data/topology/", name, ".xml");
 }
 
-void assert_says(const std::string &sentence, const std::string &words) {
-    if (sentence.find(words) == std::string::npos) {
-        fail_msg("\"%s\" does not say \"%s\"", sentence.c_str(), words.c_str());
+void assert_says(const std::string &sentence, const std::string &expected) {
+    if (sentence.find(expected) == std::string::npos) {
+        fail_msg("\"%s\" does not say \"%s\"", sentence.c_str(), expected.c_str());
     }
 }
 
@@ -47,7 +46,7 @@ void assert_link(const GpuLink &link, const GpuLink &wanted) {
     }
 }
 
-// While it lives, an environment variable has this value.
+// Sets an environment variable for its lifetime.
 class Set {
 public:
     Set(const char *name, const char *value) : name_(name) { setenv(name, value, 1); }
@@ -97,7 +96,7 @@ std::string error_of(const std::string &text) {
 
 void recorded_links_are_read(void **) {
     const Machine dgx = recorded_machine(path_of("dgx-h100"));
-    const Machine cloud = recorded_machine(path_of("efa-cloud"));  // hwloc knows of NVLink only
+    const Machine cloud = recorded_machine(path_of("efa-cloud"));  // hwloc reports NVLink only
     const Machine box = recorded_machine(path_of("pcie-4gpu"));
     for (size_t i = 0; i < 8; ++i) {
         for (size_t j = 0; j < 8; ++j) {
@@ -111,8 +110,8 @@ void recorded_links_are_read(void **) {
     assert_string_equal(dgx.why_no_links.c_str(), "");
 }
 
-// Of a pair that says two things, and of one that says nothing.
-void both_ends_have_a_say(void **) {
+// A pair whose two attributes differ, and a pair without one.
+void attributes_of_both_ends_are_combined(void **) {
     const auto link = [](const char *old, const char *replacement) {
         return machine_of(changed("pcie-4gpu", old, replacement)).link(0, 1);
     };
@@ -162,14 +161,14 @@ void nvml_is_asked_of_each_pair(void **) {
     assert_true(nearness(machine, {Device::What::Gpu, 0}, {Device::What::Gpu, 1}) == Nearness::NvLink);
     assert_true(nearness(machine, {Device::What::Gpu, 2}, {Device::What::Gpu, 3}) == Nearness::NvSwitch);
     assert_true(nearness_by_pci(machine, {Device::What::Gpu, 2}, {Device::What::Gpu, 3}) > Nearness::NvSwitch);
-    assert_int_equal(live_machine(Look::Quick).gpus.size(), 0);  // which must not wake GPUs
+    assert_int_equal(live_machine(Look::Quick).gpus.size(), 0);  // a quick look must not wake GPUs
     const Set both("FAKE_NVML_LINKS", "0-1:4,0-switch:18,1-switch:18");
     assert_link(live_machine(Look::Full).link(0, 1), {NvLink::Direct, 4, Ability::Yes, Ability::Yes});
     const Set p2p("FAKE_CUDA_P2P", "no-atomics");
     assert_link(live_machine(Look::Full).link(0, 1), {NvLink::Direct, 4, Ability::Yes, Ability::No});
 }
 
-// What NVML does not tell is unknown.
+// What NVML does not report is unknown.
 void nothing_is_guessed(void **) {
     const Set devices("FAKE_CUDA_DEVICES", "2");
     const Set links("FAKE_NVML_LINKS", "0-1:4");
@@ -198,14 +197,14 @@ void nothing_is_guessed(void **) {
     assert_string_equal(gpus_by_nvml().why_not.c_str(), "NVML unavailable: nvmlInit failed: Driver Not Loaded");
 }
 
-// CUDA's identity of a GPU finds it, and its parts.
+// CUDA's UUID finds a GPU and its MIG instances.
 void gpus_are_found_by_uuid(void **) {
     GpuUuid uuid{};
     GpuPlace place;
     std::memcpy(uuid.data(), "odc fake device", uuid.size());
     uuid[15] = 2;
     const Set devices("FAKE_CUDA_DEVICES", "4");
-    const Set visible("CUDA_VISIBLE_DEVICES", "0");  // of CUDA, not of NVML
+    const Set visible("CUDA_VISIBLE_DEVICES", "0");  // affects CUDA, not NVML
     assert_true(find_gpu(gpus_by_nvml(), uuid, place));
     assert_true(place.gpu == 2 && !place.is_part);
     uuid[15] = 4;
@@ -221,17 +220,15 @@ void gpus_are_found_by_uuid(void **) {
 
 // ---- ODC_REQUIRE=nvlink ----
 
-void a_machine_has_nvlink_between_all_gpus_or_says_where_not(void **) {
-    const auto objection_to = [](const char *name) {
-        return unmet_nvlink_requirement(recorded_machine(path_of(name)));
-    };
-    assert_string_equal(objection_to("dgx-h100").c_str(), "");
-    assert_string_equal(objection_to("efa-cloud").c_str(), "");
-    assert_string_equal(objection_to("pcie-4gpu").c_str(),
+void a_machine_has_nvlink_between_all_gpus_or_reports_where_not(void **) {
+    const auto unmet_by = [](const char *name) { return unmet_nvlink_requirement(recorded_machine(path_of(name))); };
+    assert_string_equal(unmet_by("dgx-h100").c_str(), "");
+    assert_string_equal(unmet_by("efa-cloud").c_str(), "");
+    assert_string_equal(unmet_by("pcie-4gpu").c_str(),
                         "ODC_REQUIRE asks for nvlink (inside a host: NVLink between GPUs), but between gpu0 and gpu1 "
                         "there is no NVLink (P2P without native atomics)");
-    assert_says(objection_to("dual-socket"), "but this machine has no GPU");
-    assert_string_equal(objection_to("laptop").c_str(), "");  // one GPU for all ranks
+    assert_says(unmet_by("dual-socket"), "but this machine has no GPU");
+    assert_string_equal(unmet_by("laptop").c_str(), "");  // one GPU for all ranks
     assert_says(unmet_nvlink_requirement(machine_of(changed("dgx-h100", "0000:43:00.0=NVSwitch:18", ""))),
                 "but whether there is NVLink between gpu0 and gpu1 is unknown (P2P with native atomics)");
     const Set devices("FAKE_CUDA_DEVICES", "3");
@@ -245,15 +242,15 @@ void a_machine_has_nvlink_between_all_gpus_or_says_where_not(void **) {
 }  // namespace
 
 int main() {
-    setenv("HWLOC_SYNTHETIC", "pack:1 node:1 pu:4", 1);  // this machine has no GPUs but the pretended ones
+    setenv("HWLOC_SYNTHETIC", "pack:1 node:1 pu:4", 1);  // hide the GPUs of this machine: only the fake ones count
     const CMUnitTest tests[] = {
         cmocka_unit_test(recorded_links_are_read),
-        cmocka_unit_test(both_ends_have_a_say),
+        cmocka_unit_test(attributes_of_both_ends_are_combined),
         cmocka_unit_test(bad_links_are_refused),
         cmocka_unit_test(nvml_is_asked_of_each_pair),
         cmocka_unit_test(nothing_is_guessed),
         cmocka_unit_test(gpus_are_found_by_uuid),
-        cmocka_unit_test(a_machine_has_nvlink_between_all_gpus_or_says_where_not),
+        cmocka_unit_test(a_machine_has_nvlink_between_all_gpus_or_reports_where_not),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

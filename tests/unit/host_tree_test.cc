@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tree of a host with more ranks than a machine for tests can run: they come one by one, in random orders.
+// The sync tree of a host with more ranks than a test machine can run: they arrive one by one in random order.
 #include "core/host_tree.h"
 
 #include <algorithm>
@@ -54,7 +54,7 @@ public:
     }
     odc::Job &job(int rank) { return jobs_[static_cast<size_t>(rank)]; }
     odc::HostTree &tree(int rank) { return trees_[static_cast<size_t>(rank)]; }
-    // All have come: this rank has been released, and releases those that wait for it.
+    // All have arrived: this rank has been released, and releases those that wait for it.
     void pass(int rank, uint64_t number) {
         odc::Job::Wait wait(job(rank), "test");
         tree(rank).await(wait, number, [rank] {
@@ -79,7 +79,7 @@ double model(std::vector<double> parts) {
     return parts[0];
 }
 
-// `odd`: a rank that brings another count than the others; -1: none.
+// `odd`: a rank that brings another count of values than the others; -1: none.
 void bring(odc::Job &job, uint64_t number, const std::vector<std::vector<double>> &values, int odd, int registers) {
     odc::Contribution &mine = job.mine().synced[number % 2];
     mine = {};
@@ -106,7 +106,7 @@ void come_in_random_order(std::mt19937_64 &random, int size, int hosts) {
     std::iota(order.begin(), order.end(), 0);
     for (uint64_t number = 0; number < 7; ++number) {
         std::vector<std::vector<double>> values(kValues, std::vector<double>(static_cast<size_t>(size)));
-        std::vector<int> left(static_cast<size_t>(hosts));  // on each host, that have not come
+        std::vector<int> left(static_cast<size_t>(hosts));  // by host: ranks that have not arrived
         const int odd = size > 1 && random() % 3 == 0 ? static_cast<int>(random() % static_cast<uint64_t>(size)) : -1;
         const int registers = random() % 2 == 0 ? static_cast<int>(random() % static_cast<uint64_t>(size)) : -1;
         for (auto &column : values) {
@@ -126,7 +126,7 @@ void come_in_random_order(std::mt19937_64 &random, int size, int hosts) {
                                                                        : 2];
             assert_int_equal(root.released.load() > number, --left[static_cast<size_t>(rank % hosts)] == 0);
         }
-        // Each waits for a node that somebody who came later has completed.
+        // Each waits for a node that a later rank completed.
         for (size_t i = order.size(); i-- > 0;) {
             ranks.pass(order[i], number);
         }

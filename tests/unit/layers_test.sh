@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Each folder of lib/ includes only what stands in it or below it, by the table in lib/README.md; modules (a header and its
-# source are one) include each other in no circle; a folder holds no more modules than a reader can survey. Tests
-# see the library through <odc/odc.h> only (tools: tools_layers_test.sh). cuda/ is below all of them: NVIDIA's interface, not the library's.
+# Each folder of lib/ includes only files of its own or of folders below it, by the table in lib/README.md; modules (a header
+# with its source) do not include each other in circles; a folder does not hold too many modules. Tests see the library through
+# <odc/odc.h> only (tools: tools_layers_test.sh). cuda/ is below all of them: it is NVIDIA's interface, not the library's.
 set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 
@@ -34,7 +34,7 @@ trap 'rm -f "$pairs"' EXIT
 files=$(find lib -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*.cu' | sort)
 for file in $files; do
     folder=$(dirname "${file#lib/}")
-    # kernels/ is compiled by another compiler, and is its transport's.
+    # kernels/ is compiled by another compiler, and belongs to its transport.
     folder=${folder%/kernels}
     if [ -z "${depth[$folder]:-}" ]; then
         complain "$file is in a folder that the table in lib/README.md lacks"
@@ -63,7 +63,7 @@ done
 
 grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
 
-# tests/unit/ exists to see the inside.
+# Unit tests see the inside.
 outside=$(ls tests/{contract,faults,gpu,cli,harness}/*.[ch])
 for file in $outside; do
     for included in $(includes_of "$file"); do

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice among loops: each has its turns, the slow one is not chosen, and each piece is done exactly once.
+// The choice among loops: each is tried, the slow one is not chosen, and each piece is processed exactly once.
 #include "memory/loop_choice.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void spin_ms(int64_t ms) {
     }
 }
 
-// Of three loops two take 20 ms longer, more than the scheduler takes away from a quarter of the other's turns.
+// Two of three loops take 20 ms longer, more than preemption costs a quarter of the third one's trials.
 void the_fastest_is_chosen_after_equal_turns(void **) {
     for (int fastest = 0; fastest < 3; ++fastest) {
         LoopChoice choice(3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is read of machines: the recorded ones against the table of their routes, refused NICs, addresses, ports, and
-// what ODC_* settings leave of them.
+// Reading machines: the recorded ones against a table of their routes; refused NICs, addresses and NIC addresses, and the
+// effect of ODC_* settings.
 #include "base/error.h"
 #include "routing/nic_address.h"
 #include "routing/route.h"
@@ -23,7 +23,7 @@
 
 extern "C" {
 #include <cmocka.h>
-// Null without LeakSanitizer.
+// null without LeakSanitizer
 void __lsan_disable() __attribute__((weak));
 void __lsan_enable() __attribute__((weak));
 }
@@ -60,7 +60,7 @@ RankDescriptor rank_at(const Machine &machine, int rank, Device memory) {
     return descriptor;
 }
 
-// "NIC provider distance" of the route to a host like it.
+// "NIC provider distance" of the route to an identical host.
 std::string route_from(const Machine &machine, Device memory) {
     const RankDescriptor mine = rank_at(machine, 0, memory);
     const RouteChoice choice = choose_route(mine, rank_at(machine, 1, memory));
@@ -78,10 +78,10 @@ void recorded_machines_take_the_routes_of_the_table(void **) {
         if (line[0] == '#') {
             continue;
         }
-        std::istringstream words(line);
+        std::istringstream fields(line);
         std::string name, from, nic, provider, distance;
-        words >> name >> from >> nic >> provider >> std::ws;
-        std::getline(words, distance);
+        fields >> name >> from >> nic >> provider >> std::ws;
+        std::getline(fields, distance);
         const Machine machine = recorded(name);
         bool found = false;
         for (const Device memory : memories(machine)) {
@@ -123,7 +123,7 @@ void interfaces_that_reach_nobody_are_refused(void **) {
 
     Nic nic;
     nic.state = NicState::Up;
-    assert_string_equal(refusal(nic).c_str(), "");  // networks not recorded
+    assert_string_equal(refusal(nic).c_str(), "");  // the recording has no networks
     nic.networks_known = true;
     assert_string_equal(refusal(nic).c_str(), "it has no IP address");
     nic.kind = NicKind::RoCE;
@@ -145,7 +145,7 @@ void gpus_and_their_distances(void **) {
         assert_true(nearness(dgx, gpu0, {Device::What::Gpu, i}) == Nearness::NvSwitch);
     }
     assert_true(nearness(dgx, gpu0, gpu0) == Nearness::Self);
-    const Machine box = recorded("pcie-4gpu");  // its management controller's display is no GPU
+    const Machine box = recorded("pcie-4gpu");  // its management controller's display is not a GPU
     assert_int_equal(box.gpus.size(), 4);
     assert_true(nearness(box, gpu0, {Device::What::Gpu, 1}) == Nearness::NumaNode);
     for (const char *name : {"laptop", "dual-socket", "dgx-h100", "pcie-4gpu", "efa-cloud", "arm-board"}) {
@@ -166,7 +166,7 @@ void gpus_and_their_distances(void **) {
 void kinds_follow_from_what_hwloc_records(void **) {
     const Machine machine = recorded("pcie-4gpu");
     assert_string_equal(machine.nics[0].name.c_str(), "rocep2s0");
-    assert_true(machine.nics[0].kind == NicKind::RoCE);  // by the Ethernet interface on its function
+    assert_true(machine.nics[0].kind == NicKind::RoCE);  // found by the Ethernet interface on the same PCI function
     assert_int_equal(machine.nics[0].networks.size(), 1);
     assert_string_equal(network_text(machine.nics[0].networks[0]).c_str(), "192.168.100.5/24");
     assert_true(recorded("dgx-h100").nics[0].kind == NicKind::InfiniBand);
@@ -197,7 +197,7 @@ void networks_are_read_and_compared(void **) {
     assert_false(is_link_local(parse_network("fec0::1/64")) || is_link_local(parse_network("169.253.1.1/16")));
 }
 
-// The sentence of the failure, which must be an argument's.
+// The error text; the status must be ODC_ERROR_ARGUMENT.
 std::string error_of(const std::function<void()> &body) {
     try {
         body();
@@ -208,9 +208,9 @@ std::string error_of(const std::function<void()> &body) {
     return "";
 }
 
-void assert_says(const std::string &sentence, const char *words) {
-    if (sentence.find(words) == std::string::npos) {
-        fail_msg("\"%s\" does not say \"%s\"", sentence.c_str(), words);
+void assert_says(const std::string &sentence, const char *expected) {
+    if (sentence.find(expected) == std::string::npos) {
+        fail_msg("\"%s\" does not say \"%s\"", sentence.c_str(), expected);
     }
 }
 
@@ -226,8 +226,8 @@ void settings_narrow_the_ports(void **) {
     assert_string_equal(only.refused[0].why.c_str(), "ODC_INTERFACE leaves it out");
     options.interfaces = {"eno3", "eth7"};
     const std::string sentence = error_of([&] { nic_addresses_of(machine, {}, options, infos); });
-    for (const char *words : {"this machine has no \"eth7\"; it has mlx5_0", "mlx5_9", " (refused: "}) {
-        assert_says(sentence, words);
+    for (const char *expected : {"this machine has no \"eth7\"; it has mlx5_0", "mlx5_9", " (refused: "}) {
+        assert_says(sentence, expected);
     }
     options.interfaces.clear();
     options.providers = {"tcp;ofi_rxm"};
@@ -347,8 +347,8 @@ void bad_recordings_are_refused(void **) {
     assert_says(error_of_xml(with("laptop", "name=\"wg0\"", "name=\"lo\"")), "two interfaces are named \"lo\"");
 }
 
-// One change to the laptop's recording. hwloc 2.9 crashes on a missing complete set, on the DOCTYPE, on bitmaps that
-// begin with a comma, and, without libxml2, on deep objects.
+// One change of the laptop's recording. hwloc 2.9 crashes on a missing complete set, on the DOCTYPE, on bitmaps that begin with
+// a comma, and, without libxml2, on deeply nested objects.
 void recordings_that_hwloc_takes_for_granted_are_checked(void **) {
     const std::string core = "<object type=\"Core\" gp_index=\"6\"";
     const std::string sets =
@@ -392,8 +392,8 @@ void recordings_that_hwloc_takes_for_granted_are_checked(void **) {
                 "objects nested too deeply");
 }
 
-// Bytes lost, changed and doubled: each recording is read or refused, and the process lives. hwloc 2.9 leaks an object of
-// what it refuses itself.
+// With lost, changed and duplicated bytes a recording is read or refused without a crash. hwloc 2.9 leaks an object of what it
+// refuses itself.
 void damaged_recordings_are_read_or_refused(void **) {
     const char *chosen = std::getenv("ODC_TEST_SEED");
     const auto seed = static_cast<uint32_t>(chosen != nullptr ? std::strtoul(chosen, nullptr, 10) : 5);

@@ -15,7 +15,7 @@ extern "C" {
 
 namespace {
 
-void says_that_there_is_none(void ** /*state*/) {
+void reports_that_there_is_none(void ** /*state*/) {
     if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != nullptr) {
         print_message("this machine has a CUDA driver\n");
         skip();
@@ -26,6 +26,6 @@ void says_that_there_is_none(void ** /*state*/) {
 }  // namespace
 
 int main() {
-    const CMUnitTest tests[] = {cmocka_unit_test(says_that_there_is_none)};
+    const CMUnitTest tests[] = {cmocka_unit_test(reports_that_there_is_none)};
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

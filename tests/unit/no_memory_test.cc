@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process without memory for so much as a sentence still gets a status and one; and a call that says so has changed
-// nothing, whichever of its allocations failed. In GPU memory the job may have failed instead, at once and for all.
+// When an allocation fails a call returns a status and an error text and has changed nothing, whichever allocation it was. In
+// GPU memory the job may have failed instead, for good.
 #include <odc/odc.h>
 
 #include <atomic>
@@ -26,7 +26,7 @@ extern "C" {
 namespace {
 
 thread_local bool exhausted = false;
-thread_local long allocations_left = -1;  // until one fails; -1: none does
+thread_local long allocations_left = -1;  // allocations before one fails; -1: none fails
 
 }  // namespace
 
@@ -38,13 +38,13 @@ void *operator new(size_t bytes) {
     }
     return memory;
 }
-// Inlined alone they look like the wrong ones to gcc.
+// Inlined, gcc takes them for mismatched ones (-Wmismatched-new-delete).
 [[gnu::noinline]] void operator delete(void *memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void *memory, size_t) noexcept { std::free(memory); }
 
 namespace {
 
-void test_no_memory_for_words(void **) {
+void test_no_memory_for_an_error_text(void **) {
     exhausted = true;
     const odc_status status = odc_plan(nullptr, nullptr, nullptr, nullptr);
     exhausted = false;
@@ -59,7 +59,7 @@ enum class Tried { Publish, PublishAll, Gather, ScatterAdd, ScatterAddStart, Wai
 constexpr uint64_t kNumel = 8;
 constexpr int64_t kTimeoutMs = 20000;
 
-// For kNumel f32, where shards are.
+// A buffer of kNumel f32, in the memory where shards are.
 class Buffer {
 public:
     ~Buffer() {
@@ -80,7 +80,7 @@ void copy(void *to, const void *from, void (*by_gpu)(void *, const void *, size_
     tests_gpu() ? by_gpu(to, from, kBytes) : static_cast<void>(std::memcpy(to, from, kBytes));
 }
 
-// A job of one rank, one of whose calls has an allocation fail.
+// A job of one rank, in one of whose calls an allocation fails.
 class Job {
 public:
     Job(Tried tried, long allocations) : tried_(tried), allocations_(allocations) {
@@ -106,11 +106,12 @@ public:
     ~Job() {
         odc_destroy(context_);
         if (tests_gpu()) {
-            gpu_wait(nullptr);  // what a failed call enqueued uses the buffers
+            gpu_wait(nullptr);  // work that a failed call enqueued uses the buffers
         }
     }
 
-    // Whether an allocation failed. Every call that failed is made again; the sums are as if none had, unless the job failed.
+    // Returns whether an allocation failed. Every failed call is made again; then the sums are as if none had failed, unless
+    // the job failed.
     bool run() {
         const float ones[kNumel] = {1, 1, 1, 1, 1, 1, 1, 1};
         uint64_t operation = 0;
@@ -163,7 +164,7 @@ private:
     Tried tried_;
     long allocations_;
     bool failed_ = false;
-    odc_status fault_ = ODC_OK;  // which the job failed with
+    odc_status fault_ = ODC_OK;  // the status that the job failed with
     Buffer ones_;
     Buffer full_;
     odc_context *context_ = nullptr;
@@ -207,8 +208,8 @@ odc_context *join_two(int32_t rank, const std::string &job, odc_shard **shard) {
     return context;
 }
 
-// Registers `count` shards, which the other rank uses, too. With `allocations` >= 0 that allocation fails, and the call is
-// made again. Returns whether one failed.
+// Registers `count` shards, which the other rank uses, too. With `allocations` >= 0 that allocation fails and the call is
+// repeated. Returns whether one failed.
 bool register_and_use(int32_t rank, const std::string &job, size_t count, long allocations) {
     odc_context *context = join_two(rank, job);
     const char *names[] = {"a", "b", "c"};
@@ -266,7 +267,7 @@ void test_registering_without_memory_shows_peers_nothing(void **) {
     }
 }
 
-// It has to wait for rank 1's publish, and has no memory for what it would say of that.
+// The gather waits for rank 1's publish, and has no memory for the error text.
 void test_a_wait_without_memory_can_be_made_again(void **) {
     const std::string job = "no_memory_unit_test.two." + std::to_string(getpid());
     std::promise<void> refused;
@@ -296,7 +297,7 @@ void test_a_wait_without_memory_can_be_made_again(void **) {
 
 int asks(void *refused) { return static_cast<std::atomic<bool> *>(refused)->load() ? 1 : 0; }
 
-// Rank 1 joins without memory for one of its first allocations: it says so, or joins; it is not taken for somebody else.
+// Rank 1 joins, and one of its first allocations fails: it reports that, or joins; it is not taken for a foreign process.
 void test_a_rank_without_memory_is_on_its_host_still(void **) {
     constexpr long kFirst = 12;
     for (long allocation = 0; allocation < kFirst; ++allocation) {
@@ -314,21 +315,21 @@ void test_a_rank_without_memory_is_on_its_host_still(void **) {
             config.interrupted_arg = &refused;
             return odc_init(&config, context);
         };
-        std::string words;
+        std::string error;
         odc_status status = ODC_OK;
         odc_context *other = nullptr;
         std::thread rank_1([&] {
             allocations_left = allocation;
             status = join(1, &other);
             allocations_left = -1;
-            words = odc_last_error();
+            error = odc_last_error();
             refused = status != ODC_OK;
         });
         odc_context *context = nullptr;
         const odc_status first = join(0, &context);
         rank_1.join();
         if (status != ODC_OK && status != ODC_ERROR_NO_MEMORY) {
-            fail_msg("allocation %ld: %s", allocation, words.c_str());
+            fail_msg("allocation %ld: %s", allocation, error.c_str());
         }
         assert_int_equal(first == ODC_OK, status == ODC_OK);
         odc_destroy(other);
@@ -344,7 +345,7 @@ int main() {
         const CMUnitTest on_a_gpu[] = {cmocka_unit_test(test_a_call_without_memory_changes_nothing)};
         return cmocka_run_group_tests(on_a_gpu, nullptr, nullptr);
     }
-    const CMUnitTest tests[] = {cmocka_unit_test(test_no_memory_for_words),
+    const CMUnitTest tests[] = {cmocka_unit_test(test_no_memory_for_an_error_text),
                                 cmocka_unit_test(test_a_call_without_memory_changes_nothing),
                                 cmocka_unit_test(test_registering_without_memory_shows_peers_nothing),
                                 cmocka_unit_test(test_a_wait_without_memory_can_be_made_again),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Another user who finds out a job's name is not let in, on either side. Only root can be two users; linked statically,
-// so that geteuid(), from which the name is made, can be replaced.
+// A rank of another user who knows a job's name is refused, on either side. Needs root, to become another user; linked
+// statically to replace geteuid(), which is part of the name.
 #include <odc/odc.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -38,7 +38,7 @@ odc_status join(const char *job, int32_t rank, int64_t timeout_ms) {
     return status;
 }
 
-// This process is `rank`, another user is the other one. Returns what this one reads.
+// This process is `rank`, another user's process is the other one. Returns the error text of this one.
 const char *meet_nobody(int32_t rank, int64_t timeout_ms) {
     char job[64];
     std::snprintf(job, sizeof(job), "other-user-%d-%d", getpid(), rank);
@@ -65,7 +65,7 @@ void another_user_is_turned_away(void **) {
     needs_root();
     const char *sentence = meet_nobody(0, 2000);
     for (int64_t longer = 4000; longer < 40000 && std::strstr(sentence, "turned away") == nullptr; longer *= 2) {
-        sentence = meet_nobody(0, longer);  // a busy machine kept the other from coming
+        sentence = meet_nobody(0, longer);  // a busy machine delayed the other rank
     }
     std::puts(sentence);
     assert_non_null(std::strstr(sentence, "missing: rank 1"));
@@ -79,7 +79,7 @@ void another_users_job_is_not_joined(void **) {
     assert_non_null(std::strstr(sentence, "belongs to user 65534"));
 }
 
-// Another user holds the name of rank 0's socket. Returns, in the process of that user, whether rank 0 sent it anything.
+// Another user holds the name of rank 0's socket. Returns, in that user's process, whether rank 0 sent it anything.
 bool receives_nothing(int listener, int told) {
     char byte = 1;
     pollfd entry{listener, POLLIN, 0};
@@ -111,7 +111,7 @@ void a_socket_that_another_user_holds_is_sent_nothing(void **) {
         const int length = std::snprintf(address.sun_path + 1, sizeof(address.sun_path) - 1, "odc-0-%s", job);
         const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
         const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
-        // The kernel keeps the credentials of who calls listen().
+        // The kernel reports the credentials of the process that called listen().
         const bool bound = bind(listener, reinterpret_cast<sockaddr *>(&address), bytes) == 0 && setuid(kNobody) == 0 &&
                            listen(listener, 8) == 0;
         _exit(!bound || !receives_nothing(listener, ends[1]));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The choice of routes: that both ranks of a pair always agree, what is preferred to what, and what ODC_REQUIRE says.
+// The choice of routes: both ranks of a pair always agree, the order of preference, and what ODC_REQUIRE reports.
 #include "routing/route.h"
 #include "base/error.h"
 
@@ -16,7 +16,7 @@
 
 extern "C" {
 #include <cmocka.h>
-uint64_t test_seed(void);  // ranks.h, which is C only
+uint64_t test_seed(void);  // from ranks.h, which is C only
 }
 
 namespace {
@@ -53,7 +53,7 @@ RankDescriptor rank(int number, const std::string &host, std::vector<NicAddress>
     return made;
 }
 
-// "eth0 -> eth1", or the reasons.
+// "eth0 -> eth1", or the reasons why there is none.
 std::string ports_taken(const RankDescriptor &mine, const RankDescriptor &theirs) {
     const RouteChoice choice = choose_route(mine, theirs);
     return choice.my_port < 0 ? why_not_text(choice)
@@ -61,9 +61,9 @@ std::string ports_taken(const RankDescriptor &mine, const RankDescriptor &theirs
                                     theirs.ports[static_cast<size_t>(choice.their_port)].nic);
 }
 
-void assert_says(const std::string &sentence, const char *words) {
-    if (sentence.find(words) == std::string::npos) {
-        fail_msg("\"%s\" does not say \"%s\"", sentence.c_str(), words);
+void assert_says(const std::string &sentence, const char *text) {
+    if (sentence.find(text) == std::string::npos) {
+        fail_msg("\"%s\" does not say \"%s\"", sentence.c_str(), text);
     }
 }
 
@@ -80,7 +80,7 @@ private:
     std::mt19937_64 engine_;
 };
 
-// From few values, so that equals are frequent.
+// From few values, so that equal ones are frequent.
 RankDescriptor random_rank(Random &random, int number) {
     RankDescriptor made = rank(number, random.of({"a", "b"}), {});
     made.identity = random.of({"a", "b", "c"});
@@ -112,7 +112,7 @@ void both_ranks_agree(void **) {
         assert_int_equal(mine.their_port, theirs.my_port);
         assert_int_equal(mine.why_not.size(), theirs.why_not.size());
         assert_int_equal(mine.why_not.size() + (mine.transport.empty() ? 0 : 1),
-                         kTransportNames.size() - 1);  // cuda moves no host memory
+                         kTransportNames.size() - 1);  // cuda does not move host memory
         for (size_t i = 0; i < mine.why_not.size(); ++i) {
             assert_true(mine.why_not[i].transport == theirs.why_not[i].transport);
             assert_true(!mine.why_not[i].why.empty() && !theirs.why_not[i].why.empty());
@@ -124,7 +124,7 @@ void both_ranks_agree(void **) {
     assert_true(routes > 2000);
 }
 
-// What the kernel calls hfi1_3 is ib3 to libfabric's opx.
+// The kernel's hfi1_3 is ib3 in libfabric's opx.
 void a_domain_may_have_another_name_than_its_nic(void **) {
     Machine machine;
     machine.numa_nodes.emplace_back();
@@ -145,8 +145,8 @@ void a_domain_may_have_another_name_than_its_nic(void **) {
     }
 }
 
-// A libfabric that has tcp alone meets one that has it with ofi_rxm only.
-void ports_are_settled_on_a_provider_that_all_ranks_have(void **) {
+// A libfabric with provider tcp alone meets one that has tcp only under ofi_rxm.
+void all_ranks_agree_on_a_provider_of_plain_ethernet(void **) {
     NicAddress of_1_17 = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
     of_1_17.providers |= bit_of("net");
     of_1_17.staged = bit_of("tcp;ofi_rxm");
@@ -163,7 +163,7 @@ void ports_are_settled_on_a_provider_that_all_ranks_have(void **) {
         assert_true(landing_at(one) == ReadMode::Direct);
     }
     assert_int_equal(a.ports[0].providers, bit_of("verbs;ofi_rxm"));
-    // One that has it on one NIC only (FI_TCP_IFACE=eth0) still meets the others there.
+    // A rank with a provider on one NIC only (FI_TCP_IFACE=eth0) still meets the others there.
     NicAddress eth1 = port("net", "eth1", "10.1.0.1/24");
     a.ports = {of_2_1};
     c.ports = {eth1, of_1_17};
@@ -176,7 +176,7 @@ void ports_are_settled_on_a_provider_that_all_ranks_have(void **) {
     assert_int_equal(c.ports[1].providers, bit_of("tcp;ofi_rxm"));
     assert_string_equal(ports_taken(a, c).c_str(), "eth0 -> eth0");
     assert_true(choose_route(a, c).read_mode == ReadMode::Staged);
-    // Where there is none, it is said who lacks it.
+    // Where there is no common provider, the error says which rank lacks it.
     a.ports = {of_1_17};
     b.ports = {of_2_1};
     c = rank(2, "c", {eth1});
@@ -187,7 +187,7 @@ void ports_are_settled_on_a_provider_that_all_ranks_have(void **) {
     assert_says(ports_taken(a, c), "rank 0 has eth0 by tcp;ofi_rxm in 10.0.0.1/24; rank 2 has eth1 by net in ");
 }
 
-// Whichever pairs have been tried in vain; none is tried twice.
+// Whichever pairs have failed the reachability probe; none is tried twice.
 void a_silent_pair_is_not_chosen_again(void **) {
     const uint64_t seed = test_seed();
     Random random(seed);
@@ -255,17 +255,17 @@ void better_ports_are_preferred(void **) {
         return ports_taken(rank(0, "a", std::move(mine)), rank(1, "b", std::move(theirs)));
     };
     assert_string_equal(taken({slow, fast}, {slow, fast}).c_str(), "fast -> fast");
-    // One subnet before speed; the slower end counts.
+    // The same subnet comes before speed; the slower end's speed counts.
     assert_string_equal(taken({slow, routed}, {slow}).c_str(), "slow -> slow");
     NicAddress slow_end = fast;
     slow_end.speed = 10;
     assert_string_equal(taken({slow, fast}, {slow, slow_end}).c_str(), "slow -> slow");
-    // RDMA before all; tunnels after routers; link-local addresses last.
+    // RDMA first, tunnels after routers, link-local addresses last.
     assert_string_equal(taken({fast, verbs}, {fast, verbs}).c_str(), "roce -> roce");
     assert_string_equal(taken({tunnel, fast}, {tunnel, routed}).c_str(), "fast -> routed");
     assert_string_equal(taken({link, tunnel}, {link, tunnel}).c_str(), "tun0 -> tun0");
     assert_string_equal(taken({link}, {link}).c_str(), "link -> link");
-    // Nearer at equal speed.
+    // At equal speed the nearer NIC.
     NicAddress near = fast;
     std::strcpy(near.nic, "near");
     near.distance = static_cast<uint8_t>(Nearness::Switch);
@@ -331,9 +331,9 @@ void requirements_are_held(void **) {
     const uint32_t all = bit(Requirement::Shm) | bit(Requirement::NvLink) | bit(Requirement::Rdma);
     assert_string_equal(unmet(0, tcp, other).c_str(), "");
     const std::string rdma = unmet(bit(Requirement::Rdma), tcp, other);
-    for (const char *words : {"ODC_REQUIRE asks for rdma (between hosts:", "rank 0 (host a) and rank 1 (host b)",
-                              "tcp;ofi_rxm from eth0 to eth0", "mlx5_0: it is down"}) {
-        assert_says(rdma, words);
+    for (const char *text : {"ODC_REQUIRE asks for rdma (between hosts:", "rank 0 (host a) and rank 1 (host b)",
+                             "tcp;ofi_rxm from eth0 to eth0", "mlx5_0: it is down"}) {
+        assert_says(rdma, text);
     }
     assert_string_equal(unmet(bit(Requirement::Shm) | bit(Requirement::NvLink), tcp, other).c_str(), "");
     assert_string_equal(unmet(all, rank(0, "a", {efa}), rank(1, "b", {efa})).c_str(), "");
@@ -342,7 +342,7 @@ void requirements_are_held(void **) {
     assert_says(unmet(bit(Requirement::Shm), tcp, other), "ODC_REQUIRE asks for shm (inside a host: shared memory)");
     other.identity = std::string("a");
     assert_string_equal(unmet(bit(Requirement::Shm) | bit(Requirement::Rdma), tcp, other).c_str(), "");
-    assert_string_equal(unmet(bit(Requirement::NvLink), tcp, other).c_str(), "");  // it is about GPUs
+    assert_string_equal(unmet(bit(Requirement::NvLink), tcp, other).c_str(), "");  // concerns GPUs only
     const RankDescriptor alone = rank(1, "b", {});
     assert_says(unmet(0, tcp, alone), "no transport connects rank 0 (host a) and rank 1 (host b): shm: rank 1 is on");
 }
@@ -359,9 +359,9 @@ void long_lists_are_cut(void **) {
     const RankDescriptor a = rank(0, "a", mine);
     const RankDescriptor b = rank(1, "b", theirs);
     const std::string sentence = unmet_requirement(choose_route(a, b), a, b, {}, refused);
-    for (const char *words : {"eth3 by tcp;ofi_rxm in 10.0.3.1/24, and 14 more; rank 1 has net0 ",
-                              "; NICs not used here: mlx5_0: it is down; ", "mlx5_3: it is down; and 14 more"}) {
-        assert_says(sentence, words);
+    for (const char *text : {"eth3 by tcp;ofi_rxm in 10.0.3.1/24, and 14 more; rank 1 has net0 ",
+                             "; NICs not used here: mlx5_0: it is down; ", "mlx5_3: it is down; and 14 more"}) {
+        assert_says(sentence, text);
     }
     std::vector<NicPair> silent;
     for (int i = 0; i < 18; ++i) {
@@ -373,7 +373,7 @@ void long_lists_are_cut(void **) {
     assert_says(why_not_text(choose_route(a, like, silent)), ", and 320 more (a cable, a VLAN or a firewall");
 }
 
-// Of a setting's value; "" when it is taken.
+// The error for a setting's value; "": it is accepted.
 std::string refused(const char *name, const char *value) {
     setenv(name, value, 1);
     std::string sentence;
@@ -418,7 +418,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(both_ranks_agree),
         cmocka_unit_test(a_domain_may_have_another_name_than_its_nic),
-        cmocka_unit_test(ports_are_settled_on_a_provider_that_all_ranks_have),
+        cmocka_unit_test(all_ranks_agree_on_a_provider_of_plain_ethernet),
         cmocka_unit_test(a_silent_pair_is_not_chosen_again),
         cmocka_unit_test(hosts_and_settings_decide_the_transport),
         cmocka_unit_test(better_ports_are_preferred),

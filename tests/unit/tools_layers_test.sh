@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Each folder of tools/ includes only what stands in it or in a later row of the table in tools/README.md, and no module
-# (a header with its source) includes itself by way of others. Of the rest of the repository they see <odc/odc.h> and cuda/.
+# Each folder of tools/ includes only files of its own or of a later row of the table in tools/README.md, and modules (a header
+# with its source) do not include each other in circles. They may include <odc/odc.h> and cuda/ besides.
 set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}/tools" || exit 1
 

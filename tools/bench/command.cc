@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// odc bench: how close libodc's operations come to what this machine can do, measured in one run on the same buffers.
+// odc bench: how close libodc's operations come to this machine's limit, measured in one run on the same buffers.
 #include "bench/gpu.h"
 #include "bench/nccl.h"
 #include "bench/network.h"
@@ -28,41 +28,42 @@ namespace odc_tool {
 
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // so that what all ranks need is counted in 64 bits
+constexpr uint64_t kMostBytes = uint64_t{1} << 50;  // so that the memory of all ranks is counted in 64 bits
 
 const char *const kMethod =
-    "Every rank does the operation at the same time on a tensor of --bytes (of the type given: for\n"
-    "scatter-add those of the gradient) and, in random order, so does a bare loop in the same processes:\n"
-    "the same buffer of the caller, slices of the same size. GB/s are the tensor's bytes by the time from\n"
-    "the first rank's start to the last one's end. A timing takes 10 ms or more: operations follow each\n"
-    "other without barriers, after one that is not timed. The ratio is the median of the pairs' ratios\n"
-    "with its 95 % interval; \"the loop against itself\" shows what ratio the machine's noise alone\n"
-    "gives. libodc chooses among loops that suit different processors, during its first large copies and\n"
-    "additions; the last line says which, and what each of them reached.\n"
-    "gather:       the bare loop is memcpy or a non-temporal copy, whichever is faster here.\n"
+    "Every rank does the operation at the same time on a tensor of --bytes (in the given type; for\n"
+    "scatter-add those of the gradient) and, in random order, so does a bare loop in the same processes,\n"
+    "with the caller's same buffer and slices of the same size. GB/s are the tensor's bytes by the time\n"
+    "from the first rank's start to the last one's end. A timing takes 10 ms or more: operations follow\n"
+    "each other without barriers, after one that is not timed. The ratio is the median of the pairs'\n"
+    "ratios with its 95 % interval; \"the loop against itself\" shows the ratio of the machine's noise\n"
+    "alone. During its first large copies and additions libodc chooses among loops that suit different\n"
+    "processors; the last line names the chosen ones and the speed of each.\n"
+    "gather:       the bare loop is memcpy or a non-temporal copy, whichever is faster on this machine.\n"
     "scatter-add:  at least 8 additions per minibatch after one that is not timed (the first one stores\n"
     "              instead of adding); the bare loop adds the same types under one spin lock per stripe,\n"
-    "              of the size that is fastest here.\n"
+    "              of the size that is fastest on this machine.\n"
     "sync:         from the moment when all ranks are ready to the last one's return; each rank added to\n"
-    "              a tensor of --bytes before. The bare loop is one atomic counter that all ranks spin\n"
-    "              on.\n"
-    "The slices of the bare loop lie in large pages where the system gives them. All bytes and sums are\n"
+    "              a tensor of --bytes before. The bare loop is one atomic counter on which all ranks\n"
+    "              spin.\n"
+    "The slices of the bare loop are in large pages if the system provides them. All bytes and sums are\n"
     "checked. Started inside a job (odc run, torchrun, mpirun, Slurm) odc bench joins that job as one\n"
     "rank.\n"
-    "Between hosts, in a job of several or by --transport fabric, there is no bare loop: the limit is not\n"
-    "a copy of memory but the network. Ranks start together at a sync, each by its own clock, and the\n"
-    "slowest counts; a sync's time holds the ranks' distance at its start.\n"
-    "With --memory cuda slices and buffers are on GPUs. Rank r takes the GPU r modulo those that it sees,\n"
-    "or ODC_DEVICE's; ranks may share one. A timing takes 100 ms or more, up to the moment when the\n"
-    "stream is done. With --active one rank 0 operates alone, which a bar is about; else all together.\n"
+    "Between hosts, in a job of several hosts or with --transport fabric, there is no bare loop: the\n"
+    "limit is the network, not a copy of memory. Ranks start together at a sync, each by its own clock,\n"
+    "and the slowest counts; a sync's time includes the difference of the ranks' starts.\n"
+    "With --memory cuda slices and buffers are on GPUs. Rank r uses GPU r modulo the number of GPUs that\n"
+    "it sees, or that of ODC_DEVICE; ranks may share one. A timing takes 100 ms or more, until the stream\n"
+    "is done. With --active one only rank 0 operates, the case for which there is a bar.\n"
     "gather:       the limit is cuMemcpyAsync of the same bytes in memory of this process, on the GPUs\n"
-    "              that the slices are on: one copy where all are on one.\n"
-    "scatter-add:  the limit is libodc's own kernel on the rank's own memory, in a job of one rank. Beside\n"
-    "              it race a plain a += b kernel, and what adding by the owner would cost: copies into\n"
-    "              staging on the owner's GPU, pieces of at most 16 MiB, and the plain kernel there.\n"
-    "              On one GPU all of this is local, one after the other. Where a path is staged, the\n"
-    "              owner's part of libodc's addition comes later and is not in its time.\n"
-    "Each call's host time is taken, too, all slices published and the GPU idle every eight calls.\n"
+    "              that hold the slices: one copy if all are on one.\n"
+    "scatter-add:  the limit is libodc's own kernel on the rank's own memory, in a job of one rank. Also\n"
+    "              measured are a plain a += b kernel, and the cost of additions by the owner: copies\n"
+    "              into staging on the owner's GPU, in pieces of at most 16 MiB, and the plain kernel\n"
+    "              there. On one GPU all of this is local, one after the other. If a route is staged, the\n"
+    "              owner's part of libodc's addition comes later and is not included in its time.\n"
+    "The host time of each call is measured, too, with all slices published and the GPU idle every eight\n"
+    "calls.\n"
     "--peer nccl:  ncclAllGather or ncclReduceScatter (whose sums are of the gradient's type) on the same\n"
     "              GPUs and bytes, by libnccl.so.2 or the file that ODC_NCCL names.";
 
@@ -72,7 +73,7 @@ const std::map<std::string, odc_type> &types() {
     return all;
 }
 
-// The operating system would grant more than there is and kill somebody later.
+// The operating system would overcommit, and kill a process later.
 void check_memory(uint64_t bytes) {
     const uint64_t available =
         static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -90,21 +91,21 @@ void check_bytes(const BenchOptions &options) {
     }
 }
 
-// What the ranks measure with.
+// The contexts that the ranks measure with.
 struct Joined {
     odc_context *context;  // has the tensor
-    odc_context *meeting;  // between hosts: has no shards; else NULL
+    odc_context *barrier;  // between hosts: has no shards; otherwise NULL
     std::vector<Route> routes;
 };
 
 NetworkResult time_operation(const Joined &joined, const BenchOptions &options, const Contestant &contestant,
                              uint64_t most) {
-    return time_network(joined.meeting, contestant, options.pairs, options.sample_seconds(), most);
+    return time_network(joined.barrier, contestant, options.pairs, options.sample_seconds(), most);
 }
 
 void bench_gather(const Joined &joined, const BenchOptions &options, Json &json) {
     const Tensor tensor(joined.context, options.bytes, options.element_type());
-    if (joined.meeting != nullptr) {
+    if (joined.barrier != nullptr) {
         Gather gather(joined.context, tensor);
         const NetworkResult result = time_operation(joined, options, gather.contestant(), 1'000'000);
         return add_network(json, options, joined.routes, tensor, result);
@@ -120,7 +121,7 @@ void bench_gather(const Joined &joined, const BenchOptions &options, Json &json)
 void bench_add(const Joined &joined, const BenchOptions &options, Json &json) {
     const uint64_t most = most_additions(odc_size(joined.context));
     const Tensor tensor(joined.context, options.bytes, options.element_type());
-    if (joined.meeting != nullptr) {
+    if (joined.barrier != nullptr) {
         Addition addition(joined.context, tensor);
         const NetworkResult result = time_operation(joined, options, addition.contestant(), most);
         return add_network(json, options, joined.routes, tensor, result);
@@ -137,7 +138,7 @@ void bench_add(const Joined &joined, const BenchOptions &options, Json &json) {
 void bench_sync(const Joined &joined, const BenchOptions &options, Json &json) {
     const Tensor tensor(joined.context, options.bytes, options.element_type());
     std::optional<Group> group;
-    if (joined.meeting == nullptr) {
+    if (joined.barrier == nullptr) {
         group.emplace(joined.context, 0);
     }
     Addition addition(joined.context, tensor);
@@ -148,7 +149,7 @@ void bench_sync(const Joined &joined, const BenchOptions &options, Json &json) {
     for (int i = 0; i < options.pairs; ++i) {
         odc.prepare();
         odc.operate();
-        usec.push_back(1e6 * (group ? group->time_from_one_moment(sync) : time_together(joined.meeting, sync)));
+        usec.push_back(1e6 * (group ? group->time_from_one_moment(sync) : time_together(joined.barrier, sync)));
         addition.check_slice();
         if (group) {
             limit_usec.push_back(1e6 * group->time_from_one_moment([&] { group->spin_barrier(); }));
@@ -160,7 +161,7 @@ void bench_sync(const Joined &joined, const BenchOptions &options, Json &json) {
     }
 }
 
-// That share this host's memory.
+// The ranks that share this host's memory.
 int ranks_here(const std::vector<Route> &routes) {
     int ranks = 1;
     for (const Route &route : routes) {
@@ -171,7 +172,7 @@ int ranks_here(const std::vector<Route> &routes) {
 
 uint64_t needed_bytes(const BenchOptions &options, int ranks) {
     const odc_type type = options.element_type();
-    // Slices of libodc and of the bare loop, and a full-size buffer per rank.
+    // The slices of libodc and of the bare loop, and a full-size buffer per rank.
     const uint64_t slices = options.operation == "gather"
                                 ? options.bytes
                                 : options.bytes / element_bytes(type) * element_bytes(accumulator_of(type));
@@ -182,7 +183,7 @@ bool between_hosts(const std::vector<Route> &routes) {
     return std::any_of(routes.begin(), routes.end(), [](const Route &route) { return route.transport != "shm"; });
 }
 
-// In a job of several hosts every rank throws; rank 0 says why.
+// In a job of several hosts every rank throws; rank 0's message explains it.
 void check_shm(const BenchOptions &options, const odc_context *context, const std::vector<Route> &routes) {
     if (options.transport == "shm" && between_hosts(routes)) {
         throw Exit{2,
@@ -211,9 +212,9 @@ void run_rank(const BenchOptions &options) {
     check_shm(options, context.get(), routes);
     check_memory(needed_bytes(options, ranks_here(routes)));
     if (between_hosts(routes)) {
-        const Context meeting = join("bench barrier", options.ranks);
-        measure(options, {context.get(), meeting.get(), routes}, "");
-        check(odc_shutdown(meeting.get()));
+        const Context barrier = join("bench barrier", options.ranks);
+        measure(options, {context.get(), barrier.get(), routes}, "");
+        check(odc_shutdown(barrier.get()));
     } else if (options.transport == "fabric") {
         const Context apart = join_apart(context.get());
         measure(options, {apart.get(), context.get(), routes_of(apart.get())},
@@ -304,7 +305,7 @@ void bench(BenchOptions options) {
         if (!options.peer.empty()) {
             check_nccl();
         }
-    } else if (!in_job) {  // else it would be said by each rank
+    } else if (!in_job) {  // otherwise each rank would report it
         check_transport("--transport", options.transport);
     }
     if (!in_job) {
@@ -336,18 +337,18 @@ void add_bench(CLI::App &app) {
     verb->add_option("--transport", options->transport,
                      "shm, or fabric: between hosts; on one machine each rank then counts as a host of its own")
         ->check(CLI::IsMember({"shm", "fabric"}));
-    verb->add_option("--memory", options->memory, "host, or cuda: slices and buffers on GPUs, which ranks take in turn")
+    verb->add_option("--memory", options->memory,
+                     "host, or cuda: slices and buffers on GPUs, over which ranks are distributed")
         ->check(CLI::IsMember({"host", "cuda"}))
         ->capture_default_str();
-    verb->add_option("--active", options->active,
-                     "On GPUs: all (the default), or one: rank 0 operates and the others do nothing")
+    verb->add_option("--active", options->active, "On GPUs: all (the default), or one: only rank 0 operates")
         ->check(CLI::IsMember({"all", "one"}));
-    verb->add_option("--peer", options->peer, "On GPUs of which each has one rank: nccl, beside libodc")
+    verb->add_option("--peer", options->peer, "On GPUs with one rank each: also measure nccl")
         ->check(CLI::IsMember({"nccl"}));
     add_whole(verb, "--pairs", options->pairs, {1, 1'000'000},
-              "Pairs of timings, between hosts timings (default: 31; sync: 1001)");
+              "Pairs of timings, or between hosts timings (default: 31; sync: 1001)");
     add_whole(verb, "--sample-ms", options->sample_ms, {1, 60'000},
-              "How long a timing takes at least, in milliseconds (default: 10, on GPUs 100)");
+              "Minimum duration of a timing, in milliseconds (default: 10, on GPUs 100)");
     verb->add_flag("--json", options->json, "Print one JSON object instead of a table");
     verb->footer(kMethod);
     verb->callback([options] { bench(*options); });

@@ -26,10 +26,10 @@ namespace odc_tool {
 
 namespace {
 
-constexpr double kMargin = 1.25;      // a timing is never as long as those that it was planned by
-constexpr uint64_t kCallsAtOnce = 8;  // far fewer than a stream takes before a call waits for room
+constexpr double kMargin = 1.25;      // a timing may be faster than those it was planned by
+constexpr uint64_t kCallsAtOnce = 8;  // far fewer than a stream takes before a call blocks
 
-// A rank's GPU, for all ranks to see.
+// A rank's GPU, known to all ranks.
 struct RankGpu {
     cuda::Uuid uuid;
     int ordinal;  // in that rank's process
@@ -37,7 +37,7 @@ struct RankGpu {
     size_t free_bytes;
 };
 
-// All that a rank measures with.
+// A rank's context, GPU and options.
 struct Bench {
     const BenchOptions &options;
     odc_context *context;
@@ -49,7 +49,7 @@ struct Bench {
     int adders() const { return options.one_active() ? 1 : group.size(); }
 };
 
-// ODC_DEVICE's, which libodc has checked, or this rank's turn.
+// The GPU of ODC_DEVICE, which libodc has checked, or this rank's turn.
 int choose_device(int rank) {
     const char *given = std::getenv("ODC_DEVICE");
     if (given != nullptr && *given != '\0') {
@@ -59,9 +59,9 @@ int choose_device(int rank) {
 }
 
 // Collective.
-std::vector<RankGpu> exchange(odc_context *meeting, const Gpu &gpu) {
-    const auto ranks = static_cast<size_t>(odc_size(meeting));
-    Group group(meeting, ranks * sizeof(RankGpu));
+std::vector<RankGpu> exchange(odc_context *context, const Gpu &gpu) {
+    const auto ranks = static_cast<size_t>(odc_size(context));
+    Group group(context, ranks * sizeof(RankGpu));
     auto *const table = reinterpret_cast<RankGpu *>(group.memory());
     RankGpu &mine = table[group.rank()];
     mine = {gpu.uuid(), gpu.ordinal(), {}, gpu.room().free};
@@ -70,24 +70,24 @@ std::vector<RankGpu> exchange(odc_context *meeting, const Gpu &gpu) {
     return {table, table + ranks};
 }
 
-// What all ranks find alike: each leaves, and rank 0 says why.
-[[noreturn]] void leave_all(int status, const odc_context *meeting, const std::string &text) {
-    throw Exit{status, odc_rank(meeting) == 0 ? text : ""};
+// Errors that all ranks find: each leaves, and rank 0 reports the reason.
+[[noreturn]] void leave_all(int status, const odc_context *context, const std::string &text) {
+    throw Exit{status, odc_rank(context) == 0 ? text : ""};
 }
 
-void check_one_host(const odc_context *meeting) {
-    for (const Route &route : routes_of(meeting)) {
+void check_one_host(const odc_context *context) {
+    for (const Route &route : routes_of(context)) {
         if (route.transport != "shm") {
-            leave_all(2, meeting, "--memory cuda measures the GPUs of one host, but the job's ranks are on several");
+            leave_all(2, context, "--memory cuda measures the GPUs of one host, but the job's ranks are on several");
         }
     }
 }
 
-void check_own_gpus(const odc_context *meeting, const std::vector<RankGpu> &gpus) {
+void check_own_gpus(const odc_context *context, const std::vector<RankGpu> &gpus) {
     for (size_t rank = 0; rank < gpus.size(); ++rank) {
         for (size_t other = 0; other < rank; ++other) {
             if (gpus[rank].uuid == gpus[other].uuid) {
-                leave_all(2, meeting,
+                leave_all(2, context,
                           fmt::format("--peer nccl: NCCL refuses two ranks on one GPU, and ranks {} and {} are on "
                                       "cuda:{} ({}); give each a GPU of its own, such as by fewer --ranks",
                                       other, rank, gpus[other].ordinal, gpus[other].name));
@@ -96,7 +96,7 @@ void check_own_gpus(const odc_context *meeting, const std::vector<RankGpu> &gpus
     }
 }
 
-// What a rank takes of its GPU: its slice, and what it measures with.
+// A rank's memory on its GPU: its slice and what it measures with.
 uint64_t needed_bytes(const BenchOptions &options, uint64_t ranks, size_t rank) {
     const uint64_t tensor = options.bytes;
     const odc_type type = options.element_type();
@@ -113,14 +113,14 @@ uint64_t needed_bytes(const BenchOptions &options, uint64_t ranks, size_t rank) 
     return slice + peer + tensor + limits;
 }
 
-void check_room(const odc_context *meeting, const BenchOptions &options, const std::vector<RankGpu> &gpus) {
+void check_room(const odc_context *context, const BenchOptions &options, const std::vector<RankGpu> &gpus) {
     for (const RankGpu &gpu : gpus) {
         uint64_t needed = 0;
         for (size_t rank = 0; rank < gpus.size(); ++rank) {
             needed += gpus[rank].uuid == gpu.uuid ? needed_bytes(options, gpus.size(), rank) : 0;
         }
         if (needed > gpu.free_bytes) {
-            leave_all(1, meeting,
+            leave_all(1, context,
                       fmt::format("the benchmark needs {} bytes of cuda:{} ({}), but only {} are free; give fewer "
                                   "--bytes or --ranks",
                                   needed, gpu.ordinal, gpu.name, gpu.free_bytes));
@@ -153,13 +153,13 @@ GpuTeam team_of(const Bench &bench) {
     return {bench.gpu, bench.group.rank(), ordinals};
 }
 
-// How long the caller's thread is in a call, the GPU being idle at the first of some.
+// The time that the caller's thread spends in a call; the GPU is idle at the first of every few calls.
 std::vector<double> host_usec(const Bench &bench, const Contestant &contestant) {
     std::vector<double> usec;
     contestant.prepare();
     bench.group.barrier();
     contestant.operate();
-    contestant.settle();
+    contestant.synchronize();
     const uint64_t calls =
         std::min(kCallsAtOnce * static_cast<uint64_t>(bench.options.pairs), most_additions(bench.adders()));
     for (uint64_t i = 0; i < calls; ++i) {
@@ -167,10 +167,10 @@ std::vector<double> host_usec(const Bench &bench, const Contestant &contestant) 
         contestant.operate();
         usec.push_back(static_cast<double>(now_ns() - begin_ns) * 1e-3);
         if (i % kCallsAtOnce == kCallsAtOnce - 1) {
-            contestant.settle();
+            contestant.synchronize();
         }
     }
-    contestant.settle();
+    contestant.synchronize();
     contestant.finish();
     return usec;
 }
@@ -188,7 +188,7 @@ RaceResult run_race(const Bench &bench, const Contestant &odc, const Contestant 
     return race(bench.group, odc, limit, others, bench.options.pairs, repeats);
 }
 
-// NCCL joins the others where it was asked for.
+// NCCL takes part if it was asked for.
 class Peer {
 public:
     explicit Peer(const Bench &bench) {
@@ -236,7 +236,7 @@ void bench_gather(const Bench &bench, Json &json) {
     add_host_time(json, bench, odc);
 }
 
-// What an active rank adds with beside libodc's addition to all slices.
+// What an active rank's addition to all slices is compared with.
 struct ActiveAdder {
     Layout own_layout;
     Context alone;
@@ -291,7 +291,7 @@ void bench_sync(const Bench &bench, Json &json) {
     for (int i = 0; i < bench.options.pairs; ++i) {
         odc.prepare();
         odc.operate();
-        odc.settle();
+        odc.synchronize();
         usec.push_back(1e6 * bench.group.time_from_one_moment([&] { check(odc_minibatch_sync(bench.context)); }));
         addition.check_slice();
         limit_usec.push_back(1e6 * bench.group.time_from_one_moment([&] { bench.group.spin_barrier(); }));
@@ -322,21 +322,21 @@ void measure(const Bench &bench) {
 }  // namespace
 
 void run_gpu_rank(const BenchOptions &options) {
-    const Context meeting = join("bench", options.ranks);
-    check_one_host(meeting.get());
-    const int rank = odc_rank(meeting.get());
+    const Context job = join("bench", options.ranks);
+    check_one_host(job.get());
+    const int rank = odc_rank(job.get());
     const Gpu gpu(choose_device(rank));
-    const std::vector<RankGpu> gpus = exchange(meeting.get(), gpu);
+    const std::vector<RankGpu> gpus = exchange(job.get(), gpu);
     if (!options.peer.empty()) {
-        check_own_gpus(meeting.get(), gpus);
+        check_own_gpus(job.get(), gpus);
     }
-    check_room(meeting.get(), options, gpus);
-    Group group(meeting.get(), Nccl::kIdBytes);
+    check_room(job.get(), options, gpus);
+    Group group(job.get(), Nccl::kIdBytes);
     const Context context = join("bench gpu", options.ranks, gpu.device().c_str());
     const Bench bench{options, context.get(), gpu, group, gpus};
     measure(bench);
     check(odc_shutdown(context.get()));
-    check(odc_shutdown(meeting.get()));
+    check(odc_shutdown(job.get()));
 }
 
 }  // namespace odc_tool

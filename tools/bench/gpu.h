@@ -6,7 +6,7 @@
 
 namespace odc_tool {
 
-// As one rank of the job that the environment names. Throws Exit.
+// Runs as one rank of the job that the environment names. Throws Exit.
 void run_gpu_rank(const BenchOptions &options);
 
 }  // namespace odc_tool

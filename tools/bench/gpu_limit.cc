@@ -85,7 +85,7 @@ Contestant PlainCopy::contestant() const {
                     }
                 }
             },
-            [this] { tensor_.check("the bytes of the plain copy"); }, [this] { tensor_.gpu().settle(); }};
+            [this] { tensor_.check("the bytes of the plain copy"); }, [this] { tensor_.gpu().synchronize(); }};
 }
 
 std::string PlainCopy::words() const {
@@ -121,7 +121,7 @@ Contestant PlainAddition::contestant() {
                 check_gpu(tensor_.gpu(), accumulator_of(layout.type()), sums_.start(), 0, layout.numel(), additions_,
                           "the sums of the plain addition");
             },
-            [this] { tensor_.gpu().settle(); }};
+            [this] { tensor_.gpu().synchronize(); }};
 }
 
 // ---- OwnerAddition ----
@@ -149,7 +149,7 @@ OwnerAddition::OwnerAddition(GpuTeam &team, const GpuTensor &tensor) : tensor_(t
 void OwnerAddition::add(Owner &owner) {
     const odc_type type = tensor_.layout().type();
     const size_t element = element_bytes(type);
-    // At least four, or nothing would overlap; sums begin at multiples of 16 bytes.
+    // At least four, so that copies and additions overlap; sums begin at multiples of 16 bytes.
     const uint64_t quarter = (owner.part.count / 4 + 63) / 64 * 64;
     const uint64_t piece = std::clamp<uint64_t>(quarter, 64, kPieceBytes / element);
     const Gpu &own = tensor_.gpu();
@@ -167,10 +167,10 @@ void OwnerAddition::add(Owner &owner) {
     }
 }
 
-void OwnerAddition::settle() const {
-    tensor_.gpu().settle();
+void OwnerAddition::synchronize() const {
+    tensor_.gpu().synchronize();
     for (const Owner &owner : owners_) {
-        owner.part.gpu->settle();
+        owner.part.gpu->synchronize();
     }
 }
 
@@ -181,7 +181,7 @@ Contestant OwnerAddition::contestant() {
                 for (const Owner &owner : owners_) {
                     owner.part.gpu->clear(owner.sums->start(), sums_bytes(layout, owner.part.count));
                 }
-                settle();
+                synchronize();
             },
             [this] {
                 ++additions_;
@@ -193,7 +193,7 @@ Contestant OwnerAddition::contestant() {
                               owner.part.count, additions_, "the sums that an owner added");
                 }
             },
-            [this] { settle(); }};
+            [this] { synchronize(); }};
 }
 
 std::string OwnerAddition::words() const {

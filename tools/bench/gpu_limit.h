@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libodc is held against on GPUs, as contestants: plain copies, a plain addition, and additions by the owner.
+// The contestants that libodc is compared with on GPUs: plain copies, a plain addition, and additions by the owner.
 #pragma once
 
 #include "bench/gpu_operation.h"
@@ -13,21 +13,21 @@
 
 namespace odc_tool {
 
-// The ranks' GPUs as this process uses them.
+// The ranks' GPUs as seen by this process.
 class GpuTeam {
 public:
-    // `ordinals`: of each rank's GPU in this process; -1: it does not see it.
+    // `ordinals`: each rank's GPU in this process; -1: it is not visible.
     GpuTeam(const Gpu &own, int rank, std::vector<int> ordinals);
 
     const Gpu &own() const { return own_; }
-    // Neighbouring ranks of one GPU, and their part of a tensor.
+    // Consecutive ranks with one GPU, and their part of a tensor.
     struct Part {
         const Gpu *gpu;  // NULL: this rank's GPU cannot use its memory
         int rank;        // the first
         uint64_t first;
         uint64_t count;
     };
-    // Of this rank first, and round, so that ranks are at different GPUs at any time.
+    // This rank's part first, then in turn, so that ranks use different GPUs at any time.
     std::vector<Part> parts(const Layout &layout);
 
 private:
@@ -39,8 +39,8 @@ private:
     std::map<int, std::unique_ptr<Gpu>> others_;
 };
 
-// Copies into the tensor from memory of this process: on the GPUs that the slices are on, pinned on the host for those
-// that cannot be reached.
+// Copies into the tensor from memory of this process: on the GPUs that have the slices, or pinned on the host for those without
+// peer access.
 class PlainCopy {
 public:
     PlainCopy(GpuTeam &team, const GpuTensor &tensor);
@@ -57,7 +57,7 @@ private:
     std::vector<Source> sources_;
 };
 
-// sums += tensor by the plain kernel, in this rank's own memory.
+// Computes sums += tensor by the plain kernel, in this rank's own memory.
 class PlainAddition {
 public:
     explicit PlainAddition(const GpuTensor &tensor);
@@ -69,13 +69,13 @@ private:
     uint64_t additions_ = 0;
 };
 
-// What an addition would cost if owners did it: the tensor is copied into staging on the owners' GPUs, piece by piece, and
-// added there by the plain kernel. A copy goes on while the piece before it is added. All GPUs must be in reach.
+// The cost of additions done by the owners: the tensor is copied into staging on the owners' GPUs, piece by piece, and added
+// there by the plain kernel. A copy overlaps with the previous piece's addition. Needs peer access to all GPUs.
 class OwnerAddition {
 public:
     static constexpr uint64_t kPieceBytes = uint64_t{16} << 20;  // two of them stay in the cache of a large GPU
 
-    // Empty: it can be done.
+    // The reason why it is impossible; empty: it is possible.
     static std::string why_not(GpuTeam &team, const Layout &layout);
 
     OwnerAddition(GpuTeam &team, const GpuTensor &tensor);
@@ -91,7 +91,7 @@ private:
         GpuMark added[2];
     };
     void add(Owner &owner);
-    void settle() const;
+    void synchronize() const;
 
     const GpuTensor &tensor_;
     std::vector<Owner> owners_;

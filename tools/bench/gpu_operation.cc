@@ -14,7 +14,7 @@ namespace odc_tool {
 
 namespace {
 
-constexpr uint64_t kPiece = uint64_t{4} << 20;  // elements that are on the host at a time
+constexpr uint64_t kPiece = uint64_t{4} << 20;  // elements on the host at a time
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void fill_gpu(const Gpu &gpu, odc_type type, std::byte *to, uint64_t first, uint
         const uint64_t here = std::min(kPiece, count - i);
         fill_pattern(type, piece.data(), first + i, here);
         gpu.copy(to + i * element, piece.data(), here * element);
-        gpu.settle();
+        gpu.synchronize();
     }
 }
 
@@ -36,7 +36,7 @@ void check_gpu(const Gpu &gpu, odc_type type, const std::byte *from, uint64_t fi
     for (uint64_t i = 0; i < count; i += kPiece) {
         const uint64_t here = std::min(kPiece, count - i);
         gpu.copy(piece.data(), from + i * element, here * element);
-        gpu.settle();
+        gpu.synchronize();
         if (!holds_pattern(type, piece.data(), first + i, here, times)) {
             throw Exit{1, fmt::format("{} on {} are wrong", what, gpu.device())};
         }
@@ -51,7 +51,7 @@ GpuTensor::GpuTensor(const Gpu &gpu, const Layout &layout) : gpu_(gpu), layout_(
 
 void GpuTensor::clear() const {
     gpu_.clear(full(), layout_.bytes());
-    gpu_.settle();
+    gpu_.synchronize();
 }
 
 void GpuTensor::check(const std::string &what) const {
@@ -70,7 +70,7 @@ GpuGather::GpuGather(odc_context *context, const Gpu &gpu, const Layout &layout)
     fill_gpu(gpu, layout.type(), static_cast<std::byte *>(slice_of(shard_).parameters), layout.first(rank),
              layout.count(rank));
     check(odc_publish_all(context_, gpu.stream()));
-    gpu.settle();
+    gpu.synchronize();
 }
 
 Contestant GpuGather::contestant(const GpuTensor *tensor) const {
@@ -81,7 +81,7 @@ Contestant GpuGather::contestant(const GpuTensor *tensor) const {
         [tensor] { tensor->clear(); },
         [this, tensor] { check(odc_gather(shard_, tensor->full(), tensor->layout().numel(), tensor->gpu().stream())); },
         [this, tensor] { tensor->check(fmt::format("the bytes that rank {} gathered", odc_rank(context_))); },
-        [tensor] { tensor->gpu().settle(); }};
+        [tensor] { tensor->gpu().synchronize(); }};
 }
 
 // ---- GpuAddition ----
@@ -112,7 +112,7 @@ Contestant GpuAddition::contestant(const GpuTensor *tensor) {
                 check(odc_minibatch_sync(context_));
                 check_slice();
             },
-            [this] { gpu_.settle(); }};
+            [this] { gpu_.synchronize(); }};
 }
 
 }  // namespace odc_tool

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers and additions of libodc in GPU memory as contestants, and how what is there is checked.
+// Gathers and additions of libodc in GPU memory as contestants, and the checks of their results.
 #pragma once
 
 #include "bench/operation.h"
@@ -13,9 +13,9 @@
 
 namespace odc_tool {
 
-// The pattern in GPU memory; both return when it is done.
+// The pattern in GPU memory; both functions return when it is done.
 void fill_gpu(const Gpu &gpu, odc_type type, std::byte *to, uint64_t first, uint64_t count);
-// Throws Exit that names `what` unless each element is `times` that of the pattern.
+// Throws Exit that names `what` unless each element is `times` the pattern's.
 void check_gpu(const Gpu &gpu, odc_type type, const std::byte *from, uint64_t first, uint64_t count, uint64_t times,
                const std::string &what);
 
@@ -27,7 +27,7 @@ public:
     const Gpu &gpu() const { return gpu_; }
     const Layout &layout() const { return layout_; }
     std::byte *full() const { return full_.start(); }
-    // For a gather into it: empties it, and checks what is there.
+    // For a gather into the buffer: clears it, and checks it.
     void clear() const;
     void check(const std::string &what) const;
 
@@ -37,10 +37,10 @@ private:
     GpuMemory full_;
 };
 
-// What a rank does whose turn it is not.
+// For ranks that do not take part.
 Contestant parked();
 
-// Collective. The contestant does nothing on ranks that are handed no tensor.
+// Collective. The contestant does nothing on ranks without a tensor.
 class GpuGather {
 public:
     GpuGather(odc_context *context, const Gpu &gpu, const Layout &layout);
@@ -51,12 +51,12 @@ private:
     odc_shard *shard_;
 };
 
-// So many `adders` have a tensor. Must not outlive the layout.
+// `adders` ranks have a tensor. Must not outlive the layout.
 class GpuAddition {
 public:
     GpuAddition(odc_context *context, const Gpu &gpu, const Layout &layout, int adders);
     Contestant contestant(const GpuTensor *tensor);
-    // After sync: this rank's sums against what libodc was told to add.
+    // After sync: checks this rank's sums.
     void check_slice() const;
 
 private:

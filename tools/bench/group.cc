@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Barriers and clocks of the benchmark's ranks.
+// Barriers and timing of the benchmark's ranks.
 #include "bench/group.h"
 
 #include "bench/memory.h"
@@ -34,7 +34,7 @@ long futex(std::atomic<uint32_t> &word, int operation, uint32_t value, const tim
     return syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
 }
 
-// Who spins with more ranks than processors, or for long, keeps somebody from working.
+// With more ranks than processors, or for long, spinning keeps other ranks from working.
 void give_way(int size, uint32_t spins) {
     static const int processors = static_cast<int>(std::thread::hardware_concurrency());
     if (size > processors || spins > kSpins) {
@@ -82,7 +82,7 @@ Group::~Group() {
 
 uint64_t Group::seed() const { return control_->seed; }
 
-void Group::settle_memory() {
+void Group::use_large_pages() {
     barrier();
     if (rank_ == 0) {
         gather_into_large_pages(memory_, mapped_bytes_);
@@ -99,13 +99,13 @@ void Group::barrier() {
         control_->turn.fetch_add(1, std::memory_order_release);
         futex(control_->turn, FUTEX_WAKE, INT_MAX, nullptr);
     }
-    check_patience(steady_clock::time_point::max());
+    check_deadline(steady_clock::time_point::max());
 }
 
 // Throws when a rank failed, or did not come before the deadline.
-void Group::check_patience(steady_clock::time_point deadline) const {
+void Group::check_deadline(steady_clock::time_point deadline) const {
     if (control_->failed.load(std::memory_order_relaxed) != 0) {
-        throw Exit{1, ""};  // the rank that failed says why
+        throw Exit{1, ""};  // the rank that failed reports the reason
     }
     if (steady_clock::now() > deadline) {
         throw Exit{1, fmt::format("a rank did not come to the benchmark's barrier in {} s", kDeadline.count())};
@@ -120,7 +120,7 @@ void Group::wait_for_all(uint32_t turn) {
         }
         const timespec wait = {0, 100'000'000};
         futex(control_->turn, FUTEX_WAIT, turn, &wait);
-        check_patience(deadline);
+        check_deadline(deadline);
     }
 }
 
@@ -133,7 +133,7 @@ void Group::spin_barrier() {
          ++spins) {
         give_way(size_, spins);
         if (spins % kSpins == 0) {
-            check_patience(deadline);
+            check_deadline(deadline);
         }
     }
 }

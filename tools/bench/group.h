@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of a benchmark beside libodc: a piece of memory that all of them map, a barrier in it, and a stopwatch that
-// starts and stops for all ranks together. The bare loops move their bytes through this memory.
+// The ranks of a benchmark beside libodc: memory that all of them map, a barrier in it, and a stopwatch that starts and stops
+// for all ranks together. The bare loops move their bytes through this memory.
 #pragma once
 
 #include <odc/odc.h>
@@ -14,34 +14,33 @@ namespace odc_tool {
 
 class Group {
 public:
-    // Collective, between sync and publish: uses odc_all_reduce. `bytes` are the same on all ranks, which must share
-    // this host.
+    // Collective, between sync and publish: uses odc_all_reduce. `bytes` are the same on all ranks, which must share this host.
     Group(odc_context *context, size_t bytes);
-    // When an exception is on its way, the others' waits end with it.
+    // If it is destroyed by an exception, the other ranks' waits end with an error.
     ~Group();
     Group(const Group &) = delete;
     Group &operator=(const Group &) = delete;
 
     int rank() const { return rank_; }
     int size() const { return size_; }
-    std::byte *memory() const { return memory_; }  // zeros at first
+    std::byte *memory() const { return memory_; }  // initially zero
     uint64_t seed() const;                         // random, the same on all ranks
 
-    // To be called by all once each owner has touched its part: a limit should not suffer from small pages.
-    void settle_memory();
+    // Called by all ranks once each owner has touched its part: a limit should not suffer from small pages.
+    void use_large_pages();
     void barrier();
-    // Never sleeps: the least that a meeting of all ranks can cost here.
+    // Never sleeps: the least cost of a barrier of all ranks.
     void spin_barrier();
-    // All ranks call `work` together; returns the seconds from the first rank's start to the last one's end, the same
-    // on all ranks.
+    // All ranks call `work` together; returns the seconds from the first rank's start to the last one's end, the same on all
+    // ranks.
     double time(const std::function<void()> &work);
-    // The same for work of microseconds: all ranks wait for one moment, without sleeping, and time counts from then.
+    // For work of microseconds: all ranks spin until the same moment, from which time is measured.
     double time_from_one_moment(const std::function<void()> &work);
 
 private:
     struct Control;
 
-    void check_patience(std::chrono::steady_clock::time_point deadline) const;
+    void check_deadline(std::chrono::steady_clock::time_point deadline) const;
     void wait_for_all(uint32_t turn);
     double slowest(int64_t begin_ns);
 

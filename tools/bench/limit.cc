@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bare copies and additions. Each loop is compiled for several instruction sets; the processor at hand chooses. Unrolled
-// four times the copies were as fast, and the additions of 64 MiB 5 % slower (Intel, AVX-512).
+// Bare copies and additions. Each loop is compiled for several instruction sets, one of which is chosen at run time. Unrolled
+// four times, copies were as fast and additions of 64 MiB 5 % slower (Intel, AVX-512).
 #include "bench/limit.h"
 
 #include <sched.h>
@@ -24,7 +24,7 @@ void copy_plain(std::byte *to, const std::byte *from, size_t bytes) { std::memcp
 
 #if defined(__x86_64__)
 
-// Whole cache lines, `to` aligned to one. The destination's lines are written without being read first.
+// Whole cache lines; `to` is aligned to one. The destination's lines are written without being read first.
 void stream_sse2(std::byte *to, const std::byte *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i += 64) {
         for (size_t j = i; j < i + 64; j += 16) {
@@ -89,7 +89,7 @@ void pause() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 #define ODC_BENCH_AVX512 gnu::target("avx512f,avx512bw,avx512vl,prefer-vector-width=512"), gnu::optimize("O3")
 #endif
 
-// The element types by how they widen into the sum's.
+// The element types, with their conversions to the sum's type.
 struct F32 {
     using Value = float;
     using Sum = float;
@@ -147,7 +147,7 @@ template <class Type>
     add_loop<Type>(sums, values, numel);
 }
 
-// Compilers do not find the instruction that widens f16.
+// Compilers do not use the instruction that widens f16.
 template <>
 [[ODC_BENCH_AVX512]] void add_avx512<F16>(void *sums, const void *values, uint64_t numel) {
     auto *sum = static_cast<float *>(sums);
@@ -193,7 +193,7 @@ AddLoop add_loop_of(odc_type type) {
 }
 
 void lock(BareLock &lock) {
-    // A holder needs microseconds, unless it was descheduled: then yielding lets it go on.
+    // The lock is held for microseconds, unless its holder was descheduled: then yielding helps.
     for (int tries = 0; lock.held.exchange(1, std::memory_order_acquire) != 0; ++tries) {
         for (int spins = 0; spins < 200 && lock.held.load(std::memory_order_relaxed) != 0; ++spins) {
             pause();

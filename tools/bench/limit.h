@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine's limit for `odc bench`: bare loops that move the same bytes between the same processes with nothing
-// around them. They owe nothing to libodc, so that it is not measured against itself.
+// The machine's limit for `odc bench`: bare loops that move the same bytes between the same processes and do nothing else. They
+// share no code with libodc, so that it is not compared with itself.
 #pragma once
 
 #include <odc/odc.h>
@@ -13,13 +13,13 @@ namespace odc_tool {
 
 enum class Copy {
     Memcpy,
-    NonTemporal,  // stores past the caches, in the widest form that this processor has; memcpy where there is none
+    NonTemporal,  // stores that bypass the caches, in the widest form that this processor has; otherwise memcpy
 };
 
 const char *copy_name(Copy copy);
 void bare_copy(Copy copy, void *to, const void *from, size_t bytes);
 
-// One lock per stripe of an accumulator, each in a cache line of its own.
+// One lock per stripe of an accumulator, each in its own cache line.
 struct alignas(64) BareLock {
     std::atomic<uint32_t> held;
 };
@@ -27,8 +27,8 @@ struct alignas(64) BareLock {
 size_t element_bytes(odc_type type);
 odc_type accumulator_of(odc_type gradient_type);
 
-// sums[i] += values[i], widened from `type` to accumulator_of(type), one stripe of `stripe_elements` after another
-// under its lock.
+// sums[i] += values[i], widened from `type` to accumulator_of(type), one stripe of `stripe_elements` after the other under its
+// lock.
 void bare_locked_add(odc_type type, void *sums, const void *values, uint64_t numel, BareLock *locks,
                      uint64_t stripe_elements);
 

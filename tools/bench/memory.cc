@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rank 0 makes a memfd and hands it to the others through an abstract socket whose name the kernel chose. (The library
-// does not show its own slices to other ranks, and /dev/shm is too small in many containers.)
+// Rank 0 makes a memfd and passes it to the others by an abstract socket with a name chosen by the kernel. (The library's
+// slices are not visible to other ranks, and /dev/shm is too small in many containers.)
 #include "bench/memory.h"
 
 #include "cli/exit.h"
@@ -67,7 +67,7 @@ bool is_same_user(int socket) {
     return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && peer.uid == geteuid();
 }
 
-// One byte with a descriptor beside it.
+// One byte with a descriptor attached.
 struct DescriptorMessage {
     char byte = 0;
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -190,7 +190,7 @@ File fetch_memory(odc_context *context) {
 
 size_t whole_pages(size_t bytes) { return (bytes + kLargePage - 1) / kLargePage * kLargePage; }
 
-// At a multiple of the large page: reserves more than is needed and gives the ends back.
+// Aligned to the large page: reserves more than needed and frees the ends.
 std::byte *map(int fd, size_t bytes) {
     const size_t length = whole_pages(bytes);
     void *reserved = mmap(nullptr, length + kLargePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -205,7 +205,7 @@ std::byte *map(int fd, size_t bytes) {
     if (mmap(place, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
         fail_errno(fmt::format("mapping {} bytes of shared memory", length));
     }
-    madvise(place, length, MADV_HUGEPAGE);  // where it is refused, small pages do
+    madvise(place, length, MADV_HUGEPAGE);  // if it is refused, small pages are used
     return place;
 }
 
@@ -218,7 +218,7 @@ std::byte *share_memory(odc_context *context, size_t bytes) {
 
 void gather_into_large_pages(std::byte *memory, size_t bytes) {
     constexpr int kCollapse = 25;                    // MADV_COLLAPSE of Linux 6.1, younger than some C libraries
-    madvise(memory, whole_pages(bytes), kCollapse);  // where it is refused, small pages do
+    madvise(memory, whole_pages(bytes), kCollapse);  // if it is refused, small pages are used
 }
 
 void unshare_memory(std::byte *memory, size_t bytes) { munmap(memory, whole_pages(bytes)); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One piece of memory for all ranks of a job on this host.
+// Memory shared by all ranks of a job on this host.
 #pragma once
 
 #include <odc/odc.h>
@@ -8,10 +8,10 @@
 
 namespace odc_tool {
 
-// Maps `bytes` of zeros shared by all ranks; collective, between sync and publish. The memory has no name and goes with
-// its last mapping. The address is a multiple of 2 MiB, which large pages need.
+// Maps `bytes` of zeros shared by all ranks; collective, between sync and publish. The memory has no name and is freed with its
+// last mapping. The address is a multiple of 2 MiB, as large pages need.
 std::byte *share_memory(odc_context *context, size_t bytes);
-// Gathers the memory into large pages where the system can; for one rank, when the owners have touched their parts.
+// Converts the memory to large pages where the system can; called by one rank when the owners have touched their parts.
 void gather_into_large_pages(std::byte *memory, size_t bytes);
 void unshare_memory(std::byte *memory, size_t bytes);
 

@@ -86,7 +86,7 @@ int type_number(odc_type type) {
     }
 }
 
-// In a thread, as a rank that does not come lets it wait for ever.
+// In a thread, since it waits forever for a rank that does not come.
 void *join(const Gpu &gpu, int ranks, const Id &id, int rank) {
     struct Joined {
         int result;
@@ -123,7 +123,7 @@ Nccl::Nccl(Group &group, const Gpu &gpu) : group_(group), gpu_(gpu) {
     communicator_ = join(gpu_, group_.size(), id, group_.rank());
 }
 
-// It waits for the others, which may be gone.
+// It waits for the other ranks, which may be gone.
 Nccl::~Nccl() {
     if (std::uncaught_exceptions() == 0) {
         nccl().leave(communicator_);
@@ -149,7 +149,7 @@ Contestant Nccl::gather(const Layout &layout) {
     fill_gpu(gpu_, layout.type(), from_->start(), layout.first(rank), layout.count(rank));
     return {[this, &layout, all] {
                 gpu_.clear(to_->start(), all * element_bytes(layout.type()));
-                gpu_.settle();
+                gpu_.synchronize();
             },
             [this, &layout, chunk] {
                 const Gpu::Scope scope(gpu_);
@@ -160,7 +160,7 @@ Contestant Nccl::gather(const Layout &layout) {
             [this, &layout] {
                 check_gpu(gpu_, layout.type(), to_->start(), 0, layout.numel(), 1, "the bytes of NCCL's all-gather");
             },
-            [this] { gpu_.settle(); }};
+            [this] { gpu_.synchronize(); }};
 }
 
 Contestant Nccl::addition(const Layout &layout) {
@@ -171,7 +171,7 @@ Contestant Nccl::addition(const Layout &layout) {
     fill_gpu(gpu_, layout.type(), from_->start(), 0, layout.numel());
     return {[this, &layout, chunk] {
                 gpu_.clear(to_->start(), chunk * element_bytes(layout.type()));
-                gpu_.settle();
+                gpu_.synchronize();
             },
             [this, &layout, chunk] {
                 const Gpu::Scope scope(gpu_);
@@ -183,7 +183,7 @@ Contestant Nccl::addition(const Layout &layout) {
                 check_gpu(gpu_, layout.type(), to_->start(), layout.first(rank), layout.count(rank), ranks,
                           "the sums of NCCL's reduce-scatter");
             },
-            [this] { gpu_.settle(); }};
+            [this] { gpu_.synchronize(); }};
 }
 
 }  // namespace odc_tool

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL beside libodc, opened at run time: its all-gather and reduce-scatter of the same bytes on the same GPUs.
+// NCCL, opened at run time, for comparison: its all-gather and reduce-scatter of the same bytes on the same GPUs.
 #pragma once
 
 #include "bench/gpu_operation.h"
@@ -14,14 +14,14 @@
 
 namespace odc_tool {
 
-// Throws Exit that says what to install where there is none.
+// Throws Exit that says what to install if it is missing.
 void check_nccl();
 
 class Nccl {
 public:
     static constexpr size_t kIdBytes = 128;
 
-    // Collective. The group's memory has kIdBytes for it. Each rank must have a GPU of its own.
+    // Collective. The group's memory has kIdBytes for the id. Each rank must have its own GPU.
     Nccl(Group &group, const Gpu &gpu);
     ~Nccl();
     Nccl(const Nccl &) = delete;
@@ -29,7 +29,7 @@ public:
 
     std::string version() const;  // "2.28.3"
     Contestant gather(const Layout &layout);
-    // Sums are of the gradient's type.
+    // Sums have the gradient's type.
     Contestant addition(const Layout &layout);
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `odc bench` measures between hosts. Ranks start together at the sync of a context of its own, each by its own
-// clock, and the slowest counts. There is no bare loop: a copy is no limit for a network.
+// `odc bench` between hosts. Ranks start together at the sync of a separate context, each by its own clock, and the slowest
+// counts. There is no bare loop: a memory copy is not a network's limit.
 #pragma once
 
 #include "bench/operation.h"
@@ -18,11 +18,11 @@ struct NetworkResult {
     MedianInterval seconds;  // of one operation
 };
 
-// Both are collective. `meeting` has no shards and is between sync and publish, as after odc_init.
-// `timings` timings that take `timing_seconds` each, but have `most` operations at most.
-NetworkResult time_network(odc_context *meeting, const Contestant &contestant, int timings, double timing_seconds,
+// Both are collective. `barrier` has no shards and is between sync and publish, as after odc_init.
+// Makes `timings` timings of `timing_seconds` each, but of `most` operations at most.
+NetworkResult time_network(odc_context *barrier, const Contestant &contestant, int timings, double timing_seconds,
                            uint64_t most);
-// Runs `work` on all ranks together; returns the slowest rank's seconds, the same on all ranks.
-double time_together(odc_context *meeting, const std::function<void()> &work);
+// Calls `work` on all ranks together; returns the slowest rank's seconds, the same on all ranks.
+double time_together(odc_context *barrier, const std::function<void()> &work);
 
 }  // namespace odc_tool

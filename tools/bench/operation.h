@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of libodc that `odc bench` times, the buffers that they work on, and what is checked.
+// The operations of libodc that `odc bench` times, their buffers, and the checks.
 #pragma once
 
 #include "bench/limit.h"
@@ -14,12 +14,12 @@
 
 namespace odc_tool {
 
-// One way to do an operation. A timing is: `prepare`, one operation untimed, some timed ones, `finish`.
+// An implementation of an operation. A timing is: `prepare`, one operation untimed, some timed ones, `finish`.
 struct Contestant {
     std::function<void()> prepare;
     std::function<void()> operate;
     std::function<void()> finish;
-    std::function<void()> settle = [] {};  // until what `operate` only began is done, which counts
+    std::function<void()> synchronize = [] {};  // waits for what `operate` started; timed
 };
 
 // How a shard is divided over ranks.
@@ -41,7 +41,7 @@ private:
     uint64_t chunk_;
 };
 
-// What libodc and a bare loop have in common: the shard's layout and the caller's full-size buffer.
+// Shared by libodc and a bare loop: the shard's layout and the caller's full-size buffer.
 class Tensor : public Layout {
 public:
     Tensor(odc_context *context, uint64_t bytes, odc_type type);
@@ -57,7 +57,7 @@ private:
     std::unique_ptr<std::byte, Free> full_;
 };
 
-// Registers it with `half`, the one that the shard has.
+// Registers a shard with only the given half.
 odc_shard *register_tensor(odc_context *context, const Layout &layout, int32_t odc_shard_desc::*half,
                            odc_memory memory);
 odc_slice slice_of(const odc_shard *shard);
@@ -67,7 +67,7 @@ class Gather {
 public:
     Gather(odc_context *context, const Tensor &tensor);
     Contestant contestant();
-    // After a gather, by whomever.
+    // Checks the result of a gather.
     void check_full() const;
 
 private:
@@ -80,7 +80,7 @@ class Addition {
 public:
     Addition(odc_context *context, const Tensor &tensor);
     Contestant contestant();
-    // After sync: this rank's sums against what libodc was told to add.
+    // After sync: checks this rank's sums.
     void check_slice() const;
 
 private:
@@ -90,9 +90,9 @@ private:
     uint64_t additions_ = 0;  // by this rank since publish
 };
 
-// More additions of `ranks` ranks each in one minibatch than this could round an f32 sum.
+// With more additions of `ranks` ranks in one minibatch an f32 sum might be rounded.
 uint64_t most_additions(int ranks);
-// Throws Exit when `sums` are not those of `rank`'s slice after so many additions by each of `ranks` ranks.
+// Throws Exit unless `sums` are those of `rank`'s slice after so many additions by each of `ranks` ranks.
 void check_sums(const Tensor &tensor, int rank, int ranks, const void *sums, uint64_t additions);
 
 }  // namespace odc_tool

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was asked of `odc bench`.
+// The options of `odc bench`.
 #pragma once
 
 #include <odc/odc.h>
@@ -14,7 +14,7 @@ struct BenchOptions {
     int ranks = 0;       // 0: the job's, or 2
     uint64_t bytes = 0;  // 0: 64 MiB, on GPUs 256 MiB, or 64 KiB for sync
     std::string type = "f32";
-    std::string transport;  // empty: whatever the ranks are reached by
+    std::string transport;  // empty: any
     std::string memory = "host";
     std::string active;      // "all" or "one"; empty: all
     std::string peer;        // "nccl"; empty: none

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pattern is written and compared in blocks of some periods, so that large tensors take little time.
+// The pattern is written and compared in blocks of several periods, so that large tensors take little time.
 #include "bench/pattern.h"
 
 #include "bench/limit.h"
@@ -39,7 +39,7 @@ void put_element(odc_type type, std::byte *to, uint64_t value) {
     }
 }
 
-// Whole periods that begin with element `first`, to be repeated; `times` the pattern.
+// Whole periods from element `first` on, `times` the pattern.
 std::vector<std::byte> make_block(odc_type type, uint64_t first, uint64_t times) {
     const size_t bytes = element_bytes(type);
     std::vector<std::byte> block(kBlock * bytes);

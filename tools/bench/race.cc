@@ -18,20 +18,20 @@ namespace odc_tool {
 
 namespace {
 
-constexpr double kChoiceSeconds = 0.01;  // of a timing by which the limit is chosen
-constexpr int kRaceTries = 5;            // to find out how often to repeat
+constexpr double kChoiceSeconds = 0.01;  // of a timing for the choice of the limit
+constexpr int kRaceTries = 5;            // to find the number of repeats
 constexpr int kRounds = 15;              // to choose the limit
 
 double time_operations(Group &group, const Contestant &contestant, uint64_t repeats) {
     contestant.prepare();
     group.barrier();
-    contestant.operate();  // brings its bytes into the caches, and pages and shards into being
-    contestant.settle();
+    contestant.operate();  // loads its bytes into the caches, and allocates pages and shards
+    contestant.synchronize();
     const double seconds = group.time([&] {
         for (uint64_t i = 0; i < repeats; ++i) {
             contestant.operate();
         }
-        contestant.settle();
+        contestant.synchronize();
     });
     contestant.finish();
     return seconds / static_cast<double>(repeats);
@@ -45,7 +45,7 @@ double median_time(Group &group, const Contestant &contestant, uint64_t repeats)
     return median_interval(std::move(seconds)).median;
 }
 
-// All ranks shuffle alike, as they have one seed.
+// All ranks shuffle alike, from one seed.
 template <class Order, class Random>
 void shuffle(Order &order, Random &random) {
     for (size_t i = order.size() - 1; i > 0; --i) {
@@ -53,8 +53,8 @@ void shuffle(Order &order, Random &random) {
     }
 }
 
-// Sets `variant` to the one of `candidates` with which `bare` has the least median. They take turns in random order, so
-// that a noisy moment does not decide. All ranks see the same times and agree.
+// Sets `variant` to the one of `candidates` with which `bare` has the least median. They take turns in random order, so that a
+// disturbance does not decide. All ranks see the same times and agree.
 template <class Variant>
 void choose_fastest(Group &group, const Contestant &bare, Variant &variant, const std::vector<Variant> &candidates) {
     std::vector<size_t> order;
@@ -84,13 +84,13 @@ void choose_fastest(Group &group, const Contestant &bare, Variant &variant, cons
 
 RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, const std::vector<Contestant> &others,
                 int pairs, uint64_t repeats) {
-    // The bare loop runs twice a round: once against libodc, once against itself.
+    // The bare loop runs twice a round: compared with libodc, and with itself.
     std::vector<const Contestant *> contestants = {&odc, &bare, &bare};
     for (const Contestant &other : others) {
         contestants.push_back(&other);
     }
     std::vector<std::vector<double>> seconds(contestants.size());
-    std::vector<std::vector<double>> ratios(contestants.size());  // speed of libodc / speed of this one
+    std::vector<std::vector<double>> ratios(contestants.size());  // speed of libodc / speed of this contestant
     std::vector<double> self_ratios;
     std::mt19937_64 random(group.seed());
     std::vector<size_t> order(contestants.size());
@@ -122,7 +122,7 @@ uint64_t choose_repeats(Group &group, const Contestant &bare, double timing_seco
     for (;;) {
         const double seconds = median_time(group, bare, repeats);
         const double wanted = std::min(std::ceil(timing_seconds / seconds), 1e9);
-        // In short timings the barrier is a good part, so they say too little.
+        // Short timings consist largely of the barrier.
         if (wanted <= static_cast<double>(16 * repeats) || repeats >= most) {
             return std::clamp(static_cast<uint64_t>(wanted), std::min(least, most), most);
         }
@@ -137,7 +137,7 @@ BareGather::BareGather(Group &group, const Tensor &tensor, const Gather &gather)
     const int rank = group_.rank();
     fill_pattern(tensor_.type(), group_.memory() + tensor_.first(rank) * element_bytes(tensor_.type()),
                  tensor_.first(rank), tensor_.count(rank));
-    group_.settle_memory();
+    group_.use_large_pages();
 }
 
 Contestant BareGather::contestant() {
@@ -181,7 +181,7 @@ size_t BareAddition::shared_bytes(const Tensor &tensor, int ranks) {
 BareAddition::BareAddition(Group &group, const Tensor &tensor)
     : group_(group), tensor_(tensor), stripe_bytes_(kSmallestStripe) {
     std::memset(sums(group_.rank()), 0, sums_bytes(tensor_));
-    group_.settle_memory();
+    group_.use_large_pages();
 }
 
 std::byte *BareAddition::sums(int rank) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `odc bench` measures on one host: an operation of libodc against the bare loop that moves the same bytes between
-// the same ranks, on the same buffers of the caller.
+// `odc bench` on one host: an operation of libodc compared with the bare loop that moves the same bytes between the same ranks,
+// on the same buffers of the caller.
 #pragma once
 
 #include "bench/group.h"
@@ -30,7 +30,7 @@ struct RaceResult {
     std::vector<Other> others;
 };
 
-// `pairs` rounds in random order on all ranks together, in which `others` take part, too.
+// Runs `pairs` rounds in random order on all ranks together; `others` take part, too.
 RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, const std::vector<Contestant> &others,
                 int pairs, uint64_t repeats);
 
@@ -39,7 +39,7 @@ class BareGather {
 public:
     static size_t shared_bytes(const Tensor &tensor) { return tensor.bytes(); }
 
-    // `gather` checks what was copied.
+    // `gather` checks the copied bytes.
     BareGather(Group &group, const Tensor &tensor, const Gather &gather);
     Contestant contestant();
     // Tries the loops and keeps the fastest.
@@ -67,11 +67,10 @@ private:
     Group &group_;
     const Tensor &tensor_;
     uint64_t stripe_bytes_;
-    uint64_t additions_ = 0;  // by this rank since the sums were last zero
+    uint64_t additions_ = 0;  // by this rank since the sums were zeroed
 };
 
-// How often to repeat an operation so that one timing takes `timing_seconds`, which is long against the clock and the
-// barrier.
+// The number of repeats with which one timing takes `timing_seconds`, long compared with the clock and the barrier.
 uint64_t choose_repeats(Group &group, const Contestant &bare, double timing_seconds, uint64_t least, uint64_t most);
 
 }  // namespace odc_tool

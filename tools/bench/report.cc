@@ -31,7 +31,7 @@ void print_usec(const Json &json, const std::string &title, const std::string &k
                json[key + "_low"].get<double>(), json[key + "_high"].get<double>(), words);
 }
 
-// Those that race beside the limit.
+// The other contestants.
 void print_other(const Json &json, const std::string &title, const std::string &key, const std::string &words) {
     if (json.contains(key + "_gbps")) {
         print_rate(title, json[key + "_gbps"].get<double>(), words);
@@ -113,7 +113,7 @@ void add_race(Json &json, const BenchOptions &options, const RaceResult &result,
     json["repeats"] = result.repeats;
     json["sample_ms"] = 1e3 * result.seconds.median * static_cast<double>(result.repeats);
     json["limit"] = limit;
-    json["build"] = odc_build();  // names the loops that it has chosen, and what the others reached
+    json["build"] = odc_build();  // names the loops that it has chosen, and the others' speeds
 }
 
 void add_other(Json &json, const BenchOptions &options, const std::string &name, const RaceResult::Other &other) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `odc bench` prints: one JSON object, or a table of what is in it.
+// The output of `odc bench`: one JSON object, or a table of it.
 #pragma once
 
 #include "bench/network.h"
@@ -18,11 +18,11 @@ namespace odc_tool {
 
 using Json = nlohmann::ordered_json;
 
-// What was measured on how many ranks.
+// The measured ranks.
 Json result_json(const BenchOptions &options, int ranks, const std::vector<Route> &routes);
 
 void add_race(Json &json, const BenchOptions &options, const RaceResult &result, const std::string &limit);
-// The rates are those of rank 0, whose remote slices are as large as any rank's but the last ones'.
+// The rates are rank 0's; its remote slices are as large as any rank's but the last ones'.
 void add_network(Json &json, const BenchOptions &options, const std::vector<Route> &routes, const Layout &layout,
                  const NetworkResult &result);
 // As name_gbps, name_ratio, name_ratio_low and name_ratio_high.

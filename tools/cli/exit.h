@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How every part of the odc command ends it.
+// How the odc command exits on errors.
 #pragma once
 
 #include <string>
 
 namespace odc_tool {
 
-// Thrown: leaves the command with `status` after printing "odc: <message>" to stderr (nothing when empty).
+// Thrown to exit with `status` after printing "odc: <message>" to stderr (nothing if empty).
 struct Exit {
     int status;
     std::string message;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files that the command line names for output. Both throw Exit{1, ...} for what cannot be written.
+// Output files named on the command line. Both functions throw Exit{1, ...} for a file that cannot be written.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace odc_tool {
 
 void write_file(const std::string &path, const std::string &text);
-// Leaves what is in it.
+// Keeps the file's contents.
 void check_writable(const std::string &path);
 
 }  // namespace odc_tool

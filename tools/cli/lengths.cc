@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSpace = " \t\r";  // \r: lines may end as on Windows
 constexpr size_t kShownBytes = 40;            // of a line that is not a number
-constexpr size_t kProbedBytes = 8000;         // of a file; as for git, a NUL among them makes it binary
+constexpr size_t kProbedBytes = 8000;         // of a file; as in git, a NUL among them makes it binary
 
 template <class... Parts>
 [[noreturn]] void refuse(const Parts &...parts) {
@@ -32,7 +32,7 @@ template <class... Parts>
     throw Exit{2, message};
 }
 
-// The line's start, with what a terminal would not show as it is replaced.
+// The line's beginning, with unprintable bytes replaced.
 std::string shown(std::string_view line) {
     std::string out;
     for (const char c : line.substr(0, kShownBytes)) {
@@ -119,7 +119,7 @@ std::vector<uint64_t> corpus_lengths(const std::string &directory, uint64_t cap)
             if (fs::is_directory(status) && skipped(at->path())) {
                 at.disable_recursion_pending();
             } else if (fs::is_regular_file(status)) {
-                // Files of /proc have content but no size.
+                // Files in /proc have content but no size.
                 if (const uint64_t bytes = at->file_size(); bytes > 0 && is_text(at->path())) {
                     files.emplace_back(at->path().string(), bytes);
                 }

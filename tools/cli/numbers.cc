@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the numbers of the command line.
+// Parses the numbers of the command line.
 #include "cli/numbers.h"
 
 #include "cli/exit.h"
@@ -16,7 +16,7 @@ namespace odc_tool {
 
 namespace {
 
-// The number that `text` begins with; `rest` is what follows it.
+// The number at the beginning of `text`; `rest` is what follows it.
 template <class Number>
 std::optional<Number> parse(std::string_view text, std::string_view &rest) {
     Number number{};
@@ -25,7 +25,7 @@ std::optional<Number> parse(std::string_view text, std::string_view &rest) {
     return error == std::errc() ? std::optional(number) : std::nullopt;
 }
 
-// Bytes of "", "b", "k", "kb", "ki", "kib", "m" and so on.
+// The factor of "", "b", "k", "kb", "ki", "kib", "m" and so on.
 std::optional<uint64_t> unit_bytes(std::string_view unit) {
     constexpr std::string_view kPrefixes = "kmgtpe";
     std::string lower;

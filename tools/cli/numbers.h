@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options that are numbers, for all verbs. What is not wholly a number in the range leaves the command with
-// Exit{2, "--ranks: \"abc\" is not a whole number from 1 to 4096"}; nothing is wrapped, clamped or cut off.
+// Numeric options of all verbs. Text that is not entirely a number in the range throws Exit{2, "--ranks: \"abc\" is not a whole
+// number from 1 to 4096"}; nothing wraps or is clamped.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -25,15 +25,15 @@ constexpr WholeRange kPositive = {1, std::numeric_limits<uint64_t>::max()};
 constexpr WholeRange kTokens = {1, std::numeric_limits<int64_t>::max()};  // of a microbatch
 
 uint64_t read_whole(const std::string &option, const std::string &text, WholeRange range);
-// With a unit or none: k, kB, m, MB, ... are powers of 1000, Ki, KiB, ... of 1024; upper or lower case.
+// With or without a unit: k, kB, m, MB, ... are powers of 1000, Ki, KiB, ... of 1024; upper or lower case.
 uint64_t read_bytes(const std::string &option, const std::string &text, WholeRange range);
 double read_real(const std::string &option, const std::string &text, RealRange range);
 
-// An option whose text `take` reads, given its long name and the text.
+// An option whose text is parsed by `take`, given its long name and the text.
 CLI::Option *add_text(CLI::App *verb, const std::string &names, const std::string &help,
                       const std::function<void(const std::string &, const std::string &)> &take);
 
-// Shows what `value` holds as the default, unless that is 0.
+// Shows `value` as the default, unless it is 0.
 template <class Whole>
 CLI::Option *add_whole(CLI::App *verb, const std::string &names, Whole &value, WholeRange range,
                        const std::string &help) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How `odc plan` and `odc replay` read a cost model and a policy from the command line.
+// How `odc plan` and `odc replay` parse a cost model and a policy.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A picture (SVG), as `odc topo` and `odc replay` draw one.
+// An SVG picture, for `odc topo` and `odc replay`.
 #pragma once
 
 #include <fmt/format.h>
@@ -22,10 +22,10 @@ public:
     // `style`: attributes.
     void label(double x, double y, const std::string &style, const std::string &words);
 
-    // What was added, on white. Sizes are in pixels.
+    // The whole document, on white. Sizes are in pixels.
     std::string document(double width, double height, int font_size) const;
 
-    // As a text of XML.
+    // Escaped for XML.
     static std::string escaped(const std::string &words);
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verbs of the odc command, one file each. Each function adds its subcommand to the command line; the subcommand's
-// callback does the work and throws Exit to leave with a status other than 0.
+// The verbs of the odc command, one file each. Each function adds its subcommand, whose callback does the work and throws Exit
+// to exit with a status other than 0.
 #pragma once
 
 namespace CLI {

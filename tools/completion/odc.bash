@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# Completion of the odc command in bash. What there is to complete is read from `odc --help` and `odc VERB --help` when
-# Tab is pressed: verbs, options, the choices that stand there in braces, files for FILE and directories for DIR.
+# Completion of the odc command in bash. Reads `odc --help` and `odc VERB --help` when Tab is pressed: verbs, options, choices
+# in braces, files for FILE and directories for DIR.
 
 # Fills the arrays of _odc from the help of "$@".
 _odc_read_help() {
@@ -12,7 +12,7 @@ _odc_read_help() {
         Subcommands: | Options: | Positionals:) part=$line ;;
         '') part= ;;
         '  '[!\ ]*)
-            # NAMES [TYPE[=DEFAULT]] [Needs: ...], then two spaces and what it is.
+            # NAMES [TYPE[=DEFAULT]] [Needs: ...], then two spaces and the description.
             head=${line#  }
             head=${head%%  *}
             names=${head%% *}
@@ -36,7 +36,7 @@ _odc_read_help() {
     done < <("$@" --help 2>/dev/null)
 }
 
-# Replies with what the value of an option, or an operand, of this type may be, given its beginning.
+# Replies with the values of an option or operand of this type that begin with the given text.
 _odc_values() {
     local choices
     case $1 in
@@ -56,7 +56,7 @@ _odc_values() {
     esac
 }
 
-# The command that the ranks run, whose first word is number $1.
+# Completes the command that the ranks run, whose first word is number $1.
 _odc_command() {
     if declare -F _comp_command_offset >/dev/null; then
         _comp_command_offset "$1"
@@ -70,13 +70,13 @@ _odc_command() {
     fi
 }
 
-# With the command's name; the rest is in COMP_WORDS, where "=" is a word of its own.
+# Called with the command's name; the words are in COMP_WORDS, where "=" is a word of its own.
 _odc() {
     local odc=${1/#\~\//"$HOME/"} word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]} at=2 option="" operands=0
     local verbs=() options=() operand="" starts_command=""
     local -A takes=()
     COMPREPLY=()
-    # A word that would have to be expanded first is not: nothing runs before Enter.
+    # A word with expansions is not expanded: nothing runs before Enter.
     type -P -- "$odc" >/dev/null || odc=odc
     if [ "$COMP_CWORD" -eq 1 ]; then
         _odc_read_help "$odc"
@@ -86,7 +86,7 @@ _odc() {
     fi
     [[ $verb != -* ]] || return
     _odc_read_help "$odc" "$verb"
-    # What comes before the word: options with their values, and operands.
+    # The words before it: options with their values, and operands.
     while [ "$at" -lt "$COMP_CWORD" ]; do
         option=
         case ${COMP_WORDS[at]} in
@@ -96,7 +96,7 @@ _odc() {
                 option=${COMP_WORDS[at]}
                 at=$((at + 1))
                 [ "${COMP_WORDS[at]}" != = ] || at=$((at + 1))
-                while [[ ${COMP_WORDS[at + 1]-} == [:@]* ]]; do # they divide words, too
+                while [[ ${COMP_WORDS[at + 1]-} == [:@]* ]]; do # they separate words, too
                     at=$((at + 2))
                 done
             fi

@@ -35,7 +35,7 @@ const char *adder_name(odc_type type) {
     }
 }
 
-// What an exception leaves behind may be in use; the process ends, and its memory with it.
+// After an exception the GPU may still use it; the process ends, and its memory with it.
 bool must_leave() { return std::uncaught_exceptions() > 0; }
 
 }  // namespace
@@ -182,16 +182,16 @@ void Gpu::follow(const GpuMark &mark) const {
     }
 }
 
-void Gpu::settle() const {
+void Gpu::synchronize() const {
     const Scope scope(*this);
     const auto deadline = std::chrono::steady_clock::now() + kDeadline;
     for (;;) {
         const Result result = driver().cuStreamQuery(stream_);
         if (result != Result::NotReady) {
-            return check(result, "what was enqueued, says cuStreamQuery,");
+            return check(result, "enqueued work (found by cuStreamQuery)");
         }
         if (std::chrono::steady_clock::now() > deadline) {
-            throw Exit{1, fmt::format("{} has not done in {} s what it was told", device(), kDeadline.count())};
+            throw Exit{1, fmt::format("the work enqueued on {} was not done within {} s", device(), kDeadline.count())};
         }
         std::this_thread::sleep_for(std::chrono::microseconds(10));
     }
@@ -224,7 +224,7 @@ GpuMemory::GpuMemory(const Gpu &gpu, size_t bytes, const std::vector<int> &users
     }
     check(driver().cuMemSetAccess(address_, bytes_, access.data(), access.size()), "cuMemSetAccess");
     gpu_.clear(start(), bytes_);
-    gpu_.settle();
+    gpu_.synchronize();
 }
 
 GpuMemory::~GpuMemory() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GPU and its memory as `odc bench` uses them beside libodc. What fails throws Exit. For one thread.
+// A GPU and its memory, as `odc bench` uses them beside libodc. Failures throw Exit. For one thread.
 #pragma once
 
 #include "gpu/driver.h"
@@ -14,15 +14,15 @@
 
 namespace odc_tool {
 
-// How many this process sees.
+// The number of GPUs that this process sees.
 int gpu_count();
-// The one of those that is `uuid`; -1: none.
+// The ordinal of the GPU with this `uuid`; -1: not visible.
 int gpu_of(const cuda::Uuid &uuid);
 std::string uuid_text(const cuda::Uuid &uuid);
 
 class Gpu;
 
-// A point in what a GPU was told to do.
+// A point in a GPU's stream.
 class GpuMark {
 public:
     GpuMark() = default;
@@ -32,11 +32,11 @@ public:
 
 private:
     friend class Gpu;
-    const Gpu *gpu_ = nullptr;  // NULL: never set
+    const Gpu *gpu_ = nullptr;  // NULL: never recorded
     cuda::Event event_ = nullptr;
 };
 
-// By its primary context, which libodc uses, too, and a stream of its own that nobody else's default stream waits for.
+// Uses its primary context, as libodc does, and a non-blocking stream of its own.
 class Gpu {
 public:
     explicit Gpu(int ordinal);
@@ -54,21 +54,21 @@ public:
         size_t total;
     };
     Room room() const;  // in bytes
-    // Whether it reads and writes the memory of that one of this process's GPUs.
+    // Whether it has access to the memory of another of this process's GPUs.
     bool reaches(int ordinal) const;
 
-    // The rest is enqueued on the stream and returns at once.
+    // The following calls enqueue work on the stream and return at once.
     void copy(void *to, const void *from, size_t bytes) const;
     void clear(void *to, size_t bytes) const;
     // sums[i] += values[i] by the plain kernel; both at multiples of 16 bytes.
     void add(odc_type type, void *sums, const void *values, uint64_t numel) const;
     void set(GpuMark &mark) const;
-    // What comes later waits for the mark, which is another's; for nothing if it has never been set.
+    // Later work waits for another GPU's mark; does nothing if the mark was never recorded.
     void follow(const GpuMark &mark) const;
-    // Until all that was enqueued is done.
-    void settle() const;
+    // Waits until all enqueued work is done.
+    void synchronize() const;
 
-    // While it lives the thread's current context is this GPU's.
+    // Makes this GPU's context current in the thread for its lifetime.
     class Scope {
     public:
         explicit Scope(const Gpu &gpu) noexcept;
@@ -77,7 +77,7 @@ public:
         Scope &operator=(const Scope &) = delete;
 
     private:
-        bool entered_;  // else the calls that follow fail, and say so
+        bool entered_;  // if not, the calls that follow fail with an error
     };
 
 private:
@@ -91,7 +91,7 @@ private:
     std::array<cuda::Function, ODC_F16 + 1> adders_{};  // by type
 };
 
-// Zeros in a GPU's memory, which `users` (ordinals), too, may read and write. Begins at a multiple of 2 MiB.
+// Zeroed memory of a GPU, accessible to `users` (ordinals), too. Begins at a multiple of 2 MiB.
 class GpuMemory {
 public:
     GpuMemory(const Gpu &gpu, size_t bytes, const std::vector<int> &users = {});
@@ -108,7 +108,7 @@ private:
     cuda::Address address_ = 0;
 };
 
-// Pages of the host that GPUs read. `start` is their address for the GPU.
+// Pinned host memory that GPUs read. `start` is its device address.
 class PinnedMemory {
 public:
     PinnedMemory(const Gpu &gpu, size_t bytes);

@@ -23,7 +23,7 @@ void get(GetProcAddress get_address, const char *name, int version, Pointer &fun
     function = reinterpret_cast<Pointer>(address);
 }
 
-// libodc has looked at it before, and says more of one that is missing or too old.
+// libodc has opened it before, and explains a missing or old one better.
 Functions load() {
     void *library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
     const auto get_address =

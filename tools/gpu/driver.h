@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver for what `odc bench` does on GPUs beside libodc.
+// The CUDA driver for the parts of `odc bench` that do not use libodc.
 #pragma once
 
 #include "cuda_interface.h"
@@ -8,9 +8,9 @@ namespace odc_tool::cuda {
 
 using namespace odc::cuda;
 
-// Loaded once per process. Throws Exit where there is none; odc_get_transport says why, and comes first.
+// Loaded once per process. Throws Exit if it is missing; call odc_get_transport first, which says why.
 const Functions &driver();
-// Throws Exit with CUDA's words for what `call` did not do.
+// Throws Exit with CUDA's error text if `call` failed.
 void check(Result result, const char *call);
 
 }  // namespace odc_tool::cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tool's own GPU kernels, in the text form that the CUDA driver compiles.
+// The tool's own GPU kernels, as PTX, which the CUDA driver compiles.
 #pragma once
 
 namespace odc_tool {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One clock for all processes of a host (CLOCK_MONOTONIC), so times of different ranks may be compared.
+// One clock for all processes of a host (CLOCK_MONOTONIC), so that times of different ranks can be compared.
 #pragma once
 
 #include <chrono>

@@ -14,10 +14,11 @@ namespace odc_tool {
 
 namespace {
 
-// An odc_all_gather_fn through a context (`arg`): each rank's bytes are its slice of a shard, in a minibatch of its own.
+// An odc_all_gather_fn by a context (`arg`): each rank's bytes are its slice of a shard, in a minibatch of its own.
 int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
     auto *context = static_cast<odc_context *>(arg);
-    const std::string name = fmt::format("all-gather {}", odc_minibatch(context));  // a released one is not yet free
+    const std::string name =
+        fmt::format("all-gather {}", odc_minibatch(context));  // not reused: a name released in this minibatch is taken
     odc_shard_desc desc = {};
     desc.struct_size = sizeof desc;
     desc.name = name.c_str();
@@ -77,16 +78,16 @@ Context join_alone(const char *group, const char *device) {
     return Context(joined);
 }
 
-Context join_apart(odc_context *meeting) {
+Context join_apart(odc_context *context) {
     setenv("ODC_INTERFACE", "lo", 0);
-    const std::string host = fmt::format("rank {}", odc_rank(meeting));
+    const std::string host = fmt::format("rank {}", odc_rank(context));
     odc_config config{};
     config.struct_size = sizeof config;
-    config.rank = odc_rank(meeting);
-    config.size = odc_size(meeting);
+    config.rank = odc_rank(context);
+    config.size = odc_size(context);
     config.group = "apart";
     config.all_gather = all_gather;
-    config.all_gather_arg = meeting;
+    config.all_gather_arg = context;
     config.host = host.c_str();
     odc_context *joined = nullptr;
     check(odc_init(&config, &joined));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How `odc replay` and `odc bench` join a job and hear of errors.
+// How `odc replay` and `odc bench` join a job and report errors.
 #pragma once
 
 #include <odc/odc.h>
@@ -13,16 +13,16 @@ struct DestroyContext {
 };
 using Context = std::unique_ptr<odc_context, DestroyContext>;
 
-// Throws Exit with the library's sentence; silent for an abort, whose sentence the aborting rank prints.
+// Throws Exit with the library's error; without one for an abort, which the aborting rank reports.
 void check(odc_status status);
 
-// Joins the job that the environment names. Throws Exit when it has not as many ranks as --ranks says; 0: any number.
-// `device` is this rank's GPU; NULL: ODC_DEVICE's, or none.
+// Joins the job that the environment names. Throws Exit if it does not have --ranks ranks (0: any number). `device` is this
+// rank's GPU; NULL: that of ODC_DEVICE, or none.
 Context join(const char *group, int ranks, const char *device = nullptr);
 // A job of this rank alone.
 Context join_alone(const char *group, const char *device);
-// Joins the ranks of `meeting`, all on this host, again, each as a host of its own that the others reach through the
-// loopback interface, unless ODC_INTERFACE says another. Collective; `meeting` is between sync and publish.
-Context join_apart(odc_context *meeting);
+// Joins the ranks of `context`, all on this host, once more, each as a host of its own that the others reach through the
+// loopback interface, unless ODC_INTERFACE names another. Collective; `context` is between sync and publish.
+Context join_apart(odc_context *context);
 
 }  // namespace odc_tool

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks for the routes and says them.
+// Reads the routes and describes them.
 #include "rank/routes.h"
 
 #include "cli/exit.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interval is that of the sign test: how many of n values lie below the median is binomial(n, 1/2), so the k-th
-// smallest and the k-th largest value enclose it with a probability that depends on n and k alone.
+// The interval of the sign test: the number of values below the median is binomial(n, 1/2), so the k-th smallest and the k-th
+// largest value enclose it with a probability that depends only on n and k.
 #include "rank/statistics.h"
 
 #include <algorithm>
@@ -11,8 +11,7 @@ namespace odc_tool {
 
 namespace {
 
-// The largest k for which the k-th smallest and k-th largest of `count` values enclose the median with 95 %; at least
-// 1.
+// The largest k (at least 1) for which the k-th smallest and the k-th largest of `count` values enclose the median with 95 %.
 size_t enclosing_rank(size_t count) {
     const double n = static_cast<double>(count);
     double below = 0;  // P(fewer than k + 1 values lie below the median)

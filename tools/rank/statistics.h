@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The statistics of paired measurements: a median and how well it is known. No distribution is assumed, as the noise of
-// a shared machine has none worth naming.
+// Statistics of paired measurements: a median with its confidence interval. No distribution is assumed, as the noise of a
+// shared machine follows none.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace odc_tool {
 struct MedianInterval {
     double median;
     double low;   // the true median is in [low, high] with at least 95 % confidence,
-    double high;  // or they are the extremes when there are too few values (less than 6) to say so
+    double high;  // or they are the extremes if there are too few values (less than 6)
 };
 
 // `values` must not be empty.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `odc replay`: real sequence lengths, real communication, emulated compute; collective schedule against ODC.
+// `odc replay`: real sequence lengths, real communication, emulated compute; compares the collective schedule with ODC.
 #include "cli/exit.h"
 #include "cli/numbers.h"
 #include "cli/verbs.h"
@@ -34,7 +34,7 @@ std::vector<std::string> own_arguments() {
     return arguments;
 }
 
-// What can be wrong in the settings is said here once, not by every rank.
+// Wrong settings are reported once here, not by every rank.
 void check_settings(const ReplaySettings &settings, int ranks) {
     check_minibatch(settings, ranks);
     find_model(settings.model);
@@ -44,7 +44,7 @@ void check_settings(const ReplaySettings &settings, int ranks) {
     replay_lengths(settings);
 }
 
-// Of a path that may not exist yet.
+// The canonical form of a path that may not exist yet.
 fs::path resolved(const std::string &path) {
     const fs::path whole = fs::absolute(path);
     std::error_code error;
@@ -81,15 +81,15 @@ void add_replay(CLI::App &app) {
     auto settings = std::make_shared<ReplaySettings>();
     CLI::App *verb = app.add_subcommand(
         "replay",
-        "Replay real sequence lengths: real communication, emulated compute, collective schedule against ODC");
-    verb->add_option("--lengths", settings->lengths, "Sequence lengths, one a line")->type_name("FILE");
-    verb->add_option("--corpus", settings->corpus, "Directory whose text files' sizes are the lengths")
+        "Replay real sequence lengths with real communication and emulated compute: collective schedule against ODC");
+    verb->add_option("--lengths", settings->lengths, "Sequence lengths, one per line")->type_name("FILE");
+    verb->add_option("--corpus", settings->corpus, "Directory of text files whose sizes are the lengths")
         ->type_name("DIR");
     add_whole(verb, "--max-tokens", settings->max_tokens, kTokens, "Token budget of a microbatch");
-    verb->add_option("--model", settings->model, "Its layers and what a sample costs")
+    verb->add_option("--model", settings->model, "Model that sets the layers and the cost of a sample")
         ->type_name("{1.5b,7b,14b,32b}")
         ->capture_default_str();
-    add_whole(verb, "--scale", settings->scale, kPositive, "Divides the elements of each layer");
+    add_whole(verb, "--scale", settings->scale, kPositive, "Divisor of the elements of each layer");
     add_whole(verb, "--ranks", settings->ranks, {1, 1024},
               "Ranks to start on this host (default: " + std::to_string(kDefaultRanks) + "; inside a job: its ranks)");
     add_whole(verb, "--minibatch", settings->minibatch, {1, 100'000}, "Samples per rank and minibatch");
@@ -100,19 +100,19 @@ void add_replay(CLI::App &app) {
                                     "Emulated time of all arms together; sets the device's speed");
     add_whole(verb, "--seed", settings->seed, {0, kPositive.high}, "Seed of the order of the samples");
     CLI::Option *timeline = verb->add_option("--timeline", settings->timeline,
-                                             "Write a picture (SVG) of who computes, waits and moves bytes")
+                                             "Write a picture (SVG) of when ranks compute, wait and move bytes")
                                 ->type_name("FILE");
     CLI::Option *trace =
         verb->add_option("--trace", settings->trace, "Write a trace (JSON) for Perfetto or chrome://tracing")
             ->type_name("FILE");
-    CLI::Option *prefetch = verb->add_flag(
-        "--prefetch", settings->prefetch,
-        "Measure how much of the communication hides behind compute when it is started a layer ahead, by one thread");
+    CLI::Option *prefetch =
+        verb->add_flag("--prefetch", settings->prefetch,
+                       "Measure how much of the communication compute hides when one thread starts it a layer ahead");
     for (CLI::Option *other : {seconds, timeline, trace}) {
         prefetch->excludes(other);
     }
     add_real(verb, "--compute", settings->compute, {0.01, 1000},
-             "With --prefetch: compute takes so many times as long as communication alone, which is measured first")
+             "With --prefetch: compute time as a multiple of the time of communication alone, which is measured first")
         ->needs(prefetch);
     verb->add_flag("--json", settings->json, "Print one JSON object instead of a table");
     verb->callback([settings] { replay(*settings); });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The emulated device's timeline. In the collective and the odc schedule compute of a step starts when the previous one
-// has ended and its parameters have arrived; ends are absolute times, so a late wake-up delays communication, never the
-// device's clock.
+// The emulated device's timeline. In the collective and the odc schedule a step's compute starts when the previous one has
+// ended and its parameters have arrived; ends are absolute times, so a late wake-up delays communication, not the device's
+// clock.
 #include "replay/device.h"
 
 #include "rank/clock.h"
@@ -26,8 +26,8 @@ void sleep_until(int64_t when_ns) {
 
 }  // namespace
 
-Device::Device(ModelShards &shards, odc_context *context, odc_context *meeting)
-    : shards_(shards), context_(context), meeting_(meeting) {
+Device::Device(ModelShards &shards, odc_context *context, odc_context *barrier)
+    : shards_(shards), context_(context), barrier_(barrier) {
     prctl(PR_SET_TIMERSLACK, 1);  // the default of 50 us is as long as a short layer
 }
 
@@ -37,7 +37,7 @@ RunRecord Device::run(int32_t number, Schedule schedule, const std::vector<Micro
     number_ = number;
     schedule_ = schedule;
     recording_ = recording;
-    check(odc_minibatch_sync(meeting_));
+    check(odc_minibatch_sync(barrier_));
     origin_ns_ = now_ns();
     shards_.update_and_publish();
     record(Kind::Update, {}, origin_ns_, now_ns());
@@ -145,7 +145,7 @@ void Device::run_prefetching(const std::vector<Step> &steps) {
     shards_.end_scatter_add();
 }
 
-// What a backward step computes is its gradient.
+// A backward step computes its gradient.
 void Device::compute(const Step &step) {
     const int64_t end_ns = now_ns() + int64_t(step.duration_ns);
     if (step.kind == Kind::Backward) {
@@ -173,7 +173,7 @@ void Device::send_gradient(const Step &step) {
 void Device::meet(const Step &step) {
     if (schedule_ == Schedule::Collective) {
         const int64_t begin_ns = now_ns();
-        check(odc_minibatch_sync(meeting_));
+        check(odc_minibatch_sync(barrier_));
         record(Kind::Barrier, step, begin_ns, now_ns());
     }
 }

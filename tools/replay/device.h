@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of `odc replay`: an emulated device whose compute is sleeping until absolute times, and the real
-// communication that the rank's CPU does meanwhile.
+// One rank of `odc replay`: an emulated device, which computes by sleeping until absolute times, and the real communication
+// that the rank's CPU does meanwhile.
 #pragma once
 
 #include "replay/record.h"
@@ -18,13 +18,13 @@ enum class Recording { Times, Events };
 
 class Device {
 public:
-    // `meeting` is a context without shards: its sync is the barrier of the collective schedule.
-    Device(ModelShards &shards, odc_context *context, odc_context *meeting);
+    // `barrier` is a context without shards: its sync is the barrier of the collective schedule.
+    Device(ModelShards &shards, odc_context *context, odc_context *barrier);
 
-    // Runs `microbatches`, each forward and backward through all layers, and ends the minibatch. Layer l+1 is fetched
-    // and layer l-1's gradients are sent while layer l computes, in the collective and in the odc schedule, as FSDP
-    // does. Those of --prefetch have one thread that computes and communicates: waiting, each call returns when it is
-    // done; prefetching, calls are started before a layer's compute and waited for after it.
+    // Runs `microbatches`, each forward and backward through all layers, and ends the minibatch. While layer l computes, layer
+    // l+1 is gathered and layer l-1's gradients are added, in the collective and in the odc schedule, as in FSDP. In those of
+    // --prefetch one thread computes and communicates: waiting, each call returns when it is done; prefetching, calls are
+    // started before a layer's compute and waited for after it.
     RunRecord run(int32_t number, Schedule schedule, const std::vector<Microbatch> &microbatches, double ns_per_cost,
                   Recording recording);
 
@@ -47,13 +47,13 @@ private:
     void compute(const Step &step);
     void fetch(const Step &step, size_t buffer);
     void send_gradient(const Step &step);
-    // In the collective schedule nobody's communication begins before everybody has come to it.
+    // In the collective schedule no rank's communication begins before all ranks have come to it.
     void meet(const Step &step);
     void record(Kind kind, const Step &step, int64_t begin_ns, int64_t end_ns);
 
     ModelShards &shards_;
     odc_context *context_;
-    odc_context *meeting_;
+    odc_context *barrier_;
     std::vector<Event> events_;
     Schedule schedule_ = Schedule::Odc;
     Recording recording_ = Recording::Times;

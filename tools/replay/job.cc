@@ -22,7 +22,7 @@ double cpu_seconds() {
     return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// Plans are made by each rank for itself: on several hosts, from files that had better be the same.
+// Each rank makes the plans by itself: on several hosts, from files that may differ.
 void check_agreement(odc_context *context, const ReplaySettings &settings, const std::vector<uint64_t> &lengths) {
     uint64_t hash = 1469598103934665603ULL;
     const auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211ULL; };
@@ -52,10 +52,10 @@ RankTotals totals_of(odc_context *context) {
 
 }  // namespace
 
-ReplayJob::ReplayJob(const ReplaySettings &replay_settings, odc_context *joined, odc_context *barrier)
-    : settings(replay_settings), context(joined), meeting(barrier), rank(static_cast<size_t>(odc_rank(context))),
+ReplayJob::ReplayJob(const ReplaySettings &replay_settings, odc_context *joined, odc_context *joined_barrier)
+    : settings(replay_settings), context(joined), barrier(joined_barrier), rank(static_cast<size_t>(odc_rank(context))),
       model(find_model(settings.model)), layer_elements(std::max<uint64_t>(1, model.layer_elements / settings.scale)),
-      shards(context, model.layers, layer_elements), device(shards, context, meeting) {
+      shards(context, model.layers, layer_elements), device(shards, context, barrier) {
     const std::vector<uint64_t> lengths = replay_lengths(settings);
     workload = make_workload(settings, model, lengths, odc_size(context));
     check_agreement(context, settings, lengths);

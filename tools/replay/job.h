@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each rank of `odc replay` has, whichever arms it runs: the workload, the emulated model and the device.
+// The state of a rank of `odc replay` for all arms: the workload, the emulated model and the device.
 #pragma once
 
 #include "replay/device.h"
@@ -16,17 +16,17 @@
 namespace odc_tool {
 
 struct ReplayJob {
-    // Collective; throws Exit when the ranks' settings or lengths differ. `meeting` is a context without shards.
-    ReplayJob(const ReplaySettings &settings, odc_context *context, odc_context *meeting);
+    // Collective; throws Exit when the ranks' settings or lengths differ. `barrier` is a context without shards.
+    ReplayJob(const ReplaySettings &settings, odc_context *context, odc_context *barrier);
 
-    // Runs one minibatch by `arm`, as the run of this `number`, and checks every sum.
+    // Runs one minibatch by `arm`, as run number `number`, and checks every sum.
     RunRecord run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Recording recording);
-    // Every rank's, at rank 0. Collective.
+    // All ranks' records, on rank 0. Collective.
     std::vector<RankTotals> collect_totals();
 
     const ReplaySettings &settings;
     odc_context *context;
-    odc_context *meeting;
+    odc_context *barrier;
     size_t rank;
     Model model;
     Workload workload;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The models of the paper (DeepSeek-R1-Distill-Qwen): layers, elements of a layer, and the cost of a sample. The
-// embedding is left out: it is gathered once a microbatch and hides behind compute in both schedules.
+// The models of the paper (DeepSeek-R1-Distill-Qwen): layers, elements of a layer, and the cost of a sample. Without the
+// embedding, which is gathered once a microbatch and is hidden behind compute in both schedules.
 #include "cli/exit.h"
 #include "replay/settings.h"
 
@@ -25,8 +25,8 @@ constexpr std::array<Row, 4> kModels{{
     {"32b", 64, 487'605'248, 5120, nullptr},
 }};
 
-// Without a fit, 7b's is scaled: attention (the x² part) grows with layers × hidden size, the matrix products (the x
-// part) with the parameters.
+// Without a fitted cost model, 7b's is scaled: attention (the x² part) by layers × hidden size, the matrix products (the x
+// part) by the parameters.
 Cost cost_of(const Row &row) {
     if (row.fit != nullptr) {
         return parse_cost(row.fit);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures communication alone, makes compute as long as it, and lets the arms take turns.
+// Measures communication alone, sets compute to the same time, and runs the arms in turn.
 #include "replay/prefetch.h"
 
 #include "cli/progress.h"
@@ -18,7 +18,7 @@
 namespace odc_tool {
 namespace {
 
-constexpr size_t kTriedMinibatches = 3;  // to learn how long communication takes
+constexpr size_t kTriedMinibatches = 3;  // to measure communication
 
 struct Turn {
     const char *name;
@@ -34,7 +34,7 @@ constexpr std::array<Turn, 3> kTurns{{
 
 Arm arm_of(const Turn &turn) { return {turn.schedule, ODC_LB_MINI}; }
 
-// Which run of a minibatch is which turn's: each comes in each place.
+// Assigns a minibatch's runs to turns: each turn has each place in the order.
 size_t turn_at(size_t minibatch, size_t place) { return (minibatch + place) % kTurns.size(); }
 
 double ideal_cost(const Minibatch &minibatch) { return minibatch.plan(ODC_LB_MINI).ideal_cost(Schedule::Odc); }
@@ -46,14 +46,14 @@ RunRecord run_turn(ReplayJob &job, size_t minibatch, const Turn &turn) {
 // The same on all ranks.
 double slowest_ns(ReplayJob &job, const RunRecord &mine) {
     auto ns = double(mine.duration_ns);
-    check(odc_all_reduce(job.meeting, &ns, 1, ODC_MAX));
+    check(odc_all_reduce(job.barrier, &ns, 1, ODC_MAX));
     return ns;
 }
 
 // Sets the device's speed.
 void fit_compute(ReplayJob &job) {
     const Turn &alone = kTurns[kCommunication];
-    run_turn(job, 0, alone);  // connects ranks and brings pages into being
+    run_turn(job, 0, alone);  // connects ranks and allocates pages
     double ns = 0;
     double cost = 0;
     for (size_t i = 0; i < std::min(kTriedMinibatches, job.workload.minibatches.size()); ++i) {
@@ -83,20 +83,20 @@ std::vector<RunRecord> run_turns(ReplayJob &job) {
     return records;
 }
 
-// By minibatch, in seconds.
+// Seconds by minibatch.
 struct Times {
     std::vector<double> ideal;
     std::array<std::vector<double>, kTurns.size()> turns;
 
     MedianInterval median(size_t turn) const { return median_interval(turns[turn]); }
-    // Of compute alone, and of what nobody can beat: the longer of compute and communication.
+    // Of compute alone, and of the lower bound: the longer of compute and communication.
     MedianInterval share_of_ideal(size_t turn) const {
         return each([&](size_t i) { return ideal[i] / turns[turn][i]; });
     }
     MedianInterval share_of_longer(size_t turn) const {
         return each([&](size_t i) { return std::max(ideal[i], turns[kCommunication][i]) / turns[turn][i]; });
     }
-    // Of what waiting adds to compute, the part that prefetching takes away.
+    // The part of the time added by waiting that prefetching removes.
     MedianInterval hidden() const {
         return each(
             [&](size_t i) { return (turns[kWaiting][i] - turns[kPrefetching][i]) / (turns[kWaiting][i] - ideal[i]); });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `odc replay --prefetch`: how much of the communication hides behind compute that is as long as it. One thread a rank
-// computes (sleeps) and communicates, by odc + lb-mini; the arms differ only in when they wait for a call.
+// `odc replay --prefetch`: how much of the communication is hidden by compute that takes as long. In each rank one thread
+// computes (sleeps) and communicates, with odc + lb-mini; the arms differ only in when they wait for a call.
 #pragma once
 
 #include "replay/job.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank of `odc replay` joins, runs all arms on all minibatches, checks every sum and hands its records to rank 0.
+// A rank of `odc replay` joins, runs all arms on all minibatches, checks every sum and sends its records to rank 0.
 #include "replay/rank.h"
 
 #include "cli/exit.h"
@@ -24,7 +24,7 @@ public:
     explicit ArmsReplay(ReplayJob &job) : job_(job) {
         for (const std::string &picture : {job_.settings.timeline, job_.settings.trace}) {
             if (job_.rank == 0 && !picture.empty()) {
-                check_writable(picture);  // better now than after the run
+                check_writable(picture);  // before the run, not after it
             }
         }
     }
@@ -63,7 +63,7 @@ public:
         const ReplaySettings &settings = job_.settings;
         const Report report{
             settings, job_.model, job_.workload, job_.layer_elements, totals, make_arm_reports(job_.workload, records)};
-        // Before the pictures: the figures must not be lost with a file that cannot be written.
+        // Before the pictures: the figures must not be lost if a file cannot be written.
         settings.json ? print_json(report) : print_table(report);
         if (!settings.timeline.empty()) {
             write_timeline(settings.timeline, report, records, events);
@@ -87,9 +87,9 @@ private:
 
 void replay_rank(const ReplaySettings &settings) {
     const Context context = join("replay", settings.ranks);
-    const Context meeting = join("replay barrier", settings.ranks);
+    const Context barrier = join("replay barrier", settings.ranks);
     try {
-        ReplayJob job(settings, context.get(), meeting.get());
+        ReplayJob job(settings, context.get(), barrier.get());
         if (settings.prefetch) {
             replay_prefetch(job);
         } else {
@@ -98,7 +98,7 @@ void replay_rank(const ReplaySettings &settings) {
             arms.report();
         }
     } catch (const Exit &exit) {
-        odc_abort(meeting.get(), exit.message.c_str());
+        odc_abort(barrier.get(), exit.message.c_str());
         odc_abort(context.get(), exit.message.c_str());
         throw;
     }

@@ -6,7 +6,7 @@
 
 namespace odc_tool {
 
-// Joins the job that the environment names. Throws Exit; then the other ranks' waits have ended too.
+// Joins the job that the environment names. Throws Exit; then the other ranks' waits have ended, too.
 void replay_rank(const ReplaySettings &settings);
 
 }  // namespace odc_tool

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings the ranks' records together with libodc itself: each rank's bytes are its slice of a shard of bytes.
+// Collects the ranks' records by libodc itself: each rank's bytes are its slice of a shard of bytes.
 #include "replay/record.h"
 
 #include "rank/context.h"
@@ -10,7 +10,7 @@ namespace odc_tool {
 
 std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std::string &name,
                                                 const std::vector<uint8_t> &mine) {
-    // All slices are as long as the longest, behind their true length: then every rank knows the description.
+    // All slices are as long as the longest one, with the true length first: so every rank knows the description.
     double longest = double(mine.size());
     check(odc_all_reduce(context, &longest, 1, ODC_MAX));
     const auto size = static_cast<uint64_t>(odc_size(context));

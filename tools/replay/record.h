@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the ranks of `odc replay` write down: one RunRecord per run, and events for the pictures. Plain data, because it
-// travels to rank 0 as the bytes of a shard.
+// The records of the ranks of `odc replay`: one RunRecord per run, and events for the pictures. Plain data, since they are sent
+// to rank 0 as the bytes of a shard.
 #pragma once
 
 #include <odc/odc.h>
@@ -22,7 +22,7 @@ enum class Kind : int32_t { Forward, Backward, Wait, Gather, ScatterAdd, Barrier
 inline constexpr std::array<const char *, 8> kKindNames{"forward", "backward",         "wait", "gather", "scatter-add",
                                                         "barrier", "update + publish", "sync"};
 
-// Times count from the beginning of the rank's run: all ranks leave one barrier there.
+// Times are relative to the beginning of the rank's run: all ranks leave one barrier there.
 struct Event {
     int64_t begin_ns;
     int64_t end_ns;
@@ -41,8 +41,8 @@ struct RankTotals {
     double cpu_seconds;
 };
 
-// Every rank hands its bytes to rank 0, which gets all of them in rank order; the others get nothing. Collective,
-// between sync and publish; a minibatch of its own.
+// Sends every rank's bytes to rank 0, which gets all of them in rank order; the others get nothing. Collective, between sync
+// and publish; takes a minibatch of its own.
 std::vector<std::vector<uint8_t>> collect_bytes(odc_context *context, const std::string &name,
                                                 const std::vector<uint8_t> &mine);
 

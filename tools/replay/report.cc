@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prints the result of `odc replay` for people and for machines.
+// Prints the result of `odc replay`, as text or JSON.
 #include "replay/report.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What came out of `odc replay`: each arm's throughput beside what it would be if communication took no time.
+// The result of `odc replay`: each arm's throughput, and its ideal if communication took no time.
 #pragma once
 
 #include "replay/record.h"
@@ -40,9 +40,9 @@ std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecor
 // A run takes as long as its slowest rank.
 int64_t longest(const RunRecords &records, size_t run);
 
-// One sentence that says what was emulated and what was real; it stands above every output.
+// One sentence that says what was emulated and what was real, above every output.
 std::string caption(const Report &report);
-// A second one: ranks, samples, lengths.
+// The second one: ranks, samples, lengths.
 std::string workload_text(const Report &report);
 nlohmann::ordered_json settings_json(const Report &report);
 nlohmann::ordered_json communication_json(const Report &report);
@@ -51,7 +51,7 @@ std::string arm_name(const Arm &arm);
 void print_table(const Report &report);
 void print_json(const Report &report);
 
-// For pictures, an arm's runs follow each other without the other arms between them.
+// For pictures: an arm's runs are consecutive, without the other arms between them.
 constexpr size_t kPicturedMinibatches = 3;
 struct PicturedRun {
     size_t number;  // in run_order

@@ -12,7 +12,7 @@
 namespace odc_tool {
 namespace {
 
-// Of the seconds asked for; the rest is for what is not compute.
+// The share of the requested seconds for compute.
 constexpr double kComputeShare = 0.95;
 
 // Shuffled passes over the samples, one after another.
@@ -31,7 +31,7 @@ public:
     }
 
 private:
-    // Not std::shuffle: its result differs between standard libraries.
+    // Not std::shuffle, whose result differs between standard libraries.
     void shuffle() {
         for (size_t i = order_.size(); i > 1; --i) {
             std::swap(order_[i - 1], order_[random_() % i]);

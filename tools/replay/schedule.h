@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `odc replay` runs: the five arms, the samples of each minibatch, who runs which microbatches of them under each
-// policy, how long those take, and what sum of gradients must come out.
+// The runs of `odc replay`: the five arms, the samples of each minibatch, their plans under each policy, the compute times, and
+// the expected sums of gradients.
 #pragma once
 
 #include "replay/settings.h"
@@ -22,7 +22,7 @@ struct Arm {
     int32_t policy;
 };
 
-// No collective can run LB-Mini: its microbatch counts differ between ranks.
+// Collectives cannot run LB-Mini: its microbatch counts differ between ranks.
 inline constexpr std::array<Arm, 5> kArms{{
     {Schedule::Collective, ODC_LOCAL_SORT},
     {Schedule::Collective, ODC_LB_MICRO},
@@ -31,10 +31,10 @@ inline constexpr std::array<Arm, 5> kArms{{
     {Schedule::Odc, ODC_LB_MINI},
 }};
 constexpr size_t kBaseline = 1;  // speedups are over collective + lb-micro
-constexpr size_t kBest = 4;      // odc + lb-mini, the arm that the paper is about
+constexpr size_t kBest = 4;      // odc + lb-mini, the paper's arm
 
-// The gradient of a set of samples: an integer per layer, a sum over its samples, so that every plan of a minibatch
-// must give the same total, exactly.
+// The gradient of a set of samples: an integer per layer, summed over its samples, so that every plan of a minibatch has
+// exactly the same total.
 class Gradient {
 public:
     static constexpr size_t kPeriod = 7;  // also the largest gradient of a sample
@@ -46,7 +46,7 @@ private:
     std::array<uint32_t, kPeriod> residues_{};
 };
 
-// An element's gradient is the layer's times a weight that is not above this.
+// An element's gradient is the layer's times a weight of at most this.
 constexpr uint64_t kLargestWeight = 5;
 
 struct Microbatch {
@@ -57,7 +57,7 @@ struct Microbatch {
 struct Plan {
     std::vector<std::vector<Microbatch>> ranks;
 
-    // With communication that takes no time: ranks meet at each layer of each microbatch (collective), or once.
+    // If communication takes no time: ranks wait for each other at each layer of each microbatch (collective), or once.
     double ideal_cost(Schedule schedule) const;
 };
 
@@ -79,17 +79,17 @@ struct Workload {
     double ideal_cost(const Arm &arm) const;
 };
 
-// The lengths that `settings` names. Throws Exit{2, ...} for bad input.
+// The lengths named by `settings`. Throws Exit{2, ...} for bad input.
 std::vector<uint64_t> replay_lengths(const ReplaySettings &settings);
 
-// Throws Exit{2, ...} when a minibatch has more samples than sums that are exact in f32 can hold.
+// Throws Exit{2, ...} if a minibatch has more samples than exact sums in f32 allow.
 void check_minibatch(const ReplaySettings &settings, int ranks);
 
-// Deterministic: every rank makes the same from the same settings.
+// Deterministic: all ranks get the same from the same settings.
 Workload make_workload(const ReplaySettings &settings, const Model &model, const std::vector<uint64_t> &lengths,
                        int ranks);
 
-// A run is one arm on one minibatch. The arms take turns minibatch by minibatch, each in each place of the order.
+// A run is one arm on one minibatch. The arms take turns minibatch by minibatch, and each has each place in the order.
 struct Run {
     size_t minibatch;
     size_t arm;

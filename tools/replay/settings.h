@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the command line of `odc replay` says, and the models it knows: a model is its layers, their elements and the
-// time that samples take.
+// The options of `odc replay` and the models it knows: a model is its layers, their elements and the cost of samples.
 #pragma once
 
 #include "cli/plan_options.h"
@@ -27,8 +26,8 @@ struct ReplaySettings {
     std::string timeline;
     std::string trace;
     uint64_t max_tokens = 65536;
-    // Divides the bytes. With 1/8192 a layer's gather takes some 3 % of its forward pass, as 7b's does on a GPU node:
-    // 466 MB at 200 GB/s beside 64 ms for 16k tokens; here 8 ranks share 10 GB/s, and time runs 47 times as fast.
+    // Divides the bytes. With 1/8192 a layer's gather takes some 3 % of its forward pass, as 7b's does on a GPU node: 466 MB at
+    // 200 GB/s compared with 64 ms for 16k tokens; here 8 ranks share 10 GB/s, and time runs 47 times as fast.
     uint64_t scale = 8192;
     uint64_t seed = 1;
     int ranks = 0;        // to start on this host; 0: 8, or inside a job its ranks
@@ -36,7 +35,7 @@ struct ReplaySettings {
     int minibatches = 0;  // 0: one pass over the lengths, at most kMostMinibatches
     double seconds = 90;  // emulated time of all arms together
     bool prefetch = false;
-    double compute = 1;  // with prefetch: times as long as the communication, which is measured first
+    double compute = 1;  // with prefetch: as a multiple of the communication's time, which is measured first
     bool json = false;
 };
 

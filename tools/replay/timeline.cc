@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Draws the timeline. A device's row is in the colour of waiting, with compute painted over it; under it a thin strip
-// shows when bytes move, which mostly is behind compute.
+// Draws the timeline. A device's row has the colour of waiting, with compute painted over it; a thin strip below it shows when
+// bytes move, which is mostly behind compute.
 #include "replay/timeline.h"
 
 #include "cli/files.h"
@@ -22,13 +22,13 @@ constexpr double kPanelHead = 40;
 constexpr double kPanelGap = 26;
 constexpr double kAxisHeight = 54;
 constexpr double kRowsHeight = 8 * 22;  // of a panel; many ranks get thinner rows
-constexpr double kMergeBelow = 0.3;     // pixels: gaps that no eye can see
-constexpr double kThinnest = 0.6;       // pixels: what is shorter is drawn this wide
+constexpr double kMergeBelow = 0.3;     // pixels: invisible gaps
+constexpr double kThinnest = 0.6;       // pixels: shorter spans are drawn this wide
 constexpr size_t kMostRanks = 64;
 
 constexpr const char *kWaitingFill = "#f7c9a9";
 constexpr const char *kMoving = "#1f8a5b";
-constexpr std::array<const char *, 2> kCompute{"#2f5f9e", "#6f9fd8"};  // microbatches in turn
+constexpr std::array<const char *, 2> kCompute{"#2f5f9e", "#6f9fd8"};  // alternating microbatches
 
 struct Panel {
     size_t arm;
@@ -121,7 +121,7 @@ private:
         svg_.label(at + 13, y + 10.5, "", "end of a minibatch");
     }
 
-    // A round step that gives some ten ticks.
+    // A round step that gives about ten ticks.
     double tick_step() const {
         const double wanted = seconds(longest_ns_) / 10;
         const double magnitude = std::pow(10.0, std::floor(std::log10(wanted)));
@@ -212,7 +212,7 @@ private:
         }
     }
 
-    // Beside the panel that ends earlier: how much earlier.
+    // To the right of the panel that ends earlier: how much earlier.
     void saving() {
         const Panel &base = panels_[0];
         const Panel &best = panels_[1];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A picture (SVG) of the first minibatches of `odc replay`: what each rank's device does when, the collective schedule
+// An SVG picture of the first minibatches of `odc replay`: what each rank's device does when, with the collective schedule
 // above ODC on one time axis.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first minibatches of `odc replay` as a trace that Perfetto and chrome://tracing open: a process per arm, and for
-// each rank a track of its device and one of its communication.
+// The first minibatches of `odc replay` as a trace for Perfetto and chrome://tracing: a process per arm, and for each rank a
+// track of its device and one of its communication.
 #pragma once
 
 #include "replay/report.h"

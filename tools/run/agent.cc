@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent: hears its part of the job and supervises its ranks.
+// The agent: receives its part of the job and supervises its ranks.
 #include "run/agent.h"
 
 #include "cli/exit.h"
@@ -27,7 +27,7 @@ std::string agent_line(const char *kind, int number) {
     return fmt::format("{} {} {} {}", kGreeting, version_text(), kind, number);
 }
 
-// A port that the kernel gives to nobody else while this lives: bound, but not listening, so that rank 0 can.
+// Keeps a port from being given to others: bound but not listening, so that rank 0 can listen on it.
 class HeldPort {
 public:
     HeldPort() : socket_(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -48,7 +48,7 @@ public:
     ~HeldPort() { close(socket_); }
 
     int number() const {
-        sockaddr_in6 address = {};  // the port lies where IPv4 has it
+        sockaddr_in6 address = {};  // IPv4 has the port at the same offset
         socklen_t bytes = sizeof address;
         getsockname(socket_, reinterpret_cast<sockaddr *>(&address), &bytes);
         return ntohs(address.sin6_port);
@@ -64,7 +64,7 @@ private:
     int socket_;
 };
 
-// The first line of our input, and no byte more.
+// Reads the first line of the input, and no byte more.
 std::string read_order() {
     std::string line;
     for (char byte = 0; byte != '\n';) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent of a host (run/hosts.h), and what it and its launcher say to each other, a line each. Agent: "odc-agent VERSION
-// ready PORT", PORT being free on its host until it ends, and "odc-agent VERSION failed STATUS" once; no line of a rank
-// begins so. Launcher: its part of the job as JSON, then orders (run/orders.h).
+// The agent of a host (run/hosts.h) and the line protocol between it and its launcher. Agent: "odc-agent VERSION ready PORT",
+// where PORT is free on its host until it ends, and "odc-agent VERSION failed STATUS" once; no line of a rank begins so.
+// Launcher: its part of the job as JSON, then orders (run/orders.h).
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct AgentWord {
     int number;  // port, or status
 };
 
-// Nothing when the line is none of an agent. Throws Exit when it is one of another version.
+// Nothing if the line is not an agent's. Throws Exit if it is from another version.
 std::optional<AgentWord> read_agent_word(const std::string &line);
 
 struct AgentPart {
@@ -32,7 +32,7 @@ struct AgentPart {
 
 std::string write_part(const AgentPart &part);
 
-// On a host: hears its part of a job and serves it. Returns the status of the first of its ranks that failed.
+// On a host: receives its part of a job and runs it. Returns the status of the first of its ranks that failed.
 int serve_as_agent();
 
 }  // namespace odc_tool

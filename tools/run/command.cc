@@ -44,23 +44,25 @@ void add_run(CLI::App &app) {
     HostsLaunch &launch = options->launch;
     CLI::App *verb = app.add_subcommand(
         "run", "Start a command as the N ranks of a job: odc run -n N [--hosts A,B,...] [--] CMD...");
-    add_whole(verb, "-n,--ranks", launch.ranks, {1, 1 << 20}, "How many ranks to start");
+    add_whole(verb, "-n,--ranks", launch.ranks, {1, 1 << 20}, "Number of ranks");
     CLI::Option *hosts =
         verb->add_option("--hosts", launch.hosts, "Hosts to start them on, in blocks: A,B,... (default: this one)")
             ->check([](const std::string &text) { return std::string(text.empty() ? "it names no host" : ""); });
-    verb->add_option("--via", launch.via, "Command that starts another on {host}")->capture_default_str()->needs(hosts);
+    verb->add_option("--via", launch.via, "Command that starts another command on {host}")
+        ->capture_default_str()
+        ->needs(hosts);
     verb->add_option("--address", launch.address, "Address of the first host, for the others (default: its name)")
         ->needs(hosts);
-    verb->add_flag("--agent", options->agent)->group("");  // what --hosts starts on each host
+    verb->add_flag("--agent", options->agent)->group("");  // started by --hosts on each host
     verb->prefix_command();
     verb->footer(
-        "Each rank gets ODC_RANK, ODC_SIZE and ODC_JOB. Its output lines begin with its rank. Rank 0 reads our\n"
-        "standard input unless that is a terminal; the others read nothing. Signals are passed on. When a rank\n"
-        "fails, the others have 2 s, then get SIGTERM, and SIGKILL 2 s later; the status is that of the first\n"
-        "rank that failed (128 + signal if it was killed).\n"
+        "Each rank gets ODC_RANK, ODC_SIZE and ODC_JOB. Its output lines begin with its rank. Rank 0 reads\n"
+        "the standard input of odc run unless that is a terminal; the others read nothing. Signals are passed on.\n"
+        "When a rank fails, the others have 2 s, then get SIGTERM, and SIGKILL 2 s later; the exit status is that of\n"
+        "the first rank that failed (128 + signal if it was killed).\n"
         "With --hosts each host must have odc and the command at the same paths, and the directory; no rank reads\n"
-        "our input. Ranks meet at the first host by ODC_RENDEZVOUS with a random ODC_SECRET, and get our other\n"
-        "ODC_* settings. When we end, so do the ranks on all hosts.");
+        "standard input. Ranks meet at the first host by ODC_RENDEZVOUS with a random ODC_SECRET, and get the other\n"
+        "ODC_* settings of odc run. When odc run ends, so do the ranks on all hosts.");
     verb->callback([verb, options] {
         options->launch.argv = verb->remaining();
         if (const int status = run(*options); status != 0) {

@@ -17,10 +17,10 @@ namespace odc_tool {
 
 namespace {
 
-constexpr rlim_t kPassing = 16;  // open for a moment while a rank starts or ends, and a few to spare
+constexpr rlim_t kPassing = 16;  // open for a moment while a rank starts or ends, and some spare ones
 
 rlim_t open_now() {
-    std::error_code ignored;  // without /proc the count is short, and pipe() will say it
+    std::error_code ignored;  // without /proc the count is too low, and pipe() will fail
     const std::filesystem::directory_iterator own("/proc/self/fd", ignored);
     return static_cast<rlim_t>(std::distance(begin(own), end(own)));
 }

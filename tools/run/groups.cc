@@ -31,7 +31,7 @@ void Groups::forget_ended() {
 
 void Groups::signal_all(int signal) const {
     for (size_t index = 0; index < count_; ++index) {
-        if (pids_[index] != 0) {  // 0: nobody of the group is left
+        if (pids_[index] != 0) {  // 0: the group is empty
             kill(-pids_[index], signal);
         }
     }

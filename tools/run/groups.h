@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process groups of what a supervisor started.
+// The process groups started by a supervisor.
 #pragma once
 
 #include <sys/types.h>
@@ -8,8 +8,8 @@
 
 namespace odc_tool {
 
-// In memory that the guard shares: it outlives us if we are killed, and only then kills what is left of each group. (The
-// kernel kills the processes themselves, but not what they have started.)
+// In memory shared with the guard process, which outlives this one if it is killed, and then kills what is left of each group.
+// (The kernel kills the processes themselves, but not their children.)
 class Groups {
 public:
     explicit Groups(size_t count);
@@ -19,7 +19,7 @@ public:
 
     pid_t &operator[](size_t index) { return pids_[index]; }
     bool contains(pid_t group) const;
-    // The number of a group without members may become somebody else's.
+    // The number of an empty group may be reused by another one.
     void forget_ended();
     void signal_all(int signal) const;
 

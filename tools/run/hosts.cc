@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The launcher: one agent a host.
+// The launcher: one agent per host.
 #include "run/hosts.h"
 
 #include "cli/exit.h"
@@ -38,7 +38,7 @@ std::vector<std::string> split(const std::string &text, char separator) {
     return parts;
 }
 
-// A name goes into a command line, where it must not be taken for an option or for shell text.
+// A name becomes part of a command line, where it must not be taken for an option or shell syntax.
 std::vector<std::string> host_names(const HostsLaunch &wanted) {
     const std::vector<std::string> hosts = split(wanted.hosts, ',');
     for (const std::string &host : hosts) {
@@ -53,7 +53,7 @@ std::vector<std::string> host_names(const HostsLaunch &wanted) {
     return hosts;
 }
 
-// Where a shell on the host finds this command, if it is installed as it is here.
+// The path of this command for a shell on the host, if it is installed there as here.
 std::string own_path() {
     const std::string path = std::filesystem::read_symlink("/proc/self/exe");
     if (!is_plain(path, "/._+-")) {
@@ -82,7 +82,7 @@ std::vector<std::string> start_words(const std::string &via, const std::string &
     return words;
 }
 
-// Those that the agents' ranks get: all but the ones that differ between them.
+// The settings for the agents' ranks: all but those that differ between them.
 std::vector<std::pair<std::string, std::string>> own_settings() {
     std::vector<std::pair<std::string, std::string>> settings;
     for (char **variable = environ; *variable != nullptr; ++variable) {
@@ -121,7 +121,7 @@ private:
         return work;
     }
 
-    // The port of the first host is the last that is missing to tell all their parts.
+    // With the first host's port the parts of all hosts are complete and can be sent.
     bool hear(size_t host, const std::string &line) {
         const std::optional<AgentWord> word = read_agent_word(line);
         if (!word) {
@@ -130,7 +130,7 @@ private:
         if (word->kind == AgentWord::Kind::Failed) {
             supervisor_.fail(word->number);
         } else if (host == 0) {
-            const std::string name = hosts_[0].substr(hosts_[0].find('@') + 1);  // of user@host
+            const std::string name = hosts_[0].substr(hosts_[0].find('@') + 1);  // from user@host
             const std::string address = wanted_.address.empty() ? name : wanted_.address;
             const bool v6 = address.find(':') != std::string::npos;
             tell((v6 ? "[" + address + "]" : address) + ":" + std::to_string(word->number));

@@ -56,7 +56,8 @@ int launch(const Launch &wanted) {
 }
 
 bool inside_a_job() {
-    // Those of the library (kLaunchers in lib/bootstrap/launcher_env.cc): in a Slurm batch script, or with a stray RANK, nobody waits.
+    // The variables of the library's launchers (kLaunchers in lib/bootstrap/launcher_env.cc): a Slurm batch script, or a stray
+    // RANK, does not start ranks.
     constexpr std::array<std::array<const char *, 2>, 9> kLaunchers = {{
         {"ODC_RANK", "ODC_RANK"},
         {"ODC_SIZE", "ODC_SIZE"},

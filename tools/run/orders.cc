@@ -41,7 +41,7 @@ void OrderPipe::add_poll(std::vector<pollfd> &polls) const {
     }
 }
 
-// Who has gone reads no orders; that it has is seen elsewhere.
+// An agent that has gone reads no orders; its end is noticed elsewhere.
 void OrderPipe::flush() {
     while (fd_ >= 0 && !pending_.empty()) {
         const ssize_t wrote = ::write(fd_, pending_.data(), pending_.size());

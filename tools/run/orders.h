@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Orders are lines that a supervisor writes to the agent of a host: the job, then signals ("signal 2"). They end when it
-// does, whatever ends it.
+// Orders are lines that a supervisor writes to the agent of a host: the job, then signals ("signal 2"). They end with the
+// supervisor, however it ends.
 #pragma once
 
 #include <poll.h>
@@ -19,10 +19,10 @@ public:
     OrderPipe &operator=(OrderPipe &&) = delete;
     ~OrderPipe() { end(); }
 
-    // Returns the reading end, the caller's to close. Throws Exit.
+    // Returns the reading end, which the caller closes. Throws Exit.
     int open();
     bool was_opened() const { return opened_; }
-    // Whether the reader has had an order and is still there.
+    // Whether the reader has received an order and is still there.
     bool is_obeyed() const { return fd_ >= 0 && written_; }
     void write(const std::string &text);
     void end();
@@ -36,14 +36,14 @@ private:
     std::string pending_;
 };
 
-// The reading end: does not own the descriptor, -1 has no orders and no end.
+// The reading end: does not own the descriptor; -1 has no orders and no end.
 class OrderReader {
 public:
     explicit OrderReader(int fd);
 
     bool ended() const { return ended_; }
     void add_poll(std::vector<pollfd> &polls) const;
-    // The next whole line, if it is here; empty: not now.
+    // The next complete line, if it has arrived; otherwise empty.
     std::string take();
 
 private:

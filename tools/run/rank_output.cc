@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks print, on its way to our stdout and stderr.
+// Forwards what ranks print to this process's stdout and stderr.
 #include "run/rank_output.h"
 
 #include "cli/exit.h"
@@ -15,9 +15,9 @@ namespace odc_tool {
 
 namespace {
 
-constexpr size_t kLongestLine = size_t{64} << 10;  // a longer one is continued on a prefixed line of its own
-constexpr size_t kQueueBytes = size_t{1} << 20;    // beyond this the ranks wait for our readers
-constexpr size_t kWriteBytes = 4096;               // what a pipe that polls writable takes without blocking (PIPE_BUF)
+constexpr size_t kLongestLine = size_t{64} << 10;  // a longer one is continued on another prefixed line
+constexpr size_t kQueueBytes = size_t{1} << 20;    // beyond this the ranks wait for the readers of the output
+constexpr size_t kWriteBytes = 4096;               // a pipe that polls writable takes these without blocking (PIPE_BUF)
 
 }  // namespace
 
@@ -75,7 +75,7 @@ void RankOutput::pump() {
 
 void RankOutput::finish() {
     for (Source &source : sources_) {
-        // A process that left the job may hold the pipe open for ever: take what is there, do not wait for its end.
+        // A process that left the job may hold the pipe open forever: read what is there without waiting for its end.
         size_t taken = 0;
         while (source.fd >= 0 && taken < kQueueBytes) {
             const size_t got = read_source(source);
@@ -138,7 +138,7 @@ void RankOutput::push(int target, std::string text) {
     }
 }
 
-// False when there is nothing to write, or no room for it within `timeout_ms`.
+// False if there is nothing to write, or no room for it within `timeout_ms`.
 bool RankOutput::write_some(int timeout_ms) {
     if (queue_.empty()) {
         return false;
@@ -164,7 +164,7 @@ bool RankOutput::write_some(int timeout_ms) {
     return true;
 }
 
-// The ranks of a reader who left get the same EPIPE from their next write; for another reason they need not end.
+// Ranks get EPIPE from their next write if the reader has closed the pipe; for another reason they need not end.
 void RankOutput::drop_target(int target, int error) {
     std::erase_if(queue_, [&](const Text &text) { return text.target == target; });
     queued_bytes_ = 0;

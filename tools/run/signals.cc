@@ -32,7 +32,7 @@ Signals::Signals() {
     struct sigaction action = {};
     action.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &action, &pipe_before_);
-    action.sa_handler = SIG_DFL;  // a parent may have left it ignored, and then nobody is waited for
+    action.sa_handler = SIG_DFL;  // the parent may have left it ignored, and then children cannot be waited for
     sigaction(SIGCHLD, &action, nullptr);
 }
 

@@ -15,7 +15,7 @@ public:
     ~Signals();
 
     int fd() const { return fd_; }
-    // Also what a new process needs before it becomes the user's program.
+    // Also needed in a new process before it executes the user's program.
     void restore() const;
     void restore_mask() const;
     // The next signal, or 0.

@@ -22,7 +22,7 @@ namespace odc_tool {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::seconds kPatience{2};  // to say what they saw, then again to obey SIGTERM
+constexpr std::chrono::seconds kGrace{2};  // to report errors, then again to obey SIGTERM
 
 [[noreturn]] void fail_system(const std::string &what) { throw Exit{1, what + ": " + strerror(errno)}; }
 
@@ -50,12 +50,13 @@ Supervisor::Supervisor(const Work &work)
       pids_(work.processes.size()), orders_(work.processes.size()), ordered_(work.orders),
       groups_(work.processes.size()) {
     prctl(PR_GET_CHILD_SUBREAPER, &subreaper_before_);
-    prctl(PR_SET_CHILD_SUBREAPER, 1);  // what they leave behind becomes our child, so that it can be ended
+    prctl(PR_SET_CHILD_SUBREAPER,
+          1);  // orphans of the processes become this process's children, so that they can be ended
 }
 
 Supervisor::~Supervisor() {
     stop_guard();
-    if (children_) {  // it could not be started, or not be ended
+    if (children_) {  // one could not be started, or not be ended
         signal_rest(SIGKILL);
         while (waitpid(-1, nullptr, WNOHANG) > 0) {
         }
@@ -108,7 +109,7 @@ void Supervisor::start_process(size_t index) {
     }
 }
 
-// In the child: becomes the program, or tells the parent why not through `failed`.
+// In the child: executes the program, or sends the parent the reason through `failed`.
 void Supervisor::become(const Process &process, std::array<int, 2> output, int input, pid_t parent, int failed) {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -157,7 +158,7 @@ void Supervisor::start_guard() {
     sigprocmask(SIG_SETMASK, &all, nullptr);
     setpgid(0, 0);
     prctl(PR_SET_NAME, "odc guard");
-    closefrom(0);  // holds nobody's output open
+    closefrom(0);  // keeps nobody's output open
     prctl(PR_SET_PDEATHSIG, SIGUSR1);
     while (getppid() == parent) {
         int signal = 0;
@@ -190,8 +191,8 @@ void Supervisor::supervise() {
             end_next();
         }
     }
-    // From here a signal may end us: it is only our reader that is waited for. Not SIGPIPE: a reader who leaves must not
-    // take the status with him.
+    // From here a signal may end this process: it only waits for the reader. Not SIGPIPE: a closed pipe must not change the
+    // status.
     signals_.restore_mask();
     output_.finish();
 }
@@ -217,7 +218,7 @@ void Supervisor::pass_signals_on() {
             continue;
         }
         pass_on(signal);
-        if (signal == SIGTSTP) {  // Ctrl-Z: the shell waits for us to stop, too
+        if (signal == SIGTSTP) {  // Ctrl-Z: the shell waits for this process to stop, too
             raise(SIGSTOP);
         }
     }
@@ -243,7 +244,7 @@ void Supervisor::follow_orders() {
             pass_on(signal);
         }
     }
-    if (ordered_.ended() && !had_ended) {  // who ordered us has gone, or says that all is over
+    if (ordered_.ended() && !had_ended) {  // the launcher has gone, or has ended the job
         status_ = failed_ ? status_ : 1;
         failed_ = true;
         if (ending_ < Ending::Terminating) {
@@ -281,7 +282,7 @@ void Supervisor::process_ended(size_t index, int wait_status) {
     }
     if (ended_ == pids_.size()) {
         stop_guard();
-        if (ending_ < Ending::Terminating) {  // what still runs was left behind by a process: nobody waits for it
+        if (ending_ < Ending::Terminating) {  // what still runs was left behind by a process: do not wait for it
             ending_ = Ending::Waiting;
             deadline_ = Clock::now();
         }
@@ -292,8 +293,8 @@ void Supervisor::process_failed(size_t index, int wait_status) {
     const bool killed = WIFSIGNALED(wait_status);
     const int number = killed ? WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
     const int status = killed ? 128 + number : number;
-    output_.pump();  // what it said comes before what we say
-    // An agent has said what failed, or hears of a signal as we do.
+    output_.pump();  // its output comes before our message
+    // An agent has reported what failed, or gets the signal, too.
     const bool said = orders_[index].was_opened() && (status == 128 + last_passed_ || (failed_ && number != 255));
     const bool told_to = ending_ >= Ending::Terminating || (killed && number == last_passed_) || said;
     if (!told_to) {
@@ -309,19 +310,19 @@ void Supervisor::fail(int status) {
         failed_ = true;
         status_ = status;
         ending_ = Ending::Waiting;
-        deadline_ = Clock::now() + patience();
+        deadline_ = Clock::now() + grace();
         if (work_.on_failure) {
             work_.on_failure(status);
         }
     }
 }
 
-// An agent's processes get theirs within ours.
-std::chrono::seconds Supervisor::patience() const {
-    return ending_ == Ending::Terminating && work_.processes.front().input == Input::Orders ? 2 * kPatience : kPatience;
+// An agent's grace periods must fit in this process's.
+std::chrono::seconds Supervisor::grace() const {
+    return ending_ == Ending::Terminating && work_.processes.front().input == Input::Orders ? 2 * kGrace : kGrace;
 }
 
-// The deadline of one step of the ending has passed: the next step.
+// The deadline of one step of the ending has passed: take the next step.
 void Supervisor::end_next() {
     if (ending_ == Ending::Waiting) {
         ending_ = Ending::Terminating;
@@ -346,7 +347,7 @@ void Supervisor::end_next() {
         ending_ = Ending::GivenUp;
         output_.say("odc: gave up waiting for processes that SIGKILL did not end");
     }
-    deadline_ = Clock::now() + patience();
+    deadline_ = Clock::now() + grace();
 }
 
 // "rank 3", "ranks 0, 3": those that have not ended.
@@ -362,7 +363,7 @@ std::string Supervisor::running() const {
     return work_.noun + (count == 1 ? " " : "s ") + labels;
 }
 
-// What we started, the guard, and what the processes have left to us.
+// Processes started here, the guard, and orphans of the processes.
 std::set<pid_t> Supervisor::own_children() const {
     std::set<pid_t> all = children();
     for (const pid_t other : others_) {
@@ -371,8 +372,8 @@ std::set<pid_t> Supervisor::own_children() const {
     return all;
 }
 
-// Signals the groups, and our other children: processes that left their group and then lost their parent. Each once: who
-// handles a signal may take the second one badly.
+// Signals the groups, and the other children: processes that left their group and then lost their parent. Each once: a handler
+// may not expect a second signal.
 void Supervisor::signal_rest(int signal) const {
     groups_.signal_all(signal);
     for (const pid_t child : own_children()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts processes, passes on what they print and the signals that we get, and sees to it that all end: the ranks of this
-// host, or the agents of several.
+// Starts processes, forwards their output and the signals of this process, and makes sure that all end: the ranks of this host,
+// or the agents of several.
 #pragma once
 
 #include "run/descriptors.h"
@@ -22,35 +22,35 @@ namespace odc_tool {
 enum class Input {
     Nothing,
     Ours,    // unless that is a terminal
-    Orders,  // a pipe: signals are written to it instead of sent, and its end says that all is over
+    Orders,  // a pipe: signals are written to it instead of sent, and its end ends the job
 };
 
 struct Process {
-    std::string label;                                             // "3", of "rank 3"
-    std::string prefix;                                            // of its lines; Output::Prefixed
+    std::string label;                                             // "3", for "rank 3"
+    std::string prefix;                                            // of its lines; for Output::Prefixed
     std::vector<std::string> argv;                                 // searched in PATH
-    std::vector<std::pair<std::string, std::string>> environment;  // besides ours
+    std::vector<std::pair<std::string, std::string>> environment;  // in addition to this process's
     Input input = Input::Nothing;
 };
 
 enum class Output {
     Prefixed,  // whole lines, each with its prefix
-    Inherit,   // to our stdout and stderr themselves
+    Inherit,   // directly to this process's stdout and stderr
 };
 
 struct Work {
     std::string noun;  // "rank": what a process is called
     std::vector<Process> processes;
     Output output = Output::Prefixed;
-    // We are ourselves given orders through this descriptor; -1: nobody orders.
+    // This process itself gets orders through this descriptor; -1: no orders.
     int orders = -1;
-    // Told of the first failure, with its status, when it is seen.
+    // Called once, with the status of the first failure.
     std::function<void(int)> on_failure = nullptr;
 };
 
 class Supervisor {
 public:
-    // `work` must outlive this. From the process's main thread.
+    // `work` must outlive this object. Called from the process's main thread.
     explicit Supervisor(const Work &work);
     Supervisor(const Supervisor &) = delete;
     Supervisor &operator=(const Supervisor &) = delete;
@@ -58,17 +58,16 @@ public:
 
     // Throws Exit when a process cannot be started (127: command not found).
     void start();
-    // Until the last has ended. When one fails the others have 2 s to say what they saw, then SIGTERM (their orders end),
-    // and SIGKILL later.
+    // Returns when the last has ended. When one fails the others have 2 s to report errors, then get SIGTERM (or the end of
+    // their orders), and SIGKILL later.
     void supervise();
-    // Of the first process that failed (128 + signal if it was killed), 0 when none did. Output that was lost must not
-    // look like success.
+    // That of the first process that failed (128 + signal if it was killed), 0 if none did and no output was lost.
     int status() const { return status_ == 0 && output_.failed() ? 1 : status_; }
 
-    // The rest may be called from what hears a line of output.
+    // The rest may be called while a line of output is handled.
     RankOutput &output() { return output_; }
     void order(size_t process, const std::string &text) { orders_[process].write(text); }
-    // Something has failed elsewhere, by this status.
+    // Something has failed elsewhere, with this status.
     void fail(int status);
 
 private:
@@ -85,7 +84,7 @@ private:
     void process_ended(size_t index, int wait_status);
     void process_failed(size_t index, int wait_status);
     void end_next();
-    std::chrono::seconds patience() const;
+    std::chrono::seconds grace() const;
     std::set<pid_t> own_children() const;
     void signal_rest(int signal) const;
     std::string running() const;
@@ -93,7 +92,7 @@ private:
 
     const Work &work_;
     DescriptorLimit limit_;
-    std::set<pid_t> others_;   // of the program that became us, such as a sidecar: not ours to end
+    std::set<pid_t> others_;   // of the program that became this process, such as a sidecar: not to be ended
     std::vector<pid_t> pids_;  // 0: has ended
     std::vector<OrderPipe> orders_;
     OrderReader ordered_;
@@ -102,7 +101,7 @@ private:
     RankOutput output_;
     pid_t guard_ = 0;
     size_t ended_ = 0;
-    bool children_ = true;  // of ours
+    bool children_ = true;  // whether this process has children
     int status_ = 0;
     bool failed_ = false;
     int last_passed_ = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// odc topo: what is near what on this machine or a recorded one, and which path each memory takes to another host; in a
-// job, which path each pair of its ranks takes.
+// odc topo: the distances between devices of this machine or a recorded one, and the route of each memory to another host; in a
+// job, the route of each pair of its ranks.
 #include "cli/exit.h"
 #include "cli/files.h"
 #include "cli/verbs.h"
@@ -25,7 +25,7 @@ struct TopoOptions {
     std::string xml;
     std::string svg;
     std::string save;
-    std::vector<int> pair;  // that --why is about; empty: all
+    std::vector<int> pair;  // the pair for --why; empty: all
     bool why = false;
     bool json = false;
 };
@@ -71,24 +71,27 @@ void check_options(const TopoOptions &options) {
 
 void add_topo(CLI::App &app) {
     auto options = std::make_shared<TopoOptions>();
-    CLI::App *verb = app.add_subcommand("topo", "Show what is near what, and which path each rank would use and why");
+    CLI::App *verb = app.add_subcommand(
+        "topo", "Show the distances between devices, and the route that each rank would use and why");
     verb->add_option(
             "--xml", options->xml,
             "Show a recorded machine (hwloc's XML) instead of this one, as if libfabric had every provider for it")
         ->type_name("FILE");
-    verb->add_option("--svg", options->svg, "Draw the machine into this file, too")->type_name("FILE");
-    verb->add_option("--save", options->save, "Record this machine into this file, as hwloc's XML; it names addresses")
+    verb->add_option("--svg", options->svg, "Also draw the machine into this file")->type_name("FILE");
+    verb->add_option("--save", options->save,
+                     "Record this machine into this file, as hwloc's XML; it includes addresses")
         ->type_name("FILE");
-    CLI::Option *why = verb->add_flag("--why", options->why, "Tell why each path is taken, and why not the others");
-    verb->add_option("ranks", options->pair, "In a job, with --why: only from this rank to that one")
+    CLI::Option *why =
+        verb->add_flag("--why", options->why, "Explain why each route is taken, and why the others are not");
+    verb->add_option("ranks", options->pair, "In a job, with --why: only the route from rank A to rank B")
         ->expected(2)
         ->type_name("A B")
         ->needs(why);
     verb->add_flag("--json", options->json, "Print JSON");
     verb->footer(
-        "Outside a job: a tree of packages, NUMA nodes, GPUs and NICs, how near they are to each other, and which NIC\n"
-        "and provider memory on each NUMA node or GPU would use to a host like this one. ODC_TRANSPORTS, ODC_INTERFACE\n"
-        "and ODC_PROVIDER narrow the choice; with ODC_REQUIRE it says whether each path meets it. Inside a job (odc run,\n"
+        "Outside a job: a tree of packages, NUMA nodes, GPUs and NICs, the distances between them, and the NIC and\n"
+        "provider that memory on each NUMA node or GPU would use to a host like this one. ODC_TRANSPORTS, ODC_INTERFACE\n"
+        "and ODC_PROVIDER narrow the choice; with ODC_REQUIRE it shows whether each route meets it. Inside a job (odc run,\n"
         "torchrun, mpirun, Slurm) odc topo joins it as one rank, and rank 0 prints which transport each pair of ranks\n"
         "uses.");
     verb->callback([options] {

@@ -19,7 +19,7 @@ namespace odc_tool {
 
 namespace {
 
-constexpr int kMostNamed = 16;  // ranks in a matrix whose cells are whole names
+constexpr int kMostNamed = 16;  // ranks in a matrix with full names in its cells
 
 Json route_json(odc_context *context, int rank, odc_memory memory) {
     odc_route route{};
@@ -53,7 +53,7 @@ Json own_row(odc_context *context) {
     return row;
 }
 
-// All ranks' rows on rank 0, on the others nothing.
+// All ranks' rows on rank 0, nothing on the others.
 std::vector<Json> gather_rows(odc_context *context) {
     const std::string row = own_row(context).dump(-1, ' ', false, Json::error_handler_t::replace);
     auto longest = static_cast<double>(row.size() + 1);
@@ -84,14 +84,14 @@ std::vector<Json> gather_rows(odc_context *context) {
     return rows;
 }
 
-// Hosts of one name are told apart: "node", "node #2". Ranks of one host, and only they, share memory.
+// Hosts with the same name are told apart: "node", "node #2". Only ranks of one host share memory.
 void tell_apart(std::vector<Json> &rows) {
-    std::vector<std::string> names;  // as they were, of each host's lowest rank; of the others ""
+    std::vector<std::string> names;  // the original names, at each host's lowest rank; "" for the others
     for (size_t rank = 0; rank < rows.size(); ++rank) {
         Json &row = rows[rank];
         const auto mate = std::find_if(row.at("routes").begin(), row.at("routes").end(),
                                        [](const Json &route) { return route.at("transport") == "shm"; });
-        const size_t first = mate->at("to");  // itself, if no other
+        const size_t first = mate->at("to");  // itself, if there is no other
         if (first < rank) {
             row["host"] = rows[first].at("host");
             names.emplace_back();
@@ -106,7 +106,7 @@ void tell_apart(std::vector<Json> &rows) {
 
 std::string transport_of(const Json &route) { return text_or(route.at("transport"), "none"); }
 
-// To their own GPU memory ranks that have some have a route.
+// Ranks with GPU memory have a route to their own.
 std::vector<int> ranks_without_gpu(const std::vector<Json> &rows) {
     std::vector<int> ranks;
     for (size_t rank = 0; rank < rows.size(); ++rank) {
@@ -147,7 +147,7 @@ void print_matrix(const std::vector<Json> &rows, const char *routes) {
     }
 }
 
-// Leaves the routes from the first rank to the second.
+// Keeps only the route from the first rank to the second.
 void keep_pair(std::vector<Json> &rows, const std::vector<int> &pair) {
     Json row = rows[static_cast<size_t>(pair[0])];
     for (const char *routes : {"routes", "gpu_routes"}) {
@@ -163,8 +163,8 @@ void print_reason(const Json &row, const Json &route, const char *memory) {
                route.at("why").get<std::string>(), why_not.empty() ? "" : "; not ", why_not);
 }
 
-// Of each two ranks. Those in `without_gpu` have no route to their own GPU memory, which says why, and is all that is said
-// of it, unless a pair is given.
+// For each pair of ranks. Ranks in `without_gpu` have no route to their own GPU memory; only the reason is printed, unless a
+// pair is given.
 void print_reasons(const std::vector<Json> &rows, const std::vector<int> &pair, const std::vector<int> &without_gpu) {
     const auto has_gpu = [&](const Json &rank) {
         return std::find(without_gpu.begin(), without_gpu.end(), rank) == without_gpu.end();

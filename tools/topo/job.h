@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `odc topo` as a rank of a job: which path each pair of its ranks takes.
+// `odc topo` as a rank of a job: the route of each pair of its ranks.
 #pragma once
 
 #include "topo/reasons.h"

@@ -22,7 +22,7 @@ std::string joined(const std::vector<std::string> &words, const char *between) {
     return text;
 }
 
-// The memory whose route leads through it, and that which has no route, but is nearest to it.
+// The memory whose route uses the NIC, and memory without a route to which the NIC is nearest.
 std::string users(const Json &machine, const std::string &nic) {
     std::vector<std::string> used;
     std::vector<std::string> nearest;
@@ -55,7 +55,7 @@ Part nic_part(const Json &machine, const Json &nic) {
             {}};
 }
 
-// What it has to how many others: "NVSwitch to 7 GPUs, P2P to 7, native atomics to 7".
+// Its links to the other GPUs: "NVSwitch to 7 GPUs, P2P to 7, native atomics to 7".
 std::string links(const Json &machine, const std::string &gpu) {
     int nvlink = 0;
     int nvswitch = 0;
@@ -87,8 +87,8 @@ Part gpu_part(const Json &machine, const Json &gpu) {
         Part::Kind::Gpu, gpu.at("name"), joined({model, gpu.at("bus_id")}, ", "), links(machine, gpu.at("name")), {}};
 }
 
-// The devices on PCI that are on a NUMA node, or, where the node is null, in a package without being on one node of it:
-// those of one switch in one group.
+// The PCI devices on a NUMA node, or, if the node is null, in a package but on none of its nodes: those of one switch in one
+// group.
 std::vector<Part> devices_at(const Json &machine, const Json &package, const Json &numa_node) {
     std::vector<Part> found;
     const auto add = [&](const Json &device, Part part) {
@@ -122,7 +122,7 @@ void append(std::vector<Part> &parts, std::vector<Part> more) {
     std::move(more.begin(), more.end(), std::back_inserter(parts));
 }
 
-// Of a package, or of none (null).
+// Of a package, or outside packages (null).
 std::vector<Part> inside(const Json &machine, const Json &package) {
     std::vector<Part> parts;
     for (const Json &node : machine.at("numa_nodes")) {

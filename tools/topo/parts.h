@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A machine as a tree of parts in words, which `odc topo` prints and draws.
+// A machine as a tree of described parts, which `odc topo` prints and draws.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,15 +17,15 @@ struct Part {
     Kind kind = Kind::Machine;
     std::string name;
     std::string detail;
-    std::string note;  // of a NIC: which memory uses it, or why none does; of a GPU: what it has to others
+    std::string note;  // of a NIC: which memory uses it, or why none does; of a GPU: its links to others
     std::vector<Part> parts;
 };
 
-// Of what odc_get_topology gives. Its last part holds the interfaces without a PCI device.
+// From odc_get_topology's JSON. The last part holds the interfaces without a PCI device.
 Part parts_of(const Json &machine);
 
 std::string speed_text(const Json &mbit);  // "400 Gbit/s"; "" for null
 std::string text_or(const Json &text, const std::string &otherwise);
-std::string path_text(const Json &route);  // "fabric", "fabric, staged"; of a route that there is
+std::string path_text(const Json &route);  // "fabric", "fabric, staged"; only for an existing route
 
 }  // namespace odc_tool

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each part is a box as large as what is inside it, which flows in rows; so no two can overlap.
+// Each part is a box that contains its children, laid out in rows; so no two overlap.
 #include "topo/picture.h"
 
 #include "cli/svg.h"
@@ -23,7 +23,7 @@ constexpr double kTitle = 26;  // height of a box's title
 constexpr double kLine = 15;
 constexpr double kHead = 84;
 constexpr size_t kColumns = 4;
-constexpr size_t kLetters = 34;  // that surely fit into a device's line
+constexpr size_t kLetters = 34;  // that fit into a device's line
 constexpr double kLetter = 7.6;  // width of a title's letters, on average
 
 struct Colour {
@@ -44,7 +44,7 @@ const Colour &colour_of(Part::Kind kind) {
     return *std::find_if(kColours.begin(), kColours.end() - 1, [&](const Colour &row) { return row.kind == kind; });
 }
 
-// Lines of at most kLetters, divided between words; a longer word is divided, too.
+// Splits text into lines of at most kLetters, at spaces if possible.
 std::vector<std::string> wrapped(std::string text) {
     std::vector<std::string> lines;
     while (text.size() > kLetters) {
@@ -80,7 +80,7 @@ struct Box {
         height = kTitle + kLine * static_cast<double>(lines.size()) + 4;
     }
 
-    // The devices of a switch stand under each other, packages too; all else flows in rows.
+    // The devices of a switch, and packages, are stacked; everything else is laid out in rows.
     void place_parts() {
         const bool one_column = part.kind == Part::Kind::Switch || part.kind == Part::Kind::Machine;
         const size_t columns = one_column ? 1 : kColumns;
@@ -103,11 +103,11 @@ struct Box {
     }
 
     const Part &part;
-    double x = 0;  // from the corner of the box around it
+    double x = 0;  // relative to the box around it
     double y = 0;
     double width = 0;
     double height = 0;
-    std::vector<std::string> lines;  // of a device, under its name; the last `notes` are of its note
+    std::vector<std::string> lines;  // of a device, below its name; the last `notes` are those of its note
     size_t notes = 0;
     std::vector<Box> inside;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether `odc topo` tells why each path is taken and the others are not: --why.
+// Whether `odc topo` explains why each route is taken and the others are not: --why.
 #pragma once
 
 namespace odc_tool {

@@ -13,7 +13,7 @@ namespace odc_tool {
 namespace {
 
 struct Distance {
-    const char *words;  // odc_get_topology's
+    const char *words;  // the text of odc_get_topology
     const char *cell;
 };
 
@@ -27,14 +27,14 @@ constexpr std::array<Distance, 9> kDistances = {{{"itself", "-"},
                                                  {"in another package", "far"},
                                                  {"at an unknown distance", "?"}}};
 
-// Its place in kDistances; the last for words that it has not.
+// Its index in kDistances; the last one for unknown texts.
 size_t distance_of(const std::string &words) {
     const auto *row =
         std::find_if(kDistances.begin(), kDistances.end() - 1, [&](const Distance &one) { return one.words == words; });
     return static_cast<size_t>(row - kDistances.begin());
 }
 
-// Without the blanks at its end.
+// Without trailing blanks.
 void print_line(const std::string &line) { fmt::print("{}\n", line.substr(0, line.find_last_not_of(' ') + 1)); }
 
 void print_tree(const Part &part, const std::string &indent) {
@@ -51,7 +51,7 @@ void print_tree(const Part &part, const std::string &indent) {
     }
 }
 
-// Every device by every device that holds memory: NICs have rows only.
+// A table of every device by every device with memory: NICs have rows only.
 void print_distances(const Json &machine) {
     const Json &devices = machine.at("devices");
     const Json &distances = machine.at("distances");
@@ -84,7 +84,7 @@ void print_distances(const Json &machine) {
     fmt::print("  {}\n", legend);
 }
 
-// "; not shm: cuda is faster; ...": the reasons against the other transports where they are wanted, or none is left.
+// "; not shm: cuda is faster; ...": the reasons against the other transports, if they are wanted or there is no route.
 std::string why_not_text(const Json &route, Reasons reasons) {
     std::string words;
     for (const auto &[transport, why] : route.at("why_not").items()) {
@@ -102,7 +102,7 @@ std::string route_text(const Json &route, Reasons reasons) {
     return path + (why.is_null() ? "" : ": " + why.get<std::string>()) + why_not_text(route, reasons);
 }
 
-// The path that ranks on two GPUs take, and what there is between these.
+// The route between two GPUs, and their link.
 std::string link_text(const Json &link, Reasons reasons) {
     const bool known = !link.at("access").is_null();
     std::string words = !known ? "unknown" : link.at("transport").is_null() ? "none" : path_text(link);
@@ -114,7 +114,7 @@ std::string link_text(const Json &link, Reasons reasons) {
     return words;
 }
 
-// Pairs of one GPU that are alike in one line, and if all are, one for all.
+// Pairs of GPUs with equal descriptions share a line; if all are equal, there is one line for all.
 void print_gpu_links(const Json &machine, Reasons reasons) {
     const Json &links = machine.at("gpu_links");
     if (links.empty()) {
@@ -151,7 +151,7 @@ void print_gpu_links(const Json &machine, Reasons reasons) {
     }
 }
 
-// Where ODC_REQUIRE is set.
+// Printed if ODC_REQUIRE is set.
 void print_objection(const Json &route, const std::string &indent) {
     if (route.contains("objection") && route.at("memory") == "host") {
         print_line(indent + text_or(route.at("objection"), "ODC_REQUIRE is met"));

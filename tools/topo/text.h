@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `odc topo` prints of a machine: the tree, how near its devices are, and the routes.
+// The output of `odc topo` for a machine: the tree, the distances of its devices, and the routes.
 #pragma once
 
 #include "topo/parts.h"
@@ -7,7 +7,7 @@
 
 namespace odc_tool {
 
-// `reasons`: why each path does not take the other transports, too.
+// `reasons`: also explains why each route does not use the other transports.
 void print_machine(const Json &machine, Reasons reasons);
 
 }  // namespace odc_tool

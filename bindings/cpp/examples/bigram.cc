@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a byte-level bigram language model with its gradients written by hand: the smallest program that shows what ODC is
-// for. Each minibatch is planned by LB-Mini, so ranks run different numbers of microbatches, and wait for each other once.
+// Trains a byte-level bigram language model with hand-written gradients: the smallest program that shows the purpose of ODC.
+// Each minibatch is planned by LB-Mini, so ranks run different numbers of microbatches, and wait for each other once.
 //
 //     odc run -n 4 -- ./bigram --minibatches 50
 #include <algorithm>
@@ -19,10 +19,10 @@ namespace {
 
 constexpr size_t kBytes = 256;
 constexpr size_t kMaxBytes = 200;  // of a paragraph, and of a microbatch
-constexpr odc::Cost kCost{1, 0};   // as attention's: ranks with long texts get fewer of them
+constexpr odc::Cost kCost{1, 0};   // like attention: ranks with long texts get fewer of them
 constexpr float kLearningRate = 4;
 
-// The score of each next byte: its own, and by the byte before it.
+// The scores of the next byte: a bias, and a row by the previous byte.
 struct Values {
     std::vector<float> alone = std::vector<float>(kBytes);
     std::vector<float> after = std::vector<float>(kBytes * kBytes);

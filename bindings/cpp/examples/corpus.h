@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the examples train on: paragraphs of text files in a fixed order, whose lengths have a long tail; without a folder,
-// of the sources of Python's standard library.
+// The training text: paragraphs of text files in a fixed order, whose lengths have a long tail; without a folder, the sources
+// of Python's standard library.
 #ifndef EXAMPLES_CORPUS_H
 #define EXAMPLES_CORPUS_H
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 class Corpus {
 public:
-    // Longer paragraphs are cut off.
+    // Longer paragraphs are cut.
     Corpus(const std::string &folder, size_t max_bytes) : max_bytes_(max_bytes) {
         const std::filesystem::path root = folder.empty() ? python_library() : std::filesystem::path(folder);
         list(root, folder.empty() ? ".py" : "");
@@ -53,7 +53,7 @@ private:
         return path.data();
     }
 
-    // Sorted, folders in their place; no links.
+    // Sorted, with folders in place; no links.
     void list(const std::filesystem::path &folder, const std::string &suffix) {
         static const std::vector<std::string> kSkipped{"test",          "tests",       "site-packages",
                                                        "dist-packages", "__pycache__", "idle_test"};

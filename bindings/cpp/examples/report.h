@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the examples print, on rank 0: by it one rank and many can be compared.
+// The output of the examples, on rank 0: it shows whether one rank and many train alike.
 #ifndef EXAMPLES_REPORT_H
 #define EXAMPLES_REPORT_H
 #include <cstdio>
@@ -14,7 +14,7 @@ inline void report_minibatch(uint64_t number, double loss, double bytes, const o
     std::printf("\n");
 }
 
-// Sums of squares, the second by place, so that parameters in another order are told apart.
+// Sums of squares, the second weighted by position, so that a different order of parameters is noticed.
 template <class T>
 void report_parameters(const char *layer, odc::span<const T> full) {
     double squares = 0, placed = 0;

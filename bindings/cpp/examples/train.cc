@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trains a byte-level language model (embedding, GRU, linear) of libtorch's over ODC: each layer is a shard, gathered before
-// its forward and added to after backward; the optimizer, Adam, sees this rank's slices only. Each minibatch is planned by
+// Trains a byte-level language model of libtorch (embedding, GRU, linear) over ODC: each layer is a shard, gathered before its
+// forward and added to after backward; the optimizer, Adam, works on this rank's slices only. Each minibatch is planned by
 // LB-Mini, so ranks run different numbers of microbatches, and wait for each other once.
 //
 //     odc run -n 4 -- ./train --minibatches 50
@@ -24,13 +24,13 @@ constexpr int64_t kBytes = 256;
 constexpr int64_t kEmbedding = 16;
 constexpr int64_t kHidden = 32;
 constexpr size_t kMaxBytes = 160;  // of a paragraph, and of a microbatch
-constexpr odc::Cost kCost{1, 0};   // as attention's: ranks with long texts get fewer of them
+constexpr odc::Cost kCost{1, 0};   // like attention: ranks with long texts get fewer of them
 
 odc::span<double> elements_of(const torch::Tensor &flat) {
     return {flat.data_ptr<double>(), static_cast<size_t>(flat.numel())};
 }
 
-// A module whose parameters and gradients lie in two flat tensors, and the shard that they come from and go to.
+// A module with its parameters and gradients in two flat tensors, and its shard.
 class Layer {
 public:
     Layer(odc::Context &context, const std::string &name, torch::nn::Module &module) {
@@ -65,7 +65,7 @@ public:
         gradients_.zero_();
     }
 
-    // Adam, of this rank's slice.
+    // Adam's state for this rank's slice.
     void step(double number, double bytes) {
         const auto slice = shard_.slice();
         for (size_t i = 0; i < slice.parameters.size(); ++i) {
@@ -87,7 +87,7 @@ public:
 private:
     torch::Tensor full_, gradients_;
     odc::Shard<double, double> shard_;
-    odc::Operation gather_;  // into full_, so it goes first
+    odc::Operation gather_;  // into full_, so it is destroyed first
     std::vector<double> mean_, square_;
 };
 
@@ -97,7 +97,7 @@ public:
         : embed_(kBytes, kEmbedding), gru_(torch::nn::GRUOptions(kEmbedding, kHidden).batch_first(true)),
           predict_(kHidden, kBytes), layers_(make_layers(context)) {}
 
-    // Adds the gradients of a microbatch to their owners' and returns the loss, summed over bytes.
+    // Adds a microbatch's gradients into their owners' accumulators and returns the loss, summed over bytes.
     double train(const std::vector<std::string> &samples, const std::vector<size_t> &microbatch) {
         const auto [inputs, targets] = batch_of(samples, microbatch);
         for (Layer &layer : layers_) {
@@ -129,7 +129,7 @@ private:
         return layers;
     }
 
-    // Each byte, after a newline at first, and the one that follows; -1 behind a text's end.
+    // Each byte, after a newline at first, and the next one; -1 after a text's end.
     static std::pair<torch::Tensor, torch::Tensor> batch_of(const std::vector<std::string> &samples,
                                                             const std::vector<size_t> &microbatch) {
         size_t longest = 0;
@@ -157,8 +157,8 @@ private:
 };
 
 void train(const Options &options) {
-    at::set_num_threads(1);  // a rank a core
-    torch::manual_seed(1);   // the same parameters, however many ranks there are
+    at::set_num_threads(1);  // one rank per core
+    torch::manual_seed(1);   // the same parameters for any number of ranks
     Corpus corpus(options.data, kMaxBytes);
     odc::Context context = odc::Context::join();
     Model model(context);

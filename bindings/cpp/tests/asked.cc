@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks the libodc of stub.c, which tells what it is handed, and drops an operation that it cannot wait for. What a callback
-// throws in a call that succeeds all the same is forgotten; destructors do not ask it.
+// Uses the libodc of stub.c, which prints the arguments of its calls, and drops an operation that it cannot wait for. What a
+// callback throws in a call that succeeds is forgotten; destructors do not call callbacks.
 #include <odc/odc.hpp>
 
 int main() {

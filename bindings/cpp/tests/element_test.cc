@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Half-precision numbers against their definition, and views.
+// Half-precision numbers compared with their definition, and views.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// A number by its fields, as IEEE 754 defines them.
+// A number from its fields, by IEEE 754.
 double value_of(uint16_t bits, int exponent_bits, int fraction_bits) {
     const int exponent = bits >> fraction_bits & ((1 << exponent_bits) - 1);
     const int fraction = bits & ((1 << fraction_bits) - 1);
@@ -22,7 +22,7 @@ double value_of(uint16_t bits, int exponent_bits, int fraction_bits) {
                          : sign * std::ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
 }
 
-// The nearest of all, of two the even one; from half a step beyond the largest on it is infinite.
+// The nearest number, of two equally near ones the even one; infinite from half a step beyond the largest on.
 template <class Half>
 uint16_t nearest(const std::vector<double> &positive, double value) {
     const auto above = std::lower_bound(positive.begin(), positive.end(), std::abs(value));
@@ -63,7 +63,7 @@ void check_half(int exponent_bits, int fraction_bits) {
         float value = 0;
         if (i % 2 == 0) {
             std::memcpy(&value, &random, sizeof value);
-        } else {  // what lies in the middle of two, and beside it
+        } else {  // halfway between two, and next to it
             const size_t index = random % (positive.size() - 2);
             value = static_cast<float>((positive[index] + positive[index + 1]) / 2);
             value = i % 4 == 1 ? value : std::nextafter(value, i % 8 == 3 ? 0.0f : 1e38f);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shards in GPU memory, on a CUDA driver for tests (tests/fakes/cuda), which it is linked with; for `odc run -n 2`.
+// Shards in GPU memory, on the fake CUDA driver (tests/fakes/cuda), with which it is linked; for `odc run -n 2`.
 #include <fake_cuda.h>
 
 #include "testing.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles that move and go in any order, errors in both styles, callbacks that throw, operations that are dropped.
+// Handles that move and are destroyed in any order, errors in both styles, callbacks that throw, dropped operations.
 #include <pthread.h>
 
 #include <array>
@@ -36,7 +36,7 @@ void handles_move_and_leave_nothing_behind() {
     moved.wait();
     REQUIRE(!moved.pending());
     REQUIRE_THROWS(ODC_ERROR_PHASE, moved.wait(), "has been waited for");
-    context = alone();  // leaves the job that it was in
+    context = alone();  // leaves its job
     REQUIRE_THROWS(ODC_ERROR_PHASE, other.gather(full), "this rank has left the job");
     REQUIRE(context.minibatch() == 0);
 }
@@ -65,7 +65,7 @@ void an_operation_keeps_its_rank_in_the_job_until_it_is_done() {
             addition = layer.scatter_add_start(ones);
             REQUIRE_THROWS(ODC_ERROR_PHASE, context.shutdown(), "nobody has waited for: 1");
             context = odc::Context();
-            addition.wait();  // the last that kept this rank in the job
+            addition.wait();  // the last handle that kept this rank in the job
             REQUIRE_THROWS(ODC_ERROR_PHASE, layer.gather(full), "this rank has left the job");
         } else {
             layer.gather(full);
@@ -81,7 +81,7 @@ void an_assigned_operation_is_waited_for() {
         odc::Operation operation = layer.scatter_add_start(ones);
         operation = layer.scatter_add_start(ones);
         operation = odc::Operation();
-        context.shutdown();  // refuses while there are operations
+        context.shutdown();  // refused while operations are pending
     });
 }
 
@@ -104,7 +104,7 @@ void a_dropped_operation_has_given_its_buffer_back() {
                 context.publish();
                 std::vector<float> full(1000);
                 try {
-                    impatient = true;  // but destructors are patient
+                    impatient = true;  // destructors are not interrupted
                     const odc::Operation dropped = layer.gather_start(full);
                     started = true;
                     if (by_exception) {
@@ -144,8 +144,8 @@ void an_exception_that_ends_a_context_ends_the_job() {
     });
 }
 
-// A context that joins, and is moved, while an exception is under way, and ends as it should, ends no job; nor does an
-// exception that is handled inside.
+// A context that joins and is moved during an exception, and ends regularly, does not abort the job; nor does an exception that
+// is handled inside.
 void an_exception_elsewhere_ends_no_job() {
     std::atomic<bool> ended{false};
     struct Joins {
@@ -184,7 +184,7 @@ void an_exception_elsewhere_ends_no_job() {
 
 // ---- Errors ----
 
-void misuse_is_said_in_words() {
+void misuse_is_reported() {
     odc::Context context = alone();
     Layer layer = layer_of(context);
     std::vector<float> full(1000), small(10);
@@ -261,7 +261,7 @@ void a_config_is_checked() {
 }
 
 // Each call reports to a Status what it throws without one.
-void a_status_is_told_what_else_is_thrown() {
+void other_exceptions_keep_their_status() {
     odc::Status status;
     REQUIRE(status.ok() && status.code() == ODC_OK && std::string(status.message()).empty());
     odc::Context context = odc::Context::join(config_of(0, 1, ""), status);
@@ -352,7 +352,7 @@ void an_exception_of_interrupted_goes_on_in_the_call_that_asked_it() {
             REQUIRE(status.code() == ODC_ERROR_INTERRUPTED && gather.pending());
             angry = false;
             calm = true;
-            context.publish(status);  // what was thrown before is forgotten
+            context.publish(status);  // earlier exceptions are forgotten
             REQUIRE(status.code() == ODC_ERROR_PHASE &&
                     std::string(status.message()).find("Ctrl-C") == std::string::npos);
             std::array<double, 1> values{1};
@@ -400,7 +400,7 @@ void end_in(std::atomic<bool> &ending, Call &&call) {
     REQUIRE(!survived && !ending);
 }
 
-// `make(context, layer)` gives a call that waits for rank 1, with a Status or without, which can be made again.
+// `make(context, layer)` returns a call that waits for rank 1, with or without a Status, and can be repeated.
 template <class Make>
 void end_and_make_again(Make make) {
     std::atomic<bool> ending{false}, ended{false};
@@ -467,7 +467,7 @@ void a_wait_whose_callback_ends_the_thread_can_be_made_again() {
     });
 }
 
-// With a Status or without, by odc_init's own callback.
+// With a Status or without, ended by odc_init's own callback.
 void a_thread_that_ends_in_joining_ends_nothing_else() {
     std::atomic<bool> ending{false};
     odc::Config config = config_of(0, 2, new_job());
@@ -510,7 +510,7 @@ private:
     std::vector<std::vector<std::byte>> parts_;
 };
 
-void ranks_meet_by_a_callback_whose_failure_keeps_its_words() {
+void ranks_meet_by_a_callback_whose_failure_keeps_its_text() {
     Board board(3);
     run_configs(3, [&](odc::Config config) {
         config.job.clear();
@@ -557,12 +557,11 @@ int main(int argc, char **argv) {
         {TEST(handles_move_and_leave_nothing_behind), TEST(a_shard_outlives_its_context),
          TEST(an_operation_keeps_its_rank_in_the_job_until_it_is_done), TEST(an_assigned_operation_is_waited_for),
          TEST(a_dropped_operation_has_given_its_buffer_back), TEST(an_exception_that_ends_a_context_ends_the_job),
-         TEST(an_exception_elsewhere_ends_no_job), TEST(misuse_is_said_in_words), TEST(a_config_is_checked),
-         TEST(a_status_is_told_what_else_is_thrown),
-         TEST(an_exception_of_interrupted_goes_on_in_the_call_that_asked_it),
+         TEST(an_exception_elsewhere_ends_no_job), TEST(misuse_is_reported), TEST(a_config_is_checked),
+         TEST(other_exceptions_keep_their_status), TEST(an_exception_of_interrupted_goes_on_in_the_call_that_asked_it),
          TEST(a_wait_that_is_interrupted_can_be_made_again),
          TEST(a_wait_whose_callback_ends_the_thread_can_be_made_again),
          TEST(a_thread_that_ends_in_joining_ends_nothing_else),
-         TEST(ranks_meet_by_a_callback_whose_failure_keeps_its_words)},
+         TEST(ranks_meet_by_a_callback_whose_failure_keeps_its_text)},
         argc, argv);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library tells of itself, of the machine and of a job, and what a plan promises.
+// What the library reports about itself, the machine and a job, and the properties of plans.
 #include <fstream>
 #include <numeric>
 
@@ -14,7 +14,7 @@ void the_right_library_is_taken() {
     REQUIRE_SAYS(odc::build(), "libodc " + odc::Version::found().text());
 }
 
-void tables_and_topology_are_told() {
+void tables_and_topology_are_reported() {
     const auto transports = odc::transports();
     REQUIRE(transports.size() == 3);
     REQUIRE(transports[0].name == "cuda" && transports[1].name == "shm" && transports[2].name == "fabric");
@@ -43,7 +43,7 @@ void tables_and_topology_are_told() {
     REQUIRE_THROWS(ODC_ERROR_ARGUMENT, odc::topology(std::string("a\0b", 3)), "NUL");
 }
 
-void routes_and_statistics_are_told() {
+void routes_and_statistics_are_reported() {
     run(2, [](odc::Context &context) {
         const odc::Route route = context.route(1 - context.rank());
         REQUIRE(route.transport == "shm" && route.access == "direct" && route.nic.empty() && !route.why.empty());
@@ -59,7 +59,7 @@ void routes_and_statistics_are_told() {
     });
 }
 
-// Every sample once, in microbatches without gaps within the budget; the costs as they say.
+// Every sample once, in contiguous microbatches within the budget; costs as reported.
 void a_plan_keeps_its_promises() {
     const uint64_t seed = test_seed();
     for (uint64_t round = 0; round < 50; ++round) {
@@ -110,7 +110,7 @@ void a_plan_keeps_its_promises() {
 
 int main(int argc, char **argv) {
     return run_tests("library_test",
-                     {TEST(the_right_library_is_taken), TEST(tables_and_topology_are_told),
-                      TEST(routes_and_statistics_are_told), TEST(a_plan_keeps_its_promises)},
+                     {TEST(the_right_library_is_taken), TEST(tables_and_topology_are_reported),
+                      TEST(routes_and_statistics_are_reported), TEST(a_plan_keeps_its_promises)},
                      argc, argv);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs of random shards against a model that is computed from rank numbers alone: what is gathered is what the owners
-// wrote, and sums are what all ranks added. All values are small integers, so every sum is exact.
+// Jobs of random shards compared with a model that is computed from rank numbers alone: gathered values are the owners' and
+// sums are those of all ranks' additions. All values are small integers, so every sum is exact.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -26,7 +26,7 @@ std::byte number<std::byte>(uint64_t value) {
     return static_cast<std::byte>(value);
 }
 
-// What rank numbers say of a job.
+// A job's shards, derived from rank numbers.
 struct Model {
     uint64_t seed, size;
 
@@ -49,7 +49,7 @@ struct Model {
         ranks.resize(1 + random({4, shard}) % size);
         return ranks;
     }
-    // Equal for even shards; else random cuts, zero sizes among them.
+    // Equal for even shards; otherwise random, with zero sizes among them.
     std::vector<uint64_t> slices(uint64_t shard) const {
         const uint64_t all = numel(shard), owners = listed(shard).size();
         std::vector<uint64_t> cuts{0, all};
@@ -149,7 +149,7 @@ public:
                 check_parameters(full);
                 if (call % 2 == 0) {
                     addition.wait();
-                }  // else its destructor waits
+                }  // otherwise its destructor waits
             }
         }
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A libodc that tells what it is handed, asks in each call that may wait whether it is interrupted, does not heed the
- * answer, and cannot wait for an operation; tests/cpp.sh adds the functions that end the program. */
+/* A libodc that prints its arguments, calls `interrupted` in each call that may wait, ignores the result, and cannot wait for
+ * an operation; tests/cpp.sh adds functions that end the program. */
 #include <odc/odc.h>
 #include <stdio.h>
 

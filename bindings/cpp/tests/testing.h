@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests share: a test is a function that throws where it fails, and ranks are threads of this process.
+// Shared by the tests: a test is a function that throws on failure, and ranks are threads of this process.
 #ifndef TESTS_TESTING_H
 #define TESTS_TESTING_H
 #include <unistd.h>
@@ -26,7 +26,7 @@ inline void require(bool condition, const std::string &words, const char *file, 
 
 #define REQUIRE_SAYS(message, ...) require_says(message, {__VA_ARGS__}, __FILE__, __LINE__)
 
-// One clear sentence with all these words.
+// One clear sentence that contains these texts.
 inline void require_says(const std::string &message, const std::vector<std::string> &words, const char *file,
                          int line) {
     require(message.size() > 15 && message.find('\n') == std::string::npos, "one clear sentence: " + message, file,
@@ -65,14 +65,14 @@ inline odc::Config config_of(int32_t rank, int32_t size, const std::string &job)
     return config;
 }
 
-// A job's name that nobody else has.
+// A unique job name.
 inline std::string new_job() {
     static std::atomic<int> number{0};
     return "cpp-test-" + std::to_string(getpid()) + "-" + std::to_string(++number) + "-" +
            std::to_string(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-// Each rank is a thread with a config; the first that fails is told.
+// Each rank is a thread with a config; reports the first failure.
 template <class Body>
 void run_configs(int32_t size, Body body) {
     const std::string job = new_job();
@@ -90,7 +90,7 @@ void run_configs(int32_t size, Body body) {
     for (std::thread &rank : ranks) {
         rank.join();
     }
-    // What another rank tells of an aborted job says less.
+    // Another rank's error for an aborted job says less.
     for (const bool job_errors : {false, true}) {
         for (const std::exception_ptr &one : failed) {
             try {
@@ -115,7 +115,7 @@ void run(int32_t size, Body body) {
     });
 }
 
-// Waits for what another thread does, which may have failed.
+// Waits for another thread, which may have failed.
 template <class Condition>
 void await(Condition condition) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -136,7 +136,7 @@ inline uint64_t test_seed() {
     return seed;
 }
 
-// Numbers that look random, by what they are for.
+// Pseudo-random numbers for a purpose.
 inline uint64_t mix(std::initializer_list<uint64_t> words) {
     uint64_t state = 0x9e3779b97f4a7c15;
     for (const uint64_t word : words) {
@@ -152,7 +152,7 @@ using Test = std::pair<const char *, void (*)()>;
 #define TEST(name) \
     { #name, name }
 
-// Those that are named, or all.
+// The named ones, or all.
 inline int run_tests(const char *what, const std::vector<Test> &tests, int argc, char **argv) {
     int passed = 0, failed = 0;
     for (const auto &[name, test] : tests) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds at compile time, and each call once, with a Status and, where there are exceptions, without: compiled in each
-// standard by each compiler, without a warning. As a program it says what each call that needs no context says of the
-// library that was loaded, in a line.
+// Compile-time properties, and each call once, with a Status and, where there are exceptions, without: compiled in each
+// standard by each compiler, without a warning. As a program it prints, one per line, the results of the calls that need no
+// context.
 #include <odc/odc.hpp>
-// Here, so that odc.hpp is seen to include what it needs.
+// First, to check that odc.hpp includes what it needs.
 #include <array>
 #include <cstdio>
 #if __cplusplus >= 202002L && !defined(__clang__)
@@ -33,7 +33,7 @@ static_assert(std::is_same_v<decltype(odc::Slice<float, double, odc::Memory::Gpu
 static_assert(std::is_same_v<odc::span<float>, std::span<float>>);
 #endif
 
-// What a view may be made of.
+// The sources of a view.
 template <class From, class To>
 constexpr bool to_span = std::is_convertible_v<From, odc::span<To>>;
 static_assert(to_span<std::vector<float> &, float> && to_span<std::vector<float> &, const float>);
@@ -43,7 +43,7 @@ static_assert(to_span<odc::span<float>, const float> && !to_span<odc::span<const
 static_assert(!to_span<std::vector<double> &, float> && !to_span<std::vector<float>, float>);
 static_assert(std::is_convertible_v<odc::GpuSpan<float>, odc::GpuSpan<const float>>);
 
-// A call takes a buffer of its shard's type and place, and one Status at most; a started one no temporary.
+// A call takes a buffer of its shard's type and memory, and at most one Status; a started one takes no temporary.
 template <class... Arguments>
 auto gathers(int) -> decltype(std::declval<Layer &>().gather(std::declval<Arguments>()...), std::true_type());
 template <class... Arguments>
@@ -78,7 +78,7 @@ static_assert(starts_with<std::ranges::subrange<Halves::iterator>> &&
               never_starts_with<std::ranges::single_view<odc::Bf16>>);
 #endif
 
-// Nothing throws that is handed a Status, but a thread may end in what asks callbacks (WAITS).
+// A call with a Status throws nothing, but a thread may end in calls that ask callbacks (WAITS).
 template <class... S>
 constexpr bool same_throws(bool noexcepts) {
     return noexcepts == (sizeof...(S) > 0);
@@ -158,7 +158,7 @@ void say(Call call) {
 }  // namespace
 
 int main(int argc, char **) {
-    if (argc > 1) {  // never: it is for the compiler
+    if (argc > 1) {  // never: for the compiler only
         odc::Status status;
         call_all({}, {}, "", status);
 #if defined(__cpp_exceptions)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What odc.torch.fsdp2 costs beside FSDP2 itself, each figure a ratio in one run:
+"""The cost of odc.torch.fsdp2 compared with FSDP2 itself, each figure a ratio within one run:
 
     odc run -n 2 build/python/bin/python bindings/python/bench/fsdp2.py
 
-- publishing, and filling .grad, against one copy of this rank's part of the model: pairs in random order, the median
-  and its 95 % interval;
-- 100 steps over ODC with uneven microbatch counts against plain FSDP2 over gloo, which runs the same samples in
+- publishing, and filling .grad, compared with one copy of this rank's part of the model: pairs in random order, the
+  median and its 95 % interval;
+- 100 steps over ODC with uneven microbatch counts compared with plain FSDP2 over gloo, which runs the same samples in
   equal counts with empty ones added: the largest relative difference of the losses.
 """
 
@@ -99,7 +99,7 @@ def copies(rank: int, dtype: torch.dtype) -> None:
 
 
 def samples(step: int, rank: int) -> list[torch.Tensor]:
-    """A different number on each rank, none included."""
+    """A different number on each rank, possibly 0."""
     order = random.Random(100 * step + rank)
     generator = torch.Generator().manual_seed(100 * step + rank)
     return [torch.randn(order.randint(1, 12), 64, generator=generator) for _ in range((step + rank) % 4)]

@@ -66,8 +66,8 @@ def sharded(options: argparse.Namespace, device: torch.device) -> Any:
 
 
 class LocalGroup:
-    """Of a block: for each rank a slice in the type in which it is gathered, and sums in f32. This rank's own are
-    published and filled into .grad as ODC does it; the others' have as many elements."""
+    """A block's buffers: for each rank a slice in the gathered dtype, and sums in f32. This rank's own are published
+    and filled into .grad as in ODC; the others have as many elements."""
 
     def __init__(self, module: Any) -> None:
         self._parameters = list(module.parameters())
@@ -135,7 +135,7 @@ class LocalJob:
             group.publish()
 
 
-# ---- what is compared ----
+# ---- contestants ----
 
 
 class Arm:
@@ -156,14 +156,14 @@ class Arm:
 
 
 def finish_of(device: torch.device) -> Callable[[], None]:
-    """What waits for the device."""
+    """Waits for the device."""
     if device.type == "cuda":
         return torch.cuda.synchronize
     return lambda: None
 
 
 def timed(step: Callable[[], None], steps: int, finish: Callable[[], None]) -> float:
-    """Seconds of a step, of those that all ranks do now."""
+    """Seconds of a step made by all ranks at this time."""
     finish()
     dist.barrier()
     begin = time.perf_counter()
@@ -174,7 +174,7 @@ def timed(step: Callable[[], None], steps: int, finish: Callable[[], None]) -> f
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
-    """The median lies there with 95 %; of few, between the extremes."""
+    """The 95 % interval of the median; the extremes if there are few."""
     ratios, n = sorted(ratios), len(ratios)
     reach = 0.98 * math.sqrt(n)
     return ratios[max(0, round(n / 2 - reach))], ratios[min(n - 1, round(n / 2 + reach))]
@@ -244,7 +244,7 @@ def main() -> None:
     if options.device == "cuda":
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        torch.cuda.init()  # or a mesh chooses a device by the rank
+        torch.cuda.init()  # otherwise a mesh would choose a device by the rank
     store = Path(tempfile.gettempdir()) / f"odc-bench-{job}"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     torch.set_num_threads(1)

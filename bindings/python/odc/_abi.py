@@ -237,18 +237,18 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
 
 
 def _folders() -> list[str]:
-    """This package's: two if its installation is editable."""
+    """The folders of this package: two if its installation is editable."""
     return list(sys.modules[__package__].__path__)
 
 
 def packaged(name: str) -> str:
-    """The path of a library in this package, else the name."""
+    """The path of a library in this package, or its name."""
     paths = (Path(folder, name) for folder in _folders())
     return next((str(path) for path in paths if path.exists()), name)
 
 
 def library_path() -> str:
-    """The libodc in use: ODC_LIBRARY, else the one in this package, else the system's."""
+    """The libodc in use: that of ODC_LIBRARY, or the one in this package, or the system's."""
     return os.environ.get("ODC_LIBRARY") or packaged("libodc.so.0")
 
 
@@ -257,7 +257,7 @@ def _words(version: int) -> str:
 
 
 def _where(path: str) -> str:
-    """The file that was loaded by this path."""
+    """The file that was loaded from this path."""
     if "/" in path:
         return path
     maps = Path("/proc/self/maps").read_text().splitlines()
@@ -265,7 +265,7 @@ def _where(path: str) -> str:
 
 
 def _looked_for(path: str) -> str:
-    """Where there is no libodc, or none that can be loaded."""
+    """The error if there is no libodc, or none that can be loaded."""
     if os.environ.get("ODC_LIBRARY"):
         return f"ODC_LIBRARY names {path}, which cannot be loaded"
     if "/" in path:
@@ -276,7 +276,7 @@ def _looked_for(path: str) -> str:
 
 
 def _check_version(library: ctypes.CDLL, path: str) -> None:
-    """A library serves if its major version is the same and its minor one no earlier: the interface only grows."""
+    """Compatible: the same major version and no earlier minor version, as the interface only grows."""
     if not hasattr(library, "odc_version"):
         raise ImportError(f"{_where(path)} is no libodc: it has no odc_version; libodc {NEEDED} is needed; {REMEDY}")
     number = library.odc_version()
@@ -316,6 +316,6 @@ def version() -> str:
 
 
 def build() -> str:
-    """The library's version, build type, vector instructions and the machine, in words."""
+    """A description of the library: version, build type, vector instructions and machine."""
     text: bytes = lib.odc_build()
     return text.decode()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What C is handed, checked: ctypes takes an integer's low bits, and C reads a string up to its first NUL."""
+"""Checked arguments for C: ctypes takes an integer's low bits, and C reads a string up to its first NUL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Enum = TypeVar("Enum", bound=enum.IntEnum)
 
 
 def c_string(what: str, text: Any) -> bytes:
-    """The words leave out the text: it may be the secret."""
+    """The error omits the text, which may be the secret."""
     if not isinstance(text, str):
         raise ArgumentError(f"{what} is of type {type(text).__name__}, must be a string")
     try:
@@ -40,7 +40,7 @@ def c_integer(what: str, value: Any, most: int) -> int:
     reason = None
     try:
         whole = operator.index(value)
-    except Exception as error:  # whatever its __index__ raises
+    except Exception as error:  # anything that its __index__ raises
         whole, reason = -1, error
     if not 0 <= whole <= most:
         raise ArgumentError(f"{what} is {_shown(value)}, must be an integer in 0..{most}") from reason
@@ -56,7 +56,7 @@ def c_integers(what: str, values: Sequence[Any], most: int) -> list[int]:
 
 
 def c_enum(what: str, value: Any, kind: type[Enum]) -> Enum:
-    """A plain integer, too."""
+    """Also accepts a plain integer."""
     try:
         return kind(operator.index(value))
     except Exception as error:
@@ -65,7 +65,7 @@ def c_enum(what: str, value: Any, kind: type[Enum]) -> Enum:
 
 
 def told(error: BaseException) -> str:
-    """An exception as a text of abort, which must be told whatever it says."""
+    """The text of abort for an exception, whatever its __str__ does."""
     try:
         words = str(error)
     except Exception as another:
@@ -75,10 +75,10 @@ def told(error: BaseException) -> str:
 
 
 def _shown(value: Any) -> str:
-    """For the words of an error: what is long is cut."""
+    """For error texts: a long value is cut."""
     try:
         text = repr(value)
-    except Exception:  # of an integer of thousands of digits, too
+    except Exception:  # also for an integer of thousands of digits
         return f"of type {type(value).__name__} and cannot be shown"
     return text if len(text) <= 80 else f"{text[:80]}..."
 

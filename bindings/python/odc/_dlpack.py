@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLPack capsules (dlpack.h, version 0.x: what everyone makes and takes)."""
+"""DLPack capsules (dlpack.h, version 0.x, which all libraries support)."""
 
 import ctypes
 from dataclasses import dataclass
@@ -76,7 +76,7 @@ def make_capsule(owner: object, address: int, numel: int, type: Type, device: tu
 
 @dataclass(frozen=True)
 class Seen:
-    """What a capsule describes. `type` None: none of a shard's; `kind` names it."""
+    """The tensor of a capsule. `type` None: not a shard's type; `kind` names it."""
 
     address: int
     shape: tuple[int, ...]
@@ -87,7 +87,7 @@ class Seen:
 
 
 def read_capsule(capsule: Any) -> Seen:
-    """Of a capsule that stays its holder's: the memory is there until it is dropped."""
+    """Reads a capsule without consuming it: the memory is valid until it is dropped."""
     managed = _Managed.from_address(_get_pointer(id(capsule), _NAME))
     tensor = managed.tensor
     types = {codes: type for type, codes in _CODES.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C context that a context and its shards share, and what it calls back."""
+"""The C context shared by a context and its shards, and its callbacks."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .errors import Error, PhaseError
 from .recording import Recorder
 
 AllGather = Callable[[bytes], Sequence[bytes]]
-"""Is handed this rank's bytes and returns every rank's, in rank order; collective."""
+"""Called with this rank's bytes; returns every rank's, in rank order; collective."""
 
 
 class Callbacks:
-    """What C calls back. An exception cannot cross C, so it is kept, ends the call, and is raised after it."""
+    """The callbacks for C. An exception cannot cross C, so it is kept, ends the call, and is raised after it."""
 
     def __init__(self, size: int, all_gather: AllGather | None, interrupted: Callable[[], bool] | None) -> None:
         self._size = size
@@ -54,7 +54,7 @@ class Callbacks:
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Around a C call: what a callback or a signal handler raised in it replaces the error that it caused."""
+        """Wraps a C call: an exception of a callback or a signal handler in it replaces the error that it caused."""
         here = self._here
         with Deferred() as deferred:
             here.deferred, here.error = deferred, None
@@ -69,20 +69,20 @@ class Callbacks:
 
 
 class Handle:
-    """Owns the C context: left by Context.close, freed when no view of its memory is left."""
+    """Owns the C context: Context.close leaves it; it is freed when no view of its memory is left."""
 
     def __init__(self, pointer: int, callbacks: Callbacks, device: int | None) -> None:
         self._pointer: int | None = pointer
         self._callbacks = callbacks
         self.device = device  # the number of this rank's GPU
         self.closed = False
-        self.started: dict[int, Buffer] = {}  # buffers that belong to the library
-        self.spent: list[Callable[[], None]] = []  # release shards after the next sync
+        self.started: dict[int, Buffer] = {}  # buffers of started operations, in use by the library
+        self.spent: list[Callable[[], None]] = []  # released shards, freed after the next sync
         self.recorder: Recorder | None = None  # while the context is traced
 
     @contextmanager
     def call(self, name: str = "", shard: str = "") -> Iterator[int]:
-        """Around a C call. What has a name is recorded while the context is traced."""
+        """Wraps a C call. A call with a name is recorded while the context is traced."""
         if self.closed:
             raise PhaseError("this context has been closed")
         with self.call_after_close(name, shard) as context:
@@ -90,7 +90,7 @@ class Handle:
 
     @contextmanager
     def call_after_close(self, name: str, shard: str) -> Iterator[int]:
-        """The same around what C answers after odc_shutdown, too."""
+        """The same for C functions that are also valid after odc_shutdown."""
         if self._pointer is None:
             raise PhaseError("this context has been freed")
         recorder = self.recorder if name else None

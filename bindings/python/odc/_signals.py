@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C while C waits. A signal handler that raises must not do so in a callback of C's, where Python runs handlers as
-soon as it may run at all: nothing could catch it there. So during a call they only note the signal."""
+"""Ctrl-C while C waits. A signal handler must not raise in a callback of C's, where Python runs handlers as soon as it
+can: nothing could catch the exception there. So during a call handlers only note the signal."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Deferred:
-    """Around a call, in the main thread; elsewhere Python runs no handlers. The callback runs what was noted."""
+    """Wraps a call in the main thread; elsewhere Python runs no handlers. The callback runs the noted handlers."""
 
     def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
@@ -36,7 +36,7 @@ class Deferred:
         self.run()
 
     def run(self) -> None:
-        """Runs the handlers of what was noted; they may raise."""
+        """Runs the handlers of noted signals, which may raise."""
         while self._noted:
             number, frame = self._noted.pop(0)
             self._handlers[number](number, frame)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of CUDA streams, without importing what made them."""
+"""Handles of CUDA streams, without importing the library that made them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ._arguments import UINT64, c_integer
 
 
 def stream_handle(stream: Any, device: int | None) -> int | None:
-    """What C is handed for `stream`: a handle, a torch.cuda.Stream, or an object with __cuda_stream__. None is torch's
-    current stream of the device if torch uses CUDA, else the legacy default stream. `device` None: host memory, which
-    C hands no stream."""
+    """The handle of `stream` for C: a handle, a torch.cuda.Stream, or an object with __cuda_stream__. None is torch's
+    current stream of the device if torch uses CUDA, otherwise the legacy default stream. `device` None: host memory,
+    for which C takes no stream."""
     if stream is None and device is None:
         return None
     handle = _handle(stream, device)
@@ -22,7 +22,7 @@ def stream_handle(stream: Any, device: int | None) -> int | None:
 
 
 def _handle(stream: Any, device: int | None) -> Any:
-    """As whoever made the stream says."""
+    """The handle according to the stream's own type."""
     if stream is None:
         assert device is not None
         return _current(device)
@@ -44,14 +44,14 @@ def _handle(stream: Any, device: int | None) -> Any:
 
 def _current(device: int) -> Any:
     torch = sys.modules.get("torch")
-    # While torch has not begun to use CUDA nobody can have chosen another stream.
+    # Before torch initializes CUDA no other stream can be current.
     if torch is None or not torch.cuda.is_initialized():
         return 0
     return torch.cuda.current_stream(device).cuda_stream
 
 
 def _check_device(stream: Any, device: int | None) -> None:
-    """torch's default stream has the same handle on all devices, so C cannot tell them apart."""
+    """torch's default stream has the same handle on all devices, so C cannot tell which one it is."""
     other = getattr(getattr(stream, "device", None), "index", None)
     if device is not None and other is not None and other != device:
         raise ValueError(f"the stream is of cuda:{other}, the context's GPU is cuda:{device}")

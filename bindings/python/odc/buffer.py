@@ -50,7 +50,7 @@ class Buffer:
             nbytes = self._take_tensor(given, type)
         elif isinstance(given, View):
             nbytes = self._take_view(given, type)
-        elif hasattr(given, "__cuda_array_interface__") and type is not Type.BF16:  # which it has not
+        elif hasattr(given, "__cuda_array_interface__") and type is not Type.BF16:  # the interface has no bf16
             nbytes = self._take_array(given.__cuda_array_interface__, type, writable)
         elif device is not None or _is_on_gpu(given):
             nbytes = self._take_capsule(given, type)
@@ -65,7 +65,7 @@ class Buffer:
             raise ValueError(f"{self._what} is in {given}, the shard in {place(self._device)}")
 
     def _check_type(self, type: Type, given: Type | None, name: str) -> None:
-        """Raw bytes may be those of anything."""
+        """Raw bytes may have any type."""
         if type is not Type.BYTES and given is not type:
             raise ValueError(f"{self._what} has {name}, the shard {type.name}")
 
@@ -92,7 +92,7 @@ class Buffer:
         return view.nbytes
 
     def _take_array(self, array: dict[str, Any], type: Type, writable: bool) -> int:
-        """An array in GPU memory; C knows of which GPU."""
+        """An array in GPU memory; C finds out which GPU."""
         if self._device is None:
             raise ValueError(f"{self._what} is in GPU memory, the shard in {place(None)}")
         typestr, shape = str(array["typestr"]), tuple(array["shape"])
@@ -159,7 +159,7 @@ def _product(shape: tuple[int, ...]) -> int:
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    """Row by row. `strides`: in elements."""
+    """Whether the elements are contiguous, row by row. `strides`: in elements."""
     if strides is None or _product(shape) == 0:
         return True
     expected = 1

@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 
 class Context:
-    """Made by init. A context manager: leaves the job at its end, and aborts it when the block raised."""
+    """Made by init. A context manager: leaves the job at its end, and aborts it if the block raised."""
 
     def __init__(self, handle: Handle, group: str) -> None:
         self._handle = handle
@@ -44,7 +44,7 @@ class Context:
 
     @property
     def minibatch(self) -> int:
-        """The number of the running minibatch, from 0."""
+        """The number of the current minibatch, from 0."""
         with self._handle.call() as context:
             return int(lib.odc_minibatch(context))
 
@@ -63,7 +63,7 @@ class Context:
         return self.register_all([ShardDescription(name, numel, parameters, gradients, ranks, slices, memory)])[0]
 
     def register_all(self, descriptions: Sequence[ShardDescription]) -> list[Shard]:
-        """All of them or none, in one region of memory."""
+        """Registers all of them or none, in one region of memory."""
         count, size = len(descriptions), self.size
         converted = (odc_shard_desc * count)(*(one._to_c(size) for one in descriptions))
         pointers = (ctypes.c_void_p * count)()
@@ -72,13 +72,13 @@ class Context:
         return [Shard(self._handle, pointers[i] or 0, one) for i, one in enumerate(descriptions)]
 
     def publish(self, stream: Any = None) -> None:
-        """Publishes every shard that is left to publish; `stream` is for those in GPU memory, see Shard."""
+        """Publishes every shard not published yet; `stream` is for those in GPU memory, see Shard."""
         on = stream_handle(stream, self._handle.device)
         with self._handle.call("publish") as context:
             check(lib.odc_publish_all(context, on))
 
     def sync(self, values: Sequence[float] = (), op: Reduction = Reduction.SUM) -> list[float]:
-        """The one wait for all. `values` are combined over all ranks on the way."""
+        """Waits for all ranks, once per minibatch. `values` are combined over all ranks on the way."""
         combined = (ctypes.c_double * len(values))(*values)
         with self._handle.call("sync") as context:
             check(lib.odc_minibatch_sync_reduce(context, combined, len(values), c_enum("op", op, Reduction)))
@@ -107,7 +107,7 @@ class Context:
         return PeerStats(**{name: getattr(raw, name) for name in PeerStats.__dataclass_fields__})
 
     def route(self, rank: int, memory: Memory = Memory.HOST) -> Route:
-        """The path to a rank's memory of one kind and why it was chosen."""
+        """The route to a rank's memory of one kind and why it was chosen."""
         raw = odc_route()
         to, of = c_integer("rank", rank, INT32), c_enum("memory", memory, Memory)
         with self._handle.call() as context:
@@ -116,12 +116,12 @@ class Context:
         return Route(**{name: text.decode(errors="replace") for name, text in texts.items()})
 
     def abort(self, text: str = "") -> None:
-        """Ends every rank's waits with `text`, as AbortedError."""
+        """Ends every rank's waits with an AbortedError with this `text`."""
         with self._handle.call() as context:
             check(lib.odc_abort(context, c_string("the text of abort", text)))
 
     def close(self) -> None:
-        """Leaves the job, waiting for nobody. Views of slices stay valid; calls raise PhaseError."""
+        """Leaves the job without waiting. Views of slices stay valid; calls raise PhaseError."""
         self._handle.close()
 
     def __enter__(self) -> Context:
@@ -136,7 +136,7 @@ class Context:
 
 
 def stats() -> Report:
-    """Where the time went in every open context of this process: print it, or read it."""
+    """The statistics of every open context of this process, as an object that prints as tables."""
     made = []
     for reference in _contexts.valuerefs():
         context = reference()
@@ -202,5 +202,5 @@ def init(
         assert pointer.value is not None
         named = str(device) if device is not None else os.environ.get("ODC_DEVICE", "")
         number = int(named.partition(":")[2]) if named else None  # as C has checked
-        # In here: a signal's handler runs at the end, and may raise.
+        # Called with signals noted: a signal's handler runs at the end, and may raise.
         return Context(Handle(pointer.value, callbacks, number), group or "")

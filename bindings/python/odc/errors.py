@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One exception for each status; the text is the C library's sentence."""
+"""One exception per status; its text is the C library's sentence."""
 
 from ._abi import Status, lib
 
 
 class Error(RuntimeError):
-    """What every failed call raises. `status` is the C library's."""
+    """Raised by every failed call. `status` is the C library's."""
 
     status: Status = Status.OK
 
@@ -15,7 +15,7 @@ class ArgumentError(Error, ValueError):
 
 
 class PhaseError(Error):
-    """The right call at the wrong moment; nothing has changed."""
+    """A call in the wrong phase; nothing has changed."""
 
     status = Status.ERROR_PHASE
 
@@ -33,7 +33,7 @@ class SystemRefusedError(Error, OSError):
 
 
 class InterruptedWaitError(Error):
-    """`interrupted` ended the wait; the same call may be made again."""
+    """`interrupted` ended the wait; the call may be repeated."""
 
     status = Status.ERROR_INTERRUPTED
 
@@ -47,7 +47,7 @@ class InternalError(Error):
 
 
 class JobError(Error):
-    """Sticks to the context and reaches all ranks in the same words."""
+    """Permanent; all ranks get it with the same text."""
 
 
 class PeerLostError(JobError, ConnectionError):
@@ -67,7 +67,7 @@ class MismatchError(JobError):
 
 
 class DeviceError(JobError):
-    """A rank's GPU failed, whoever's kernel did it."""
+    """A rank's GPU failed, whichever kernel caused it."""
 
     status = Status.ERROR_DEVICE
 
@@ -93,7 +93,7 @@ _BY_STATUS = {
 
 
 def check(status: int) -> None:
-    """Raises what the last call of this thread ended with."""
+    """Raises the exception for the last failed call of this thread."""
     if status == Status.OK:
         return
     text = lib.odc_last_error().decode(errors="replace")

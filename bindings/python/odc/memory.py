@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Views of slices: the library's memory, seen without a copy."""
+"""Views of slices: the library's memory, without a copy."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from . import _dlpack
 from ._abi import Type
 
-# The buffer protocol has no bf16, so it shows the bits.
+# The buffer protocol has no bf16, so it exposes the bits.
 FORMATS: dict[Type, Any] = {Type.F32: "f", Type.F64: "d", Type.F16: "e", Type.BYTES: "B", Type.BF16: "H"}
 _TYPESTRS = {Type.F32: "<f4", Type.F64: "<f8", Type.F16: "<f2", Type.BYTES: "|u1"}
 
 
 def place(device: int | None) -> str:
-    """A kind of memory in words. `device`: a GPU's number; None: host memory."""
+    """The name of a kind of memory. `device`: a GPU's number; None: host memory."""
     return "host memory" if device is None else f"the memory of cuda:{device}"
 
 
@@ -50,7 +50,7 @@ class View:
         return seen
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        import numpy  # only if the caller has it
+        import numpy  # only if the caller uses it
 
         self._check_host()
         array = numpy.frombuffer(self._memory, dtype=FORMATS[self.type])
@@ -62,7 +62,7 @@ class View:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        # Without a stream: between sync and publish nothing that is on its way concerns the slice.
+        # Without a stream: between sync and publish no pending work concerns the slice.
         if self.device is None or self.type not in _TYPESTRS:
             raise AttributeError(f"{self!r} has no __cuda_array_interface__")
         return {
@@ -91,7 +91,7 @@ class View:
 
 
 def _array(owner: object, address: int, nbytes: int) -> Any:
-    """A ctypes array made from an address owns nothing; what holds the array now holds the owner, too."""
+    """Keeps `owner` alive with a ctypes array made from an address, which owns nothing itself."""
     array: Any = (ctypes.c_ubyte * nbytes).from_address(address)
     array._owner = owner
     return array

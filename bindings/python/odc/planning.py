@@ -16,9 +16,9 @@ class Plan:
 
     ranks: list[list[list[int]]]
     makespan: float
-    """The costliest rank's cost."""
+    """The cost of the costliest rank."""
     lower_bound: float
-    """No assignment of these samples to these ranks is below this."""
+    """A lower bound of the makespan for these samples and ranks."""
 
 
 def plan_cost(model: str) -> tuple[float, float]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a traced context does: its calls, and the spans of its user; and the records of a rank."""
+"""The events of a traced context: its calls, and its user's spans; and the records of a rank."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Event(NamedTuple):
     """A call or a span. Times are of CLOCK_MONOTONIC, in nanoseconds."""
 
     call: str  # gather, gather_start, gather_wait, the same of scatter_add, publish, sync, all_reduce; "": a span
-    name: str  # of the span, or of the call's shard; "": the call is about no single shard
+    name: str  # of the span, or of the call's shard; "": the call concerns no single shard
     minibatch: int
     thread: int
     begin_ns: int
     end_ns: int
-    waited_ns: int  # the call's part that it waited for a publish, a sync or a lock
+    waited_ns: int  # the time in which the call waited for a publish, a sync or a lock
     error: str  # the exception that ended it; "": none
 
 
@@ -58,11 +58,11 @@ def _waited_ns(context: int) -> int:
 
 
 class Recorder:
-    """Of one context, from its making on. Any thread may record."""
+    """The events of one context, from its creation on. Any thread may record."""
 
     def __init__(self, minibatch: int) -> None:
         self.events: list[Event] = []
-        self.threads = {threading.get_ident(): threading.current_thread().name}  # the maker's is the first
+        self.threads = {threading.get_ident(): threading.current_thread().name}  # the creator's is the first
         self.begin_ns = time.monotonic_ns()
         self._minibatch = minibatch
 
@@ -95,6 +95,6 @@ class Recorder:
         end_ns, thread = time.monotonic_ns(), threading.get_ident()
         if thread not in self.threads:
             self.threads[thread] = threading.current_thread().name
-        # What another thread waited meanwhile was counted, too.
+        # Includes waits of other threads in the meantime.
         waited_ns = max(0, min(waited_ns, end_ns - begin_ns))
         self.events.append(Event(call, name, minibatch, thread, begin_ns, end_ns, waited_ns, error))

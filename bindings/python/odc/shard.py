@@ -19,7 +19,7 @@ from .memory import View
 
 @dataclass(frozen=True)
 class ShardDescription:
-    """What all listed ranks register alike. `parameters` or `gradients` None: the shard lacks that half.
+    """A shard as all listed ranks register it. `parameters` or `gradients` None: the shard lacks that half.
 
     `ranks` None: all ranks of the job. `slices`: elements of each listed rank; None: equal, as torch.chunk divides.
     `memory`: of the slices and of the buffers that are given with them; GPU needs a context with a device.
@@ -34,7 +34,7 @@ class ShardDescription:
     memory: Memory = Memory.HOST
 
     def __post_init__(self) -> None:
-        """Plain integers become what they mean."""
+        """Converts plain integers to enums."""
         c_string("the name of a shard", self.name)
         of = f'of shard "{self.name}"'
         for half in ("parameters", "gradients"):
@@ -66,7 +66,7 @@ class ShardDescription:
 
 @dataclass(frozen=True)
 class Slice:
-    """This rank's part of a shard. Written (parameters) and read (gradients) between sync and publish only."""
+    """This rank's part of a shard. Parameters may be written, and gradients read, between sync and publish only."""
 
     parameters: View | None
     gradients: View | None
@@ -94,7 +94,7 @@ class Operation:
                 check(status)
             finally:
                 left = status == Status.ERROR_PHASE and handle.closed
-                if left or status == Status.OK or status <= Status.ERROR_PEER_LOST:  # else it is left waiting
+                if left or status == Status.OK or status <= Status.ERROR_PEER_LOST:  # otherwise it is still pending
                     handle.started.pop(self._number, None)
 
 
@@ -137,7 +137,7 @@ class Shard:
         )
 
     def publish(self, stream: Any = None) -> None:
-        """This rank's slice holds the minibatch's parameters."""
+        """Declares that this rank's slice holds the minibatch's parameters."""
         on = self._stream(stream)
         with self._handle.call("publish", self.name):
             check(lib.odc_publish(self._pointer, on))
@@ -163,7 +163,7 @@ class Shard:
         return self._start("scatter_add", lib.odc_scatter_add_start, buffer, self._stream(stream))
 
     def release(self) -> None:
-        """Gives the slices' memory back: views of it must not be used any more, and GPUs must be done with it."""
+        """Frees the slices' memory: views of it must not be used any more, and GPUs must be done with it."""
         with self._handle.call():
             check(lib.odc_release_shard(self._pointer))
 
@@ -171,14 +171,14 @@ class Shard:
         number = ctypes.c_uint64()
         with self._handle.call(f"{call}_start", self.name):
             check(start(self._pointer, buffer.address, buffer.numel, stream, ctypes.byref(number)))
-            # In here: a signal's handler runs at the end, and may raise.
+            # Called with signals noted: a signal's handler runs at the end, and may raise.
             return Operation(self._handle, number.value, buffer, call, self.name)
 
     def _stream(self, given: Any) -> int | None:
         return stream_handle(given, self._device)
 
     def _buffer(self, given: Any, type: Type | None, *, writable: bool) -> Buffer:
-        # The library says it better when the shard lacks the half.
+        # The library reports it better if the shard lacks the half.
         what = f'the buffer for shard "{self.name}"'
         return Buffer(given, type or Type.BYTES, self._device, writable=writable, what=what)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time went, as the C library counts it."""
+"""Statistics, as counted by the C library."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class PeerStats:
-    """What one rank cost this one, in nanoseconds, and in how many syncs it was the last of all."""
+    """How long this rank waited for one rank, in nanoseconds, and in how many syncs that was the last one."""
 
     publish_wait_ns: int
     sync_late_ns: int
@@ -74,7 +74,7 @@ class ContextStats:
 
 
 class Report(tuple[ContextStats, ...]):
-    """Of every open context, in the order of joining. Prints as tables."""
+    """The statistics of every open context, in the order of joining. Prints as tables."""
 
     __slots__ = ()
 

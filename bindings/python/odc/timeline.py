@@ -21,7 +21,7 @@ Interval = tuple[int, int]
 """Begin and end in nanoseconds."""
 
 Layer = tuple[str, list[Interval]]
-"""A colour and when it is seen."""
+"""A colour and the intervals in which it is shown."""
 
 _MOST_RANKS = 64
 _MOST_NAMED = 5  # ranks in the title
@@ -33,7 +33,7 @@ _INK, _FAINT = "#1d2733", "#5d6b7a"
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same time in disjoint intervals, in order."""
+    """The same time in disjoint, sorted intervals."""
     made: list[Interval] = []
     for begin, end in sorted(intervals):
         if made and begin <= made[-1][1]:
@@ -44,7 +44,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def without(intervals: list[Interval], holes: list[Interval]) -> list[Interval]:
-    """What is in `intervals` and not in `holes`; both disjoint and in order."""
+    """The part of `intervals` outside `holes`; both disjoint and sorted."""
     made = []
     number = 0
     for at, end in intervals:
@@ -54,7 +54,7 @@ def without(intervals: list[Interval], holes: list[Interval]) -> list[Interval]:
             if at < holes[number][0]:
                 made.append((at, holes[number][0]))
             at = holes[number][1]
-            if at >= end:  # the hole may reach into the next interval
+            if at >= end:  # the hole may extend into the next interval
                 break
             number += 1
         if at < end:
@@ -63,7 +63,7 @@ def without(intervals: list[Interval], holes: list[Interval]) -> list[Interval]:
 
 
 def computing(one: RankTrace) -> list[Interval]:
-    """When any thread was in a span, but not in a call in it."""
+    """The intervals in which a thread was in a span, but not in a call within it."""
     made: list[Interval] = []
     for _, events in groupby(sorted(one.events, key=lambda e: e.thread), key=lambda e: e.thread):
         mine = list(events)
@@ -78,7 +78,7 @@ def idle_share(one: RankTrace) -> float:
 
 
 def _with_spans(ranks: list[RankTrace]) -> list[RankTrace]:
-    """Where no rank has a span, all that is outside of calls counts as computing."""
+    """For a rank without spans, all time outside of calls counts as computing."""
     if any(not event.call for one in ranks for event in one.events):
         return ranks
     return [
@@ -88,10 +88,10 @@ def _with_spans(ranks: list[RankTrace]) -> list[RankTrace]:
 
 
 def _layers(events: list[Event], shades: dict[str, str]) -> list[Layer]:
-    """In the order of painting: what is inside is painted later."""
+    """In the order of painting: inner spans are painted later."""
     made: list[Layer] = []
     spans = sorted((e for e in events if not e.call), key=lambda e: (e.begin_ns, -e.end_ns))
-    depth: list[int] = []  # ends of the spans that are open
+    depth: list[int] = []  # ends of the open spans
     levels: list[dict[str, list[Interval]]] = []
     for span in spans:
         while depth and depth[-1] <= span.begin_ns:
@@ -145,8 +145,8 @@ class Drawing:
         return (ns - self._origin_ns) / self._unit_ns
 
     def _lane(self, top: float, height: float, layers: list[Layer]) -> None:
-        """Each column of pixels is coloured by how much of its time each layer covers: what is shorter than a pixel is
-        seen for what it is, however much there is."""
+        """Colours each column of pixels by each layer's share of its time, so that events shorter than a pixel are
+        visible in proportion."""
         edges = self._origin_ns + np.linspace(0, self._duration_ns, round(_WIDTH * _DPI * _SHARE) + 1)
         pixels = np.ones((len(edges) - 1, 3))
         for colour, intervals in layers:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hardware is here and which paths lead to other hosts."""
+"""The hardware of this machine and the routes to other hosts."""
 
 import ctypes
 import json

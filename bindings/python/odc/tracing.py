@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces: what every rank did when, in one file for all ranks and in one picture."""
+"""Traces: the events of all ranks in one file and one picture."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Trace:
         self._recorder = recorder
 
     def span(self, name: str) -> AbstractContextManager[None]:
-        """`with trace.span("forward"):` is shown as computing, but for the context's calls in it. Spans may nest, and
-        be in any thread."""
+        """`with trace.span("forward"):` is shown as computing, except the context's calls in it. Spans may be nested,
+        and in any thread."""
         return self._recorder.span(name)
 
 
@@ -77,13 +77,13 @@ def trace(context: Context, directory: str | os.PathLike[str]) -> Iterator[Trace
         _write_alone(alone, made, why)
         if isinstance(error, InterruptedWaitError) or not isinstance(error, Error):
             raise
-        return  # a job error sticks, and the next call raises it
+        return  # a job error is permanent; the next call raises it
     if rank == 0:
         _write_all(folder, [RankTrace.from_bytes(one) for one in collected])
 
 
 def _rank_trace(rank: int, recorder: Recorder) -> RankTrace:
-    recorded = list(recorder.events)  # other threads may still record
+    recorded = list(recorder.events)  # other threads may still be recording
     indices = {thread: index for index, thread in enumerate(list(recorder.threads))}
     events = [event._replace(thread=indices[event.thread]) for event in recorded]
     events.sort(key=lambda event: (event.begin_ns, -event.end_ns))
@@ -110,7 +110,7 @@ def _collect(context: Context, mine: bytes) -> list[bytes]:
         raise
     except Error as error:
         refusal = error
-    # Nobody waits for a shard that a rank could not make.
+    # No rank waits for a shard that another could not register.
     (refused,) = context.all_reduce([rank + 1 if refusal else 0], Reduction.MAX)
     if shard is None or refused:
         if shard is not None:
@@ -132,7 +132,7 @@ def _collect(context: Context, mine: bytes) -> list[bytes]:
 
 
 def _write_alone(path: Path, made: RankTrace, why: str) -> None:
-    """Raises nothing that would hide why the block ended."""
+    """Never raises, which would hide the reason why the block ended."""
     text = f"odc.trace: {path} has the records of rank {made.rank} only: {why}"
     try:
         _write_events(path, [made])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs for tests, from tests/fakes/cuda: a CUDA driver on host memory. It is loaded before libodc looks for a driver,
-and only into the processes of ranks."""
+"""GPUs for tests, by tests/fakes/cuda: a CUDA driver on host memory. It is loaded before libodc opens a driver, and
+only in the processes of ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
 
 
 class Gpu:
-    """One of `devices` GPUs, for this process."""
+    """This process's GPU, one of `devices`."""
 
     def __init__(self, devices: int, device: int) -> None:
         os.environ["FAKE_CUDA_DEVICES"] = str(devices)
@@ -48,11 +48,11 @@ class Gpu:
             function.restype, function.argtypes = result, arguments
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """fake_cuda_`name`."""
+        """The function fake_cuda_`name`."""
         return getattr(self._driver, f"fake_cuda_{name}")(*arguments)
 
     def choose(self) -> None:
-        """From now on the default stream is this GPU's."""
+        """Makes this GPU current for the default stream."""
         assert self.call("set_device", self.device) == 0
 
     def stream(self) -> Stream:
@@ -84,7 +84,7 @@ class Gpu:
 
 
 class Stream:
-    """Speaks __cuda_stream__."""
+    """Implements __cuda_stream__."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -94,7 +94,7 @@ class Stream:
 
 
 class TorchStream:
-    """What is read of a torch.cuda.Stream."""
+    """The part of torch.cuda.Stream that odc reads."""
 
     def __init__(self, handle: int, device: int) -> None:
         self.cuda_stream = handle
@@ -102,7 +102,7 @@ class TorchStream:
 
 
 class Array:
-    """Speaks __cuda_array_interface__."""
+    """Implements __cuda_array_interface__."""
 
     def __init__(self, device: int, address: int, shape: tuple[int, ...], dtype: Any) -> None:
         self.device, self.address, self.shape, self.dtype = device, address, shape, np.dtype(dtype)
@@ -121,11 +121,11 @@ class Array:
 
 
 class Capsules:
-    """Speaks DLPack, about an array; `type` is what it says of the elements."""
+    """Implements DLPack for an array; `type` is the reported type of the elements."""
 
     def __init__(self, array: Array, type: Type, kind: int = 2) -> None:
         self._array, self._type, self._kind = array, type, kind
-        self.streams: list[Any] = []  # that consumers gave
+        self.streams: list[Any] = []  # passed by consumers
 
     def __dlpack__(self, *, stream: Any = None) -> Any:
         self.streams.append(stream)

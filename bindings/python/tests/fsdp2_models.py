@@ -28,7 +28,7 @@ from odc.torch.fsdp2 import Job, MinibatchReport, attach
 Tensor = torch.Tensor
 Counts = Sequence[int]
 
-# By number of ranks. Nobody has as many microbatches as another, and each time another rank has none.
+# By number of ranks. All ranks have different numbers of microbatches, and each time another one has none.
 UNEVEN: dict[int, list[Counts]] = {
     1: [(2,), (0,), (3,)],
     2: [(0, 3), (2, 0), (1, 2)],
@@ -36,15 +36,15 @@ UNEVEN: dict[int, list[Counts]] = {
     4: [(0, 3, 1, 2), (2, 0, 3, 1), (3, 1, 2, 0)],
 }
 DEVICE = torch.device("cpu")  # see use_gpu
-LIMIT = 30.0  # seconds; what is waited for without need ends a test with a sentence
+LIMIT = 30.0  # seconds; a superfluous wait fails the test with an error
 
 
 def use_gpu() -> None:
-    """From now on this rank trains on a GPU: the same for all ranks, or one each where there are as many."""
+    """Makes this rank train on a GPU: the same for all ranks, or one each if there are enough."""
     global DEVICE
     number = dist.get_rank() if torch.cuda.device_count() >= dist.get_world_size() else 0
     torch.cuda.set_device(number)
-    torch.cuda.init()  # or a mesh chooses a device by the rank
+    torch.cuda.init()  # otherwise a mesh chooses a device by the rank
     DEVICE = torch.device("cuda", number)
 
 
@@ -107,7 +107,7 @@ class Case:
 
 @dataclass
 class Step:
-    """What a minibatch led to: full tensors, by parameter name."""
+    """The result of a minibatch: full tensors, by parameter name."""
 
     norm: Tensor
     gradients: dict[str, Tensor | None]
@@ -147,7 +147,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def all_whole(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same by one collective, because each takes a while where ranks share a core."""
+    """The same by one collective, as each takes a while where ranks share a core."""
     sharded = {name: one for name, one in tensors.items() if isinstance(one, DTensor) and one.device_mesh.ndim == 1}
     full = {name: whole(one) for name, one in tensors.items() if name not in sharded}
     if sharded:
@@ -165,7 +165,7 @@ def named(model: Any, **options: Any) -> dict[str, nn.Parameter]:
 
 
 def whole_parameters(model: Any, **options: Any) -> dict[str, Tensor]:
-    reshard(model)  # after an evaluation a root is not, on those ranks that ran one
+    reshard(model)  # after an evaluation the root is unsharded on the ranks that ran it
     return all_whole(dict(named(model, **options)))
 
 
@@ -176,7 +176,7 @@ def whole_gradients(model: Any) -> dict[str, Tensor | None]:
 
 
 def adamw(model: Any) -> torch.optim.Optimizer:
-    """Its `eps` is large: with the default one a first step makes much of the rounding of a tiny gradient."""
+    """With a large `eps`: with the default one the first step amplifies the rounding of tiny gradients."""
     return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.1, eps=1e-3)
 
 
@@ -212,7 +212,7 @@ def by_one_process(
 
 
 def sum_exactly(model: nn.Module) -> None:
-    """Lets plain FSDP2 sum and not average: gloo has forgotten the division (pytorch issue 162338), and a single rank
+    """Makes plain FSDP2 sum instead of average: gloo omits the division (pytorch issue 162338), and a single rank
     divides f64 twice."""
     for module in fsdp_modules(model):
         module.set_force_sum_reduction_for_comms(True)
@@ -230,14 +230,14 @@ def by_plain_fsdp2(
     case: Case,
     mesh: DeviceMesh,
     minibatches: Sequence[Counts],
-    settle: Callable[[Any], None] = sum_exactly,
+    prepare: Callable[[Any], None] = sum_exactly,
     divide: Callable[[Any, float], None] = divide_gradients,
 ) -> list[Step]:
-    """Uneven counts by microbatches of loss zero, which make all ranks run as many."""
+    """Equal counts: microbatches of loss zero are added until all ranks have the same number."""
     rank = mesh.get_local_rank()
     model = case.sharded(mesh)
     optimizer = adamw(model)
-    settle(model)
+    prepare(model)
     steps = []
     for minibatch, counts in enumerate(minibatches):
         for index in range(max(counts)):
@@ -249,7 +249,7 @@ def by_plain_fsdp2(
 
 
 def rank_of(model: Any) -> int:
-    """Among those that it is sharded over."""
+    """Among the ranks over which it is sharded."""
     return int(next(iter(model.parameters())).device_mesh.get_local_rank(0))
 
 
@@ -260,7 +260,7 @@ def run_microbatches(case: Case, model: Any, minibatch: int, counts: Counts) -> 
 
 
 class News:
-    """What a rank tells all others without a collective. Made by all ranks alike."""
+    """Sends a rank's value to all others without a collective. All ranks make it."""
 
     _number = iter(range(1_000_000))
 
@@ -305,7 +305,7 @@ def run_asleep(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
 
 
 def run_pending(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
-    """Each rank reduces in a rhythm of its own: after every microbatch, after two, or after the last one only."""
+    """Each rank reduces at different times: after every microbatch, after two, or after the last one only."""
     rank, count = dist.get_rank(), counts[dist.get_rank()]
     for index, x in enumerate(samples(minibatch, rank, count)):
         model.set_requires_gradient_sync(index == count - 1 or (index + 1) % (1 + (rank + minibatch) % 3) == 0)
@@ -314,7 +314,7 @@ def run_pending(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
 
 @contextmanager
 def gathers_checked(model: Any) -> Iterator[None]:
-    """Collective. Until the end of the block every gathered parameter must equal, by bits, what the ranks hold now."""
+    """Collective. Within the block every gathered parameter must be bit-identical to the ranks' current shards."""
     # A parameter that is tied after fully_shard has a name for each place where it is gathered.
     expected = whole_parameters(model, remove_duplicate=False)
 
@@ -353,7 +353,7 @@ def over_odc(
 
 
 def edited(rank: int, size: int) -> None:
-    """On a GPU a parameter that changed outside of a step is told at the sync: the forward would have to wait."""
+    """On a GPU a parameter changed outside of a step is reported at the sync: the forward would have to wait."""
     case = Case()
     model = case.sharded(mesh_of(size))
     with attach(model, adamw(model), timeout=LIMIT) as job:

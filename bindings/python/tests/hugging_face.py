@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny language models, data and trainers of transformers, TRL and Accelerate. A test trains twice, by plain FSDP2 and
-over ODC, and compares."""
+over ODC, and compares the results."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def samples(count: int, seed: int = 3) -> list[list[int]]:
 
 
 def be_launched(rank: int, size: int) -> None:
-    """Sets what torchrun sets; the process group is there already, so nobody listens at the address."""
+    """Sets torchrun's variables; the process group exists already, so nobody listens at the address."""
     places = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size}
     places |= {"MASTER_ADDR": "localhost", "MASTER_PORT": 1, "OMP_NUM_THREADS": 1}
     os.environ |= {name: str(value) for name, value in places.items()}
@@ -100,7 +100,7 @@ def be_launched(rank: int, size: int) -> None:
 
 @contextmanager
 def new_process(way: str) -> Iterator[None]:
-    """Accelerate keeps its state in classes and environment variables: begins with none of it."""
+    """Accelerate keeps state in classes and environment variables: clears it."""
     kept = dict(os.environ)
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     accelerate.state.GradientState._reset_state()
@@ -128,7 +128,7 @@ def full_parameters(model: Any) -> dict[str, Tensor]:
 
 @contextmanager
 def no_warnings() -> Iterator[None]:
-    """The package logs none, of collectives in a minibatch for one."""
+    """The package logs no warning, for example of collectives in a minibatch."""
     with warnings_logged() as lines:
         yield
     assert not lines

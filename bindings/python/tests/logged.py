@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the package logs, for tests to look at."""
+"""Captures the package's log messages."""
 
 import logging
 from collections.abc import Iterator

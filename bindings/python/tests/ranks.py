@@ -13,7 +13,7 @@ _jobs = iter(range(1_000_000))
 
 
 def _be_rank(fn: Callable[..., None], rank: int, size: int, job: str, args: tuple[Any, ...]) -> None:
-    # ODC_TEST_HOSTS=2: ranks that meet through a callback are on two hosts, as far as they know.
+    # ODC_TEST_HOSTS=2: ranks that meet by a callback are on two simulated hosts.
     if hosts := os.environ.get("ODC_TEST_HOSTS"):
         os.environ.update(ODC_HOST_ID=f"host {rank % int(hosts)}", ODC_INTERFACE="lo")
     try:
@@ -27,7 +27,7 @@ def _be_rank(fn: Callable[..., None], rank: int, size: int, job: str, args: tupl
 def run_ranks(
     size: int, fn: Callable[..., None], *args: Any, mortal: tuple[int, ...] = (), seconds: float = 90
 ) -> None:
-    """fn(rank, size, job, *args) in each process; `mortal` ranks may end as they like."""
+    """Runs fn(rank, size, job, *args) in each process; `mortal` ranks may end in any way."""
     job = f"python-{os.getpid()}-{next(_jobs)}"
     ranks = [_FORK.Process(target=_be_rank, args=(fn, rank, size, job, args)) for rank in range(size)]
     for process in ranks:

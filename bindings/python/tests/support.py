@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What works with odc.torch.fsdp2, as tests show: `python support.py` runs them and writes docs/fsdp2.md's table."""
+"""The features of odc.torch.fsdp2 and their tests: `python support.py` runs them and writes docs/fsdp2.md's table."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ NOT_YET_RUN = [
 
 
 class Outcomes:
-    """A plugin of pytest's: which tests did not pass."""
+    """A plugin of pytest: collects the tests that did not pass."""
 
     def __init__(self) -> None:
         self.passed: set[str] = set()

@@ -66,7 +66,7 @@ def test_every_enum_has_the_headers_values(tmp_path: Path) -> None:
 
 
 def as_ctypes(declaration: str) -> Any:
-    """Of a parameter or a result, as this package declares it."""
+    """The type of a parameter or a result, as this package declares it."""
     text = re.sub(r"\bconst\b", "", declaration).strip()
     pointers = text.count("*")
     word = text.replace("*", " ").split()[0]
@@ -108,7 +108,7 @@ def test_callbacks_are_the_headers() -> None:
 
 
 def import_says(package: Path, **environment: str) -> str:
-    """Of a copy of the package, in which there is no libodc but what is already there."""
+    """Imports a copy of the package, with no libodc but those already in it."""
     package.mkdir(exist_ok=True)
     for source in Path(_abi.__file__).parent.glob("*.py"):
         shutil.copy(source, package)
@@ -161,7 +161,7 @@ def test_the_version_is_the_headers() -> None:
 
 
 def library_of_version(tmp_path: Path, major: int, minor: int, extra: str = "") -> Path:
-    path = tmp_path / f"libodc-{major}-{minor}-{len(extra)}.so"  # dlopen knows a path again
+    path = tmp_path / f"libodc-{major}-{minor}-{len(extra)}.so"  # dlopen caches by path
     source = f"unsigned odc_version(void) {{ return {major} << 16 | {minor} << 8 | 5; }} {extra}"
     subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", path], input=source, text=True, check=True)
     return path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ctypes or C would take for something else is refused in words."""
+"""Values that ctypes or C would misread raise an error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ INT32 = f"must be an integer in 0..{2**31 - 1}"
 TYPE = "must be one of odc.Type: F32, F64, BF16, F16, BYTES"
 MEMORY = "must be one of odc.Memory: HOST, GPU"
 REDUCTION = "must be one of odc.Reduction: SUM, MAX"
-LONG = 10**5000  # which Python shows to nobody
+LONG = 10**5000  # Python refuses to print it
 
 
 class Index:
@@ -30,7 +30,7 @@ class Index:
 
 
 class CUstream:
-    """As that of cuda.bindings, which has no __index__."""
+    """Like that of cuda.bindings, which has no __index__."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -105,7 +105,7 @@ def refused(rank: int, size: int, job: str, call: Callable[[Context], Any], word
         with pytest.raises(odc.ArgumentError) as caught:
             call(context)
         assert str(caught.value).startswith(words)
-        assert context.all_reduce([1]) == [1]  # nothing sticks
+        assert context.all_reduce([1]) == [1]  # the context is unaffected
 
 
 @pytest.mark.parametrize(("call", "words"), CALLS, ids=[words for _, words in CALLS])
@@ -142,7 +142,7 @@ def test_integers_of_numpy_are_integers() -> None:
 
 
 def plain_integers(rank: int, size: int, job: str) -> None:
-    """They mean what the enumerations' members do."""
+    """Plain integers mean the members of the enumerations."""
     with odc.init(rank=rank, size=size, job=job, timeout=30) as context:
         shard = context.register("x", 8, 2, np.int64(1), memory=np.int64(1))
         description = shard.description

@@ -34,7 +34,7 @@ def minibatches(rank: int, size: int, job: str) -> None:
             for mine in parameters:
                 mine[:] = minibatch + rank
             context.publish()
-            for _ in range((rank + minibatch) % size):  # uneven, none too
+            for _ in range((rank + minibatch) % size):  # uneven, possibly 0
                 for shard in shards:
                     full = np.empty(101, np.float32)
                     shard.gather(full)
@@ -124,7 +124,7 @@ def gives_buffers_back(rank: int, size: int, job: str, ends: Any, interrupted: A
     context.publish()
     full, late, dropped = bytearray(40), bytearray(40), bytearray(40)
     operation = shard.gather_start(full)
-    with pytest.raises(BufferError):  # the library's, so nobody may move it
+    with pytest.raises(BufferError):  # it belongs to the library, so it cannot be resized
         full.append(0)
     stop.set()
     with pytest.raises(odc.InterruptedWaitError):
@@ -144,7 +144,7 @@ def gives_buffers_back(rank: int, size: int, job: str, ends: Any, interrupted: A
     context.close()
     for _ in range(2):
         with pytest.raises(odc.PhaseError, match=r"^odc_wait: this rank has left the job \(odc_shutdown\)$"):
-            operation.wait()  # C is asked, and touches the buffer no more
+            operation.wait()  # returns, and the buffer is no longer used
         late.append(0)
     del context, shard
     gc.collect()
@@ -175,7 +175,7 @@ def is_signalled_in_starts(rank: int, size: int, job: str, started: Any) -> None
         with mock.patch("odc.shard.lib", library), pytest.raises(KeyboardInterrupt):
             shard.gather_start(full)
         gc.collect()
-        with pytest.raises(BufferError):  # C has it, whoever waits for it
+        with pytest.raises(BufferError):  # C uses it, whoever waits for it
             full.append(0)
         started.set()
         context.sync()
@@ -186,7 +186,7 @@ def is_signalled_in_starts(rank: int, size: int, job: str, started: Any) -> None
 
 
 def signalled(function: Any) -> Any:
-    """With Ctrl-C that comes in the call."""
+    """Ctrl-C arrives during the call."""
 
     def call(*arguments: Any) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
@@ -236,7 +236,7 @@ def is_closed_meanwhile(rank: int, size: int, job: str, waited: Any) -> None:
     stop.set()
     with mock.patch("odc.shard.lib", library), pytest.raises(odc.InterruptedWaitError):
         operation.wait()
-    with pytest.raises(BufferError):  # C has it still
+    with pytest.raises(BufferError):  # C still uses it
         full.append(0)
     with pytest.raises(odc.PhaseError):
         operation.wait()
@@ -300,10 +300,10 @@ def refused_capsules(rank: int, size: int, job: str) -> None:
         raise KeyError("no such tensor")
 
     with pytest.raises(KeyError, match="no such tensor"):
-        _ = [view.__dlpack__(), refuse()]  # the capsule is dropped with the error pending
+        _ = [view.__dlpack__(), refuse()]  # the capsule is dropped while the error is raised
     float_view = context.register("f", 10).slice.parameters
     with pytest.raises(KeyError, match="no such tensor"):
-        _ = [np.from_dlpack(float_view), refuse()]  # and here what was made of it
+        _ = [np.from_dlpack(float_view), refuse()]  # and here the array made from it
     context.close()
     del context, view, float_view
     gc.collect()
@@ -408,7 +408,7 @@ def other_threads_run(rank: int, size: int, job: str) -> None:
         thread = threading.Thread(target=tick)
         thread.start()
         before = ticks[0]
-        context.sync()  # rank 1 comes when this process's other thread has run for long
+        context.sync()  # rank 1 comes when this process's other thread has run for a while
         assert ticks[0] > before + 20
         stop.set()
         thread.join()
@@ -443,7 +443,7 @@ print("synced", flush=True)
 @pytest.mark.parametrize("own_handler", [False, True])
 def test_ctrl_c_ends_a_wait_which_may_be_taken_up_again(own_handler: bool) -> None:
     code = CTRL_C
-    if own_handler:  # one that does not raise does not end the wait
+    if own_handler:  # a handler that does not raise does not end the wait
         code = 'import signal; signal.signal(signal.SIGINT, lambda *_: print("handled", flush=True))\n' + code
     job = f"ctrl-c-{os.getpid()}-{own_handler}"
     ranks = [

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerate's loop as MIGRATING.md prints it, before and after, on models that Accelerate's FSDP2 plugin or
-fully_shard has wrapped: bit-identical. And what the page says of loaders, counts, checkpoints and generation."""
+"""Accelerate's loop as printed in MIGRATING.md, before and after the change, on models wrapped by Accelerate's FSDP2
+plugin or by fully_shard: bit-identical. Also the page's statements on loaders, counts, checkpoints and generation."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Case:
     accelerator: Callable[[], Any] = printed_accelerator
     kind: str = "qwen2"
     shard: Callable[[Any], Any] = lambda model: model  # before prepare()
-    apart: float = 0.0  # the results may be
+    apart: float = 0.0  # the allowed difference of results
 
 
 def scaling_accelerator() -> Any:
@@ -169,7 +169,7 @@ class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 def load_batches(rank: int, size: int, folder: Path) -> None:
-    """Rank 0 reads an iterable dataset for all and broadcasts, unless told not to."""
+    """Rank 0 reads an iterable dataset for all ranks and broadcasts, unless configured otherwise."""
     be_launched(rank, size)
     for dispatch in (None, False):
         with new_process("plugin"), warnings_logged() as warnings:
@@ -268,7 +268,7 @@ def what_the_page_says(rank: int, size: int, folder: Path) -> None:
 
 
 def generate_alone(rank: int, size: int, folder: Path) -> None:
-    """While one rank generates, the others wait in a barrier; what it generates is what one process does."""
+    """While one rank generates, the others wait in a barrier; the generated text equals that of one process."""
     be_launched(rank, size)
     prompt = torch.tensor([samples(1)[0]])
     length = (4, 24)[rank]

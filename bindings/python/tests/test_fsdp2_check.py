@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attach finds out by itself: check=True, the probe of the layout, and the line that it logs."""
+"""What attach detects by itself: check=True, the probe of the layout, and its log line."""
 
 import ast
 import logging
@@ -115,7 +115,7 @@ def test_check_finds_wrong_additions() -> None:
 
 
 def reordered(rank: int, size: int) -> None:
-    """The layout is derived: another order inside FSDP2's groups makes no difference."""
+    """The layout is probed: another order inside FSDP2's groups makes no difference."""
 
     def shard(model: Any, mesh: DeviceMesh) -> None:
         shard_blocks(model, mesh)
@@ -132,7 +132,7 @@ def test_another_order_in_a_group() -> None:
 
 
 def swap_two(parameters: list[Any]) -> None:
-    """Within a parameter."""
+    """Errors within a parameter."""
     gathered = parameters[0].all_gather_outputs[0]
     gathered[[0, -1]] = gathered[[-1, 0]]
 
@@ -144,7 +144,7 @@ def interleave(parameters: list[Any]) -> None:
 
 
 def repeat(parameters: list[Any]) -> None:
-    """One parameter shows what is another's."""
+    """One parameter has the codes of another."""
     one, other = (parameter.all_gather_outputs[0] for parameter in (parameters[0], parameters[-1]))
     numel = min(one.numel(), other.numel())
     other[:numel].copy_(one[:numel])
@@ -155,7 +155,7 @@ def leave_out(parameters: list[Any]) -> None:
 
 
 def misplaced(rank: int, size: int) -> None:
-    """An FSDP2 that lays its parameters out in an unknown way: attach fails, and leaves the model as it was."""
+    """An FSDP2 with an unknown layout of parameters: attach fails and leaves the model unchanged."""
     copy_out = fsdp_internals.foreach_all_gather_copy_out
     model = Case().sharded(mesh_of(size))
     optimizer = adamw(model)
@@ -180,7 +180,7 @@ def test_probe_finds_unknown_layouts() -> None:
 
 
 class Long(nn.Module):
-    """Parameters of many periods of the codes, and not of whole ones."""
+    """Parameters longer than many periods of the codes, with a remainder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class Long(nn.Module):
 
 
 class Waits(torch.utils._python_dispatch.TorchDispatchMode):
-    """Counts what makes the host wait for a GPU, if the tensors are there."""
+    """Counts operations for which the host would wait for a GPU."""
 
     NAMES = ("aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item")
 
@@ -202,7 +202,7 @@ class Waits(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def verifies(rank: int, size: int) -> None:
-    """The host waits a few times for each parameter, however long it is, and still every element is compared."""
+    """The host waits a few times per parameter, however long it is, and still every element is compared."""
     waits = Waits()
     model = Case(Long).sharded(mesh_of(size))
     optimizer = adamw(model)
@@ -233,7 +233,7 @@ def test_each_parameter_is_verified_with_one_wait() -> None:
 
 
 def changed_torch(rank: int, size: int) -> None:
-    """Each name that is read is missed at attach, by name, and the model stays as it was."""
+    """attach reports each missing private name, and the model is unchanged."""
     model = Case().sharded(mesh_of(size))
     optimizer = adamw(model)
     group = model._get_fsdp_state()._fsdp_param_groups[0]
@@ -267,7 +267,7 @@ def test_what_a_torch_lacks_is_named() -> None:
 
 
 def private_names(source: Path) -> set[str]:
-    """Attributes with an underscore that are read of anything but self."""
+    """Attributes with an underscore that are read from objects other than self."""
     nodes = [node for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Attribute)]
     return {
         node.attr
@@ -292,7 +292,7 @@ def test_all_private_names_are_in_one_list() -> None:
 
 
 def other_reduction(rank: int, size: int) -> None:
-    """An FSDP2 that reduces in another order than it gathers in: the first gradients tell."""
+    """An FSDP2 that reduces in another order than it gathers: the first gradients reveal it."""
     reduce = fsdp_internals.foreach_reduce
 
     def reversed_reduce(parameters: list[Any], gradients: list[Tensor], *others: Any, **named: Any) -> Any:

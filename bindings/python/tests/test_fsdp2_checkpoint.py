@@ -46,7 +46,7 @@ def train(job: Job, model: Any, optimizer: Any, first: int, minibatches: list[Co
 
 
 def loaded(rank: int, size: int) -> None:
-    """Goes back to an earlier state, by state_dict and load_state_dict."""
+    """Returns to an earlier state by state_dict and load_state_dict."""
     model = Case().sharded(mesh_of(size))
     optimizer = adamw(model)
     with attach(model, optimizer, timeout=LIMIT) as job:
@@ -100,7 +100,7 @@ def saves(rank: int, size: int, folder: Path) -> None:
 
 
 def load(model: Any, optimizer: Any, folder: Path) -> None:
-    # The optimizer has no state yet, so get_state_dict makes some by a step.
+    # The optimizer has no state yet, so get_state_dict creates it by a step.
     parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
     dcp.load(parts, checkpoint_id=folder)
     set_state_dict(model, optimizer, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"])
@@ -149,7 +149,7 @@ class SlowWriter(dcp.FileSystemWriter):
 
 
 def saves_meanwhile(rank: int, size: int, folder: Path) -> None:
-    """DCP's thread has collectives of its own, which nobody waits for; those of a loop are warned of all the same."""
+    """DCP's thread has collectives of its own, which no rank waits for; those of the loop still cause a warning."""
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

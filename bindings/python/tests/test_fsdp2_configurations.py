@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FSDP2 can be asked for, trained over ODC: equal to one process and to plain FSDP2, while every rank but one is
-blocked until that one has finished all its microbatches."""
+"""FSDP2's options, trained over ODC: equal to one process and to plain FSDP2, while every rank but one is blocked until
+that one has finished all its microbatches."""
 
 from functools import partial
 from typing import Any
@@ -154,7 +154,7 @@ def unsharded_early(model: Any, x: Tensor, weight: float) -> None:
 
 
 def looks_twice(model: Any, x: Tensor, weight: float) -> None:
-    """A forward that no backward follows."""
+    """A forward without a backward."""
     model(x)
     square_loss(model, x, weight)
 

@@ -45,7 +45,7 @@ from odc.torch.fsdp2 import attach
 
 Tensor = torch.Tensor
 
-# device_count() asks NVML, so that CUDA is not begun in the process that forks the ranks.
+# device_count() asks NVML, so that CUDA is not initialized in the process that forks the ranks.
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU, and a torch that uses it"),
@@ -184,7 +184,7 @@ def test_the_first_minibatch_equals_a_reduction_by_collectives() -> None:
 
 
 def counts_of(minibatch: int, size: int) -> list[int]:
-    """A rank in turn has none, another has three."""
+    """In turn, one rank has none and another three."""
     return [(rank + minibatch) % size * 3 // max(1, size - 1) for rank in range(size)]
 
 
@@ -251,7 +251,7 @@ def late_streams(rank: int, size: int) -> None:
     """The host, which reads nothing, runs ahead of the GPU by whole minibatches but for the syncs."""
     model, one = Case(SlowNet).sharded(mesh_of(size)), Case().made()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    # A publish that overtook the step would hand out the old parameters.
+    # A publish ahead of the step would expose the old parameters.
     optimizer.register_step_pre_hook(lambda *_: torch.cuda._sleep(20_000_000))
     step = torch.optim.SGD(one.parameters(), lr=0.05)
     with attach(model, optimizer, timeout=LIMIT) as job:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that dies, raises, leaves or comes late: every other rank says who, and none waits for ever."""
+"""A rank that dies, raises, leaves or comes late: the error of every other rank names it, and none waits forever."""
 
 import logging
 import os
@@ -46,7 +46,7 @@ def _survive(rank: int, size: int, job: str, fn: Callable[..., None], store: str
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     model, optimizer = make(size)
     fn(rank, size, model, optimizer)
-    # A process group that has lost a rank cannot be left in an orderly way.
+    # A process group that has lost a rank cannot be destroyed properly.
     sys.stdout.flush()
     os._exit(0)
 
@@ -109,7 +109,7 @@ def test_an_exception_inside_a_backward_is_named() -> None:
 
 
 class Wordless(Exception):
-    """Its words cannot be had: asking for them raises `raised`."""
+    """Its text cannot be obtained: str() raises `raised`."""
 
     def __init__(self, raised: BaseException) -> None:
         self.raised = raised
@@ -215,7 +215,7 @@ def test_all_end_when_one_fails(launcher: str, tmp_path: Path) -> None:
 
 
 class Teller(logging.Handler):
-    """Keeps what is logged, and tells it to who waits for that, so that the test depends on no time."""
+    """Keeps log messages and wakes those who wait for them, so that the test does not depend on time."""
 
     def __init__(self, store: Any) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ def test_a_long_wait_is_logged_and_goes_on() -> None:
 
 def absent(rank: int, size: int, model: Any, optimizer: Any) -> None:
     store = dist.distributed_c10d._get_default_store()
-    job = fsdp2.attach(model, optimizer, timeout=1.0, log_waits_after=0.2)  # a line does not begin the wait anew
+    job = fsdp2.attach(model, optimizer, timeout=1.0, log_waits_after=0.2)  # a log line does not restart the timeout
     if rank == 1:
         store.wait(["over"])
         return

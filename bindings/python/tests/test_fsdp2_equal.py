@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training over ODC equals training by one process and by plain FSDP2, whoever is fast or slow."""
+"""Training over ODC equals training by one process and by plain FSDP2, whichever ranks are fast or slow."""
 
 from typing import Any
 
@@ -32,11 +32,11 @@ def equal_counts(rank: int, size: int) -> None:
     """Without any argument the result is that of plain FSDP2 without any setting."""
     minibatches = [(2,) * size] * 3
 
-    def settle(model: nn.Module) -> None:
+    def prepare(model: nn.Module) -> None:
         for module in fsdp_modules(model):
             module.set_force_sum_reduction_for_comms(True)
 
-    plain = by_plain_fsdp2(Case(), mesh_of(size), minibatches, settle, divide=lambda model, divisor: None)
+    plain = by_plain_fsdp2(Case(), mesh_of(size), minibatches, prepare, divide=lambda model, divisor: None)
     mine = over_odc(Case(), mesh_of(size), minibatches, sync=lambda job, counts: job.sync_gradients())
     assert_equal_steps(mine, plain)
     assert_equal_steps(mine, by_one_process(Case(), minibatches, divisors=[size] * 3))
@@ -65,7 +65,7 @@ def test_uneven_counts_and_no_collective_within_a_minibatch(size: int) -> None:
 
 
 class Sums(nn.Module):
-    """Gradients are sums of products of the inputs, so integers for integers."""
+    """Gradients are sums of products of the inputs, so integers if those are."""
 
     WIDTHS = (5, 3, 9)
 
@@ -117,7 +117,7 @@ def test_integer_gradients_are_equal_by_bits(size: int) -> None:
 
 
 def recording(mesh: Any, policy: MixedPrecisionPolicy, seen: list[torch.Tensor]) -> nn.Module:
-    """A model that notes in `seen` what it gathered, in forward and in backward."""
+    """A model that records in `seen` what it gathered, in forward and in backward."""
 
     def note(module: nn.Module, *_: Any) -> None:
         seen.extend(p.detach().clone() for p in module.parameters() if type(p) is nn.Parameter)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A parameter that gathers something else than itself (fsdp_pre_all_gather): here f32 that travels as bf16."""
+"""A parameter that gathers something other than itself (fsdp_pre_all_gather): here f32 sent as bf16."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Microbatches that are given up, as by a loop that catches an out-of-memory error and goes on; minibatches that are
-dropped because one rank says so."""
+"""Abandoned microbatches, as in a loop that catches an out-of-memory error and goes on; minibatches dropped at the
+request of one rank."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -69,8 +69,8 @@ def train(job: Job, model: Any, minibatch: int, counts: Any, rank: int) -> Any:
 
 
 def given_up(rank: int, size: int) -> None:
-    """One rank's second microbatch fails in the middle: the sync says so; the minibatch is dropped on all ranks, and
-    what comes after is as if it had never run."""
+    """One rank's second microbatch fails in the middle: the sync reports it, all ranks drop the minibatch, and later
+    ones are as if it had never run."""
     counts = [COUNTS[:size], COUNTS[:size], tuple(reversed(COUNTS[:size]))]
     model, alone = Case().sharded(mesh_of(size)), Net()
     optimizer, other = adamw(model), adamw(alone)
@@ -84,7 +84,7 @@ def given_up(rank: int, size: int) -> None:
                         model(sample(7, rank, 1)).square().sum().backward()
                     with pytest.raises(odc.PhaseError, match=r"3 FSDP groups have gradients of it.*\(valid=False\)"):
                         job.sync_gradients(tokens=2.0)
-                # What a rank that has failed does not know it does not give.
+                # A rank that has failed omits what it does not know.
                 report = job.sync_gradients(valid=False) if rank == 0 else job.sync_gradients(tokens=1.0)
                 assert report.discarded and report.divisor is None
                 assert report.microbatches == [2 if r == 0 else 1 for r in range(size)]
@@ -109,7 +109,7 @@ def test_a_backward_that_fails_in_the_middle(size: int) -> None:
 
 def no_memory_for_an_input(rank: int, size: int) -> None:
     """The allocation of a reduction's input fails, and another microbatch runs before the sync: FSDP2 then asks for an
-    input again, and must be handed one."""
+    input again, and must get one."""
     asked: list[int] = []
     reduce_input = HostStreams.reduce_input
 
@@ -173,7 +173,7 @@ def test_gradients_that_are_not_reduced_are_dropped(size: int) -> None:
 
 
 def vetoed(rank: int, size: int) -> None:
-    """One rank's word is enough. Each .grad is what it was: none, cleared to zero, or kept from the last step."""
+    """One rank's veto is enough. Each .grad is what it was: none, cleared to zero, or kept from the last step."""
     model = Case().sharded(mesh_of(size))
     optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in (model.blocks, model.first, model.last)]
     with attach(model, optimizers, timeout=LIMIT) as job:
@@ -214,7 +214,7 @@ def test_one_rank_drops_the_minibatch(size: int) -> None:
 
 
 def other_calls(rank: int, size: int) -> None:
-    """A veto excuses other arguments, not another call."""
+    """With a veto other arguments are allowed, but not another call."""
     model = Case().sharded(mesh_of(size))
     with pytest.raises(odc.MismatchError, match="ended the minibatch with "):
         with attach(model, adamw(model), timeout=LIMIT) as job:
@@ -227,8 +227,8 @@ def test_a_veto_meets_another_call() -> None:
 
 
 def smaller_batches(rank: int, size: int, accelerate: Any) -> None:
-    """A loop begins again with a smaller batch, as accelerate does it: with the job still attached it must say first
-    that what ran is dropped."""
+    """A loop restarts with a smaller batch, as in accelerate: with the job still attached it must first drop the
+    microbatches that ran."""
     model, tried = Case().sharded(mesh_of(size)), []
     x = torch.cat([sample(0, rank, index) for index in range(2)])
     with attach(model, torch.optim.SGD(model.parameters(), lr=0.0), timeout=LIMIT) as job:

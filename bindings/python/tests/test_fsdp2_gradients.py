@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parameters get which gradients: unused ones, pending ones, and what they are divided by."""
+"""Which parameters get which gradients: unused ones, pending ones, and their divisors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -180,7 +180,7 @@ def test_gradients_of_other_groups_stay(size: int) -> None:
 
 
 def divided(rank: int, size: int) -> None:
-    """What the sums are divided by, and what sync_gradients reports. Three microbatches, none on rank 0."""
+    """The divisor of the sums, and the report of sync_gradients. Three microbatches, none on rank 0."""
     counts = (3,) if size == 1 else (0, *(2, 1)[: size - 1])
     tokens = [7.5 * r for r in range(size)] if size > 1 else [4.0]
     model = Case().sharded(mesh_of(size))
@@ -203,7 +203,7 @@ def divided(rank: int, size: int) -> None:
             ({"divisor": 2.5}, 2.5, lambda name: 2.5),
             ({"divisor": -2}, -2.0, lambda name: -2.0),
             ({"tokens": tokens[rank]}, sum(tokens), lambda name: sum(tokens)),
-            ({"tokens": 0}, 1.0, lambda name: 1.0),  # nothing to divide by
+            ({"tokens": 0}, 1.0, lambda name: 1.0),  # no divisor
         ):
             run_microbatches(Case(), model, 0, counts)
             summed = [("b", torch.tensor(rank + 0.5)), ("a", 2 * rank)]
@@ -224,19 +224,19 @@ def test_divisors(size: int) -> None:
 
 
 def factor_as_plain(rank: int, size: int) -> None:
-    """At equal counts a factor that was set before attach has the effect that it has in plain FSDP2."""
+    """With equal counts a factor set before attach has the same effect as in plain FSDP2."""
 
     def shard(model: Any, mesh: DeviceMesh) -> None:
         shard_blocks(model, mesh)
         for factor, module in enumerate(fsdp_modules(model)):
             module.set_gradient_divide_factor(1.0 + factor)
 
-    def settle(model: nn.Module) -> None:
+    def prepare(model: nn.Module) -> None:
         for module in fsdp_modules(model):
             module.set_force_sum_reduction_for_comms(True)
 
     case, minibatches = Case(shard=shard), [(2,) * size] * 2
-    plain = by_plain_fsdp2(case, mesh_of(size), minibatches, settle, lambda model, divisor: None)
+    plain = by_plain_fsdp2(case, mesh_of(size), minibatches, prepare, lambda model, divisor: None)
     mine = over_odc(case, mesh_of(size), minibatches, sync=lambda job, counts: job.sync_gradients())
     assert_equal_steps(mine, plain)
 

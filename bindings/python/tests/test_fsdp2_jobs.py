@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens between minibatches: evaluation, skipped steps, several optimizers and jobs, edits, detaching."""
+"""Between minibatches: evaluation, skipped steps, several optimizers and jobs, edits, detaching."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +38,7 @@ Tensor = torch.Tensor
 
 
 def run_and_evaluate(case: Case, model: Any, minibatch: int, counts: Counts) -> None:
-    """Evaluates as often as each rank likes, also on one that has no microbatch after it, and between microbatches."""
+    """Each rank evaluates as often as it likes, also without a microbatch after it, and between microbatches."""
     rank, alone = dist.get_rank(), case.model()
     alone.load_state_dict(whole_parameters(model))
 
@@ -67,7 +67,7 @@ def test_evaluation_between_steps(size: int) -> None:
     run_torch_ranks(size, evaluated)
 
 
-# ---- rules: what a trainer does beside backward and sync ----
+# ---- rules: what a trainer does besides backward and sync ----
 
 
 class Rule:
@@ -79,7 +79,7 @@ class Rule:
 
     @property
     def attached(self) -> Any:
-        """What attach is given."""
+        """The optimizers for attach."""
         return self.optimizers
 
     def microbatch(self, model: Any, x: Tensor, weight: float) -> None:
@@ -93,7 +93,7 @@ class Rule:
 
 
 class Scaled(Rule):
-    """An infinite loss on one rank in minibatch 2: the scaler skips the step, without a word to the optimizer."""
+    """An infinite loss on one rank in minibatch 2: the scaler skips the step without calling the optimizer."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -106,7 +106,7 @@ class Scaled(Rule):
 
     def end(self, minibatch: int, publish: Callable[[], None]) -> None:
         if all(parameter.grad is None for parameter in self.model.parameters()):
-            return  # of which GradScaler complains
+            return  # GradScaler would complain
         self.scaler.scale(torch.zeros(()))  # it must have scaled something, also on a rank without a microbatch
         scale = self.scaler.get_scale()
         self.scaler.unscale_(self.optimizers[0])
@@ -118,7 +118,7 @@ class Scaled(Rule):
 
 
 class Skipping(Rule):
-    """Skips a step and clears the gradients, by None or by zero; what wants the parameters next is an evaluation, a
+    """Skips a step and clears the gradients, by None or by zero; the next use of parameters is an evaluation, a
     microbatch, or the sync of a rank without one."""
 
     def end(self, minibatch: int, publish: Callable[[], None]) -> None:

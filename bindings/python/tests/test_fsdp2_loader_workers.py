@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of a DataLoader that are forked while a model is attached: they have the model, and nothing of the job."""
+"""DataLoader workers forked while a model is attached: they have the model, and nothing of the job."""
 
 import os
 from collections.abc import Iterator

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job takes beside FSDP2: its slices, the sums of gradients in f32, and one group's staging."""
+"""A job's memory besides FSDP2's: its slices, the sums of gradients in f32, and one group's staging."""
 
 import gc
 import os
@@ -22,7 +22,7 @@ GROUP = 4 * (WIDTH * WIDTH + WIDTH)  # bytes of one group's parameters, f32
 
 
 def anonymous() -> int:
-    """Bytes of this process that are not shared: what FSDP2 and the job allocate. Slices are shared memory."""
+    """Private bytes of this process: allocated by FSDP2 and the job. Slices are shared memory."""
     found = re.search(r"RssAnon:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) * 1024
@@ -76,8 +76,8 @@ def count(rank: int, size: int) -> None:
     gc.collect()
     ours, slices = train(rank, size, "odc")
     own = LAYERS * GROUP // size
-    ledger = 8 * 2 * (2 * LAYERS + 2 * size)
-    assert slices <= 2 * own + ledger + LAYERS * 2 * 64, (slices, own)
+    summary = 8 * 2 * (2 * LAYERS + 2 * size)
+    assert slices <= 2 * own + summary + LAYERS * 2 * 64, (slices, own)
     noise = max(again - plain, 0) + (2 << 20)
     print(f"peak {plain >> 20}, again {again >> 20}, over ODC {ours >> 20} MiB beside {slices >> 20} MiB of slices")
     assert ours - again <= GROUP + noise

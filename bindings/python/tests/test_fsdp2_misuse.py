@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What attach refuses, and what a job says when it is used wrongly: in words, at once, on every rank that did it."""
+"""What attach refuses, and the errors of a wrongly used job: immediate, with a clear text, on every rank that made the
+call."""
 
 import gc
 import inspect
@@ -113,7 +114,7 @@ def refusals(rank: int, size: int) -> None:
     fully_shard(model, mesh=other)
     refuses(odc.UnsupportedError, "sharded over different ranks", model)
 
-    # After every refusal the model is as it was.
+    # After each refusal the model is unchanged.
     for one in (model[0], model[2]):
         group = one._get_fsdp_state()._fsdp_param_group
         assert type(group._all_gather_comm).__name__ == "DefaultAllGather" and group.gradient_divide_factor is None
@@ -224,7 +225,7 @@ def phases(rank: int, size: int) -> None:
         assert all(torch.equal(p.to_local(), was) for p, was in zip(model.parameters(), before, strict=True))
         with raises(odc.PhaseError, "publish() would lose them"):
             job.publish()
-        # Neither has harmed anything.
+        # Neither call has changed anything.
         job.sync_gradients()
         with raises(odc.PhaseError, "second sync_gradients() without a step or cleared gradients"):
             job.sync_gradients()
@@ -392,7 +393,7 @@ def logs(rank: int, size: int) -> None:
             assert report.microbatches == [1, 1 + uneven]
             optimizer.step()
             optimizer.zero_grad()
-            told = rank == 0 and uneven > 0  # once in the job
+            told = rank == 0 and uneven > 0  # once per job
             assert kept.count("was divided as if each rank had run one") == told
             assert kept.count("a mean over microbatches 3") == told
         for explicit in ({"divisor": 3.0}, {"tokens": 1.0 + rank}):
@@ -421,7 +422,7 @@ def test_logs() -> None:
     run_torch_ranks(2, logs)
 
 
-# ---- what is left over ----
+# ---- left-over state ----
 
 
 class Pair(nn.Module):
@@ -460,7 +461,7 @@ def test_what_is_trainable_must_not_be_swapped() -> None:
 
 
 def gathered_ahead(rank: int, size: int) -> None:
-    """A gather that was begun and not used must not serve the next minibatch's parameters."""
+    """A gather that was started and not used must not supply the next minibatch's parameters."""
     model = sharded(size)
     model.unshard(async_op=True)  # before attach, too
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -513,7 +514,7 @@ def mixed_ends(rank: int, size: int) -> None:
         with fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60) as job:
             if rank == 0:
                 job.sync_gradients()
-    # A close that fails gives the model back all the same.
+    # A close that fails still restores the model.
     fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60).close()
 
 
@@ -537,7 +538,7 @@ def test_a_dropped_job_is_freed() -> None:
 
 
 def interrupted(rank: int, size: int) -> None:
-    """Ctrl-C ends the sync, and the same call takes it up again."""
+    """Ctrl-C ends the sync, and the repeated call resumes it."""
     with training(size) as (job, model, optimizer):
         backward(model)
         if rank == 1:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What GPU memory needs beside the contract: the order of streams and events. On a CPU, with stand-ins for streams that
-tell what waited for what; training through them, too. What only a GPU shows is in test_fsdp2_cuda.py."""
+"""Requirements of GPU memory beyond the contract: the order of streams and events. On a CPU, with stand-ins that record
+which stream waited for what; also training with them. Tests that need a GPU are in test_fsdp2_cuda.py."""
 
 from __future__ import annotations
 
@@ -137,19 +137,19 @@ def test_devices_that_do_not_fit() -> None:
 
 def test_settling_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_SETTLE_SECONDS", 0.05)
-    assert HostStreams().settles()
+    assert HostStreams().finish()
     cuda = Cuda()
     mine = GpuStreams(CPU, cuda)
     mine.reserve(1)
-    assert mine.settles()
+    assert mine.finish()
     cuda.events[2].reached = False  # an addition
-    assert not mine.settles()
+    assert not mine.finish()
 
     def broken() -> bool:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     cuda.events[2].query = broken  # type: ignore[method-assign]
-    assert not mine.settles()
+    assert not mine.finish()
 
 
 class StandIn(GpuStreams):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One parameter in several FSDP groups: tied after fully_shard, as transformers does it. Its gradient is the sum over
-all of them."""
+"""One parameter in several FSDP groups: tied after fully_shard, as in transformers. Its gradient is the sum over all of
+them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -99,7 +99,7 @@ def equal(rank: int, size: int) -> None:
         expected = by_one_process(case, UNEVEN[size])
         for run in (run_microbatches, run_pending):
             assert_equal_steps(over_odc(case, mesh_of(size), UNEVEN[size], run, check=True), expected)
-    # Where the parameter is padded, plain FSDP2 (torch 2.13) goes on to gather what it was before the first step.
+    # Where the parameter is padded, plain FSDP2 (torch 2.13) keeps gathering the values from before the first step.
     for model in (partial(Tied, 12), partial(Thrice, 12)):
         case = Case(model, shard_and_tie)
         plain = by_plain_fsdp2(case, mesh_of(size), UNEVEN[size])
@@ -175,7 +175,7 @@ def test_only_one_of_the_groups_takes_part(clear: Callable[[torch.optim.Optimize
 
 
 def not_cleared(rank: int, size: int) -> None:
-    """A loop that never clears: each sync overwrites, and the parts of the groups are added in each anew."""
+    """A loop that never clears: each sync overwrites, and the groups' parts are added anew."""
     model = Case(Tied, shard_and_tie).sharded(mesh_of(size))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with attach(model, optimizer, timeout=LIMIT) as job:
@@ -223,13 +223,13 @@ def test_frozen(size: int) -> None:
 def low_precision(rank: int, size: int) -> None:
     """Small integers, which every type holds: gradients are equal by bits."""
 
-    def settle(model: Any) -> Any:
+    def prepare(model: Any) -> Any:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.fill_(0.0 if "blocks" in name else 1.0)
         return model
 
-    model, alone = settle(Tied().float()), settle(Tied().float())
+    model, alone = prepare(Tied().float()), prepare(Tied().float())
     shard_and_tie(model, mesh_of(size), mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
     with attach(model, torch.optim.SGD(model.parameters(), lr=0.0), timeout=LIMIT, check=True) as job:
         for one in (model, alone):
@@ -246,7 +246,7 @@ def test_mixed_precision(size: int) -> None:
 
 
 def overwritten(rank: int, size: int) -> None:
-    """check=True sees each .grad as the optimizer will: it fails where one group's sums replace another's."""
+    """check=True compares each .grad as the optimizer will use it: it fails where one group's sums replace another's."""
     fill = Group.fill_gradients
 
     def faulty(group: Group, took_part: list[bool], divisor: float, filled: set[int]) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan's Trainer, changed as MIGRATING.md says, trains a small Llama as torchtitan's own over plain FSDP2. It is
-made for GPUs, so its device is replaced by the CPU, and FlexAttention, which has no backward there, by torch's own."""
+"""torchtitan's Trainer, changed as in MIGRATING.md, trains a small Llama like torchtitan's own over plain FSDP2. It is
+made for GPUs, so its device is replaced by the CPU, and FlexAttention, which has no backward on it, by torch's
+attention."""
 
 from __future__ import annotations
 
@@ -121,7 +122,7 @@ def model() -> Any:
 
 @contextmanager
 def changed_trainer(*diffs: str) -> Iterator[ModuleType]:
-    """torchtitan.trainer, as if its file had been changed so."""
+    """torchtitan.trainer with its source changed by the diff."""
     path = Path(str(trainer.__file__))
     code = path.read_text()
     for diff in diffs:
@@ -147,7 +148,7 @@ def train(
         loss=loss.ChunkedLossWrapper.Config(num_chunks=4) if chunked else loss.CrossEntropyLoss.Config(),
         tokenizer=NoTokenizer.Config(),
         dataloader=Batches.Config(counts=counts),
-        optimizer=default_adamw(lr=1e-2, eps=1e-3),  # less, and it makes rounding large
+        optimizer=default_adamw(lr=1e-2, eps=1e-3),  # with a smaller eps, rounding would be large
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=1),
         training=TrainingConfig(
             local_batch_size=ROWS,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums and maxima that travel with a sync: by name, and a rank leaves out those that it has nothing for."""
+"""Sums and maxima that travel with a sync, by name; a rank omits names for which it has nothing."""
 
 import math
 import random
@@ -62,7 +62,7 @@ def natural(rank: int, size: int) -> None:
             counts = [(peer + minibatch) % size for peer in range(size)]
             assert report.sums == {"loss": 1.5 * sum(counts)}
             assert report.maxima == {"longest": max(10.0 * r + n - 1 for r, n in enumerate(counts) if n)}
-            # The names are told once; then sums take no reduction, and maxima one.
+            # Names are exchanged once; then sums take no reduction, and maxima one.
             assert minibatch == 0 or made == [1]
             model.zero_grad()
         made = []
@@ -77,7 +77,7 @@ def test_a_rank_without_microbatches_gives_none(size: int) -> None:
 
 
 def any_numbers(rank: int, size: int, seed: int) -> None:
-    """Against a model: any rank gives any names, each minibatch others."""
+    """Compared with a model: any rank passes any names, different ones in each minibatch."""
     random.seed(seed)
     names = [*"abcdefgh", "loss/lang ünïcode", 'with "quotes", and so on ' * 30]
     known: dict[str, set[str]] = {"sums": set(), "maxima": set()}
@@ -111,7 +111,7 @@ def test_any_names_on_any_rank(size: int) -> None:
 
 
 def interrupted(rank: int, size: int) -> None:
-    """Ctrl-C ends the call anywhere, and the same call goes on where it was."""
+    """Ctrl-C ends the call at any point, and the repeated call resumes it."""
     for at in range(6):
         with attached(size) as (job, model):
             made: list[int] = []

@@ -217,7 +217,7 @@ def test_checkpoints(tmp_path: Path) -> None:
 
 
 def split_by_rank(inputs: Options) -> list[Options]:
-    """All rows at once on rank 0, one by one on rank 1."""
+    """All rows at once on rank 0, one at a time on rank 1."""
     rows = len(inputs["input_ids"])
     assert rows == 3
     at_once = rows if dist.get_rank() == 0 else 1

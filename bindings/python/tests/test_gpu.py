@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shards in GPU memory through Python, on GPUs that tests/fakes/cuda pretends."""
+"""Shards in GPU memory through Python, on the GPUs of tests/fakes/cuda."""
 
 import ctypes
 import sys
@@ -151,7 +151,7 @@ def wrong_buffers(rank: int, size: int, job: str) -> None:
         shard.scatter_add(columns)
         with pytest.raises(ValueError, match="read-only"):
             shard.gather(columns)
-        # What only C can know: where an address is.
+        # Checks that only C can make: which memory an address is in.
         with pytest.raises(odc.ArgumentError, match="is in the memory of cuda:1, the shard in that of cuda:0"):
             shard.gather(other.array(np.zeros(12, np.float32)))
         host = np.zeros(12, np.float32)
@@ -174,7 +174,7 @@ def test_wrong_buffers_are_told_in_words() -> None:
 
 
 def streams(rank: int, size: int, job: str) -> None:
-    """Which stream a call takes shows where one is captured: C refuses that one only."""
+    """The stream that a call uses is found by a capture: C refuses only the captured one."""
     gpu, context = join(rank, size, job, devices=2)
     captured, free = gpu.stream(), gpu.stream()
     torch: Any = types.ModuleType("torch")

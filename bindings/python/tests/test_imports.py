@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No module of the Python package or of a Rust crate needs, over others or not, one that needs it. Imports for type
-checking count, and so do those in functions: they hide a circle, and do not cut it."""
+"""The modules of the Python package and of the Rust crates do not import each other in circles. Imports for type
+checking and in functions count, too: they hide a circle without cutting it."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_no_circle_of_rust_modules(crate: Path) -> None:
     assert not found, f"a circle of imports: {' -> '.join(found)}"
 
 
-# ---- that they would be found ----
+# ---- circles are found ----
 
 
 def test_circles_are_found(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ class Model(nn.Module):
 
 
 def names(rank: int) -> dict[str, Any]:
-    """What the loop takes for granted. Each microbatch has as many tokens, as a mean of means needs."""
+    """The loop's assumptions. All microbatches have equally many tokens, as a mean of means requires."""
     generator = torch.Generator().manual_seed(rank)
     logged: list[float] = []
     return {

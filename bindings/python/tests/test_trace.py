@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""odc.trace: what is in the files, and how it ends."""
+"""odc.trace: the contents of the files, and how a trace ends."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def traced(rank: int, size: int, job: str, folder: Path) -> None:
             after = context.stats()
         assert (np.asarray(shards[0].slice.gradients) == size).all()  # may be read after the block
         slice_bytes = after.slice_bytes
-        for shard in shards:  # each by itself: the trace's own shard must not be missed
+        for shard in shards:  # one by one: the trace's own shard must not be counted
             shard.publish()
         context.sync()
         assert context.stats().slice_bytes == slice_bytes and context.minibatch == 6

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the training example reads, and what it says to input that it cannot train on."""
+"""The input of the training example, and its errors for input on which it cannot train."""
 
 import json
 from pathlib import Path

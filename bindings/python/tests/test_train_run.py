@@ -109,7 +109,7 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
     lengths.write_text("".join(f"{50 + 400 * (i % 7 == 0)}\n" for i in range(38)))
     arguments = ["--data", str(corpus), "--lengths", str(lengths), "--minibatches", "2", "--seconds", "2", *SMALL]
     (status, out, err), _ = run(tmp_path, "emulated", *arguments)
-    # A busy machine may not keep the emulation's time, and is told so.
+    # A busy machine may miss the emulation's times, and gets a warning.
     assert status == 0 or "real compute was longer than" in err, err
     assert out.splitlines()[0] == "EMULATED DEVICES: compute padded by sleep; not a GPU measurement"
     summary = check_report(tmp_path, "emulated", {"timeline.png", "idle.png", "losses.png"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every arm of the training example trains as one process would that knows neither ranks nor packing."""
+"""Every arm of the training example trains like one process without ranks and packing."""
 
 import random
 from collections.abc import Iterator
@@ -109,7 +109,7 @@ def train_arm(rank: int, size: int, job: str, arm: Arm, minibatches: list[list[M
 
 @dataclass
 class Recorder(Device):
-    """Keeps which slots were said not to be prefetched."""
+    """Records which slots were not prefetched."""
 
     firsts: list[bool] = field(default_factory=list)
 

@@ -17,12 +17,12 @@ def _with_gloo(rank: int, size: int, job: str, fn: Callable[..., None], store: s
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
     fn(rank, size, *args)
-    # Who is late must not lose its peers in the middle of a collective.
+    # A late rank must not lose its peers in the middle of a collective.
     dist.barrier()
     dist.destroy_process_group()
 
 
 def run_torch_ranks(size: int, fn: Callable[..., None], *args: Any, **options: Any) -> None:
-    """fn(rank, size, *args) in each process."""
+    """Runs fn(rank, size, *args) in each process."""
     with tempfile.TemporaryDirectory() as folder:
         run_ranks(size, _with_gloo, fn, os.path.join(folder, "store"), args, **options)

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds libodc: in ODC_LIB_DIR, else by pkg-config.
+//! Finds libodc: in ODC_LIB_DIR, or by pkg-config.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 
-/// What src/lib.rs declares.
+/// The library's name and version required by src/lib.rs.
 const NEEDED: &str = "libodc 0.1 or a later 0.x";
 const IN_PKG_CONFIGS_WORDS: [&str; 2] = ["odc >= 0.1", "odc < 1"];
 const NOT_UTF_8: &str =
     "not UTF-8, and cargo takes no such path; name the folder of libodc.so otherwise, by a link, say";
-/// What pkg-config's answer depends on.
+/// The variables on which pkg-config's answer depends.
 const ASKED_WITH: [&str; 6] = [
     "PKG_CONFIG",
     "PKG_CONFIG_PATH",
@@ -91,8 +91,8 @@ fn trimmed(words: &[u8]) -> String {
     String::from_utf8_lossy(words).trim().to_string()
 }
 
-/// As a shell does: pkg-config puts a backslash before each byte that a shell might take for its own, and before each of a
-/// letter that is not ASCII.
+/// Unquotes like a shell: pkg-config puts a backslash before each byte that is special in a shell,
+/// and before each byte of a character that is not ASCII.
 fn split(words: &[u8]) -> Vec<Vec<u8>> {
     let mut found = vec![Vec::new()];
     let mut bytes = words.iter().copied();

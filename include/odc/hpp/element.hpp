@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What shards are made of: element types, and views of elements in GPU memory.
+// The types of shards: element types, and views of elements in GPU memory.
 #ifndef ODC_HPP_ELEMENT_HPP
 #define ODC_HPP_ELEMENT_HPP
 #include <odc/odc.h>
@@ -31,7 +31,7 @@ inline float float_of(uint32_t bits) noexcept {
 
 }  // namespace detail
 
-// A bfloat16; from a float the nearest one, of two the even one.
+// A bfloat16; from a float the nearest one, of two equally near ones the even one.
 struct Bf16 {
     uint16_t bits;
 
@@ -44,7 +44,7 @@ struct Bf16 {
     operator float() const noexcept { return detail::float_of(uint32_t{bits} << 16); }
 };
 
-// An IEEE half-precision number; from a float the nearest one, of two the even one.
+// An IEEE half-precision number; from a float the nearest one, of two equally near ones the even one.
 struct F16 {
     uint16_t bits;
 
@@ -77,8 +77,7 @@ template <class T>
 inline constexpr bool kAlwaysFalse = false;
 }
 
-// The halves of a shard: float, double, Bf16, F16; std::byte for parameters that nobody interprets; void: it lacks that
-// half.
+// The halves of a shard: float, double, Bf16, F16; std::byte for uninterpreted parameters; void: the shard lacks that half.
 template <class T>
 struct Element {
     static_assert(detail::kAlwaysFalse<T>,
@@ -89,7 +88,7 @@ struct Element {
 template <>
 struct Element<float> {
     static constexpr int32_t type = ODC_F32;
-    using Sum = float;  // what gradients are accumulated in
+    using Sum = float;  // the accumulator's type
 };
 template <>
 struct Element<double> {
@@ -119,7 +118,7 @@ struct Element<void> {
 
 enum class Memory : int32_t { Host = ODC_HOST_MEMORY, Gpu = ODC_GPU_MEMORY };
 
-// Elements in GPU memory, which the host cannot touch.
+// Elements in GPU memory, which the host cannot access.
 template <class T>
 class GpuSpan {
 public:
@@ -134,7 +133,7 @@ private:
     size_t size_ = 0;
 };
 
-// One of CUDA's (CUstream, cudaStream_t) for the context's GPU, not being captured; the legacy default stream unless set.
+// A CUDA stream (CUstream, cudaStream_t) of the context's GPU, not being captured; default: the legacy default stream.
 struct Stream {
     void *handle = nullptr;
 };
@@ -147,7 +146,7 @@ using OrNothing = std::conditional_t<std::is_void_v<T>, Nothing, T>;
 template <class T, Memory M>
 using View = std::conditional_t<M == Memory::Host, span<T>, GpuSpan<T>>;
 
-// Whether the elements of this type live elsewhere, as far as it is known: of another type of view make an odc::span.
+// Whether views of this type are known to refer to elements elsewhere; of another type of view make an odc::span.
 #if defined(__cpp_lib_span)
 template <class T>
 inline constexpr bool kIsView = std::ranges::enable_borrowed_range<T>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library that was loaded, whether it is the one that is needed, and what it and the machine are.
+// The loaded library, whether it is compatible, and what it and the machine are.
 #ifndef ODC_HPP_LIBRARY_HPP
 #define ODC_HPP_LIBRARY_HPP
 #include <cstdlib>
@@ -16,7 +16,7 @@ inline namespace ODC_ABI {
 struct Version {
     uint32_t major, minor, patch;
 
-    // Of the odc.h that this program was compiled with.
+    // The version of the odc.h with which this program was compiled.
     static constexpr Version needed() noexcept { return {ODC_VERSION_MAJOR, ODC_VERSION_MINOR, ODC_VERSION_PATCH}; }
     static Version found() noexcept {
         const uint32_t number = odc_version();
@@ -55,9 +55,9 @@ inline std::string library_path() {
     return found.empty() ? "a place that the dynamic linker does not know" : found;
 }
 
-// Whether the loaded library has this header's binary interface: the same major version, and no earlier minor one. All
-// else that needs no context, and Context::join, asks first. A library that is not there, or whose symbols have other
-// versions, is the dynamic linker's to report, before main; a function that it lacks too, or where it is first called.
+// Checks that the loaded library has this header's binary interface: the same major version, and no earlier minor one. All
+// other calls without a context, and Context::join, check this first. A missing library, or other symbol versions, are reported
+// by the dynamic linker before main; a missing function then, too, or when it is first called.
 template <class... S, class = detail::Trailing<S...>>
 bool check_library(S &...status) noexcept(detail::kQuiet<S...>) {
     const Version found = Version::found(), needed = Version::needed();
@@ -77,7 +77,7 @@ bool check_library(S &...status) noexcept(detail::kQuiet<S...>) {
         status...);
 }
 
-// The library's version, build type, vector instructions and the machine, in words.
+// The library's version, build type, vector instructions and the machine, as text.
 template <class... S, class = detail::Trailing<S...>>
 const char *build(S &...status) noexcept(detail::kQuiet<S...>) {
     return check_library(status...) ? odc_build() : "";
@@ -135,7 +135,7 @@ Topology topology(const std::string &file, S &...status) noexcept(kQuiet<S...>) 
 
 }  // namespace detail
 
-// How bytes and sums reach a peer, most wanted first. To ask libfabric takes 0.3 s.
+// The transports, most preferred first. Querying libfabric takes 0.3 s.
 template <class... S, class = detail::Trailing<S...>>
 std::vector<Transport> transports(S &...status) noexcept(detail::kQuiet<S...>) {
     const auto make = [](const odc_transport &row) {
@@ -145,14 +145,14 @@ std::vector<Transport> transports(S &...status) noexcept(detail::kQuiet<S...>) {
     return detail::rows<odc_transport>(odc_get_transport, make, status...);
 }
 
-// What the library reads from the environment.
+// The settings that the library reads from the environment.
 template <class... S, class = detail::Trailing<S...>>
 std::vector<Setting> settings(S &...status) noexcept(detail::kQuiet<S...>) {
     const auto make = [](const odc_setting &row) { return Setting{row.name, row.fallback, row.help}; };
     return detail::rows<odc_setting>(odc_get_setting, make, status...);
 }
 
-// Of this machine, or of the one that hwloc recorded in a file.
+// This machine, or the one that hwloc recorded in a file.
 template <class... S, class = detail::Trailing<S...>>
 Topology topology(S &...status) noexcept(detail::kQuiet<S...>) {
     return detail::topology("", status...);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the handles of one context share, and started gathers and additions.
+// The state shared by the handles of one context, and started gathers and additions.
 #ifndef ODC_HPP_OPERATION_HPP
 #define ODC_HPP_OPERATION_HPP
 #include <atomic>
@@ -15,7 +15,7 @@ inline namespace ODC_ABI {
 
 namespace detail {
 
-// While a destructor waits, which has no way to say that it was interrupted.
+// Set while a destructor waits, which cannot report an interruption.
 class Uninterrupted {
 public:
     Uninterrupted() noexcept : before_(std::exchange(here(), true)) {}
@@ -32,7 +32,7 @@ private:
     bool before_;
 };
 
-// A rank's membership in a job. Its memory goes with the last handle.
+// A rank's membership in a job. Its memory is freed with the last handle.
 struct Membership {
     std::function<bool()> interrupted;
     odc_context *handle = nullptr;
@@ -47,7 +47,7 @@ struct Membership {
     }
 };
 
-// What keeps the rank in the job: its Context, and each operation that nobody has waited for. The last one leaves.
+// Keeps the rank in the job: held by its Context, and by each operation not waited for. The last holder leaves.
 class User {
 public:
     User() noexcept = default;
@@ -82,8 +82,8 @@ inline int ask_interrupted(void *membership) {
 
 }  // namespace detail
 
-// A started gather or addition, whose buffer is the library's until wait(), or the sync, has returned. Its destructor waits,
-// and cannot be interrupted: where the owners never publish, to the deadline. Should the wait fail, it aborts the job.
+// A started gather or addition, whose buffer is in use by the library until wait(), or the sync, has returned. Its destructor
+// waits and cannot be interrupted: if the owners never publish, until the deadline. If the wait fails, it aborts the job.
 class Operation {
 public:
     Operation() noexcept = default;
@@ -104,7 +104,7 @@ public:
         }
     }
 
-    // Completes it; after an interruption it is to be called again.
+    // Completes it; after an interruption it must be called again.
     template <class... S, class = detail::Trailing<S...>>
     void wait(S &...status) {
         if (!pending()) {
@@ -121,14 +121,14 @@ public:
         detail::check(code, status...);
     }
 
-    // Whether it is still to be waited for.
+    // Whether it must still be waited for.
     bool pending() const noexcept { return number_ != 0; }
 
 private:
     template <class P, class G, Memory M>
     friend class Shard;
 
-    // What the library still has can be waited for again.
+    // An operation that the library still has can be waited for again.
     static bool is_kept(int32_t code) noexcept { return code < ODC_ERROR_PHASE && !odc::is_job_error(code); }
 
     detail::User user_;

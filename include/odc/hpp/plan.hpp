@@ -38,8 +38,8 @@ struct Cost {
 
 struct Plan {
     std::vector<std::vector<std::vector<size_t>>> ranks;  // each rank's microbatches, in order, of samples by index
-    double makespan = 0;                                  // the costliest rank's cost
-    double lower_bound = 0;                               // no assignment of these samples to these ranks is below this
+    double makespan = 0;                                  // the cost of the costliest rank
+    double lower_bound = 0;                               // a lower bound for these samples and ranks
 };
 
 // Divides samples of these lengths (tokens, each in 1..max_tokens) over ranks, into microbatches of at most max_tokens.

@@ -14,7 +14,7 @@
 namespace odc {
 inline namespace ODC_ABI {
 
-// What all listed ranks register alike, in the same minibatch.
+// A shard as all listed ranks register it, in the same minibatch.
 struct Description {
     std::string name;                   // 1..255 bytes, unique among the context's registered shards
     uint64_t numel = 0;                 // elements of the whole shard
@@ -90,7 +90,7 @@ public:
         detail::check(odc_scatter_add(handle(), full.data(), full.size(), stream.handle), status...);
     }
 
-    // Their first halves, which wait for no publish. `full` outlives the operation.
+    // Started versions, which wait for no publish. `full` must outlive the operation.
     template <class... S, class = detail::Trailing<S...>>
     [[nodiscard]] Operation gather_start(Parameters full, S &...status) const {
         return gather_start(full, Stream(), status...);
@@ -113,7 +113,7 @@ public:
     template <class Buffer, class... Rest, class = std::enable_if_t<detail::kIsTemporary<Buffer>>>
     void scatter_add_start(Buffer &&full, Rest &&...rest) const = delete;
 
-    // Gives the slices' memory back, between sync and publish; local. The name may be used again in a later minibatch.
+    // Frees the slices' memory, between sync and publish; local. The name may be used again in a later minibatch.
     template <class... S, class = detail::Trailing<S...>>
     void release(S &...status) noexcept(detail::kQuiet<S...>) {
         detail::check(odc_release_shard(handle()), status...);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call says that it failed: by odc::Error, or in an odc::Status that it is handed.
+// How a call reports failure: by throwing odc::Error, or in an odc::Status argument.
 #ifndef ODC_HPP_STATUS_HPP
 #define ODC_HPP_STATUS_HPP
 #include <odc/odc.h>
@@ -22,10 +22,10 @@
 namespace odc {
 inline namespace ODC_ABI {
 
-// A job error sticks to the context and reaches all ranks in the same words; any other one has changed nothing.
+// A job error is permanent and all ranks get it with the same text; after any other error nothing has changed.
 inline bool is_job_error(int32_t status) noexcept { return status <= ODC_ERROR_PEER_LOST; }
 
-// What a failed call throws; what() is the library's sentence.
+// Thrown by a failed call; what() is the library's sentence.
 class Error : public std::runtime_error {
 public:
     Error(int32_t status, const std::string &message) : std::runtime_error(message), status_(status) {}
@@ -36,13 +36,13 @@ private:
     int32_t status_;
 };
 
-// How the call ended that was handed it.
+// The result of the call to which it was passed.
 class Status {
 public:
     bool ok() const noexcept { return code_ == ODC_OK; }
     int32_t code() const noexcept { return code_; }  // an odc_status, perhaps one of a newer library
     bool is_job_error() const noexcept { return odc::is_job_error(code_); }
-    // The library's sentence; "" where all went well.
+    // The library's sentence; "" on success.
     const char *message() const noexcept {
         return ok() ? "" : message_ != nullptr ? message_.get() : odc_status_string(code_);
     }
@@ -70,7 +70,7 @@ private:
 
 namespace detail {
 
-// The end of a call's parameters: nothing, or one Status.
+// The last parameters of a call: nothing, or one Status.
 template <class... S>
 using Trailing = std::enable_if_t<sizeof...(S) == 0 || (sizeof...(S) == 1 && (std::is_same_v<S, Status> && ...))>;
 template <class... S>
@@ -79,7 +79,7 @@ inline constexpr bool kQuiet = sizeof...(S) > 0;
 #if defined(__cpp_exceptions)
 inline constexpr bool kExceptions = true;
 
-// What a callback has thrown, which must not cross C, until the call that asked it has returned.
+// The exception of a callback, which must not cross C, until the call that invoked it has returned.
 inline std::exception_ptr &kept() noexcept {
     thread_local std::exception_ptr thrown;
     return thrown;
@@ -123,7 +123,7 @@ inline void report(int32_t code, const char *message, Status &status) noexcept {
     }
 }
 
-// A body that allocates. Not noexcept: pthread_exit in a callback passes.
+// A body that allocates. Not noexcept: pthread_exit in a callback passes through.
 template <class Body>
 auto guard(Body body, Status &status) -> decltype(body()) {
     try {
@@ -163,7 +163,7 @@ auto guard(Body body) -> decltype(body()) {
     return body();
 }
 
-// Reports how a call of the library ended, and returns whether well.
+// Reports the result of a library call; returns whether it succeeded.
 template <class... S>
 bool check(int32_t code, S &...status) noexcept(kQuiet<S...>) {
     static_assert(kExceptions || kQuiet<S...>, "without exceptions, hand the call an odc::Status");
@@ -171,7 +171,7 @@ bool check(int32_t code, S &...status) noexcept(kQuiet<S...>) {
     return code == ODC_OK;
 }
 
-// Reports what the library is not asked for.
+// Reports an error found without calling the library.
 template <class... S>
 bool refuse(int32_t code, const char *message, S &...status) noexcept(kQuiet<S...>) {
     static_assert(kExceptions || kQuiet<S...>, "without exceptions, hand the call an odc::Status");

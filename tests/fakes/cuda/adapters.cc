@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What network adapters have to do with device memory (fake_cuda.h): they see it where it is, and what they write there is
-// seen by the device once it is flushed.
+// Network adapters and device memory (fake_cuda.h): adapters access it in place, and the device sees their writes once they are
+// flushed.
 #include <mutex>
 #include <vector>
 

@@ -17,7 +17,7 @@ bool are_whole(Address address, size_t bytes) {
     return bytes > 0 && address % kGranularity == 0 && bytes % kGranularity == 0;
 }
 
-// The mappings that fill a range, each as a whole; empty: there is no such row of them.
+// The consecutive mappings that exactly cover a range; empty: there are none.
 std::vector<std::map<Address, Mapping>::iterator> row(Address address, size_t bytes) {
     std::vector<std::map<Address, Mapping>::iterator> found;
     auto &mappings = memories().mappings;
@@ -72,8 +72,8 @@ Address reserve(size_t bytes, size_t alignment) {
     return address;
 }
 
-// `wish` is a hint.
-Result cuMemAddressReserve(Address *address, size_t bytes, size_t alignment, Address /*wish*/,
+// `hint` is ignored.
+Result cuMemAddressReserve(Address *address, size_t bytes, size_t alignment, Address /*hint*/,
                            unsigned long long flags) {
     if (bytes == 0 || bytes % kGranularity != 0 || (alignment & (alignment - 1)) != 0 || flags != 0) {
         return Result::InvalidValue;

@@ -28,7 +28,7 @@ std::atomic<pid_t> initialized_in{0};
 
 constexpr std::string_view kBeforeInit[] = {"cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"};
 
-// Those that need a current context, which has not failed.
+// Functions that need a current context that has not failed.
 constexpr std::string_view kInContext[] = {"cuFlushGPUDirectRDMAWrites",
                                            "cuMemGetInfo",
                                            "cuMemHostRegister",
@@ -48,11 +48,11 @@ constexpr std::string_view kInContext[] = {"cuFlushGPUDirectRDMAWrites",
                                            "cuModuleGetFunction",
                                            "cuLaunchKernel"};
 
-// Those that need one, whatever happened to it.
+// Functions that need a current context, failed or not.
 constexpr std::string_view kReleasing[] = {"cuMemHostUnregister", "cuStreamDestroy", "cuEventDestroy",
                                            "cuModuleUnload"};
 
-// Those that a capture in global mode forbids to all threads.
+// Functions that a capture in global mode forbids in all threads.
 constexpr std::string_view kUnsafeInCapture[] = {"cuMemCreate",       "cuMemUnmap",          "cuMemSetAccess",
                                                  "cuMemHostRegister", "cuMemHostUnregister", "cuModuleLoadData",
                                                  "cuModuleUnload",    "cuEventQuery",        "cuStreamQuery"};
@@ -74,7 +74,7 @@ Result check_context(std::string_view name) {
     return works ? context->failure.load() : Result::Success;
 }
 
-// An injected error of those that stick does so.
+// A sticky injected error fails the context.
 Result inject(const char *name) {
     const Result result = injected(name);
     if (const Context context = sticks(result) ? current_context() : nullptr; context != nullptr) {
@@ -98,7 +98,7 @@ Result before(const char *name) {
     return is_in(kUnsafeInCapture, name) ? check_unsafe_call() : Result::Success;
 }
 
-// What is handed out for a function.
+// The address returned for a function.
 template <class Name, class Function, Function *function>
 struct Entry;
 template <class Name, class... Arguments, Result (*function)(Arguments...)>
@@ -109,7 +109,7 @@ struct Entry<Name, Result(Arguments...), function> {
             result = result == Result::Success ? function(arguments...) : result;
         } catch (const std::bad_alloc &) {
             result = Result::OutOfMemory;
-        } catch (const std::system_error &) {  // no thread to be had
+        } catch (const std::system_error &) {  // no thread could be started
             result = Result::OutOfMemory;
         }
         if (verbose() && result != Result::Success && result != Result::NotReady) {
@@ -147,7 +147,7 @@ const Listed *find(std::string_view name) {
 
 Result check_initialized() { return initialized_in == getpid() ? Result::Success : Result::NotInitialized; }
 
-// Not in a process that was forked from one that did it.
+// Not in a process forked from one that called it.
 Result cuInit(unsigned flags) {
     if (flags != 0) {
         return Result::InvalidValue;
@@ -161,7 +161,7 @@ Result cuInit(unsigned flags) {
 
 }  // namespace fake_cuda
 
-// Only with the version that libodc's table has: so another pin is seen. `found`, if given, says why not.
+// Only with the version in libodc's table, so that a wrong version there is noticed. `found`, if given, is the reason.
 extern "C" FAKE_CUDA_API odc::cuda::Result cuGetProcAddress_v2(const char *name, void **function, int version,
                                                                uint64_t flags, int *found) {
     const fake_cuda::Listed *listed = fake_cuda::find(name);

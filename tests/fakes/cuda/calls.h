@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every call begins with.
+// The checks at the beginning of every call.
 #pragma once
 
 #include "results.h"
 
 namespace fake_cuda {
 
-// cuInit was called in this process, not only in the one that it was forked from.
+// Whether cuInit was called in this process, not only in its parent.
 Result check_initialized();
 
 }  // namespace fake_cuda

@@ -16,7 +16,7 @@ struct Capture {
 };
 
 struct Captures {
-    std::atomic<size_t> count{0};  // so that calls do not order threads while there is none
+    std::atomic<size_t> count{0};  // a shortcut without a lock, which would order threads
     std::mutex mutex;
     std::vector<Capture> list;
 };
@@ -28,7 +28,7 @@ Captures &captures() {
 
 thread_local CaptureMode mode = CaptureMode::Global;
 
-// Those that `concerned` says yes to. Whether there are any.
+// Invalidates the captures for which `concerned` returns true. Returns whether there are any.
 template <class Concerned>
 bool find_captures(Concerned concerned, bool invalidate) {
     Captures &all = captures();
@@ -48,7 +48,7 @@ bool find_captures(Concerned concerned, bool invalidate) {
     return found;
 }
 
-// The captures that the legacy stream of the context would have to wait for.
+// The captures that the context's legacy stream would have to wait for.
 auto blocking_in(const StreamHandle &legacy) {
     return [&legacy](const Capture &capture) {
         return &capture.stream->context == &legacy.context && capture.stream->waits == Waits::ForLegacy;

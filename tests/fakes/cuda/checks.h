@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of this driver share.
+// Shared by the tests of this driver.
 #pragma once
 
 #include <unistd.h>
@@ -18,7 +18,7 @@ using namespace odc::cuda;
 
 constexpr size_t kGranule = size_t{2} << 20;
 
-// Anywhere: a failed check ends the process, be it the test or a child.
+// A failed check ends the process, be it the test or a child.
 inline void require(bool holds, const char *what, const char *file, int line) {
     if (!holds) {
         std::fprintf(stderr, "%s:%d: %s\n", file, line, what);

@@ -10,7 +10,7 @@ namespace fake_cuda {
 
 namespace {
 
-// Needs no destructor: the program may call until its very end.
+// Never destroyed: the program may make calls until it ends.
 struct Stack {
     Context contexts[256];
     size_t depth;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Primary contexts, and which is current for a thread.
+// Primary contexts, and the threads' current ones.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace odc::cuda {
 
-// One for each device, for good.
+// One per device, never destroyed.
 struct ContextHandle {
     explicit ContextHandle(Device of) : device(of) {}
 
@@ -20,7 +20,7 @@ struct ContextHandle {
     std::atomic<bool> used{false};                 // by the user's program: fake_cuda_set_device and others
     std::atomic<Result> failure{Result::Success};  // sticky; the first one stays
 
-    // The default streams, and those that wait for the legacy one, as long as they have work.
+    // The default streams, and the streams that are ordered with the legacy one, as long as they have work.
     std::shared_mutex streams_mutex;
     std::shared_ptr<StreamHandle> legacy;
     std::vector<std::shared_ptr<StreamHandle>> blocking;
@@ -32,11 +32,11 @@ namespace fake_cuda {
 
 ContextHandle &context_of(Device device);
 bool is_live(Context context);
-// NULL: none is.
+// NULL: none.
 Context current_context();
-// The top of the thread's stack, which it becomes where the stack is empty.
+// Replaces the top of the thread's stack, or pushes where the stack is empty.
 void make_current(Context context);
-// The first sticky error stays.
+// Keeps the first sticky error.
 void fail_context(ContextHandle &context, Result result);
 
 }  // namespace fake_cuda

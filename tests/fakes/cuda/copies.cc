@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that move bytes: fills, copies, words.
+// Operations on bytes: memset, copies, writes of words.
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -48,7 +48,7 @@ Result copy_part(const Copy &part, Device device) {
     return Result::Success;
 }
 
-// Cut where no word is torn.
+// Cut at a multiple of a word.
 size_t cut_at_words(Pace &pace, size_t bytes) { return pace.cut(bytes / 64) * 64; }
 
 Result carry_out(const Copy &copy, Device device, Pace &pace) {
@@ -77,7 +77,7 @@ Result write_word(Address to, uint64_t value, Device device) {
     if (targets.size() != 1) {
         return Result::IllegalAddress;
     }
-    // After what the stream did before: its thread did that, or waited for who did.
+    // Runs after the stream's earlier work, done or waited for by its thread.
     std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t *>(targets[0].at)).store(value, std::memory_order_release);
     return Result::Success;
 }
@@ -93,7 +93,7 @@ Result submit_copy(StreamHandle &stream, const Copy &copy, Point *point) {
         stream, [copy, device](Pace &pace) { return carry_out(copy, device, pace); }, {}, point);
 }
 
-// Each attribute is for the copies from its index to the next one's.
+// An attribute applies to the copies from its index to the next one's.
 bool are_valid(const CopyAttributes *attributes, const size_t *indices, size_t attribute_count, size_t count) {
     if (attribute_count == 0 || attribute_count > count || indices[0] != 0) {
         return false;
@@ -108,7 +108,7 @@ bool are_valid(const CopyAttributes *attributes, const size_t *indices, size_t a
     return true;
 }
 
-// Of the attributes' copies those that are to overlap.
+// The copies whose attributes prefer to overlap with compute.
 size_t overlapping(const CopyAttributes *attributes, const size_t *indices, size_t attribute_count, size_t count) {
     size_t copies = 0;
     for (size_t i = 0; i < attribute_count; ++i) {
@@ -137,7 +137,7 @@ Result cuMemsetD8Async(Address to, unsigned char value, size_t bytes, Stream han
     });
 }
 
-// With pageable memory, waits until it is done.
+// A copy of pageable memory returns when it is done.
 Result cuMemcpyAsync(Address to, Address from, size_t bytes, Stream handle) {
     std::shared_ptr<StreamHandle> stream;
     if (const Result result = find_stream(handle, stream); result != Result::Success) {
@@ -173,7 +173,7 @@ Result cuMemcpyBatchAsync(Address *to, Address *from, size_t *bytes, size_t coun
     if (stream->capture != CaptureStatus::None) {
         return check_query(*stream);  // batches cannot be captured
     }
-    // In any order: CUDA promises none.
+    // In random order, as CUDA promises none.
     std::vector<size_t> order(count);
     std::iota(order.begin(), order.end(), size_t{0});
     thread_local std::minstd_rand random(static_cast<unsigned>(seed()));

@@ -17,7 +17,7 @@ namespace {
 
 enum class P2P { All, None, NoAtomics };
 
-// How many devices are parts of one GPU; 0: none is.
+// How many devices are MIG instances of one GPU; 0: none.
 int parts_of_each() {
     static const auto one = static_cast<int>(number_setting("FAKE_CUDA_MIG", 0));
     return one;
@@ -33,7 +33,7 @@ P2P p2p() {
     return one;
 }
 
-// CUDA, too, takes the numbers up to the first that is none.
+// As in CUDA, numbers count up to the first invalid one.
 std::vector<int> look() {
     const auto count = static_cast<int>(number_setting("FAKE_CUDA_DEVICES", 1));
     std::vector<int> all;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs of the machine, and those that the process sees.
+// The machine's GPUs, and those visible to the process.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace fake_cuda {
 
 constexpr int kMostDevices = 16;
 
-// By ordinal, their numbers in the machine.
+// The visible devices' numbers in the machine, by ordinal.
 const std::vector<int> &devices();
 bool is_device(Device device);
-// -1: the process does not see it.
+// -1: not visible to the process.
 int ordinal_of(int number);
 bool can_access(Device from, Device to);
 uint64_t device_memory();
-// What becomes of accesses to another device's memory, whatever the attributes say.
+// The effect of accesses to another device's memory, regardless of the attributes.
 enum class Wire { Good, Lossy, Blind };
 Wire wire();
 int interface_version();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this process has enqueued, for fake_cuda_enqueued.
+// Counts the work that this process has enqueued, for fake_cuda_enqueued.
 #pragma once
 
 #include <mutex>

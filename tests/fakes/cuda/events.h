@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events: points of streams.
+// Events: points in streams.
 #pragma once
 
 #include "streams.h"

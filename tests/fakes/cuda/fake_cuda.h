@@ -32,64 +32,64 @@ extern "C" {
 
 #define FAKE_CUDA_API __attribute__((visibility("default")))
 
-/* ---- The user's program. Each takes the driver into use where that has not been done. ---- */
+/* ---- The user's program. Each call initializes the driver if necessary. ---- */
 
-/* The thread's current context becomes the primary context of `device`, which then stays retained. */
+/* Makes the primary context of `device` current in the thread; it stays retained. */
 FAKE_CUDA_API int fake_cuda_set_device(int device);
-/* Device memory, zeros, for the device itself only. 0: there is none. */
+/* Zeroed device memory, accessible by the device itself only. 0: there is none. */
 FAKE_CUDA_API unsigned long long fake_cuda_alloc(int device, size_t bytes);
 FAKE_CUDA_API int fake_cuda_free(unsigned long long address);
-/* At once, without any order with streams, whoever may access the memory. */
+/* Immediate, without any order with streams, regardless of access rights. */
 FAKE_CUDA_API int fake_cuda_write(unsigned long long address, const void *from, size_t bytes);
 FAKE_CUDA_API int fake_cuda_read(void *to, unsigned long long address, size_t bytes);
 /* flags: 1 is CU_STREAM_NON_BLOCKING. NULL: there is no such device. */
 FAKE_CUDA_API void *fake_cuda_stream_create(int device, unsigned flags);
 FAKE_CUDA_API int fake_cuda_stream_destroy(void *stream);
-/* Until everything that was enqueued is done, for 60 s at most (then 600). */
+/* Waits until all enqueued work is done, for 60 s at most (then returns 600). */
 FAKE_CUDA_API int fake_cuda_stream_wait(void *stream);
 /* Occupies the stream, as a long kernel does. */
 FAKE_CUDA_API int fake_cuda_launch_delay(void *stream, unsigned microseconds);
-/* A capture in global mode. The end says whether something broke it. */
+/* A capture in global mode. The end reports whether it was invalidated. */
 FAKE_CUDA_API int fake_cuda_begin_capture(void *stream);
 FAKE_CUDA_API int fake_cuda_end_capture(void *stream);
 
 /* ---- Network adapters (fake_fabric) ---- */
 
-/* Where an adapter finds these bytes of device memory, and of which device; NULL: they are not mapped, not in one piece, or
- * were not made for adapters (gpuDirectRDMACapable). */
+/* Where an adapter accesses these bytes of device memory, and the device; NULL: they are not mapped, not contiguous, or were
+ * not allocated for adapters (gpuDirectRDMACapable). */
 FAKE_CUDA_API void *fake_cuda_for_adapters(unsigned long long address, size_t bytes, int *device);
 FAKE_CUDA_API int fake_cuda_is_device_memory(const void *place);
-/* Called by each cuFlushGPUDirectRDMAWrites from now on. */
+/* Sets a function that each cuFlushGPUDirectRDMAWrites calls from now on. */
 FAKE_CUDA_API void fake_cuda_on_flush(void (*flush)(void));
 
 /* ---- Faults ---- */
 
-/* The nth call of `function` from now on returns `result` and does nothing else; nth 0: each. */
+/* The nth call of `function` from now on only returns `result`; nth 0: each call. */
 FAKE_CUDA_API void fake_cuda_fail(const char *function, unsigned nth, int result);
-/* No call fails any more, of those that were to. */
+/* Cancels all such failures. */
 FAKE_CUDA_API void fake_cuda_fail_no_more(void);
-/* Enqueues an operation that fails with a sticky error, as a bad kernel of the user does. */
+/* Enqueues an operation that fails with a sticky error, as a faulty kernel of the user does. */
 FAKE_CUDA_API int fake_cuda_fault(void *stream, int result);
-/* Enqueues an operation that does not end before fake_cuda_unhang, which ends all of this process. */
+/* Enqueues an operation that does not end before fake_cuda_unhang, which ends all of this process's. */
 FAKE_CUDA_API int fake_cuda_hang(void *stream);
 FAKE_CUDA_API void fake_cuda_unhang(void);
 
-/* ---- What was enqueued ---- */
+/* ---- Enqueued work ---- */
 
-/* By this process so far. */
+/* Of this process so far. */
 struct fake_cuda_work {
     size_t copies;         /* by cuMemcpyAsync */
     size_t batched_copies; /* by cuMemcpyBatchAsync, of those that prefer to overlap with kernels */
     unsigned most_blocks;  /* of a kernel */
     unsigned addends;      /* of the last kernel */
-    /* Where the gradients of its first addends lie, in the order in which it adds them. */
+    /* The addresses of the gradients of its first addends, in the order of addition. */
     unsigned long long from[8];
 };
 FAKE_CUDA_API struct fake_cuda_work fake_cuda_enqueued(void);
 
 /* ---- Leaks ---- */
 
-/* How many there are in this process. */
+/* The live objects of this process. */
 struct fake_cuda_counts {
     size_t streams, events, modules;
     size_t handles;      /* of physical memory, created and imported */

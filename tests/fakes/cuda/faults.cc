@@ -17,8 +17,8 @@ namespace {
 
 struct Fault {
     std::string function;
-    unsigned nth;    // of its calls; 0: each
-    unsigned calls;  // until now
+    unsigned nth;    // which of its calls; 0: each
+    unsigned calls;  // so far
     Result result;
 };
 
@@ -50,7 +50,7 @@ Faults *from_environment() {
 }
 
 Faults &faults() {
-    static Faults *one = from_environment();  // for good: threads outlive main
+    static Faults *one = from_environment();  // never destroyed: threads outlive main
     return *one;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that are to fail.
+// Injected failures.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@
 
 namespace fake_cuda {
 
-// What this call of `function` returns without being carried out; Success: nothing, it is.
+// The result that this call of `function` must return at once; Success: it proceeds.
 Result injected(std::string_view function);
 
 }  // namespace fake_cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's functions; calls.cc checks what all of them need checked, and hands them out.
+// The driver's functions; calls.cc adds the common checks and hands them out.
 #pragma once
 
 #include "results.h"

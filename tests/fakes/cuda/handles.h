@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The live objects of one kind. What is no handle of one, or no longer, is not found, whatever it points to.
+// The live objects of one kind. An invalid or stale handle is not found, whatever it points to.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ public:
         live_[handle] = std::move(object);
         return handle;
     }
-    // NULL: there is none.
+    // NULL: not found.
     std::shared_ptr<Object> find(Object *handle) const {
         const std::shared_lock lock(mutex_);
         const auto found = live_.find(handle);
@@ -40,11 +40,11 @@ public:
     }
 
 private:
-    mutable std::shared_mutex mutex_;  // readers do not order each other, which a race detector would take for more
+    mutable std::shared_mutex mutex_;  // shared, since ordering readers would hide races from a race detector
     std::unordered_map<Object *, std::shared_ptr<Object>> live_;
 };
 
-// One for good: threads of the library may outlive main().
+// Never destroyed: threads of the library may outlive main().
 template <class Object>
 Handles<Object> &handles() {
     static auto *one = new Handles<Object>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Registered host memory, and what is known of an address.
+// Registered host memory, and attributes of pointers.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -30,7 +30,7 @@ Known known_of(Address address) {
     return {};
 }
 
-// Pages are registered as a whole.
+// Registration covers whole pages.
 bool shares_pages(Address address, size_t bytes) {
     const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
     for (const auto &[start, size] : memories().registered) {

@@ -39,7 +39,7 @@ Launch launch_of(const FunctionHandle &function, unsigned grid_x, unsigned block
     return {function.name, function.context.device, grid_x, block_x, from, to};
 }
 
-// Addends of which each lies in one piece on both sides, where this library's threads may touch them.
+// Addends that are contiguous on both sides, at addresses that this library's threads can access.
 class Translation {
 public:
     explicit Translation(const Launch &launch) : launch_(launch) {}
@@ -82,7 +82,7 @@ private:
     std::vector<Piece> find(const void *address, size_t bytes, Access need) const {
         return pieces(reinterpret_cast<Address>(address), bytes, launch_.device, need, Pageable::Refused);
     }
-    // An element may lie across two pieces.
+    // An element may span two mappings.
     const char *in_one(const std::vector<Piece> &sources, size_t bytes) {
         if (sources.size() == 1) {
             return sources[0].at;
@@ -96,7 +96,7 @@ private:
     }
 
     const Launch &launch_;
-    // A read, and later a write: what is added meanwhile is lost.
+    // Reads and later writes: additions in between are lost.
     void lose(const Addend &addend) const {
         auto *const target = static_cast<char *>(addend.to);
         std::vector<char> sums(addend.numel * launch_.to_bytes);
@@ -133,12 +133,12 @@ Result run_part(const Launch &launch, const std::vector<Addend> &addends) {
     return Result::Success;
 }
 
-// The nth that the kernel takes.
+// The nth addend in the kernel's order.
 const Addend &nth(const Addends &additions, unsigned n) {
     return additions.addends[(additions.first + n) % additions.count];
 }
 
-// The addends in the order in which the kernel takes them, each cut in two, first all first parts.
+// The addends in the kernel's order, each cut in two, all first parts first.
 Result run(const Launch &launch, const Addends &additions, Pace &pace) {
     std::vector<Addend> parts[2];
     for (unsigned n = 0; n < additions.count; ++n) {
@@ -156,7 +156,7 @@ Result run(const Launch &launch, const Addends &additions, Pace &pace) {
     return run_part(launch, parts[1]);
 }
 
-// What a kernel of so many threads is handed; each of the plain ones' adds four elements.
+// The work of a kernel of so many threads; each of a plain one's adds four elements.
 Addends additions_of(const std::string &kernel, unsigned long long threads, void **parameters) {
     if (!is_plain(kernel.c_str())) {
         return *static_cast<const Addends *>(parameters[0]);
@@ -180,7 +180,7 @@ void note(unsigned blocks, const Addends &additions) {
 
 }  // namespace
 
-// The parameters are copied before it returns.
+// The parameters are copied before the call returns.
 Result cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                       unsigned block_y, unsigned block_z, unsigned /*shared_bytes*/, Stream stream_handle,
                       void **parameters, void **extra) {
@@ -189,7 +189,7 @@ Result cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigne
     if (const Result result = find_stream(stream_handle, stream); result != Result::Success) {
         return result;
     }
-    // A kernel runs in the current context only, other than copies.
+    // Unlike copies, a kernel needs the current context's stream.
     if (function == nullptr || &function->context != &stream->context || current_context() != &stream->context) {
         return Result::InvalidHandle;
     }
@@ -200,7 +200,7 @@ Result cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigne
     }
     const auto additions = std::make_shared<Addends>(additions_of(function->name, threads * grid_x, parameters));
     if (additions->count > kMostAddends || (additions->count > 0 && additions->first >= additions->count)) {
-        return Result::InvalidValue;  // this library's own check: a GPU would read beyond
+        return Result::InvalidValue;  // a check of this library only: a GPU would read out of bounds
     }
     note(grid_x, *additions);
     return submit(*stream, [launch = launch_of(*function, grid_x, block_x), additions](Pace &pace) {

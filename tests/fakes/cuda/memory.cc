@@ -27,7 +27,7 @@ std::pair<dev_t, ino_t> identity(int fd) {
     return {status.st_dev, status.st_ino};
 }
 
-// The number in the machine of the device whose memory it is; -1: it is none.
+// The machine's number of the device that has the memory; -1: none.
 int device_number(int fd) {
     char name[64] = {};
     const std::string link = "/proc/self/fd/" + std::to_string(fd);
@@ -61,7 +61,7 @@ bool take(size_t bytes, Device device) {
     return false;
 }
 
-// The physical memory behind a descriptor, the same for all that lead to it.
+// Identifies the physical memory behind a descriptor: the same for all of its descriptors.
 std::shared_ptr<Physical> import_physical(int fd, Device device) {
     Memories &all = memories();
     std::weak_ptr<Physical> &known = all.known[identity(fd)];

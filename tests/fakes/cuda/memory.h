@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory and registered host memory. Physical memory is a memfd. Device addresses cannot be touched by the host;
-// the library's threads use another mapping, one for each physical allocation, so that a race detector sees what
-// several mappings of it in one process do to each other.
+// Device memory and registered host memory. Physical memory is a memfd. The host cannot access device addresses; the library's
+// threads use another mapping, one per physical allocation, so that a race detector sees accesses by several mappings of one
+// process as accesses to the same memory.
 #pragma once
 
 #include <sys/types.h>
@@ -23,7 +23,7 @@ constexpr size_t kGranularity = size_t{2} << 20;
 
 class Physical {
 public:
-    // Takes `fd`; `made`: counts as this process' use of the device. Throws std::bad_alloc.
+    // Takes ownership of `fd`; `made`: counts as memory that this process allocated on the device. Throws std::bad_alloc.
     Physical(int fd, size_t bytes, Device device, bool made);
     Physical(const Physical &) = delete;
     Physical &operator=(const Physical &) = delete;
@@ -33,7 +33,7 @@ public:
     const size_t bytes;
     const Device device;
     char *alias;
-    bool for_adapters = false;  // so asked for when it was made
+    bool for_adapters = false;  // requested when it was allocated
 
 private:
     const bool made_;
@@ -47,7 +47,7 @@ struct Mapping {
 };
 
 struct Memories {
-    std::shared_mutex mutex;  // held by readers while they touch the memory, so what is unmapped is not in use
+    std::shared_mutex mutex;  // held for reading during accesses, so that memory in use is not unmapped
     std::map<Memory, std::shared_ptr<Physical>> handles;
     Memory next_handle = 0x1000;
     std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Physical>> known;
@@ -59,14 +59,14 @@ struct Memories {
 
 Memories &memories();
 
-// Bytes that this process made on the device.
+// Bytes that this process allocated on the device.
 std::atomic<size_t> &made_on(Device device);
-// Throws std::bad_alloc. NULL: the device has not that much left.
+// Throws std::bad_alloc. NULL: the device does not have that much left.
 std::shared_ptr<Physical> make_physical(size_t bytes, Device device);
-// Addresses that nobody can touch. 0: there are none.
+// Reserves inaccessible addresses. 0: there are none.
 Address reserve(size_t bytes, size_t alignment);
 
-// The entry whose range `address` is in, or the end.
+// The entry whose range contains `address`, or the end.
 template <class Ranges, class Bytes>
 auto find_range(Ranges &ranges, Address address, Bytes bytes_of) {
     auto after = ranges.upper_bound(address);
@@ -77,7 +77,7 @@ auto find_range(Ranges &ranges, Address address, Bytes bytes_of) {
     return address - after->first < bytes_of(after->second) ? after : ranges.end();
 }
 
-// With the mutex held:
+// To be called with the mutex held:
 
 std::map<Address, Mapping>::iterator find_mapping(Address address);
 // Mapped or not.
@@ -90,9 +90,9 @@ struct Piece {
     Device device;  // -1: host memory
 };
 enum class Pageable { Allowed, Refused };
-// Where this memory can be touched on behalf of the device; empty: it may not, or there is none.
+// Where this memory can be accessed on behalf of the device; empty: not accessible, or not memory.
 std::vector<Piece> pieces(Address address, size_t bytes, Device device, Access need, Pageable pageable);
-// The same for whoever asks.
+// The same without a check of access rights.
 std::vector<Piece> all_pieces(Address address, size_t bytes);
 
 }  // namespace fake_cuda

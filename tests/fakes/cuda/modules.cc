@@ -16,7 +16,7 @@ bool is_known(const std::string &name) {
     return run_kernel(name.c_str(), 1, 1, parameters);
 }
 
-// What stands behind each ".entry".
+// The names that follow ".entry".
 std::shared_ptr<ModuleHandle> parse(ContextHandle &context, const std::string &text) {
     auto module = std::make_shared<ModuleHandle>(ModuleHandle{context, {}});
     static const std::string entry = ".entry";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules: of a PTX text, the names of its kernels.
+// Modules: the names of a PTX text's kernels.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@ struct FunctionHandle {
 
 struct ModuleHandle {
     ContextHandle &context;
-    std::map<std::string, std::shared_ptr<FunctionHandle>> functions;  // all there are
+    std::map<std::string, std::shared_ptr<FunctionHandle>> functions;  // all that exist
 };
 
 }  // namespace odc::cuda

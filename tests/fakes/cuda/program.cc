@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fake_cuda.h declares: the user's program, faults, counts.
+// The functions of fake_cuda.h: the user's program, faults, counts.
 #include <sys/mman.h>
 
 #include <cstring>
@@ -23,7 +23,7 @@ using namespace fake_cuda;
 
 constexpr auto kLongestWait = std::chrono::seconds(60);
 
-// The primary context of a device, as a program that never releases it has it.
+// The primary context of a device, retained for good.
 Result use(int device, Context &context) {
     if (const Result result = cuInit(0); result != Result::Success) {
         return result;

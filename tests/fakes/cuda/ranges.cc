@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lies at an address.
+// What is mapped at an address.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -13,14 +13,14 @@ namespace {
 
 size_t same(size_t bytes) { return bytes; }
 
-// Whether the program has mapped all of it.
+// Whether all of it is mapped by the program.
 bool is_there(Address address, size_t bytes) {
     const auto page = static_cast<Address>(sysconf(_SC_PAGESIZE));
     const Address begin = address / page * page;
     return address + bytes > address && msync(reinterpret_cast<void *>(begin), address + bytes - begin, MS_ASYNC) == 0;
 }
 
-// The first piece of a range; no bytes: it may not be touched.
+// The first contiguous piece of a range; no bytes: it is not accessible.
 template <class MayTouch>
 Piece first_piece(Address address, size_t bytes, MayTouch may_touch, Pageable pageable) {
     Memories &all = memories();

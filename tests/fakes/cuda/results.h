@@ -8,7 +8,7 @@ namespace fake_cuda {
 
 using namespace odc::cuda;
 
-// Those that the library itself does not tell from others.
+// Results that libodc does not distinguish.
 constexpr Result kInvalidPtx{218};
 constexpr Result kMisalignedAddress{716};
 constexpr Result kHostMemoryNotRegistered{713};
@@ -17,7 +17,7 @@ constexpr Result kCaptureInvalidated{901};
 constexpr Result kCaptureUnmatched{903};
 constexpr Result kCaptureImplicit{906};
 
-// Whether a context that met it is of no use any more.
+// Whether it makes the context unusable.
 bool sticks(Result result);
 
 }  // namespace fake_cuda

@@ -12,7 +12,7 @@ namespace fake_cuda {
 namespace {
 
 uint64_t choose_seed() {
-    // Each process its own delays, also where all are given one seed.
+    // Different delays in each process, also if all have one seed.
     const uint64_t process = static_cast<uint64_t>(getpid()) << 32;
     const uint64_t otherwise = number_setting("ODC_TEST_SEED", std::random_device()());
     const uint64_t chosen = number_setting("FAKE_CUDA_SEED", otherwise ^ process);

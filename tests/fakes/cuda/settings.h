@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the environment asks for (fake_cuda.h lists it).
+// Settings from the environment (listed in fake_cuda.h).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace fake_cuda {
 std::string text_setting(const char *name, const char *otherwise);
 uint64_t number_setting(const char *name, uint64_t otherwise);
 
-// Where every random choice begins.
+// The seed of all random choices.
 uint64_t seed();
 bool verbose();
 

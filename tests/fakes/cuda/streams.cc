@@ -55,7 +55,7 @@ std::shared_ptr<StreamHandle> legacy_of(ContextHandle &context) {
     return context.legacy;
 }
 
-// What an operation in `stream` that is enqueued now comes after, in other streams of its context.
+// The points in other streams of the context that an operation now enqueued in `stream` must wait for.
 std::vector<Point> implied(StreamHandle &stream) {
     std::vector<Point> points;
     if (is_legacy(stream)) {
@@ -130,7 +130,7 @@ Result submit(StreamHandle &stream, Work work, std::vector<Point> others, Point 
         return result;
     }
     if (stream.capture == CaptureStatus::Active) {
-        return Result::Success;  // recorded
+        return Result::Success;  // captured
     }
     for (Point &before : implied(stream)) {
         others.push_back(std::move(before));
@@ -171,7 +171,7 @@ Result cuStreamQuery(Stream handle) {
     if (!stream->last().reached()) {
         return Result::NotReady;
     }
-    return stream->context.failure;  // what is done now may have failed
+    return stream->context.failure;  // completed work may have failed
 }
 
 Result cuStreamGetCtx(Stream handle, Context *context) {
@@ -217,7 +217,7 @@ void StreamHandle::run() {
     fake_cuda::Pace pace(fake_cuda::next_number());
     for (Operation operation; next(operation);) {
         carry_out(operation, pace);
-        operation = {};  // gives up what it holds before anybody learns that it is done
+        operation = {};  // free what it holds before anyone sees it complete
         const std::lock_guard lock(mutex_);
         done_.fetch_add(1, std::memory_order_release);
         changed_.notify_all();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams: a thread each, which carries out what is enqueued, one after the other, each after a random while.
+// Streams: a thread each, which runs the enqueued operations one after the other, each after a random delay.
 #pragma once
 
 #include <atomic>
@@ -23,19 +23,19 @@ class Pace {
 public:
     explicit Pace(uint64_t number);
     void pause();
-    // Where to cut `count` in two with a pause between; 0: not at all.
+    // Where to cut `count` in two with a pause between; 0: do not cut.
     uint64_t cut(uint64_t count);
 
 private:
     std::mt19937_64 random_;
 };
 
-// What a stream's thread carries out. A sticky result fails the context.
+// An operation, run by a stream's thread. A sticky result fails the context.
 using Work = std::function<Result(Pace &)>;
 
 using Clock = std::chrono::steady_clock;
 
-// What was enqueued in a stream until then. Empty: nothing.
+// The work enqueued in a stream up to a point. Empty: none.
 struct Point {
     std::shared_ptr<StreamHandle> stream;
     uint64_t number = 0;
@@ -53,15 +53,15 @@ namespace odc::cuda {
 struct StreamHandle : std::enable_shared_from_this<StreamHandle> {
     StreamHandle(ContextHandle &of, fake_cuda::Waits how) : context(of), waits(how) {}
 
-    // Runs `work` after what was enqueued before and after `others`.
+    // Runs `work` after the stream's earlier work and after `others`.
     fake_cuda::Point enqueue(std::vector<fake_cuda::Point> others, fake_cuda::Work work);
-    // Of all that was enqueued until now.
+    // The point after all that is enqueued so far.
     fake_cuda::Point last();
     bool reached(uint64_t number) const { return done_.load(std::memory_order_acquire) >= number; }
     void wait(uint64_t number);
-    // Whether it was reached by then.
+    // Whether the point was reached before the deadline.
     bool wait_until(uint64_t number, fake_cuda::Clock::time_point deadline);
-    // No more will come: the thread ends when all is done.
+    // No more work will come: the thread ends when all is done.
     void finish();
 
     ContextHandle &context;
@@ -93,13 +93,13 @@ private:
 namespace fake_cuda {
 
 std::shared_ptr<StreamHandle> make_stream(ContextHandle &context, Waits waits);
-// The stream that a handle means for this thread, whose context has not failed; else why not.
+// The stream of a handle in this thread, whose context has not failed; otherwise the reason.
 Result find_stream(Stream handle, std::shared_ptr<StreamHandle> &stream);
-// Also where its context has failed.
+// The same where its context may have failed.
 Result find_any_stream(Stream handle, std::shared_ptr<StreamHandle> &stream);
 bool is_legacy(StreamHandle &stream);
 
-// Enqueues in the order that CUDA promises between streams; what a capture records is not carried out.
+// Enqueues in the order that CUDA promises between streams; captured work is not run.
 Result submit(StreamHandle &stream, Work work, std::vector<Point> others = {}, Point *point = nullptr);
 
 }  // namespace fake_cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of libfabric's operations of which some are replaced.
+// Tables of libfabric's operations, some of which are replaced.
 #pragma once
 
 #include <map>
@@ -13,13 +13,13 @@ struct Changed : Operations {
     Operations *original;
 };
 
-// What a table was before `change`.
+// A table before `change`.
 template <class Operations>
 Operations *original(Operations *operations) {
     return static_cast<Changed<Operations> *>(operations)->original;
 }
 
-// `how`: writes into the copy that `operations` leads to from now on; the same for all that have one table.
+// `how` modifies the copy that `operations` points to from now on; objects with the same table share it.
 template <class Operations, class How>
 void change(Operations *&operations, How how) {
     static std::mutex mutex;

@@ -51,7 +51,7 @@ std::vector<std::string> domains() {
     return all;
 }
 
-// Of another provider, or a domain that it does not have.
+// For another provider, or a domain that it does not have.
 bool is_elsewhere(const fi_info &hints) {
     const char *provider = hints.fabric_attr->prov_name;
     const char *domain = hints.domain_attr->name;
@@ -64,7 +64,7 @@ bool is_elsewhere(const fi_info &hints) {
 
 bool reaches_gpus() { return setting("FAKE_FABRIC_GPU", "yes") != "no"; }
 
-// As this libfabric shows what the real one has found.
+// How this libfabric presents what the real one has found.
 void disguise(fi_info &found, const fi_info &hints, const std::string &domain) {
     rename(found.fabric_attr->prov_name, kProvider);
     rename(found.domain_attr->name, domain);
@@ -109,7 +109,7 @@ fi_info *translated(const fi_info &info) {
     rename(known->fabric_attr->prov_name, kRealProvider);
     rename(known->domain_attr->name, kRealDomain);
     known->caps &= ~FI_HMEM;
-    // An adapter's peers name memory by offsets, as its addresses here are not those of the real libfabric.
+    // An adapter's peers address memory by offsets, since its addresses here differ from the real libfabric's.
     known->domain_attr->mr_mode &= ~(FI_MR_HMEM | FI_MR_LOCAL | FI_MR_VIRT_ADDR);
     return known;
 }

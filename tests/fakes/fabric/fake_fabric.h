@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libfabric.so.1 for tests: RDMA adapters that reach GPU memory, where there is only loopback TCP and the CUDA driver for
-// tests (fake_cuda). It is the machine's libfabric, whose tcp;ofi_rxm on lo it shows as another provider, newer than it
-// is, and adds what that lacks: FI_HMEM for registered GPU memory. What an adapter could not do ends the program.
+// A libfabric.so.1 for tests: RDMA adapters that access GPU memory, on a machine with only loopback TCP and the fake CUDA
+// driver (fake_cuda). It is the machine's libfabric, whose tcp;ofi_rxm on lo it presents as another provider of a newer
+// version, with FI_HMEM for registered GPU memory added. An operation impossible on an adapter ends the program.
 //
 // Environment:
 //   FAKE_FABRIC_DOMAINS=NAMES  the provider's domains, rdmap79s0-rdm unless given; the provider is efa
@@ -33,10 +33,10 @@ const Real &real();
 std::string setting(const char *name, const char *otherwise);
 bool is_local();  // FAKE_FABRIC_LOCAL
 
-// The same, as the real libfabric knows it; to be freed.
+// The same as the real libfabric's, to be freed.
 fi_info *translated(const fi_info &info);
 
-// Lets a domain that the real libfabric has opened do what an adapter does, and no more.
+// Gives a domain opened by the real libfabric an adapter's operations, and no others.
 void take_over(fid_domain &domain);
 
 }  // namespace fake_fabric

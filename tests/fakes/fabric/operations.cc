@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an adapter does: it reads into registered memory, and what it reads into GPU memory is seen there once it has been
-// flushed. On the way it lies in a buffer of its own, from which the real libfabric's completion, or the flush, copies it.
+// An adapter's operations: it reads into registered memory; data read into GPU memory is visible there once it has been
+// flushed. Until then it is in a private buffer, from which the real libfabric's completion, or the flush, copies it.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ bool is_gpu_memory(const void *place) {
 
 unsigned long long address_of(const void *place) { return reinterpret_cast<unsigned long long>(place); }
 
-// ---- What is registered, and what is on its way ----
+// ---- Registered memory and reads in flight ----
 
 struct Region {
     void *descriptor;
@@ -76,8 +76,8 @@ struct Region {
     }
 };
 
-// A read; `to`: in GPU memory, or NULL.
-struct Flight {
+// A read; `to` is in GPU memory, or NULL.
+struct Read {
     fid_ep *endpoint;
     void *to;
     std::vector<std::byte> data;
@@ -86,8 +86,8 @@ struct Flight {
 struct State {
     std::mutex mutex;
     std::map<fid *, Region> regions;
-    std::map<void *, Flight> flying;  // by context
-    std::vector<Flight> unseen;       // by the GPU
+    std::map<void *, Read> in_flight;  // by context
+    std::vector<Read> unseen;          // by the GPU
     std::vector<fid_ep *> left_open;
 };
 
@@ -98,7 +98,7 @@ State &state() {
 
 void flush() {
     const std::lock_guard lock(state().mutex);
-    for (const Flight &one : state().unseen) {
+    for (const Read &one : state().unseen) {
         cuda().write(address_of(one.to), one.data.data(), one.data.size());
     }
     state().unseen.clear();
@@ -108,14 +108,14 @@ void landed(void *context) {
     static const bool ordered = setting("FAKE_CUDA_ADAPTERS", "flush") == "ordered";
     {
         const std::lock_guard lock(state().mutex);
-        const auto flight = state().flying.find(context);
-        if (flight == state().flying.end()) {
+        const auto found = state().in_flight.find(context);
+        if (found == state().in_flight.end()) {
             return;
         }
-        if (flight->second.to != nullptr) {
-            state().unseen.push_back(std::move(flight->second));
+        if (found->second.to != nullptr) {
+            state().unseen.push_back(std::move(found->second));
         }
-        state().flying.erase(flight);
+        state().in_flight.erase(found);
     }
     if (ordered) {
         flush();
@@ -124,7 +124,7 @@ void landed(void *context) {
 
 void lost(void *context) {
     const std::lock_guard lock(state().mutex);
-    state().flying.erase(context);
+    state().in_flight.erase(context);
 }
 
 void check_registered(const void *place, size_t bytes, const void *descriptor) {
@@ -191,23 +191,23 @@ int register_by_attributes(fid *domain, const fi_mr_attr *attributes, uint64_t f
     return code;
 }
 
-// ---- Transfers ----
+// ---- Reads ----
 
 ssize_t read(fid_ep *endpoint, void *to, size_t bytes, void *descriptor, fi_addr_t peer, uint64_t address, uint64_t key,
              void *context) {
-    Flight flight{endpoint, nullptr, {}};
+    Read started{endpoint, nullptr, {}};
     void *target = to;
     if (is_gpu_memory(to)) {
         check_registered(to, bytes, descriptor);
-        flight.to = to;
-        flight.data.resize(bytes);
-        target = flight.data.data();
+        started.to = to;
+        started.data.resize(bytes);
+        target = started.data.data();
     } else if (is_local()) {
         check_registered(to, bytes, descriptor);
     }
     {
         const std::lock_guard lock(state().mutex);
-        state().flying[context] = std::move(flight);
+        state().in_flight[context] = std::move(started);
     }
     const ssize_t code = original(endpoint->rma)->read(endpoint, target, bytes, nullptr, peer, address, key, context);
     if (code != 0) {
@@ -269,13 +269,13 @@ int set_option(fid *endpoint, int level, int option, const void *value, size_t b
     return setting("FAKE_FABRIC_GPU", "yes") == "calls" ? -FI_EOPNOTSUPP : 0;
 }
 
-// The real libfabric crashes when it closes one with reads on their way.
+// The real libfabric crashes when it closes one with reads in flight.
 int close_endpoint(fid *endpoint) {
     auto *const closed = reinterpret_cast<fid_ep *>(endpoint);
     {
         const std::lock_guard lock(state().mutex);
-        const auto &flying = state().flying;
-        if (std::any_of(flying.begin(), flying.end(),
+        const auto &in_flight = state().in_flight;
+        if (std::any_of(in_flight.begin(), in_flight.end(),
                         [closed](const auto &one) { return one.second.endpoint == closed; })) {
             state().left_open.push_back(closed);
             return 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libnccl.so.2 for tests, on the GPUs of fake_cuda: what odc bench calls of NCCL, across processes. A call returns when it
-// is done. Sums of bf16 and f16 are right for small whole numbers. FAKE_NCCL_WRONG=1: each result has a wrong byte.
+// A libnccl.so.2 for tests, on the GPUs of fake_cuda: the functions of NCCL that odc bench calls, across processes. A call
+// returns when it is done. Sums of bf16 and f16 are exact for small whole numbers. FAKE_NCCL_WRONG=1: each result has a wrong
+// byte.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,11 +29,11 @@ enum Result { kSuccess = 0, kSystemError = 2, kInvalidArgument = 4, kRemoteError
 enum Type { kFloat16 = 6, kFloat32 = 7, kFloat64 = 8, kBfloat16 = 9 };
 constexpr int kSum = 0;
 
-constexpr size_t kMostBytes = size_t{16} << 20;  // that a rank hands in
+constexpr size_t kMostBytes = size_t{16} << 20;  // of a rank's input
 constexpr int kMostRanks = 16;
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kTimeout = std::chrono::seconds(60);
 
-// All ranks map it.
+// Mapped by all ranks.
 struct Shared {
     std::atomic<int> arrived;
     std::atomic<int> turn;
@@ -56,7 +57,7 @@ bool meet(const Communicator &all) {
         ++all.shared->turn;
         return true;
     }
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    const auto deadline = std::chrono::steady_clock::now() + kTimeout;
     while (all.shared->turn == turn) {
         if (std::chrono::steady_clock::now() > deadline) {
             return false;
@@ -72,7 +73,7 @@ bool is_possible(const Communicator *all, size_t bytes, int type) {
     return all != nullptr && bytes <= kMostBytes && type >= kFloat16 && type <= kBfloat16;
 }
 
-// Once the stream got there, hands in what is at `from`, and waits for all to have done so.
+// When the stream gets there, copies the input from `from`, and waits until all ranks have done so.
 Result hand_in(const Communicator &all, const void *from, size_t bytes, void *stream) {
     if (fake_cuda_stream_wait(stream) != 0 ||
         fake_cuda_read(all.shared->handed_in[all.rank], reinterpret_cast<unsigned long long>(from), bytes) != 0) {
@@ -136,7 +137,7 @@ FAKE_NCCL_API const char *ncclGetErrorString(int result) {
     }
 }
 
-// The memory has no name: others reach it through this process.
+// The memory has no name: other ranks open it through this process.
 FAKE_NCCL_API int ncclGetUniqueId(Id *id) {
     const int fd = memfd_create("fake NCCL", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, sizeof(Shared)) != 0) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A libnvidia-ml.so.1 for tests: the functions of NVML that libodc calls, about the GPUs that fake_cuda pretends: they
-// have the same UUIDs and PCI addresses there, and CUDA_VISIBLE_DEVICES hides none here. libodc finds it where
-// LD_LIBRARY_PATH leads to it. old/libnvidia-ml.so.1 is the same without the functions that came last.
+// A libnvidia-ml.so.1 for tests: the functions of NVML that libodc calls, for fake_cuda's GPUs: they have the same UUIDs and
+// PCI addresses, and CUDA_VISIBLE_DEVICES hides none. It is loaded by LD_LIBRARY_PATH. old/libnvidia-ml.so.1 is the same
+// without the newest functions.
 //
 // Environment, besides FAKE_CUDA_DEVICES, FAKE_CUDA_P2P and FAKE_CUDA_MIG (fake_cuda.h):
 //   FAKE_NVML_LINKS=LIST   "0-1:4,0-switch:18": GPU 0 has 4 links to GPU 1, and 18 to NVSwitch; none unless given
@@ -43,7 +43,7 @@ std::vector<std::string> items(const std::string &list) {
     return all;
 }
 
-// The end of each link of a GPU: another GPU, or kSwitch.
+// The remote end of each link of a GPU: another GPU, or kSwitch.
 std::vector<int> links_of(int gpu) {
     std::vector<int> ends;
     for (const std::string &item : items(setting("FAKE_NVML_LINKS", ""))) {
@@ -66,7 +66,7 @@ bool linked(int a, int b) {
            (std::count(ends.begin(), ends.end(), kSwitch) > 0 && std::count(back.begin(), back.end(), kSwitch) > 0);
 }
 
-// What FAKE_NVML_FAIL has for it.
+// The status that FAKE_NVML_FAIL gives for the function.
 Result outcome(const char *function) {
     for (const std::string &item : items(setting("FAKE_NVML_FAIL", ""))) {
         if (item.substr(0, item.find(':')) == function) {
@@ -76,7 +76,7 @@ Result outcome(const char *function) {
     return Result::Success;
 }
 
-// A handle is the number of the GPU, or of its part behind that, from 1 on.
+// A handle is the number of the GPU, or of its MIG instance after those, from 1 on.
 Device handle_of(int gpu, int part) { return reinterpret_cast<Device>(static_cast<intptr_t>(gpu * 256 + part + 1)); }
 int gpu_of(Device device) { return static_cast<int>((reinterpret_cast<intptr_t>(device) - 1) / 256); }
 int part_of(Device device) { return static_cast<int>((reinterpret_cast<intptr_t>(device) - 1) % 256); }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plugin of pytest: of all tests those whose turn is ODC_TEST_PART, "0/4" for the first, the fifth, …; what came of
-each goes into the file ODC_TEST_LINES at once, one JSON object a line, where --junitxml is written at the end."""
+"""A plugin of pytest: runs the tests of part ODC_TEST_PART ("0/4": the first, the fifth, …); writes each result at once
+to the file ODC_TEST_LINES, one JSON object a line, whereas --junitxml writes at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """A line when a test has been called, and where it was not, or failed after that: a later line is what counts."""
+    """Writes a line when a test has been called, and when it fails before or after that: the last line counts."""
     if report.when != "call" and report.passed:
         return
     reason = "" if report.passed else report.longreprtext

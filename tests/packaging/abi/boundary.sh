@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# To be sourced. The interface of libodc is what lib/api/c_api.cc and lib/api/odc.map make it, so a library of these two, compiled
-# with debug information as a build compiles them, shows it in seconds.
+# To be sourced. lib/api/c_api.cc and lib/api/odc.map determine libodc's interface, so a library of these two, compiled with
+# debug information like a build, shows it in seconds.
 
-# compile_command BUILD: how that build compiles c_api.cc, without where to.
+# compile_command BUILD: that build's command for c_api.cc, without an output file.
 compile_command() {
     python3 - "$1" <<'PY'
 import json, re, sys
@@ -13,7 +13,7 @@ print(re.sub(r" -o \S+", "", command))
 PY
 }
 
-# boundary COMMAND ROOT LIBRARY: that library of the tree at ROOT, by this command, which is for the tree in $ODC_SOURCE_DIR.
+# boundary COMMAND ROOT LIBRARY: builds that library of the tree at ROOT with a command for the tree in $ODC_SOURCE_DIR.
 boundary() {
     (cd "$2" && eval "${1//"$ODC_SOURCE_DIR"/"$2"} -w -g -o '$3.o'") &&
         c++ -shared -Wl,-soname,libodc.so.0 -Wl,-z,nodelete "-Wl,--version-script=$2/lib/api/odc.map" "$3.o" -o "$3"

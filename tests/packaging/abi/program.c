@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls every function of the previous header, in a job of any number of ranks (`program alone`: of one). Compiled with
- * that header it must run on today's libodc, compiled with today's on the previous one. */
+/* Calls every function of the previous header, in a job of any number of ranks (`program alone`: of one). Compiled with that
+ * header it must run with today's libodc, compiled with today's header with the previous libodc. */
 #include <odc/odc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static void fail(int line, const char *what) {
 #define TRY(call) ((call) == ODC_OK ? (void)0 : fail(__LINE__, #call))
 #define CHECK(condition) ((condition) ? (void)0 : fail(__LINE__, #condition))
 
-/* A struct for output, with bytes behind it that are nobody's. */
+/* An output struct, followed by bytes that must not change. */
 #define GUARDED(type)                \
     struct {                         \
         type out;                    \
@@ -35,7 +35,7 @@ static int never(void *arg) { return arg != NULL; }
 
 static odc_context *join(int alone) {
     odc_config config = {.struct_size = sizeof config, .timeout_ms = 60000, .interrupted = never};
-    config.size = alone; /* else from the launcher */
+    config.size = alone; /* otherwise from the launcher */
     config.group = alone ? "alone" : NULL;
     odc_context *context;
     TRY(odc_init(&config, &context));

@@ -51,7 +51,7 @@ static void open_endpoint(struct peers *p, struct endpoint *at) {
     size_t depth = (size_t)p->options.depth;
     struct fi_cq_attr cq = {.format = FI_CQ_FORMAT_CONTEXT, .size = 4 * depth + 64};
     cq.wait_obj = p->options.wait == WAIT_SLEEP ? FI_WAIT_FD : FI_WAIT_NONE;
-    struct fi_av_attr av = {.type = FI_AV_TABLE, .count = (size_t)p->meeting.size};
+    struct fi_av_attr av = {.type = FI_AV_TABLE, .count = (size_t)p->bootstrap.size};
     check(fi_endpoint(p->domain, p->info, &at->ep, NULL), "fi_endpoint");
     check(fi_cq_open(p->domain, &cq, &at->cq, NULL), "fi_cq_open");
     check(fi_av_open(p->domain, &av, &at->av, NULL), "fi_av_open");
@@ -61,8 +61,9 @@ static void open_endpoint(struct peers *p, struct endpoint *at) {
     if (p->options.wait == WAIT_SLEEP) {
         check(fi_control(&at->cq->fid, FI_GETWAIT, &at->wait_fd), "fi_control FI_GETWAIT");
     }
-    at->local_mr = enlist(p, at, p->local, p->options.bytes + p->inbox, FI_SEND | FI_RECV | FI_READ | FI_WRITE);
-    at->exposed_mr = enlist(p, at, p->exposed, p->options.bytes, FI_REMOTE_READ | FI_REMOTE_WRITE);
+    at->local_mr =
+        enlist(p, at, p->local, p->options.bytes + p->receive_buffer, FI_SEND | FI_RECV | FI_READ | FI_WRITE);
+    at->remote_mr = enlist(p, at, p->shared, p->options.bytes, FI_REMOTE_READ | FI_REMOTE_WRITE);
 }
 
 char *allocate(size_t bytes) {
@@ -76,24 +77,25 @@ char *allocate(size_t bytes) {
 
 void open_all(struct peers *p) {
     struct options *o = &p->options;
-    p->info = find(o, o->address != NULL ? o->address : p->meeting.address);
-    p->local = allocate(o->bytes + p->inbox);
-    p->exposed = allocate(o->bytes);
+    p->info = find(o, o->address != NULL ? o->address : p->bootstrap.address);
+    p->local = allocate(o->bytes + p->receive_buffer);
+    p->shared = allocate(o->bytes);
     check(fi_fabric(p->info->fabric_attr, &p->fabric, NULL), "fi_fabric");
     check(fi_domain(p->fabric, p->info, &p->domain, NULL), "fi_domain");
-    struct card card = {.base = p->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uint64_t)(uintptr_t)p->exposed : 0};
+    struct peer_info info = {.base =
+                                 p->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR ? (uint64_t)(uintptr_t)p->shared : 0};
     for (int e = 0; e < o->endpoints; ++e) {
         open_endpoint(p, &p->endpoints[e]);
         size_t length = MAX_NAME;
-        check(fi_getname(&p->endpoints[e].ep->fid, card.name[e], &length), "fi_getname");
-        card.key[e] = fi_mr_key(p->endpoints[e].exposed_mr);
+        check(fi_getname(&p->endpoints[e].ep->fid, info.name[e], &length), "fi_getname");
+        info.key[e] = fi_mr_key(p->endpoints[e].remote_mr);
     }
-    p->cards = calloc((size_t)p->meeting.size, sizeof(card));
-    all_gather(&p->meeting, &card, sizeof(card), p->cards, serve, p);
+    p->infos = calloc((size_t)p->bootstrap.size, sizeof(info));
+    all_gather(&p->bootstrap, &info, sizeof(info), p->infos, serve, p);
     for (int e = 0; e < o->endpoints; ++e) {
-        p->endpoints[e].peers = calloc((size_t)p->meeting.size, sizeof(fi_addr_t));
-        for (int r = 0; r < p->meeting.size; ++r) {
-            check(fi_av_insert(p->endpoints[e].av, p->cards[r].name[e], 1, &p->endpoints[e].peers[r], 0, NULL),
+        p->endpoints[e].peers = calloc((size_t)p->bootstrap.size, sizeof(fi_addr_t));
+        for (int r = 0; r < p->bootstrap.size; ++r) {
+            check(fi_av_insert(p->endpoints[e].av, p->infos[r].name[e], 1, &p->endpoints[e].peers[r], 0, NULL),
                   "fi_av_insert");
         }
     }
@@ -104,7 +106,7 @@ void close_all(struct peers *p) {
         struct endpoint *at = &p->endpoints[e];
         fi_close(&at->ep->fid);
         fi_close(&at->local_mr->fid);
-        fi_close(&at->exposed_mr->fid);
+        fi_close(&at->remote_mr->fid);
         fi_close(&at->cq->fid);
         fi_close(&at->av->fid);
     }

@@ -17,19 +17,19 @@ const char *const op_names[] = {"read", "write", "send", NULL};
 
 static size_t chunks_of(const struct peers *p) { return (p->slice + p->options.chunk - 1) / p->options.chunk; }
 
-/* How many ranks this one starts operations with, and how many push to it. */
+/* The number of ranks that this one operates on, and the number that push to it. */
 static int targets(const struct peers *p) {
     if (!p->options.incast) {
-        return p->meeting.size - 1;
+        return p->bootstrap.size - 1;
     }
     if (p->options.op == OP_READ) {
-        return p->meeting.rank == 0 ? p->meeting.size - 1 : 0;
+        return p->bootstrap.rank == 0 ? p->bootstrap.size - 1 : 0;
     }
-    return p->meeting.rank != 0;
+    return p->bootstrap.rank != 0;
 }
 
 static int sources(const struct peers *p) {
-    return !p->options.incast || p->meeting.rank == 0 ? p->meeting.size - 1 : 0;
+    return !p->options.incast || p->bootstrap.rank == 0 ? p->bootstrap.size - 1 : 0;
 }
 
 static void post_receive(struct slot *slot, size_t chunk) {
@@ -48,7 +48,7 @@ static void complete(struct peers *p, struct slot *slot) {
     p->free_slots = slot;
 }
 
-/* Takes what has completed; how many that were. */
+/* Processes completions; returns how many there were. */
 static int progress(struct peers *p) {
     int taken = 0;
     for (int e = 0; e < p->options.endpoints; ++e) {
@@ -70,7 +70,7 @@ static int progress(struct peers *p) {
     return taken;
 }
 
-/* Returns when there may be something to take from a queue, or to read from one of the sockets. */
+/* Returns when a queue may have a completion, or a socket data. */
 static void wait_for_any(struct peers *p, const int *sockets, int count) {
     if (p->options.wait == WAIT_YIELD) {
         sched_yield();
@@ -105,12 +105,12 @@ static ssize_t start(struct peers *p, struct slot *slot, int peer, size_t offset
     int index = (int)(at - p->endpoints);
     char *local = p->local + (size_t)peer * p->slice + offset;
     void *desc = fi_mr_desc(at->local_mr);
-    uint64_t key = p->cards[peer].key[index], base = p->cards[peer].base;
+    uint64_t key = p->infos[peer].key[index], base = p->infos[peer].base;
     if (p->options.op == OP_READ) {
         return fi_read(at->ep, local, length, desc, at->peers[peer], base + offset, key, slot);
     }
     if (p->options.op == OP_WRITE) {
-        uint64_t mine = (uint64_t)p->meeting.rank * p->slice + offset;
+        uint64_t mine = (uint64_t)p->bootstrap.rank * p->slice + offset;
         return fi_write(at->ep, local, length, desc, at->peers[peer], base + mine, key, slot);
     }
     return fi_send(at->ep, local, length, desc, at->peers[peer], slot);
@@ -125,12 +125,12 @@ static struct slot *take_slot(struct peers *p) {
     return slot;
 }
 
-/* The rank that this one's operation number `next` is with: the next rank's first, then round and round. */
+/* The peer of this rank's operation number `next`: the next rank first, then in turn. */
 static int peer_of(const struct peers *p, size_t next) {
     if (p->options.incast && p->options.op != OP_READ) {
         return 0;
     }
-    return (p->meeting.rank + 1 + (int)(next % (size_t)targets(p))) % p->meeting.size;
+    return (p->bootstrap.rank + 1 + (int)(next % (size_t)targets(p))) % p->bootstrap.size;
 }
 
 void move(struct peers *p) {
@@ -196,22 +196,22 @@ double now(void) {
 }
 
 void mark(struct peers *p) {
-    float value = (float)p->meeting.rank;
+    float value = (float)p->bootstrap.rank;
     for (size_t i = 0; i + sizeof(value) <= p->options.bytes; i += sizeof(value)) {
-        memcpy(p->exposed + i, &value, sizeof(value));
+        memcpy(p->shared + i, &value, sizeof(value));
         memcpy(p->local + i, &value, sizeof(value));
     }
 }
 
 void verify(const struct peers *p) {
-    const char *landed = p->options.op == OP_READ ? p->local : p->exposed;
+    const char *landed = p->options.op == OP_READ ? p->local : p->shared;
     int expects = p->options.op == OP_READ ? targets(p) > 0 : p->options.op == OP_WRITE && sources(p) > 0;
-    for (int r = 0; r < p->meeting.size && expects; ++r) {
+    for (int r = 0; r < p->bootstrap.size && expects; ++r) {
         float first, last;
         memcpy(&first, landed + (size_t)r * p->slice, sizeof(first));
         memcpy(&last, landed + (size_t)(r + 1) * p->slice - sizeof(last), sizeof(last));
         if (first != (float)r || last != (float)r) {
-            fprintf(stderr, "the bare loop brought rank %d wrong bytes from rank %d\n", p->meeting.rank, r);
+            fprintf(stderr, "the bare loop brought rank %d wrong bytes from rank %d\n", p->bootstrap.rank, r);
             exit(1);
         }
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bare libfabric loop: what the same processes reach when nothing but chunks of a tensor moves between them, the
- * limit that the fabric transport is measured against. All ranks (one a host) meet over TCP, open endpoints, and at the
- * same time each moves a slice from or to every other rank, many chunks in flight, the next rank's first. A round's time
- * is from the first rank's start to the last one's end (ranks share the machine's clock). Rank 0 prints a JSON object
- * and a sentence. tests/harness/hosts.sh sets the environment: ODC_RANK, ODC_SIZE, ODC_RENDEZVOUS. */
+/* The bare libfabric loop: the speed of the same processes when only chunks of a tensor move between them, the limit with which
+ * the fabric transport is compared. All ranks (one a host) meet over TCP, open endpoints, and at the same time each moves a
+ * slice from or to every other rank, with many chunks in flight, the next rank's first. A round's time is from the first rank's
+ * start to the last one's end (ranks share the machine's clock). Rank 0 prints a JSON object and a sentence.
+ * tests/harness/hosts.sh sets the environment: ODC_RANK, ODC_SIZE, ODC_RENDEZVOUS. */
 #include "fabric_peers.h"
 
 #include <getopt.h>
@@ -36,8 +36,8 @@ static double time_once(struct peers *p) {
     }
     times[1] = now();
     arm(p);
-    all_gather(&p->meeting, times, sizeof(times), all, serve, p);
-    for (int r = 0; r < p->meeting.size; ++r) {
+    all_gather(&p->bootstrap, times, sizeof(times), all, serve, p);
+    for (int r = 0; r < p->bootstrap.size; ++r) {
         times[0] = all[2 * r] < times[0] ? all[2 * r] : times[0];
         times[1] = all[2 * r + 1] > times[1] ? all[2 * r + 1] : times[1];
     }
@@ -52,13 +52,13 @@ static int compare(const void *a, const void *b) {
 static void report(const struct peers *p, double *seconds) {
     const struct options *o = &p->options;
     qsort(seconds, (size_t)o->rounds, sizeof(seconds[0]), compare);
-    double moved = (double)p->slice * (p->meeting.size - 1) * 1e-9;
+    double moved = (double)p->slice * (p->bootstrap.size - 1) * 1e-9;
     double median = seconds[o->rounds / 2];
     printf(
         "{\"op\":\"%s\",\"ranks\":%d,\"provider\":\"%s\",\"bytes\":%zu,\"chunk\":%zu,\"depth\":%d,\"wait\":\"%s\","
         "\"endpoints\":%d,\"thread\":%d,\"incast\":%d,\"seconds\":%.6f,\"gbps\":%.4f,\"low\":%.4f,\"high\":%.4f}\n",
-        op_names[o->op], p->meeting.size, o->provider, o->bytes, o->chunk, o->depth, wait_names[o->wait], o->endpoints,
-        o->thread, o->incast, median, moved / median, moved / seconds[o->rounds - 1], moved / seconds[0]);
+        op_names[o->op], p->bootstrap.size, o->provider, o->bytes, o->chunk, o->depth, wait_names[o->wait],
+        o->endpoints, o->thread, o->incast, median, moved / median, moved / seconds[o->rounds - 1], moved / seconds[0]);
     printf("%s: %.3f GB/s into %s (%.3f to %.3f in %d rounds)\n", op_names[o->op], moved / median,
            o->incast ? "rank 0" : "each rank", moved / seconds[o->rounds - 1], moved / seconds[0], o->rounds);
 }
@@ -119,12 +119,12 @@ static struct options parse(int argc, char **argv) {
 int main(int argc, char **argv) {
     static struct peers p;
     p.options = parse(argc, argv);
-    meet(&p.meeting);
-    p.slice = p.options.bytes / (size_t)p.meeting.size / sizeof(float) * sizeof(float);
+    meet(&p.bootstrap);
+    p.slice = p.options.bytes / (size_t)p.bootstrap.size / sizeof(float) * sizeof(float);
     if (p.slice == 0) {
         usage();
     }
-    p.inbox = receives(&p) * p.options.chunk;
+    p.receive_buffer = receives(&p) * p.options.chunk;
     open_all(&p);
     fill_slots(&p);
     mark(&p);
@@ -136,14 +136,14 @@ int main(int argc, char **argv) {
         pthread_create(&thread, NULL, move_in_thread, &p);
     }
     char here = 1, all[MAX_RANKS];
-    all_gather(&p.meeting, &here, 1, all, serve, &p);
+    all_gather(&p.bootstrap, &here, 1, all, serve, &p);
     time_once(&p); /* connects */
     verify(&p);
     double seconds[MAX_ROUNDS];
     for (int round = 0; round < p.options.rounds; ++round) {
         seconds[round] = time_once(&p);
     }
-    if (p.meeting.rank == 0) {
+    if (p.bootstrap.rank == 0) {
         report(&p, seconds);
     }
     close_all(&p);

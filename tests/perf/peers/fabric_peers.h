@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bare libfabric loop, and what it moves bytes with: endpoints, queues and regions of one libfabric domain. */
+/* The bare libfabric loop and its endpoints, queues and registered memory in one libfabric domain. */
 #ifndef ODC_TESTS_BENCH_FABRIC_PEERS_H
 #define ODC_TESTS_BENCH_FABRIC_PEERS_H
 
-#include "meeting.h"
+#include "bootstrap.h"
 
 #include <rdma/fabric.h>
 #include <rdma/fi_domain.h>
@@ -22,15 +22,15 @@ struct options {
     enum wait wait;
     size_t bytes; /* of the whole tensor */
     size_t chunk;
-    int depth; /* chunks in flight, of this rank to all others together */
+    int depth; /* this rank's chunks in flight to all others together */
     int rounds;
     int endpoints;
     int incast; /* all slices go to rank 0 */
-    int thread; /* another thread does it all, and the first one waits for it */
+    int thread; /* another thread does all the work, and the first one waits for it */
 };
 
-/* What a rank tells the others. */
-struct card {
+/* What a rank sends to the others. */
+struct peer_info {
     char name[MAX_ENDPOINTS][MAX_NAME];
     uint64_t key[MAX_ENDPOINTS];
     uint64_t base;
@@ -41,31 +41,31 @@ struct endpoint {
     struct fid_cq *cq;
     struct fid_av *av;
     struct fid_mr *local_mr;
-    struct fid_mr *exposed_mr;
+    struct fid_mr *remote_mr;
     fi_addr_t *peers;
     int wait_fd;
 };
 
-/* A chunk in flight; the context comes first, so that its address is the slot's. */
+/* A chunk in flight; the context is its first member, so that their addresses are equal. */
 struct slot {
     struct fi_context2 context;
     struct slot *next_free;
-    char *message; /* for what is received; NULL for what this rank started */
+    char *message; /* of a posted receive; NULL for operations that this rank started */
     struct endpoint *at;
 };
 
 struct peers {
     struct options options;
-    struct meeting meeting;
+    struct bootstrap bootstrap;
     struct fi_info *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;
     struct endpoint endpoints[MAX_ENDPOINTS];
-    struct card *cards;
-    size_t slice;  /* bytes that go from a rank to another */
-    size_t inbox;  /* bytes of what messages are received into */
-    char *local;   /* the tensor, what is read into, or pushed from; then the inbox */
-    char *exposed; /* what is read from, or written to */
+    struct peer_info *infos;
+    size_t slice;          /* bytes that go from a rank to another */
+    size_t receive_buffer; /* bytes */
+    char *local;           /* the tensor, read into or pushed from; then the receive buffer */
+    char *shared;          /* read from, or written to, by peers */
     struct slot *slots;
     struct slot *free_slots;
     sem_t begin; /* of a round, for the thread */
@@ -74,31 +74,30 @@ struct peers {
     size_t to_receive;
 };
 
-/* Ends the process with a sentence when `status` is negative, libfabric's way. */
+/* If `status` is negative, ends the process with libfabric's error text. */
 void check(long status, const char *what);
-/* Zeroed, and there: the process ends otherwise. */
+/* Zeroed memory; ends the process if there is none. */
 char *allocate(size_t bytes);
-/* After meet() and parsing; all ranks, which hold each other's addresses and keys afterwards. */
+/* Called by all ranks after meet() and parsing; exchanges their addresses and keys. */
 void open_all(struct peers *p);
 void close_all(struct peers *p);
-/* The meeting's `meanwhile`: others read what this rank exposes, so it must make progress. */
+/* The `meanwhile` of all_gather: peers read this rank's memory, so it must make progress. */
 void serve(void *context, const int *sockets, int count);
 
 extern const char *const op_names[];
-/* How many messages can arrive at this rank before it looks. */
+/* How many messages can arrive at this rank before it polls. */
 size_t receives(const struct peers *p);
-/* Slots for what this rank starts, and for the posted receives; after open_all. */
+/* Allocates the contexts of this rank's operations and of its posted receives; after open_all. */
 void fill_slots(struct peers *p);
-/* What a round needs; before the others can start it. */
+/* Prepares a round; before any rank starts it. */
 void arm(struct peers *p);
 /* This rank's part of a round: moves its chunks, in the order of the ranks after it. */
 void move(struct peers *p);
-/* Every float tells whose it is, so that a loop which moves nothing is noticed. */
+/* Writes each rank's number into its floats, so that a loop that moves nothing is noticed. */
 void mark(struct peers *p);
-/* After a round; messages, which land anywhere in the inbox, are counted only. */
+/* Checks a round; messages, which arrive anywhere in the receive buffer, are only counted. */
 void verify(const struct peers *p);
-/* Ends the process, with a sentence, unless called again in time: a peer that is gone leaves operations that never end,
- * and more that cannot begin. */
+/* Ends the process unless called again in time: operations to a peer that is gone never complete, and block later ones. */
 void allow_round(void);
 double now(void); /* seconds; ranks share the machine's clock */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libodc between hosts against the bare libfabric loop, by the same processes: each is a rank of a job and has the bare
- * loop's endpoint beside it. What is compared takes turns in an order that is drawn anew for every round; while one runs,
- * all that belongs to the other sleeps. A round begins with all ranks ready, and lasts from the first rank's start to the
- * last one's end (ranks share the machine's clock). Rank 0 prints a JSON object with what was measured in each round.
+/* Compares libodc between hosts with the bare libfabric loop in the same processes: each is a rank of a job and also has an
+ * endpoint of the bare loop. They take turns in an order drawn anew for every round; while one runs, the other sleeps. A round
+ * begins with all ranks ready, and lasts from the first rank's start to the last one's end (ranks share the machine's clock).
+ * Rank 0 prints a JSON object with each round's measurements.
  *
  * usage: fabric_race WHAT [ROUNDS [BYTES]], as a rank (tests/harness/hosts.sh ranks N)
  *   move    all ranks at once: the bare loop (twice, and once with a copy of the own slice, which a gather brings, too),
@@ -28,14 +28,14 @@ struct race {
     odc_shard *f32;
     odc_shard *bf16;
     uint64_t numel;
-    float *full; /* the bare loop's tensor: gathered into, and added from */
+    float *full; /* the bare loop's tensor: gathered into and added from */
     uint16_t *narrow;
-    int alone; /* incast: who adds in this round when one does */
+    int alone; /* incast: the rank that adds in this round when only one does */
     int rounds;
     uint64_t seed;
 };
 
-/* `prepare` and `finish`, which may be NULL, are outside the clock. `run` returns whether this rank took part. */
+/* `prepare` and `finish`, which may be NULL, are not timed. `run` returns whether this rank took part. */
 struct contestant {
     const char *name;
     void (*prepare)(struct race *race);
@@ -53,19 +53,19 @@ static void check_odc(odc_status status) {
 
 static void expect(int right, const struct race *race, const char *what) {
     if (!right) {
-        fprintf(stderr, "fabric_race: rank %d has wrong %s\n", race->bare.meeting.rank, what);
+        fprintf(stderr, "fabric_race: rank %d has wrong %s\n", race->bare.bootstrap.rank, what);
         exit(1);
     }
 }
 
 static void barrier(struct race *race) {
     char here = 1, all[MAX_RANKS];
-    all_gather(&race->bare.meeting, &here, 1, all, serve, &race->bare);
+    all_gather(&race->bare.bootstrap, &here, 1, all, serve, &race->bare);
 }
 
 /* libodc's ranks meet as the bare loop's do. */
 static int exchange(void *race, const void *mine, void *all, size_t bytes) {
-    all_gather(&((struct race *)race)->bare.meeting, mine, bytes, all, serve, &((struct race *)race)->bare);
+    all_gather(&((struct race *)race)->bare.bootstrap, mine, bytes, all, serve, &((struct race *)race)->bare);
     return 0;
 }
 
@@ -73,9 +73,9 @@ static void join(struct race *race, size_t bytes) {
     struct peers *p = &race->bare;
     p->options = (struct options){
         .provider = "tcp;ofi_rxm", .wait = WAIT_SLEEP, .bytes = bytes, .chunk = 512 << 10, .depth = 8, .endpoints = 1};
-    meet(&p->meeting);
-    race->numel = bytes / sizeof(float) / (uint64_t)p->meeting.size * (uint64_t)p->meeting.size;
-    p->slice = race->numel / (uint64_t)p->meeting.size * sizeof(float);
+    meet(&p->bootstrap);
+    race->numel = bytes / sizeof(float) / (uint64_t)p->bootstrap.size * (uint64_t)p->bootstrap.size;
+    p->slice = race->numel / (uint64_t)p->bootstrap.size * sizeof(float);
     open_all(p);
     fill_slots(p);
     mark(p);
@@ -84,7 +84,7 @@ static void join(struct race *race, size_t bytes) {
     odc_config config = {.struct_size = sizeof(config), .all_gather = exchange, .all_gather_arg = race};
     check_odc(odc_init(&config, &race->context));
     uint64_t seed = (uint64_t)time(NULL) * 1000003 + (uint64_t)getpid(), seeds[MAX_RANKS];
-    all_gather(&p->meeting, &seed, sizeof(seed), seeds, serve, p);
+    all_gather(&p->bootstrap, &seed, sizeof(seed), seeds, serve, p);
     race->seed = seeds[0];
 }
 
@@ -109,7 +109,7 @@ static uint64_t packets(const struct race *race) {
 
 /* ---- Rounds ---- */
 
-/* xorshift: all ranks draw alike, as they have one seed. */
+/* xorshift: all ranks draw the same numbers from one seed. */
 static uint64_t draw(struct race *race) {
     race->seed ^= race->seed << 13;
     race->seed ^= race->seed >> 7;
@@ -129,8 +129,8 @@ static double time_ranks(struct race *race, int (*run)(struct race *)) {
         times[1] = 0;
     }
     arm(&race->bare);
-    all_gather(&race->bare.meeting, times, sizeof(times), all, serve, &race->bare);
-    for (int r = 0; r < race->bare.meeting.size; ++r) {
+    all_gather(&race->bare.bootstrap, times, sizeof(times), all, serve, &race->bare);
+    for (int r = 0; r < race->bare.bootstrap.size; ++r) {
         times[0] = all[2 * r] < times[0] ? all[2 * r] : times[0];
         times[1] = all[2 * r + 1] > times[1] ? all[2 * r + 1] : times[1];
     }
@@ -148,7 +148,7 @@ static double time_round(struct race *race, struct contestant *one) {
     return seconds;
 }
 
-/* Each once without a clock, which connects the ranks; then the rounds. */
+/* Each once untimed, which connects the ranks; then the rounds. */
 static void compete(struct race *race, struct contestant *all, int count) {
     int order[MAX_CONTESTANTS];
     for (int i = 0; i < count; ++i) {
@@ -156,7 +156,7 @@ static void compete(struct race *race, struct contestant *all, int count) {
         time_round(race, &all[i]);
     }
     for (int round = 0; round < race->rounds; ++round) {
-        race->alone = 1 + round % (race->bare.meeting.size - 1);
+        race->alone = 1 + round % (race->bare.bootstrap.size - 1);
         for (int i = count - 1; i > 0; --i) {
             int j = (int)(draw(race) % (uint64_t)(i + 1)), swapped = order[i];
             order[i] = order[j];
@@ -187,10 +187,10 @@ static void print_seconds(const struct race *race, const struct contestant *all,
 
 /* ---- All at once ---- */
 
-/* What the last round brought must not pass for this one's. */
+/* Clears the previous round's result, so that it is not taken for this one's. */
 static void spoil(struct race *race) {
-    for (int r = 0; r < race->bare.meeting.size; ++r) {
-        if (r != race->bare.meeting.rank) {
+    for (int r = 0; r < race->bare.bootstrap.size; ++r) {
+        if (r != race->bare.bootstrap.rank) {
             uint64_t first = (uint64_t)r * race->bare.slice / sizeof(float);
             race->full[first] = -1;
             race->full[first + race->bare.slice / sizeof(float) - 1] = -1;
@@ -205,7 +205,7 @@ static int bare(struct race *race) {
 
 static int bare_whole(struct race *race) {
     struct peers *p = &race->bare;
-    memcpy(p->local + (size_t)p->meeting.rank * p->slice, p->exposed, p->slice);
+    memcpy(p->local + (size_t)p->bootstrap.rank * p->slice, p->shared, p->slice);
     move(p);
     return 1;
 }
@@ -227,11 +227,11 @@ static int add_bf16(struct race *race) {
 
 static void check_bytes(struct race *race) { verify(&race->bare); }
 
-/* Rank r's slice of `full` holds r, as the bare loop marks it; `narrow` holds ones. */
+/* Rank r's slice of `full` holds r, as in the bare loop; `narrow` holds ones. */
 static void fill(struct race *race) {
     odc_slice slice = slice_of(race->parameters);
     for (uint64_t i = 0; i < slice.numel; ++i) {
-        ((float *)slice.parameters)[i] = (float)race->bare.meeting.rank;
+        ((float *)slice.parameters)[i] = (float)race->bare.bootstrap.rank;
     }
     race->narrow = (uint16_t *)(void *)allocate(race->numel * sizeof(uint16_t));
     for (uint64_t i = 0; i < race->numel; ++i) {
@@ -263,21 +263,21 @@ static void measure_move(struct race *race) {
     check_odc(odc_publish_all(race->context, NULL));
     compete(race, all, COUNT);
     check_odc(odc_minibatch_sync(race->context));
-    float additions = (float)((race->rounds + 1) * race->bare.meeting.size);
-    check_sums(race, race->f32, additions * (float)race->bare.meeting.rank, "sums of f32");
+    float additions = (float)((race->rounds + 1) * race->bare.bootstrap.size);
+    check_sums(race, race->f32, additions * (float)race->bare.bootstrap.rank, "sums of f32");
     check_sums(race, race->bf16, additions, "sums of bf16");
-    if (race->bare.meeting.rank == 0) {
+    if (race->bare.bootstrap.rank == 0) {
         print_seconds(race, all, COUNT);
     }
 }
 
 /* ---- All to one ---- */
 
-static int add_many(struct race *race) { return race->bare.meeting.rank != 0 && add_f32(race); }
+static int add_many(struct race *race) { return race->bare.bootstrap.rank != 0 && add_f32(race); }
 
-static int add_one(struct race *race) { return race->bare.meeting.rank == race->alone && add_f32(race); }
+static int add_one(struct race *race) { return race->bare.bootstrap.rank == race->alone && add_f32(race); }
 
-/* Bytes of this process that are no file's and nobody else's: staging is, slices are not. */
+/* Private anonymous memory of this process: includes staging, not slices. */
 static long private_bytes(void) {
     FILE *file = fopen("/proc/self/status", "r");
     char line[256];
@@ -304,7 +304,7 @@ static long staging_bound(void) {
 static odc_shard *add_shard_at_first(struct race *race) {
     uint64_t slices[MAX_RANKS] = {race->numel};
     int32_t ranks[MAX_RANKS];
-    for (int r = 0; r < race->bare.meeting.size; ++r) {
+    for (int r = 0; r < race->bare.bootstrap.size; ++r) {
         ranks[r] = r;
     }
     return add_shard(race, (odc_shard_desc){.name = "f32",
@@ -312,7 +312,7 @@ static odc_shard *add_shard_at_first(struct race *race) {
                                             .gradient_type = ODC_F32,
                                             .ranks = ranks,
                                             .slices = slices,
-                                            .rank_count = (uint64_t)race->bare.meeting.size});
+                                            .rank_count = (uint64_t)race->bare.bootstrap.size});
 }
 
 static void measure_incast(struct race *race) {
@@ -321,7 +321,7 @@ static void measure_incast(struct race *race) {
     enum { COUNT = sizeof(all) / sizeof(all[0]) };
     check_odc(odc_minibatch_sync(race->context)); /* connects */
     race->f32 = add_shard_at_first(race);
-    if (race->bare.meeting.rank == 0) {
+    if (race->bare.bootstrap.rank == 0) {
         check_odc(odc_publish_all(race->context, NULL));
     }
     race->alone = 1;
@@ -329,7 +329,7 @@ static void measure_incast(struct race *race) {
     compete(race, all, COUNT);
     long after = private_bytes();
     check_odc(odc_minibatch_sync(race->context));
-    if (race->bare.meeting.rank == 0) {
+    if (race->bare.bootstrap.rank == 0) {
         printf("\"private_bytes_before\":%ld,\"private_bytes_after\":%ld,\"staging_bytes\":%ld,", before, after,
                staging_bound());
         print_seconds(race, all, COUNT);
@@ -343,11 +343,11 @@ static int sync_ranks(struct race *race) {
     return 1;
 }
 
-/* The packets of one round: of a minibatch's publishes, and of its sync. A gather from everybody shows that the former
- * are out, the sync that the latter are. */
+/* The packets of one round: of a minibatch's publishes, and of its sync. A gather from all ranks shows that the former have
+ * been sent, the sync that the latter have. */
 static void measure_sync(struct race *race) {
     static double seconds[MAX_ROUNDS], publish_packets[MAX_ROUNDS], sync_packets[MAX_ROUNDS];
-    race->numel = 1024 * (uint64_t)race->bare.meeting.size;
+    race->numel = 1024 * (uint64_t)race->bare.bootstrap.size;
     race->parameters = add_shard(race, (odc_shard_desc){.name = "w", .numel = race->numel, .parameter_type = ODC_F32});
     for (int round = -1; round < race->rounds; ++round) { /* the first connects */
         int i = round > 0 ? round : 0;
@@ -360,7 +360,7 @@ static void measure_sync(struct race *race) {
         publish_packets[i] = (double)(between - before);
         sync_packets[i] = (double)(packets(race) - between);
     }
-    if (race->bare.meeting.rank == 0) {
+    if (race->bare.bootstrap.rank == 0) {
         print_list("publish_packets", publish_packets, race->rounds);
         printf(",");
         print_list("sync_packets", sync_packets, race->rounds);
@@ -390,12 +390,12 @@ int main(int argc, char **argv) {
         return usage();
     }
     join(&race, bytes);
-    if (race.bare.meeting.rank == 0) {
-        printf("{\"what\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"seed\":%llu,", names[what], race.bare.meeting.size,
+    if (race.bare.bootstrap.rank == 0) {
+        printf("{\"what\":\"%s\",\"ranks\":%d,\"bytes\":%zu,\"seed\":%llu,", names[what], race.bare.bootstrap.size,
                (size_t)race.numel * sizeof(float), (unsigned long long)race.seed);
     }
     measures[what](&race);
-    barrier(&race); /* nobody leaves while another prints */
+    barrier(&race); /* so that no rank leaves while another prints */
     odc_destroy(race.context);
     close_all(&race.bare);
     return 0;

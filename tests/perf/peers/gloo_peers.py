@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Moves an f32 tensor through torch.distributed's gloo as mpi_peers.c does through MPI, between the ranks that
-tests/harness/hosts.sh starts: all_gather_into_tensor, and reduce_scatter_tensor. Rank 0 prints a JSON object a line:
+tests/harness/hosts.sh starts: all_gather_into_tensor and reduce_scatter_tensor. Rank 0 prints a JSON object a line:
 {"op","ranks","bytes","gbps"}; GB/s are the tensor's bytes by the time from the first rank's start to the last one's
 end, the median of all rounds. usage: gloo_peers.py [ROUNDS [BYTES]]"""
 import json

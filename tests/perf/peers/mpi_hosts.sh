@@ -1,14 +1,14 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs an MPI program with a rank on each of the hosts that tests/harness/hosts.sh made; Open MPI only. Nothing goes through
-# shared memory: with the tcp transport alone, one-sided operations would.
+# Runs an MPI program with a rank on each of the hosts made by tests/harness/hosts.sh; Open MPI only. Shared memory is disabled,
+# which one-sided operations would use even with the tcp transport alone.
 # usage: hosts.sh N -- mpi_hosts.sh COMMAND...
 set -eu
 
 here=$(realpath "$0")
-# Hosts have names, too: Open MPI takes those of one name for one.
+# Open MPI takes hosts with equal host names for one.
 named='hostname "odc-host$1" && shift && exec "$@"'
-if [ "${1-}" = --agent ]; then # what mpirun calls instead of ssh: mpi_hosts.sh --agent ADDRESS COMMAND...
+if [ "${1-}" = --agent ]; then # mpirun calls this instead of ssh: mpi_hosts.sh --agent ADDRESS COMMAND...
     k=0
     while [ "$("$HOSTS" address $k)" != "$2" ]; do k=$((k + 1)); done
     exec "$HOSTS" on $k unshare --uts sh -c "$named" sh $k sh -c "${*:3}"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves an f32 tensor through MPI as `odc bench` moves it through libodc: every rank gets or adds the whole of it at
- * the same time. Prints a JSON object a line: {"op","ranks","bytes","gbps"}; GB/s are the tensor's bytes by the time
- * from the first rank's start to the last one's end, the median of all rounds. */
+/* Moves an f32 tensor through MPI as `odc bench` moves it through libodc: every rank gets all of it, or adds to all of it, at
+ * the same time. Prints a JSON object a line: {"op","ranks","bytes","gbps"}; GB/s are the tensor's bytes by the time from the
+ * first rank's start to the last one's end, the median of all rounds. */
 #include <mpi.h>
 
 #include <stdint.h>
@@ -16,9 +16,9 @@ struct tensor {
     int size;
     int rounds;
     int count;            /* elements of a slice */
-    float *full;          /* size * count elements: what is gathered into, or added from */
-    float *slice;         /* this rank's part: what is read, or added to; a window */
-    float *private_slice; /* for the collectives */
+    float *full;          /* size * count elements: gathered into, or added from */
+    float *slice;         /* this rank's part, in a window */
+    float *private_slice; /* for collectives */
     MPI_Win window;
 };
 
@@ -51,7 +51,7 @@ static void reduce_scatter(struct tensor *t) {
 static double time_once(struct tensor *t, void (*operate)(struct tensor *), int repeats) {
     operate(t);
     MPI_Barrier(MPI_COMM_WORLD);
-    double times[2]; /* minus the begin, and the end: one MAX finds the first and the last */
+    double times[2]; /* minus the begin, and the end: one MAX reduction finds the first and the last */
     times[0] = -MPI_Wtime();
     for (int i = 0; i < repeats; ++i) {
         operate(t);
@@ -93,14 +93,14 @@ static void set(float *values, size_t count, float value) {
     }
 }
 
-/* A barrier after which the slices, read and written directly, agree with the window. */
+/* A barrier after which slices, accessed directly, agree with the window. */
 static void meet(struct tensor *t) {
     MPI_Win_sync(t->window);
     MPI_Barrier(MPI_COMM_WORLD);
     MPI_Win_sync(t->window);
 }
 
-/* Each operation once, with known numbers. */
+/* Checks each operation once with known numbers. */
 static void check(struct tensor *t) {
     size_t numel = (size_t)t->size * t->count;
     set(t->slice, t->count, (float)t->rank);

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes plain_add.ptx of plain_add.cu in the folder that is named: `make_ptx.sh tools/gpu/kernels`. Needs nvcc; for the same
-# file, of the release that its second line names.
+# Makes plain_add.ptx from plain_add.cu in the given folder: `make_ptx.sh tools/gpu/kernels`. Needs nvcc; the same file needs
+# the release in its second line.
 set -eu
 [ $# -eq 1 ] && [ -d "$1" ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
 release=$(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 
-# For every GPU that libodc takes. The version is lowered to the first that has the architecture, else drivers older than
-# nvcc would refuse what they can do. Comments go: they name the compiler's builds.
+# For every GPU that libodc supports. The PTX version is lowered to the first one with the architecture, so that drivers older
+# than nvcc accept it. Comments, which name the compiler's build, are removed.
 {
     echo "// SPDX-License-Identifier: Apache-2.0"
     echo "// Made from plain_add.cu by make_ptx.sh with nvcc $release."

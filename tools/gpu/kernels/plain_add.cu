@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plain a += b that `odc bench` holds additions against: it loads, adds and stores four elements a thread, in memory
-// that nobody else touches meanwhile. All addresses are multiples of 16 bytes. make_ptx.sh makes the PTX of it that is
-// part of the odc command.
+// The plain a += b with which `odc bench` compares additions: loads, adds and stores four elements a thread, in memory that no
+// other thread accesses. All addresses are multiples of 16 bytes. make_ptx.sh makes its PTX, which is part of the odc command.
 namespace {
 
 struct Bfloat16 {

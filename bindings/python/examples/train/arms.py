@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arms that are compared: a schedule, what carries it, and a plan."""
+"""The compared arms: a schedule, its transport, and a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from odc.torch import fsdp2
 
 @dataclass(frozen=True)
 class Arm:
-    """`attach` makes the job of a sharded model and its optimizer. `in_step`: all ranks wait in each layer."""
+    """`attach` makes the job of a sharded model and its optimizer. `in_step`: all ranks wait for each other in each
+    layer."""
 
     name: str
     policy: str

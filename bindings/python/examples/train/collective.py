@@ -30,7 +30,7 @@ class _Channel:
 
 
 class Collectives:
-    """All ranks call the same ones in the same order, so one channel serves all tensors of a size."""
+    """All ranks call them in the same order, so one channel serves all tensors of a size."""
 
     def __init__(self, name: str, device: torch.device) -> None:
         self._name = name
@@ -103,7 +103,7 @@ class _ReduceScatter(_Buffers, _fsdp_api.ReduceScatter):
 
 
 class CollectiveJob:
-    """Collective to make. Gives FSDP2's collectives to odc."""
+    """Collective. Replaces FSDP2's collectives by odc's."""
 
     def __init__(self, model: nn.Module, name: str) -> None:
         self._model = model

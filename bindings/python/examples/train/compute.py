@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real compute, a rank a core or on GPUs: what the transport, the schedule and the plan gain, each by itself."""
+"""Real compute, one rank per core or on GPUs: the separate gains of the transport, the schedule and the plan."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(session: Session) -> None:
             *session.dataset.lines(options),
         ]
     )
-    # gloo's collectives would leave GPUs idle: there FSDP2 is compared over NCCL or not at all.
+    # gloo's collectives would leave GPUs idle: on GPUs FSDP2 is compared over NCCL or not at all.
     compared = [FSDP] if not on_gpu or options.compare else []
     arms = [*compared, COLLECTIVE, ODC_MICRO, ODC_MINI]
     trainers = [Trainer(arm, session.recipe, workload, session.mesh) for arm in arms]

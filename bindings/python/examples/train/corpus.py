@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 _SKIPPED_DIRECTORIES = {"test", "tests", "site-packages", "dist-packages", "__pycache__"}
-_PROBED_BYTES = 8000  # as for git, a NUL among them makes a file binary
+_PROBED_BYTES = 8000  # as in git, a NUL among them makes a file binary
 _NAMED = 3
 
 
 class InputError(ValueError):
-    """What the user gave cannot be used: what is wrong, in which file and line."""
+    """The user's input cannot be used; says what is wrong, in which file and line."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Document:
 
 @dataclass
 class Findings:
-    """What was not used as it is: places by kind."""
+    """Input that was skipped or changed: its places, by kind."""
 
     places: dict[str, list[str]] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class Findings:
         return {kind: len(places) for kind, places in self.places.items()}
 
     def lines(self) -> list[str]:
-        """One sentence a kind, with the first places."""
+        """One sentence per kind, with the first places."""
         return [
             f"{len(places)} {kind}: {', '.join(places[:_NAMED])}{', ...' if len(places) > _NAMED else ''}"
             for kind, places in self.places.items()
@@ -116,14 +116,14 @@ def _read_lines(path: Path, findings: Findings) -> Iterator[Document]:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}:{_line(content, error)}: not UTF-8: byte {content[error.start]:#04x}") from None
-    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a string may hold U+2028
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: a string may contain U+2028
         where = f"{path.name}:{number}"
         if line.strip():
             document = Document(where, _parts(line, f"{path}:{number}"))
             if any(part.text for part in document.parts):
                 yield document
                 continue
-        if line.strip() or number <= text.count("\n"):  # what follows the last newline is no line
+        if line.strip() or number <= text.count("\n"):  # the text after the last newline is not a line
             findings.add("empty, left out", where)
 
 
@@ -140,7 +140,7 @@ def _parts(line: str, where: str) -> tuple[Part, ...]:
 
 
 def _chat(messages: Any, where: str) -> Iterator[Part]:
-    """A message is its role in a line of its own, then its content; what the assistant says is learnt."""
+    """A message is its role on a line of its own, then its content; the assistant's is learnt."""
     if not isinstance(messages, list):
         raise InputError(f'{where}: "messages" must be a list')
     for number, message in enumerate(messages, 1):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples of a run: to train on, and held out."""
+"""The samples of a run: for training, and held out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Dataset:
     start: int
 
     def lines(self, options: Options) -> list[str]:
-        """What it is, in sentences and a histogram."""
+        """A description, in sentences and a histogram."""
         lengths = [sample.length for sample in self.training]
         source = options.data or "the standard library of this Python"
         cut = f"cut into the lengths of {options.lengths}" if options.lengths else "a sample a document"
@@ -56,7 +56,7 @@ class Dataset:
 
 
 def load_dataset(options: Options, ranks: int) -> Dataset:
-    """Raises InputError if there is too little for `ranks` ranks, too."""
+    """Raises InputError, also if there is too little for `ranks` ranks."""
     findings = Findings()
     tokenizer = open_tokenizer(options.tokenizer)
     documents = read_documents(options.data, findings)

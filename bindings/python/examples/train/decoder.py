@@ -31,7 +31,7 @@ class Packed:
 
     @property
     def learnt(self) -> int:
-        """Targets that count in the loss."""
+        """The number of targets that count in the loss."""
         return int((self.targets != IGNORED).sum())
 
     def to(self, device: torch.device) -> Packed:
@@ -44,7 +44,7 @@ class Packed:
 
 
 def pack(samples: Sequence[Sample], start: int) -> Packed:
-    """A sample is read as `start` and its tokens but the last; the target of each is the sample's next token."""
+    """The input is `start` and the sample's tokens but the last; each target is the next token."""
     before = torch.tensor([start])
     return Packed(
         torch.cat([torch.cat([before, sample.tokens[:-1]]) for sample in samples])[None],
@@ -73,7 +73,7 @@ class Attention(nn.Module):
         """`x`: (1, T, width)."""
         queries, keys, values = self.projections(x).view(1, -1, 3, self.heads, HEAD).permute(2, 0, 3, 1, 4)
         queries, keys = _rotate(queries, *rotation), _rotate(keys, *rotation)
-        # Lengths in one call of split, and attention by sample: no mask of T x T.
+        # Lengths in one call of split, and attention by sample, without a T x T mask.
         by_sample = zip(*(tensor.split(lengths, dim=2) for tensor in (queries, keys, values)), strict=True)
         seen = [functional.scaled_dot_product_attention(q, k, v, is_causal=True) for q, k, v in by_sample]
         mixed: torch.Tensor = self.output(torch.cat(seen, dim=2).transpose(1, 2).flatten(2))
@@ -139,7 +139,7 @@ def _initialise(module: nn.Module) -> None:
 
 
 def loss_sum(model: nn.Module, packed: Packed) -> torch.Tensor:
-    """Cross entropy summed over the tokens that count. Divided by their number over all ranks only after the minibatch,
-    so that no plan and no schedule changes the gradient."""
+    """Cross entropy summed over the tokens that count. It is divided by their number over all ranks only after the
+    minibatch, so that plans and schedules do not change the gradient."""
     logits = model(packed)
     return functional.cross_entropy(logits[0], packed.targets[0], ignore_index=IGNORED, reduction="sum")

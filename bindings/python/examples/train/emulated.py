@@ -23,7 +23,7 @@ _NOTES = (
 
 @dataclass(frozen=True)
 class Part:
-    """Minibatches with `per_rank` samples a rank, and the least share of the ideal speedup that ODC should reach."""
+    """Minibatches with `per_rank` samples per rank, and the share of the ideal speedup that ODC should reach."""
 
     per_rank: int
     minibatches: range
@@ -32,7 +32,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Overruns:
-    """How many slots real compute was longer than."""
+    """The number of slots that real compute exceeded."""
 
     slots: int
     longer: int
@@ -52,7 +52,7 @@ def run(session: Session) -> None:
     options, size = session.options, session.context.size
     workload = session.workload()
     count = options.minibatches
-    workload.add_minibatches(1 + count, size, options.minibatch, options.seed)  # the first warms up
+    workload.add_minibatches(1 + count, size, options.minibatch, options.seed)  # the first is a warm-up
     workload.add_minibatches(count, size, 1, options.seed)
     parts = [
         Part(options.minibatch, range(1, 1 + count), 0.95),

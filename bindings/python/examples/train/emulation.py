@@ -25,8 +25,8 @@ _PR_SET_TIMERSLACK = 29
 
 @dataclass(frozen=True)
 class Slot:
-    """Backward or forward, from `begin` to `end` in seconds of time.monotonic; `excess`: of the real compute over the
-    cost model's time, by which the slot is longer, too."""
+    """Backward or forward, from `begin` to `end` in seconds of time.monotonic; `excess`: the real compute beyond the
+    cost model's time, by which the slot is longer."""
 
     backward: bool
     begin: float
@@ -36,7 +36,7 @@ class Slot:
 
 @dataclass
 class Device:
-    """One rank's. `clock` and `sleep` are time's own, but for tests."""
+    """One rank's device. `clock` and `sleep` are time's own, except in tests."""
 
     blocks: int
     seconds_per_cost: float
@@ -50,22 +50,23 @@ class Device:
         # Linux may wake a sleeper 50 us late by default, as long as a short slot.
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
         self._forward = 0.0  # seconds of a forward slot
-        self._begun = 0.0  # when real compute began: all that had to be there for the next block was
+        self._begun = 0.0  # when real compute began: everything needed for the next block was there
         self._begin = 0.0  # of the slot
         self._end = 0.0
 
     def start_microbatch(self, cost: float) -> None:
-        """Of this cost in all; backward takes twice as long as forward. 0: compute is not padded."""
+        """Sets the cost in all; backward takes twice as long as forward. 0: compute is not padded."""
         self._forward = cost * self.seconds_per_cost / (3 * self.blocks)
 
     def begin(self, *, first: bool) -> None:
-        """A block's compute begins; the parameters of the next are there, too. `first`: its own were not prefetched."""
+        """A block's compute begins; the parameters of the next one are there, too. `first`: its own were not
+        prefetched."""
         now = self.clock()
         self._begin = max(self._end, now if first else self._begun)
         self._begun = now
 
     def end(self, *, backward: bool) -> None:
-        """Its compute has ended. Returns when its slot is over."""
+        """Its compute has ended. Returns at the end of its slot."""
         if self._forward == 0:
             return
         duration = self._forward * (2 if backward else 1)
@@ -79,12 +80,12 @@ class Device:
 
 
 class _Edge(torch.autograd.Function):
-    """The identity, which tells of being passed in backward."""
+    """The identity, which reports its backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, passed: Callable[[], None]) -> torch.Tensor:
         ctx.passed = passed
-        return x.clone()  # FSDP2 warns of views
+        return x.clone()  # FSDP2 warns about views
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
@@ -93,7 +94,7 @@ class _Edge(torch.autograd.Function):
 
 
 def pad(blocks: nn.ModuleList, device: Device) -> None:
-    """Lets blocks prepared by fully_shard compute on `device`; gathers and reductions stay outside the slots."""
+    """Runs blocks prepared by fully_shard on `device`; gathers and reductions stay outside the slots."""
     last = len(blocks) - 1
     for number, block in enumerate(blocks):
         block.forward = _padded(block.forward, device, first=number == 0, last=number == last)

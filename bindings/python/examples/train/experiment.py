@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the arms in turns on the same minibatches, so that what slows the machine down slows all of them."""
+"""Trains the arms in turn on the same minibatches, so that a slow phase of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from workload import Workload
 
 import odc
 
-ROUNDING = 1e-5  # relative, of a loss
-_LINE_EVERY = 2.0  # seconds, where there is no terminal
+ROUNDING = 1e-5  # relative difference of losses
+_LINE_EVERY = 2.0  # seconds, without a terminal
 
 
 class ExperimentError(RuntimeError):
-    """The run has ended and shows nothing, for something was not as it must be."""
+    """The run has ended without a result, since something was wrong."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """`seconds` from a barrier to the next, in which one arm trained minibatches `first`, `first` + 1, ..."""
+    """`seconds` between two barriers, in which one arm trained minibatches `first`, `first` + 1, ..."""
 
     first: int
     count: int
@@ -38,7 +38,7 @@ class Block:
 
 @dataclass
 class ArmRecord:
-    """One arm. `steps[rank]` and `slots[rank]`: each minibatch of each rank, after `gather` on rank 0."""
+    """One arm. `steps[rank]` and `slots[rank]`: each minibatch of each rank, complete after `gather` on rank 0."""
 
     blocks: list[Block] = field(default_factory=list)
     steps: list[list[Step]] = field(default_factory=list)
@@ -53,7 +53,7 @@ Records = dict[Arm, ArmRecord]
 
 
 class LiveLine:
-    """What is going on, on one line of a terminal, or a line every other second."""
+    """The progress, on one line of a terminal, or a line every other second."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -111,7 +111,7 @@ class Experiment:
             )
 
     def evaluate(self, batches: Sequence[Packed]) -> None:
-        """Of each arm, the mean loss of all ranks' batches; all ranks have equally many."""
+        """The mean loss of all ranks' batches by arm; all ranks have equally many."""
         for trainer in self._trainers:
             total, learnt = self._context.sync(trainer.evaluate(batches))
             self.records[trainer.arm].held_out.append(total / learnt)
@@ -126,7 +126,7 @@ class Experiment:
 
 
 def check_losses(records: Records) -> None:
-    """The arms train alike, so their losses differ by rounding only. Raises ExperimentError."""
+    """Checks that the arms' losses differ by rounding only. Raises ExperimentError."""
     (first, reference), *others = records.items()
     for arm, record in others:
         pairs = zip(reference.losses(), record.losses(), strict=True)

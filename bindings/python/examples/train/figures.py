@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the experiments have shown, in numbers: for the tables, the pictures and summary.json."""
+"""The results of the experiments in numbers, for the tables, the pictures and summary.json."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from workload import Workload
 
 @dataclass(frozen=True)
 class ArmFigures:
-    """An arm over a range of minibatches. `ideal_cost`: with free communication; `rank_idle`: shares of the time,
-    none if it is not known."""
+    """An arm over a range of minibatches. `ideal_cost`: if communication took no time; `rank_idle`: shares of the time,
+    empty if unknown."""
 
     arm: Arm
     seconds: float
@@ -43,7 +43,8 @@ class ArmFigures:
 
 @dataclass(frozen=True)
 class Gain:
-    """How much faster `over` is than `under`: in each pair of turns, and by the cost model with free communication."""
+    """The speedup of `over` compared with `under`: in each pair of turns, and by the cost model if communication took
+    no time."""
 
     of: str
     under: Arm
@@ -102,7 +103,7 @@ def gain(of: str, under: Arm, over: Arm, records: Records, workload: Workload, m
 
 
 def loss_differences(records: Records, reference: Arm) -> dict[Arm, list[float]]:
-    """Of each other arm, the relative difference to `reference` in each minibatch."""
+    """For each other arm, the relative difference to `reference` in each minibatch."""
     wanted = records[reference].losses()
     return {
         arm: [abs(a - b) / b for a, b in zip(record.losses(), wanted, strict=True)]
@@ -120,7 +121,7 @@ def loss_sentence(differences: dict[Arm, list[float]]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of columns: the first flush left, the others right."""
+    """Aligned columns: the first one flush left, the others right."""
     widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
     return [
         "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in (header, *rows)

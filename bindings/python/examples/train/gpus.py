@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU of each rank: one of its own where there are as many on its host, else shared."""
+"""The GPU of each rank: its own if the host has enough, otherwise shared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import odc
 
 
 def choose_device(options: Options, context: odc.Context) -> torch.device:
-    """Raises InputError for options that do not fit together, and without a GPU."""
+    """Raises InputError for options that contradict each other, and without a GPU."""
     if options.compare is not None and options.device != "cuda":
         raise InputError(f"--compare {options.compare} compares GPUs: give --device cuda, too")
     if options.device != "cuda":
@@ -23,12 +23,12 @@ def choose_device(options: Options, context: odc.Context) -> torch.device:
     on_this_host = [rank for rank in range(context.rank) if context.route(rank).transport == "shm"]
     device = torch.device("cuda", len(on_this_host) % count)
     torch.cuda.set_device(device)
-    torch.cuda.init()  # or a mesh chooses a device by itself
+    torch.cuda.init()  # otherwise a mesh chooses a device by itself
     return device
 
 
 def check_own_gpus(device: torch.device) -> None:
-    """Collective: NCCL wants one for each rank."""
+    """Collective: NCCL needs one GPU per rank."""
     mine = str(torch.cuda.get_device_properties(device).uuid)
     everyone: list[str] = [""] * distributed.get_world_size()
     distributed.all_gather_object(everyone, mine)

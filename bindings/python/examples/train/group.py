@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's process group among the ranks of a job, whatever launched them: of gloo, over the NICs that odc chose, and
-for GPUs of NCCL where that is asked for."""
+"""torch's process group for the ranks of a job, with any launcher: gloo, over the NICs that odc chose, and NCCL for
+GPUs if it is asked for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _WORDS = 8  # of 16 bits, in an address
 
 
 def _interface(context: odc.Context) -> tuple[str, IPv4Address | IPv6Address]:
-    """By which this rank reaches other hosts, or loopback, and its address there. Gloo takes no RDMA devices."""
+    """The interface by which this rank reaches other hosts, or loopback, and its address. Gloo does not use RDMA
+    devices."""
     nics = [nic for nic in odc.topology()["nics"] if nic["networks"] and nic["kind"] not in _DEVICES]
     routes = (context.route(rank) for rank in range(context.size))
     chosen = next((route.nic for route in routes if route.nic), _LOOPBACK)
@@ -35,7 +36,7 @@ def _interface(context: odc.Context) -> tuple[str, IPv4Address | IPv6Address]:
 
 
 def _tell(context: odc.Context, address: IPv4Address | IPv6Address | None, port: int) -> tuple[str, int]:
-    """Collective. What the one rank that has an address gives."""
+    """Collective. The value of the one rank that has an address."""
     packed = address.packed if address is not None else b""
     words = [packed[2 * i] << 8 | packed[2 * i + 1] for i in range(len(packed) // 2)]
     told = [int(value) for value in context.all_reduce([port, len(packed), *words, *[0] * (_WORDS - len(words))])]
@@ -51,7 +52,7 @@ def process_group(context: odc.Context, device: str = "cpu", backend: str = "glo
     is left behind.
     """
     interface, mine = _interface(context)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # not whatever the host's name resolves to
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)  # not the address to which the host's name resolves
     timeout = timedelta(seconds=WAIT_SECONDS)
     rank, size = context.rank, context.size
     if rank == 0:

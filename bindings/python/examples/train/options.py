@@ -13,7 +13,7 @@ from decoder import HEAD
 
 @dataclass(frozen=True)
 class Options:
-    """Of both experiments. `minibatch`: samples a rank."""
+    """Options of both experiments. `minibatch`: samples per rank."""
 
     experiment: str
     data: Path | None

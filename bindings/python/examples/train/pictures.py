@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 
 _FORWARD, _BACKWARD, _WAITING = "#7fb3d5", "#1f618d", "#f2d7d5"
 _ARM_COLOURS = ("#7f8c8d", "#c0392b", "#d68910", "#1e8449")
-_LEAST_SHOWN = 1e-10  # of differences, for a log axis has no zero
+_LEAST_SHOWN = 1e-10  # differences below are drawn there, as a log axis has no zero
 
 
 def _save(figure: Any, path: Path, title: str) -> None:
@@ -30,7 +30,7 @@ def _save(figure: Any, path: Path, title: str) -> None:
 
 
 def draw_timeline(path: Path, title: str, schedules: Mapping[Arm, tuple[float, Sequence[Sequence[Slot]]]]) -> None:
-    """Of each schedule the end of a minibatch, and each rank's slots in it, in seconds since it began."""
+    """For each schedule the end of a minibatch, and each rank's slots in it, in seconds since it began."""
     figure, panels = pyplot.subplots(len(schedules), 1, sharex=True, figsize=(11, 6.2), squeeze=False)
     longest = max(end for end, _ in schedules.values())
     for axes, (arm, (end, ranks)) in zip(panels[:, 0], schedules.items(), strict=True):
@@ -53,7 +53,7 @@ def draw_timeline(path: Path, title: str, schedules: Mapping[Arm, tuple[float, S
 
 
 def draw_idle(path: Path, title: str, idle: Mapping[Arm, Sequence[float]]) -> None:
-    """Of each arm, the share of the time that each rank was idle."""
+    """For each arm, the share of the time that each rank was idle."""
     figure, axes = pyplot.subplots(figsize=(9, 4.2))
     width = 0.8 / len(idle)
     for place, (arm, shares) in enumerate(idle.items()):
@@ -73,10 +73,10 @@ def draw_idle(path: Path, title: str, idle: Mapping[Arm, Sequence[float]]) -> No
 def draw_losses(
     path: Path, title: str, losses: Mapping[Arm, Sequence[float]], differences: Mapping[Arm, Sequence[float]]
 ) -> None:
-    """Above each arm's loss in each minibatch, below its relative difference to the first arm's, on a log axis."""
+    """Each arm's loss by minibatch, and below its relative difference to the first arm's, on a log axis."""
     figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(9, 6.2))
     for place, (arm, values) in enumerate(losses.items()):
-        # Equal curves lie on each other: the later the thinner.
+        # Equal curves overlap: later ones are thinner.
         above.plot(values, color=_colour(place, losses), linewidth=2 + 2 * (len(losses) - 1 - place), label=arm.name)
         if arm in differences:
             shown = [max(value, _LEAST_SHOWN) for value in differences[arm]]

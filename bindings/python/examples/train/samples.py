@@ -34,8 +34,8 @@ def scaled(length: int, scale: int) -> int:
 def make_samples(
     documents: Sequence[Document], tokenizer: Tokenizer, scale: int, budget: int, findings: Findings
 ) -> list[Sample]:
-    """One sample a document. Those above `budget` tokens, the most of a microbatch, are cut to it; those in which there
-    is nothing to learn are left out."""
+    """One sample per document. Those above `budget` tokens, the most of a microbatch, are cut to it; those without
+    learnt tokens are left out."""
     samples = []
     for document in documents:
         parts = [(tokenizer.encode(part.text), part.learnt) for part in document.parts]
@@ -54,7 +54,7 @@ def make_samples(
 
 
 def read_lengths(path: Path, budget: int) -> list[int]:
-    """One length a line, from 1 to `budget`."""
+    """One length per line, from 1 to `budget`."""
     try:
         lines = path.read_bytes().decode("ascii", "replace").splitlines()
     except OSError as error:
@@ -71,7 +71,7 @@ def read_lengths(path: Path, budget: int) -> list[int]:
 
 
 def samples_of_lengths(lengths: Sequence[int], text: Sequence[Sample], scale: int) -> list[Sample]:
-    """Samples of given lengths, made of the tokens of others one after another, starting over at their end."""
+    """Samples of given lengths, cut from the tokens of the others one after another, starting over at the end."""
     tokens = torch.cat([sample.tokens for sample in text])
     learnt = torch.cat([sample.learnt for sample in text])
     made = []
@@ -91,7 +91,7 @@ def split(samples: Sequence[Sample], held_out: int) -> tuple[list[Sample], list[
 
 
 def shuffled_passes(count: int, seed: int) -> Iterator[int]:
-    """Passes over 0..count-1, each in another order, for ever."""
+    """Infinite passes over 0..count-1, each in another order."""
     order = list(range(count))
     source = random.Random(seed)
     while True:
@@ -100,7 +100,7 @@ def shuffled_passes(count: int, seed: int) -> Iterator[int]:
 
 
 def histogram(lengths: Sequence[int]) -> list[str]:
-    """Lines of text: how many of the lengths lie in each power of two."""
+    """Lines of text: how many of the lengths are in each power of two."""
     bins = [0] * max(length.bit_length() for length in lengths)
     for length in lengths:
         bins[length.bit_length() - 1] += 1

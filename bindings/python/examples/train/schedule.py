@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 of a model, and what a schedule owes the training loop: one sync of gradients a minibatch."""
+"""FSDP2 of a model, and a schedule's part of the training loop: one sync of gradients per minibatch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 WAIT_SECONDS = 300.0
-"""Until any wait for another rank ends with an error."""
+"""Timeout of waits for other ranks."""
 
 
 class Synced(Protocol):
@@ -30,22 +30,22 @@ class Sums:
 
 
 class Job(Protocol):
-    """Keeps a sharded model's gradients in step."""
+    """Synchronizes a sharded model's gradients."""
 
     def sync_gradients(self, *, tokens: float, sums: Mapping[str, float]) -> Synced:
-        """At the end of a minibatch, once: divides the gradients by all ranks' `tokens`, and adds up `sums`."""
+        """Called once at the end of a minibatch: divides the gradients by all ranks' `tokens`, and adds up `sums`."""
 
     def close(self) -> None:
-        """Leaves what the job has joined."""
+        """Leaves the job."""
 
 
 def shard(model: nn.Module, blocks: nn.ModuleList, mesh: DeviceMesh) -> None:
-    """FSDP2 of each block and of the rest, with plain sums as gradients."""
+    """Applies FSDP2 to each block and to the rest, with plain sums as gradients."""
     for block in blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     for module in fsdp_modules(model):
-        # gloo's average has been wrong in some versions; the division by tokens is ours anyway.
+        # gloo's average has been wrong in some versions; the caller divides by tokens anyway.
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both experiments start from, and how they tell what came out."""
+"""The common set-up of both experiments, and the output of their results."""
 
 from __future__ import annotations
 

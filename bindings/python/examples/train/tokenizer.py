@@ -10,7 +10,7 @@ import torch
 
 
 class Tokenizer(Protocol):
-    """`start` is the id that stands before every sample; ids are below `vocabulary`."""
+    """`start` is the id before every sample; ids are less than `vocabulary`."""
 
     vocabulary: int
     start: int

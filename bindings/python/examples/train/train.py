@@ -54,13 +54,13 @@ def train(options: Options, context: odc.Context) -> None:
 
 def main() -> int:
     options = parse_options(sys.argv[1:], __doc__ or "")
-    if find_spec("matplotlib") is None:  # better now than after the run
+    if find_spec("matplotlib") is None:  # before the run, not after it
         sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib")
-    torch.set_num_threads(1)  # a rank a core
+    torch.set_num_threads(1)  # one rank per core
     context = odc.init(timeout=WAIT_SECONDS)
     rank = context.rank
     try:
-        with context:  # what is raised reaches ranks that have not found it themselves
+        with context:  # exceptions reach the other ranks, too
             train(options, context)
     except (InputError, ExperimentError) as error:
         if rank == 0:

@@ -19,7 +19,7 @@ from workload import Microbatches, Workload
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all arms have in common. `start`: the token before a sample; `rate`: of learning."""
+    """Parameters shared by all arms. `start`: the token before a sample; `rate`: the learning rate."""
 
     vocabulary: int
     start: int
@@ -31,8 +31,8 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Step:
-    """A rank's minibatch. `loss`: mean of all ranks' tokens. Seconds of time.monotonic; `busy`: computing, of a GPU not
-    known (nan)."""
+    """A rank's minibatch. `loss`: mean over all ranks' tokens. Seconds of time.monotonic; `busy`: computing, unknown
+    (nan) on a GPU."""
 
     loss: float
     begin: float
@@ -43,7 +43,7 @@ class Step:
 
 
 class Trainer:
-    """A model with its optimizer and job. Collective to make; equal recipes make equal models."""
+    """A model with its optimizer and job. Its constructor is collective; equal recipes make equal models."""
 
     def __init__(self, arm: Arm, recipe: Recipe, workload: Workload, mesh: DeviceMesh) -> None:
         torch.manual_seed(recipe.seed)
@@ -85,11 +85,11 @@ class Trainer:
         return pack([self._workload.samples[i] for i in microbatch], self._start)
 
     def busy(self) -> float:
-        """Seconds that this rank has computed in all: on a core, be it to train or to move bytes."""
+        """Seconds for which this rank has been on a core, to train or to move bytes."""
         return time.process_time() if self._where.type == "cpu" else nan
 
     def finish(self) -> None:
-        """Waits for what is on its way on a GPU."""
+        """Waits for pending work on a GPU."""
         if self._where.type == "cuda":
             torch.cuda.synchronize(self._where)
 
@@ -126,5 +126,5 @@ class EmulatedTrainer(Trainer):
         return super().evaluate(batches)
 
     def slots(self, step: Step) -> list[Slot]:
-        """Those of a minibatch."""
+        """The slots of a minibatch."""
         return [slot for slot in self.device.slots if step.begin <= slot.begin < step.end]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The minibatches of a run, divided over ranks and microbatches by each policy, and what they would ideally take."""
+"""The minibatches of a run, divided over ranks and microbatches by each policy, and their ideal times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from samples import Sample, shuffled_passes
 import odc
 
 Microbatches = list[list[int]]
-"""One rank's, in the order to run them: each a list of sample indices."""
+"""One rank's microbatches in the order to run them: each a list of sample indices."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Workload:
             self.minibatches.append(Minibatch(len(chosen), tokens, plans))
 
     def divide(self, chosen: Sequence[int], ranks: int, policy: str) -> list[Microbatches]:
-        """The chosen samples over ranks and microbatches."""
+        """Divides the chosen samples over ranks and microbatches."""
         lengths = [self.samples[i].length for i in chosen]
         plan = odc.plan(lengths, ranks, max_tokens=self._cost.budget, policy=policy, cost=self._cost.name)
         return [[[chosen[i] for i in microbatch] for microbatch in rank] for rank in plan.ranks]
@@ -66,10 +66,10 @@ class Workload:
         return sum(self.costs[i] for i in microbatch)
 
     def ideal_free(self, plan: Sequence[Microbatches]) -> float:
-        """With free communication and one wait at the end: the costliest rank."""
+        """If communication takes no time and ranks wait once at the end: the cost of the costliest rank."""
         return max(sum(self.cost(microbatch) for microbatch in rank) for rank in plan)
 
     def ideal_in_step(self, plan: Sequence[Microbatches]) -> float:
-        """With free communication and waits for all in each layer: the costliest microbatch of each step."""
+        """If communication takes no time and ranks wait in each layer: the costliest microbatch of each step."""
         steps = zip_longest(*plan, fillvalue=[])
         return sum(max(self.cost(microbatch) for microbatch in step) for step in steps)

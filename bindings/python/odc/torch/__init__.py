@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What needs PyTorch: training with FSDP2 over On-Demand Communication. `import odc` does not import it."""
+"""The parts that need PyTorch: training with FSDP2 over On-Demand Communication. `import odc` does not import them."""
 
 try:
     import torch as _  # noqa: F401

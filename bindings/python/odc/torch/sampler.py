@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples this rank runs: minibatches of the whole job, each balanced over the ranks by odc.plan."""
+"""The samples of this rank: minibatches of the whole job, each balanced over the ranks by odc.plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Microbatch = list[int]
 
 @dataclass
 class _Position:
-    """Where an iteration is. Each has its own, so that an abandoned one no longer counts."""
+    """The position of an iteration. Each has its own, so that an abandoned one no longer counts."""
 
     epoch: int
     delivered: int
@@ -117,7 +117,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         self._tokens = _tokens(lengths, self.max_tokens)
         self._position = _Position(0, 0)
         self._begin_at = 0  # the minibatch at which the next iteration begins
-        # What is wrong with the policy, the cost or the smallest minibatch is said now, not at the end of an epoch.
+        # A wrong policy or cost, or a minibatch that is too small, raises now, not at the end of an epoch.
         smallest = 0 if drop_last else self.samples % self.minibatch_size
         ones = [1] * (smallest or self.minibatch_size)
         plan(ones, self.num_replicas, max_tokens=self.max_tokens, policy=policy, cost=cost)
@@ -141,7 +141,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         return _counted(self._begin(), self._minibatches())
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is of this epoch. To set the epoch of a loaded state keeps its place in it."""
+        """Sets the epoch of the next iteration. The epoch of a loaded state keeps its position."""
         if epoch != self._position.epoch:
             self._position = _Position(_whole("epoch", epoch, 0), 0)
             self._begin_at = 0
@@ -197,7 +197,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         return self._position
 
     def _minibatches(self) -> Iterator[list[Microbatch]]:
-        """This rank's, from the position on."""
+        """This rank's minibatches from the position on."""
         epoch, first = self._position.epoch, self._position.delivered
         order = torch.arange(self.samples, device="cpu")
         if self.shuffle:
@@ -227,7 +227,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
 
 
 class _Ahead:
-    """What a DataLoader draws from: prefetching does not count as delivering."""
+    """The sampler for a DataLoader: prefetching does not count as delivering."""
 
     def __init__(self, sampler: MinibatchSampler) -> None:
         self._sampler = sampler

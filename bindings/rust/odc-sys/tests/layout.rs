@@ -19,7 +19,7 @@ fn header() -> String {
     std::fs::read_to_string(header_path()).unwrap()
 }
 
-/// The names that a text declares, in its order.
+/// The names declared by a text, in order.
 #[derive(Default)]
 struct Names {
     constants: Vec<String>,
@@ -29,7 +29,7 @@ struct Names {
     callbacks: Vec<Function>,
 }
 
-/// A field or an argument. In C the type is not looked at: the compiler does that.
+/// A field or an argument. Its type in C is not parsed: the compiler checks it.
 struct Declared {
     name: String,
     rust_type: String,
@@ -45,7 +45,7 @@ fn is_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// The name that a declaration of C ends with.
+/// The name at the end of a declaration of C.
 fn last_word(declaration: &str) -> String {
     let declaration = declaration.trim_end_matches(|c| !is_word(c));
     let start = declaration.rfind(|c| !is_word(c)).map_or(0, |i| i + 1);
@@ -62,7 +62,7 @@ fn without_comments(text: &str) -> String {
     parts.fold(first, |text, part| text + part.split_once("*/").unwrap().1)
 }
 
-/// What is between `open` and the last `close`.
+/// The text between `open` and the last `close`.
 fn inside<'a>(text: &'a str, open: &str, close: &str) -> &'a str {
     let text = text.split_once(open).unwrap().1;
     text.rsplit_once(close).unwrap().0
@@ -89,7 +89,7 @@ fn macro_with_value(directive: &str) -> Option<String> {
     words.next().filter(|value| !value.starts_with("__")).map(|_| name.to_string())
 }
 
-/// At the semicolons that are in no braces.
+/// Splits at the semicolons outside of braces.
 fn statements(code: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     let mut depth = 0;
@@ -169,7 +169,8 @@ fn parse_rust(text: &str) -> Names {
     names
 }
 
-/// A type of Rust as C writes it. `size_t` is `marked_size`, a type of its own, so that it is not taken for uint64_t.
+/// A Rust type in C syntax. `size_t` is `marked_size`, a type of its own, so that it is not taken
+/// for uint64_t.
 fn c_type(rust_type: &str) -> String {
     if let Some(target) = rust_type.strip_prefix("*const ") {
         return format!("{} const *", c_type(target));
@@ -192,7 +193,7 @@ fn c_type(rust_type: &str) -> String {
     simple.iter().find(|(rust, _)| *rust == rust_type).map_or(rust_type, |(_, c)| c).to_string()
 }
 
-/// What both programs print, by name alone.
+/// The output of both programs, by name.
 fn print_names(names: &Names) -> String {
     let mut lines = String::new();
     names.opaque.iter().for_each(|name| writeln!(lines, "opaque {}", name).unwrap());
@@ -275,7 +276,7 @@ fn rust_program(rust: &Names) -> String {
     lines
 }
 
-/// Compiles and runs a program. The error is what the compiler said.
+/// Compiles and runs a program. The error is the compiler's.
 fn run(mut compiler: Command, folder: &Path) -> Result<String, String> {
     let output = compiler.current_dir(folder).output().unwrap();
     if !output.status.success() {
@@ -286,7 +287,7 @@ fn run(mut compiler: Command, folder: &Path) -> Result<String, String> {
     Ok(String::from_utf8(output.stdout).unwrap())
 }
 
-/// The lines that only one has.
+/// The lines that only one of them has.
 fn differences(c: &str, rust: &str) -> String {
     let (c, rust): (BTreeSet<_>, BTreeSet<_>) = (c.lines().collect(), rust.lines().collect());
     let only = |who: &str, one: &BTreeSet<&str>, other: &BTreeSet<&str>| -> String {
@@ -333,7 +334,7 @@ fn everything_is_as_odc_h_has_it() {
     }
 }
 
-/// Else what follows from the names would follow from nothing.
+/// Otherwise the comparison would be of nothing.
 #[test]
 fn all_of_odc_h_is_read() {
     let (text, c) = (without_comments(&header()), parse_c(&header()));
@@ -348,7 +349,7 @@ fn all_of_odc_h_is_read() {
     }
 }
 
-/// What is changed in the text of odc-sys, or of odc.h, and what the comparison says then.
+/// A change in the text of odc-sys, or of odc.h, and the comparison's result.
 #[test]
 fn each_difference_is_found() {
     let in_rust = [

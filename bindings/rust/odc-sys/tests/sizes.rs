@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Structs of another size than the library's: those of an older binding are shorter, those of a newer one longer.
+//! Structs of a size other than the library's: those of an older binding are shorter, those of a newer one longer.
 
 use std::ffi::CStr;
 use std::mem::size_of;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a rank joins a job, and what the library calls back meanwhile.
+//! How a rank joins a job, and the library's callbacks.
 
 use std::ffi::CString;
 use std::os::raw::{c_char, c_int, c_void};
@@ -15,8 +15,8 @@ use crate::text::c_string;
 type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 type AllGather<'a> = dyn FnMut(&[u8], &mut [u8]) -> Result<(), BoxedError> + 'a;
 
-/// How a rank joins a job. What is not set comes from the environment (`odc info --settings`): rank and size from
-/// `odc run`, torchrun, mpirun or Slurm.
+/// How a rank joins a job. Unset fields come from the environment (`odc info --settings`): rank and
+/// size from `odc run`, torchrun, mpirun or Slurm.
 #[derive(Default)]
 pub struct Config<'a> {
     place: Option<(i32, i32)>,
@@ -31,7 +31,7 @@ pub struct Config<'a> {
     interrupted: Option<Arc<Interrupted>>,
 }
 
-/// Behind one pointer, and where it is as long as the context lives.
+/// Behind one pointer, at a fixed address for as long as the context lives.
 pub(crate) struct Interrupted(Box<dyn Fn() -> bool + Send + Sync>);
 
 impl<'a> Config<'a> {
@@ -46,7 +46,7 @@ impl<'a> Config<'a> {
         self
     }
 
-    /// Ranks of one host meet under this name; else the launcher's job id.
+    /// Ranks of one host meet under this name; default: the launcher's job id.
     pub fn job(mut self, name: impl Into<String>) -> Self {
         self.job = Some(name.into());
         self
@@ -70,19 +70,21 @@ impl<'a> Config<'a> {
         self
     }
 
-    /// The deadline of every wait, to the millisecond; else `ODC_TIMEOUT_MS`, or ten minutes.
+    /// The deadline of every wait, in whole milliseconds; default: `ODC_TIMEOUT_MS`, or ten
+    /// minutes.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// What shares memory: equal for the ranks of one host; else `ODC_HOST_ID`, or this machine.
+    /// Identifies the host: ranks with equal text share memory; default: `ODC_HOST_ID`, or this
+    /// machine.
     pub fn host(mut self, name: impl Into<String>) -> Self {
         self.host = Some(name.into());
         self
     }
 
-    /// This rank's GPU for shards in GPU memory, as "cuda:0"; else `ODC_DEVICE`, or none.
+    /// This rank's GPU for shards in GPU memory, such as "cuda:0"; default: `ODC_DEVICE`, or none.
     pub fn device(mut self, name: impl Into<String>) -> Self {
         self.device = Some(name.into());
         self
@@ -91,8 +93,8 @@ impl<'a> Config<'a> {
     /// Ranks meet by this (MPI, a store) instead: it fills its second argument with every rank's first, in rank order.
     /// Collective; called in [`Context::join`](crate::Context::join) only, on its thread: once, with several hosts more
     /// often. Needs [`rank`](Config::rank).
-    pub fn all_gather(mut self, meet: impl FnMut(&[u8], &mut [u8]) -> Result<(), BoxedError> + 'a) -> Self {
-        self.all_gather = Some(Box::new(meet));
+    pub fn all_gather(mut self, gather: impl FnMut(&[u8], &mut [u8]) -> Result<(), BoxedError> + 'a) -> Self {
+        self.all_gather = Some(Box::new(gather));
         self
     }
 
@@ -104,7 +106,7 @@ impl<'a> Config<'a> {
         self
     }
 
-    /// Joins, by `init`. What comes with the handle must live as long as it.
+    /// Joins by `init`. Callbacks stored in the handle must live as long as it does.
     pub(crate) fn join(
         mut self,
         init: impl FnOnce(&sys::odc_config) -> Result<(), Error>,
@@ -131,21 +133,22 @@ impl<'a> Config<'a> {
             config.rank = rank;
             config.size = size;
         }
-        let mut meeting = self.all_gather.take().map(|meet| Meeting { meet, size: config.size as usize, failed: None });
-        if let Some(meeting) = &mut meeting {
+        let mut state =
+            self.all_gather.take().map(|gather| GatherState { gather, size: config.size as usize, failed: None });
+        if let Some(state) = &mut state {
             if self.place.is_none() {
                 return Err(Error::Argument(
                     "all_gather needs Config::rank: rank and size are not known yet".to_string(),
                 ));
             }
             config.all_gather = Some(call_all_gather);
-            config.all_gather_arg = meeting as *mut Meeting<'_> as *mut c_void;
+            config.all_gather_arg = state as *mut GatherState<'_> as *mut c_void;
         }
         if let Some(ask) = &self.interrupted {
             config.interrupted = Some(call_interrupted);
             config.interrupted_arg = Arc::as_ptr(ask) as *mut c_void;
         }
-        match (init(&config), meeting.and_then(|meeting| meeting.failed)) {
+        match (init(&config), state.and_then(|state| state.failed)) {
             (Ok(()), _) => Ok(self.interrupted),
             (Err(Error::Rendezvous(sentence)), Some(reason)) => {
                 Err(Error::Rendezvous(format!("{}: {}", sentence, reason)))
@@ -159,7 +162,7 @@ fn pointer(text: &Option<CString>) -> *const c_char {
     text.as_ref().map_or(std::ptr::null(), |text| text.as_ptr())
 }
 
-// 0 would mean the default. Of what is too long the library says how long it may be.
+// 0 would mean the default; the library limits long ones itself
 fn milliseconds(timeout: Duration) -> Result<i64, Error> {
     match timeout.as_millis() {
         0 => Err(Error::Argument(format!("timeout is {:?}; it must be a millisecond or more", timeout))),
@@ -167,25 +170,25 @@ fn milliseconds(timeout: Duration) -> Result<i64, Error> {
     }
 }
 
-struct Meeting<'a> {
-    meet: Box<AllGather<'a>>,
+struct GatherState<'a> {
+    gather: Box<AllGather<'a>>,
     size: usize,
     failed: Option<BoxedError>,
 }
 
 unsafe extern "C" fn call_all_gather(arg: *mut c_void, mine: *const c_void, all: *mut c_void, bytes: usize) -> c_int {
-    // SAFETY: `arg` is the Meeting that outlives odc_init, which has one such call at a time; `mine` has `bytes` bytes
+    // SAFETY: `arg` is the GatherState that outlives odc_init, which has one such call at a time; `mine` has `bytes` bytes
     // and `all` as many for each rank, which may be uninitialized until they are zeroed here.
-    let (meeting, mine, all) = unsafe {
-        let meeting = &mut *(arg as *mut Meeting<'_>);
-        std::ptr::write_bytes(all as *mut u8, 0, bytes * meeting.size);
-        let all = std::slice::from_raw_parts_mut(all as *mut u8, bytes * meeting.size);
-        (meeting, std::slice::from_raw_parts(mine as *const u8, bytes), all)
+    let (state, mine, all) = unsafe {
+        let state = &mut *(arg as *mut GatherState<'_>);
+        std::ptr::write_bytes(all as *mut u8, 0, bytes * state.size);
+        let all = std::slice::from_raw_parts_mut(all as *mut u8, bytes * state.size);
+        (state, std::slice::from_raw_parts(mine as *const u8, bytes), all)
     };
-    match catch_unwind(AssertUnwindSafe(|| (meeting.meet)(mine, all))) {
+    match catch_unwind(AssertUnwindSafe(|| (state.gather)(mine, all))) {
         Ok(Ok(())) => 0,
         Ok(Err(reason)) => {
-            meeting.failed = Some(reason);
+            state.failed = Some(reason);
             1
         }
         Err(panic) => {

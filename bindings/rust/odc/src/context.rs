@@ -40,20 +40,22 @@ pub struct Context {
     _interrupted: Option<Arc<Interrupted>>, // freed after odc_destroy, which Drop calls
 }
 
-/// What the phases know beyond their types. Relaxed: whatever writes it has the minibatch for itself.
+/// State of the phases that their types do not hold. Relaxed: a writer has exclusive access to the
+/// minibatch.
 #[derive(Default)]
 pub(crate) struct State {
     /// The number of the running minibatch.
     pub minibatch: AtomicU64,
-    /// A slice of the running minibatch is published, or may be after a failed publish.
+    /// A slice of the current minibatch is published, or may be after a failed publish.
     pub opened: AtomicBool,
-    /// A publish of the running minibatch failed, perhaps halfway, so its slices may not be this rank's any more.
+    /// A publish of the current minibatch failed, perhaps halfway, so its slices may not be this
+    /// rank's any more.
     pub halfway: AtomicBool,
     /// Registered shards.
     pub registered: AtomicUsize,
-    /// Those of them that are published in the running minibatch.
+    /// Those of them that are published in the current minibatch.
     pub published: AtomicUsize,
-    /// Buffers of operations that nobody waited for: the library's until the next sync.
+    /// Buffers of operations that were not waited for: in use by the library until the next sync.
     pub abandoned: Mutex<Vec<Box<dyn Send>>>,
 }
 
@@ -101,7 +103,7 @@ impl Context {
         self.state.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
 
-    /// After a sync.
+    /// Called after a sync.
     pub(crate) fn turn(&self) {
         self.state.abandoned.lock().unwrap_or_else(PoisonError::into_inner).clear();
         // SAFETY: the handle is valid, and whoever syncs has it alone.
@@ -120,8 +122,8 @@ impl std::fmt::Debug for Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: the handle is valid, and nothing that could use it is left. What is freed after this, buffers and
-        // callbacks, the library does not use any more.
+        // SAFETY: the handle is valid, and nothing that could use it is left. The library does not
+        // use buffers and callbacks that are freed after this.
         unsafe {
             if std::thread::panicking() {
                 sys::odc_abort(self.handle(), b"a thread of it panicked\0".as_ptr().cast());

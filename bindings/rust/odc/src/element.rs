@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Element types, and what a half of a shard is made of.
+//! Element types, and the halves of a shard.
 
 use odc_sys as sys;
 
-/// A type of parameters: `f32`, `f64`, [`Bf16`], [`F16`], and `u8` for bytes that nobody interprets.
+/// A type of parameters: `f32`, `f64`, [`Bf16`], [`F16`], and `u8` for uninterpreted bytes.
 ///
 /// # Safety
 /// Every pattern of bits is a value, there is no padding, and size and meaning are those of `TYPE`.
@@ -64,7 +64,7 @@ mod sealed {
 pub trait ParameterHalf: sealed::Half {
     /// The `odc_type`, or 0.
     const TYPE: sys::odc_type;
-    /// What a slice holds.
+    /// The element type of a slice.
     type Element: Copy + Send + Sync + 'static;
 }
 
@@ -72,7 +72,7 @@ pub trait ParameterHalf: sealed::Half {
 pub trait GradientHalf: sealed::Half {
     /// The `odc_type`, or 0.
     const TYPE: sys::odc_type;
-    /// What a slice holds.
+    /// The element type of a slice.
     type Sum: Copy + Send + Sync + 'static;
 }
 

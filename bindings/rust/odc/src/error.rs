@@ -10,8 +10,8 @@ use odc_sys as sys;
 
 macro_rules! errors {
     ($($(#[$doc:meta])* $variant:ident = $status:ident,)*) => {
-        /// What a failed call says: a variant for each `odc_status`, each with the library's sentence, which says what
-        /// was wrong, where, and what to do.
+        /// The error of a failed call: a variant for each `odc_status`, each with the library's
+        /// sentence, which says what was wrong, where, and what to do.
         #[derive(Debug, Clone, PartialEq, Eq)]
         #[non_exhaustive]
         pub enum Error {
@@ -55,36 +55,37 @@ macro_rules! errors {
 errors! {
     /// The arguments are wrong; nothing has changed.
     Argument = ODC_ERROR_ARGUMENT,
-    /// The right call at the wrong moment; nothing has changed.
+    /// A call in the wrong phase; nothing has changed.
     Phase = ODC_ERROR_PHASE,
-    /// Says how much memory was needed and how much there is.
+    /// The sentence has the needed and the available memory.
     NoMemory = ODC_ERROR_NO_MEMORY,
-    /// This library or machine cannot do it; says why.
+    /// This library or machine does not support it; the sentence says why.
     Unsupported = ODC_ERROR_UNSUPPORTED,
-    /// The operating system refused; says which call.
+    /// The operating system refused; the sentence names the call.
     System = ODC_ERROR_SYSTEM,
-    /// `Config::interrupted` ended the wait; the same call may be made again.
+    /// `Config::interrupted` ended the wait; the call may be repeated.
     Interrupted = ODC_ERROR_INTERRUPTED,
-    /// The ranks did not meet; says who was missing or why.
+    /// The ranks did not meet; the sentence says who was missing or why.
     Rendezvous = ODC_ERROR_RENDEZVOUS,
-    /// A fault in the library, with its text.
+    /// An internal error of the library, with its text.
     Internal = ODC_ERROR_INTERNAL,
     /// A job error: a rank died, or left while it was needed.
     PeerLost = ODC_ERROR_PEER_LOST,
     /// A job error: a rank called `Minibatch::abort`, or panicked.
     Aborted = ODC_ERROR_ABORTED,
-    /// A job error: a rank missed the deadline; says what each missing rank last did.
+    /// A job error: a rank missed the deadline; the sentence has each missing rank's last call.
     Timeout = ODC_ERROR_TIMEOUT,
     /// A job error: ranks disagree about a shard or a reduction; names both.
     Mismatch = ODC_ERROR_MISMATCH,
-    /// A job error: a rank's GPU failed, whoever's kernel did it; with CUDA's words.
+    /// A job error: a rank's GPU failed, whichever kernel caused it; with CUDA's error text.
     Device = ODC_ERROR_DEVICE,
 }
 
 impl Error {
-    /// Whether it sticks to the context and reaches all ranks in the same words. After another error nothing has changed,
-    /// but after a publish that ended in none of [`Argument`](Error::Argument), [`Phase`](Error::Phase) and
-    /// [`Unsupported`](Error::Unsupported) slices are not to be written before the next sync.
+    /// Whether the error is permanent and all ranks get it with the same text. After another error
+    /// nothing has changed, but after a publish that ended in none of
+    /// [`Argument`](Error::Argument), [`Phase`](Error::Phase) and
+    /// [`Unsupported`](Error::Unsupported) slices must not be written before the next sync.
     pub fn is_job_error(&self) -> bool {
         is_job_error(self.status())
     }
@@ -102,13 +103,13 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A failed call that was handed something by value, and gives it back: to make the call again, or to end in order.
+/// A failed call that took a value and returns it, to repeat the call, or to end in order.
 ///
 /// `?` makes it an [`Error`], or a `Box<dyn std::error::Error>`.
 pub struct Failed<T> {
-    /// Why.
+    /// The error.
     pub error: Error,
-    /// What the call was handed.
+    /// The value passed to the call.
     pub back: T,
 }
 
@@ -149,12 +150,13 @@ thread_local! {
     static PANIC: RefCell<Option<Box<dyn Any + Send>>> = const { RefCell::new(None) };
 }
 
-/// Keeps the panic of a callback, which must not cross C, until the call that asked it has returned.
+/// Keeps the panic of a callback, which must not cross C, until the call that invoked it has
+/// returned.
 pub(crate) fn keep_panic(panic: Box<dyn Any + Send>) {
     PANIC.with(|kept| *kept.borrow_mut() = Some(panic));
 }
 
-/// Goes on with the panic of a callback, if there was one.
+/// Resumes the panic of a callback, if there was one.
 pub(crate) fn take_up_panic() {
     let panic = PANIC.with(|kept| kept.borrow_mut().take());
     if let Some(panic) = panic {
@@ -162,8 +164,8 @@ pub(crate) fn take_up_panic() {
     }
 }
 
-/// What a call of this thread has just ended with. What the call was handed or made must be safe to drop then, as a panic
-/// of a callback goes on here.
+/// The result of a call that this thread has just made. The call's arguments and results must be
+/// safe to drop then, as a panic of a callback resumes here.
 pub(crate) fn check(status: sys::odc_status) -> Result<(), Error> {
     if status != sys::ODC_OK {
         return Err(error_of(status));
@@ -172,7 +174,7 @@ pub(crate) fn check(status: sys::odc_status) -> Result<(), Error> {
     Ok(())
 }
 
-/// As `check`, of a call that has failed.
+/// Like `check`, for a call that has failed.
 pub(crate) fn error_of(status: sys::odc_status) -> Error {
     take_up_panic();
     // SAFETY: never NULL, and valid until this thread's next failed call.

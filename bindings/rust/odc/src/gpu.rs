@@ -95,7 +95,8 @@ pub struct GpuOperation<'m> {
 }
 
 impl GpuOperation<'_> {
-    /// Completes it: its work is on the stream then. A failed one can be waited for again where it is given back.
+    /// Completes it: its work is on the stream then. If it fails it is given back and can be waited
+    /// for again.
     pub fn wait(self) -> Result<(), Failed<Option<Self>>> {
         // SAFETY: the context is valid, and waits may run at once.
         let status = unsafe { sys::odc_wait(self.context.handle(), self.number) };

@@ -23,11 +23,11 @@ pub struct Version {
 }
 
 impl Version {
-    /// Of the `odc.h` that this crate was written against.
+    /// The version of the `odc.h` for which this crate was written.
     pub const NEEDED: Version =
         Version { major: sys::ODC_VERSION_MAJOR, minor: sys::ODC_VERSION_MINOR, patch: sys::ODC_VERSION_PATCH };
 
-    /// Of the library that was loaded.
+    /// The version of the loaded library.
     pub fn found() -> Version {
         // SAFETY: takes nothing.
         let number = unsafe { sys::odc_version() };
@@ -41,10 +41,11 @@ impl fmt::Display for Version {
     }
 }
 
-/// Whether the library that was loaded has this crate's binary interface: the same major version, and no earlier minor
-/// one. The error says which was found where, and which is needed. Everything that calls the library asks first.
+/// Checks that the loaded library has this crate's binary interface: the same major version, and no
+/// earlier minor one. The error says which one was found where, and which is needed. All calls of
+/// the library check this first.
 ///
-/// A library that is not there, or lacks a function, is the dynamic linker's to report, before `main`.
+/// A missing library, or a missing function, is reported by the dynamic linker before `main`.
 pub fn check_library() -> Result<(), Error> {
     compare(Version::found(), Version::NEEDED)
 }
@@ -94,7 +95,7 @@ pub fn library_path() -> String {
     }
 }
 
-/// The library's version, build type, vector instructions and the machine, in words.
+/// The library's version, build type, vector instructions and the machine, as text.
 pub fn build() -> Result<String, Error> {
     check_library()?;
     // SAFETY: a static string.
@@ -111,7 +112,7 @@ pub struct Transport {
     pub why_not: Option<String>,
 }
 
-/// The transports, most wanted first. To ask libfabric takes 0.3 s.
+/// The transports, most preferred first. Querying libfabric takes 0.3 s.
 pub fn transports() -> Result<Vec<Transport>, Error> {
     check_library()?;
     rows(|index| {
@@ -131,9 +132,9 @@ pub fn transports() -> Result<Vec<Transport>, Error> {
 pub struct Setting {
     /// Of the environment variable.
     pub name: String,
-    /// What it is when it is not set.
+    /// Its default.
     pub fallback: String,
-    /// What it does.
+    /// Its description.
     pub help: String,
 }
 
@@ -162,7 +163,7 @@ fn rows<Row>(get: impl Fn(usize) -> Result<Row, Error>) -> Result<Vec<Row>, Erro
     }
 }
 
-/// A machine: packages, NUMA nodes, GPUs and NICs, and its paths in a route's words.
+/// A machine: packages, NUMA nodes, GPUs and NICs, and its routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Topology {

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::element::Element;
 use crate::error::{check, error_of, is_job_error, take_up_panic, Error, Failed};
 
-/// A started gather or addition. Nothing of it outlives the phase:
+/// A started gather or addition. It cannot outlive the phase:
 ///
 /// ```compile_fail,E0505
 /// # use odc::{Config, Context, Description};
@@ -52,8 +52,8 @@ impl<'m, T: Element> Operation<'m, T> {
         Ok(operation)
     }
 
-    /// Completes it, and returns the buffer. A failed one can be waited for again where it is given back; after a job
-    /// error it is gone.
+    /// Completes it, and returns the buffer. If it fails it is given back and can be waited for
+    /// again; after a job error it is gone.
     pub fn wait(mut self) -> Result<Vec<T>, Failed<Option<Self>>> {
         // SAFETY: the context is valid, and waits may run at once.
         let status = unsafe { sys::odc_wait(self.context.handle(), self.number) };

@@ -19,7 +19,7 @@ pub enum Policy {
     LbMini = sys::ODC_LB_MINI,
 }
 
-/// What a sample costs: one of s tokens a·x² + b·x, x = s / 32000.
+/// The cost of a sample: one of s tokens costs a·x² + b·x, x = s / 32000.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
     /// Of the square.
@@ -48,9 +48,9 @@ impl Cost {
 #[non_exhaustive]
 pub struct Plan {
     ranks: Vec<Vec<Vec<usize>>>, // up to the last that has samples
-    /// The costliest rank's cost.
+    /// The cost of the costliest rank.
     pub makespan: f64,
-    /// No assignment of these samples to these ranks is below this.
+    /// A lower bound of the makespan for these samples and ranks.
     pub lower_bound: f64,
 }
 

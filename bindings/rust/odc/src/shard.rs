@@ -13,8 +13,8 @@ use crate::element::{GradientHalf, ParameterHalf};
 use crate::error::{check, Error};
 use crate::text::c_string;
 
-/// What all listed ranks register alike, in the same minibatch; the types of its halves are
-/// [`register`](crate::Minibatch::register)'s.
+/// A shard as all listed ranks register it, in the same minibatch; the types of its halves are
+/// those of [`register`](crate::Minibatch::register).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     name: String,
@@ -36,7 +36,7 @@ impl Description {
         self
     }
 
-    /// The elements of each listed rank, adding up to `numel`; zeros are fine.
+    /// The elements of each listed rank, adding up to `numel`; may be 0.
     pub fn slices(mut self, numels: impl Into<Vec<u64>>) -> Description {
         self.slices = Some(numels.into());
         self

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the time went, the path to a rank, and how values are combined.
+//! Statistics, routes, and reductions.
 
 use odc_sys as sys;
 
@@ -55,7 +55,7 @@ counters! {
         slice_bytes,
         /// Small messages to other hosts.
         packets_sent,
-        /// Bytes of host memory pinned for GPUs: mirrors of slices, and staging.
+        /// Bytes of host memory pinned for GPUs: host shadows of slices, and staging.
         pinned_bytes,
     }
 }
@@ -67,16 +67,16 @@ counters! {
         publish_wait_ns,
         /// How much later than this rank it arrived in sync, summed.
         sync_late_ns,
-        /// In how many syncs it was the last of all.
+        /// The number of syncs in which it was the last one.
         sync_last,
     }
 }
 
-/// The path to a rank's memory of one kind. What does not apply is "".
+/// The route to a rank's memory of one kind. Fields that do not apply are "".
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
-    /// "cuda", "shm" or "fabric"; "": there is no path.
+    /// "cuda", "shm" or "fabric"; "": there is no route.
     pub transport: String,
     /// libfabric's provider.
     pub provider: String,
@@ -84,11 +84,11 @@ pub struct Route {
     pub nic: String,
     /// The NIC at the other end.
     pub peer_nic: String,
-    /// Why this path.
+    /// Why this route.
     pub why: String,
     /// Why not the other transports.
     pub why_not: String,
-    /// How gathers read: "direct", or "staged" in the library's buffers; "none": there is no path.
+    /// How gathers read: "direct", or "staged" in the library's buffers; "none": there is no route.
     pub access: String,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every error that a user can meet, by its variant and its words; and that nothing hangs.
+//! Every error that a user can get, by its variant and its text; nothing hangs.
 
 mod ranks;
 
@@ -18,7 +18,7 @@ fn alone() -> Context {
 }
 
 #[test]
-fn wrong_configs_are_refused_in_words() {
+fn wrong_configs_are_refused() {
     assert_error!(Context::join(Config::new().rank(0, 0)), Argument, "0 ranks");
     assert_error!(Context::join(Config::new().rank(2, 2).job("x")), Argument, "rank 2");
     assert_error!(Context::join(Config::new().rank(-1, 2).job("x")), Argument, "-1");
@@ -35,7 +35,7 @@ fn wrong_configs_are_refused_in_words() {
 }
 
 #[test]
-fn wrong_descriptions_are_refused_in_words() {
+fn wrong_descriptions_are_refused() {
     let mut context = alone();
     let mut owned = context.begin().unwrap();
     let mut refused = |description: Description, words: &[&str]| {
@@ -109,7 +109,7 @@ fn a_rank_that_does_not_come_is_named() {
 }
 
 #[test]
-fn a_peer_that_leaves_or_aborts_ends_the_others_waits_in_words() {
+fn a_peer_that_leaves_or_aborts_ends_the_others_waits_with_an_error() {
     ranks::run(3, |context| {
         let mut owned = context.begin().unwrap();
         let shard = owned.register::<f32, f32>(&layer()).unwrap();
@@ -120,7 +120,7 @@ fn a_peer_that_leaves_or_aborts_ends_the_others_waits_in_words() {
         let error = assert_error!(open.gather(&shard, &mut [0.0; 100]), PeerLost, "rank 1", "left", "minibatch 0");
         assert!(error.is_job_error());
         let failed = open.sync().unwrap_err();
-        assert_eq!(failed.error, error); // it sticks, with its words
+        assert_eq!(failed.error, error); // it is permanent, with its text
         assert_eq!(shard.parameters().len(), shard.range().len()); // and slices stay
     });
     ranks::run(3, |context| {
@@ -167,7 +167,7 @@ fn a_rank_that_is_late_beyond_the_deadline_is_named() {
             together.wait();
         } else {
             together.wait();
-            let failed = owned.publish().unwrap().sync().unwrap_err(); // who was late reads it, too
+            let failed = owned.publish().unwrap().sync().unwrap_err(); // the late rank gets the error, too
             assert_error!(Err::<(), _>(failed.error), Timeout, "rank 1", "layer");
         }
     });
@@ -345,7 +345,7 @@ fn a_wait_whose_callback_panics_can_be_made_again() {
 }
 
 #[test]
-fn ranks_meet_by_a_callback_whose_failure_keeps_its_words() {
+fn ranks_meet_by_a_callback_whose_failure_keeps_its_text() {
     const SIZE: usize = 3;
     let (board, written, read) = (Mutex::new(vec![Vec::new(); SIZE]), Barrier::new(SIZE), Barrier::new(SIZE));
     ranks::run_configs(SIZE as i32, |rank, _| {

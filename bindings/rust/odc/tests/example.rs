@@ -98,7 +98,7 @@ fn four_ranks_train_as_one_on_a_folder() {
 }
 
 #[test]
-fn what_cannot_be_used_is_said_in_words() {
+fn unusable_gpus_are_explained() {
     let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("empty {}", ranks::new_job()));
     std::fs::create_dir_all(&empty).unwrap();
     let empty = empty.to_str().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The library that was loaded: another one than this crate was written for, none, and what the right one tells.
+//! The loaded library: one of another version, none, and the results of the right one.
 
 mod ranks;
 
@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use odc::{Config, Context, Cost, Description, Policy, Version};
 
-/// This test binary once more, with libodc from `folder` only.
+/// Runs this test binary again, with libodc from `folder` only.
 fn run_with(folder: &Path, test: &str) -> Output {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
@@ -74,7 +74,7 @@ fn a_library_of_another_version_is_refused_before_anything_else_of_it_is_called(
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// What the README shows of the dynamic linker's words.
+/// The dynamic linker's errors that the README shows.
 #[test]
 fn a_library_that_is_not_there_or_lacks_a_function_is_the_dynamic_linkers_to_report() {
     let folder = scratch("lacks a function");
@@ -107,7 +107,7 @@ fn the_right_one_is_taken() {
 }
 
 #[test]
-fn tables_and_topology_are_told() {
+fn tables_and_topology_are_reported() {
     let transports = odc::transports().unwrap();
     let names: Vec<_> = transports.iter().map(|one| one.name.as_str()).collect();
     assert_eq!(names, ["cuda", "shm", "fabric"]);
@@ -128,7 +128,7 @@ fn tables_and_topology_are_told() {
 }
 
 #[test]
-fn routes_and_statistics_are_told() {
+fn routes_and_statistics_are_reported() {
     ranks::run(2, |context| {
         let mut owned = context.begin().unwrap();
         let peer = 1 - owned.rank();
@@ -147,7 +147,7 @@ fn routes_and_statistics_are_told() {
     });
 }
 
-/// Every sample once, in microbatches without gaps within the budget; the costs as they say.
+/// Every sample once, in contiguous microbatches within the budget; costs as reported.
 #[test]
 fn a_plan_keeps_its_promises() {
     let seed = ranks::test_seed();

@@ -46,7 +46,7 @@ impl Number for F16 {
     }
 }
 
-/// What rank numbers say of a job.
+/// A job's shards, derived from rank numbers.
 #[derive(Clone, Copy)]
 struct Model {
     seed: u64,
@@ -194,7 +194,7 @@ where
                 self.check_parameters(open, &gather.wait().unwrap());
                 if call % 2 == 0 {
                     assert_eq!(addition.wait().unwrap(), gradients);
-                } // else the sync waits for it
+                } // otherwise the sync waits for it
             }
         }
         for (i, got) in self.shard.parameters().iter().enumerate() {

@@ -16,16 +16,16 @@ from torch import nn
 from ..._abi import Memory
 from ...context import Context, init
 from ...errors import ArgumentError, JobError, MismatchError, UnsupportedError
+from .crosscheck import Crosscheck
 from .extension import ExtensionGroup
 from .group import Add, Gather, Group
 from .job import Job
 from .layout import Layout, probe
-from .ledger import Ledger
 from .optimizers import check_owners, unwrapped
-from .patience import Patience, Watch
-from .reference import Reference
 from .streams import Streams, streams_of
+from .summary import SummaryShard
 from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_gradient_hook
+from .wait_logger import WaitLogger, WaitTimer
 
 logger = logging.getLogger("odc")
 
@@ -40,18 +40,18 @@ def attach(
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
     Collective over the ranks of its mesh. Call it when parameters are materialised and loaded. Slices are where FSDP2
-    computes: in host memory, or in that of a GPU, where the streams of FSDP2 and of the caller order all that is done.
+    computes: in host memory, or in a GPU's memory, where the streams of FSDP2 and of the caller order all work.
 
     `optimizer`: one, several, wrapped ones, or None for a model that is only read (reference, teacher, reward model).
-    `timeout`: seconds until a wait raises. `log_waits_after`: seconds until it is logged whom a wait waits for.
-    `check`: makes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
+    `timeout`: seconds until a wait raises. `log_waits_after`: seconds until the ranks waited for are logged.
+    `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
 
-    Raises UnsupportedError for what cannot work, with the way out, and ArgumentError for what does not fit together.
+    Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
     """
     optimizers = unwrapped(optimizer)
     groups = _find_groups(model)
     for group in groups:
-        group.settle()
+        group.reset()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     streams = streams_of(_one_device(groups))
     _refuse(model, groups, names)
@@ -72,17 +72,17 @@ def attach(
         ]
         _check_tied(attached)
         _compare_models(attached, process_group)
-        watch = Watch()
-        context = _join(process_group, timeout, watch, streams)
-        ledger = Ledger(sum(len(group.trainable) for group in attached), ranks)
-        patience = Patience(context, watch, timeout=timeout, log_after=log_waits_after)
-        reference = Reference() if check else None
-        job = Job(model, attached, context, ledger, optimizers, streams, patience, reference)
+        timer = WaitTimer()
+        context = _join(process_group, timeout, timer, streams)
+        summaries = SummaryShard(sum(len(group.trainable) for group in attached), ranks)
+        wait_logger = WaitLogger(context, timer, timeout=timeout, log_after=log_waits_after)
+        crosscheck = Crosscheck() if check else None
+        job = Job(model, attached, context, summaries, optimizers, streams, wait_logger, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
-        _register(attached, ledger, context, job)
+        _register(attached, summaries, context, job)
         job.begin()
     except BaseException as error:
-        with ExitStack() as stack:  # all of it, whatever fails
+        with ExitStack() as stack:  # all of it, even if some fails
             for group, was in zip(groups, before, strict=True):
                 stack.callback(group.apply, was)
             if job is not None:
@@ -98,7 +98,7 @@ def attach(
 
 @dataclass(frozen=True)
 class _Shape:
-    """A parameter, as all ranks must have it."""
+    """A parameter's description, which must be equal on all ranks."""
 
     name: str
     shape: tuple[int, ...]
@@ -213,7 +213,7 @@ def _one_process_group(groups: list[FsdpGroup], layouts: list[Layout]) -> dist.P
 
 
 def _check_tied(groups: list[Group]) -> None:
-    """A single rank's FSDP2 adds the gradients of all groups before they are divided."""
+    """On a single rank FSDP2 adds the gradients of all groups before they are divided."""
     first: dict[int, Group] = {}
     for group in groups:
         for entry in group.trainable:
@@ -267,7 +267,7 @@ def _difference(group: str, rank: int, theirs: Sequence[_Shape], expected: Seque
     )
 
 
-def _join(process_group: dist.ProcessGroup | None, timeout: float, watch: Watch, streams: Streams) -> Context:
+def _join(process_group: dist.ProcessGroup | None, timeout: float, timer: WaitTimer, streams: Streams) -> Context:
     """A context of its own for each attach, so that models advance independently."""
 
     def all_gather(mine: bytes) -> list[bytes]:
@@ -275,24 +275,24 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float, watch: Watch,
         dist.all_gather_object(everyone, mine, group=process_group)
         return everyone
 
-    if process_group is None:  # and so no shard but the ledger
-        return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout, interrupted=watch.rings)
+    if process_group is None:  # so the summary's is the only shard
+        return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout, interrupted=timer.is_due)
     return init(
         rank=dist.get_rank(process_group),
         size=process_group.size(),
         all_gather=all_gather,
         timeout=timeout,
-        interrupted=watch.rings,
+        interrupted=timer.is_due,
         device=None if streams.memory is Memory.HOST else streams.device,
     )
 
 
-def _register(groups: list[Group], ledger: Ledger, context: Context, job: Job) -> None:
+def _register(groups: list[Group], summaries: SummaryShard, context: Context, job: Job) -> None:
     per_group = [group.descriptions() for group in groups]
-    shards = iter(context.register_all([*(one for several in per_group for one in several), ledger.description()]))
+    shards = iter(context.register_all([*(one for several in per_group for one in several), summaries.description()]))
     for group, several in zip(groups, per_group, strict=True):
         group.install([next(shards) for _ in several], job)
-    ledger.install(next(shards))
+    summaries.install(next(shards))
 
 
 def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list[str], unsharded: list[str]) -> None:

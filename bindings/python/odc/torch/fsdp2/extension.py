@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups whose parameters gather something else than themselves (fsdp_pre_all_gather: float8, for one). FSDP2 alone
-knows what that is, so it is asked for it by an unshard; the layout inside stays unknown."""
+"""Groups whose parameters gather something other than themselves (fsdp_pre_all_gather: float8, for example). Only FSDP2
+knows what that is, so it is captured by an unshard; its inner layout stays unknown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ExtensionGroup(Group):
             self.fsdp.module.reshard()
 
     def differs(self) -> str | None:
-        """Only what is gathered shows a change, see changed()."""
+        """Changes are visible in the gathered data only, see changed()."""
         return None
 
     def changed(self) -> str | None:
@@ -36,7 +36,7 @@ class ExtensionGroup(Group):
 
     def publish(self, output: torch.Tensor, mine: torch.Tensor) -> None:
         self._published.view(mine.dtype).copy_(mine)
-        output.view(self.ranks, -1).copy_(mine.clone())  # so that the extension is handed something that it can read
+        output.view(self.ranks, -1).copy_(mine.clone())  # valid input for the extension
 
 
 class ExtensionGather(Gather):

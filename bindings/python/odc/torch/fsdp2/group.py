@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One FSDP group over ODC: its two shards, and what FSDP2's communication hooks do with them."""
+"""One FSDP group over ODC: its two shards, and FSDP2's communication hooks, which use them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ...errors import ArgumentError, InternalError, PhaseError
 from ...shard import Shard, ShardDescription
 from .backward import Backwards
 from .layout import Entry, Layout
-from .patience import Patience
 from .streams import Streams
 from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings
+from .wait_logger import WaitLogger
 
 _TYPES = {
     torch.float32: Type.F32,
@@ -33,10 +33,10 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class JobHooks(Protocol):
-    """What the communication hooks call of their job."""
+    """The part of the job that the communication hooks call."""
 
     backwards: Backwards
-    patience: Patience
+    wait_logger: WaitLogger
 
     def before_gather(self) -> None: ...
 
@@ -66,24 +66,24 @@ class Group:
         self.ranks = ranks
         self.streams = streams
         self.trainable = trainable
-        self.before = before  # what attach found, restored by detach
+        self.before = before  # the state before attach, restored by detach
         self.divisor = float(self.before.divide_factor or ranks)
         self.gathered = False  # in this minibatch
-        self.next_output: int | None = None  # elements of the output that belongs to the last input of a reduction
-        self.pending: set[int] = set()  # have gradients that are not reduced yet (indices in trainable)
+        self.next_output: int | None = None  # elements of the output of the last reduction's input
+        self.pending: set[int] = set()  # indices in trainable with gradients not reduced yet
         self.reducing: list[int] = []
-        self.took_part: set[int] = set()  # were reduced in this minibatch
+        self.took_part: set[int] = set()  # reduced in this minibatch
         self.backwards = [0] * len(trainable)  # in this minibatch, per parameter
         with torch.no_grad():
             self._kinds = [_kind(entry.local) for entry in layout.entries]
         self._hooks: list[Any] = []
-        # Gradients, until it is checked where a reduction has them.
+        # Gradients, until their order in a reduction has been checked.
         self._unchecked: dict[int, torch.Tensor | None] | None = None if layout.process_group is None else {}
 
     # ---- attaching ----
 
     def descriptions(self) -> list[ShardDescription]:
-        """Of the parameter shard and, if there is something to train, the gradient shard; none on a single rank."""
+        """The parameter shard's and, if there is something to train, the gradient shard's; none on a single rank."""
         if self.layout.process_group is None:
             return []
         memory, ranks = self.streams.memory, self.ranks
@@ -95,7 +95,7 @@ class Group:
         return made
 
     def install(self, shards: list[Shard], job: JobHooks) -> None:
-        """Takes the shards made of descriptions() and puts the hooks into FSDP2."""
+        """Takes the shards registered from descriptions() and installs the hooks in FSDP2."""
         if shards:
             self._parameters = shards[0]
             self._published = from_dlpack(shards[0].slice.parameters)
@@ -118,7 +118,7 @@ class Group:
         self.fsdp.apply(self.before)
 
     def _noted(self, index: int) -> Callable[[torch.Tensor], None]:
-        # Parameters keep their hooks where the garbage collector does not see them.
+        # The garbage collector does not see hooks of parameters.
         weak = weakref.ref(self)
 
         def note(unsharded: torch.Tensor) -> None:
@@ -126,7 +126,7 @@ class Group:
             if group is None:
                 return
             if group._unchecked is not None:
-                # What is accumulated over several backwards may be kept elsewhere.
+                # Gradients accumulated over several backwards may be kept elsewhere.
                 group._unchecked[index] = None if index in group.pending else unsharded.grad
             group.pending.add(index)
             group.backwards[index] += 1
@@ -145,7 +145,7 @@ class Group:
 
     @property
     def reduced_bytes(self) -> int:
-        """What FSDP2 has reduced at once, at most."""
+        """The most elements that FSDP2 reduces at once."""
         if self.layout.process_group is None or not self.trainable:
             return 0
         return self.layout.gradient_numel * self.ranks * self.layout.gradient_dtype.itemsize
@@ -153,7 +153,7 @@ class Group:
     # ---- publishing ----
 
     def refresh(self) -> None:
-        """Reads the sharded parameters again, which loading may have replaced."""
+        """Reads the sharded parameters again, since loading may have replaced them."""
         for entry, kind in zip(self.layout.entries, self._kinds, strict=True):
             entry.parameter = entry.slot.get()
             if not isinstance(entry.parameter, DTensor):
@@ -169,7 +169,7 @@ class Group:
                 )
 
     def copy_parameters(self) -> None:
-        """Copies the local shards into the slice, in the type in which they are gathered."""
+        """Copies the local shards into the slice, in the dtype that is gathered."""
         if self.layout.process_group is None:
             return
         for entry in self.layout.entries:
@@ -179,7 +179,7 @@ class Group:
             self._published[entry.offset : entry.offset + local.numel()].copy_(local)
 
     def differs(self) -> str | None:
-        """The name of a parameter whose live shard is not what is published."""
+        """The name of a parameter whose current shard differs from the published one."""
         if self.layout.process_group is None:
             return None
         for entry in self.layout.entries:
@@ -191,18 +191,18 @@ class Group:
         return None
 
     def begin(self) -> None:
-        """A new minibatch."""
+        """Begins a new minibatch."""
         self.gathered = False
         self.pending.clear()
         self.took_part.clear()
         self.next_output = None
         self.backwards = [0] * len(self.trainable)
 
-    # ---- what the hooks do ----
+    # ---- called by the hooks ----
 
     def changed(self) -> str | None:
-        """The name of a parameter that is not as published, where the live slice is not. Padding may differ: then the
-        parameters do not."""
+        """If the current slice differs from the published one, the name of a parameter that does; none if only padding
+        differs."""
         return self.differs()
 
     def _complaint(self) -> PhaseError | None:
@@ -223,10 +223,10 @@ class Group:
         if not self.gathered:
             self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
             self.gathered = True
-        job.patience.wait(lambda: self._parameters.gather(output))
+        job.wait_logger.wait(lambda: self._parameters.gather(output))
 
     def take_pending(self) -> None:
-        """FSDP2 begins to reduce what has gradients."""
+        """FSDP2 begins to reduce the gradients that exist."""
         for entry in self.layout.entries:
             if entry.parameter.requires_grad and not entry.trainable:
                 raise ArgumentError(
@@ -238,7 +238,7 @@ class Group:
         self.took_part.update(self.reducing)
 
     def add(self, full: torch.Tensor) -> None:
-        """`full`: what FSDP2 would reduce-scatter, rank by rank the parts of the parameters that took part."""
+        """`full`: the input of FSDP2's reduce-scatter: for each rank its parts of the parameters that took part."""
         if full.dtype != self.layout.gradient_dtype:
             raise InternalError(
                 f'FSDP group "{self.name}" reduces {full.dtype}, not {self.layout.gradient_dtype} as at attach'
@@ -248,7 +248,7 @@ class Group:
         self._gradients.scatter_add(whole)
 
     def check_order(self, full: torch.Tensor) -> None:
-        """Once: the gradients stand in `full` where the layout says, as seen in the first rank's part."""
+        """Checks once, in the first rank's part, that the gradients are in `full` where the layout says."""
         if self._unchecked is None:
             return
         kept, self._unchecked = self._unchecked, None
@@ -265,7 +265,7 @@ class Group:
             begin += entry.gradient_length
 
     def spread(self, full: torch.Tensor) -> torch.Tensor:
-        """The same in the layout of all trainable parameters, zero where one did not take part."""
+        """`full` in the layout of all trainable parameters, with zeros for those that did not take part."""
         if full.numel() == self.layout.gradient_numel * self.ranks:
             self.reducing = list(range(len(self.trainable)))
             self.took_part.update(self.reducing)
@@ -284,7 +284,7 @@ class Group:
         return whole.view(-1)
 
     def drop_pending(self) -> None:
-        """Gradients that FSDP2 has not reduced are not to be part of a later reduction."""
+        """Drops gradients that FSDP2 has not reduced, so that they are not part of a later reduction."""
         for entry in self.trainable:
             entry.unsharded.grad = None
         self.fsdp.drop_accumulated()
@@ -295,7 +295,7 @@ class Group:
     # ---- after the sync ----
 
     def check_complete(self) -> None:
-        """Before the sync: nothing may be left that FSDP2 has not reduced, and its settings must be ours."""
+        """Before the sync: raises if FSDP2 has not reduced some gradients, or its settings were changed."""
         if self.pending:
             names = ", ".join(f'"{self.trainable[index].name}"' for index in sorted(self.pending)[:3])
             raise PhaseError(
@@ -318,7 +318,7 @@ class Group:
                 continue
             first = id(parameter) not in filled
             filled.add(id(parameter))
-            if self.layout.process_group is None:  # FSDP2 has added all groups' gradients
+            if self.layout.process_group is None:  # FSDP2 has added the gradients of all groups
                 if first and parameter.grad is not None:
                     parameter.grad.to_local().div_(divisor)  # type: ignore[attr-defined]
                 continue
@@ -336,7 +336,7 @@ class Group:
 
 
 class Gather(Buffers, AllGather):
-    """Reads the owners' slices instead of all-gathering."""
+    """Gathers the owners' slices instead of an all-gather."""
 
     def __init__(self, group: Group, job: JobHooks) -> None:
         self._group, self._job = group, job
@@ -350,15 +350,15 @@ class Gather(Buffers, AllGather):
 
 
 class Add(Buffers, ReduceScatter):
-    """Adds gradients into the owners' accumulators instead of reduce-scattering. FSDP2 then adds zeros to .grad, which
+    """Adds gradients into the owners' accumulators instead of a reduce-scatter. FSDP2 then adds zeros to .grad, which
     sync_gradients fills."""
 
     def __init__(self, group: Group, job: JobHooks) -> None:
         self._group, self._job = group, job
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        # Called for the input, before the gradients are copied into it, and then for the output, unless there was an
-        # exception between. Gradients that are not taken yet, or another size, tell an input.
+        # Called for the input, before the gradients are copied into it, and then for the output, unless an exception
+        # came in between. It is the input if gradients are pending, or the size differs.
         group, numel = self._group, math.prod(size)
         if not group.pending and numel == group.next_output:
             group.next_output = None
@@ -401,5 +401,5 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """To compare: a NaN is the same as itself."""
+    """The bits, for comparisons in which a NaN equals itself."""
     return tensor.view(_BITS[tensor.dtype.itemsize])

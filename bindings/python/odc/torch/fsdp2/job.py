@@ -21,21 +21,21 @@ from ..._arguments import told
 from ...context import Context
 from ...errors import ArgumentError, JobError, MismatchError, PhaseError
 from ...tracing import Trace, trace
-from . import last_words
+from . import abort_hook
 from .backward import Backwards
+from .crosscheck import Crosscheck
 from .group import Group
-from .ledger import Ledger, Line, Page
-from .patience import Patience
-from .reference import Reference
 from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
+from .summary import JobSummary, RankSummary, SummaryShard
 from .torch_state import collectives, other_threads_communicate, reset_after_exception
 from .totals import Combined, Given, Totals, given
+from .wait_logger import WaitLogger
 
 logger = logging.getLogger("odc")
 
-_unsettled: list[list[Group]] = []  # a GPU may still use their slices, which are not unmapped then
+_in_use: list[list[Group]] = []  # kept forever: a GPU may still use their slices
 
 
 class Phase(enum.Enum):
@@ -45,59 +45,59 @@ class Phase(enum.Enum):
 
 
 class Job:
-    """Made by attach. Its methods are for one thread, and for all ranks alike."""
+    """Made by attach. Its methods are for one thread, and all ranks must make the same calls."""
 
     def __init__(
         self,
         model: nn.Module,
         groups: list[Group],
         context: Context,
-        ledger: Ledger,
+        summaries: SummaryShard,
         optimizers: list[Optimizer],
         streams: Streams,
-        patience: Patience,
-        reference: Reference | None,
+        wait_logger: WaitLogger,
+        crosscheck: Crosscheck | None,
     ) -> None:
         self._groups = groups
         self._context = context
-        self._ledger = ledger
+        self._summaries = summaries
         self._streams = streams
-        self.patience = patience
-        self._reference = reference
+        self.wait_logger = wait_logger
+        self._crosscheck = crosscheck
         self.backwards = Backwards()
         self._totals = Totals()
         self._ending = Steps()  # of the minibatch
-        self._synced = 0  # minibatches whose gradients were asked for
+        self._synced = 0  # calls of sync_gradients
         self._waited = 0  # nanoseconds, up to the last sync
         self._lateness = [0] * context.size  # how often each rank was the last, up to the last sync
         self._trace: Trace | None = None
-        self._span = ExitStack()  # of the trace: what this rank does now
+        self._span = ExitStack()  # the current span of the trace
         self._phase = Phase.SYNCED
         self._optimizers = optimizers
         self._to_step: set[int] = set()  # optimizers that have not stepped since the last sync
-        self._edited = False  # parameters were, before a step of an optimizer after the publish
-        self._left_over = False  # its gradients were still there when this minibatch's first was added
-        self._dropped = False  # the last minibatch
-        self._cleared: set[int] = set()  # on a single rank: parameters whose .grad is of this minibatch
-        self._before: dict[int, _Gradient] = {}  # of parameters whose groups were reduced in this minibatch
-        self._collectives: int | None = None  # begun before this minibatch's first forward
-        self._others_communicate = False  # other threads did then: what they begin is not told from this one's
+        self._edited = False  # parameters changed after the publish, before an optimizer's step
+        self._left_over = False  # the last sync's gradients were not cleared before this minibatch's first backward
+        self._dropped = False  # the last minibatch was dropped
+        self._cleared: set[int] = set()  # on a single rank: parameters with a .grad of this minibatch
+        self._before: dict[int, _Gradient] = {}  # .grad of parameters whose groups were reduced in this minibatch
+        self._collectives: int | None = None  # the number begun before this minibatch's first forward
+        self._others_communicate = False  # other threads did: their collectives cannot be told apart
         self._warned: set[str] = set()
         self._hooks: list[Any] = []
         for index, optimizer in enumerate(optimizers):
             self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
             self._hooks.append(optimizer.register_step_post_hook(self._noted_step(index)))
-        # Before FSDP2's own hooks, which gather; a single rank gathers nothing.
+        # Runs before FSDP2's own hooks, which gather; a single rank gathers nothing.
         before_forward = torch.compiler.disable(lambda *_: self.before_gather())
         modules: list[Any] = [model, *(group.fsdp.module for group in groups)]
         for module in dict.fromkeys(modules):
             self._hooks.append(module.register_forward_pre_hook(before_forward, prepend=True))
 
-    # ---- what users call ----
+    # ---- called by users ----
 
     @property
     def context(self) -> Context:
-        """For routes and statistics."""
+        """Gives access to routes and statistics."""
         return self._context
 
     def sync_gradients(
@@ -111,14 +111,14 @@ class Job:
     ) -> MinibatchReport:
         """Ends the minibatch: the one wait for all ranks. Then each .grad holds the sum over all microbatches of all
         ranks, divided by `divisor`, or by the sum over ranks of `tokens` (any weight of this rank's part: tokens,
-        samples, microbatches), or by default as plain FSDP2 does it for one microbatch: by the factor that was set
-        before attach, else by the number of ranks. All ranks give the same divisor.
+        samples, microbatches), or by default as in plain FSDP2 for one microbatch: by the factor that was set before
+        attach, or by the number of ranks. All ranks must pass the same divisor.
 
-        `sums`, `maxima`: local numbers that are combined over ranks on the way, by name; a rank may leave out those
-        that it has nothing for. `maxima` take a short reduction of their own after the wait.
+        `sums`, `maxima`: local numbers to combine over ranks, by name; a rank may omit names for which it has nothing.
+        `maxima` take a short reduction of their own after the wait.
 
-        `valid`: False on any rank, for one whose backward has run out of memory or whose loss is infinite, drops the
-        minibatch on all of them. Other arguments may then differ.
+        `valid`: False on any rank (its backward has run out of memory, or its loss is infinite) drops the minibatch on
+        all ranks. Other arguments may then differ.
         """
         numbers = given(sums, maxima)
         self._check_divisor(divisor, tokens)
@@ -129,24 +129,24 @@ class Job:
         self._prepare_sync()
         divisor = None if divisor is None else float(divisor)
         call = f"sync_gradients(divisor={divisor}, tokens={'…' if tokens is not None else None})"
-        page, all_tokens, combined = self._sync(
+        summary, all_tokens, combined = self._sync(
             call, 0.0 if tokens is None else float(tokens), numbers, vetoes=not valid
         )
         self._to_step = set(range(len(self._optimizers)))
-        self._warn_of_collectives(page.collectives)
+        self._warn_of_collectives(summary.collectives)
         if self._dropped:
             divisor = None
         else:
             if tokens is not None:
                 divisor = self._divisor_of(all_tokens)
             elif divisor is None:
-                self._warn_of_uneven(page.microbatches)
-            self._fill(page.took_part, divisor)
+                self._warn_of_uneven(summary.microbatches)
+            self._fill(summary.took_part, divisor)
         self._synced += 1
         waited_before, self._waited = self._waited, self._waited_ns()
         return MinibatchReport(
             self._synced - 1,
-            page.microbatches,
+            summary.microbatches,
             (self._waited - waited_before) * 1e-9,
             self._last_to_arrive(),
             divisor,
@@ -164,8 +164,8 @@ class Job:
 
     @contextmanager
     def trace(self, directory: str | os.PathLike[str]) -> Iterator[Trace]:
-        """Collective: as odc.trace, around whole minibatches. What is not spent in communication shows as computing, or
-        between sync and publish as stepping."""
+        """Collective: like odc.trace, around whole minibatches. Time outside of communication is shown as computing, or
+        as stepping between sync and publish."""
         with trace(self._context, directory) as recorded:
             self._trace = recorded
             try:
@@ -182,7 +182,7 @@ class Job:
             self._publish()
 
     def close(self) -> None:
-        """Collective: waits for all ranks, so that none is read while it ends; then detaches."""
+        """Collective: waits for all ranks, so that none ends while others read from it; then detaches."""
         if self._phase is Phase.CLOSED:
             return
         if self._any_gradients():
@@ -193,27 +193,27 @@ class Job:
             self.detach()
 
     def detach(self) -> None:
-        """Gives the model back to plain FSDP2, and leaves the job: waits for nobody. Ranks that still wait for this one
-        read that it left."""
+        """Returns the model to plain FSDP2 and leaves the job without waiting. Ranks that still wait for this one get
+        an error that it left."""
         if self._phase is Phase.CLOSED:
             return
         self._phase = Phase.CLOSED
-        last_words.forget(self)
+        abort_hook.remove(self)
         for hook in self._hooks:
             hook.remove()
         with ExitStack() as stack:  # all of it, whatever fails
-            stack.callback(self._keep_unsettled)
+            stack.callback(self._keep_in_use)
             stack.callback(self._context.close)
             for group in self._groups:
                 stack.callback(group.restore)
-            self._settle()
+            self._reset_groups()
 
-    def _keep_unsettled(self) -> None:
-        if not self._streams.settles():
-            _unsettled.append(self._groups)
+    def _keep_in_use(self) -> None:
+        if not self._streams.finish():
+            _in_use.append(self._groups)
 
     def abort(self, error: BaseException) -> None:
-        """Ends every rank's waits with this rank's error. What others told this rank is not told again."""
+        """Ends every rank's waits with this rank's error, unless it is a job error, which all ranks get anyway."""
         if self._phase is not Phase.CLOSED and not isinstance(error, (JobError, GeneratorExit)):
             self._context.abort(f"it raised {told(error)}")
 
@@ -229,14 +229,14 @@ class Job:
             finally:
                 self.detach()
 
-    # ---- what the hooks call ----
+    # ---- called by the hooks ----
 
     def before_gather(self) -> None:
         if self._phase is Phase.SYNCED:
-            # Parameters are wanted although no optimizer stepped, or not all of them: peers must not wait for ever.
+            # Parameters are needed although some optimizers have not stepped: peers must not wait forever.
             self._publish()
         self._check_open("a forward")
-        if self._collectives is None and torch.is_grad_enabled():  # evaluations and other models may come before
+        if self._collectives is None and torch.is_grad_enabled():  # not in evaluations and other models before it
             self._collectives = collectives()
             self._others_communicate = other_threads_communicate()
 
@@ -246,14 +246,14 @@ class Job:
             raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
         if self._phase is Phase.SYNCED:
             raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
-        if self._reference is not None:
-            self._reference.read()
+        if self._crosscheck is not None:
+            self._crosscheck.read()
         if not any(one.took_part for one in self._groups):
             self._left_over = self._holds_unused()
         for entry in group.trainable if not group.took_part else ():
             self._before.setdefault(id(entry.parameter), _Gradient(entry.parameter, entry.parameter.grad))
         if group.layout.process_group is None:
-            # A single rank's .grad is FSDP2's own; what the last sync filled must not be added to.
+            # A single rank's .grad is FSDP2's own; it must not add to the last sync's result.
             for index in group.pending:
                 parameter = group.trainable[index].parameter
                 if id(parameter) not in self._cleared:
@@ -262,21 +262,21 @@ class Job:
 
     def reduces_alone(self, group: Group, full: torch.Tensor) -> None:
         """A single rank's FSDP2 is about to write the gradients into `full`, and to add them to .grad."""
-        if self._reference is not None:
-            self._reference.add_later(group, full)
+        if self._crosscheck is not None:
+            self._crosscheck.add_later(group, full)
 
     def add(self, group: Group, full: torch.Tensor) -> None:
-        if self._reference is not None:
-            self._reference.add(group, full)
+        if self._crosscheck is not None:
+            self._crosscheck.add(group, full)
         group.add(full)
 
     # ---- phases ----
 
     def begin(self) -> None:
         """Publishes for the first time."""
-        self._settle()
+        self._reset_groups()
         self._publish()
-        last_words.watch(self)
+        abort_hook.add(self)
 
     def _show(self, doing: str) -> None:
         self._span.close()
@@ -295,13 +295,13 @@ class Job:
         self._show("compute")
 
     def _prepare_sync(self) -> None:
-        if self._phase is Phase.SYNCED:  # no optimizer stepped, or not all
+        if self._phase is Phase.SYNCED:  # some optimizers have not stepped
             self._publish()
         for group in self._groups:
             group.check_complete()
-        if self._reference is not None:
-            self._reference.read()
-        self._settle()
+        if self._crosscheck is not None:
+            self._crosscheck.read()
+        self._reset_groups()
 
     def _divisor_of(self, all_tokens: float) -> float:
         if all_tokens == 0:
@@ -309,63 +309,65 @@ class Job:
             return 1.0
         return all_tokens
 
-    def _sync(self, call: str, tokens: float, numbers: Given, *, vetoes: bool = False) -> tuple[Page, float, Combined]:
+    def _sync(
+        self, call: str, tokens: float, numbers: Given, *, vetoes: bool = False
+    ) -> tuple[JobSummary, float, Combined]:
         """Ends the minibatch. `call`: what all ranks must have called."""
         rank, step = self._context.rank, self._ending.run
         self._ending.begin()
-        step(lambda: self.patience.wait(self._ledger.await_owners))
-        step(lambda: self._ledger.write(rank, self._line(call, numbers, vetoes)))
+        step(lambda: self.wait_logger.wait(self._summaries.await_owners))
+        step(lambda: self._summaries.write(rank, self._own_summary(call, numbers, vetoes)))
         values = [tokens, *self._totals.travelling(numbers)]
-        all_tokens, *travelled = step(lambda: self.patience.wait(lambda: self._context.sync(values)))
-        page = self._ledger.read()
-        others = self._others_that_called(page, call)
+        all_tokens, *travelled = step(lambda: self.wait_logger.wait(lambda: self._context.sync(values)))
+        summary = self._summaries.read()
+        others = self._others_that_called(summary, call)
         try:
-            combined = Combined({}, {}) if others else self._combine(page, numbers, travelled)
+            combined = Combined({}, {}) if others else self._combine(summary, numbers, travelled)
         except ArgumentError:
-            self._begin_after(page)
+            self._begin_after(summary)
             raise
-        self._begin_after(page)
+        self._begin_after(summary)
         if others:
             raise MismatchError(
                 f"rank {rank} ended the minibatch with {call}, but ranks {others} with something else: all call the "
                 "same, with the same divisor"
             )
-        return page, all_tokens, combined
+        return summary, all_tokens, combined
 
-    def _combine(self, page: Page, numbers: Given, travelled: list[float]) -> Combined:
+    def _combine(self, summary: JobSummary, numbers: Given, travelled: list[float]) -> Combined:
         return self._totals.complete(
             numbers,
             travelled,
             lambda values, op: self._ending.run(
-                lambda: self.patience.wait(lambda: self._context.all_reduce(values, op))
+                lambda: self.wait_logger.wait(lambda: self._context.all_reduce(values, op))
             ),
             self._context.rank,
-            new_names=page.new_names > 0,
-            any_maxima=page.maxima > 0,
+            new_names=summary.new_names > 0,
+            any_maxima=summary.maxima > 0,
         )
 
-    def _line(self, call: str, numbers: Given, vetoes: bool) -> Line:
-        return Line(
+    def _own_summary(self, call: str, numbers: Given, vetoes: bool) -> RankSummary:
+        return RankSummary(
             [index in group.took_part for group in self._groups for index in range(len(group.trainable))],
             max((n for group in self._groups for n in group.backwards), default=0),
-            Ledger.code(call),
+            SummaryShard.code(call),
             vetoes,
             self._new_collectives(),
             self._totals.has_new(numbers),
             bool(numbers.maxima),
         )
 
-    def _begin_after(self, page: Page) -> None:
-        """All ranks have arrived: the minibatch is over on this one."""
+    def _begin_after(self, summary: JobSummary) -> None:
+        """All ranks have arrived: ends the minibatch on this one."""
         self._ending.end()
         self._phase = Phase.SYNCED
         self._show("step")
-        self._dropped = page.vetoes > 0
+        self._dropped = summary.vetoes > 0
         if self._dropped:
             for one in self._before.values():
                 one.parameter.grad = one.gradient
-            if self._reference is not None:
-                self._reference.forget()
+            if self._crosscheck is not None:
+                self._crosscheck.forget()
         for group in self._groups:
             group.begin()
         self._left_over = False
@@ -376,7 +378,7 @@ class Job:
             self._streams.check()
 
     def _give_up(self) -> None:
-        """Drops what FSDP2 holds of this minibatch."""
+        """Drops the gradients of this minibatch that FSDP2 holds."""
         if self.backwards.unfinished():
             reset_after_exception([group.fsdp for group in self._groups])
             self.backwards.forget()
@@ -384,8 +386,8 @@ class Job:
             group.drop_pending()
 
     def _end_minibatch(self, call: str) -> None:
-        """Collective, in whatever phase each rank is: one may have stepped where another has skipped the step."""
-        self._settle()
+        """Collective, in any phase of each rank: one may have stepped while another has skipped the step."""
+        self._reset_groups()
         if self._phase is Phase.SYNCED:
             self._publish()
         self._sync(call, 0.0, Given())
@@ -399,13 +401,13 @@ class Job:
                 end = begin + len(group.trainable)
                 group.fill_gradients(took_part[begin:end], one, filled)
                 begin = end
-            if self._reference is not None:
-                reference, self._reference = self._reference, None
-                reference.compare(self._groups, divisors)
+            if self._crosscheck is not None:
+                crosscheck, self._crosscheck = self._crosscheck, None
+                crosscheck.compare(self._groups, divisors)
 
-    def _settle(self) -> None:
+    def _reset_groups(self) -> None:
         for group in self._groups:
-            group.fsdp.settle()
+            group.fsdp.reset()
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         if self._phase is Phase.PUBLISHED:
@@ -415,7 +417,7 @@ class Job:
     def _noted_step(self, index: int) -> Callable[..., None]:
         def note(*_: Any) -> None:
             if self._phase is Phase.PUBLISHED and not self._edited:
-                # Steps with nothing to do are harmless: DCP makes one to create an optimizer's state.
+                # Steps without gradients are harmless: DCP makes one to create an optimizer's state.
                 self._check_unchanged()
             self._to_step.discard(index)
             if self._phase is Phase.SYNCED and not self._to_step:
@@ -457,7 +459,7 @@ class Job:
             )
 
     def _holds_unused(self) -> bool:
-        """Gradients of the last sync are neither used by a step nor cleared."""
+        """Gradients of the last sync were neither used by a step nor cleared."""
         if self._dropped:
             return False
         late = (self._optimizers[index] for index in self._to_step)
@@ -473,7 +475,7 @@ class Job:
             raise PhaseError(f"gradients of this minibatch are not synced yet: {why}")
 
     def _differing(self) -> str | None:
-        """The name of a parameter that is not what is published."""
+        """The name of a parameter that differs from the published one."""
         with torch.no_grad():
             return next((name for group in self._groups if (name := group.differs()) is not None), None)
 
@@ -484,16 +486,16 @@ class Job:
                 "sync_gradients() and step() publishes; step first"
             )
 
-    def _others_that_called(self, page: Page, mine: str) -> list[int]:
-        """The ranks that ended the minibatch with another call; a dropped one with other arguments."""
-        code = Ledger.code(mine)
+    def _others_that_called(self, summary: JobSummary, mine: str) -> list[int]:
+        """The ranks that ended the minibatch with another call; if it is dropped, arguments may differ."""
+        code = SummaryShard.code(mine)
         return [
             rank
-            for rank, other in enumerate(page.calls)
-            if not Ledger.is_same_call(code, other, with_arguments=page.vetoes == 0)
+            for rank, other in enumerate(summary.calls)
+            if not SummaryShard.is_same_call(code, other, with_arguments=summary.vetoes == 0)
         ]
 
-    # ---- what is told ----
+    # ---- logging ----
 
     def _waited_ns(self) -> int:
         stats = self._context.stats()
@@ -505,14 +507,14 @@ class Job:
         return max(range(len(before)), key=lambda rank: self._lateness[rank] - before[rank])
 
     def _warn(self, about: str, text: str) -> None:
-        """Once for the job: all ranks come here alike."""
+        """Logs a warning once for the job: all ranks make this call."""
         if about not in self._warned:
             self._warned.add(about)
             if self._context.rank == 0:
                 logger.warning("%s", text)
 
     def _new_collectives(self) -> int:
-        """That this thread has begun since this minibatch's first forward; another's are not told from them."""
+        """The number begun since this minibatch's first forward; those of other threads cannot be told apart."""
         if self._collectives is None or self._others_communicate or other_threads_communicate():
             return 0
         return collectives() - self._collectives
@@ -540,7 +542,7 @@ class Job:
 
 @dataclass(frozen=True)
 class _Gradient:
-    """What a parameter's .grad was."""
+    """A parameter's .grad at one time."""
 
     parameter: nn.Parameter
     gradient: torch.Tensor | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each parameter stands in what FSDP2 gathers and reduces: found out by a probe, not assumed."""
+"""The position of each parameter in the data that FSDP2 gathers and reduces: found by a probe, not assumed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 @dataclass
 class Entry:
-    """One parameter of a group. Offsets and lengths are those of one rank's part, in elements of what is moved."""
+    """One parameter of a group. Offsets and lengths are those of one rank's part, in elements of the gathered or
+    reduced type."""
 
     name: str
     slot: Slot
@@ -41,7 +42,7 @@ class Entry:
 
     @property
     def local(self) -> torch.Tensor:
-        """This rank's shard. Asked under no_grad, where DTensor hands out its own."""
+        """This rank's shard. Called under no_grad, where DTensor returns its own tensor."""
         local: torch.Tensor = self.parameter.to_local()  # type: ignore[attr-defined]
         return local
 
@@ -63,7 +64,7 @@ class Layout:
 
 
 class _Asked(Buffers, AllGather):
-    """Takes the place of the all-gather while a group is probed: notes what is gathered, and lets `answer` fill it."""
+    """Replaces the all-gather while a group is probed: records what is gathered, and lets `answer` fill the output."""
 
     def __init__(self, answer: Callable[..., Any]) -> None:
         self.answer = answer
@@ -80,17 +81,17 @@ class _Asked(Buffers, AllGather):
 
 
 def _codes(write: Callable[[torch.Tensor], None]) -> Callable[..., None]:
-    """Codes of the positions, in place of what the ranks hold."""
+    """Codes of positions, in place of parameters."""
     return lambda output, *_: write(_countable(output))
 
 
 def _countable(tensor: torch.Tensor) -> torch.Tensor:
-    """In elements that hold 0 to 255 exactly."""
+    """In elements that represent 0 to 255 exactly."""
     return tensor if tensor.dtype in _FLOATS else tensor.view(torch.uint8)
 
 
 def _base(dtype: torch.dtype) -> int:
-    """Numbers below it are exact."""
+    """All smaller whole numbers are exact in the type."""
     return {torch.float32: 4096, torch.float64: 4096, torch.float16: 2048}.get(dtype, 256)
 
 
@@ -112,7 +113,7 @@ def _random_codes() -> torch.Tensor:
 
 
 def _noise(out: torch.Tensor, origin: int = 0) -> torch.Tensor:
-    """One period of codes that tell positions apart, beginning at position `origin`."""
+    """One period of codes by which positions can be told apart, beginning at position `origin`."""
     return _random_codes().roll(-origin % -_PERIOD).to(out.device, out.dtype)
 
 
@@ -123,7 +124,7 @@ def _write_noise(out: torch.Tensor) -> None:
 
 
 def _is_noise(seen: torch.Tensor, origin: int) -> list[torch.Tensor]:
-    """Whether, in several parts, on the device: who asks for their values makes the host wait."""
+    """Whether all are equal, as several results on the device: reading them makes the host wait."""
     noise, whole = _noise(seen, origin), seen.numel() // _PERIOD
     rows = seen[: whole * _PERIOD].view(whole, _PERIOD)
     rest = seen[whole * _PERIOD :]
@@ -131,9 +132,9 @@ def _is_noise(seen: torch.Tensor, origin: int) -> list[torch.Tensor]:
 
 
 def _parts(entry: Entry, ranks: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """The codes that each rank's part of the unsharded parameter shows."""
+    """The codes in each rank's part of the unsharded parameter."""
     seen = entry.slot.get().detach()
-    if isinstance(seen, DTensor):  # divided by tensor parallelism, too
+    if isinstance(seen, DTensor):  # also divided by tensor parallelism
         seen = seen.to_local()
     parts = torch.chunk(seen, ranks, dim=entry.dim)
     flat = [part.reshape(-1) for part in parts]
@@ -141,10 +142,10 @@ def _parts(entry: Entry, ranks: int, dtype: torch.dtype) -> list[torch.Tensor]:
 
 
 def probe(group: FsdpGroup, names: dict[int, str]) -> Layout:
-    """Unshards `group` a few times with known codes in place of the parameters, and reads where they appear.
+    """Unshards `group` a few times with known codes in place of the parameters, and finds where they appear.
 
-    `names`: of sharded parameters, by id. No rank waits for another, except where an all-gather extension makes
-    something else of what is gathered: then it is gathered once, and positions in it stay unknown.
+    `names`: of sharded parameters, by id. No rank waits for another, unless an all-gather extension transforms the
+    gathered data: then it is gathered once, and positions in it stay unknown.
     """
     module = group.module
     opaque = group.gathers_by_extension
@@ -206,7 +207,7 @@ def _entries(group: FsdpGroup, names: dict[int, str]) -> list[Entry]:
         name = names.get(id(parameter), slot.attribute)
         if not isinstance(parameter, DTensor):
             raise UnsupportedError(f'parameter "{name}" is not a sharded parameter of FSDP2')
-        # FSDP2's own division comes first; Shard and its strided kind for tensor parallelism have a dim.
+        # FSDP2's own placement comes first; Shard and its strided kind for tensor parallelism have a dim.
         dim = next((one.dim for one in parameter.placements if hasattr(one, "dim")), 0)
         made.append(Entry(name, slot, parameter, parameter, parameter.requires_grad, parameter.shape, dim, 0, 0))
     return made
@@ -218,7 +219,7 @@ def _gradient_dtype(entries: list[Entry]) -> torch.dtype:
 
 
 def _elements(entry: Entry, ranks: int) -> int:
-    """Of a rank's padded part: FSDP2 divides as torch.chunk does, and pads to the first rank's."""
+    """The length of a rank's padded part: FSDP2 divides like torch.chunk, and pads to the first rank's length."""
     seen = entry.unsharded.to_local() if isinstance(entry.unsharded, DTensor) else entry.unsharded
     shape = list(seen.shape)
     shape[entry.dim] = math.ceil(shape[entry.dim] / ranks)
@@ -243,20 +244,20 @@ def _place(
 
 
 def _verify(group: FsdpGroup, entries: list[Entry], numel: int, ranks: int, dtype: torch.dtype) -> None:
-    """Every element of every parameter must show the code of the position that the layout says."""
+    """Checks that every element of every parameter has the code of its position in the layout."""
     for entry in entries:
         parts = [
             torch.stack(_is_noise(part, rank * numel + entry.offset)).all()
             for rank, part in enumerate(_parts(entry, ranks, dtype))
         ]
-        correct = torch.stack(parts).tolist()  # the one wait for each parameter
+        correct = torch.stack(parts).tolist()  # waits for the device
         if not all(correct):
             raise _unknown(group, f'rank {correct.index(False)}\'s part of "{entry.name}" is not contiguous')
 
 
 def _place_gradients(entries: list[Entry], ranks: int) -> int:
-    """FSDP2 reduces the trainable parameters in the order in which it gathers all of them. That this is so is checked
-    when gradients are first added (Group.check_order)."""
+    """FSDP2 reduces the trainable parameters in the order in which it gathers all of them, which Group.check_order
+    verifies when gradients are first added."""
     end = 0
     for entry in entries:
         if entry.trainable:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which optimizers train a model: found behind wrappers, and checked to own its parameters."""
+"""The optimizers of a model: found inside wrappers, and checked to own its parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def unwrapped(optimizer: Any) -> list[Optimizer]:
     """`optimizer`: one, several, None, or something that holds them as .optimizer or .optimizers."""
     if optimizer is None:
         return []
-    # Wrappers (Accelerate's, for one) may derive from Optimizer without its hooks, so they are followed first.
+    # Wrappers (such as Accelerate's) may derive from Optimizer without its hooks, so they are unwrapped first.
     inner = getattr(optimizer, "optimizer", None)
     if inner is None:
         inner = getattr(optimizer, "optimizers", None)

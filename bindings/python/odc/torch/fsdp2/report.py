@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sync says of the minibatch that it has ended."""
+"""The result of a sync."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ class MinibatchReport:
     minibatch: int
     """The number of this call, from 0."""
     microbatches: list[int]
-    """Of each rank: the backward passes that the parameter with most of them took part in."""
+    """By rank: the largest number of backward passes in which a parameter took part."""
     waited: float
-    """Seconds that this rank waited since the last report: for publishes, for another's addition, and in syncs."""
+    """Seconds that this rank waited since the last report: for publishes, for locks of other additions, and in syncs.
+    """
     slowest: int
     """The rank that arrived last."""
     divisor: float | None
-    """What the sums were divided by; None: by each group's default."""
+    """The divisor of the sums; None: each group's default."""
     sums: dict[str, float]
-    """Over ranks, of every name that any rank has given so far; 0 where none has in this call."""
+    """Sums over ranks, for every name that any rank has passed so far; 0 if none did in this call."""
     maxima: dict[str, float]
-    """The same of maxima; -inf where none has."""
+    """Maxima over ranks; -inf if none did in this call."""
     discarded: bool
     """A rank called with valid=False: every .grad is as if no microbatch had run. Skip the step."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call of several waits that can be interrupted: made again, it goes on where it was."""
+"""A call with several waits that may be interrupted: repeated, it resumes where it was."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Result = TypeVar("Result")
 
 
 class Steps:
-    """The steps must come in the same order each time; what a finished one returned is returned again."""
+    """The steps must run in the same order each time; a finished one returns its first result again."""
 
     def __init__(self) -> None:
         self._results: list[Any] = []
         self._next = 0
 
     def begin(self) -> None:
-        """The call is made, for the first time or again."""
+        """Begins the call, for the first time or again."""
         self._next = 0
 
     def run(self, step: Callable[[], Result]) -> Result:
@@ -28,6 +28,6 @@ class Steps:
         return result
 
     def end(self) -> None:
-        """The call is done; the next is another."""
+        """Ends the call; the next one is new."""
         self._results.clear()
         self._next = 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a job's memory is, and what orders the work on it: in host memory calls that return when they are done, in a
-GPU's streams. FSDP2 calls its hooks on the host, under the stream on which their work belongs."""
+"""A job's memory, and how work on it is ordered: in host memory by calls that return when they are done, on a GPU by
+streams. FSDP2 calls its hooks on the host, with the stream for their work current."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ import torch
 from ..._abi import Memory
 
 Complaint = Callable[[], Exception | None]
-"""What is wrong where two tensors differ; None: nothing."""
+"""Describes a difference of two tensors; None: there is none."""
 
 _SETTLE_SECONDS = 10.0
 
 
 class Streams(Protocol):
-    """Of one job."""
+    """The memory and streams of one job."""
 
     memory: Memory
     device: torch.device
 
     def reserve(self, nbytes: int) -> None:
-        """Before the first minibatch: the largest input of a reduction."""
+        """Called before the first minibatch with the size of the largest input of a reduction."""
 
     def reduce_input(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
-        """What FSDP2 writes gradients into, on the current stream, to have them reduced."""
+        """The buffer into which FSDP2 writes gradients to be reduced, on the current stream."""
 
     def added(self, reduce_input: torch.Tensor) -> None:
-        """The current stream has it added; then it may be written again."""
+        """Called when the current stream has enqueued the addition, after which the buffer may be reused."""
 
     def published(self) -> None:
-        """The current stream has written and published the slices."""
+        """Called when the current stream has written and published the slices."""
 
     def compare(self, mine: torch.Tensor, published: torch.Tensor, complaint: Complaint) -> None:
         """Raises `complaint` now, or in check(), if they differ."""
 
     def check(self) -> None:
-        """After a sync: raises what compare() has found since the last one."""
+        """After a sync: raises the differences that compare() has found since the last one."""
 
-    def settles(self) -> bool:
-        """Whether the device comes to the end of what this job has given it, in a few seconds."""
+    def finish(self) -> bool:
+        """Waits a few seconds for the device to complete this job's work; returns whether it did."""
 
 
 class HostStreams:
@@ -70,7 +70,7 @@ class HostStreams:
     def check(self) -> None:
         pass
 
-    def settles(self) -> bool:
+    def finish(self) -> bool:
         return True
 
 
@@ -81,11 +81,11 @@ class _Staged:
 
 
 class GpuStreams:
-    """Nothing here waits for the GPU but check(), when a sync has done so already, and settles().
+    """Nothing here waits for the GPU but check(), when a sync has done so already, and finish().
 
-    FSDP2 writes the input of the next reduction while the last one is added, so two take turns: the stream that writes
-    waits for the event of the addition before. All-gather outputs need none of this: FSDP2 gives them back to torch's
-    allocator when its own streams have waited for what reads them, and all that is done here with them is on those.
+    FSDP2 writes the input of the next reduction while the last one is added, so there are two: the stream that writes
+    waits for the event of the buffer's last addition. All-gather outputs do not need this: FSDP2 returns them to
+    torch's allocator when its own streams have waited for their readers, and all work on them here is on those streams.
     """
 
     memory = Memory.GPU
@@ -107,7 +107,7 @@ class GpuStreams:
 
     def reduce_input(self, numel: int, dtype: torch.dtype) -> torch.Tensor:
         nbytes = numel * dtype.itemsize
-        if not self._staged or nbytes > self._staged[0].memory.numel():  # the addition says what is wrong
+        if not self._staged or nbytes > self._staged[0].memory.numel():  # the addition reports the error
             return torch.empty(numel, dtype=dtype, device=self.device)
         staged = self._staged[self._turn]
         self._turn = (self._turn + 1) % self.INPUTS
@@ -128,7 +128,7 @@ class GpuStreams:
         self._compared.append(((mine == published).all(), complaint))
 
     def check(self) -> None:
-        # What was compared is done: sync waits for the gathers, which come after it on the same streams.
+        # The comparisons are done: sync waits for the gathers, which are behind them on the same streams.
         compared, self._compared = self._compared, []
         if not compared:
             return
@@ -136,8 +136,8 @@ class GpuStreams:
             if not equal and (error := complaint()) is not None:
                 raise error
 
-    def settles(self) -> bool:
-        """Never longer than that: a GPU may have failed, or wait for what does not come."""
+    def finish(self) -> bool:
+        """With a deadline: a GPU may have failed, or wait forever."""
         deadline = time.monotonic() + _SETTLE_SECONDS
         last = self._cuda.Event()
         try:
@@ -146,7 +146,7 @@ class GpuStreams:
                 if time.monotonic() > deadline:
                     return False
                 time.sleep(0.001)
-        except RuntimeError:  # what an earlier kernel failed with
+        except RuntimeError:  # an earlier kernel failed
             return False
         return True
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that is read from torch's private attributes, and nothing else: PRIVATE lists it, and attach refuses a
-torch that lacks some. What is changed in FSDP2 is changed by its public methods, except that restoring a gradient
-divide factor of None has none that says so, and dropping accumulated gradients has none (drop_accumulated)."""
+"""All reads of torch's private attributes: PRIVATE lists them, and attach refuses a torch that lacks some. FSDP2 is
+only changed by its public methods, with two exceptions for which there is none: restoring a gradient divide factor of
+None, and dropping accumulated gradients (drop_accumulated)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-try:  # where the classes are meant to be one day
+try:  # their future place in torch
     from torch.distributed.fsdp import AllGather, ReduceScatter  # type: ignore[attr-defined]
 except ImportError:
     from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
@@ -49,7 +49,7 @@ class _Read:
     owner: str
     name: str
     for_what: str
-    instead: str  # what would make it unnecessary
+    instead: str  # a public alternative
 
 
 _GETTER = "a getter of FSDPModule, which torch would have to add"
@@ -84,14 +84,14 @@ PRIVATE = (
     _Read("distributed_c10d._world", "pg_map", "how many collectives ran", "nothing: they would not be counted"),
     _Read("ProcessGroup", "_get_sequence_number_for_group", "how many collectives ran", "nothing, as above"),
 )
-"""By class or module. A name that only some versions of torch have is looked for where it is read."""
+"""By class or module. A name that only some versions of torch have is checked where it is read."""
 
 
-_LATE = ("_reduce_dtype",)  # set by the first unshard, and looked for when it is read
+_LATE = ("_reduce_dtype",)  # set by the first unshard, and checked when it is read
 
 
 def check_torch(model: nn.Module) -> None:
-    """Raises if something is not where PRIVATE says. In a model that is not wrapped there is little to look at."""
+    """Raises if torch lacks something listed in PRIVATE. A model without FSDP2 shows only a part of it."""
     owners: dict[str, Any] = {
         "FSDPModule": FSDPModule,
         "Tensor": torch.Tensor,
@@ -115,7 +115,7 @@ def check_torch(model: nn.Module) -> None:
             "DTensor": getattr(parameter, "sharded_param", None),
         }
         mesh_info = getattr(raw, "mesh_info", None)
-        if not hasattr(mesh_info, "replicate_process_group"):  # that of replicate() has nothing sharded
+        if not hasattr(mesh_info, "replicate_process_group"):  # replicate() shards nothing
             owners["FSDPMeshInfo"] = mesh_info
     _check(owners, [read for read in PRIVATE if read.owner in owners and read.name not in _LATE])
 
@@ -151,7 +151,7 @@ def _collectives_module() -> Any:
 
 
 class Buffers:
-    """Of AllGather and ReduceScatter: memory as FSDP2 itself takes it."""
+    """The allocate method of AllGather and ReduceScatter: memory as in FSDP2."""
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
@@ -159,7 +159,7 @@ class Buffers:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a parameter lives. The object there changes: sharded, unsharded, replaced by a loaded one."""
+    """The module and attribute of a parameter. The object there changes: sharded, unsharded, replaced by loading."""
 
     module: nn.Module
     attribute: str
@@ -171,7 +171,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Settings:
-    """What attach changes in a group, to be restored."""
+    """The settings of a group that attach changes, to be restored."""
 
     all_gather: AllGather
     reduce_scatter: ReduceScatter
@@ -194,11 +194,11 @@ class FsdpGroup:
 
     @property
     def reduce_dtype(self) -> torch.dtype | None:
-        """What gradients are cast to before they are reduced; None: not at all. Known after the first unshard."""
+        """The dtype to which gradients are cast before the reduction; None: not cast. Known after the first unshard."""
         _check({"FSDPParamGroup": self._raw}, [read for read in PRIVATE if read.name in _LATE])
         if self._raw._reduce_dtype is not None:
             return self._raw._reduce_dtype  # type: ignore[no-any-return]
-        # In torch 2.15 gradients have a type of their own, and the widest is taken.
+        # In torch 2.15 each gradient has its own dtype, and the widest is used.
         trainable = [one for one in self._raw.fsdp_params if one.sharded_param.requires_grad]
         given = {getattr(one, "unsharded_grad_dtype", None) for one in trainable}
         types = [one for one in given if one is not None]
@@ -206,7 +206,7 @@ class FsdpGroup:
 
     @property
     def device(self) -> torch.device:
-        """Where it is gathered; with CPU offload its shards are elsewhere."""
+        """The device on which it is gathered; with CPU offload its shards are elsewhere."""
         device: torch.device = self._raw.device
         return device
 
@@ -251,14 +251,14 @@ class FsdpGroup:
     def ranks(self) -> int:
         return int(self._raw.mesh_info.shard_mesh_size)
 
-    def settle(self) -> None:
-        """Reshards. What was gathered ahead and not used is dropped: it would be taken for the parameters later."""
+    def reset(self) -> None:
+        """Reshards, and drops unused parameters that were gathered ahead: they would be taken for current ones."""
         if self._raw._all_gather_result is not None:
             self.module.unshard()
         self.module.reshard()
 
     def drop_accumulated(self) -> None:
-        """Of set_requires_gradient_sync(False): FSDP2 keeps such gradients through reset_iter_state()."""
+        """Drops gradients kept by set_requires_gradient_sync(False), which FSDP2's reset_iter_state() does not."""
         for one in self._raw.fsdp_params:
             one.unsharded_accumulated_grad = None
 
@@ -292,7 +292,7 @@ def fsdp_groups(model: nn.Module) -> Iterator[tuple[str, list[FsdpGroup]]]:
 
 
 def reset_after_exception(groups: list[FsdpGroup]) -> None:
-    """FSDP2's own way back, on each root, from a forward or backward that has raised; torch 2.13 has it."""
+    """FSDP2's own reset of each root after a forward or backward that has raised; torch 2.13 has it."""
     for group in groups:
         if hasattr(group.module, "reset_iter_state") and group.module._get_fsdp_state()._is_root:
             group.module.reset_iter_state()
@@ -305,12 +305,12 @@ def current_backward() -> int | None:
 
 
 def after_backward(call: Callable[[], None]) -> None:
-    """From a hook that runs in a backward: `call` runs when it has finished, and not if it raises."""
+    """Called by a hook that runs in a backward: `call` runs when it has finished, and not if it raises."""
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
 def other_threads_communicate() -> bool:
-    """Whether another thread is inside torch.distributed now, as one that writes a checkpoint is."""
+    """Whether another thread is inside torch.distributed now, such as one that writes a checkpoint."""
     mine = threading.get_ident()
     frames: list[FrameType | None] = [frame for thread, frame in sys._current_frames().items() if thread != mine]
     for frame in frames:

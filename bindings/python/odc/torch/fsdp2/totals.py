@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that ranks combine at a sync, by name: a rank leaves out those that it has nothing for."""
+"""Numbers that ranks combine at a sync, by name: a rank omits those for which it has nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Reduce = Callable[[list[float], Reduction], list[float]]
 
 @dataclass(frozen=True)
 class Given:
-    """What a rank gives in one call."""
+    """A rank's numbers in one call."""
 
     sums: Mapping[str, float] = field(default_factory=dict)
     maxima: Mapping[str, float] = field(default_factory=dict)
@@ -29,16 +29,16 @@ class Given:
 
 @dataclass(frozen=True)
 class Combined:
-    """Of all ranks: every name that any of them has ever given, with 0 or -inf where none did this time."""
+    """All ranks' numbers: every name that any of them has ever passed, with 0 or -inf if none did this time."""
 
     sums: dict[str, float]
     maxima: dict[str, float]
 
 
 class Totals:
-    """All ranks must hand a sync as many values, whatever they were given. So each keeps the names that any rank has
-    given so far, in the same order. A rank with a new one says so in the ledger; then, after the sync, the names and
-    the values that have not travelled with it are told by reductions, which takes place once for a name."""
+    """All ranks must pass a sync equally many values, whatever names they have. So each keeps the names that any rank
+    has passed so far, in the same order. A rank sets a flag in its summary when it has a new one; then, after the sync,
+    names and values that did not travel with it are exchanged by reductions, once per name."""
 
     def __init__(self) -> None:
         self._sums: list[str] = []
@@ -54,8 +54,8 @@ class Totals:
     def complete(
         self, given: Given, travelled: list[float], reduce: Reduce, rank: int, *, new_names: bool, any_maxima: bool
     ) -> Combined:
-        """After the sync; the flags are alike on all ranks. Nothing is kept until all is done: an interrupted call may
-        be made again."""
+        """Called after the sync; the flags are equal on all ranks. State changes only at the end, so an interrupted
+        call can be repeated."""
         sums, maxima = list(self._sums), list(self._maxima)
         values = list(travelled)
         if new_names:
@@ -70,7 +70,7 @@ class Totals:
 
 
 def _learn(given: Given, sums: list[str], maxima: list[str], reduce: Reduce, rank: int) -> None:
-    """Adds the names that any rank has and the lists have not. The ranks that have some take turns to tell them."""
+    """Adds names that are not in the lists yet. The ranks that have some send them one after the other."""
     while True:
         mine = [sorted(given.sums.keys() - set(sums)), sorted(given.maxima.keys() - set(maxima))]
         (speaker,) = reduce([float(rank + 1 if any(mine) else 0)], Reduction.MAX)
@@ -88,7 +88,7 @@ def _learn(given: Given, sums: list[str], maxima: list[str], reduce: Reduce, ran
 
 
 def _tell(mine: bytes, reduce: Reduce) -> bytes:
-    """What one rank says, on all: the others say nothing."""
+    """Broadcasts one rank's bytes; the others contribute nothing."""
     length = int(reduce([float(len(mine))], Reduction.SUM)[0])
     told = b""
     while len(told) < length:

@@ -28,7 +28,7 @@ impl Paragraphs {
         Ok(Paragraphs { files, next_file: 0, found: VecDeque::new(), max_bytes })
     }
 
-    /// The next paragraphs, from the first file again after the last; what is longer is cut off.
+    /// The next paragraphs, from the first file again after the last; longer ones are cut.
     pub fn take(&mut self, count: usize) -> Result<Vec<Vec<u8>>, String> {
         let mut files_without = 0;
         while self.found.len() < count {
@@ -68,7 +68,7 @@ fn python_library() -> Result<PathBuf, String> {
     Err(format!("python3 does not say where its library is; {}", hint))
 }
 
-/// Sorted, folders in their place; no links.
+/// Sorted, with folders in place; no links.
 fn list(folder: &Path, suffix: &str, files: &mut Vec<PathBuf>) -> Result<(), String> {
     let entries = std::fs::read_dir(folder).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
     let mut entries = entries.map_err(|error| format!("{} cannot be read: {}", folder.display(), error))?;

@@ -64,7 +64,7 @@ fn run() -> Result<(), AnyError> {
     let descriptions = LAYERS.map(|layer| Description::new(layer.name, layer.numel));
     let mut layers = owned.register_all::<f32, f32>(&descriptions)?;
     for (layer, shard) in LAYERS.iter().zip(&mut layers) {
-        let range = shard.range(); // the same weights, however many ranks there are
+        let range = shard.range(); // the same weights for any number of ranks
         for (i, parameter) in range.zip(owned.slice_mut(shard)?.parameters) {
             *parameter = layer.first_weight(i);
         }

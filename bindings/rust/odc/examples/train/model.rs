@@ -21,7 +21,7 @@ pub const LAYERS: [Layer; 3] = [
 ];
 
 impl Layer {
-    /// Uniform in -scale..scale, by the weight's place alone.
+    /// Uniform in -scale..scale, by the weight's index alone.
     pub fn first_weight(&self, place: usize) -> f32 {
         let mut z = (place as u64 + ((self.numel as u64) << 32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -74,7 +74,7 @@ impl Model {
         scores.iter_mut().for_each(|score| *score = (*score - largest).exp());
         let total: f32 = scores.iter().sum();
         let probability = scores[next as usize] / total;
-        // From here on what the loss changes by.
+        // From here on the derivatives of the loss.
         scores.iter_mut().for_each(|score| *score /= total);
         scores[next as usize] -= 1.0;
         let [to_embedding, to_hidden, to_output] = &mut gradients.layers;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The running minibatch, its phases, and what can be called in each of them.
+//! The current minibatch, its phases, and the calls allowed in each of them.
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,11 +13,12 @@ use crate::shard::{Memory, Shard};
 use crate::statistics::{PeerStats, Route, Stats};
 use crate::text::c_string;
 
-/// The phase between sync and publish: slices are this rank's to read and write.
+/// The phase between sync and publish: this rank reads and writes its slices.
 #[derive(Debug)]
 pub enum Owned {}
 
-/// The phase in which some shards are published, each for `'s`, and the slices of the others are still this rank's.
+/// The phase in which some shards are published, each for `'s`, and the slices of the others are
+/// still this rank's.
 #[derive(Debug)]
 pub struct Opening<'s>(PhantomData<&'s mut ()>);
 
@@ -32,17 +33,18 @@ mod sealed {
     impl Phase for super::Published {}
 }
 
-/// [`Owned`] or [`Opening`]: there are slices that are this rank's.
+/// [`Owned`] or [`Opening`]: some slices are this rank's.
 pub trait Owning: sealed::Phase {}
 impl Owning for Owned {}
 impl Owning for Opening<'_> {}
 
-/// [`Opening`] or [`Published`]: there are shards that can be gathered and added to.
+/// [`Opening`] or [`Published`]: some shards can be gathered and added to.
 pub trait Open: sealed::Phase {}
 impl Open for Opening<'_> {}
 impl Open for Published {}
 
-/// The running minibatch of a context, in a phase: what can be called is what the contract allows in it.
+/// The current minibatch of a context, in a phase: the available methods are those that the
+/// contract allows in it.
 ///
 /// ```text
 /// begin ─► Owned ── publish ──────────────────────────► Published ── sync ─► Owned, of the next minibatch
@@ -170,7 +172,7 @@ impl<Phase> std::fmt::Debug for Minibatch<'_, Phase> {
 }
 
 impl<'c> Minibatch<'c, Owned> {
-    /// Who calls this has the context for as long as `'c`.
+    /// The caller has exclusive use of the context for `'c`.
     pub(super) fn new(context: &'c Context) -> Self {
         Minibatch { context, phase: PhantomData }
     }
@@ -192,7 +194,7 @@ impl<'c, Phase> Minibatch<'c, Phase> {
         self.context.size()
     }
 
-    /// Where the time went, since the context joined.
+    /// Statistics, totals since the context joined.
     pub fn stats(&mut self) -> Result<Stats, Error> {
         let mut stats = sys::odc_stats::default();
         // SAFETY: `stats` is sized.
@@ -200,7 +202,7 @@ impl<'c, Phase> Minibatch<'c, Phase> {
         Ok(Stats::from_c(&stats))
     }
 
-    /// What this rank waited for another.
+    /// How long this rank waited for another one.
     pub fn peer_stats(&mut self, rank: i32) -> Result<PeerStats, Error> {
         let mut stats = sys::odc_peer_stats::default();
         // SAFETY: `stats` is sized.
@@ -208,12 +210,12 @@ impl<'c, Phase> Minibatch<'c, Phase> {
         Ok(PeerStats::from_c(&stats))
     }
 
-    /// The path to a rank's host memory, and why it was chosen.
+    /// The route to a rank's host memory, and why it was chosen.
     pub fn route(&mut self, rank: i32) -> Result<Route, Error> {
         self.route_to(rank, sys::ODC_HOST_MEMORY)
     }
 
-    /// The path to a rank's GPU memory, and why it was chosen.
+    /// The route to a rank's GPU memory, and why it was chosen.
     pub fn route_to_gpu(&mut self, rank: i32) -> Result<Route, Error> {
         self.route_to(rank, sys::ODC_GPU_MEMORY)
     }
@@ -234,8 +236,8 @@ impl<'c, Phase> Minibatch<'c, Phase> {
         check(unsafe { sys::odc_abort(self.context.handle(), text.as_ptr()) })
     }
 
-    /// Leaves the job, waiting for nobody; slices stay. Later calls say that this rank has left. Dropping the context does
-    /// it, too.
+    /// Leaves the job without waiting; slices stay. Later calls return an error that this rank has
+    /// left. Dropping the context leaves, too.
     pub fn shutdown(&mut self) -> Result<(), Error> {
         // SAFETY: the handle is valid.
         check(unsafe { sys::odc_shutdown(self.context.handle()) })
@@ -251,7 +253,7 @@ impl<'c, Phase> Minibatch<'c, Phase> {
         Err(Error::Argument(format!("shard \"{}\" is of another context than the minibatch", shard.name())))
     }
 
-    /// Whatever is not refused before anything is published may have published something.
+    /// An error that is not found before anything is published may leave some shards published.
     pub(super) fn note_publish(&self, status: sys::odc_status) {
         if matches!(status, sys::ODC_ERROR_ARGUMENT | sys::ODC_ERROR_PHASE | sys::ODC_ERROR_UNSUPPORTED) {
             return;

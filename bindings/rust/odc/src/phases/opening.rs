@@ -13,7 +13,8 @@ use crate::shard::{Gpu, Memory, Shard};
 type OrBack<'s, S> = Result<&'s S, Failed<&'s mut S>>;
 
 impl<'c, 's> Minibatch<'c, Opening<'s>> {
-    /// Publishes one shard, for as long as this phase lasts; it can be gathered and added to then, by what this returns.
+    /// Publishes one shard for the rest of this phase, and returns the reference by which it can be
+    /// gathered and added to.
     pub fn publish<P: ParameterHalf, G: GradientHalf, M: Memory>(
         &mut self,
         shard: &'s mut Shard<'c, P, G, M>,

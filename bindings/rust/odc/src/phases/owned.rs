@@ -13,8 +13,8 @@ use crate::shard::{Description, Gpu, Host, Memory, Shard, Slice};
 use crate::statistics::Reduction;
 
 impl Context {
-    /// Begins the first minibatch. It can be called again when what it returned is gone, which it is not after the
-    /// middle of a minibatch: peers may be using the slices until the sync.
+    /// Begins the first minibatch. It can be called again when the returned value is gone, unless
+    /// that was dropped in the middle of a minibatch: peers may be using the slices until the sync.
     ///
     /// ```compile_fail,E0499
     /// # fn main() -> Result<(), odc::Error> {
@@ -57,7 +57,8 @@ impl<'c> Minibatch<'c, Owned> {
         self.end(status)
     }
 
-    /// To publish shards one by one, so that peers can begin with some while this rank still writes the others.
+    /// Publishes shards one by one, so that peers can use some while this rank still writes the
+    /// others.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), odc::Error> {
@@ -87,7 +88,8 @@ impl<'c> Minibatch<'c, Owned> {
         check(unsafe { sys::odc_all_reduce(self.context.handle(), values.as_mut_ptr(), values.len(), op) })
     }
 
-    /// Gives a shard's memory back; local. Its name may be used again in a later minibatch. GPUs must be done with it.
+    /// Frees a shard's memory; local. Its name may be used again in a later minibatch. GPUs must be
+    /// done with it.
     pub fn release<P: ParameterHalf, G: GradientHalf, M: Memory>(
         &mut self,
         shard: Shard<'c, P, G, M>,

@@ -28,10 +28,11 @@ impl<'c, Phase: Open> Minibatch<'c, Phase> {
         check(unsafe { sys::odc_scatter_add(shard.handle.as_ptr(), start, numel, std::ptr::null_mut()) })
     }
 
-    /// The first half of a gather: waits for no publish. The buffer is the library's until [`Operation::wait`] gives it
-    /// back, or, if the operation is dropped, until the sync.
+    /// Starts a gather without waiting for a publish. The buffer is in use by the library until
+    /// [`Operation::wait`] returns it, or, if the operation is dropped, until the sync.
     ///
-    /// It is given by value, because a borrow would end when an operation is forgotten, and the library would still write.
+    /// It is passed by value: a borrow would end if the operation is forgotten, while the library
+    /// still writes.
     pub fn gather_start<'m, P: Element, G: GradientHalf>(
         &'m self,
         shard: &Shard<'c, P, G>,

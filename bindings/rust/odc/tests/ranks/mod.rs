@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use odc::{Config, Context, Error};
 
-/// A job's name that nobody else has.
+/// A unique job name.
 pub fn new_job() -> String {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let nanoseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos();
@@ -36,7 +36,7 @@ pub fn run(size: i32, rank: impl Fn(&mut Context) + Sync) {
     run_configs(size, |_, config| rank(&mut Context::join(config).unwrap()));
 }
 
-/// The test `name` of this binary once more, as a rank that is a process: `as_child` is Some there.
+/// Runs the test `name` of this binary again as a rank that is a process: `as_child` is Some there.
 pub fn spawn(name: &str, rank: i32, size: i32, job: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--nocapture", "--include-ignored"])
@@ -55,7 +55,7 @@ pub fn as_child() -> Option<(i32, Config<'static>)> {
     Some((rank, config_of(rank, size, words.next()?)))
 }
 
-/// One clear sentence with all these words.
+/// One clear sentence that contains these texts.
 #[track_caller]
 pub fn assert_says(error: &Error, words: &[&str]) {
     let sentence = error.to_string();
@@ -65,7 +65,7 @@ pub fn assert_says(error: &Error, words: &[&str]) {
     }
 }
 
-/// The pattern of the error's variant, and words that its sentence has.
+/// The pattern of the error's variant, and texts in its sentence.
 #[macro_export]
 macro_rules! assert_error {
     ($result:expr, $variant:ident $(, $word:expr)* $(,)?) => {{
@@ -86,7 +86,7 @@ pub fn test_seed() -> u64 {
     seed
 }
 
-/// Numbers that look random, by what they are for.
+/// Pseudo-random numbers for a purpose.
 pub fn mix(words: &[u64]) -> u64 {
     words.iter().fold(0x9e37_79b9_7f4a_7c15, |state: u64, &word| {
         let mut z = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where ranks that are threads of one process, each on a host of its own, join one job.
+// A job whose ranks are threads of one process, each on a host of its own (ODC_HOST).
 #pragma once
 
 #include <odc/odc.h>
@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-class ThreadMeeting {
+class ThreadJob {
 public:
-    explicit ThreadMeeting(int ranks) : ranks_(ranks), all_(ranks) {}
+    explicit ThreadJob(int ranks) : ranks_(ranks), all_(ranks) {}
 
-    struct Seat {
-        ThreadMeeting *meeting;
+    struct Member {
+        ThreadJob *job;
         int rank;
 
         odc_status join(odc_context **context) {
@@ -23,7 +23,7 @@ public:
             odc_config config{};
             config.struct_size = sizeof(config);
             config.rank = rank;
-            config.size = meeting->ranks_;
+            config.size = job->ranks_;
             config.host = host.c_str();
             config.timeout_ms = 60'000;
             config.all_gather = all_gather;
@@ -34,22 +34,22 @@ public:
 
 private:
     static int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
-        const auto &[meeting, rank] = *static_cast<const Seat *>(arg);
-        return meeting->gather(static_cast<size_t>(rank), mine, all, bytes);
+        const auto &[job, rank] = *static_cast<const Member *>(arg);
+        return job->gather(static_cast<size_t>(rank), mine, all, bytes);
     }
     int gather(size_t rank, const void *mine, void *all, size_t bytes) {
         if (rank == 0) {
-            cards_.resize(bytes * static_cast<size_t>(ranks_));
+            gathered_.resize(bytes * static_cast<size_t>(ranks_));
         }
         all_.arrive_and_wait();
-        std::memcpy(cards_.data() + bytes * rank, mine, bytes);
+        std::memcpy(gathered_.data() + bytes * rank, mine, bytes);
         all_.arrive_and_wait();
-        std::memcpy(all, cards_.data(), cards_.size());
+        std::memcpy(all, gathered_.data(), gathered_.size());
         all_.arrive_and_wait();
         return 0;
     }
 
     int ranks_;
     std::barrier<> all_;
-    std::vector<char> cards_;
+    std::vector<char> gathered_;
 };

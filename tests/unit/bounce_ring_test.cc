@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers and additions between hosts as providers need them that want all local memory registered (FI_MR_LOCAL: verbs,
-// efa): through bounded staging. The provider here does not want that, so it is made to say that it does: this is linked
-// statically, and hands the library another fi_getinfo. Ranks are threads.
+// Gathers and additions between hosts over providers that want all local memory registered (FI_MR_LOCAL: verbs, efa): through
+// bounded staging. The provider used here does not, so the test, linked statically, replaces fi_getinfo to say that it does.
+// Ranks are threads.
 #include <odc/odc.h>
 
 #include <dlfcn.h>
@@ -32,20 +32,21 @@ extern "C" {
 }
 
 #include "replaced_symbols.h"
-#include "thread_meeting.h"
+#include "thread_job.h"
 
 namespace {
 
 constexpr int kRanks = 5;
 constexpr int kAdditions = 2;  // of each rank in a minibatch
 constexpr size_t kStagingBytes = 256 << 10;
-constexpr uint64_t kNumel = 150'003;  // many chunks, and a rest
+constexpr uint64_t kNumel = 150'003;  // many chunks and a remainder
 
 std::atomic<bool> wants_local{false};
 std::atomic<size_t> most_staged{0};  // by one thread
-std::atomic<int> allowed{INT_MAX};   // registrations, of all ranks, before memory runs out; -1: not even a domain
+std::atomic<int> allowed{
+    INT_MAX};  // registrations by all ranks before memory runs out; -1: opening a domain fails, too
 std::atomic<bool> registered_absent{false};
-std::atomic<bool> staged_late{false};  // not in odc_init
+std::atomic<bool> staged_late{false};  // staging was registered after odc_init
 decltype(&fi_getinfo) real_getinfo = nullptr;
 decltype(&fi_fabric) real_fabric = nullptr;
 decltype(fi_ops_fabric::domain) real_domain = nullptr;
@@ -76,7 +77,7 @@ bool is_there(const void *memory, size_t bytes) {
            std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
 }
 
-// Staging is registered by the thread that joins, slices, whose shared pages are allocated, by the progress thread.
+// Staging is registered by the thread that joins; slices, whose shared pages are already allocated, by the progress thread.
 int register_memory(fid *domain, const void *memory, size_t bytes, uint64_t access, uint64_t offset, uint64_t key,
                     uint64_t flags, fid_mr **region, void *context) {
     if (!on_library_thread() && !is_there(memory, bytes)) {
@@ -117,7 +118,7 @@ int open_fabric(fi_fabric_attr *attributes, fid_fabric **fabric, void *context) 
     return code;
 }
 
-// Not libfabric's, which is called by that thread, too.
+// Does not count libfabric's own mappings, made by the same thread.
 bool is_ours(const void *code) {
     Dl_info here{};
     Dl_info there{};
@@ -139,7 +140,7 @@ void *replaced_symbol(const char *name, void *found) {
     return found;
 }
 
-// Staging is all private memory that the library maps itself, on the thread that joins and on the progress thread.
+// Staging is the private memory that the library itself maps, on the joining thread and on the progress thread.
 extern "C" [[gnu::weak]] decltype(mmap) __interceptor_mmap;
 extern "C" void *mmap(void *at, size_t bytes, int protection, int flags, int fd, off_t offset) {
     static const auto next = next_of("mmap", &__interceptor_mmap);
@@ -157,7 +158,7 @@ extern "C" void *mmap(void *at, size_t bytes, int protection, int flags, int fd,
 
 namespace {
 
-using Seat = ThreadMeeting::Seat;
+using Member = ThreadJob::Member;
 
 void check(odc_status status) {
     if (status != ODC_OK) {
@@ -173,7 +174,7 @@ void check(bool holds, const char *what) {
     }
 }
 
-// Whole numbers that every type holds, and the sums of all of them.
+// Whole numbers that every type represents, and so are the sums of all of them.
 int value(uint64_t salt, uint64_t index) { return static_cast<int>((index * 7 + salt * 3) % 9) - 4; }
 
 uint16_t half(int number) {
@@ -204,13 +205,13 @@ double sum(int type, const void *sums, uint64_t index) {
     return type == ODC_F64 ? static_cast<const double *>(sums)[index] : static_cast<const float *>(sums)[index];
 }
 
-// All ranks gather from, and add to, the one that owns all.
-void run_rank(Seat seat, int type) {
+// All ranks gather from, and add to, the one owner.
+void run_rank(Member member, int type) {
     odc_context *context = nullptr;
-    check(seat.join(&context));
+    check(member.join(&context));
     odc_route route{};
     route.struct_size = sizeof(route);
-    check(odc_get_route(context, (seat.rank + 1) % kRanks, ODC_HOST_MEMORY, &route));
+    check(odc_get_route(context, (member.rank + 1) % kRanks, ODC_HOST_MEMORY, &route));
     check(std::string(route.access) == (wants_local ? "staged" : "direct"), "the route says how gathers read");
     odc_shard_desc desc{};
     const uint64_t slices[kRanks] = {0, 0, kNumel, 0, 0};
@@ -239,7 +240,7 @@ void run_rank(Seat seat, int type) {
             uint64_t gather = 0;
             check(odc_gather_start(shard, full.data(), kNumel, nullptr, &gather));
             for (uint64_t i = 0; i < kNumel; ++i) {
-                put(type, gradients.data(), i, value(static_cast<uint64_t>(seat.rank) + addition, i));
+                put(type, gradients.data(), i, value(static_cast<uint64_t>(member.rank) + addition, i));
             }
             check(odc_scatter_add(shard, gradients.data(), kNumel, nullptr));
             check(odc_wait(context, gather));
@@ -261,10 +262,10 @@ void run_rank(Seat seat, int type) {
     odc_destroy(context);
 }
 
-// Finds no memory when it joins.
-void run_out(Seat seat, int) {
+// A rank that has no memory when it joins.
+void run_out(Member member, int) {
     odc_context *context = nullptr;
-    const odc_status status = seat.join(&context);
+    const odc_status status = member.join(&context);
     const std::string sentence = odc_last_error();
     std::printf("%s\n", sentence.c_str());
     check(status == ODC_ERROR_NO_MEMORY || status == ODC_ERROR_RENDEZVOUS, "no rank joins");
@@ -273,11 +274,11 @@ void run_out(Seat seat, int) {
     }
 }
 
-void run_job(int type, void (*run)(Seat, int) = run_rank) {
-    ThreadMeeting meeting(kRanks);
+void run_job(int type, void (*run)(Member, int) = run_rank) {
+    ThreadJob job(kRanks);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
-        ranks.emplace_back(run, Seat{&meeting, rank}, type);
+        ranks.emplace_back(run, Member{&job, rank}, type);
     }
     for (std::thread &rank : ranks) {
         rank.join();
@@ -305,17 +306,18 @@ void also_where_all_local_memory_must_be_registered(void **) {
         run_job(type);
     }
     check_staging();
-    assert_int_not_equal(most_staged, without);  // gathers and offers were staged, too
-    assert_false(registered_absent);             // it could not be pinned
-    assert_false(staged_late);                   // it would be refused in a minibatch
+    assert_int_not_equal(most_staged, without);  // gathers and accumulations were staged, too
+    assert_false(registered_absent);             // such memory could not be pinned
+    assert_false(staged_late);                   // registering within a minibatch could fail
 }
 
-// -1: a domain is refused; else memory, however much of it all ranks have registered.
-void too_little_locked_memory_is_an_error_of_init_that_says_so(void **) {
+// -1: opening a domain fails; else the registration with this number fails for lack of memory.
+void too_little_locked_memory_is_an_error_of_init(void **) {
     wants_local = true;
     rlimit limit{};
     assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
-    limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, rlim_t{8} << 20);  // unlimited, it is not the reason
+    limit.rlim_cur =
+        std::min<rlim_t>(limit.rlim_max, rlim_t{8} << 20);  // if it is unlimited, the error does not name it
     assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
     for (const int registrations : {-1, 0, 1, 2}) {
         allowed = registrations;
@@ -333,7 +335,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(everybody_adds_to_one_owner_through_bounded_staging),
         cmocka_unit_test(also_where_all_local_memory_must_be_registered),
-        cmocka_unit_test(too_little_locked_memory_is_an_error_of_init_that_says_so),
+        cmocka_unit_test(too_little_locked_memory_is_an_error_of_init),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exception that ends this process is told to the other ranks: they end with its words, not at a deadline."""
+"""A hook on uncaught exceptions: the other ranks end with this rank's error at once, not at a deadline."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _previous: Callable[..., Any] = sys.__excepthook__
 
 
 def _install() -> None:
-    """Before whatever is there now; ours may be below it already, and then tells twice, which does no harm."""
+    """Runs before the current hook. Ours may be below it already, and then aborts twice, which has no effect."""
     global _installed, _previous
     previous = sys.excepthook
 
-    def tell(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def abort_jobs(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         try:
             for job in list(_jobs):
                 with suppress(Error):
@@ -35,17 +35,17 @@ def _install() -> None:
         finally:
             previous(kind, error, trace)
 
-    sys.excepthook = tell
-    _installed, _previous = tell, previous
+    sys.excepthook = abort_jobs
+    _installed, _previous = abort_jobs, previous
 
 
-def watch(job: Abortable) -> None:
+def add(job: Abortable) -> None:
     if sys.excepthook is not _installed:
         _install()
     _jobs.add(job)
 
 
-def forget(job: Abortable) -> None:
+def remove(job: Abortable) -> None:
     _jobs.discard(job)
     if not _jobs and sys.excepthook is _installed:
         sys.excepthook = _previous

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach(check=True): the first minibatch's gradients as plain FSDP2 makes them, compared with what sync_gradients
-leaves in .grad."""
+"""attach(check=True): computes the first minibatch's gradients as plain FSDP2 does, and compares them with .grad after
+sync_gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("odc")
 
 @dataclass
 class _Kept:
-    """Of a group, from this rank's backwards: the sum of what it reduced, and in which parameters it had a part."""
+    """A group's gradients from this rank's backwards: their sum, and which parameters took part."""
 
     sums: torch.Tensor
     took_part: torch.Tensor
@@ -30,7 +30,7 @@ class _Kept:
 
 @dataclass
 class _Expected:
-    """The gradient of a parameter. Plain FSDP2 adds what each group that it is in has reduced and divided."""
+    """A parameter's expected gradient. Plain FSDP2 adds the divided sums of all groups that it is in."""
 
     entry: Entry
     gradient: torch.Tensor
@@ -39,7 +39,7 @@ class _Expected:
     groups: str = ""
 
 
-class Reference:
+class Crosscheck:
     """Keeps each rank's whole gradient, so it takes as much memory as the unsharded gradients in f64."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Reference:
         self._unread: tuple[Group, torch.Tensor] | None = None
 
     def add(self, group: Group, full: torch.Tensor) -> None:
-        whole = group.spread(full).to(torch.float64, copy=True)  # FSDP2 writes there again
+        whole = group.spread(full).to(torch.float64, copy=True)  # FSDP2 reuses the buffer
         if group.name not in self._kept:
             took_part = torch.zeros(len(group.trainable), dtype=torch.float64, device=whole.device)
             self._kept[group.name] = _Kept(torch.zeros_like(whole), took_part)
@@ -60,7 +60,7 @@ class Reference:
         self._unread = (group, full)
 
     def read(self) -> None:
-        """Before a group reduces again, and before the minibatch ends: adds what was left to be added later."""
+        """Called before a group reduces again, and before the minibatch ends: adds what add_later has kept."""
         unread, self._unread = self._unread, None
         if unread is not None:
             self.add(*unread)
@@ -98,14 +98,14 @@ class Reference:
         logger.info("the first minibatch's gradients equal those of plain FSDP2 to %.1e", worst)
 
     def _expect(self, group: Group, divisor: float, expected: dict[int, _Expected]) -> None:
-        """Reduces what the ranks have kept of `group`, and adds it to what its parameters must hold."""
+        """Reduces what the ranks have kept of `group`, and adds it to its parameters' expected gradients."""
         numel, process_group = group.layout.gradient_numel, group.layout.process_group
         kept = self._kept.pop(group.name, None)
         if kept is None:
             device = group.fsdp.device
             sums = torch.zeros(numel * group.ranks, dtype=torch.float64, device=device)
             kept = _Kept(sums, torch.zeros(len(group.trainable), dtype=torch.float64, device=device))
-        rank, roundings = 0, kept.additions  # a single rank's FSDP2 adds in the type of .grad
+        rank, roundings = 0, kept.additions  # a single rank's FSDP2 adds in .grad's type
         if process_group is not None:
             roundings = 1
             dist.all_reduce(kept.sums, group=process_group)
@@ -128,7 +128,7 @@ class Reference:
 
 
 def _difference(expected: _Expected) -> float:
-    """The largest. A NaN must be one in both."""
+    """The largest difference. A NaN must be a NaN in both."""
     found = expected.entry.parameter.grad
     if found is None:
         return float("inf")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The copy and add kernels with every set of vector instructions that this processor has, the oldest too: what is
-// chosen at run time on another machine is run here.
+// The copy and add kernels with every vector instruction set that this processor has, so that what another machine would choose
+// is tested here, too.
 #include "memory/host_kernels.h"
 
 #include <hwy/targets.h>
@@ -39,7 +39,7 @@ void with_every_target(const Check &check) {
     }
 }
 
-// Independent of any vectors: by the fields of the number.
+// Without vector instructions: from the bit fields of the number.
 double half_value(uint16_t bits) {
     const int exponent = bits >> 10 & 31;
     const int fraction = bits & 1023;
@@ -82,7 +82,7 @@ void every_half_value_widens_exactly(void **) {
 std::vector<size_t> telling_counts() {
     std::vector<size_t> counts(150);
     std::iota(counts.begin(), counts.end(), size_t{0});
-    for (const size_t pages : {1, 2, 3, 4}) {  // long runs are worked through by several pages at a time
+    for (const size_t pages : {1, 2, 3, 4}) {  // long runs interleave several pages
         for (const size_t elements : {512, 1024}) {
             counts.insert(counts.end(), {pages * elements - 1, pages * elements, pages * elements + 33});
         }
@@ -90,7 +90,7 @@ std::vector<size_t> telling_counts() {
     return counts;
 }
 
-// Every length up to some vectors, some around pages, and every misalignment; what is before and after stays as it was.
+// Every length up to some vectors, some around pages, and every misalignment; the bytes around it must not change.
 template <class Accumulator, class Gradient>
 void check_lengths(AddLoop loop, int32_t type, const Gradient &two, const Gradient &four) {
     constexpr size_t kGuard = 8;
@@ -164,7 +164,7 @@ void copies_of_any_length_touch_nothing_else(void **) {
     });
 }
 
-// Before the loop is chosen, while each has its turns, and after: until all are named as tried.
+// Before a loop is chosen, while each is tried, and after: until all are reported as tried.
 void large_copies_are_whole_while_a_loop_is_chosen(void **) {
     constexpr size_t kLarge = (size_t{1} << 20) + 257;
     const std::vector<uint8_t> from = counted_bytes(kLarge + 4 * kGuard);

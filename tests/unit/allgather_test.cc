@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meeting where the C API does not look: what a resolver says, an address that is half taken, several rounds, and a rank
-// that goes away after the peer infos were exchanged and before memory is shared.
+// Joining, where the C API cannot look: what the resolver returns, an address with a port in use, several rounds, and a rank
+// that leaves between the exchange of peer infos and the sharing of memory.
+#include "bootstrap/allgather.h"
 #include "base/program.h"
 #include "base/tcp_socket.h"
-#include "bootstrap/allgather.h"
 #include "bootstrap/local/rendezvous.h"
 #include "bootstrap/tcp_protocol.h"
 
@@ -34,10 +34,10 @@ using namespace odc;
 
 namespace {
 
-constexpr int64_t kLongMs = 60'000;  // far from any delay of a busy machine: what waits this long has failed
+constexpr int64_t kLongMs = 60'000;  // far beyond any delay of a busy machine: a wait this long has failed
 const std::string kSecret = "the secret";
 
-std::atomic<int> questions = 0;  // that the resolver was asked
+std::atomic<int> questions = 0;  // queries of the resolver
 
 int ask(const char *host, const char *port, const addrinfo *hints, addrinfo **list) {
     static const auto next = reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
@@ -46,7 +46,8 @@ int ask(const char *host, const char *port, const addrinfo *hints, addrinfo **li
 
 }  // namespace
 
-// The resolver of this test: "twice.test" has one address, said twice (as glibc does when /etc/hosts does), "half.test" two.
+// This test's resolver: "twice.test" has one address, returned twice (as glibc does when /etc/hosts repeats it), "half.test"
+// two.
 extern "C" int getaddrinfo(const char *host, const char *port, const addrinfo *hints, addrinfo **list) {
     ++questions;
     const std::string name = host;
@@ -65,8 +66,8 @@ PeerInfo peer_info_of(int rank) {
     return info;
 }
 
-// What a rank ended with: "" or its error's words.
-std::string words_of(const std::function<void()> &what) {
+// The error text a rank ended with; "": none.
+std::string error_of(const std::function<void()> &what) {
     try {
         what();
     } catch (const Error &error) {
@@ -75,40 +76,40 @@ std::string words_of(const std::function<void()> &what) {
     return "";
 }
 
-void check_words(const std::string &words, const char *first, const char *second) {
-    if (words.find(first) == std::string::npos || words.find(second) == std::string::npos) {
-        fail_msg("\"%s\" lacks \"%s\" or \"%s\"", words.c_str(), first, second);
+void check_text(const std::string &error, const char *first, const char *second) {
+    if (error.find(first) == std::string::npos || error.find(second) == std::string::npos) {
+        fail_msg("\"%s\" lacks \"%s\" or \"%s\"", error.c_str(), first, second);
     }
 }
 
-// Ranks as threads, each with its words.
+// Runs ranks as threads and returns their error texts.
 std::vector<std::string> run_ranks(int size, const std::function<void(int rank)> &rank_fn) {
-    std::vector<std::string> words(static_cast<size_t>(size));
+    std::vector<std::string> errors(static_cast<size_t>(size));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
-        threads.emplace_back([&, rank] { words[static_cast<size_t>(rank)] = words_of([&] { rank_fn(rank); }); });
+        threads.emplace_back([&, rank] { errors[static_cast<size_t>(rank)] = error_of([&] { rank_fn(rank); }); });
     }
     for (std::thread &thread : threads) {
         thread.join();
     }
-    return words;
+    return errors;
 }
 
-void test_address_said_twice(void **) {
+void test_address_returned_twice(void **) {
     const HeldPort place;
     std::string why;
     assert_int_equal(resolve({"", "twice.test", place.port}, &why).size(), 1);
-    const auto words = run_ranks(2, [&](int rank) {
+    const auto errors = run_ranks(2, [&](int rank) {
         const Deadline deadline(kLongMs, nullptr, nullptr);
         const auto exchange = exchange_tcp("twice.test:" + place.port, kSecret, rank, 2, deadline);
         if (exchange->all_gather(peer_info_of(rank)) != std::vector<PeerInfo>{peer_info_of(0), peer_info_of(1)}) {
-            throw Error(ODC_ERROR_INTERNAL, "these are not the cards");
+            throw Error(ODC_ERROR_INTERNAL, "these are not the peer infos");
         }
     });
-    assert_string_equal((words[0] + words[1]).c_str(), "");
+    assert_string_equal((errors[0] + errors[1]).c_str(), "");
 }
 
-// Another program listens at one of two addresses: rank 0 visits that one, and not itself at the other.
+// Another program listens at one of two addresses: rank 0 must connect to that one, not to itself at the other.
 void test_address_half_taken(void **) {
     const HeldPort place;
     std::string why;
@@ -116,48 +117,48 @@ void test_address_half_taken(void **) {
     assert_true(taken.valid());
     std::atomic<bool> over = false;
     std::thread program([&] {
-        std::vector<Fd> visitors;
+        std::vector<Fd> clients;
         while (!over) {
             pollfd entry{taken.get(), POLLIN, 0};
             poll(&entry, 1, 10);
             Address from;
-            Fd visitor = accept_from(taken.get(), &from);
-            if (visitor.valid()) {
+            Fd client = accept_from(taken.get(), &from);
+            if (client.valid()) {
                 const std::string talk(64, 'x');
-                send(visitor.get(), talk.data(), talk.size(), MSG_NOSIGNAL);
-                visitors.push_back(std::move(visitor));
+                send(client.get(), talk.data(), talk.size(), MSG_NOSIGNAL);
+                clients.push_back(std::move(client));
             }
         }
     });
-    const std::string words = words_of([&] {
+    const std::string error = error_of([&] {
         const Deadline deadline(kLongMs, nullptr, nullptr);
         exchange_tcp("half.test:" + place.port, kSecret, 0, 2, deadline)->all_gather(peer_info_of(0));
     });
     over = true;
     program.join();
-    check_words(words, "127.0.0.1:", "is not rank 0 of a libodc job");
+    check_text(error, "127.0.0.1:", "is not rank 0 of a libodc job");
 }
 
-// A slow machine has more seconds, and so more questions; never more than one in each.
+// On a slow machine this takes more seconds, hence more queries, but never more than one a second.
 void test_resolver_is_asked_seldom(void **) {
     const HeldPort place;
     const int before = questions;
     const int64_t begin_ns = now_ns();
-    const std::string words = words_of([&] {
+    const std::string error = error_of([&] {
         const Deadline deadline(1500, nullptr, nullptr);
         exchange_tcp("twice.test:" + place.port, kSecret, 1, 2, deadline)->all_gather(peer_info_of(1));
     });
     const int64_t seconds = (now_ns() - begin_ns) / 1'000'000'000;
-    check_words(words, "missing: rank 0", "refused");
+    check_text(error, "missing: rank 0", "refused");
     assert_in_range(questions - before, 1, 1 + seconds);
 }
 
-// Whoever goes away after the peer infos were exchanged is missed at once, not at the deadline.
-void test_gone_after_the_cards(void **) {
+// A rank that leaves after the exchange of peer infos is noticed at once, not at the deadline.
+void test_gone_after_the_peer_infos(void **) {
     for (int gone = 0; gone < 3; ++gone) {
         const HeldPort place;
         const std::string name = "exchange-test-" + std::to_string(getpid()) + "-" + std::to_string(gone);
-        const auto words = run_ranks(3, [&](int rank) {
+        const auto errors = run_ranks(3, [&](int rank) {
             const Deadline deadline(kLongMs, nullptr, nullptr);
             const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, 3, deadline);
             exchange->all_gather(peer_info_of(rank));
@@ -168,19 +169,20 @@ void test_gone_after_the_cards(void **) {
                      deadline);
             }
         });
-        for (size_t rank = 0; rank < words.size(); ++rank) {
+        for (size_t rank = 0; rank < errors.size(); ++rank) {
             if (rank == static_cast<size_t>(gone)) {
-                assert_string_equal(words[rank].c_str(), "");
+                assert_string_equal(errors[rank].c_str(), "");
             } else if (rank == 0) {
-                check_words(words[rank], ("rank " + std::to_string(gone)).c_str(), "died, gave up or replaced");
+                check_text(errors[rank], ("rank " + std::to_string(gone)).c_str(), "died, gave up or replaced");
             } else {
-                check_words(words[rank], "rank ", "died, gave up or replaced");  // rank 0's words, or that it has gone
+                check_text(errors[rank], "rank ",
+                           "died, gave up or replaced");  // rank 0's error, or that rank 0 has gone
             }
         }
     }
 }
 
-PeerInfo card_of_round(int rank, int round) {
+PeerInfo info_of_round(int rank, int round) {
     PeerInfo info = peer_info_of(rank);
     info.back() = static_cast<std::byte>(round);
     return info;
@@ -190,26 +192,26 @@ void test_rounds(void **) {
     constexpr int kSize = 5;
     constexpr int kRounds = 4;
     const HeldPort place;
-    const auto words = run_ranks(kSize, [&](int rank) {
+    const auto errors = run_ranks(kSize, [&](int rank) {
         const Deadline deadline(kLongMs, nullptr, nullptr);
         const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, kSize, deadline);
         for (int round = 1; round <= kRounds; ++round) {
             std::vector<PeerInfo> expected;
             for (int of = 0; of < kSize; ++of) {
-                expected.push_back(card_of_round(of, round));
+                expected.push_back(info_of_round(of, round));
             }
-            if (exchange->all_gather(card_of_round(rank, round)) != expected) {
-                throw Error(ODC_ERROR_INTERNAL, say("these are not the cards of round ", round));
+            if (exchange->all_gather(info_of_round(rank, round)) != expected) {
+                throw Error(ODC_ERROR_INTERNAL, say("these are not the peer infos of round ", round));
             }
         }
     });
-    for (const std::string &one : words) {
+    for (const std::string &one : errors) {
         assert_string_equal(one.c_str(), "");
     }
 }
 
-// One rank does not come to the second round: it goes, says why and goes, or says why and stays. Those that wait beside the exchange see it at their
-// liveness descriptor, and read the same in the round.
+// One rank skips the second round: it leaves, reports an error and leaves, or reports an error and stays. Ranks that wait
+// beside the allgather see it by the liveness descriptor and read the same error in the round.
 void test_no_second_round(void **) {
     constexpr int kSize = 4;
     const PeerInfo join_error = join_error_of(Error(ODC_ERROR_SYSTEM, "no more files"));
@@ -218,7 +220,7 @@ void test_no_second_round(void **) {
         const bool says_why = variant >= kSize;
         const bool stays = variant >= 2 * kSize;
         const HeldPort place;
-        const auto words = run_ranks(kSize, [&](int rank) {
+        const auto errors = run_ranks(kSize, [&](int rank) {
             const Deadline deadline(kLongMs, nullptr, nullptr);
             const auto exchange = exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, kSize, deadline);
             exchange->all_gather(peer_info_of(rank));
@@ -231,33 +233,33 @@ void test_no_second_round(void **) {
             if (rank == 3) {
                 pollfd entry{exchange->liveness_fds()[0], POLLIN, 0};
                 if (poll(&entry, 1, 30'000) != 1) {
-                    throw Error(ODC_ERROR_INTERNAL, "nothing came at the tie");
+                    throw Error(ODC_ERROR_INTERNAL, "the liveness descriptor was not signalled");
                 }
             }
             exchange->all_gather(peer_info_of(rank));
         });
         for (int rank = 0; rank < kSize; ++rank) {
             if (rank != gone) {
-                check_words(words[static_cast<size_t>(rank)], ("rank " + std::to_string(gone)).c_str(),
-                            says_why ? "cannot join: no more files" : "died, gave up or replaced");
+                check_text(errors[static_cast<size_t>(rank)], ("rank " + std::to_string(gone)).c_str(),
+                           says_why ? "cannot join: no more files" : "died, gave up or replaced");
             }
         }
     }
 }
 
-// Of a rank that only met with a failure and the one that failed, the words of the latter are everybody's.
-void test_telling_regret(void **) {
+// When one rank fails by itself and another only sees that, all ranks read the error of the former.
+void test_reporting_a_join_error(void **) {
     const PeerInfo met = join_error_of(Error(ODC_ERROR_RENDEZVOUS, "rank 2 gave up"));
     const PeerInfo failed = join_error_of(Error(ODC_ERROR_INTERRUPTED, "interrupted"));
-    check_words(words_of([&] {
-                    check_join_errors({peer_info_of(0), met, failed});
-                }),
-                "rank 2 cannot join", "interrupted");
-    check_words(words_of([&] {
-                    check_join_errors({peer_info_of(0), met, peer_info_of(2)});
-                }),
-                "rank 1 cannot join", "rank 2 gave up");
-    assert_string_equal(words_of([&] { check_join_errors({peer_info_of(0), PeerInfo{}}); }).c_str(), "");
+    check_text(error_of([&] {
+                   check_join_errors({peer_info_of(0), met, failed});
+               }),
+               "rank 2 cannot join", "interrupted");
+    check_text(error_of([&] {
+                   check_join_errors({peer_info_of(0), met, peer_info_of(2)});
+               }),
+               "rank 1 cannot join", "rank 2 gave up");
+    assert_string_equal(error_of([&] { check_join_errors({peer_info_of(0), PeerInfo{}}); }).c_str(), "");
 }
 
 }  // namespace
@@ -267,13 +269,13 @@ int main() {
         return 1;
     }
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_address_said_twice),
+        cmocka_unit_test(test_address_returned_twice),
         cmocka_unit_test(test_address_half_taken),
         cmocka_unit_test(test_resolver_is_asked_seldom),
-        cmocka_unit_test(test_gone_after_the_cards),
+        cmocka_unit_test(test_gone_after_the_peer_infos),
         cmocka_unit_test(test_rounds),
         cmocka_unit_test(test_no_second_round),
-        cmocka_unit_test(test_telling_regret),
+        cmocka_unit_test(test_reporting_a_join_error),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that cannot join say so to those that would wait for them, and nobody joins another start of its job. */
+/* Ranks that cannot join report that to the others, and no rank joins another start of its job. */
 #include "rendezvous.h"
 
 #include <poll.h>
@@ -11,7 +11,7 @@
 
 /* ---- No memory to share ---- */
 
-/* Rank 1 may have no file as large as its shared memory. */
+/* Rank 1 may not create a file as large as its shared memory. */
 static void one_without_memory(int rank, int size, const char *job, void *arg) {
     (void)job;
     scene *what = arg;
@@ -47,13 +47,13 @@ static int count_looks(void *arg) {
     return 0;
 }
 
-/* The old rank 0: meets the old rank 1, then hears nobody, then dies or gives up. */
+/* The old rank 0 meets the old rank 1, receives nothing from others, then dies or gives up. */
 static int turn_deaf(void *arg) {
     scene *what = arg;
     raise_flag(&what->looks[0]);
     if (read_flag(&what->flag) == OLD_MET) {
         set_flag(&what->flag, OLD_DEAF);
-        await_flag(&what->flag, OLD_GIVES_UP); /* killed here, in variant 0 */
+        await_flag(&what->flag, OLD_GIVES_UP); /* killed here in variant 0 */
         return 1;
     }
     return 0;
@@ -66,7 +66,7 @@ static void await_death(pid_t pid) {
 }
 
 static void end_old_rank_0(scene *what) {
-    await_flag(&what->looks[2], 2); /* the old rank 2 has said hello, unheard */
+    await_flag(&what->looks[2], 2); /* the old rank 2 has sent its hello, unread */
     if (what->variant == 0) {
         kill(read_flag(&what->pids[0]), SIGKILL);
         await_death(read_flag(&what->pids[0]));
@@ -86,7 +86,7 @@ static void be_old(int rank, const char *job, scene *what) {
         return;
     }
     if (rank == 2) {
-        for (int round = 0; round < 2; ++round) { /* ranks 0 and 1 have long met */
+        for (int round = 0; round < 2; ++round) { /* ranks 0 and 1 met long ago */
             await_flag(&what->looks[0], read_flag(&what->looks[0]) + 10);
             await_flag(&what->looks[1], read_flag(&what->looks[1]) + 10);
         }
@@ -114,7 +114,7 @@ static void start_twice(int rank, int size, const char *job, void *arg) {
     odc_destroy(context);
 }
 
-/* The old ranks end with errors that name their rank 0, those of the next start of the job meet. */
+/* The old ranks end with errors that name their rank 0; those of the next start of the job meet. */
 static void test_next_start_of_a_job(void **state) {
     (void)state;
     for (int variant = 0; variant < 2; ++variant) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who does not belong to the job: no secret or a wrong one, garbage and silence at rank 0's port or name, another program
- * in rank 0's place. None of them keeps the ranks from meeting, and who is missing reads of them. */
+/* Processes that do not belong to the job: without the secret or with a wrong one, garbage and silence at rank 0's port or
+ * name, another program in rank 0's place. None of them keeps the ranks from meeting, and the error for missing ranks mentions
+ * them. */
 #include "rendezvous.h"
 
 #include <errno.h>
@@ -9,11 +10,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { STRANGERS = 70 };
+enum { CLIENTS = 70 };
 
 /* ---- Secrets ---- */
 
-/* Rank 2 is told at once; rank 1 comes then, and its deadline ends the meeting. */
+/* Rank 2 is refused at once; then rank 1 comes, and its deadline ends odc_init. */
 static void one_wrong_secret(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_config config = scene_config(what, rank, size, job);
@@ -53,7 +54,7 @@ static void test_missing_secret(void **state) {
 
 /* ---- Another program in rank 0's place ---- */
 
-/* Something else listens at rank 0's port: variant 0 says nothing, 1 talks of other things. */
+/* Another program listens on rank 0's port: variant 0 sends nothing, 1 speaks another protocol. */
 static void beside_other_program(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_config config = scene_config(what, rank, size, job);
@@ -96,7 +97,7 @@ static void test_port_of_another_program(void **state) {
     }
 }
 
-/* ---- Strangers at the port ---- */
+/* ---- Foreign clients at the port ---- */
 
 static void say_garbage(int fd, int kind) {
     unsigned char bytes[512];
@@ -105,7 +106,7 @@ static void say_garbage(int fd, int kind) {
     size_t sizes[] = {0, 1, 5, 128, 300, sizeof bytes};
     size_t size = sizes[(size_t)kind % 6];
     if (size > 0) {
-        /* It may be refused while it still talks. */
+        /* The connection may be closed while it still sends. */
         ssize_t sent = send(fd, bytes, size, MSG_NOSIGNAL);
         CHECK(sent > 0 || errno == EPIPE || errno == ECONNRESET);
     }
@@ -123,14 +124,14 @@ static void await_dismissed(int fd) {
     CHECK(got == 0 || (got < 0 && errno == ECONNRESET));
 }
 
-/* If rank 0 heard one after the other, the silent ones would keep it beyond the deadline. */
-static void strangers_come_first(int rank, int size, const char *job, void *arg) {
+/* If rank 0 served one after the other, the silent ones would delay it beyond the deadline. */
+static void foreign_clients_come_first(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_config config = scene_config(what, rank, size, job);
-    int fds[STRANGERS];
+    int fds[CLIENTS];
     if (rank == 1) {
-        for (int i = 0; i < STRANGERS; ++i) {
-            fds[i] = connect_stranger(&what->at);
+        for (int i = 0; i < CLIENTS; ++i) {
+            fds[i] = connect_foreign_client(&what->at);
             say_garbage(fds[i], i);
         }
     }
@@ -139,29 +140,29 @@ static void strangers_come_first(int rank, int size, const char *job, void *arg)
     if (rank == 1) {
         what->begun_at = begin;
         what->ended_at[rank] = now_ns();
-        for (int i = 0; i < STRANGERS; ++i) {
+        for (int i = 0; i < CLIENTS; ++i) {
             close(fds[i]);
         }
     }
 }
 
-static void test_strangers_at_the_port(void **state) {
+static void test_foreign_clients_at_the_port(void **state) {
     (void)state;
     scene *what = new_scene(0);
-    run_processes(3, strangers_come_first, what);
-    printf("%s: met and used beside %d strangers within %.0f ms\n", __func__, (int)STRANGERS,
+    run_processes(3, foreign_clients_come_first, what);
+    printf("%s: met and used beside %d strangers within %.0f ms\n", __func__, (int)CLIENTS,
            (double)(what->ended_at[1] - what->begun_at) * 1e-6);
     end_scene(what);
 }
 
-/* Rank 2 does not come; the deadline of rank 1, which begins after the strangers were dismissed, ends the meeting. */
-static void strangers_are_reported(int rank, int size, const char *job, void *arg) {
+/* Rank 2 does not come; the deadline of rank 1, which begins after the clients were dismissed, ends odc_init. */
+static void foreign_clients_are_reported(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_config config = scene_config(what, rank, size + 1, job);
     config.timeout_ms = rank == 1 ? DEADLINE_MS : ENDLESS_MS;
     if (rank == 1) {
-        close(connect_stranger(&what->at));
-        int garbage = connect_stranger(&what->at);
+        close(connect_foreign_client(&what->at));
+        int garbage = connect_foreign_client(&what->at);
         say_garbage(garbage, 4);
         await_dismissed(garbage);
         close(garbage);
@@ -171,17 +172,17 @@ static void strangers_are_reported(int rank, int size, const char *job, void *ar
     FAIL_INIT(&config, "missing", "rank 2", "127.0.0.1: not a rank", "127.0.0.1: closed");
 }
 
-static void test_strangers_are_reported(void **state) {
+static void test_foreign_clients_are_reported(void **state) {
     (void)state;
-    over_tcp(strangers_are_reported, 2);
+    over_tcp(foreign_clients_are_reported, 2);
 }
 
-static void a_stranger_says_nothing(int rank, int size, const char *job, void *arg) {
+static void a_client_is_silent(int rank, int size, const char *job, void *arg) {
     scene *what = arg;
     odc_config config = scene_config(what, rank, size + 1, job);
     config.timeout_ms = rank == 1 ? DEADLINE_MS : ENDLESS_MS;
     if (rank == 1) {
-        int silent = connect_stranger(&what->at);
+        int silent = connect_foreign_client(&what->at);
         await_dismissed(silent);
         close(silent);
         FAIL_INIT_LATE(&config, AT_OWN_DEADLINE);
@@ -190,12 +191,12 @@ static void a_stranger_says_nothing(int rank, int size, const char *job, void *a
     FAIL_INIT(&config, "missing", "rank 2", "127.0.0.1: silent");
 }
 
-static void test_silent_stranger(void **state) {
+static void test_silent_client(void **state) {
     (void)state;
-    over_tcp(a_stranger_says_nothing, 2);
+    over_tcp(a_client_is_silent, 2);
 }
 
-/* ---- Strangers at the name ---- */
+/* ---- Foreign clients at the name ---- */
 
 /* The abstract Unix socket with the job's name, as the kernel lists it. */
 static socklen_t find_unix_socket(const char *job, struct sockaddr_un *address) {
@@ -221,13 +222,13 @@ static socklen_t find_unix_socket(const char *job, struct sockaddr_un *address) 
     return 0;
 }
 
-static void strangers_at_name(int rank, int size, const char *job, void *arg) {
+static void foreign_clients_at_name(int rank, int size, const char *job, void *arg) {
     odc_config config = scene_config(arg, rank, size, job);
-    int fds[STRANGERS];
+    int fds[CLIENTS];
     if (rank == 1) {
         struct sockaddr_un address;
         socklen_t bytes = find_unix_socket(job, &address);
-        for (int i = 0; i < STRANGERS; ++i) {
+        for (int i = 0; i < CLIENTS; ++i) {
             fds[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
             for (int64_t deadline = now_ns() + 30000000000; connect(fds[i], (struct sockaddr *)&address, bytes) != 0;
                  sleep_ms(1)) {
@@ -238,16 +239,16 @@ static void strangers_at_name(int rank, int size, const char *job, void *arg) {
     }
     join_and_use(&config);
     if (rank == 1) {
-        for (int i = 0; i < STRANGERS; ++i) {
+        for (int i = 0; i < CLIENTS; ++i) {
             close(fds[i]);
         }
     }
 }
 
-static void test_strangers_at_the_name(void **state) {
+static void test_foreign_clients_at_the_name(void **state) {
     (void)state;
     scene *what = new_scene(1);
-    run_processes(3, strangers_at_name, what);
+    run_processes(3, foreign_clients_at_name, what);
     end_scene(what);
 }
 
@@ -256,10 +257,10 @@ int main(void) {
         cmocka_unit_test(test_wrong_secret),
         cmocka_unit_test(test_missing_secret),
         cmocka_unit_test(test_port_of_another_program),
-        cmocka_unit_test(test_strangers_at_the_port),
-        cmocka_unit_test(test_strangers_are_reported),
-        cmocka_unit_test(test_silent_stranger),
-        cmocka_unit_test(test_strangers_at_the_name),
+        cmocka_unit_test(test_foreign_clients_at_the_port),
+        cmocka_unit_test(test_foreign_clients_are_reported),
+        cmocka_unit_test(test_silent_client),
+        cmocka_unit_test(test_foreign_clients_at_the_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Pairs of GPUs of which the driver promises more than they keep: odc_init finds out, and sums go
- * through host memory. */
+/* Pairs of GPUs whose driver promises more than they do: odc_init notices, and sums go through host memory. */
 #include <stdio.h>
 
 #include "gpu.h"
@@ -14,9 +13,9 @@ static odc_route route_to(odc_context *context, int rank) {
     return route;
 }
 
-/* Ranks 0 and 2 are on cuda:0, rank 1 is on cuda:1: they meet in host memory, and that is right. */
+/* Ranks 0 and 2 are on cuda:0, rank 1 is on cuda:1: they use host memory, with correct results. */
 static void staged(odc_context *context, void *arg) {
-    const char *const *words = arg;
+    const char *const *text = arg;
     int mine = odc_rank(context) % 2;
     for (int rank = 0; rank < odc_size(context); ++rank) {
         odc_route route = route_to(context, rank);
@@ -26,7 +25,7 @@ static void staged(odc_context *context, void *arg) {
         if (same) {
             CHECK_SENTENCE(route.why, "the same GPU");
         } else {
-            CHECK_SENTENCE(route.why, "through host memory", words[0], words[1]);
+            CHECK_SENTENCE(route.why, "through host memory", text[0], text[1]);
         }
     }
     tensor t[3] = {make_tensor(context, "f32", 100000, ODC_F32, ODC_F32),
@@ -38,9 +37,9 @@ static void staged(odc_context *context, void *arg) {
 }
 
 static void try_with(const char *test, const char *p2p, const char *first, const char *second) {
-    const char *words[2] = {first, second};
+    const char *text[2] = {first, second};
     setenv("FAKE_CUDA_P2P", p2p, 1);
-    run_ranks_of(test, 3, staged, words);
+    run_ranks_of(test, 3, staged, text);
     setenv("FAKE_CUDA_P2P", "all", 1);
 }
 
@@ -70,14 +69,14 @@ static void good_route(odc_context *context, void *arg) {
     }
 }
 
-static void good_pairs_say_how_they_are_reached(void **state) {
+static void routes_of_good_pairs_explain_their_access(void **state) {
     (void)state;
     run_ranks(3, good_route, NULL);
 }
 
 enum { MANY = 200 };
 
-/* More descriptors than the kernel keeps for one that does not read them yet. */
+/* More descriptors than the kernel queues for a receiver that does not read them. */
 static void many_shards(odc_context *context, void *arg) {
     char name[32];
     int many = slowdown() > 1 ? MANY / 4 : MANY;
@@ -121,14 +120,14 @@ static void many_shards_are_registered_one_by_one(void **state) {
 
 int main(void) {
     if (!tests_gpu() || getenv("FAKE_CUDA_DEVICES") == NULL) {
-        puts("skipped: it pretends GPUs, so it needs the driver for tests (ctest gives it)");
+        puts("skipped: it simulates GPUs, so it needs the driver for tests (ctest gives it)");
         return 77;
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_that_are_lost_between_gpus_are_noticed),
         cmocka_unit_test(wrong_reads_between_gpus_are_noticed),
         cmocka_unit_test(what_the_driver_denies_is_not_tried),
-        cmocka_unit_test(good_pairs_say_how_they_are_reached),
+        cmocka_unit_test(routes_of_good_pairs_explain_their_access),
         cmocka_unit_test(many_shards_are_registered_one_by_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs on several hosts, which are here what config.host says: ranks of one host meet among themselves, and whatever
-// happens to a rank between the two exchanges of peer infos ends odc_init everywhere, in a sentence that names the rank. Linked
-// statically, so that the socket of a host's meeting, which is made between them, can be replaced.
+// Jobs on several hosts, simulated by config.host: the ranks of a host meet among themselves, and a failure of any rank between
+// the two exchanges of peer infos ends odc_init everywhere with an error that names the rank. Linked statically, to replace the
+// creation of the local rendezvous' socket, which happens between them.
 #include <odc/odc.h>
 
 #include <sys/mman.h>
@@ -32,10 +32,10 @@ extern "C" {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr int64_t kLongMs = 60'000;  // far from any delay of a busy machine: what waits this long has failed
+constexpr int64_t kLongMs = 60'000;  // far beyond any delay of a busy machine: a wait this long has failed
 
 enum class Trouble { kNone, kDies, kFails, kIsInterrupted };
-Trouble trouble = Trouble::kNone;  // of this process, when it comes to its host's meeting
+Trouble trouble = Trouble::kNone;  // of this process, in its host's local rendezvous
 std::atomic<bool> stop{false};
 
 int interrupted(void *) { return stop ? 1 : 0; }
@@ -55,7 +55,7 @@ extern "C" int socket(int domain, int type, int protocol) {
     return next(domain, type, protocol);
 }
 
-// Who is to be interrupted does not find its leader before it is asked.
+// The rank to be interrupted cannot reach its leader before its callback is asked.
 extern "C" int connect(int fd, const sockaddr *address, socklen_t bytes) {
     static const auto next = reinterpret_cast<decltype(&connect)>(dlsym(RTLD_NEXT, "connect"));
     if (address->sa_family == AF_UNIX && stop) {
@@ -69,7 +69,7 @@ namespace {
 
 struct Outcome {
     int32_t status;
-    char words[1024];
+    char text[1024];
 };
 
 std::string route_to(const odc_context *context, int rank) {
@@ -79,7 +79,8 @@ std::string route_to(const odc_context *context, int rank) {
     return std::string(route.transport) + ": " + route.why;
 }
 
-// Ranks as processes: what each reads from odc_init, and after a reduction its routes. `hosts`: by rank, NULL: none.
+// Runs ranks as processes and returns the outcome of odc_init and, after a reduction, their routes. `hosts`: by rank; NULL:
+// none.
 std::vector<Outcome> run_ranks(const char *const *hosts, const std::function<void(int rank)> &prepare) {
     const HeldPort at;
     const std::string address = "127.0.0.1:" + at.port;
@@ -109,10 +110,10 @@ std::vector<Outcome> run_ranks(const char *const *hosts, const std::function<voi
             if (mine.status == ODC_OK) {
                 const std::string next = route_to(context, (rank + 1) % kRanks);
                 const std::string local_peer = route_to(context, (rank + 2) % kRanks);
-                std::snprintf(mine.words, sizeof(mine.words), "to the next %s; to the one after %s", next.c_str(),
+                std::snprintf(mine.text, sizeof(mine.text), "to the next %s; to the one after %s", next.c_str(),
                               local_peer.c_str());
             } else {
-                std::snprintf(mine.words, sizeof(mine.words), "%s", odc_last_error());
+                std::snprintf(mine.text, sizeof(mine.text), "%s", odc_last_error());
             }
             odc_destroy(context);
             _exit(mine.status == ODC_OK && one != kRanks);
@@ -129,10 +130,10 @@ std::vector<Outcome> run_ranks(const char *const *hosts, const std::function<voi
 }
 
 void check(const Outcome &outcome, odc_status status, const std::string &first, const std::string &second) {
-    const std::string words = outcome.words;
-    if (outcome.status != status || words.find(first) == std::string::npos || words.find(second) == std::string::npos) {
+    const std::string text = outcome.text;
+    if (outcome.status != status || text.find(first) == std::string::npos || text.find(second) == std::string::npos) {
         fail_msg("ended with %d, without \"%s\" or \"%s\": %s", outcome.status, first.c_str(), second.c_str(),
-                 outcome.words);
+                 outcome.text);
     }
 }
 
@@ -146,7 +147,7 @@ void test_one_host_by_name(void **) {
 }
 
 void test_one_host_by_setting(void **) {
-    const char *hosts[kRanks] = {nullptr, "node 1", "", nullptr};  // config beats environment, and "" is nothing
+    const char *hosts[kRanks] = {nullptr, "node 1", "", nullptr};  // config overrides the environment; "" means not set
     setenv("ODC_HOST_ID", "node 1", 1);
     for (const Outcome &outcome : run_ranks(hosts, no_trouble)) {
         check(outcome, ODC_OK, "", "");
@@ -165,7 +166,7 @@ void test_two_hosts(void **) {
     unsetenv("ODC_PROVIDER");
 }
 
-// No text is this machine, not even its own identity's.
+// No value of config.host is equal to "not set", not even this machine's own identity.
 void test_this_machine_and_a_name(void **) {
     const std::string name = odc::host_identity();
     const char *hosts[kRanks] = {nullptr, name.c_str(), nullptr, name.c_str()};
@@ -184,7 +185,7 @@ void test_too_long(void **) {
     }
 }
 
-// Ranks 0 and 1 are one host, 2 and 3 another; 0 and 2 lead.
+// Ranks 0 and 1 are one host, 2 and 3 another; 0 and 2 are the leaders.
 void test_trouble_between_the_exchanges(void **) {
     const char *hosts[kRanks] = {"node 1", "node 1", "node 2", "node 2"};
     for (const Trouble what : {Trouble::kDies, Trouble::kFails, Trouble::kIsInterrupted}) {
@@ -193,7 +194,7 @@ void test_trouble_between_the_exchanges(void **) {
             for (int rank = 0; rank < kRanks; ++rank) {
                 const Outcome &outcome = outcomes[static_cast<size_t>(rank)];
                 if (rank != victim) {
-                    assert_null(std::strstr(outcome.words, "waited"));
+                    assert_null(std::strstr(outcome.text, "waited"));
                     check(outcome, ODC_ERROR_RENDEZVOUS, "rank " + std::to_string(victim), "");
                 } else if (what == Trouble::kFails) {
                     check(outcome, ODC_ERROR_SYSTEM, "socket for odc_init", "");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "meeting.h"
+#include "bootstrap.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { PATIENCE_S = 30, PAUSE_US = 100000 };
+enum { TIMEOUT_S = 30, PAUSE_US = 100000 };
 
 static void fail(const char *what) {
     perror(what);
@@ -66,11 +66,11 @@ static void give(int socket, const void *in, size_t bytes) {
     }
 }
 
-static void receive_all(struct meeting *m, const struct addrinfo *at) {
-    struct timeval patience = {.tv_sec = PATIENCE_S};
+static void receive_all(struct bootstrap *m, const struct addrinfo *at) {
+    struct timeval timeout = {.tv_sec = TIMEOUT_S};
     int one = 1, listener = socket(at->ai_family, SOCK_STREAM, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-    setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    setsockopt(listener, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
     if (bind(listener, at->ai_addr, at->ai_addrlen) != 0 || listen(listener, MAX_RANKS) != 0) {
         fail("listening at ODC_RENDEZVOUS");
     }
@@ -89,8 +89,8 @@ static void receive_all(struct meeting *m, const struct addrinfo *at) {
     close(listener);
 }
 
-static void go_to_first(struct meeting *m, const struct addrinfo *at) {
-    for (int i = 0; i < PATIENCE_S * 1000000 / PAUSE_US; ++i) {
+static void go_to_first(struct bootstrap *m, const struct addrinfo *at) {
+    for (int i = 0; i < TIMEOUT_S * 1000000 / PAUSE_US; ++i) {
         m->sockets[0] = no_delay(socket(at->ai_family, SOCK_STREAM, 0));
         if (connect(m->sockets[0], at->ai_addr, at->ai_addrlen) == 0) {
             give(m->sockets[0], &m->rank, sizeof(m->rank));
@@ -102,7 +102,7 @@ static void go_to_first(struct meeting *m, const struct addrinfo *at) {
     fail("connecting to ODC_RENDEZVOUS");
 }
 
-void meet(struct meeting *out) {
+void meet(struct bootstrap *out) {
     out->rank = number("ODC_RANK");
     out->size = number("ODC_SIZE");
     if (out->size < 2 || out->size > MAX_RANKS || out->rank < 0 || out->rank >= out->size) {
@@ -122,7 +122,7 @@ void meet(struct meeting *out) {
     freeaddrinfo(at);
 }
 
-static void await(struct meeting *m, int from, void *out, size_t bytes, meanwhile *fn, void *context) {
+static void await(struct bootstrap *m, int from, void *out, size_t bytes, meanwhile *fn, void *context) {
     struct pollfd fd = {.fd = m->sockets[from], .events = POLLIN};
     while (poll(&fd, 1, 0) == 0) {
         fn(context, &fd.fd, 1);
@@ -130,7 +130,7 @@ static void await(struct meeting *m, int from, void *out, size_t bytes, meanwhil
     receive(fd.fd, out, bytes);
 }
 
-void all_gather(struct meeting *m, const void *mine, size_t bytes, void *all, meanwhile *fn, void *context) {
+void all_gather(struct bootstrap *m, const void *mine, size_t bytes, void *all, meanwhile *fn, void *context) {
     if (m->rank != 0) {
         give(m->sockets[0], mine, bytes);
         await(m, 0, all, bytes * (size_t)m->size, fn, context);

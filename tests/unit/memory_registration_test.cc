@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is exposed to peers can be read by them and by no means written.
+// Memory registered for peers' reads can be read by them and not written.
 #include <sched.h>
 
 #include <csetjmp>
@@ -23,7 +23,7 @@ using namespace odc;
 namespace {
 
 constexpr size_t kBytes = 4096;
-constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr int64_t kTimeoutNs = 30'000'000'000;
 
 void check(int64_t code) {
     if (code != 0) {
@@ -31,10 +31,10 @@ void check(int64_t code) {
     }
 }
 
-// An endpoint with libfabric's own calls, which the library's has no use for.
-class Stranger {
+// An endpoint that makes libfabric calls which the library does not make.
+class RawEndpoint {
 public:
-    Stranger() {
+    RawEndpoint() {
         const Info hints = hints_for("tcp;ofi_rxm", "lo");
         fi_info *found = nullptr;
         check(libfabric().getinfo(FI_VERSION(1, 17), "127.0.0.1", nullptr, FI_SOURCE, hints.get(), &found));
@@ -51,16 +51,16 @@ public:
         check(fi_ep_bind(endpoint_, &addresses_->fid, 0));
         check(fi_enable(endpoint_));
     }
-    ~Stranger() {
+    ~RawEndpoint() {
         for (fid *one : {&endpoint_->fid, &queue_->fid, &addresses_->fid, &domain_->fid, &fabric_->fid}) {
             fi_close(one);
         }
     }
-    Stranger(const Stranger &) = delete;
-    Stranger &operator=(const Stranger &) = delete;
+    RawEndpoint(const RawEndpoint &) = delete;
+    RawEndpoint &operator=(const RawEndpoint &) = delete;
 
     enum class What { Read, Write };
-    // Moves `bytes` from or to where the owner has exposed them. False: that failed.
+    // Moves `bytes` from or to the owner's registered memory. Returns false if that failed.
     bool move(What what, FabricEndpoint &owner, const Exposed &exposed, std::vector<char> &bytes) {
         fi_addr_t peer = FI_ADDR_UNSPEC;
         assert_int_equal(fi_av_insert(addresses_, owner.name().data(), 1, &peer, 0, nullptr), 1);
@@ -69,7 +69,7 @@ public:
         fi_context2 context{};
         fi_msg_rma message{&part, nullptr, 1, peer, &there, 1, &context, 0};
         ssize_t code = -FI_EAGAIN;
-        for (const int64_t end = now_ns() + kPatienceNs; code == -FI_EAGAIN; owner.poll()) {
+        for (const int64_t end = now_ns() + kTimeoutNs; code == -FI_EAGAIN; owner.poll()) {
             assert_true(now_ns() < end);
             fi_cq_read(queue_, nullptr, 0);
             code = what == What::Read ? fi_readmsg(endpoint_, &message, FI_COMPLETION)
@@ -82,7 +82,7 @@ private:
     bool await(FabricEndpoint &owner) {
         fi_cq_msg_entry entry{};
         ssize_t count = -FI_EAGAIN;
-        for (const int64_t end = now_ns() + kPatienceNs; count == -FI_EAGAIN; sched_yield()) {
+        for (const int64_t end = now_ns() + kTimeoutNs; count == -FI_EAGAIN; sched_yield()) {
             assert_true(now_ns() < end);
             owner.poll();
             count = fi_cq_read(queue_, &entry, 1);
@@ -109,12 +109,12 @@ void what_is_exposed_to_peers_can_be_read_but_not_written(void **) {
     std::vector<char> memory(kBytes, 'a');
     const Exposed exposed = owner.expose(memory.data(), kBytes, MemoryKind::Host, Access::RemoteRank);
     std::vector<char> bytes(kBytes, 'b');
-    Stranger reader;
-    assert_true(reader.move(Stranger::What::Read, owner, exposed, bytes));
+    RawEndpoint reader;
+    assert_true(reader.move(RawEndpoint::What::Read, owner, exposed, bytes));
     assert_true(bytes == memory);
     bytes.assign(kBytes, 'c');
-    Stranger writer;
-    assert_false(writer.move(Stranger::What::Write, owner, exposed, bytes));
+    RawEndpoint writer;
+    assert_false(writer.move(RawEndpoint::What::Write, owner, exposed, bytes));
     assert_true(memory == std::vector<char>(kBytes, 'a'));
 }
 

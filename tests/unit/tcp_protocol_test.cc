@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What no honest rank does at a TCP rendezvous: another protocol version, a proof heard in another conversation, a rank 0
-// that does not know the secret or changes what it says.
+// Attacks on, and violations of, the TCP rendezvous protocol: another protocol version, a proof replayed from another session,
+// a rank 0 that does not know the secret or changes what it sent.
+#include "bootstrap/tcp_protocol.h"
 #include "base/tcp_socket.h"
 #include "bootstrap/allgather.h"
-#include "bootstrap/tcp_protocol.h"
 #include "bootstrap/tcp_server.h"
 
 #include <array>
@@ -33,14 +33,14 @@ using namespace odc;
 namespace {
 
 const std::string kSecret = "the secret";
-const PeerInfo kCard{};
+const PeerInfo kPeerInfo{};
 
 struct NicAddress {
     Fd listener;
     std::string text;
 };
 
-// Listens at a free port of this host.
+// Listens on a free port of this host.
 NicAddress free_port() {
     std::string why;
     Address address = resolve({"", "127.0.0.1", "1"}, &why).at(0);
@@ -81,11 +81,11 @@ bool closes(int fd) {
     return recv(fd, &byte, 1, 0) <= 0;
 }
 
-Entry entry_of(const Mac &session, uint32_t round) { return {entry_mac(session, round, kCard), kCard}; }
+Entry entry_of(const Mac &session, uint32_t round) { return {entry_mac(session, round, kPeerInfo), kPeerInfo}; }
 
 struct Outcome {
     odc_status status = ODC_OK;
-    std::string words;
+    std::string error;
 };
 
 Outcome outcome_of(const std::function<void()> &what) {
@@ -97,31 +97,31 @@ Outcome outcome_of(const std::function<void()> &what) {
     return {};
 }
 
-// Rank 0 of 2, and how it ends, while `visit` talks to it.
-Outcome receive(int64_t timeout_ms, const std::function<void(int fd)> &visit) {
+// Rank 0 of 2 and its outcome, while `client` talks to it.
+Outcome receive(int64_t timeout_ms, const std::function<void(int fd)> &client) {
     NicAddress port = free_port();
     port.listener = Fd();
     const HostPort endpoint = parse_endpoint(port.text);
     const Deadline deadline(timeout_ms, nullptr, nullptr);
-    RendezvousServer reception(endpoint, kSecret, 2, deadline);
-    assert_true(reception.open().empty());
+    RendezvousServer server(endpoint, kSecret, 2, deadline);
+    assert_true(server.open().empty());
     std::string why;
     const Fd fd = connect_to(resolve(endpoint, &why).at(0));
     await(fd.get(), POLLOUT);
     Outcome outcome;
-    std::thread host([&] { outcome = outcome_of([&] { reception.all_gather(kCard); }); });
-    visit(fd.get());
+    std::thread host([&] { outcome = outcome_of([&] { server.all_gather(kPeerInfo); }); });
+    client(fd.get());
     host.join();
     return outcome;
 }
 
 void visit_as_rank_1(const NicAddress &port) {
     const Deadline deadline(10000, nullptr, nullptr);
-    exchange_tcp(port.text, kSecret, 1, 2, deadline)->all_gather(kCard);
+    exchange_tcp(port.text, kSecret, 1, 2, deadline)->all_gather(kPeerInfo);
 }
 
-// Rank 1 of 2, and how it ends, while `answer` plays rank 0.
-Outcome visit(const std::function<void(int fd)> &answer) {
+// Rank 1 of 2 and its outcome, while `answer` plays rank 0.
+Outcome join_as_rank_1(const std::function<void(int fd)> &answer) {
     const NicAddress port = free_port();
     Outcome outcome;
     std::thread rank([&] { outcome = outcome_of([&] { visit_as_rank_1(port); }); });
@@ -135,10 +135,10 @@ Outcome visit(const std::function<void(int fd)> &answer) {
     return outcome;
 }
 
-void check_words(const Outcome &outcome, odc_status status, const char *first, const char *second) {
-    if (outcome.status != status || outcome.words.find(first) == std::string::npos ||
-        outcome.words.find(second) == std::string::npos) {
-        fail_msg("ended with %d, without \"%s\" or \"%s\": %s", outcome.status, first, second, outcome.words.c_str());
+void check_text(const Outcome &outcome, odc_status status, const char *first, const char *second) {
+    if (outcome.status != status || outcome.error.find(first) == std::string::npos ||
+        outcome.error.find(second) == std::string::npos) {
+        fail_msg("ended with %d, without \"%s\" or \"%s\": %s", outcome.status, first, second, outcome.error.c_str());
     }
 }
 
@@ -157,11 +157,11 @@ void test_other_version(void **) {
         }
         assert_true(same_mac(reply.mac, reply_mac(session_key(kSecret, hello, challenge), 1, reply.kind, told)));
     });
-    check_words(outcome, ODC_ERROR_RENDEZVOUS, "version 99", "rank 1 (pid");
-    assert_true(told == outcome.words);
+    check_text(outcome, ODC_ERROR_RENDEZVOUS, "version 99", "rank 1 (pid");
+    assert_true(told == outcome.error);
 }
 
-// Everything that a rank proves is under its MAC, and no conversation's proof is good in another.
+// All that a rank proves is under its MAC, and a proof is not valid in another session.
 void test_proof_of_something_else(void **) {
     for (int variant = 0; variant < 4; ++variant) {
         const Outcome outcome = receive(600, [&](int fd) {
@@ -185,12 +185,12 @@ void test_proof_of_something_else(void **) {
             assert_true(reply.kind == ReplyKind::kRefused);
             assert_true(closes(fd));
         });
-        check_words(outcome, ODC_ERROR_RENDEZVOUS, "missing: rank 1", "wrong secret");
+        check_text(outcome, ODC_ERROR_RENDEZVOUS, "missing: rank 1", "wrong secret");
     }
 }
 
-// Rank 0 never says anything that would serve as a rank's proof.
-void test_what_rank_0_says_is_no_proof(void **) {
+// Rank 0 never sends anything that would serve as a rank's proof.
+void test_messages_of_rank_0_are_not_a_proof(void **) {
     const Hello hello = hello_of(1, 2, 1000);
     const Challenge challenge{kTcpMagic, random_nonce()};
     assert_true(!same_mac(proof_mac(kSecret, hello, challenge), session_key(kSecret, hello, challenge)));
@@ -198,7 +198,7 @@ void test_what_rank_0_says_is_no_proof(void **) {
 
 void test_rank_0_without_the_secret(void **) {
     for (const ReplyKind kind : {ReplyKind::kWelcome, ReplyKind::kInfos, ReplyKind::kFailed}) {
-        const Outcome outcome = visit([&](int fd) {
+        const Outcome outcome = join_as_rank_1([&](int fd) {
             const auto hello = hear<Hello>(fd);
             const Challenge challenge{kTcpMagic, random_nonce()};
             tell(fd, challenge);
@@ -206,12 +206,12 @@ void test_rank_0_without_the_secret(void **) {
             hear<Entry>(fd);
             tell(fd, Reply{kTcpMagic, kind, 0, reply_mac(session_key("a guess", hello, challenge), 1, kind, "")});
         });
-        check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 0 at 127.0.0.1:", "does not know the secret");
+        check_text(outcome, ODC_ERROR_RENDEZVOUS, "rank 0 at 127.0.0.1:", "does not know the secret");
     }
 }
 
-void test_cards_changed_on_the_way(void **) {
-    const Outcome outcome = visit([&](int fd) {
+void test_modified_peer_infos(void **) {
+    const Outcome outcome = join_as_rank_1([&](int fd) {
         const auto hello = hear<Hello>(fd);
         const Challenge challenge{kTcpMagic, random_nonce()};
         tell(fd, challenge);
@@ -225,22 +225,22 @@ void test_cards_changed_on_the_way(void **) {
         infos[300] = 'b';
         assert_true(send(fd, infos.data(), infos.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(infos.size()));
     });
-    check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 0 at 127.0.0.1:", "does not know the secret");
+    check_text(outcome, ODC_ERROR_RENDEZVOUS, "rank 0 at 127.0.0.1:", "does not know the secret");
 }
 
-// A length that would make a rank take any amount of memory.
+// A length that would make a rank allocate any amount of memory.
 void test_endless_reply(void **) {
-    const Outcome outcome = visit([&](int fd) {
+    const Outcome outcome = join_as_rank_1([&](int fd) {
         hear<Hello>(fd);
         tell(fd, Challenge{kTcpMagic, random_nonce()});
         hear<Proof>(fd);
         hear<Entry>(fd);
         tell(fd, Reply{kTcpMagic, ReplyKind::kFailed, UINT32_MAX, {}});
     });
-    check_words(outcome, ODC_ERROR_RENDEZVOUS, "127.0.0.1:", "not rank 0");
+    check_text(outcome, ODC_ERROR_RENDEZVOUS, "127.0.0.1:", "not rank 0");
 }
 
-// A rank that loses its connection before the welcome comes again.
+// A rank that loses its connection before the welcome connects again.
 void test_second_try(void **) {
     const NicAddress port = free_port();
     Outcome outcome{ODC_ERROR_INTERNAL, ""};
@@ -267,26 +267,26 @@ void test_second_try(void **) {
     }
     rank.join();
     if (outcome.status != ODC_OK) {
-        fail_msg("%s", outcome.words.c_str());
+        fail_msg("%s", outcome.error.c_str());
     }
 }
 
-// Rank 0 of 2 and how it ends when rank 1, which has met it, says something else than its second peer info.
+// Rank 0 of 2 and its outcome when rank 1, which has joined, sends something other than its second peer info.
 Outcome receive_again(const std::function<void(int fd, const Mac &session)> &speak) {
     NicAddress port = free_port();
     port.listener = Fd();
     const HostPort endpoint = parse_endpoint(port.text);
     const Deadline deadline(10000, nullptr, nullptr);
-    RendezvousServer reception(endpoint, kSecret, 2, deadline);
-    assert_true(reception.open().empty());
+    RendezvousServer server(endpoint, kSecret, 2, deadline);
+    assert_true(server.open().empty());
     std::string why;
     const Fd fd = connect_to(resolve(endpoint, &why).at(0));
     await(fd.get(), POLLOUT);
     Outcome outcome;
     std::thread host([&] {
         outcome = outcome_of([&] {
-            reception.all_gather(kCard);
-            reception.all_gather(kCard);
+            server.all_gather(kPeerInfo);
+            server.all_gather(kPeerInfo);
         });
     });
     const Hello hello = hello_of(1, 2, 10000);
@@ -305,8 +305,8 @@ Outcome receive_again(const std::function<void(int fd, const Mac &session)> &spe
     return outcome;
 }
 
-// An entry of another round or session, a changed one, one and a half.
-void test_second_card_that_is_none(void **) {
+// An entry of another round or session, a modified one, one and a half.
+void test_invalid_second_peer_info(void **) {
     for (int variant = 0; variant < 4; ++variant) {
         const Outcome outcome = receive_again([&](int fd, const Mac &session) {
             Entry entry = entry_of(session, variant == 0 ? 1 : 2);
@@ -323,7 +323,7 @@ void test_second_card_that_is_none(void **) {
             std::memcpy(long_entry.data(), &entry, sizeof(entry));
             tell(fd, long_entry);
         });
-        check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "round 2 of odc_init is not its peer info");
+        check_text(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "round 2 of odc_init is not its peer info");
     }
     const Outcome outcome = receive_again([](int fd, const Mac &session) {
         tell(fd, entry_of(session, 2));
@@ -331,10 +331,10 @@ void test_second_card_that_is_none(void **) {
         hear<std::array<PeerInfo, 2>>(fd);
         hear<Reply>(fd);
     });
-    check_words(outcome, ODC_OK, "", "");
+    check_text(outcome, ODC_OK, "", "");
 }
 
-void test_garbage_as_second_card(void **) {
+void test_garbage_as_second_peer_info(void **) {
     const auto seed = static_cast<unsigned>(time(nullptr));
     std::printf("%s: seed %u\n", __func__, seed);
     std::mt19937 random(seed);
@@ -345,14 +345,14 @@ void test_garbage_as_second_card(void **) {
         }
         const Outcome outcome = receive_again(
             [&](int fd, const Mac &) { assert_true(send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL) >= 0); });
-        check_words(
+        check_text(
             outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid",
             garbage.size() < sizeof(Entry) ? "died, gave up or replaced" : "round 2 of odc_init is not its peer info");
     }
 }
 
-// Rank 0 says in round 2 what it said in round 1, or garbage.
-void test_second_cards_that_are_none(void **) {
+// In round 2 rank 0 repeats its message of round 1, or sends garbage.
+void test_invalid_second_peer_infos(void **) {
     for (const bool repeats : {true, false}) {
         const NicAddress port = free_port();
         Outcome outcome;
@@ -360,8 +360,8 @@ void test_second_cards_that_are_none(void **) {
             outcome = outcome_of([&] {
                 const Deadline deadline(10000, nullptr, nullptr);
                 const auto exchange = exchange_tcp(port.text, kSecret, 1, 2, deadline);
-                exchange->all_gather(kCard);
-                exchange->all_gather(kCard);
+                exchange->all_gather(kPeerInfo);
+                exchange->all_gather(kPeerInfo);
             });
         });
         await(port.listener.get(), POLLIN);
@@ -374,7 +374,7 @@ void test_second_cards_that_are_none(void **) {
         hear<Entry>(fd.get());
         const Mac session = session_key(kSecret, hello, challenge);
         const std::array<PeerInfo, 2> infos{};
-        const auto say_cards = [&] {
+        const auto send_infos = [&] {
             const std::string_view bytes = bytes_of(infos);
             const auto count = static_cast<uint32_t>(bytes.size());
             tell(fd.get(), Reply{kTcpMagic, ReplyKind::kInfos, count, reply_mac(session, 1, ReplyKind::kInfos, bytes)});
@@ -382,16 +382,16 @@ void test_second_cards_that_are_none(void **) {
             tell(fd.get(), Reply{kTcpMagic, ReplyKind::kMet, 0, reply_mac(session, 1, ReplyKind::kMet, "")});
         };
         tell(fd.get(), Reply{kTcpMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
-        say_cards();
+        send_infos();
         const auto entry = hear<Entry>(fd.get());
         assert_true(same_mac(entry.mac, entry_mac(session, 2, entry.info)));
         if (repeats) {
-            say_cards();
+            send_infos();
         } else {
             tell(fd.get(), std::array<char, 200>{"no reply"});
         }
         rank.join();
-        check_words(outcome, ODC_ERROR_RENDEZVOUS, "127.0.0.1:", repeats ? "does not know the secret" : "not rank 0");
+        check_text(outcome, ODC_ERROR_RENDEZVOUS, "127.0.0.1:", repeats ? "does not know the secret" : "not rank 0");
     }
 }
 
@@ -402,7 +402,7 @@ struct Resetting {
 };
 
 // As soon as one rank has the peer infos, the other resets its connection.
-int reset_after_cards(void *arg) {
+int reset_after_infos(void *arg) {
     auto *what = static_cast<Resetting *>(arg);
     int ready = 0;
     ioctl(what->stays->get(), FIONREAD, &ready);
@@ -411,28 +411,28 @@ int reset_after_cards(void *arg) {
         setsockopt(what->leaves->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
         *what->leaves = Fd();
         what->done = true;
-        poll(nullptr, 0, 20);  // rather before rank 0 looks than after
+        poll(nullptr, 0, 20);  // so that rank 0 probably looks only after the reset
     }
     return 0;
 }
 
-// Rank 0 of 3 and how it ends when rank 1 goes while the peer infos are handed out; what rank 2 is told then.
+// Rank 0 of 3 and its outcome when rank 1 leaves while the peer infos are distributed; what rank 2 receives then.
 Outcome reset_while_handing_out(std::string *told) {
     NicAddress port = free_port();
     port.listener = Fd();
     const HostPort endpoint = parse_endpoint(port.text);
     Fd ranks[2];
     Resetting what{&ranks[1], &ranks[0], false};
-    const Deadline deadline(10000, reset_after_cards, &what);
-    RendezvousServer reception(endpoint, kSecret, 3, deadline);
-    assert_true(reception.open().empty());
+    const Deadline deadline(10000, reset_after_infos, &what);
+    RendezvousServer server(endpoint, kSecret, 3, deadline);
+    assert_true(server.open().empty());
     std::string why;
     for (Fd &rank : ranks) {
         rank = connect_to(resolve(endpoint, &why).at(0));
         await(rank.get(), POLLOUT);
     }
     Outcome outcome;
-    std::thread host([&] { outcome = outcome_of([&] { reception.all_gather(kCard); }); });
+    std::thread host([&] { outcome = outcome_of([&] { server.all_gather(kPeerInfo); }); });
     for (int rank = 1; rank <= 2; ++rank) {
         const int fd = ranks[rank - 1].get();
         const Hello hello = hello_of(rank, 3, 10000);
@@ -448,15 +448,15 @@ Outcome reset_while_handing_out(std::string *told) {
     return outcome;
 }
 
-void test_reset_while_cards_are_handed_out(void **) {
+void test_reset_while_peer_infos_are_distributed(void **) {
     Outcome outcome;
     std::string told;
     for (int tries = 0; tries < 20 && outcome.status == ODC_OK; ++tries) {  // the reset may come too late
         told.clear();
         outcome = reset_while_handing_out(&told);
     }
-    check_words(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "died, gave up or replaced");
-    assert_true(told.find(outcome.words) != std::string::npos);
+    check_text(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "died, gave up or replaced");
+    assert_true(told.find(outcome.error) != std::string::npos);
 }
 
 }  // namespace
@@ -468,15 +468,15 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(test_other_version),
         cmocka_unit_test(test_proof_of_something_else),
-        cmocka_unit_test(test_what_rank_0_says_is_no_proof),
+        cmocka_unit_test(test_messages_of_rank_0_are_not_a_proof),
         cmocka_unit_test(test_rank_0_without_the_secret),
-        cmocka_unit_test(test_cards_changed_on_the_way),
+        cmocka_unit_test(test_modified_peer_infos),
         cmocka_unit_test(test_endless_reply),
         cmocka_unit_test(test_second_try),
-        cmocka_unit_test(test_reset_while_cards_are_handed_out),
-        cmocka_unit_test(test_second_card_that_is_none),
-        cmocka_unit_test(test_garbage_as_second_card),
-        cmocka_unit_test(test_second_cards_that_are_none),
+        cmocka_unit_test(test_reset_while_peer_infos_are_distributed),
+        cmocka_unit_test(test_invalid_second_peer_info),
+        cmocka_unit_test(test_garbage_as_second_peer_info),
+        cmocka_unit_test(test_invalid_second_peer_infos),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank knows of itself and of its host mates reaches other hosts: its last words, the deaths that only its host
- * sees, and what it has published, in few packets. */
+/* What a rank knows of itself and of its local peers reaches other hosts: its errors, deaths that only its host sees, and what
+ * it has published, in few packets. */
 #include "model.h"
 
 #include <dirent.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-enum { MATE, OBSERVER, VICTIM, RANKS }; /* by ODC_TEST_HOSTS=2 the first and the last are host mates */
+enum { LOCAL_PEER, OBSERVER, VICTIM, RANKS }; /* by ODC_TEST_HOSTS=2 the first and the last are on one host */
 
 typedef struct scene {
-    int exec; /* the victim replaces its program instead of dying */
+    int exec; /* the victim calls exec instead of dying */
     atomic_int waiting;
     atomic_int over;
 } scene;
@@ -24,21 +23,11 @@ static tensor one_minibatch(odc_context *context) {
     return t;
 }
 
-/* The victim's child keeps all that it had open, so its kernel still lets others in at its port: the system call runs no
- * handlers of pthread_atfork. */
+/* The victim's child keeps all its open descriptors, so its port still accepts connections. */
 static void end_and_leave_a_child(scene *what) {
-    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
-    CHECK(child >= 0);
-    if (child == 0) {
-        alarm(60);
-        pause();
-        _exit(0);
-    }
-    kill_at_end(child);
+    leave_cloned_child();
     if (what->exec) {
-        alarm(0); /* which exec keeps: the run ends it */
-        execlp("sleep", "sleep", "1000", (char *)NULL);
-        CHECK(0);
+        replace_program();
     }
     raise(SIGKILL);
 }
@@ -53,8 +42,8 @@ static void ends_and_leaves_a_child(int rank, int size, const char *job, void *a
         end_and_leave_a_child(what);
     }
     CHECK_OK(odc_publish(t.shard, NULL));
-    if (rank == MATE) {
-        await_flag(&what->over, 1); /* computes, and waits for nobody */
+    if (rank == LOCAL_PEER) {
+        await_flag(&what->over, 1); /* computes and waits for nobody */
     } else {
         raise_flag(&what->waiting);
         CHECK_ERROR(odc_gather(t.shard, full, 1000, NULL), ODC_ERROR_PEER_LOST, "rank 2", "is lost",
@@ -65,13 +54,13 @@ static void ends_and_leaves_a_child(int rank, int size, const char *job, void *a
     odc_destroy(context);
 }
 
-static void a_death_is_told_to_other_hosts_by_mates_that_wait_for_nobody(void **state) {
+static void a_death_is_reported_to_other_hosts_by_local_peers_that_wait_for_nobody(void **state) {
     (void)state;
     needs_processes("it ends a rank by a signal");
     run_mortals(RANKS, (uint64_t)1 << VICTIM, ends_and_leaves_a_child, share(sizeof(scene)));
 }
 
-static void an_exec_is_told_to_other_hosts_by_mates_that_wait_for_nobody(void **state) {
+static void an_exec_is_reported_to_other_hosts_by_local_peers_that_wait_for_nobody(void **state) {
     (void)state;
     needs_processes("it replaces a rank's program");
     scene *what = share(sizeof *what);
@@ -79,7 +68,7 @@ static void an_exec_is_told_to_other_hosts_by_mates_that_wait_for_nobody(void **
     run_mortals(RANKS, (uint64_t)1 << VICTIM, ends_and_leaves_a_child, what);
 }
 
-/* From now on they run on one core, and the others do not take it from the caller when they wake up. */
+/* From now on they run on one core, and the others do not preempt the caller when they wake up. */
 static void let_threads_wait_for_the_caller(void) {
     cpu_set_t one;
     CPU_ZERO(&one);
@@ -107,7 +96,7 @@ static void fails_and_ends(int rank, int size, const char *job, void *arg) {
     if (rank == 1) {
         CHECK_OK(odc_release_shard(t.shard));
     }
-    CHECK_OK(odc_all_reduce(context, &(double){1}, 1, ODC_SUM)); /* it has */
+    CHECK_OK(odc_all_reduce(context, &(double){1}, 1, ODC_SUM)); /* returns when it has */
     if (rank == 0) {
         CHECK_OK(odc_publish(t.shard, NULL));
         let_threads_wait_for_the_caller();
@@ -118,7 +107,7 @@ static void fails_and_ends(int rank, int size, const char *job, void *arg) {
     odc_destroy(context);
 }
 
-static void a_program_that_ends_after_its_error_has_told_it(void **state) {
+static void a_program_that_ends_after_its_error_has_reported_it(void **state) {
     (void)state;
     needs_processes("it ends a process");
     for (int round = 0; round < 5; ++round) {
@@ -132,7 +121,7 @@ static uint64_t packets_of(odc_context *context) {
     return stats.packets_sent;
 }
 
-/* Heartbeats are packets, too, so the fewest of many tries count. */
+/* Heartbeats are packets, too, so the least of many tries counts. */
 static void publishes_many_shards(odc_context *context, void *arg) {
     enum { SHARDS = 500, TRIES = 20 };
     (void)arg;
@@ -147,11 +136,11 @@ static void publishes_many_shards(odc_context *context, void *arg) {
     CHECK_OK(odc_register_shards(context, descs, SHARDS, shards));
     for (int i = 0; i < TRIES; ++i) {
         float full[100];
-        CHECK_OK(odc_all_reduce(context, &(double){1}, 1, ODC_SUM)); /* what was said before has left */
+        CHECK_OK(odc_all_reduce(context, &(double){1}, 1, ODC_SUM)); /* earlier messages have been sent */
         sleep_ms(5);
         uint64_t before = packets_of(context);
         CHECK_OK(odc_publish_all(context, NULL));
-        CHECK_OK(odc_gather(shards[SHARDS - 1], full, 100, NULL)); /* all have published */
+        CHECK_OK(odc_gather(shards[SHARDS - 1], full, 100, NULL)); /* returns when all have published */
         uint64_t sent = packets_of(context) - before;
         fewest = sent < fewest ? sent : fewest;
         CHECK_OK(odc_minibatch_sync(context));
@@ -169,11 +158,11 @@ static void publishing_all_shards_costs_at_most_one_packet_a_peer(void **state) 
 int main(void) {
     setenv("ODC_TEST_HOSTS", "2", 1);
     setenv("ODC_INTERFACE", "lo", 0);
-    setenv("ODC_SILENCE_MS", "60000", 1); /* so that only words count */
+    setenv("ODC_SILENCE_MS", "60000", 1); /* so that only messages count */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_death_is_told_to_other_hosts_by_mates_that_wait_for_nobody),
-        cmocka_unit_test(an_exec_is_told_to_other_hosts_by_mates_that_wait_for_nobody),
-        cmocka_unit_test(a_program_that_ends_after_its_error_has_told_it),
+        cmocka_unit_test(a_death_is_reported_to_other_hosts_by_local_peers_that_wait_for_nobody),
+        cmocka_unit_test(an_exec_is_reported_to_other_hosts_by_local_peers_that_wait_for_nobody),
+        cmocka_unit_test(a_program_that_ends_after_its_error_has_reported_it),
         cmocka_unit_test(publishing_all_shards_costs_at_most_one_packet_a_peer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks of two hosts tell each other comes out as it went in, in pieces of any size; nothing that only looks like it
-// is believed or read past its end.
+// Control messages are decoded as they were encoded, from pieces of any size; malformed ones are refused and nothing is read
+// past their end.
 #include <algorithm>
 #include <csetjmp>
 #include <cstdarg>
@@ -38,7 +38,7 @@ Contribution values(uint32_t count) {
     return all;
 }
 
-// At least one of every kind, with the longest and the shortest of what may be long.
+// At least one of every kind, with the longest and the shortest variable parts.
 std::vector<ControlMessage> samples() {
     return {PostMessage{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_HOST_MEMORY, "layer", {}, {}},
             PostMessage{1,
@@ -71,7 +71,7 @@ std::vector<ControlMessage> samples() {
             HeardMessage{}};
 }
 
-// Copied to where the sanitizer sees a byte too many being read.
+// In a heap block of its exact size, so that a sanitizer sees a read past its end.
 std::optional<ControlMessage> decode_copy(const char *from, size_t bytes, size_t *left) {
     const auto copy = std::make_unique<char[]>(bytes);
     std::memcpy(copy.get(), from, bytes);
@@ -120,7 +120,7 @@ void long_texts_and_lists_come_out_whole(void **) {
     assert_true(post.slices.back() == uint64_t(-1) && post.name.size() == 255 && post.key == 6);
 }
 
-void a_notice_that_has_not_come_as_a_whole_is_waited_for(void **) {
+void an_incomplete_message_is_waited_for(void **) {
     for (const ControlMessage &one : samples()) {
         const std::string whole = encode(one);
         for (size_t bytes = 0; bytes < whole.size(); ++bytes) {
@@ -131,8 +131,8 @@ void a_notice_that_has_not_come_as_a_whole_is_waited_for(void **) {
     }
 }
 
-// The length says that it is all there, but it is not what the kind needs.
-void a_notice_of_a_wrong_length_is_refused(void **) {
+// The length says the message is complete, but it is too short for its kind.
+void a_message_of_a_wrong_length_is_refused(void **) {
     for (const ControlMessage &one : samples()) {
         const std::string whole = encode(one);
         const auto body = static_cast<uint32_t>(whole.size() - 8);
@@ -209,8 +209,8 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_comes_out_as_it_went_in),
         cmocka_unit_test(long_texts_and_lists_come_out_whole),
-        cmocka_unit_test(a_notice_that_has_not_come_as_a_whole_is_waited_for),
-        cmocka_unit_test(a_notice_of_a_wrong_length_is_refused),
+        cmocka_unit_test(an_incomplete_message_is_waited_for),
+        cmocka_unit_test(a_message_of_a_wrong_length_is_refused),
         cmocka_unit_test(lengths_that_no_job_has_are_refused_before_anything_is_taken_for_them),
         cmocka_unit_test(random_bytes_harm_nobody),
     };

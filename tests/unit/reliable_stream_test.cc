@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comes to an endpoint from who is no member of the job is dropped, and harms nobody; what a member sends that cannot
-// be ends the job on both sides, in words that say what it was.
+// Packets without the job token are dropped. An impossible packet of a member ends the job on both sides, with an error that
+// describes it.
 #include <sched.h>
 
 #include <csetjmp>
@@ -27,10 +27,10 @@ using namespace odc;
 
 namespace {
 
-constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr int64_t kTimeoutNs = 30'000'000'000;
 constexpr Token kToken = {1, 2, 3};
 
-// As packets.cc lays them out.
+// The layout in reliable_stream.cc.
 struct Wire {
     Token token = kToken;
     int32_t rank = 1;
@@ -44,7 +44,7 @@ constexpr size_t kHeaderBytes = offsetof(Wire, text);
 FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
 
 void await(const std::function<bool()> &ready) {
-    const int64_t end = now_ns() + kPatienceNs;
+    const int64_t end = now_ns() + kTimeoutNs;
     while (!ready()) {
         if (now_ns() > end) {
             throw Error(ODC_ERROR_TIMEOUT, "it did not come");
@@ -53,12 +53,12 @@ void await(const std::function<bool()> &ready) {
     }
 }
 
-// Sends any bytes to another endpoint.
+// Sends arbitrary bytes to another endpoint.
 class Sender {
 public:
     explicit Sender(const std::vector<std::byte> &to) : endpoint_(loopback(), nullptr), peer_(endpoint_.connect(to)) {}
 
-    // `meanwhile`: lets the other side do its part.
+    // `meanwhile`: called in a loop, for progress of the other side.
     void send(const Wire &wire, size_t bytes, const std::function<void()> &meanwhile) {
         Sent sent;
         await([&] {
@@ -93,9 +93,9 @@ Wire wire_of(const ControlMessage &message, uint64_t number) {
 
 size_t size_of(const Wire &wire) { return kHeaderBytes + wire.bytes; }
 
-constexpr uint64_t kUnheardOf = 666;  // throws
+constexpr uint64_t kUnknown = 666;  // throws
 
-// Rank 0 of two, which hears rank 1.
+// Rank 0 of two; it receives from rank 1.
 struct Listener {
     FabricEndpoint endpoint{loopback(), nullptr};
     std::shared_ptr<Arena> images{Arena::create()};
@@ -105,14 +105,14 @@ struct Listener {
     std::unique_ptr<ReliableStream> packets;
 
     Listener() {
-        images->allocate_record(64);  // 0 is no record
+        images->allocate_record(64);  // number 0 means no record
         remotes.push_back(nullptr);
         remotes.push_back(std::make_unique<RemoteRank>(RemoteRank{
             1, 1, &endpoint, endpoint.connect(endpoint.name()), {}, RankReplica(*images, 1, 2, 77, "there")}));
         packets = std::make_unique<ReliableStream>(
             mine, kToken, remotes, [this](RemoteRank &, const ControlMessage &message) {
                 const uint64_t minibatch = std::get<LeftMessage>(message).minibatch;
-                if (minibatch == kUnheardOf) {
+                if (minibatch == kUnknown) {
                     throw Error(ODC_ERROR_INTERNAL, "it cannot be");
                 }
                 heard.push_back(minibatch);
@@ -125,7 +125,7 @@ struct Listener {
     }
 };
 
-void what_a_stranger_sends_is_dropped(void **) {
+void packets_without_the_job_token_are_dropped(void **) {
     Listener listener;
     Sender sender(listener.endpoint.name());
     const auto work = [&] { listener.work(); };
@@ -134,7 +134,7 @@ void what_a_stranger_sends_is_dropped(void **) {
     wrong[0].token[15] ^= 1;
     wrong[1].rank = 2;
     wrong[2].rank = -1;
-    wrong[3].rank = 0;  // the listener itself
+    wrong[3].rank = 0;  // the listener's own rank
     ++wrong[4].bytes;
     --wrong[5].bytes;
     for (const Wire &one : wrong) {
@@ -144,7 +144,7 @@ void what_a_stranger_sends_is_dropped(void **) {
         sender.send(right, bytes, work);
     }
     sender.send(right, sizeof(right), work);  // too long
-    for (int i = 0; i < 200; ++i) {           // more than there are receives
+    for (int i = 0; i < 200; ++i) {           // more than there are receives posted
         sender.send(wrong[0], sizeof(Wire), work);
     }
     assert_int_equal(listener.heard.size(), 0);
@@ -162,7 +162,7 @@ void packets_may_overtake_each_other(void **) {
     for (const uint64_t number : {2, 1, 3, 0}) {
         assert_int_equal(listener.heard.size(), 0);
         Wire wire = wire_of(LeftMessage{number}, number);
-        wire.last_call[1] = number + 10;  // the minibatch
+        wire.last_call[1] = number + 10;  // field: the minibatch
         sender.send(wire, size_of(wire), [&] { listener.work(); });
     }
     await([&] {
@@ -172,10 +172,10 @@ void packets_may_overtake_each_other(void **) {
     for (uint64_t number = 0; number < 4; ++number) {
         assert_int_equal(listener.heard[number], number);
     }
-    assert_int_equal(listener.remotes[1]->replica.block().last_minibatch.load(), 13);  // what was said last
+    assert_int_equal(listener.remotes[1]->replica.block().last_minibatch.load(), 13);  // from the last packet
 }
 
-void expect_fault(Listener &listener, const char *words) {
+void expect_fault(Listener &listener, const char *expected) {
     try {
         await([&] {
             listener.work();
@@ -183,7 +183,7 @@ void expect_fault(Listener &listener, const char *words) {
         });
     } catch (const Error &error) {
         assert_int_equal(error.status(), ODC_ERROR_INTERNAL);
-        assert_non_null(std::strstr(error.what(), words));
+        assert_non_null(std::strstr(error.what(), expected));
     }
 }
 
@@ -205,24 +205,24 @@ void a_members_packet_that_is_repeated_lost_or_broken_is_a_fault(void **) {
     Wire late = wire_of(LeftMessage{7}, 300);
     Wire broken = wire_of(LeftMessage{7}, 0);
     broken.text[0] = 99;
-    for (const auto &[wire, words] : {std::pair(&late, "packet 300 of rank 1 came when 0 was next"),
-                                      std::pair(&broken, "a message between hosts is broken")}) {
+    for (const auto &[wire, expected] : {std::pair(&late, "packet 300 of rank 1 came when 0 was next"),
+                                         std::pair(&broken, "a message between hosts is broken")}) {
         Listener listener;
         Sender sender(listener.endpoint.name());
-        // Connecting needs both sides; the first is dropped.
+        // Connecting needs progress of both sides; the first packet is dropped.
         Wire strange = *wire;
         strange.token = {};
         sender.send(strange, size_of(strange), [&] { listener.work(); });
         sender.send(*wire, size_of(*wire), nothing);
-        expect_fault(listener, words);
+        expect_fault(listener, expected);
     }
 }
 
-void what_comes_before_a_fault_is_heard_once(void **) {
+void messages_before_a_fault_are_processed_once(void **) {
     Listener listener;
     Sender sender(listener.endpoint.name());
     Wire wire = wire_of(LeftMessage{7}, 0);
-    const std::string fault = encode(LeftMessage{kUnheardOf});
+    const std::string fault = encode(LeftMessage{kUnknown});
     std::memcpy(wire.text + wire.bytes, fault.data(), fault.size());
     wire.bytes += static_cast<uint32_t>(fault.size());
     int faults = 0;
@@ -234,7 +234,7 @@ void what_comes_before_a_fault_is_heard_once(void **) {
         }
     };
     sender.send(wire, size_of(wire), work);
-    for (uint64_t number = 1; number < 100; ++number) {  // more than there are receives
+    for (uint64_t number = 1; number < 100; ++number) {  // more than there are receives posted
         const Wire next = wire_of(LeftMessage{number + 7}, number);
         sender.send(next, size_of(next), work);
     }
@@ -253,7 +253,7 @@ void who_has_been_given_up_does_not_come_back(void **) {
     Sender sender(listener.endpoint.name());
     RemoteRank &remote = *listener.remotes[1];
     remote.lose("it was silent");
-    for (uint64_t number = 0; number < 200; ++number) {  // so that all but the last have come
+    for (uint64_t number = 0; number < 200; ++number) {  // long enough for all but the last to arrive
         const Wire wire = wire_of(LeftMessage{number}, number);
         sender.send(wire, size_of(wire), [&] { listener.work(); });
     }
@@ -279,7 +279,7 @@ struct Rank {
     }
 };
 
-void both_sides_read_what_a_member_did(void **) {
+void both_sides_report_a_broken_packet(void **) {
     Rank zero(0);
     Rank one(1);
     const std::vector<std::vector<int>> hosts = {{0}, {1}};
@@ -290,24 +290,24 @@ void both_sides_read_what_a_member_did(void **) {
     sender.send(wrong, size_of(wrong), [] {});
     await([&] { return zero.image(1).state.load() != RankState::Running; });
     await([&] { return one.image(0).state.load() != RankState::Running; });
-    const char *words = "the library thread of rank 0 ended: packet 123456 of rank 1 came when";
+    const char *expected = "the library thread of rank 0 ended: packet 123456 of rank 1 came when";
     assert_int_equal(zero.image(1).state.load(), RankState::Lost);
-    assert_non_null(std::strstr(zero.image(1).error_text, words));
+    assert_non_null(std::strstr(zero.image(1).error_text, expected));
     assert_int_equal(one.image(0).state.load(), RankState::Failed);
     assert_int_equal(one.image(0).error_status, ODC_ERROR_INTERNAL);
-    assert_non_null(std::strstr(one.image(0).error_text, words));
+    assert_non_null(std::strstr(one.image(0).error_text, expected));
 }
 
 }  // namespace
 
 int main() {
     const CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_stranger_sends_is_dropped),
+        cmocka_unit_test(packets_without_the_job_token_are_dropped),
         cmocka_unit_test(packets_may_overtake_each_other),
         cmocka_unit_test(a_members_packet_that_is_repeated_lost_or_broken_is_a_fault),
-        cmocka_unit_test(what_comes_before_a_fault_is_heard_once),
+        cmocka_unit_test(messages_before_a_fault_are_processed_once),
         cmocka_unit_test(who_has_been_given_up_does_not_come_back),
-        cmocka_unit_test(both_sides_read_what_a_member_did),
+        cmocka_unit_test(both_sides_report_a_broken_packet),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

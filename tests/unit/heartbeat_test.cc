@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How silence of ranks of other hosts is counted. Time is the test's: Pulses is told it.
+// How the silence of ranks on other hosts is counted. The test supplies the time.
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -26,7 +26,7 @@ using namespace odc;
 
 namespace {
 
-constexpr int64_t kPatienceNs = 30'000'000'000;
+constexpr int64_t kTimeoutNs = 30'000'000'000;
 constexpr int64_t kSilenceMs = 4000;
 constexpr int64_t kSilenceNs = kSilenceMs * 1'000'000;
 constexpr int64_t kRoundNs = 250'000'000;
@@ -35,12 +35,12 @@ constexpr Token kOther = {4, 5, 6};
 
 FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
 
-// Where the others are probed: the provider of 1.17 never frees what it keeps of a connection that says nothing.
-struct Door {
+// Where peers are probed: provider tcp of libfabric 1.17 never frees the state of a connection that sends nothing.
+struct ProbePort {
     Fd socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     std::vector<std::byte> name = std::vector<std::byte>(sizeof(sockaddr_in));
 
-    Door() {
+    ProbePort() {
         sockaddr_in address{};
         socklen_t bytes = sizeof(address);
         address.sin_family = AF_INET;
@@ -53,8 +53,8 @@ struct Door {
     }
 };
 
-// Rank 0, alone on its host, and its words to the others, who are endpoints that answer nothing: what has another job's
-// token is dropped. They do not even take anything before their first `work`.
+// Rank 0, alone on its host, and the endpoints of its peers, which answer nothing: messages with another job's token are
+// dropped. They accept nothing before their first `work`.
 struct Job {
     struct Other {
         FabricEndpoint endpoint{loopback(), nullptr};
@@ -64,7 +64,7 @@ struct Job {
         Other() { packets.listen(endpoint); }
         void work() { endpoint.poll(); }
     };
-    Door door;
+    ProbePort port;
     FabricEndpoint endpoint{loopback(), nullptr};
     std::shared_ptr<Arena> images{Arena::create()};
     ControlBlock mine{};
@@ -75,7 +75,7 @@ struct Job {
     int64_t now = 1'000'000'000;
 
     explicit Job(const std::vector<std::vector<int>> &hosts) {
-        images->allocate_record(64);  // 0 is no record
+        images->allocate_record(64);  // number 0 means no record
         remotes.push_back(nullptr);
         int size = 0;
         for (const auto &ranks : hosts) {
@@ -86,7 +86,7 @@ struct Job {
                 others.push_back(std::make_unique<Other>());
                 remotes.push_back(std::make_unique<RemoteRank>(RemoteRank{
                     rank, static_cast<int>(host), &endpoint, endpoint.connect(others.back()->endpoint.name()),
-                    door.name, RankReplica(*images, rank, size, 77, "there")}));
+                    port.name, RankReplica(*images, rank, size, 77, "there")}));
             }
         }
         packets = std::make_unique<ReliableStream>(mine, kToken, remotes, [](RemoteRank &, const ControlMessage &) {});
@@ -110,7 +110,7 @@ void two_hosts_that_are_lost_at_once_are_lost_as_a_whole(void **) {
     const int64_t begin = job.now;
     while (!job.remotes[1]->gone) {
         job.round();
-        assert_true(job.now - begin <= kSilenceNs + kRoundNs);  // though none of them has taken the question
+        assert_true(job.now - begin <= kSilenceNs + kRoundNs);  // though none of them has received the request
     }
     assert_true(job.now - begin > kSilenceNs);
     for (size_t rank = 2; rank < job.remotes.size(); ++rank) {
@@ -126,7 +126,7 @@ void silence_counts_from_a_question_that_has_left(void **) {
         job.round();
         assert_false(job.packets->delivered(remote));
     }
-    const int64_t end = now_ns() + kPatienceNs;
+    const int64_t end = now_ns() + kTimeoutNs;
     while (!job.packets->delivered(remote)) {
         assert_true(now_ns() < end);
         job.work();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU kernels' body on the CPU, with and without vector reductions: against sums of small whole numbers, which are
-// exact in every type and order, and against the CPU's own kernels.
+// The GPU kernels' body on the CPU, with and without vector reductions: compared with sums of small whole numbers, which are
+// exact in every type and order, and with the CPU's own kernels.
 #include "transport/cuda/kernels/add.h"
 
 #include <odc/odc.h>
@@ -40,7 +40,7 @@ using Random = std::mt19937_64;
 
 std::atomic<size_t> additions_by_one;
 std::atomic<size_t> misaligned_fours;
-std::atomic<const void *> first_place;  // that was added to
+std::atomic<const void *> first_place;  // the first address that was added to
 
 template <unsigned kVector>
 struct Recording {
@@ -66,7 +66,7 @@ struct Recording {
     }
 };
 
-// A grid as `workers` threads run it at once.
+// Runs a grid on `workers` threads at the same time.
 struct Grid {
     unsigned blocks;
     unsigned threads;
@@ -94,7 +94,7 @@ void launch(const Addends &additions, const Grid &grid) {
     }
 }
 
-// Pages between two that nobody may touch.
+// Pages between two inaccessible ones.
 class Fenced {
 public:
     explicit Fenced(size_t bytes) : bytes_((bytes + kPage) / kPage * kPage) {
@@ -116,7 +116,7 @@ private:
     std::byte *start_;
 };
 
-// Of 1 to 8.
+// A random number from 1 to 8.
 template <class Gradient>
 Gradient encoded(unsigned number) {
     if constexpr (std::is_same_v<Gradient, Float16>) {
@@ -130,7 +130,7 @@ Gradient encoded(unsigned number) {
     }
 }
 
-// Random addends, and the sums that are due.
+// Random addends and the expected sums.
 template <class Gradient, class Accumulator>
 class Model {
 public:
@@ -156,7 +156,7 @@ public:
     }
 
     const Addends &additions() const { return additions_; }
-    // After `times` launches. What is between the addends is to stay as it was.
+    // The expected memory after `times` launches; bytes between the addends must not change.
     bool is_due(int times) const {
         for (size_t i = 0; i < sums_.size(); ++i) {
             const Accumulator due = 100 + static_cast<Accumulator>(times) * (due_[i] - 100);
@@ -178,7 +178,7 @@ private:
         }
     }
 
-    // Right after or before a fence, aligned to any number of bytes.
+    // Ends at, or begins after, an inaccessible page, aligned to any number of bytes.
     const void *gradients(Random &random, size_t numel, size_t place) {
         const size_t bytes = numel * sizeof(Gradient);
         const size_t shift = random() % 3 == 0   ? 0
@@ -253,7 +253,7 @@ void additions_at_the_same_time_lose_nothing(void **) {
     });
 }
 
-// Only the ends of an addend, less than a group each, are added singly: however `from` is aligned to its elements.
+// Only the ends of an addend, less than a group each, are added element by element, whatever the alignment of `from`.
 void groups_of_four_are_added_together(void **) {
     alignas(128) static float sums[3 * odc::kAddTile];
     alignas(16) static uint16_t from[3 * odc::kAddTile];
@@ -298,7 +298,7 @@ void tiles_of_all_addends_are_divided(void **) {
     }
 }
 
-// Only some blocks' tiles of memory that there is only where it is touched.
+// Only some blocks' tiles of a buffer whose pages are allocated on first use.
 void elements_beyond_2_to_the_32_are_added(void **) {
     constexpr unsigned long long kNumel = (1ULL << 32) + 3 * odc::kAddTile / 2;
     constexpr unsigned kTiles = kNumel / odc::kAddTile + 1;
@@ -323,7 +323,7 @@ void elements_beyond_2_to_the_32_are_added(void **) {
     additions.count = 1;
     for (const unsigned long long i : telling) {
         const auto block = static_cast<unsigned>(i / odc::kAddTile);
-        sums[i] = 0;  // its tile may have had its turn
+        sums[i] = 0;  // in case its tile has been added to
         for (unsigned thread = 0; thread < odc::kAddThreads; ++thread) {
             odc::add<Bfloat16, float, Recording<4>>(additions, block, kTiles, thread, odc::kAddThreads);
         }
@@ -389,7 +389,7 @@ void each_gpu_gets_the_ptx_that_it_takes(void **) {
         for (const char *kernel : {"odc_add_f32(", "odc_add_f64(", "odc_add_bf16(", "odc_add_f16("}) {
             assert_non_null(std::strstr(ptx, kernel));
         }
-        assert_true(ptx[std::strlen(ptx) - 2] == '}');  // the end
+        assert_true(ptx[std::strlen(ptx) - 2] == '}');  // the end of the file
     }
 }
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each rank did in a minibatch: which parameters had gradients, how many microbatches it ran, which call ended it.
-Each rank adds its line to every rank's copy before it arrives in sync, so that no other exchange is needed. In host
+"""A summary of each rank's minibatch: which parameters had gradients, how many microbatches it ran, which call ended
+it. Each rank adds its own to every rank's copy before it arrives in sync, so that no other exchange is needed. In host
 memory, wherever the model is."""
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from ...shard import Shard, ShardDescription
 
 
 @dataclass(frozen=True)
-class Line:
-    """What this rank did."""
+class RankSummary:
+    """This rank's part."""
 
     took_part: list[bool]  # of the parameters
     microbatches: int
-    call: int  # what Ledger.code made of its call
-    vetoes: bool  # the minibatch is to be dropped
-    collectives: int  # that it began beside the job
+    call: int  # SummaryShard.code of its call
+    vetoes: bool  # this rank drops the minibatch
+    collectives: int  # that it began besides the job's
     has_new_names: bool  # of sums or maxima
     has_maxima: bool
 
 
 @dataclass(frozen=True)
-class Page:
+class JobSummary:
+    """All ranks' parts."""
+
     took_part: list[bool]  # of the parameters, on any rank
     microbatches: list[int]  # of each rank
     calls: list[int]  # of each rank
@@ -42,8 +44,8 @@ class Page:
 _SUMMED = 4
 
 
-class Ledger:
-    NAME = "ledger"
+class SummaryShard:
+    NAME = "summary"
 
     def __init__(self, parameters: int, ranks: int) -> None:
         self._parameters = parameters
@@ -59,7 +61,7 @@ class Ledger:
 
     @staticmethod
     def code(call: str) -> int:
-        """In the upper bits what is called, in the lower ones with which arguments; below 2^53, for f64."""
+        """The called method in the upper bits, its arguments in the lower ones; below 2^53, so that f64 is exact."""
         return (zlib.crc32(call.partition("(")[0].encode()) & 0xFFFFF) << 32 | zlib.crc32(call.encode())
 
     @staticmethod
@@ -67,18 +69,18 @@ class Ledger:
         return one == other if with_arguments else one >> 32 == other >> 32
 
     def await_owners(self) -> None:
-        """Waits until all ranks have published. An addition waits for that, too, but an interruption, as by the log of
-        waits, aborts the job if it comes when the addition has begun and an owner stalls."""
+        """Waits until all ranks have published. An addition does so, too, but an interruption, as by WaitLogger, aborts
+        the job if the addition has begun and an owner stalls."""
         self._shard.gather(torch.empty(self._length * self._ranks, dtype=torch.uint8, device="cpu"))
 
-    def write(self, rank: int, line: Line) -> None:
+    def write(self, rank: int, summary: RankSummary) -> None:
         microbatches, calls = ([0] * self._ranks for _ in range(2))
-        microbatches[rank], calls[rank] = line.microbatches, line.call
-        summed = [line.vetoes, line.collectives, line.has_new_names, line.has_maxima]
-        whole = torch.tensor([*line.took_part, *microbatches, *calls, *summed], dtype=torch.float64, device="cpu")
+        microbatches[rank], calls[rank] = summary.microbatches, summary.call
+        summed = [summary.vetoes, summary.collectives, summary.has_new_names, summary.has_maxima]
+        whole = torch.tensor([*summary.took_part, *microbatches, *calls, *summed], dtype=torch.float64, device="cpu")
         self._shard.scatter_add(whole.repeat(self._ranks))
 
-    def read(self) -> Page:
+    def read(self) -> JobSummary:
         took, *others = self._sums.split([self._parameters, self._ranks, self._ranks, _SUMMED])
         microbatches, calls, summed = ([int(number) for number in one.tolist()] for one in others)
-        return Page((took > 0).tolist(), microbatches, calls, *summed)
+        return JobSummary((took > 0).tolist(), microbatches, calls, *summed)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of slices beyond 2^32 elements, which no test machine has the memory to show through the C API.
+// The arithmetic of slices beyond 2^32 elements, for which no test machine has the memory.
 #include "core/slice_layout.h"
 #include "transport/shm/stripe_lock.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 using odc::Slices;
 
-// Consecutive, and all of them together the whole shard.
+// The slices are consecutive and cover the whole shard.
 void check_covers(const Slices &slices, uint64_t numel) {
     uint64_t end = 0;
     for (uint64_t i = 0; i < slices.count(); ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as the peer infos by which ranks meet, for libFuzzer: a peer info is believed or refused with a sentence.
+// Feeds random bytes to the decoders of peer infos, for libFuzzer: each is accepted, or refused with an error.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace {
 
 template <class Read>
-void read_card(Read read) {
+void check_read(Read read) {
     try {
         read();
     } catch (const odc::Error &error) {
@@ -33,7 +33,7 @@ void check_text(const char *text, size_t bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     odc::PeerInfo info{};
     std::memcpy(info.data(), data, std::min(bytes, info.size()));
-    // Random bytes do not find eight right ones.
+    // Random bytes would not match the eight bytes of the layout version.
     static const uint64_t kMagic[] = {odc::layout_magic(odc::Layout::Identity), odc::layout_magic(odc::Layout::Nics),
                                       odc::layout_magic(odc::Layout::Unreachable),
                                       odc::layout_magic(odc::Layout::Endpoints)};
@@ -41,14 +41,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (bytes > 9 && data[9] % 2 == 0) {
         std::memcpy(info.data(), &magic, sizeof(magic));
     }
-    read_card([&] { odc::check_join_errors({info, info}); });
-    read_card([&] {
+    check_read([&] { odc::check_join_errors({info, info}); });
+    check_read([&] {
         const odc::IdentityInfo one = odc::read_identity(info, 1);
         check_text(one.identity, sizeof(one.identity));
         check_text(one.host, sizeof(one.host));
         check_text(one.group, sizeof(one.group));
     });
-    read_card([&] {
+    check_read([&] {
         const odc::NicInfo one = odc::read_ports(info, 1);
         check_text(one.why_no_fabric, sizeof(one.why_no_fabric));
         for (uint32_t i = 0; i < one.count; ++i) {
@@ -56,11 +56,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
             check_text(odc::provider_of(one.ports[i]).name, sizeof(one.ports[i].nic));
         }
     });
-    read_card([&] {
+    check_read([&] {
         const odc::UnreachableInfo one = odc::read_silence(info, 1);
         static_cast<void>(one.is_silent(odc::UnreachableInfo::kRanks - 1));
     });
-    read_card([&] {
+    check_read([&] {
         for (const odc::EndpointName &one : odc::read_endpoint(info, 1).names) {
             if (one.bytes > one.name.size()) {
                 std::abort();

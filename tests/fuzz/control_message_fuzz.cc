@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a stream of control messages, for libFuzzer: what is believed is encoded as it was read.
+// Feeds random bytes to the decoder of control messages, for libFuzzer: an accepted message encodes to the bytes it was read
+// from.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rank, size and job from the environments of the launchers, set here by hand: whole, partial and contradictory ones.
- * cli/launchers_test.sh runs the launchers themselves. */
+/* Rank, size and job from the launchers' environments, set here by hand: complete, partial and contradictory ones.
+ * cli/launchers_test.sh runs real launchers. */
 #include "ranks.h"
 
 #include <stdio.h>
@@ -46,10 +46,10 @@ static void forget_launchers(void) {
     }
 }
 
-/* "NAME=value" strings; "%r" is the rank, "%j" the run's random name, "%n" the size. */
+/* "NAME=value" strings, in which "%r" is the rank, "%j" the run's random name, "%n" the size. */
 typedef struct environment {
     const char *variables[MOST];
-    const char *words[5]; /* of the expected error */
+    const char *words[5]; /* fragments of the expected error */
 } environment;
 
 static void set_one(const char *variable, int rank, int size, const char *job) {
@@ -79,7 +79,7 @@ static void enter(const environment *where, int rank, int size, const char *job)
     }
 }
 
-/* Several contexts at once, too: each group meets by itself. */
+/* Several contexts at once: each group has a rendezvous of its own. */
 static void join_there(int rank, int size, const char *job, void *arg) {
     enter(arg, rank, size, job);
     odc_context *all = NULL;
@@ -115,9 +115,9 @@ static const environment places[] = {
     {{"SLURM_PROCID=%r", "SLURM_NTASKS=64", "SLURM_STEP_NUM_TASKS=%n", "SLURM_JOB_ID=%j", "SLURM_STEP_ID=3",
       "SLURM_NNODES=8", "SLURM_STEP_NUM_NODES=1"},
      {NULL}},
-    /* Of two launchers the inner one counts. */
+    /* When launchers are nested the inner one counts. */
     {{"ODC_RANK=%r", "ODC_SIZE=%n", "ODC_JOB=%j", "RANK=0", "WORLD_SIZE=77", "LOCAL_WORLD_SIZE=77"}, {NULL}},
-    /* A hand-made torch environment below a real launcher. */
+    /* A torch environment set by hand inside a real launcher. */
     {{"SLURM_PROCID=%r", "SLURM_NTASKS=%n", "SLURM_JOB_ID=%j", "SLURM_STEP_ID=0", "SLURM_NNODES=1", "RANK=%r",
       "WORLD_SIZE=%n"},
      {NULL}},
@@ -125,10 +125,10 @@ static const environment places[] = {
 
 static void test_each_launcher(void **state) {
     (void)state;
-    needs_processes("each rank has an environment");
+    needs_processes("each rank has its own environment");
     char before[17] = "";
     prctl(PR_GET_NAME, before);
-    prctl(PR_SET_NAME, "hydra_pmi_proxy"); /* MPICH's ranks of one host know each other by this ancestor */
+    prctl(PR_SET_NAME, "hydra_pmi_proxy"); /* MPICH's ranks of one host find each other by this ancestor */
     for (size_t i = 0; i < sizeof places / sizeof *places; ++i) {
         environment where = places[i];
         printf("%s ...\n", where.variables[0]);
@@ -176,7 +176,7 @@ static void test_environments_that_make_no_sense(void **state) {
     }
 }
 
-/* Several hosts, or nobody knows: what to give is said. */
+/* Several hosts, or an unknown number: the error says which settings to give. */
 static const environment far_apart[] = {
     {{"RANK=1", "WORLD_SIZE=4", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=x", "MASTER_PORT=1", "TORCHELASTIC_RUN_ID=none"},
      {"torchrun", "all_gather", "ODC_RENDEZVOUS", "ODC_SECRET"}},
@@ -202,7 +202,7 @@ static void test_no_launcher(void **state) {
     (void)state;
     static const environment none = {{NULL}, {"odc run", "torchrun", "mpirun|config.rank", NULL}};
     fail_there(&none, ODC_ERROR_RENDEZVOUS);
-    /* A batch script and a stray variable make no rank. */
+    /* A batch script and a stray variable do not make a rank. */
     static const environment batch = {{"SLURM_PROCID=0", "SLURM_NTASKS=4", "SLURM_JOB_ID=9", "RANK=3"},
                                       {"odc run", "torchrun", "srun", NULL}};
     fail_there(&batch, ODC_ERROR_RENDEZVOUS);
