@@ -55,7 +55,7 @@ counters! {
         slice_bytes,
         /// Small messages to other hosts.
         packets_sent,
-        /// Bytes of host memory pinned for GPUs: mirrors of slices, and staging.
+        /// Bytes of host memory pinned for GPUs: host shadows of slices, and staging.
         pinned_bytes,
     }
 }
