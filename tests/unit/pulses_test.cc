@@ -33,7 +33,7 @@ constexpr int64_t kRoundNs = 250'000'000;
 constexpr Token kToken = {1, 2, 3};
 constexpr Token kOther = {4, 5, 6};
 
-FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
+FabricNic loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
 
 // Where the others are probed: the provider of 1.17 never frees what it keeps of a connection that says nothing.
 struct Door {
@@ -61,7 +61,7 @@ struct Job {
         ControlBlock block{};
         std::vector<std::unique_ptr<RemoteRank>> nobody;
         ReliableStream packets{block, kOther, nobody, [](RemoteRank &, const ControlMessage &) {}};
-        Other() { packets.listen(endpoint); }
+        Other() { packets.post_receives(endpoint); }
         void work() { endpoint.poll(); }
     };
     Door door;
