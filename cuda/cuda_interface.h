@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver's interface, as far as libodc and `odc bench` call it: types and values of the binary interface, and a table
-// of functions. No CUDA header is needed to build; where the toolkit is installed, a test compares all this with its header.
-// NVIDIA's CUDA driver API reference describes the functions.
+// The part of the CUDA driver that libodc and `odc bench` call: types and values of its binary interface, and a table of
+// functions. Building needs no CUDA header; where the toolkit is installed, a test compares these declarations with it. NVIDIA's
+// CUDA driver API reference documents the functions.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct Uuid {
     bool operator==(const Uuid &) const = default;
 };
 
-// The results that libodc distinguishes.
+// The results that libodc or its tests distinguish.
 enum class Result : int {
     Success = 0,
     InvalidValue = 1,
@@ -65,7 +65,7 @@ enum class DeviceAttribute : int {
     CanUseStreamMemOps64Bit = 122
 };
 
-// Writes of network adapters: who sees them without a flush, how they can be flushed, for whom, and where.
+// Writes of network adapters (GPUDirect RDMA): who sees them without a flush, and how they can be flushed.
 enum class WritesOrdering : int { None = 0, Owner = 100, AllDevices = 200 };
 constexpr int kFlushWritesByHost = 1 << 0;
 enum class FlushTarget : int { CurrentContext = 0 };
@@ -86,7 +86,7 @@ struct Location {
 
 struct AllocationProperties {
     AllocationType type;
-    HandleType handle_types;  // 0: the memory stays in this process
+    HandleType handle_types;  // 0: not exportable
     Location location;
     void *win32;
     unsigned char compression;
@@ -129,11 +129,11 @@ constexpr unsigned kWriteValueDefault = 0;  // with a fence before the write
 inline const Stream kLegacyStream = reinterpret_cast<Stream>(1);
 inline const Stream kPerThreadStream = reinterpret_cast<Stream>(2);
 
-// cuGetProcAddress_v2. The library's symbols without a version are old interfaces; this function knows the versions.
+// cuGetProcAddress_v2. The library exports some functions under bare names with old signatures; this call selects the version.
 using GetProcAddress = Result (*)(const char *name, void **function, int version, uint64_t flags, int *found);
-constexpr uint64_t kLegacyDefaultStream = 1;  // NULL is the legacy default stream, as for the caller
+constexpr uint64_t kLegacyDefaultStream = 1;  // a NULL stream means the legacy default stream
 
-// Name, version of the interface, parameters. All exist from CUDA 12.1 on.
+// name, version of the signature, parameters. All exist since CUDA 12.1.
 #define ODC_CUDA_FUNCTIONS(X)                                                                                        \
     X(cuInit, 2000, (unsigned flags))                                                                                \
     X(cuDriverGetVersion, 2020, (int *version))                                                                      \
@@ -190,7 +190,7 @@ constexpr uint64_t kLegacyDefaultStream = 1;  // NULL is the legacy default stre
       (Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,     \
        unsigned block_z, unsigned shared_bytes, Stream stream, void **parameters, void **extra))
 
-// Newer ones: NULL if the driver lacks them.
+// Newer functions: NULL if the driver lacks them.
 #define ODC_CUDA_NEWER_FUNCTIONS(X)                                                                               \
     X(cuMemcpyBatchAsync, 13000,                                                                                  \
       (Address * to, Address * from, size_t * bytes, size_t count, CopyAttributes * attributes, size_t * indices, \

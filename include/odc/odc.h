@@ -2,16 +2,16 @@
 /* libodc: On-Demand Communication for sharded data-parallel training (arXiv 2601.19362).
  *
  * A shard is a 1-D tensor divided over ranks. Its owners publish their slices once per minibatch; any rank gathers
- * the whole shard and scatter-adds gradients into the owners' accumulators, one-sidedly, as often as it likes, never
- * included. The one wait for all ranks is odc_minibatch_sync.
+ * the whole shard and scatter-adds gradients into the owners' accumulators, one-sidedly, any number of times or not at
+ * all. The one wait for all ranks is odc_minibatch_sync.
  *
  *     init, register ─► write slice ─► publish ─► (gather, compute, scatter_add)* ─► minibatch_sync ─► read gradients ─┐
  *                          ▲───────────────────────────── next minibatch ─────────────────────────────────────────────┘
  *
- * Every function returns ODC_OK or an error whose sentence is in odc_last_error(). Structs begin with struct_size
+ * Every function returns ODC_OK or an error whose message is in odc_last_error(). Structs begin with struct_size
  * (set it to sizeof), a zero field means the default, and outputs are filled up to the caller's size.
  * Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one shard;
- * every other call runs alone. Every wait has a deadline, ends when a peer dies, and asks `interrupted`. No call is a
+ * every other call runs alone. Every wait has a deadline, ends when a peer dies, and calls `interrupted`. No call is a
  * cancellation point. */
 #ifndef ODC_ODC_H
 #define ODC_ODC_H
@@ -43,18 +43,18 @@ typedef enum odc_status {
     ODC_ERROR_NO_MEMORY = -3, /* says how much was needed and how much there is */
     ODC_ERROR_UNSUPPORTED = -4, /* this build or machine cannot do it; says why */
     ODC_ERROR_SYSTEM = -5,      /* the operating system refused; says which call */
-    ODC_ERROR_INTERRUPTED = -6, /* `interrupted` said so; call again (odc_init: all ranks, and never through PMIx) */
+    ODC_ERROR_INTERRUPTED = -6, /* `interrupted` returned non-zero; call again (odc_init: on all ranks, not with PMIx) */
     ODC_ERROR_RENDEZVOUS = -7,  /* odc_init: the ranks did not meet; says who was missing or why */
-    ODC_ERROR_INTERNAL = -8,    /* a fault in the library, with its text */
-    /* Job errors: the first one sticks to the context, reaches all ranks and keeps its words: */
+    ODC_ERROR_INTERNAL = -8,    /* a fault in the library; says which */
+    /* Job errors: the first one sticks to the context and reaches all ranks with its message: */
     ODC_ERROR_PEER_LOST = -9, /* a rank died, called exec, or left while it was needed */
     ODC_ERROR_ABORTED = -10,  /* a rank called odc_abort */
     ODC_ERROR_TIMEOUT = -11,  /* a rank missed the deadline; says what each missing rank last did */
     ODC_ERROR_MISMATCH = -12, /* ranks disagree about a shard or a reduction; names both */
-    ODC_ERROR_DEVICE = -13    /* a rank's GPU failed, whoever's kernel did it; with CUDA's words */
+    ODC_ERROR_DEVICE = -13    /* a rank's GPU failed, whoever's kernel caused it; has CUDA's message */
 } odc_status;
 
-/* Element types, ODC_BYTES for parameters only; 0 as the type of a half means that the shard lacks it. */
+/* Element types, ODC_BYTES for parameters only; type 0 means that the shard has no parameters, or no gradients. */
 typedef enum odc_type { ODC_F32 = 1, ODC_F64 = 2, ODC_BF16 = 3, ODC_F16 = 4, ODC_BYTES = 5 } odc_type;
 typedef enum odc_reduction { ODC_SUM = 1, ODC_MAX = 2 } odc_reduction;
 typedef enum odc_memory { ODC_HOST_MEMORY = 1, ODC_GPU_MEMORY = 2 } odc_memory;
@@ -62,12 +62,12 @@ typedef enum odc_memory { ODC_HOST_MEMORY = 1, ODC_GPU_MEMORY = 2 } odc_memory;
 /* ---- Joining and leaving a job ---- */
 /* Fills `all` with every rank's `mine` of `bytes` bytes, in rank order; collective; returns 0, or non-zero on failure. */
 typedef int (*odc_all_gather_fn)(void *arg, const void *mine, void *all, size_t bytes);
-/* Asked at least every 100 ms by a waiting call, on its thread; non-zero: ODC_ERROR_INTERRUPTED, and for what it waited.
- * What is on its way from another host into a gather's buffer is awaited even then, as long as its owner answers. An
- * addition that has begun is finished first; only if nothing of it is done for 2 s, non-zero aborts the job. */
+/* Called at least every 100 ms by a waiting call, on its thread; non-zero ends the wait with ODC_ERROR_INTERRUPTED, which says
+ * what it waited for. Reads in flight from another host into a gather's buffer are awaited even then, while their owner
+ * answers. An addition that has begun is finished first; only after 2 s without progress does non-zero abort the job. */
 typedef int (*odc_interrupted_fn)(void *arg);
 
-/* Strings are copied. What is zero comes from the environment (`odc info --settings`). Callbacks must not throw; one that
+/* Strings are copied. Zero fields come from the environment (`odc info --settings`). Callbacks must not throw; one that
  * calls pthread_exit ends its call as an interruption does. */
 typedef struct odc_config {
     uint64_t struct_size;
@@ -78,11 +78,11 @@ typedef struct odc_config {
     const char *rendezvous;       /* "host:port" or "[v6]:port" of rank 0; needs `secret`; NULL: ODC_RENDEZVOUS */
     const char *secret;           /* shared by all ranks; NULL: ODC_SECRET */
     int64_t timeout_ms;           /* deadline of every wait; 0: ODC_TIMEOUT_MS, or 600,000 */
-    odc_all_gather_fn all_gather; /* meet by this instead (MPI, torch); in odc_init, once; several hosts: more often */
+    odc_all_gather_fn all_gather; /* bootstrap by this instead (MPI, torch); called once, with several hosts more often */
     void *all_gather_arg;
     odc_interrupted_fn interrupted;
     void *interrupted_arg;
-    const char *host;   /* what shares memory: equal for the ranks of one host; NULL: ODC_HOST_ID, or this machine */
+    const char *host;   /* equal for the ranks that share memory; NULL: ODC_HOST_ID, or this machine */
     const char *device; /* this rank's GPU for shards in GPU memory, as "cuda:0"; NULL: ODC_DEVICE, or none */
 } odc_config;
 
@@ -93,7 +93,7 @@ ODC_API odc_status odc_init(const odc_config *config, odc_context **out);
 ODC_API int32_t odc_rank(const odc_context *context); /* this rank's number, from 0; -1 for NULL */
 ODC_API int32_t odc_size(const odc_context *context); /* how many ranks the job has; -1 for NULL */
 ODC_API uint64_t odc_minibatch(const odc_context *context); /* the number of the running minibatch, from 0; never wraps */
-/* Leaves the job, waiting for nobody. Who waits for this rank later reads "rank 3 left in minibatch 7". Slices stay. */
+/* Leaves the job without waiting. Ranks that wait for it later get "rank 3 left in minibatch 7". Its slices stay. */
 ODC_API odc_status odc_shutdown(odc_context *context);
 /* Ends every rank's waits and operations with `text` (NULL: none; cut after 2,043 bytes in all), as ODC_ERROR_ABORTED. */
 ODC_API odc_status odc_abort(odc_context *context, const char *text);
@@ -115,7 +115,7 @@ typedef struct odc_shard_desc {
 } odc_shard_desc;
 
 /* Allocates this rank's slices (zeros) and announces them; waits for nobody. odc_register_shards takes `count`
- * descriptions of one struct_size and all of them or none are registered, in one region of memory. */
+ * descriptions of one struct_size and registers all of them or none, in one region of memory. */
 ODC_API odc_status odc_register_shard(odc_context *context, const odc_shard_desc *desc, odc_shard **out);
 ODC_API odc_status odc_register_shards(odc_context *context, const odc_shard_desc *descs, size_t count, odc_shard **out);
 
@@ -137,17 +137,18 @@ ODC_API odc_status odc_release_shard(odc_shard *shard);
 
 /* ---- A minibatch ---- */
 /* "My slice holds this minibatch's parameters": lets peers read it and opens its accumulator at zero. Once per shard
- * and minibatch; odc_publish_all publishes those that are left, and it is an error if none is. Waits for nobody.
- * `stream`, here and below: NULL for host memory; for GPU memory one of CUDA's for that GPU (NULL: the legacy default
- * stream), not being captured. The call takes effect when the stream reaches it; the host waits for owners whose streams
- * have not reached their publishes, and for room (staged; 512 calls not done): before, nothing may need what comes after. */
+ * and minibatch; odc_publish_all publishes the shards that are left, and it is an error if none is. Waits for nobody.
+ * `stream`, here and below: NULL for host memory; for GPU memory a CUDA stream of that GPU (NULL: the legacy default
+ * stream), not being captured. The call takes effect when the stream reaches it. The host blocks for owners whose streams
+ * have not reached their publishes, while staging is full and while 512 calls are pending, so work on a stream must not
+ * depend on work that is enqueued later: that is a deadlock. */
 ODC_API odc_status odc_publish(odc_shard *shard, void *stream);
 ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
 
 /* Fills `full` (the shard's `numel` elements of parameter_type) with the shard; waits for each owner's publish only. */
 ODC_API odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void *stream);
 /* Adds `full` (numel elements of gradient_type) into all owners' accumulators, each element exactly once (GPUs flush
- * subnormal f32). Waits as odc_gather, before it adds anything; when it returns (GPU: is done), `full` may be reused. */
+ * subnormal f32). Waits as odc_gather, before it adds anything. Once it returns (GPU: is done), `full` may be reused. */
 ODC_API odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream);
 
 /* A gather or an addition in two halves: start waits for no publish, odc_wait (or odc_minibatch_sync) completes; till then
@@ -160,7 +161,7 @@ ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
 /* Completes this rank's operations, on streams too, arrives, and returns once all ranks of the job have: the one wait for
  * all. Then gradients are final, elements nobody added to are zero, and the slices are this rank's until it publishes. */
 ODC_API odc_status odc_minibatch_sync(odc_context *context);
-/* odc_minibatch_sync with odc_all_reduce's values riding along. */
+/* odc_minibatch_sync and odc_all_reduce in one. */
 ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op);
 /* Between sync and publish: combines `count` <= 64 values by `op`, an odc_reduction; all ranks get equal bits. */
 ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op);
@@ -177,7 +178,7 @@ typedef struct odc_stats {
     uint64_t lock_wait_ns;    /* waited for another rank's addition to the same stripe */
     uint64_t slice_bytes;     /* of memory in this rank's slices now */
     uint64_t packets_sent;    /* small messages to other hosts */
-    uint64_t pinned_bytes;    /* of host memory for GPUs: host shadows, staging */
+    uint64_t pinned_bytes;    /* of host memory for GPUs: host shadows of slices, and staging */
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;
@@ -207,7 +208,7 @@ typedef struct odc_plan_summary {
     double makespan;    /* the costliest rank's cost */
     double lower_bound; /* no assignment of these samples to these ranks is below this */
 } odc_plan_summary;
-/* Writes each sample's rank and microbatch there (0, 1, ..., in the order to run them), fills *summary unless NULL. */
+/* Writes each sample's rank and microbatch (0, 1, ..., in the order to run them); fills *summary unless NULL. */
 ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of,
                             odc_plan_summary *summary);
 /* The cost coefficients of "linear", "1.5b" or "7b" (fitted by the paper's authors). */
@@ -217,12 +218,12 @@ ODC_API odc_status odc_plan_cost(const char *model, double *a, double *b);
 ODC_API uint32_t odc_version(void); /* major << 16 | minor << 8 | patch */
 ODC_API const char *odc_build(void); /* build, vectors, machine, host loops chosen so far, in one line; never NULL */
 ODC_API const char *odc_status_string(int32_t status); /* what a status means, such as "wrong argument"; never NULL */
-ODC_API const char *odc_last_error(void); /* this thread's last failed call in one sentence; never NULL */
+ODC_API const char *odc_last_error(void); /* the message of this thread's last failed call; never NULL */
 /* One transport or setting: row `index` of a table, 0, 1, ... until ODC_ERROR_ARGUMENT; strings are static unless said. */
 typedef struct odc_transport {
     uint64_t struct_size;
     const char *name;
-    const char *why_not; /* NULL: ready; else the reason, valid until this thread's next call. To ask libfabric: 0.3 s */
+    const char *why_not; /* NULL: ready; else the reason, valid until this thread's next call. libfabric takes 0.3 s */
 } odc_transport;
 typedef struct odc_setting {
     uint64_t struct_size;
@@ -230,17 +231,17 @@ typedef struct odc_setting {
 } odc_setting;
 ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
 ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
-/* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and its paths in
- * odc_route's words, as JSON (a GPU's, of access "none", names the nearest NIC; "objection": why ODC_REQUIRE would refuse
- * it, or null); in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
+/* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and its paths with
+ * odc_route's fields, as JSON (a GPU's path of access "none" names the nearest NIC; "objection": why ODC_REQUIRE would
+ * refuse it, or null); in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
 ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
 /* The path to a rank's memory of one kind (odc_memory); its strings live as long as the context. */
 typedef struct odc_route {
     uint64_t struct_size;
     const char *transport; /* "cuda", "shm", "fabric"; NULL: there is no path */
     const char *provider, *nic, *peer_nic; /* libfabric's; the NICs at both ends; NULL inside a host */
-    const char *why;       /* it is this path, or none */
-    const char *why_not;   /* the other transports are not used; "": nothing to say */
+    const char *why;       /* why it is this path, or none */
+    const char *why_not;   /* why the other transports are not used; "": there is no reason to give */
     const char *access; /* how gathers read: "direct", or "staged" in the library's buffers; "none": there is no path */
 } odc_route;
 ODC_API odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memory, odc_route *out);

@@ -5,17 +5,17 @@
 //     auto shard = context.register_shard<float, float>({"layer.0", 1000});
 //     std::vector<float> full(1000);
 //     context.publish();           // my slices hold this minibatch's parameters
-//     shard.gather(full);          // any number of times; waits for the owners' publish, nothing else
+//     shard.gather(full);          // any number of times; waits for the owners' publishes only
 //     shard.scatter_add(full);     // forward and backward
 //     context.sync();              // the one wait for all
 //     auto slice = shard.slice();  // to change slice.parameters by slice.gradients, until the next publish
 //
-// Errors: a call throws odc::Error. Handed an odc::Status as one more, last argument it throws nothing and reports there
-// instead, and what it returns then is empty, or as it is by default; where exceptions are switched off this is the only
-// way. An exception of a callback goes on in the call that asked it; with a Status its what() joins the message.
-// pthread_exit in a callback ends the thread, so calls that may ask one are not noexcept.
-// Lifetime: the memory of a context lives until its last Shard and Operation are gone, so they may end in any order. Views
-// of a slice end with them, or at Shard::release. A buffer that is given to a *_start call outlives its Operation.
+// Errors: a call throws odc::Error. With an odc::Status as an additional last argument it does not throw but reports there, and
+// returns an empty or default value; without exceptions (-fno-exceptions) this is the only way. An exception of a callback
+// propagates from the call that ran it; with a Status its what() is appended to the message. pthread_exit in a callback ends
+// the thread, so calls that may run one are not noexcept.
+// Lifetime: a context's memory lives until its Context and its last Shard and Operation are destroyed, in any order. Views of a
+// slice are valid until then, or until Shard::release. A buffer passed to a *_start call must outlive its Operation.
 // Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one shard;
 // every other call runs alone. A child made by fork() must not use a context, and has no slices.
 #ifndef ODC_ODC_HPP
@@ -46,7 +46,7 @@
 namespace odc {
 inline namespace ODC_ABI {
 
-// How a rank joins a job. What is empty or zero comes from the environment (`odc info --settings`).
+// How a rank joins a job. Empty and zero fields come from the environment (`odc info --settings`).
 struct Config {
     int32_t rank = 0;                      // used if size > 0
     int32_t size = 0;                      // ranks of the job; 0: from odc run, torchrun, mpirun or Slurm
@@ -55,18 +55,19 @@ struct Config {
     std::string rendezvous = {};           // "host:port" or "[v6]:port" of rank 0; needs a secret
     std::string secret = {};               // shared by all ranks
     std::chrono::milliseconds timeout{0};  // deadline of every wait
-    std::string host = {};                 // what shares memory: equal for the ranks of one host
+    std::string host = {};                 // equal for the ranks that share memory
     std::string device = {};               // this rank's GPU for shards in GPU memory, as "cuda:0"
-    // Ranks meet by this instead (MPI, a store): fills `all` with every rank's `mine`, in rank order, and returns whether it
-    // could. Collective; asked in Context::join only, on its thread: once, with several hosts more often. Needs `size`.
+    // Bootstrap by this instead (MPI, a store): fills `all` with every rank's `mine`, in rank order, and returns whether it
+    // succeeded. Collective; called in Context::join only, on its thread: once, or several times with several hosts. Needs
+    // `size`.
     std::function<bool(span<const std::byte> mine, span<std::byte> all)> all_gather = {};
-    // Asked at least every 100 ms by a waiting call, on its thread; true ends the wait, with ODC_ERROR_INTERRUPTED.
+    // Called at least every 100 ms by a waiting call, on its thread; true ends the wait with ODC_ERROR_INTERRUPTED.
     std::function<bool()> interrupted = {};
 };
 
 enum class Reduction : int32_t { Sum = ODC_SUM, Max = ODC_MAX };
 
-// Where the time went, since the context joined; what this rank waited for another.
+// Where the time went since the context joined; the part that this rank spent on another.
 using Stats = odc_stats;
 using PeerStats = odc_peer_stats;
 
@@ -74,12 +75,12 @@ using PeerStats = odc_peer_stats;
 struct Route {
     std::string transport;                // "cuda", "shm", "fabric"; "": there is no path
     std::string provider, nic, peer_nic;  // libfabric's, and the NICs at both ends; "" inside a host
-    std::string why, why_not;             // why it was chosen, and the other transports were not
+    std::string why, why_not;             // why it was chosen; why the other transports were not
     std::string access;                   // how gathers read: "direct", "staged" or "none"
 };
 
-// One rank's membership in one job. Its destructor leaves the job, waiting for nobody, or, where operations are pending, has
-// the last of them leave it; where an exception runs it, it ends all ranks' waits with ODC_ERROR_ABORTED first.
+// One rank's membership in one job. Its destructor leaves the job without waiting; with pending operations, the last of them
+// leaves it. If an exception is unwinding the stack, it first aborts the job (ODC_ERROR_ABORTED).
 class Context {
 public:
     Context() noexcept = default;
@@ -96,24 +97,26 @@ public:
         }
     }
 
-    // Joins the job and waits for all its ranks. Refuses a libodc of another binary interface (see check_library).
+    // Joins the job and waits for all its ranks. Fails if libodc has another binary interface (see check_library).
     template <class... S, class = detail::Trailing<S...>>
     static Context join(const Config &config = {}, S &...status);
 
-    int32_t rank() const noexcept { return odc_rank(handle()); }             // -1 for an empty context
-    int32_t size() const noexcept { return odc_size(handle()); }             // -1 for an empty context
-    uint64_t minibatch() const noexcept { return odc_minibatch(handle()); }  // the running one's number, from 0
+    int32_t rank() const noexcept { return odc_rank(handle()); }  // -1 for an empty context
+    int32_t size() const noexcept { return odc_size(handle()); }  // -1 for an empty context
+    uint64_t minibatch() const noexcept {
+        return odc_minibatch(handle());
+    }  // the number of the running minibatch, from 0
     explicit operator bool() const noexcept { return handle() != nullptr; }
     odc_context *handle() const noexcept { return user_.handle(); }
 
     // Allocates this rank's slice (zeros) and announces it; waits for nobody.
     template <class P, class G, Memory M = Memory::Host, class... S, class = detail::Trailing<S...>>
     Shard<P, G, M> register_shard(const Description &description, S &...status);
-    // All of them or none, in one region of memory.
+    // Registers all of them or none, in one region of memory.
     template <class P, class G, Memory M = Memory::Host, class... S, class = detail::Trailing<S...>>
     std::vector<Shard<P, G, M>> register_shards(span<const Description> descriptions, S &...status);
 
-    // Publishes the shards that are left; it is an error if none is. The stream is for those in GPU memory.
+    // Publishes the shards that are not published yet; it is an error if there is none. The stream is for shards in GPU memory.
     template <class... S, class = detail::Trailing<S...>>
     void publish(S &...status) {
         publish(Stream(), status...);
@@ -129,7 +132,7 @@ public:
     void sync(S &...status) {
         detail::check(odc_minibatch_sync(handle()), status...);
     }
-    // The same, with all_reduce's values riding along.
+    // sync and all_reduce in one.
     template <class... S, class = detail::Trailing<S...>>
     void sync_reduce(span<double> values, Reduction reduction, S &...status) {
         const auto op = static_cast<int32_t>(reduction);
@@ -168,7 +171,7 @@ public:
     void abort(const std::string &text, S &...status) noexcept(detail::kQuiet<S...>) {
         detail::check(odc_abort(handle(), text.c_str()), status...);
     }
-    // Leaves the job, waiting for nobody. Slices stay; later calls say that this rank has left.
+    // Leaves the job without waiting. Slices stay; later calls fail because this rank has left.
     template <class... S, class = detail::Trailing<S...>>
     void shutdown(S &...status) noexcept(detail::kQuiet<S...>);
 
@@ -185,7 +188,7 @@ private:
     Route route_to(int32_t rank, Memory memory, S &...status) const noexcept(detail::kQuiet<S...>);
 
     detail::User user_;
-    int exceptions_ = std::uncaught_exceptions();  // where it was made, or moved to
+    int exceptions_ = std::uncaught_exceptions();  // when it was constructed or moved to
 };
 
 namespace detail {
@@ -193,8 +196,8 @@ namespace detail {
 struct AllGather {
     const Config &config;
 
-    static int all_gather(void *gathering, const void *mine, void *all, size_t bytes) {
-        const Config &config = static_cast<AllGather *>(gathering)->config;
+    static int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
+        const Config &config = static_cast<AllGather *>(arg)->config;
         return call_back([&] {
             const span<const std::byte> given(static_cast<const std::byte *>(mine), bytes);
             const span<std::byte> wanted(static_cast<std::byte *>(all), bytes * static_cast<size_t>(config.size));
@@ -232,10 +235,10 @@ Context Context::join(const Config &config, S &...status) {
                 c.interrupted = detail::ask_interrupted;
                 c.interrupted_arg = membership.get();
             }
-            detail::AllGather gathering{config};
+            detail::AllGather all_gather{config};
             if (config.all_gather) {
                 c.all_gather = detail::AllGather::all_gather;
-                c.all_gather_arg = &gathering;
+                c.all_gather_arg = &all_gather;
             }
             if (!detail::check(odc_init(&c, &membership->handle), status...)) {
                 return Context();
@@ -260,7 +263,7 @@ odc_shard_desc Context::to_c(const Description &description) noexcept {
     return desc;
 }
 
-// What C cannot see: where the name ends, and that there is a slice for each listed rank.
+// Checks what the C interface cannot: that the name has no NUL, and that each listed rank has a slice.
 template <class... S>
 bool Context::check_description(const Description &description, S &...status) const {
     const size_t listed =
@@ -344,7 +347,7 @@ void Context::shutdown(S &...status) noexcept(detail::kQuiet<S...>) {
             [&] {
                 return detail::refuse(ODC_ERROR_PHASE,
                                       "Context::shutdown: operations that nobody has waited for: " +
-                                          std::to_string(pending) + "; wait for them, or drop them, before",
+                                          std::to_string(pending) + "; wait for them, or destroy them, first",
                                       status...);
             },
             status...);

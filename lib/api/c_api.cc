@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C boundary: checks arguments, copies structs in and out by their sizes, and turns every exception into a status
-// and a sentence.
+// The C boundary: checks arguments, copies structs in and out by their sizes, and converts every exception to a status and a
+// message.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <odc/odc.h>
@@ -28,68 +28,69 @@ namespace {
 using odc::fail;
 using odc::say;
 
-// What calls of one thread hand out until its next.
-struct ThreadWords {
+// The strings that calls return to a thread, valid until its next call.
+struct ThreadStrings {
     std::string error;
     std::string why_not;
     std::string topology;
     std::string recording;
 };
-thread_local ThreadWords *thread_words = nullptr;
-thread_local const char *last_words = "";  // thread_words->error, or a literal if there is no memory to keep it
+thread_local ThreadStrings *thread_strings = nullptr;
+thread_local const char *last_error = "";  // thread_strings->error, or a literal if there is no memory for it
 
-void forget_words(void *words) {
-    delete static_cast<ThreadWords *>(words);
-    thread_words = nullptr;
-    last_words = "";
+void delete_strings(void *strings) {
+    delete static_cast<ThreadStrings *>(strings);
+    thread_strings = nullptr;
+    last_error = "";
 }
 
-// exit() destroys its thread's thread_local objects before it runs the handlers of atexit(), which may call libodc. The
-// destructor of a key runs only when a thread ends. Without a key (a process has 1024) the words leak.
-ThreadWords &words_of_thread() {
+// By a pthread key instead of a thread_local object: exit() destroys its thread's thread_local objects before it runs the
+// atexit() handlers, which may call libodc; a key's destructor runs only when a thread ends. If there is no key left (a process
+// has 1024), the strings leak.
+ThreadStrings &strings_of_thread() {
     static const pthread_key_t key = [] {
         pthread_key_t made = 0;
-        return pthread_key_create(&made, forget_words) == 0 ? made : ~pthread_key_t{0};
+        return pthread_key_create(&made, delete_strings) == 0 ? made : ~pthread_key_t{0};
     }();
-    if (thread_words == nullptr) {
-        thread_words = new ThreadWords;
-        pthread_setspecific(key, thread_words);
+    if (thread_strings == nullptr) {
+        thread_strings = new ThreadStrings;
+        pthread_setspecific(key, thread_strings);
     }
-    return *thread_words;
+    return *thread_strings;
 }
 
-odc_status keep(odc_status status, const char *words) noexcept {
+odc_status keep_error(odc_status status, const char *text) noexcept {
     try {
-        std::string &error = words_of_thread().error;
-        error = words;
-        last_words = error.c_str();
+        std::string &error = strings_of_thread().error;
+        error = text;
+        last_error = error.c_str();
     } catch (const std::exception &) {
-        last_words = "the process has no memory left, not even for the words of this error";
+        last_error = "the process has no memory left, not even for the text of this error";
     }
     return status;
 }
 
-// No exception crosses the C boundary, and none loses its words. UndefinedBehaviorSanitizer would report that the reference to
-// what pthread_exit throws has no object; GCC heeds the attribute on no template.
+// No exception crosses the C boundary, and none loses its message. no_sanitize: what pthread_exit throws is caught by a
+// reference without an object; GCC ignores the attribute on templates, hence `body`.
 __attribute__((no_sanitize("null"))) odc_status status_of(void (*call)(void *body), void *body) {
     try {
         call(body);
         return ODC_OK;
     } catch (const odc::Error &error) {
-        return keep(error.status(), error.what());
+        return keep_error(error.status(), error.what());
     } catch (const std::bad_alloc &) {
-        return keep(ODC_ERROR_NO_MEMORY, odc::kNoMemoryWords);
+        return keep_error(ODC_ERROR_NO_MEMORY, odc::kNoMemoryWords);
     } catch (const std::exception &error) {
-        return keep(ODC_ERROR_INTERNAL, error.what());
-    } catch (const abi::__forced_unwind &) {  // pthread_exit in a callback: the thread ends, whatever is done here
+        return keep_error(ODC_ERROR_INTERNAL, error.what());
+    } catch (const abi::__forced_unwind &) {  // pthread_exit in a callback, which cannot be stopped
         throw;
     } catch (...) {
-        return keep(ODC_ERROR_INTERNAL, "a callback threw something that is no std::exception");
+        return keep_error(ODC_ERROR_INTERNAL, "a callback threw something that is not a std::exception");
     }
 }
 
-// No call is a cancellation point: a cancelled thread ends when its call is done. Not noexcept, because the thread may end
-// where its cancelability is restored, if that is asynchronous.
+// No call is a cancellation point: a cancelled thread ends after its call. Not noexcept: with asynchronous cancelability the
+// thread ends where its cancel state is restored.
 template <class Body>
 odc_status guard(Body body) {
     int before = PTHREAD_CANCEL_ENABLE;
@@ -99,7 +100,7 @@ odc_status guard(Body body) {
     return status;
 }
 
-// A page that a forked child finds zeroed; where the kernel has none (gVisor), the process's number.
+// Detects a forked child by a page that the kernel zeroes there; where it does not (gVisor), by the process id.
 class ForkMark {
 public:
     ForkMark() {
@@ -121,19 +122,19 @@ public:
 private:
     static constexpr size_t kBytes = 4096;
     unsigned char *page_;
-    pid_t pid_ = 0;  // 0: the page tells
+    pid_t pid_ = 0;  // 0: the page is enough
 };
 
 std::string version() { return say(ODC_VERSION_MAJOR, ".", ODC_VERSION_MINOR, ".", ODC_VERSION_PATCH); }
 
-// With the file that holds it: where it is linked statically, the program.
+// With its file, which is the program if libodc is linked statically.
 std::string this_libodc() {
     Dl_info info{};
     const bool found = dladdr(reinterpret_cast<const void *>(&version), &info) != 0 && info.dli_fname != nullptr;
     return say("this libodc, ", version(), found ? " of " : "", found ? info.dli_fname : "");
 }
 
-// The sizes of the structs when libodc first had them: a smaller one is a mistake. Never changed.
+// The smallest valid struct sizes: those of the first release with the struct. Never change one.
 constexpr uint64_t first_size(const odc_config *) { return 104; }
 constexpr uint64_t first_size(const odc_shard_desc *) { return 64; }
 constexpr uint64_t first_size(const odc_slice *) { return 56; }
@@ -157,7 +158,7 @@ uint64_t checked_size(const Struct *theirs, const char *name) {
     return size;
 }
 
-// Copies a struct of the caller's size over defaults of zero. What the caller knows and we do not must be zero.
+// Copies a struct of the caller's size; fields that the caller lacks are zero, fields that we lack must be zero.
 template <class Struct>
 Struct copy_in(const Struct *theirs, const char *name) {
     Struct ours{};
@@ -192,7 +193,7 @@ void copy_out(const Struct &ours, Struct *theirs, const char *name) {
 struct odc_shard {
     odc_context *owner;
     odc::Shard *shard;
-    std::string released;  // its name, once it is; the handle stays, so that its use is an error and no crash
+    std::string released;  // its name once it is released; the handle stays, so that its use is an error, not a crash
 };
 
 struct odc_context {
@@ -311,7 +312,7 @@ odc_status odc_abort(odc_context *context, const char *text) {
 }
 
 void odc_destroy(odc_context *context) {
-    // In a forked child there is nothing to free that would not harm the parent's job.
+    // In a forked child freeing would harm the parent's job.
     if (context == nullptr || context->mark.in_child()) {
         return;
     }
@@ -453,7 +454,7 @@ uint32_t odc_version(void) { return ODC_VERSION_MAJOR << 16 | ODC_VERSION_MINOR 
 
 const char *odc_build(void) {
     try {
-        // Texts live as long as the process; there are few, as each loop is chosen once.
+        // Returned texts are never freed; there are few, as each loop is chosen once.
         static std::mutex mutex;
         static auto &texts = *new std::set<std::string>;
         const std::lock_guard lock(mutex);
@@ -467,7 +468,7 @@ const char *odc_build(void) {
 }
 
 const char *odc_status_string(int32_t status) { return odc::status_string(status); }
-const char *odc_last_error(void) { return last_words; }
+const char *odc_last_error(void) { return last_error; }
 
 odc_status odc_get_transport(size_t index, odc_transport *out) {
     return guard([&] {
@@ -475,7 +476,7 @@ odc_status odc_get_transport(size_t index, odc_transport *out) {
         if (index >= count) {
             fail(ODC_ERROR_ARGUMENT, "odc_get_transport: there are ", count, " transports");
         }
-        std::string &why_not = words_of_thread().why_not;
+        std::string &why_not = strings_of_thread().why_not;
         why_not = odc::kTransports[index].why_not();
         const odc_transport row{sizeof(row), odc::kTransports[index].name, why_not.empty() ? nullptr : why_not.c_str()};
         copy_out(row, out, "odc_transport");
@@ -497,17 +498,17 @@ odc_status odc_get_topology(const char *file, const char **json, const char **xm
         if (json == nullptr) {
             fail(ODC_ERROR_ARGUMENT, "odc_get_topology: json is NULL");
         }
-        auto &[error, why_not, words, recording] = words_of_thread();
+        auto &[error, why_not, topology, recording] = strings_of_thread();
         const odc::Machine machine = file != nullptr ? odc::recorded_machine(file) : odc::this_machine(odc::Look::Full);
         const bool recorded = file != nullptr || !odc::setting(odc::Setting::kTopologyXml).empty();
-        words = odc::machine_json(machine, odc::read_route_options(),
-                                  recorded ? odc::offers_by_kind(machine) : odc::query_libfabric(),
-                                  recorded ? "" : odc::why_not_fabric());
+        topology = odc::machine_json(machine, odc::read_route_options(),
+                                     recorded ? odc::offers_by_kind(machine) : odc::query_libfabric(),
+                                     recorded ? "" : odc::why_not_fabric());
         if (xml != nullptr) {
             recording = odc::live_recording();
             *xml = recording.c_str();
         }
-        *json = words.c_str();
+        *json = topology.c_str();
     });
 }
 

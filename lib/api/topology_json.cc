@@ -65,24 +65,25 @@ void add_reasons(Json &route, const RouteChoice &choice) {
     }
 }
 
-// What odc_init would say against it, where ODC_REQUIRE is set; null: nothing.
-void add_objection(Json &route, const std::string &words, const RouteOptions &options) {
+// The error of odc_init if the route does not meet ODC_REQUIRE; null if it does.
+void add_unmet_requirement(Json &route, const std::string &unmet, const RouteOptions &options) {
     if (options.requirements != 0) {
-        route["objection"] = text_or_null(words);
+        route["objection"] = text_or_null(unmet);
     }
 }
 
-RouteChoice gpu_verdict(const Gpu &gpu, RankDescriptor mine, RankDescriptor theirs, const RouteChoice &of_host_memory) {
+RouteChoice gpu_route_choice(const Gpu &gpu, RankDescriptor mine, RankDescriptor theirs,
+                             const RouteChoice &of_host_memory) {
     if (gpu.vendor != "NVIDIA") {
         RouteChoice none;
-        none.why = say("GPUs of ", gpu.vendor, " are not used, NVIDIA's are");
+        none.why = say("GPUs of ", gpu.vendor, " are not supported, NVIDIA's are");
         return none;
     }
     mine.gpu = theirs.gpu = gpu.name;
     return choose_gpu_route(mine, theirs, of_host_memory);
 }
 
-// From rank `index` of this host, whose memory is there, to its like.
+// From a rank whose memory is there to an equal rank of another host.
 Json route_json(const Machine &machine, Device memory, const RouteOptions &options, const NicAddresses &ports,
                 const std::string &why_no_fabric) {
     RankDescriptor mine = rank_at(0, "this", memory.index, options, ports);
@@ -91,7 +92,7 @@ Json route_json(const Machine &machine, Device memory, const RouteOptions &optio
     theirs.why_no_fabric = why_no_fabric;
     const bool gpu = memory.what == Device::What::Gpu;
     const RouteChoice choice = choose_route(mine, theirs);
-    const RouteChoice told = gpu ? gpu_verdict(machine.gpus[memory.index], mine, theirs, choice) : choice;
+    const RouteChoice told = gpu ? gpu_route_choice(machine.gpus[memory.index], mine, theirs, choice) : choice;
     Json route = {{"from", device_name(machine, memory)}, {"transport", text_or_null(std::string(told.transport))}};
     if (told.my_port >= 0) {
         const NicAddress &port = mine.ports[static_cast<size_t>(told.my_port)];
@@ -104,11 +105,11 @@ Json route_json(const Machine &machine, Device memory, const RouteOptions &optio
     add_reasons(route, told);
     route["memory"] = gpu ? "gpu" : "host";
     route["access"] = access_of(told);
-    add_objection(route, gpu ? "" : unmet_requirement(choice, mine, theirs, options, ports.refused), options);
+    add_unmet_requirement(route, gpu ? "" : unmet_requirement(choice, mine, theirs, options, ports.refused), options);
     return route;
 }
 
-// Between two ranks of this host, whose memory is the host's; the unmet requirement is of their GPUs, too.
+// Between two ranks of this host, for host memory. ODC_REQUIRE=nvlink concerns their GPUs, too.
 Json host_json(const Machine &machine, const RouteOptions &options) {
     const RankDescriptor mine = rank_at(0, "this", 0, options, {});
     const RankDescriptor theirs = rank_at(1, "this", 0, options, {});
@@ -117,17 +118,17 @@ Json host_json(const Machine &machine, const RouteOptions &options) {
     add_reasons(route, choice);
     route["memory"] = "host";
     route["access"] = access_of(choice);
-    std::string words = unmet_requirement(choice, mine, theirs, options, {});
-    if (words.empty() && options.requires_that(Requirement::NvLink)) {
-        words = unmet_nvlink_requirement(machine);
+    std::string unmet = unmet_requirement(choice, mine, theirs, options, {});
+    if (unmet.empty() && options.requires_that(Requirement::NvLink)) {
+        unmet = unmet_nvlink_requirement(machine);
     }
-    add_objection(route, words, options);
+    add_unmet_requirement(route, unmet, options);
     return route;
 }
 
 Json ability_json(Ability ability) { return ability == Ability::Unknown ? Json() : Json(ability == Ability::Yes); }
 
-// What odc_init will find, if what NVML says is true.
+// The peer access that odc_init will find if NVML is right.
 PeerAccess peer_access_of(const GpuLink &link) {
     if (link.p2p == Ability::No) {
         return {"", "they cannot read each other's memory (no peer-to-peer access)"};
@@ -138,7 +139,7 @@ PeerAccess peer_access_of(const GpuLink &link) {
     return {"P2P with native atomics", ""};
 }
 
-// Between two GPUs of this host, and between ranks that are on them.
+// The link between two GPUs of this host, and the route between ranks on them.
 Json link_json(const Machine &machine, size_t a, size_t b, const RouteOptions &options) {
     const GpuLink &link = machine.link(a, b);
     const bool known =
@@ -151,7 +152,7 @@ Json link_json(const Machine &machine, size_t a, size_t b, const RouteOptions &o
                  {"words", say(nvlink_text(link), ", ", p2p_text(link))},
                  {"by_pci", name_of(nearness_by_pci(machine, {Device::What::Gpu, a}, {Device::What::Gpu, b}))}};
     RouteChoice choice;
-    choice.why = "what is not known, odc_init tries";
+    choice.why = "NVML does not tell; odc_init tests it";
     if (known) {
         RankDescriptor mine = rank_at(0, "this", a, options, {});
         RankDescriptor theirs = rank_at(1, "this", b, options, {});
@@ -181,21 +182,21 @@ std::string machine_json(const Machine &machine, const RouteOptions &options, co
                  {"distances", Json::array()},
                  {"on_this_host", host_json(machine, options)},
                  {"to_another_host", Json::array()}};
-    std::vector<Device> places;
+    std::vector<Device> devices;
     for (const Package &package : machine.packages) {
         json["packages"].push_back({{"name", say("package", package.index)}, {"model", text_or_null(package.model)}});
     }
     for (size_t i = 0; i < machine.numa_nodes.size(); ++i) {
         const NumaNode &node = machine.numa_nodes[i];
-        places.push_back({Device::What::NumaNode, i});
-        json["numa_nodes"].push_back({{"name", device_name(machine, places.back())},
+        devices.push_back({Device::What::NumaNode, i});
+        json["numa_nodes"].push_back({{"name", device_name(machine, devices.back())},
                                       {"package", name_or_null("package", node.package)},
                                       {"cores", node.cores},
                                       {"bytes", node.bytes}});
     }
     for (size_t i = 0; i < machine.gpus.size(); ++i) {
         const Gpu &gpu = machine.gpus[i];
-        places.push_back({Device::What::Gpu, i});
+        devices.push_back({Device::What::Gpu, i});
         Json device = {{"name", gpu.name},
                        {"vendor", gpu.vendor},
                        {"model", text_or_null(gpu.model)},
@@ -207,7 +208,7 @@ std::string machine_json(const Machine &machine, const RouteOptions &options, co
         }
     }
     std::vector<Refusal> refused;
-    for (const Device memory : places) {
+    for (const Device memory : devices) {
         const NicAddresses ports = nic_addresses_of(machine, memory, options, infos);
         json["to_another_host"].push_back(route_json(machine, memory, options, ports, why_no_fabric));
         refused = ports.refused;  // wherever the memory is
@@ -215,13 +216,13 @@ std::string machine_json(const Machine &machine, const RouteOptions &options, co
     for (size_t i = 0; i < machine.nics.size(); ++i) {
         json["nics"].push_back(nic_json(machine, machine.nics[i], refused));
         if (!json["nics"].back().contains("why_not")) {
-            places.push_back({Device::What::Nic, i});
+            devices.push_back({Device::What::Nic, i});
         }
     }
-    for (const Device row : places) {
+    for (const Device row : devices) {
         json["devices"].push_back(device_name(machine, row));
         Json &distances = json["distances"].emplace_back(Json::array());
-        for (const Device column : places) {
+        for (const Device column : devices) {
             distances.push_back(name_of(nearness(machine, row, column)));
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A machine and the paths that it would use, as JSON: what odc_get_topology gives.
+// A machine and the routes that its ranks would use, as JSON: the output of odc_get_topology.
 #pragma once
 
 #include "routing/nic_address.h"
@@ -11,8 +11,8 @@
 
 namespace odc {
 
-// Each route to another host is to the same place of a host like this one. `why_no_fabric`: why libfabric cannot be
-// used; empty: it can. Throws as ports_of does.
+// Routes to another host assume that the peer's memory is at the same place of an equal host. `why_no_fabric`: why libfabric
+// cannot be used; empty: it can. Throws as nic_addresses_of does.
 std::string machine_json(const Machine &machine, const RouteOptions &options, const std::vector<ProviderInfo> &infos,
                          const std::string &why_no_fabric);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a wait may last and who may end it: the deadline and the caller's `interrupted`.
+// A wait's deadline and the caller's `interrupted` callback.
 #pragma once
 
 #include "base/error.h"
@@ -24,7 +24,7 @@ public:
     int64_t remaining_ms() const { return timeout_ms_ - (now_ns() - begin_ns_) / 1'000'000; }
     int64_t begin_ns() const { return begin_ns_; }
     double waited_s() const { return static_cast<double>(now_ns() - begin_ns_) * 1e-9; }
-    // How long to sleep in poll() or a futex before looking again.
+    // How long to sleep in poll() or a futex before checking again.
     int slice_ms() const { return static_cast<int>(std::clamp<int64_t>(remaining_ms(), 0, 20)); }
 
     // Throws ODC_ERROR_INTERRUPTED when the caller wants to stop.
@@ -34,7 +34,7 @@ public:
         }
     }
 
-    // The same for who has an error to report already.
+    // The same without throwing, for callers that already have an error to report.
     bool wants_to_stop() const { return interrupted_ != nullptr && interrupted_(arg_) != 0; }
 
 private:

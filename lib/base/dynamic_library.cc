@@ -12,12 +12,13 @@ namespace odc {
 
 namespace {
 
-// The loader names a file that it found by its path, and a library that this one needs by that one's name.
+// dlerror() begins with `name` only if this library itself is missing: a file that was found is named by its path, a missing
+// dependency by its own name.
 std::string why_not_loaded(const char *name) {
     const char *error = dlerror();
-    const std::string words = error != nullptr ? error : "the loader does not say why";
-    const bool found = !words.starts_with(say(name, ':')) || !words.ends_with(std::strerror(ENOENT));
-    return found ? say(name, " cannot be loaded: ", words) : say(name, " not found");
+    const std::string text = error != nullptr ? error : "the loader does not say why";
+    const bool found = !text.starts_with(say(name, ':')) || !text.ends_with(std::strerror(ENOENT));
+    return found ? say(name, " cannot be loaded: ", text) : say(name, " not found");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A shared library that is opened at run time, so a machine may lack it. It stays loaded, also when this ends: the threads
-// and handlers of those that libodc opens do not take being unloaded.
+// A shared library that is loaded at run time, because a machine may lack it. It is never unloaded: the libraries that libodc
+// loads leave threads and exit handlers behind.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@ class DynamicLibrary {
 public:
     explicit DynamicLibrary(const char *name);
 
-    // Of this version, or unversioned. NULL where there is none.
+    // Sets `function` to NULL if the library lacks the symbol. `version` NULL: the default version.
     template <class Pointer>
     void find(Pointer &function, const char *symbol, const char *version = nullptr) {
         function = reinterpret_cast<Pointer>(address_of(symbol, version));
     }
-    // Empty: it is loaded, and has all that was looked for. Else "libcuda.so.1 not found", or what else is wrong with it.
+    // Empty if the library is loaded and had every symbol so far; else the reason, such as "libcuda.so.1 not found".
     const std::string &why_not() const { return why_not_; }
 
 private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types: their sizes, names and accumulators. A type of 0 means that the half of a shard is absent.
+// Element types: their sizes, names and accumulators. Type 0 means that the shard lacks that half.
 #pragma once
 
 #include <odc/odc.h>

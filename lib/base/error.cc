@@ -7,21 +7,21 @@
 
 namespace odc {
 
-std::string joined(const std::vector<std::string> &words, const char *between) {
+std::string joined(const std::vector<std::string> &items, const char *between) {
     std::string text;
-    for (const std::string &word : words) {
-        text += say(text.empty() ? "" : between, word);
+    for (const std::string &item : items) {
+        text += say(text.empty() ? "" : between, item);
     }
     return text;
 }
 
-std::string listed(const std::vector<std::string> &words, const char *between) {
+std::string listed(const std::vector<std::string> &items, const char *between) {
     constexpr size_t kMost = 4;
-    if (words.size() <= kMost) {
-        return joined(words, between);
+    if (items.size() <= kMost) {
+        return joined(items, between);
     }
-    const auto first = words.begin();
-    return say(joined({first, first + kMost}, between), between, "and ", words.size() - kMost, " more");
+    const auto first = items.begin();
+    return say(joined({first, first + kMost}, between), between, "and ", items.size() - kMost, " more");
 }
 
 void put(std::span<char> field, std::string_view text) {
@@ -71,7 +71,7 @@ Error current_error() {
     }
 }
 
-// No default: the compiler names a status that lacks its words.
+// Without a default case, so that the compiler reports a status that is missing here.
 const char *status_string(int32_t status) {
     if (status > ODC_OK || status < ODC_ERROR_DEVICE) {
         return "unknown status";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors and their words. Inside the library a failure is an Error; c_api.cc turns it into an odc_status and keeps the
-// sentence for odc_last_error.
+// Errors and their messages. The library throws Error; c_api.cc converts it to an odc_status and keeps the message for
+// odc_last_error.
 #pragma once
 
 #include <odc/odc.h>
@@ -23,7 +23,7 @@ private:
     odc_status status_;
 };
 
-// Joins its arguments into one sentence.
+// Concatenates its arguments.
 template <class... Parts>
 std::string say(const Parts &...parts) {
     std::ostringstream out;
@@ -31,26 +31,27 @@ std::string say(const Parts &...parts) {
     return out.str();
 }
 
-// "eth0; eth1": a list for a sentence; of a long one the first few, and how many more there are.
-std::string listed(const std::vector<std::string> &words, const char *between);
-std::string joined(const std::vector<std::string> &words, const char *between);  // all of them
+// "eth0; eth1": a list for a message; a long list is cut to its first items and "and 7 more".
+std::string listed(const std::vector<std::string> &items, const char *between);
+std::string joined(const std::vector<std::string> &items, const char *between);  // without a limit
 
-// Copies a text and a zero byte; where it is too long, whole characters of UTF-8 and "..." for the rest. Allocates nothing.
+// Copies a text and a terminating zero. A text that is too long is cut at a UTF-8 character and ends in "...". Does not
+// allocate.
 void put(std::span<char> field, std::string_view text);
-std::string cut(std::string_view text, size_t bytes);  // the same, `bytes` at most
+std::string cut(std::string_view text, size_t bytes);  // the same, to at most `bytes`
 
 template <class... Parts>
 [[noreturn]] void fail(odc_status status, const Parts &...parts) {
     throw Error(status, say(parts...));
 }
 
-// ODC_ERROR_SYSTEM with errno's words: "mmap of 4096 bytes: Cannot allocate memory", and what to do about a limit on
-// descriptors.
+// Throws ODC_ERROR_SYSTEM with errno's message, "mmap of 4096 bytes: Cannot allocate memory", and with advice if the limit on
+// descriptors was reached.
 [[noreturn]] void fail_errno(const std::string &what);
 
 constexpr const char *kNoMemoryWords = "the process has no memory left for the library's own use";
 
-// The exception that is being handled: in other words if it is no Error.
+// The exception being handled, converted to an Error if it is another type.
 Error current_error();
 
 // `status` may be any number.

@@ -10,8 +10,8 @@ namespace odc {
 
 namespace {
 
-// Which descriptors are those of Fds, by number. No lock and no allocation: fork() may come at any time, and its child may
-// call async-signal-safe functions only. Larger numbers than the kernel gives by default (fs.nr_open) stay open in children.
+// A bitmap of the descriptors to close in children. It needs no lock and no allocation: fork() may happen at any time, and the
+// child may only call async-signal-safe functions. Numbers beyond the kernel's default limit (fs.nr_open) are not covered.
 constexpr int kMost = 1 << 20;
 constexpr int kBits = 64;
 constinit std::atomic<uint64_t> enlisted[kMost / kBits];
@@ -20,7 +20,7 @@ constinit std::atomic<int> words_in_use = 0;
 uint64_t bit_of(int fd) { return uint64_t{1} << (fd % kBits); }
 std::atomic<uint64_t> &word_of(int fd) { return enlisted[fd / kBits]; }
 
-[[maybe_unused]] const int kAtFork = pthread_atfork(nullptr, nullptr, &Fd::leave_to_parent);
+[[maybe_unused]] const int kAtFork = pthread_atfork(nullptr, nullptr, &Fd::close_in_child);
 
 }  // namespace
 
@@ -40,7 +40,7 @@ void Fd::delist(int fd) {
     }
 }
 
-void Fd::leave_to_parent() {
+void Fd::close_in_child() {
     for (int word = 0; word < words_in_use.load(); ++word) {
         for (uint64_t rest = enlisted[word].exchange(0); rest != 0; rest &= rest - 1) {
             close(word * kBits + std::countr_zero(rest));

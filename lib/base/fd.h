@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file descriptor that closes itself, also in children made by fork(): a child that outlives its rank must keep neither
-// memory nor connections of the job. There an Fd is invalid, because its number may soon be that of another file. What another
-// thread is just opening or closing when fork() is called may stay open in the child: a lock that fork() takes could deadlock
-// with the locks that other libraries take there, and with a fork() in a signal handler.
+// An owned file descriptor. Children made by fork() close it, too, so that a child that outlives its rank holds no memory and
+// no connection of the job; in the child the Fd is invalid, because the number may be reused. A descriptor that another thread
+// opens or closes during the fork() may stay open in the child: preventing that takes a lock in the atfork handlers, which
+// could deadlock with other libraries' handlers and with a fork() in a signal handler.
 #pragma once
 
 #include <unistd.h>
@@ -25,29 +25,30 @@ public:
     }
     ~Fd() {
         if (valid()) {
-            delist(fd_);  // first: once it is closed, the number may be another file's
+            delist(fd_);  // before close(): afterwards the number may be another file's
             close(fd_);
         }
     }
     int get() const { return forks_ == forks.load(std::memory_order_relaxed) ? fd_ : -1; }
     bool valid() const { return get() >= 0; }
 
-    // In a child made by fork(), before fork() returns: closes what the parent's Fds hold and makes them invalid.
-    static void leave_to_parent();
+    // The child's atfork handler: closes the enlisted descriptors and invalidates all Fds.
+    static void close_in_child();
 
 private:
     friend class ClosedInChildren;
-    // Notes that children shall close it. Returns `forks`.
+    // Marks a descriptor for closing in children. Returns `forks`.
     static uint32_t enlist(int fd);
     static void delist(int fd);
 
-    static inline constinit std::atomic<uint32_t> forks = 0;  // from the process that loaded the library to this one
+    static inline constinit std::atomic<uint32_t> forks =
+        0;  // between the process that loaded the library and this one
 
     int fd_ = -1;
     uint32_t forks_ = 0;
 };
 
-// Somebody else's descriptor that children shall close, until this ends, which is before its owner closes it.
+// Marks another owner's descriptor for closing in children. Must be destroyed before the owner closes the descriptor.
 class ClosedInChildren {
 public:
     ClosedInChildren() = default;

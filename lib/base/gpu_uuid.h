@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number by which all processes, the CUDA driver and NVML know a GPU, or a part of one (MIG).
+// The UUID of a GPU or a MIG instance: the same in every process, in the CUDA driver and in NVML.
 #pragma once
 
 #include <array>

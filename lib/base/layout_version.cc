@@ -7,7 +7,7 @@ namespace odc {
 
 namespace {
 
-#ifndef ODC_LAYOUT_VERSION  // a test builds another one
+#ifndef ODC_LAYOUT_VERSION  // a test builds with another version
 #define ODC_LAYOUT_VERSION 11
 #endif
 

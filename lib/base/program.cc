@@ -17,12 +17,12 @@ namespace odc {
 namespace {
 
 constexpr size_t kBytes = 4096;
-constexpr char kUnmapped = 1;  // written by the process itself
-constexpr int kExitMs = 100;   // for an exit to complete, where /proc does not tell it from exec
+constexpr char kUnmapped = 1;  // written by the owner
+constexpr int kExitMs = 100;   // for an exit to complete, where /proc cannot tell it from exec
 
-// The process id in this pid namespace; 0 or less when there is none.
-long pid_of(int life) {
-    std::ifstream info(say("/proc/self/fdinfo/", life));
+// The process id in this pid namespace; 0 or less if it has none here.
+long pid_of(int pidfd) {
+    std::ifstream info(say("/proc/self/fdinfo/", pidfd));
     for (std::string word; info >> word;) {
         if (long pid = 0; word == "Pid:" && info >> pid) {
             return pid;
@@ -39,7 +39,7 @@ Program::Program()
         page_ = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
     }
     if (page_ == MAP_FAILED || madvise(page_, kBytes, MADV_DONTFORK) != 0) {
-        fail_errno("a page by which other ranks see that this process runs the same program");
+        fail_errno("mapping the page by which other ranks detect exec");
     }
 }
 
@@ -52,14 +52,14 @@ Program::~Program() {
 
 bool is_program_gone(int program) { return fcntl(program, F_ADD_SEALS, F_SEAL_WRITE) == 0; }
 
-Ending how_program_went(int life) {
-    pollfd entry{life, POLLIN, 0};
+Ending how_program_went(int pidfd) {
+    pollfd entry{pidfd, POLLIN, 0};
     if (poll(&entry, 1, 0) == 1) {
         return Ending::Death;
     }
     char path[1];
-    if (const long pid = pid_of(life); pid > 0) {
-        // An exiting process has no program any more; after exec there is the new one.
+    if (const long pid = pid_of(pidfd); pid > 0) {
+        // An exiting process has no /proc/PID/exe; after exec it names the new program.
         if (readlink(say("/proc/", pid, "/exe").c_str(), path, sizeof(path)) >= 0) {
             return Ending::Exec;
         }
@@ -70,19 +70,19 @@ Ending how_program_went(int life) {
     return poll(&entry, 1, kExitMs) == 1 ? Ending::Death : Ending::Exec;
 }
 
-const char *how_it_left(int life, int program) {
-    pollfd entry{life, POLLIN, 0};
+const char *how_it_left(int pidfd, int program) {
+    pollfd entry{pidfd, POLLIN, 0};
     if (poll(&entry, 1, 0) == 1) {
-        return words_of(Ending::Death);
+        return ending_text(Ending::Death);
     }
     // A process that dies or calls exec loses its memory before its sockets.
     char unmapped = 0;
     if (!is_program_gone(program) || (pread(program, &unmapped, 1, 0) == 1 && unmapped == kUnmapped)) {
-        return poll(&entry, 1, kExitMs) == 1 ? words_of(Ending::Death) : "gave up";
+        return poll(&entry, 1, kExitMs) == 1 ? ending_text(Ending::Death) : "gave up";
     }
-    return words_of(how_program_went(life));
+    return ending_text(how_program_went(pidfd));
 }
 
-const char *words_of(Ending ending) { return ending == Ending::Exec ? "replaced its program (exec)" : "died"; }
+const char *ending_text(Ending ending) { return ending == Ending::Exec ? "replaced its program (exec)" : "died"; }
 
 }  // namespace odc

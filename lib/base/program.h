@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a process still runs the program that it ran in odc_init: exec keeps the process and its pidfd, but not its
-// memory. Each rank maps a page of a file of its own, which forked children do not inherit, and hands out the file; the
-// kernel lets others seal it against writing only when the page is no longer mapped. A rank that unmaps it itself writes
-// so there.
+// Detects that a peer has called exec, which keeps its process and pidfd but unmaps its memory. Each rank maps one page of a
+// memfd, which forked children do not inherit, and passes the memfd to its peers. The kernel lets a peer add F_SEAL_WRITE only
+// once the page is unmapped. A rank that unmaps the page itself first writes kUnmapped there.
 #pragma once
 
 #include "base/fd.h"
@@ -27,21 +26,21 @@ private:
     pid_t pid_;
 };
 
-constexpr size_t kProgramsAtOnce = 16;  // of many ranks so many are asked for at a time
+constexpr size_t kProgramsAtOnce = 16;  // peers that are checked in one round
 
-// `program`: the descriptor of another process's Program. Never true while that process runs it.
+// `program`: the memfd of another process's Program. Never true while that process runs its program.
 bool is_program_gone(int program);
 
 enum class Ending : int32_t { Death, Exec };
 
-// Of a process whose program is gone, by its pidfd.
-Ending how_program_went(int life);
+// Why a process's program is gone.
+Ending how_program_went(int pidfd);
 // "died" or "replaced its program (exec)".
-const char *words_of(Ending ending);
+const char *ending_text(Ending ending);
 
-// Of a process that closed its connection in odc_init: the same, or "gave up".
-const char *how_it_left(int life, int program);
-// The same where nothing else is known of it.
+// Why a process closed its connection in odc_init: "gave up", or as ending_text.
+const char *how_it_left(int pidfd, int program);
+// The same for a process that has not passed its pidfd yet.
 constexpr const char *kLeftSomehow = "died, gave up or replaced its program (exec)";
 
 }  // namespace odc

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading settings from the environment.
 #include "base/settings.h"
 
 #include "base/error.h"

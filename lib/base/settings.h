@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one list of ODC_* settings. The environment is read when a setting is asked for; a config field that is given
-// comes first. Stands at the bottom of the layers, beside status.
+// The one list of ODC_* settings. The environment is read on every query; a config field that is set overrides it.
 #pragma once
 
 #include <array>
@@ -33,10 +32,10 @@ enum class Setting {
 struct SettingRow {
     Setting setting;
     const char *name;      // of the environment variable
-    const char *fallback;  // what holds when it is unset or empty; "" stands for nothing
+    const char *fallback;  // the default, when it is unset or empty; may be ""
     const char *help;
     int64_t low = 0;   // of a number
-    int64_t high = 0;  // 0: it is text
+    int64_t high = 0;  // 0: the setting is text
 };
 
 inline constexpr std::array<SettingRow, 17> kSettings = {{
@@ -49,27 +48,27 @@ inline constexpr std::array<SettingRow, 17> kSettings = {{
     {Setting::kTimeoutMs, "ODC_TIMEOUT_MS", "600000", "The deadline of every wait, in milliseconds.", 1,
      int64_t{1} << 40},
     {Setting::kHostId, "ODC_HOST_ID", "",
-     "What shares memory: ranks of one text are one host, and those that meet by name must be; unset: this machine, its "
-     "network namespace and the user."},
+     "Which ranks share memory: those with the same text, which ranks that meet by name must have; unset: those with the "
+     "same machine, network namespace and user."},
     {Setting::kTopologyXml, "ODC_TOPOLOGY_XML", "",
-     "A recorded machine (hwloc's XML) to take for this one when choosing NICs."},
+     "A recorded machine (hwloc's XML) to use instead of this one when choosing NICs."},
     {Setting::kUsableTransports, "ODC_TRANSPORTS", "",
      "The transports that may be used, such as cuda,shm; unset: all."},
     {Setting::kInterface, "ODC_INTERFACE", "",
      "The NICs that may be used between hosts, such as eth0,mlx5_0; unset: all."},
     {Setting::kProvider, "ODC_PROVIDER", "",
      "The libfabric providers that may be used, such as verbs,tcp; unset: all. tcp is with ofi_rxm and without."},
-    {Setting::kRequire, "ODC_REQUIRE", "", "What routes must be, or odc_init fails: shm,nvlink,rdma or some of them."},
+    {Setting::kRequire, "ODC_REQUIRE", "", "What every route must use, or odc_init fails: any of shm,nvlink,rdma."},
     {Setting::kStagingBytes, "ODC_STAGING_BYTES", "16777216",
-     "Memory of a context for what is on its way between hosts, and as much for what goes through host memory from "
-     "GPUs (1 MiB at least), and to them from other hosts (3 MiB at least), in bytes.",
+     "Bytes of a context's bounce buffers for transfers between hosts; as much again for gradients that leave GPUs through "
+     "host memory (1 MiB at least), and for parameters from other hosts to GPUs (3 MiB at least).",
      256 << 10, int64_t{1} << 40},
     {Setting::kSilenceMs, "ODC_SILENCE_MS", "10000",
      "How long another host may not answer before its ranks count as lost, in milliseconds; at most half the deadline.",
      1000, 3'600'000},
     {Setting::kDevice, "ODC_DEVICE", "", "The GPU of this rank's shards in GPU memory, such as cuda:0; unset: none."},
     {Setting::kAddBlocks, "ODC_ADD_BLOCKS", "0",
-     "The most thread blocks of a GPU's addition, to leave multiprocessors to others; 0: as many as fit.", 0, 1 << 16},
+     "The most thread blocks of an addition on a GPU, to leave multiprocessors free; 0: as many as fit.", 0, 1 << 16},
     {Setting::kGpuDirect, "ODC_GPU_DIRECT", "0",
      "1: between hosts network adapters reach GPU memory themselves (GPUDirect RDMA), where a rank's can, with libfabric "
      "1.18 or later; it has not run on such adapters yet. 0: through host memory.",
@@ -78,14 +77,14 @@ inline constexpr std::array<SettingRow, 17> kSettings = {{
 
 constexpr const SettingRow &setting_row(Setting setting) { return kSettings[static_cast<std::size_t>(setting)]; }
 
-// The environment's value; the fallback when it is unset or empty.
+// The environment's value, or the default if that is unset or empty.
 std::string setting(Setting which);
-// The same as a number; throws ODC_ERROR_ARGUMENT for text, for nothing and for what is not in the row's low..high.
+// The same as a number; throws ODC_ERROR_ARGUMENT unless it is one in the row's low..high.
 int64_t setting_number(Setting which);
 
-// Any variable of the environment (a launcher's), "" when unset.
+// Any environment variable, such as a launcher's; "" if unset.
 std::string environment(const char *name);
-// `text` is the value of the variable `name`, which the error names.
+// `name`: of the variable, for the error.
 int64_t parse_number(const std::string &name, const std::string &text, int64_t low, int64_t high);
 
 namespace detail {

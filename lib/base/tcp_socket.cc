@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parsing and resolving endpoints, and making sockets.
 #include "base/tcp_socket.h"
 
 #include "base/error.h"
@@ -23,8 +22,8 @@ bool is_port(const std::string &text) {
     return error == std::errc() && stop == text.data() + text.size() && port >= 1 && port <= 65535;
 }
 
-// SO_REUSEADDR on the connecting side, too: a connection to the port of a rank 0 that does not listen yet may by chance
-// be given that very port, and must not keep it from rank 0.
+// SO_REUSEADDR also on the connecting side: while rank 0 does not listen yet, the kernel may pick rank 0's own port as the
+// ephemeral port of a connection attempt, which must not keep rank 0 from binding it.
 Fd make_socket(const Address &address) {
     Fd fd(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
     const int on = 1;
@@ -34,13 +33,13 @@ Fd make_socket(const Address &address) {
     return fd;
 }
 
-// Messages are few and small: they leave at once.
-void send_at_once(const Fd &fd) {
+// Messages are few and small.
+void disable_nagle(const Fd &fd) {
     const int on = 1;
     setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-// Errors of accept4 that concern one connection, which is no longer there; the next one may be good.
+// Errors of accept4 that concern a connection that has ended meanwhile; the next one may succeed.
 bool is_lost_connection(int error) {
     return error == EINTR || error == ECONNABORTED || error == EPROTO || error == ENOPROTOOPT || error == ENETDOWN ||
            error == ENETUNREACH || error == EHOSTDOWN || error == EHOSTUNREACH || error == ENONET;
@@ -60,7 +59,7 @@ HostPort parse_endpoint(const std::string &text) {
     if (bracketed) {
         host = host.substr(1, host.size() - 2);
     }
-    // A colon outside brackets cannot be told from an IPv6 address that lacks its port.
+    // A colon outside brackets may belong to an IPv6 address without a port.
     if (host.empty() || (!bracketed && host.find_first_of(":[]") != std::string::npos) || !is_port(endpoint.port)) {
         fail(ODC_ERROR_ARGUMENT, "the rendezvous \"", text,
              "\" is not an address: give host:port or [v6]:port, as in \"node1:5000\" or \"[fe80::1%eth0]:5000\"");
@@ -102,7 +101,7 @@ std::vector<Address> resolve(const HostPort &endpoint, std::string *why) {
         Address address;
         address.bytes = item->ai_addrlen;
         std::memcpy(&address.storage, item->ai_addr, item->ai_addrlen);
-        // glibc repeats an address that /etc/hosts names twice.
+        // glibc repeats an address that /etc/hosts lists twice.
         if (std::find(addresses.begin(), addresses.end(), address) == addresses.end()) {
             addresses.push_back(address);
         }
@@ -128,7 +127,7 @@ Fd connect_to(const Address &address, const std::optional<Address> &from) {
     if (!fd.valid()) {
         return fd;
     }
-    send_at_once(fd);
+    disable_nagle(fd);
     if ((from && bind(fd.get(), from->get(), from->bytes) != 0) ||
         (connect(fd.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS)) {
         const int error = errno;
@@ -165,7 +164,7 @@ Fd accept_from(int listener, Address *from) {
                         SOCK_CLOEXEC | SOCK_NONBLOCK));
     } while (!fd.valid() && is_lost_connection(errno));
     if (fd.valid() && from->family() != AF_UNIX) {
-        send_at_once(fd);
+        disable_nagle(fd);
     }
     return fd;
 }

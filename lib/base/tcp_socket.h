@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where ranks of several hosts meet: a parsed "host:port", the addresses it stands for, and sockets there. Addresses
-// stay whole sockaddr structs, so that IPv6 scope ids are kept.
+// Parses and resolves "host:port" and makes sockets for its addresses, which stay sockaddr structs to keep IPv6 scope ids.
 #pragma once
 
 #include "base/fd.h"
@@ -20,7 +19,7 @@ struct HostPort {
     std::string port;
 };
 
-// Throws ODC_ERROR_ARGUMENT, showing the right form.
+// Throws ODC_ERROR_ARGUMENT with an example of the right form.
 HostPort parse_endpoint(const std::string &text);
 
 struct Address {
@@ -33,18 +32,18 @@ struct Address {
     std::string host_port() const;  // "10.0.0.1:5000", "[::1]:5000"
 };
 
-// Each once, in the resolver's order; empty, with the reason in *why, when there are none. Asking a name server takes its
-// own time (often 5 s and more when it is silent): neither a deadline nor `interrupted` ends that.
+// Without duplicates, in the resolver's order; empty, with the reason in *why, if there are none. A name server that does not
+// answer blocks this for 5 s and more, whatever the deadline and `interrupted`.
 std::vector<Address> resolve(const HostPort &endpoint, std::string *why);
 
-// A listening or connecting non-blocking socket; invalid, with errno set, on failure. `connect_to` only begins, `from` an
-// address of this host or from the one that the kernel chooses.
+// A listening or connecting non-blocking socket; invalid, with errno set, on failure. connect_to binds to `from` if given and
+// does not wait for the connection.
 Fd listen_at(const Address &address);
 Fd connect_to(const Address &address, const std::optional<Address> &from = {});
-// Of a socket whose connecting has ended: 0 or its errno; ECONNREFUSED, too, when it has only met itself.
+// The result of a finished connect: 0 or an errno, ECONNREFUSED also if the socket has connected to itself.
 int connect_result(int fd);
-// Accepts one connection, also at a Unix socket, non-blocking. Invalid with errno set otherwise: EAGAIN when none waits,
-// anything else when this process cannot accept it; then it still waits, and the listener stays readable.
+// Accepts one connection at a TCP or Unix socket, non-blocking. Invalid with errno set otherwise: EAGAIN if there is none;
+// with any other errno the connection stays queued and the listener readable.
 Fd accept_from(int listener, Address *from);
 
 }  // namespace odc

@@ -12,16 +12,16 @@ namespace odc {
 
 namespace {
 
-class NoSignals {
+class BlockSignals {
 public:
-    NoSignals() {
+    BlockSignals() {
         sigset_t all;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before_);
     }
-    ~NoSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-    NoSignals(const NoSignals &) = delete;
-    NoSignals &operator=(const NoSignals &) = delete;
+    ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    BlockSignals(const BlockSignals &) = delete;
+    BlockSignals &operator=(const BlockSignals &) = delete;
 
 private:
     sigset_t before_{};
@@ -29,14 +29,14 @@ private:
 
 }  // namespace
 
-std::thread start_quietly(const char *name, const char *words, std::function<void()> body) {
+std::thread start_thread(const char *name, const char *description, std::function<void()> body) {
     try {
-        const NoSignals quiet;
+        const BlockSignals block;
         std::thread thread(std::move(body));
         pthread_setname_np(thread.native_handle(), name);
         return thread;
     } catch (const std::system_error &refusal) {
-        fail(ODC_ERROR_SYSTEM, words, " cannot be started (", refusal.code().message(),
+        fail(ODC_ERROR_SYSTEM, description, " cannot be started (", refusal.code().message(),
              "); the limit of processes may be too low (ulimit -u, or pids.max of the control group)");
     }
 }

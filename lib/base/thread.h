@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads of the library: signals are for the program's own, so these get none.
+// Library threads block all signals, which belong to the program's own threads.
 #pragma once
 
 #include <functional>
@@ -7,7 +7,7 @@
 
 namespace odc {
 
-// `name`: as tools show it; `words`: as an error names it. Throws ODC_ERROR_SYSTEM.
-std::thread start_quietly(const char *name, const char *words, std::function<void()> body);
+// `name`: as debuggers show it; `description`: for the error. Throws ODC_ERROR_SYSTEM.
+std::thread start_thread(const char *name, const char *description, std::function<void()> body);
 
 }  // namespace odc

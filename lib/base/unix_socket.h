@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages with descriptors, over Unix sockets that keep messages apart. Nothing waits.
+// Datagrams with file descriptors over Unix sockets that preserve message boundaries. Calls do not block.
 #pragma once
 
 #include "base/fd.h"
@@ -18,7 +18,7 @@ ssize_t send_with_fds(int socket, const void *message, size_t bytes, const std::
 
 struct MessageFds {
     std::vector<Fd> fds;
-    bool cut = false;  // not all could be received: too many are open
+    bool cut = false;  // some descriptors were dropped: this process has too many open
 };
 // As recvmsg.
 ssize_t receive_with_fds(int socket, void *message, size_t bytes, MessageFds *out);

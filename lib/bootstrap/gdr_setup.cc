@@ -16,12 +16,12 @@ std::string why_not_gpu_direct(const Cuda *cuda) {
 void open_gpu_direct(Cuda &cuda, Fabric &fabric, int rank, const Deadline &deadline) {
     const auto bytes = static_cast<uint64_t>(setting_number(Setting::kStagingBytes));
     const auto slots = [&](size_t least) { return BouncePool::of_gpu_memory(cuda.device(), bytes, least, deadline); };
-    fabric.register_memory(cuda.open_fetches(slots(StagedGets::kLeastSlots)).slots(), Access::Local);
-    fabric.register_memory(cuda.open_outward_porter(rank, slots(StagingProxy::kLeastSlots)).slots(),
-                           Access::RemoteRank);
-    GdrAdd &sums = cuda.open_sums(slots(GdrAdd::kLeastSlots));
+    fabric.register_memory(cuda.open_staged_gets(slots(StagedGets::kLeastSlots)).slots(), Access::Local);
+    fabric.register_memory(cuda.open_gdr_staging_proxy(rank, slots(StagingProxy::kLeastSlots)).slots(),
+                           Access::RemoteRead);
+    GdrAdd &sums = cuda.open_gdr_add(slots(GdrAdd::kLeastSlots));
     fabric.register_memory(sums.slots(), Access::Local);
-    fabric.add_by(sums);
+    fabric.use_gdr_add(sums);
 }
 
 }  // namespace odc

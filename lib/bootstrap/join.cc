@@ -181,7 +181,7 @@ void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<
     peer.life = std::move(met.life);
     peer.program = std::move(met.program);
     if (membership.cuda && met.slot.valid() && rank != membership.terms.rank) {
-        membership.cuda->meet(rank, std::move(met.slot));
+        membership.cuda->connect_ipc(rank, std::move(met.slot));
     }
 }
 
@@ -191,7 +191,7 @@ void meet_host(Membership &membership, const LocalGroup &group, std::unique_ptr<
     std::vector<LocalPeer> peers(1);
     if (group.ranks.size() > 1) {
         membership.program = std::make_unique<Program>();
-        peers = meet(group, {arena->fd(), membership.program->fd(), membership.cuda ? membership.cuda->slot() : -1},
+        peers = meet(group, {arena->fd(), membership.program->fd(), membership.cuda ? membership.cuda->ipc_fd() : -1},
                      deadline);
     } else {
         peers[0].pid = getpid();

@@ -105,7 +105,7 @@ private:
         std::fill_n(reinterpret_cast<float *>(words), kOnes, 1.0F);
         copy(start + kPatternBytes, words, kAreaBytes, "writing ones");
         block(membership_.terms.rank).selftest_region = number;
-        cuda_.offer(membership_.terms.rank, number, 0, {local_peers_.begin(), local_peers_.end()});
+        cuda_.send_region(membership_.terms.rank, number, 0, {local_peers_.begin(), local_peers_.end()});
         return number;
     }
 
@@ -115,7 +115,7 @@ private:
         for (const int rank : local_peers_) {
             const ControlBlock &other = block(rank);
             while (other.gpu.present && other.selftest_step.load(std::memory_order_acquire) < step) {
-                cuda_.exchange_mail();
+                cuda_.progress_ipc();
                 look_at(rank, other);
                 std::this_thread::sleep_for(std::chrono::microseconds(100));
             }
@@ -131,7 +131,7 @@ private:
         }
         if (gone) {
             fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", other.pid, ") ",
-                 words_of(how_program_went(peer.life.get())), " in odc_init");
+                 ending_text(how_program_went(peer.life.get())), " in odc_init");
         }
         if (deadline_.over()) {
             fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", deadline_.waited_s(), " s; rank ", rank, " (pid ", other.pid,
@@ -143,8 +143,8 @@ private:
     void read_pattern(size_t local_rank) {
         const int rank = local_peers_[local_rank];
         try {
-            while ((regions_[local_rank] = cuda_.use(rank, block(rank).selftest_region)) == nullptr) {
-                cuda_.exchange_mail();
+            while ((regions_[local_rank] = cuda_.map_region(rank, block(rank).selftest_region)) == nullptr) {
+                cuda_.progress_ipc();
                 look_at(rank, block(rank));
                 std::this_thread::sleep_for(std::chrono::microseconds(100));
             }
@@ -227,10 +227,10 @@ private:
     void close(uint64_t region) {
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
             if (local_rank != seat_ && block(local_peers_[local_rank]).gpu.present) {
-                cuda_.discard(local_peers_[local_rank], block(local_peers_[local_rank]).selftest_region);
+                cuda_.discard_region(local_peers_[local_rank], block(local_peers_[local_rank]).selftest_region);
             }
         }
-        cuda_.drop(membership_.terms.rank, region, 0);
+        cuda_.unmap_region(membership_.terms.rank, region, 0);
     }
 
     Membership &membership_;

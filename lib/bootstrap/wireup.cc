@@ -174,7 +174,7 @@ bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Member
 
 // The endpoints that routes go through, by place in this rank's ports; and the place of each there is among those opened.
 struct UsedNics {
-    std::vector<FabricPort> opened;
+    std::vector<FabricNic> opened;
     std::array<size_t, kMaxPorts> place;
 };
 
@@ -214,7 +214,7 @@ std::unique_ptr<Fabric> open_fabric(const Membership &membership, const UsedNics
     const int64_t silence_ms = std::min(terms.timeout_ms / 2, setting_number(Setting::kSilenceMs));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes));
     ControlBlock *block = &membership.own().control_block();
-    return std::make_unique<Fabric>(FabricTerms{terms.rank, terms.size, block, gpu, staging, silence_ms}, used.opened);
+    return std::make_unique<Fabric>(FabricConfig{terms.rank, terms.size, block, gpu, staging, silence_ms}, used.opened);
 }
 
 // By GPUDirect RDMA if that can be: empty; else why it cannot.
@@ -231,7 +231,7 @@ std::string open_endpoints(Membership &membership, const UsedNics &used, const D
             }
             why_not = error.what();
             membership.fabric.reset();
-            cuda->close_outward();
+            cuda->close_gdr();
         }
     }
     if (!membership.fabric) {
@@ -341,11 +341,11 @@ void fill_paths(Membership &membership) {
     for (int rank = 0; rank < membership.terms.size; ++rank) {
         Peer &peer = membership.peers[static_cast<size_t>(rank)];
         if (peer.route.choice.my_port < 0) {
-            peer.route.path = shm_path(membership.terms.rank);
+            peer.route.path = shm_endpoint(membership.terms.rank);
             continue;
         }
-        peer.arena = membership.fabric->images();
-        peer.block = membership.fabric->image_of(rank);
+        peer.arena = membership.fabric->replicas();
+        peer.block = membership.fabric->replica_offset(rank);
         peer.route.path = membership.fabric->endpoint_to(rank);
     }
 }

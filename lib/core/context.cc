@@ -27,7 +27,7 @@ Context::Context(const odc_config &config)
 
 Context::~Context() {
     if (Cuda *cuda = job_.cuda()) {
-        cuda->stop_sums();  // what is unmapped soon
+        cuda->stop_gdr_add();  // what is unmapped soon
     }
     const bool settled = settles_on_gpu();
     job_.leave(minibatch_);
@@ -209,13 +209,13 @@ void Context::give_back(const Shard &shard, const Allocation &region) {
 void Context::expose(Shard &shard) {
     if (reaches_out(shard)) {
         const uint64_t own = shard.own_index();
-        job_.fabric()->expose(nics_reach_gpu() ? shard.slice(own) : shard.host_slice(own));
+        job_.fabric()->register_slice(nics_reach_gpu() ? shard.slice(own) : shard.host_slice(own));
     }
 }
 
 void Context::conceal(Shard &shard) {
     if (reaches_out(shard)) {
-        job_.fabric()->conceal(shard.record());
+        job_.fabric()->deregister_slice(shard.record());
     }
 }
 

@@ -53,10 +53,10 @@ void Context::fly(const Operation &operation, Body body) {
     enqueue(operation.call, [&](Cuda &cuda) {
         auto *const stream = static_cast<cuda::Stream>(operation.stream);
         if (shard.mark != nullptr && shard.post().published.load(std::memory_order_acquire) <= minibatch_) {
-            cuda.follow_mark(shard.mark, stream);
+            cuda.wait_event(shard.mark, stream);
         }
         body(cuda, stream);
-        cuda.pending_work().follow(flight, stream);
+        cuda.pending_work().track(flight, stream);
     });
 }
 
@@ -122,7 +122,7 @@ std::vector<GpuAllocation> Context::allocate_on_gpu(const std::vector<std::uniqu
 void Context::drop(const std::vector<GpuAllocation> &parts) {
     for (const GpuAllocation &part : parts) {
         if (part.region != 0) {
-            job_.cuda()->drop(job_.rank(), part.region, minibatch_);
+            job_.cuda()->unmap_region(job_.rank(), part.region, minibatch_);
             return;  // there is one region
         }
     }
@@ -156,15 +156,15 @@ void Context::open_staging(const Shard &shard) {
             throw;
         }
     };
-    if (shard.is_mirrored() && !cuda.has_porter()) {
-        const StagingProxy &staging_proxy = cuda.open_porter(job_.rank(), slots(StagingProxy::kLeastSlots));
+    if (shard.is_mirrored() && !cuda.has_staging_proxy()) {
+        const StagingProxy &staging_proxy = cuda.open_staging_proxy(job_.rank(), slots(StagingProxy::kLeastSlots));
         if (job_.fabric() != nullptr && !nics_reach_gpu()) {
-            register_memory(staging_proxy.slots(), Access::RemoteRank, [&] { cuda.close_porter(); });
+            register_memory(staging_proxy.slots(), Access::RemoteRead, [&] { cuda.close_staging_proxy(); });
         }
     }
-    if (reaches_out(shard) && !cuda.has_fetches()) {
-        const StagedGets &staged_gets = cuda.open_fetches(slots(StagedGets::kLeastSlots));
-        register_memory(staged_gets.slots(), Access::Local, [&] { cuda.close_fetches(); });
+    if (reaches_out(shard) && !cuda.has_staged_gets()) {
+        const StagedGets &staged_gets = cuda.open_staged_gets(slots(StagedGets::kLeastSlots));
+        register_memory(staged_gets.slots(), Access::Local, [&] { cuda.close_staged_gets(); });
     }
 }
 
@@ -191,7 +191,7 @@ void Context::attach_gpu(Shard &shard) {
                 cuda.pin_pages(mine.mirror, mine.mirror_bytes);
                 pinned = true;
             }
-            shard.mark = cuda.make_mark();
+            shard.mark = cuda.create_event();
         } catch (...) {
             if (pinned) {
                 cuda.unpin_pages(mine.mirror);
@@ -199,7 +199,7 @@ void Context::attach_gpu(Shard &shard) {
             cuda.unpin(shard.post().published);
             throw;
         }
-        cuda.use(job_.rank(), mine.region);
+        cuda.map_region(job_.rank(), mine.region);
     });
 }
 
@@ -228,9 +228,9 @@ void Context::detach_gpu(Shard &shard) {
     }
     Cuda *cuda = job_.cuda();
     const Shard::Bases &mine = shard.bases(shard.own_index());
-    cuda->drop_mark(shard.mark);
+    cuda->destroy_event(shard.mark);
     cuda->unpin(shard.post().published);
-    cuda->drop(job_.rank(), mine.region, minibatch_);
+    cuda->unmap_region(job_.rank(), mine.region, minibatch_);
     shard.mark = nullptr;
 }
 
@@ -250,7 +250,7 @@ void Context::offer(const std::vector<std::unique_ptr<Shard>> &shards) {
         }
     }
     if (!ranks.empty()) {
-        on_gpu([&](Cuda &cuda) { cuda.offer(job_.rank(), region, minibatch_, ranks); });
+        on_gpu([&](Cuda &cuda) { cuda.send_region(job_.rank(), region, minibatch_, ranks); });
     }
 }
 
@@ -276,10 +276,10 @@ void Context::open_on_gpu(Shard &shard, void *stream) {
         enqueue(Call::Publish, [&](Cuda &cuda) {
             const uint64_t sums =
                 mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
-            cuda.open({mine.accumulator, sums, mine.parameters, mirror.parameters,
-                       mine.numel * element_size(mine.parameter_type), shard.mark, shard.word, minibatch_ + 1},
-                      on);
-            cuda.pending_work().follow(flight, shard.post().published, minibatch_ + 1);
+            cuda.publish({mine.accumulator, sums, mine.parameters, mirror.parameters,
+                          mine.numel * element_size(mine.parameter_type), shard.mark, shard.word, minibatch_ + 1},
+                         on);
+            cuda.pending_work().track(flight, shard.post().published, minibatch_ + 1);
         });
     }
 }
@@ -292,7 +292,7 @@ void Context::start_on_gpu(Operation &operation) {
             cuda.device().check_buffer(operation.buffer,
                                        say(call_name(operation.call), ": the buffer for shard \"", shard.name(), "\""));
         }
-        cuda.exchange_mail();
+        cuda.progress_ipc();
     });
     std::vector<uint64_t> ready;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
@@ -367,7 +367,7 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
     }
     if (!staged_gets.empty()) {
         std::move(staged_gets.begin(), staged_gets.end(), std::back_inserter(operation.staged_gets));
-        job_.cuda()->staged_gets().ask_ahead(operation.staged_gets);
+        job_.cuda()->staged_gets().read_ahead(operation.staged_gets);
     }
 }
 
@@ -378,16 +378,16 @@ void Context::await_staged_gets(Operation &operation, Job::Wait &wait) {
     }
     StagedGets &staged_gets = job_.cuda()->staged_gets();
     const auto advance = [&] {
-        staged_gets.ask(operation.staged_gets);
+        staged_gets.read(operation.staged_gets);
         if (std::any_of(operation.staged_gets.begin(), operation.staged_gets.end(),
-                        [](const StagedGet &fetch) { return fetch.has_come(); })) {
+                        [](const StagedGet &fetch) { return fetch.has_arrived(); })) {
             const uint64_t flight = job_.cuda()->pending_work().begin(operation.shard->record(),
                                                                       words_for(operation.call, *operation.shard));
             enqueue(operation.call, [&](Cuda &cuda) {
                 for (StagedGet &fetch : operation.staged_gets) {
                     staged_gets.enqueue(fetch, static_cast<cuda::Stream>(operation.stream));
                 }
-                cuda.pending_work().leave(flight);
+                cuda.pending_work().remove(flight);
             });
         }
     };
@@ -440,16 +440,16 @@ void Context::add_directly(Operation &operation) {
 // An owner on another host that leaves takes nothing more.
 template <class Ready>
 void Context::wait_for_staging_proxy(Job::Wait &wait, const Ready &ready) {
-    const auto awaited = [this] { return job_.cuda()->awaited().value_or(job_.rank()); };
+    const auto awaited = [this] { return job_.cuda()->awaited_owner().value_or(job_.rank()); };
     wait.until_seen_served(awaited, ready);
 }
 
 // What this rank has enqueued and what has come of it.
 std::string Context::gpu_work() {
-    if (const std::string under_way = job_.cuda()->pending_work().under_way(); !under_way.empty()) {
+    if (const std::string under_way = job_.cuda()->pending_work().describe(); !under_way.empty()) {
         return under_way;
     }
-    const std::optional<int> owner = job_.cuda()->awaited();
+    const std::optional<int> owner = job_.cuda()->awaited_owner();
     return owner ? say("an addition that ", job_.who(*owner), " is to apply; it ", job_.what(*owner))
                  : "copies through host memory";
 }
@@ -460,7 +460,7 @@ void Context::add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wa
     const uint64_t stripes = stripe_count(to.numel * element_size(accumulator_type(to.gradient_type)));
     const int owner = operation.shard->owner(index);
     Endpoint *const path = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.path.get();
-    StagingProxy::Load load{to, path, place(operation, index), 0, minibatch_ + 1};
+    StagingProxy::Addition load{to, path, place(operation, index), 0, minibatch_ + 1};
     wait.describe([&, this] {
         return say("there is no room to carry gradients of shard \"", operation.shard->name(), "\" to ",
                    job_.who(owner), ": ", gpu_work());
@@ -470,11 +470,11 @@ void Context::add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wa
             job_.cuda()->pending_work().begin(operation.shard->record(), words_for(operation.call, *operation.shard));
         enqueue(operation.call, [&](Cuda &cuda) {
             if (const uint64_t carried =
-                    cuda.porter_to(path).carry(load, static_cast<cuda::Stream>(operation.stream))) {
+                    cuda.staging_proxy_to(path).stage(load, static_cast<cuda::Stream>(operation.stream))) {
                 load.stripe += carried;
                 wait.begin_effects();
             }
-            cuda.pending_work().leave(flight);
+            cuda.pending_work().remove(flight);
         });
         return load.stripe == stripes;
     });
@@ -487,7 +487,7 @@ uint64_t Context::begin_flight(Call call, const Shard &shard, const std::string 
     if (!flight) {
         Job::Wait wait(job_, call_name(call));
         wait.describe([&] {
-            return say("too much is on its way on ", job_.cuda()->device().name(), ": ", pending_work.under_way());
+            return say("too much is on its way on ", job_.cuda()->device().name(), ": ", pending_work.describe());
         });
         wait.until_seen([this] { return job_.rank(); },
                         [&] { return (flight = pending_work.begin_with_word(shard.record(), words)).has_value(); });
@@ -498,10 +498,10 @@ uint64_t Context::begin_flight(Call call, const Shard &shard, const std::string 
 // For those who may give up first.
 void Context::note_gpu_wait() {
     Cuda &cuda = *job_.cuda();
-    if (cuda.awaited() && cuda.pending_work().all_done()) {  // it waits for another rank
+    if (cuda.awaited_owner() && cuda.pending_work().all_done()) {  // it waits for another rank
         job_.note_gpu_done();
     } else {
-        job_.note_gpu_wait(cuda.pending_work().awaited());
+        job_.note_gpu_wait(cuda.pending_work().first_record());
     }
 }
 
@@ -520,12 +520,12 @@ void Context::land() {
         return cuda->is_idle();
     });
     job_.note_gpu_done();
-    const auto behind = [&] { return cuda->behind().value_or(job_.rank()); };
+    const auto behind = [&] { return cuda->lagging_peer().value_or(job_.rank()); };
     wait.describe([&] {
         return say(job_.who(behind()), " has not taken the descriptors of this rank's GPU memory; it ",
                    job_.what(behind()));
     });
-    wait.until_seen(behind, [&] { return cuda->exchange_mail(); });
+    wait.until_seen(behind, [&] { return cuda->progress_ipc(); });
 }
 
 // What other ranks added in host memory belongs to this rank's sums, too.
@@ -541,7 +541,7 @@ void Context::fold_mirrors() {
         }
     }
     Job::Wait wait(job_, call_name(Call::Sync));
-    wait.describe([&] { return say(cuda->device().name(), " has not done yet ", cuda->pending_work().under_way()); });
+    wait.describe([&] { return say(cuda->device().name(), " has not done yet ", cuda->pending_work().describe()); });
     wait.until_seen([this] { return job_.rank(); }, [&] { return cuda->pending_work().all_done(); });
 }
 
@@ -554,7 +554,7 @@ void Context::fold(Shard &shard) {
     const int32_t type = accumulator_type(mine.gradient_type);
     const uint64_t in_stripe = stripe_elements(mine.gradient_type);
     const std::byte *from = nullptr;
-    on_gpu([&](Cuda &cuda) { from = as_seen_by(cuda.device(), mirror.accumulator); });
+    on_gpu([&](Cuda &cuda) { from = device_pointer(cuda.device(), mirror.accumulator); });
     std::vector<Addend> addends;
     uint64_t end = 0;
     for (uint64_t first = 0; first < mine.numel; first += in_stripe) {
@@ -573,12 +573,12 @@ void Context::fold(Shard &shard) {
         Call::Sync, shard, say("the adding of what came through host memory to ", words_for(Call::Sync, shard)));
     enqueue(Call::Sync, [&](Cuda &cuda) {
         cuda.add(type, addends, cuda.device().own_stream());
-        cuda.pending_work().follow(flight, cuda.device().own_stream());
+        cuda.pending_work().track(flight, cuda.device().own_stream());
     });
 }
 
 // Before this rank leaves: what it has published shall be there. After a sync nothing is under way; after an error, or
 // without a last sync, something may be, and what streams still use must not be unmapped.
-bool Context::settles_on_gpu() { return job_.cuda() == nullptr || job_.cuda()->settles(kSettleMs); }
+bool Context::settles_on_gpu() { return job_.cuda() == nullptr || job_.cuda()->drain(kSettleMs); }
 
 }  // namespace odc

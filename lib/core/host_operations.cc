@@ -231,7 +231,7 @@ void Context::await_transfers(Operation &operation, Job::Wait &wait) {
         const int owner = request->owner();
         await_publish(*operation.shard, index, wait);
         wait.describe([&, owner] { return under_way(operation, owner); });
-        wait.until_served(owner, [&request = *request] { return request.done(); });
+        wait.until_served(owner, [&request = *request] { return request.is_complete(); });
         operation.pending.pop_back();
     }
 }
@@ -262,7 +262,7 @@ void Context::settle(Operation &operation, const Look &look) {
     }
     for (const auto &request : pending) {
         const int owner = request->owner();
-        for (int64_t lost_ns = 0; !request->settled(); job_.sleep(owner)) {
+        for (int64_t lost_ns = 0; request->is_pending(); job_.sleep(owner)) {
             look();
             if (job_.serves(owner) && !deadline.over()) {
                 lost_ns = 0;
@@ -277,7 +277,7 @@ void Context::settle(Operation &operation, const Look &look) {
     }
     operation.pending.clear();
     for (StagedGet &fetch : operation.staged_gets) {
-        job_.cuda()->staged_gets().drop(fetch);
+        job_.cuda()->staged_gets().release(fetch);
     }
 }
 

@@ -255,7 +255,7 @@ void Job::look_for_replaced_programs() {
         }
         look_at_states();  // before it left or failed, it told so
         if (block(rank).state.load(std::memory_order_acquire) == RankState::Running) {
-            const char *const ending = words_of(how_program_went(one.life.get()));
+            const char *const ending = ending_text(how_program_went(one.life.get()));
             fail_job(ODC_ERROR_PEER_LOST, say(who(rank), ' ', ending, "; it ", what(rank)));
         }
     }
@@ -290,7 +290,7 @@ void Job::look_at_gpu() {
         return;
     }
     try {
-        gpu->exchange_mail();
+        gpu->progress_ipc();
         const CudaDevice::Scope scope(gpu->device());
         gpu->device().check_health();
     } catch (const Error &error) {

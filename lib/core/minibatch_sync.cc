@@ -83,7 +83,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     }
     directory_.turn(minibatch_, all.has_registered != 0);
     if (job_.cuda() != nullptr) {
-        job_.cuda()->turn(minibatch_);
+        job_.cuda()->end_minibatch(minibatch_);
     }
     take(all, &ControlBlock::synced, minibatch_, "odc_minibatch_sync_reduce", values);
     for (const auto &[name, shard] : shards_) {

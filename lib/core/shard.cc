@@ -167,7 +167,7 @@ uint64_t Shard::slice_bytes() const {
     return parts.parameters + parts.sums;
 }
 
-uint64_t Shard::record_bytes() const { return post_bytes(description_); }
+uint64_t Shard::record_bytes() const { return shard_record_bytes(description_); }
 
 uint64_t Shard::host_bytes() const {
     const uint64_t bytes = Parts(description_, own_numel()).in_host();
@@ -188,7 +188,7 @@ void Shard::settle(ShardRecord &post, uint64_t offset, const Allocation &host, c
     record_ = offset;
     registered = minibatch;
     host_region_ = host;
-    write_post(post, description_, offset, minibatch, own_numel());
+    write_shard_record(post, description_, offset, minibatch, own_numel());
     post.segment = host.segment;
     post.stripes = host.offset - host.segment.offset;
     if (on_gpu()) {

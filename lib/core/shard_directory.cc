@@ -65,7 +65,7 @@ std::optional<Shard::Bases> ShardDirectory::map(const Shard &shard, int rank, co
     std::byte *host = nullptr;
     std::byte *gpu = nullptr;
     if (shard.on_gpu() && job_.peer(rank).gpu_route.is_direct()) {
-        gpu = post.region != 0 ? job_.cuda()->use(rank, post.region) : nullptr;
+        gpu = post.region != 0 ? job_.cuda()->map_region(rank, post.region) : nullptr;
         if (post.region != 0 && gpu == nullptr) {
             return std::nullopt;
         }
@@ -88,7 +88,7 @@ void ShardDirectory::unmap(const Shard &shard, uint64_t index, uint64_t minibatc
     const int rank = shard.owner(index);
     const Shard::Bases &bases = shard.bases(index);
     if (bases.gpu != nullptr) {
-        job_.cuda()->drop(rank, bases.region, minibatch);
+        job_.cuda()->unmap_region(rank, bases.region, minibatch);
     }
     if (bases.mirror != nullptr) {
         job_.cuda()->unpin_pages(bases.mirror);

@@ -38,7 +38,7 @@ void record_departure(ControlBlock &block, int rank, const char *why) {
 }
 
 void ring(Doorbell &bell) {
-    // Sequentially consistent against the waiter's "count myself, look again, sleep".
+    // Sequentially consistent, as is the waiter, which counts itself, checks its condition again and sleeps.
     bell.rung.fetch_add(1);
     if (bell.waiters.load() != 0) {
         futex_wake(bell.rung);

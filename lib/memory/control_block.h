@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank tells its peers: one block at the start of its arena, written by that rank only (but for waiters, peer_failed,
-// arrived_at_ns and the trees), read by all. Numbers of minibatches are stored plus one, so that 0 means "not yet", and only grow.
+// What a rank tells its peers: a block at the start of its arena that all ranks read and only its own rank writes (except
+// waiters, peer_failed, arrived_at_ns and the trees). Minibatch numbers are stored plus one, so that 0 means "not yet", and
+// only grow.
 #pragma once
 
 #include "base/gpu_uuid.h"
@@ -16,11 +17,11 @@ enum class RankState : uint32_t {
     Running,
     Left,    // odc_shutdown; its slices can still be read and added to
     Failed,  // its job error is in `error_*`
-    Lost,    // of another host, and not heard of any more; why is in `error_text`
-    Gone     // of another host: left, and has taken its slices with it
+    Lost,    // a rank of another host that does not answer; `error_text` says why
+    Gone     // a rank of another host that left and whose slices are no longer reachable
 };
 
-// Whether others can still read from the rank, and add to it.
+// Whether peers can still read the rank's slices and add to them.
 constexpr bool serves(RankState state) { return state == RankState::Running || state == RankState::Left; }
 
 enum class Call : uint8_t {
@@ -42,100 +43,102 @@ constexpr int kMaxValues = 64;
 // The GPU whose memory this rank's shards may be in.
 struct GpuIdentity {
     bool present;
-    char name[15];  // in that rank's process: "cuda:0"
+    char name[15];  // as that rank's process numbers it: "cuda:0"
     GpuUuid uuid;
 };
 
-// A futex that is rung after a change; peers sleep on it.
+// A futex on which peers sleep; rung after a change.
 struct Doorbell {
     std::atomic<uint32_t> rung;
     std::atomic<uint32_t> waiters;
 };
 
-// What a rank brings to a sync or a reduction, or what several ranks bring, combined. Peers read a rank's once `arrived`,
-// or `reductions`, has reached theirs; two take turns, because a rank may be one reduction ahead of another, never two.
+// The values of a rank in a sync or a reduction, or those of several ranks combined. Peers read a rank's values once its
+// `arrived` or `reductions` has reached their own. Two slots alternate, as a rank can be one reduction ahead of another, not
+// two.
 struct Contribution {
     uint32_t count;
     int32_t op;
-    uint32_t has_registered;  // a shard, in the minibatch that this sync ends
-    uint32_t differs;         // combined only: the ranks brought different counts or ops
+    uint32_t has_registered;  // whether it registered a shard in the minibatch that this sync ends
+    uint32_t differs;         // combined only: the ranks' counts or ops differ
     double values[kMaxValues];
 };
 
-// A node of the combining tree of a host's ranks (host_tree.h); it lies in the block of its first rank. Pairs are indexed
-// by the parity of the sync's number, as contributions are.
+// A node of a host's combining tree (host_tree.h), in the block of its first rank. Pairs are indexed by the parity of the
+// sync's number, as contributions are.
 constexpr int kTreeFan = 16;
 constexpr int kTreeLevels = 4;  // 16^4 ranks of a host
 struct TreeNode {
-    alignas(64) std::atomic<uint64_t> joined[2];  // how often a member has joined in syncs of this parity; never reset
-    alignas(64) std::atomic<uint64_t> released;   // all ranks of the host have come to sync released - 1
-    Doorbell bell;                                // rung after `released` changes
-    Contribution combined[2];                     // what the node's ranks brought, once all members have joined
+    alignas(
+        64) std::atomic<uint64_t> joined[2];     // members that have joined, over all syncs of this parity; never reset
+    alignas(64) std::atomic<uint64_t> released;  // all ranks of the host have come to sync released - 1
+    Doorbell bell;                               // rung after `released` changes
+    Contribution combined[2];                    // of the node's ranks, valid once all members have joined
 };
 
 constexpr uint64_t kLastCallInside = uint64_t{1} << 55;
 constexpr uint64_t kLastCallAwaitsGpu = uint64_t{1} << 54;
 constexpr uint64_t kLastCallRecord = kLastCallAwaitsGpu - 1;
 
-// What a rank says of another's GPU after the trial.
+// A rank's verdict on another rank's GPU in the P2P self-test.
 enum class SelftestResult : uint8_t { Unusable, SumsLost, Good };
 
-// How far a rank is in trying its GPU (p2p_selftest.h).
+// How far a rank is in the P2P self-test (p2p_selftest.h).
 enum class SelftestStep : uint32_t { None, Opened, Read, Added, Judged };
 
 struct ControlBlock {
-    // Fixed before the block is handed over.
+    // Constant once the arena is passed to peers.
     uint64_t magic;
     int32_t rank;
     int32_t size;
     int32_t pid;
     char host[68];
-    char identity[96];  // of the host, as in the peer info of round 1 (peer_info.h)
+    char identity[96];  // of the host, as in IdentityInfo (peer_info.h)
     GpuIdentity gpu;
 
-    alignas(64) Doorbell bell;  // rung after every change below, but for the trees, which have their own
+    alignas(64) Doorbell bell;  // rung after every change below; the trees have their own doorbells
 
-    alignas(64) std::atomic<uint64_t> opened;  // has published something in minibatch opened - 1
-    std::atomic<uint64_t> arrived;             // has arrived in the sync of minibatch arrived - 1
+    alignas(64) std::atomic<uint64_t> opened;  // published something in minibatch opened - 1
+    std::atomic<uint64_t> arrived;             // arrived in the sync of minibatch arrived - 1
     std::atomic<uint64_t> reductions;          // odc_all_reduce calls posted
     Contribution reduced[2];                   // by call parity
-    Contribution synced[2];                    // riding on sync, by minibatch parity
-    // When the ranks arrived, by minibatch parity, monotonic clock. Every rank reads all of them in every sync, so those of
-    // the 16 ranks of a node of the lowest level share cache lines, in the block of the node's first rank.
+    Contribution synced[2];                    // values reduced by the sync, by minibatch parity
+    // When ranks arrived (monotonic clock), by minibatch parity. Every rank reads all of them in every sync, so the times of
+    // the 16 ranks of a lowest-level node share cache lines, in the block of the node's first rank.
     alignas(64) std::atomic<int64_t> arrived_at_ns[2][kTreeFan];
     TreeNode sync_tree[kTreeLevels];
     TreeNode reduction_tree[kTreeLevels];
 
-    // What it last did, for the words of errors: Call << 56, whether it is inside still, and there waits for its own GPU,
-    // offset of the shard's record.
+    // The rank's last call, for error messages: Call << 56 | kLastCallInside while the call runs | kLastCallAwaitsGpu while it
+    // waits for its own GPU | offset of the shard's record.
     alignas(64) std::atomic<uint64_t> last_call;
     std::atomic<uint64_t> last_minibatch;
     std::atomic<int64_t> last_call_at_ns;
-    std::atomic<int64_t> heard_at_ns;  // in a replica only: when the rank said so; it may have gone on since
+    std::atomic<int64_t> heard_at_ns;  // in a replica only: when the rank's last packet came
 
     alignas(64) std::atomic<RankState> state;
-    std::atomic<uint32_t> peer_failed;  // set by others: some rank is Failed, for calls that wait for nothing
+    std::atomic<uint32_t> peer_failed;  // set by peers when a rank fails, for calls that wait for nobody
     std::atomic<uint64_t> left_minibatch;
     int32_t error_status;
     char error_text[2044];
 
-    std::atomic<uint64_t> first_record;  // offset of its record; 0: none yet
+    std::atomic<uint64_t> first_record;  // offset of the first shard record; 0: none yet
 
     static constexpr size_t kMostTried = 1024;
-    std::atomic<SelftestStep> selftest_step;  // what follows is there from Opened and Judged on
+    std::atomic<SelftestStep> selftest_step;  // selftest_region is valid from Opened on, the results from Judged on
     uint64_t selftest_region;
-    SelftestResult selftest_results[kMostTried];  // by place among the host's ranks
+    SelftestResult selftest_results[kMostTried];  // by local rank
 };
 
 const char *call_name(Call call);
 
-// For those who have met this rank already: why it does not come to the end of odc_init. The first reason stays.
+// Tells peers that have this rank's arena why it leaves odc_init. The first reason is kept.
 void record_departure(ControlBlock &block, int rank, const char *why);
-// Publishes a rank's job error in its own block; the caller rings.
+// Writes a rank's job error to its own block; the caller rings the doorbell.
 void record_failure(ControlBlock &block, odc_status status, const char *text);
 
 void ring(Doorbell &bell);
-// Wakes whoever waits for `block`'s rank.
+// Wakes the peers that wait for `block`'s rank.
 inline void ring(ControlBlock &block) { ring(block.bell); }
 
 }  // namespace odc

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parts of a file are free: ranges of bytes, each inside one segment, taken smallest first.
+// A best-fit free list of the bytes of a file; each range lies inside one segment.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ public:
         Segment segment;
         uint64_t offset;
     };
-    // The beginning of the smallest free range of at least `bytes`.
+    // Takes the beginning of the smallest range of at least `bytes`.
     std::optional<Taken> take(uint64_t bytes) {
         auto best = free_.end();
         for (auto one = free_.begin(); one != free_.end(); ++one) {
@@ -46,7 +46,7 @@ public:
         return taken;
     }
 
-    // Returns the free range that `range` has become part of.
+    // Frees `range`; returns the free range that now contains it.
     Range put(const Segment &segment, Range range) {
         const auto same = [&](const auto &one) { return one->second.segment.offset == segment.offset; };
         const auto after = free_.find(range.end);

@@ -22,11 +22,11 @@ namespace odc {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// How a loop walks through memory. The processor fetches ahead by itself, but only within a page.
+// The order in which a loop walks through memory. Hardware prefetchers stop at page boundaries.
 enum class Walk {
     Line,      // from the first line to the last
-    Prefetch,  // the same, asking for what is kAheadBytes further on
-    Pages      // several pages side by side, a step in each in turn: the processor fetches ahead in each
+    Prefetch,  // the same, prefetching kAheadBytes ahead
+    Pages      // several pages in turn, one step in each, so that the hardware prefetches in all of them
 };
 
 constexpr size_t kLineBytes = 64;
@@ -48,7 +48,7 @@ void copy_past_cache(void *to, const void *from, size_t bytes) {
     const size_t step_bytes = HWY_MAX(2 * lanes, 2 * kLineBytes);
     auto *out = static_cast<uint8_t *>(to);
     const auto *in = static_cast<const uint8_t *>(from);
-    // Whole lines, so that none is written twice.
+    // Streams whole lines only: a line written in parts costs two memory writes.
     const size_t unit = HWY_MAX(lanes, kLineBytes);
     const size_t head = (unit - reinterpret_cast<uintptr_t>(out) % unit) % unit;
     if (bytes < head + step_bytes) {
@@ -110,7 +110,7 @@ HWY_INLINE hn::Vec<D> widen(D d, const hwy::float16_t *from) {
     return hn::PromoteTo(d, hn::LoadU(d16, from));
 }
 #else
-// Without an instruction for it, Highway 1.0 makes 65536 of infinity, which would hide an overflow of the gradients.
+// Highway 1.0's emulation converts infinity to 65536, which would hide an overflow of the gradients.
 template <class D>
 HWY_INLINE hn::Vec<D> widen(D d, const hwy::float16_t *from) {
     const hn::Rebind<uint16_t, D> d16;
@@ -168,7 +168,7 @@ void apply(Accumulator *HWY_RESTRICT sums, const Gradient *HWY_RESTRICT from, si
         one(i);
     }
     if (i < count) {
-        // The rest goes through whole vectors of copies, so that no lane outside the buffers is touched.
+        // The tail is processed in padded copies, so that no lane outside the buffers is touched.
         Gradient tail_from[HWY_MAX_BYTES / sizeof(Accumulator)] = {};
         Accumulator tail_sums[HWY_MAX_BYTES / sizeof(Accumulator)] = {};
         const size_t rest = count - i;
@@ -228,9 +228,9 @@ HWY_EXPORT(target_name);
 
 namespace {
 
-// Below this a copy is likely to be read from the cache again; measured with odc bench gather.
+// A smaller copy is likely to be read again from the cache; measured with odc bench gather.
 constexpr size_t kPastCacheBytes = size_t{1} << 20;
-// Additions to slices below this may find them in the cache, where all loops are alike.
+// Smaller slices may be in the cache, where all loops are equally fast.
 constexpr size_t kPastCacheSlice = size_t{4} << 20;
 constexpr size_t kTrialBytes = size_t{256} << 10;  // of a copy, per turn of a loop
 constexpr size_t kTrialElements = 4096;            // of an addition, at least
@@ -250,7 +250,7 @@ LoopChoice &add_choice(int32_t gradient_type) {
     }
 }
 
-// " copy by stream (GB/s: memcpy 8.4, stream 14.1, ...)"; "" if nothing is chosen yet.
+// "; copy by stream (GB/s: memcpy 8.4, stream 14.1, ...)"; "" if no loop is chosen yet.
 template <class Loops>
 std::string figures(const char *what, const Loops &loops, const LoopChoice &choice) {
     if (choice.chosen() < 0) {

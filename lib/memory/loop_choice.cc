@@ -6,8 +6,8 @@
 
 namespace odc {
 
-// Other ranks, and the first touch of pages, slow some turns down, so neither the mean nor the median would do; the single
-// best turn may have been luck.
+// Other ranks and page faults slow some turns down, which rules out the mean and the median; the single best turn may be an
+// outlier.
 uint32_t LoopChoice::speed(int loop) const {
     std::array<uint32_t, kTurns> speeds{};
     std::transform(speeds_[static_cast<size_t>(loop)].begin(), speeds_[static_cast<size_t>(loop)].end(), speeds.begin(),
@@ -18,7 +18,7 @@ uint32_t LoopChoice::speed(int loop) const {
 
 void LoopChoice::note(uint32_t turn, size_t bytes, int64_t ns) {
     if (turn >= loops_ * kTurns) {
-        return;  // another thread is choosing
+        return;  // the thread of the last turn chooses
     }
     const uint64_t reached = bytes * 1000 / static_cast<uint64_t>(std::max<int64_t>(ns, 1));
     speeds_[turn % loops_][turn / loops_].store(static_cast<uint32_t>(std::min<uint64_t>(reached, UINT32_MAX)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of several loops that do the same is fastest on this machine. It is found out during the first pieces of real
-// work, which the loops do in turn: so nothing extra is computed or allocated, and the memory is the caller's own.
+// Finds the fastest of several equivalent loops on this machine. The loops take turns at the first pieces of real work, so that
+// measuring costs no extra work and no memory.
 #pragma once
 
 #include "base/deadline.h"
@@ -12,7 +12,7 @@
 
 namespace odc {
 
-// Any thread may use it. One that lives as long as the process needs no destructor at exit.
+// Thread-safe. Trivially destructible, for objects that live as long as the process.
 class LoopChoice {
 public:
     static constexpr int kMostLoops = 4;
@@ -23,7 +23,7 @@ public:
     // -1 until all loops have had their turns.
     int chosen() const { return chosen_.load(std::memory_order_relaxed); }
 
-    // Calls run(loop), which works through `bytes`, once, with the loop chosen or the next to be tried.
+    // Calls run(loop) once, which processes `bytes`, with the chosen loop or the next one to measure.
     template <class Run>
     void run(size_t bytes, const Run &run) {
         if (const int loop = chosen(); loop >= 0) {
@@ -37,7 +37,7 @@ public:
         note(turn, bytes, now_ns() - begin);
     }
 
-    // What `loop` reached, in MB/s: what a quarter of its turns exceeded. 0: it has had none.
+    // The speed of `loop` in MB/s that a quarter of its turns exceeded; 0 before its first turn.
     uint32_t speed(int loop) const;
 
 private:

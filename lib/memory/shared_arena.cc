@@ -23,15 +23,15 @@ namespace odc {
 namespace {
 
 constexpr uint64_t kFileBytes = uint64_t{1} << 60;      // sparse: only allocated pages take memory
-constexpr uint64_t kRecordBytes = uint64_t{1} << 36;    // of these, at most
+constexpr uint64_t kRecordBytes = uint64_t{1} << 36;    // of records, at most
 constexpr uint64_t kSegmentBytes = uint64_t{16} << 20;  // records, and slices smaller than this, share a mapping
 constexpr uint64_t kAlignment = 64;
-constexpr uint64_t kPage = 4096;  // smallest; larger pages only round further
+constexpr uint64_t kPage = 4096;  // the smallest; with larger pages the kernel rounds further
 constexpr uint64_t kLargePage = uint64_t{2} << 20;
 constexpr uint64_t kPieceBytes = uint64_t{64} << 20;  // committed at a time
-// With this much left beyond a piece, ranks that take pieces at the same time do not overdraw it.
+// With this much left after a piece, ranks may commit pieces at the same time without the lock.
 constexpr uint64_t kAmpleBytes = 64 * kPieceBytes;
-// Left for what the processes of a control group allocate meanwhile.
+// Left for other allocations in the control group.
 constexpr uint64_t kReserveBytes = uint64_t{4} << 20;
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -43,7 +43,7 @@ Segment record_segment(uint64_t offset) {
     return {begin, begin == 0 ? kFirstRecordBytes : round_up(begin + 1, kSegmentBytes) - begin};
 }
 
-// One mapping per segment of a file in this process.
+// The process's one mapping of a segment of a file.
 std::shared_ptr<Mapping> share(uint64_t device, uint64_t inode, int fd, const Segment &segment) {
     static std::mutex mutex;
     static auto &all = *new std::map<std::tuple<uint64_t, uint64_t, uint64_t>, std::weak_ptr<Mapping>>;
@@ -62,10 +62,10 @@ std::shared_ptr<Mapping> share(uint64_t device, uint64_t inode, int fd, const Se
     return mapping;
 }
 
-// Additions are bound by the translation of addresses as much as by memory: with large pages they run 1.1 (f32) to 1.35
-// (bf16) times as fast here. A kernel that cannot (before 6.1, or a larger basic page) leaves the pages as they are.
+// Additions are bound by TLB misses as much as by memory: with large pages they are 1.1 (f32) to 1.35 (bf16) times as fast.
+// Kernels before 6.1, or with a larger base page, leave the pages as they are.
 void use_large_pages(std::byte *base, const Allocation &made) {
-    constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack
+    constexpr int kCollapse = 25;  // MADV_COLLAPSE, missing in older headers
     const uint64_t begin = round_up(made.offset, kLargePage);
     const uint64_t end = round_down(made.offset + made.bytes, kLargePage);
     if (end > begin) {
@@ -79,15 +79,15 @@ void use_large_pages(std::byte *base, const Allocation &made) {
          " bytes of memory are available; shard over more ranks or use a smaller type");
 }
 
-// Looking at what is left takes 0.2 ms, as the system prints several files. So where there is plenty, small allocations of
-// this process share a look.
-constexpr uint64_t kSharedLookBytes = uint64_t{1} << 20;
-constinit std::atomic<uint64_t> left_of_last_look = 0;
+// Checking the available memory takes 0.2 ms, as the kernel formats several files. So where memory is ample, small allocations
+// of this process share one check.
+constexpr uint64_t kSharedCheckBytes = uint64_t{1} << 20;
+constinit std::atomic<uint64_t> left_of_last_check = 0;
 
-bool last_look_covers(uint64_t bytes) {
-    uint64_t left = left_of_last_look.load(std::memory_order_relaxed);
+bool last_check_covers(uint64_t bytes) {
+    uint64_t left = left_of_last_check.load(std::memory_order_relaxed);
     while (left >= bytes) {
-        if (left_of_last_look.compare_exchange_weak(left, left - bytes, std::memory_order_relaxed)) {
+        if (left_of_last_check.compare_exchange_weak(left, left - bytes, std::memory_order_relaxed)) {
             return true;
         }
     }
@@ -99,7 +99,7 @@ bool last_look_covers(uint64_t bytes) {
                    errno == ENOMEM ? " (see vm.max_map_count and ulimit -v)" : ""));
 }
 
-// Addresses that begin at a large page.
+// Reserves addresses that begin at a large page's boundary.
 void *reserve_aligned(uint64_t bytes) {
     void *room = mmap(nullptr, bytes + kLargePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) {
@@ -132,11 +132,11 @@ Mapping::Mapping(int fd, const Segment &segment) : bytes_(segment.bytes), pid_(g
         fail_mapping(bytes_);
     }
     start_ = static_cast<std::byte *>(start);
-    madvise(start, bytes_, MADV_DONTFORK);  // or a child that outlives the ranks would keep their memory
+    madvise(start, bytes_, MADV_DONTFORK);  // or a child that outlives the ranks would hold their memory
 }
 
 Mapping::~Mapping() {
-    if (getpid() == pid_) {  // in a forked child something else may lie there
+    if (getpid() == pid_) {  // in a forked child something else may be mapped there
         munmap(start_, bytes_);
     }
 }
@@ -212,11 +212,11 @@ void Arena::unmap(const std::byte *start) {
     }
 }
 
-// fallocate gives up all its work when a signal comes, so it is asked for in pieces.
+// In pieces, because a signal makes fallocate undo all its work.
 void Arena::commit(Range range) {
     const uint64_t bytes = range.end - range.begin;
-    std::optional<MemoryLock> lock;  // from when it is no longer ample, to the end
-    const auto look = [&lock](uint64_t needed) {
+    std::optional<MemoryLock> lock;  // taken once memory is no longer ample
+    const auto check_available = [&lock](uint64_t needed) {
         uint64_t available = available_memory();
         if (!lock && available < needed + kAmpleBytes) {
             lock.emplace();
@@ -225,10 +225,10 @@ void Arena::commit(Range range) {
         return available;
     };
     uint64_t available = std::numeric_limits<uint64_t>::max();
-    if (!last_look_covers(bytes)) {
-        available = look(bytes);
+    if (!last_check_covers(bytes)) {
+        available = check_available(bytes);
         if (!lock) {
-            left_of_last_look.store(kSharedLookBytes, std::memory_order_relaxed);
+            left_of_last_check.store(kSharedCheckBytes, std::memory_order_relaxed);
         }
     }
     uint64_t most = kPieceBytes;
@@ -242,11 +242,11 @@ void Arena::commit(Range range) {
         }
         if (error == 0) {
             done += piece;
-            available = done < bytes ? look(bytes - done) : available;
+            available = done < bytes ? check_available(bytes - done) : available;
         } else if (error == ENOMEM || error == ENOSPC) {
             fail_without_memory(bytes, done);
         } else if (error == EINTR) {
-            most = std::max(kPage, most / 2);  // signals may come faster than a piece is done
+            most = std::max(kPage, most / 2);  // signals may come faster than a piece is committed
         } else {
             errno = error;
             fail_errno(say("fallocate of ", bytes, " bytes of shared memory"));
@@ -282,7 +282,7 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
     if (bytes == 0) {
         return parts;
     }
-    if (bytes > kPieceBytes && bytes > available_memory()) {  // or there may be no addresses for it either
+    if (bytes > kPieceBytes && bytes > available_memory()) {  // before mmap, which would fail for lack of addresses
         fail_without_memory(bytes, 0);
     }
     const FreeRanges::Taken taken = take(bytes);
@@ -291,14 +291,14 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
     try {
         base = map(taken.segment);
         place_near(base + (taken.offset - taken.segment.offset), bytes);
-        // What precedes it in its first page is in use, so that page is there.
+        // If it does not begin at a page, that page is in use and committed already.
         commit({round_up(taken.offset, kPage), round_up(taken.offset + bytes, kPage)});
     } catch (...) {
         if (base != nullptr) {
             unmap(base);
             give_back(region);
         } else {
-            free_.drop(taken.segment);  // it is not mapped, so nothing lives in it, and it may be too large ever to be
+            free_.drop(taken.segment);  // it could not be mapped, so it is empty, and may be too large to map ever
         }
         throw;
     }
@@ -313,7 +313,7 @@ std::vector<Allocation> Arena::allocate(const std::vector<uint64_t> &sizes) {
     return parts;
 }
 
-// Returns the bytes whose pages are free as a whole; they have gone back to the system.
+// Frees the allocation's bytes; returns the range of whole free pages that went back to the system.
 Range Arena::give_back(const Allocation &allocation) {
     const Range free = free_.put(allocation.segment, {allocation.offset, allocation.offset + allocation.bytes});
     const uint64_t begin = round_up(free.begin, kPage);
@@ -323,7 +323,7 @@ Range Arena::give_back(const Allocation &allocation) {
     }
     if (fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin),
                   static_cast<off_t>(end - begin)) != 0) {
-        return {allocation.offset, allocation.offset};  // gVisor cannot
+        return {allocation.offset, allocation.offset};  // not supported in gVisor
     }
     return {begin, end};
 }
@@ -334,7 +334,7 @@ void Arena::free(const Allocation &allocation) {
     }
     const uint64_t end = allocation.offset + allocation.bytes;
     const Range gone = give_back(allocation);
-    // The rest shares its pages with others.
+    // Bytes in pages that other allocations share are zeroed here.
     const auto zero = [&](uint64_t from, uint64_t to) {
         if (from < to) {
             std::memset(allocation.start + (from - allocation.offset), 0, to - from);

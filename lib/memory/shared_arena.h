@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's shared memory: a sealed, anonymous, sparse file that its peers map piece by piece. The file is handed
-// over once, in odc_init, so registering a shard needs no peer's help and no further descriptor.
+// One rank's shared memory: a sealed, sparse memfd that its peers map in segments. It is passed to them once, in odc_init, so
+// registering a shard takes no further descriptor and nothing from a peer.
 //
-// It begins with the records (the rank's block, then one post per shard), which stay mapped; the slices follow.
+// It begins with the records (the control block, then a record per shard), which stay mapped; the slices follow.
 #pragma once
 
 #include "base/fd.h"
@@ -19,11 +19,11 @@
 
 namespace odc {
 
-// The first records have a mapping of their own, because each rank maps those of all others in odc_init.
+// The first records have a small mapping of their own, because every rank maps those of all others in odc_init.
 constexpr uint64_t kFirstRecordBytes = uint64_t{64} << 10;
 
-// Ranks that are threads of one process share one mapping: their accesses then meet at one address, which saves
-// address space and is what a race detector can see. Forked children do not inherit it.
+// Ranks that are threads of one process share a mapping, which saves address space and lets race detectors see their accesses.
+// Forked children do not inherit it.
 class Mapping {
 public:
     Mapping(int fd, const Segment &segment);
@@ -38,7 +38,7 @@ private:
     pid_t pid_;
 };
 
-// Memory for slices. `start`, if there are any bytes, stays mapped until the allocation is freed.
+// Memory for slices; mapped at `start`, unless it has no bytes, until it is freed.
 struct Allocation {
     Segment segment;
     uint64_t offset;  // in the file
@@ -52,20 +52,20 @@ public:
     static std::unique_ptr<Arena> create();
     static std::unique_ptr<Arena> open(Fd fd);
 
-    // For the owner only, calls must not overlap. Memory is aligned to 64 bytes, and its pages are there when these
-    // return (ODC_ERROR_NO_MEMORY otherwise). Slices begin as zeros.
-    // One region, in parts that are freed one by one; a part of no bytes has no memory.
+    // For the owner only, from one thread at a time. Memory is aligned to 64 bytes and committed (ODC_ERROR_NO_MEMORY if that
+    // fails).
+    // Allocates one zeroed region in parts that are freed one by one; a part of 0 bytes gets no memory.
     std::vector<Allocation> allocate(const std::vector<uint64_t> &sizes);
-    // Pages that are free as a whole go back to the system.
+    // Returns pages without allocations to the system.
     void free(const Allocation &allocation);
-    // Offset of a record in the file, zeroed when it is new. A freed record's place is given to records of the same
-    // size only, so that who still looks at it sees a record, if another's.
+    // Returns the record's offset in the file; its memory is zero the first time. The space of a freed record is only reused
+    // for records of the same size, so that a peer that still looks at it sees a valid record, if another shard's.
     uint64_t allocate_record(uint64_t bytes);
     void free_record(uint64_t offset, uint64_t bytes);
 
-    // These are safe from several threads. The address here of a record.
+    // Thread-safe, as are map and unmap. The address of a record in this process.
     std::byte *record(uint64_t offset);
-    // Maps a segment of slices, until unmap has been called as often.
+    // Maps a segment of slices until unmap has been called as often.
     std::byte *map(const Segment &segment);
     void unmap(const std::byte *start);
 
@@ -87,7 +87,7 @@ private:
 
     Fd fd_;
     uint64_t file_bytes_;
-    uint64_t record_bytes_;  // of the file; slices lie above
+    uint64_t record_bytes_;  // where slices begin in the file
     uint64_t device_;
     uint64_t inode_;
 
@@ -98,7 +98,7 @@ private:
     uint64_t next_record_ = 0;
     std::map<uint64_t, std::vector<uint64_t>> free_records_;  // by size
     uint64_t next_segment_;
-    FreeRanges free_;  // slices: zeroed, whole pages given back
+    FreeRanges free_;  // of slices; zeroed, whole pages returned to the system
 };
 
 }  // namespace odc

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dividing items among parts, see partition.h: starts (Differencing and others), refinement (Refinement), exhaustive
-// search (Search) and bounds.
+// Differencing makes a start, Refinement improves it, Search is exhaustive; partition.h says how they combine.
 #include "planner/partition.h"
 
 #include <algorithm>
@@ -21,20 +20,20 @@ namespace odc {
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
-constexpr size_t kCountedItems = 64;  // beyond, lower_bound's counting comes down to the average
+constexpr size_t kCountedItems = 64;  // beyond this the counting bound of lower_bound is no better than the average
 
-// Items of one part as a chain through Differencing::next_, so that joining two costs nothing.
+// The items of a part as a list linked through Differencing::next_, so that joining two takes constant time.
 struct Chain {
     double sum = 0;
     uint32_t first = kNone;
     uint32_t last = kNone;
 };
 
-// A division of some of the items: its non-empty parts, costliest first; the rest of the parts are empty.
+// A division of some of the items: its non-empty parts, costliest first.
 struct Division {
     std::vector<Chain> chains;
-    uint32_t order = 0;  // decides between equal spreads
-    double spread = 0;   // costliest part less cheapest part
+    uint32_t order = 0;  // breaks ties of spread
+    double spread = 0;   // costliest part minus cheapest part
 };
 
 bool costlier(const Chain &x, const Chain &y) { return x.sum != y.sum ? x.sum > y.sum : x.first < y.first; }
@@ -46,13 +45,13 @@ std::vector<uint32_t> by_cost(const std::vector<double> &costs) {
     return items;
 }
 
-// Joins the two divisions that differ most, costliest parts with cheapest, until one is left.
+// Joins the two divisions of largest spread, costliest parts with cheapest, until one is left.
 class Differencing {
 public:
     Differencing(const std::vector<double> &costs, size_t parts)
         : costs_(costs), parts_(parts), next_(costs.size(), kNone) {}
 
-    // `items`, costliest first, one in each part.
+    // Adds a division with one of `items` (costliest first) in each part.
     void add(const uint32_t *items, size_t count) {
         Division division;
         for (size_t i = 0; i < count; ++i) {
@@ -144,16 +143,16 @@ public:
         }
     }
 
-    // Settles; then shuffles a little and settles again, as long as there are steps, and keeps the best.
+    // Local search: descends to a local optimum, then perturbs it and descends again while there are steps; keeps the best.
     void run() {
         const double enough = lower_bound(costs_, parts_.size()) * (1 + kNegligible);
-        settle();
+        descend();
         Parts best = parts_;
         double least = costliest();
         while (parts_.size() > 1 && steps_ > 0 && least > enough) {
-            shuffle();
-            settle();
-            if (costliest() <= least) {  // an equal one too: it has other neighbours
+            perturb();
+            descend();
+            if (costliest() <= least) {  // an equal one, too, as it has other neighbours
                 best = parts_;
                 least = costliest();
             } else {
@@ -172,7 +171,7 @@ private:
     using Choices = std::array<std::vector<Choice>, 3>;  // by number of items, each in the order of the sums
 
     // `given` goes from the costlier part to the cheaper, `taken` back; the new sums lie between the old ones.
-    struct Allgather {
+    struct Exchange {
         uint32_t costlier;
         uint32_t cheaper;
         Choice given;
@@ -182,25 +181,25 @@ private:
     };
 
     static constexpr size_t kPairsAmong = 32;     // items of a part; that gives 496 pairs
-    static constexpr uint64_t kStepsToSort = 16;  // a choice made and sorted, in comparisons
+    static constexpr uint64_t kStepsToSort = 16;  // comparisons to make and sort a choice
     static constexpr double kNegligible = 1e-12;
 
     double costliest() const { return ranking_.rbegin()->first; }
 
-    void settle() {
+    void descend() {
         while (parts_.size() > 1 && (lower_costliest() || raise_cheapest())) {
         }
     }
 
     // Swaps an item of the costliest part with one of another, one of that with one of a third, up to four times.
-    void shuffle() {
+    void perturb() {
         uint32_t from = ranking_.rbegin()->second;
         for (auto swaps = 1 + random_() % 4; swaps > 0; --swaps) {
             const auto to = static_cast<uint32_t>((from + 1 + random_() % (parts_.size() - 1)) % parts_.size());
             if (!parts_[from].empty() && !parts_[to].empty()) {
                 const Choice given = {0, parts_[from][random_() % parts_[from].size()], kNone};
                 const Choice taken = {0, parts_[to][random_() % parts_[to].size()], kNone};
-                apply(Allgather{from, to, given, taken, 0, 0});
+                apply(Exchange{from, to, given, taken, 0, 0});
             }
             from = to;
         }
@@ -218,13 +217,13 @@ private:
         spend(costs_.size());
     }
 
-    // Takes the first exchange after which the costliest part is another one; failing that, the best.
+    // Takes the first exchange after which another part is the costliest; if there is none, the best.
     bool lower_costliest() {
         const auto costliest = std::prev(ranking_.end());
         const double enough = std::prev(costliest)->first;
-        std::optional<Allgather> best;
+        std::optional<Exchange> best;
         for (auto other = ranking_.begin(); other != costliest && steps_ > 0; ++other) {
-            const std::optional<Allgather> found = best_exchange(costliest->second, other->second);
+            const std::optional<Exchange> found = best_exchange(costliest->second, other->second);
             if (found && (!best || found->most < best->most)) {
                 best = found;
                 if (best->most <= enough) {
@@ -238,9 +237,9 @@ private:
     bool raise_cheapest() {
         const auto cheapest = ranking_.begin();
         const double enough = std::next(cheapest)->first;
-        std::optional<Allgather> best;
+        std::optional<Exchange> best;
         for (auto other = std::prev(ranking_.end()); other != cheapest && steps_ > 0; --other) {
-            const std::optional<Allgather> found = best_exchange(other->second, cheapest->second);
+            const std::optional<Exchange> found = best_exchange(other->second, cheapest->second);
             if (found && (!best || found->least > best->least)) {
                 best = found;
                 if (best->least >= enough) {
@@ -251,12 +250,12 @@ private:
         return apply(best);
     }
 
-    std::optional<Allgather> best_exchange(uint32_t costlier, uint32_t cheaper) {
+    std::optional<Exchange> best_exchange(uint32_t costlier, uint32_t cheaper) {
         const double gap = sums_[costlier] - sums_[cheaper];
         const double negligible =
-            kNegligible * sums_[costlier];  // more than rounding, or an exchange could be undone for ever
+            kNegligible * sums_[costlier];  // above rounding errors, or exchanges could be undone for ever
         double nearest = gap / 2 - negligible;
-        std::optional<Allgather> best;
+        std::optional<Exchange> best;
         for (size_t give = 0; give < 3; ++give) {
             for (size_t take = 0; take < 3; ++take) {
                 if (!allowed(costlier, give, take) || !allowed(cheaper, take, give)) {
@@ -276,7 +275,7 @@ private:
                         const double distance = std::abs(wanted - taken[i].sum);
                         if (distance < nearest) {
                             nearest = distance;
-                            best = Allgather{costlier, cheaper, given, taken[i], 0, 0};
+                            best = Exchange{costlier, cheaper, given, taken[i], 0, 0};
                         }
                     }
                 }
@@ -317,7 +316,7 @@ private:
         return out;
     }
 
-    bool apply(const std::optional<Allgather> &exchange) {
+    bool apply(const std::optional<Exchange> &exchange) {
         if (!exchange) {
             return false;
         }
@@ -357,9 +356,9 @@ private:
     CountLimits limits_;
     uint64_t steps_;
     std::vector<double> sums_;
-    std::vector<Choices> choices_;                   // empty: not made since the part changed
+    std::vector<Choices> choices_;                   // by part; empty: the part has changed since
     std::set<std::pair<double, uint32_t>> ranking_;  // parts by sum
-    std::minstd_rand random_;                        // always the same numbers
+    std::minstd_rand random_;                        // with a fixed seed, for deterministic plans
 };
 
 // See search(). Places the items costliest first, each in the cheapest part first.
@@ -432,7 +431,7 @@ Parts largest_differencing(const std::vector<double> &costs, size_t parts) {
 }
 
 Parts largest_differencing_equal(const std::vector<double> &costs, size_t parts) {
-    // Neighbours in cost start in different parts. Where the counts do not divide, the cheapest items are the few.
+    // Items of similar cost start in different parts. The last, incomplete group has the cheapest items.
     const std::vector<uint32_t> items = by_cost(costs);
     Differencing differencing(costs, parts);
     for (size_t begin = 0; begin < items.size(); begin += parts) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three policies: which rank runs which samples (a partition by cost), and each rank's microbatches (partitions of
-// its samples by cost that keep the token budget).
+// The three policies. Each partitions the samples over ranks by cost, then each rank's samples into microbatches within the
+// token budget.
 #include "planner/plan.h"
 
 #include "planner/partition.h"
@@ -17,8 +17,8 @@ namespace odc {
 
 namespace {
 
-// What bounds the time of a plan: comparisons per sample to refine a partition (over ranks, into microbatches), and,
-// for up to kSearchItems samples, placements tried by exhaustive search.
+// Bounds of a plan's time: comparisons per sample to refine a partition (over ranks, into microbatches), and placements of the
+// exhaustive search, which runs for up to kSearchItems samples.
 constexpr uint64_t kRankSteps = 30'000;
 constexpr uint64_t kRankStepsAtMost = 6'000'000;
 constexpr uint64_t kMicrobatchSteps = 2'000;
@@ -42,7 +42,7 @@ struct Minibatch {
     const uint64_t *lengths;
     uint64_t max_tokens;
     std::vector<double> costs;
-    size_t ranks;  // at least one; no more than samples, for the ranks beyond stay idle
+    size_t ranks;  // at least one, and no more than samples: further ranks stay idle
 
     size_t samples() const { return costs.size(); }
 };
@@ -112,7 +112,7 @@ bool within_budget(const Samples &samples, const Minibatch &minibatch) {
 
 // ---- Over ranks ----
 
-// Improves the starts and returns the best of them; the first of equals.
+// Refines the starts and returns the best, the first of equals.
 Parts best_of(std::vector<Parts> starts, const Minibatch &minibatch, CountLimits limits) {
     const uint64_t steps = std::min(kRankSteps * minibatch.samples(), kRankStepsAtMost) / starts.size();
     Parts *best = nullptr;
@@ -122,7 +122,7 @@ Parts best_of(std::vector<Parts> starts, const Minibatch &minibatch, CountLimits
         Parts refined = start;
         refine(refined, minibatch.costs, limits, steps);
         const double after = makespan(refined, minibatch.costs);
-        if (after < before) {  // sums taken in another order may round the other way
+        if (after < before) {  // sums in another order may round differently
             start = std::move(refined);
         }
         if (!best || std::min(before, after) < least) {
@@ -136,8 +136,8 @@ Parts best_of(std::vector<Parts> starts, const Minibatch &minibatch, CountLimits
     return std::move(*best);
 }
 
-// Where the counts do not divide, some ranks have one sample more than others have microbatches, so two of its samples
-// must share one. Pairs up the shortest samples, no two pairs on one rank: if a pair exceeds the budget, no division
+// If the count is not a multiple of the ranks, some ranks have one sample more than the others' microbatches, so two of their
+// samples must share a microbatch. Pairs the shortest samples, one pair to a rank. If a pair exceeds the budget, no division
 // into equally many microbatches exists.
 std::optional<Parts> paired(const Minibatch &minibatch) {
     const size_t pairs = minibatch.samples() % minibatch.ranks;
@@ -149,7 +149,7 @@ std::optional<Parts> paired(const Minibatch &minibatch) {
     std::vector<double> costs;
     for (size_t i = 0; i < pairs; ++i) {
         units.push_back({shortest[i], shortest[2 * pairs - 1 - i]});
-        costs.push_back(0);  // the cheapest units go to different ranks
+        costs.push_back(0);  // so that the pairs, as the cheapest units, go to different ranks
         if (!within_budget(units.back(), minibatch)) {
             return std::nullopt;
         }
@@ -168,7 +168,7 @@ std::optional<Parts> paired(const Minibatch &minibatch) {
     return out;
 }
 
-// Counts differ by at most one.
+// The ranks' sample counts differ by at most one.
 Parts equal_counts(const Minibatch &minibatch) {
     const size_t low = minibatch.samples() / minibatch.ranks;
     const size_t high = (minibatch.samples() + minibatch.ranks - 1) / minibatch.ranks;
@@ -188,7 +188,7 @@ Parts free_counts(const Minibatch &minibatch) {
 
 // ---- Within a rank ----
 
-// How many microbatches the tokens of these samples fill; the sum itself might not fit its type.
+// The samples' tokens over the budget, rounded up, without overflow of the sum.
 size_t fewest_microbatches(const Samples &samples, const Minibatch &minibatch) {
     size_t full = 0;
     uint64_t rest = 0;
@@ -201,7 +201,7 @@ size_t fewest_microbatches(const Samples &samples, const Minibatch &minibatch) {
     return full + (rest > 0 ? 1 : 0);
 }
 
-// `weights` of all samples of the minibatch say what to balance.
+// `weights`: what to balance, for each sample of the minibatch.
 std::optional<Microbatches> packed(const Samples &samples, size_t microbatches, const Minibatch &minibatch,
                                    const std::vector<double> &weights) {
     std::vector<double> local;
@@ -230,7 +230,7 @@ void heaviest_first(Microbatches &microbatches, const Minibatch &minibatch) {
                      [&](const Samples &x, const Samples &y) { return cost(x) > cost(y); });
 }
 
-// The next number of microbatches to try: one more, and a little faster where there are hundreds.
+// The next number of microbatches to try: one more, in larger steps once there are hundreds.
 size_t after(size_t microbatches) { return microbatches + 1 + microbatches / 128; }
 
 // ---- The policies ----
@@ -248,7 +248,7 @@ std::vector<Microbatches> local_sort(const Minibatch &minibatch) {
     return out;
 }
 
-// The fewest microbatches that all ranks can have.
+// The same number of microbatches for all ranks, as few as possible.
 std::optional<std::vector<Microbatches>> packed_alike(const Parts &ranks, const Minibatch &minibatch) {
     size_t fewest = 1;
     size_t most = minibatch.samples();
@@ -298,7 +298,7 @@ std::vector<Microbatches> lb_mini(const Minibatch &minibatch) {
     const std::vector<double> tokens(minibatch.lengths, minibatch.lengths + minibatch.samples());
     std::vector<Microbatches> out;
     for (const Samples &samples : free_counts(minibatch)) {
-        // Balanced by cost if the budget allows it with so few, else by tokens.
+        // Balanced by cost if that keeps the budget with this number, else by tokens.
         std::optional<Microbatches> microbatches;
         for (size_t count = fewest_microbatches(samples, minibatch); !microbatches;
              count = std::min(after(count), samples.size())) {
@@ -342,7 +342,7 @@ odc_plan_summary plan(const odc_plan_request &request, int32_t *rank_of, int32_t
         }
     }
     odc_plan_summary out = {sizeof(out), makespan(samples, minibatch.costs), 0};
-    // Both are sums; rounded in different orders, equal ones may come out either way.
+    // Equal sums may differ by rounding.
     out.lower_bound = std::min(lower_bound(minibatch.costs, minibatch.ranks), out.makespan);
     return out;
 }

@@ -67,7 +67,7 @@ std::vector<PeerValue> parse_peers(const std::string &text) {
     for (std::string word; words >> word;) {
         const size_t equals = word.find('=');
         if (equals == std::string::npos) {
-            fail(ODC_ERROR_ARGUMENT, '"', word, "\" is no BUS_ID=VALUE");
+            fail(ODC_ERROR_ARGUMENT, '"', word, "\" is not BUS_ID=VALUE");
         }
         peers.push_back({word.substr(0, equals), word.substr(equals + 1)});
     }

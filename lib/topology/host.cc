@@ -30,8 +30,8 @@ namespace {
 struct Hardware {
     Hardware() {
         hwloc_topology_init(&tree);
-        // The kernel's files say as much. x86 would visit every core (15 ms instead of 2 here); the others ask drivers and
-        // X displays for devices that are not wanted here.
+        // /sys has all that is needed. x86 would run on every core (15 ms instead of 2); the others query drivers and X
+        // displays for I/O devices.
         for (const char *one : {"x86", "pci", "gl", "opencl", "cuda", "nvml", "rsmi", "levelzero"}) {
             hwloc_topology_set_components(tree, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, one);
         }
@@ -61,14 +61,14 @@ const Hardware &hardware() {
     return here;
 }
 
-// How one version of control groups names its files.
+// The file names of one version of control groups.
 struct GroupFiles {
     const char *limit;
     const char *usage;
-    const char *prefix;  // of the fields of memory.stat that count the group's children, too
+    const char *prefix;  // of the memory.stat fields that include the group's children
 };
 
-// Bytes of a group's file pages, by its memory.stat: one "name number" a line.
+// Bytes of a group's page cache, from memory.stat: lines of "name number".
 uint64_t file_pages(const std::string &group, const std::string &prefix) {
     std::ifstream file(group + "/memory.stat");
     std::string name;
@@ -81,8 +81,8 @@ uint64_t file_pages(const std::string &group, const std::string &prefix) {
     return sum;
 }
 
-// What is left in one control group, or the largest number when it has no limit. File pages count as used, but are
-// given up on demand.
+// Bytes left in one control group; the largest number if it has no limit. Its usage includes the page cache, which the kernel
+// reclaims on demand.
 uint64_t headroom(const std::string &group, const GroupFiles &files) {
     const uint64_t unlimited = std::numeric_limits<uint64_t>::max();
     uint64_t limit = 0;
@@ -95,7 +95,7 @@ uint64_t headroom(const std::string &group, const GroupFiles &files) {
     return limit > usage ? limit - usage : 0;
 }
 
-// A group may have less left than its parents, or more; the path may be the host's, seen from inside a container.
+// The least of the group and its ancestors. Inside a container the path may be the host's and lead nowhere.
 uint64_t least_headroom(const std::string &mount, std::string path, const GroupFiles &files) {
     uint64_t least = headroom(mount, files);
     while (path.size() > 1) {
@@ -105,7 +105,7 @@ uint64_t least_headroom(const std::string &mount, std::string path, const GroupF
     return least;
 }
 
-// The path of this process's group: of the one hierarchy, or of the memory controller's own.
+// The path of this process's control group: `controller` "" for v2, "memory" for v1.
 std::string control_group(const std::string &controller) {
     std::ifstream file("/proc/self/cgroup");
     for (std::string line; std::getline(file, line);) {
@@ -136,7 +136,7 @@ void place_near(void *start, size_t bytes) {
     }
 }
 
-// Without streams, which swallow a failed allocation: half an identity would be another host's.
+// Without streams, which ignore failed allocations: a truncated identity would be another host's.
 std::string host_identity() {
     struct stat network {};
     stat("/proc/self/ns/net", &network);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What hardware is here, by hwloc; read once per process.
+// Facts about this host: processors (by hwloc, read once per process), identity, available memory.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace odc {
 
 struct Topology {
-    int cores = 1;                // processing units that this process may use
+    int cores = 1;                // hardware threads that this process may use
     size_t last_level_cache = 0;  // bytes; 0: unknown
     int numa_nodes = 1;
     std::string description;  // "2 cores, 1 NUMA node, 32 MiB last-level cache"
@@ -17,19 +17,20 @@ struct Topology {
 
 const Topology &topology();
 
-// Asks for the pages of [start, start + bytes) near the calling thread. They are not touched, nothing happens on a
-// machine with one NUMA node, and a refusal is not an error: memory then comes from where it is first touched.
+// Binds the pages of [start, start + bytes) to the calling thread's NUMA node without touching them. Does nothing on a machine
+// with one node. Failure is not an error: pages are then placed at first touch.
 void place_near(void *start, size_t bytes);
 
-// Of a file of /proc or /sys; empty where it cannot be read.
+// Of a file in /proc or /sys; empty if it cannot be read.
 std::string first_line(const std::string &path);
 
-// Names what can share memory with this process: the running kernel, the network namespace, in which abstract sockets
-// lie, and the user, to whom alone they answer. Not the pid namespace: each rank hands out a pidfd of its own.
+// Equal for processes that can share memory: those of one boot, one network namespace (abstract sockets belong to it) and one
+// user (whose sockets serve only that user). The pid namespace does not matter, as each rank passes on its own pidfd.
 std::string host_identity();
 std::string host_name();
 
-// Bytes that can be taken now without swapping or being killed: the machine's and this control group's, the smaller.
+// Bytes that can be allocated now without swapping or an out-of-memory kill: the smaller of the machine's and this control
+// group's.
 uint64_t available_memory();
 
 }  // namespace odc

@@ -30,7 +30,7 @@ using Parser = std::unique_ptr<XML_ParserStruct, FreeParser>;
 
 constexpr std::array<const char *, 4> kSets = {"cpuset", "complete_cpuset", "nodeset", "complete_nodeset"};
 enum { kCpuset, kNodeset = 2 };
-// hwloc reads nested objects recursively; machines have some ten levels.
+// hwloc recurses into nested objects; machines have about ten levels.
 constexpr size_t kDeepest = 100;
 
 struct Object {
@@ -62,7 +62,7 @@ unsigned number(const char *name, std::string_view text) {
     unsigned value = 0;
     const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
     if (error != std::errc() || end != text.end()) {
-        fail(ODC_ERROR_ARGUMENT, name, "=\"", text, "\" is no number");
+        fail(ODC_ERROR_ARGUMENT, name, "=\"", text, "\" is not a number");
     }
     return value;
 }
@@ -72,10 +72,10 @@ Bitmap bitmap(const char *name, const char *text) {
     if (set == nullptr) {
         throw std::bad_alloc();
     }
-    // hwloc reads past the end of "" and asserts on a comma at the beginning.
+    // hwloc reads past the end of "" and asserts on a leading comma.
     if (*text == '\0' || *text == ',' || text[std::strspn(text, "0123456789abcdefABCDEFx,")] != '\0' ||
         hwloc_bitmap_sscanf(set.get(), text) != 0) {
-        fail(ODC_ERROR_ARGUMENT, name, "=\"", text, "\" is no finite bitmap");
+        fail(ODC_ERROR_ARGUMENT, name, "=\"", text, "\" is not a finite bitmap");
     }
     return set;
 }
@@ -84,7 +84,7 @@ bool ends_in(std::string_view name, std::string_view end) {
     return name.size() >= end.size() && name.substr(name.size() - end.size()) == end;
 }
 
-// Of any element: cpukinds and memory attributes have some, too.
+// All elements can have bitmaps: cpukinds and memory attributes, too.
 void check_bitmaps(Attributes attributes) {
     for (; *attributes != nullptr; attributes += 2) {
         if (ends_in(attributes[0], "cpuset") || ends_in(attributes[0], "nodeset")) {
@@ -94,18 +94,18 @@ void check_bitmaps(Attributes attributes) {
 }
 
 hwloc_obj_type_t type_of(Attributes attributes) {
-    // hwloc needs it before the others.
+    // hwloc requires that the type comes first.
     if (*attributes == nullptr || std::strcmp(attributes[0], "type") != 0) {
         fail(ODC_ERROR_ARGUMENT, "the first attribute of this object is not its type");
     }
     hwloc_obj_type_t type;
     if (hwloc_type_sscanf(attributes[1], &type, nullptr, 0) != 0) {
-        fail(ODC_ERROR_ARGUMENT, "type=\"", attributes[1], "\" is no type of object");
+        fail(ODC_ERROR_ARGUMENT, "type=\"", attributes[1], "\" is not an object type");
     }
     return type;
 }
 
-// Processors and memory; the others (devices, Misc) have no sets.
+// True for processors and memory; devices and Misc objects have no sets.
 bool has_sets(hwloc_obj_type_t type) { return hwloc_obj_type_is_normal(type) || hwloc_obj_type_is_memory(type); }
 
 void check_alone(const char *type, unsigned index, const char *name, const Bitmap &set) {
@@ -119,7 +119,7 @@ Object read_object(Attributes attributes, const Object *parent) {
     const char *type = attributes[1];
     if ((parent == nullptr) != (object.type == HWLOC_OBJ_MACHINE)) {
         fail(ODC_ERROR_ARGUMENT,
-             parent == nullptr ? "the outermost object is no Machine" : "a Machine inside an object");
+             parent == nullptr ? "the outermost object is not a Machine" : "a Machine inside an object");
     }
     for (size_t i = 0; i < kSets.size(); ++i) {
         if (!has_sets(object.type)) {
@@ -151,7 +151,7 @@ public:
     void run(const std::string &xml);
 
 private:
-    // expat is C: what `step` throws waits in failure_.
+    // expat is C: an exception of `step` is kept in failure_.
     template <class Step>
     void guarded(Step step);
     static void begin_doctype(void *self, const XML_Char *, const XML_Char *file, const XML_Char *, int inner);
@@ -161,8 +161,8 @@ private:
 
     Parser parser_{XML_ParserCreate(nullptr)};
     std::vector<Object> around_;
-    bool topology_ = false;  // its tag was seen
-    bool machine_ = false;   // the same of the Machine's
+    bool topology_ = false;  // its tag has been seen
+    bool machine_ = false;   // a Machine's tag has been seen
     std::exception_ptr failure_;
 };
 
@@ -178,7 +178,7 @@ Check::Check() {
 template <class Step>
 void Check::guarded(Step step) {
     if (failure_ != nullptr) {
-        return;  // expat ends an empty element after it was stopped
+        return;  // expat still ends an empty element after XML_StopParser
     }
     try {
         step();
@@ -190,7 +190,7 @@ void Check::guarded(Step step) {
 
 void Check::begin_doctype(void *self, const XML_Char *, const XML_Char *file, const XML_Char *, int inner) {
     static_cast<Check *>(self)->guarded([&] {
-        // hwloc compares the file's name without a look whether there is one.
+        // hwloc dereferences the DTD's name without checking it.
         if (file == nullptr || inner != 0) {
             fail(ODC_ERROR_ARGUMENT, "the DOCTYPE is not hwloc's, SYSTEM \"hwloc2.dtd\"");
         }
@@ -218,7 +218,7 @@ void Check::begin(const char *name, Attributes attributes) {
             fail(ODC_ERROR_ARGUMENT, "the outermost element is <", name, ">, not <topology>");
         }
         topology_ = true;
-        // Those of hwloc 1 lack the nodesets.
+        // hwloc 1 writes no nodesets.
         const std::string_view version = need(attributes, name, "version");
         if (number("version", version.substr(0, version.find('.'))) < 2) {
             fail(ODC_ERROR_ARGUMENT, "version=\"", version, "\" is older than hwloc 2");
@@ -249,6 +249,6 @@ void Check::run(const std::string &xml) {
 
 }  // namespace
 
-void check_recording(const std::string &xml) { Check().run(xml); }
+void check_hwloc_xml(const std::string &xml) { Check().run(xml); }
 
 }  // namespace odc

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What hwloc takes for granted in XML that it reads: where it is missing, hwloc 2.9 crashes.
+// Validates hwloc's XML before hwloc reads it, as hwloc 2.9 crashes on some malformed input.
 #pragma once
 
 #include <string>
 
 namespace odc {
 
-// Throws ODC_ERROR_ARGUMENT, "line 7: ...", at the first thing that keeps `xml` from being a topology. hwloc can still
-// refuse what passes.
-void check_recording(const std::string &xml);
+// Throws ODC_ERROR_ARGUMENT, "line 7: ...", for the first error. hwloc may still reject what passes.
+void check_hwloc_xml(const std::string &xml);
 
 }  // namespace odc

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the kernel's drivers say of an interface, asked through any socket of the namespace.
+// Queries the drivers of interfaces by ioctl on a socket of the namespace.
 class Drivers {
 public:
     Drivers() : socket_(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
@@ -37,7 +37,7 @@ public:
         }
     }
 
-    // "veth", "bridge", "tun", ...; "" when it does not say.
+    // "veth", "bridge", "tun", ...; "" if unknown.
     std::string driver(const std::string &interface) const {
         ethtool_drvinfo answer{};
         answer.cmd = ETHTOOL_GDRVINFO;
@@ -76,7 +76,7 @@ private:
     Fd socket_;
 };
 
-// Whether a cable leads out of it or of an interface that it stands on (a bridge's port, a VLAN's or bond's link).
+// Whether the interface, or one below it (a bridge's port, a VLAN's or bond's link), is a physical device.
 bool has_physical_port(const std::string &interface) {
     std::error_code none;
     const fs::path folder = fs::path("/sys/class/net") / interface;

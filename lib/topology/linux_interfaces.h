@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The network interfaces of this process's network namespace and RDMA devices, as the kernel tells of them now.
+// The network interfaces of this process's network namespace, and RDMA devices, as the kernel reports them now.
 #pragma once
 
 #include "topology/nic.h"
@@ -18,17 +18,17 @@ struct Interface {
     std::vector<Network> networks;
 };
 
-// In the kernel's order. Asks the namespace itself, not /sys, which may show another one's interfaces.
+// In the kernel's order. Not from /sys, which may show another namespace's interfaces.
 std::vector<Interface> interfaces();
 
-// An InfiniBand, RoCE or EFA device's first port. `kind` is RoCE if its link layer is Ethernet, else InfiniBand.
+// The first port of an InfiniBand, RoCE or EFA device. `kind`: RoCE if the link layer is Ethernet, else InfiniBand.
 struct RdmaPort {
     NicKind kind = NicKind::InfiniBand;
     int64_t speed = 0;  // Mbit/s
 };
 RdmaPort rdma_port(const std::string &device);
 
-// The cxi device of the PCI function; "" for none.
+// The cxi (Slingshot) device of a PCI function; "" if it has none.
 std::string cxi_device(const std::string &bus_id);
 
 }  // namespace odc

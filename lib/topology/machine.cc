@@ -21,14 +21,14 @@ struct Vendor {
     const char *name;
 };
 
-// Makers of GPUs that compute; other display adapters (a board's management controller, an emulated one) are none.
+// Vendors of compute GPUs. Other display adapters (a management controller's, an emulated one) are ignored.
 constexpr std::array<Vendor, 3> kGpuVendors = {{{0x10de, "NVIDIA"}, {0x1002, "AMD"}, {0x8086, "Intel"}}};
 constexpr unsigned kAmazon = 0x1d0f;
 constexpr unsigned kCornelis = 0x434e;
 constexpr unsigned kIntel = 0x8086;
 constexpr unsigned kDisplay = 0x03;           // PCI base classes
 constexpr unsigned kAccelerator = 0x12;       // AMD's Instinct
-constexpr size_t kIpoibAddress = 20 * 3 - 1;  // letters of an IPoIB hardware address: 20 bytes
+constexpr size_t kIpoibAddress = 20 * 3 - 1;  // characters of an IPoIB hardware address of 20 bytes
 
 std::string info(hwloc_obj_t object, const char *name) {
     const char *value = object != nullptr ? hwloc_obj_get_info_by_name(object, name) : nullptr;
@@ -55,7 +55,7 @@ std::string model_of(hwloc_obj_t pci) {
     return vendor.empty() || model.empty() ? model : say(vendor, " ", model);
 }
 
-// The index of the only object of this type that shares processors (or, with none, memory) with `object`; else -1.
+// The index of the only package (or NUMA node) whose processors (or memory) `object` shares; -1 if there are none or several.
 int only_one(hwloc_topology_t tree, hwloc_obj_type_t type, hwloc_obj_t object) {
     int found = -1;
     for (hwloc_obj_t one = nullptr; (one = hwloc_get_next_obj_by_type(tree, type, one)) != nullptr;) {
@@ -85,7 +85,7 @@ Site site_of(hwloc_topology_t tree, hwloc_obj_t device) {
     }
     std::reverse(site.bridges.begin(), site.bridges.end());
     while (above != nullptr && above->cpuset == nullptr) {
-        above = above->parent;  // of a Misc object
+        above = above->parent;  // a Misc object has no cpuset
     }
     if (above != nullptr) {
         site.package = only_one(tree, HWLOC_OBJ_PACKAGE, above);
@@ -107,7 +107,7 @@ void read_processors(hwloc_topology_t tree, Machine &machine) {
     }
 }
 
-// By the list of PCI devices, else by the driver, else by number.
+// From hwloc's PCI database, else from the driver or NVML, else the PCI id.
 std::string gpu_model(hwloc_obj_t pci) {
     std::string model = info(pci, "PCIDevice");
     for (hwloc_obj_t one = pci->io_first_child; one != nullptr && model.empty(); one = one->next_sibling) {
@@ -140,7 +140,7 @@ std::vector<GpuObject> read_gpus(hwloc_topology_t tree, Machine &machine) {
                 {{"", text_bus_id(pci), vendor->name, gpu_model(one), info(one, kUuidInfo), site_of(tree, one)}, one});
         }
     }
-    // Those that only NVML shows.
+    // GPUs that only NVML reports.
     for (hwloc_obj_t one = nullptr; (one = hwloc_get_next_obj_by_type(tree, HWLOC_OBJ_MISC, one)) != nullptr;) {
         if (one->name != nullptr && hwloc_obj_get_info_by_name(one, kGpuInfo) != nullptr) {
             gpus.push_back(
@@ -157,15 +157,15 @@ std::vector<GpuObject> read_gpus(hwloc_topology_t tree, Machine &machine) {
     return gpus;
 }
 
-// The place of a GPU; how many there are: none has this bus id.
+// The index of the GPU with this bus id; the number of GPUs if there is none.
 size_t gpu_at(const Machine &machine, const std::string &bus_id) {
     const auto found =
         std::find_if(machine.gpus.begin(), machine.gpus.end(), [&](const Gpu &one) { return one.bus_id == bus_id; });
     return static_cast<size_t>(found - machine.gpus.begin());
 }
 
-// What lstopo records: hwloc's matrix has GPUs and switches in any order; ours has the GPUs, with what they reach through
-// switches.
+// Reads hwloc's NVLink matrix, which lstopo records: GPUs and switches in any order. Links through a switch become links
+// between GPUs.
 void read_nvlink(hwloc_topology_t tree, Machine &machine) {
     hwloc_distances_s *matrix = nullptr;
     unsigned count = 1;
@@ -197,17 +197,17 @@ void read_nvlink(hwloc_topology_t tree, Machine &machine) {
     hwloc_distances_release(tree, matrix);
 }
 
-// What one GPU's attribute says of the ways to others; `take` is false for a value that says nothing.
+// Reads one GPU's attribute about its links to the others. `take` returns false for an invalid value.
 template <class Take>
 void read_peers(const Machine &machine, const GpuObject &gpu, const char *name, Take take) {
     try {
         for (const PeerValue &peer : parse_peers(info(gpu.object, name))) {
             const size_t to = gpu_at(machine, peer.bus_id);
             if (to == machine.gpus.size() || peer.bus_id == gpu.gpu.bus_id) {
-                fail(ODC_ERROR_ARGUMENT, '"', peer.bus_id, "\" is no other GPU");
+                fail(ODC_ERROR_ARGUMENT, '"', peer.bus_id, "\" is not another GPU");
             }
             if (!take(to, peer.value)) {
-                fail(ODC_ERROR_ARGUMENT, '"', peer.value, "\" of ", peer.bus_id, " says nothing");
+                fail(ODC_ERROR_ARGUMENT, '"', peer.value, "\" of ", peer.bus_id, " is not a valid value");
             }
         }
     } catch (const Error &error) {
@@ -237,11 +237,11 @@ void read_links(hwloc_topology_t tree, const std::vector<GpuObject> &gpus, Machi
     }
     if (count > 1 && std::count(machine.links.begin(), machine.links.end(), GpuLink{}) == std::ssize(machine.links)) {
         const std::string why_not = info(hwloc_get_root_obj(tree), kNvmlInfo);
-        machine.why_no_links = why_not.empty() ? "NVML has said nothing of these GPUs" : why_not;
+        machine.why_no_links = why_not.empty() ? "NVML reports nothing about these GPUs" : why_not;
     }
 }
 
-// The place of `text` in a table of names; throws for one that is not in it.
+// The enumerator named `text`; throws if there is none.
 template <class Enum, size_t N>
 Enum one_of(const std::array<const char *, N> &names, const std::string &text, hwloc_obj_t object, const char *what) {
     for (size_t i = 0; i < N; ++i) {
@@ -274,7 +274,7 @@ std::vector<Network> read_networks(hwloc_obj_t object, const std::string &text) 
         networks.push_back(parse_network(word));
         if (networks.back().family == 0) {
             fail(ODC_ERROR_ARGUMENT, "\"", object->name, "\" has ", kNetworksInfo, " \"", text, "\", where \"", word,
-                 "\" is no address/prefix");
+                 "\" is not address/prefix");
         }
     }
     return networks;
@@ -302,7 +302,7 @@ NicState state_of(hwloc_obj_t object) {
     if (!recorded.empty()) {
         return one_of<NicState>(kNicStates, recorded, object, kStateInfo);
     }
-    const std::string port = info(object, "Port1State");  // of verbs: 4 is active
+    const std::string port = info(object, "Port1State");  // verbs: 4 is active
     return port.empty() ? NicState::Unknown : port == "4" ? NicState::Up : NicState::Down;
 }
 
@@ -322,7 +322,7 @@ Nic read_nic(hwloc_topology_t tree, hwloc_obj_t object) {
     return nic;
 }
 
-// An OpenFabrics device is addressed by the interfaces on its PCI function, which tell InfiniBand from RoCE, too.
+// An OpenFabrics device gets the addresses of the interfaces on its PCI function, whose kind tells InfiniBand from RoCE.
 void adopt_networks(Machine &machine, Nic &device) {
     for (const Nic &nic : machine.nics) {
         if (nic.bus_id != device.bus_id || device.bus_id.empty()) {
@@ -439,10 +439,10 @@ Nearness nearness_by_pci(const Machine &machine, Device a, Device b) {
 }
 
 std::string shared_switch(const Machine &machine, const std::string &bus_id, const Site &site) {
-    const auto info = [](const std::string &function) { return function.substr(0, function.find('.')); };
+    const auto card = [](const std::string &function) { return function.substr(0, function.find('.')); };
     size_t most = 0;
     const auto look = [&](const std::string &other_id, const Site &other) {
-        if (info(other_id) != info(bus_id)) {
+        if (card(other_id) != card(bus_id)) {
             most = std::max(most, shared_bridges(site, other));
         }
     };

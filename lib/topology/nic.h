@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network interface or device as a machine's record holds it, and why some of them lead to no other host.
+// A NIC of a machine, and why some NICs cannot reach other hosts.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ enum class NicKind : uint8_t {
     Efa,
     Slingshot,
     OmniPath,
-    Bridge,  // one without a physical port; with one it is Ethernet
+    Bridge,  // without a physical port; a bridge with one is Ethernet
     Dummy,
     Loopback
 };
@@ -36,7 +36,7 @@ inline constexpr std::array<const char *, 5> kNicStates = {"up", "down", "no car
 
 constexpr const char *name_of(NicState state) { return kNicStates[static_cast<size_t>(state)]; }
 
-// The network that an address of an interface stands in.
+// An interface's address with its prefix.
 struct Network {
     int family = 0;  // 4 or 6
     int prefix = 0;  // bits
@@ -45,19 +45,19 @@ struct Network {
     bool operator==(const Network &) const = default;
 };
 
-// "192.0.2.2/24", "fd00::2/64"; parse_network takes what network_text gives and leaves family 0 for anything else.
+// "192.0.2.2/24", "fd00::2/64". parse_network is network_text's inverse and returns family 0 for anything else.
 Network parse_network(const std::string &text);
 std::string network_text(const Network &network);
-// fe80::/10 and 169.254/16: addresses that lead no farther than the link.
+// fe80::/10 or 169.254/16.
 bool is_link_local(const Network &network);
 std::string subnet_text(const Network &network);  // "192.0.2.0/24"
 bool same_subnet(const Network &a, const Network &b);
 
-// Where a device or memory is: what it must pass to reach another.
+// Where a device or memory is in the machine, which gives its distance to others.
 struct Site {
     int package = -1;                  // -1: unknown, or all of them
     int numa_node = -1;                // the same
-    std::vector<std::string> bridges;  // PCI bus ids from the host bridge down; none: not on PCI
+    std::vector<std::string> bridges;  // PCI bus ids from the host bridge down; empty: not on PCI
 };
 
 struct Nic {
@@ -65,16 +65,16 @@ struct Nic {
     NicKind kind = NicKind::Ethernet;
     NicState state = NicState::Unknown;
     int64_t speed = 0;   // Mbit/s; 0: unknown
-    std::string bus_id;  // of the PCI function; "" for none
+    std::string bus_id;  // of the PCI function; "" if it has none
     std::string model;
     Site site;
-    // Of an OpenFabrics device: those of the interfaces on the same PCI function. The addresses that libfabric's IP
-    // providers meet by.
+    // An OpenFabrics device has those of the interfaces on the same PCI function, by which libfabric's IP providers and rdma_cm
+    // connect.
     std::vector<Network> networks;
     bool networks_known = false;
 };
 
-// Why no other host is reached through it; empty: one may be.
+// Why the NIC cannot reach another host; empty if it may.
 std::string refusal(const Nic &nic);
 
 }  // namespace odc

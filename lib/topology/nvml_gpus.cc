@@ -15,10 +15,10 @@ using nvml::Result;
 
 namespace {
 
-// A GPU's are numbered from 0, and newer ones have more.
+// More than any GPU has; a GPU's links are numbered from 0.
 constexpr unsigned kMostLinks = 64;
 
-// While it lives, NVML can be asked.
+// Keeps NVML initialized.
 class Session {
 public:
     Session() {
@@ -33,16 +33,16 @@ public:
 
     static void check(Result result, const char *call) {
         if (result != Result::Success) {
-            const char *const words = library().nvmlErrorString(result);
+            const char *const text = library().nvmlErrorString(result);
             fail(ODC_ERROR_UNSUPPORTED, call,
-                 " failed: ", words != nullptr ? words : say("error ", static_cast<int>(result)));
+                 " failed: ", text != nullptr ? text : say("error ", static_cast<int>(result)));
         }
     }
 };
 
-// Where a GPU's NVLink links lead.
+// The remote ends of a GPU's NVLinks.
 struct Links {
-    std::vector<std::string> gpus;  // the bus id of each link's end
+    std::vector<std::string> gpus;  // bus id of each link's remote GPU
     int to_switches = 0;
 };
 
@@ -115,8 +115,8 @@ Ability ask(nvml::Device from, nvml::Device to, nvml::Capability capability) {
     return status == nvml::Status::Ok ? Ability::Yes : Ability::No;
 }
 
-// The driver says whether NVLink is used between the two; links that are up may not be, as before the fabric manager
-// has set the switches up.
+// Asks the driver whether the two use NVLink: links may be up but unused, such as before the fabric manager has configured the
+// switches.
 GpuLink link_between(const Seen &from, const Seen &to, const std::string &to_bus_id) {
     GpuLink link;
     const Ability nvlink = ask(from.device, to.device, nvml::Capability::NvLink);
@@ -143,7 +143,7 @@ std::vector<GpuFacts> read_gpus() {
     for (unsigned index = 0; index < count; ++index) {
         nvml::Device device = nullptr;
         nvml::PciInfo info{};
-        // One that is broken, or another container's, is as if it were not there.
+        // Ignores GPUs that are broken or belong to another container.
         if (library().nvmlDeviceGetHandleByIndex_v2(index, &device) == Result::Success &&
             library().nvmlDeviceGetPciInfo_v3(device, &info) == Result::Success) {
             seen.push_back({device, links_of(device)});
@@ -158,7 +158,7 @@ std::vector<GpuFacts> read_gpus() {
     return gpus;
 }
 
-// "5af8...": the digits of both of "GPU-" and "MIG-".
+// "5af8...": a UUID without its prefix "GPU-" or "MIG-".
 std::string digits_of(const GpuUuid &uuid) {
     std::string text;
     for (size_t i = 0; i < uuid.size(); ++i) {

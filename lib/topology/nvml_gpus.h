@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NVIDIA GPUs of this host, as NVML tells of them now; CUDA_VISIBLE_DEVICES hides none from it.
+// The NVIDIA GPUs of this host as NVML reports them now, whatever CUDA_VISIBLE_DEVICES.
 #pragma once
 
 #include "base/gpu_uuid.h"
@@ -14,24 +14,24 @@ struct GpuFacts {
     std::string bus_id;
     std::string uuid;                // "GPU-5af8..."
     std::string model;               // without the vendor
-    std::vector<std::string> parts;  // of a divided one (MIG): their uuids, "MIG-..."
-    std::vector<GpuLink> links;      // from it to each, by place; to itself: nothing is known
+    std::vector<std::string> parts;  // UUIDs of its MIG instances, "MIG-..."
+    std::vector<GpuLink> links;      // to each GPU of the report; to itself unknown
 };
 
 struct GpuReport {
-    std::string why_not;  // "NVML unavailable: ..."; empty: it is known what there is
+    std::string why_not;  // "NVML unavailable: ..."; empty: the list is complete
     std::vector<GpuFacts> gpus;
 };
 
-// Takes seconds where the driver has GPUs asleep (no persistence mode).
+// Takes seconds if the driver has to initialize GPUs (no persistence mode).
 GpuReport gpus_by_nvml();
 
-// A GPU, or a part of one, by the identity that CUDA gives it.
+// A GPU or MIG instance in a report.
 struct GpuPlace {
-    size_t gpu = 0;        // in the report
-    bool is_part = false;  // of a divided one
+    size_t gpu = 0;        // index in the report
+    bool is_part = false;  // it is a MIG instance of that GPU
 };
-// False: the report does not have it.
+// False if the report does not contain it.
 bool find_gpu(const GpuReport &report, const GpuUuid &uuid, GpuPlace &place);
 
 }  // namespace odc

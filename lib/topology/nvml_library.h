@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's management library, as far as libodc calls it: types and values of its binary interface, and one table of
-// functions, filled from libnvidia-ml.so.1 where there is one. No header of NVIDIA's is needed to build; where it is
-// found, a test compares all this with it. What the functions do is said in NVIDIA's NVML API reference.
+// The part of NVIDIA's management library that libodc calls: types and values of its binary interface, and a table of functions
+// loaded from libnvidia-ml.so.1. Building needs no NVIDIA header; where there is one, a test compares these declarations with
+// it. NVIDIA's NVML API reference documents the functions.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace odc::nvml {
 
 using Device = struct DeviceHandle *;
 
-// Those that libodc tells from others, and some for tests.
+// The results that libodc or its tests distinguish.
 enum class Result : int {
     Success = 0,
     Uninitialized = 1,
@@ -41,15 +41,15 @@ struct PciInfo {
     unsigned domain;
     unsigned bus;
     unsigned device;
-    unsigned device_id;  // and the vendor's
+    unsigned device_id;  // with the vendor's id
     unsigned subsystem_id;
     char bus_id[32];
 };
 
-constexpr unsigned kUuidBytes = 96;  // enough for each
+constexpr unsigned kUuidBytes = 96;  // enough for all
 constexpr unsigned kNameBytes = 96;
 
-// name, parameters. All are there in drivers of CUDA 12.1 on, which GPU memory needs, too.
+// name, parameters. All exist in drivers for CUDA 12.1, which shards in GPU memory need, too.
 #define ODC_NVML_FUNCTIONS(X)                                                                   \
     X(nvmlInit_v2, ())                                                                          \
     X(nvmlShutdown, ())                                                                         \
@@ -73,9 +73,9 @@ struct Library {
     const char *(*nvmlErrorString)(Result result);
 };
 
-// Empty: the library is there, with all of these. Else why not, in words. Loads it once per process.
+// Empty if the library was loaded and has all functions; else the reason. Loads it once per process.
 const std::string &why_not_library();
-// Only where there is one.
+// Valid only if why_not_library() is empty.
 const Library &library();
 
 }  // namespace odc::nvml

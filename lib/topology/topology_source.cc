@@ -24,10 +24,10 @@ struct DestroyTree {
 };
 using Tree = std::unique_ptr<hwloc_topology, DestroyTree>;
 
-// That of a large machine is some 1 MB.
+// A large machine's takes about 1 MB.
 constexpr uintmax_t kLongestXml = 64 << 20;
 
-// Not yet loaded; with the objects that machine.cc reads.
+// Not loaded yet; configured for the objects that machine.cc reads.
 Tree new_tree() {
     hwloc_topology_t tree = nullptr;
     if (hwloc_topology_init(&tree) != 0) {
@@ -44,7 +44,7 @@ hwloc_obj_t interface_object(hwloc_topology_t tree, const std::string &name) {
             return one;
         }
     }
-    // One without a PCI device, or that /sys does not show.
+    // The interface has no PCI device, or /sys does not show it.
     return hwloc_topology_insert_misc_object(tree, hwloc_get_root_obj(tree), name.c_str());
 }
 
@@ -65,7 +65,7 @@ void describe(hwloc_obj_t object, const Interface &facts) {
     add_speed(object, facts.speed);
 }
 
-// What hwloc lacks of the interfaces, as attributes.
+// Adds what hwloc does not know of the interfaces, as attributes.
 void describe_interfaces(hwloc_topology_t tree) {
     for (const Interface &facts : interfaces()) {
         if (hwloc_obj_t object = interface_object(tree, facts.name)) {
@@ -91,7 +91,7 @@ void describe_interfaces(hwloc_topology_t tree) {
     }
 }
 
-// One that hwloc does not show, as where /sys tells nothing of PCI, becomes a Misc object.
+// Adds a Misc object for a GPU that hwloc does not show, as where /sys lacks PCI.
 hwloc_obj_t gpu_object(hwloc_topology_t tree, const std::string &bus_id) {
     for (hwloc_obj_t one = nullptr; (one = hwloc_get_next_pcidev(tree, one)) != nullptr;) {
         if (pci_bus_id(one) == bus_id) {
@@ -101,7 +101,7 @@ hwloc_obj_t gpu_object(hwloc_topology_t tree, const std::string &bus_id) {
     return hwloc_topology_insert_misc_object(tree, hwloc_get_root_obj(tree), bus_id.c_str());
 }
 
-// "0000:43:00.0=NVSwitch:18 ..."; `value`: of a link; "" is left out.
+// Adds "0000:43:00.0=NVSwitch:18 ...". `value` returns a link's text; "" is omitted.
 template <class Value>
 void add_peers(hwloc_obj_t object, const char *name, const GpuReport &report, const GpuFacts &gpu, Value value) {
     std::string text;
@@ -135,8 +135,8 @@ void describe_gpus(hwloc_topology_t tree) {
 
 Tree live_tree(Look look) {
     Tree tree = new_tree();
-    // The kernel's files say as much: x86 would visit every core, as in host.cc, pci leaks memory (2.9), and gl tries
-    // to connect to ten X displays. What cuda and nvml would add is asked for in a full look only.
+    // As in host.cc. Besides, pci leaks memory (hwloc 2.9), gl tries to connect to ten X displays, and describe_gpus() replaces
+    // nvml.
     for (const char *component : {"x86", "pci", "gl", "opencl", "cuda", "nvml"}) {
         hwloc_topology_set_components(tree.get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
     }
@@ -151,7 +151,7 @@ Tree live_tree(Look look) {
 }
 
 std::string text_of(const std::string &file) {
-    // A pipe might never say a word, or end.
+    // Reading a pipe might block for ever.
     std::error_code none;
     if (std::filesystem::exists(file, none) && !std::filesystem::is_regular_file(file, none)) {
         fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file, "\" cannot be read: it is not a regular file");
@@ -170,19 +170,19 @@ std::string text_of(const std::string &file) {
     return xml;
 }
 
-// `file`: for the words.
+// `file`: for the error.
 Tree recorded_tree(const std::string &file, const std::string &xml) {
     static constexpr const char *kAdvice = "; record one with `odc topo --save FILE` or `lstopo FILE.xml`";
     try {
-        check_recording(xml);
+        check_hwloc_xml(xml);
     } catch (const Error &error) {
-        fail(error.status(), "\"", file, "\" is no topology that hwloc reads: ", error.what(), kAdvice);
+        fail(error.status(), "\"", file, "\" is not a topology that hwloc can read: ", error.what(), kAdvice);
     }
     Tree tree = new_tree();
     // hwloc counts the terminating zero.
     if (hwloc_topology_set_xmlbuffer(tree.get(), xml.c_str(), static_cast<int>(xml.size() + 1)) != 0 ||
         hwloc_topology_load(tree.get()) != 0) {
-        fail(ODC_ERROR_ARGUMENT, "\"", file, "\" is no topology that hwloc reads", kAdvice);
+        fail(ODC_ERROR_ARGUMENT, "\"", file, "\" is not a topology that hwloc can read", kAdvice);
     }
     return tree;
 }

@@ -65,7 +65,7 @@ contains "$out" "gpu3       NVIDIA GA102GL [RTX A6000], 0000:13:00.0; NVSwitch t
 
 # Without NVML, and with one that fails, is old, or reports nothing: unknown facts are not guessed.
 expect 0 "${with_nvml[@]}" FAKE_NVML_FAIL=nvmlDeviceGetP2PStatus:999 "$odc" topo
-same "$(section "between GPUs of this host:")" "  NVML has said nothing of these GPUs
+same "$(section "between GPUs of this host:")" "  NVML reports nothing about these GPUs
   each to each other  unknown: NVLink unknown, P2P unknown"
 # says TEXT SETTING...: the recording, and the output for GPUs that hwloc finds, where NVML cannot be used.
 says() {

@@ -127,9 +127,9 @@ refuses "ODC_TOPOLOGY_XML=\"$work/none.xml\" is wrong: the recorded machine" \
     env ODC_TOPOLOGY_XML="$work/none.xml" "$odc" topo
 : >"$work/empty.xml"
 refuses "it is empty" "$odc" topo --xml "$work/empty.xml"
-refuses "is no topology that hwloc reads" "$odc" topo --xml "$recorded/README.md"
+refuses "is not a topology that hwloc can read" "$odc" topo --xml "$recorded/README.md"
 head -c 3000 "$recorded/dgx-h100.xml" >"$work/half.xml"
-refuses "is no topology that hwloc reads" "$odc" topo --xml "$work/half.xml"
+refuses "is not a topology that hwloc can read" "$odc" topo --xml "$work/half.xml"
 sed 's/"loopback"/"loop"/' "$recorded/laptop.xml" >"$work/word.xml"
 refuses '"lo" has odc.kind "loop"; it must be one of Ethernet' "$odc" topo --xml "$work/word.xml"
 sed '15s/complete_cpuset/co4plete_cpuset/' "$recorded/laptop.xml" >"$work/byte.xml"

@@ -50,7 +50,7 @@ static void unusable_routes_are_explained_and_avoided(void **state) {
         {"FAKE_FABRIC_VERSION", "1.17", "through host memory, as libfabric is 1.17, 1.18 or later is needed; "},
         {"FAKE_FABRIC_GPU", "no", "through host memory, as provider efa on rdmap79s0-rdm: fi_getinfo for GPU memory"},
         {"FAKE_FABRIC_GPU", "calls",
-         "through host memory, as efa on rdmap79s0-rdm reaches GPU memory by calls of CUDA only"},
+         "through host memory, as efa on rdmap79s0-rdm reaches GPU memory only through CUDA calls"},
         {"FAKE_FABRIC_GPU", "refused", "through host memory, as provider efa on rdmap79s0-rdm: fi_mr_reg of "},
         {"FAKE_CUDA_ADAPTERS", "none", "through host memory, as cuda:0 lets no network adapter reach its memory; "},
         {"FAKE_CUDA_ADAPTERS", "never",

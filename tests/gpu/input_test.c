@@ -270,7 +270,7 @@ static void bad_streams(odc_context *context, void *arg) {
     CHECK_EQUAL(gpu_end_capture(blocking), 0);
     if (has_two_gpus()) {
         void *elsewhere = gpu_new_stream(1, 1);
-        refuse_stream(context, two, buffer, elsewhere, "not of cuda:0");
+        refuse_stream(context, two, buffer, elsewhere, "primary context of cuda:0");
         gpu_end_stream(elsewhere);
     }
     CHECK_ERROR(odc_publish(host.shard, stream), ODC_ERROR_UNSUPPORTED, "stream", "\"a host shard\"", "host memory");
@@ -299,7 +299,7 @@ static void a_destroyed_stream(odc_context *context, void *arg) {
     void *stream = gpu_new_stream(0, 1);
     (void)arg;
     gpu_end_stream(stream);
-    CHECK_ERROR(odc_publish(t.shard, stream), ODC_ERROR_ARGUMENT, "odc_publish", "not one of CUDA's");
+    CHECK_ERROR(odc_publish(t.shard, stream), ODC_ERROR_ARGUMENT, "odc_publish", "is not a CUDA stream");
     use_once(context, &t, 1, 5);
 }
 

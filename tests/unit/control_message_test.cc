@@ -40,19 +40,19 @@ Contribution values(uint32_t count) {
 
 // At least one of every kind, with the longest and the shortest variable parts.
 std::vector<ControlMessage> samples() {
-    return {PostMessage{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_HOST_MEMORY, "layer", {}, {}},
-            PostMessage{1,
-                        2,
-                        3,
-                        4,
-                        5,
-                        6,
-                        0,
-                        ODC_F64,
-                        ODC_GPU_MEMORY,
-                        std::string(255, 'x'),
-                        {4, 0, 1, 2, 3},
-                        {0, 1, 2, 3, uint64_t(-1)}},
+    return {RegisteredMessage{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_HOST_MEMORY, "layer", {}, {}},
+            RegisteredMessage{1,
+                              2,
+                              3,
+                              4,
+                              5,
+                              6,
+                              0,
+                              ODC_F64,
+                              ODC_GPU_MEMORY,
+                              std::string(255, 'x'),
+                              {4, 0, 1, 2, 3},
+                              {0, 1, 2, 3, uint64_t(-1)}},
             ReleasedMessage{7},
             PublishedMessage{8, 9},
             AllPublishedMessage{9},
@@ -67,8 +67,8 @@ std::vector<ControlMessage> samples() {
             HeartbeatMessage{14, 15},
             AddMessage{17, 18, 19, 20, 21, 22, 23},
             AppliedMessage{24, 25},
-            ByeMessage{},
-            HeardMessage{}};
+            GoodbyeMessage{},
+            AckMessage{}};
 }
 
 // In a heap block of its exact size, so that a sanitizer sees a read past its end.
@@ -115,7 +115,7 @@ void long_texts_and_lists_come_out_whole(void **) {
     assert_true(arrived.values.values[kMaxValues - 1] == 0.5 * (kMaxValues - 1));
     stream = encode(samples()[1]);
     rest = stream;
-    const auto post = std::get<PostMessage>(*decode(&rest, kSize));
+    const auto post = std::get<RegisteredMessage>(*decode(&rest, kSize));
     assert_true(post.ranks == (std::vector<int32_t>{4, 0, 1, 2, 3}));
     assert_true(post.slices.back() == uint64_t(-1) && post.name.size() == 255 && post.key == 6);
 }
@@ -176,8 +176,8 @@ void lengths_that_no_job_has_are_refused_before_anything_is_taken_for_them(void 
     assert_true(is_refused(changed(ArrivedMessage{1, values(2)}, 16, 65)));     // values
     assert_true(is_refused(changed(FailedMessage{-9, "no"}, 12, UINT32_MAX)));  // text
     assert_true(
-        is_refused(encode(PostMessage{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5
-    assert_true(is_refused(encode(PostMessage{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {}, {0, 1, 2, 3, 4, 0}})));
+        is_refused(encode(RegisteredMessage{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5
+    assert_true(is_refused(encode(RegisteredMessage{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {}, {0, 1, 2, 3, 4, 0}})));
 }
 
 void random_bytes_harm_nobody(void **) {

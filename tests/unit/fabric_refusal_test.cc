@@ -124,10 +124,10 @@ void an_endpoint_that_cannot_be_opened_ends_odc_init_on_all_ranks(void **) {
 
 void a_library_thread_that_cannot_be_started_ends_odc_init(void **) {
     const std::vector<Member> members = run_job(Refused::Thread);
-    expect_text(members[1], ODC_ERROR_SYSTEM, "odc_init: the library thread cannot be started (Resource temporarily");
+    expect_text(members[1], ODC_ERROR_SYSTEM, "odc_init: the progress thread cannot be started (Resource temporarily");
     expect_text(members[1], ODC_ERROR_SYSTEM, "ulimit -u");
     expect_text(members[0], ODC_ERROR_RENDEZVOUS,
-                "odc_init: rank 1 cannot join: odc_init: the library thread cannot be");
+                "odc_init: rank 1 cannot join: odc_init: the progress thread cannot be");
     works_otherwise();
 }
 

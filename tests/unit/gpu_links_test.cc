@@ -132,13 +132,14 @@ void bad_links_are_refused(void **) {
         return error_of(changed("pcie-4gpu", "0000:41:00.0=no", replacement));
     };
     assert_says(of("0000:41:00.0=maybe"), "the GPU 0000:01:00.0 has odc.nvlink \"0000:41:00.0=maybe 0000:81:00.0=no");
-    assert_says(of("0000:41:00.0=maybe"), "\", where \"maybe\" of 0000:41:00.0 says nothing");
+    assert_says(of("0000:41:00.0=maybe"), "\", where \"maybe\" of 0000:41:00.0 is not a valid value");
     for (const char *value : {"NVLink:0", "NVLink:", "NVLink:4x", "NVLink:-1", "NVLink:1001", "no:1", "unknown", ""}) {
-        assert_says(of(say("0000:41:00.0=", value).c_str()), say("where \"", value, "\" of 0000:41:00.0 says nothing"));
+        assert_says(of(say("0000:41:00.0=", value).c_str()),
+                    say("where \"", value, "\" of 0000:41:00.0 is not a valid value"));
     }
-    assert_says(of("0000:42:00.0=no"), "\"0000:42:00.0\" is no other GPU");
-    assert_says(of("0000:01:00.0=no"), "\"0000:01:00.0\" is no other GPU");
-    assert_says(of("0000:41:00.0"), "\"0000:41:00.0\" is no BUS_ID=VALUE");
+    assert_says(of("0000:42:00.0=no"), "\"0000:42:00.0\" is not another GPU");
+    assert_says(of("0000:01:00.0=no"), "\"0000:01:00.0\" is not another GPU");
+    assert_says(of("0000:41:00.0"), "\"0000:41:00.0\" is not BUS_ID=VALUE");
     assert_says(error_of(changed("pcie-4gpu", "0000:41:00.0=yes", "0000:41:00.0=y")), "has odc.p2p");
 }
 
@@ -177,7 +178,8 @@ void nothing_is_guessed(void **) {
         return live_machine(Look::Full);
     };
     assert_link(with("nvmlDeviceGetP2PStatus:999").link(0, 1), {});
-    assert_string_equal(with("nvmlDeviceGetP2PStatus:999").why_no_links.c_str(), "NVML has said nothing of these GPUs");
+    assert_string_equal(with("nvmlDeviceGetP2PStatus:999").why_no_links.c_str(),
+                        "NVML reports nothing about these GPUs");
     const auto writing = [](const char *status) {
         const Set write("FAKE_NVML_WRITE", status);
         return live_machine(Look::Full).link(0, 1);

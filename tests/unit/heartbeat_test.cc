@@ -33,7 +33,7 @@ constexpr int64_t kRoundNs = 250'000'000;
 constexpr Token kToken = {1, 2, 3};
 constexpr Token kOther = {4, 5, 6};
 
-FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
+FabricNic loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
 
 // Where peers are probed: provider tcp of libfabric 1.17 never frees the state of a connection that sends nothing.
 struct ProbePort {
@@ -61,7 +61,7 @@ struct Job {
         ControlBlock block{};
         std::vector<std::unique_ptr<RemoteRank>> nobody;
         ReliableStream packets{block, kOther, nobody, [](RemoteRank &, const ControlMessage &) {}};
-        Other() { packets.listen(endpoint); }
+        Other() { packets.post_receives(endpoint); }
         void work() { endpoint.poll(); }
     };
     ProbePort port;

@@ -343,7 +343,7 @@ void bad_recordings_are_refused(void **) {
     assert_says(error_of_xml(with("laptop", "value=\"no carrier\"", "value=\"lost\"")), "odc.state \"lost\"");
     assert_says(error_of_xml(with("arm-board", "value=\"1000\"", "value=\"fast\"")), "a number of Mbit/s");
     assert_says(error_of_xml(with("laptop", "192.168.1.23/24", "192.168.1.23")),
-                "\"192.168.1.23\" is no address/prefix");
+                "\"192.168.1.23\" is not address/prefix");
     assert_says(error_of_xml(with("laptop", "name=\"wg0\"", "name=\"lo\"")), "two interfaces are named \"lo\"");
 }
 
@@ -361,26 +361,26 @@ void recordings_that_hwloc_takes_for_granted_are_checked(void **) {
     assert_says(error_of_xml(with("laptop", " complete_nodeset=\"0x00000001\" allowed", " allowed")),
                 "line 4: this Machine has no complete_nodeset");
     assert_says(error_of_xml(with("laptop", " SYSTEM \"hwloc2.dtd\"", "")), "line 2: the DOCTYPE is not hwloc's");
-    assert_says(changed("<object type=\"Kern\"" + sets), "line 15: type=\"Kern\" is no type of object");
+    assert_says(changed("<object type=\"Kern\"" + sets), "line 15: type=\"Kern\" is not an object type");
     assert_says(changed("<object type=\"Misc\" gp_index=\"6\"" + sets), "line 15: this Misc has a cpuset");
     assert_says(changed("<object type=\"Misc\" x=\"0"), "line 15: not well-formed (invalid token)");
     assert_says(error_of_xml(with("laptop", "cpuset=\"0x00000002\"", "cpuset=\"0x00q00002\"")),
-                "line 15: cpuset=\"0x00q00002\" is no finite bitmap");
+                "line 15: cpuset=\"0x00q00002\" is not a finite bitmap");
     for (const char *text : {"", ",0x00000002", "0xf...f", "0xf...f,0x0", "-1", "2 "}) {
         const std::string attribute = say("cpuset=\"", text, "\"");
         assert_says(error_of_xml(with("laptop", "cpuset=\"0x00000002\"", attribute)),
-                    say("line 15: ", attribute, " is no finite bitmap").c_str());
+                    say("line 15: ", attribute, " is not a finite bitmap").c_str());
         assert_says(error_of_xml(with("laptop", "</topology>", say("<cpukind ", attribute, "/></topology>"))),
-                    say(attribute, " is no finite bitmap").c_str());
+                    say(attribute, " is not a finite bitmap").c_str());
     }
     assert_says(error_of_xml(with("laptop", "cpuset=\"0x00000002\"", "cpuset=\"0x00001002\"")),
                 "line 15: the cpuset of this Core is not inside that of the object around it");
     assert_says(error_of_xml(with("laptop", "\"PU\" gp_index=\"5\" os_index=\"0\"", "\"PU\" os_index=\"3\"")),
                 "line 13: the cpuset of this PU is not its os_index, 3");
     assert_says(error_of_xml(with("laptop", "\"PU\" gp_index=\"5\" os_index=\"0\"", "\"PU\" os_index=\"-1\"")),
-                "line 13: os_index=\"-1\" is no number");
+                "line 13: os_index=\"-1\" is not a number");
     assert_says(error_of_xml(with("laptop", "\"Package\"", "\"Machine\"")), "a Machine inside an object");
-    assert_says(error_of_xml(with("laptop", "\"Machine\"", "\"Package\"")), "the outermost object is no Machine");
+    assert_says(error_of_xml(with("laptop", "\"Machine\"", "\"Package\"")), "the outermost object is not a Machine");
     assert_says(error_of_xml(with("laptop", "version=\"2.0\"", "version=\"1.0\"")), "is older than hwloc 2");
     assert_says(error_of_xml(with("laptop", "</topology>", "<object type=\"Machine\"/></topology>")),
                 "a second Machine");

@@ -27,7 +27,7 @@ constexpr int64_t kTimeoutNs = 30'000'000'000;
 
 void check(int64_t code) {
     if (code != 0) {
-        throw Error(ODC_ERROR_SYSTEM, fabric_words("libfabric", code));
+        throw Error(ODC_ERROR_SYSTEM, fabric_error_text("libfabric", code));
     }
 }
 
@@ -61,7 +61,7 @@ public:
 
     enum class What { Read, Write };
     // Moves `bytes` from or to the owner's registered memory. Returns false if that failed.
-    bool move(What what, FabricEndpoint &owner, const Exposed &exposed, std::vector<char> &bytes) {
+    bool move(What what, FabricEndpoint &owner, const MemoryRegion &exposed, std::vector<char> &bytes) {
         fi_addr_t peer = FI_ADDR_UNSPEC;
         assert_int_equal(fi_av_insert(addresses_, owner.name().data(), 1, &peer, 0, nullptr), 1);
         iovec part{bytes.data(), bytes.size()};
@@ -102,12 +102,12 @@ private:
     fid_ep *endpoint_ = nullptr;
 };
 
-FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
+FabricNic loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
 
 void what_is_exposed_to_peers_can_be_read_but_not_written(void **) {
     FabricEndpoint owner(loopback(), nullptr);
     std::vector<char> memory(kBytes, 'a');
-    const Exposed exposed = owner.expose(memory.data(), kBytes, MemoryKind::Host, Access::RemoteRank);
+    const MemoryRegion exposed = owner.register_memory(memory.data(), kBytes, MemoryKind::Host, Access::RemoteRead);
     std::vector<char> bytes(kBytes, 'b');
     RawEndpoint reader;
     assert_true(reader.move(RawEndpoint::What::Read, owner, exposed, bytes));

@@ -41,7 +41,7 @@ struct Wire {
 };
 constexpr size_t kHeaderBytes = offsetof(Wire, text);
 
-FabricPort loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
+FabricNic loopback() { return {"tcp;ofi_rxm", "lo", 4, {127, 0, 0, 1}}; }
 
 void await(const std::function<bool()> &ready) {
     const int64_t end = now_ns() + kTimeoutNs;
@@ -74,7 +74,7 @@ public:
     }
 
 private:
-    struct Sent final : Started {
+    struct Sent final : OperationContext {
         bool done = false;
         void completed(size_t, const std::string &) override { done = true; }
     };
@@ -117,7 +117,7 @@ struct Listener {
                 }
                 heard.push_back(minibatch);
             });
-        packets->listen(endpoint);
+        packets->post_receives(endpoint);
     }
     void work() {
         endpoint.poll();
@@ -252,14 +252,14 @@ void who_has_been_given_up_does_not_come_back(void **) {
     Listener listener;
     Sender sender(listener.endpoint.name());
     RemoteRank &remote = *listener.remotes[1];
-    remote.lose("it was silent");
+    remote.mark_lost("it was silent");
     for (uint64_t number = 0; number < 200; ++number) {  // long enough for all but the last to arrive
         const Wire wire = wire_of(LeftMessage{number}, number);
         sender.send(wire, size_of(wire), [&] { listener.work(); });
     }
     assert_int_equal(listener.heard.size(), 0);
     remote.replica.apply(LeftMessage{7});
-    remote.replica.apply(ByeMessage{});
+    remote.replica.apply(GoodbyeMessage{});
     assert_int_equal(remote.replica.block().state.load(), RankState::Lost);
     assert_string_equal(remote.replica.block().error_text, "it was silent");
 }
@@ -270,12 +270,12 @@ struct Rank {
     std::unique_ptr<ProgressThread> thread;
 
     explicit Rank(int rank)
-        : thread(std::make_unique<ProgressThread>(FabricTerms{rank, 2, &block, nullptr, 1 << 20, 60'000},
-                                                  std::vector<FabricPort>{loopback()})) {
+        : thread(std::make_unique<ProgressThread>(FabricConfig{rank, 2, &block, nullptr, 1 << 20, 60'000},
+                                                  std::vector<FabricNic>{loopback()})) {
         block.rank = rank;
     }
     const ControlBlock &image(int rank) const {
-        return *reinterpret_cast<ControlBlock *>(thread->images()->record(thread->image_of(rank)));
+        return *reinterpret_cast<ControlBlock *>(thread->replicas()->record(thread->replica_offset(rank)));
     }
 };
 
@@ -290,7 +290,7 @@ void both_sides_report_a_broken_packet(void **) {
     sender.send(wrong, size_of(wrong), [] {});
     await([&] { return zero.image(1).state.load() != RankState::Running; });
     await([&] { return one.image(0).state.load() != RankState::Running; });
-    const char *expected = "the library thread of rank 0 ended: packet 123456 of rank 1 came when";
+    const char *expected = "the progress thread of rank 0 ended: packet 123456 of rank 1 came when";
     assert_int_equal(zero.image(1).state.load(), RankState::Lost);
     assert_non_null(std::strstr(zero.image(1).error_text, expected));
     assert_int_equal(one.image(0).state.load(), RankState::Failed);

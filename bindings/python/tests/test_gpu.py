@@ -223,7 +223,7 @@ def streams(rank: int, size: int, job: str) -> None:
             shard.gather(full, "main")
         with pytest.raises(odc.ArgumentError, match="the handle of the stream is -1, must be"):
             shard.gather(full, -1)
-        with pytest.raises(odc.ArgumentError, match="the stream is not of cuda:0"):
+        with pytest.raises(odc.ArgumentError, match="the stream does not belong to the primary context of cuda:0"):
             shard.gather(full, Gpu(2, 1).stream())
         newer = type("Newer", (), {"__cuda_stream__": lambda self: (1, 0)})()
         with pytest.raises(ValueError, match="version 1 of __cuda_stream__"):

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The types of shards: element types, and views of elements in GPU memory.
+// Element types, and views of elements in GPU memory.
 #ifndef ODC_HPP_ELEMENT_HPP
 #define ODC_HPP_ELEMENT_HPP
 #include <odc/odc.h>
@@ -31,7 +31,7 @@ inline float float_of(uint32_t bits) noexcept {
 
 }  // namespace detail
 
-// A bfloat16; from a float the nearest one, of two equally near ones the even one.
+// A bfloat16. Conversion from float rounds to nearest, ties to even.
 struct Bf16 {
     uint16_t bits;
 
@@ -44,7 +44,7 @@ struct Bf16 {
     operator float() const noexcept { return detail::float_of(uint32_t{bits} << 16); }
 };
 
-// An IEEE half-precision number; from a float the nearest one, of two equally near ones the even one.
+// An IEEE half-precision number. Conversion from float rounds to nearest, ties to even.
 struct F16 {
     uint16_t bits;
 
@@ -77,7 +77,7 @@ template <class T>
 inline constexpr bool kAlwaysFalse = false;
 }
 
-// The halves of a shard: float, double, Bf16, F16; std::byte for uninterpreted parameters; void: the shard lacks that half.
+// Types of a shard's parameters and gradients: float, double, Bf16, F16; std::byte for opaque parameters; void for none.
 template <class T>
 struct Element {
     static_assert(detail::kAlwaysFalse<T>,
@@ -133,7 +133,7 @@ private:
     size_t size_ = 0;
 };
 
-// A CUDA stream (CUstream, cudaStream_t) of the context's GPU, not being captured; default: the legacy default stream.
+// A CUDA stream (CUstream, cudaStream_t) of the context's GPU, not being captured; by default the legacy default stream.
 struct Stream {
     void *handle = nullptr;
 };
@@ -146,7 +146,7 @@ using OrNothing = std::conditional_t<std::is_void_v<T>, Nothing, T>;
 template <class T, Memory M>
 using View = std::conditional_t<M == Memory::Host, span<T>, GpuSpan<T>>;
 
-// Whether views of this type are known to refer to elements elsewhere; of another type of view make an odc::span.
+// Whether T is known to be a view. Other view types must be converted to odc::span.
 #if defined(__cpp_lib_span)
 template <class T>
 inline constexpr bool kIsView = std::ranges::enable_borrowed_range<T>;
@@ -159,7 +159,7 @@ inline constexpr bool kIsView<span<T>> = true;
 template <class T>
 inline constexpr bool kIsView<GpuSpan<T>> = true;
 
-// Of what is deduced as Buffer &&.
+// For a Buffer deduced from a parameter Buffer &&.
 template <class Buffer>
 inline constexpr bool kIsTemporary = !std::is_lvalue_reference_v<Buffer> && !kIsView<std::remove_cv_t<Buffer>>;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loaded library, whether it is compatible, and what it and the machine are.
+// The loaded library and its version; its transports and settings; the machine's topology.
 #ifndef ODC_HPP_LIBRARY_HPP
 #define ODC_HPP_LIBRARY_HPP
 #include <cstdlib>
@@ -16,7 +16,7 @@ inline namespace ODC_ABI {
 struct Version {
     uint32_t major, minor, patch;
 
-    // The version of the odc.h with which this program was compiled.
+    // The version of the odc.h that this program was compiled with.
     static constexpr Version needed() noexcept { return {ODC_VERSION_MAJOR, ODC_VERSION_MINOR, ODC_VERSION_PATCH}; }
     static Version found() noexcept {
         const uint32_t number = odc_version();
@@ -27,12 +27,12 @@ struct Version {
     }
 };
 
-// The file that the loaded libodc came from; the program itself where it is linked statically.
+// The file of the loaded libodc; the program itself if it is linked statically.
 inline std::string library_path() {
-    // By what the process has mapped: in a program at a fixed place the address of a function may be its own.
+    // From /proc/self/maps: in a non-PIE program the address of a function may be the program's own PLT entry.
     const auto address = reinterpret_cast<uintptr_t>(&odc_version);
     const auto is_libodc = [](const std::string &file) {
-        return file.compare(file.rfind('/') + 1, 9, "libodc.so") == 0;  // also where there is no '/'
+        return file.compare(file.rfind('/') + 1, 9, "libodc.so") == 0;  // also if there is no '/'
     };
     std::string around, named, line;
     std::ifstream maps("/proc/self/maps");
@@ -55,9 +55,9 @@ inline std::string library_path() {
     return found.empty() ? "a place that the dynamic linker does not know" : found;
 }
 
-// Checks that the loaded library has this header's binary interface: the same major version, and no earlier minor one. All
-// other calls without a context, and Context::join, check this first. A missing library, or other symbol versions, are reported
-// by the dynamic linker before main; a missing function then, too, or when it is first called.
+// Whether the loaded library has this header's binary interface: the same major version, and no earlier minor version.
+// Context::join and the functions that need no context check this first. The dynamic linker itself reports, before main, a
+// missing library and symbols of other versions, and missing functions before main or at their first call.
 template <class... S, class = detail::Trailing<S...>>
 bool check_library(S &...status) noexcept(detail::kQuiet<S...>) {
     const Version found = Version::found(), needed = Version::needed();
@@ -77,7 +77,7 @@ bool check_library(S &...status) noexcept(detail::kQuiet<S...>) {
         status...);
 }
 
-// The library's version, build type, vector instructions and the machine, as text.
+// The library's version, build type and vector instructions, and the machine, as one line of text.
 template <class... S, class = detail::Trailing<S...>>
 const char *build(S &...status) noexcept(detail::kQuiet<S...>) {
     return check_library(status...) ? odc_build() : "";
@@ -85,11 +85,11 @@ const char *build(S &...status) noexcept(detail::kQuiet<S...>) {
 
 struct Transport {
     std::string name;                    // "cuda", "shm" or "fabric"
-    std::optional<std::string> why_not;  // none: it is ready
+    std::optional<std::string> why_not;  // empty: it is ready
 };
 
 struct Setting {
-    std::string name, fallback, help;  // the name is of the environment variable
+    std::string name, fallback, help;  // of the environment variable; its default; what it means
 };
 
 struct Topology {
@@ -98,7 +98,7 @@ struct Topology {
 
 namespace detail {
 
-// The rows of a table end with an argument error.
+// Reads rows until ODC_ERROR_ARGUMENT.
 template <class Struct, class Make, class... S>
 auto rows(odc_status (*get)(size_t, Struct *), Make make, S &...status) noexcept(kQuiet<S...>) {
     return guard(
@@ -135,7 +135,7 @@ Topology topology(const std::string &file, S &...status) noexcept(kQuiet<S...>) 
 
 }  // namespace detail
 
-// The transports, most preferred first. Querying libfabric takes 0.3 s.
+// The transports, in order of preference. Querying libfabric takes 0.3 s.
 template <class... S, class = detail::Trailing<S...>>
 std::vector<Transport> transports(S &...status) noexcept(detail::kQuiet<S...>) {
     const auto make = [](const odc_transport &row) {
@@ -152,7 +152,7 @@ std::vector<Setting> settings(S &...status) noexcept(detail::kQuiet<S...>) {
     return detail::rows<odc_setting>(odc_get_setting, make, status...);
 }
 
-// This machine, or the one that hwloc recorded in a file.
+// The topology of this machine, or of one that hwloc recorded in a file.
 template <class... S, class = detail::Trailing<S...>>
 Topology topology(S &...status) noexcept(detail::kQuiet<S...>) {
     return detail::topology("", status...);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state shared by the handles of one context, and started gathers and additions.
+// Started gathers and additions, and the membership that a context's handles share.
 #ifndef ODC_HPP_OPERATION_HPP
 #define ODC_HPP_OPERATION_HPP
 #include <atomic>
@@ -15,7 +15,7 @@ inline namespace ODC_ABI {
 
 namespace detail {
 
-// Set while a destructor waits, which cannot report an interruption.
+// Disables `interrupted` on this thread: a destructor that waits could not report an interruption.
 class Uninterrupted {
 public:
     Uninterrupted() noexcept : before_(std::exchange(here(), true)) {}
@@ -32,7 +32,7 @@ private:
     bool before_;
 };
 
-// A rank's membership in a job. Its memory is freed with the last handle.
+// A rank's membership in a job, shared by its handles; the last one destroys it.
 struct Membership {
     std::function<bool()> interrupted;
     odc_context *handle = nullptr;
@@ -47,7 +47,7 @@ struct Membership {
     }
 };
 
-// Keeps the rank in the job: held by its Context, and by each operation not waited for. The last holder leaves.
+// Keeps the rank in the job: one for the Context and one for each pending operation. The last one leaves the job.
 class User {
 public:
     User() noexcept = default;
@@ -82,8 +82,8 @@ inline int ask_interrupted(void *membership) {
 
 }  // namespace detail
 
-// A started gather or addition, whose buffer is in use by the library until wait(), or the sync, has returned. Its destructor
-// waits and cannot be interrupted: if the owners never publish, until the deadline. If the wait fails, it aborts the job.
+// A started gather or addition. Its buffer belongs to the library until wait() or the sync returns. The destructor waits
+// without interruption, up to the deadline if owners never publish, and aborts the job if the wait fails.
 class Operation {
 public:
     Operation() noexcept = default;
@@ -104,7 +104,7 @@ public:
         }
     }
 
-    // Completes it; after an interruption it must be called again.
+    // Completes the operation; call it again after an interruption.
     template <class... S, class = detail::Trailing<S...>>
     void wait(S &...status) {
         if (!pending()) {
@@ -121,7 +121,7 @@ public:
         detail::check(code, status...);
     }
 
-    // Whether it must still be waited for.
+    // Whether the operation is still pending.
     bool pending() const noexcept { return number_ != 0; }
 
 private:

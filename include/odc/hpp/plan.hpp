@@ -16,11 +16,11 @@ enum class Policy : int32_t {
     LbMini = ODC_LB_MINI         // only the minibatch is balanced; microbatch counts differ: needs ODC
 };
 
-// A sample of s tokens costs a*x*x + b*x, x = s/32000; by default its length.
+// A sample of s tokens costs a*x*x + b*x, x = s/32000; by default a cost linear in its length.
 struct Cost {
     double a = 0, b = 1;
 
-    // Of "linear", "1.5b" or "7b".
+    // The cost of "linear", "1.5b" or "7b".
     template <class... S, class = detail::Trailing<S...>>
     static Cost of_model(const std::string &name, S &...status) noexcept(detail::kQuiet<S...>) {
         return detail::guard(

@@ -14,15 +14,15 @@
 namespace odc {
 inline namespace ODC_ABI {
 
-// A shard as all listed ranks register it, in the same minibatch.
+// All listed ranks register an equal description in the same minibatch.
 struct Description {
     std::string name;                   // 1..255 bytes, unique among the context's registered shards
     uint64_t numel = 0;                 // elements of the whole shard
-    std::vector<int32_t> ranks = {};    // that have it, distinct; empty: all, in order
+    std::vector<int32_t> ranks = {};    // the distinct ranks that own a slice; empty: all, in order
     std::vector<uint64_t> slices = {};  // elements of each of these ranks, adding up to numel; empty: equal
 };
 
-// This rank's part of a shard. Parameters are written, and gradients touched, between sync and publish only.
+// This rank's part of a shard. Write parameters and access gradients between sync and publish only.
 template <class P, class G, Memory M>
 struct Slice {
     detail::View<detail::OrNothing<P>, M> parameters;                        // empty if there are none
@@ -30,9 +30,9 @@ struct Slice {
     uint64_t offset = 0;                                                     // of the first element in the shard
 };
 
-// A shard with parameters of type P and gradients of type G (see Element), of which this rank holds a slice. It stays
-// registered, and is published with all others, when this handle goes: only release() gives its memory back. Calls take a
-// stream where it is in GPU memory.
+// A shard with parameters of type P and gradients of type G (see Element), of which this rank owns a slice. Destroying the
+// handle does not unregister it: it is still published with all others, and only release() frees its memory. Calls on a shard
+// in GPU memory take a stream.
 template <class P, class G, Memory M = Memory::Host>
 class Shard {
 public:
@@ -79,7 +79,7 @@ public:
         detail::check(odc_gather(handle(), full.data(), full.size(), stream.handle), status...);
     }
 
-    // Adds `full` into all owners' accumulators, each element exactly once; waits as gather, before it adds anything.
+    // Adds `full` into all owners' accumulators, each element exactly once; waits as gather does before it adds anything.
     template <class... S, class = detail::Trailing<S...>>
     void scatter_add(Gradients full, S &...status) const {
         scatter_add(full, Stream(), status...);
@@ -90,7 +90,7 @@ public:
         detail::check(odc_scatter_add(handle(), full.data(), full.size(), stream.handle), status...);
     }
 
-    // Started versions, which wait for no publish. `full` must outlive the operation.
+    // Start a gather or an addition without waiting for any publish. `full` must outlive the operation.
     template <class... S, class = detail::Trailing<S...>>
     [[nodiscard]] Operation gather_start(Parameters full, S &...status) const {
         return gather_start(full, Stream(), status...);
@@ -109,7 +109,7 @@ public:
         static_assert(!std::is_void_v<G>, "this shard has no gradients");
         return start(odc_scatter_add_start, full, stream, status...);
     }
-    // A temporary would be gone before the operation; a view is no buffer itself.
+    // A temporary buffer would be destroyed before the operation completes; a temporary view is fine.
     template <class Buffer, class... Rest, class = std::enable_if_t<detail::kIsTemporary<Buffer>>>
     void scatter_add_start(Buffer &&full, Rest &&...rest) const = delete;
 

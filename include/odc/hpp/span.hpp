@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// odc::span: std::span if there is one. The inline namespace's name distinguishes versions of this header, and compile options
-// that change it: incompatible objects do not link. The tag is for results of functions and variables, whose types are not in
-// their symbols.
+// odc::span: std::span if there is one. The name of the inline namespace encodes the header's version and the compile options
+// that change types, so that incompatible objects do not link. The ABI tag does the same for return types and variables, which
+// are not part of a symbol's name.
 #ifndef ODC_HPP_SPAN_HPP
 #define ODC_HPP_SPAN_HPP
 #include <odc/odc.h>
@@ -34,7 +34,7 @@ inline namespace ODC_ABI {
 template <class T>
 using span = std::span<T>;
 #else
-// The needed subset of std::span: elements owned by somebody else.
+// The part of std::span that is needed here.
 template <class T>
 class span {
 public:
@@ -42,7 +42,7 @@ public:
     constexpr span(T *data, size_t size) noexcept : data_(data), size_(size) {}
     template <size_t kSize>
     constexpr span(T (&array)[kSize]) noexcept : data_(array), size_(kSize) {}
-    // A type with data() and size(): a vector, an array, another span. A temporary only if T is const.
+    // From anything with data() and size(): a vector, an array, another span. A temporary only if T is const.
     template <class Range, class Of = std::remove_pointer_t<decltype(std::declval<Range &>().data())>,
               class = std::enable_if_t<std::is_convertible_v<Of (*)[], T (*)[]> &&
                                        (std::is_lvalue_reference_v<Range> || std::is_const_v<T> ||

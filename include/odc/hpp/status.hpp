@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a call reports failure: by throwing odc::Error, or in an odc::Status argument.
+// How calls report failure: by throwing odc::Error, or in an odc::Status argument.
 #ifndef ODC_HPP_STATUS_HPP
 #define ODC_HPP_STATUS_HPP
 #include <odc/odc.h>
@@ -22,10 +22,10 @@
 namespace odc {
 inline namespace ODC_ABI {
 
-// A job error is permanent and all ranks get it with the same text; after any other error nothing has changed.
+// A job error sticks to the context and reaches all ranks with the same message; any other error has changed nothing.
 inline bool is_job_error(int32_t status) noexcept { return status <= ODC_ERROR_PEER_LOST; }
 
-// Thrown by a failed call; what() is the library's sentence.
+// Thrown by a failed call; what() is the library's message.
 class Error : public std::runtime_error {
 public:
     Error(int32_t status, const std::string &message) : std::runtime_error(message), status_(status) {}
@@ -36,13 +36,13 @@ private:
     int32_t status_;
 };
 
-// The result of the call to which it was passed.
+// The result of the call that got it as an argument.
 class Status {
 public:
     bool ok() const noexcept { return code_ == ODC_OK; }
     int32_t code() const noexcept { return code_; }  // an odc_status, perhaps one of a newer library
     bool is_job_error() const noexcept { return odc::is_job_error(code_); }
-    // The library's sentence; "" on success.
+    // The library's message; "" on success.
     const char *message() const noexcept {
         return ok() ? "" : message_ != nullptr ? message_.get() : odc_status_string(code_);
     }
@@ -60,17 +60,17 @@ public:
             }
         }
         code_ = code;
-        message_ = std::move(text);  // not before: `message` may be the old one
+        message_ = std::move(text);  // last, as `message` may point to the old one
     }
 
 private:
     int32_t code_ = ODC_OK;
-    std::unique_ptr<char[]> message_;  // NULL: there was no memory for it
+    std::unique_ptr<char[]> message_;  // NULL on success, or if there was no memory
 };
 
 namespace detail {
 
-// The last parameters of a call: nothing, or one Status.
+// A call's trailing parameters: none, or one Status.
 template <class... S>
 using Trailing = std::enable_if_t<sizeof...(S) == 0 || (sizeof...(S) == 1 && (std::is_same_v<S, Status> && ...))>;
 template <class... S>
@@ -79,7 +79,7 @@ inline constexpr bool kQuiet = sizeof...(S) > 0;
 #if defined(__cpp_exceptions)
 inline constexpr bool kExceptions = true;
 
-// The exception of a callback, which must not cross C, until the call that invoked it has returned.
+// Keeps an exception of a callback, which must not cross C, until the call that ran it has returned.
 inline std::exception_ptr &kept() noexcept {
     thread_local std::exception_ptr thrown;
     return thrown;
@@ -90,7 +90,7 @@ int call_back(Body body) {
     try {
         return body();
 #if defined(__GLIBCXX__)
-    } catch (const abi::__forced_unwind &) {  // pthread_exit, which cannot be kept
+    } catch (const abi::__forced_unwind &) {  // pthread_exit, which cannot be deferred
         throw;
 #endif
     } catch (...) {
@@ -123,7 +123,7 @@ inline void report(int32_t code, const char *message, Status &status) noexcept {
     }
 }
 
-// A body that allocates. Not noexcept: pthread_exit in a callback passes through.
+// Runs a body that may throw. Not noexcept: pthread_exit in a callback passes through.
 template <class Body>
 auto guard(Body body, Status &status) -> decltype(body()) {
     try {
@@ -133,11 +133,11 @@ auto guard(Body body, Status &status) -> decltype(body()) {
         throw;
 #endif
     } catch (const std::bad_alloc &) {
-        status.set(ODC_ERROR_NO_MEMORY, "the process has no memory left for what this call returns or hands on");
+        status.set(ODC_ERROR_NO_MEMORY, "the process has no memory left for the arguments or the result of this call");
     } catch (const std::exception &error) {
         status.set(ODC_ERROR_INTERNAL, error.what());
     } catch (...) {
-        status.set(ODC_ERROR_INTERNAL, "what this call was handed threw something that is no std::exception");
+        status.set(ODC_ERROR_INTERNAL, "an argument of this call threw something that is not a std::exception");
     }
     return decltype(body())();
 }
@@ -163,7 +163,7 @@ auto guard(Body body) -> decltype(body()) {
     return body();
 }
 
-// Reports the result of a library call; returns whether it succeeded.
+// Reports the result of a call of the library; returns whether it succeeded.
 template <class... S>
 bool check(int32_t code, S &...status) noexcept(kQuiet<S...>) {
     static_assert(kExceptions || kQuiet<S...>, "without exceptions, hand the call an odc::Status");
@@ -171,7 +171,7 @@ bool check(int32_t code, S &...status) noexcept(kQuiet<S...>) {
     return code == ODC_OK;
 }
 
-// Reports an error found without calling the library.
+// Reports an error that is found without calling the library; returns false.
 template <class... S>
 bool refuse(int32_t code, const char *message, S &...status) noexcept(kQuiet<S...>) {
     static_assert(kExceptions || kQuiet<S...>, "without exceptions, hand the call an odc::Status");
@@ -183,7 +183,7 @@ bool refuse(int32_t code, const std::string &message, S &...status) noexcept(kQu
     return refuse(code, message.c_str(), status...);
 }
 
-// A struct of odc.h.
+// A struct of odc.h with struct_size set.
 template <class Struct>
 Struct sized() noexcept {
     Struct made{};
@@ -191,7 +191,7 @@ Struct sized() noexcept {
     return made;
 }
 
-// NULL for "", which means the default.
+// Sets `out` to NULL for "", which means the default.
 template <class... S>
 bool to_c(const std::string &text, const char *what, const char *&out, S &...status) {
     out = text.empty() ? nullptr : text.c_str();

@@ -9,11 +9,11 @@ namespace odc {
 
 namespace {
 
-constexpr unsigned kBlocksPerMultiprocessor = 4;  // all that fit
+constexpr unsigned kBlocksPerMultiprocessor = 4;  // as many as fit
 
 unsigned most_blocks(const CudaDevice &device) {
-    const auto wished = static_cast<unsigned>(setting_number(Setting::kAddBlocks));
-    return wished != 0 ? wished : kBlocksPerMultiprocessor * device.multiprocessors();
+    const auto limit = static_cast<unsigned>(setting_number(Setting::kAddBlocks));
+    return limit != 0 ? limit : kBlocksPerMultiprocessor * device.multiprocessors();
 }
 
 }  // namespace

@@ -10,12 +10,12 @@
 
 namespace odc {
 
-// Safe from several threads.
+// Thread-safe.
 class AddKernel {
 public:
     explicit AddKernel(const CudaDevice &device);
 
-    // In the order of the addends; inside a CudaDevice::Scope.
+    // Adds in the order of the addends. The caller has a CudaDevice::Scope.
     void enqueue(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const;
 
 private:

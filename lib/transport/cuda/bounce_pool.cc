@@ -28,7 +28,7 @@ BouncePool::BouncePool(const CudaDevice &device, size_t count, std::unique_ptr<P
                        std::unique_ptr<CudaMemory> gpu)
     : device_(device), count_(count), pinned_(std::move(pinned)), gpu_(std::move(gpu)),
       address_(pinned_ ? pinned_->address() : reinterpret_cast<cuda::Address>(gpu_->start())),
-      words_(device, count_ * sizeof(uint64_t)), marks_(count_) {
+      words_(device, count_ * sizeof(uint64_t)), expected_(count_) {
     for (size_t slot = 0; slot < count_; ++slot) {
         free_.push_back(slot);
     }
@@ -52,23 +52,23 @@ void BouncePool::give_back(size_t slot) {
     free_.push_back(slot);
 }
 
-void BouncePool::give_back_behind(size_t slot, cuda::Stream stream) {
-    mark(slot, stream);
+void BouncePool::give_back_after(size_t slot, cuda::Stream stream) {
+    signal(slot, stream);
     const std::lock_guard lock(mutex_);
-    leaving_.push_back(slot);
+    draining_.push_back(slot);
 }
 
-void BouncePool::mark(size_t slot, cuda::Stream stream) {
+void BouncePool::signal(size_t slot, cuda::Stream stream) {
     device_.check(cuda::driver().cuStreamWriteValue64(stream, words_.address() + slot * sizeof(uint64_t),
-                                                      marks_[slot] + 1, cuda::kWriteValueDefault),
+                                                      expected_[slot] + 1, cuda::kWriteValueDefault),
                   "cuStreamWriteValue64");
-    ++marks_[slot];
+    ++expected_[slot];
 }
 
-bool BouncePool::is_done(size_t slot) const { return word(slot).load(std::memory_order_acquire) == marks_[slot]; }
+bool BouncePool::is_done(size_t slot) const { return word(slot).load(std::memory_order_acquire) == expected_[slot]; }
 
 void BouncePool::collect() {
-    std::erase_if(leaving_, [this](size_t slot) {
+    std::erase_if(draining_, [this](size_t slot) {
         const bool done = is_done(slot);
         if (done) {
             free_.push_back(slot);
@@ -77,10 +77,10 @@ void BouncePool::collect() {
     });
 }
 
-bool BouncePool::are_idle() {
+bool BouncePool::is_idle() {
     const std::lock_guard lock(mutex_);
     collect();
-    return leaving_.empty();
+    return draining_.empty();
 }
 
 }  // namespace odc

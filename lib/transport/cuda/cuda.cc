@@ -13,12 +13,12 @@ namespace odc {
 using cuda::driver;
 using cuda::Result;
 
-Cuda::Cuda(const std::string &device) : device_(device), adder_(device_), pending_work_(device_) {}
+Cuda::Cuda(const std::string &device) : device_(device), add_kernel_(device_), pending_work_(device_) {}
 
 Cuda::~Cuda() {
     const CudaDevice::Scope scope(device_);
-    for (const cuda::Event mark : marks_) {
-        driver().cuEventDestroy(mark);
+    for (const cuda::Event event : events_) {
+        driver().cuEventDestroy(event);
     }
     for (const auto &[start, bytes] : pages_) {
         odc::unpin_pages(device_, start);
@@ -43,14 +43,14 @@ void Cuda::unpin_pages(std::byte *start) {
 
 namespace {
 
-uint64_t place_in_page(const std::atomic<uint64_t> &word) { return reinterpret_cast<uintptr_t>(&word) % page_bytes(); }
+uint64_t offset_in_page(const std::atomic<uint64_t> &word) { return reinterpret_cast<uintptr_t>(&word) % page_bytes(); }
 
-std::byte *page_of(std::atomic<uint64_t> &word) { return reinterpret_cast<std::byte *>(&word) - place_in_page(word); }
+std::byte *page_of(std::atomic<uint64_t> &word) { return reinterpret_cast<std::byte *>(&word) - offset_in_page(word); }
 
 }  // namespace
 
 cuda::Address Cuda::pin(std::atomic<uint64_t> &word) {
-    return pin(page_of(word), page_bytes(), 0) + place_in_page(word);
+    return pin(page_of(word), page_bytes(), 0) + offset_in_page(word);
 }
 
 void Cuda::unpin(std::atomic<uint64_t> &word) { unpin_pages(page_of(word)); }
@@ -67,60 +67,60 @@ void Cuda::discount(const BouncePool &slots) {
     }
 }
 
-StagingProxy &Cuda::open_porter(int rank, std::unique_ptr<BouncePool> slots) {
+StagingProxy &Cuda::open_staging_proxy(int rank, std::unique_ptr<BouncePool> slots) {
     staging_proxy_ = std::make_unique<StagingProxy>(device_, rank, std::move(slots));
     count(staging_proxy_->slots());
     return *staging_proxy_;
 }
 
-void Cuda::close_porter() {
+void Cuda::close_staging_proxy() {
     discount(staging_proxy_->slots());
     staging_proxy_.reset();
 }
 
-StagingProxy &Cuda::open_outward_porter(int rank, std::unique_ptr<BouncePool> slots) {
-    outward_porter_ = std::make_unique<StagingProxy>(device_, rank, std::move(slots));
-    return *outward_porter_;
+StagingProxy &Cuda::open_gdr_staging_proxy(int rank, std::unique_ptr<BouncePool> slots) {
+    gdr_staging_proxy_ = std::make_unique<StagingProxy>(device_, rank, std::move(slots));
+    return *gdr_staging_proxy_;
 }
 
-StagedGets &Cuda::open_fetches(std::unique_ptr<BouncePool> slots) {
+StagedGets &Cuda::open_staged_gets(std::unique_ptr<BouncePool> slots) {
     staged_gets_ = std::make_unique<StagedGets>(device_, std::move(slots));
     count(staged_gets_->slots());
     return *staged_gets_;
 }
 
-void Cuda::close_fetches() {
+void Cuda::close_staged_gets() {
     discount(staged_gets_->slots());
     staged_gets_.reset();
 }
 
-GdrAdd &Cuda::open_sums(std::unique_ptr<BouncePool> slots) {
-    sums_ = std::make_unique<GdrAdd>(device_, adder_, std::move(slots));
-    return *sums_;
+GdrAdd &Cuda::open_gdr_add(std::unique_ptr<BouncePool> slots) {
+    gdr_add_ = std::make_unique<GdrAdd>(device_, add_kernel_, std::move(slots));
+    return *gdr_add_;
 }
 
-void Cuda::close_outward() {
-    outward_porter_.reset();
+void Cuda::close_gdr() {
+    gdr_staging_proxy_.reset();
     staged_gets_.reset();
-    sums_.reset();
+    gdr_add_.reset();
 }
 
 template <class Check>
-bool Cuda::all_porters(Check check) const {
-    const auto all = porters();
+bool Cuda::all_staging_proxies(Check check) const {
+    const auto all = staging_proxies();
     return std::all_of(all.begin(), all.end(),
                        [&](StagingProxy *staging_proxy) { return staging_proxy == nullptr || check(*staging_proxy); });
 }
 
 bool Cuda::is_idle() {
     return pending_work_.all_done() &&
-           all_porters([](StagingProxy &staging_proxy) { return staging_proxy.is_idle(); }) &&
-           (!staged_gets_ || staged_gets_->are_idle());
+           all_staging_proxies([](StagingProxy &staging_proxy) { return staging_proxy.is_idle(); }) &&
+           (!staged_gets_ || staged_gets_->is_idle());
 }
 
-std::optional<int> Cuda::awaited() {
-    for (StagingProxy *const staging_proxy : porters()) {
-        if (const std::optional<int> owner = staging_proxy != nullptr ? staging_proxy->awaited() : std::nullopt) {
+std::optional<int> Cuda::awaited_owner() {
+    for (StagingProxy *const staging_proxy : staging_proxies()) {
+        if (const std::optional<int> owner = staging_proxy != nullptr ? staging_proxy->awaited_owner() : std::nullopt) {
             return owner;
         }
     }
@@ -133,11 +133,11 @@ GpuIdentity Cuda::identity() const {
     return gpu;
 }
 
-void Cuda::meet(int rank, Fd slot) { ipc_senders_.emplace(rank, IpcSender(std::move(slot))); }
+void Cuda::connect_ipc(int rank, Fd send_end) { ipc_senders_.emplace(rank, IpcSender(std::move(send_end))); }
 
 namespace {
 
-// The device of this process that is `uuid`; -1: none.
+// The ordinal of this UUID's device in this process; -1 if there is none.
 int ordinal_of(const GpuUuid &uuid) {
     int count = 0;
     driver().cuDeviceGetCount(&count);
@@ -157,7 +157,7 @@ bool have(cuda::P2PAttribute attribute, int from, int to) {
     return driver().cuDeviceGetP2PAttribute(&value, attribute, from, to) == Result::Success && value != 0;
 }
 
-// All atomics, or those that the kernels use.
+// Whether the GPU has native peer atomics, at least those that the kernels use.
 bool add_natively(int from, int to) {
     constexpr unsigned kNeeded =
         cuda::kAtomicReduction | cuda::kAtomicScalar32 | cuda::kAtomicScalar64 | cuda::kAtomicVector32x4;
@@ -188,7 +188,7 @@ PeerAccess Cuda::peer_access_to(const GpuIdentity &gpu) const {
         !have(cuda::P2PAttribute::AccessSupported, other, mine)) {
         return {"", say(pair, " cannot read each other's memory (no peer-to-peer access)")};
     }
-    // Without them an addition is a read and a write, and sums that are made at the same time are lost.
+    // Without them an addition is a read and a write, and concurrent sums are lost.
     if (!add_natively(mine, other) || !add_natively(other, mine)) {
         return {"", say(pair, " have no native atomics between them, so sums would be lost")};
     }
@@ -205,10 +205,10 @@ Cuda::Allocated Cuda::allocate(int rank, uint64_t bytes, const Deadline &deadlin
     return {last_region_, start};
 }
 
-void Cuda::offer(int rank, uint64_t number, uint64_t minibatch, const std::set<int> &ranks) {
+void Cuda::send_region(int rank, uint64_t number, uint64_t minibatch, const std::set<int> &ranks) {
     const CudaMemory &memory = *regions_.at({rank, number}).memory;
     const Fd handle = memory.handle();
-    const std::lock_guard lock(mail_mutex_);
+    const std::lock_guard lock(ipc_mutex_);
     for (const int local_peer : ranks) {
         if (const auto ipc_sender = ipc_senders_.find(local_peer); ipc_sender != ipc_senders_.end()) {
             ipc_sender->second.send({static_cast<uint64_t>(rank), number, memory.bytes(), minibatch}, handle);
@@ -216,27 +216,27 @@ void Cuda::offer(int rank, uint64_t number, uint64_t minibatch, const std::set<i
     }
 }
 
-bool Cuda::exchange_mail() {
+bool Cuda::progress_ipc() {
     {
         const std::lock_guard lock(mutex_);
-        empty_inbox();
+        receive_regions();
     }
-    const std::lock_guard lock(mail_mutex_);
+    const std::lock_guard lock(ipc_mutex_);
     return std::count_if(ipc_senders_.begin(), ipc_senders_.end(), [](auto &one) { return !one.second.flush(); }) == 0;
 }
 
-std::optional<int> Cuda::behind() {
-    const std::lock_guard lock(mail_mutex_);
+std::optional<int> Cuda::lagging_peer() {
+    const std::lock_guard lock(ipc_mutex_);
     for (const auto &[rank, ipc_sender] : ipc_senders_) {
-        if (ipc_sender.is_behind()) {
+        if (ipc_sender.is_blocked()) {
             return rank;
         }
     }
     return std::nullopt;
 }
 
-void Cuda::empty_inbox() {
-    while (const std::optional<IpcChannel::Delivery> delivery = ipc_channel_.take()) {
+void Cuda::receive_regions() {
+    while (const std::optional<IpcChannel::Delivery> delivery = ipc_channel_.receive()) {
         const RegionMessage &message = delivery->message;
         Region region{nullptr, 0, message.minibatch, false, ""};
         try {
@@ -246,30 +246,30 @@ void Cuda::empty_inbox() {
             }
             region.memory = std::make_unique<CudaMemory>(device_, delivery->memory, message.bytes);
         } catch (const Error &error) {
-            region.trouble = error.what();
+            region.error = error.what();
         }
         regions_.emplace(Key{static_cast<int>(message.from), message.number}, std::move(region));
     }
 }
 
-std::byte *Cuda::use(int rank, uint64_t number) {
+std::byte *Cuda::map_region(int rank, uint64_t number) {
     const std::lock_guard lock(mutex_);
     auto region = regions_.find({rank, number});
     if (region == regions_.end()) {
-        empty_inbox();
+        receive_regions();
         region = regions_.find({rank, number});
     }
     if (region == regions_.end()) {
         return nullptr;
     }
     if (!region->second.memory) {
-        fail(ODC_ERROR_DEVICE, "GPU memory of rank ", rank, " cannot be mapped: ", region->second.trouble);
+        fail(ODC_ERROR_DEVICE, "GPU memory of rank ", rank, " cannot be mapped: ", region->second.error);
     }
     ++region->second.users;
     return region->second.memory->start();
 }
 
-void Cuda::drop(int rank, uint64_t number, uint64_t minibatch) {
+void Cuda::unmap_region(int rank, uint64_t number, uint64_t minibatch) {
     const std::lock_guard lock(mutex_);
     const auto region = regions_.find({rank, number});
     if (region == regions_.end() || --region->second.users > 0) {
@@ -280,57 +280,57 @@ void Cuda::drop(int rank, uint64_t number, uint64_t minibatch) {
     }
 }
 
-void Cuda::turn(uint64_t minibatch) {
+void Cuda::end_minibatch(uint64_t minibatch) {
     device_.free_parked();
     const std::lock_guard lock(mutex_);
-    empty_inbox();
+    receive_regions();
     std::erase_if(regions_, [&](const auto &one) {
         const Region &region = one.second;
         return !region.own && region.users == 0 && region.minibatch <= minibatch;
     });
 }
 
-void Cuda::discard(int rank, uint64_t number) {
+void Cuda::discard_region(int rank, uint64_t number) {
     const std::lock_guard lock(mutex_);
-    empty_inbox();
+    receive_regions();
     regions_.erase({rank, number});
 }
 
-// ---- Marks ----
+// ---- Events ----
 
-cuda::Event Cuda::make_mark() {
+cuda::Event Cuda::create_event() {
     const CudaDevice::Scope scope(device_);
-    cuda::Event mark = nullptr;
-    device_.check(driver().cuEventCreate(&mark, cuda::kEventDisableTiming), "cuEventCreate");
-    marks_.insert(mark);
-    return mark;
+    cuda::Event event = nullptr;
+    device_.check(driver().cuEventCreate(&event, cuda::kEventDisableTiming), "cuEventCreate");
+    events_.insert(event);
+    return event;
 }
 
-void Cuda::drop_mark(cuda::Event mark) {
+void Cuda::destroy_event(cuda::Event event) {
     const CudaDevice::Scope scope(device_);
-    driver().cuEventDestroy(mark);
-    marks_.erase(mark);
+    driver().cuEventDestroy(event);
+    events_.erase(event);
 }
 
-// ---- What streams do ----
+// ---- Enqueueing ----
 
-void Cuda::open(const Opening &opening, cuda::Stream stream) const {
-    if (opening.bytes > 0) {
+void Cuda::publish(const Publish &work, cuda::Stream stream) const {
+    if (work.bytes > 0) {
         device_.check(
-            driver().cuMemsetD8Async(reinterpret_cast<cuda::Address>(opening.accumulator), 0, opening.bytes, stream),
+            driver().cuMemsetD8Async(reinterpret_cast<cuda::Address>(work.accumulator), 0, work.bytes, stream),
             "cuMemsetD8Async");
     }
-    if (opening.mirror != nullptr && opening.mirror_bytes > 0) {
-        copy_one({opening.parameters, opening.mirror, opening.mirror_bytes, false}, stream);
+    if (work.shadow != nullptr && work.shadow_bytes > 0) {
+        copy_one({work.parameters, work.shadow, work.shadow_bytes, false}, stream);
     }
-    device_.check(driver().cuEventRecord(opening.mark, stream), "cuEventRecord");
-    // With a fence before it: who sees the word sees what is before it on the stream.
-    device_.check(driver().cuStreamWriteValue64(stream, opening.word, opening.value, cuda::kWriteValueDefault),
+    device_.check(driver().cuEventRecord(work.event, stream), "cuEventRecord");
+    // The write has a fence: whoever sees the word sees the stream's earlier work.
+    device_.check(driver().cuStreamWriteValue64(stream, work.word, work.value, cuda::kWriteValueDefault),
                   "cuStreamWriteValue64");
 }
 
-void Cuda::follow_mark(cuda::Event mark, cuda::Stream stream) const {
-    device_.check(driver().cuStreamWaitEvent(stream, mark, 0), "cuStreamWaitEvent");
+void Cuda::wait_event(cuda::Event event, cuda::Stream stream) const {
+    device_.check(driver().cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent");
 }
 
 void Cuda::copy_one(const Copy &copy, cuda::Stream stream) const {
@@ -339,7 +339,7 @@ void Cuda::copy_one(const Copy &copy, cuda::Stream stream) const {
                   "cuMemcpyAsync");
 }
 
-// By the copy engines, so that no multiprocessor is needed and a copy goes on while a kernel fills the GPU.
+// With copy engines rather than multiprocessors, so that copies proceed while a kernel fills the GPU.
 void Cuda::copy_between(const std::vector<Copy> &copies, cuda::Stream stream) const {
     std::vector<cuda::Address> to;
     std::vector<cuda::Address> from;
@@ -372,26 +372,26 @@ void Cuda::get(const std::vector<Copy> &copies, cuda::Stream stream) const {
     }
 }
 
-void Cuda::stop_sums() {
-    if (sums_) {
-        sums_->stop();
+void Cuda::stop_gdr_add() {
+    if (gdr_add_) {
+        gdr_add_->stop();
     }
 }
 
-bool Cuda::settles(int64_t ms) {
-    for (StagingProxy *const staging_proxy : porters()) {
+bool Cuda::drain(int64_t ms) {
+    for (StagingProxy *const staging_proxy : staging_proxies()) {
         if (staging_proxy != nullptr) {
             staging_proxy->stop();
         }
     }
-    const auto landed = [this] {
+    const auto is_done = [this] {
         return device_.free_parked() && pending_work_.all_done() &&
-               all_porters([](StagingProxy &staging_proxy) { return staging_proxy.has_landed(); }) &&
-               (!staged_gets_ || staged_gets_->are_idle()) && (!sums_ || sums_->are_idle());
+               all_staging_proxies([](StagingProxy &staging_proxy) { return staging_proxy.is_drained(); }) &&
+               (!staged_gets_ || staged_gets_->is_idle()) && (!gdr_add_ || gdr_add_->is_idle());
     };
     const Deadline deadline(ms, nullptr, nullptr);
-    while (!landed()) {
-        if (deadline.over() || (pending_work_.rest_is_lost() && !pending_work_.all_done())) {
+    while (!is_done()) {
+        if (deadline.over() || (pending_work_.only_lost_left() && !pending_work_.all_done())) {
             return false;
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -17,15 +17,15 @@ using cuda::Result;
 
 namespace {
 
-// What was enqueued here before broke it: nobody can tell which kernel.
-std::string broken(const std::string &name, Result result) {
-    return say(name, " has failed: ", cuda::words_of(result),
+// An error of earlier work; CUDA does not tell of which kernel.
+std::string device_error_text(const std::string &name, Result result) {
+    return say(name, " has failed: ", cuda::result_text(result),
                "; something that was enqueued there earlier did it, most likely a kernel of the program "
                "(CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it), and this process cannot use the GPU any more");
 }
 
-// What a kernel did, or the hardware: every later call says the same.
-bool sticks(Result result) {
+// Errors of kernels or hardware that every later call repeats.
+bool is_sticky(Result result) {
     switch (static_cast<int>(result)) {
         case 214:               // ECC_UNCORRECTABLE
         case 220:               // NVLINK_UNCORRECTABLE
@@ -43,8 +43,8 @@ bool sticks(Result result) {
 }
 
 void check_not_broken(const std::string &name, Result result) {
-    if (sticks(result)) {
-        fail(ODC_ERROR_DEVICE, broken(name, result));
+    if (is_sticky(result)) {
+        fail(ODC_ERROR_DEVICE, device_error_text(name, result));
     }
 }
 
@@ -73,7 +73,7 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
     cuda::Uuid uuid{};
     check(driver().cuDeviceGetUuid(&uuid, device_), "cuDeviceGetUuid");
     uuid_ = std::to_array(uuid.bytes);
-    if (const std::string why_not = why_unfit(); !why_not.empty()) {
+    if (const std::string why_not = why_unsupported(); !why_not.empty()) {
         fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", why_not);
     }
     multiprocessors_ = static_cast<unsigned>(attribute(cuda::DeviceAttribute::MultiprocessorCount));
@@ -82,15 +82,16 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
         attribute(cuda::DeviceAttribute::GpuDirectRdmaWritesOrdering) >= static_cast<int>(cuda::WritesOrdering::Owner);
     flushes_remote_writes_ =
         (attribute(cuda::DeviceAttribute::GpuDirectRdmaFlushWritesOptions) & cuda::kFlushWritesByHost) != 0;
-    const Relaxed relaxed;
+    const RelaxedCapture relaxed;
     if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
         check_not_broken(name_, result);
-        if (result == Result::OutOfMemory) {  // how much is free only a context tells
-            fail(ODC_ERROR_NO_MEMORY, name_, " cannot be used: ", cuda::words_of(result),
-                 "; each process needs some hundred MB there for CUDA itself, so let fewer ranks share it, or the "
-                 "program keep less there (nvidia-smi shows who has how much)");
+        if (result == Result::OutOfMemory) {  // without a context the free memory is unknown
+            fail(
+                ODC_ERROR_NO_MEMORY, name_, " cannot be used: ", cuda::result_text(result),
+                "; each process needs a few hundred MB there for CUDA itself, so let fewer ranks share it, or free memory "
+                "(nvidia-smi shows how much each process uses)");
         }
-        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", cuda::words_of(result));
+        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", cuda::result_text(result));
     }
     try {
         const Scope scope(*this);
@@ -125,7 +126,7 @@ std::string CudaDevice::bus_id() const {
 }
 
 void CudaDevice::close() {
-    const Relaxed relaxed;
+    const RelaxedCapture relaxed;
     {
         const Scope scope(*this);
         if (module_ != nullptr) {
@@ -138,10 +139,10 @@ void CudaDevice::close() {
     driver().cuDevicePrimaryCtxRelease(device_);
 }
 
-CudaDevice::Relaxed::Relaxed() noexcept
+CudaDevice::RelaxedCapture::RelaxedCapture() noexcept
     : exchanged_(driver().cuThreadExchangeStreamCaptureMode(&mode_) == Result::Success) {}
 
-CudaDevice::Relaxed::~Relaxed() {
+CudaDevice::RelaxedCapture::~RelaxedCapture() {
     if (exchanged_) {
         driver().cuThreadExchangeStreamCaptureMode(&mode_);
     }
@@ -159,8 +160,8 @@ CudaDevice::Scope::Entered::~Entered() {
 
 void CudaDevice::check(Result result, const char *call) const {
     if (result != Result::Success) {
-        check_health();  // what failed earlier explains more
-        fail(ODC_ERROR_DEVICE, call, " on ", name_, " failed: ", cuda::words_of(result));
+        check_health();  // an earlier failure explains more
+        fail(ODC_ERROR_DEVICE, call, " on ", name_, " failed: ", cuda::result_text(result));
     }
 }
 
@@ -178,7 +179,7 @@ void CudaDevice::check_memory(Result result, const char *call, const std::string
 void CudaDevice::check_health() const {
     const Result result = stream_ != nullptr ? driver().cuStreamQuery(stream_) : Result::Success;
     if (result != Result::Success && result != Result::NotReady) {
-        fail(ODC_ERROR_DEVICE, broken(name_, result));
+        fail(ODC_ERROR_DEVICE, device_error_text(name_, result));
     }
 }
 
@@ -191,7 +192,7 @@ std::string CudaDevice::why_no_remote_writes() const {
                : say(name_, " does not tell when it sees what network adapters have written");
 }
 
-void CudaDevice::settle_remote_writes() const {
+void CudaDevice::flush_remote_writes() const {
     if (!orders_remote_writes_) {
         check(driver().cuFlushGPUDirectRDMAWrites(cuda::FlushTarget::CurrentContext, cuda::FlushScope::Owner),
               "cuFlushGPUDirectRDMAWrites");
@@ -232,7 +233,7 @@ void CudaDevice::await_own_stream(const std::string &what, const Deadline &deadl
             fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", deadline.waited_s(),
                  " s: something else keeps it busy, such as a kernel that never ends");
         }
-        // Rarely: memory that is being cleared when the wait is interrupted stays in use until the GPU is done.
+        // Rarely, because memory that is being zeroed when the wait is interrupted stays in use until the GPU is done.
         if (const int64_t now = now_ns(); now - asked_ns >= kAskNs) {
             asked_ns = now;
             deadline.check_interrupted(what.c_str());
@@ -243,19 +244,18 @@ void CudaDevice::await_own_stream(const std::string &what, const Deadline &deadl
 
 cuda::Stream CudaDevice::checked_stream(void *stream, const char *call) const {
     auto *const given = static_cast<cuda::Stream>(stream);
-    // The default streams are the current context's, so this device's.
+    // The default streams belong to the current context, so to this device.
     if (given != nullptr && given != cuda::kLegacyStream && given != cuda::kPerThreadStream) {
         cuda::Context context = nullptr;
         check_health();
         const Result result = driver().cuStreamGetCtx(given, &context);
         if (result == Result::InvalidHandle || result == Result::InvalidValue) {
-            fail(ODC_ERROR_ARGUMENT, call, ": the stream ", stream, " is not one of CUDA's");
+            fail(ODC_ERROR_ARGUMENT, call, ": the stream ", stream, " is not a CUDA stream");
         }
         check(result, "cuStreamGetCtx");
         if (context != context_) {
-            fail(ODC_ERROR_ARGUMENT, call, ": the stream is not of ", name_,
-                 ", where the shard is, or not of its "
-                 "primary context");
+            fail(ODC_ERROR_ARGUMENT, call, ": the stream does not belong to the primary context of ", name_,
+                 ", where the shard is");
         }
     }
     cuda::CaptureStatus status = cuda::CaptureStatus::None;
@@ -267,9 +267,9 @@ cuda::Stream CudaDevice::checked_stream(void *stream, const char *call) const {
     }
     check(result, "cuStreamIsCapturing");
     if (status != cuda::CaptureStatus::None) {
-        fail(ODC_ERROR_ARGUMENT, call,
-             ": the stream is being captured; a minibatch waits for other ranks, which a "
-             "graph cannot, so call it outside of the capture");
+        fail(
+            ODC_ERROR_ARGUMENT, call,
+            ": the stream is being captured; call it outside of the capture, because a graph cannot wait for other ranks");
     }
     return given;
 }
@@ -310,7 +310,7 @@ int CudaDevice::attribute(cuda::DeviceAttribute which) const {
     return value;
 }
 
-std::string CudaDevice::why_unfit() const {
+std::string CudaDevice::why_unsupported() const {
     using cuda::DeviceAttribute;
     if (attribute(DeviceAttribute::ComputeCapabilityMajor) < 8) {
         return say("its compute capability is ", attribute(DeviceAttribute::ComputeCapabilityMajor), ".",

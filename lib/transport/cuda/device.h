@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU as a context uses it: its primary context, the kernels, and what every call there begins with.
+// One GPU as a context uses it: its primary context, the kernels, and the checks at the beginning of calls.
 #pragma once
 
 #include "base/deadline.h"
@@ -18,9 +18,8 @@ namespace odc {
 
 class CudaDevice {
 public:
-    // `name`: "cuda:1", the second GPU that this process sees. Loads the kernels: nothing is loaded at first use, which
-    // could wait until the GPU has nothing to do. Throws ODC_ERROR_ARGUMENT for a device that does not exist,
-    // ODC_ERROR_UNSUPPORTED for one that cannot be used.
+    // `name`: "cuda:1" is the second GPU that this process sees. Loads the kernels now, because lazy loading could wait until
+    // the GPU is idle. Throws ODC_ERROR_ARGUMENT if there is no such GPU, ODC_ERROR_UNSUPPORTED if it cannot be used.
     explicit CudaDevice(const std::string &name);
     ~CudaDevice();
     CudaDevice(const CudaDevice &) = delete;
@@ -28,32 +27,32 @@ public:
 
     const std::string &name() const { return name_; }
     int ordinal() const { return ordinal_; }
-    // The same in every process; the parts of a divided GPU have their own.
+    // The same in every process; MIG instances have their own.
     const GpuUuid &uuid() const { return uuid_; }
-    std::string bus_id() const;  // "0000:1b:00.0"; "" where the driver does not tell
+    std::string bus_id() const;  // "0000:1b:00.0"; "" if the driver does not tell
     cuda::Stream own_stream() const { return stream_; }
     unsigned multiprocessors() const { return multiprocessors_; }
-    // Whether memory that is allocated for it can be read by network adapters.
+    // Whether network adapters can read memory that is allocated for that (GPUDirect RDMA).
     bool has_gpu_direct_rdma() const { return gpu_direct_rdma_; }
-    // Empty: what they write there can be seen by its streams. Else why not.
+    // Why streams cannot be sure to see what network adapters have written; empty if they can.
     std::string why_no_remote_writes() const;
-    // What they have written is seen by what streams do from now on; inside a Scope.
-    void settle_remote_writes() const;
+    // Makes those writes visible to work that is enqueued from now on. The caller has a Scope.
+    void flush_remote_writes() const;
     cuda::Function adder(int32_t gradient_type) const { return adders_[static_cast<size_t>(gradient_type)]; }
 
-    // While it lives, the thread's calls break no other thread's capture.
-    class Relaxed {
+    // While this exists, calls of this thread do not invalidate other threads' stream captures.
+    class RelaxedCapture {
     public:
-        Relaxed() noexcept;
-        ~Relaxed();
-        Relaxed(const Relaxed &) = delete;
-        Relaxed &operator=(const Relaxed &) = delete;
+        RelaxedCapture() noexcept;
+        ~RelaxedCapture();
+        RelaxedCapture(const RelaxedCapture &) = delete;
+        RelaxedCapture &operator=(const RelaxedCapture &) = delete;
 
     private:
         cuda::CaptureMode mode_ = cuda::CaptureMode::Relaxed;
         bool exchanged_;
     };
-    // And the thread's current context is this device's.
+    // Makes this device's context current, too.
     class Scope {
     public:
         explicit Scope(const CudaDevice &device) noexcept : entered_(device) {}
@@ -64,40 +63,41 @@ public:
         struct Entered {
             explicit Entered(const CudaDevice &device) noexcept;
             ~Entered();
-            bool done;  // else the calls that follow fail, and say so
+            bool done;  // if false, the following calls fail with an error
         };
         Entered entered_;
-        Relaxed relaxed_;  // only with a context there may be a mode to exchange
+        RelaxedCapture relaxed_;  // after entered_: exchanging the mode may need a context
     };
 
-    // What follows is called inside a Scope.
+    // Callers of the following have a Scope, unless noted.
 
-    // Throws ODC_ERROR_DEVICE for what `call` did not do.
+    // Throws ODC_ERROR_DEVICE unless `call` succeeded.
     void check(cuda::Result result, const char *call) const;
-    // The same, but without memory for `what` ODC_ERROR_NO_MEMORY: nothing is broken then.
+    // The same, but if memory for `what` is lacking, ODC_ERROR_NO_MEMORY, which leaves the GPU usable.
     void check_memory(cuda::Result result, const char *call, const std::string &what) const;
-    // Throws ODC_ERROR_DEVICE if something that was enqueued earlier has failed; then nothing works here any more.
+    // Throws ODC_ERROR_DEVICE if earlier work has failed, after which this process cannot use the GPU any more.
     void check_health() const;
-    // Whether something on its own stream is not done; outside of a Scope.
+    // Whether its own stream has pending work. Without a Scope.
     bool is_busy() const;
-    // Until its own stream has done all of `what`. Throws ODC_ERROR_DEVICE at the deadline, ODC_ERROR_INTERRUPTED.
+    // Waits until its own stream is done; `what` names its work for errors. Throws ODC_ERROR_DEVICE at the deadline, or
+    // ODC_ERROR_INTERRUPTED.
     void await_own_stream(const std::string &what, const Deadline &deadline) const;
-    // Keeps memory that its own stream may still write to, for `free_parked`; outside of a Scope, too.
+    // Keeps memory that its own stream may still write to until free_parked. No Scope needed.
     using Parked = std::list<std::shared_ptr<const void>>;
     void park(Parked memory) const noexcept;
-    // Frees what is parked once its own stream has done everything; false: some is left. Outside of a Scope.
+    // Frees parked memory if its own stream is done; false if some is left. Without a Scope.
     bool free_parked() const;
-    // The caller's stream (NULL: the legacy default stream). Throws ODC_ERROR_ARGUMENT for one of another device or one
-    // that is being captured, ODC_ERROR_DEVICE where the GPU has failed already.
+    // The caller's stream (NULL: the legacy default stream). Throws ODC_ERROR_ARGUMENT if it belongs to another device or is
+    // being captured, ODC_ERROR_DEVICE if the GPU has failed.
     cuda::Stream checked_stream(void *stream, const char *call) const;
-    // Throws ODC_ERROR_ARGUMENT for memory that is not this device's.
+    // Throws ODC_ERROR_ARGUMENT if the buffer is not in this device's memory.
     void check_buffer(const void *buffer, const std::string &what) const;
-    // Throws ODC_ERROR_ARGUMENT for memory that the host cannot use. Needs no Scope.
+    // Throws ODC_ERROR_ARGUMENT if the buffer is in GPU memory. No Scope needed.
     static void check_host_buffer(const void *buffer, const std::string &what);
 
 private:
     int attribute(cuda::DeviceAttribute which) const;
-    std::string why_unfit() const;
+    std::string why_unsupported() const;
     void load_kernels();
     void close();
 
@@ -117,7 +117,7 @@ private:
     mutable Parked parked_;
 };
 
-// "cuda:1": 1. Throws ODC_ERROR_ARGUMENT.
+// 1 for "cuda:1". Throws ODC_ERROR_ARGUMENT.
 int device_ordinal(const std::string &name);
 
 }  // namespace odc

@@ -9,7 +9,7 @@ namespace odc::cuda {
 namespace {
 
 constexpr const char *kLibrary = "libcuda.so.1";
-constexpr int kOldestVersion = 12010;  // of which the kernels are, too
+constexpr int kOldestVersion = 12010;  // the kernels' PTX needs it, too
 
 struct Loaded {
     Driver driver{};
@@ -28,11 +28,11 @@ bool get(GetProcAddress get_address, const char *name, int version, Pointer &fun
     return function != nullptr;
 }
 
-// Empty, or why it cannot be used.
+// Fills the table; returns why the driver cannot be used, or "".
 std::string fill(Driver &driver, GetProcAddress get_address) {
     if (!get(get_address, "cuDriverGetVersion", 2020, driver.cuDriverGetVersion) ||
         driver.cuDriverGetVersion(&driver.version) != Result::Success) {
-        return say(kLibrary, " does not tell its version");
+        return say(kLibrary, " does not report its version");
     }
     if (driver.version < kOldestVersion) {
         return say("the driver is of CUDA ", version_text(driver.version), "; ", version_text(kOldestVersion),
@@ -50,7 +50,7 @@ std::string fill(Driver &driver, GetProcAddress get_address) {
     return "";
 }
 
-std::string first_look(const Driver &driver) {
+std::string initialize(const Driver &driver) {
     const Result result = driver.cuInit(0);
     int count = 0;
     if (result == Result::NoDevice ||
@@ -83,7 +83,7 @@ Loaded load() {
     }
     loaded.why_not = fill(loaded.driver, get_address);
     if (loaded.why_not.empty()) {
-        loaded.why_not = first_look(loaded.driver);
+        loaded.why_not = initialize(loaded.driver);
     }
     return loaded;
 }
@@ -99,7 +99,7 @@ const std::string &why_not_driver() { return loaded().why_not; }
 
 const Driver &driver() { return loaded().driver; }
 
-std::string words_of(Result result) {
+std::string result_text(Result result) {
     const char *name = nullptr;
     const char *text = nullptr;
     driver().cuGetErrorName(result, &name);

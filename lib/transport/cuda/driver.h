@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA driver, found in libcuda.so.1 where there is one: no CUDA library is needed to run.
+// The CUDA driver, loaded from libcuda.so.1 if there is one; no other CUDA library is needed.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@
 namespace odc::cuda {
 
 struct Driver : Functions {
-    int version;  // of the interface: 13000 is CUDA 13.0
+    int version;  // 13000 is CUDA 13.0
 };
 
-// Empty: there is a driver, and a device that it may use. Else why not, in words. Loads and asks it once per process.
+// Why this process cannot use CUDA; empty if there is a driver with a device. Loads the driver once per process.
 const std::string &why_not_driver();
-// Only where there is a driver.
+// Valid only if why_not_driver() is empty.
 const Driver &driver();
 
 // "CUDA_ERROR_OUT_OF_MEMORY (out of memory)"
-std::string words_of(Result result);
+std::string result_text(Result result);
 
 }  // namespace odc::cuda

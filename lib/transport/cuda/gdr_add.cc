@@ -5,8 +5,8 @@
 
 namespace odc {
 
-GdrAdd::GdrAdd(const CudaDevice &device, const AddKernel &adder, std::unique_ptr<BouncePool> slots)
-    : device_(device), adder_(adder), slots_(std::move(slots)) {}
+GdrAdd::GdrAdd(const CudaDevice &device, const AddKernel &add_kernel, std::unique_ptr<BouncePool> slots)
+    : device_(device), add_kernel_(add_kernel), slots_(std::move(slots)) {}
 
 std::byte *GdrAdd::take() {
     const std::optional<size_t> slot = slots_->take(0);
@@ -21,12 +21,12 @@ void GdrAdd::start(const RemoteSlice &to, uint64_t first, uint64_t count, std::b
         return;
     }
     const CudaDevice::Scope scope(device_);
-    device_.settle_remote_writes();
-    // The sums are zero already: their owner's stream had cleared them before anybody heard that they can be added to.
+    device_.flush_remote_writes();
+    // The sums are zero: the owner's stream had cleared them before it published.
     std::byte *const sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
     try {
-        adder_.enqueue(to.gradient_type, {{slot, sums, count}}, device_.own_stream());
-        slots_->mark(slots_->slot_at(slot), device_.own_stream());
+        add_kernel_.enqueue(to.gradient_type, {{slot, sums, count}}, device_.own_stream());
+        slots_->signal(slots_->slot_at(slot), device_.own_stream());
     } catch (...) {
         lost_ = true;
         throw;
@@ -50,7 +50,7 @@ void GdrAdd::stop() {
     stopped_ = true;
 }
 
-bool GdrAdd::are_idle() {
+bool GdrAdd::is_idle() {
     const std::lock_guard lock(mutex_);
     return !lost_ && std::all_of(busy_.begin(), busy_.end(), [this](size_t slot) { return slots_->is_done(slot); });
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients from other hosts for sums in GPU memory: an adapter reads them into slots there, from where a kernel adds them.
+// Additions from other hosts with GPUDirect RDMA: a network adapter reads gradients into slots in GPU memory, from which a
+// kernel adds them.
 #pragma once
 
 #include "transport/cuda/add_kernel.h"
@@ -14,36 +15,36 @@
 
 namespace odc {
 
-// The progress thread takes slots and adds; another one may stop that.
+// For the progress thread; stop() and is_idle() are for any thread.
 class GdrAdd {
 public:
     static constexpr size_t kLeastSlots = 1;
 
     // `slots`: in GPU memory.
-    GdrAdd(const CudaDevice &device, const AddKernel &adder, std::unique_ptr<BouncePool> slots);
+    GdrAdd(const CudaDevice &device, const AddKernel &add_kernel, std::unique_ptr<BouncePool> slots);
 
-    // For a chunk of at most Slots::kBytes; NULL: none now.
+    // A slot for a chunk of at most BouncePool::kBytes; NULL if none is free.
     std::byte *take();
     void give_back(std::byte *slot);
-    // Enqueues the addition of the slot's gradients to the `count` elements from `first` on.
+    // Enqueues the addition of the slot's gradients to `count` elements from `first` on.
     void start(const RemoteSlice &to, uint64_t first, uint64_t count, std::byte *slot);
-    // Whether what was started from the slot has been added; then it is given back.
+    // Whether the slot's addition is done; if so, gives the slot back.
     bool finish(std::byte *slot);
 
     const BouncePool &slots() const { return *slots_; }
-    // Nothing more is started.
+    // Makes start() do nothing.
     void stop();
-    // What was started is done.
-    bool are_idle();
+    // Whether all started additions are done.
+    bool is_idle();
 
 private:
     const CudaDevice &device_;
-    const AddKernel &adder_;
+    const AddKernel &add_kernel_;
     std::unique_ptr<BouncePool> slots_;
     std::mutex mutex_;
-    std::vector<size_t> busy_;  // slots from which is added
+    std::vector<size_t> busy_;  // slots with a pending addition
     bool stopped_ = false;
-    bool lost_ = false;  // something failed halfway, and may be under way for ever
+    bool lost_ = false;  // an addition failed halfway, so its completion is never known
 };
 
 }  // namespace odc

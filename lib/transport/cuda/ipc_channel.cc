@@ -14,16 +14,16 @@ namespace odc {
 IpcChannel::IpcChannel() {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
-        fail_errno("socketpair for GPU memory of other ranks");
+        fail_errno("socketpair for the GPU memory of other ranks");
     }
-    receiving_ = Fd(ends[0]);
-    slot_ = Fd(ends[1]);
+    receive_end_ = Fd(ends[0]);
+    send_end_ = Fd(ends[1]);
 }
 
-std::optional<IpcChannel::Delivery> IpcChannel::take() {
+std::optional<IpcChannel::Delivery> IpcChannel::receive() {
     Delivery delivery{};
     MessageFds received;
-    if (receive_with_fds(receiving_.get(), &delivery.message, sizeof(delivery.message), &received) < 0) {
+    if (receive_with_fds(receive_end_.get(), &delivery.message, sizeof(delivery.message), &received) < 0) {
         return std::nullopt;
     }
     if (!received.fds.empty()) {
@@ -32,14 +32,14 @@ std::optional<IpcChannel::Delivery> IpcChannel::take() {
     return delivery;
 }
 
-bool IpcSender::post(const RegionMessage &message, int memory) {
-    const ssize_t sent = send_with_fds(slot_.get(), &message, sizeof(message), {memory});
-    // A dead rank's mail is nobody's; its death is seen elsewhere.
+bool IpcSender::try_send(const RegionMessage &message, int memory) {
+    const ssize_t sent = send_with_fds(send_end_.get(), &message, sizeof(message), {memory});
+    // Drops messages to a dead rank, whose death is detected elsewhere.
     return sent >= 0 || errno == EPIPE || errno == ECONNRESET || errno == ECONNREFUSED || errno == ENOTCONN;
 }
 
 void IpcSender::send(const RegionMessage &message, const Fd &memory) {
-    if (flush() && post(message, memory.get())) {
+    if (flush() && try_send(message, memory.get())) {
         return;
     }
     const int copy = fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
@@ -50,7 +50,7 @@ void IpcSender::send(const RegionMessage &message, const Fd &memory) {
 }
 
 bool IpcSender::flush() {
-    while (!waiting_.empty() && post(waiting_.front().message, waiting_.front().memory.get())) {
+    while (!waiting_.empty() && try_send(waiting_.front().message, waiting_.front().memory.get())) {
         waiting_.pop_front();
     }
     return waiting_.empty();

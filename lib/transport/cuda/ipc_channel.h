@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How GPU memory that a rank registers reaches its local peers: each has an IPC channel, whose other end they were handed when
-// they met. A rank that computes reads its IPC channel later; until then the kernel, and then the sender, keeps what is in it.
+// Passes handles of GPU memory to local peers. Each rank has a channel whose sending end its local peers got in odc_init. A
+// rank that computes receives later; until then the kernel, or the sender if the channel is full, queues the messages.
 #pragma once
 
 #include "base/fd.h"
@@ -11,10 +11,10 @@
 
 namespace odc {
 
-// A region of GPU memory in the mail.
+// Announces a region of GPU memory; its handle is attached.
 struct RegionMessage {
     uint64_t from;
-    uint64_t number;  // among the sender's, from 1
+    uint64_t number;  // of the sender's regions, from 1
     uint64_t bytes;
     uint64_t minibatch;  // in which it was registered
 };
@@ -23,39 +23,39 @@ struct RegionMessage {
 class IpcChannel {
 public:
     IpcChannel();
-    // What others send by; stays this one's.
-    int slot() const { return slot_.get(); }
+    // The sending end, to be passed to local peers; stays owned by this.
+    int send_fd() const { return send_end_.get(); }
 
     struct Delivery {
         RegionMessage message;
-        Fd memory;  // invalid: this process has too many descriptors open
+        Fd memory;  // invalid: this process has too many open descriptors
     };
-    std::optional<Delivery> take();
+    std::optional<Delivery> receive();
 
 private:
-    Fd receiving_;
-    Fd slot_;
+    Fd receive_end_;
+    Fd send_end_;
 };
 
-// The sending end, to one local peer. Calls must not overlap.
+// The sending end of one local peer's channel. Calls must not overlap.
 class IpcSender {
 public:
-    explicit IpcSender(Fd slot) : slot_(std::move(slot)) {}
-    bool valid() const { return slot_.valid(); }
+    explicit IpcSender(Fd send_end) : send_end_(std::move(send_end)) {}
+    bool valid() const { return send_end_.valid(); }
     void send(const RegionMessage &message, const Fd &memory);
-    // True: all has been sent, or its reader is gone.
+    // Sends queued messages; true if none is left, or the receiver is gone.
     bool flush();
-    // Its reader has no room for it.
-    bool is_behind() const { return !waiting_.empty(); }
+    // The channel is full.
+    bool is_blocked() const { return !waiting_.empty(); }
 
 private:
-    bool post(const RegionMessage &message, int memory);
+    bool try_send(const RegionMessage &message, int memory);
 
     struct Waiting {
         RegionMessage message;
         Fd memory;
     };
-    Fd slot_;
+    Fd send_end_;
     std::deque<Waiting> waiting_;
 };
 

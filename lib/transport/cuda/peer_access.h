@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GPUs of this host can do for each other, in words.
+// Whether GPUs of this host can access each other's memory, and the reasons.
 #pragma once
 
 #include <string>
 
 namespace odc {
 
-// Empty: there is a GPU here that can be used. Else why not.
+// Why this process cannot use CUDA; empty if it can.
 std::string why_not_cuda();
 
-// Whether a GPU's memory can be read and added to from another one's: `why` it can, or `why_not`.
+// Whether one GPU can read and add to another's memory.
 struct PeerAccess {
-    std::string why;
-    std::string why_not;  // empty: it can
+    std::string why;      // by what, if it can
+    std::string why_not;  // empty if it can
 };
 
 }  // namespace odc

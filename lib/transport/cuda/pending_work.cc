@@ -19,7 +19,7 @@ PendingWork::PendingWork(const CudaDevice &device) : device_(device), words_(dev
 }
 
 void PendingWork::collect() {
-    std::erase_if(flying_, [this](const Flight &one) {
+    std::erase_if(entries_, [this](const Entry &one) {
         const bool done = one.word != nullptr && one.word->load(std::memory_order_acquire) >= one.value;
         if (done && one.own_word) {
             free_.push_back(*one.own_word);
@@ -28,30 +28,30 @@ void PendingWork::collect() {
     });
 }
 
-PendingWork::Flight &PendingWork::find(uint64_t flight) {
-    // It is one of the last.
-    return *std::find_if(flying_.rbegin(), flying_.rend(), [&](const Flight &one) { return one.number == flight; });
+PendingWork::Entry &PendingWork::find(uint64_t number) {
+    // It is one of the newest.
+    return *std::find_if(entries_.rbegin(), entries_.rend(), [&](const Entry &one) { return one.number == number; });
 }
 
-uint64_t PendingWork::begin(uint64_t record, const std::string &words) {
+uint64_t PendingWork::begin(uint64_t record, const std::string &description) {
     const std::lock_guard lock(mutex_);
-    flying_.push_back({++last_, record, words, nullptr, 0, {}});
+    entries_.push_back({++last_, record, description, nullptr, 0, {}});
     return last_;
 }
 
-void PendingWork::follow(uint64_t flight, const std::atomic<uint64_t> &word, uint64_t value) {
+void PendingWork::track(uint64_t number, const std::atomic<uint64_t> &word, uint64_t value) {
     const std::lock_guard lock(mutex_);
-    Flight &one = find(flight);
+    Entry &one = find(number);
     one.word = &word;
     one.value = value;
 }
 
-void PendingWork::leave(uint64_t flight) {
+void PendingWork::remove(uint64_t number) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(flying_, [&](const Flight &one) { return one.number == flight; });
+    std::erase_if(entries_, [&](const Entry &one) { return one.number == number; });
 }
 
-std::optional<uint64_t> PendingWork::begin_with_word(uint64_t record, const std::string &words) {
+std::optional<uint64_t> PendingWork::begin_with_word(uint64_t record, const std::string &description) {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
         collect();
@@ -59,50 +59,50 @@ std::optional<uint64_t> PendingWork::begin_with_word(uint64_t record, const std:
     if (free_.empty()) {
         return std::nullopt;
     }
-    flying_.push_back({++last_, record, words, nullptr, 0, free_.back()});
+    entries_.push_back({++last_, record, description, nullptr, 0, free_.back()});
     free_.pop_back();
     return last_;
 }
 
-void PendingWork::follow(uint64_t flight, cuda::Stream stream) {
+void PendingWork::track(uint64_t number, cuda::Stream stream) {
     size_t word = 0;
     {
         const std::lock_guard lock(mutex_);
-        word = *find(flight).own_word;
+        word = *find(number).own_word;
     }
     const cuda::Address address = words_.address() + word * sizeof(uint64_t);
-    // Not under the lock: the driver waits where the stream has no room.
-    device_.check(cuda::driver().cuStreamWriteValue64(stream, address, flight, cuda::kWriteValueDefault),
+    // Not under the lock: the driver blocks while the stream is full.
+    device_.check(cuda::driver().cuStreamWriteValue64(stream, address, number, cuda::kWriteValueDefault),
                   "cuStreamWriteValue64");
-    follow(flight, reinterpret_cast<std::atomic<uint64_t> *>(words_.start())[word], flight);
+    track(number, reinterpret_cast<std::atomic<uint64_t> *>(words_.start())[word], number);
 }
 
 bool PendingWork::all_done() {
     const std::lock_guard lock(mutex_);
     collect();
-    return flying_.empty();
+    return entries_.empty();
 }
 
-bool PendingWork::rest_is_lost() {
+bool PendingWork::only_lost_left() {
     const std::lock_guard lock(mutex_);
     collect();
-    return std::all_of(flying_.begin(), flying_.end(), [](const Flight &one) { return one.word == nullptr; });
+    return std::all_of(entries_.begin(), entries_.end(), [](const Entry &one) { return one.word == nullptr; });
 }
 
-uint64_t PendingWork::awaited() {
+uint64_t PendingWork::first_record() {
     const std::lock_guard lock(mutex_);
     collect();
-    return flying_.empty() ? 0 : flying_.front().record;
+    return entries_.empty() ? 0 : entries_.front().record;
 }
 
-std::string PendingWork::under_way() {
+std::string PendingWork::describe() {
     const std::lock_guard lock(mutex_);
     collect();
-    std::vector<std::string> words;
-    for (const Flight &one : flying_) {
-        words.push_back(one.words);
+    std::vector<std::string> all;
+    for (const Entry &one : entries_) {
+        all.push_back(one.description);
     }
-    return listed(words, "; ");
+    return listed(all, "; ");
 }
 
 }  // namespace odc

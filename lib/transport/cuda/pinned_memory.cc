@@ -19,8 +19,8 @@ cuda::Address register_host(const CudaDevice &device, void *start, uint64_t byte
         driver().cuMemHostRegister(start, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
     if (result == cuda::Result::OutOfMemory) {
         fail(ODC_ERROR_NO_MEMORY, "there is no memory for pinning ", bytes,
-             " bytes of the host's (cuMemHostRegister on ", device.name(),
-             "); how much a process may lock can be limited, too (ulimit -l)");
+             " bytes of host memory (cuMemHostRegister on ", device.name(),
+             "); the limit on locked memory may be too low, too (ulimit -l)");
     }
     device.check(result, "cuMemHostRegister");
     cuda::Address address = 0;
@@ -39,7 +39,7 @@ PinnedMemory::PinnedMemory(const CudaDevice &device, uint64_t bytes) : device_(d
     if (memory == MAP_FAILED) {
         fail_errno(say("mmap of ", bytes_, " bytes"));
     }
-    // A forked child has no use for it, and a copy on write would part it from what the GPU writes.
+    // A forked child does not need it, and copy-on-write after a fork() would separate it from the pages that the GPU writes.
     madvise(memory, bytes_, MADV_DONTFORK);
     start_ = static_cast<std::byte *>(memory);
     try {
@@ -80,8 +80,9 @@ uint64_t page_bytes() {
 cuda::Address pin_pages(const CudaDevice &device, std::byte *start, uint64_t bytes) {
     PinnedPages &all = pinned_pages();
     const std::lock_guard lock(all.mutex);
-    const cuda::Address address = all.users[start] == 0 ? register_host(device, start, bytes)
-                                                        : reinterpret_cast<cuda::Address>(as_seen_by(device, start));
+    const cuda::Address address = all.users[start] == 0
+                                      ? register_host(device, start, bytes)
+                                      : reinterpret_cast<cuda::Address>(device_pointer(device, start));
     ++all.users[start];
     return address;
 }
@@ -96,7 +97,7 @@ void unpin_pages(const CudaDevice &device, std::byte *start) {
     }
 }
 
-std::byte *as_seen_by(const CudaDevice &device, std::byte *pinned) {
+std::byte *device_pointer(const CudaDevice &device, std::byte *pinned) {
     const CudaDevice::Scope scope(device);
     cuda::Address address = 0;
     device.check(driver().cuMemHostGetDevicePointer(&address, pinned, 0), "cuMemHostGetDevicePointer");

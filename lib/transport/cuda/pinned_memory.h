@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory that a GPU's streams read and write: its pages are registered with the driver.
+// Host memory that streams read and write: its pages are registered with the driver.
 #pragma once
 
 #include "transport/cuda/device.h"
@@ -8,7 +8,7 @@
 
 namespace odc {
 
-// Host memory of this process that streams read and write without the host.
+// Pinned memory of this process.
 class PinnedMemory {
 public:
     PinnedMemory(const CudaDevice &device, uint64_t bytes);
@@ -17,7 +17,7 @@ public:
     PinnedMemory &operator=(const PinnedMemory &) = delete;
 
     std::byte *start() const { return start_; }
-    // As streams see it.
+    // Its address for streams.
     cuda::Address address() const { return address_; }
 
 private:
@@ -28,11 +28,11 @@ private:
 };
 
 uint64_t page_bytes();
-// Pages of memory that processes share; those of one process count together, so that each can pin and unpin them.
-// Returns their address for streams.
+// Pins pages of shared memory and returns their address for streams. Pins are counted per process, so that several contexts may
+// pin the same pages.
 cuda::Address pin_pages(const CudaDevice &device, std::byte *start, uint64_t bytes);
 void unpin_pages(const CudaDevice &device, std::byte *start);
-// Pinned memory as kernels see it.
-std::byte *as_seen_by(const CudaDevice &device, std::byte *pinned);
+// The address of pinned memory for kernels.
+std::byte *device_pointer(const CudaDevice &device, std::byte *pinned);
 
 }  // namespace odc

@@ -11,13 +11,13 @@ namespace odc {
 
 using cuda::driver;
 
-// Ends a wait for a lock whose holder may be dead: who waits for this rank learns of the death elsewhere.
+// Ends waits for a lock when the context ends, as the lock's holder may be dead.
 class StagingProxy::Stop final : public WaitHook {
 public:
     explicit Stop(const std::atomic<bool> &stopping) : stopping_(stopping) {}
     void check(int, int64_t) override {
         if (stopping_.load(std::memory_order_relaxed)) {
-            fail(ODC_ERROR_ABORTED, "the context ends");
+            fail(ODC_ERROR_ABORTED, "the context is being destroyed");
         }
     }
 
@@ -27,7 +27,7 @@ private:
 
 StagingProxy::StagingProxy(const CudaDevice &device, int rank, std::unique_ptr<BouncePool> slots)
     : device_(device), rank_(rank), slots_(std::move(slots)),
-      thread_(start_quietly("odc-staging", "the thread odc-staging", [this] { run(); })) {}
+      thread_(start_thread("odc-staging", "the thread odc-staging", [this] { run(); })) {}
 
 StagingProxy::~StagingProxy() { stop(); }
 
@@ -45,64 +45,64 @@ void StagingProxy::stop() {
 
 namespace {
 
-// What a load's stripes are of its gradient, in elements.
-struct Stretch {
-    Stretch(const StagingProxy::Load &load, uint64_t stripes)
-        : first(load.stripe * stripe_elements(load.to.gradient_type)),
-          count(std::min(stripes * stripe_elements(load.to.gradient_type), load.to.numel - first)) {}
+// The elements of an addition's next `stripes` stripes in its gradient.
+struct Elements {
+    Elements(const StagingProxy::Addition &addition, uint64_t stripes)
+        : first(addition.stripe * stripe_elements(addition.to.gradient_type)),
+          count(std::min(stripes * stripe_elements(addition.to.gradient_type), addition.to.numel - first)) {}
     uint64_t first;
     uint64_t count;
 };
 
 }  // namespace
 
-uint64_t StagingProxy::carry(const Load &load, cuda::Stream stream) {
-    const int32_t type = load.to.gradient_type;
+uint64_t StagingProxy::stage(const Addition &addition, cuda::Stream stream) {
+    const int32_t type = addition.to.gradient_type;
     const uint64_t most = BouncePool::kBytes / (stripe_elements(type) * element_size(type));
-    const uint64_t left = stripe_count(load.to.numel * element_size(accumulator_type(type))) - load.stripe;
+    const uint64_t left = stripe_count(addition.to.numel * element_size(accumulator_type(type))) - addition.stripe;
     const uint64_t stripes = std::min(most, left);
-    const Stretch stretch(load, stripes);
+    const Elements elements(addition, stripes);
     const std::optional<size_t> slot = slots_->take(0);
     if (!slot) {
         return 0;
     }
-    const auto from = reinterpret_cast<cuda::Address>(load.from + stretch.first * element_size(type));
-    device_.check(driver().cuMemcpyAsync(slots_->address(*slot), from, stretch.count * element_size(type), stream),
+    const auto from = reinterpret_cast<cuda::Address>(addition.from + elements.first * element_size(type));
+    device_.check(driver().cuMemcpyAsync(slots_->address(*slot), from, elements.count * element_size(type), stream),
                   "cuMemcpyAsync");
-    slots_->mark(*slot, stream);
+    slots_->signal(*slot, stream);
     const std::lock_guard lock(mutex_);
-    pieces_.push_back({*slot, load, stripes});
+    pieces_.push_back({*slot, addition, stripes});
     wake_.notify_all();
     return stripes;
 }
 
-bool StagingProxy::has_landed() {
+bool StagingProxy::is_drained() {
     const std::lock_guard lock(mutex_);
     return std::all_of(pieces_.begin(), pieces_.end(),
                        [this](const Piece &one) { return slots_->is_done(one.slot); }) &&
-           std::all_of(pending_.begin(), pending_.end(), [](const Pending &one) { return one.request->settled(); });
+           std::all_of(pending_.begin(), pending_.end(), [](const Pending &one) { return !one.request->is_pending(); });
 }
 
 bool StagingProxy::is_idle() {
     const std::lock_guard lock(mutex_);
-    return pieces_.empty() && pending_.empty() && carried_ == 0;
+    return pieces_.empty() && pending_.empty() && adding_ == 0;
 }
 
-std::optional<int> StagingProxy::awaited() {
+std::optional<int> StagingProxy::awaited_owner() {
     const std::lock_guard lock(mutex_);
     return pending_.empty() ? std::nullopt : std::optional(pending_.front().request->owner());
 }
 
-bool StagingProxy::deliver(const Piece &piece) {
-    const Load &load = piece.load;
-    const uint64_t bytes = stripe_elements(load.to.gradient_type) * element_size(load.to.gradient_type);
+bool StagingProxy::add(const Piece &piece) {
+    const Addition &addition = piece.addition;
+    const uint64_t bytes = stripe_elements(addition.to.gradient_type) * element_size(addition.to.gradient_type);
     const std::byte *from = slots_->start(piece.slot);
     Stop stop(stopping_);
     int64_t waited_ns = 0;
     try {
         for (uint64_t i = 0; i < piece.stripes; ++i, from += bytes) {
-            const StripeLock lock(load.to.stripes[load.stripe + i], rank_, stop, &waited_ns);
-            add_to_stripe(load.to, load.stripe + i, from, load.epoch);
+            const StripeLock lock(addition.to.stripes[addition.stripe + i], rank_, stop, &waited_ns);
+            add_to_stripe(addition.to, addition.stripe + i, from, addition.epoch);
         }
         return true;
     } catch (const Error &) {
@@ -111,18 +111,18 @@ bool StagingProxy::deliver(const Piece &piece) {
 }
 
 std::shared_ptr<Request> StagingProxy::send(const Piece &piece) {
-    const Load &load = piece.load;
-    const Stretch stretch(load, piece.stripes);
+    const Addition &addition = piece.addition;
+    const Elements elements(addition, piece.stripes);
     Stop stop(stopping_);
     int64_t waited_ns = 0;
-    return load.path->start_add(part_of(load.to, stretch.first, stretch.count), slots_->start(piece.slot), load.epoch,
-                                stop, &waited_ns);
+    return addition.endpoint->start_add(part_of(addition.to, elements.first, elements.count), slots_->start(piece.slot),
+                                        addition.epoch, stop, &waited_ns);
 }
 
-// Of what was given up the slot stays taken, as the context ends.
+// The slot of a cancelled request stays taken, as the context is ending.
 void StagingProxy::collect() {
     std::erase_if(pending_, [this](const Pending &one) {
-        const bool done = one.request->done();
+        const bool done = one.request->is_complete();
         if (done) {
             slots_->give_back(one.slot);
         }
@@ -130,7 +130,7 @@ void StagingProxy::collect() {
     });
 }
 
-// False: nothing to do now.
+// False if there was nothing to do.
 bool StagingProxy::step(std::unique_lock<std::mutex> &lock) {
     collect();
     const auto arrived =
@@ -140,16 +140,16 @@ bool StagingProxy::step(std::unique_lock<std::mutex> &lock) {
     }
     const Piece piece = *arrived;
     pieces_.erase(arrived);
-    if (piece.load.path != nullptr) {
+    if (piece.addition.endpoint != nullptr) {
         pending_.push_back({piece.slot, send(piece)});
         return true;
     }
-    ++carried_;
+    ++adding_;
     lock.unlock();
-    const bool delivered = deliver(piece);
+    const bool added = add(piece);
     lock.lock();
-    if (delivered) {  // else the context ends, and this is never done
-        --carried_;
+    if (added) {  // else the context is ending
+        --adding_;
         slots_->give_back(piece.slot);
     }
     return true;
@@ -165,7 +165,7 @@ void StagingProxy::run() {
         if (pieces_.empty() && pending_.empty()) {
             wake_.wait(lock);
         } else {
-            wake_.wait_for(lock, kNap);  // neither the GPU nor another host rings a bell here
+            wake_.wait_for(lock, kNap);  // neither the GPU nor another host wakes this thread
         }
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Additions from GPU memory to owners whose GPUs cannot be added to directly: the gradient is copied to slots piece by piece,
-// and as soon as a piece is there a thread lets the owner's host read it, or adds it to the owner's sums in the memory of this
-// host, which the owner adds on its own GPU in sync.
+// Additions from GPU memory to owners that its GPU cannot add to directly. The stream copies the gradient to slots; as soon
+// as a slot is filled, a thread lets the owner's host read it or adds it to the owner's host shadow on this host, which the
+// owner adds to its sums on the GPU in sync.
 #pragma once
 
 #include "transport/cuda/bounce_pool.h"
@@ -21,35 +21,36 @@ class StagingProxy {
 public:
     static constexpr size_t kLeastSlots = 1;
 
-    // `slots`: they bound what is on its way. In host memory, unless all owners are on other hosts.
+    // `slots` bound the pending additions. They are in host memory, unless all owners are on other hosts.
     StagingProxy(const CudaDevice &device, int rank, std::unique_ptr<BouncePool> slots);
     ~StagingProxy();
     StagingProxy(const StagingProxy &) = delete;
     StagingProxy &operator=(const StagingProxy &) = delete;
 
-    // Stripes of a slice: a piece of it that fits.
-    struct Load {
+    // An addition to one slice, from stripe `stripe` on.
+    struct Addition {
         RemoteSlice to;
-        Endpoint *path;         // to the owner's host; NULL: it is this one, and `to` lies in its memory
+        Endpoint *endpoint;     // of the owner's host; NULL: this host, where `to` is mapped
         const std::byte *from;  // the gradients of the whole slice, in GPU memory
-        uint64_t stripe;        // the first
-        uint64_t epoch;         // the running minibatch plus one
+        uint64_t stripe;
+        uint64_t epoch;  // the current minibatch plus one
     };
-    // Copies on the stream as many stripes as there is room for, and sees to the rest; inside a CudaDevice::Scope. How
-    // many; 0: none now.
-    uint64_t carry(const Load &load, cuda::Stream stream);
+    // Enqueues the copy of as many stripes as fit into a slot and leaves adding them to the thread. Returns their number; 0
+    // if no slot is free. The caller has a CudaDevice::Scope.
+    uint64_t stage(const Addition &addition, cuda::Stream stream);
     const BouncePool &slots() const { return *slots_; }
     bool is_idle();
-    // The owner, on another host, of what has been on its way longest; none: nothing is.
-    std::optional<int> awaited();
-    // Nothing more is added. What streams copy, and what other hosts read, may still be on its way.
+    // The owner of the oldest pending addition to another host; none if there is none.
+    std::optional<int> awaited_owner();
+    // Adds nothing more. Streams and other hosts may still access slots.
     void stop();
-    bool has_landed();
+    // Whether streams and other hosts are done with all slots.
+    bool is_drained();
 
 private:
     struct Piece {
         size_t slot;
-        Load load;
+        Addition addition;
         uint64_t stripes;
     };
     struct Pending {
@@ -60,7 +61,7 @@ private:
     void run();
     bool step(std::unique_lock<std::mutex> &lock);
     void collect();
-    bool deliver(const Piece &piece);
+    bool add(const Piece &piece);
     std::shared_ptr<Request> send(const Piece &piece);
 
     const CudaDevice &device_;
@@ -71,7 +72,7 @@ private:
     std::condition_variable wake_;
     std::deque<Piece> pieces_;
     std::vector<Pending> pending_;
-    size_t carried_ = 0;  // by the thread, at this moment
+    size_t adding_ = 0;  // pieces that the thread is adding now
     std::atomic<bool> stopping_{false};
     std::thread thread_;
 };

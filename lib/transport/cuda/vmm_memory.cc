@@ -34,7 +34,7 @@ CudaMemory::CudaMemory(const CudaDevice &device, uint64_t bytes, const Deadline 
     : device_(device), bytes_(0) {
     const bool is_free = device_.free_parked();
     const CudaDevice::Scope scope(device_);
-    if (!is_free) {  // it may be what is needed now, and the clearing below comes after it anyway
+    if (!is_free) {  // parked memory may be needed, and the clearing below waits for the same stream anyway
         device_.await_own_stream("the clearing of an interrupted registration's memory", deadline);
         device_.free_parked();
     }
@@ -82,7 +82,7 @@ void CudaMemory::create() {
              ", though ", free, " of ", total,
              " are free: this process may have too many descriptors (ulimit -n) or mappings");
     }
-    if (result == Result::OutOfMemory || bytes_ > total) {  // more than there ever is may be an invalid value
+    if (result == Result::OutOfMemory || bytes_ > total) {  // for more than the GPU has, the result may be InvalidValue
         fail(ODC_ERROR_NO_MEMORY, "slices in the memory of ", device_.name(), " need ", bytes_, " bytes, but only ",
              free, " of ", total,
              " are free; shard over more ranks, use a smaller type, or let the program keep less there");
@@ -101,7 +101,7 @@ void CudaMemory::map() {
 
 void CudaMemory::clear(const Deadline &deadline) {
     const std::shared_ptr<CudaMemory> heir(new CudaMemory(device_));
-    CudaDevice::Parked parked{heir};  // before anything is in use, as there may be no memory for it then
+    CudaDevice::Parked parked{heir};  // allocated in advance, so that parking cannot fail
     device_.check(driver().cuMemsetD8Async(address_, 0, bytes_, device_.own_stream()), "cuMemsetD8Async");
     try {
         device_.await_own_stream(say("the clearing of ", bytes_, " bytes"), deadline);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPU memory that several processes map: a region of one allocation, which is handed over as a file descriptor. It lives as
-// long as anybody maps it, so a region of a dead process stays what it was.
+// GPU memory that several processes map (CUDA's virtual memory management), passed on as a file descriptor. It lives while any
+// process maps it, so it outlives its owner's death.
 #pragma once
 
 #include "base/fd.h"
@@ -12,17 +12,17 @@ namespace odc {
 
 class CudaMemory {
 public:
-    // Allocated, mapped, and zero. Throws ODC_ERROR_NO_MEMORY with what is needed and what there is; at the deadline, for the
-    // GPU may be busy, ODC_ERROR_DEVICE. What is still being cleared then is freed later (CudaDevice::park).
+    // Allocates, maps and zeroes. Throws ODC_ERROR_NO_MEMORY with the needed and the free bytes; ODC_ERROR_DEVICE at the
+    // deadline, if the GPU is busy. Memory that is still being zeroed then is freed later (CudaDevice::park).
     CudaMemory(const CudaDevice &device, uint64_t bytes, const Deadline &deadline);
-    // Another process's, of `bytes` as this says there.
+    // Maps another process's memory; `bytes` as its bytes() returns.
     CudaMemory(const CudaDevice &device, const Fd &handle, uint64_t bytes);
-    // Nothing may be on its way to or from it on this process's streams.
+    // This process's streams must be done with it.
     ~CudaMemory();
     CudaMemory(const CudaMemory &) = delete;
     CudaMemory &operator=(const CudaMemory &) = delete;
 
-    // As this process sees it.
+    // Its address in this process.
     std::byte *start() const { return reinterpret_cast<std::byte *>(address_); }
     uint64_t bytes() const { return bytes_; }
     Fd handle() const;
@@ -30,7 +30,7 @@ public:
 private:
     void create();
     void map();
-    explicit CudaMemory(const CudaDevice &device) : device_(device), bytes_(0) {}  // nothing yet
+    explicit CudaMemory(const CudaDevice &device) : device_(device), bytes_(0) {}  // empty
     void clear(const Deadline &deadline);
     void undo();
 

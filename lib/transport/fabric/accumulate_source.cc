@@ -11,49 +11,51 @@
 namespace odc {
 
 AccumulateSource::AccumulateSource(size_t staging_bytes, const RegisteredMemory &registered, Tell tell)
-    : registered_(registered), staging_(staging_bytes, staging_chunk_bytes(staging_bytes), Access::RemoteRank),
+    : registered_(registered), staging_(staging_bytes, staging_chunk_bytes(staging_bytes), Access::RemoteRead),
       tell_(std::move(tell)) {}
 
 AccumulateSource::~AccumulateSource() = default;
 
 void AccumulateSource::start(RemoteRank &owner, const RemoteSlice &to, const std::byte *from, uint64_t epoch,
                              std::shared_ptr<Request> request) {
-    auto sum = std::make_shared<Sum>(Sum{owner, to, from, epoch, 0, 0, std::move(request)});
+    auto addition = std::make_shared<Addition>(Addition{owner, to, from, epoch, 0, 0, std::move(request)});
     if (const std::optional<Registration> registration = registered_.find(*owner.endpoint, from)) {
-        offer(std::move(sum), to.numel, {registration->address, registration->key});
+        announce(std::move(addition), to.numel, {registration->address, registration->key});
     } else if (owner.endpoint->needs_local()) {
-        waiting_.push_back(std::move(sum));
+        waiting_.push_back(std::move(addition));
     } else {
-        Exposed exposed =
-            owner.endpoint->expose(const_cast<std::byte *>(from), to.numel * element_size(to.gradient_type),
-                                   MemoryKind::Host, Access::RemoteRank);
-        offer(std::move(sum), to.numel, {exposed.address, exposed.key, std::move(exposed)});
+        MemoryRegion region =
+            owner.endpoint->register_memory(const_cast<std::byte *>(from), to.numel * element_size(to.gradient_type),
+                                            MemoryKind::Host, Access::RemoteRead);
+        announce(std::move(addition), to.numel, {region.address, region.key, std::move(region)});
     }
 }
 
-// Offers the next `count` elements of the sum.
-void AccumulateSource::offer(std::shared_ptr<Sum> sum, uint64_t count, Source source) {
-    const AddMessage message{++last_, sum->to.record, sum->epoch, sum->to.first + sum->offered,
-                             count,   source.address, source.key};
-    sum->offered += count;
-    RemoteRank &owner = sum->owner;
-    pieces_.emplace(message.operation, Piece{std::move(sum), count, std::move(source)});
+// Announces the next `count` elements of the addition.
+void AccumulateSource::announce(std::shared_ptr<Addition> addition, uint64_t count, Source source) {
+    const AddMessage message{
+        ++last_operation_, addition->to.record, addition->epoch, addition->to.first + addition->announced, count,
+        source.address,    source.key};
+    addition->announced += count;
+    RemoteRank &owner = addition->owner;
+    pieces_.emplace(message.operation, Piece{std::move(addition), count, std::move(source)});
     tell_(owner, message);
 }
 
 bool AccumulateSource::pump() {
     bool any = false;
-    std::erase_if(waiting_, [&](const std::shared_ptr<Sum> &sum) {
-        const size_t size = element_size(sum->to.gradient_type);
-        while (sum->offered < sum->to.numel) {
-            BounceRings::Ring &ring = staging_.at(*sum->owner.endpoint);
+    std::erase_if(waiting_, [&](const std::shared_ptr<Addition> &addition) {
+        const size_t size = element_size(addition->to.gradient_type);
+        while (addition->announced < addition->to.numel) {
+            BounceRings::Ring &ring = staging_.at(*addition->owner.endpoint);
             std::byte *slot = ring.take();
             if (slot == nullptr) {
-                return false;  // others may go through another endpoint
+                return false;  // additions behind it may use another endpoint
             }
-            const uint64_t count = std::min<uint64_t>(staging_.slot_bytes() / size, sum->to.numel - sum->offered);
-            copy_bytes(slot, sum->from + sum->offered * size, count * size);
-            offer(sum, count, {ring.address(slot), ring.exposed().key, {}, slot});
+            const uint64_t count =
+                std::min<uint64_t>(staging_.slot_bytes() / size, addition->to.numel - addition->announced);
+            copy_bytes(slot, addition->from + addition->announced * size, count * size);
+            announce(addition, count, {ring.address(slot), ring.region().key, {}, slot});
             any = true;
         }
         return true;
@@ -61,22 +63,22 @@ bool AccumulateSource::pump() {
     return any;
 }
 
-std::shared_ptr<Request> AccumulateSource::applied(RemoteRank &owner, const AppliedMessage &message) {
+std::shared_ptr<Request> AccumulateSource::on_applied(RemoteRank &owner, const AppliedMessage &message) {
     const auto known = pieces_.find(message.operation);
-    if (known == pieces_.end() || &known->second.sum->owner != &owner || message.count > known->second.left) {
-        fail(ODC_ERROR_INTERNAL, "rank ", owner.rank, " says that it has added what it was not offered");
+    if (known == pieces_.end() || &known->second.addition->owner != &owner || message.count > known->second.left) {
+        fail(ODC_ERROR_INTERNAL, "rank ", owner.rank, " acknowledges an addition that this rank has not announced");
     }
     Piece &piece = known->second;
     piece.left -= message.count;
-    const std::shared_ptr<Sum> sum = piece.sum;
-    sum->applied += message.count;
+    const std::shared_ptr<Addition> addition = piece.addition;
+    addition->applied += message.count;
     if (piece.left == 0) {
         if (piece.source.slot != nullptr) {
             staging_.at(*owner.endpoint).give_back(piece.source.slot);
         }
         pieces_.erase(known);
     }
-    return sum->applied == sum->to.numel ? sum->request : nullptr;
+    return addition->applied == addition->to.numel ? addition->request : nullptr;
 }
 
 void AccumulateSource::stop() {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sender's side of additions to other hosts (accumulate_target.h is the owner's). A gradient is offered as a whole, or, where memory must be registered at a price and is not lent,
-// piece by piece from bounded staging.
+// The sender's side of additions to other hosts (accumulate_target.h is the owner's), a rendezvous protocol: an AddMessage
+// tells the owner where to read a gradient, an AppliedMessage tells the sender that it is added. A gradient is announced as a
+// whole or, if registering memory is expensive and the gradient is not registered, in pieces that are copied to bounce
+// buffers.
 #pragma once
 
 #include "transport/fabric/bounce_ring.h"
@@ -19,45 +21,46 @@ public:
     AccumulateSource(size_t staging_bytes, const RegisteredMemory &registered, Tell tell);
     ~AccumulateSource();
 
-    // Makes what staging the endpoint needs; throws where it is refused.
+    // Allocates the endpoint's bounce buffers; throws if the provider refuses to register them.
     void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
     void start(RemoteRank &owner, const RemoteSlice &to, const std::byte *from, uint64_t epoch,
                std::shared_ptr<Request> request);
+    // Announces pieces while bounce buffers are free; true if it announced any.
     bool pump();
-    // The request that is complete with this, or NULL.
-    std::shared_ptr<Request> applied(RemoteRank &owner, const AppliedMessage &message);
+    // Returns the request that this message completes, or NULL.
+    std::shared_ptr<Request> on_applied(RemoteRank &owner, const AppliedMessage &message);
     void stop();
 
 private:
-    struct Sum {
+    struct Addition {
         RemoteRank &owner;
         RemoteSlice to;
         const std::byte *from;
         uint64_t epoch;
-        uint64_t offered;  // elements
+        uint64_t announced;  // elements
         uint64_t applied;
         std::shared_ptr<Request> request;
     };
-    // Where a piece can be read, and what that takes until it has been.
+    // Where the owner reads a piece, and what is held until it has.
     struct Source {
         uint64_t address;
         uint64_t key;
-        Exposed exposed = {};
+        MemoryRegion region = {};
         std::byte *slot = nullptr;
     };
     struct Piece {
-        std::shared_ptr<Sum> sum;
-        uint64_t left;  // elements
+        std::shared_ptr<Addition> addition;
+        uint64_t left;  // elements that are not applied yet
         Source source;
     };
-    void offer(std::shared_ptr<Sum> sum, uint64_t count, Source source);
+    void announce(std::shared_ptr<Addition> addition, uint64_t count, Source source);
 
     const RegisteredMemory &registered_;
     BounceRings staging_;
     Tell tell_;
-    std::deque<std::shared_ptr<Sum>> waiting_;  // for staging
-    std::unordered_map<uint64_t, Piece> pieces_;
-    uint64_t last_ = 0;
+    std::deque<std::shared_ptr<Addition>> waiting_;  // for bounce buffers
+    std::unordered_map<uint64_t, Piece> pieces_;     // by operation
+    uint64_t last_operation_ = 0;
 };
 
 }  // namespace odc

@@ -13,26 +13,26 @@ namespace odc {
 
 namespace {
 
-constexpr unsigned kWindow = 8;  // chunks on their way or waiting to be added: they should be in the cache still
+constexpr unsigned kWindow = 8;  // chunks in flight or waiting to be added: few enough to be still in the cache
 
 }  // namespace
 
-// A stretch of a sender's gradient on its way into this rank's accumulator.
-class AccumulateTarget::Offer final : public Flow, public std::enable_shared_from_this<Offer> {
+// The read of an announced part of a sender's gradient.
+class AccumulateTarget::Read final : public ChunkedRead, public std::enable_shared_from_this<Read> {
 public:
-    Offer(AccumulateTarget &additions, RemoteRank &sender, const AddMessage &message, const RemoteSlice &slice)
-        : Flow(sender, message.address, message.key, message.count * element_size(slice.gradient_type)),
-          accumulate_target_(additions), message_(message), slice_(slice) {}
+    Read(AccumulateTarget &accumulate_target, RemoteRank &sender, const AddMessage &message, const RemoteSlice &slice)
+        : ChunkedRead(sender, message.address, message.key, message.count * element_size(slice.gradient_type)),
+          accumulate_target_(accumulate_target), message_(message), slice_(slice) {}
 
     const AddMessage &message() const { return message_; }
     const RemoteSlice &slice() const { return slice_; }
-    // `count` more of its gradients are in the sums. True: now all are.
+    // Counts `count` more gradients as added; true if that were all.
     bool applied(uint64_t count) {
         applied_ += count;
         return applied_ == message_.count;
     }
 
-    std::byte *target(uint64_t, size_t, void **descriptor) override {
+    std::byte *buffer(uint64_t, size_t, void **descriptor) override {
         if (slice_.memory == MemoryKind::Gpu) {
             std::byte *const slot = accumulate_target_.gdr_add_->take();
             *descriptor =
@@ -40,24 +40,24 @@ public:
             return slot;
         }
         BounceRings::Ring &ring = accumulate_target_.staging_.at(*from().endpoint);
-        *descriptor = ring.exposed().descriptor;
+        *descriptor = ring.region().descriptor;
         return ring.take();
     }
-    void landed(std::byte *target, uint64_t offset, size_t bytes) override {
+    void arrived(std::byte *buffer, uint64_t offset, size_t bytes) override {
         const size_t size = element_size(slice_.gradient_type);
         const uint64_t each = stripe_elements(slice_.gradient_type);
-        Landed landed{shared_from_this(), target, message_.first + offset / size, bytes / size, {}};
-        for (uint64_t stripe = landed.first / each;
-             slice_.memory == MemoryKind::Host && stripe * each < landed.first + landed.count; ++stripe) {
-            landed.stripes.push_back(stripe);
+        Chunk chunk{shared_from_this(), buffer, message_.first + offset / size, bytes / size, {}};
+        for (uint64_t stripe = chunk.first / each;
+             slice_.memory == MemoryKind::Host && stripe * each < chunk.first + chunk.count; ++stripe) {
+            chunk.stripes.push_back(stripe);
         }
-        accumulate_target_.landed_.push_back(std::move(landed));
+        accumulate_target_.chunks_.push_back(std::move(chunk));
     }
-    void returned(std::byte *target) override {
-        slice_.memory == MemoryKind::Gpu ? accumulate_target_.gdr_add_->give_back(target)
-                                         : accumulate_target_.staging_.at(*from().endpoint).give_back(target);
+    void unused(std::byte *buffer) override {
+        slice_.memory == MemoryKind::Gpu ? accumulate_target_.gdr_add_->give_back(buffer)
+                                         : accumulate_target_.staging_.at(*from().endpoint).give_back(buffer);
     }
-    void ended() override {}
+    void finished() override {}
 
 private:
     AccumulateTarget &accumulate_target_;
@@ -73,85 +73,85 @@ AccumulateTarget::AccumulateTarget(int rank, size_t staging_bytes, const Registe
 
 AccumulateTarget::~AccumulateTarget() = default;
 
-void AccumulateTarget::offered(RemoteRank &sender, const AddMessage &offer) {
-    const auto known = slices_.find(offer.record);
+void AccumulateTarget::on_add(RemoteRank &sender, const AddMessage &message) {
+    const auto known = slices_.find(message.record);
     if (known == slices_.end() || known->second.accumulator == nullptr) {
         fail(ODC_ERROR_INTERNAL, "rank ", sender.rank, " adds to a shard that has no sums here");
     }
     const RemoteSlice &slice = known->second;
-    // Whole stripes: the first addition to one stores.
+    // Only whole stripes: the first addition to a stripe stores.
     const uint64_t each = stripe_elements(slice.gradient_type);
-    const uint64_t end = offer.first + offer.count;
-    if (offer.first > slice.numel || offer.count > slice.numel - offer.first || offer.count == 0 ||
-        offer.first % each != 0 || (end % each != 0 && end != slice.numel)) {
-        fail(ODC_ERROR_INTERNAL, "rank ", sender.rank, " adds elements ", offer.first, " to ", end, " of a slice of ",
+    const uint64_t end = message.first + message.count;
+    if (message.first > slice.numel || message.count > slice.numel - message.first || message.count == 0 ||
+        message.first % each != 0 || (end % each != 0 && end != slice.numel)) {
+        fail(ODC_ERROR_INTERNAL, "rank ", sender.rank, " adds elements ", message.first, " to ", end, " of a slice of ",
              slice.numel);
     }
-    reads_.start(std::make_shared<Offer>(*this, sender, offer, slice));
+    reads_.start(std::make_shared<Read>(*this, sender, message, slice));
 }
 
-bool AccumulateTarget::work() {
-    if (landed_.empty()) {
+bool AccumulateTarget::add_one() {
+    if (chunks_.empty()) {
         return false;
     }
-    // One chunk at a time: between two of them peers' reads are served.
+    // One chunk at a time, so that peers' reads are served in between.
     Progress progress = Progress::None;
-    for (size_t left = landed_.size(); left > 0 && progress == Progress::None; --left) {
-        Landed landed = std::move(landed_.front());
-        landed_.pop_front();
-        progress = add(landed);
+    for (size_t left = chunks_.size(); left > 0 && progress == Progress::None; --left) {
+        Chunk chunk = std::move(chunks_.front());
+        chunks_.pop_front();
+        progress = add(chunk);
         if (progress == Progress::All) {
-            applied(landed);
+            finish(chunk);
         } else {
-            landed_.push_back(std::move(landed));
+            chunks_.push_back(std::move(chunk));
         }
     }
     return progress != Progress::None;
 }
 
-AccumulateTarget::Progress AccumulateTarget::add(Landed &landed) {
-    return landed.offer->slice().memory == MemoryKind::Gpu ? add_on_gpu(landed) : add_stripes(landed);
+AccumulateTarget::Progress AccumulateTarget::add(Chunk &chunk) {
+    return chunk.read->slice().memory == MemoryKind::Gpu ? add_on_gpu(chunk) : add_stripes(chunk);
 }
 
-AccumulateTarget::Progress AccumulateTarget::add_on_gpu(Landed &landed) {
-    if (landed.started) {
-        return gdr_add_->finish(landed.data) ? Progress::All : Progress::None;
+AccumulateTarget::Progress AccumulateTarget::add_on_gpu(Chunk &chunk) {
+    if (chunk.started) {
+        return gdr_add_->finish(chunk.data) ? Progress::All : Progress::None;
     }
-    gdr_add_->start(landed.offer->slice(), landed.first, landed.count, landed.data);
-    landed.started = true;
+    gdr_add_->start(chunk.read->slice(), chunk.first, chunk.count, chunk.data);
+    chunk.started = true;
     return Progress::Some;
 }
 
-AccumulateTarget::Progress AccumulateTarget::add_stripes(Landed &landed) {
-    const RemoteSlice &slice = landed.offer->slice();
+AccumulateTarget::Progress AccumulateTarget::add_stripes(Chunk &chunk) {
+    const RemoteSlice &slice = chunk.read->slice();
     const size_t size = element_size(slice.gradient_type);
-    const size_t before = landed.stripes.size();
-    std::erase_if(landed.stripes, [&](uint64_t index) {
+    const size_t before = chunk.stripes.size();
+    std::erase_if(chunk.stripes, [&](uint64_t index) {
         if (!try_lock(slice.stripes[index], rank_)) {
             return false;
         }
-        const uint64_t offset = index * stripe_elements(slice.gradient_type) - landed.first;
-        add_to_stripe(slice, index, landed.data + offset * size, landed.offer->message().epoch);
+        const uint64_t offset = index * stripe_elements(slice.gradient_type) - chunk.first;
+        add_to_stripe(slice, index, chunk.data + offset * size, chunk.read->message().epoch);
         unlock(slice.stripes[index]);
         return true;
     });
-    const bool any = landed.stripes.size() < before;
-    return landed.stripes.empty() ? Progress::All : any ? Progress::Some : Progress::None;
+    const bool any = chunk.stripes.size() < before;
+    return chunk.stripes.empty() ? Progress::All : any ? Progress::Some : Progress::None;
 }
 
-void AccumulateTarget::applied(Landed &landed) {
-    RemoteRank &sender = landed.offer->from();
-    if (landed.offer->slice().memory == MemoryKind::Host) {
-        staging_.at(*sender.endpoint).give_back(landed.data);
+void AccumulateTarget::finish(Chunk &chunk) {
+    RemoteRank &sender = chunk.read->from();
+    if (chunk.read->slice().memory == MemoryKind::Host) {
+        staging_.at(*sender.endpoint).give_back(chunk.data);
     }
-    if (landed.offer->applied(landed.count)) {
-        tell_(sender, AppliedMessage{landed.offer->message().operation, landed.offer->message().count});
+    if (chunk.read->applied(chunk.count)) {
+        tell_(sender, AppliedMessage{chunk.read->message().operation, chunk.read->message().count});
     }
 }
 
 void AccumulateTarget::stop() {
     reads_.stop();
-    landed_.clear();
+    chunks_.clear();
 }
 
 }  // namespace odc

@@ -18,26 +18,27 @@ std::byte *map(size_t bytes) {
     if (memory == MAP_FAILED) {
         fail_errno(say("mmap of ", bytes, " bytes for staging"));
     }
-    madvise(memory, bytes, MADV_DONTFORK);  // or a fork could part the pages from those that are pinned
-    madvise(memory, bytes, MADV_HUGEPAGE);  // it is soon full, and used again and again
+    madvise(memory, bytes, MADV_DONTFORK);  // or copy-on-write after a fork() could separate it from the pinned pages
+    madvise(memory, bytes, MADV_HUGEPAGE);  // all of it is used again and again
     return static_cast<std::byte *>(memory);
 }
 
-constexpr size_t kLeastChunks = 4;  // that staging must hold
+constexpr size_t kLeastChunks = 4;  // in `staging_bytes`
 
 }  // namespace
 
 size_t staging_chunk_bytes(size_t staging_bytes) {
-    return std::clamp(staging_bytes / kLeastChunks / kStripeBytes * kStripeBytes, kStripeBytes, kMostBytes);
+    return std::clamp(staging_bytes / kLeastChunks / kStripeBytes * kStripeBytes, kStripeBytes, kMaxReadBytes);
 }
 
 void BounceRings::Ring::Unmap::operator()(std::byte *memory) const { munmap(memory, bytes); }
 
 BounceRings::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, Access access)
     : memory_(map(slots * slot_bytes), Unmap{slots * slot_bytes}) {
-    if (access == Access::RemoteRank || endpoint.needs_local()) {
-        std::memset(memory_.get(), 0, slots * slot_bytes);  // what is registered must be there (FI_MR_ALLOCATED)
-        exposed_ = endpoint.expose(memory_.get(), slots * slot_bytes, MemoryKind::Host, access);
+    if (access == Access::RemoteRead || endpoint.needs_local()) {
+        std::memset(memory_.get(), 0,
+                    slots * slot_bytes);  // pages must exist before they are registered (FI_MR_ALLOCATED)
+        region_ = endpoint.register_memory(memory_.get(), slots * slot_bytes, MemoryKind::Host, access);
     }
     for (size_t i = slots; i > 0; --i) {
         free_.push_back(memory_.get() + (i - 1) * slot_bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounded buffers between the network and the memory that it may not, or should not, reach itself: a ring at each
-// endpoint, mapped when it is first asked for.
+// Bounce buffers between the network and memory that is not registered or needs conversion: a bounded pool of slots per
+// endpoint.
 #pragma once
 
 #include "transport/fabric/endpoint.h"
@@ -12,24 +12,24 @@
 
 namespace odc {
 
-// Bytes of a slot for gradients where there are `staging_bytes` in all: whole stripes of every type, as gradients are no wider
-// than their sums.
+// Bytes of a slot for gradients, of `staging_bytes` in all: whole stripes of every type, as gradients are no wider than their
+// sums.
 size_t staging_chunk_bytes(size_t staging_bytes);
 
 class BounceRings {
 public:
     class Ring {
     public:
-        // Exposed, where the endpoint wants that, for `access`.
+        // Registers the slots for `access` where the endpoint needs that.
         Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_bytes, Access access);
 
-        // NULL: all are taken.
+        // NULL if no slot is free.
         std::byte *take();
         void give_back(std::byte *slot) { free_.push_back(slot); }
-        const Exposed &exposed() const { return exposed_; }
-        // Of a slot, as peers name it.
+        const MemoryRegion &region() const { return region_; }
+        // A slot's address for peers.
         uint64_t address(const std::byte *slot) const {
-            return exposed_.address + static_cast<uint64_t>(slot - memory_.get());
+            return region_.address + static_cast<uint64_t>(slot - memory_.get());
         }
 
     private:
@@ -38,16 +38,16 @@ public:
             void operator()(std::byte *memory) const;
         };
         std::unique_ptr<std::byte, Unmap> memory_;
-        Exposed exposed_;
+        MemoryRegion region_;
         std::vector<std::byte *> free_;
     };
 
-    // At each endpoint as many slots of `slot_bytes` as `bytes` hold, but one at least.
+    // At each endpoint as many slots of `slot_bytes` as fit into `bytes`, but at least one.
     BounceRings(size_t bytes, size_t slot_bytes, Access access)
         : bytes_(bytes), slot_bytes_(slot_bytes), access_(access) {}
 
     size_t slot_bytes() const { return slot_bytes_; }
-    // Throws when it cannot be mapped or exposed.
+    // Creates the endpoint's slots at the first call; throws if they cannot be mapped or registered.
     Ring &at(FabricEndpoint &endpoint);
 
 private:

@@ -12,7 +12,7 @@ namespace odc {
 namespace {
 
 struct Head {
-    uint32_t kind;   // index in Notice
+    uint32_t kind;   // index in ControlMessage
     uint32_t bytes;  // that follow
 };
 
@@ -82,7 +82,7 @@ private:
     std::string_view bytes_;
 };
 
-// Of each control message that is more than one fixed struct. Only as many values travel as there are.
+// Messages that are not one fixed struct. Contributions are sent with as many values as they have.
 void write(Writer &out, const Contribution &values) {
     out.put(values.count);
     out.put(values.op);
@@ -104,13 +104,13 @@ void read(Reader &in, Contribution *values) {
     }
 }
 
-void write(Writer &out, const PostMessage &n) {
+void write(Writer &out, const RegisteredMessage &n) {
     out.put(n.record), out.put(n.minibatch), out.put(n.numel), out.put(n.slice_numel), out.put(n.address);
     out.put(n.key), out.put(n.parameter_type), out.put(n.gradient_type), out.put(n.memory);
     out.put_list(n.name), out.put_list(n.ranks), out.put_list(n.slices);
 }
 
-void read(Reader &in, PostMessage *n, int size) {
+void read(Reader &in, RegisteredMessage *n, int size) {
     const auto ranks = static_cast<uint64_t>(size);
     in.get(&n->record), in.get(&n->minibatch), in.get(&n->numel), in.get(&n->slice_numel), in.get(&n->address);
     in.get(&n->key), in.get(&n->parameter_type), in.get(&n->gradient_type), in.get(&n->memory);
@@ -147,7 +147,7 @@ ControlMessage read_kind(size_t kind, Reader &in, int size) {
         read(in, &message, size);
         return message;
     } else {
-        fail_broken("it is of no known kind");
+        fail_broken("its kind is unknown");
     }
 }
 
@@ -165,9 +165,9 @@ std::optional<ControlMessage> decode(std::string_view *stream, int size) {
         return std::nullopt;
     }
     std::memcpy(&head, stream->data(), sizeof(head));
-    // The longest is a post that lists every rank and every slice.
+    // The longest is a RegisteredMessage that lists every rank and every slice.
     if (head.bytes > kMostTextBytes + 256 + static_cast<uint64_t>(size) * 12) {
-        fail_broken("it is longer than any");
+        fail_broken("it is longer than any message");
     }
     if (stream->size() - sizeof(head) < head.bytes) {
         return std::nullopt;

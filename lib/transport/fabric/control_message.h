@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank tells a rank of another host: each word that local peers would read in its shared memory, and the messages
-// of additions. Fixed little-endian structs, each behind its kind and length; a stream of them is cut into packets.
+// The messages between ranks of different hosts: what local peers would read in shared memory, and the messages of additions.
+// Little-endian structs, each behind its kind and length; reliable_stream cuts a stream of them into packets.
 #pragma once
 
 #include "base/program.h"
@@ -15,17 +15,17 @@
 
 namespace odc {
 
-// A shard is registered. `record`: where its post lies in the owner's arena; the place of a released one is used again.
-struct PostMessage {
+// A shard is registered. `record`: offset of its shard record in the owner's arena; may be that of a released shard.
+struct RegisteredMessage {
     uint64_t record;
     uint64_t minibatch;
     uint64_t numel;
     uint64_t slice_numel;
-    uint64_t address;  // of the slice's parameters, for remote reads with `key`
+    uint64_t address;  // of the slice's parameters, for RMA with `key`
     uint64_t key;
     int32_t parameter_type;
     int32_t gradient_type;
-    int32_t memory;  // odc_memory; of a GPU's the replica is read, and added to
+    int32_t memory;  // odc_memory; without GPUDirect RMA goes to the host shadow of a slice in GPU memory
     std::string name;
     std::vector<int32_t> ranks;
     std::vector<uint64_t> slices;
@@ -37,7 +37,7 @@ struct PublishedMessage {
     uint64_t record;
     uint64_t minibatch;
 };
-// All that the sender has registered and not released: one word, however many shards there are.
+// All shards that the sender has registered and not released are published.
 struct AllPublishedMessage {
     uint64_t minibatch;
 };
@@ -45,7 +45,7 @@ struct ArrivedMessage {
     uint64_t minibatch;
     Contribution values;
 };
-// The values of the odc_all_reduce of this number, from 0.
+// The sender's values of odc_all_reduce call `number`, from 0.
 struct ReducedMessage {
     uint64_t number;
     Contribution values;
@@ -57,21 +57,21 @@ struct FailedMessage {
     int32_t status;
     std::string text;
 };
-// "I am here, and have heard all that you said before."
+// A ping, its answer, or both. A pong also acknowledges all messages that came before the ping.
 struct HeartbeatMessage {
-    uint64_t question;  // to be answered by a pulse; 0: none
-    uint64_t answer;    // to the question of this number; 0: to none
+    uint64_t ping;  // its number; 0: none
+    uint64_t pong;  // the number of the ping that this answers; 0: none
 };
-// A rank of the sender's host has died or called exec, and said nothing before.
+// A rank of the sender's host has died or called exec without leaving or failing first.
 struct DeadMessage {
     int32_t rank;
     Ending ending;
 };
-// `count` gradients, from element `first` of the owner's slice on, can be read at the sender and added.
+// The owner can read `count` gradients at the sender and add them to its slice from element `first` on.
 struct AddMessage {
     uint64_t operation;
     uint64_t record;
-    uint64_t epoch;  // the minibatch plus one
+    uint64_t epoch;  // the current minibatch plus one
     uint64_t first;
     uint64_t count;
     uint64_t address;
@@ -82,17 +82,18 @@ struct AppliedMessage {
     uint64_t operation;
     uint64_t count;
 };
-// The sender's last word; answered by a HeardNotice, after which it closes its endpoint.
-struct ByeMessage {};
-struct HeardMessage {};
+// The sender's last message, unless it failed. Both last messages are answered by an AckMessage, after which the sender
+// closes its endpoint.
+struct GoodbyeMessage {};
+struct AckMessage {};
 
-using ControlMessage = std::variant<PostMessage, ReleasedMessage, PublishedMessage, ArrivedMessage, ReducedMessage,
-                                    LeftMessage, FailedMessage, HeartbeatMessage, AddMessage, AppliedMessage,
-                                    ByeMessage, HeardMessage, AllPublishedMessage, DeadMessage>;
+using ControlMessage = std::variant<RegisteredMessage, ReleasedMessage, PublishedMessage, ArrivedMessage,
+                                    ReducedMessage, LeftMessage, FailedMessage, HeartbeatMessage, AddMessage,
+                                    AppliedMessage, GoodbyeMessage, AckMessage, AllPublishedMessage, DeadMessage>;
 
 std::string encode(const ControlMessage &message);
-// Takes the first notice off `stream`; empty while it is not there as a whole. Throws ODC_ERROR_INTERNAL when these are
-// no control messages of a job of `size` ranks.
+// Removes the first message from `stream`; empty if it is not complete yet. Throws ODC_ERROR_INTERNAL if the bytes are not
+// control messages of a job of `size` ranks.
 std::optional<ControlMessage> decode(std::string_view *stream, int size);
 
 }  // namespace odc

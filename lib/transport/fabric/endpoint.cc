@@ -22,12 +22,12 @@ namespace odc {
 
 namespace {
 
-constexpr size_t kCompletions = 32;  // taken at once
+constexpr size_t kCompletionBatch = 32;  // per fi_cq_read
 constexpr size_t kQueueEntries = 4096;
-constexpr int kNames = 100;  // tried for one region
+constexpr int kKeyAttempts = 100;
 
-// Of a provider that pins memory, anything may run out of it.
-std::string locked_memory_words() {
+// Any call of a provider that pins memory may fail for the limit on locked memory.
+std::string locked_memory_advice() {
     rlimit limit{};
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
         return "";
@@ -36,29 +36,31 @@ std::string locked_memory_words() {
                " KiB of memory, which may be too little; raise it: ulimit -l");
 }
 
-Started &started_of(void *context) { return *static_cast<Started *>(static_cast<fi_context2 *>(context)); }
+OperationContext &context_of(void *context) {
+    return *static_cast<OperationContext *>(static_cast<fi_context2 *>(context));
+}
 
-// Whether the endpoint would be at the port's address.
-bool is_at(const fi_info &info, const FabricPort &port) {
-    if (port.family == 0) {
+// Whether this info is for the NIC's address.
+bool is_at(const fi_info &info, const FabricNic &nic) {
+    if (nic.family == 0) {
         return true;
     }
     const auto *address = static_cast<const sockaddr *>(info.src_addr);
     if (address == nullptr) {
         return false;
     }
-    if (port.family == 4) {
+    if (nic.family == 4) {
         return address->sa_family == AF_INET &&
-               std::memcmp(&static_cast<const sockaddr_in *>(info.src_addr)->sin_addr, port.address.data(), 4) == 0;
+               std::memcmp(&static_cast<const sockaddr_in *>(info.src_addr)->sin_addr, nic.address.data(), 4) == 0;
     }
     return address->sa_family == AF_INET6 &&
-           std::memcmp(&static_cast<const sockaddr_in6 *>(info.src_addr)->sin6_addr, port.address.data(), 16) == 0;
+           std::memcmp(&static_cast<const sockaddr_in6 *>(info.src_addr)->sin6_addr, nic.address.data(), 16) == 0;
 }
 
 }  // namespace
 
-Info FabricEndpoint::open_info(const FabricPort &port) const {
-    const Info hints = hints_for(provider_, port.domain);
+Info FabricEndpoint::open_info(const FabricNic &nic) const {
+    const Info hints = hints_for(provider_, nic.domain);
     if (gpu_ != nullptr) {
         if (const std::string why_not = why_too_old(libfabric().version(), FI_VERSION(1, 18)); !why_not.empty()) {
             fail(ODC_ERROR_UNSUPPORTED, why_not);
@@ -67,54 +69,54 @@ Info FabricEndpoint::open_info(const FabricPort &port) const {
         hints->domain_attr->mr_mode |= FI_MR_HMEM;
     }
     fi_info *found = nullptr;
-    const int code = ask_libfabric(hints.get(), &found);
+    const int code = call_getinfo(hints.get(), &found);
     const Info list(found);
     if (code != 0) {
-        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " on ", port.domain, ": ",
-             fabric_words(gpu_ != nullptr ? "fi_getinfo for GPU memory (FI_HMEM)" : "fi_getinfo", code));
+        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " on ", nic.domain, ": ",
+             fabric_error_text(gpu_ != nullptr ? "fi_getinfo for GPU memory (FI_HMEM)" : "fi_getinfo", code));
     }
     for (const fi_info *one = list.get(); one != nullptr; one = one->next) {
-        if (is_common(*one) && is_at(*one, port)) {
+        if (is_common(*one) && is_at(*one, nic)) {
             return Info(libfabric().dupinfo(one));
         }
     }
-    fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " has no endpoint at this address of ", port.domain);
+    fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " has no endpoint at this address of ", nic.domain);
 }
 
 void FabricEndpoint::check(const char *call, int code) const {
     if (code != 0) {
         const bool no_memory = code == -FI_ENOMEM;
         fail(no_memory ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, "provider ", provider_, " on ",
-             info_->domain_attr->name, ": ", fabric_words(call, code), no_memory ? locked_memory_words() : "");
+             info_->domain_attr->name, ": ", fabric_error_text(call, code), no_memory ? locked_memory_advice() : "");
     }
 }
 
-// Reads of GPU memory, the only requests of it here, are the adapter's work alone. Where libfabric calls CUDA for them, it
-// may wait for the GPU, and peers for this thread.
+// RMA reads into and from GPU memory, the only uses of it here, need the adapter only. If libfabric called CUDA for them, it
+// could block until the GPU is idle, and peers would wait for this thread.
 void FabricEndpoint::forbid_cuda_calls() {
     const bool permitted = false;
     const int code = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptCudaApiPermitted, &permitted, sizeof(permitted));
-    // verbs makes none, but ofi_rxm above it copies messages where it must, and so promises nothing.
+    // verbs calls none, but ofi_rxm on top of it may copy messages by CUDA and so rejects the option.
     if (code != 0 && !(code == -FI_EOPNOTSUPP && provider_ == "verbs;ofi_rxm")) {
         fail(ODC_ERROR_UNSUPPORTED, provider_, " on ", info_->domain_attr->name,
-             " reaches GPU memory by calls of CUDA only (", fabric_words("fi_setopt", code), ")");
+             " reaches GPU memory only through CUDA calls (", fabric_error_text("fi_setopt", code), ")");
     }
 }
 
-FabricEndpoint::FabricEndpoint(const FabricPort &port, const CudaDevice *gpu)
-    : provider_(port.provider), gpu_(gpu), info_(open_info(port)) {
+FabricEndpoint::FabricEndpoint(const FabricNic &nic, const CudaDevice *gpu)
+    : provider_(nic.provider), gpu_(gpu), info_(open_info(nic)) {
     const fi_domain_attr &attributes = *info_->domain_attr;
     const auto asks = [&](int bit) { return (attributes.mr_mode & bit) != 0; };
     if (asks(FI_MR_RAW) || attributes.mr_key_size > sizeof(uint64_t)) {
-        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " names memory by keys longer than 64 bits");
+        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " uses memory keys longer than 64 bits");
     }
     needs_local_ = asks(FI_MR_LOCAL);
-    names_virtual_ = asks(FI_MR_VIRT_ADDR);
-    chooses_keys_ = asks(FI_MR_PROV_KEY);
+    uses_virtual_addresses_ = asks(FI_MR_VIRT_ADDR);
+    provider_chooses_keys_ = asks(FI_MR_PROV_KEY);
     binds_memory_ = asks(FI_MR_ENDPOINT);
-    if (info_->ep_attr->max_msg_size < kMostBytes) {
-        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " moves ", info_->ep_attr->max_msg_size,
-             " bytes at once, at least ", kMostBytes, " are needed");
+    if (info_->ep_attr->max_msg_size < kMaxReadBytes) {
+        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " transfers at most ", info_->ep_attr->max_msg_size,
+             " bytes at once; ", kMaxReadBytes, " are needed");
     }
     listens_at_name_ = (provider_ == "net" || provider_.starts_with("tcp")) &&
                        (info_->addr_format == FI_SOCKADDR_IN || info_->addr_format == FI_SOCKADDR_IN6);
@@ -137,7 +139,7 @@ FabricEndpoint::FabricEndpoint(const FabricPort &port, const CudaDevice *gpu)
     check("fi_ep_bind", fi_ep_bind(endpoint, &queue_->fid, FI_TRANSMIT | FI_RECV));
     check("fi_ep_bind", fi_ep_bind(endpoint, &addresses->fid, 0));
     if (gpu_ != nullptr) {
-        forbid_cuda_calls();  // bound, as ofi_rxm crashes when it closes one that is not
+        forbid_cuda_calls();  // after fi_ep_bind: ofi_rxm crashes when it closes an unbound endpoint
     }
     check("fi_enable", fi_enable(endpoint));
 
@@ -146,13 +148,12 @@ FabricEndpoint::FabricEndpoint(const FabricPort &port, const CudaDevice *gpu)
     name_.resize(bytes);
     check("fi_getname", fi_getname(&endpoint->fid, name_.data(), &bytes));
     if (listens_at_name_) {
-        keep_listener_to_this_program();
+        close_listener_on_exec();
     }
 }
 
-// libfabric lets children, and the programs that a rank starts or is replaced by, inherit the socket where it listens: peers
-// would take such a process for the rank.
-void FabricEndpoint::keep_listener_to_this_program() {
+// libfabric's listening socket is inherited by children and across exec, and peers would take such a process for the rank.
+void FabricEndpoint::close_listener_on_exec() {
     std::error_code error;
     for (const auto &entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
         const int fd = std::atoi(entry.path().filename().c_str());
@@ -179,17 +180,17 @@ void FabricEndpoint::open_queue() {
     fid_cq *queue = nullptr;
     if (fi_cq_open(domain_.get(), &attributes, &queue, nullptr) == 0) {
         queue_.reset(queue);
-        if (fi_control(&queue->fid, FI_GETWAIT, &bell_) != 0) {
-            bell_ = -1;
+        if (fi_control(&queue->fid, FI_GETWAIT, &wait_fd_) != 0) {
+            wait_fd_ = -1;
         }
         return;
     }
-    attributes.wait_obj = FI_WAIT_NONE;  // efa and others
+    attributes.wait_obj = FI_WAIT_NONE;  // efa and others have no wait object
     check("fi_cq_open", fi_cq_open(domain_.get(), &attributes, &queue, nullptr));
     queue_.reset(queue);
 }
 
-std::vector<std::byte> FabricEndpoint::as_seen_here(std::vector<std::byte> name) const {
+std::vector<std::byte> FabricEndpoint::with_local_scope(std::vector<std::byte> name) const {
     sockaddr_in6 six{};
     if (info_->addr_format == FI_SOCKADDR_IN6 && name.size() == sizeof(six)) {
         std::memcpy(&six, name.data(), sizeof(six));
@@ -203,88 +204,88 @@ std::vector<std::byte> FabricEndpoint::as_seen_here(std::vector<std::byte> name)
 
 fi_addr_t FabricEndpoint::connect(const std::vector<std::byte> &name) {
     if (name.size() != name_.size()) {
-        fail(ODC_ERROR_SYSTEM, provider_, ": a peer's endpoint is named by ", name.size(), " bytes, this one's by ",
+        fail(ODC_ERROR_SYSTEM, provider_, ": a peer's endpoint has an address of ", name.size(), " bytes, this one of ",
              name_.size());
     }
     fi_addr_t peer = FI_ADDR_UNSPEC;
     const int inserted = fi_av_insert(addresses_.get(), name.data(), 1, &peer, 0, nullptr);
     if (inserted != 1) {
-        fail(ODC_ERROR_SYSTEM, fabric_words("fi_av_insert", inserted < 0 ? inserted : -FI_EINVAL));
+        fail(ODC_ERROR_SYSTEM, fabric_error_text("fi_av_insert", inserted < 0 ? inserted : -FI_EINVAL));
     }
     return peer;
 }
 
-int FabricEndpoint::register_memory(void *memory, size_t bytes, MemoryKind kind, uint64_t access, uint64_t name,
-                                    fid_mr **region) {
+int FabricEndpoint::try_register(void *memory, size_t bytes, MemoryKind kind, uint64_t access, uint64_t key,
+                                 fid_mr **region) {
     if (kind == MemoryKind::Host) {
-        return fi_mr_reg(domain_.get(), memory, bytes, access, 0, name, 0, region, nullptr);
+        return fi_mr_reg(domain_.get(), memory, bytes, access, 0, key, 0, region, nullptr);
     }
     const iovec all{memory, bytes};
     fi_mr_attr attributes{};
     attributes.mr_iov = &all;
     attributes.iov_count = 1;
     attributes.access = access;
-    attributes.requested_key = name;
+    attributes.requested_key = key;
     attributes.iface = FI_HMEM_CUDA;
     attributes.device.cuda = gpu_->ordinal();
-    const CudaDevice::Scope scope(*gpu_);  // providers ask the driver for what the adapter is to be told
+    const CudaDevice::Scope scope(*gpu_);  // providers call the driver for the memory's properties
     return fi_mr_regattr(domain_.get(), &attributes, 0, region);
 }
 
-Exposed FabricEndpoint::expose(void *memory, size_t bytes, MemoryKind kind, Access access) {
-    Exposed exposed;
-    const uint64_t flags = access == Access::RemoteRank ? FI_REMOTE_READ : FI_READ | FI_SEND | FI_RECV;
-    // Where this rank names its memory, the name is a secret: without it nobody can read. Names may be short, so one
-    // may be taken.
+MemoryRegion FabricEndpoint::register_memory(void *memory, size_t bytes, MemoryKind kind, Access access) {
+    MemoryRegion registered;
+    const uint64_t flags = access == Access::RemoteRead ? FI_REMOTE_READ : FI_READ | FI_SEND | FI_RECV;
+    // A key that this rank chooses is random, as a secret without which nobody can read. Keys may be short, so that one may
+    // be in use already.
     fid_mr *region = nullptr;
     int code = -FI_ENOKEY;
-    for (int attempt = 0; attempt < kNames && code == -FI_ENOKEY; ++attempt) {
-        uint64_t name = 0;
-        if (!chooses_keys_) {
-            randombytes_buf(&name, std::min(sizeof(name), info_->domain_attr->mr_key_size));
+    for (int attempt = 0; attempt < kKeyAttempts && code == -FI_ENOKEY; ++attempt) {
+        uint64_t key = 0;
+        if (!provider_chooses_keys_) {
+            randombytes_buf(&key, std::min(sizeof(key), info_->domain_attr->mr_key_size));
         }
-        code = register_memory(memory, bytes, kind, flags, name, &region);
+        code = try_register(memory, bytes, kind, flags, key, &region);
     }
     check(say("fi_mr_reg of ", bytes, kind == MemoryKind::Gpu ? " bytes of GPU memory" : " bytes").c_str(), code);
-    exposed.region.reset(region);
+    registered.region.reset(region);
     if (binds_memory_) {
         check("fi_mr_bind", fi_mr_bind(region, &endpoint_->fid, 0));
         check("fi_mr_enable", fi_mr_enable(region));
     }
-    exposed.descriptor = fi_mr_desc(region);
-    exposed.address = names_virtual_ ? reinterpret_cast<uint64_t>(memory) : 0;
-    exposed.key = fi_mr_key(region);
-    return exposed;
+    registered.descriptor = fi_mr_desc(region);
+    registered.address = uses_virtual_addresses_ ? reinterpret_cast<uint64_t>(memory) : 0;
+    registered.key = fi_mr_key(region);
+    return registered;
 }
 
-bool FabricEndpoint::started(ssize_t code, const char *call) {
+bool FabricEndpoint::posted(ssize_t code, const char *call) {
     failure_.clear();
     if (code != 0 && code != -FI_EAGAIN) {
-        failure_ = say(provider_, ": ", fabric_words(call, code));
+        failure_ = say(provider_, ": ", fabric_error_text(call, code));
     }
     return code == 0;
 }
 
 bool FabricEndpoint::read(fi_addr_t peer, void *to, size_t bytes, void *descriptor, uint64_t address, uint64_t key,
-                          Started &done) {
-    return started(
-        fi_read(endpoint_.get(), to, bytes, descriptor, peer, address, key, static_cast<fi_context2 *>(&done)),
+                          OperationContext &context) {
+    return posted(
+        fi_read(endpoint_.get(), to, bytes, descriptor, peer, address, key, static_cast<fi_context2 *>(&context)),
         "fi_read");
 }
 
-bool FabricEndpoint::send(fi_addr_t peer, const void *from, size_t bytes, void *descriptor, Started &done) {
-    return started(fi_send(endpoint_.get(), from, bytes, descriptor, peer, static_cast<fi_context2 *>(&done)),
-                   "fi_send");
+bool FabricEndpoint::send(fi_addr_t peer, const void *from, size_t bytes, void *descriptor, OperationContext &context) {
+    return posted(fi_send(endpoint_.get(), from, bytes, descriptor, peer, static_cast<fi_context2 *>(&context)),
+                  "fi_send");
 }
 
-bool FabricEndpoint::receive(void *to, size_t bytes, void *descriptor, Started &done) {
-    return started(fi_recv(endpoint_.get(), to, bytes, descriptor, FI_ADDR_UNSPEC, static_cast<fi_context2 *>(&done)),
-                   "fi_recv");
+bool FabricEndpoint::receive(void *to, size_t bytes, void *descriptor, OperationContext &context) {
+    return posted(fi_recv(endpoint_.get(), to, bytes, descriptor, FI_ADDR_UNSPEC, static_cast<fi_context2 *>(&context)),
+                  "fi_recv");
 }
 
 bool FabricEndpoint::poll() {
-    fi_cq_msg_entry entries[kCompletions];
-    return complete(entries, fi_cq_read(queue_.get(), entries, kCompletions));
+    fi_cq_msg_entry entries[kCompletionBatch];
+    return complete(entries, fi_cq_read(queue_.get(), entries, kCompletionBatch));
 }
 
 bool FabricEndpoint::complete(const fi_cq_msg_entry *entries, ssize_t count) {
@@ -296,13 +297,13 @@ bool FabricEndpoint::complete(const fi_cq_msg_entry *entries, ssize_t count) {
         return true;
     }
     if (count < 0) {
-        fail(ODC_ERROR_SYSTEM, provider_, ": ", fabric_words("fi_cq_read", count));
+        fail(ODC_ERROR_SYSTEM, provider_, ": ", fabric_error_text("fi_cq_read", count));
     }
-    // They are off the queue: all must hear.
+    // All callbacks run, even if one throws: the entries are off the queue.
     std::exception_ptr first;
     for (ssize_t i = 0; i < count; ++i) {
         try {
-            started_of(entries[i].op_context).completed(entries[i].len, "");
+            context_of(entries[i].op_context).completed(entries[i].len, "");
         } catch (...) {
             first = first ? first : std::current_exception();
         }
@@ -319,7 +320,7 @@ void FabricEndpoint::complete_error() {
         return;
     }
     if (entry.op_context != nullptr) {
-        started_of(entry.op_context).completed(0, say(provider_, ": ", libfabric().strerror(entry.err)));
+        context_of(entry.op_context).completed(0, say(provider_, ": ", libfabric().strerror(entry.err)));
     }
 }
 
@@ -328,19 +329,19 @@ bool FabricEndpoint::may_sleep() {
     return fi_trywait(fabric_.get(), &queue, 1) == 0;
 }
 
-bool FabricEndpoint::hush() {
-    fi_cq_msg_entry entries[kCompletions];
-    const ssize_t count = fi_cq_sread(queue_.get(), entries, kCompletions, nullptr, 1);
-    // Not every error is one: a process that is stopped and goes on interrupts the wait. What lasts, `poll` finds.
+bool FabricEndpoint::rearm_wait_fd() {
+    fi_cq_msg_entry entries[kCompletionBatch];
+    const ssize_t count = fi_cq_sread(queue_.get(), entries, kCompletionBatch, nullptr, 1);
+    // Ignores errors, as a process that is stopped and continued interrupts the wait; poll() reports those that last.
     return (count > 0 || count == -FI_EAVAIL) && complete(entries, count);
 }
 
-void FabricEndpoint::shut(InFlight in_flight) {
-    // Before 2.0 this one crashes when it is closed while an answer is half here. It moves nothing any more once it is not
-    // polled, so it is left as it is, and kept in mind for who looks for leaks.
+void FabricEndpoint::close(InFlight in_flight) {
+    // Before 2.0 this provider crashes when it is closed during a read. Without polling it transfers nothing, so it is left
+    // open, and stays reachable for leak checkers.
     const bool crashes = provider_ == "tcp;ofi_rxm" && FI_VERSION_LT(libfabric().version(), FI_VERSION(2, 0));
     listener_ = {};
-    if (in_flight == InFlight::Nothing || !crashes) {
+    if (in_flight == InFlight::None || !crashes) {
         endpoint_.reset();
         return;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One libfabric endpoint of this rank, on one NIC: small messages and remote reads, started here and completed by
-// `poll`. For one thread only, the progress thread.
+// One libfabric endpoint of this rank, on one NIC: messages and RMA reads are posted here and completed by poll(). For the
+// progress thread only.
 #pragma once
 
 #include "base/fd.h"
@@ -18,73 +18,75 @@
 
 namespace odc {
 
-// What has been started and not yet completed; libfabric keeps a pointer to it and may write into its context.
-struct Started : fi_context2 {
-    virtual ~Started() = default;
-    // `error`: empty when it was done, else the provider's words; `bytes` of a received message.
+// The context of a posted operation, which libfabric points to, and may write to, until it is complete.
+struct OperationContext : fi_context2 {
+    virtual ~OperationContext() = default;
+    // `error`: the provider's message, empty on success; `bytes`: of a received message.
     virtual void completed(size_t bytes, const std::string &error) = 0;
 };
 
-// Memory that peers can read, or, where the provider wants that, this rank's own target of reads and messages.
-struct Exposed {
+// Registered memory that peers can read or, if the provider needs that, the local buffer of reads and messages.
+struct MemoryRegion {
     Opened<fid_mr> region;
     void *descriptor = nullptr;
-    uint64_t address = 0;  // as peers name its beginning
+    uint64_t address = 0;  // of its beginning, for peers
     uint64_t key = 0;
 };
 
-constexpr size_t kMostBytes = size_t{512} << 10;  // of one read
+constexpr size_t kMaxReadBytes = size_t{512} << 10;
 
 class FabricEndpoint {
 public:
-    // `gpu`: whose memory it shall reach, too (GPUDirect RDMA); NULL: host memory only. Throws, with the provider's words.
-    FabricEndpoint(const FabricPort &port, const CudaDevice *gpu);
+    // `gpu`: whose memory the endpoint reaches, too (GPUDirect RDMA); NULL: host memory only. Throws, with the provider's
+    // message.
+    FabricEndpoint(const FabricNic &nic, const CudaDevice *gpu);
 
     const std::string &provider() const { return provider_; }
-    const std::vector<std::byte> &name() const { return name_; }  // for peers' `connect`
-    // Whether local buffers must be exposed, too. Then the memory of callers, which is registered nowhere, is staged.
+    const std::vector<std::byte> &name() const { return name_; }  // for peers' connect()
+    // Whether local buffers must be registered, too (FI_MR_LOCAL). If so, callers' memory goes through bounce buffers.
     bool needs_local() const { return needs_local_; }
-    // Whether endpoints are named by the TCP ports where they listen.
+    // Whether an endpoint's name is the TCP address where it listens.
     bool listens_at_name() const { return listens_at_name_; }
 
-    // A peer's name as it must be written here: a link-local address is of an interface, which each host numbers itself.
-    std::vector<std::byte> as_seen_here(std::vector<std::byte> name) const;
-    // `name`: as seen here.
+    // A peer's name as it must be written here: the scope id of a link-local address differs between hosts.
+    std::vector<std::byte> with_local_scope(std::vector<std::byte> name) const;
+    // `name`: from with_local_scope.
     fi_addr_t connect(const std::vector<std::byte> &name);
-    Exposed expose(void *memory, size_t bytes, MemoryKind kind, Access access);
+    MemoryRegion register_memory(void *memory, size_t bytes, MemoryKind kind, Access access);
 
-    // False: `take_failure` says why the peer cannot be reached, or "" when the provider only has no room now; then try
-    // again after `poll` has said something, or a little later.
-    bool read(fi_addr_t peer, void *to, size_t bytes, void *descriptor, uint64_t address, uint64_t key, Started &done);
-    bool send(fi_addr_t peer, const void *from, size_t bytes, void *descriptor, Started &done);
-    bool receive(void *to, size_t bytes, void *descriptor, Started &done);
+    // Post an operation. If they return false, take_failure() tells why the peer cannot be reached, or is "" if the provider
+    // has no room (FI_EAGAIN): then try again after poll() has completed something, or a little later.
+    bool read(fi_addr_t peer, void *to, size_t bytes, void *descriptor, uint64_t address, uint64_t key,
+              OperationContext &context);
+    bool send(fi_addr_t peer, const void *from, size_t bytes, void *descriptor, OperationContext &context);
+    bool receive(void *to, size_t bytes, void *descriptor, OperationContext &context);
     std::string take_failure() { return std::exchange(failure_, {}); }
-    // Completes what is done; false if nothing was.
+    // Completes operations that are done; false if none was.
     bool poll();
 
-    // A descriptor that becomes readable when `poll` has something to do, or -1: the provider has none.
-    int bell() const { return bell_; }
-    // False: `poll` has to be called before the bell may be slept on.
+    // A descriptor that becomes readable when poll() has work to do; -1 if the provider has none.
+    int wait_fd() const { return wait_fd_; }
+    // False: call poll() before sleeping on wait_fd() (fi_trywait).
     bool may_sleep();
-    // For a bell that goes on ringing though `poll` has nothing to do: some providers (net of 1.17) only take it back when
-    // they are asked to wait, here for a millisecond. True: something was completed.
-    bool hush();
+    // Resets a wait_fd() that stays readable although poll() has nothing to do: some providers (net of 1.17) only reset it in
+    // a blocking read, here of a millisecond. True if an operation completed.
+    bool rearm_wait_fd();
 
-    // Ends all that is started, uncompleted: its memory is the caller's again. Only `Exposed` may still be given up.
-    enum class InFlight { Nothing, RmaReads };
-    void shut(InFlight in_flight);
+    // Abandons posted operations: the caller may reuse their memory. Afterwards only MemoryRegions may still be destroyed.
+    enum class InFlight { None, Reads };
+    void close(InFlight in_flight);
 
 private:
-    Info open_info(const FabricPort &port) const;
+    Info open_info(const FabricNic &nic) const;
     void check(const char *call, int code) const;
     void open_queue();
-    bool started(ssize_t code, const char *call);
-    void keep_listener_to_this_program();
+    bool posted(ssize_t code, const char *call);
+    void close_listener_on_exec();
     bool complete(const fi_cq_msg_entry *entries, ssize_t count);
     void complete_error();
 
     void forbid_cuda_calls();
-    int register_memory(void *memory, size_t bytes, MemoryKind kind, uint64_t access, uint64_t name, fid_mr **region);
+    int try_register(void *memory, size_t bytes, MemoryKind kind, uint64_t access, uint64_t key, fid_mr **region);
 
     std::string provider_;
     const CudaDevice *gpu_;
@@ -97,12 +99,12 @@ private:
     ClosedInChildren listener_;
     std::vector<std::byte> name_;
     bool needs_local_ = false;
-    bool names_virtual_ = false;
-    bool chooses_keys_ = false;
+    bool uses_virtual_addresses_ = false;
+    bool provider_chooses_keys_ = false;
     bool binds_memory_ = false;
     bool listens_at_name_ = false;
     std::string failure_;
-    int bell_ = -1;
+    int wait_fd_ = -1;
 };
 
 }  // namespace odc

@@ -40,20 +40,20 @@ private:
 
 }  // namespace
 
-Fabric::Fabric(const FabricTerms &terms, const std::vector<FabricPort> &ports)
-    : thread_(std::make_unique<ProgressThread>(terms, ports)) {}
+Fabric::Fabric(const FabricConfig &config, const std::vector<FabricNic> &nics)
+    : thread_(std::make_unique<ProgressThread>(config, nics)) {}
 
 Fabric::~Fabric() = default;
 
-const std::vector<std::byte> &Fabric::name(size_t port) const { return thread_->name(port); }
+const std::vector<std::byte> &Fabric::name(size_t nic) const { return thread_->name(nic); }
 
 void Fabric::start(const Token &token, const std::vector<FabricPeer> &peers, const std::vector<std::vector<int>> &hosts,
                    std::vector<FabricLocalPeer> local_peers) {
     thread_->start(token, peers, hosts, std::move(local_peers));
 }
 
-std::shared_ptr<Arena> Fabric::images() const { return thread_->images(); }
-uint64_t Fabric::image_of(int rank) const { return thread_->image_of(rank); }
+std::shared_ptr<Arena> Fabric::replicas() const { return thread_->replicas(); }
+uint64_t Fabric::replica_offset(int rank) const { return thread_->replica_offset(rank); }
 std::unique_ptr<Endpoint> Fabric::endpoint_to(int rank) { return std::make_unique<RemoteEndpoint>(*thread_, rank); }
 void Fabric::tell(const ControlMessage &message) { thread_->tell(encode(message), {}); }
 void Fabric::tell(const ControlMessage &message, const std::vector<int> &ranks) {
@@ -70,10 +70,10 @@ bool Fabric::reaches_gpu() const { return thread_->reaches_gpu(); }
 void Fabric::register_memory(const BouncePool &slots, Access access) {
     thread_->register_memory(slots.start(), slots.bytes(), slots.kind(), access);
 }
-void Fabric::add_by(GdrAdd &sums) { thread_->add_by(sums); }
-void Fabric::expose(const RemoteSlice &slice) { thread_->expose(slice); }
-void Fabric::announce(const PostMessage &post) { thread_->announce(post); }
-void Fabric::conceal(uint64_t record) { thread_->conceal(record); }
+void Fabric::use_gdr_add(GdrAdd &gdr_add) { thread_->use_gdr_add(gdr_add); }
+void Fabric::register_slice(const RemoteSlice &slice) { thread_->register_slice(slice); }
+void Fabric::announce(const RegisteredMessage &message) { thread_->announce(message); }
+void Fabric::deregister_slice(uint64_t record) { thread_->deregister_slice(record); }
 uint64_t Fabric::packets_sent() const { return thread_->packets_sent(); }
 
 }  // namespace odc

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks of other hosts, through libfabric. One progress thread a context does all of it: it keeps the images of the other
-// hosts' ranks up to date, serves their reads, reads slices, adds what they offer, and watches whether they live. What
-// is declared here is for the context's threads; it only hands work over and never waits for a peer.
+// Ranks of other hosts, by libfabric. One progress thread per context keeps replicas of the other hosts' ranks, serves their
+// reads, reads slices, adds what they announce, and detects failures. The methods here are for the context's threads; they
+// hand work over and never wait for a peer.
 #pragma once
 
 #include "transport/fabric/control_message.h"
@@ -24,54 +24,54 @@ class BouncePool;
 
 class Fabric {
 public:
-    // Opens the endpoints. Throws, with the provider's words.
-    Fabric(const FabricTerms &terms, const std::vector<FabricPort> &ports);
-    // Says goodbye to the peers, if nothing went wrong, and ends the progress thread.
+    // Opens the endpoints. Throws, with the provider's message.
+    Fabric(const FabricConfig &config, const std::vector<FabricNic> &nics);
+    // Says goodbye to the peers, unless something failed, and joins the progress thread.
     ~Fabric();
     Fabric(const Fabric &) = delete;
     Fabric &operator=(const Fabric &) = delete;
 
-    // By which peers reach the endpoint of a port.
-    const std::vector<std::byte> &name(size_t port) const;
-    // Starts the progress thread. `token`: random, known to the job's ranks only. `hosts`: the ranks of each. What `local peers`
-    // points to outlives this.
+    // The address of a NIC's endpoint, for peers.
+    const std::vector<std::byte> &name(size_t nic) const;
+    // Starts the progress thread. `token`: random, known to the job's ranks only. `hosts`: the ranks of each host. What
+    // `local_peers` points to must outlive this.
     void start(const std::array<unsigned char, 16> &token, const std::vector<FabricPeer> &peers,
                const std::vector<std::vector<int>> &hosts, std::vector<FabricLocalPeer> local_peers);
 
-    // The images of the peers lie in this arena; it lives as long as this.
-    std::shared_ptr<Arena> images() const;
-    uint64_t image_of(int rank) const;  // offset of its block there
+    // The arena of the replicas, which lives as long as this.
+    std::shared_ptr<Arena> replicas() const;
+    uint64_t replica_offset(int rank) const;  // of the rank's control block in the arena
     std::unique_ptr<Endpoint> endpoint_to(int rank);
 
-    // To all ranks of other hosts, or to those listed (others of the list are left out).
+    // Sends a message to all ranks of other hosts, or to those of `ranks` that are on other hosts.
     void tell(const ControlMessage &message);
     void tell(const ControlMessage &message, const std::vector<int> &ranks);
-    // The same as soon as `word`, which a GPU writes and rings no bell for, is `value` or more. What is told after it was,
-    // comes after it.
+    // The same once `word`, which a GPU writes without a wake-up, is at least `value`. Messages that are sent after the word
+    // has its value arrive after this one.
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, const ControlMessage &message,
                    const std::vector<int> &ranks);
-    // The job has failed: tells everybody, then lets go of all buffers and closes the endpoints.
+    // Tells all ranks that the job has failed, then releases all buffers and closes the endpoints.
     void fail(const FailedMessage &message);
-    // After `fail`: returns when everybody has been told, or after a quarter of a second.
+    // After fail(): returns once all ranks have been told, or after a quarter of a second.
     void await_failed();
 
-    // Returns when they have heard all that was told them, or after a second.
+    // Returns once all ranks have received all messages so far, or after a second.
     void flush();
 
-    // Whether NICs reach the memory of this rank's GPU: then slices there may be exposed, and memory there lent.
+    // Whether NICs reach the memory of this rank's GPU, so that slices and bounce buffers there may be registered.
     bool reaches_gpu() const;
-    // They outlive this, unless this throws: gathers and additions that go through them are neither staged nor registered
-    // again. Throws where the provider refuses the memory.
+    // Registers a pool, which must outlive this unless this throws: gets and adds from and to its memory are neither staged nor
+    // registered again. Throws if the provider refuses the memory.
     void register_memory(const BouncePool &slots, Access access);
-    // Additions to slices in GPU memory go through these slots, which have been lent. They outlive this.
-    void add_by(GdrAdd &sums);
+    // Adds to slices in GPU memory by `gdr_add`, which must outlive this and whose slots are registered.
+    void use_gdr_add(GdrAdd &gdr_add);
 
-    // Lets the ranks of other hosts read this rank's slice, and add to it, once it is announced. Throws where the
-    // provider refuses the memory. `conceal` takes that back.
-    void expose(const RemoteSlice &slice);
-    void conceal(uint64_t record);
-    // Tells all of them of a post, and where each can read the slice.
-    void announce(const PostMessage &post);
+    // Lets ranks of other hosts read this rank's slice and add to it, once it is announced. Throws if the provider refuses
+    // the memory.
+    void register_slice(const RemoteSlice &slice);
+    void deregister_slice(uint64_t record);
+    // Sends the description of a shard, and where each rank can read the slice.
+    void announce(const RegisteredMessage &message);
 
     uint64_t packets_sent() const;
 

@@ -10,75 +10,76 @@ namespace odc {
 
 namespace {
 
-constexpr unsigned kReadsAhead = 8;  // chunks on their way
+constexpr unsigned kReadsInFlight = 8;
 
 }  // namespace
 
-// A slice on its way.
-class GetQueue::Get final : public Flow {
+// The read of one slice.
+class GetQueue::Get final : public ChunkedRead {
 public:
-    Get(GetQueue &gathers, RemoteRank &owner, const RemoteSlice &slice, std::byte *to, std::shared_ptr<Request> request)
-        : Flow(owner, slice.address, slice.key, slice.numel * element_size(slice.parameter_type)), gathers_(gathers),
-          to_(to), lent_(gathers.registered_.find(*owner.endpoint, to)), request_(std::move(request)) {}
+    Get(GetQueue &queue, RemoteRank &owner, const RemoteSlice &slice, std::byte *to, std::shared_ptr<Request> request)
+        : ChunkedRead(owner, slice.address, slice.key, slice.numel * element_size(slice.parameter_type)), queue_(queue),
+          to_(to), registration_(queue.registered_.find(*owner.endpoint, to)), request_(std::move(request)) {}
 
-    std::byte *target(uint64_t offset, size_t, void **descriptor) override {
+    std::byte *buffer(uint64_t offset, size_t, void **descriptor) override {
         if (!is_staged()) {
-            *descriptor = lent_ ? lent_->descriptor : nullptr;
+            *descriptor = registration_ ? registration_->descriptor : nullptr;
             return to_ + offset;
         }
-        BounceRings::Ring &ring = gathers_.staging_.at(*from().endpoint);
-        *descriptor = ring.exposed().descriptor;
+        BounceRings::Ring &ring = queue_.staging_.at(*from().endpoint);
+        *descriptor = ring.region().descriptor;
         return ring.take();
     }
-    void landed(std::byte *target, uint64_t offset, size_t bytes) override {
+    void arrived(std::byte *buffer, uint64_t offset, size_t bytes) override {
         if (is_staged()) {
-            copy_bytes(to_ + offset, target, bytes);
-            returned(target);
+            copy_bytes(to_ + offset, buffer, bytes);
+            unused(buffer);
         }
-        landed_ += bytes;
+        arrived_ += bytes;
     }
-    void returned(std::byte *target) override {
+    void unused(std::byte *buffer) override {
         if (is_staged()) {
-            gathers_.staging_.at(*from().endpoint).give_back(target);
+            queue_.staging_.at(*from().endpoint).give_back(buffer);
         }
     }
-    void ended() override {
-        landed_ == bytes() ? request_->finish() : request_->give_up();
-        gathers_.unsettled_.erase(request_);
-        gathers_.settled_(request_);
+    void finished() override {
+        arrived_ == bytes() ? request_->complete() : request_->cancel();
+        queue_.pending_.erase(request_);
+        queue_.on_end_(request_);
     }
 
 private:
-    bool is_staged() { return !lent_ && from().endpoint->needs_local(); }
+    bool is_staged() { return !registration_ && from().endpoint->needs_local(); }
 
-    GetQueue &gathers_;
+    GetQueue &queue_;
     std::byte *to_;
-    std::optional<Registration> lent_;
+    std::optional<Registration> registration_;
     std::shared_ptr<Request> request_;
-    uint64_t landed_ = 0;
+    uint64_t arrived_ = 0;
 };
 
-GetQueue::GetQueue(size_t staging_bytes, const RegisteredMemory &registered, Settled settled)
-    : registered_(registered), settled_(std::move(settled)),
-      staging_(std::min(staging_bytes, kReadsAhead * kChunkBytes), std::min(staging_bytes, kChunkBytes), Access::Local),
-      reads_(kReadsAhead, staging_.slot_bytes()) {}
+GetQueue::GetQueue(size_t staging_bytes, const RegisteredMemory &registered, OnEnd on_end)
+    : registered_(registered), on_end_(std::move(on_end)),
+      staging_(std::min(staging_bytes, kReadsInFlight * kChunkBytes), std::min(staging_bytes, kChunkBytes),
+               Access::Local),
+      reads_(kReadsInFlight, staging_.slot_bytes()) {}
 
 GetQueue::~GetQueue() = default;
 
-void GetQueue::start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t wanted,
+void GetQueue::start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t epoch,
                      std::shared_ptr<Request> request) {
     auto get = std::make_shared<Get>(*this, owner, from, to, request);
-    unsettled_.emplace(std::move(request), get);
-    if (from.published->load(std::memory_order_acquire) >= wanted) {
+    pending_.emplace(std::move(request), get);
+    if (from.published->load(std::memory_order_acquire) >= epoch) {
         reads_.start(std::move(get));
     } else {
-        expected_.push_back({std::move(get), from.published, wanted});
+        unpublished_.push_back({std::move(get), from.published, epoch});
     }
 }
 
-void GetQueue::published(RemoteRank &owner) {
-    std::erase_if(expected_, [&](const Expected &one) {
-        if (&one.get->from() != &owner || one.published->load(std::memory_order_acquire) < one.wanted) {
+void GetQueue::on_published(RemoteRank &owner) {
+    std::erase_if(unpublished_, [&](const Unpublished &one) {
+        if (&one.get->from() != &owner || one.published->load(std::memory_order_acquire) < one.epoch) {
             return false;
         }
         reads_.start(one.get);
@@ -87,8 +88,8 @@ void GetQueue::published(RemoteRank &owner) {
 }
 
 void GetQueue::cancel(const std::shared_ptr<Request> &request) {
-    const auto known = unsettled_.find(request);
-    if (known == unsettled_.end()) {
+    const auto known = pending_.find(request);
+    if (known == pending_.end()) {
         return;
     }
     if (const std::shared_ptr<Get> get = known->second.lock()) {
@@ -97,7 +98,7 @@ void GetQueue::cancel(const std::shared_ptr<Request> &request) {
 }
 
 void GetQueue::stop() {
-    expected_.clear();
+    unpublished_.clear();
     reads_.stop();
 }
 

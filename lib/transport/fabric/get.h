@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slices of owners on other hosts, on their way into callers' buffers: each is read as soon as its owner has published
-// it, straight into place, or through bounded staging where memory would have to be registered and is not lent.
+// Gets of slices of other hosts: each is read once its owner has published it, straight into the caller's buffer or, if the
+// provider needs registered memory and the buffer is not, through bounce buffers.
 #pragma once
 
 #include "transport/fabric/bounce_ring.h"
@@ -18,41 +18,41 @@ namespace odc {
 
 class GetQueue {
 public:
-    using Settled = std::function<void(const std::shared_ptr<Request> &)>;
+    using OnEnd = std::function<void(const std::shared_ptr<Request> &)>;
 
-    // `settled` hears of each request that is done or given up.
-    GetQueue(size_t staging_bytes, const RegisteredMemory &registered, Settled settled);
+    // `on_end` is called with each request that is complete or cancelled.
+    GetQueue(size_t staging_bytes, const RegisteredMemory &registered, OnEnd on_end);
     ~GetQueue();
 
-    // Makes what staging the endpoint needs; throws where it is refused.
+    // Allocates the endpoint's bounce buffers; throws if the provider refuses to register them.
     void prepare(FabricEndpoint &endpoint) { staging_.at(endpoint); }
-    // Once the owner has published minibatch `wanted` - 1.
-    void start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t wanted,
+    // Reads the slice once its published word is at least `epoch`.
+    void start(RemoteRank &owner, const RemoteSlice &from, std::byte *to, uint64_t epoch,
                std::shared_ptr<Request> request);
-    // Starts what waited for this.
-    void published(RemoteRank &owner);
-    // Asks for no more of it; it is settled when what is on its way has landed. An addition is left alone.
+    // The owner has published: starts the gets that waited for it.
+    void on_published(RemoteRank &owner);
+    // Requests no further chunks; the request ends once those in flight have arrived. Does nothing for the request of an add.
     void cancel(const std::shared_ptr<Request> &request);
     bool pump() { return reads_.pump(); }
-    bool refused() const { return reads_.refused(); }
+    bool must_retry() const { return reads_.must_retry(); }
     bool in_flight() const { return reads_.in_flight(); }
-    // Starts nothing more. What is not settled stays so.
+    // Starts nothing more. Gets that have not started stay pending.
     void stop();
 
 private:
     class Get;
-    struct Expected {
+    struct Unpublished {
         std::shared_ptr<Get> get;
         const std::atomic<uint64_t> *published;
-        uint64_t wanted;
+        uint64_t epoch;
     };
 
     const RegisteredMemory &registered_;
-    Settled settled_;
+    OnEnd on_end_;
     BounceRings staging_;
     RmaReads reads_;
-    std::vector<Expected> expected_;  // slices that are not published yet
-    std::unordered_map<std::shared_ptr<Request>, std::weak_ptr<Get>> unsettled_;
+    std::vector<Unpublished> unpublished_;
+    std::unordered_map<std::shared_ptr<Request>, std::weak_ptr<Get>> pending_;
 };
 
 }  // namespace odc

@@ -10,8 +10,8 @@ namespace odc {
 namespace {
 
 constexpr int64_t kEveryNs = 250'000'000;
-constexpr int64_t kProbeNs = 20'000'000;       // between two looks at whether somebody has answered a probe
-constexpr int64_t kSuspicionNs = 100'000'000;  // for the living to say something
+constexpr int64_t kProbeNs = 20'000'000;       // between two polls of pending probes
+constexpr int64_t kSuspicionNs = 100'000'000;  // for living ranks to send something
 
 }  // namespace
 
@@ -22,7 +22,7 @@ void Heartbeat::watch(const std::vector<std::vector<int>> &hosts) {
     suspected_.assign(hosts.size(), false);
     const auto mine = static_cast<size_t>(std::find_if(hosts.begin(), hosts.end(), has) - hosts.begin());
     for (size_t other = 0; other < hosts.size(); ++other) {
-        // Both sides find the same pair, and the ranks of a host share the work.
+        // Both hosts compute the same pair; a host's ranks share the pairs evenly.
         const int here = hosts[mine][other % hosts[mine].size()];
         const int there = hosts[other][mine % hosts[other].size()];
         if (other != mine && here == rank_) {
@@ -31,41 +31,42 @@ void Heartbeat::watch(const std::vector<std::vector<int>> &hosts) {
     }
 }
 
-void Heartbeat::heard(RemoteRank &from, const HeartbeatMessage &message) {
-    from.answered = std::max(from.answered, message.answer);
-    if (message.question != 0) {
-        stream_.say(from, encode(HeartbeatMessage{0, message.question}));
+void Heartbeat::on_message(RemoteRank &from, const HeartbeatMessage &message) {
+    from.last_pong = std::max(from.last_pong, message.pong);
+    if (message.ping != 0) {
+        stream_.send(from, encode(HeartbeatMessage{0, message.ping}));
     }
 }
 
-void Heartbeat::heard(const RemoteRank &from, const DeadMessage &message) {
+void Heartbeat::on_message(const RemoteRank &from, const DeadMessage &message) {
     const bool is_rank = message.rank >= 0 && static_cast<size_t>(message.rank) < remotes_.size();
     RemoteRank *dead = is_rank ? remotes_[static_cast<size_t>(message.rank)].get() : nullptr;
     if (dead == nullptr || dead->host != from.host) {
-        fail(ODC_ERROR_INTERNAL, "rank ", from.rank, " says that rank ", message.rank, " died, which it cannot see");
+        fail(ODC_ERROR_INTERNAL, "rank ", from.rank, " reports that rank ", message.rank,
+             " died, which is not on its host");
     }
     if (!dead->gone) {
-        dead->lose(say("it ", words_of(message.ending), ", as rank ", from.rank, " of its host has seen"));
+        dead->mark_lost(say("it ", ending_text(message.ending), ", as rank ", from.rank, " of its host has seen"));
     }
 }
 
-uint64_t Heartbeat::ask_all() {
-    ++last_question_;
+uint64_t Heartbeat::ping_all() {
+    ++last_ping_;
     for (const auto &remote : remotes_) {
         if (remote) {
-            stream_.say(*remote, encode(HeartbeatMessage{last_question_, 0}));
+            stream_.send(*remote, encode(HeartbeatMessage{last_ping_, 0}));
         }
     }
-    return last_question_;
+    return last_ping_;
 }
 
-bool Heartbeat::is_answered(uint64_t question) const {
+bool Heartbeat::is_answered(uint64_t ping) const {
     return std::all_of(remotes_.begin(), remotes_.end(), [&](const auto &remote) {
-        return !remote || remote->gone || remote->closing || remote->answered >= question;
+        return !remote || remote->gone || remote->closing || remote->last_pong >= ping;
     });
 }
 
-bool Heartbeat::asks(const RemoteRank &remote) const {
+bool Heartbeat::must_ping(const RemoteRank &remote) const {
     return remote.replica.block().bell.waiters.load() != 0 || suspected_[static_cast<size_t>(remote.host)] ||
            std::find(opposite_.begin(), opposite_.end(), &remote) != opposite_.end();
 }
@@ -74,7 +75,7 @@ void Heartbeat::tick(int64_t now) {
     if (now < next_ns_) {
         return;
     }
-    // Who was not looking has not been left unanswered.
+    // If this thread was stalled, extend every silence deadline by the stall.
     const int64_t absent_ns = last_ns_ != 0 && now - last_ns_ > 4 * kEveryNs ? now - last_ns_ : 0;
     last_ns_ = now;
     probing_ = false;
@@ -86,7 +87,7 @@ void Heartbeat::tick(int64_t now) {
     const bool suspicious = suspicion_ns_ != 0 && now >= suspicion_ns_;
     for (const auto &remote : remotes_) {
         if (remote && !remote->gone && (remote->probe || suspicious)) {
-            look_for(*remote);
+            probe(*remote);
         }
     }
     suspicion_ns_ = suspicious ? 0 : suspicion_ns_;
@@ -100,8 +101,8 @@ void Heartbeat::tick(int64_t now) {
             }
         }
         for (const auto &remote : remotes_) {
-            if (remote && !remote->gone && serves(remote->replica.block().state.load()) && asks(*remote)) {
-                ask(*remote, now);
+            if (remote && !remote->gone && serves(remote->replica.block().state.load()) && must_ping(*remote)) {
+                ping(*remote, now);
             }
         }
     }
@@ -113,38 +114,38 @@ void Heartbeat::suspect_all(int64_t now) {
     for (const auto &remote : remotes_) {
         if (remote && !remote->gone && remote->silent_since_ns == 0) {
             remote->silent_since_ns = now;
-            remote->has_question = false;
+            remote->ping_sent = false;
         }
     }
     suspicion_ns_ = now + kSuspicionNs;
     next_ns_ = std::min(next_ns_, suspicion_ns_);
 }
 
-// Silence counts from a question that has left. Until it has, it counts from when the question was put: who takes nothing
-// is given up, too.
-void Heartbeat::ask(RemoteRank &remote, int64_t now) {
-    const bool has_left = stream_.delivered(remote);
+// Silence counts from a ping that has been sent. Until then it counts from when the ping was queued, so that a rank that
+// takes no messages is given up, too.
+void Heartbeat::ping(RemoteRank &remote, int64_t now) {
+    const bool sent = stream_.delivered(remote);
     if (remote.silent_since_ns == 0) {
         remote.silent_since_ns = now;
-        remote.has_question = false;
+        remote.ping_sent = false;
     } else if (now - remote.silent_since_ns > silence_ns_) {
         lose_silent(remote, now);
         return;
     } else {
-        if (has_left && !remote.has_question) {
+        if (sent && !remote.ping_sent) {
             remote.silent_since_ns = now;
-            remote.has_question = true;
+            remote.ping_sent = true;
         }
-        look_for(remote);
-        if (!has_left) {
-            return;  // one unanswered question in the provider's hands is enough
+        probe(remote);
+        if (!sent) {
+            return;  // one queued ping is enough
         }
     }
-    stream_.say(remote, encode(HeartbeatMessage{++last_question_, 0}));
+    stream_.send(remote, encode(HeartbeatMessage{++last_ping_, 0}));
 }
 
-// tcp;ofi_rxm says "try again" for ever when a peer's process is gone, as it does when there is no room.
-void Heartbeat::look_for(RemoteRank &remote) {
+// Probes the port because tcp;ofi_rxm returns FI_EAGAIN for ever when a peer's process is gone.
+void Heartbeat::probe(RemoteRank &remote) {
     if (remote.silent_since_ns == 0 || !remote.endpoint->listens_at_name()) {
         remote.probe.reset();
         return;
@@ -152,25 +153,25 @@ void Heartbeat::look_for(RemoteRank &remote) {
     if (!remote.probe) {
         remote.probe.emplace(remote.name);
     }
-    switch (remote.probe->look()) {
-        case ListenerProbe::Answer::NotYet: probing_ = true; break;
-        case ListenerProbe::Answer::Open: remote.probe.reset(); break;  // and again at the next round
+    switch (remote.probe->poll()) {
+        case ListenerProbe::Answer::Pending: probing_ = true; break;
+        case ListenerProbe::Answer::Open: remote.probe.reset(); break;  // probes again in the next round
         case ListenerProbe::Answer::Refused:
             remote.probe.reset();
-            remote.lose("nobody listens at its port any more, so it died or replaced its program (exec)");
+            remote.mark_lost("nobody listens at its port any more, so it died or replaced its program (exec)");
             break;
     }
 }
 
-// With all of its host that were asked after it had been silent for half as long, and did not answer either.
+// Gives up a silent rank, and with it those ranks of its host that do not answer either.
 void Heartbeat::lose_silent(const RemoteRank &silent, int64_t now) {
     const int64_t tenths = (now - silent.silent_since_ns) / 100'000'000;
     const double seconds = static_cast<double>(tenths) / 10;
     for (const auto &remote : remotes_) {
-        // Who has only been asked in this round may still answer.
+        // Not those that were pinged in this round only: they may still answer.
         if (remote && remote->host == silent.host && remote->silent_since_ns != 0 &&
             now - remote->silent_since_ns >= kEveryNs) {
-            remote->lose(say("nothing has been heard from it for ", seconds, " s"));
+            remote->mark_lost(say("nothing has been heard from it for ", seconds, " s"));
         }
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the ranks of other hosts live. Local peers see a rank's death themselves and say so; what nobody is left to
-// report is that a whole host, or the way to it, is gone. So of each pair of hosts one rank each asks the other four
-// times a second, and so does everybody whom he waits for; an answer also says what that rank last did. Who does not
-// answer is looked for: if its kernel says that nobody listens there any more, it is dead; else silence decides.
+// Detects failures of ranks on other hosts. A rank's local peers see its death and report it; what nobody is left to report
+// is the loss of a whole host or of the network to it. So for each pair of hosts one rank of each pings the other four times
+// a second, and every rank pings those that it waits for; the packet of a pong also tells what that rank last did. A rank
+// that does not answer is dead if its kernel refuses a connection to its port; otherwise a long enough silence decides.
 #pragma once
 
 #include "transport/fabric/reliable_stream.h"
@@ -15,38 +15,38 @@ namespace odc {
 class Heartbeat {
 public:
     Heartbeat(int rank, int64_t silence_ms, const std::vector<std::unique_ptr<RemoteRank>> &remotes,
-              ReliableStream &packets)
-        : rank_(rank), silence_ns_(silence_ms * 1'000'000), remotes_(remotes), stream_(packets) {}
+              ReliableStream &stream)
+        : rank_(rank), silence_ns_(silence_ms * 1'000'000), remotes_(remotes), stream_(stream) {}
 
-    // `hosts`: the ranks of each.
+    // `hosts`: the ranks of each host.
     void watch(const std::vector<std::vector<int>> &hosts);
-    void heard(RemoteRank &from, const HeartbeatMessage &message);
-    // Throws ODC_ERROR_INTERNAL when it is not for this rank to say.
-    void heard(const RemoteRank &from, const DeadMessage &message);
-    // Asks everybody; the number of the question.
-    uint64_t ask_all();
-    // Whether all that can still answer have.
-    bool is_answered(uint64_t question) const;
-    // Asks whom it is time to ask, and gives up those that are dead or have been silent for too long.
+    void on_message(RemoteRank &from, const HeartbeatMessage &message);
+    // Throws ODC_ERROR_INTERNAL if the dead rank is not of the sender's host.
+    void on_message(const RemoteRank &from, const DeadMessage &message);
+    // Pings all ranks; returns the ping's number.
+    uint64_t ping_all();
+    // Whether every rank that can still answer has answered this ping.
+    bool is_answered(uint64_t ping) const;
+    // Pings the ranks whose time has come, and gives up those that are dead or have been silent for too long.
     void tick(int64_t now_ns);
-    // Soon asks the kernels of all that have said nothing by then: nobody who is dead is worth waiting for.
+    // Soon probes the ports of all ranks that have sent nothing by then, so that nobody waits for dead ranks.
     void suspect_all(int64_t now_ns);
     int64_t next_ns() const { return next_ns_; }
 
 private:
-    bool asks(const RemoteRank &remote) const;
-    void ask(RemoteRank &remote, int64_t now_ns);
-    void look_for(RemoteRank &remote);
+    bool must_ping(const RemoteRank &remote) const;
+    void ping(RemoteRank &remote, int64_t now_ns);
+    void probe(RemoteRank &remote);
     void lose_silent(const RemoteRank &silent, int64_t now_ns);
 
     int rank_;
     int64_t silence_ns_;
     const std::vector<std::unique_ptr<RemoteRank>> &remotes_;
     ReliableStream &stream_;
-    std::vector<RemoteRank *> opposite_;  // of each other host the rank that is this one's to ask, if one is
-    std::vector<bool> suspected_;         // hosts all of whose ranks are asked, because one has been silent
-    bool probing_ = false;                // somebody whose kernel has not answered yet
-    uint64_t last_question_ = 0;
+    std::vector<RemoteRank *> opposite_;  // the rank of each other host that this rank pings, if it pings one
+    std::vector<bool> suspected_;         // hosts with a silent rank, all of whose ranks are pinged
+    bool probing_ = false;                // a probe is pending
+    uint64_t last_ping_ = 0;
     int64_t last_ns_ = 0;
     int64_t next_round_ns_ = 0;
     int64_t suspicion_ns_ = 0;  // 0: none

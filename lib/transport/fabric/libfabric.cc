@@ -19,13 +19,12 @@ namespace odc {
 
 namespace {
 
-constexpr int kExitMs = 5000;  // that exit() waits for threads in fi_getinfo, at most
+constexpr int kExitMs = 5000;  // how long exit() waits for threads in fi_getinfo, at most
 
-// The program's signals while this lives: what is done to their dispositions is undone at its end, and none comes to this
-// thread before.
-class SignalsKept {
+// Blocks signals on this thread, and restores all signal dispositions at the end.
+class PreserveSignals {
 public:
-    SignalsKept() {
+    PreserveSignals() {
         sigset_t all;
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &mask_);
@@ -33,7 +32,7 @@ public:
             known_[static_cast<size_t>(number)] = sigaction(number, nullptr, &at(number)) == 0;
         }
     }
-    ~SignalsKept() {
+    ~PreserveSignals() {
         for (int number = 1; number < NSIG; ++number) {
             struct sigaction now = {};
             if (known_[static_cast<size_t>(number)] && sigaction(number, nullptr, &now) == 0 &&
@@ -43,8 +42,8 @@ public:
         }
         pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
     }
-    SignalsKept(const SignalsKept &) = delete;
-    SignalsKept &operator=(const SignalsKept &) = delete;
+    PreserveSignals(const PreserveSignals &) = delete;
+    PreserveSignals &operator=(const PreserveSignals &) = delete;
 
 private:
     struct sigaction &at(int number) {
@@ -56,14 +55,15 @@ private:
     std::array<bool, NSIG> known_ = {};
 };
 
-// What libfabric depends on may take signals when it is loaded (libinfinipath: SIGINT, SIGTERM, SIGSEGV and others, and
-// calls exit() in its handler, which can hang).
+// Dependencies of libfabric may install signal handlers when they are loaded: libinfinipath does for SIGINT, SIGTERM, SIGSEGV
+// and others, and calls exit() in its handler, which can hang.
 DynamicLibrary load() {
-    const SignalsKept kept;
+    const PreserveSignals preserve;
     return DynamicLibrary("libfabric.so.1");
 }
 
-// Threads that are in fi_getinfo, which lasts 0.3 s, and the one that has called exit(), whose handlers may ask still.
+// The number of threads in fi_getinfo, which takes 0.3 s, and the thread that has called exit(), whose handlers may still
+// call it.
 constinit std::atomic<int> asking = 0;
 constinit std::atomic<pid_t> exiting = 0;
 
@@ -81,7 +81,7 @@ public:
     Asking &operator=(const Asking &) = delete;
 };
 
-// Runs before libfabric's destructors, as it is registered after libfabric is loaded.
+// Runs before libfabric's destructors, because it is registered after libfabric is loaded.
 void await_asking() {
     exiting.store(gettid());
     for (int ms = 0; ms < kExitMs && asking.load() > 0; ++ms) {
@@ -93,7 +93,7 @@ struct Loaded {
     Libfabric functions;
     std::string why_not;
 
-    // By their versions: a newer libfabric gives these the structs of the headers that this was compiled with.
+    // By symbol version: these versions of a newer libfabric use the structs of the headers that this is compiled with.
     Loaded() {
         DynamicLibrary library = load();
         library.find(functions.getinfo, "fi_getinfo", "FABRIC_1.3");
@@ -129,7 +129,7 @@ const Libfabric &libfabric() {
     return loaded.functions;
 }
 
-int ask_libfabric(const fi_info *hints, fi_info **found) {
+int call_getinfo(const fi_info *hints, fi_info **found) {
     const Libfabric &functions = libfabric();
     const Asking here;
     return functions.getinfo(FI_VERSION(1, 17), nullptr, nullptr, 0, hints, found);
@@ -155,7 +155,7 @@ bool is_common(const fi_info &info) {
     return info.fabric_attr->name == nullptr || std::strcmp(info.fabric_attr->name, "efa-direct") != 0;
 }
 
-std::string fabric_words(const char *call, int64_t code) {
+std::string fabric_error_text(const char *call, int64_t code) {
     return say(call, ": ", libfabric().strerror(static_cast<int>(code < 0 ? -code : code)));
 }
 

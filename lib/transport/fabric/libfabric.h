@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libfabric, opened at run time: a machine without it still runs jobs of one host. Written against API 1.17, the oldest
-// that is still shipped widely.
+// libfabric, loaded at run time, so that machines without it run jobs of one host. Uses API 1.17, the oldest that is still
+// widely shipped.
 #pragma once
 
 #include <rdma/fabric.h>
@@ -19,7 +19,7 @@ namespace odc {
 constexpr int kOptCudaApiPermitted = 10;  // bool
 
 struct Libfabric {
-    decltype(&::fi_getinfo) getinfo = nullptr;  // by ask_libfabric
+    decltype(&::fi_getinfo) getinfo = nullptr;  // through call_getinfo
     decltype(&::fi_freeinfo) freeinfo = nullptr;
     decltype(&::fi_dupinfo) dupinfo = nullptr;
     decltype(&::fi_fabric) fabric = nullptr;
@@ -30,19 +30,19 @@ struct Libfabric {
 // Empty, or "libfabric is 1.17, 1.18 or later is needed".
 std::string why_too_old(uint32_t version, uint32_t needed);
 
-// Throws ODC_ERROR_UNSUPPORTED: "libfabric.so.1 not found", or why it cannot be used.
+// Throws ODC_ERROR_UNSUPPORTED, such as "libfabric.so.1 not found", if it cannot be used.
 const Libfabric &libfabric();
 
-// fi_getinfo with these hints: what it returned, and what it found. Throws ODC_ERROR_UNSUPPORTED once another thread has
-// called exit(): it uses what libfabric's destructors free.
-int ask_libfabric(const fi_info *hints, fi_info **found);
+// Calls fi_getinfo with these hints. Throws ODC_ERROR_UNSUPPORTED once another thread has called exit(), as fi_getinfo uses
+// what libfabric's destructors free.
+int call_getinfo(const fi_info *hints, fi_info **found);
 
 struct FreeInfo {
     void operator()(fi_info *info) const { libfabric().freeinfo(info); }
 };
 using Info = std::unique_ptr<fi_info, FreeInfo>;
 
-// Whatever libfabric opens begins with its fid.
+// Every object of libfabric has a member `fid`.
 struct CloseFid {
     template <class Object>
     void operator()(Object *object) const {
@@ -52,11 +52,11 @@ struct CloseFid {
 template <class Object>
 using Opened = std::unique_ptr<Object, CloseFid>;
 
-// What this library asks of every provider: reliable datagrams and remote reads. Not order: packets are numbered.
+// What this library needs of a provider: reliable datagrams and RMA. No message order, as packets are numbered.
 Info hints_for(const std::string &provider, const std::string &domain);
-// False for a wire with the provider and domain names of another one, which not every rank may have: efa-direct.
+// False for efa-direct: a fabric with efa's provider and domain names that not every rank may have.
 bool is_common(const fi_info &info);
 // "fi_mr_reg: Cannot allocate memory"; `code` as libfabric returns it, negative or not.
-std::string fabric_words(const char *call, int64_t code);
+std::string fabric_error_text(const char *call, int64_t code);
 
 }  // namespace odc

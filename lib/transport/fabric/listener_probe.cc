@@ -13,7 +13,7 @@ ListenerProbe::ListenerProbe(const std::vector<std::byte> &address)
                      SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
       error_(0) {
     if (!socket_.valid()) {
-        return;  // as if it were open: of no use, but no harm either
+        return;  // counts as open, which is harmless
     }
     if (connect(socket_.get(), reinterpret_cast<const sockaddr *>(address.data()),
                 static_cast<socklen_t>(address.size())) != 0) {
@@ -21,14 +21,14 @@ ListenerProbe::ListenerProbe(const std::vector<std::byte> &address)
     }
 }
 
-ListenerProbe::Answer ListenerProbe::look() {
+ListenerProbe::Answer ListenerProbe::poll() {
     pollfd entry{socket_.get(), POLLOUT, 0};
-    if (error_ == EINPROGRESS && poll(&entry, 1, 0) == 1) {
+    if (error_ == EINPROGRESS && ::poll(&entry, 1, 0) == 1) {
         socklen_t bytes = sizeof(error_);
         getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error_, &bytes);
     }
     if (error_ == EINPROGRESS) {
-        return Answer::NotYet;
+        return Answer::Pending;
     }
     return error_ == ECONNREFUSED ? Answer::Refused : Answer::Open;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a process of another host still listens at its port, asked of its kernel: a provider that connects again by
-// itself does not say that nobody answers there any more. Never waits.
+// Whether a process of another host still listens at its port. Asks its kernel by a TCP connection, because a provider that
+// reconnects by itself does not report that nobody listens any more. Never waits.
 #pragma once
 
 #include "base/fd.h"
@@ -15,12 +15,12 @@ public:
     // `address`: a sockaddr.
     explicit ListenerProbe(const std::vector<std::byte> &address);
 
-    enum class Answer { NotYet, Open, Refused };
-    Answer look();
+    enum class Answer { Pending, Open, Refused };
+    Answer poll();
 
 private:
     Fd socket_;
-    int error_;  // 0: connected; EINPROGRESS: not known yet
+    int error_;  // 0: connected; EINPROGRESS: pending
 };
 
 }  // namespace odc

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The other ranks of this host, whose ends only it can see at once.
+// Watches the other ranks of this host, to report their deaths to other hosts.
 #pragma once
 
 #include "base/fd.h"
@@ -13,27 +13,27 @@ namespace odc {
 
 class LocalPeers {
 public:
-    // Their descriptors stay the caller's, and open.
+    // Their descriptors stay open, and owned by the caller.
     LocalPeers(int rank, std::vector<FabricLocalPeer> local_peers);
 
-    // A local peer that has ended and neither left nor failed before.
+    // A local peer that has ended without leaving or failing first.
     struct Ended {
         int rank;
         Ending how;
     };
-    // Readable when `dead` has something to say.
-    int bell() const { return ring_.get(); }
-    // Each local peer once, here or in `gone`.
+    // Readable if a peer has died.
+    int wait_fd() const { return epoll_.get(); }
+    // Returns each local peer that has died, once; a peer is returned here or by check_programs.
     std::vector<Ended> dead();
-    // Asks four times a second whether the next local peers by rank, kProgramsAtOnce at most, still run their programs: exec rings
-    // no bell. Their other local peers ask whom this one does not.
-    std::vector<Ended> gone(int64_t now_ns);
+    // Four times a second checks whether the next local peers by rank (at most kProgramsAtOnce) still run their programs, as
+    // exec wakes nobody. Other local peers check the rest.
+    std::vector<Ended> check_programs(int64_t now_ns);
 
 private:
     void add_ended(FabricLocalPeer &local_peer, Ending how, std::vector<Ended> *all);
 
-    std::vector<FabricLocalPeer> local_peers_;  // from the next rank on, and round; `block` NULL: it has ended
-    Fd ring_;                                   // an epoll
+    std::vector<FabricLocalPeer> local_peers_;  // from the next rank on, wrapping around; `block` NULL: it has ended
+    Fd epoll_;
     int64_t next_ns_ = 0;
 };
 

@@ -20,26 +20,26 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kFarewellNs = 1'000'000'000;  // for the peers to hear the last words
-constexpr int64_t kLastWordsNs = 250'000'000;   // that a call that fails takes longer, for the peers to hear why
-constexpr int64_t kClosingNs = 50'000'000;
-constexpr int64_t kSoonNs = 1'000'000;        // when something refused is tried again
-constexpr int64_t kUnheardNs = 50'000;        // when what rings no bell is looked at: a held stripe, a GPU's word
-constexpr int kEagerSteps = 200;              // without a bell, before the thread begins to sleep between looks
-constexpr int64_t kLongestNapNs = 2'000'000;  // and how long it sleeps at most
-constexpr int kVainRings = 50;                // of a bell, before a millisecond is spent on taking it back
+constexpr int64_t kShutdownNs = 1'000'000'000;  // for the peers to acknowledge the last message
+constexpr int64_t kNotifyNs = 250'000'000;      // how long a failing call waits for the peers to be told
+constexpr int64_t kClosingNs = 50'000'000;      // the same for a peer that has sent its own last message
+constexpr int64_t kRetryNs = 1'000'000;         // until the provider is tried again after FI_EAGAIN
+constexpr int64_t kPollNs = 50'000;           // until what wakes nobody is checked again: a locked stripe, a GPU's word
+constexpr int kEagerSteps = 200;              // without a wait_fd, steps before the thread sleeps between polls
+constexpr int64_t kLongestNapNs = 2'000'000;  // and how long it then sleeps at most
+constexpr int kSpuriousWakeups = 50;          // before wait_fds are rearmed, which takes a millisecond
 
-std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricPort> &ports, const CudaDevice *gpu) {
+std::vector<std::unique_ptr<FabricEndpoint>> open_all(const std::vector<FabricNic> &nics, const CudaDevice *gpu) {
     std::vector<std::unique_ptr<FabricEndpoint>> endpoints;
-    for (const FabricPort &port : ports) {
-        endpoints.push_back(std::make_unique<FabricEndpoint>(port, gpu));
+    for (const FabricNic &nic : nics) {
+        endpoints.push_back(std::make_unique<FabricEndpoint>(nic, gpu));
     }
     return endpoints;
 }
 
-// Of staging, for each use at each endpoint: additions need some; gathers and offers, too, where callers' memory would
-// have to be registered.
-size_t share_of_staging(size_t bytes, const std::vector<std::unique_ptr<FabricEndpoint>> &endpoints) {
+// Divides the bytes among the pools of bounce buffers: each endpoint has one for additions of others and, if local buffers
+// must be registered, one for gets and one for this rank's additions.
+size_t staging_bytes_per_pool(size_t bytes, const std::vector<std::unique_ptr<FabricEndpoint>> &endpoints) {
     size_t uses = 0;
     for (const auto &endpoint : endpoints) {
         uses += endpoint->needs_local() ? 3 : 1;
@@ -53,22 +53,22 @@ size_t share_of_staging(size_t bytes, const std::vector<std::unique_ptr<FabricEn
 
 }  // namespace
 
-ProgressThread::ProgressThread(const FabricTerms &terms, const std::vector<FabricPort> &ports)
-    : terms_(terms), endpoints_(open_all(ports, terms.gpu)), images_(Arena::create()),
-      staging_bytes_(share_of_staging(terms.staging_bytes, endpoints_)),
-      gathers_(staging_bytes_, registered_, [this](const std::shared_ptr<Request> &request) { settled(request); }),
-      accumulate_target_(terms.rank, staging_bytes_, registered_,
-                         [this](RemoteRank &to, const ControlMessage &n) { stream_->say(to, encode(n)); }),
+ProgressThread::ProgressThread(const FabricConfig &config, const std::vector<FabricNic> &nics)
+    : config_(config), endpoints_(open_all(nics, config.gpu)), replicas_(Arena::create()),
+      staging_bytes_(staging_bytes_per_pool(config.staging_bytes, endpoints_)),
+      gets_(staging_bytes_, registered_, [this](const std::shared_ptr<Request> &request) { completed(request); }),
+      accumulate_target_(config.rank, staging_bytes_, registered_,
+                         [this](RemoteRank &to, const ControlMessage &n) { stream_->send(to, encode(n)); }),
       accumulate_source_(staging_bytes_, registered_,
-                         [this](RemoteRank &to, const ControlMessage &n) { stream_->say(to, encode(n)); }),
+                         [this](RemoteRank &to, const ControlMessage &n) { stream_->send(to, encode(n)); }),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_.valid()) {
         fail_errno("eventfd");
     }
-    // Here a refusal to register it is an error of odc_init.
+    // Now, so that a failure is an error of odc_init.
     for (const auto &endpoint : endpoints_) {
         if (endpoint->needs_local()) {
-            gathers_.prepare(*endpoint);
+            gets_.prepare(*endpoint);
             accumulate_target_.prepare(*endpoint);
             accumulate_source_.prepare(*endpoint);
         }
@@ -77,29 +77,25 @@ ProgressThread::ProgressThread(const FabricTerms &terms, const std::vector<Fabri
 
 void ProgressThread::start(const Token &token, const std::vector<FabricPeer> &peers,
                            const std::vector<std::vector<int>> &hosts, std::vector<FabricLocalPeer> local_peers) {
-    remotes_.resize(static_cast<size_t>(terms_.size));
+    remotes_.resize(static_cast<size_t>(config_.size));
     for (const FabricPeer &peer : peers) {
-        FabricEndpoint &endpoint = *endpoints_.at(peer.port);
-        const std::vector<std::byte> name = endpoint.as_seen_here(peer.name);
+        FabricEndpoint &endpoint = *endpoints_.at(peer.nic);
+        const std::vector<std::byte> name = endpoint.with_local_scope(peer.name);
         remotes_[static_cast<size_t>(peer.rank)] = std::make_unique<RemoteRank>(
             RemoteRank{peer.rank, peer.host, &endpoint, endpoint.connect(name), name,
-                       RankReplica(*images_, peer.rank, terms_.size, peer.pid, peer.host_name)});
+                       RankReplica(*replicas_, peer.rank, config_.size, peer.pid, peer.host_name)});
     }
     stream_ = std::make_unique<ReliableStream>(
-        *terms_.mine, token, remotes_,
-        [this](RemoteRank &from, const ControlMessage &message) { hear(from, message); });
-    heartbeat_ = std::make_unique<Heartbeat>(terms_.rank, terms_.silence_ms, remotes_, *stream_);
+        *config_.mine, token, remotes_,
+        [this](RemoteRank &from, const ControlMessage &message) { on_message(from, message); });
+    heartbeat_ = std::make_unique<Heartbeat>(config_.rank, config_.silence_ms, remotes_, *stream_);
     heartbeat_->watch(hosts);
-    local_peers_ = std::make_unique<LocalPeers>(terms_.rank, std::move(local_peers));
+    local_peers_ = std::make_unique<LocalPeers>(config_.rank, std::move(local_peers));
     for (const auto &endpoint : endpoints_) {
-        stream_->listen(*endpoint);
+        stream_->post_receives(*endpoint);
     }
-    start_thread();
-}
-
-void ProgressThread::start_thread() {
     try {
-        thread_ = start_quietly("odc", "the library thread", [this] { run(); });
+        thread_ = start_thread("odc", "the progress thread", [this] { run(); });
     } catch (const Error &error) {
         throw Error(error.status(), say("odc_init: ", error.what()));
     }
@@ -107,15 +103,15 @@ void ProgressThread::start_thread() {
 
 ProgressThread::~ProgressThread() {
     if (!thread_.joinable()) {
-        // Before the buffers that they receive into.
+        // Before the buffers that they receive into are freed.
         for (const auto &endpoint : endpoints_) {
-            endpoint->shut(FabricEndpoint::InFlight::Nothing);
+            endpoint->close(FabricEndpoint::InFlight::None);
         }
         return;
     }
-    post([this] {
-        if (farewell_ns_ == 0) {
-            begin_farewell(encode(ByeMessage{}));
+    submit([this] {
+        if (shutdown_ns_ == 0) {
+            begin_shutdown(encode(GoodbyeMessage{}));
         }
     });
     thread_.join();
@@ -123,7 +119,7 @@ ProgressThread::~ProgressThread() {
 
 // ---- For the context's threads ----
 
-bool ProgressThread::post(Command command) {
+bool ProgressThread::submit(Command command) {
     {
         const std::lock_guard lock(mutex_);
         if (ended_) {
@@ -147,7 +143,7 @@ bool ProgressThread::call(const std::function<void()> &body) {
     std::condition_variable answered;
     bool done = false;
     std::exception_ptr error;
-    const bool taken = post([&] {
+    const bool taken = submit([&] {
         try {
             body();
         } catch (...) {
@@ -159,7 +155,7 @@ bool ProgressThread::call(const std::function<void()> &body) {
     });
     if (!taken) {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return through_; });
+        changed_.wait(lock, [this] { return released_; });
         return false;
     }
     std::unique_lock lock(mutex);
@@ -171,14 +167,14 @@ bool ProgressThread::call(const std::function<void()> &body) {
 }
 
 void ProgressThread::tell(std::string message, std::vector<int> ranks) {
-    post([this, message = std::move(message), ranks = std::move(ranks)] { say_to(ranks, message); });
+    submit([this, message = std::move(message), ranks = std::move(ranks)] { send_to(ranks, message); });
 }
 
 void ProgressThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string message,
                                std::vector<int> ranks) {
-    post([this, watched = Watched{&word, value, std::move(message), std::move(ranks)}] {
-        if (watched.is_there()) {
-            say_to(watched.ranks, watched.message);
+    submit([this, watched = Watched{&word, value, std::move(message), std::move(ranks)}] {
+        if (watched.is_reached()) {
+            send_to(watched.ranks, watched.message);
         } else {
             watched_.push_back(watched);
         }
@@ -186,61 +182,62 @@ void ProgressThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value
 }
 
 void ProgressThread::fail_job(std::string message) {
-    post([this, message = std::move(message)] {
-        if (farewell_ns_ == 0) {
-            begin_farewell(message);
-            heartbeat_->suspect_all(now_ns());  // others may have died of the same, and never answer
+    submit([this, message = std::move(message)] {
+        if (shutdown_ns_ == 0) {
+            begin_shutdown(message);
+            heartbeat_->suspect_all(now_ns());  // others may have died of the same cause
         }
     });
 }
 
 void ProgressThread::await_failed() {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::nanoseconds(kLastWordsNs), [this] { return ended_; });
+    changed_.wait_for(lock, std::chrono::nanoseconds(kNotifyNs), [this] { return ended_; });
 }
 
 void ProgressThread::flush() {
-    post([this] { flush_ = heartbeat_->ask_all(); });
+    submit([this] { flush_ = heartbeat_->ping_all(); });
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::nanoseconds(kFarewellNs), [this] { return flushed_ || ended_; });
+    changed_.wait_for(lock, std::chrono::nanoseconds(kShutdownNs), [this] { return flushed_ || ended_; });
 }
 
-void ProgressThread::get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Request> request) {
-    const bool taken = post([this, from, to, wanted, request] {
-        unsettled_.insert(request);
-        gathers_.start(remote(request->owner()), from, to, wanted, request);
+void ProgressThread::get(const RemoteSlice &from, std::byte *to, uint64_t epoch, std::shared_ptr<Request> request) {
+    const bool taken = submit([this, from, to, epoch, request] {
+        pending_.insert(request);
+        gets_.start(remote(request->owner()), from, to, epoch, request);
     });
     if (!taken) {
-        request->give_up();
+        request->cancel();
     }
 }
 
 void ProgressThread::add(const RemoteSlice &to, const std::byte *from, uint64_t epoch,
                          std::shared_ptr<Request> request) {
-    const bool taken = post([this, to, from, epoch, request] {
-        unsettled_.insert(request);
+    const bool taken = submit([this, to, from, epoch, request] {
+        pending_.insert(request);
         accumulate_source_.start(remote(request->owner()), to, from, epoch, request);
     });
     if (!taken) {
-        request->give_up();
+        request->cancel();
     }
 }
 
 void ProgressThread::cancel(const std::shared_ptr<Request> &request) {
-    post([this, request] { gathers_.cancel(request); });
+    submit([this, request] { gets_.cancel(request); });
 }
 
-void ProgressThread::expose(const RemoteSlice &slice) {
+void ProgressThread::register_slice(const RemoteSlice &slice) {
     const bool taken = call([&] {
         const size_t bytes = slice.numel * element_size(slice.parameter_type);
         if (bytes > 0) {
-            auto &exposed = exposed_[slice.record];
+            auto &regions = slices_[slice.record];
             for (const auto &endpoint : endpoints_) {
-                exposed[endpoint.get()] = endpoint->expose(slice.parameters, bytes, slice.memory, Access::RemoteRank);
+                regions[endpoint.get()] =
+                    endpoint->register_memory(slice.parameters, bytes, slice.memory, Access::RemoteRead);
             }
         }
         if (slice.gradient_type != 0 && slice.numel > 0) {
-            accumulate_target_.open(slice);
+            accumulate_target_.add_slice(slice);
         }
     });
     if (!taken) {
@@ -254,32 +251,32 @@ void ProgressThread::register_memory(std::byte *start, size_t bytes, MemoryKind 
     }
 }
 
-void ProgressThread::add_by(GdrAdd &sums) {
-    call([&] { accumulate_target_.add_by(sums); });
+void ProgressThread::use_gdr_add(GdrAdd &gdr_add) {
+    call([&] { accumulate_target_.use_gdr_add(gdr_add); });
 }
 
-void ProgressThread::announce(const PostMessage &message) {
-    post([this, own = message]() mutable {
-        const auto exposed = exposed_.find(own.record);
+void ProgressThread::announce(const RegisteredMessage &message) {
+    submit([this, own = message]() mutable {
+        const auto regions = slices_.find(own.record);
         for (const auto &one : remotes_) {
             if (!one) {
                 continue;
             }
-            if (exposed != exposed_.end()) {
-                const Exposed &here = exposed->second.at(one->endpoint);
+            if (regions != slices_.end()) {
+                const MemoryRegion &here = regions->second.at(one->endpoint);
                 own.address = here.address;
                 own.key = here.key;
             }
-            stream_->say(*one, encode(own));
+            stream_->send(*one, encode(own));
         }
     });
 }
 
-// A thread that has ended exposes nothing any more.
-void ProgressThread::conceal(uint64_t record) {
+// No error if the thread has ended: it has deregistered everything.
+void ProgressThread::deregister_slice(uint64_t record) {
     call([&] {
-        exposed_.erase(record);
-        accumulate_target_.close(record);
+        slices_.erase(record);
+        accumulate_target_.remove_slice(record);
     });
 }
 
@@ -292,26 +289,26 @@ void ProgressThread::run() {
     } catch (const std::exception &) {
         fail_all(current_error());
     }
-    let_go();
+    tear_down();
 }
 
-// Here whoever waits for another host reads it, there whoever waits for this rank.
+// Fails the waits for other hosts' ranks here, and other hosts' waits for this rank.
 void ProgressThread::fail_all(const Error &error) {
-    const ControlBlock &mine = *terms_.mine;
-    const std::string words =
-        error.status() == ODC_ERROR_DEVICE  // as the context's threads say it, who may meet with it first
-            ? say("rank ", terms_.rank, " (host ", mine.host, ", pid ", mine.pid, "): ", error.what())
-            : say("the library thread of rank ", terms_.rank, " ended: ", error.what());
-    if (farewell_ns_ == 0) {
-        begin_farewell(encode(FailedMessage{error.status(), words}));
+    const ControlBlock &mine = *config_.mine;
+    const std::string text =
+        error.status() == ODC_ERROR_DEVICE  // the same text as the context's threads use, which may detect it first
+            ? say("rank ", config_.rank, " (host ", mine.host, ", pid ", mine.pid, "): ", error.what())
+            : say("the progress thread of rank ", config_.rank, " ended: ", error.what());
+    if (shutdown_ns_ == 0) {
+        begin_shutdown(encode(FailedMessage{error.status(), text}));
     }
     for (const auto &one : remotes_) {
         if (one) {
-            one->replica.lose(words);
+            one->replica.mark_lost(text);
         }
     }
-    // What went wrong may do so again.
-    for (bool going = true; going && now_ns() - farewell_ns_ < kFarewellNs;) {
+    // The failure may repeat.
+    for (bool going = true; going && now_ns() - shutdown_ns_ < kShutdownNs;) {
         try {
             going = step();
         } catch (const std::exception &) {
@@ -320,41 +317,41 @@ void ProgressThread::fail_all(const Error &error) {
     }
 }
 
-// False: all is said and done.
+// False once the shutdown is done.
 bool ProgressThread::step() {
     bool busy = take_commands();
     for (const auto &endpoint : endpoints_) {
         busy = endpoint->poll() || busy;
     }
-    busy = accumulate_target_.work() || busy;
+    busy = accumulate_target_.add_one() || busy;
     busy = accumulate_source_.pump() || busy;
     busy = stream_->pump() || busy;
     busy = accumulate_target_.pump() || busy;
-    busy = gathers_.pump() || busy;
+    busy = gets_.pump() || busy;
     packets_sent_.store(stream_->sent(), std::memory_order_relaxed);
     const int64_t now = now_ns();
     heartbeat_->tick(now);
-    tell_of_ended(local_peers_->gone(now));
-    bury_closing();
+    report_ended(local_peers_->check_programs(now));
+    finish_closing();
     if (flush_ != 0 && heartbeat_->is_answered(flush_)) {
         flush_ = 0;
         const std::lock_guard lock(mutex_);
         flushed_ = true;
         changed_.notify_all();
     }
-    if (farewell_ns_ != 0 && farewell_is_over(now)) {
+    if (shutdown_ns_ != 0 && shutdown_is_done(now)) {
         return false;
     }
     if (busy) {
         idle_ = 0;
-        vain_ = 0;
+        spurious_wakeups_ = 0;
     } else {
         rest(now);
     }
     return true;
 }
 
-void ProgressThread::bury_closing() {
+void ProgressThread::finish_closing() {
     for (size_t i = 0; closing_ > 0 && i < remotes_.size(); ++i) {
         RemoteRank *one = remotes_[i].get();
         if (one != nullptr && one->closing && (one->gone || stream_->delivered(*one))) {
@@ -367,13 +364,13 @@ void ProgressThread::bury_closing() {
 
 bool ProgressThread::take_commands() {
     {
-        // Some may be left: one threw.
+        // taken_ is not empty if a command threw.
         const std::lock_guard lock(mutex_);
         std::move(commands_.begin(), commands_.end(), std::back_inserter(taken_));
         commands_.clear();
     }
-    // First: what was told after a word was there comes after what that word says.
-    const bool any = look_at_words() || !taken_.empty();
+    // Words first: a message that was sent after a word had its value must come after the word's own message.
+    const bool any = check_watched() || !taken_.empty();
     while (!taken_.empty()) {
         const Command command = std::move(taken_.front());
         taken_.pop_front();
@@ -384,16 +381,16 @@ bool ProgressThread::take_commands() {
 
 void ProgressThread::rest(int64_t now) {
     int64_t nap = std::max<int64_t>(0, heartbeat_->next_ns() - now);
-    if (farewell_ns_ != 0 || stream_->refused() || gathers_.refused() || accumulate_target_.refused()) {
-        nap = std::min(nap, kSoonNs);
+    if (shutdown_ns_ != 0 || stream_->must_retry() || gets_.must_retry() || accumulate_target_.must_retry()) {
+        nap = std::min(nap, kRetryNs);
     }
     if (accumulate_target_.blocked() || !watched_.empty()) {
-        nap = std::min(nap, kUnheardNs);
+        nap = std::min(nap, kPollNs);
     }
-    std::vector<pollfd> bells{{wake_.get(), POLLIN, 0}, {local_peers_->bell(), POLLIN, 0}};
+    std::vector<pollfd> fds{{wake_.get(), POLLIN, 0}, {local_peers_->wait_fd(), POLLIN, 0}};
     for (const auto &endpoint : endpoints_) {
-        if (endpoint->bell() >= 0) {
-            bells.push_back({endpoint->bell(), POLLIN, 0});
+        if (endpoint->wait_fd() >= 0) {
+            fds.push_back({endpoint->wait_fd(), POLLIN, 0});
         } else if (++idle_ < kEagerSteps) {
             sched_yield();
             return;
@@ -414,162 +411,162 @@ void ProgressThread::rest(int64_t now) {
         return;
     }
     const timespec limit{nap / 1'000'000'000, nap % 1'000'000'000};
-    ppoll(bells.data(), bells.size(), &limit, nullptr);
+    ppoll(fds.data(), fds.size(), &limit, nullptr);
     sleeping_.store(false);
-    if (bells[0].revents != 0) {
+    if (fds[0].revents != 0) {
         uint64_t count = 0;
         [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof(count));
     }
-    if (bells[1].revents != 0) {
-        tell_of_ended(local_peers_->dead());
+    if (fds[1].revents != 0) {
+        report_ended(local_peers_->dead());
     }
-    const bool rang = std::any_of(bells.begin() + 2, bells.end(), [](const pollfd &bell) { return bell.revents != 0; });
-    vain_ = rang ? vain_ + 1 : 0;
+    const bool woken = std::any_of(fds.begin() + 2, fds.end(), [](const pollfd &fd) { return fd.revents != 0; });
+    spurious_wakeups_ = woken ? spurious_wakeups_ + 1 : 0;
 }
 
-void ProgressThread::tell_of_ended(const std::vector<LocalPeers::Ended> &local_peers) {
+void ProgressThread::report_ended(const std::vector<LocalPeers::Ended> &local_peers) {
     for (const LocalPeers::Ended &one : local_peers) {
-        say_to_all(encode(DeadMessage{one.rank, one.how}));
+        send_to_all(encode(DeadMessage{one.rank, one.how}));
     }
 }
 
-bool ProgressThread::look_at_words() {
+bool ProgressThread::check_watched() {
     return std::erase_if(watched_, [this](const Watched &one) {
-               const bool there = one.is_there();
-               if (there) {
-                   say_to(one.ranks, one.message);
+               const bool reached = one.is_reached();
+               if (reached) {
+                   send_to(one.ranks, one.message);
                }
-               return there;
+               return reached;
            }) > 0;
 }
 
-void ProgressThread::say_to(const std::vector<int> &ranks, const std::string &message) {
+void ProgressThread::send_to(const std::vector<int> &ranks, const std::string &message) {
     if (ranks.empty()) {
-        say_to_all(message);
+        send_to_all(message);
     }
     for (const int rank : ranks) {
         if (remotes_[static_cast<size_t>(rank)]) {
-            stream_->say(remote(rank), message);
+            stream_->send(remote(rank), message);
         }
     }
 }
 
-void ProgressThread::say_to_all(const std::string &message) {
+void ProgressThread::send_to_all(const std::string &message) {
     for (const auto &one : remotes_) {
         if (one) {
-            stream_->say(*one, message);
+            stream_->send(*one, message);
         }
     }
 }
 
-// The endpoints have to be polled first where it is false.
+// If it is false, the endpoints must be polled first.
 bool ProgressThread::may_sleep() {
-    const bool hush = vain_ >= kVainRings;
-    if (hush) {
-        vain_ = 0;
+    const bool rearm = spurious_wakeups_ >= kSpuriousWakeups;
+    if (rearm) {
+        spurious_wakeups_ = 0;
     }
-    return std::all_of(endpoints_.begin(), endpoints_.end(), [hush](const auto &endpoint) {
-        return endpoint->bell() < 0 || (!(hush && endpoint->hush()) && endpoint->may_sleep());
+    return std::all_of(endpoints_.begin(), endpoints_.end(), [rearm](const auto &endpoint) {
+        return endpoint->wait_fd() < 0 || (!(rearm && endpoint->rearm_wait_fd()) && endpoint->may_sleep());
     });
 }
 
-void ProgressThread::hear(RemoteRank &from, const ControlMessage &message) {
+void ProgressThread::on_message(RemoteRank &from, const ControlMessage &message) {
     std::visit(
         [&](const auto &one) {
             using Kind = std::decay_t<decltype(one)>;
             if constexpr (std::is_same_v<Kind, AddMessage>) {
-                accumulate_target_.offered(from, one);
+                accumulate_target_.on_add(from, one);
             } else if constexpr (std::is_same_v<Kind, AppliedMessage>) {
-                if (const std::shared_ptr<Request> request = accumulate_source_.applied(from, one)) {
-                    request->finish();
-                    settled(request);
+                if (const std::shared_ptr<Request> request = accumulate_source_.on_applied(from, one)) {
+                    request->complete();
+                    completed(request);
                 }
             } else if constexpr (std::is_same_v<Kind, HeartbeatMessage> || std::is_same_v<Kind, DeadMessage>) {
-                heartbeat_->heard(from, one);
-            } else if constexpr (std::is_same_v<Kind, HeardMessage>) {
-                from.owes_heard = false;
+                heartbeat_->on_message(from, one);
+            } else if constexpr (std::is_same_v<Kind, AckMessage>) {
+                from.awaits_ack = false;
             } else {
                 from.replica.apply(one);
                 if constexpr (std::is_same_v<Kind, FailedMessage>) {
-                    terms_.mine->peer_failed.store(1, std::memory_order_release);
+                    config_.mine->peer_failed.store(1, std::memory_order_release);
                 }
-                if constexpr (std::is_same_v<Kind, FailedMessage> || std::is_same_v<Kind, ByeMessage>) {
-                    hear_last_words(from);
+                if constexpr (std::is_same_v<Kind, FailedMessage> || std::is_same_v<Kind, GoodbyeMessage>) {
+                    acknowledge_last(from);
                 } else if constexpr (std::is_same_v<Kind, PublishedMessage> ||
                                      std::is_same_v<Kind, AllPublishedMessage>) {
-                    gathers_.published(from);
+                    gets_.on_published(from);
                 }
             }
         },
         message);
 }
 
-// The peer closes its endpoint once it knows that they have come.
-void ProgressThread::hear_last_words(RemoteRank &from) {
+// Acknowledges a peer's last message, after which it closes its endpoint.
+void ProgressThread::acknowledge_last(RemoteRank &from) {
     closing_ += from.closing ? 0 : 1;
     from.closing = true;
-    from.owes_heard = false;
-    stream_->say(from, encode(HeardMessage{}));
+    from.awaits_ack = false;
+    stream_->send(from, encode(AckMessage{}));
 }
 
-void ProgressThread::settled(const std::shared_ptr<Request> &request) {
+void ProgressThread::completed(const std::shared_ptr<Request> &request) {
     ring(remote(request->owner()).replica.block());
-    unsettled_.erase(request);
+    pending_.erase(request);
 }
 
 // ---- The end ----
 
-void ProgressThread::begin_farewell(const std::string &words) {
-    farewell_ns_ = now_ns();
-    gathers_.stop();
+void ProgressThread::begin_shutdown(const std::string &last_message) {
+    shutdown_ns_ = now_ns();
+    gets_.stop();
     accumulate_target_.stop();
     for (const auto &one : remotes_) {
         if (one && !one->gone && !one->closing) {
-            stream_->say(*one, words);
-            one->owes_heard = true;
+            stream_->send(*one, last_message);
+            one->awaits_ack = true;
         }
     }
 }
 
-bool ProgressThread::farewell_is_over(int64_t now) const {
-    const bool heard = std::all_of(remotes_.begin(), remotes_.end(), [&](const auto &one) {
-        // Who has said its own last words may be gone before ours have left.
-        const bool has_all = one && (stream_->delivered(*one) || (one->closing && now - farewell_ns_ > kClosingNs));
-        return !one || one->gone || (!one->owes_heard && has_all);
+bool ProgressThread::shutdown_is_done(int64_t now) const {
+    const bool all_done = std::all_of(remotes_.begin(), remotes_.end(), [&](const auto &one) {
+        // A peer that has sent its own last message may be gone before it gets ours.
+        const bool sent_all = one && (stream_->delivered(*one) || (one->closing && now - shutdown_ns_ > kClosingNs));
+        return !one || one->gone || (!one->awaits_ack && sent_all);
     });
-    return (heard && !gathers_.in_flight() && !accumulate_target_.in_flight()) || now - farewell_ns_ > kFarewellNs;
+    return (all_done && !gets_.in_flight() && !accumulate_target_.in_flight()) || now - shutdown_ns_ > kShutdownNs;
 }
 
-void ProgressThread::let_go() {
+void ProgressThread::tear_down() {
     {
         const std::lock_guard lock(mutex_);
         ended_ = true;
         changed_.notify_all();
     }
-    // Somebody may wait for what was posted before.
+    // Other threads may wait for commands that were submitted before.
     std::move(commands_.begin(), commands_.end(), std::back_inserter(taken_));
     for (const Command &command : taken_) {
         try {
             command();
         } catch (const std::exception &) {
-            // The first reason has been said.
+            // The first error has been reported.
         }
     }
-    gathers_.stop();
+    gets_.stop();
     accumulate_target_.stop();
-    const auto in_flight = gathers_.in_flight() || accumulate_target_.in_flight() ? FabricEndpoint::InFlight::RmaReads
-                                                                                  : FabricEndpoint::InFlight::Nothing;
-    exposed_.clear();
+    const auto in_flight = gets_.in_flight() || accumulate_target_.in_flight() ? FabricEndpoint::InFlight::Reads
+                                                                               : FabricEndpoint::InFlight::None;
+    slices_.clear();
     accumulate_source_.stop();
     for (const auto &endpoint : endpoints_) {
-        endpoint->shut(in_flight);
+        endpoint->close(in_flight);
     }
-    for (const auto &request : unsettled_) {
-        request->give_up();
+    for (const auto &request : pending_) {
+        request->cancel();
         ring(remote(request->owner()).replica.block());
     }
     const std::lock_guard lock(mutex_);
-    through_ = true;
+    released_ = true;
     changed_.notify_all();
 }
 

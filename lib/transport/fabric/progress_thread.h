@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one thread of a context that works for peers of other hosts (see fabric.h). It alone touches libfabric; the
-// context's threads hand it commands. It never waits for a peer, a lock or room: what cannot be done now is tried again.
+// A context's thread for peers of other hosts (see fabric.h). It alone calls libfabric; the context's threads hand it
+// commands. It never waits for a peer, a lock or the provider: what cannot be done now is tried again in the next step.
 #pragma once
 
 #include "base/fd.h"
@@ -28,102 +28,100 @@ namespace odc {
 
 class ProgressThread {
 public:
-    ProgressThread(const FabricTerms &terms, const std::vector<FabricPort> &ports);
+    ProgressThread(const FabricConfig &config, const std::vector<FabricNic> &nics);
     ~ProgressThread();
     ProgressThread(const ProgressThread &) = delete;
     ProgressThread &operator=(const ProgressThread &) = delete;
 
-    const std::vector<std::byte> &name(size_t port) const { return endpoints_[port]->name(); }
+    const std::vector<std::byte> &name(size_t nic) const { return endpoints_[nic]->name(); }
     void start(const Token &token, const std::vector<FabricPeer> &peers, const std::vector<std::vector<int>> &hosts,
                std::vector<FabricLocalPeer> local_peers);
-    std::shared_ptr<Arena> images() const { return images_; }
-    uint64_t image_of(int rank) const { return remotes_[static_cast<size_t>(rank)]->replica.block_offset(); }
+    std::shared_ptr<Arena> replicas() const { return replicas_; }
+    uint64_t replica_offset(int rank) const { return remotes_[static_cast<size_t>(rank)]->replica.block_offset(); }
 
-    // For the context's threads. `ranks` empty: all of other hosts.
+    // For the context's threads; Fabric documents them. `ranks` empty: all of other hosts.
     void tell(std::string message, std::vector<int> ranks);
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string message, std::vector<int> ranks);
     void fail_job(std::string message);
     void await_failed();
-    // Returns when the peers have heard all that was said to them, or after a second.
     void flush();
-    // Once the owner has published minibatch `wanted` - 1.
-    void get(const RemoteSlice &from, std::byte *to, uint64_t wanted, std::shared_ptr<Request> request);
+    // Reads the slice once its published word is at least `epoch`.
+    void get(const RemoteSlice &from, std::byte *to, uint64_t epoch, std::shared_ptr<Request> request);
     void add(const RemoteSlice &to, const std::byte *from, uint64_t epoch, std::shared_ptr<Request> request);
     void cancel(const std::shared_ptr<Request> &request);
-    bool reaches_gpu() const { return terms_.gpu != nullptr; }
+    bool reaches_gpu() const { return config_.gpu != nullptr; }
     void register_memory(std::byte *start, size_t bytes, MemoryKind kind, Access access);
-    void add_by(GdrAdd &sums);
-    void expose(const RemoteSlice &slice);
-    void announce(const PostMessage &message);
-    void conceal(uint64_t record);
+    void use_gdr_add(GdrAdd &gdr_add);
+    void register_slice(const RemoteSlice &slice);
+    void deregister_slice(uint64_t record);
+    void announce(const RegisteredMessage &message);
     uint64_t packets_sent() const { return packets_sent_.load(std::memory_order_relaxed); }
 
 private:
     using Command = std::function<void()>;
-    // What is to be said once a word has its value.
+    // A message to be sent once `word` is at least `value`.
     struct Watched {
         const std::atomic<uint64_t> *word;
         uint64_t value;
         std::string message;
         std::vector<int> ranks;
-        bool is_there() const { return word->load(std::memory_order_acquire) >= value; }
+        bool is_reached() const { return word->load(std::memory_order_acquire) >= value; }
     };
-    // False: the thread has ended, and the command was not taken.
-    bool post(Command command);
-    // Returns when the thread has done it, or this one before the thread is started; throws what it threw. False: the thread
-    // has ended, and lets go of everything.
+    // False if the thread has ended: then the command does not run.
+    bool submit(Command command);
+    // Runs `body` on the thread, or on the calling one before the thread is started, and waits for it; rethrows its
+    // exception. False if the thread has ended and released everything.
     bool call(const std::function<void()> &body);
 
-    void start_thread();
     void run();
     void fail_all(const Error &error);
     bool step();
     bool take_commands();
-    void bury_closing();
-    void tell_of_ended(const std::vector<LocalPeers::Ended> &local_peers);
-    void say_to(const std::vector<int> &ranks, const std::string &message);
-    void say_to_all(const std::string &message);
-    bool look_at_words();
+    void finish_closing();
+    void report_ended(const std::vector<LocalPeers::Ended> &local_peers);
+    void send_to(const std::vector<int> &ranks, const std::string &message);
+    void send_to_all(const std::string &message);
+    bool check_watched();
     void rest(int64_t now);
     bool may_sleep();
-    void hear(RemoteRank &from, const ControlMessage &message);
-    void hear_last_words(RemoteRank &from);
-    void settled(const std::shared_ptr<Request> &request);
-    void begin_farewell(const std::string &words);
-    bool farewell_is_over(int64_t now) const;
-    void let_go();
+    void on_message(RemoteRank &from, const ControlMessage &message);
+    void acknowledge_last(RemoteRank &from);
+    void completed(const std::shared_ptr<Request> &request);
+    void begin_shutdown(const std::string &last_message);
+    bool shutdown_is_done(int64_t now) const;
+    void tear_down();
     RemoteRank &remote(int rank) { return *remotes_[static_cast<size_t>(rank)]; }
 
-    FabricTerms terms_;
+    FabricConfig config_;
     std::vector<std::unique_ptr<FabricEndpoint>> endpoints_;
-    std::shared_ptr<Arena> images_;
-    std::vector<std::unique_ptr<RemoteRank>> remotes_;  // by rank; NULL for this host's
+    std::shared_ptr<Arena> replicas_;
+    std::vector<std::unique_ptr<RemoteRank>> remotes_;  // by rank; NULL for this host's ranks
     std::unique_ptr<ReliableStream> stream_;
     std::unique_ptr<Heartbeat> heartbeat_;
     std::unique_ptr<LocalPeers> local_peers_;
-    size_t staging_bytes_;  // for each use, at each endpoint
+    size_t staging_bytes_;  // of each pool of bounce buffers
     RegisteredMemory registered_;
-    GetQueue gathers_;
+    GetQueue gets_;
     AccumulateTarget accumulate_target_;
     AccumulateSource accumulate_source_;
-    std::unordered_map<uint64_t, std::unordered_map<FabricEndpoint *, Exposed>> exposed_;  // own slices, by record
-    std::unordered_set<std::shared_ptr<Request>> unsettled_;
+    std::unordered_map<uint64_t, std::unordered_map<FabricEndpoint *, MemoryRegion>> slices_;  // own, by record
+    std::unordered_set<std::shared_ptr<Request>> pending_;
     std::vector<Watched> watched_;
-    uint64_t flush_ = 0;       // the question whose answers a flush waits for; 0: none
-    int closing_ = 0;          // remotes that have said goodbye and are not gone yet
-    int64_t farewell_ns_ = 0;  // when the last words were said; 0: not yet
+    uint64_t flush_ = 0;       // the ping whose answers a flush waits for; 0: none
+    int closing_ = 0;          // number of remotes that are `closing`
+    int64_t shutdown_ns_ = 0;  // when the last message was sent; 0: not yet
 
     std::mutex mutex_;
     std::deque<Command> commands_;
-    std::deque<Command> taken_;  // by the thread
+    std::deque<Command> taken_;  // by the thread, from commands_
     bool ended_ = false;
     bool flushed_ = false;
-    bool through_ = false;             // nothing of this is in use any more
-    std::condition_variable changed_;  // one of these
+    bool released_ = false;            // endpoints are closed, buffers unused
+    std::condition_variable changed_;  // one of the three above
     std::atomic<bool> sleeping_{false};
-    Fd wake_;       // eventfd
-    int idle_ = 0;  // steps without anything to do
-    int vain_ = 0;  // rings of the endpoints' bells since there was something to do
+    Fd wake_;                   // eventfd
+    int idle_ = 0;              // steps without work
+    int spurious_wakeups_ = 0;  // of endpoints, since the last step with work
     std::atomic<uint64_t> packets_sent_{0};
     std::thread thread_;
 };

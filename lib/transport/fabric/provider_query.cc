@@ -8,8 +8,8 @@ namespace odc {
 
 namespace {
 
-// Reliable datagrams of tcp itself came with 1.18; faults of its connections were mended until 2.0.
-std::string why_not_yet(const std::string &provider) {
+// tcp without ofi_rxm has reliable datagrams since 1.18, and known connection bugs until 2.0.
+std::string why_too_early(const std::string &provider) {
     return provider == "tcp" ? why_too_old(libfabric().version(), FI_VERSION(2, 0)) : "";
 }
 
@@ -32,7 +32,7 @@ std::string libfabric_version() {
 std::vector<FabricDomain> fabric_domains() {
     const Info hints = hints_for("", "");
     fi_info *found = nullptr;
-    const int code = ask_libfabric(hints.get(), &found);
+    const int code = call_getinfo(hints.get(), &found);
     const Info list(found);
     std::vector<FabricDomain> domains;
     for (const fi_info *one = code == 0 ? list.get() : nullptr; one != nullptr; one = one->next) {
@@ -40,8 +40,8 @@ std::vector<FabricDomain> fabric_domains() {
             continue;
         }
         const std::string provider = one->fabric_attr->prov_name;
-        domains.push_back(
-            {provider, one->domain_attr->name, why_not_yet(provider), (one->domain_attr->mr_mode & FI_MR_LOCAL) != 0});
+        domains.push_back({provider, one->domain_attr->name, why_too_early(provider),
+                           (one->domain_attr->mr_mode & FI_MR_LOCAL) != 0});
     }
     return domains;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What libfabric offers on this machine.
+// Queries libfabric's providers on this machine.
 #pragma once
 
 #include <string>
@@ -7,18 +7,17 @@
 
 namespace odc {
 
-// Empty: libfabric is here and new enough. Else why not.
+// Why libfabric cannot be used; empty if it is installed and new enough.
 std::string why_not_fabric();
-// "1.17", of the libfabric that is here. Throws where there is none.
+// "1.17": libfabric's version. Throws if it cannot be used.
 std::string libfabric_version();
 
-// What libfabric offers here: every provider and domain with what this transport needs (0.3 s). Throws where there is no
-// libfabric.
+// Every provider and domain with the capabilities that this transport needs. Takes 0.3 s. Throws if libfabric cannot be used.
 struct FabricDomain {
     std::string provider;
     std::string domain;
-    std::string why_not;  // empty: this transport can use it
-    bool needs_local;     // reads are staged: their targets must be registered, too
+    std::string why_not;  // why this transport does not use it; empty if it does
+    bool needs_local;     // local buffers must be registered, so gets are staged
 };
 std::vector<FabricDomain> fabric_domains();
 

@@ -23,47 +23,47 @@ RankReplica::RankReplica(Arena &arena, int rank, int size, int pid, const std::s
     block_->heard_at_ns = block_->last_call_at_ns.load();
 }
 
-ShardRecord &RankReplica::post(uint64_t record) {
+ShardRecord &RankReplica::find(uint64_t record) {
     const auto known = records_.find(record);
     if (known == records_.end()) {
-        fail(ODC_ERROR_INTERNAL, "rank ", block_->rank, " speaks of a shard that it has not announced here");
+        fail(ODC_ERROR_INTERNAL, "rank ", block_->rank, " names a shard that it has not announced");
     }
     return *reinterpret_cast<ShardRecord *>(arena_.record(known->second));
 }
 
-void RankReplica::apply(const PostMessage &message) {
+void RankReplica::apply(const RegisteredMessage &message) {
     auto known = records_.find(message.record);
     if (known == records_.end()) {
-        known = records_.emplace(message.record, arena_.allocate_record(post_bytes(message))).first;
+        known = records_.emplace(message.record, arena_.allocate_record(shard_record_bytes(message))).first;
     }
-    auto &post = *reinterpret_cast<ShardRecord *>(arena_.record(known->second));
-    write_post(post, message, message.record, message.minibatch, message.slice_numel);
-    post.segment = {};
-    post.region = 0;
-    post.address = message.address;
-    post.key = message.key;
+    auto &record = *reinterpret_cast<ShardRecord *>(arena_.record(known->second));
+    write_shard_record(record, message, message.record, message.minibatch, message.slice_numel);
+    record.segment = {};
+    record.region = 0;
+    record.address = message.address;
+    record.key = message.key;
     last_->store(known->second, std::memory_order_release);
-    last_ = &post.next;
+    last_ = &record.next;
     ring(*block_);
 }
 
 void RankReplica::apply(const ReleasedMessage &message) {
-    post(message.record).released.store(1, std::memory_order_release);
+    find(message.record).released.store(1, std::memory_order_release);
     ring(*block_);
 }
 
 void RankReplica::apply(const PublishedMessage &message) {
     block_->opened.store(message.minibatch + 1, std::memory_order_release);
-    post(message.record).published.store(message.minibatch + 1, std::memory_order_release);
+    find(message.record).published.store(message.minibatch + 1, std::memory_order_release);
     ring(*block_);
 }
 
 void RankReplica::apply(const AllPublishedMessage &message) {
     block_->opened.store(message.minibatch + 1, std::memory_order_release);
-    for (const auto &[theirs, record] : records_) {
-        auto &post = *reinterpret_cast<ShardRecord *>(arena_.record(record));
-        if (post.released.load(std::memory_order_relaxed) == 0) {
-            post.published.store(message.minibatch + 1, std::memory_order_release);
+    for (const auto &[theirs, offset] : records_) {
+        auto &record = *reinterpret_cast<ShardRecord *>(arena_.record(offset));
+        if (record.released.load(std::memory_order_relaxed) == 0) {
+            record.published.store(message.minibatch + 1, std::memory_order_release);
         }
     }
     ring(*block_);
@@ -71,7 +71,7 @@ void RankReplica::apply(const AllPublishedMessage &message) {
 
 void RankReplica::apply(const ArrivedMessage &message) {
     block_->synced[message.minibatch % 2] = message.values;
-    // The clocks of two hosts have nothing in common: what counts is when the word came.
+    // By this host's clock, as those of two hosts are not comparable.
     block_->arrived_at_ns[message.minibatch % 2][0].store(now_ns(), std::memory_order_relaxed);
     block_->arrived.store(message.minibatch + 1, std::memory_order_release);
     ring(*block_);
@@ -85,7 +85,7 @@ void RankReplica::apply(const ReducedMessage &message) {
 
 void RankReplica::apply(const LeftMessage &message) {
     if (block_->state.load(std::memory_order_relaxed) != RankState::Running) {
-        return;  // lost, or failed: it serves no more
+        return;  // lost or failed
     }
     block_->left_minibatch.store(message.minibatch, std::memory_order_relaxed);
     block_->state.store(RankState::Left, std::memory_order_release);
@@ -95,10 +95,10 @@ void RankReplica::apply(const LeftMessage &message) {
 void RankReplica::apply(const FailedMessage &message) {
     const RankState state = block_->state.load(std::memory_order_relaxed);
     if (state == RankState::Left) {
-        apply(ByeMessage{});  // it ends its connections, and serves no more
+        apply(GoodbyeMessage{});  // it closes its endpoint, so its slices are no longer reachable
     }
     if (state != RankState::Running) {
-        return;  // somebody may be reading why it is lost
+        return;  // a thread may be reading its error text
     }
     record_failure(*block_, static_cast<odc_status>(message.status), message.text.c_str());
     ring(*block_);
@@ -114,17 +114,17 @@ void RankReplica::last_call(uint64_t last_call, uint64_t minibatch, int64_t age_
     block_->last_call.store((last_call & ~kLastCallRecord) | record, std::memory_order_release);
 }
 
-void RankReplica::apply(const ByeMessage &) {
+void RankReplica::apply(const GoodbyeMessage &) {
     if (!serves(block_->state.load(std::memory_order_relaxed))) {
-        return;  // who waits must read what went wrong
+        return;  // keeps the error for waiters
     }
     block_->state.store(RankState::Gone, std::memory_order_release);
     ring(*block_);
 }
 
-void RankReplica::lose(const std::string &why) {
+void RankReplica::mark_lost(const std::string &why) {
     if (block_->state.load(std::memory_order_relaxed) == RankState::Left) {
-        apply(ByeMessage{});
+        apply(GoodbyeMessage{});
     } else if (block_->state.load(std::memory_order_relaxed) == RankState::Running) {
         put(block_->error_text, why);
         block_->state.store(RankState::Lost, std::memory_order_release);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank of another host as this process sees it: an image of its block and its posts, which its control messages keep up to
-// date, so that whoever waits or looks for a shard does it as with a rank of this host. Only the progress thread writes.
+// A replica of a remote rank's control block and shard records in this process, which its control messages keep up to date,
+// so that waits and shard lookups are the same as for local peers. Written by the progress thread only.
 #pragma once
 
 #include "memory/shard_record.h"
@@ -14,14 +14,14 @@ namespace odc {
 
 class RankReplica {
 public:
-    // Its records lie in `arena`, which several replicas share.
+    // Allocates in `arena`, which several replicas share.
     RankReplica(Arena &arena, int rank, int size, int pid, const std::string &host);
 
     ControlBlock &block() const { return *block_; }
     uint64_t block_offset() const { return block_offset_; }
 
-    // Each rings. Throw ODC_ERROR_INTERNAL when the control message makes no sense.
-    void apply(const PostMessage &message);
+    // Apply a message and ring the doorbell. Throw ODC_ERROR_INTERNAL for an invalid message.
+    void apply(const RegisteredMessage &message);
     void apply(const ReleasedMessage &message);
     void apply(const PublishedMessage &message);
     void apply(const AllPublishedMessage &message);
@@ -29,20 +29,20 @@ public:
     void apply(const ReducedMessage &message);
     void apply(const LeftMessage &message);
     void apply(const FailedMessage &message);
-    void apply(const ByeMessage &message);
-    // What it last did, `age_ns` ago.
+    void apply(const GoodbyeMessage &message);
+    // The rank's last call, `age_ns` ago.
     void last_call(uint64_t last_call, uint64_t minibatch, int64_t age_ns);
-    // Nothing more will be heard of it.
-    void lose(const std::string &why);
+    // The rank cannot be reached any more.
+    void mark_lost(const std::string &why);
 
 private:
-    ShardRecord &post(uint64_t record);
+    ShardRecord &find(uint64_t record);
 
     Arena &arena_;
     uint64_t block_offset_;
     ControlBlock *block_;
-    std::atomic<uint64_t> *last_;                     // of its list of posts
-    std::unordered_map<uint64_t, uint64_t> records_;  // by the owner's offset: here
+    std::atomic<uint64_t> *last_;                     // the `next` of its last shard record
+    std::unordered_map<uint64_t, uint64_t> records_;  // offsets here, by the owner's offsets
 };
 
 }  // namespace odc

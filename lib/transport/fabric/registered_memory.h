@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that the context keeps for transfers, registered once at every endpoint: what is read into it, or offered from it,
-// needs neither a registration nor a copy of its own.
+// The context's long-lived buffers, registered once at every endpoint: gets into them and adds from them need no registration
+// and no copy of their own.
 #pragma once
 
 #include "transport/fabric/endpoint.h"
@@ -15,26 +15,26 @@ namespace odc {
 
 struct Registration {
     void *descriptor;
-    uint64_t address;  // as peers name it
+    uint64_t address;  // for peers
     uint64_t key;
 };
 
 // For the progress thread.
 class RegisteredMemory {
 public:
-    // Throws, with the provider's words; then nothing is lent.
+    // Throws, with the provider's message; then nothing is registered.
     void register_memory(const std::vector<std::unique_ptr<FabricEndpoint>> &endpoints, std::byte *start, size_t bytes,
                          MemoryKind kind, Access access);
-    // What lies at `at`, for requests by this endpoint; none: it is not lent.
+    // The registration of the memory at `at` for this endpoint; none if it is not registered.
     std::optional<Registration> find(const FabricEndpoint &endpoint, const std::byte *at) const;
 
 private:
-    struct Lent {
+    struct Buffer {
         std::byte *start;
         size_t bytes;
-        std::unordered_map<const FabricEndpoint *, Exposed> exposed;
+        std::unordered_map<const FabricEndpoint *, MemoryRegion> regions;
     };
-    std::vector<Lent> lent_;
+    std::vector<Buffer> buffers_;
 };
 
 }  // namespace odc

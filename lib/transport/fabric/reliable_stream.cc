@@ -13,8 +13,8 @@ namespace odc {
 namespace {
 
 constexpr size_t kPacketBytes = 8192;  // below every provider's limit for eager messages
-constexpr unsigned kFlying = 4;        // packets to one peer
-constexpr uint64_t kEarly = 64;        // packets that may overtake others
+constexpr unsigned kInFlight = 4;      // packets to one peer
+constexpr uint64_t kEarly = 64;        // how far packets may come out of order
 constexpr size_t kSlab = 16;
 constexpr size_t kReceives = 4 * kSlab;
 
@@ -22,17 +22,17 @@ struct Header {
     Token token;
     int32_t rank;
     uint32_t bytes;   // of control messages that follow
-    uint64_t number;  // from 0, between two ranks
-    // What the sender last did (ControlBlock).
+    uint64_t number;  // from 0, in the stream of two ranks
+    // The sender's last call (ControlBlock).
     uint64_t last_call;
     uint64_t last_minibatch;
-    int64_t did_age_ns;
+    int64_t last_call_age_ns;
 };
 
 }  // namespace
 
-struct ReliableStream::Packet final : Started {
-    ReliableStream *packets;
+struct ReliableStream::Packet final : OperationContext {
+    ReliableStream *stream;
     FabricEndpoint *endpoint;
     RemoteRank *to;  // NULL: a receive
     void *descriptor;
@@ -41,13 +41,13 @@ struct ReliableStream::Packet final : Started {
         char text[kPacketBytes - sizeof(Header)];
     } wire;
     void completed(size_t bytes, const std::string &error) override {
-        to != nullptr ? packets->sent(*this, error) : packets->received(*this, bytes, error);
+        to != nullptr ? stream->sent(*this, error) : stream->received(*this, bytes, error);
     }
 };
 
 ReliableStream::ReliableStream(const ControlBlock &mine, const Token &token,
-                               const std::vector<std::unique_ptr<RemoteRank>> &remotes, Heard heard)
-    : mine_(mine), token_(token), remotes_(remotes), heard_(std::move(heard)), streams_(remotes.size()) {}
+                               const std::vector<std::unique_ptr<RemoteRank>> &remotes, OnMessage on_message)
+    : mine_(mine), token_(token), remotes_(remotes), on_message_(std::move(on_message)), streams_(remotes.size()) {}
 
 ReliableStream::~ReliableStream() = default;
 
@@ -57,13 +57,14 @@ ReliableStream::Packet &ReliableStream::take(FabricEndpoint &endpoint) {
     if (found == free_.end()) {
         Slab slab{&endpoint, std::make_unique<Packet[]>(kSlab), {}};
         if (endpoint.needs_local()) {
-            slab.exposed = endpoint.expose(slab.packets.get(), kSlab * sizeof(Packet), MemoryKind::Host, Access::Local);
+            slab.region =
+                endpoint.register_memory(slab.packets.get(), kSlab * sizeof(Packet), MemoryKind::Host, Access::Local);
         }
         for (size_t i = 0; i < kSlab; ++i) {
             Packet &one = slab.packets[i];
-            one.packets = this;
+            one.stream = this;
             one.endpoint = &endpoint;
-            one.descriptor = slab.exposed.descriptor;
+            one.descriptor = slab.region.descriptor;
             free_.push_back(&one);
         }
         slabs_.push_back(std::move(slab));
@@ -75,9 +76,9 @@ ReliableStream::Packet &ReliableStream::take(FabricEndpoint &endpoint) {
     return packet;
 }
 
-// ---- Speaking ----
+// ---- Sending ----
 
-void ReliableStream::say(RemoteRank &remote, const std::string &messages) {
+void ReliableStream::send(RemoteRank &remote, const std::string &messages) {
     if (remote.gone) {
         return;
     }
@@ -90,10 +91,10 @@ void ReliableStream::say(RemoteRank &remote, const std::string &messages) {
 }
 
 bool ReliableStream::pump() {
-    refused_ = false;
+    must_retry_ = false;
     while (!unposted_.empty()) {
-        if (!receive(*unposted_.back())) {
-            refused_ = true;
+        if (!try_post_receive(*unposted_.back())) {
+            must_retry_ = true;
             break;
         }
         unposted_.pop_back();
@@ -101,7 +102,7 @@ bool ReliableStream::pump() {
     bool any = false;
     std::erase_if(waiting_, [&](RemoteRank *remote) {
         Stream &stream = streams_[static_cast<size_t>(remote->rank)];
-        while (!remote->gone && !stream.out.empty() && stream.in_flight < kFlying && send(*remote)) {
+        while (!remote->gone && !stream.out.empty() && stream.in_flight < kInFlight && send_packet(*remote)) {
             any = true;
         }
         stream.waiting = !remote->gone && !stream.out.empty();
@@ -110,7 +111,7 @@ bool ReliableStream::pump() {
     return any;
 }
 
-bool ReliableStream::send(RemoteRank &remote) {
+bool ReliableStream::send_packet(RemoteRank &remote) {
     Stream &stream = streams_[static_cast<size_t>(remote.rank)];
     Packet &packet = take(*remote.endpoint);
     const size_t bytes = std::min(stream.out.size(), sizeof(packet.wire.text));
@@ -118,7 +119,7 @@ bool ReliableStream::send(RemoteRank &remote) {
     packet.wire.header = {token_,
                           mine_.rank,
                           static_cast<uint32_t>(bytes),
-                          stream.packed,
+                          stream.next_sent,
                           mine_.last_call.load(std::memory_order_relaxed),
                           mine_.last_minibatch.load(std::memory_order_relaxed),
                           now_ns() - mine_.last_call_at_ns.load(std::memory_order_relaxed)};
@@ -126,11 +127,11 @@ bool ReliableStream::send(RemoteRank &remote) {
     std::copy(stream.out.begin(), end, packet.wire.text);
     if (!remote.endpoint->send(remote.address, &packet.wire, sizeof(Header) + bytes, packet.descriptor, packet)) {
         free_.push_back(&packet);
-        refused_ = remote.may_retry() || refused_;
+        must_retry_ = remote.may_retry() || must_retry_;
         return false;
     }
     stream.out.erase(stream.out.begin(), end);
-    ++stream.packed;
+    ++stream.next_sent;
     ++stream.in_flight;
     ++sent_;
     return true;
@@ -140,7 +141,7 @@ void ReliableStream::sent(Packet &packet, const std::string &error) {
     --streams_[static_cast<size_t>(packet.to->rank)].in_flight;
     free_.push_back(&packet);
     if (!error.empty()) {
-        packet.to->lose(odc::say("its connection ended (", error, ")"));
+        packet.to->mark_lost(odc::say("its connection ended (", error, ")"));
     }
 }
 
@@ -149,48 +150,47 @@ bool ReliableStream::delivered(const RemoteRank &remote) const {
     return remote.gone || (stream.out.empty() && stream.in_flight == 0);
 }
 
-// ---- Listening ----
+// ---- Receiving ----
 
-void ReliableStream::listen(FabricEndpoint &endpoint) {
+void ReliableStream::post_receives(FabricEndpoint &endpoint) {
     for (size_t i = 0; i < kReceives; ++i) {
-        post(take(endpoint));
+        post_receive(take(endpoint));
     }
 }
 
-void ReliableStream::post(Packet &packet) {
+void ReliableStream::post_receive(Packet &packet) {
     packet.to = nullptr;
-    if (!receive(packet)) {
+    if (!try_post_receive(packet)) {
         unposted_.push_back(&packet);
     }
 }
 
-// False: there is no room now.
-bool ReliableStream::receive(Packet &packet) {
+// False if the provider has no room.
+bool ReliableStream::try_post_receive(Packet &packet) {
     if (packet.endpoint->receive(&packet.wire, sizeof(packet.wire), packet.descriptor, packet)) {
         return true;
     }
     const std::string failure = packet.endpoint->take_failure();
     if (!failure.empty()) {
-        fail(ODC_ERROR_SYSTEM, "nothing can be received any more (", failure, ")");
+        fail(ODC_ERROR_SYSTEM, "control messages can no longer be received (", failure, ")");
     }
     return false;
 }
 
-// An error here (a message too long, a connection that ended) is not a member's: their packets fit, and whoever waits
-// for one that is gone asks it (see Pulses).
+// Ignores errors: members' packets are never too long, and the heartbeat detects closed connections.
 void ReliableStream::received(Packet &packet, size_t bytes, const std::string &error) {
     if (error.empty()) {
         try {
-            hear(packet, bytes);
+            deliver(packet, bytes);
         } catch (...) {
             unposted_.push_back(&packet);
             throw;
         }
     }
-    post(packet);
+    post_receive(packet);
 }
 
-void ReliableStream::hear(const Packet &packet, size_t bytes) {
+void ReliableStream::deliver(const Packet &packet, size_t bytes) {
     const Header &header = packet.wire.header;
     if (bytes < sizeof(Header) || sodium_memcmp(header.token.data(), token_.data(), token_.size()) != 0 ||
         header.bytes != bytes - sizeof(Header) || header.rank < 0 ||
@@ -199,33 +199,33 @@ void ReliableStream::hear(const Packet &packet, size_t bytes) {
     }
     RemoteRank *remote = remotes_[static_cast<size_t>(header.rank)].get();
     if (remote == nullptr || (remote->gone && !remote->closing)) {
-        return;  // who has been given up does not come back
+        return;  // a rank that has been given up stays lost
     }
     remote->silent_since_ns = 0;
     Stream &stream = streams_[static_cast<size_t>(header.rank)];
     const bool is_newest = stream.early.empty() || header.number > stream.early.rbegin()->first;
-    if (header.number < stream.heard || header.number - stream.heard >= kEarly ||
+    if (header.number < stream.next_received || header.number - stream.next_received >= kEarly ||
         !stream.early.emplace(header.number, std::string(packet.wire.text, header.bytes)).second) {
-        fail(ODC_ERROR_INTERNAL, "packet ", header.number, " of rank ", header.rank, " came when ", stream.heard,
-             " was next: the provider lost or repeated one");
+        fail(ODC_ERROR_INTERNAL, "packet ", header.number, " of rank ", header.rank, " came when ",
+             stream.next_received, " was next: the provider lost or repeated one");
     }
     if (is_newest) {
-        remote->replica.last_call(header.last_call, header.last_minibatch, header.did_age_ns);
+        remote->replica.last_call(header.last_call, header.last_minibatch, header.last_call_age_ns);
     }
-    // Providers need not keep the order.
-    for (auto next = stream.early.find(stream.heard); next != stream.early.end();
-         next = stream.early.find(stream.heard)) {
+    // Providers may reorder messages.
+    for (auto next = stream.early.find(stream.next_received); next != stream.early.end();
+         next = stream.early.find(stream.next_received)) {
         stream.in += next->second;
         stream.early.erase(next);
-        ++stream.heard;
+        ++stream.next_received;
     }
-    // Each once, even if hearing it throws.
+    // Handles each message once, even if the handler throws.
     std::string in = std::move(stream.in);
     std::string_view rest = in;
     const auto keep_rest = [&] { stream.in.assign(rest); };
     try {
         while (const std::optional<ControlMessage> message = decode(&rest, static_cast<int>(remotes_.size()))) {
-            heard_(*remote, *message);
+            on_message_(*remote, *message);
         }
     } catch (...) {
         keep_rest();

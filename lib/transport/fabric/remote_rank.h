@@ -14,36 +14,36 @@ namespace odc {
 
 struct RemoteRank {
     int rank;
-    int host;  // index, the same on all ranks
+    int host;  // its index, the same on all ranks
     FabricEndpoint *endpoint;
     fi_addr_t address;
-    std::vector<std::byte> name;  // of its endpoint
+    std::vector<std::byte> name;  // its endpoint's address
     RankReplica replica;
-    // When the first question that it has not answered was put, then when it left; 0: none.
+    // When the first unanswered ping was queued, then when it was sent; 0: there is none.
     int64_t silent_since_ns = 0;
-    bool has_question = false;                // that question has left
+    bool ping_sent = false;                   // that ping has been sent
     std::optional<ListenerProbe> probe = {};  // while it is silent
-    // Nothing is sent to it any more, nor read from it.
+    // It is neither sent to nor read from any more.
     bool gone = false;
-    bool closing = false;     // said goodbye: gone once it has been answered
-    uint64_t answered = 0;    // the last of our questions
-    bool owes_heard = false;  // has our last words to answer
+    bool closing = false;     // has sent its last message: gone once the acknowledgement is sent
+    uint64_t last_pong = 0;   // the number of our last ping that it answered
+    bool awaits_ack = false;  // has not acknowledged our last message
 
-    // After the endpoint has refused something for it: true if there was no room only.
+    // After the endpoint failed to post an operation: true if the provider only had no room (FI_EAGAIN).
     bool may_retry() {
         const std::string failure = endpoint->take_failure();
         if (!failure.empty()) {
-            lose(say("it cannot be reached (", failure, ")"));
+            mark_lost(say("it cannot be reached (", failure, ")"));
         }
         return failure.empty();
     }
-    void lose(const std::string &why) {
+    void mark_lost(const std::string &why) {
         gone = true;
-        replica.lose(why);
+        replica.mark_lost(why);
     }
 };
 
-// Says something to a rank.
+// Sends a control message to a rank.
 using Tell = std::function<void(RemoteRank &, const ControlMessage &)>;
 
 }  // namespace odc

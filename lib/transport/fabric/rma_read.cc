@@ -7,55 +7,55 @@
 
 namespace odc {
 
-struct RmaReads::Chunk final : Started {
+struct RmaReads::Chunk final : OperationContext {
     RmaReads *reads;
-    Lane *lane;
-    std::shared_ptr<Flow> flow;
-    std::byte *target;
+    PeerQueue *queue;
+    std::shared_ptr<ChunkedRead> read;
+    std::byte *buffer;
     uint64_t offset;
     size_t bytes;
     void completed(size_t, const std::string &error) override { reads->completed(*this, error); }
 };
 
-void Flow::stop() {
-    const bool over = asked_ == bytes_;
-    asked_ = bytes_;
-    if (!over && flying_ == 0) {
-        ended();
+void ChunkedRead::stop() {
+    const bool over = requested_ == bytes_;
+    requested_ = bytes_;
+    if (!over && in_flight_ == 0) {
+        finished();
     }
 }
 
 RmaReads::RmaReads(unsigned window, size_t chunk_bytes) : window_(window), chunk_bytes_(chunk_bytes) {}
 RmaReads::~RmaReads() = default;
 
-void RmaReads::start(std::shared_ptr<Flow> flow) {
+void RmaReads::start(std::shared_ptr<ChunkedRead> read) {
     if (stopped_) {
-        flow->stop();
+        read->stop();
         return;
     }
-    Lane *&lane = lane_of_[&flow->from()];
-    if (lane == nullptr) {
-        lanes_.push_back(std::make_unique<Lane>(Lane{&flow->from(), {}, 0}));
-        lane = lanes_.back().get();
+    PeerQueue *&queue = queue_of_[&read->from()];
+    if (queue == nullptr) {
+        queues_.push_back(std::make_unique<PeerQueue>(PeerQueue{&read->from(), {}, 0}));
+        queue = queues_.back().get();
     }
-    lane->flows.push_back(std::move(flow));
+    queue->reads.push_back(std::move(read));
 }
 
 void RmaReads::stop() {
     stopped_ = true;
-    for (const auto &lane : lanes_) {
-        lane->flows.clear();
+    for (const auto &queue : queues_) {
+        queue->reads.clear();
     }
 }
 
-// In turn from all peers, so that none is always the first to be given what is scarce.
+// Takes turns among peers, so that all get their share of buffers and of the provider's room.
 bool RmaReads::pump() {
-    refused_ = false;
+    must_retry_ = false;
     bool any = false;
-    const unsigned most = share();
-    for (size_t idle = 0; idle < lanes_.size() && flying_ < window_;) {
-        turn_ = (turn_ + 1) % lanes_.size();
-        if (pump(*lanes_[turn_], most)) {
+    const unsigned most = most_per_peer();
+    for (size_t idle = 0; idle < queues_.size() && in_flight_ < window_;) {
+        turn_ = (turn_ + 1) % queues_.size();
+        if (pump(*queues_[turn_], most)) {
             any = true;
             idle = 0;
         } else {
@@ -65,31 +65,31 @@ bool RmaReads::pump() {
     return any;
 }
 
-// One peer that does not answer must not hold the whole window.
-unsigned RmaReads::share() const {
+// Limits each peer, so that one that does not answer cannot occupy the whole window.
+unsigned RmaReads::most_per_peer() const {
     const auto busy = static_cast<unsigned>(
-        std::count_if(lanes_.begin(), lanes_.end(), [](const auto &lane) { return !lane->flows.empty(); }));
+        std::count_if(queues_.begin(), queues_.end(), [](const auto &queue) { return !queue->reads.empty(); }));
     return busy == 0 ? window_ : (window_ + busy - 1) / busy;
 }
 
-bool RmaReads::pump(Lane &lane, unsigned most) {
-    while (!lane.flows.empty() && lane.in_flight < most) {
-        const std::shared_ptr<Flow> flow = lane.flows.front();
-        if (!lane.from->gone && flow->asked_ < flow->bytes_) {
-            return start_chunk(lane, *flow);
+bool RmaReads::pump(PeerQueue &queue, unsigned most) {
+    while (!queue.reads.empty() && queue.in_flight < most) {
+        const std::shared_ptr<ChunkedRead> read = queue.reads.front();
+        if (!queue.from->gone && read->requested_ < read->bytes_) {
+            return post_chunk(queue, *read);
         }
-        lane.flows.pop_front();
-        flow->stop();
+        queue.reads.pop_front();
+        read->stop();
     }
     return false;
 }
 
-bool RmaReads::start_chunk(Lane &lane, Flow &flow) {
-    const uint64_t offset = flow.asked_;
-    const size_t bytes = std::min<uint64_t>(chunk_bytes_, flow.bytes_ - offset);
+bool RmaReads::post_chunk(PeerQueue &queue, ChunkedRead &read) {
+    const uint64_t offset = read.requested_;
+    const size_t bytes = std::min<uint64_t>(chunk_bytes_, read.bytes_ - offset);
     void *descriptor = nullptr;
-    std::byte *target = flow.target(offset, bytes, &descriptor);
-    if (target == nullptr) {
+    std::byte *buffer = read.buffer(offset, bytes, &descriptor);
+    if (buffer == nullptr) {
         return false;
     }
     if (free_.empty()) {
@@ -98,40 +98,40 @@ bool RmaReads::start_chunk(Lane &lane, Flow &flow) {
         free_.push_back(chunks_.back().get());
     }
     Chunk &chunk = *free_.back();
-    if (!lane.from->endpoint->read(lane.from->address, target, bytes, descriptor, flow.address_ + offset, flow.key_,
-                                   chunk)) {
-        flow.returned(target);
-        refused_ = lane.from->may_retry() || refused_;
+    if (!queue.from->endpoint->read(queue.from->address, buffer, bytes, descriptor, read.address_ + offset, read.key_,
+                                    chunk)) {
+        read.unused(buffer);
+        must_retry_ = queue.from->may_retry() || must_retry_;
         return false;
     }
     free_.pop_back();
-    chunk.flow = lane.flows.front();
-    chunk.lane = &lane;
-    ++lane.in_flight;
-    chunk.target = target;
+    chunk.read = queue.reads.front();
+    chunk.queue = &queue;
+    ++queue.in_flight;
+    chunk.buffer = buffer;
     chunk.offset = offset;
     chunk.bytes = bytes;
-    flow.asked_ += bytes;
-    ++flow.flying_;
-    ++flying_;
+    read.requested_ += bytes;
+    ++read.in_flight_;
+    ++in_flight_;
     return true;
 }
 
 void RmaReads::completed(Chunk &chunk, const std::string &error) {
-    const std::shared_ptr<Flow> flow = std::move(chunk.flow);
-    --flying_;
-    --chunk.lane->in_flight;
-    --flow->flying_;
+    const std::shared_ptr<ChunkedRead> read = std::move(chunk.read);
+    --in_flight_;
+    --chunk.queue->in_flight;
+    --read->in_flight_;
     free_.push_back(&chunk);
     if (error.empty()) {
-        flow->landed(chunk.target, chunk.offset, chunk.bytes);
+        read->arrived(chunk.buffer, chunk.offset, chunk.bytes);
     } else {
-        flow->returned(chunk.target);
-        flow->asked_ = flow->bytes_;
-        flow->from().lose(say("a read of its memory failed (", error, ")"));
+        read->unused(chunk.buffer);
+        read->requested_ = read->bytes_;
+        read->from().mark_lost(say("a read of its memory failed (", error, ")"));
     }
-    if (flow->flying_ == 0 && flow->asked_ == flow->bytes_) {
-        flow->ended();
+    if (read->in_flight_ == 0 && read->requested_ == read->bytes_) {
+        read->finished();
     }
 }
 

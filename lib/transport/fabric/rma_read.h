@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Remote reads in chunks: many on their way at once, from many owners, in the order in which they were asked for.
+// Pipelined RMA reads from many peers: in chunks, several in flight, in order of their start for each peer.
 #pragma once
 
 #include "transport/fabric/remote_rank.h"
@@ -12,28 +12,28 @@
 
 namespace odc {
 
-// By measurement: 512 KiB, and eight of them, were the best over two and four hosts joined by plain TCP.
-constexpr size_t kChunkBytes = kMostBytes;
+// 512 KiB, and eight chunks in flight, were the fastest between two and four hosts over plain TCP.
+constexpr size_t kChunkBytes = kMaxReadBytes;
 
-// A stretch of a peer's memory that is read once, front to back.
-class Flow {
+// The read of a range of a peer's memory.
+class ChunkedRead {
 public:
-    Flow(RemoteRank &from, uint64_t address, uint64_t key, uint64_t bytes)
+    ChunkedRead(RemoteRank &from, uint64_t address, uint64_t key, uint64_t bytes)
         : from_(from), address_(address), key_(key), bytes_(bytes) {}
-    virtual ~Flow() = default;
+    virtual ~ChunkedRead() = default;
 
     RemoteRank &from() { return from_; }
     uint64_t bytes() const { return bytes_; }
-    // No further chunk is asked for; it ends when those on their way have landed.
+    // Reads no further chunks; the read finishes when those in flight have arrived.
     void stop();
 
-    // Where a chunk goes, and its descriptor if the endpoint needs one. NULL: no room now.
-    virtual std::byte *target(uint64_t offset, size_t bytes, void **descriptor) = 0;
-    virtual void landed(std::byte *target, uint64_t offset, size_t bytes) = 0;
-    // Nothing has come to `target` after all.
-    virtual void returned(std::byte *target) = 0;
-    // Nothing is on its way any more, and no chunk will be asked for.
-    virtual void ended() = 0;
+    // The destination of a chunk, and its descriptor if the endpoint needs one. NULL if there is none now.
+    virtual std::byte *buffer(uint64_t offset, size_t bytes, void **descriptor) = 0;
+    virtual void arrived(std::byte *buffer, uint64_t offset, size_t bytes) = 0;
+    // Nothing was read into the buffer.
+    virtual void unused(std::byte *buffer) = 0;
+    // No chunk is in flight, and no further one will be.
+    virtual void finished() = 0;
 
 private:
     friend class RmaReads;
@@ -41,47 +41,47 @@ private:
     uint64_t address_;
     uint64_t key_;
     uint64_t bytes_;
-    uint64_t asked_ = 0;
-    unsigned flying_ = 0;
+    uint64_t requested_ = 0;
+    unsigned in_flight_ = 0;
 };
 
 class RmaReads {
 public:
-    // At most `window` chunks of `chunk_bytes` are on their way, from all peers together.
+    // At most `window` chunks of `chunk_bytes` are in flight, from all peers together.
     RmaReads(unsigned window, size_t chunk_bytes);
     ~RmaReads();
     RmaReads(const RmaReads &) = delete;
     RmaReads &operator=(const RmaReads &) = delete;
 
-    void start(std::shared_ptr<Flow> flow);
-    // Starts what there is room for; true if anything was started.
+    void start(std::shared_ptr<ChunkedRead> read);
+    // Posts reads while the window and the provider allow it; true if it posted any.
     bool pump();
-    // Whether something waits for room at the provider, which tells nobody when there is some.
-    bool refused() const { return refused_; }
-    bool in_flight() const { return flying_ > 0; }
-    // Starts nothing more: what is yet to be started ends at once.
+    // The provider had no room (FI_EAGAIN), and does not tell when it has: call pump() again soon.
+    bool must_retry() const { return must_retry_; }
+    bool in_flight() const { return in_flight_ > 0; }
+    // Posts nothing more; drops reads that are not posted as a whole, and finishes later ones at once.
     void stop();
 
 private:
     struct Chunk;
-    struct Lane {
+    struct PeerQueue {
         RemoteRank *from;
-        std::deque<std::shared_ptr<Flow>> flows;
+        std::deque<std::shared_ptr<ChunkedRead>> reads;
         unsigned in_flight = 0;
     };
-    // Starts one chunk of the lane's first flow, unless the peer has `most` on their way.
-    bool pump(Lane &lane, unsigned most);
-    unsigned share() const;
-    bool start_chunk(Lane &lane, Flow &flow);
+    // Posts one chunk of the queue's first read, unless the peer has `most` chunks in flight.
+    bool pump(PeerQueue &queue, unsigned most);
+    unsigned most_per_peer() const;
+    bool post_chunk(PeerQueue &queue, ChunkedRead &read);
     void completed(Chunk &chunk, const std::string &error);
 
     unsigned window_;
     size_t chunk_bytes_;
-    std::vector<std::unique_ptr<Lane>> lanes_;  // one a peer, in the order of their first flows
-    std::unordered_map<RemoteRank *, Lane *> lane_of_;
+    std::vector<std::unique_ptr<PeerQueue>> queues_;  // in the order of their first reads
+    std::unordered_map<RemoteRank *, PeerQueue *> queue_of_;
     size_t turn_ = 0;
-    unsigned flying_ = 0;
-    bool refused_ = false;
+    unsigned in_flight_ = 0;
+    bool must_retry_ = false;
     bool stopped_ = false;
     std::vector<std::unique_ptr<Chunk>> chunks_;
     std::vector<Chunk *> free_;

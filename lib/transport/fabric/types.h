@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the context hands to the transport of other hosts when a job begins.
+// Configuration and peers of the transport for other hosts.
 #pragma once
 
 #include <array>
@@ -13,41 +13,41 @@ namespace odc {
 class CudaDevice;
 struct ControlBlock;
 
-// An endpoint to be opened: the NIC that a route goes through.
-struct FabricPort {
+// A NIC that routes go through, at which an endpoint is opened.
+struct FabricNic {
     std::string provider;  // "tcp;ofi_rxm"
     std::string domain;    // "eth0"
-    int family = 0;        // 4 or 6; 0: none, the domain has only one address
+    int family = 0;        // 4 or 6; 0: the domain has only one address
     std::array<uint8_t, 16> address = {};
 };
 
-// What memory is registered for: to be read by peers, or to be the target of this rank's reads and messages.
-enum class Access { RemoteRank, Local };
+// What memory is registered for: RMA reads by peers, or as the local buffer of reads and messages.
+enum class Access { RemoteRead, Local };
 
-struct FabricTerms {
+struct FabricConfig {
     int rank;
     int size;
     ControlBlock *mine;
     const CudaDevice *gpu;  // whose memory NICs reach (GPUDirect RDMA); NULL: host memory only
-    size_t staging_bytes;   // for additions on their way, at most
-    int64_t silence_ms;     // after which a host that does not answer counts as lost
+    size_t staging_bytes;   // of all bounce buffers
+    int64_t silence_ms;     // after which a host that does not answer is lost
 };
 
 // A rank of another host.
 struct FabricPeer {
     int rank;
-    int host;  // index, the same on all ranks
+    int host;  // its index, the same on all ranks
     int pid;
     std::string host_name;
-    size_t port;                  // of this rank's, by which it is reached
-    std::vector<std::byte> name;  // of its endpoint
+    size_t nic;                   // the index of this rank's NIC by which it is reached
+    std::vector<std::byte> name;  // its endpoint's address
 };
 
 // Another rank of this host.
 struct FabricLocalPeer {
     int rank;
-    int life;     // its pidfd
-    int program;  // program.h
+    int pidfd;
+    int program;  // see program.h
     const ControlBlock *block;
 };
 

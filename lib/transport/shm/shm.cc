@@ -31,7 +31,7 @@ public:
                                        int64_t *waited_ns) override {
         const uint64_t stripes = stripe_count(to.numel * element_size(accumulator_type(to.gradient_type)));
         const size_t bytes = stripe_elements(to.gradient_type) * element_size(to.gradient_type);
-        // Ranks begin at different places, or they would queue up behind one another through the whole slice.
+        // Ranks begin at different stripes, or they would queue behind one another through the whole slice.
         const uint64_t begin = static_cast<uint64_t>(my_rank_) % stripes;
         for (uint64_t i = 0; i < stripes; ++i) {
             const uint64_t stripe = (begin + i) % stripes;
@@ -41,7 +41,7 @@ public:
         return nullptr;
     }
 
-    void cancel(const std::shared_ptr<Request> &) override {}  // it leaves nothing on its way
+    void cancel(const std::shared_ptr<Request> &) override {}  // its calls return no requests
 
 private:
     int my_rank_;
@@ -59,6 +59,6 @@ std::string why_not_shm() {
     return "";
 }
 
-std::unique_ptr<Endpoint> shm_path(int my_rank) { return std::make_unique<ShmEndpoint>(my_rank); }
+std::unique_ptr<Endpoint> shm_endpoint(int my_rank) { return std::make_unique<ShmEndpoint>(my_rank); }
 
 }  // namespace odc

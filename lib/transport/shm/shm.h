@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory of the same host: the caller's thread copies from and adds into the owner's mapped slice itself.
+// Host memory of this host: the caller's thread copies from and adds into the owner's mapped slice.
 #pragma once
 
 #include "transport/transport.h"
 
 namespace odc {
 
-// Empty: it works on this machine. Else why not.
+// Why shared memory does not work on this machine; empty if it does.
 std::string why_not_shm();
-// To any rank of this host.
-std::unique_ptr<Endpoint> shm_path(int my_rank);
+// An endpoint for any rank of this host.
+std::unique_ptr<Endpoint> shm_endpoint(int my_rank);
 
 }  // namespace odc

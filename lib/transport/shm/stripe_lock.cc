@@ -12,8 +12,8 @@ namespace odc {
 
 namespace {
 
-constexpr uint32_t kSleepers = uint32_t{1} << 31;  // beside the holder's rank + 1; 0: free
-constexpr int kSpins = 200;                        // about as long as a stripe takes to add, at most
+constexpr uint32_t kSleepers = uint32_t{1} << 31;  // a flag beside the holder's rank + 1; a free lock is 0
+constexpr int kSpins = 200;                        // about as long as adding a stripe takes, at most
 
 }  // namespace
 
@@ -40,7 +40,7 @@ StripeLock::StripeLock(Stripe &stripe, int rank, WaitHook &hook, int64_t *waited
         }
         spin_pause();
     }
-    // Who had to sleep cannot tell whether others sleep too, so it holds the lock with the mark set.
+    // A thread that slept cannot tell whether others still sleep, so it takes the lock with kSleepers set.
     const int64_t begin = now_ns();
     for (;;) {
         uint32_t seen = stripe_.lock.load(std::memory_order_relaxed);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The locks of an accumulator, and additions under them. A lock whose holder died is never taken again: its stripe is
-// half added to, and who waits for it learns of the death from its wait hook.
+// The locks of an accumulator, and additions under them. The lock of a dead holder is never taken over, because its stripe
+// may be half added to; waiters learn of the death from their wait hook.
 #pragma once
 
 #include "transport/transport.h"
@@ -11,13 +11,13 @@ uint64_t stripe_count(uint64_t accumulator_bytes);
 // Elements in each stripe but the last.
 uint64_t stripe_elements(int32_t gradient_type);
 
-// For who may not wait. True: taken, to be unlocked.
+// Without waiting; true if the lock was taken.
 bool try_lock(Stripe &stripe, int rank);
 void unlock(Stripe &stripe);
 
 class StripeLock {
 public:
-    // Waits, sounding `wait hook` at least every 20 ms; adds the time slept to *waited_ns.
+    // Waits, calling `hook` at least every 20 ms; adds the time slept to *waited_ns.
     StripeLock(Stripe &stripe, int rank, WaitHook &hook, int64_t *waited_ns);
     ~StripeLock() { unlock(stripe_); }
     StripeLock(const StripeLock &) = delete;
@@ -27,7 +27,8 @@ private:
     Stripe &stripe_;
 };
 
-// Adds the gradients of stripe `index`, which begin at `from`, under its lock. `epoch`: the running minibatch plus one.
+// Adds stripe `index` of a gradient, which begins at `from`; the caller holds the stripe's lock. `epoch`: the current minibatch
+// plus one.
 void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t epoch);
 
 }  // namespace odc

@@ -29,7 +29,7 @@ inline void require(bool holds, const char *what, const char *file, int line) {
 
 inline void check(Result got, Result wanted, const char *call, const char *file, int line) {
     if (got != wanted) {
-        require(false, (std::string(call) + " returns " + words_of(got)).c_str(), file, line);
+        require(false, (std::string(call) + " returns " + result_text(got)).c_str(), file, line);
     }
 }
 #define CHECK_RESULT(wanted, call) check(call, Result::wanted, #call, __FILE__, __LINE__)

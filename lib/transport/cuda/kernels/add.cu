@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU's kernels that add gradients into accumulators, one per gradient type. make_ptx.sh makes the PTX of them that
-// is part of the library. They wait for nothing.
+// The kernels that add gradients into accumulators, one per gradient type. make_ptx.sh compiles them to the library's PTX. They
+// wait for nothing.
 #include "add.h"
 
 namespace {
 
-// Reductions that GPUs of the whole host may do at one place at a time. Those of f32 flush subnormals to zero.
+// Reductions of system scope: atomic among all GPUs of the host. Those of f32 flush subnormals to zero.
 struct Reductions {
     static __device__ __forceinline__ void one(float *to, float value) {
         asm volatile("red.relaxed.sys.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "f"(value)
@@ -29,7 +29,7 @@ struct Reductions {
 
 }  // namespace
 
-// Four blocks to a multiprocessor are all the threads that it takes.
+// Four blocks per multiprocessor are its maximum number of threads.
 #define ODC_ADD_KERNEL(name, Gradient, Accumulator)                                                             \
     extern "C" __global__ void __launch_bounds__(odc::kAddThreads, 4)                                           \
         name(const __grid_constant__ odc::Addends additions) {                                                  \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernel that adds a gradient into the owners' accumulators, as a template: add.cu makes GPU kernels of it, the
-// tests run it on the CPU. So this is C++20 for CUDA and for ordinary compilers alike.
+// The kernel that adds a gradient into the owners' accumulators, as a template: add.cu instantiates it for GPUs, tests run it
+// on the CPU. So this compiles as CUDA and as plain C++20.
 #pragma once
 
 #include <cassert>
@@ -15,31 +15,31 @@
 
 namespace odc {
 
-// One owner's part of a gradient, and where it is added.
+// One owner's part of a gradient, and its accumulator.
 struct Addend {
-    const void *from;          // gradients; any alignment
-    void *to;                  // accumulators, aligned to their own size
-    unsigned long long numel;  // of both; may be 0
+    const void *from;          // the gradient; any alignment
+    void *to;                  // the accumulator, aligned to its elements
+    unsigned long long numel;  // elements of both; may be 0
 };
 
 constexpr unsigned kMostAddends = 128;
 
-// The kernels' one parameter. They begin with the addend `first` (below `count`, unless that is 0) and go round, so that
-// ranks that begin with different owners are at different owners at any time.
+// The kernels' one parameter. They begin with the addend `first` (less than `count`, unless that is 0) and wrap around, so that
+// ranks add to different owners at any one time.
 struct Addends {
     Addend addends[kMostAddends];
     unsigned count;
     unsigned first;
 };
-static_assert(sizeof(Addends) <= 4096, "what a kernel can be handed everywhere");
+static_assert(sizeof(Addends) <= 4096, "the largest kernel parameters of all GPUs");
 
-// Threads per block; kernels can be launched with fewer. Any number of blocks will do; those beyond the sum of
-// add_tiles() find nothing to do.
+// Threads per block; kernels can be launched with fewer. Any number of blocks works; those beyond the sum of add_tiles() are
+// idle.
 constexpr unsigned kAddThreads = 512;
-// Blocks take tiles of so many consecutive accumulators in turn, 16 to a thread.
+// Accumulators in a tile, 16 to a thread. Blocks take tiles in turn.
 constexpr unsigned kAddTile = 16 * kAddThreads;
-// A thread's loads that are under way together. With 2,048 threads to a multiprocessor, which the kernels' registers
-// allow, these are 64 KiB of f32. Memory of 4.8 TB/s and 0.8 µs behind 132 multiprocessors asks for 29 KB.
+// Loads in flight per thread. With 2,048 threads per multiprocessor, which the kernels' registers allow, that is 64 KiB of
+// f32 in flight; memory of 4.8 TB/s and 0.8 µs latency needs 29 KB on each of 132 multiprocessors.
 constexpr unsigned kAddInFlight = 4;
 
 struct Bfloat16 {
@@ -66,7 +66,7 @@ ODC_HOST_DEVICE float widen(Float16 value) {
         const float small = static_cast<float>(magnitude) * 0x1p-24F;
         return sign != 0 ? -small : small;
     }
-    // The exponent's bias grows by 112, from its highest value (infinity, NaN) once more.
+    // The exponent's bias grows by 112; the highest exponent (infinity, NaN) grows by 224.
     constexpr uint32_t kBias = uint32_t{112} << 23;
     const uint32_t finite = (magnitude << 13) + kBias;
     return float_of(sign | (magnitude < 0x7c00 ? finite : finite + kBias));
@@ -78,11 +78,11 @@ struct Bits {
     uint32_t words[(kBytes + 3) / 4];
 };
 
-// One load of kUnit bytes, aligned to as much.
+// One load of kUnit bytes, aligned to kUnit.
 template <unsigned kUnit>
 ODC_HOST_DEVICE Bits<kUnit> load_unit(uintptr_t address) {
 #ifdef __CUDA_ARCH__
-    // Nobody writes gradients meanwhile, so the read-only path will do.
+    // The read-only path is fine, as nobody writes gradients meanwhile.
     if constexpr (kUnit == 16) {
         const uint4 loaded = __ldg(reinterpret_cast<const uint4 *>(address));
         return {{loaded.x, loaded.y, loaded.z, loaded.w}};
@@ -119,7 +119,7 @@ ODC_HOST_DEVICE Bits<kBytes> load(uintptr_t address) {
     }
 }
 
-// Element `i` of what was loaded, widened.
+// Element `i` of the loaded bits, widened.
 template <class Gradient, unsigned kBytes>
 ODC_HOST_DEVICE auto element(const Bits<kBytes> &bits, unsigned i) {
     Gradient value{};
@@ -131,8 +131,8 @@ ODC_HOST_DEVICE auto element(const Bits<kBytes> &bits, unsigned i) {
     return widen(value);
 }
 
-// A tile's elements are low ≤ i < high, at most kAddTile; `from` and `to` are the addresses of i = 0, which in an
-// addend's first tile may stand before it.
+// A tile's elements are low ≤ i < high, at most kAddTile; `from` and `to` are the addresses of i = 0, which may lie before
+// the addend in its first tile.
 struct AddTile {
     uintptr_t from;
     uintptr_t to;
@@ -140,20 +140,20 @@ struct AddTile {
     unsigned high;
 };
 
-// Position 0 of an addend's tiles: as many elements before it as make `to` begin a line of 128 bytes.
+// How many elements position 0 of an addend's tiles lies before the addend, so that it begins a 128-byte line of `to`.
 template <class Accumulator>
 ODC_HOST_DEVICE unsigned add_shift(const Addend &addend) {
     constexpr unsigned kLine = 128 / sizeof(Accumulator);
     return static_cast<unsigned>(reinterpret_cast<uintptr_t>(addend.to) / sizeof(Accumulator) % kLine);
 }
 
-// The addend's tiles; the last may be short.
+// The number of the addend's tiles; the last may be short.
 template <class Accumulator>
 ODC_HOST_DEVICE unsigned long long add_tiles(const Addend &addend) {
     return addend.numel == 0 ? 0 : (addend.numel + add_shift<Accumulator>(addend) + kAddTile - 1) / kAddTile;
 }
 
-// One thread's part of the elements low ≤ i < high of a tile, one by one, by loads of kUnit bytes.
+// Adds one thread's part of the elements low ≤ i < high of a tile, one by one, by loads of kUnit bytes.
 template <class Gradient, class Accumulator, class Reduce, unsigned kUnit>
 ODC_HOST_DEVICE void add_singly(const AddTile &tile, unsigned low, unsigned high, unsigned thread, unsigned threads) {
     for (unsigned i = low + thread; i < high; i += threads) {
@@ -162,17 +162,18 @@ ODC_HOST_DEVICE void add_singly(const AddTile &tile, unsigned low, unsigned high
     }
 }
 
-// One thread's part of a tile, by groups of kWidth elements and loads of kUnit bytes. A group is added by one reduction,
-// and a warp's groups are consecutive, for loads and reductions: so a 16-bit gradient is loaded by 8 bytes, not 16.
+// Adds one thread's part of a tile in groups of kWidth elements, by loads of kUnit bytes. Each group takes one reduction. A
+// warp's groups are consecutive, so that loads and reductions coalesce: a 16-bit gradient is therefore loaded by 8 bytes, not
+// 16.
 template <class Gradient, class Accumulator, class Reduce, unsigned kWidth, unsigned kUnit>
 ODC_HOST_DEVICE void add_tile(const AddTile &tile, unsigned thread, unsigned threads) {
     constexpr unsigned kBytes = kWidth * sizeof(Gradient);
-    // Whole groups are between these; what is outside them, less than a group, is where the addend begins or ends.
+    // The tile's whole groups; less than a group may be left at either end, where the addend begins or ends.
     const unsigned low = (tile.low + kWidth - 1) / kWidth * kWidth;
     const unsigned high = tile.high / kWidth * kWidth;
     const unsigned step = threads * kWidth;
     for (unsigned begin = low + thread * kWidth; begin < high; begin += step * kAddInFlight) {
-        Bits<kBytes> groups[kAddInFlight];  // first all are loaded, to be under way together
+        Bits<kBytes> groups[kAddInFlight];  // all loads first, so that they are in flight together
         for (unsigned j = 0; j < kAddInFlight; ++j) {
             if (const unsigned i = begin + j * step; i < high) {
                 groups[j] = load<kBytes, kUnit>(tile.from + i * sizeof(Gradient));
@@ -199,10 +200,9 @@ ODC_HOST_DEVICE void add_tile(const AddTile &tile, unsigned thread, unsigned thr
     }
 }
 
-// What one thread of one block does, so that all threads of all blocks together add each element once. Reduce has
-// kWidth (4, or 1 where there are no vector reductions), one(to, value), and four(to, value, value, value, value), which
-// is used for f32 where `to` is aligned to 16 bytes. A gradient that is not aligned to its own elements is added singly:
-// slower, but nobody has one that cares for speed.
+// The work of one thread of one block; all threads of all blocks together add each element once. Reduce has kWidth (4, or 1
+// without vector reductions), one(to, value), and four(to, value, value, value, value), which is used for f32 if `to` is
+// aligned to 16 bytes. A gradient that is not aligned to its elements is added one by one, which is slow.
 template <class Gradient, class Accumulator, class Reduce>
 ODC_HOST_DEVICE void add(const Addends &additions, unsigned block, unsigned blocks, unsigned thread, unsigned threads) {
     constexpr unsigned kWidth = sizeof(Accumulator) == 4 ? Reduce::kWidth : 1;

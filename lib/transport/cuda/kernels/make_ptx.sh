@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes add_sm80.ptx and add_sm90.ptx of add.cu in the folder that is named: `make_ptx.sh lib/transport/cuda/kernels`. Needs nvcc; for
-# the same files, of the release that their first lines name.
+# Compiles add.cu to add_sm80.ptx and add_sm90.ptx in FOLDER: `make_ptx.sh lib/transport/cuda/kernels`. Needs nvcc; the same release,
+# named in the files' second lines, makes the same files.
 set -eu
 [ $# -eq 1 ] && [ -d "$1" ] || { echo "usage: $0 FOLDER" >&2; exit 2; }
 release=$(nvcc --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
 
-# make ARCHITECTURE VERSION: that of the PTX language is lowered to the first that has the architecture and the
-# instructions used (8.1: red.v4.f32), else drivers older than nvcc would refuse what they can do. Comments go: they name
-# the compiler's builds.
+# make ARCHITECTURE VERSION FOLDER: lowers the PTX version to the first that has the architecture and the instructions (8.1:
+# red.v4.f32), because drivers older than nvcc reject newer versions. Removes comments, which name the compiler's build.
 make() {
     {
         echo "// SPDX-License-Identifier: Apache-2.0"
