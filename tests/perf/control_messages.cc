@@ -17,17 +17,17 @@ namespace {
 constexpr int kRanks = 1024;
 
 odc::ControlMessage shard_of_all_ranks() {
-    odc::PostMessage post = {};
-    post.numel = kRanks * uint64_t{1000};
-    post.slice_numel = 1000;
-    post.parameter_type = ODC_BF16;
-    post.gradient_type = ODC_BF16;
-    post.memory = ODC_HOST_MEMORY;
-    post.name = "model.layers.17.mlp.down_proj";
-    post.ranks.resize(kRanks);
-    std::iota(post.ranks.begin(), post.ranks.end(), 0);
-    post.slices.assign(kRanks, 1000);
-    return post;
+    odc::RegisteredMessage registered = {};
+    registered.numel = kRanks * uint64_t{1000};
+    registered.slice_numel = 1000;
+    registered.parameter_type = ODC_BF16;
+    registered.gradient_type = ODC_BF16;
+    registered.memory = ODC_HOST_MEMORY;
+    registered.name = "model.layers.17.mlp.down_proj";
+    registered.ranks.resize(kRanks);
+    std::iota(registered.ranks.begin(), registered.ranks.end(), 0);
+    registered.slices.assign(kRanks, 1000);
+    return registered;
 }
 
 void encode(benchmark::State &state, const odc::ControlMessage &message) {

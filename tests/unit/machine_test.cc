@@ -332,11 +332,11 @@ void bad_recordings_are_refused(void **) {
     assert_says(error_of([] { recorded_machine("/no/such.xml"); }), "No such file");
     assert_says(error_of([] { recorded_machine("/"); }), "cannot be read: it is not a regular file");
     assert_says(error_of_xml(""), "it is empty");
-    assert_says(error_of_xml("not XML\n"), "is no topology");
-    assert_says(error_of_xml("<?xml version=\"1.0\"?>\n<html></html>\n"), "is no topology");
+    assert_says(error_of_xml("not XML\n"), "is not a topology");
+    assert_says(error_of_xml("<?xml version=\"1.0\"?>\n<html></html>\n"), "is not a topology");
     const std::string whole = with("laptop", "<", "<");
     for (size_t length = 40; length < whole.size() - 20; length += 97) {
-        assert_says(error_of_xml(whole.substr(0, length)), "is no topology");
+        assert_says(error_of_xml(whole.substr(0, length)), "is not a topology");
     }
     assert_says(error_of_xml(with("laptop", "\"odc.kind\" value=\"Wi-Fi\"", "\"odc.kind\" value=\"wifi\"")),
                 "\"wlp0s20f3\" has odc.kind \"wifi\"; it must be one of Ethernet, Wi-Fi");

@@ -31,5 +31,5 @@ def test_what_is_no_machine_is_refused(tmp_path: Path) -> None:
     with pytest.raises(odc.ArgumentError, match="No such file"):
         odc.topology(tmp_path / "none.xml")
     (tmp_path / "text.xml").write_text("text")
-    with pytest.raises(odc.ArgumentError, match="is no topology"):
+    with pytest.raises(odc.ArgumentError, match="is not a topology"):
         odc.topology(tmp_path / "text.xml")
