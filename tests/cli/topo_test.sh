@@ -134,7 +134,7 @@ sed 's/"loopback"/"loop"/' "$recorded/laptop.xml" >"$work/word.xml"
 refuses '"lo" has odc.kind "loop"; it must be one of Ethernet' "$odc" topo --xml "$work/word.xml"
 sed '15s/complete_cpuset/co4plete_cpuset/' "$recorded/laptop.xml" >"$work/byte.xml"
 for libxml in 1 0; do
-    refuses 'hwloc reads: line 15: this Core has no complete_cpuset; record one with' \
+    refuses 'hwloc can read: line 15: this Core has no complete_cpuset; record one with' \
         env HWLOC_LIBXML=$libxml ODC_TOPOLOGY_XML="$work/byte.xml" "$odc" topo
 done
 truncate -s 65M "$work/large.xml"

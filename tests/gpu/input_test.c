@@ -367,7 +367,7 @@ static void without_room_to_map(odc_context *context, void *arg) {
         gpu_fail(calls[i], 1, 2);
         int of_the_host = strcmp(calls[i], "cuMemHostRegister") == 0;
         CHECK_ERROR(odc_register_shard(context, &desc, &shard), ODC_ERROR_NO_MEMORY, calls[i], "cuda:0",
-                    "no memory for", of_the_host ? "bytes of the host's" : "bytes are free");
+                    "no memory for", of_the_host ? "bytes of host memory" : "bytes are free");
         gpu_fail_no_more();
     }
     use_once(context, (tensor[]){plain(context, "layer")}, 1, 1);

@@ -355,7 +355,7 @@ void recordings_that_hwloc_takes_for_granted_are_checked(void **) {
         " os_index=\"1\" cpuset=\"0x00000002\" complete_cpuset=\"0x00000002\" nodeset=\"0x00000001\"";
     const auto changed = [&](const std::string &to) { return error_of_xml(with("laptop", core + sets, to)); };
     assert_says(changed(core + " os_index=\"1\" cpuset=\"0x00000002\" nodeset=\"0x00000001\""),
-                "reads: line 15: this Core has no complete_cpuset; record one with");
+                "can read: line 15: this Core has no complete_cpuset; record one with");
     assert_says(changed("<object gp_index=\"6\"" + sets),
                 "line 15: the first attribute of this object is not its type");
     assert_says(error_of_xml(with("laptop", " complete_nodeset=\"0x00000001\" allowed", " allowed")),
