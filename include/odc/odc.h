@@ -140,8 +140,7 @@ ODC_API odc_status odc_release_shard(odc_shard *shard);
  * and minibatch; odc_publish_all publishes the shards that are left, and it is an error if none is. Waits for nobody.
  * `stream`, here and below: NULL for host memory; for GPU memory a CUDA stream of that GPU (NULL: the legacy default
  * stream), not being captured. The call takes effect when the stream reaches it. The host blocks for owners whose streams
- * have not reached their publishes, while staging is full and while 512 calls are pending, so work on a stream must not
- * depend on work that is enqueued later: that is a deadlock. */
+ * have not reached their publishes, while staging is full, and at 512 pending calls: no work may depend on later work. */
 ODC_API odc_status odc_publish(odc_shard *shard, void *stream);
 ODC_API odc_status odc_publish_all(odc_context *context, void *stream);
 
