@@ -79,9 +79,9 @@ void use_large_pages(std::byte *base, const Allocation &made) {
          " bytes of memory are available; shard over more ranks or use a smaller type");
 }
 
-// Checking the available memory takes 0.2 ms, as the kernel formats several files. So where memory is ample, small allocations
-// of this process share one check.
-constexpr uint64_t kSharedCheckBytes = uint64_t{1} << 20;
+// Checking the available memory takes 0.2 ms, as the kernel formats several files. So where memory is ample, allocations of
+// this process share one check until they have taken this part of it: few enough bytes if hundreds of ranks do so at once.
+constexpr uint64_t kSharedCheckPart = 1024;
 constinit std::atomic<uint64_t> left_of_last_check = 0;
 
 bool last_check_covers(uint64_t bytes) {
@@ -228,7 +228,7 @@ void Arena::commit(Range range) {
     if (!last_check_covers(bytes)) {
         available = check_available(bytes);
         if (!lock) {
-            left_of_last_check.store(kSharedCheckBytes, std::memory_order_relaxed);
+            left_of_last_check.store(available / kSharedCheckPart, std::memory_order_relaxed);
         }
     }
     uint64_t most = kPieceBytes;

@@ -199,10 +199,66 @@ static void what_is_released_is_used_again(void **state) {
     }
 }
 
+/* The number of this process's read() calls, or -1 where the kernel does not count them. */
+static long read_calls(void) {
+    char line[256];
+    long calls = -1;
+    FILE *file = fopen("/proc/self/io", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, "syscr: %ld", &calls);
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return calls;
+}
+
+static long available_bytes(void) {
+    char line[256];
+    long kib = 0;
+    FILE *file = fopen("/proc/meminfo", "re");
+    CHECK(file != NULL);
+    while (fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, "MemAvailable: %ld", &kib);
+    }
+    fclose(file);
+    return kib * 1024;
+}
+
+static void register_one_by_one(int rank, int size, const char *job, void *arg) {
+    enum { SHARDS = 100, NUMEL = 1 << 18 }; /* of 1 MiB */
+    (void)arg;
+    odc_context *context = join(rank, size, job);
+    const long before = read_calls();
+    for (int i = 0; i < SHARDS; ++i) {
+        char name[32];
+        odc_shard *shard = NULL;
+        snprintf(name, sizeof name, "layer %d", i);
+        const odc_shard_desc desc = describe(name, NUMEL, ODC_F32, 0);
+        CHECK_OK(odc_register_shard(context, &desc, &shard));
+    }
+    const long calls = read_calls() - before;
+    print_message("%d registrations made %ld calls of read()\n", SHARDS, calls);
+    CHECK(calls < SHARDS * 2);
+    odc_destroy(context);
+}
+
+/* A look at the available memory takes about eight calls of read(). */
+static void registrations_share_looks_at_the_available_memory(void **state) {
+    (void)state;
+    needs_processes("it counts the calls of a process");
+    if (read_calls() < 0 || available_bytes() < 6L << 30) {
+        print_message("skipped: the kernel counts no calls, or less than 6 GiB of memory is available\n");
+        skip();
+    }
+    run_processes(1, register_one_by_one, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_beside_the_slices_is_bounded),
         cmocka_unit_test(what_is_released_is_used_again),
+        cmocka_unit_test(registrations_share_looks_at_the_available_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,8 +62,8 @@ DynamicLibrary load() {
     return DynamicLibrary("libfabric.so.1");
 }
 
-// The number of threads in fi_getinfo, which takes 0.3 s, and the thread that has called exit(), whose handlers may still
-// call it.
+// The number of threads that load libfabric or are in fi_getinfo, which takes 0.3 s, and the thread that has called exit(),
+// whose handlers may still call it.
 constinit std::atomic<int> asking = 0;
 constinit std::atomic<pid_t> exiting = 0;
 
@@ -81,7 +81,8 @@ public:
     Asking &operator=(const Asking &) = delete;
 };
 
-// Runs before libfabric's destructors, because it is registered after libfabric is loaded.
+// Runs before libfabric's destructors and those of what it depends on, because it is registered after they are loaded; and,
+// registered with libodc, also where exit() begins before that.
 void await_asking() {
     exiting.store(gettid());
     for (int ms = 0; ms < kExitMs && asking.load() > 0; ++ms) {
@@ -89,12 +90,15 @@ void await_asking() {
     }
 }
 
+__attribute__((constructor)) void register_await_asking() { std::atexit(await_asking); }
+
 struct Loaded {
     Libfabric functions;
     std::string why_not;
 
     // By symbol version: these versions of a newer libfabric use the structs of the headers that this is compiled with.
     Loaded() {
+        const Asking here;
         DynamicLibrary library = load();
         library.find(functions.getinfo, "fi_getinfo", "FABRIC_1.3");
         library.find(functions.freeinfo, "fi_freeinfo", "FABRIC_1.3");
