@@ -80,7 +80,8 @@ static int is_seen(uint64_t ns) { return ns >= (uint64_t)ROUNDS * SLEEP_MS * 100
 static void publishes_late(odc_context *context, void *arg) {
     atomic_int *waiting = arg;
     tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
-    for (int round = 1; round <= ROUNDS; ++round) {
+    double unnamed = 1; /* by some rank: a busy machine may delay another rank's publish, too; then more rounds follow */
+    for (int round = 1; round <= ROUNDS || (unnamed != 0 && round <= 20 * ROUNDS); ++round) {
         float full[1000] = {0};
         if (odc_rank(context) == 2) {
             be_late(context, waiting, round);
@@ -91,6 +92,9 @@ static void publishes_late(odc_context *context, void *arg) {
         }
         CHECK_OK(odc_gather(t.shard, full, 1000, NULL));
         CHECK_OK(odc_minibatch_sync(context));
+        unnamed = odc_rank(context) != 2 && peer_stats_of(context, 2).publish_wait_ns <=
+                                                peer_stats_of(context, 1 - odc_rank(context)).publish_wait_ns;
+        CHECK_OK(odc_all_reduce(context, &unnamed, 1, ODC_MAX));
     }
     odc_stats stats = stats_of(context);
     uint64_t sum = 0;
@@ -101,9 +105,8 @@ static void publishes_late(odc_context *context, void *arg) {
     CHECK_EQUAL(peer_stats_of(context, odc_rank(context)).publish_wait_ns, 0);
     if (odc_rank(context) != 2) {
         CHECK(is_seen(peer_stats_of(context, 2).publish_wait_ns));
-        CHECK(peer_stats_of(context, 2).publish_wait_ns >
-              peer_stats_of(context, 1 - odc_rank(context)).publish_wait_ns);
     }
+    CHECK(unnamed == 0);
 }
 
 static void waits_for_a_publish_name_the_straggler(void **state) {
