@@ -80,7 +80,7 @@ static int is_seen(uint64_t ns) { return ns >= (uint64_t)ROUNDS * SLEEP_MS * 100
 static void publishes_late(odc_context *context, void *arg) {
     atomic_int *waiting = arg;
     tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
-    double unnamed = 1; /* by some rank: a busy machine may delay another rank's publish, too; then more rounds follow */
+    double unnamed = 1; /* by some rank: a busy machine may delay another publish, too; then rounds follow */
     for (int round = 1; round <= ROUNDS || (unnamed != 0 && round <= 20 * ROUNDS); ++round) {
         float full[1000] = {0};
         if (odc_rank(context) == 2) {
