@@ -17,6 +17,7 @@
 #include "api/topology_json.h"
 #include "base/element_type.h"
 #include "base/settings.h"
+#include "bootstrap/peer.h"
 #include "core/context.h"
 #include "memory/host_kernels.h"
 #include "planner/plan.h"
@@ -228,7 +229,7 @@ odc::Shard &checked(const odc_shard *shard) {
 enum class Half { Parameters, Gradients };
 
 void check_stream(const odc::Shard &shard, const void *stream) {
-    if (stream != nullptr && !shard.on_gpu()) {
+    if (stream != nullptr && !shard.on_device()) {
         fail(ODC_ERROR_UNSUPPORTED, "a stream is given for shard \"", shard.name(),
              "\", which is in host memory; pass NULL");
     }

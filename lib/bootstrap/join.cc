@@ -9,6 +9,7 @@
 
 #include "base/settings.h"
 #include "bootstrap/local/rendezvous.h"
+#include "bootstrap/membership.h"
 #include "bootstrap/rendezvous.h"
 #include "bootstrap/wireup.h"
 #include "memory/control_block.h"

@@ -2,11 +2,11 @@
 // How ranks find each other: from the configuration and the environment to the peers' shared memory.
 #pragma once
 
-#include "bootstrap/membership.h"
-
 #include <odc/odc.h>
 
 namespace odc {
+
+struct Membership;
 
 Membership join(const odc_config &config);
 

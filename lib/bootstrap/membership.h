@@ -1,45 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a rank that has joined knows: what odc_init was asked for, and all ranks with the ways to their memory.
+// All ranks of a job, and by what this one reaches their memory.
 #pragma once
 
-#include "base/fd.h"
 #include "base/program.h"
-#include "memory/control_block.h"
-#include "memory/shared_arena.h"
-#include "routing/route.h"
+#include "bootstrap/peer.h"
 #include "transport/cuda/cuda.h"
 #include "transport/fabric/fabric.h"
 
-#include <odc/odc.h>
-
-#include <string>
+#include <memory>
 #include <vector>
 
 namespace odc {
-
-// What odc_init was asked for, after the environment has filled in the rest.
-struct Terms {
-    int rank;
-    int size;
-    int64_t timeout_ms;
-    odc_interrupted_fn interrupted;
-    void *interrupted_arg;
-};
-
-struct Peer {
-    std::string host;              // as errors show it
-    std::string identity;          // of the host: equal for ranks that share memory
-    size_t host_index;             // in `hosts`
-    int pid;                       // on its host
-    std::shared_ptr<Arena> arena;  // of another host's rank: that of the images (fabric.h)
-    uint64_t block;                // offset of its block there
-    Fd life;                       // its pidfd; invalid for another host's rank
-    Fd program;                    // program.h; likewise
-    Route route;                   // to its host memory
-    Route gpu_route;               // from this rank's GPU to its
-
-    ControlBlock &control_block() const { return *reinterpret_cast<ControlBlock *>(arena->record(block)); }
-};
 
 struct Membership {
     Terms terms;

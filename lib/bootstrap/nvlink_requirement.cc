@@ -2,6 +2,7 @@
 #include "bootstrap/nvlink_requirement.h"
 
 #include "base/error.h"
+#include "bootstrap/membership.h"
 #include "routing/route_options.h"
 #include "topology/nvml_gpus.h"
 

@@ -3,12 +3,13 @@
 // GPU, and that the routes between them are direct.
 #pragma once
 
-#include "bootstrap/membership.h"
 #include "topology/machine.h"
 
 #include <string>
 
 namespace odc {
+
+struct Membership;
 
 // Why it is not met by the ranks of this host; empty: it is. Routes to GPU memory have been chosen. Every rank of the host
 // comes to one answer, but for routes, of which each judges its own.

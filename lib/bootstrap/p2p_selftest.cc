@@ -7,6 +7,7 @@
 
 #include "base/program.h"
 #include "bootstrap/local/message.h"
+#include "bootstrap/membership.h"
 
 namespace odc {
 

@@ -5,11 +5,13 @@
 #pragma once
 
 #include "base/deadline.h"
-#include "bootstrap/membership.h"
+#include "transport/cuda/peer_access.h"
 
 #include <vector>
 
 namespace odc {
+
+struct Membership;
 
 // By rank; of ranks of other hosts nothing is said. All ranks of the host that have a GPU call it, in odc_init. Throws
 // ODC_ERROR_RENDEZVOUS when one does not come along.

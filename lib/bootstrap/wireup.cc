@@ -12,6 +12,7 @@
 
 #include "base/settings.h"
 #include "bootstrap/gdr_setup.h"
+#include "bootstrap/membership.h"
 #include "bootstrap/nvlink_requirement.h"
 #include "bootstrap/p2p_selftest.h"
 #include "bootstrap/reachability_probe.h"

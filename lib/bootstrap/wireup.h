@@ -4,12 +4,13 @@
 #pragma once
 
 #include "bootstrap/allgather.h"
-#include "bootstrap/membership.h"
 #include "bootstrap/peer_info.h"
 
 #include <vector>
 
 namespace odc {
+
+struct Membership;
 
 // Fills in the routes, and the peers of other hosts. `peer infos`: of round 1. `exchange`: NULL where there was none.
 void choose_routes(Membership &membership, const std::vector<IdentityInfo> &infos, Allgather *exchange,

@@ -4,6 +4,9 @@
 #include <algorithm>
 
 #include "base/element_type.h"
+#include "bootstrap/join.h"
+#include "bootstrap/membership.h"
+#include "core/engines.h"
 
 namespace odc {
 
@@ -14,26 +17,17 @@ constexpr uint64_t kMostSliceBytes = uint64_t{1} << 62;
 
 }  // namespace
 
-Context::Noted Context::note(Call call, const Shard *shard) {
-    return {job_, call, shard != nullptr ? shard->record() : 0, minibatch_};
-}
-
 Context::Context(const odc_config &config)
-    : job_(join(config)), sync_tree_(job_, &ControlBlock::synced, &ControlBlock::sync_tree),
-      reduction_tree_(job_, &ControlBlock::reduced, &ControlBlock::reduction_tree), directory_(job_),
-      peers_(static_cast<size_t>(job_.size())) {
+    : membership_(std::make_unique<Membership>(join(config))), job_(*membership_),
+      sync_tree_(job_, &ControlBlock::synced, &ControlBlock::sync_tree),
+      reduction_tree_(job_, &ControlBlock::reduced, &ControlBlock::reduction_tree), counters_(job_.size()),
+      directory_(job_, counters_), engines_(std::make_unique<Engines>(*membership_, job_, directory_, counters_)) {
     find_arrival_times();
 }
 
 Context::~Context() {
-    if (Cuda *cuda = job_.cuda()) {
-        cuda->stop_gdr_add();  // what is unmapped soon
-    }
-    const bool settled = settles_on_gpu();
-    job_.leave(minibatch_);
-    if (!settled) {
-        job_.leak_cuda();
-    }
+    engines_.reset();  // which completes what it can before this rank leaves
+    job_.leave();
 }
 
 void Context::shutdown() {
@@ -41,18 +35,17 @@ void Context::shutdown() {
         fail(ODC_ERROR_PHASE, "odc_shutdown: this rank has left the job already");
     }
     left_ = true;
-    const Noted noted = note(Call::Shutdown, nullptr);
-    settles_on_gpu();
-    job_.leave(minibatch_);
-    job_.flush();
+    const Job::CallScope scope(job_, Call::Shutdown);
+    job_.leave();
+    job_.channel().flush();
 }
 
 void Context::abort(const char *text) {
     if (left_) {
         fail(ODC_ERROR_PHASE, "odc_abort: this rank has left the job");
     }
-    const Noted noted = note(Call::Abort, nullptr);
-    job_.abort(say(job_.who(job_.rank()), " aborted the job in minibatch ", minibatch_, ": ",
+    const Job::CallScope scope(job_, Call::Abort);
+    job_.abort(say(job_.who(job_.rank()), " aborted the job in minibatch ", minibatch(), ": ",
                    text != nullptr && text[0] != '\0' ? text : "no reason given"));
 }
 
@@ -66,14 +59,14 @@ void Context::check_not_left(Call call) const {
 
 void Context::check_not_arrived(Call call) {
     check_not_left(call);
-    if (job_.mine().arrived.load(std::memory_order_relaxed) > minibatch_ && call != Call::Sync) {
+    if (job_.mine().arrived.load(std::memory_order_relaxed) > minibatch() && call != Call::Sync) {
         job_.check();
-        fail(ODC_ERROR_PHASE, call_name(call), ": odc_minibatch_sync of minibatch ", minibatch_,
+        fail(ODC_ERROR_PHASE, call_name(call), ": odc_minibatch()sync of minibatch ", minibatch(),
              " was interrupted; finish it by calling it again");
     }
     if (job_.mine().reductions.load(std::memory_order_relaxed) > reductions_ && call != Call::AllReduce) {
         job_.check();
-        fail(ODC_ERROR_PHASE, call_name(call), ": odc_all_reduce of minibatch ", minibatch_,
+        fail(ODC_ERROR_PHASE, call_name(call), ": odc_all_reduce of minibatch ", minibatch(),
              " was interrupted; finish it by calling it again");
     }
 }
@@ -83,12 +76,13 @@ void Context::check_not_arrived(Call call) {
 std::vector<Shard *> Context::register_shards(std::vector<Description> descriptions) {
     check_not_arrived(Call::RegisterShard);
     job_.check();
-    const Noted noted = note(Call::RegisterShard, nullptr);
+    const Job::CallScope scope(job_, Call::RegisterShard);
     check_new(descriptions);
     std::vector<std::unique_ptr<Shard>> made;
     uint64_t slice_bytes = 0;
     for (Description &one : descriptions) {
-        made.push_back(std::make_unique<Shard>(std::move(one), job_.rank(), job_.size()));
+        Engine &engine = engines_->engine_for(one);
+        made.push_back(std::make_unique<Shard>(std::move(one), engine, job_.rank(), job_.size()));
         slice_bytes += made.back()->slice_bytes();  // each at most 2^62
         if (slice_bytes > kMostSliceBytes) {
             fail(ODC_ERROR_ARGUMENT, "the ", descriptions.size(), " shards of one odc_register_shards, up to \"",
@@ -102,22 +96,22 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
         places.emplace(one->name(), nullptr);
     }
     fresh_.reserve(fresh_.size() + made.size());
-    directory_.expect(minibatch_);
-    settle(made);
+    directory_.reserve();
+    attach(made);
     // From here nothing allocates: peers see the shards, which cannot be taken back.
     for (std::unique_ptr<Shard> &one : made) {
-        directory_.announce(*one);
+        directory_.add(*one);
         fresh_.push_back(one.get());
         places.find(one->name())->second = std::move(one);
     }
     shards_.merge(places);
-    totals_.slice_bytes.fetch_add(slice_bytes, std::memory_order_relaxed);
+    counters_.slice_bytes.add(slice_bytes);
     ring(job_.mine());
-    announce_elsewhere(handles);
+    tell_registered(handles);
     return handles;
 }
 
-void Context::check_new(const std::vector<Description> &descriptions) {
+void Context::check_new(const std::vector<Description> &descriptions) const {
     std::map<std::string_view, int> names;
     for (const Description &one : descriptions) {
         if (shards_.count(one.name) != 0 || names[one.name]++ != 0) {
@@ -125,129 +119,68 @@ void Context::check_new(const std::vector<Description> &descriptions) {
                  "\" is registered already; release it first, or choose another name");
         }
         if (freed_.count(one.name) != 0) {
-            fail(ODC_ERROR_PHASE, "the name of shard \"", one.name, "\" was released in this minibatch (", minibatch_,
+            fail(ODC_ERROR_PHASE, "the name of shard \"", one.name, "\" was released in this minibatch (", minibatch(),
                  "); it may be used again in the next");
         }
-        check_gpu_routes(one);
     }
 }
 
-// Gives all of them their memory, or none.
-void Context::settle(const std::vector<std::unique_ptr<Shard>> &shards) {
+// Gives all of them their records and their memory, or none.
+void Context::attach(const std::vector<std::unique_ptr<Shard>> &shards) {
     Arena &arena = *job_.peer(job_.rank()).arena;
-    std::set<size_t> kept;  // which of them were mirrors before
-    const std::vector<Allocation> regions = allocate_on_host(shards, kept);
-    std::vector<GpuAllocation> gpu_regions;
-    std::vector<uint64_t> records;
-    try {
-        gpu_regions = allocate_on_gpu(shards);
-        for (size_t i = 0; i < shards.size(); ++i) {
-            Shard &shard = *shards[i];
-            records.push_back(arena.allocate_record(shard.record_bytes()));
-            auto &post = *reinterpret_cast<ShardRecord *>(arena.record(records[i]));
-            shard.settle(post, records[i], regions[i], gpu_regions[i], minibatch_);
-            if (shard.on_gpu()) {
-                attach_gpu(shard);
+    std::vector<std::pair<Engine *, std::vector<Shard *>>> shares;
+    for (const std::unique_ptr<Engine> &engine : engines_->all()) {
+        std::vector<Shard *> share;
+        for (const std::unique_ptr<Shard> &shard : shards) {
+            if (&shard->engine() == engine.get()) {
+                share.push_back(shard.get());
             }
-            expose(shard);
         }
-        offer(shards);
-        drop(gpu_regions);
-    } catch (...) {
-        drop(gpu_regions);
-        for (size_t i = 0; i < records.size(); ++i) {
-            conceal(*shards[i]);
-            unpin_mirror(*shards[i]);
-            detach_gpu(*shards[i]);
-            arena.free_record(records[i], shards[i]->record_bytes());
-        }
-        for (size_t i = 0; i < shards.size(); ++i) {  // nobody has seen the new ones
-            kept.count(i) != 0 ? give_back(*shards[i], regions[i]) : arena.free(regions[i]);
-        }
-        throw;
-    }
-}
-
-std::vector<Allocation> Context::allocate_on_host(const std::vector<std::unique_ptr<Shard>> &shards,
-                                                  std::set<size_t> &kept) {
-    std::vector<uint64_t> sizes;
-    std::vector<Allocation> regions(shards.size());
-    for (size_t i = 0; i < shards.size(); ++i) {
-        mirror_if_needed(*shards[i]);
-        sizes.push_back(shards[i]->host_bytes());
-        const auto found = is_kept_by_mates(*shards[i]) ? kept_mirrors_.find(sizes[i]) : kept_mirrors_.end();
-        if (found != kept_mirrors_.end()) {
-            kept.insert(i);
-            regions[i] = found->second;
-            kept_mirrors_.erase(found);
-            sizes[i] = 0;
+        if (!share.empty()) {
+            shares.push_back({engine.get(), std::move(share)});
         }
     }
+    size_t recorded = 0;
+    size_t attached = 0;
     try {
-        const std::vector<Allocation> fresh = job_.peer(job_.rank()).arena->allocate(sizes);
-        for (size_t i = 0; i < shards.size(); ++i) {
-            regions[i] = kept.count(i) != 0 ? regions[i] : fresh[i];
+        for (; recorded < shards.size(); ++recorded) {
+            Shard &shard = *shards[recorded];
+            const uint64_t offset = arena.allocate_record(shard.record_bytes());
+            shard.set_record(*reinterpret_cast<ShardRecord *>(arena.record(offset)), offset, minibatch());
+        }
+        for (; attached < shares.size(); ++attached) {
+            shares[attached].first->attach(shares[attached].second);
         }
     } catch (...) {
-        for (const size_t i : kept) {
-            give_back(*shards[i], regions[i]);
+        for (size_t i = 0; i < attached; ++i) {
+            for (Shard *shard : shares[i].second) {
+                shares[i].first->detach(*shard);
+            }
+        }
+        for (size_t i = 0; i < recorded; ++i) {
+            arena.free_record(shards[i]->record_offset(), shards[i]->record_bytes());
         }
         throw;
     }
-    return regions;
 }
 
-void Context::give_back(const Shard &shard, const Allocation &region) {
-    if (is_kept_by_mates(shard)) {
-        kept_mirrors_.emplace(shard.host_bytes(), region);
-    } else {
-        job_.peer(job_.rank()).arena->free(region);
-    }
-}
-
-// The provider may refuse the memory, so before anybody hears of the shard.
-void Context::expose(Shard &shard) {
-    if (reaches_out(shard)) {
-        const uint64_t own = shard.own_index();
-        job_.fabric()->register_slice(nics_reach_gpu() ? shard.slice(own) : shard.host_slice(own));
-    }
-}
-
-void Context::conceal(Shard &shard) {
-    if (reaches_out(shard)) {
-        job_.fabric()->deregister_slice(shard.record());
-    }
-}
-
-void Context::announce_elsewhere(const std::vector<Shard *> &shards) {
-    Fabric *const others = job_.fabric();
-    if (others == nullptr) {
-        return;
-    }
+// To the ranks of other hosts; those of this host see them already.
+void Context::tell_registered(const std::vector<Shard *> &shards) {
     try {
         for (const Shard *shard : shards) {
             const Description &d = shard->description();
-            others->announce({shard->record(), shard->registered, d.numel, shard->own_numel(), 0, 0, d.parameter_type,
-                              d.gradient_type, d.memory, d.name, d.ranks, d.slices});
+            job_.channel().tell_registered({shard->record_offset(), shard->registered, d.numel, shard->own_numel(), 0,
+                                            0, d.parameter_type, d.gradient_type, d.memory, d.name, d.ranks, d.slices});
         }
     } catch (...) {
-        fail_halfway(Call::RegisterShard);
+        job_.fail_halfway(Call::RegisterShard);
     }
-}
-
-bool Context::reaches_out(const Shard &shard) {
-    for (uint64_t index = 0; index < shard.owners(); ++index) {
-        if (!job_.on_this_host(shard.owner(index))) {
-            return true;
-        }
-    }
-    return false;
 }
 
 void Context::release(Shard &shard) {
     check_not_arrived(Call::ReleaseShard);
-    if (shard.published > minibatch_) {
-        fail(ODC_ERROR_PHASE, "odc_release_shard: shard \"", shard.name(), "\" is published in minibatch ", minibatch_,
+    if (shard.published > minibatch()) {
+        fail(ODC_ERROR_PHASE, "odc_release_shard: shard \"", shard.name(), "\" is published in minibatch ", minibatch(),
              "; release it after odc_minibatch_sync");
     }
     {
@@ -259,156 +192,231 @@ void Context::release(Shard &shard) {
             }
         }
     }
-    if (shard.on_gpu() && !job_.cuda()->is_idle()) {
-        fail(ODC_ERROR_PHASE, "odc_release_shard: ", job_.cuda()->device().name(), " has not done yet ", gpu_work(),
-             "; release shard \"", shard.name(), "\" after odc_minibatch_sync");
-    }
-    const Noted noted = note(Call::ReleaseShard, &shard);
+    const Job::CallScope scope(job_, Call::ReleaseShard, shard.record_offset());
+    shard.engine().detach(shard);
     std::erase(fresh_, &shard);
     freed_.insert(shard.name());
-    totals_.slice_bytes.fetch_sub(shard.slice_bytes(), std::memory_order_relaxed);
-    directory_.retire(shard, minibatch_);
+    counters_.slice_bytes.subtract(shard.slice_bytes());
+    directory_.remove(shard);
     ring(job_.mine());
-    job_.tell(ReleasedMessage{shard.record()}, shard.description().ranks);
-    conceal(shard);
-    unpin_mirror(shard);
-    detach_gpu(shard);
-    give_back(shard, shard.host_region());
+    job_.channel().tell(ReleasedMessage{shard.record_offset()}, shard.description().ranks);
     shards_.erase(shards_.find(shard.name()));
 }
+
+// ---- Publishing ----
 
 void Context::publish(Shard &shard, void *stream) {
     check_not_arrived(Call::Publish);
     job_.check();
-    if (shard.published > minibatch_) {
+    if (shard.published > minibatch()) {
         fail(ODC_ERROR_PHASE, "odc_publish: shard \"", shard.name(), "\" is published already in minibatch ",
-             minibatch_);
+             minibatch());
     }
-    const Noted noted = note(Call::Publish, &shard);
-    open(shard, stream);
+    const Job::CallScope scope(job_, Call::Publish, shard.record_offset());
+    publish_here(shard, stream);
     try {
         ring(job_.mine());
-        tell_published(shard);
+        shard.engine().tell_published(shard);
     } catch (...) {
-        fail_halfway(Call::Publish);
+        job_.fail_halfway(Call::Publish);
     }
 }
 
-void Context::fail_halfway(Call call) {
-    std::string words = "out of memory";  // short enough to need none
-    try {
-        throw;
-    } catch (const Error &error) {
-        try {
-            words = say(job_.who(job_.rank()), " stopped halfway in ", call_name(call), ": ", error.what());
-        } catch (const std::bad_alloc &) {
-        }
-    } catch (const std::exception &) {
-    } catch (...) {  // pthread_exit in a callback
-        job_.abort(say(job_.who(job_.rank()), " stopped halfway in ", call_name(call), ": its thread ended"));
-        throw;
-    }
-    try {
-        job_.abort(words);
-    } catch (const std::bad_alloc &) {  // it is kept, whoever could not be told
-    }
-    job_.check();
-    throw std::logic_error("an abort was not kept");
-}
-
-void Context::rethrow() {
-    try {
-        throw;
-    } catch (const std::exception &) {  // what pthread_exit throws must go on
-        job_.check();
-        throw;
-    }
-}
-
-void Context::tell_published(Shard &shard) {
-    if (!reaches_out(shard)) {
-        return;
-    }
-    const PublishedMessage message{shard.record(), minibatch_};
-    if (shard.mark != nullptr) {  // on a GPU, and not empty
-        job_.fabric()->tell_when(shard.post().published, minibatch_ + 1, message, shard.description().ranks);
-    } else {
-        job_.tell(message, shard.description().ranks);
-    }
-}
-
-void Context::open(Shard &shard, void *stream) {
-    if (shard.on_gpu()) {
-        open_on_gpu(shard, stream);
-    } else {
-        shard.post().published.store(minibatch_ + 1, std::memory_order_release);
-    }
-    shard.published = minibatch_ + 1;
-    job_.mine().opened.store(minibatch_ + 1, std::memory_order_release);
+void Context::publish_here(Shard &shard, void *stream) {
+    shard.engine().publish(shard, stream);
+    shard.published = minibatch() + 1;
+    job_.mine().opened.store(minibatch() + 1, std::memory_order_release);
 }
 
 void Context::publish_all(void *stream) {
     check_not_arrived(Call::Publish);
     job_.check();
-    const Noted noted = note(Call::Publish, nullptr);
-    check_stream(stream);
-    std::vector<Shard *> closed;
+    const Job::CallScope scope(job_, Call::Publish);
+    for (const std::unique_ptr<Engine> &engine : engines_->all()) {
+        engine->check_stream(stream);
+    }
+    std::vector<Shard *> unpublished;
     for (const auto &[name, shard] : shards_) {
-        if (shard->published <= minibatch_) {
-            closed.push_back(shard.get());
+        if (shard->published <= minibatch()) {
+            unpublished.push_back(shard.get());
         }
     }
-    if (closed.empty() && !shards_.empty()) {
-        fail(ODC_ERROR_PHASE, "odc_publish_all: every shard is published already in minibatch ", minibatch_);
+    if (unpublished.empty() && !shards_.empty()) {
+        fail(ODC_ERROR_PHASE, "odc_publish_all: every shard is published already in minibatch ", minibatch());
     }
-    if (closed.empty()) {
+    if (unpublished.empty()) {
         return;
     }
-    open(*closed.front(), stream);
+    publish_here(*unpublished.front(), stream);
     try {
-        for (size_t i = 1; i < closed.size(); ++i) {
-            open(*closed[i], stream);
+        for (size_t i = 1; i < unpublished.size(); ++i) {
+            publish_here(*unpublished[i], stream);
         }
         ring(job_.mine());
-        tell_all_published(closed);
+        tell_all_published(unpublished);
     } catch (...) {
-        fail_halfway(Call::Publish);
+        job_.fail_halfway(Call::Publish);
     }
 }
 
-void Context::tell_all_published(const std::vector<Shard *> &opened) {
-    // What was published before, on a GPU, need not be there yet.
-    if (std::none_of(shards_.begin(), shards_.end(), [](const auto &one) { return one.second->on_gpu(); })) {
-        job_.tell(AllPublishedMessage{minibatch_});
+void Context::tell_all_published(const std::vector<Shard *> &published) {
+    // What was published on a stream, now or before, need not be there yet.
+    if (std::none_of(shards_.begin(), shards_.end(), [](const auto &one) { return one.second->on_device(); })) {
+        job_.channel().tell(AllPublishedMessage{minibatch()});
         return;
     }
-    for (Shard *shard : opened) {
-        tell_published(*shard);
+    for (Shard *shard : published) {
+        shard->engine().tell_published(*shard);
+    }
+}
+
+// ---- Gathers and additions ----
+
+void Context::start(Operation &operation) {
+    const Call call = operation.call();
+    const Shard &shard = *operation.shard;
+    check_not_arrived(call);
+    if (shard.own_numel() > 0 && shard.published <= minibatch()) {
+        fail(ODC_ERROR_PHASE, call_name(call), ": publish this rank's slice of shard \"", shard.name(),
+             "\" in minibatch ", minibatch(), " first");
+    }
+    job_.check_peers();
+    shard.engine().start(operation);
+    count(operation);
+}
+
+void Context::count(const Operation &operation) {
+    const Description &d = operation.shard->description();
+    if (operation.call() == Call::Gather) {
+        counters_.gather_calls.add(1);
+        counters_.gather_bytes.add(d.numel * element_size(d.parameter_type));
+    } else {
+        counters_.scatter_add_calls.add(1);
+        counters_.scatter_add_bytes.add(d.numel * element_size(d.gradient_type));
+    }
+}
+
+// After an error: the caller's buffer is its own again.
+void Context::cancel(Operation &operation) {
+    operation.shard->engine().cancel(operation, [] {});
+}
+
+void Context::run(Operation operation) {
+    const Job::CallScope scope(job_, operation.call(), operation.shard->record_offset());
+    try {
+        start(operation);
+        operation.shard->engine().finish(operation);
+    } catch (...) {
+        cancel(operation);
+        job_.rethrow();
+    }
+}
+
+uint64_t Context::start_only(Operation operation) {
+    const Job::CallScope scope(job_, operation.call(), operation.shard->record_offset());
+    decltype(operations_) place;  // made before it starts: what has been added cannot be taken back
+    Operation &kept = place.emplace(0, std::move(operation)).first->second;
+    kept.started_only = true;
+    try {
+        start(kept);
+        const std::lock_guard lock(operations_mutex_);
+        auto entry = place.extract(place.begin());
+        entry.key() = ++last_operation_;
+        operations_.insert(std::move(entry));
+        return last_operation_;
+    } catch (...) {
+        cancel(kept);
+        job_.rethrow();
+    }
+}
+
+void Context::gather(Shard &shard, void *full, void *stream) {
+    run({&shard, stream, Operation::Gather{static_cast<std::byte *>(full)}});
+}
+
+void Context::scatter_add(Shard &shard, const void *full, void *stream) {
+    run({&shard, stream, Operation::ScatterAdd{static_cast<const std::byte *>(full)}});
+}
+
+uint64_t Context::gather_start(Shard &shard, void *full, void *stream) {
+    return start_only({&shard, stream, Operation::Gather{static_cast<std::byte *>(full)}});
+}
+
+uint64_t Context::scatter_add_start(Shard &shard, const void *full, void *stream) {
+    return start_only({&shard, stream, Operation::ScatterAdd{static_cast<const std::byte *>(full)}});
+}
+
+// Also while a reduction, or a sync that has arrived, is unfinished, and after this rank has left: the caller's buffer must
+// come back.
+void Context::wait(uint64_t number) {
+    decltype(operations_)::node_type entry;
+    uint64_t last = 0;
+    {
+        const std::lock_guard lock(operations_mutex_);
+        entry = operations_.extract(number);
+        last = last_operation_;
+    }
+    const auto put_back = [&] {
+        const std::lock_guard lock(operations_mutex_);
+        operations_.insert(std::move(entry));
+    };
+    if (left_ && entry) {
+        const Deadline deadline = job_.deadline();
+        try {
+            Operation &operation = entry.mapped();
+            operation.shard->engine().cancel(operation, [&] { deadline.check_interrupted("odc_wait"); });
+        } catch (...) {
+            put_back();
+            throw;
+        }
+    }
+    check_not_left(Call::Wait);
+    if (!entry) {
+        if (number > 0 && number <= synced_operations_) {
+            return;
+        }
+        fail(ODC_ERROR_ARGUMENT, "odc_wait: there is no operation ", number,
+             number > 0 && number <= last ? " any more; each is waited for once" : "");
+    }
+    Operation &operation = entry.mapped();
+    const Job::CallScope scope(job_, Call::Wait, operation.shard->record_offset());
+    try {
+        job_.check();
+        operation.shard->engine().finish(operation);
+    } catch (...) {
+        if (job_.has_failed()) {
+            cancel(operation);
+        } else {
+            put_back();
+        }
+        job_.rethrow();
     }
 }
 
 // ---- Statistics ----
 
 odc_stats Context::stats() const {
-    const auto value = [](const std::atomic<uint64_t> &counter) { return counter.load(std::memory_order_relaxed); };
+    uint64_t pinned_bytes = 0;
+    for (const std::unique_ptr<Engine> &engine : engines_->all()) {
+        pinned_bytes += engine->pinned_bytes();
+    }
     return {sizeof(odc_stats),
-            value(totals_.gather_calls),
-            value(totals_.gather_bytes),
-            value(totals_.scatter_add_calls),
-            value(totals_.scatter_add_bytes),
-            value(totals_.syncs),
-            value(totals_.publish_wait_ns),
-            value(totals_.sync_wait_ns),
-            value(totals_.lock_wait_ns),
-            value(totals_.slice_bytes),
-            job_.packets_sent(),
-            job_.cuda() != nullptr ? job_.cuda()->pinned_bytes() : 0};
+            counters_.gather_calls.value(),
+            counters_.gather_bytes.value(),
+            counters_.scatter_add_calls.value(),
+            counters_.scatter_add_bytes.value(),
+            counters_.syncs.value(),
+            counters_.publish_wait_ns.value(),
+            counters_.sync_wait_ns.value(),
+            counters_.lock_wait_ns.value(),
+            counters_.slice_bytes.value(),
+            job_.channel().packets_sent(),
+            pinned_bytes};
 }
 
 odc_peer_stats Context::peer_stats(int rank) const {
-    const PeerTimes &times = peers_[static_cast<size_t>(rank)];
-    return {sizeof(odc_peer_stats), times.publish_wait_ns.load(std::memory_order_relaxed),
-            times.sync_late_ns.load(std::memory_order_relaxed), times.sync_last.load(std::memory_order_relaxed)};
+    const PeerCounters &peer = counters_.peers[static_cast<size_t>(rank)];
+    return {sizeof(odc_peer_stats), peer.publish_wait_ns.value(), peer.sync_late_ns.value(), peer.sync_last.value()};
 }
 
 }  // namespace odc

@@ -1,353 +1,238 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract for shards in GPU memory: what the host waits for, and what it leaves to the caller's streams.
+#include "core/gpu_operations.h"
+
 #include <algorithm>
+#include <mutex>
 
 #include "base/element_type.h"
-#include "base/settings.h"
-#include "core/context.h"
+#include "bootstrap/peer.h"
+#include "core/gpu_call.h"
 #include "transport/shm/stripe_lock.h"
 
 namespace odc {
 
 namespace {
 
-constexpr int64_t kSettleMs = 2'000;  // for what is on its way when a context ends
+constexpr int64_t kDrainMs = 2'000;  // for what is on its way when a context ends
 
 std::string words_for(Call call, const Shard &shard) {
     return say(call_name(call), " of shard \"", shard.name(), "\"");
 }
 
+// Slices of other hosts that a gather reads through bounce buffers.
+struct StagedGetState : EngineState {
+    std::vector<StagedGet> gets;
+};
+
+StagedGetState *staged_gets_of(const Operation &operation) {
+    return static_cast<StagedGetState *>(operation.engine_state.get());
+}
+
+cuda::Stream stream_of(const Operation &operation) { return static_cast<cuda::Stream>(operation.stream); }
+
 }  // namespace
 
-// A GPU that has failed is everybody's affair at once.
-template <class Body>
-void Context::on_gpu(Body body) {
-    Cuda &cuda = *job_.cuda();
-    try {
-        const CudaDevice::Scope scope(cuda.device());
-        body(cuda);
-    } catch (const Error &error) {
-        job_.fail_of_gpu(error);
-        throw;
+GpuOperations::GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory,
+                             std::unique_ptr<Cuda> &cuda)
+    : job_(job), directory_(directory), owned_cuda_(cuda), cuda_(*cuda), memory_(job, remote_memory, *cuda) {
+    // This rank's GPU may fail during a wait, and local peers hand over their regions.
+    const auto while_waiting = [this] {
+        call_gpu(job_, cuda_, [this] {
+            cuda_.progress_ipc();
+            cuda_.device().check_health();
+        });
+    };
+    // What this rank has published shall be there.
+    const auto before_leaving = [this] { cuda_.drain(kDrainMs); };
+    job_.set_hooks({while_waiting, before_leaving});
+}
+
+// After a sync nothing is pending; after an error, or without a last sync, something may be.
+GpuOperations::~GpuOperations() {
+    job_.set_hooks({});
+    cuda_.stop_gdr_add();  // what they add to is unmapped soon
+    if (!cuda_.drain(kDrainMs)) {
+        leak();
     }
 }
 
-// The body is a flight's, and what it enqueued before it failed is followed by nothing.
+// Leaks the CUDA state, the words that streams write and the shadows, of other ranks too: the GPU may still write to them.
+void GpuOperations::leak() {
+    struct Leaked {
+        std::unique_ptr<Cuda> cuda;
+        std::vector<std::shared_ptr<Arena>> arenas;
+    };
+    static std::mutex mutex;
+    static auto *const leaked = new std::vector<Leaked>;
+    const std::lock_guard lock(mutex);
+    leaked->push_back({std::move(owned_cuda_), {}});
+    for (int rank = 0; rank < job_.size(); ++rank) {
+        leaked->back().arenas.push_back(job_.peer(rank).arena);
+    }
+}
+
+uint64_t GpuOperations::pinned_bytes() const { return cuda_.pinned_bytes(); }
+
+// ---- Enqueuing ----
+
+// Of pending work; what was enqueued before the body failed is never seen done.
 template <class Body>
-void Context::enqueue(Call call, Body body) {
-    on_gpu([&](Cuda &cuda) {
+void GpuOperations::enqueue(Call call, Body body) {
+    call_gpu(job_, cuda_, [&] {
         try {
-            body(cuda);
+            body();
         } catch (const std::bad_alloc &) {
-            fail_halfway(call);
+            job_.fail_halfway(call);
         }
     });
 }
 
-// On the operation's stream, behind the opening of the own slice, which may be on another one and not done; sync waits
-// for it.
+// On the operation's stream, behind the publish of the own slice, which may be on another one and not done; sync waits for it.
 template <class Body>
-void Context::fly(const Operation &operation, Body body) {
+void GpuOperations::enqueue_tracked(const Operation &operation, Body body) {
     const Shard &shard = *operation.shard;
-    const uint64_t flight = begin_flight(operation.call, shard, words_for(operation.call, shard));
-    enqueue(operation.call, [&](Cuda &cuda) {
-        auto *const stream = static_cast<cuda::Stream>(operation.stream);
-        if (shard.mark != nullptr && shard.post().published.load(std::memory_order_acquire) <= minibatch_) {
-            cuda.wait_event(shard.mark, stream);
+    const uint64_t work = begin_tracked(operation.call(), shard, words_for(operation.call(), shard));
+    enqueue(operation.call(), [&] {
+        const cuda::Stream stream = stream_of(operation);
+        const GpuSliceState *const state = slice_state_of(shard);
+        if (state != nullptr && shard.record().published.load(std::memory_order_acquire) < epoch()) {
+            cuda_.wait_event(state->published, stream);
         }
-        body(cuda, stream);
-        cuda.pending_work().track(flight, stream);
+        body(stream);
+        cuda_.pending_work().track(work, stream);
     });
+}
+
+// Pending work with a completion word. Before anything is enqueued: until then the call may be interrupted.
+uint64_t GpuOperations::begin_tracked(Call call, const Shard &shard, const std::string &words) {
+    PendingWork &pending_work = cuda_.pending_work();
+    std::optional<uint64_t> work = pending_work.begin_with_word(shard.record_offset(), words);
+    if (!work) {
+        Job::Wait wait(job_, call_name(call));
+        wait.describe(
+            [&] { return say("too much is on its way on ", cuda_.device().name(), ": ", pending_work.describe()); });
+        wait.until_seen(
+            [this] { return job_.rank(); },
+            [&] { return (work = pending_work.begin_with_word(shard.record_offset(), words)).has_value(); });
+    }
+    return *work;
 }
 
 // ---- Shards ----
 
-void Context::check_gpu_routes(const Description &description) {
-    if (description.memory != ODC_GPU_MEMORY) {
-        return;
+void GpuOperations::attach(const std::vector<Shard *> &shards) {
+    shards_.reserve(shards_.size() + shards.size());
+    memory_.attach(shards);
+    shards_.insert(shards_.end(), shards.begin(), shards.end());
+}
+
+void GpuOperations::detach(Shard &shard) {
+    if (!cuda_.is_idle()) {
+        fail(ODC_ERROR_PHASE, "odc_release_shard: ", cuda_.device().name(), " has not done yet ", unfinished_work(),
+             "; release shard \"", shard.name(), "\" after odc_minibatch_sync");
     }
-    if (job_.cuda() == nullptr) {
-        fail(ODC_ERROR_UNSUPPORTED, "shard \"", description.name, "\" is to be in GPU memory, but rank ", job_.rank(),
-             " has no GPU: name one by config.device or ODC_DEVICE, such as cuda:0");
-    }
-    const std::vector<int32_t> &ranks = description.ranks;
-    for (int rank = 0; rank < job_.size(); ++rank) {
-        const RouteChoice &choice = job_.peer(rank).gpu_route.choice;
-        const bool listed = ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-        if (listed && choice.transport.empty()) {
-            fail(ODC_ERROR_UNSUPPORTED, "shard \"", description.name, "\" is to be in GPU memory, but from ",
-                 job_.who(job_.rank()), " there is no path to that of ", job_.who(rank), ": ", choice.why);
-        }
+    std::erase(shards_, &shard);
+    memory_.detach(shard);
+}
+
+// ---- Publishing ----
+
+void GpuOperations::check_stream(void *stream) const {
+    if (!shards_.empty()) {
+        call_gpu(job_, cuda_, [&] { cuda_.device().checked_stream(stream, call_name(Call::Publish)); });
     }
 }
 
-// One region for all of them.
-std::vector<GpuAllocation> Context::allocate_on_gpu(const std::vector<std::unique_ptr<Shard>> &shards) {
-    constexpr uint64_t kAlignment = 256;
-    std::vector<GpuAllocation> parts;
-    uint64_t bytes = 0;
-    for (const auto &shard : shards) {
-        parts.push_back({0, nullptr, bytes});
-        bytes += (shard->gpu_bytes() + kAlignment - 1) / kAlignment * kAlignment;
-    }
-    if (bytes == 0) {
-        return parts;
-    }
-    try {
-        on_gpu([&](Cuda &cuda) {
-            const auto [region, start] = cuda.allocate(job_.rank(), bytes, job_.deadline());
-            for (size_t i = 0; i < shards.size(); ++i) {
-                if (shards[i]->gpu_bytes() > 0) {
-                    parts[i].region = region;
-                    parts[i].start = start;
-                }
-            }
-        });
-    } catch (const Error &error) {
-        if (error.status() != ODC_ERROR_NO_MEMORY) {
-            throw;
-        }
-        std::vector<std::string> names;
-        for (const auto &shard : shards) {
-            if (shard->gpu_bytes() > 0) {
-                names.push_back(say("\"", shard->name(), "\""));
-            }
-        }
-        fail(ODC_ERROR_NO_MEMORY, names.size() == 1 ? "shard " : "shards ", listed(names, ", "), ": ", error.what());
-    }
-    return parts;
-}
-
-// The use that allocating is.
-void Context::drop(const std::vector<GpuAllocation> &parts) {
-    for (const GpuAllocation &part : parts) {
-        if (part.region != 0) {
-            job_.cuda()->unmap_region(job_.rank(), part.region, minibatch_);
-            return;  // there is one region
-        }
-    }
-}
-
-bool Context::nics_reach_gpu() { return job_.fabric() != nullptr && job_.fabric()->reaches_gpu(); }
-
-// For ranks that reach it through host memory.
-void Context::mirror_if_needed(Shard &shard) {
-    for (uint64_t index = 0; shard.on_gpu() && index < shard.owners(); ++index) {
-        const int owner = shard.owner(index);
-        const bool by_nic = nics_reach_gpu() && !job_.on_this_host(owner);
-        if (!job_.peer(owner).gpu_route.is_direct() && !by_nic) {
-            shard.mirror();
-        }
-    }
-}
-
-// What goes through host memory, if nothing has gone there yet.
-void Context::open_staging(const Shard &shard) {
-    Cuda &cuda = *job_.cuda();
-    const auto slots = [&](size_t least) {
-        return BouncePool::of_pinned_memory(cuda.device(),
-                                            static_cast<uint64_t>(setting_number(Setting::kStagingBytes)), least);
-    };
-    const auto register_memory = [&](const BouncePool &opened, Access access, auto close) {
-        try {
-            job_.fabric()->register_memory(opened, access);
-        } catch (...) {
-            close();
-            throw;
-        }
-    };
-    if (shard.is_mirrored() && !cuda.has_staging_proxy()) {
-        const StagingProxy &staging_proxy = cuda.open_staging_proxy(job_.rank(), slots(StagingProxy::kLeastSlots));
-        if (job_.fabric() != nullptr && !nics_reach_gpu()) {
-            register_memory(staging_proxy.slots(), Access::RemoteRead, [&] { cuda.close_staging_proxy(); });
-        }
-    }
-    if (reaches_out(shard) && !cuda.has_staged_gets()) {
-        const StagedGets &staged_gets = cuda.open_staged_gets(slots(StagedGets::kLeastSlots));
-        register_memory(staged_gets.slots(), Access::Local, [&] { cuda.close_staged_gets(); });
-    }
-}
-
-// With what its publishes need, and what goes through host memory.
-void Context::attach_gpu(Shard &shard) {
-    const Shard::Bases &mine = shard.bases(shard.own_index());
-    if (const RemoteSlice mirror = shard.host_slice(shard.own_index()); mirror.stripes != nullptr) {
-        // Something else may have been there, in another shard's mirror.
-        const uint64_t sums = mirror.numel * element_size(accumulator_type(mirror.gradient_type));
-        for (uint64_t i = 0; i < stripe_count(sums); ++i) {
-            mirror.stripes[i].lock.store(0, std::memory_order_relaxed);
-            mirror.stripes[i].epoch = 0;
-        }
-    }
-    on_gpu([&](Cuda &cuda) {
-        open_staging(shard);
-        if (shard.own_numel() == 0) {
-            return;
-        }
-        shard.word = cuda.pin(shard.post().published);
-        bool pinned = false;
-        try {
-            if (mine.mirror != nullptr) {
-                cuda.pin_pages(mine.mirror, mine.mirror_bytes);
-                pinned = true;
-            }
-            shard.mark = cuda.create_event();
-        } catch (...) {
-            if (pinned) {
-                cuda.unpin_pages(mine.mirror);
-            }
-            cuda.unpin(shard.post().published);
-            throw;
-        }
-        cuda.map_region(job_.rank(), mine.region);
-    });
-}
-
-// A mirror that ranks of this host read stays a mirror: they may have its pages pinned for as long as they keep the shard,
-// and what lay there next would not be what they see.
-bool Context::is_kept_by_mates(const Shard &shard) const {
-    for (uint64_t index = 0; shard.is_mirrored() && index < shard.owners(); ++index) {
-        const int owner = shard.owner(index);
-        if (job_.on_this_host(owner) && !job_.peer(owner).gpu_route.is_direct()) {
-            return true;
-        }
-    }
-    return false;
-}
-
-void Context::unpin_mirror(Shard &shard) {
-    const Shard::Bases &mine = shard.bases(shard.own_index());
-    if (shard.mark != nullptr && mine.mirror != nullptr) {
-        job_.cuda()->unpin_pages(mine.mirror);
-    }
-}
-
-void Context::detach_gpu(Shard &shard) {
-    if (shard.mark == nullptr) {
-        return;
-    }
-    Cuda *cuda = job_.cuda();
-    const Shard::Bases &mine = shard.bases(shard.own_index());
-    cuda->destroy_event(shard.mark);
-    cuda->unpin(shard.post().published);
-    cuda->unmap_region(job_.rank(), mine.region, minibatch_);
-    shard.mark = nullptr;
-}
-
-// Hands their region to every rank that one of them lists.
-void Context::offer(const std::vector<std::unique_ptr<Shard>> &shards) {
-    std::set<int> ranks;
-    uint64_t region = 0;
-    for (const auto &shard : shards) {
-        if (const uint64_t theirs = shard->bases(shard->own_index()).region; theirs != 0) {
-            region = theirs;
-            for (uint64_t index = 0; index < shard->owners(); ++index) {
-                const int owner = shard->owner(index);
-                if (owner != job_.rank() && job_.peer(owner).gpu_route.is_direct()) {
-                    ranks.insert(owner);
-                }
-            }
-        }
-    }
-    if (!ranks.empty()) {
-        on_gpu([&](Cuda &cuda) { cuda.send_region(job_.rank(), region, minibatch_, ranks); });
-    }
-}
-
-// ---- A minibatch ----
-
-// Before anything is published.
-void Context::check_stream(void *stream) {
-    const auto on_gpu_too = [](const auto &entry) { return entry.second->on_gpu(); };
-    if (std::any_of(shards_.begin(), shards_.end(), on_gpu_too)) {
-        on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(stream, call_name(Call::Publish)); });
-    } else if (stream != nullptr && job_.cuda() == nullptr) {
-        fail(ODC_ERROR_UNSUPPORTED, "a stream is given for odc_publish_all, but this rank has no GPU: pass NULL");
-    }
-}
-
-void Context::open_on_gpu(Shard &shard, void *stream) {
+void GpuOperations::publish(Shard &shard, void *stream) {
     const RemoteSlice mine = shard.slice(shard.own_index());
-    const RemoteSlice mirror = shard.host_slice(shard.own_index());
-    auto *const on = static_cast<cuda::Stream>(stream);
-    on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(stream, call_name(Call::Publish)); });
-    if (shard.own_numel() > 0) {
-        const uint64_t flight = job_.cuda()->pending_work().begin(shard.record(), words_for(Call::Publish, shard));
-        enqueue(Call::Publish, [&](Cuda &cuda) {
-            const uint64_t sums =
-                mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
-            cuda.publish({mine.accumulator, sums, mine.parameters, mirror.parameters,
-                          mine.numel * element_size(mine.parameter_type), shard.mark, shard.word, minibatch_ + 1},
-                         on);
-            cuda.pending_work().track(flight, shard.post().published, minibatch_ + 1);
-        });
+    const RemoteSlice shadow = shard.host_slice(shard.own_index());
+    call_gpu(job_, cuda_, [&] { cuda_.device().checked_stream(stream, call_name(Call::Publish)); });
+    const GpuSliceState *const state = slice_state_of(shard);
+    if (state == nullptr) {
+        return;
+    }
+    const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), words_for(Call::Publish, shard));
+    enqueue(Call::Publish, [&] {
+        const uint64_t sums =
+            mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
+        cuda_.publish({mine.accumulator, sums, mine.parameters, shadow.parameters,
+                       mine.numel * element_size(mine.parameter_type), state->published, state->word, epoch()},
+                      static_cast<cuda::Stream>(stream));
+        cuda_.pending_work().track(work, shard.record().published, epoch());
+    });
+}
+
+void GpuOperations::tell_published(Shard &shard) {
+    if (!has_remote_owner(job_, shard)) {
+        return;
+    }
+    const PublishedMessage message{shard.record_offset(), job_.minibatch()};
+    if (slice_state_of(shard) != nullptr) {
+        job_.channel().tell_when(shard.record().published, epoch(), message, shard.description().ranks);
+    } else {
+        job_.channel().tell(message, shard.description().ranks);
     }
 }
 
-void Context::start_on_gpu(Operation &operation) {
+// ---- Operations ----
+
+void GpuOperations::check_buffer(const Operation &operation) {
+    const Shard &shard = *operation.shard;
+    if (shard.description().numel == 0) {
+        return;
+    }
+    const auto *gather = std::get_if<Operation::Gather>(&operation.kind);
+    cuda_.device().check_buffer(gather != nullptr ? gather->to : std::get<Operation::ScatterAdd>(operation.kind).from,
+                                say(call_name(operation.call()), ": the buffer for shard \"", shard.name(), "\""));
+}
+
+void GpuOperations::start(Operation &operation) {
     Shard &shard = *operation.shard;
-    on_gpu([&](Cuda &cuda) {
-        cuda.device().checked_stream(operation.stream, call_name(operation.call));
-        if (shard.description().numel > 0) {
-            cuda.device().check_buffer(operation.buffer,
-                                       say(call_name(operation.call), ": the buffer for shard \"", shard.name(), "\""));
-        }
-        cuda.progress_ipc();
+    call_gpu(job_, cuda_, [&] {
+        cuda_.device().checked_stream(operation.stream, call_name(operation.call()));
+        check_buffer(operation);
+        cuda_.progress_ipc();
     });
-    std::vector<uint64_t> ready;
+    std::vector<uint64_t> published;
+    std::vector<uint64_t> unpublished;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
-        (is_published(shard, index) ? ready : operation.left).push_back(index);
+        (directory_.is_published(shard, index) ? published : unpublished).push_back(index);
     }
-    if (operation.call == Call::Gather) {
-        get_on_gpu(operation, ready);
-    } else if (operation.left.empty()) {
-        Job::Wait wait(job_, call_name(operation.call));
-        add_on_gpu(operation, wait);
-    } else {
-        operation.left.push_back(shard.own_index());  // marks what is not added yet
-    }
-}
-
-void Context::finish_on_gpu(Operation &operation, Job::Wait &wait) {
-    Shard &shard = *operation.shard;
-    if (!operation.left.empty() || !operation.staged_gets.empty()) {  // it may be captured by now
-        on_gpu([&](Cuda &cuda) { cuda.device().checked_stream(operation.stream, call_name(operation.call)); });
-    }
-    if (operation.call == Call::Gather) {
-        await_staged_gets(operation, wait);
-        while (!operation.left.empty()) {
-            await_publish(shard, operation.left.front(), wait);
-            get_published(operation);
-            await_staged_gets(operation, wait);
-        }
-    } else if (!operation.left.empty()) {
-        for (const uint64_t index : operation.left) {
-            await_publish(shard, index, wait);
-        }
-        add_on_gpu(operation, wait);
-        operation.left.clear();
+    if (auto *gather = std::get_if<Operation::Gather>(&operation.kind)) {
+        gather->unread = std::move(unpublished);
+        get(operation, published);
+    } else if (unpublished.empty()) {
+        Job::Wait wait(job_, call_name(Call::ScatterAdd));
+        add(operation, std::get<Operation::ScatterAdd>(operation.kind), wait);
     }
 }
 
-// Of those that are left.
-void Context::get_published(Operation &operation) {
-    std::vector<uint64_t> ready;
-    for (const uint64_t index : operation.left) {
-        if (is_published(*operation.shard, index)) {
-            ready.push_back(index);
+void GpuOperations::finish(Operation &operation) {
+    try {
+        if (auto *gather = std::get_if<Operation::Gather>(&operation.kind)) {
+            finish_gather(operation, *gather);
+        } else {
+            finish_addition(operation, std::get<Operation::ScatterAdd>(operation.kind));
         }
+    } catch (...) {  // until it is finished again, others need the bounce buffers
+        cancel_staged_gets(operation, [] {});
+        throw;
     }
-    get_on_gpu(operation, ready);
-    std::erase_if(operation.left,
-                  [&](uint64_t index) { return std::find(ready.begin(), ready.end(), index) != ready.end(); });
 }
 
-void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &indexes) {
-    Shard &shard = *operation.shard;
+void GpuOperations::cancel(Operation &operation, const std::function<void()> &look) {
+    cancel_staged_gets(operation, look);
+    operation.engine_state.reset();
+}
+
+// ---- Gathers ----
+
+void GpuOperations::get(Operation &operation, const std::vector<uint64_t> &indexes) {
+    const Shard &shard = *operation.shard;
     const size_t size = element_size(shard.description().parameter_type);
     std::vector<Cuda::Copy> copies;
-    std::vector<StagedGet> staged_gets;
+    std::vector<StagedGet> staged;
     for (const uint64_t index : indexes) {
         if (shard.slices().numel(index) == 0) {
             continue;
@@ -355,56 +240,122 @@ void Context::get_on_gpu(Operation &operation, const std::vector<uint64_t> &inde
         const RemoteSlice from = shard.slice(index);
         const int owner = shard.owner(index);
         if (!job_.on_this_host(owner)) {
-            staged_gets.push_back(
-                {owner, job_.peer(owner).route.path.get(), from, place(operation, index), minibatch_ + 1});
+            staged.push_back({owner, job_.peer(owner).route.path.get(), from, operation.target(index), epoch()});
         } else {
-            copies.push_back({from.parameters, place(operation, index), from.numel * size,
-                              !shard.is_staged(index) && job_.cuda()->is_other(job_.block(owner).gpu)});
+            copies.push_back({from.parameters, operation.target(index), from.numel * size,
+                              !shard.is_staged(index) && cuda_.is_other(job_.block(owner).gpu)});
         }
     }
     if (!copies.empty()) {
-        fly(operation, [&](Cuda &cuda, cuda::Stream stream) { cuda.get(copies, stream); });
+        enqueue_tracked(operation, [&](cuda::Stream stream) { cuda_.get(copies, stream); });
     }
-    if (!staged_gets.empty()) {
-        std::move(staged_gets.begin(), staged_gets.end(), std::back_inserter(operation.staged_gets));
-        job_.cuda()->staged_gets().read_ahead(operation.staged_gets);
+    if (!staged.empty()) {
+        if (operation.engine_state == nullptr) {
+            operation.engine_state = std::make_unique<StagedGetState>();
+        }
+        std::vector<StagedGet> &gets = staged_gets_of(operation)->gets;
+        std::move(staged.begin(), staged.end(), std::back_inserter(gets));
+        cuda_.staged_gets().read_ahead(gets);
+    }
+}
+
+// Those of `unread` that are published by now.
+void GpuOperations::get_published(Operation &operation, Operation::Gather &gather) {
+    std::vector<uint64_t> published;
+    for (const uint64_t index : gather.unread) {
+        if (directory_.is_published(*operation.shard, index)) {
+            published.push_back(index);
+        }
+    }
+    get(operation, published);
+    std::erase_if(gather.unread, [&](uint64_t index) {
+        return std::find(published.begin(), published.end(), index) != published.end();
+    });
+}
+
+void GpuOperations::finish_gather(Operation &operation, Operation::Gather &gather) {
+    if (!gather.unread.empty() || staged_gets_of(operation) != nullptr) {  // the stream may be captured by now
+        call_gpu(job_, cuda_, [&] { cuda_.device().checked_stream(operation.stream, call_name(Call::Gather)); });
+    }
+    Job::Wait wait(job_, call_name(Call::Gather));
+    await_staged_gets(operation, wait);
+    while (!gather.unread.empty()) {
+        directory_.await_published(*operation.shard, gather.unread.front(), wait);
+        get_published(operation, gather);
+        await_staged_gets(operation, wait);
     }
 }
 
 // Until the copies of all that comes from other hosts are enqueued.
-void Context::await_staged_gets(Operation &operation, Job::Wait &wait) {
-    if (operation.staged_gets.empty()) {
+void GpuOperations::await_staged_gets(Operation &operation, Job::Wait &wait) {
+    if (staged_gets_of(operation) == nullptr) {
         return;
     }
-    StagedGets &staged_gets = job_.cuda()->staged_gets();
-    const auto advance = [&] {
-        staged_gets.read(operation.staged_gets);
-        if (std::any_of(operation.staged_gets.begin(), operation.staged_gets.end(),
-                        [](const StagedGet &fetch) { return fetch.has_arrived(); })) {
-            const uint64_t flight = job_.cuda()->pending_work().begin(operation.shard->record(),
-                                                                      words_for(operation.call, *operation.shard));
-            enqueue(operation.call, [&](Cuda &cuda) {
-                for (StagedGet &fetch : operation.staged_gets) {
-                    staged_gets.enqueue(fetch, static_cast<cuda::Stream>(operation.stream));
-                }
-                cuda.pending_work().remove(flight);
-            });
-        }
-    };
-    for (StagedGet &fetch : operation.staged_gets) {
-        wait.describe([&] { return under_way(operation, fetch.owner); });
-        wait.until_seen_served([&] { return fetch.owner; },
+    for (StagedGet &get : staged_gets_of(operation)->gets) {
+        wait.describe([&] { return operation.in_flight_text(job_, get.owner); });
+        wait.until_seen_served([&] { return get.owner; },
                                [&] {
-                                   advance();
-                                   return fetch.is_enqueued();
+                                   enqueue_staged_gets(operation);
+                                   return get.is_enqueued();
                                });
     }
-    fly(operation, [](Cuda &, cuda::Stream) {});
-    operation.staged_gets.clear();
+    enqueue_tracked(operation, [](cuda::Stream) {});
+    operation.engine_state.reset();
 }
 
-void Context::add_on_gpu(Operation &operation, Job::Wait &wait) {
+// Asks for what there is room for, and enqueues the copies of what has come.
+void GpuOperations::enqueue_staged_gets(Operation &operation) {
+    std::vector<StagedGet> &gets = staged_gets_of(operation)->gets;
+    cuda_.staged_gets().read(gets);
+    if (std::none_of(gets.begin(), gets.end(), [](const StagedGet &get) { return get.has_arrived(); })) {
+        return;
+    }
+    const Shard &shard = *operation.shard;
+    const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), words_for(Call::Gather, shard));
+    enqueue(Call::Gather, [&] {
+        for (StagedGet &get : gets) {
+            cuda_.staged_gets().enqueue(get, stream_of(operation));
+        }
+        cuda_.pending_work().remove(work);
+    });
+}
+
+// They may be asked for again.
+void GpuOperations::cancel_staged_gets(Operation &operation, const std::function<void()> &look) {
+    StagedGetState *const state = staged_gets_of(operation);
+    if (state == nullptr) {
+        return;
+    }
+    std::vector<std::shared_ptr<Request>> requests;
+    for (const StagedGet &get : state->gets) {
+        for (const StagedGet::Piece &piece : get.pieces) {
+            requests.push_back(piece.request);
+        }
+    }
+    job_.cancel(requests, Call::Gather, look);
+    for (StagedGet &get : state->gets) {
+        cuda_.staged_gets().release(get);
+    }
+}
+
+// ---- Additions ----
+
+void GpuOperations::finish_addition(Operation &operation, Operation::ScatterAdd &addition) {
+    if (addition.added) {
+        return;
+    }
     Shard &shard = *operation.shard;
+    // The stream may be captured by now.
+    call_gpu(job_, cuda_, [&] { cuda_.device().checked_stream(operation.stream, call_name(Call::ScatterAdd)); });
+    Job::Wait wait(job_, call_name(Call::ScatterAdd));
+    for (uint64_t i = 0; i < shard.owners(); ++i) {
+        directory_.await_published(shard, (shard.own_index() + i) % shard.owners(), wait);
+    }
+    add(operation, addition, wait);
+}
+
+void GpuOperations::add(Operation &operation, Operation::ScatterAdd &addition, Job::Wait &wait) {
+    const Shard &shard = *operation.shard;
     add_directly(operation);
     wait.begin_effects();
     try {
@@ -415,150 +366,137 @@ void Context::add_on_gpu(Operation &operation, Job::Wait &wait) {
             }
         }
     } catch (...) {
-        fail_halfway(Call::ScatterAdd);
+        job_.fail_halfway(Call::ScatterAdd);
     }
     wait.end_effects();
+    addition.added = true;
 }
 
-void Context::add_directly(Operation &operation) {
-    Shard &shard = *operation.shard;
+void GpuOperations::add_directly(Operation &operation) {
+    const Shard &shard = *operation.shard;
     std::vector<Addend> addends;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
         if (shard.slices().numel(index) > 0 && !shard.is_staged(index)) {
             const RemoteSlice to = shard.slice(index);
-            addends.push_back({place(operation, index), to.accumulator, to.numel});
+            addends.push_back({operation.gradient(index), to.accumulator, to.numel});
         }
     }
-    if (addends.empty()) {
-        return;
+    if (!addends.empty()) {
+        enqueue_tracked(operation,
+                        [&](cuda::Stream stream) { cuda_.add(shard.description().gradient_type, addends, stream); });
     }
-    fly(operation,
-        [&](Cuda &cuda, cuda::Stream stream) { cuda.add(shard.description().gradient_type, addends, stream); });
 }
 
 // An owner on another host that leaves takes nothing more.
 template <class Ready>
-void Context::wait_for_staging_proxy(Job::Wait &wait, const Ready &ready) {
-    const auto awaited = [this] { return job_.cuda()->awaited_owner().value_or(job_.rank()); };
+void GpuOperations::wait_for_staging_proxy(Job::Wait &wait, const Ready &ready) {
+    const auto awaited = [this] { return cuda_.awaited_owner().value_or(job_.rank()); };
     wait.until_seen_served(awaited, ready);
 }
 
-// What this rank has enqueued and what has come of it.
-std::string Context::gpu_work() {
-    if (const std::string under_way = job_.cuda()->pending_work().describe(); !under_way.empty()) {
-        return under_way;
-    }
-    const std::optional<int> owner = job_.cuda()->awaited_owner();
-    return owner ? say("an addition that ", job_.who(*owner), " is to apply; it ", job_.what(*owner))
-                 : "copies through host memory";
-}
-
 // As much as there is room for, again and again: the host waits while the GPU has not given up what it was handed.
-void Context::add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait) {
-    const RemoteSlice to = operation.shard->host_slice(index);
+void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait) {
+    const Shard &shard = *operation.shard;
+    const RemoteSlice to = shard.host_slice(index);
     const uint64_t stripes = stripe_count(to.numel * element_size(accumulator_type(to.gradient_type)));
-    const int owner = operation.shard->owner(index);
+    const int owner = shard.owner(index);
     Endpoint *const path = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.path.get();
-    StagingProxy::Addition load{to, path, place(operation, index), 0, minibatch_ + 1};
+    StagingProxy::Addition part{to, path, operation.gradient(index), 0, epoch()};
     wait.describe([&, this] {
-        return say("there is no room to carry gradients of shard \"", operation.shard->name(), "\" to ",
-                   job_.who(owner), ": ", gpu_work());
+        return say("there is no room to carry gradients of shard \"", shard.name(), "\" to ", job_.who(owner), ": ",
+                   unfinished_work());
     });
     wait_for_staging_proxy(wait, [&] {
-        const uint64_t flight =
-            job_.cuda()->pending_work().begin(operation.shard->record(), words_for(operation.call, *operation.shard));
-        enqueue(operation.call, [&](Cuda &cuda) {
-            if (const uint64_t carried =
-                    cuda.staging_proxy_to(path).stage(load, static_cast<cuda::Stream>(operation.stream))) {
-                load.stripe += carried;
+        const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), words_for(Call::ScatterAdd, shard));
+        enqueue(Call::ScatterAdd, [&] {
+            if (const uint64_t carried = cuda_.staging_proxy_to(path).stage(part, stream_of(operation))) {
+                part.stripe += carried;
                 wait.begin_effects();
             }
-            cuda.pending_work().remove(flight);
+            cuda_.pending_work().remove(work);
         });
-        return load.stripe == stripes;
+        return part.stripe == stripes;
     });
 }
 
-// By which sync knows when it is done. Before anything is enqueued: until then the call may be interrupted.
-uint64_t Context::begin_flight(Call call, const Shard &shard, const std::string &words) {
-    PendingWork &pending_work = job_.cuda()->pending_work();
-    std::optional<uint64_t> flight = pending_work.begin_with_word(shard.record(), words);
-    if (!flight) {
-        Job::Wait wait(job_, call_name(call));
-        wait.describe([&] {
-            return say("too much is on its way on ", job_.cuda()->device().name(), ": ", pending_work.describe());
-        });
-        wait.until_seen([this] { return job_.rank(); },
-                        [&] { return (flight = pending_work.begin_with_word(shard.record(), words)).has_value(); });
+// ---- The end of a minibatch ----
+
+void GpuOperations::before_arrival(const std::vector<Operation *> &started) {
+    for (Operation *operation : started) {
+        finish(*operation);
     }
-    return *flight;
+    drain();
 }
 
-// For those who may give up first.
-void Context::note_gpu_wait() {
-    Cuda &cuda = *job_.cuda();
-    if (cuda.awaited_owner() && cuda.pending_work().all_done()) {  // it waits for another rank
-        job_.note_gpu_done();
-    } else {
-        job_.note_gpu_wait(cuda.pending_work().first_record());
-    }
-}
-
-// What this rank has enqueued is done, and its descriptors are with its peers: then it may arrive.
-void Context::land() {
-    Cuda *cuda = job_.cuda();
-    if (cuda == nullptr) {
-        return;
-    }
-    on_gpu([](Cuda &one) { one.device().check_health(); });  // also where all is done
+// Until what this rank has enqueued is done, and its descriptors are with its peers.
+void GpuOperations::drain() {
+    call_gpu(job_, cuda_, [this] { cuda_.device().check_health(); });  // also where all is done
     Job::Wait wait(job_, call_name(Call::Sync));
-    wait.describe(
-        [&] { return say(cuda->device().name(), " has not done yet what was enqueued there: ", gpu_work()); });
-    wait_for_staging_proxy(wait, [&] {
-        note_gpu_wait();
-        return cuda->is_idle();
+    wait.describe([this] {
+        return say(cuda_.device().name(), " has not done yet what was enqueued there: ", unfinished_work());
     });
-    job_.note_gpu_done();
-    const auto behind = [&] { return cuda->lagging_peer().value_or(job_.rank()); };
+    wait_for_staging_proxy(wait, [this] {
+        note_wait();
+        return cuda_.is_idle();
+    });
+    job_.note_device_done();
+    const auto behind = [this] { return cuda_.lagging_peer().value_or(job_.rank()); };
     wait.describe([&] {
         return say(job_.who(behind()), " has not taken the descriptors of this rank's GPU memory; it ",
                    job_.what(behind()));
     });
-    wait.until_seen(behind, [&] { return cuda->progress_ipc(); });
+    wait.until_seen(behind, [this] { return cuda_.progress_ipc(); });
+}
+
+// What this rank has enqueued and what has come of it.
+std::string GpuOperations::unfinished_work() {
+    if (const std::string under_way = cuda_.pending_work().describe(); !under_way.empty()) {
+        return under_way;
+    }
+    const std::optional<int> owner = cuda_.awaited_owner();
+    return owner ? say("an addition that ", job_.who(*owner), " is to apply; it ", job_.what(*owner))
+                 : "copies through host memory";
+}
+
+// For those who may give up first.
+void GpuOperations::note_wait() {
+    if (cuda_.awaited_owner() && cuda_.pending_work().all_done()) {  // it waits for another rank
+        job_.note_device_done();
+    } else {
+        job_.note_device_wait(cuda_.pending_work().first_record());
+    }
 }
 
 // What other ranks added in host memory belongs to this rank's sums, too.
-void Context::fold_mirrors() {
-    Cuda *cuda = job_.cuda();
-    if (cuda == nullptr) {
-        return;
-    }
-    for (const auto &[name, shard] : shards_) {
-        if (shard->is_mirrored() && shard->folded <= minibatch_) {
-            fold(*shard);
-            shard->folded = minibatch_ + 1;
+void GpuOperations::after_arrival() {
+    for (const Shard *shard : shards_) {
+        GpuSliceState *const state = slice_state_of(*shard);
+        if (state != nullptr && shard->is_shadowed() && state->reduced < epoch()) {
+            reduce_shadow(*shard);
+            state->reduced = epoch();
         }
     }
     Job::Wait wait(job_, call_name(Call::Sync));
-    wait.describe([&] { return say(cuda->device().name(), " has not done yet ", cuda->pending_work().describe()); });
-    wait.until_seen([this] { return job_.rank(); }, [&] { return cuda->pending_work().all_done(); });
+    wait.describe([this] { return say(cuda_.device().name(), " has not done yet ", cuda_.pending_work().describe()); });
+    wait.until_seen([this] { return job_.rank(); }, [this] { return cuda_.pending_work().all_done(); });
+    cuda_.end_minibatch(job_.minibatch());
 }
 
-void Context::fold(Shard &shard) {
-    const RemoteSlice mirror = shard.host_slice(shard.own_index());
-    if (mirror.accumulator == nullptr) {
+void GpuOperations::reduce_shadow(const Shard &shard) {
+    const RemoteSlice shadow = shard.host_slice(shard.own_index());
+    if (shadow.accumulator == nullptr) {
         return;
     }
     const RemoteSlice mine = shard.slice(shard.own_index());
     const int32_t type = accumulator_type(mine.gradient_type);
     const uint64_t in_stripe = stripe_elements(mine.gradient_type);
     const std::byte *from = nullptr;
-    on_gpu([&](Cuda &cuda) { from = device_pointer(cuda.device(), mirror.accumulator); });
+    call_gpu(job_, cuda_, [&] { from = device_pointer(cuda_.device(), shadow.accumulator); });
     std::vector<Addend> addends;
     uint64_t end = 0;
     for (uint64_t first = 0; first < mine.numel; first += in_stripe) {
-        if (mirror.stripes[first / in_stripe].epoch > minibatch_) {
+        if (shadow.stripes[first / in_stripe].epoch >= epoch()) {
             const uint64_t at = first * element_size(type);
             const uint64_t numel = std::min(in_stripe, mine.numel - first);
             if (!addends.empty() && end == first) {
@@ -569,16 +507,12 @@ void Context::fold(Shard &shard) {
             end = first + numel;
         }
     }
-    const uint64_t flight = begin_flight(
+    const uint64_t work = begin_tracked(
         Call::Sync, shard, say("the adding of what came through host memory to ", words_for(Call::Sync, shard)));
-    enqueue(Call::Sync, [&](Cuda &cuda) {
-        cuda.add(type, addends, cuda.device().own_stream());
-        cuda.pending_work().track(flight, cuda.device().own_stream());
+    enqueue(Call::Sync, [&] {
+        cuda_.add(type, addends, cuda_.device().own_stream());
+        cuda_.pending_work().track(work, cuda_.device().own_stream());
     });
 }
-
-// Before this rank leaves: what it has published shall be there. After a sync nothing is under way; after an error, or
-// without a last sync, something may be, and what streams still use must not be unmapped.
-bool Context::settles_on_gpu() { return job_.cuda() == nullptr || job_.cuda()->drain(kSettleMs); }
 
 }  // namespace odc

@@ -1,91 +1,197 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers and additions: what each owner's slice waits for, and how an operation ends.
+#include "core/host_operations.h"
+
 #include <algorithm>
+#include <cstring>
 
 #include "base/element_type.h"
-#include "core/context.h"
+#include "bootstrap/peer.h"
+#include "transport/shm/stripe_lock.h"
 
 namespace odc {
 
-bool Context::is_published(Shard &shard, uint64_t index) {
-    // The own slice by the order of calls: on a GPU its word may still be to come, and so may what waits for it there.
-    if (shard.slices().numel(index) == 0 || index == shard.own_index()) {
-        return true;
+namespace {
+
+// Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch before `epoch`.
+void clear_untouched(const RemoteSlice &mine, uint64_t epoch) {
+    const uint64_t bytes =
+        mine.stripes == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
+    for (uint64_t i = 0; i < stripe_count(bytes); ++i) {
+        if (mine.stripes[i].epoch < epoch) {
+            const uint64_t begin = i * kStripeBytes;
+            std::memset(mine.accumulator + begin, 0, std::min(kStripeBytes, bytes - begin));
+        }
     }
-    ShardRecord *post = directory_.find(shard, index);
-    if (post == nullptr) {
-        return false;
-    }
-    if (post->published.load(std::memory_order_acquire) > minibatch_ && shard.stands(*post)) {
-        return true;
-    }
-    if (post->released.load(std::memory_order_acquire) != 0 || !shard.stands(*post)) {
-        job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(shard.owner(index)), " released shard \"", shard.name(),
-                                              "\", but ", job_.who(job_.rank()), " uses it in minibatch ", minibatch_));
-    }
-    return false;
 }
 
-std::string Context::missing_publish(const Shard &shard, uint64_t index) {
-    const int owner = shard.owner(index);
-    const bool registered = shard.linked(index) != nullptr;
-    return say(job_.who(owner), " has not ", registered ? "published" : "registered", " shard \"", shard.name(),
-               "\" in minibatch ", minibatch_,
-               registered && shard.on_gpu() ? ", or the stream that does it has not come so far" : "", "; it ",
-               job_.what(owner));
+}  // namespace
+
+HostOperations::HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
+                               CheckBuffer check)
+    : job_(job), directory_(directory), remote_memory_(remote_memory), counters_(counters), check_buffer_(check) {}
+
+// ---- Shards ----
+
+void HostOperations::attach(const std::vector<Shard *> &shards) {
+    Arena &arena = *job_.peer(job_.rank()).arena;
+    shards_.reserve(shards_.size() + shards.size());
+    std::vector<uint64_t> sizes;
+    for (const Shard *shard : shards) {
+        sizes.push_back(shard->host_bytes());
+    }
+    const std::vector<Allocation> regions = arena.allocate(sizes);
+    size_t registered = 0;
+    try {
+        for (size_t i = 0; i < shards.size(); ++i) {
+            Shard &shard = *shards[i];
+            shard.set_memory(regions[i], {});
+            if (has_remote_owner(job_, shard)) {
+                remote_memory_.register_memory(shard.slice(shard.own_index()));
+            }
+            registered = i + 1;
+        }
+    } catch (...) {
+        for (size_t i = 0; i < shards.size(); ++i) {
+            if (i < registered && has_remote_owner(job_, *shards[i])) {
+                remote_memory_.deregister_memory(shards[i]->record_offset());
+            }
+            arena.free(regions[i]);
+        }
+        throw;
+    }
+    shards_.insert(shards_.end(), shards.begin(), shards.end());
 }
 
-void Context::await_publish(Shard &shard, uint64_t index, Job::Wait &wait) {
-    if (is_published(shard, index)) {
-        return;
+void HostOperations::detach(Shard &shard) {
+    std::erase(shards_, &shard);
+    if (has_remote_owner(job_, shard)) {
+        remote_memory_.deregister_memory(shard.record_offset());
     }
-    const int64_t begin = now_ns();
-    wait.describe([this, &shard, index] { return missing_publish(shard, index); });
-    if (shard.on_gpu()) {
-        wait.until_seen([&] { return shard.owner(index); }, [&] { return is_published(shard, index); });
-    } else {
-        wait.until(shard.owner(index), [&] { return is_published(shard, index); });
-    }
-    const auto waited = static_cast<uint64_t>(now_ns() - begin);
-    totals_.publish_wait_ns.fetch_add(waited, std::memory_order_relaxed);
-    peers_[static_cast<size_t>(shard.owner(index))].publish_wait_ns.fetch_add(waited, std::memory_order_relaxed);
+    job_.peer(job_.rank()).arena->free(shard.host_region());
 }
 
-// Where the slice of an owner begins in the caller's buffer.
-std::byte *Context::place(const Operation &operation, uint64_t index) const {
+std::optional<Shard::Bases> HostOperations::map(const Shard &shard, int rank, const ShardRecord &record) {
+    std::byte *const base = record.segment.bytes > 0 ? job_.peer(rank).arena->map(record.segment) : nullptr;
+    return shard.bases_of(record, base, nullptr);
+}
+
+void HostOperations::unmap(const Shard &shard, uint64_t index) {
+    if (std::byte *const base = shard.bases(index).host) {
+        job_.peer(shard.owner(index)).arena->unmap(base);
+    }
+}
+
+// ---- A minibatch ----
+
+void HostOperations::check_stream(void *stream) const {
+    if (stream != nullptr && check_buffer_ == nullptr) {
+        fail(ODC_ERROR_UNSUPPORTED, "a stream is given for odc_publish_all, but this rank has no GPU: pass NULL");
+    }
+}
+
+// What the caller has written is there: no stream has to come anywhere.
+void HostOperations::publish(Shard &shard, void *) {
+    shard.record().published.store(epoch(), std::memory_order_release);
+}
+
+void HostOperations::tell_published(Shard &shard) {
+    if (has_remote_owner(job_, shard)) {
+        job_.channel().tell(PublishedMessage{shard.record_offset(), job_.minibatch()}, shard.description().ranks);
+    }
+}
+
+void HostOperations::before_arrival(const std::vector<Operation *> &started) {
+    for (Operation *operation : started) {
+        finish(*operation);
+    }
+}
+
+void HostOperations::after_arrival() {
+    for (const Shard *shard : shards_) {
+        clear_untouched(shard->slice(shard->own_index()), epoch());
+    }
+}
+
+// ---- Gathers and additions ----
+
+Endpoint &HostOperations::endpoint_to(const Shard &shard, uint64_t index) const {
+    return *job_.peer(shard.owner(index)).route.path;
+}
+
+void HostOperations::get(Operation &operation, uint64_t index) {
     const Shard &shard = *operation.shard;
-    const Description &d = shard.description();
-    const int32_t type = operation.call == Call::Gather ? d.parameter_type : d.gradient_type;
-    return operation.buffer + shard.slices().begin(index) * element_size(type);
-}
-
-void Context::get(Operation &operation, uint64_t index) {
-    Shard &shard = *operation.shard;
     if (shard.slices().numel(index) == 0) {
         return;
     }
-    Endpoint &path = *job_.peer(shard.owner(index)).route.path;
-    if (auto request = path.start_get(shard.slice(index), place(operation, index), minibatch_ + 1)) {
-        operation.pending.push_back({index, std::move(request)});
+    if (auto request = endpoint_to(shard, index).start_get(shard.slice(index), operation.target(index), epoch())) {
+        operation.in_flight.push_back({index, std::move(request)});
     }
 }
 
 // Whether somebody else sees to it when the owner publishes.
-bool Context::expect(Operation &operation, uint64_t index) {
-    Shard &shard = *operation.shard;
+bool HostOperations::get_once_published(Operation &operation, uint64_t index) {
+    const Shard &shard = *operation.shard;
     if (shard.linked(index) == nullptr) {
         return false;
     }
-    Endpoint &path = *job_.peer(shard.owner(index)).route.path;
-    auto request = path.expect_get(shard.slice(index), place(operation, index), minibatch_ + 1);
-    if (request) {
-        operation.pending.push_back({index, std::move(request)});
-        return true;
+    auto request = endpoint_to(shard, index).expect_get(shard.slice(index), operation.target(index), epoch());
+    if (!request) {
+        return false;
     }
-    return false;
+    operation.in_flight.push_back({index, std::move(request)});
+    return true;
 }
 
-void Context::add(Operation &operation, Job::Wait &wait) {
+void HostOperations::check_buffer(const Operation &operation) const {
+    const Shard &shard = *operation.shard;
+    if (check_buffer_ == nullptr || shard.description().numel == 0) {
+        return;
+    }
+    const auto *gather = std::get_if<Operation::Gather>(&operation.kind);
+    check_buffer_(gather != nullptr ? gather->to : std::get<Operation::ScatterAdd>(operation.kind).from,
+                  say(call_name(operation.call()), ": the buffer for shard \"", shard.name(), "\""));
+}
+
+void HostOperations::start(Operation &operation) {
+    check_buffer(operation);
+    operation.in_flight.reserve(operation.shard->owners());
+    if (auto *gather = std::get_if<Operation::Gather>(&operation.kind)) {
+        start_gather(operation, *gather);
+        return;
+    }
+    Shard &shard = *operation.shard;
+    bool all_published = true;
+    for (uint64_t i = 0; i < shard.owners(); ++i) {  // also of those after one that is not: a released one is an error
+        all_published = directory_.is_published(shard, (shard.own_index() + i) % shard.owners()) && all_published;
+    }
+    if (all_published) {
+        Job::Wait wait(job_, call_name(Call::ScatterAdd));
+        add(operation, wait);
+    }
+}
+
+void HostOperations::start_gather(Operation &operation, Operation::Gather &gather) {
+    Shard &shard = *operation.shard;
+    std::vector<uint64_t> here;
+    for (uint64_t i = 0; i < shard.owners(); ++i) {
+        const uint64_t index = (shard.own_index() + i) % shard.owners();
+        if (!directory_.is_published(shard, index)) {
+            if (!get_once_published(operation, index)) {
+                gather.unread.push_back(index);
+            }
+        } else if (job_.on_this_host(shard.owner(index))) {
+            here.push_back(index);
+        } else {
+            get(operation, index);
+        }
+    }
+    // While this thread copies on this host, the progress thread reads from others.
+    for (const uint64_t index : here) {
+        get(operation, index);
+    }
+}
+
+void HostOperations::add(Operation &operation, Job::Wait &wait) {
     Shard &shard = *operation.shard;
     int64_t lock_wait_ns = 0;
     wait.begin_effects();
@@ -94,14 +200,14 @@ void Context::add(Operation &operation, Job::Wait &wait) {
                    job_.what(wait.holder()));
     });
     const auto add_to = [&](uint64_t index) {
-        Endpoint &path = *job_.peer(shard.owner(index)).route.path;
         if (auto request =
-                path.start_add(shard.slice(index), place(operation, index), minibatch_ + 1, wait, &lock_wait_ns)) {
-            operation.pending.push_back({index, std::move(request)});
+                endpoint_to(shard, index)
+                    .start_add(shard.slice(index), operation.gradient(index), epoch(), wait, &lock_wait_ns)) {
+            operation.in_flight.push_back({index, std::move(request)});
         }
     };
-    // What travels goes first, and what this thread does itself meanwhile; own slice first there. Round in both cases:
-    // at any time the ranks are at different owners.
+    // Post the additions to other hosts first, then add on this thread, own slice first. Each rank begins at its own index,
+    // so that at any time the ranks are at different owners.
     try {
         for (const bool here : {false, true}) {
             for (uint64_t i = 0; i < shard.owners(); ++i) {
@@ -112,286 +218,62 @@ void Context::add(Operation &operation, Job::Wait &wait) {
             }
         }
     } catch (...) {
-        fail_halfway(Call::ScatterAdd);
+        job_.fail_halfway(Call::ScatterAdd);
     }
     if (lock_wait_ns > 0) {
-        totals_.lock_wait_ns.fetch_add(static_cast<uint64_t>(lock_wait_ns), std::memory_order_relaxed);
+        counters_.lock_wait_ns.add(static_cast<uint64_t>(lock_wait_ns));
     }
     wait.end_effects();
+    std::get<Operation::ScatterAdd>(operation.kind).added = true;
 }
 
-void Context::begin(const Operation &operation) {
-    const Call call = operation.call;
-    const Shard &shard = *operation.shard;
-    check_not_arrived(call);
-    if (shard.own_numel() > 0 && shard.published <= minibatch_) {
-        fail(ODC_ERROR_PHASE, call_name(call), ": publish this rank's slice of shard \"", shard.name(),
-             "\" in minibatch ", minibatch_, " first");
-    }
-    job_.check_peers();
-}
-
-void Context::count(const Operation &operation) {
-    const Description &d = operation.shard->description();
-    if (operation.call == Call::Gather) {
-        totals_.gather_calls.fetch_add(1, std::memory_order_relaxed);
-        totals_.gather_bytes.fetch_add(d.numel * element_size(d.parameter_type), std::memory_order_relaxed);
-    } else {
-        totals_.scatter_add_calls.fetch_add(1, std::memory_order_relaxed);
-        totals_.scatter_add_bytes.fetch_add(d.numel * element_size(d.gradient_type), std::memory_order_relaxed);
-    }
-}
-
-void Context::start(Operation &operation) {
-    begin(operation);
-    if (operation.shard->on_gpu()) {
-        start_on_gpu(operation);
-    } else {
-        start_on_host(operation);
-    }
-    count(operation);
-}
-
-void Context::start_on_host(Operation &operation) {
-    const Call call = operation.call;
+void HostOperations::finish(Operation &operation) {
     Shard &shard = *operation.shard;
-    if (job_.cuda() != nullptr && shard.description().numel > 0) {
-        CudaDevice::check_host_buffer(operation.buffer,
-                                      say(call_name(call), ": the buffer for shard \"", shard.name(), "\""));
-    }
-    operation.pending.reserve(shard.owners());
-    bool all_ready = true;
-    std::vector<uint64_t> here;
-    for (uint64_t i = 0; i < shard.owners(); ++i) {
-        const uint64_t index = (shard.own_index() + i) % shard.owners();
-        const bool ready = is_published(shard, index);
-        all_ready = all_ready && ready;
-        if (call == Call::ScatterAdd || (!ready && !expect(operation, index))) {
-            operation.left.push_back(index);
-        } else if (!ready) {
-            continue;
-        } else if (job_.on_this_host(shard.owner(index))) {
-            here.push_back(index);
-        } else {
-            get(operation, index);
+    Job::Wait wait(job_, call_name(operation.call()));
+    if (auto *gather = std::get_if<Operation::Gather>(&operation.kind)) {
+        for (; !gather->unread.empty(); gather->unread.pop_back()) {
+            directory_.await_published(shard, gather->unread.back(), wait);
+            get(operation, gather->unread.back());
         }
+        await_in_flight(operation, wait);
+        return;
     }
-    // What travels is on its way; meanwhile this thread copies.
-    for (const uint64_t index : here) {
-        get(operation, index);
-    }
-    if (call == Call::ScatterAdd && all_ready) {
-        Job::Wait wait(job_, call_name(call));
+    if (!std::get<Operation::ScatterAdd>(operation.kind).added) {
+        for (uint64_t i = 0; i < shard.owners(); ++i) {
+            directory_.await_published(shard, (shard.own_index() + i) % shard.owners(), wait);
+        }
         add(operation, wait);
-        operation.left.clear();
     }
-}
-
-void Context::finish(Operation &operation) {
-    Job::Wait wait(job_, call_name(operation.call));
-    if (operation.shard->on_gpu()) {
-        finish_on_gpu(operation, wait);
+    if (operation.started_only) {
+        await_in_flight(operation, wait);
         return;
     }
-    if (operation.call == Call::Gather) {
-        while (!operation.left.empty()) {
-            await_publish(*operation.shard, operation.left.back(), wait);
-            get(operation, operation.left.back());
-            operation.left.pop_back();
-        }
-    } else {
-        for (const uint64_t index : operation.left) {
-            await_publish(*operation.shard, index, wait);
-        }
-        if (!operation.left.empty()) {
-            add(operation, wait);
-        }
-        operation.left.clear();
-    }
-    if (operation.call == Call::Gather || operation.kept) {
-        await_transfers(operation, wait);
-        return;
-    }
-    wait.begin_effects();  // what travels will be added
+    wait.begin_effects();  // what is in flight will be added
     try {
-        await_transfers(operation, wait);
+        await_in_flight(operation, wait);
     } catch (...) {
-        fail_halfway(operation.call);
+        job_.fail_halfway(Call::ScatterAdd);
     }
 }
 
-std::string Context::under_way(const Operation &operation, int owner) {
-    return say(operation.call == Call::Gather ? "the slice of " : "an addition to ", job_.who(owner), " of shard \"",
-               operation.shard->name(), "\" is on its way; it ", job_.what(owner));
-}
-
-void Context::await_transfers(Operation &operation, Job::Wait &wait) {
-    while (!operation.pending.empty()) {
-        const auto &[index, request] = operation.pending.back();
+void HostOperations::await_in_flight(Operation &operation, Job::Wait &wait) {
+    while (!operation.in_flight.empty()) {
+        const auto &[index, request] = operation.in_flight.back();
         const int owner = request->owner();
-        await_publish(*operation.shard, index, wait);
-        wait.describe([&, owner] { return under_way(operation, owner); });
+        directory_.await_published(*operation.shard, index, wait);
+        wait.describe([&, owner] { return operation.in_flight_text(job_, owner); });
         wait.until_served(owner, [&request = *request] { return request.is_complete(); });
-        operation.pending.pop_back();
+        operation.in_flight.pop_back();
     }
 }
 
-// After an error: returns when nothing touches the caller's buffer any more. What has left for a peer cannot be called
-// back: a slow one is awaited; from one that is lost it does not come, so the connections are closed, and with them the
-// job.
-void Context::settle(Operation &operation) {
-    settle(operation, [] {});
-}
-
-// `look` may throw: then it is to be settled again.
-template <class Look>
-void Context::settle(Operation &operation, const Look &look) {
-    constexpr int64_t kLostNs = 1'000'000'000;
-    const Deadline deadline = job_.deadline();
-    std::vector<std::shared_ptr<Request>> pending;
-    for (const auto &[index, request] : operation.pending) {
-        pending.push_back(request);
+void HostOperations::cancel(Operation &operation, const std::function<void()> &look) {
+    std::vector<std::shared_ptr<Request>> requests;
+    for (const auto &[index, request] : operation.in_flight) {
+        requests.push_back(request);
     }
-    for (const StagedGet &fetch : operation.staged_gets) {
-        for (const StagedGet::Piece &piece : fetch.pieces) {
-            pending.push_back(piece.request);
-        }
-    }
-    for (const auto &request : pending) {
-        job_.peer(request->owner()).route.path->cancel(request);
-    }
-    for (const auto &request : pending) {
-        const int owner = request->owner();
-        for (int64_t lost_ns = 0; request->is_pending(); job_.sleep(owner)) {
-            look();
-            if (job_.serves(owner) && !deadline.over()) {
-                lost_ns = 0;
-            } else if (lost_ns == 0) {
-                lost_ns = now_ns();
-                job_.learn();
-            } else if (now_ns() - lost_ns > kLostNs) {
-                job_.abort(say(job_.who(job_.rank()), " gave up ", call_name(operation.call), ", and ", job_.who(owner),
-                               " does not answer"));
-            }
-        }
-    }
-    operation.pending.clear();
-    for (StagedGet &fetch : operation.staged_gets) {
-        job_.cuda()->staged_gets().release(fetch);
-    }
-}
-
-void Context::give_up(Operation &operation) {
-    settle(operation);
-    operation.staged_gets.clear();
-}
-
-// In a catch. True: it is to be waited for again, and keeps no staging that others need until then. False: the job has
-// failed, and it is given up.
-bool Context::leave_unfinished(Operation &operation) {
-    if (job_.has_failed()) {
-        give_up(operation);
-        return false;
-    }
-    if (!operation.staged_gets.empty()) {
-        settle(operation);
-    }
-    return true;
-}
-
-void Context::gather(Shard &shard, void *full, void *stream) {
-    const Noted noted = note(Call::Gather, &shard);
-    Operation operation{Call::Gather, &shard, static_cast<std::byte *>(full), stream, {}, {}};
-    try {
-        start(operation);
-        finish(operation);
-    } catch (...) {
-        give_up(operation);
-        rethrow();
-    }
-}
-
-void Context::scatter_add(Shard &shard, const void *full, void *stream) {
-    const Noted noted = note(Call::ScatterAdd, &shard);
-    Operation operation{Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), stream, {}, {}};
-    try {
-        start(operation);
-        finish(operation);
-    } catch (...) {
-        give_up(operation);
-        rethrow();
-    }
-}
-
-uint64_t Context::keep(Operation begun) {
-    decltype(operations_) place;  // made before it starts: what has been added cannot be taken back
-    Operation &operation = place.emplace(0, std::move(begun)).first->second;
-    operation.kept = true;
-    try {
-        start(operation);
-        const std::lock_guard lock(operations_mutex_);
-        auto entry = place.extract(place.begin());
-        entry.key() = ++last_operation_;
-        operations_.insert(std::move(entry));
-        return last_operation_;
-    } catch (...) {
-        give_up(operation);
-        rethrow();
-    }
-}
-
-uint64_t Context::gather_start(Shard &shard, void *full, void *stream) {
-    const Noted noted = note(Call::Gather, &shard);
-    return keep({Call::Gather, &shard, static_cast<std::byte *>(full), stream, {}, {}});
-}
-
-uint64_t Context::scatter_add_start(Shard &shard, const void *full, void *stream) {
-    const Noted noted = note(Call::ScatterAdd, &shard);
-    return keep({Call::ScatterAdd, &shard, static_cast<std::byte *>(const_cast<void *>(full)), stream, {}, {}});
-}
-
-// Also while a reduction, or a sync that has arrived, is unfinished, and after this rank has left: the caller's buffer must
-// come back.
-void Context::wait(uint64_t number) {
-    decltype(operations_)::node_type entry;
-    uint64_t last = 0;
-    {
-        const std::lock_guard lock(operations_mutex_);
-        entry = operations_.extract(number);
-        last = last_operation_;
-    }
-    const auto put_back = [&] {
-        const std::lock_guard lock(operations_mutex_);
-        operations_.insert(std::move(entry));
-    };
-    if (left_ && entry) {
-        const Deadline deadline = job_.deadline();
-        try {
-            settle(entry.mapped(), [&] { deadline.check_interrupted("odc_wait"); });
-        } catch (...) {
-            put_back();
-            throw;
-        }
-    }
-    check_not_left(Call::Wait);
-    if (!entry) {
-        if (number > 0 && number <= synced_operations_) {
-            return;
-        }
-        fail(ODC_ERROR_ARGUMENT, "odc_wait: there is no operation ", number,
-             number > 0 && number <= last ? " any more; each is waited for once" : "");
-    }
-    Operation &operation = entry.mapped();
-    const Noted noted = note(Call::Wait, operation.shard);
-    try {
-        job_.check();
-        finish(operation);
-    } catch (...) {
-        if (leave_unfinished(operation)) {
-            put_back();
-        }
-        rethrow();
-    }
+    job_.cancel(requests, operation.call(), look);
+    operation.in_flight.clear();
 }
 
 }  // namespace odc

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bootstrap/membership.h"
 #include "memory/shard_record.h"
 #include "topology/host.h"
 
@@ -25,28 +26,23 @@ std::string seconds(int64_t ns) {
 
 }  // namespace
 
-Job::Job(Membership membership) : membership_(std::move(membership)) {
-    for (Peer &one : membership_.peers) {
+Job::Job(const Membership &membership)
+    : membership_(membership), rank_(membership.terms.rank),
+      local_peers_(membership.hosts[membership.own().host_index]), channel_(membership.fabric.get()) {
+    for (const Peer &one : membership.peers) {
+        is_local_.push_back(static_cast<char>(one.life.valid()));
         blocks_.push_back(&one.control_block());
     }
+    is_local_[static_cast<size_t>(rank_)] = 1;
     spins_ = size() <= topology().cores ? kPatientSpins : kCrowdedSpins;
     mine().last_call_at_ns = now_ns();
 }
 
-Job::~Job() = default;
+const Peer &Job::peer(int rank) const { return membership_.peers[static_cast<size_t>(rank)]; }
 
-void Job::leak_cuda() {
-    struct Kept {
-        std::unique_ptr<Cuda> cuda;
-        std::vector<std::shared_ptr<Arena>> words;  // and mirrors, of other ranks too
-    };
-    static std::mutex mutex;
-    static auto *const kept = new std::vector<Kept>;
-    const std::lock_guard lock(mutex);
-    kept->push_back({std::move(membership_.cuda), {}});
-    for (const Peer &one : membership_.peers) {
-        kept->back().words.push_back(one.arena);
-    }
+Deadline Job::deadline() const {
+    const Terms &terms = membership_.terms;
+    return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
 }
 
 std::string Job::who(int rank) const {
@@ -78,26 +74,26 @@ std::string Job::what(int rank) const {
                awaits_gpu ? say(", where it waits for its GPU's work", shard) : "");
 }
 
-void Job::note(Call call, uint64_t record, uint64_t minibatch) {
+void Job::note(Call call, uint64_t record) {
     ControlBlock &block = mine();
     block.last_call.store(static_cast<uint64_t>(call) << 56 | kLastCallInside | record, std::memory_order_release);
-    block.last_minibatch.store(minibatch, std::memory_order_relaxed);
+    block.last_minibatch.store(minibatch_, std::memory_order_relaxed);
     block.last_call_at_ns.store(now_ns(), std::memory_order_relaxed);
 }
 
-void Job::note_gpu_wait(uint64_t record) {
+void Job::note_device_wait(uint64_t record) {
     const uint64_t call = mine().last_call.load(std::memory_order_relaxed) & ~kLastCallRecord;
     mine().last_call.store(call | kLastCallAwaitsGpu | record, std::memory_order_release);
 }
 
-void Job::note_gpu_done() {
+void Job::note_device_done() {
     mine().last_call.fetch_and(~(kLastCallAwaitsGpu | kLastCallRecord), std::memory_order_relaxed);
 }
 
 void Job::note_done() {
     ControlBlock &block = mine();
     if ((block.last_call.load(std::memory_order_relaxed) & kLastCallAwaitsGpu) != 0) {  // a wait that ended in an error
-        note_gpu_done();
+        note_device_done();
     }
     block.last_call.fetch_and(~kLastCallInside, std::memory_order_relaxed);
     block.last_call_at_ns.store(now_ns(), std::memory_order_relaxed);
@@ -130,9 +126,8 @@ bool Job::set_error(odc_status status, const std::string &text) {
     }
     // What is under way to and from other hosts ends with the connections, also of a rank that has left, whose words nobody
     // heeds.
-    Fabric *others = fabric();
-    if (others != nullptr && (state == RankState::Running || state == RankState::Left)) {
-        others->fail({status, error_text_});
+    if (state == RankState::Running || state == RankState::Left) {
+        channel_.fail({status, error_text_});
     }
     return true;
 }
@@ -158,8 +153,8 @@ void Job::let_know() {
         }
     }
     ring_all();
-    if (Fabric *others = fabric(); others != nullptr && mine().state.load() == RankState::Failed) {
-        others->await_failed();
+    if (mine().state.load() == RankState::Failed) {
+        channel_.await_failed();
     }
 }
 
@@ -177,15 +172,49 @@ void Job::abort(const std::string &text) {
     }
 }
 
-void Job::leave(uint64_t minibatch) {
+void Job::fail_halfway(Call call) {
+    std::string words = "out of memory";  // short enough to need none
+    try {
+        throw;
+    } catch (const Error &error) {
+        try {
+            words = say(who(rank()), " stopped halfway in ", call_name(call), ": ", error.what());
+        } catch (const std::bad_alloc &) {
+        }
+    } catch (const std::exception &) {
+    } catch (...) {  // pthread_exit in a callback
+        abort(say(who(rank()), " stopped halfway in ", call_name(call), ": its thread ended"));
+        throw;
+    }
+    try {
+        abort(words);
+    } catch (const std::bad_alloc &) {  // it is kept, whoever could not be told
+    }
+    check();
+    throw std::logic_error("an abort was not kept");
+}
+
+void Job::rethrow() const {
+    try {
+        throw;
+    } catch (const std::exception &) {  // what pthread_exit throws must go on
+        check();
+        throw;
+    }
+}
+
+void Job::leave() {
+    if (hooks_.before_leaving) {
+        hooks_.before_leaving();
+    }
     const std::lock_guard lock(mutex_);
     ControlBlock &block = mine();
     if (block.state.load(std::memory_order_relaxed) != RankState::Running) {
         return;
     }
-    block.left_minibatch.store(minibatch, std::memory_order_relaxed);
+    block.left_minibatch.store(minibatch_, std::memory_order_relaxed);
     block.state.store(RankState::Left, std::memory_order_release);
-    tell(LeftMessage{minibatch});
+    channel_.tell(LeftMessage{minibatch_});
     ring_all();
 }
 
@@ -198,7 +227,7 @@ void Job::look_at_states() {
             fail_job(static_cast<odc_status>(other.error_status), other.error_text);
         }
         if (state == RankState::Lost) {
-            look_at_gpu();  // its failure ends the progress thread, and with it all that is known of other hosts
+            run_waiting_hook();  // a device's failure ends the progress thread, and with it all that is known of other hosts
             fail_job(ODC_ERROR_PEER_LOST, all_lost_with(rank));
         }
     }
@@ -283,25 +312,32 @@ void Job::Wait::check(int holder, int64_t since_ns) {
     }
 }
 
-// During a wait: this rank's GPU may fail meanwhile, and who waits for it shall not wait on; and local peers send their regions.
-void Job::look_at_gpu() {
-    Cuda *const gpu = cuda();
-    if (gpu == nullptr) {
-        return;
-    }
-    try {
-        gpu->progress_ipc();
-        const CudaDevice::Scope scope(gpu->device());
-        gpu->device().check_health();
-    } catch (const Error &error) {
-        fail_of_gpu(error);
-        throw;
+// Who waits for this rank shall not wait on when its device fails.
+void Job::run_waiting_hook() {
+    if (hooks_.while_waiting) {
+        hooks_.while_waiting();
     }
 }
 
-void Job::fail_of_gpu(const Error &error) {
-    if (error.status() == ODC_ERROR_DEVICE) {
-        fail_job(ODC_ERROR_DEVICE, say(who(rank()), ": ", error.what()));
+void Job::cancel(const std::vector<std::shared_ptr<Request>> &requests, Call call, const std::function<void()> &look) {
+    constexpr int64_t kLostNs = 1'000'000'000;
+    const Deadline over = deadline();
+    for (const auto &request : requests) {
+        peer(request->owner()).route.path->cancel(request);
+    }
+    for (const auto &request : requests) {
+        const int owner = request->owner();
+        for (int64_t lost_ns = 0; request->is_pending(); sleep(owner)) {
+            look();
+            if (serves(owner) && !over.over()) {
+                lost_ns = 0;
+            } else if (lost_ns == 0) {
+                lost_ns = now_ns();
+                learn();
+            } else if (now_ns() - lost_ns > kLostNs) {
+                abort(say(who(rank()), " gave up ", call_name(call), ", and ", who(owner), " does not answer"));
+            }
+        }
     }
 }
 
@@ -310,7 +346,7 @@ std::optional<Error> Job::Wait::look(int on) {
     const int64_t now = now_ns();
     if (now - looked_ns_ >= kLookNs) {
         looked_ns_ = now;
-        job_.look_at_gpu();
+        job_.run_waiting_hook();
         job_.look_for_deaths();
     }
     const auto me = [this] { return job_.who(job_.rank()); };

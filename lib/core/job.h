@@ -5,8 +5,9 @@
 
 #include "base/deadline.h"
 #include "base/futex.h"
-#include "bootstrap/join.h"
+#include "core/control_channel.h"
 #include "memory/control_block.h"
+#include "transport/transport.h"
 
 #include <sched.h>
 
@@ -14,6 +15,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -22,21 +24,24 @@
 
 namespace odc {
 
+struct Membership;
+struct Peer;
+
 class Job {
 public:
-    explicit Job(Membership membership);
-    ~Job();
+    explicit Job(const Membership &membership);  // which outlives this
     Job(const Job &) = delete;
     Job &operator=(const Job &) = delete;
 
-    int rank() const { return membership_.terms.rank; }
-    int size() const { return membership_.terms.size; }
-    Peer &peer(int rank) { return membership_.peers[static_cast<size_t>(rank)]; }
-    const Peer &peer(int rank) const { return membership_.peers[static_cast<size_t>(rank)]; }
+    int rank() const { return rank_; }
+    int size() const { return static_cast<int>(blocks_.size()); }
+    const Peer &peer(int rank) const;
     ControlBlock &block(int rank) { return *blocks_[static_cast<size_t>(rank)]; }
     const ControlBlock &block(int rank) const { return *blocks_[static_cast<size_t>(rank)]; }
     ControlBlock &mine() { return block(rank()); }
     const ControlBlock &mine() const { return block(rank()); }
+    uint64_t minibatch() const { return minibatch_; }
+    void end_minibatch() { ++minibatch_; }
 
     // "rank 3 (host h, pid 42)"
     std::string who(int rank) const;
@@ -53,61 +58,56 @@ public:
     [[noreturn]] void fail_job(odc_status status, const std::string &text);
     // odc_abort: as fail_job, but returns.
     void abort(const std::string &text);
-    // Fails it where the error is this rank's GPU's: it can neither publish nor add any more.
-    void fail_of_gpu(const Error &error);
-    void leave(uint64_t minibatch);
+    // In a catch: others see what this rank has begun, which cannot be taken back. Throws the job's error.
+    [[noreturn]] void fail_halfway(Call call);
+    // In a catch: throws the job's error if there is one, which may have caused what was caught.
+    [[noreturn]] void rethrow() const;
+    void leave();
 
-    Cuda *cuda() const { return membership_.cuda.get(); }  // NULL: this rank has no GPU
-    // Nothing of it may be given back, nor the words that streams write: some of it is still in use.
-    void leak_cuda();
+    // What an engine with work of its own on its way does at these times; none: nothing.
+    struct Hooks {
+        std::function<void()> while_waiting;  // now and then, in every wait; throws the job's error
+        std::function<void()> before_leaving;
+    };
+    void set_hooks(Hooks hooks) { hooks_ = std::move(hooks); }
 
-    // Tells the ranks of other hosts what those of this host read in shared memory. NULL: all ranks are on this host.
-    Fabric *fabric() { return membership_.fabric.get(); }
-    void tell(const ControlMessage &message) {
-        if (Fabric *others = fabric()) {
-            others->tell(message);
-        }
-    }
-    // Of `ranks` (empty: all) those on other hosts.
-    void tell(const ControlMessage &message, const std::vector<int32_t> &ranks) {
-        if (Fabric *others = fabric()) {
-            others->tell(message, ranks);
-        }
-    }
-    // The process may end after this: what was told to other hosts has been heard, if they can hear.
-    void flush() {
-        if (Fabric *others = fabric()) {
-            others->flush();
-        }
-    }
-    uint64_t packets_sent() const { return membership_.fabric ? membership_.fabric->packets_sent() : 0; }
+    ControlChannel &channel() { return channel_; }
+    const ControlChannel &channel() const { return channel_; }
     // Whether what is on its way from or to a rank may still come.
     bool serves(int rank) const {
         return !has_failed() && odc::serves(block(rank).state.load(std::memory_order_acquire));
     }
     // The ranks of this host, ascending, and which of them this rank is.
-    const std::vector<int> &local_peers() const { return membership_.hosts[membership_.own().host_index]; }
+    const std::vector<int> &local_peers() const { return local_peers_; }
     size_t place() const {
-        return static_cast<size_t>(std::find(local_peers().begin(), local_peers().end(), rank()) -
-                                   local_peers().begin());
+        return static_cast<size_t>(std::find(local_peers_.begin(), local_peers_.end(), rank_) - local_peers_.begin());
     }
-    bool on_this_host(int rank) const { return peer(rank).life.valid() || rank == this->rank(); }
+    bool on_this_host(int rank) const { return is_local_[static_cast<size_t>(rank)] != 0; }
 
     // Of a wait that begins now.
-    Deadline deadline() const {
-        const Terms &terms = membership_.terms;
-        return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
-    }
+    Deadline deadline() const;
     // Makes it this rank's job error, if there is none yet, that another failed or is lost.
     void learn();
 
-    // Notes what this rank does, for the others' errors.
-    // `record`: of the call's shard, 0 for none.
-    void note(Call call, uint64_t record, uint64_t minibatch);
-    // Within it, and of no shard: until what this rank enqueued on its GPU is done, first what is for `record` (0: none).
-    void note_gpu_wait(uint64_t record);
-    void note_gpu_done();
-    void note_done();
+    // What a call of this rank does, for the others' errors, while it lasts. `record`: offset of its shard's, 0 for none.
+    class CallScope {
+    public:
+        CallScope(Job &job, Call call, uint64_t record = 0) : job_(job) { job_.note(call, record); }
+        ~CallScope() { job_.note_done(); }
+        CallScope(const CallScope &) = delete;
+        CallScope &operator=(const CallScope &) = delete;
+
+    private:
+        Job &job_;
+    };
+    // Within it, and of no shard: until what this rank enqueued on its device is done, first what is for `record` (0: none).
+    void note_device_wait(uint64_t record);
+    void note_device_done();
+
+    // After an error of `call`: returns when the requests touch none of this rank's memory any more. What has left for a peer
+    // cannot be called back: a slow one is awaited; from one that is lost it does not come, so the connections are closed, and
+    // with them the job. `look` is called now and then; if it throws, they are to be cancelled again.
+    void cancel(const std::vector<std::shared_ptr<Request>> &requests, Call call, const std::function<void()> &look);
 
     // Until the bell rings, or 20 ms. `rung`: as it was when there was nothing to be seen yet.
     void sleep(Doorbell &bell, uint32_t rung);
@@ -125,7 +125,7 @@ public:
         // is `on`'s) and the deadline are job errors, but a condition that holds comes first.
         template <class Ready>
         void until(int on, const Ready &ready);
-        // The same for what rings no bell: a word that a GPU writes, or what this process does meanwhile. `on()` may change.
+        // The same for what rings no bell: a word that a device writes, or what this process does meanwhile. `on()` may change.
         template <class On, class Ready>
         void until_seen(const On &on, const Ready &ready);
         // Waits until `done()`, for which `bell` is rung, or until no rank is absent: `absent()` is the first that is, or -1.
@@ -178,14 +178,16 @@ public:
     };
 
 private:
-    // Deaths and a failed GPU are looked for at most this often, and at least every 20 ms.
+    // Deaths and a failed device are looked for at most this often, and at least every 20 ms.
     static constexpr int64_t kLookNs = 5'000'000;
     // A rank lets a stripe go in microseconds, and a progress thread adds what it is offered in milliseconds; then the owner
     // is stopped, or its host overloaded.
     static constexpr int64_t kFinishNs = 2'000'000'000;
 
+    void note(Call call, uint64_t record);
+    void note_done();
     void look_at_states();
-    void look_at_gpu();
+    void run_waiting_hook();
     std::string all_lost_with(int rank) const;
     void look_for_deaths();
     void look_for_replaced_programs();
@@ -195,8 +197,14 @@ private:
     // Not only who waits for this rank must hear of its failure.
     void ring_all();
 
-    Membership membership_;
-    std::vector<ControlBlock *> blocks_;
+    const Membership &membership_;
+    int rank_;
+    const std::vector<int> &local_peers_;
+    std::vector<char> is_local_;          // by rank
+    std::vector<ControlBlock *> blocks_;  // by rank
+    ControlChannel channel_;
+    Hooks hooks_;
+    uint64_t minibatch_ = 0;
     int spins_;  // before a wait goes to sleep
     std::atomic<uint32_t> asked_program_{0};
     std::mutex mutex_;

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/element_type.h"
 #include "core/context.h"
-#include "transport/shm/stripe_lock.h"
+#include "core/engines.h"
 
 namespace odc {
 
@@ -38,92 +37,83 @@ void check_same(const char *call, const Contribution &posted, const double *valu
     }
 }
 
-// Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch before `epoch`.
-void clear_untouched(const RemoteSlice &mine, uint64_t epoch) {
-    const uint64_t bytes =
-        mine.stripes == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
-    for (uint64_t i = 0; i < stripe_count(bytes); ++i) {
-        if (mine.stripes[i].epoch < epoch) {
-            const uint64_t begin = i * kStripeBytes;
-            std::memset(mine.accumulator + begin, 0, std::min(kStripeBytes, bytes - begin));
-        }
-    }
-}
-
 }  // namespace
 
 void Context::sync(double *values, size_t count, int32_t op) {
     check_not_arrived(Call::Sync);
     check_values("odc_minibatch_sync", values, count, op);
     job_.check();
-    if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch_) {
+    if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch()) {
         for (const auto &[name, shard] : shards_) {
-            if (shard->own_numel() > 0 && shard->published <= minibatch_) {
+            if (shard->own_numel() > 0 && shard->published <= minibatch()) {
                 fail(ODC_ERROR_PHASE, "odc_minibatch_sync: this rank has not published its slice of shard \"", name,
-                     "\" in minibatch ", minibatch_, "; publish it, also when there is nothing to do");
+                     "\" in minibatch ", minibatch(), "; publish it, also when there is nothing to do");
             }
         }
     }
-    const Noted noted = note(Call::Sync, nullptr);
-    if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch_) {
-        finish_all();
-        synced_operations_ = last_operation_;
-        land();
+    const Job::CallScope scope(job_, Call::Sync);
+    if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch()) {
+        finish_started();
         arrive(values, count, op);
     } else {
-        check_same("odc_minibatch_sync", job_.mine().synced[minibatch_ % 2], values, count, op);
+        check_same("odc_minibatch_sync", job_.mine().synced[minibatch() % 2], values, count, op);
     }
     await_arrivals();
-    const Contribution &all = sync_tree_.combined(minibatch_);
-    fold_mirrors();
+    const Contribution &all = sync_tree_.combined(minibatch());
     for (Shard *shard : fresh_) {
         for (uint64_t index = 0; index < shard->owners(); ++index) {
-            directory_.find(*shard, index);
+            directory_.look_up(*shard, index);
         }
     }
-    directory_.turn(minibatch_, all.has_registered != 0);
-    if (job_.cuda() != nullptr) {
-        job_.cuda()->end_minibatch(minibatch_);
+    directory_.end_minibatch(all.has_registered != 0);
+    for (const std::unique_ptr<Engine> &engine : engines_->all()) {
+        engine->after_arrival();
     }
-    take(all, &ControlBlock::synced, minibatch_, "odc_minibatch_sync_reduce", values);
-    for (const auto &[name, shard] : shards_) {
-        clear_untouched(shard->slice(shard->own_index()), minibatch_ + 1);
-    }
+    take(all, &ControlBlock::synced, minibatch(), "odc_minibatch_sync_reduce", values);
     fresh_.clear();
     freed_.clear();
-    charge_lateness();
-    totals_.syncs.fetch_add(1, std::memory_order_relaxed);
-    ++minibatch_;
+    count_lateness();
+    counters_.syncs.add(1);
+    job_.end_minibatch();
 }
 
-void Context::finish_all() {
+void Context::finish_started() {
     try {
-        for (auto &[number, operation] : operations_) {
-            finish(operation);
+        for (const std::unique_ptr<Engine> &engine : engines_->all()) {
+            std::vector<Operation *> started;
+            for (auto &[number, operation] : operations_) {
+                if (&operation.shard->engine() == engine.get()) {
+                    started.push_back(&operation);
+                }
+            }
+            engine->before_arrival(started);
         }
     } catch (...) {
         for (auto &[number, operation] : operations_) {
-            leave_unfinished(operation);
+            if (job_.has_failed()) {
+                cancel(operation);
+            }
         }
-        rethrow();
+        job_.rethrow();
     }
     operations_.clear();
+    synced_operations_ = last_operation_;
 }
 
 void Context::arrive(const double *values, size_t count, int32_t op) {
     ControlBlock &mine = job_.mine();
-    Contribution &brought = mine.synced[minibatch_ % 2];
+    Contribution &brought = mine.synced[minibatch() % 2];
     write(brought, values, count, op);
-    brought.has_registered = directory_.has_announced(minibatch_) ? 1 : 0;
+    brought.has_registered = directory_.has_added() ? 1 : 0;
     arrived_at_ns(job_.rank()).store(now_ns(), std::memory_order_relaxed);
     // Releases this rank's additions, and its last reads, to everybody; so does joining.
-    mine.arrived.store(minibatch_ + 1, std::memory_order_release);
-    sync_tree_.join(minibatch_);
+    mine.arrived.store(minibatch() + 1, std::memory_order_release);
+    sync_tree_.join(minibatch());
     ring(mine);
     try {
-        job_.tell(ArrivedMessage{minibatch_, brought});
+        job_.channel().tell(ArrivedMessage{minibatch(), brought});
     } catch (...) {
-        fail_halfway(Call::Sync);
+        job_.fail_halfway(Call::Sync);
     }
 }
 
@@ -138,7 +128,7 @@ void Context::await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const 
         }
         return come < local_peers.size() ? local_peers[come] : -1;
     });
-    for (int rank = 0; job_.fabric() != nullptr && rank < job_.size(); ++rank) {
+    for (int rank = 0; rank < job_.size(); ++rank) {
         if (!job_.on_this_host(rank)) {
             wait.until(rank, [&] { return has_come(rank); });
         }
@@ -147,7 +137,7 @@ void Context::await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const 
 
 void Context::await_arrivals() {
     const auto has_arrived = [this](int rank) {
-        return job_.block(rank).arrived.load(std::memory_order_acquire) > minibatch_;
+        return job_.block(rank).arrived.load(std::memory_order_acquire) > minibatch();
     };
     Job::Wait wait(job_, "odc_minibatch_sync");
     wait.describe([&] {
@@ -156,31 +146,31 @@ void Context::await_arrivals() {
             if (has_arrived(rank)) {
                 continue;
             }
-            missing += say(missing.empty() ? "" : "; ", job_.who(rank), " has not arrived in minibatch ", minibatch_,
+            missing += say(missing.empty() ? "" : "; ", job_.who(rank), " has not arrived in minibatch ", minibatch(),
                            "; it ", job_.what(rank));
         }
         return missing;
     });
-    await_all(sync_tree_, minibatch_, wait, has_arrived);
+    await_all(sync_tree_, minibatch(), wait, has_arrived);
 }
 
 // Those of a host stand side by side (control_block.h).
 void Context::find_arrival_times() {
     for (int parity = 0; parity < 2; ++parity) {
         for (int rank = 0; rank < job_.size(); ++rank) {
-            peers_[static_cast<size_t>(rank)].arrived_at_ns[parity] = &job_.block(rank).arrived_at_ns[parity][0];
+            arrived_at_ns_[parity].push_back(&job_.block(rank).arrived_at_ns[parity][0]);
         }
         const std::vector<int> &local_peers = job_.local_peers();
         for (size_t place = 0; place < local_peers.size(); ++place) {
             ControlBlock &first = job_.block(local_peers[place / kTreeFan * kTreeFan]);
-            peers_[static_cast<size_t>(local_peers[place])].arrived_at_ns[parity] =
+            arrived_at_ns_[parity][static_cast<size_t>(local_peers[place])] =
                 &first.arrived_at_ns[parity][place % kTreeFan];
         }
     }
 }
 
 // By the times of arrival, so that it does not matter in which order they were waited for.
-void Context::charge_lateness() {
+void Context::count_lateness() {
     const auto arrived_at = [this](int rank) { return arrived_at_ns(rank).load(std::memory_order_relaxed); };
     const int64_t mine = arrived_at(job_.rank());
     int last = job_.rank();
@@ -188,18 +178,15 @@ void Context::charge_lateness() {
     for (int rank = 0; rank < job_.size(); ++rank) {
         const int64_t at = arrived_at(rank);
         if (at > mine) {
-            // Only sync writes it, and it runs alone.
-            std::atomic<uint64_t> &late_ns = peers_[static_cast<size_t>(rank)].sync_late_ns;
-            late_ns.store(late_ns.load(std::memory_order_relaxed) + static_cast<uint64_t>(at - mine),
-                          std::memory_order_relaxed);
+            counters_.peers[static_cast<size_t>(rank)].sync_late_ns.add_alone(static_cast<uint64_t>(at - mine));
         }
         if (at > last_at) {
             last = rank;
             last_at = at;
         }
     }
-    peers_[static_cast<size_t>(last)].sync_last.fetch_add(1, std::memory_order_relaxed);
-    totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(last_at - mine), std::memory_order_relaxed);
+    counters_.peers[static_cast<size_t>(last)].sync_last.add(1);
+    counters_.sync_wait_ns.add(static_cast<uint64_t>(last_at - mine));
 }
 
 void Context::take(const Contribution &combined, Contribution (ControlBlock::*brought)[2], uint64_t number,
@@ -208,9 +195,10 @@ void Context::take(const Contribution &combined, Contribution (ControlBlock::*br
     for (int rank = 0; combined.differs != 0 && rank < job_.size(); ++rank) {
         const Contribution &theirs = (job_.block(rank).*brought)[number % 2];
         if (theirs.count != mine.count || theirs.op != mine.op) {
-            job_.fail_job(ODC_ERROR_MISMATCH, say("in ", call, " of minibatch ", minibatch_, " ", job_.who(job_.rank()),
-                                                  " combines ", mine.count, " values with op ", mine.op, ", ",
-                                                  job_.who(rank), " ", theirs.count, " with op ", theirs.op));
+            job_.fail_job(
+                ODC_ERROR_MISMATCH,
+                say("in ", call, " of minibatch ", minibatch(), " ", job_.who(job_.rank()), " combines ", mine.count,
+                    " values with op ", mine.op, ", ", job_.who(rank), " ", theirs.count, " with op ", theirs.op));
         }
     }
     std::copy_n(combined.values, combined.count, values);
@@ -220,20 +208,20 @@ void Context::await_reduction() {
     Job::Wait wait(job_, "odc_all_reduce");
     int missing = 0;
     wait.describe([&] {
-        return say(job_.who(missing), " has not called odc_all_reduce in minibatch ", minibatch_, "; it ",
+        return say(job_.who(missing), " has not called odc_all_reduce in minibatch ", minibatch(), "; it ",
                    job_.what(missing));
     });
     await_all(reduction_tree_, reductions_, wait, [&](int rank) {
         const ControlBlock &other = job_.block(rank);
-        const bool passed = other.opened.load(std::memory_order_acquire) > minibatch_ ||
-                            other.arrived.load(std::memory_order_acquire) > minibatch_;
+        const bool passed = other.opened.load(std::memory_order_acquire) > minibatch() ||
+                            other.arrived.load(std::memory_order_acquire) > minibatch();
         if (other.reductions.load(std::memory_order_acquire) > reductions_) {
             return true;
         }
         missing = rank;
         if (passed) {
             job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(job_.rank()), " called odc_all_reduce in minibatch ",
-                                                  minibatch_, ", but ", job_.who(rank), " went on without it"));
+                                                  minibatch(), ", but ", job_.who(rank), " went on without it"));
         }
         return false;
     });
@@ -246,12 +234,12 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
         fail(ODC_ERROR_ARGUMENT, "odc_all_reduce: count is 0");
     }
     ControlBlock &mine = job_.mine();
-    if (mine.opened.load(std::memory_order_relaxed) > minibatch_) {
+    if (mine.opened.load(std::memory_order_relaxed) > minibatch()) {
         fail(ODC_ERROR_PHASE, "odc_all_reduce: only between odc_minibatch_sync and odc_publish, and minibatch ",
-             minibatch_, " is published; or let the values ride on odc_minibatch_sync_reduce");
+             minibatch(), " is published; or let the values ride on odc_minibatch_sync_reduce");
     }
     job_.check();
-    const Noted noted = note(Call::AllReduce, nullptr);
+    const Job::CallScope scope(job_, Call::AllReduce);
     // Posted already if the call before this was interrupted.
     if (mine.reductions.load(std::memory_order_relaxed) == reductions_) {
         write(mine.reduced[reductions_ % 2], values, count, op);
@@ -259,16 +247,16 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
         reduction_tree_.join(reductions_);
         ring(mine);
         try {
-            job_.tell(ReducedMessage{reductions_, mine.reduced[reductions_ % 2]});
+            job_.channel().tell(ReducedMessage{reductions_, mine.reduced[reductions_ % 2]});
         } catch (...) {
-            fail_halfway(Call::AllReduce);
+            job_.fail_halfway(Call::AllReduce);
         }
     } else {
         check_same("odc_all_reduce", mine.reduced[reductions_ % 2], values, count, op);
     }
     const int64_t begin = now_ns();
     await_reduction();
-    totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(now_ns() - begin), std::memory_order_relaxed);
+    counters_.sync_wait_ns.add(static_cast<uint64_t>(now_ns() - begin));
     take(reduction_tree_.combined(reductions_), &ControlBlock::reduced, reductions_, "odc_all_reduce", values);
     ++reductions_;
 }

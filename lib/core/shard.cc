@@ -133,8 +133,8 @@ Description::Description(const odc_shard_desc &desc, int rank, int size)
     }
 }
 
-Shard::Shard(Description description, int rank, int size)
-    : description_(std::move(description)),
+Shard::Shard(Description description, Engine &engine, int rank, int size)
+    : description_(std::move(description)), engine_(engine),
       slices_(description_.slices.empty()
                   ? Slices(description_.numel,
                            description_.ranks.empty() ? static_cast<uint64_t>(size) : description_.ranks.size())
@@ -171,82 +171,86 @@ uint64_t Shard::record_bytes() const { return shard_record_bytes(description_); 
 
 uint64_t Shard::host_bytes() const {
     const uint64_t bytes = Parts(description_, own_numel()).in_host();
-    if (!on_gpu()) {
+    if (!on_device()) {
         return bytes;
     }
-    return mirrored_ && bytes > 0 ? to_page(bytes) + page_bytes() : 0;  // it begins somewhere in a page
+    return shadowed_ && bytes > 0 ? to_page(bytes) + page_bytes() : 0;  // it begins somewhere in a page
 }
 
-uint64_t Shard::gpu_bytes() const {
+uint64_t Shard::device_bytes() const {
     const Parts parts(description_, own_numel());
-    return on_gpu() ? to_line(parts.parameters) + to_line(parts.sums) : 0;
+    return on_device() ? to_line(parts.parameters) + to_line(parts.sums) : 0;
 }
 
-void Shard::settle(ShardRecord &post, uint64_t offset, const Allocation &host, const GpuAllocation &gpu,
-                   uint64_t minibatch) {
-    const Parts parts(description_, own_numel());
-    record_ = offset;
+void Shard::set_record(ShardRecord &record, uint64_t offset, uint64_t minibatch) {
+    record_offset_ = offset;
     registered = minibatch;
-    host_region_ = host;
-    write_shard_record(post, description_, offset, minibatch, own_numel());
-    post.segment = host.segment;
-    post.stripes = host.offset - host.segment.offset;
-    if (on_gpu()) {
-        post.stripes = to_page(post.stripes);
-    }
-    post.parameters = post.stripes + to_line(parts.stripes);
-    post.accumulator = post.parameters + to_line(parts.parameters);
-    post.region = gpu.region;
-    post.gpu_parameters = gpu.offset;
-    post.gpu_accumulator = gpu.offset + to_line(parts.parameters);
-    post.address = 0;
-    post.key = 0;
-    std::byte *const base = host.start != nullptr ? host.start - (host.offset - host.segment.offset) : nullptr;
-    link(own_index_, post, bases_of(post, base, gpu.start));
+    write_shard_record(record, description_, offset, minibatch, own_numel());
+    link(own_index_, record, {});
 }
 
-void Shard::link(uint64_t index, ShardRecord &post, const Bases &bases) {
+void Shard::set_memory(const Allocation &host, const DeviceAllocation &device) {
+    const Parts parts(description_, own_numel());
+    ShardRecord &mine = record();
+    host_region_ = host;
+    mine.segment = host.segment;
+    mine.stripes = host.offset - host.segment.offset;
+    if (on_device()) {
+        mine.stripes = to_page(mine.stripes);
+    }
+    mine.parameters = mine.stripes + to_line(parts.stripes);
+    mine.accumulator = mine.parameters + to_line(parts.parameters);
+    mine.region = device.region;
+    mine.gpu_parameters = device.offset;
+    mine.gpu_accumulator = device.offset + to_line(parts.parameters);
+    mine.address = 0;
+    mine.key = 0;
+    std::byte *const base = host.start != nullptr ? host.start - (host.offset - host.segment.offset) : nullptr;
+    link(own_index_, mine, bases_of(mine, base, device.start));
+}
+
+void Shard::link(uint64_t index, ShardRecord &record, const Bases &bases) {
     links_[index].bases = bases;
-    links_[index].post.store(&post, std::memory_order_release);
+    links_[index].record.store(&record, std::memory_order_release);
 }
 
 RemoteSlice Shard::slice(uint64_t index) const {
-    const ShardRecord &post = *linked(index);
-    std::byte *const base = links_[index].bases.gpu;
-    if (base == nullptr || post.slice_numel == 0) {
+    const ShardRecord &record = *linked(index);
+    std::byte *const base = links_[index].bases.device;
+    if (base == nullptr || record.slice_numel == 0) {
         return host_slice(index);
     }
     RemoteSlice slice = host_slice(index);
-    slice.parameters = post.parameter_type != 0 ? base + post.gpu_parameters : nullptr;
-    slice.accumulator = post.gradient_type != 0 ? base + post.gpu_accumulator : nullptr;
+    slice.parameters = record.parameter_type != 0 ? base + record.gpu_parameters : nullptr;
+    slice.accumulator = record.gradient_type != 0 ? base + record.gpu_accumulator : nullptr;
     slice.stripes = nullptr;
     slice.memory = MemoryKind::Gpu;
     return slice;
 }
 
 RemoteSlice Shard::host_slice(uint64_t index) const {
-    const ShardRecord &post = *linked(index);
+    const ShardRecord &record = *linked(index);
     std::byte *const base = links_[index].bases.host;
-    const bool here = post.slice_numel > 0 && base != nullptr;
-    const bool parameters = here && post.parameter_type != 0;
-    const bool sums = here && post.gradient_type != 0;
-    return {parameters ? base + post.parameters : nullptr,
-            sums ? base + post.accumulator : nullptr,
-            sums ? reinterpret_cast<Stripe *>(base + post.stripes) : nullptr,
-            post.slice_numel,
-            post.parameter_type,
-            post.gradient_type,
-            &post.published,
-            post.record,
-            post.address,
-            post.key};
+    const bool here = record.slice_numel > 0 && base != nullptr;
+    const bool parameters = here && record.parameter_type != 0;
+    const bool sums = here && record.gradient_type != 0;
+    return {parameters ? base + record.parameters : nullptr,
+            sums ? base + record.accumulator : nullptr,
+            sums ? reinterpret_cast<Stripe *>(base + record.stripes) : nullptr,
+            record.slice_numel,
+            record.parameter_type,
+            record.gradient_type,
+            &record.published,
+            record.record,
+            record.address,
+            record.key};
 }
 
-Shard::Bases Shard::bases_of(const ShardRecord &post, std::byte *host, std::byte *gpu) const {
-    Bases bases{host, gpu, post.region, nullptr, 0};
-    if (on_gpu() && host != nullptr) {
-        bases.mirror = host + post.stripes;
-        bases.mirror_bytes = to_page(Parts(description_, post.slice_numel).in_host());
+Shard::Bases Shard::bases_of(const ShardRecord &record, std::byte *host, std::byte *device) const {
+    Bases bases{host, device, record.region, nullptr, 0};
+    if (on_device() && host != nullptr) {
+        bases.shadow = host + record.stripes;
+        bases.shadow_bytes = to_page(Parts(description_, record.slice_numel).in_host());
     }
     return bases;
 }

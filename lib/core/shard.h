@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A shard as one rank knows it: its description, its own slice, and the posts of the other owners.
+// A shard as one rank knows it: its description, its own slice, and the records of the other owners.
 #pragma once
 
 #include "core/slice_layout.h"
 #include "memory/shard_record.h"
 #include "memory/shared_arena.h"
-#include "transport/cuda/driver.h"
 #include "transport/transport.h"
 
 #include <odc/odc.h>
@@ -31,8 +30,15 @@ struct Description {
     Description(const odc_shard_desc &desc, int rank, int size);
 };
 
-// A part of a region of GPU memory.
-struct GpuAllocation {
+class Engine;
+
+// What an engine keeps with a shard or an operation.
+struct EngineState {
+    virtual ~EngineState() = default;
+};
+
+// A part of a region of device memory.
+struct DeviceAllocation {
     uint64_t region;   // its number; 0: no part
     std::byte *start;  // of the region
     uint64_t offset;
@@ -40,10 +46,12 @@ struct GpuAllocation {
 
 class Shard {
 public:
-    Shard(Description description, int rank, int size);
+    // `engine`: for its kind of memory; it outlives this.
+    Shard(Description description, Engine &engine, int rank, int size);
 
     const std::string &name() const { return description_.name; }
     const Description &description() const { return description_; }
+    Engine &engine() const { return engine_; }
     uint64_t owners() const { return slices_.count(); }
     int owner(uint64_t index) const {
         return description_.ranks.empty() ? static_cast<int>(index) : description_.ranks[index];
@@ -52,66 +60,66 @@ public:
     const Slices &slices() const { return slices_; }
     uint64_t own_numel() const { return slices_.numel(own_index_); }
 
-    bool on_gpu() const { return description_.memory == ODC_GPU_MEMORY; }
-    // In GPU memory, and some of its ranks reach it through host memory only.
-    bool is_mirrored() const { return mirrored_; }
-    void mirror() { mirrored_ = true; }
+    // A stream writes its `published` word, which rings no bell.
+    bool on_device() const { return description_.memory != ODC_HOST_MEMORY; }
+    // In device memory, and some of its ranks reach it through host memory only.
+    bool is_shadowed() const { return shadowed_; }
+    void set_shadowed() { shadowed_ = true; }
 
-    // Memory that this rank's part takes: the post's record; in host memory stripes and both halves, or their mirror on
-    // whole pages; in GPU memory both halves.
+    // Memory that this rank's part takes: the record; in host memory stripes and both halves, or their shadow on whole
+    // pages; in device memory both halves.
     uint64_t record_bytes() const;
     uint64_t host_bytes() const;
-    uint64_t gpu_bytes() const;
+    uint64_t device_bytes() const;
     uint64_t slice_bytes() const;  // both halves
-    // Writes the post into the record at `offset`; peers see it once it is announced.
-    void settle(ShardRecord &record, uint64_t offset, const Allocation &host, const GpuAllocation &gpu,
-                uint64_t minibatch);
-    uint64_t record() const { return record_; }
+    // Writes the record at `offset`, and then where the slice lies; peers see it once the shard is in the directory.
+    void set_record(ShardRecord &record, uint64_t offset, uint64_t minibatch);
+    void set_memory(const Allocation &host, const DeviceAllocation &device);
+    uint64_t record_offset() const { return record_offset_; }
     const Allocation &host_region() const { return host_region_; }
-    ShardRecord &post() const { return *links_[own_index_].post.load(std::memory_order_relaxed); }
+    ShardRecord &record() const { return *links_[own_index_].record.load(std::memory_order_relaxed); }
 
-    // The post of an owner, once found (see Posts).
-    ShardRecord *linked(uint64_t index) const { return links_[index].post.load(std::memory_order_acquire); }
-    // Where its segment and its region begin here (NULL: nowhere), the region's number, and the pages of its mirror.
+    // The record of an owner, once found (see ShardDirectory).
+    ShardRecord *linked(uint64_t index) const { return links_[index].record.load(std::memory_order_acquire); }
+    // Where its segment and its region begin here (NULL: nowhere), the region's number, and the pages of its shadow.
     struct Bases {
         std::byte *host;
-        std::byte *gpu;
+        std::byte *device;
         uint64_t region;
-        std::byte *mirror;
-        uint64_t mirror_bytes;
+        std::byte *shadow;
+        uint64_t shadow_bytes;
     };
     const Bases &bases(uint64_t index) const { return links_[index].bases; }
-    void link(uint64_t index, ShardRecord &post, const Bases &bases);
-    // As this rank reaches it: in GPU memory if that can be.
+    void link(uint64_t index, ShardRecord &record, const Bases &bases);
+    // As this rank reaches it: in device memory if that can be.
     RemoteSlice slice(uint64_t index) const;
-    // In host memory, of this rank's or of an owner whose GPU cannot be reached.
+    // In host memory, of this rank's or of an owner whose device cannot be reached.
     RemoteSlice host_slice(uint64_t index) const;
-    bool is_staged(uint64_t index) const { return on_gpu() && links_[index].bases.gpu == nullptr; }
-    // Where `post`, an owner's of this shard, begins here, if its segment does at `host`, its region at `gpu`.
-    Bases bases_of(const ShardRecord &post, std::byte *host, std::byte *gpu) const;
+    bool is_staged(uint64_t index) const { return on_device() && links_[index].bases.device == nullptr; }
+    // Where `record`, an owner's of this shard, begins here, if its segment does at `host`, its region at `device`.
+    Bases bases_of(const ShardRecord &record, std::byte *host, std::byte *device) const;
     // False once the owner has released it and used its record again.
-    bool stands(const ShardRecord &post) const { return post.minibatch.load(std::memory_order_relaxed) == registered; }
+    bool stands(const ShardRecord &record) const {
+        return record.minibatch.load(std::memory_order_relaxed) == registered;
+    }
     // Empty if the other rank means the same; else what differs, in words.
     std::string difference(const ShardRecord &other, int other_rank, int rank) const;
 
     uint64_t registered = 0;  // minibatch
     uint64_t published = 0;   // minibatch + 1
-    uint64_t number = 0;      // in the order of announcement
-    // In GPU memory: set where the own slice was opened, and the address for streams of the post's word. NULL for an
-    // empty slice.
-    cuda::Event mark = nullptr;
-    cuda::Address word = 0;
-    uint64_t folded = 0;  // minibatch + 1: the mirror's sums are on their way to the GPU's
+    uint64_t number = 0;      // in the order of this rank's directory
+    std::unique_ptr<EngineState> engine_state;
 
 private:
     Description description_;
+    Engine &engine_;
     Slices slices_;
-    bool mirrored_ = false;
+    bool shadowed_ = false;
     uint64_t own_index_ = 0;
-    uint64_t record_ = 0;
+    uint64_t record_offset_ = 0;
     Allocation host_region_{};
     struct Link {
-        std::atomic<ShardRecord *> post;
+        std::atomic<ShardRecord *> record;
         Bases bases;
     };
     std::unique_ptr<Link[]> links_;

@@ -2,10 +2,15 @@
 #include "core/shard_directory.h"
 
 #include <algorithm>
+#include <optional>
+
+#include "bootstrap/peer.h"
+#include "core/operation.h"
 
 namespace odc {
 
-ShardDirectory::ShardDirectory(Job &job) : job_(job), last_(&job.mine().first_record) {
+ShardDirectory::ShardDirectory(Job &job, Counters &counters)
+    : job_(job), counters_(counters), last_(&job.mine().first_record) {
     for (int rank = 0; rank < job.size(); ++rank) {
         readers_.push_back({&job.block(rank).first_record, {}});
     }
@@ -13,25 +18,25 @@ ShardDirectory::ShardDirectory(Job &job) : job_(job), last_(&job.mine().first_re
 
 // ---- This rank's own ----
 
-void ShardDirectory::expect(uint64_t minibatch) {
-    if (latest_.empty() || latest_.back().minibatch != minibatch) {
-        latest_.push_back({minibatch, announced_});
+void ShardDirectory::reserve() {
+    if (!has_added()) {
+        latest_.push_back({job_.minibatch(), last_number_});
     }
 }
 
-void ShardDirectory::announce(Shard &shard) noexcept {
-    shard.number = ++announced_;
+void ShardDirectory::add(Shard &shard) noexcept {
+    shard.number = ++last_number_;
     latest_.back().number = shard.number;
-    last_->store(shard.record(), std::memory_order_release);
-    last_ = &shard.post().next;
+    last_->store(shard.record_offset(), std::memory_order_release);
+    last_ = &shard.record().next;
 }
 
-void ShardDirectory::retire(Shard &shard, uint64_t minibatch) {
-    shard.post().released.store(1, std::memory_order_release);
-    retired_.push_back({minibatch, shard.number, shard.record(), shard.record_bytes()});
+void ShardDirectory::remove(Shard &shard) {
+    shard.record().released.store(1, std::memory_order_release);
+    removed_.push_back({job_.minibatch(), shard.number, shard.record_offset(), shard.record_bytes()});
     for (uint64_t index = 0; index < shard.owners(); ++index) {
         if (index != shard.own_index() && shard.linked(index) != nullptr) {
-            unmap(shard, index, minibatch);
+            shard.engine().unmap(shard, index);
         }
     }
 }
@@ -41,64 +46,15 @@ void ShardDirectory::retire(Shard &shard, uint64_t minibatch) {
 void ShardDirectory::read(int rank) {
     Reader &reader = readers_[static_cast<size_t>(rank)];
     while (const uint64_t offset = reader.next->load(std::memory_order_acquire)) {
-        auto *post = reinterpret_cast<ShardRecord *>(job_.peer(rank).arena->record(offset));
-        if (rank != job_.rank()) {  // also one that does not list this rank: find() says how the rank lists differ
-            reader.waiting.emplace(post->name(), post);
+        auto *record = reinterpret_cast<ShardRecord *>(job_.peer(rank).arena->record(offset));
+        if (rank != job_.rank()) {  // also one that does not list this rank: look_up says how the rank lists differ
+            reader.waiting.emplace(record->name(), record);
         }
-        reader.next = &post->next;
+        reader.next = &record->next;
     }
 }
 
-std::optional<Shard::Bases> ShardDirectory::map_or_fail(const Shard &shard, int rank, const ShardRecord &post) {
-    try {
-        return map(shard, rank, post);
-    } catch (const Error &error) {
-        if (error.status() != ODC_ERROR_DEVICE) {
-            throw;
-        }
-        job_.fail_job(ODC_ERROR_DEVICE,
-                      say(job_.who(job_.rank()), " cannot map the GPU memory of ", job_.who(rank), ": ", error.what()));
-    }
-}
-
-std::optional<Shard::Bases> ShardDirectory::map(const Shard &shard, int rank, const ShardRecord &post) {
-    std::byte *host = nullptr;
-    std::byte *gpu = nullptr;
-    if (shard.on_gpu() && job_.peer(rank).gpu_route.is_direct()) {
-        gpu = post.region != 0 ? job_.cuda()->map_region(rank, post.region) : nullptr;
-        if (post.region != 0 && gpu == nullptr) {
-            return std::nullopt;
-        }
-    } else if (post.segment.bytes > 0) {
-        host = job_.peer(rank).arena->map(post.segment);
-    }
-    const Shard::Bases bases = shard.bases_of(post, host, gpu);
-    if (bases.mirror != nullptr) {  // streams will read it
-        try {
-            job_.cuda()->pin_pages(bases.mirror, bases.mirror_bytes);
-        } catch (...) {
-            job_.peer(rank).arena->unmap(host);
-            throw;
-        }
-    }
-    return bases;
-}
-
-void ShardDirectory::unmap(const Shard &shard, uint64_t index, uint64_t minibatch) {
-    const int rank = shard.owner(index);
-    const Shard::Bases &bases = shard.bases(index);
-    if (bases.gpu != nullptr) {
-        job_.cuda()->unmap_region(rank, bases.region, minibatch);
-    }
-    if (bases.mirror != nullptr) {
-        job_.cuda()->unpin_pages(bases.mirror);
-    }
-    if (bases.host != nullptr) {
-        job_.peer(rank).arena->unmap(bases.host);
-    }
-}
-
-ShardRecord *ShardDirectory::find(Shard &shard, uint64_t index) {
+ShardRecord *ShardDirectory::look_up(Shard &shard, uint64_t index) {
     if (ShardRecord *known = shard.linked(index)) {
         return known;
     }
@@ -118,18 +74,18 @@ ShardRecord *ShardDirectory::find(Shard &shard, uint64_t index) {
         found = begin;
     }
     if (found != end) {
-        ShardRecord *post = found->second;
-        const std::string difference = shard.difference(*post, rank, job_.rank());
+        ShardRecord *record = found->second;
+        const std::string difference = shard.difference(*record, rank, job_.rank());
         if (!difference.empty()) {
             job_.fail_job(ODC_ERROR_MISMATCH, difference);
         }
-        const std::optional<Shard::Bases> bases = map_or_fail(shard, rank, *post);
+        const std::optional<Shard::Bases> bases = shard.engine().map(shard, rank, *record);
         if (!bases) {
-            return nullptr;  // its region is in the mail
+            return nullptr;
         }
         waiting.erase(found);
-        shard.link(index, *post, *bases);
-        return post;
+        shard.link(index, *record, *bases);
+        return record;
     }
     if (passed) {
         job_.fail_job(ODC_ERROR_MISMATCH,
@@ -139,7 +95,53 @@ ShardRecord *ShardDirectory::find(Shard &shard, uint64_t index) {
     return nullptr;
 }
 
-void ShardDirectory::turn(uint64_t minibatch, bool anything_new) {
+bool ShardDirectory::is_published(Shard &shard, uint64_t index) {
+    // The own slice by the order of calls: on a device its word may still be to come, and so may what waits for it there.
+    if (shard.slices().numel(index) == 0 || index == shard.own_index()) {
+        return true;
+    }
+    ShardRecord *record = look_up(shard, index);
+    if (record == nullptr) {
+        return false;
+    }
+    if (record->published.load(std::memory_order_acquire) > job_.minibatch() && shard.stands(*record)) {
+        return true;
+    }
+    if (record->released.load(std::memory_order_acquire) != 0 || !shard.stands(*record)) {
+        job_.fail_job(ODC_ERROR_MISMATCH,
+                      say(job_.who(shard.owner(index)), " released shard \"", shard.name(), "\", but ",
+                          job_.who(job_.rank()), " uses it in minibatch ", job_.minibatch()));
+    }
+    return false;
+}
+
+std::string ShardDirectory::missing_publish(const Shard &shard, uint64_t index) {
+    const int owner = shard.owner(index);
+    const bool registered = shard.linked(index) != nullptr;
+    return say(job_.who(owner), " has not ", registered ? "published" : "registered", " shard \"", shard.name(),
+               "\" in minibatch ", job_.minibatch(),
+               registered && shard.on_device() ? ", or the stream that does it has not come so far" : "", "; it ",
+               job_.what(owner));
+}
+
+void ShardDirectory::await_published(Shard &shard, uint64_t index, Job::Wait &wait) {
+    if (is_published(shard, index)) {
+        return;
+    }
+    const int64_t begin = now_ns();
+    wait.describe([this, &shard, index] { return missing_publish(shard, index); });
+    if (shard.on_device()) {
+        wait.until_seen([&] { return shard.owner(index); }, [&] { return is_published(shard, index); });
+    } else {
+        wait.until(shard.owner(index), [&] { return is_published(shard, index); });
+    }
+    const auto waited = static_cast<uint64_t>(now_ns() - begin);
+    counters_.publish_wait_ns.add(waited);
+    counters_.peers[static_cast<size_t>(shard.owner(index))].publish_wait_ns.add(waited);
+}
+
+void ShardDirectory::end_minibatch(bool anything_new) {
+    const uint64_t minibatch = job_.minibatch();
     const std::lock_guard lock(mutex_);
     for (int rank = 0; anything_new && rank < job_.size(); ++rank) {
         read(rank);
@@ -147,17 +149,17 @@ void ShardDirectory::turn(uint64_t minibatch, bool anything_new) {
             return entry.second->minibatch.load(std::memory_order_relaxed) <= minibatch;
         });
     }
-    // Every peer arrived in this minibatch, so each has made this turn in the one before.
+    // Every peer arrived in this minibatch, so each has come past here in the one before.
     const auto old = [&](uint64_t then) { return then < minibatch; };
     while (!latest_.empty() && old(latest_.front().minibatch)) {
         passed_ = latest_.front().number;
         latest_.pop_front();
     }
-    // A reader stands at the end of the post that it read last, so the one of number passed_ has to stay.
-    std::erase_if(retired_, [&](const Retired &one) {
+    // A reader stands at the end of the record that it read last, so the one of number passed_ has to stay.
+    std::erase_if(removed_, [&](const Removed &one) {
         const bool done = old(one.minibatch) && one.number < passed_;
         if (done) {
-            mine().free_record(one.record, one.bytes);
+            job_.peer(job_.rank()).arena->free_record(one.record, one.bytes);
         }
         return done;
     });

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Announces this rank's posts and finds those of other owners: reads each peer's list once, in order, and keeps what
-// this rank has no shard for yet, because ranks register in any order.
+// Adds this rank's shards to its list and looks up the records of other owners: reads each peer's list once, in order, and
+// keeps what this rank has no shard for yet, because ranks register in any order.
 #pragma once
 
+#include "core/counters.h"
 #include "core/job.h"
 #include "core/shard.h"
 
 #include <deque>
 #include <mutex>
-#include <optional>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -17,55 +18,54 @@ namespace odc {
 
 class ShardDirectory {
 public:
-    explicit ShardDirectory(Job &job);
+    ShardDirectory(Job &job, Counters &counters);
 
-    // Links the post of the shard's owner `index` if it is there; NULL otherwise. A post that describes the shard
+    // Links the record of the shard's owner `index` if it is there; NULL otherwise. A record that describes the shard
     // differently, and an owner that ended the minibatch without registering it, are job errors. Thread-safe.
-    ShardRecord *find(Shard &shard, uint64_t index);
+    ShardRecord *look_up(Shard &shard, uint64_t index);
+    // Whether the owner has published its slice in this minibatch. One that released it instead is a job error.
+    bool is_published(Shard &shard, uint64_t index);
+    void await_published(Shard &shard, uint64_t index, Job::Wait &wait);
 
-    // Whatever announcing shards in this minibatch may throw, so that announce throws nothing.
-    void expect(uint64_t minibatch);
-    void announce(Shard &shard) noexcept;
-    // Ends the use of the shard's own post, by `minibatch`, and of the other owners'.
-    void retire(Shard &shard, uint64_t minibatch);
-    // Whether this rank has announced anything in this minibatch, or was about to.
-    bool has_announced(uint64_t minibatch) const { return !latest_.empty() && latest_.back().minibatch == minibatch; }
-    // At the end of a minibatch: if any rank has announced something, reads all lists to their ends and drops what this rank
-    // has registered no shard for, so that owners can tell when a released post's record is read no more.
-    void turn(uint64_t minibatch, bool anything_new);
+    // Whatever adding shards in this minibatch may throw, so that `add` throws nothing.
+    void reserve();
+    void add(Shard &shard) noexcept;
+    // Ends the use of the shard's own record, and of the other owners'.
+    void remove(Shard &shard);
+    // Whether this rank has added anything in this minibatch, or was about to.
+    bool has_added() const { return !latest_.empty() && latest_.back().minibatch == job_.minibatch(); }
+    // At the end of a minibatch: if any rank has added something, reads all lists to their ends and drops what this rank has
+    // registered no shard for, so that owners can tell when a released shard's record is read no more.
+    void end_minibatch(bool anything_new);
 
 private:
     struct Reader {
         std::atomic<uint64_t> *next;
-        std::unordered_multimap<std::string_view, ShardRecord *> waiting;  // views of the posts' own names
+        std::unordered_multimap<std::string_view, ShardRecord *> waiting;  // views of the records' own names
     };
-    struct Announced {
+    struct Added {
         uint64_t minibatch;
         uint64_t number;
     };
-    struct Retired {
+    struct Removed {
         uint64_t minibatch;
-        uint64_t number;  // in the order of announcement
+        uint64_t number;
         uint64_t record;
         uint64_t bytes;
     };
     void read(int rank);
-    // A GPU that fails is the job's error.
-    std::optional<Shard::Bases> map_or_fail(const Shard &shard, int rank, const ShardRecord &post);
-    // Where an owner's slice begins here; empty: its GPU memory has not come yet.
-    std::optional<Shard::Bases> map(const Shard &shard, int rank, const ShardRecord &post);
-    void unmap(const Shard &shard, uint64_t index, uint64_t minibatch);
-    Arena &mine() { return *job_.peer(job_.rank()).arena; }
+    std::string missing_publish(const Shard &shard, uint64_t index);
 
     Job &job_;
+    Counters &counters_;
     std::mutex mutex_;
     std::vector<Reader> readers_;  // by rank
 
     std::atomic<uint64_t> *last_;  // of this rank's list
-    uint64_t announced_ = 0;
-    std::deque<Announced> latest_;  // the last post of each of the last minibatches
-    uint64_t passed_ = 0;           // every peer has read the post of this number
-    std::deque<Retired> retired_;
+    uint64_t last_number_ = 0;
+    std::deque<Added> latest_;  // the last record of each of the last minibatches
+    uint64_t passed_ = 0;       // every peer has read the record of this number
+    std::deque<Removed> removed_;
 };
 
 }  // namespace odc

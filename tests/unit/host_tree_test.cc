@@ -2,6 +2,8 @@
 // The sync tree of a host with more ranks than a test machine can run: they arrive one by one in random order.
 #include "core/host_tree.h"
 
+#include "bootstrap/membership.h"
+
 #include <algorithm>
 #include <csetjmp>
 #include <cstdarg>
@@ -34,7 +36,8 @@ public:
             new (arenas.back()->record(arenas.back()->allocate_record(sizeof(odc::ControlBlock)))) odc::ControlBlock{};
         }
         for (int rank = 0; rank < size; ++rank) {
-            odc::Membership membership{{rank, size, 1000, nullptr, nullptr}, {}, {}, nullptr, nullptr};
+            odc::Membership &membership = memberships_.emplace_back();
+            membership.terms = {rank, size, 1000, nullptr, nullptr};
             membership.hosts.resize(static_cast<size_t>(hosts));
             for (int other = 0; other < size; ++other) {
                 membership.hosts[static_cast<size_t>(other % hosts)].push_back(other);
@@ -46,9 +49,10 @@ public:
                                             0,
                                             odc::Fd(),
                                             {},
+                                            {},
                                             {}});
             }
-            jobs_.emplace_back(std::move(membership));
+            jobs_.emplace_back(membership);
             trees_.emplace_back(jobs_.back(), &odc::ControlBlock::synced, &odc::ControlBlock::sync_tree);
         }
     }
@@ -64,6 +68,7 @@ public:
     }
 
 private:
+    std::deque<odc::Membership> memberships_;
     std::deque<odc::Job> jobs_;
     std::deque<odc::HostTree> trees_;
 };

@@ -7,6 +7,7 @@ set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 
 kMostModules=22
+kMostHeaders=24
 
 failures=0
 complain() {
@@ -30,7 +31,8 @@ module_of() {
 }
 
 pairs=$(mktemp)
-trap 'rm -f "$pairs"' EXIT
+included_headers=$(mktemp)
+trap 'rm -f "$pairs" "$included_headers"' EXIT
 files=$(find lib -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*.cu' | sort)
 for file in $files; do
     folder=$(dirname "${file#lib/}")
@@ -44,6 +46,7 @@ for file in $files; do
     while read -r included; do
         [ -f "cuda/$included" ] && continue
         [ -f "lib/$included" ] || included=$(dirname "${file#lib/}")/$included
+        echo "$file lib/$included" >>"$included_headers"
         theirs=$(dirname "$included")
         theirs=${theirs%/kernels}
         if [ ! -f "lib/$included" ]; then
@@ -60,6 +63,32 @@ for folder in "${!modules[@]}"; do
     count=$(sort -u <<<"${modules[$folder]}" | grep -c .)
     [ "$count" -le "$kMostModules" ] || complain "lib/$folder holds $count modules; more than $kMostModules want folders of their own"
 done
+
+# A header that other headers include brings few along: else whoever changes one compiles all, and knows all.
+heavy=$(awk -v most="$kMostHeaders" '
+    function count(header, found,    i, n, list) {
+        n = split(includes[header], list, " ")
+        for (i = 1; i <= n; i++) {
+            if (!(list[i] in found)) {
+                found[list[i]]
+                count(list[i], found)
+            }
+        }
+    }
+    { includes[$1] = includes[$1] " " $2 }
+    $1 ~ /\.h$/ { shared[$2] }
+    END {
+        for (header in shared) {
+            split("", found)
+            count(header, found)
+            if (length(found) > most) {
+                print header " (" length(found) ")"
+            }
+        }
+    }' "$included_headers")
+[ -z "$heavy" ] || complain "headers bring along more than $kMostHeaders others: $heavy"
+
+grep -niE 'cuda|gpu|fabric' lib/core/context.* && complain "lib/core/context names what an engine or a channel hides"
 
 grep -n '^ *# *include "' cuda/*.h && complain "cuda/ includes what stands above it"
 

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/control_channel.h"
+
+#include "transport/fabric/fabric.h"
+
+namespace odc {
+
+void ControlChannel::tell(const ControlMessage &message) {
+    if (fabric_ != nullptr) {
+        fabric_->tell(message);
+    }
+}
+
+void ControlChannel::tell(const ControlMessage &message, const std::vector<int32_t> &ranks) {
+    if (fabric_ != nullptr) {
+        fabric_->tell(message, ranks);
+    }
+}
+
+void ControlChannel::tell_when(const std::atomic<uint64_t> &word, uint64_t value, const ControlMessage &message,
+                               const std::vector<int32_t> &ranks) {
+    if (fabric_ != nullptr) {
+        fabric_->tell_when(word, value, message, ranks);
+    }
+}
+
+void ControlChannel::tell_registered(const RegisteredMessage &message) {
+    if (fabric_ != nullptr) {
+        fabric_->announce(message);
+    }
+}
+
+void ControlChannel::fail(const FailedMessage &message) {
+    if (fabric_ != nullptr) {
+        fabric_->fail(message);
+    }
+}
+
+void ControlChannel::await_failed() {
+    if (fabric_ != nullptr) {
+        fabric_->await_failed();
+    }
+}
+
+void ControlChannel::flush() {
+    if (fabric_ != nullptr) {
+        fabric_->flush();
+    }
+}
+
+uint64_t ControlChannel::packets_sent() const { return fabric_ != nullptr ? fabric_->packets_sent() : 0; }
+
+}  // namespace odc

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// How core calls CUDA, and what it keeps with a shard there.
+#pragma once
+
+#include "core/job.h"
+#include "core/shard.h"
+#include "transport/cuda/cuda.h"
+
+namespace odc {
+
+// Calls what uses CUDA. A GPU that has failed is a job error at once.
+template <class Body>
+void call_gpu(Job &job, Cuda &cuda, Body body) {
+    try {
+        const CudaDevice::Scope scope(cuda.device());
+        body();
+    } catch (const Error &error) {
+        if (error.status() == ODC_ERROR_DEVICE) {
+            job.fail_job(ODC_ERROR_DEVICE, say(job.who(job.rank()), ": ", error.what()));
+        }
+        throw;
+    }
+}
+
+// What a shard's own slice needs, if it is not empty.
+struct GpuSliceState : EngineState {
+    cuda::Event published = nullptr;  // recorded behind the slice's publish, for this rank's other streams
+    cuda::Address word = 0;           // of the record's `published`, for streams
+    uint64_t reduced = 0;             // minibatch + 1: the shadow's sums are on their way to the GPU's
+};
+// NULL: the own slice is empty.
+inline GpuSliceState *slice_state_of(const Shard &shard) {
+    return static_cast<GpuSliceState *>(shard.engine_state.get());
+}
+
+}  // namespace odc

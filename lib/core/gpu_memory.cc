@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/gpu_memory.h"
+
+#include "base/element_type.h"
+#include "base/settings.h"
+#include "bootstrap/peer.h"
+#include "core/gpu_call.h"
+#include "core/operation.h"
+#include "transport/fabric/types.h"
+#include "transport/shm/stripe_lock.h"
+
+namespace odc {
+
+namespace {
+
+// What lay there before may have been another shard's shadow.
+void clear_stripes(const RemoteSlice &shadow) {
+    const uint64_t sums = shadow.numel * element_size(accumulator_type(shadow.gradient_type));
+    for (uint64_t i = 0; shadow.stripes != nullptr && i < stripe_count(sums); ++i) {
+        shadow.stripes[i].lock.store(0, std::memory_order_relaxed);
+        shadow.stripes[i].epoch = 0;
+    }
+}
+
+}  // namespace
+
+// ---- Allocation ----
+
+bool GpuMemory::needs_shadow(const Shard &shard) const {
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        const int owner = shard.owner(index);
+        const bool by_nic = remote_memory_.reaches_gpu() && !job_.on_this_host(owner);
+        if (!job_.peer(owner).gpu_route.is_direct() && !by_nic) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// A shadow that ranks of this host read stays a shadow: they may have its pages pinned for as long as they keep the shard,
+// and what lay there next would not be what they see.
+bool GpuMemory::is_read_by_local_peers(const Shard &shard) const {
+    for (uint64_t index = 0; shard.is_shadowed() && index < shard.owners(); ++index) {
+        const int owner = shard.owner(index);
+        if (job_.on_this_host(owner) && !job_.peer(owner).gpu_route.is_direct()) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// `reused`: the places of those that were taken from kept_shadows_.
+std::vector<Allocation> GpuMemory::allocate_shadows(const std::vector<Shard *> &shards, std::set<size_t> *reused) {
+    std::vector<uint64_t> sizes;
+    std::vector<Allocation> shadows(shards.size());
+    for (size_t i = 0; i < shards.size(); ++i) {
+        if (needs_shadow(*shards[i])) {
+            shards[i]->set_shadowed();
+        }
+        sizes.push_back(shards[i]->host_bytes());
+        const auto found = is_read_by_local_peers(*shards[i]) ? kept_shadows_.find(sizes[i]) : kept_shadows_.end();
+        if (found != kept_shadows_.end()) {
+            reused->insert(i);
+            shadows[i] = found->second;
+            kept_shadows_.erase(found);
+            sizes[i] = 0;
+        }
+    }
+    try {
+        const std::vector<Allocation> fresh = job_.peer(job_.rank()).arena->allocate(sizes);
+        for (size_t i = 0; i < shards.size(); ++i) {
+            shadows[i] = reused->count(i) != 0 ? shadows[i] : fresh[i];
+        }
+    } catch (...) {
+        for (const size_t i : *reused) {
+            free_shadow(*shards[i], shadows[i]);
+        }
+        throw;
+    }
+    return shadows;
+}
+
+void GpuMemory::free_shadow(const Shard &shard, const Allocation &shadow) {
+    if (is_read_by_local_peers(shard)) {
+        kept_shadows_.emplace(shard.host_bytes(), shadow);
+    } else {
+        job_.peer(job_.rank()).arena->free(shadow);
+    }
+}
+
+// One region for all of them.
+std::vector<DeviceAllocation> GpuMemory::allocate(const std::vector<Shard *> &shards) {
+    constexpr uint64_t kAlignment = 256;
+    std::vector<DeviceAllocation> parts;
+    uint64_t bytes = 0;
+    for (const Shard *shard : shards) {
+        parts.push_back({0, nullptr, bytes});
+        bytes += (shard->device_bytes() + kAlignment - 1) / kAlignment * kAlignment;
+    }
+    if (bytes == 0) {
+        return parts;
+    }
+    try {
+        call_gpu(job_, cuda_, [&] {
+            const auto [region, start] = cuda_.allocate(job_.rank(), bytes, job_.deadline());
+            for (size_t i = 0; i < shards.size(); ++i) {
+                if (shards[i]->device_bytes() > 0) {
+                    parts[i].region = region;
+                    parts[i].start = start;
+                }
+            }
+        });
+    } catch (const Error &error) {
+        if (error.status() != ODC_ERROR_NO_MEMORY) {
+            throw;
+        }
+        std::vector<std::string> names;
+        for (const Shard *shard : shards) {
+            if (shard->device_bytes() > 0) {
+                names.push_back(say("\"", shard->name(), "\""));
+            }
+        }
+        fail(ODC_ERROR_NO_MEMORY, names.size() == 1 ? "shard " : "shards ", listed(names, ", "), ": ", error.what());
+    }
+    return parts;
+}
+
+// Releases the reference taken by allocate(): each slice has its own.
+void GpuMemory::drop_allocation(const std::vector<DeviceAllocation> &parts) {
+    for (const DeviceAllocation &part : parts) {
+        if (part.region != 0) {
+            cuda_.unmap_region(job_.rank(), part.region, job_.minibatch());
+            return;  // there is one region
+        }
+    }
+}
+
+// ---- Own slices ----
+
+void GpuMemory::attach(const std::vector<Shard *> &shards) {
+    std::set<size_t> reused;
+    const std::vector<Allocation> shadows = allocate_shadows(shards, &reused);
+    std::vector<DeviceAllocation> parts;
+    size_t begun = 0;
+    try {
+        parts = allocate(shards);
+        for (; begun < shards.size();) {
+            Shard &shard = *shards[begun];
+            shard.set_memory(shadows[begun], parts[begun]);
+            ++begun;
+            attach_slice(shard);
+            register_memory(shard);
+        }
+        offer(shards);
+        drop_allocation(parts);
+    } catch (...) {
+        drop_allocation(parts);
+        for (size_t i = 0; i < begun; ++i) {
+            detach_slice(*shards[i]);
+        }
+        for (size_t i = 0; i < shards.size(); ++i) {  // nobody has seen the new ones
+            reused.count(i) != 0 ? free_shadow(*shards[i], shadows[i]) : job_.peer(job_.rank()).arena->free(shadows[i]);
+        }
+        throw;
+    }
+}
+
+void GpuMemory::detach(Shard &shard) {
+    detach_slice(shard);
+    free_shadow(shard, shard.host_region());
+}
+
+// Those that the shard needs and that are not open yet.
+void GpuMemory::open_bounce_buffers(const Shard &shard) {
+    const auto pool = [&](size_t least) {
+        return BouncePool::of_pinned_memory(cuda_.device(),
+                                            static_cast<uint64_t>(setting_number(Setting::kStagingBytes)), least);
+    };
+    const auto register_pool = [&](const BouncePool &opened, Access access, auto close) {
+        try {
+            remote_memory_.register_memory(opened, access);
+        } catch (...) {
+            close();
+            throw;
+        }
+    };
+    if (shard.is_shadowed() && !cuda_.has_staging_proxy()) {
+        const StagingProxy &staging_proxy = cuda_.open_staging_proxy(job_.rank(), pool(StagingProxy::kLeastSlots));
+        if (!remote_memory_.reaches_gpu()) {
+            register_pool(staging_proxy.slots(), Access::RemoteRead, [&] { cuda_.close_staging_proxy(); });
+        }
+    }
+    if (has_remote_owner(job_, shard) && !cuda_.has_staged_gets()) {
+        const StagedGets &staged_gets = cuda_.open_staged_gets(pool(StagedGets::kLeastSlots));
+        register_pool(staged_gets.slots(), Access::Local, [&] { cuda_.close_staged_gets(); });
+    }
+}
+
+void GpuMemory::attach_slice(Shard &shard) {
+    const Shard::Bases &mine = shard.bases(shard.own_index());
+    clear_stripes(shard.host_slice(shard.own_index()));
+    call_gpu(job_, cuda_, [&] {
+        open_bounce_buffers(shard);
+        if (shard.own_numel() == 0) {
+            return;
+        }
+        auto state = std::make_unique<GpuSliceState>();
+        state->word = cuda_.pin(shard.record().published);
+        bool pinned = false;
+        try {
+            if (mine.shadow != nullptr) {
+                cuda_.pin_pages(mine.shadow, mine.shadow_bytes);
+                pinned = true;
+            }
+            state->published = cuda_.create_event();
+        } catch (...) {
+            if (pinned) {
+                cuda_.unpin_pages(mine.shadow);
+            }
+            cuda_.unpin(shard.record().published);
+            throw;
+        }
+        shard.engine_state = std::move(state);
+        cuda_.map_region(job_.rank(), mine.region);
+    });
+}
+
+void GpuMemory::detach_slice(Shard &shard) {
+    if (has_remote_owner(job_, shard)) {
+        remote_memory_.deregister_memory(shard.record_offset());
+    }
+    GpuSliceState *const state = slice_state_of(shard);
+    if (state == nullptr) {
+        return;
+    }
+    const Shard::Bases &mine = shard.bases(shard.own_index());
+    if (mine.shadow != nullptr) {
+        cuda_.unpin_pages(mine.shadow);
+    }
+    cuda_.destroy_event(state->published);
+    cuda_.unpin(shard.record().published);
+    cuda_.unmap_region(job_.rank(), mine.region, job_.minibatch());
+    shard.engine_state.reset();
+}
+
+// The provider may refuse the memory, so before anybody hears of the shard.
+void GpuMemory::register_memory(const Shard &shard) {
+    if (has_remote_owner(job_, shard)) {
+        const uint64_t own = shard.own_index();
+        remote_memory_.register_memory(remote_memory_.reaches_gpu() ? shard.slice(own) : shard.host_slice(own));
+    }
+}
+
+// Hands their region to every rank that one of them lists.
+void GpuMemory::offer(const std::vector<Shard *> &shards) {
+    std::set<int> ranks;
+    uint64_t region = 0;
+    for (const Shard *shard : shards) {
+        if (const uint64_t theirs = shard->bases(shard->own_index()).region; theirs != 0) {
+            region = theirs;
+            for (uint64_t index = 0; index < shard->owners(); ++index) {
+                const int owner = shard->owner(index);
+                if (owner != job_.rank() && job_.peer(owner).gpu_route.is_direct()) {
+                    ranks.insert(owner);
+                }
+            }
+        }
+    }
+    if (!ranks.empty()) {
+        call_gpu(job_, cuda_, [&] { cuda_.send_region(job_.rank(), region, job_.minibatch(), ranks); });
+    }
+}
+
+// ---- Other ranks' slices ----
+
+std::optional<Shard::Bases> GpuMemory::map(const Shard &shard, int rank, const ShardRecord &record) {
+    try {
+        return job_.peer(rank).gpu_route.is_direct() ? map_region(shard, rank, record)
+                                                     : map_shadow(shard, rank, record);
+    } catch (const Error &error) {
+        if (error.status() != ODC_ERROR_DEVICE) {
+            throw;
+        }
+        job_.fail_job(ODC_ERROR_DEVICE,
+                      say(job_.who(job_.rank()), " cannot map the GPU memory of ", job_.who(rank), ": ", error.what()));
+    }
+}
+
+std::optional<Shard::Bases> GpuMemory::map_region(const Shard &shard, int rank, const ShardRecord &record) {
+    if (record.region == 0) {
+        return shard.bases_of(record, nullptr, nullptr);
+    }
+    std::byte *const start = cuda_.map_region(rank, record.region);
+    if (start == nullptr) {  // its descriptor is on its way
+        return std::nullopt;
+    }
+    return shard.bases_of(record, nullptr, start);
+}
+
+Shard::Bases GpuMemory::map_shadow(const Shard &shard, int rank, const ShardRecord &record) {
+    Arena &arena = *job_.peer(rank).arena;
+    std::byte *const start = record.segment.bytes > 0 ? arena.map(record.segment) : nullptr;
+    const Shard::Bases bases = shard.bases_of(record, start, nullptr);
+    if (bases.shadow != nullptr) {  // streams will read it
+        try {
+            cuda_.pin_pages(bases.shadow, bases.shadow_bytes);
+        } catch (...) {
+            arena.unmap(start);
+            throw;
+        }
+    }
+    return bases;
+}
+
+void GpuMemory::unmap(const Shard &shard, uint64_t index) {
+    const int rank = shard.owner(index);
+    const Shard::Bases &bases = shard.bases(index);
+    if (bases.device != nullptr) {
+        cuda_.unmap_region(rank, bases.region, job_.minibatch());
+    }
+    if (bases.shadow != nullptr) {
+        cuda_.unpin_pages(bases.shadow);
+    }
+    if (bases.host != nullptr) {
+        job_.peer(rank).arena->unmap(bases.host);
+    }
+}
+
+}  // namespace odc

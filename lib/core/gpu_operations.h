@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shards in GPU memory: the host waits for owners to publish, and leaves copies and additions to the caller's streams.
+#pragma once
+
+#include "core/gpu_memory.h"
+#include "core/job.h"
+#include "core/operation.h"
+#include "core/remote_memory.h"
+#include "core/shard_directory.h"
+
+namespace odc {
+
+class GpuOperations final : public Engine {
+public:
+    // `cuda`: present; it outlives this and what NICs use of its bounce buffers, and is leaked where the GPU may still write
+    // to its memory when this is destroyed.
+    GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, std::unique_ptr<Cuda> &cuda);
+    ~GpuOperations() override;
+
+    void attach(const std::vector<Shard *> &shards) override;
+    void detach(Shard &shard) override;
+    std::optional<Shard::Bases> map(const Shard &shard, int rank, const ShardRecord &record) override {
+        return memory_.map(shard, rank, record);
+    }
+    void unmap(const Shard &shard, uint64_t index) override { memory_.unmap(shard, index); }
+    void check_stream(void *stream) const override;
+    void publish(Shard &shard, void *stream) override;
+    void tell_published(Shard &shard) override;
+    void start(Operation &operation) override;
+    void finish(Operation &operation) override;
+    void cancel(Operation &operation, const std::function<void()> &look) override;
+    void before_arrival(const std::vector<Operation *> &started) override;
+    void after_arrival() override;
+    uint64_t pinned_bytes() const override;
+
+private:
+    template <class Body>
+    void enqueue(Call call, Body body);
+    template <class Body>
+    void enqueue_tracked(const Operation &operation, Body body);
+    uint64_t begin_tracked(Call call, const Shard &shard, const std::string &words);
+    void check_buffer(const Operation &operation);
+
+    void get(Operation &operation, const std::vector<uint64_t> &indexes);
+    void get_published(Operation &operation, Operation::Gather &gather);
+    void finish_gather(Operation &operation, Operation::Gather &gather);
+    void await_staged_gets(Operation &operation, Job::Wait &wait);
+    void enqueue_staged_gets(Operation &operation);
+    void cancel_staged_gets(Operation &operation, const std::function<void()> &look);
+
+    void finish_addition(Operation &operation, Operation::ScatterAdd &addition);
+    void add(Operation &operation, Operation::ScatterAdd &addition, Job::Wait &wait);
+    void add_directly(Operation &operation);
+    void add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait);
+    template <class Ready>
+    void wait_for_staging_proxy(Job::Wait &wait, const Ready &ready);
+
+    void drain();
+    std::string unfinished_work();
+    void note_wait();
+    void reduce_shadow(const Shard &shard);
+    void leak();
+    uint64_t epoch() const { return job_.minibatch() + 1; }
+
+    Job &job_;
+    ShardDirectory &directory_;
+    std::unique_ptr<Cuda> &owned_cuda_;
+    Cuda &cuda_;
+    GpuMemory memory_;
+    std::vector<Shard *> shards_;
+};
+
+}  // namespace odc

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shards in host memory: the caller's thread copies and adds on this host, the progress thread between hosts.
+#pragma once
+
+#include "core/counters.h"
+#include "core/job.h"
+#include "core/operation.h"
+#include "core/remote_memory.h"
+#include "core/shard_directory.h"
+
+namespace odc {
+
+class HostOperations final : public Engine {
+public:
+    // Throws ODC_ERROR_ARGUMENT for memory that the host cannot use; `what` names it.
+    using CheckBuffer = void (*)(const void *buffer, const std::string &what);
+    // `check`: NULL where this rank has no other memory.
+    HostOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, Counters &counters,
+                   CheckBuffer check);
+
+    void attach(const std::vector<Shard *> &shards) override;
+    void detach(Shard &shard) override;
+    std::optional<Shard::Bases> map(const Shard &shard, int rank, const ShardRecord &record) override;
+    void unmap(const Shard &shard, uint64_t index) override;
+    void check_stream(void *stream) const override;
+    void publish(Shard &shard, void *stream) override;
+    void tell_published(Shard &shard) override;
+    void start(Operation &operation) override;
+    void finish(Operation &operation) override;
+    void cancel(Operation &operation, const std::function<void()> &look) override;
+    void before_arrival(const std::vector<Operation *> &started) override;
+    void after_arrival() override;
+    uint64_t pinned_bytes() const override { return 0; }
+
+private:
+    void check_buffer(const Operation &operation) const;
+    void start_gather(Operation &operation, Operation::Gather &gather);
+    void get(Operation &operation, uint64_t index);
+    bool get_once_published(Operation &operation, uint64_t index);
+    void add(Operation &operation, Job::Wait &wait);
+    void await_in_flight(Operation &operation, Job::Wait &wait);
+    Endpoint &endpoint_to(const Shard &shard, uint64_t index) const;
+    uint64_t epoch() const { return job_.minibatch() + 1; }
+
+    Job &job_;
+    ShardDirectory &directory_;
+    RemoteMemory &remote_memory_;
+    Counters &counters_;
+    CheckBuffer check_buffer_;
+    std::vector<Shard *> shards_;
+};
+
+}  // namespace odc

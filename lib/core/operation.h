@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a context asks of the engine that keeps its shards: one for each kind of memory (engines.h).
+#pragma once
+
+#include "core/shard.h"
+#include "memory/control_block.h"
+#include "transport/transport.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace odc {
+
+class Job;
+
+// A gather or an addition that has been started.
+struct Operation {
+    struct Gather {
+        std::byte *to;
+        std::vector<uint64_t> unread = {};  // owners whose slices nobody has begun to read
+    };
+    struct ScatterAdd {
+        const std::byte *from;
+        bool added = false;  // all that this rank does is done, or enqueued; what others do is in flight
+    };
+    struct InFlight {
+        uint64_t index;  // of the owner
+        std::shared_ptr<Request> request;
+    };
+
+    Shard *shard;
+    void *stream;  // the caller's, for shards in device memory
+    std::variant<Gather, ScatterAdd> kind;
+    bool started_only = false;  // odc_wait or sync finishes it, which may be called again
+    std::vector<InFlight> in_flight = {};
+    std::unique_ptr<EngineState> engine_state = {};
+
+    Call call() const { return std::holds_alternative<Gather>(kind) ? Call::Gather : Call::ScatterAdd; }
+    // Where the slice of an owner begins in the caller's buffer.
+    std::byte *target(uint64_t index) const;
+    const std::byte *gradient(uint64_t index) const;
+    // What is awaited of an owner whose part is in flight, for an error.
+    std::string in_flight_text(const Job &job, int owner) const;
+};
+
+// Keeps shards in one kind of memory, and moves bytes and sums from and to those of other ranks.
+class Engine {
+public:
+    Engine() = default;
+    virtual ~Engine() = default;
+    Engine(const Engine &) = delete;
+    Engine &operator=(const Engine &) = delete;
+
+    // Gives shards that nobody has seen their memory, all of them or none.
+    virtual void attach(const std::vector<Shard *> &shards) = 0;
+    // Takes a shard's memory back. Throws ODC_ERROR_PHASE, and does nothing, while something enqueued may use it.
+    virtual void detach(Shard &shard) = 0;
+    // Where the slice of another rank begins here; empty: its memory has not come yet, ask again.
+    virtual std::optional<Shard::Bases> map(const Shard &shard, int rank, const ShardRecord &record) = 0;
+    virtual void unmap(const Shard &shard, uint64_t index) = 0;
+
+    // Before anything is published on a stream: throws where this engine's shards cannot be.
+    virtual void check_stream(void *stream) const = 0;
+    // Lets the ranks of this host see the own slice, now or when the stream comes there. They are not rung for.
+    virtual void publish(Shard &shard, void *stream) = 0;
+    // Tells those of other hosts, as soon as it is published.
+    virtual void tell_published(Shard &shard) = 0;
+
+    // Does what can be done without waiting for a peer. After an error the operation is to be cancelled.
+    virtual void start(Operation &operation) = 0;
+    // Waits for the rest. After an error without a job error it may be called again.
+    virtual void finish(Operation &operation) = 0;
+    // Returns when nothing touches the caller's buffer any more. `look` is called now and then; if it throws, the operation
+    // is to be cancelled again.
+    virtual void cancel(Operation &operation, const std::function<void()> &look) = 0;
+
+    // Completes what this rank has started of its shards, and all that peers may rely on once it has arrived.
+    virtual void before_arrival(const std::vector<Operation *> &started) = 0;
+    // All ranks have arrived: completes this rank's sums. After an interruption it is called again.
+    virtual void after_arrival() = 0;
+
+    // Host memory that it keeps page-locked.
+    virtual uint64_t pinned_bytes() const = 0;
+};
+
+// Whether a rank of another host lists the shard.
+bool has_remote_owner(const Job &job, const Shard &shard);
+
+}  // namespace odc
