@@ -65,7 +65,7 @@ void Context::get(Operation &operation, uint64_t index) {
         return;
     }
     Endpoint &path = *job_.peer(shard.owner(index)).route.path;
-    if (auto request = path.start_get(shard.slice(index), place(operation, index), minibatch_ + 1)) {
+    if (auto request = path.start_get(shard.slice(index), place(operation, index), minibatch_ + 1).request) {
         operation.pending.push_back({index, std::move(request)});
     }
 }
@@ -77,17 +77,15 @@ bool Context::expect(Operation &operation, uint64_t index) {
         return false;
     }
     Endpoint &path = *job_.peer(shard.owner(index)).route.path;
-    auto request = path.expect_get(shard.slice(index), place(operation, index), minibatch_ + 1);
-    if (request) {
-        operation.pending.push_back({index, std::move(request)});
-        return true;
+    StartedGet get = path.start_get(shard.slice(index), place(operation, index), minibatch_ + 1);
+    if (get.request) {
+        operation.pending.push_back({index, std::move(get.request)});
     }
-    return false;
+    return get.begun;
 }
 
 void Context::add(Operation &operation, Job::Wait &wait) {
     Shard &shard = *operation.shard;
-    int64_t lock_wait_ns = 0;
     wait.begin_effects();
     wait.describe([this, &shard, &wait] {
         return say(job_.who(wait.holder()), " keeps a stripe of shard \"", shard.name(), "\" locked; it ",
@@ -95,8 +93,7 @@ void Context::add(Operation &operation, Job::Wait &wait) {
     });
     const auto add_to = [&](uint64_t index) {
         Endpoint &path = *job_.peer(shard.owner(index)).route.path;
-        if (auto request =
-                path.start_add(shard.slice(index), place(operation, index), minibatch_ + 1, wait, &lock_wait_ns)) {
+        if (auto request = path.start_add(shard.slice(index), place(operation, index), minibatch_ + 1, wait)) {
             operation.pending.push_back({index, std::move(request)});
         }
     };
@@ -114,8 +111,8 @@ void Context::add(Operation &operation, Job::Wait &wait) {
     } catch (...) {
         fail_halfway(Call::ScatterAdd);
     }
-    if (lock_wait_ns > 0) {
-        totals_.lock_wait_ns.fetch_add(static_cast<uint64_t>(lock_wait_ns), std::memory_order_relaxed);
+    if (wait.waited_ns() > 0) {
+        totals_.lock_wait_ns.fetch_add(static_cast<uint64_t>(wait.waited_ns()), std::memory_order_relaxed);
     }
     wait.end_effects();
 }
@@ -258,7 +255,7 @@ void Context::settle(Operation &operation, const Look &look) {
         }
     }
     for (const auto &request : pending) {
-        job_.peer(request->owner()).route.path->cancel(request);
+        request->cancel();
     }
     for (const auto &request : pending) {
         const int owner = request->owner();

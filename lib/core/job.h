@@ -29,8 +29,8 @@ public:
     Job(const Job &) = delete;
     Job &operator=(const Job &) = delete;
 
-    int rank() const { return membership_.terms.rank; }
-    int size() const { return membership_.terms.size; }
+    int rank() const { return membership_.config.rank; }
+    int size() const { return membership_.config.size; }
     Peer &peer(int rank) { return membership_.peers[static_cast<size_t>(rank)]; }
     const Peer &peer(int rank) const { return membership_.peers[static_cast<size_t>(rank)]; }
     ControlBlock &block(int rank) { return *blocks_[static_cast<size_t>(rank)]; }
@@ -95,8 +95,8 @@ public:
 
     // Of a wait that begins now.
     Deadline deadline() const {
-        const Terms &terms = membership_.terms;
-        return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
+        const JobConfig &config = membership_.config;
+        return {config.timeout_ms, config.interrupted, config.interrupted_arg};
     }
     // Makes it this rank's job error, if there is none yet, that another failed or is lost.
     void learn();
