@@ -21,8 +21,11 @@
 #include "core/context.h"
 #include "memory/host_kernels.h"
 #include "planner/plan.h"
+#include "routing/providers.h"
+#include "routing/transport_table.h"
 #include "topology/host.h"
 #include "topology/topology_source.h"
+#include "transport/fabric/provider_query.h"
 
 namespace {
 
@@ -478,7 +481,7 @@ odc_status odc_get_transport(size_t index, odc_transport *out) {
             fail(ODC_ERROR_ARGUMENT, "odc_get_transport: there are ", count, " transports");
         }
         std::string &why_not = strings_of_thread().why_not;
-        why_not = odc::kTransports[index].why_not();
+        why_not = odc::kTransports[index].why_not_here();
         const odc_transport row{sizeof(row), odc::kTransports[index].name, why_not.empty() ? nullptr : why_not.c_str()};
         copy_out(row, out, "odc_transport");
     });
@@ -503,7 +506,7 @@ odc_status odc_get_topology(const char *file, const char **json, const char **xm
         const odc::Machine machine = file != nullptr ? odc::recorded_machine(file) : odc::this_machine(odc::Look::Full);
         const bool recorded = file != nullptr || !odc::setting(odc::Setting::kTopologyXml).empty();
         topology = odc::machine_json(machine, odc::read_route_options(),
-                                     recorded ? odc::offers_by_kind(machine) : odc::query_libfabric(),
+                                     recorded ? odc::provider_infos_by_kind(machine) : odc::query_libfabric(),
                                      recorded ? "" : odc::why_not_fabric());
         if (xml != nullptr) {
             recording = odc::live_recording();

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "bootstrap/nvlink_requirement.h"
+#include "routing/providers.h"
 #include "routing/route.h"
 
 #include <algorithm>
@@ -45,15 +46,15 @@ Json nic_json(const Machine &machine, const Nic &nic, const std::vector<Refusal>
 }
 
 RankDescriptor rank_at(int rank, const std::string &host, size_t index, const RouteOptions &options,
-                       const NicAddresses &ports) {
+                       const NicAddresses &found) {
     RankDescriptor descriptor;
     descriptor.rank = rank;
     descriptor.host = host;
     descriptor.identity = host;
     descriptor.index = static_cast<int>(index);
     descriptor.transports = options.transports;
-    descriptor.ports = ports.ports;
-    settle({&descriptor});
+    descriptor.nics = found.nics;
+    negotiate_providers({&descriptor});
     return descriptor;
 }
 
@@ -72,40 +73,39 @@ void add_unmet_requirement(Json &route, const std::string &unmet, const RouteOpt
     }
 }
 
-RouteChoice gpu_route_choice(const Gpu &gpu, RankDescriptor mine, RankDescriptor theirs,
-                             const RouteChoice &of_host_memory) {
+RouteChoice gpu_route_choice(const Gpu &gpu, RankDescriptor mine, RankDescriptor theirs) {
     if (gpu.vendor != "NVIDIA") {
         RouteChoice none;
         none.why = say("GPUs of ", gpu.vendor, " are not supported, NVIDIA's are");
         return none;
     }
     mine.gpu = theirs.gpu = gpu.name;
-    return choose_gpu_route(mine, theirs, of_host_memory);
+    return choose_route({mine, theirs}, MemoryKind::Gpu);
 }
 
 // From a rank whose memory is there to an equal rank of another host.
-Json route_json(const Machine &machine, Device memory, const RouteOptions &options, const NicAddresses &ports,
+Json route_json(const Machine &machine, Device memory, const RouteOptions &options, const NicAddresses &found,
                 const std::string &why_no_fabric) {
-    RankDescriptor mine = rank_at(0, "this", memory.index, options, ports);
-    RankDescriptor theirs = rank_at(1, "another", memory.index, options, ports);
+    RankDescriptor mine = rank_at(0, "this", memory.index, options, found);
+    RankDescriptor theirs = rank_at(1, "another", memory.index, options, found);
     mine.why_no_fabric = why_no_fabric;
     theirs.why_no_fabric = why_no_fabric;
     const bool gpu = memory.what == Device::What::Gpu;
-    const RouteChoice choice = choose_route(mine, theirs);
-    const RouteChoice told = gpu ? gpu_route_choice(machine.gpus[memory.index], mine, theirs, choice) : choice;
+    const RouteChoice choice = choose_route({mine, theirs}, MemoryKind::Host);
+    const RouteChoice told = gpu ? gpu_route_choice(machine.gpus[memory.index], mine, theirs) : choice;
     Json route = {{"from", device_name(machine, memory)}, {"transport", text_or_null(std::string(told.transport))}};
-    if (told.my_port >= 0) {
-        const NicAddress &port = mine.ports[static_cast<size_t>(told.my_port)];
-        route["provider"] = provider_of(port).name;
-        route["nic"] = port.nic;
-        route["domain"] = domain_of(port);
-        route["distance"] = name_of(static_cast<Nearness>(port.distance));
-        route["speed_mbit"] = speed_or_null(port.speed);
+    if (told.my_nic >= 0) {
+        const NicAddress &nic = mine.nics[static_cast<size_t>(told.my_nic)];
+        route["provider"] = provider_of(nic).name;
+        route["nic"] = nic.name;
+        route["domain"] = domain_of(nic);
+        route["distance"] = name_of(static_cast<Nearness>(nic.distance));
+        route["speed_mbit"] = speed_or_null(nic.speed);
     }
     add_reasons(route, told);
     route["memory"] = gpu ? "gpu" : "host";
     route["access"] = access_of(told);
-    add_unmet_requirement(route, gpu ? "" : unmet_requirement(choice, mine, theirs, options, ports.refused), options);
+    add_unmet_requirement(route, gpu ? "" : unmet_requirement(choice, mine, theirs, options, found.refused), options);
     return route;
 }
 
@@ -113,7 +113,7 @@ Json route_json(const Machine &machine, Device memory, const RouteOptions &optio
 Json host_json(const Machine &machine, const RouteOptions &options) {
     const RankDescriptor mine = rank_at(0, "this", 0, options, {});
     const RankDescriptor theirs = rank_at(1, "this", 0, options, {});
-    const RouteChoice choice = choose_route(mine, theirs);
+    const RouteChoice choice = choose_route({mine, theirs}, MemoryKind::Host);
     Json route = {{"transport", text_or_null(std::string(choice.transport))}};
     add_reasons(route, choice);
     route["memory"] = "host";
@@ -158,7 +158,7 @@ Json link_json(const Machine &machine, size_t a, size_t b, const RouteOptions &o
         RankDescriptor theirs = rank_at(1, "this", b, options, {});
         mine.gpu = machine.gpus[a].name;
         theirs.gpu = machine.gpus[b].name;
-        choice = choose_gpu_route(mine, theirs, peer_access_of(link));
+        choice = choose_route({mine, theirs, {}, peer_access_of(link)}, MemoryKind::Gpu);
     }
     json["transport"] = text_or_null(std::string(choice.transport));
     add_reasons(json, choice);
@@ -209,9 +209,9 @@ std::string machine_json(const Machine &machine, const RouteOptions &options, co
     }
     std::vector<Refusal> refused;
     for (const Device memory : devices) {
-        const NicAddresses ports = nic_addresses_of(machine, memory, options, infos);
-        json["to_another_host"].push_back(route_json(machine, memory, options, ports, why_no_fabric));
-        refused = ports.refused;  // wherever the memory is
+        const NicAddresses found = nic_addresses_of(machine, memory, options, infos);
+        json["to_another_host"].push_back(route_json(machine, memory, options, found, why_no_fabric));
+        refused = found.refused;  // wherever the memory is
     }
     for (size_t i = 0; i < machine.nics.size(); ++i) {
         json["nics"].push_back(nic_json(machine, machine.nics[i], refused));

@@ -2,7 +2,7 @@
 #include "bootstrap/gdr_setup.h"
 
 #include "base/settings.h"
-#include "routing/route.h"
+#include "routing/rank_descriptor.h"
 
 namespace odc {
 

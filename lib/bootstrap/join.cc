@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kMostMs = setting_row(Setting::kTimeoutMs).high;
 
-Terms terms_of(const odc_config &config, const LaunchInfo &place) {
+JobConfig job_config_of(const odc_config &config, const LaunchInfo &place) {
     if (config.timeout_ms < 0 || config.timeout_ms > kMostMs) {
         fail(ODC_ERROR_ARGUMENT, "odc_init: timeout_ms is ", config.timeout_ms, ", must be in 1..", kMostMs,
              ", or 0 for the default");
@@ -130,8 +130,8 @@ void or_regret(Allgather *exchange, Body body) {
 }
 
 // Ranks of one identity are one host.
-Membership divide(const Terms &terms, const std::vector<IdentityInfo> &infos) {
-    Membership membership{terms, {}, {}, nullptr, nullptr, nullptr};
+Membership divide(const JobConfig &job_config, const std::vector<IdentityInfo> &infos) {
+    Membership membership{job_config, {}, {}, nullptr, nullptr, nullptr};
     std::vector<std::string> identities;
     for (const IdentityInfo &info : infos) {
         const auto at = std::find(identities.begin(), identities.end(), info.identity);
@@ -162,9 +162,9 @@ void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<
     if (block->magic != layout_magic(Layout::ControlBlock)) {
         fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", met.pid, ") ", other_version_text(block->magic));
     }
-    if (block->rank != rank || block->size != membership.terms.size) {
+    if (block->rank != rank || block->size != membership.config.size) {
         fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", met.pid, ") says that it is rank ", block->rank,
-             " of ", block->size, ", this rank that it is rank ", rank, " of ", membership.terms.size);
+             " of ", block->size, ", this rank that it is rank ", rank, " of ", membership.config.size);
     }
     Peer &peer = membership.peers[static_cast<size_t>(rank)];
     if (peer.identity != block->identity) {  // who meets by name has no peer infos, and is taken for a local peer
@@ -181,7 +181,7 @@ void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<
     peer.arena = std::move(arena);
     peer.life = std::move(met.life);
     peer.program = std::move(met.program);
-    if (membership.cuda && met.slot.valid() && rank != membership.terms.rank) {
+    if (membership.cuda && met.slot.valid() && rank != membership.config.rank) {
         membership.cuda->connect_ipc(rank, std::move(met.slot));
     }
 }
@@ -208,8 +208,8 @@ void meet_host(Membership &membership, const LocalGroup &group, std::unique_ptr<
 Membership join(const odc_config &config) {
     const Rendezvous rendezvous = find_rendezvous(config);
     const LaunchInfo &place = rendezvous.place;
-    const Terms terms = terms_of(config, place);
-    const Deadline deadline(terms.timeout_ms, terms.interrupted, terms.interrupted_arg);
+    const JobConfig job_config = job_config_of(config, place);
+    const Deadline deadline(job_config.timeout_ms, job_config.interrupted, job_config.interrupted_arg);
     const std::unique_ptr<Allgather> exchange = open_exchange(rendezvous, deadline);
     std::unique_ptr<Cuda> cuda;
     std::unique_ptr<Arena> arena;
@@ -223,7 +223,7 @@ Membership join(const odc_config &config) {
 
     const std::vector<IdentityInfo> infos =
         exchange ? introduce(*exchange, mine) : std::vector<IdentityInfo>(static_cast<size_t>(place.size), mine);
-    Membership membership = divide(terms, infos);
+    Membership membership = divide(job_config, infos);
     membership.cuda = std::move(cuda);
     LocalGroup group{place.job, membership.hosts[membership.own().host_index], place.rank, place.size, {}, {}};
     if (exchange) {

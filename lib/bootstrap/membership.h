@@ -13,14 +13,14 @@
 namespace odc {
 
 struct Membership {
-    Terms terms;
+    JobConfig config;
     std::vector<Peer> peers;              // by rank, this one included
     std::vector<std::vector<int>> hosts;  // the ranks of each, ascending; in the order of their lowest ranks
     std::unique_ptr<Program> program;     // this process's, for as long as it is a member
     std::unique_ptr<Cuda> cuda;           // NULL: this rank has no GPU; outlives what the network uses of its slots
     std::unique_ptr<Fabric> fabric;       // NULL: all ranks are on this host
 
-    const Peer &own() const { return peers[static_cast<size_t>(terms.rank)]; }
+    const Peer &own() const { return peers[static_cast<size_t>(config.rank)]; }
 };
 
 }  // namespace odc

@@ -94,8 +94,8 @@ std::string unmet_nvlink_requirement(const Membership &membership) {
     std::string why_not = why_no_links(local_ranks);
     for (const LocalGpu &local_rank : local_ranks) {
         const Route &route = membership.peers[static_cast<size_t>(local_rank.rank)].gpu_route;
-        if (why_not.empty() && local_rank.rank != membership.terms.rank && !route.is_direct()) {
-            why_not = say("the route between the GPUs of ", seat_of(membership, membership.terms.rank).words, " and ",
+        if (why_not.empty() && local_rank.rank != membership.config.rank && !route.is_direct()) {
+            why_not = say("the route between the GPUs of ", seat_of(membership, membership.config.rank).words, " and ",
                           local_rank.words, " is not direct: ", route.choice.why);
         }
     }

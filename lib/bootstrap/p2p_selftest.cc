@@ -8,6 +8,7 @@
 #include "base/program.h"
 #include "bootstrap/local/message.h"
 #include "bootstrap/membership.h"
+#include "routing/transport_table.h"
 
 namespace odc {
 
@@ -41,16 +42,16 @@ public:
             const int rank = local_peers_[local_rank];
             const GpuIdentity &gpu = block(rank).gpu;
             PeerAccess &peer_access = peer_accesses_[static_cast<size_t>(rank)];
-            alone_ = alone_ && (rank == membership.terms.rank || !gpu.present);
-            const bool own = rank == membership.terms.rank;
-            if (!own && gpu.present && (options.transports & bit_of(kCuda)) == 0) {
+            alone_ = alone_ && (rank == membership.config.rank || !gpu.present);
+            const bool own = rank == membership.config.rank;
+            if (!own && gpu.present && (options.transports & transport_bit(transport_row("cuda"))) == 0) {
                 peer_access.why_not = "ODC_TRANSPORTS leaves cuda out";
             } else if (gpu.present) {
                 peer_access = cuda_.peer_access_to(gpu);
             } else {
                 peer_access.why_not = "it has no GPU";
             }
-            if (rank == membership.terms.rank) {
+            if (rank == membership.config.rank) {
                 seat_ = local_rank;
             }
         }
@@ -96,23 +97,23 @@ private:
 
     uint64_t open() {
         const auto [number, start] =
-            cuda_.allocate(membership_.terms.rank, 2 * kPatternBytes + local_peers_.size() * kAreaBytes, deadline_);
+            cuda_.allocate(membership_.config.rank, 2 * kPatternBytes + local_peers_.size() * kAreaBytes, deadline_);
         regions_[seat_] = start;
         auto *const words = reinterpret_cast<uint32_t *>(host_.start());
         for (uint64_t i = 0; i < kPatternWords; ++i) {
-            words[i] = pattern_word(membership_.terms.rank, i);
+            words[i] = pattern_word(membership_.config.rank, i);
         }
         copy(start, words, kPatternBytes, "writing a pattern");
         std::fill_n(reinterpret_cast<float *>(words), kOnes, 1.0F);
         copy(start + kPatternBytes, words, kAreaBytes, "writing ones");
-        block(membership_.terms.rank).selftest_region = number;
-        cuda_.send_region(membership_.terms.rank, number, 0, {local_peers_.begin(), local_peers_.end()});
+        block(membership_.config.rank).selftest_region = number;
+        cuda_.send_region(membership_.config.rank, number, 0, {local_peers_.begin(), local_peers_.end()});
         return number;
     }
 
     // Until every rank with a GPU has come so far.
     void meet(Step step) {
-        block(membership_.terms.rank).selftest_step.store(step, std::memory_order_release);
+        block(membership_.config.rank).selftest_step.store(step, std::memory_order_release);
         for (const int rank : local_peers_) {
             const ControlBlock &other = block(rank);
             while (other.gpu.present && other.selftest_step.load(std::memory_order_acquire) < step) {
@@ -126,7 +127,7 @@ private:
     void look_at(int rank, const ControlBlock &other) const {
         const Peer &peer = membership_.peers[static_cast<size_t>(rank)];
         const bool gone =
-            rank != membership_.terms.rank && (dead(peer.life.get()) || is_program_gone(peer.program.get()));
+            rank != membership_.config.rank && (dead(peer.life.get()) || is_program_gone(peer.program.get()));
         if (other.state.load(std::memory_order_acquire) == RankState::Failed) {
             fail(ODC_ERROR_RENDEZVOUS, other.error_text);
         }
@@ -194,7 +195,7 @@ private:
     }
 
     void check_sums() {
-        ControlBlock &mine = block(membership_.terms.rank);
+        ControlBlock &mine = block(membership_.config.rank);
         auto *const sums = reinterpret_cast<float *>(host_.start() + kPatternBytes);
         copy(sums, area(seat_, 0), local_peers_.size() * kAreaBytes, "reading sums");
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
@@ -208,7 +209,7 @@ private:
 
     // A pair is good if both say so.
     void hear_verdicts() {
-        const ControlBlock &mine = block(membership_.terms.rank);
+        const ControlBlock &mine = block(membership_.config.rank);
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
             PeerAccess &one = peer_access(local_rank);
             if (local_rank == seat_ || !one.why_not.empty()) {
@@ -231,7 +232,7 @@ private:
                 cuda_.discard_region(local_peers_[local_rank], block(local_peers_[local_rank]).selftest_region);
             }
         }
-        cuda_.unmap_region(membership_.terms.rank, region, 0);
+        cuda_.unmap_region(membership_.config.rank, region, 0);
     }
 
     Membership &membership_;

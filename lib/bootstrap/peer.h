@@ -15,7 +15,7 @@
 namespace odc {
 
 // What odc_init was asked for, after the environment has filled in the rest.
-struct Terms {
+struct JobConfig {
     int rank;
     int size;
     int64_t timeout_ms;

@@ -91,23 +91,23 @@ IdentityInfo read_identity(const PeerInfo &info, int rank) {
     return content;
 }
 
-NicInfo read_ports(const PeerInfo &info, int rank) {
+NicInfo read_nics(const PeerInfo &info, int rank) {
     auto content = content_of<NicInfo>(info);
     check_card(content.magic == layout_magic(Layout::Nics), content.rank, rank);
     content.why_no_fabric[sizeof(content.why_no_fabric) - 1] = '\0';
-    if (content.count > kMaxPorts || !std::all_of(content.ports.begin(), content.ports.begin() + content.count,
-                                                  [](const NicAddress &port) { return well_formed(port); })) {
+    if (content.count > kMaxNics || !std::all_of(content.nics.begin(), content.nics.begin() + content.count,
+                                                 [](const NicAddress &nic) { return well_formed(nic); })) {
         fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " describes NICs that cannot be");
     }
     return content;
 }
 
-void UnreachableInfo::set_silent(int other) {
-    silent[static_cast<size_t>(other) / 8] |= static_cast<uint8_t>(1U << other % 8);
+void UnreachableInfo::set_unreachable(int other) {
+    ranks[static_cast<size_t>(other) / 8] |= static_cast<uint8_t>(1U << other % 8);
     ++count;
 }
 
-UnreachableInfo read_silence(const PeerInfo &info, int rank) {
+UnreachableInfo read_unreachable(const PeerInfo &info, int rank) {
     auto content = content_of<UnreachableInfo>(info);
     check_card(content.magic == layout_magic(Layout::Unreachable), content.rank, rank);
     return content;

@@ -35,8 +35,8 @@ struct NicInfo {
     uint64_t magic;
     int32_t rank;
     uint32_t count;
-    std::array<NicAddress, kMaxPorts> ports;
-    ProbePorts probe_ports;   // of the ports
+    std::array<NicAddress, kMaxNics> nics;
+    ProbePorts probe_ports;   // of the NICs
     char why_no_fabric[256];  // empty: it can use libfabric
 };
 struct UnreachableInfo {
@@ -44,23 +44,23 @@ struct UnreachableInfo {
 
     uint64_t magic;
     int32_t rank;
-    uint32_t count;  // of the silent ranks
-    std::array<uint8_t, kRanks / 8> silent;
+    uint32_t count;  // of them
+    std::array<uint8_t, kRanks / 8> ranks;
 
-    bool is_silent(int other) const { return (silent[static_cast<size_t>(other) / 8] >> other % 8 & 1) != 0; }
-    void set_silent(int other);
+    bool is_unreachable(int other) const { return (ranks[static_cast<size_t>(other) / 8] >> other % 8 & 1) != 0; }
+    void set_unreachable(int other);
 };
 struct EndpointName {
-    uint32_t bytes;  // 0: the port is not used
+    uint32_t bytes;  // 0: the NIC is not used
     std::array<std::byte, 92> name;
 };
 struct EndpointInfo {
     uint64_t magic;
     int32_t rank;
     int32_t unused;
-    std::array<unsigned char, 16> token;        // rank 0's is the job's: by it, endpoints know the members
-    std::array<EndpointName, kMaxPorts> names;  // by place in `ports`
-    char why_no_gpu_direct[96];                 // empty: they reach the memory of the rank's GPU
+    std::array<unsigned char, 16> token;       // rank 0's is the job's: by it, endpoints know the members
+    std::array<EndpointName, kMaxNics> names;  // by place among the NICs
+    char why_no_gpu_direct[96];                // empty: they reach the memory of the rank's GPU
 };
 struct ReadyInfo {
     uint64_t magic;
@@ -83,8 +83,8 @@ void check_join_errors(const std::vector<PeerInfo> &infos);
 // Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` is the layout_magic() of its kind, which is
 // set, with `rank`, by who fills it.
 IdentityInfo read_identity(const PeerInfo &info, int rank);
-NicInfo read_ports(const PeerInfo &info, int rank);
-UnreachableInfo read_silence(const PeerInfo &info, int rank);
+NicInfo read_nics(const PeerInfo &info, int rank);
+UnreachableInfo read_unreachable(const PeerInfo &info, int rank);
 EndpointInfo read_endpoint(const PeerInfo &info, int rank);
 void check_ready(const PeerInfo &info, int rank);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether the way that a route would take leads anywhere. Before routes are final, each rank listens at the addresses of
-// its ports, its probe ports, and probes those of its peers. Kernels answer each other, so that a rank that is busy is
+// its NICs, at its probe ports, and probes those of its peers. Kernels answer each other, so that a rank that is busy is
 // not taken for one that cannot be reached.
 #pragma once
 
@@ -16,8 +16,8 @@ namespace odc {
 
 class ReachabilityProbe {
 public:
-    // Moves to `ports.refused` where this rank cannot listen.
-    explicit ReachabilityProbe(NicAddresses &ports);
+    // Moves to `addresses.refused` where this rank cannot listen.
+    explicit ReachabilityProbe(NicAddresses &addresses);
 
     const ProbePorts &probe_ports() const { return probe_ports_; }
 

@@ -17,8 +17,11 @@
 #include "bootstrap/p2p_selftest.h"
 #include "bootstrap/reachability_probe.h"
 #include "memory/control_block.h"
+#include "routing/providers.h"
 #include "routing/route_options.h"
+#include "routing/transport_table.h"
 #include "topology/topology_source.h"
+#include "transport/fabric/provider_query.h"
 
 namespace odc {
 
@@ -27,16 +30,16 @@ namespace {
 // This rank's NICs, as it would like to be reached.
 struct LocalNics {
     RouteOptions options;
-    NicAddresses ports;
+    NicAddresses found;
     std::string why_no_fabric;
-    std::string no_common_provider;  // what `settle` says
+    std::string no_common_provider;  // what negotiate_providers says
 };
 
 // A rank as this one sees it.
 struct Neighbour {
     RankDescriptor descriptor;
     ProbePorts probe_ports{};
-    std::vector<NicPair> silent;  // by which there was no answer, in one direction at least
+    std::vector<NicPair> unreachable;  // by which there was no answer, in one direction at least
 };
 
 // What NICs should be near to: the rank's GPU (NULL: it has none), or else its host memory.
@@ -60,7 +63,7 @@ Device own_memory(const Machine &machine, const Cuda *cuda) {
 LocalNics find_local_nics(const RouteOptions &options, const Cuda *cuda) {
     LocalNics local{options, {}, why_not_fabric(), {}};
     const Machine machine = this_machine(Look::Quick);
-    local.ports = nic_addresses_of(machine, own_memory(machine, cuda), options, query_libfabric());
+    local.found = nic_addresses_of(machine, own_memory(machine, cuda), options, query_libfabric());
     return local;
 }
 
@@ -83,18 +86,17 @@ RankDescriptor describe(const Membership &membership, const std::vector<Identity
 }
 
 // Round 2: every rank's NICs.
-void exchange_ports(Allgather &exchange, LocalNics &local, const ProbePorts &probe_ports, int rank,
-                    std::vector<Neighbour> &all) {
-    NicInfo mine{
-        layout_magic(Layout::Nics), rank, static_cast<uint32_t>(local.ports.ports.size()), {}, probe_ports, {}};
-    std::copy(local.ports.ports.begin(), local.ports.ports.end(), mine.ports.begin());
+void exchange_nics(Allgather &exchange, LocalNics &local, const ProbePorts &probe_ports, int rank,
+                   std::vector<Neighbour> &all) {
+    NicInfo mine{layout_magic(Layout::Nics), rank, static_cast<uint32_t>(local.found.nics.size()), {}, probe_ports, {}};
+    std::copy(local.found.nics.begin(), local.found.nics.end(), mine.nics.begin());
     put(mine.why_no_fabric, local.why_no_fabric);
     const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
     check_join_errors(infos);
     for (Neighbour &one : all) {
         RankDescriptor &descriptor = one.descriptor;
-        const NicInfo info = read_ports(infos[static_cast<size_t>(descriptor.rank)], descriptor.rank);
-        descriptor.ports.assign(info.ports.begin(), info.ports.begin() + info.count);
+        const NicInfo info = read_nics(infos[static_cast<size_t>(descriptor.rank)], descriptor.rank);
+        descriptor.nics.assign(info.nics.begin(), info.nics.begin() + info.count);
         descriptor.why_no_fabric = info.why_no_fabric;
         one.probe_ports = info.probe_ports;
     }
@@ -102,27 +104,27 @@ void exchange_ports(Allgather &exchange, LocalNics &local, const ProbePorts &pro
     for (Neighbour &one : all) {
         ranks.push_back(&one.descriptor);
     }
-    local.no_common_provider = settle(ranks);
+    local.no_common_provider = negotiate_providers(ranks);
 }
 
 void put_in_words(Route &route, const RankDescriptor &mine, const RankDescriptor &theirs) {
     const RouteChoice &choice = route.choice;
     route.why_not = why_not_text(choice);
-    if (choice.my_port >= 0) {
-        const NicAddress &port = mine.ports[static_cast<size_t>(choice.my_port)];
-        route.provider = provider_of(port).name;
-        route.nic = port.nic;
-        route.peer_nic = theirs.ports[static_cast<size_t>(choice.their_port)].nic;
+    if (choice.my_nic >= 0) {
+        const NicAddress &nic = mine.nics[static_cast<size_t>(choice.my_nic)];
+        route.provider = provider_of(nic).name;
+        route.nic = nic.name;
+        route.peer_nic = theirs.nics[static_cast<size_t>(choice.their_nic)].name;
     }
 }
 
 // Throws ODC_ERROR_UNSUPPORTED where a rank cannot be reached, or not as ODC_REQUIRE asks.
 void judge(Membership &membership, const std::vector<Neighbour> &all, const LocalNics &local) {
-    const RankDescriptor &mine = all[static_cast<size_t>(membership.terms.rank)].descriptor;
-    for (const auto &[theirs, probe_ports, silent] : all) {
+    const RankDescriptor &mine = all[static_cast<size_t>(membership.config.rank)].descriptor;
+    for (const auto &[theirs, probe_ports, unreachable] : all) {
         Route &route = membership.peers[static_cast<size_t>(theirs.rank)].route;
-        route.choice = choose_route(mine, theirs, silent);
-        const std::string why_not = unmet_requirement(route.choice, mine, theirs, local.options, local.ports.refused);
+        route.choice = choose_route({mine, theirs, unreachable}, MemoryKind::Host);
+        const std::string why_not = unmet_requirement(route.choice, mine, theirs, local.options, local.found.refused);
         if (!why_not.empty()) {
             const bool none = route.choice.transport.empty() && !local.no_common_provider.empty();
             fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not, none ? "; " + local.no_common_provider : "");
@@ -134,23 +136,23 @@ void judge(Membership &membership, const std::vector<Neighbour> &all, const Loca
 // Probes every rank that a route leads to; who does not answer.
 UnreachableInfo probe_routes(ReachabilityProbe &probe, const Membership &membership, const std::vector<Neighbour> &all,
                              const Deadline &deadline) {
-    const int rank = membership.terms.rank;
+    const int rank = membership.config.rank;
     std::vector<ReachabilityProbe::Visit> visits;
     std::vector<int> ranks;
-    for (int other = 0; std::max(rank, other) < std::min(membership.terms.size, UnreachableInfo::kRanks); ++other) {
+    for (int other = 0; std::max(rank, other) < std::min(membership.config.size, UnreachableInfo::kRanks); ++other) {
         const RouteChoice &choice = membership.peers[static_cast<size_t>(other)].route.choice;
         const Neighbour &theirs = all[static_cast<size_t>(other)];
-        const auto nic = static_cast<size_t>(choice.their_port);
-        if (choice.their_port >= 0 && theirs.probe_ports[nic] != 0) {
-            const auto my_port = static_cast<size_t>(choice.my_port);
-            visits.push_back({all[static_cast<size_t>(rank)].descriptor.ports[my_port], theirs.descriptor.ports[nic],
-                              theirs.probe_ports[nic]});
+        const auto my_nic = static_cast<size_t>(choice.my_nic);
+        const auto their_nic = static_cast<size_t>(choice.their_nic);
+        if (choice.their_nic >= 0 && theirs.probe_ports[their_nic] != 0) {
+            visits.push_back({all[static_cast<size_t>(rank)].descriptor.nics[my_nic], theirs.descriptor.nics[their_nic],
+                              theirs.probe_ports[their_nic]});
             ranks.push_back(other);
         }
     }
     UnreachableInfo info{layout_magic(Layout::Unreachable), rank, 0, {}};
     for (const size_t visit : probe.probe(visits, deadline)) {
-        info.set_silent(ranks[visit]);
+        info.set_unreachable(ranks[visit]);
     }
     return info;
 }
@@ -161,35 +163,35 @@ bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Member
     const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
     check_join_errors(infos);
     bool all_did = true;
-    for (int rank = 0; rank < membership.terms.size; ++rank) {
-        const UnreachableInfo theirs = read_silence(infos[static_cast<size_t>(rank)], rank);
+    for (int rank = 0; rank < membership.config.size; ++rank) {
+        const UnreachableInfo theirs = read_unreachable(infos[static_cast<size_t>(rank)], rank);
         all_did = all_did && theirs.count == 0;
         const RouteChoice &choice = membership.peers[static_cast<size_t>(rank)].route.choice;
-        if (std::max(rank, mine.rank) < UnreachableInfo::kRanks && choice.my_port >= 0 &&
-            (mine.is_silent(rank) || theirs.is_silent(mine.rank))) {
-            all[static_cast<size_t>(rank)].silent.push_back({choice.my_port, choice.their_port});
+        if (std::max(rank, mine.rank) < UnreachableInfo::kRanks && choice.my_nic >= 0 &&
+            (mine.is_unreachable(rank) || theirs.is_unreachable(mine.rank))) {
+            all[static_cast<size_t>(rank)].unreachable.push_back({choice.my_nic, choice.their_nic});
         }
     }
     return all_did;
 }
 
-// The endpoints that routes go through, by place in this rank's ports; and the place of each there is among those opened.
+// The endpoints that routes go through, by place among this rank's NICs; and the place of each is among those opened.
 struct UsedNics {
     std::vector<FabricNic> opened;
-    std::array<size_t, kMaxPorts> place;
+    std::array<size_t, kMaxNics> place;
 };
 
-UsedNics nics_used_by(const Membership &membership, const std::vector<NicAddress> &ports) {
+UsedNics nics_used_by(const Membership &membership, const std::vector<NicAddress> &nics) {
     UsedNics used{{}, {}};
-    used.place.fill(kMaxPorts);
+    used.place.fill(kMaxNics);
     for (const Peer &peer : membership.peers) {
-        if (peer.route.choice.my_port < 0) {
+        if (peer.route.choice.my_nic < 0) {
             continue;
         }
-        const auto port = static_cast<size_t>(peer.route.choice.my_port);
-        if (used.place[port] == kMaxPorts) {
-            const NicAddress &nic = ports[port];
-            used.place[port] = used.opened.size();
+        const auto place = static_cast<size_t>(peer.route.choice.my_nic);
+        if (used.place[place] == kMaxNics) {
+            const NicAddress &nic = nics[place];
+            used.place[place] = used.opened.size();
             used.opened.push_back({provider_of(nic).name, domain_of(nic), nic.family, {}});
             std::copy(std::begin(nic.address), std::end(nic.address), used.opened.back().address.begin());
         }
@@ -200,7 +202,7 @@ UsedNics nics_used_by(const Membership &membership, const std::vector<NicAddress
 // A socket to each rank of another host, and some for the program.
 void check_descriptors(const Membership &membership) {
     const uint64_t needed =
-        128 + static_cast<uint64_t>(membership.terms.size) - membership.hosts[membership.own().host_index].size();
+        128 + static_cast<uint64_t>(membership.config.size) - membership.hosts[membership.own().host_index].size();
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed) {
         fail(ODC_ERROR_UNSUPPORTED, "odc_init: connections to the ranks of other hosts need ", needed,
@@ -210,12 +212,13 @@ void check_descriptors(const Membership &membership) {
 
 // `gpu`: whose memory NICs are to reach; NULL: none.
 std::unique_ptr<Fabric> open_fabric(const Membership &membership, const UsedNics &used, const CudaDevice *gpu) {
-    const Terms &terms = membership.terms;
+    const JobConfig &config = membership.config;
     // Before the deadline of who waits for it, or the error would not name who is lost.
-    const int64_t silence_ms = std::min(terms.timeout_ms / 2, setting_number(Setting::kSilenceMs));
+    const int64_t silence_ms = std::min(config.timeout_ms / 2, setting_number(Setting::kSilenceMs));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes));
     ControlBlock *block = &membership.own().control_block();
-    return std::make_unique<Fabric>(FabricConfig{terms.rank, terms.size, block, gpu, staging, silence_ms}, used.opened);
+    return std::make_unique<Fabric>(FabricConfig{config.rank, config.size, block, gpu, staging, silence_ms},
+                                    used.opened);
 }
 
 // By GPUDirect RDMA if that can be: empty; else why it cannot.
@@ -225,7 +228,7 @@ std::string open_endpoints(Membership &membership, const UsedNics &used, const D
     if (why_not.empty()) {
         try {
             membership.fabric = open_fabric(membership, used, &cuda->device());
-            open_gpu_direct(*cuda, *membership.fabric, membership.terms.rank, deadline);
+            open_gpu_direct(*cuda, *membership.fabric, membership.config.rank, deadline);
         } catch (const Error &error) {
             if (error.status() == ODC_ERROR_INTERRUPTED || error.status() == ODC_ERROR_DEVICE) {
                 throw;
@@ -244,15 +247,15 @@ std::string open_endpoints(Membership &membership, const UsedNics &used, const D
 EndpointInfo endpoint_info_of(const Membership &membership, const UsedNics &used,
                               const std::string &why_no_gpu_direct) {
     const Fabric &fabric = *membership.fabric;
-    EndpointInfo info{layout_magic(Layout::Endpoints), membership.terms.rank, 0, {}, {}, {}};
+    EndpointInfo info{layout_magic(Layout::Endpoints), membership.config.rank, 0, {}, {}, {}};
     put(info.why_no_gpu_direct, why_no_gpu_direct);
     randombytes_buf(info.token.data(), info.token.size());
-    for (size_t port = 0; port < kMaxPorts; ++port) {
-        if (used.place[port] == kMaxPorts) {
+    for (size_t nic = 0; nic < kMaxNics; ++nic) {
+        if (used.place[nic] == kMaxNics) {
             continue;
         }
-        const std::vector<std::byte> &name = fabric.name(used.place[port]);
-        EndpointName &out = info.names[port];
+        const std::vector<std::byte> &name = fabric.name(used.place[nic]);
+        EndpointName &out = info.names[nic];
         if (name.size() > sizeof(out.name)) {
             fail(ODC_ERROR_UNSUPPORTED, "odc_init: the provider names its endpoints by ", name.size(),
                  " bytes, at most ", sizeof(out.name), " are possible");
@@ -276,25 +279,25 @@ std::vector<EndpointInfo> exchange_endpoints(Allgather &exchange, const Endpoint
 
 void start_fabric(Membership &membership, const std::vector<EndpointInfo> &infos, const UsedNics &used) {
     std::vector<FabricPeer> peers;
-    for (int rank = 0; rank < membership.terms.size; ++rank) {
+    for (int rank = 0; rank < membership.config.size; ++rank) {
         const EndpointInfo &info = infos[static_cast<size_t>(rank)];
         const Peer &peer = membership.peers[static_cast<size_t>(rank)];
         const RouteChoice &choice = peer.route.choice;
-        if (choice.my_port < 0) {
+        if (choice.my_nic < 0) {
             continue;
         }
-        const EndpointName &name = info.names[static_cast<size_t>(choice.their_port)];
+        const EndpointName &name = info.names[static_cast<size_t>(choice.their_nic)];
         peers.push_back({rank,
                          static_cast<int>(peer.host_index),
                          peer.pid,
                          peer.host,
-                         used.place[static_cast<size_t>(choice.my_port)],
+                         used.place[static_cast<size_t>(choice.my_nic)],
                          {name.name.begin(), name.name.begin() + name.bytes}});
     }
     std::vector<FabricLocalPeer> local_peers;
     for (const int rank : membership.hosts[membership.own().host_index]) {
         const Peer &local_peer = membership.peers[static_cast<size_t>(rank)];
-        if (rank != membership.terms.rank) {
+        if (rank != membership.config.rank) {
             local_peers.push_back({rank, local_peer.life.get(), local_peer.program.get(), &local_peer.control_block()});
         }
     }
@@ -320,16 +323,15 @@ void or_fail_everywhere(Allgather &exchange, const Deadline &deadline, Body body
     }
 }
 
-// The paths between GPUs. Throws ODC_ERROR_UNSUPPORTED where they are not as ODC_REQUIRE asks.
+// The routes between GPUs. Throws ODC_ERROR_UNSUPPORTED where they are not as ODC_REQUIRE asks.
 void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const RouteOptions &options,
                const Deadline &deadline) {
     const std::vector<PeerAccess> peer_accesses = run_p2p_selftest(membership, deadline);
-    const RankDescriptor &me = all[static_cast<size_t>(membership.terms.rank)].descriptor;
-    for (const auto &[theirs, probe_ports, silent] : all) {
+    const RankDescriptor &me = all[static_cast<size_t>(membership.config.rank)].descriptor;
+    for (const auto &[theirs, probe_ports, unreachable] : all) {
         Peer &peer = membership.peers[static_cast<size_t>(theirs.rank)];
-        const bool here = peer.host_index == membership.own().host_index;
-        peer.gpu_route.choice = here ? choose_gpu_route(me, theirs, peer_accesses[static_cast<size_t>(theirs.rank)])
-                                     : choose_gpu_route(me, theirs, peer.route.choice);
+        const RankPair pair{me, theirs, unreachable, peer_accesses[static_cast<size_t>(theirs.rank)]};
+        peer.gpu_route.choice = choose_route(pair, MemoryKind::Gpu);
         put_in_words(peer.gpu_route, me, theirs);
     }
     const std::string why_not = options.requires_that(Requirement::NvLink) ? unmet_nvlink_requirement(membership) : "";
@@ -338,16 +340,16 @@ void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const 
     }
 }
 
-void fill_paths(Membership &membership) {
-    for (int rank = 0; rank < membership.terms.size; ++rank) {
+void connect_peers(Membership &membership) {
+    Fabric *const fabric = membership.fabric.get();
+    for (int rank = 0; rank < membership.config.size; ++rank) {
         Peer &peer = membership.peers[static_cast<size_t>(rank)];
-        if (peer.route.choice.my_port < 0) {
-            peer.route.path = shm_endpoint(membership.terms.rank);
-            continue;
+        if (!peer.arena) {
+            peer.arena = fabric->replicas();
+            peer.block = fabric->replica_offset(rank);
         }
-        peer.arena = membership.fabric->replicas();
-        peer.block = membership.fabric->replica_offset(rank);
-        peer.route.path = membership.fabric->endpoint_to(rank);
+        const TransportRow &transport = transport_row(peer.route.choice.transport);
+        peer.route.path = transport.connect({membership.config.rank, rank, fabric});
     }
 }
 
@@ -355,24 +357,24 @@ void fill_paths(Membership &membership) {
 [[gnu::noinline]] void connect_hosts(Membership &membership, std::vector<Neighbour> &all, LocalNics &local,
                                      Allgather &exchange, const Deadline &deadline) {
     std::optional<ReachabilityProbe> probe;
-    UnreachableInfo silence{};
+    UnreachableInfo unreachable{};
     UsedNics used;
     EndpointInfo mine{};
     or_fail_everywhere(exchange, deadline, [&] {
         check_descriptors(membership);
         local = find_local_nics(local.options, membership.cuda.get());
-        probe.emplace(local.ports);
+        probe.emplace(local.found);
     });
-    exchange_ports(exchange, local, probe->probe_ports(), membership.terms.rank, all);
+    exchange_nics(exchange, local, probe->probe_ports(), membership.config.rank, all);
     do {
         or_fail_everywhere(exchange, deadline, [&] {
             judge(membership, all, local);
-            silence = probe_routes(*probe, membership, all, deadline);
+            unreachable = probe_routes(*probe, membership, all, deadline);
         });
-    } while (!all_answered(exchange, silence, membership, all));
+    } while (!all_answered(exchange, unreachable, membership, all));
     probe.reset();
     or_fail_everywhere(exchange, deadline, [&] {
-        used = nics_used_by(membership, all[static_cast<size_t>(membership.terms.rank)].descriptor.ports);
+        used = nics_used_by(membership, all[static_cast<size_t>(membership.config.rank)].descriptor.nics);
         mine = endpoint_info_of(membership, used, open_endpoints(membership, used, deadline));
     });
     const std::vector<EndpointInfo> endpoints = exchange_endpoints(exchange, mine);
@@ -385,11 +387,11 @@ void fill_paths(Membership &membership) {
             join_gpus(membership, all, local.options, deadline);
         } catch (const std::exception &error) {
             // Local peers wait for this rank's GPU, not for its peer info.
-            record_departure(membership.own().control_block(), membership.terms.rank, error.what());
+            record_departure(membership.own().control_block(), membership.config.rank, error.what());
             throw;
         }
     });
-    meet_ready(exchange, membership.terms.rank);
+    meet_ready(exchange, membership.config.rank);
 }
 
 }  // namespace
@@ -397,7 +399,7 @@ void fill_paths(Membership &membership) {
 void choose_routes(Membership &membership, const std::vector<IdentityInfo> &infos, Allgather *exchange,
                    const Deadline &deadline) {
     std::vector<Neighbour> all;
-    for (int rank = 0; rank < membership.terms.size; ++rank) {
+    for (int rank = 0; rank < membership.config.size; ++rank) {
         all.push_back({describe(membership, infos, rank), {}, {}});
     }
     LocalNics local{read_route_options(), {}, {}, {}};
@@ -407,7 +409,7 @@ void choose_routes(Membership &membership, const std::vector<IdentityInfo> &info
         judge(membership, all, local);
         join_gpus(membership, all, local.options, deadline);
     }
-    fill_paths(membership);
+    connect_peers(membership);
 }
 
 void fail_everywhere(Allgather &exchange, const Error &error, const Deadline &deadline) {

@@ -123,8 +123,9 @@ void HostOperations::get(Operation &operation, uint64_t index) {
     if (shard.slices().numel(index) == 0) {
         return;
     }
-    if (auto request = endpoint_to(shard, index).start_get(shard.slice(index), operation.target(index), epoch())) {
-        operation.in_flight.push_back({index, std::move(request)});
+    StartedGet started = endpoint_to(shard, index).start_get(shard.slice(index), operation.target(index), epoch());
+    if (started.request) {
+        operation.in_flight.push_back({index, std::move(started.request)});
     }
 }
 
@@ -134,12 +135,11 @@ bool HostOperations::get_once_published(Operation &operation, uint64_t index) {
     if (shard.linked(index) == nullptr) {
         return false;
     }
-    auto request = endpoint_to(shard, index).expect_get(shard.slice(index), operation.target(index), epoch());
-    if (!request) {
-        return false;
+    StartedGet started = endpoint_to(shard, index).start_get(shard.slice(index), operation.target(index), epoch());
+    if (started.request) {
+        operation.in_flight.push_back({index, std::move(started.request)});
     }
-    operation.in_flight.push_back({index, std::move(request)});
-    return true;
+    return started.begun;
 }
 
 void HostOperations::check_buffer(const Operation &operation) const {
@@ -193,7 +193,6 @@ void HostOperations::start_gather(Operation &operation, Operation::Gather &gathe
 
 void HostOperations::add(Operation &operation, Job::Wait &wait) {
     Shard &shard = *operation.shard;
-    int64_t lock_wait_ns = 0;
     wait.begin_effects();
     wait.describe([this, &shard, &wait] {
         return say(job_.who(wait.holder()), " keeps a stripe of shard \"", shard.name(), "\" locked; it ",
@@ -201,8 +200,7 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
     });
     const auto add_to = [&](uint64_t index) {
         if (auto request =
-                endpoint_to(shard, index)
-                    .start_add(shard.slice(index), operation.gradient(index), epoch(), wait, &lock_wait_ns)) {
+                endpoint_to(shard, index).start_add(shard.slice(index), operation.gradient(index), epoch(), wait)) {
             operation.in_flight.push_back({index, std::move(request)});
         }
     };
@@ -220,8 +218,8 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
     } catch (...) {
         job_.fail_halfway(Call::ScatterAdd);
     }
-    if (lock_wait_ns > 0) {
-        counters_.lock_wait_ns.add(static_cast<uint64_t>(lock_wait_ns));
+    if (wait.waited_ns() > 0) {
+        counters_.lock_wait_ns.add(static_cast<uint64_t>(wait.waited_ns()));
     }
     wait.end_effects();
     std::get<Operation::ScatterAdd>(operation.kind).added = true;

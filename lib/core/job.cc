@@ -27,7 +27,7 @@ std::string seconds(int64_t ns) {
 }  // namespace
 
 Job::Job(const Membership &membership)
-    : membership_(membership), rank_(membership.terms.rank),
+    : membership_(membership), rank_(membership.config.rank),
       local_peers_(membership.hosts[membership.own().host_index]), channel_(membership.fabric.get()) {
     for (const Peer &one : membership.peers) {
         is_local_.push_back(static_cast<char>(one.life.valid()));
@@ -41,8 +41,8 @@ Job::Job(const Membership &membership)
 const Peer &Job::peer(int rank) const { return membership_.peers[static_cast<size_t>(rank)]; }
 
 Deadline Job::deadline() const {
-    const Terms &terms = membership_.terms;
-    return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
+    const JobConfig &config = membership_.config;
+    return {config.timeout_ms, config.interrupted, config.interrupted_arg};
 }
 
 std::string Job::who(int rank) const {
@@ -323,7 +323,7 @@ void Job::cancel(const std::vector<std::shared_ptr<Request>> &requests, Call cal
     constexpr int64_t kLostNs = 1'000'000'000;
     const Deadline over = deadline();
     for (const auto &request : requests) {
-        peer(request->owner()).route.path->cancel(request);
+        request->cancel();
     }
     for (const auto &request : requests) {
         const int owner = request->owner();

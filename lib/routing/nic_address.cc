@@ -30,7 +30,7 @@ std::string domain_name(const ProviderRow &row, const std::string &nic) {
 }
 
 // What libfabric says of the NIC by this provider.
-ProviderInfo offer_of(const ProviderRow &row, const Nic &nic, const std::vector<ProviderInfo> &infos) {
+ProviderInfo info_of(const ProviderRow &row, const Nic &nic, const std::vector<ProviderInfo> &infos) {
     ProviderInfo answer{row.name, "", "libfabric does not offer it"};
     for (const ProviderInfo &info : infos) {
         if (info.provider == row.name && info.domain == domain_name(row, nic.name)) {
@@ -44,7 +44,7 @@ ProviderInfo offer_of(const ProviderRow &row, const Nic &nic, const std::vector<
 }
 
 struct Service {
-    uint16_t providers = 0;  // as in Port
+    uint16_t providers = 0;  // as in NicAddress
     uint16_t staged = 0;
     std::string why_not;  // there are none
 };
@@ -59,11 +59,11 @@ Service service_of(const Nic &nic, const RouteOptions &options, const std::vecto
         if (!serves(row, nic.kind) || (first != nullptr && first->addressing != row.addressing)) {
             continue;
         }
-        ProviderInfo info = offer_of(row, nic, infos);
+        ProviderInfo info = info_of(row, nic, infos);
         if (!options.providers.empty() && !contains(options.providers, row.name)) {
             info.why_not = "ODC_PROVIDER leaves it out";
-        } else if (nic.name.size() >= sizeof(NicAddress::nic)) {
-            info.why_not = say("the name is longer than ", sizeof(NicAddress::nic) - 1, " letters");
+        } else if (nic.name.size() >= sizeof(NicAddress::name)) {
+            info.why_not = say("the name is longer than ", sizeof(NicAddress::name) - 1, " letters");
         }
         if (!info.why_not.empty()) {
             service.why_not += say(service.why_not.empty() ? "" : "; ", row.name, ": ", info.why_not);
@@ -80,56 +80,56 @@ Service service_of(const Nic &nic, const RouteOptions &options, const std::vecto
     return service;
 }
 
-NicAddress make_port(const Service &service, const Nic &nic, const Network &network, Nearness distance) {
-    NicAddress port{};
-    nic.name.copy(port.nic, sizeof(port.nic) - 1);
-    std::copy(network.address.begin(), network.address.end(), port.address);
-    port.speed = static_cast<uint32_t>(nic.speed);
-    port.providers = service.providers;
-    port.staged = service.staged;
-    port.family = static_cast<uint8_t>(network.family);
-    port.prefix = static_cast<uint8_t>(network.prefix);
-    port.kind = static_cast<uint8_t>(nic.kind);
-    port.distance = static_cast<uint8_t>(distance);
-    return port;
+NicAddress make_address(const Service &service, const Nic &nic, const Network &network, Nearness distance) {
+    NicAddress made{};
+    nic.name.copy(made.name, sizeof(made.name) - 1);
+    std::copy(network.address.begin(), network.address.end(), made.address);
+    made.speed = static_cast<uint32_t>(nic.speed);
+    made.providers = service.providers;
+    made.staged = service.staged;
+    made.family = static_cast<uint8_t>(network.family);
+    made.prefix = static_cast<uint8_t>(network.prefix);
+    made.kind = static_cast<uint8_t>(nic.kind);
+    made.distance = static_cast<uint8_t>(distance);
+    return made;
 }
 
 size_t row_of(uint16_t providers) { return static_cast<size_t>(std::countr_zero(providers)); }
 
 // One a subnet of the NIC; one without an address where there are none to meet by.
-void add_ports(const Service &service, const Nic &nic, Nearness distance, std::vector<NicAddress> &ports) {
+void add_addresses(const Service &service, const Nic &nic, Nearness distance, std::vector<NicAddress> &addresses) {
     if (kProviders[row_of(service.providers)].addressing == Addressing::Own || !nic.networks_known) {
-        ports.push_back(make_port(service, nic, {}, distance));
+        addresses.push_back(make_address(service, nic, {}, distance));
         return;
     }
     for (auto network = nic.networks.begin(); network != nic.networks.end(); ++network) {
         if (std::none_of(nic.networks.begin(), network,
                          [&](const Network &earlier) { return same_subnet(earlier, *network); })) {
-            ports.push_back(make_port(service, nic, *network, distance));
+            addresses.push_back(make_address(service, nic, *network, distance));
         }
     }
 }
 
-auto score(const NicAddress &port) {
-    const bool tunnel = port.kind == static_cast<uint8_t>(NicKind::Tunnel);
-    const bool link_local = is_link_local(network_of(port));
-    return std::tuple(link_local, row_of(port.providers), tunnel, ~port.speed, port.distance, port.family);
+auto score(const NicAddress &nic) {
+    const bool tunnel = nic.kind == static_cast<uint8_t>(NicKind::Tunnel);
+    const bool link_local = is_link_local(network_of(nic));
+    return std::tuple(link_local, row_of(nic.providers), tunnel, ~nic.speed, nic.distance, nic.family);
 }
 
-// The best kMaxPorts, with the best of each provider and IP family, so that unlike hosts still meet.
-std::vector<NicAddress> best_of(std::vector<NicAddress> ports) {
-    std::stable_sort(ports.begin(), ports.end(),
+// The best kMaxNics, with the best of each provider and IP family, so that unlike hosts still meet.
+std::vector<NicAddress> best_of(std::vector<NicAddress> nics) {
+    std::stable_sort(nics.begin(), nics.end(),
                      [](const NicAddress &a, const NicAddress &b) { return score(a) < score(b); });
     std::vector<NicAddress> first;
     std::vector<NicAddress> rest;
-    for (const NicAddress &port : ports) {
+    for (const NicAddress &nic : nics) {
         const bool is_first = std::none_of(first.begin(), first.end(), [&](const NicAddress &better) {
-            return row_of(better.providers) == row_of(port.providers) && better.family == port.family;
+            return row_of(better.providers) == row_of(nic.providers) && better.family == nic.family;
         });
-        (is_first ? first : rest).push_back(port);
+        (is_first ? first : rest).push_back(nic);
     }
     first.insert(first.end(), rest.begin(), rest.end());
-    first.resize(std::min(first.size(), kMaxPorts));
+    first.resize(std::min(first.size(), kMaxNics));
     std::stable_sort(first.begin(), first.end(),
                      [](const NicAddress &a, const NicAddress &b) { return score(a) < score(b); });
     return first;
@@ -154,28 +154,28 @@ std::string nics_text(const Machine &machine) {
 
 }  // namespace
 
-bool well_formed(const NicAddress &port) {
-    const int bits = port.family == 4 ? 32 : port.family == 6 ? 128 : 0;
-    return has_name(port.nic) && port.providers != 0 && port.providers >> kProviders.size() == 0 &&
-           (port.family == 0 || port.family == 4 || port.family == 6) && port.prefix <= bits &&
-           port.kind < kNicKinds.size() && port.distance < kNearness.size();
+bool well_formed(const NicAddress &nic) {
+    const int bits = nic.family == 4 ? 32 : nic.family == 6 ? 128 : 0;
+    return has_name(nic.name) && nic.providers != 0 && nic.providers >> kProviders.size() == 0 &&
+           (nic.family == 0 || nic.family == 4 || nic.family == 6) && nic.prefix <= bits &&
+           nic.kind < kNicKinds.size() && nic.distance < kNearness.size();
 }
 
-Network network_of(const NicAddress &port) {
-    Network network{port.family, port.prefix, {}};
-    std::copy(std::begin(port.address), std::end(port.address), network.address.begin());
+Network network_of(const NicAddress &nic) {
+    Network network{nic.family, nic.prefix, {}};
+    std::copy(std::begin(nic.address), std::end(nic.address), network.address.begin());
     return network;
 }
 
-const ProviderRow &provider_of(const NicAddress &port) { return kProviders[row_of(port.providers)]; }
+const ProviderRow &provider_of(const NicAddress &nic) { return kProviders[row_of(nic.providers)]; }
 
-ReadMode landing_at(const NicAddress &port) {
-    return (port.staged >> row_of(port.providers) & 1) != 0 ? ReadMode::Staged : ReadMode::Direct;
+ReadMode read_mode_of(const NicAddress &nic) {
+    return (nic.staged >> row_of(nic.providers) & 1) != 0 ? ReadMode::Staged : ReadMode::Direct;
 }
 
-std::string domain_of(const NicAddress &port) { return domain_name(provider_of(port), port.nic); }
+std::string domain_of(const NicAddress &nic) { return domain_name(provider_of(nic), nic.name); }
 
-std::vector<ProviderInfo> offers_by_kind(const Machine &machine) {
+std::vector<ProviderInfo> provider_infos_by_kind(const Machine &machine) {
     std::vector<ProviderInfo> infos;
     for (const Nic &nic : machine.nics) {
         for (const ProviderRow &row : kProviders) {
@@ -214,9 +214,9 @@ NicAddresses nic_addresses_of(const Machine &machine, Device memory, const Route
             found.refused.push_back({nic.name, service.why_not});
             continue;
         }
-        add_ports(service, nic, nearness(machine, memory, {Device::What::Nic, i}), found.ports);
+        add_addresses(service, nic, nearness(machine, memory, {Device::What::Nic, i}), found.nics);
     }
-    found.ports = best_of(std::move(found.ports));
+    found.nics = best_of(std::move(found.nics));
     return found;
 }
 

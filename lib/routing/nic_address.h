@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's ports: the NICs by which other hosts reach it, with the libfabric providers that can serve each, as its peers
-// see them. Pure functions of a machine, of where the rank's memory is, and of what libfabric offers there.
+// The NICs by which other hosts reach a rank, with the libfabric providers that can serve each, as its peers see them. Pure
+// functions of a machine, of where the rank's memory is, and of what libfabric has there.
 #pragma once
 
 #include "routing/provider_table.h"
@@ -17,10 +17,10 @@ namespace odc {
 
 // As it travels between ranks. A set of providers is a mask of bits in the order of kProviders.
 struct NicAddress {
-    char nic[36];         // as the kernel calls it: "eth0", "mlx5_0"; ends with a zero byte
+    char name[36];        // as the kernel calls it: "eth0", "mlx5_0"; ends with a zero byte
     uint8_t address[16];  // of the family
     uint32_t speed;       // Mbit/s; 0: unknown
-    uint16_t providers;   // any of these can serve it; once `settle` (route.h) has been called, one
+    uint16_t providers;   // any of these can serve it; once negotiated (providers.h), one
     uint16_t staged;      // those of them by which reads into it are staged
     uint8_t family;       // 4, 6; 0: none, or not known
     uint8_t prefix;       // bits
@@ -29,21 +29,22 @@ struct NicAddress {
 };
 static_assert(sizeof(NicAddress) == 64);
 
-inline constexpr size_t kMaxPorts = 20;  // a host with sixteen adapters, and its Ethernet
+inline constexpr size_t kMaxNics = 20;  // a host with sixteen adapters, and its Ethernet
 
-// TCP port numbers where peers may probe (reachability_probe.h), by place in a rank's ports; 0: none, as it is not met by sockets.
-using ProbePorts = std::array<uint16_t, kMaxPorts>;
+// TCP port numbers where peers may probe (reachability_probe.h), by place among a rank's NICs; 0: none, as it is not met by
+// sockets.
+using ProbePorts = std::array<uint16_t, kMaxNics>;
 
-// Whether every field holds what this library could have written; a peer's port is used only then.
-bool well_formed(const NicAddress &port);
-Network network_of(const NicAddress &port);
-// The most wanted of a port's providers.
-const ProviderRow &provider_of(const NicAddress &port);
-ReadMode landing_at(const NicAddress &port);    // by that provider
-std::string domain_of(const NicAddress &port);  // what that provider calls the NIC: "eth0", "rdmap16s27-rdm"
+// Whether every field holds what this library could have written; a peer's NIC is used only then.
+bool well_formed(const NicAddress &nic);
+Network network_of(const NicAddress &nic);
+// The most wanted of a NIC's providers.
+const ProviderRow &provider_of(const NicAddress &nic);
+ReadMode read_mode_of(const NicAddress &nic);  // by that provider
+std::string domain_of(const NicAddress &nic);  // what that provider calls the NIC: "eth0", "rdmap16s27-rdm"
 
 // A provider that libfabric has for a domain, or says why not. An empty domain stands for all of the provider's that no
-// other offer names.
+// other one of these names.
 struct ProviderInfo {
     std::string provider;
     std::string domain;
@@ -51,8 +52,8 @@ struct ProviderInfo {
     ReadMode read_mode = ReadMode::Direct;
 };
 
-// What libfabric would offer if it had every provider: for a recorded machine.
-std::vector<ProviderInfo> offers_by_kind(const Machine &machine);
+// What libfabric would have if it had every provider: for a recorded machine.
+std::vector<ProviderInfo> provider_infos_by_kind(const Machine &machine);
 
 struct Refusal {
     std::string nic;
@@ -60,7 +61,7 @@ struct Refusal {
 };
 
 struct NicAddresses {
-    std::vector<NicAddress> ports;  // best first, kMaxPorts at most: the best of each provider and IP family among them
+    std::vector<NicAddress> nics;  // best first, kMaxNics at most: the best of each provider and IP family among them
     std::vector<Refusal> refused;
 };
 

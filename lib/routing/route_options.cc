@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/settings.h"
 #include "routing/provider_table.h"
+#include "routing/transport_table.h"
 
 #include <algorithm>
 
@@ -80,8 +81,8 @@ RouteOptions read_route_options() {
     RouteOptions options;
     uint32_t transports = 0;
     for (const std::string &word : words_of(Setting::kUsableTransports)) {
-        transports |=
-            1U << place_of(Setting::kUsableTransports, word, kTransportNames, [](const char *row) { return row; });
+        transports |= 1U << place_of(Setting::kUsableTransports, word, kTransports,
+                                     [](const TransportRow &row) { return row.name; });
     }
     options.transports = transports != 0 ? transports : kAllTransports;
     for (const std::string &word : words_of(Setting::kProvider)) {

@@ -3,19 +3,13 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace odc {
 
-// Most wanted first; a set of them is a mask of bits in this order.
-inline constexpr std::array<const char *, 3> kTransportNames = {"cuda", "shm", "fabric"};
-enum TransportIndex : size_t { kCuda, kShm, kFabric };
-inline constexpr uint32_t kAllTransports = (1U << kTransportNames.size()) - 1;
-
-constexpr uint32_t bit_of(TransportIndex transport) { return 1U << transport; }
+inline constexpr uint32_t kAllTransports = UINT32_MAX;
 
 // What a route may be required to be; a set of them is a mask of bits in the order of kRequirements.
 enum class Requirement { Shm, NvLink, Rdma };
@@ -34,9 +28,9 @@ inline constexpr std::array<RequirementRow, 3> kRequirements = {{
 std::string demand_of(Requirement one);  // "ODC_REQUIRE asks for shm (inside a host: shared memory)"
 
 struct RouteOptions {
-    uint32_t transports = kAllTransports;
-    std::vector<std::string> interfaces;  // empty: all
-    std::vector<std::string> providers;   // names of kProviders (nic_address.h); empty: all
+    uint32_t transports = kAllTransports;  // a mask of bits (transport_table.h)
+    std::vector<std::string> interfaces;   // empty: all
+    std::vector<std::string> providers;    // names of kProviders (provider_table.h); empty: all
     uint32_t requirements = 0;
 
     bool requires_that(Requirement one) const { return (requirements >> static_cast<unsigned>(one) & 1) != 0; }

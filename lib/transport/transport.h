@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The interface of transports: an endpoint reads slices of one peer and adds into its accumulators. A transport completes a
-// call on the caller's thread, or returns a request that its progress thread completes.
+// How bytes and sums reach a peer: an endpoint reads one peer's slices and adds into its accumulators (README.md says how
+// to add a transport). What it does on the caller's thread is complete when the call returns; what it leaves to a progress
+// thread is a request.
 #pragma once
 
 #include "base/element_type.h"
@@ -14,12 +15,21 @@
 
 namespace odc {
 
-// Called by endpoints while they wait; throws if the job has failed or the wait has lasted too long.
+class Fabric;
+
+// Called by endpoints while they wait on the caller's thread, at least every 20 ms; throws if the job has failed or the wait
+// has lasted too long.
 class WaitHook {
 public:
     virtual ~WaitHook() = default;
     // `holder`: the rank that the endpoint waits for; `since_ns`: since when.
     virtual void check(int holder, int64_t since_ns) = 0;
+
+    void count_wait(int64_t ns) { waited_ns_ += ns; }
+    int64_t waited_ns() const { return waited_ns_; }  // for other ranks' additions
+
+private:
+    int64_t waited_ns_ = 0;
 };
 
 enum class MemoryKind { Host, Gpu };
@@ -54,14 +64,17 @@ inline RemoteSlice part_of(const RemoteSlice &slice, uint64_t first, uint64_t co
 class Request {
 public:
     explicit Request(int owner) : owner_(owner) {}
+    virtual ~Request() = default;
     int owner() const { return owner_; }
+    // Requests that a get be cancelled; soon afterwards it is no longer pending. An addition goes on.
+    virtual void cancel() = 0;
     // The bytes have arrived, or the owner has applied the sums.
     bool is_complete() const { return state_.load(std::memory_order_acquire) == State::Complete; }
     // Neither complete nor cancelled: the transport may access the caller's buffer.
     bool is_pending() const { return state_.load(std::memory_order_acquire) == State::Pending; }
 
     void complete() { end(State::Complete); }
-    void cancel() { end(State::Cancelled); }
+    void set_cancelled() { end(State::Cancelled); }
 
 private:
     enum class State { Pending, Complete, Cancelled };
@@ -73,20 +86,28 @@ private:
     std::atomic<State> state_{State::Pending};
 };
 
+struct StartedGet {
+    bool begun;                        // false: the owner has not published yet, and nobody here would see it do so
+    std::shared_ptr<Request> request;  // of one that has begun; NULL: the bytes are there
+};
+
 class Endpoint {
 public:
     virtual ~Endpoint() = default;
-    // Reads the whole slice, which the owner has published, into `to`. NULL: it is complete. `epoch`, here and below: the
-    // current minibatch plus one.
-    virtual std::shared_ptr<Request> start_get(const RemoteSlice &from, void *to, uint64_t epoch) = 0;
-    // The same for a slice that is not published yet: reads it once it is. NULL: not supported; call start_get then.
-    virtual std::shared_ptr<Request> expect_get(const RemoteSlice &from, void *to, uint64_t epoch) = 0;
-    // Adds the slice's part of a gradient, each element once. Adds the time spent waiting for locks to *waited_ns. NULL: it is
-    // complete.
-    virtual std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch, WaitHook &hook,
-                                               int64_t *waited_ns) = 0;
-    // Requests that a get be cancelled; soon afterwards it is no longer pending.
-    virtual void cancel(const std::shared_ptr<Request> &request) = 0;
+    // Reads the whole slice into `to` as the owner publishes it for `epoch`, here and below: the running minibatch plus one.
+    // Any endpoint begins what has been published; one with a progress thread also what has not.
+    virtual StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch) = 0;
+    // Adds the slice's part of a gradient, each element once; the owner has published it. NULL: it is added. Whatever waits
+    // for others' additions on this thread asks the hook.
+    virtual std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch,
+                                               WaitHook &hook) = 0;
+};
+
+// What the endpoint to one peer is made of.
+struct EndpointParams {
+    int my_rank;
+    int peer_rank;
+    Fabric *fabric;  // NULL: all ranks are on this host
 };
 
 }  // namespace odc

@@ -96,7 +96,7 @@ contains "$out" "tcp;ofi_rxm: ODC_PROVIDER leaves it out"
 refuses 'ODC_INTERFACE="eth9" is wrong: this machine has no "eth9"; it has ens1f0np0' \
     env ODC_INTERFACE=eth9 "$odc" topo
 refuses '"ib" is none of cxi, efa, opx, verbs, verbs;ofi_rxm, psm3, tcp, tcp;ofi_rxm, net' env ODC_PROVIDER=ib "$odc" topo
-refuses '"tcp" is none of cuda, shm, fabric' env ODC_TRANSPORTS=tcp "$odc" topo
+refuses '"tcp" is none of cuda, shm, ' env ODC_TRANSPORTS=tcp "$odc" topo
 expect 0 "$odc" topo --why
 contains "$out" "  shm: the same host; not fabric: never inside a host"
 [ "$(grep -c "; not shm: rank 1 is on another host (another)" "$work/out")" -eq 2 ] || fail "no reasons: $out"

@@ -49,16 +49,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         check_text(one.group, sizeof(one.group));
     });
     check_read([&] {
-        const odc::NicInfo one = odc::read_ports(info, 1);
+        const odc::NicInfo one = odc::read_nics(info, 1);
         check_text(one.why_no_fabric, sizeof(one.why_no_fabric));
         for (uint32_t i = 0; i < one.count; ++i) {
-            check_text(one.ports.at(i).nic, sizeof(one.ports[i].nic));
-            check_text(odc::provider_of(one.ports[i]).name, sizeof(one.ports[i].nic));
+            check_text(one.nics.at(i).name, sizeof(one.nics[i].name));
+            check_text(odc::provider_of(one.nics[i]).name, sizeof(one.nics[i].name));
         }
     });
     check_read([&] {
-        const odc::UnreachableInfo one = odc::read_silence(info, 1);
-        static_cast<void>(one.is_silent(odc::UnreachableInfo::kRanks - 1));
+        const odc::UnreachableInfo one = odc::read_unreachable(info, 1);
+        static_cast<void>(one.is_unreachable(odc::UnreachableInfo::kRanks - 1));
     });
     check_read([&] {
         for (const odc::EndpointName &one : odc::read_endpoint(info, 1).names) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The example of docs/c.md compiles as C99 without a warning and runs as four ranks; the table of odc replay in docs/command.md
-# is what it prints, except the figures; the links of README.md and docs/ are valid.
+# is what it prints, except the figures; the links of README.md and docs/ are valid, and the patch of lib/transport/README.md
+# applies.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}" "${ODC:?the odc command}"
 work=$(mktemp -d)
@@ -40,4 +41,10 @@ for page in README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md lib/README.md doc
         fi
     done < <(grep -o '](\([^)]*\))' "$page" | sed 's/^](//; s/)$//')
 done
+
+# toy_transport_test.sh builds what this page says.
+awk '/^```diff$/ {inside = 1; next} /^```$/ {inside = 0} inside' lib/transport/README.md >"$work/page.patch"
+if command -v patch >/dev/null; then
+    patch --dry-run --batch --fuzz=0 -p1 -i "$work/page.patch" || { echo "the patch of lib/transport/README.md is out of date" >&2; broken=1; }
+fi
 exit "$broken"

@@ -37,7 +37,7 @@ public:
         }
         for (int rank = 0; rank < size; ++rank) {
             odc::Membership &membership = memberships_.emplace_back();
-            membership.terms = {rank, size, 1000, nullptr, nullptr};
+            membership.config = {rank, size, 1000, nullptr, nullptr};
             membership.hosts.resize(static_cast<size_t>(hosts));
             for (int other = 0; other < size; ++other) {
                 membership.hosts[static_cast<size_t>(other % hosts)].push_back(other);

@@ -56,19 +56,19 @@ RankDescriptor rank_at(const Machine &machine, int rank, Device memory) {
     descriptor.rank = rank;
     descriptor.host = descriptor.identity = say("host", rank);
     descriptor.index = static_cast<int>(memory.index);
-    descriptor.ports = nic_addresses_of(machine, memory, {}, offers_by_kind(machine)).ports;
+    descriptor.nics = nic_addresses_of(machine, memory, {}, provider_infos_by_kind(machine)).nics;
     return descriptor;
 }
 
 // "NIC provider distance" of the route to an identical host.
 std::string route_from(const Machine &machine, Device memory) {
     const RankDescriptor mine = rank_at(machine, 0, memory);
-    const RouteChoice choice = choose_route(mine, rank_at(machine, 1, memory));
-    if (choice.my_port < 0) {
+    const RouteChoice choice = choose_route({mine, rank_at(machine, 1, memory)}, MemoryKind::Host);
+    if (choice.my_nic < 0) {
         return why_not_text(choice);
     }
-    const NicAddress &port = mine.ports[static_cast<size_t>(choice.my_port)];
-    return say(port.nic, " ", provider_of(port).name, " ", name_of(static_cast<Nearness>(port.distance)));
+    const NicAddress &nic = mine.nics[static_cast<size_t>(choice.my_nic)];
+    return say(nic.name, " ", provider_of(nic).name, " ", name_of(static_cast<Nearness>(nic.distance)));
 }
 
 void recorded_machines_take_the_routes_of_the_table(void **) {
@@ -103,7 +103,7 @@ void recorded_machines_take_the_routes_of_the_table(void **) {
 std::map<std::string, std::string> refusals(const std::string &name) {
     const Machine machine = recorded(name);
     std::map<std::string, std::string> found;
-    for (const Refusal &one : nic_addresses_of(machine, {}, {}, offers_by_kind(machine)).refused) {
+    for (const Refusal &one : nic_addresses_of(machine, {}, {}, provider_infos_by_kind(machine)).refused) {
         found[one.nic] = one.why;
     }
     return found;
@@ -214,14 +214,14 @@ void assert_says(const std::string &sentence, const char *expected) {
     }
 }
 
-void settings_narrow_the_ports(void **) {
+void settings_narrow_the_nics(void **) {
     const Machine machine = recorded("dgx-h100");
-    const std::vector<ProviderInfo> infos = offers_by_kind(machine);
+    const std::vector<ProviderInfo> infos = provider_infos_by_kind(machine);
     RouteOptions options;
     options.interfaces = {"eno3"};
     const NicAddresses only = nic_addresses_of(machine, {}, options, infos);
-    assert_int_equal(only.ports.size(), 1);
-    assert_string_equal(only.ports[0].nic, "eno3");
+    assert_int_equal(only.nics.size(), 1);
+    assert_string_equal(only.nics[0].name, "eno3");
     assert_int_equal(only.refused.size(), machine.nics.size() - 1);
     assert_string_equal(only.refused[0].why.c_str(), "ODC_INTERFACE leaves it out");
     options.interfaces = {"eno3", "eth7"};
@@ -231,8 +231,8 @@ void settings_narrow_the_ports(void **) {
     }
     options.interfaces.clear();
     options.providers = {"tcp;ofi_rxm"};
-    for (const NicAddress &port : nic_addresses_of(machine, {}, options, infos).ports) {
-        assert_string_equal(provider_of(port).name, "tcp;ofi_rxm");
+    for (const NicAddress &nic : nic_addresses_of(machine, {}, options, infos).nics) {
+        assert_string_equal(provider_of(nic).name, "tcp;ofi_rxm");
     }
 }
 
@@ -240,13 +240,13 @@ void libfabric_has_the_last_word(void **) {
     const Machine machine = recorded("pcie-4gpu");
     const std::vector<ProviderInfo> infos = {
         {"verbs;ofi_rxm", "", "libibverbs was not found"}, {"net", "enp2s0np0", ""}, {"net", "eno1", ""}};
-    const NicAddresses ports = nic_addresses_of(machine, {}, {}, infos);
-    assert_int_equal(ports.ports.size(), 2);
-    assert_string_equal(provider_of(ports.ports[0]).name, "net");
-    assert_string_equal(ports.ports[0].nic, "enp2s0np0");  // the faster
-    assert_string_equal(ports.refused[0].nic.c_str(), "rocep2s0");
-    assert_says(ports.refused[0].why, "verbs;ofi_rxm: libibverbs was not found");
-    assert_says(ports.refused[0].why, "psm3: libfabric does not offer it");
+    const NicAddresses found = nic_addresses_of(machine, {}, {}, infos);
+    assert_int_equal(found.nics.size(), 2);
+    assert_string_equal(provider_of(found.nics[0]).name, "net");
+    assert_string_equal(found.nics[0].name, "enp2s0np0");  // the faster
+    assert_string_equal(found.refused[0].nic.c_str(), "rocep2s0");
+    assert_says(found.refused[0].why, "verbs;ofi_rxm: libibverbs was not found");
+    assert_says(found.refused[0].why, "psm3: libfabric does not offer it");
 }
 
 Nic interface(const char *name, const char *network, int64_t speed) {
@@ -259,19 +259,19 @@ Nic interface(const char *name, const char *network, int64_t speed) {
     return nic;
 }
 
-void ports_are_scored(void **) {
+void nics_are_scored(void **) {
     Machine machine;
     machine.nics = {interface("slow", "10.0.0.1/24", 1000), interface("unknown", "10.0.1.1/24", 0),
                     interface("link", "fe80::1/64", 400000), interface("fast", "10.0.2.1/24", 100000),
                     interface("tun0", "10.0.3.1/24", 200000)};
     machine.nics[4].kind = NicKind::Tunnel;
     machine.numa_nodes = {{0, 0, 1, 1}};
-    const std::vector<NicAddress> ports = nic_addresses_of(machine, {}, {}, offers_by_kind(machine)).ports;
+    const std::vector<NicAddress> nics = nic_addresses_of(machine, {}, {}, provider_infos_by_kind(machine)).nics;
     const char *wanted[] = {"fast", "slow", "unknown", "tun0", "link"};
-    assert_int_equal(ports.size(), 5);
+    assert_int_equal(nics.size(), 5);
     for (size_t i = 0; i < 5; ++i) {
-        assert_string_equal(ports[i].nic, wanted[i]);
-        assert_true(well_formed(ports[i]));
+        assert_string_equal(nics[i].name, wanted[i]);
+        assert_true(well_formed(nics[i]));
     }
     // Forty NICs of one kind do not crowd out the only one by which an unlike host is reached.
     for (int i = 0; i < 40; ++i) {
@@ -279,28 +279,29 @@ void ports_are_scored(void **) {
         efa.kind = NicKind::Efa;
         machine.nics.push_back(efa);
     }
-    const std::vector<NicAddress> many = nic_addresses_of(machine, {}, {}, offers_by_kind(machine)).ports;
-    assert_int_equal(many.size(), kMaxPorts);
+    const std::vector<NicAddress> many = nic_addresses_of(machine, {}, {}, provider_infos_by_kind(machine)).nics;
+    assert_int_equal(many.size(), kMaxNics);
     assert_string_equal(provider_of(many[0]).name, "efa");
-    assert_string_equal(many[kMaxPorts - 2].nic, "fast");
-    assert_string_equal(many[kMaxPorts - 1].nic, "link");
+    assert_string_equal(many[kMaxNics - 2].name, "fast");
+    assert_string_equal(many[kMaxNics - 1].name, "link");
     machine.nics = {interface("a-name-of-thirty-six-letters-in-all..", "10.0.0.1/24", 1000)};
-    assert_says(nic_addresses_of(machine, {}, {}, offers_by_kind(machine)).refused[0].why, "longer than 35 letters");
+    assert_says(nic_addresses_of(machine, {}, {}, provider_infos_by_kind(machine)).refused[0].why,
+                "longer than 35 letters");
 }
 
-void malformed_ports_are_seen(void **) {
+void malformed_nics_are_seen(void **) {
     const Machine machine = recorded("arm-board");
-    const NicAddress good = nic_addresses_of(machine, {}, {}, offers_by_kind(machine)).ports[0];
+    const NicAddress good = nic_addresses_of(machine, {}, {}, provider_infos_by_kind(machine)).nics[0];
     assert_true(well_formed(good));
     const std::function<void(NicAddress &)> damages[] = {
-        [](NicAddress &port) { std::memset(port.nic, 'x', sizeof(port.nic)); },
-        [](NicAddress &port) { port.nic[0] = '\0'; },
-        [](NicAddress &port) { port.providers = 0; },
-        [](NicAddress &port) { port.providers |= 1U << kProviders.size(); },
-        [](NicAddress &port) { port.family = 5; },
-        [](NicAddress &port) { port.prefix = 129; },
-        [](NicAddress &port) { port.kind = kNicKinds.size(); },
-        [](NicAddress &port) { port.distance = kNearness.size(); }};
+        [](NicAddress &nic) { std::memset(nic.name, 'x', sizeof(nic.name)); },
+        [](NicAddress &nic) { nic.name[0] = '\0'; },
+        [](NicAddress &nic) { nic.providers = 0; },
+        [](NicAddress &nic) { nic.providers |= 1U << kProviders.size(); },
+        [](NicAddress &nic) { nic.family = 5; },
+        [](NicAddress &nic) { nic.prefix = 129; },
+        [](NicAddress &nic) { nic.kind = kNicKinds.size(); },
+        [](NicAddress &nic) { nic.distance = kNearness.size(); }};
     for (const auto &damage : damages) {
         NicAddress bad = good;
         damage(bad);
@@ -447,10 +448,10 @@ int main() {
         cmocka_unit_test(gpus_and_their_distances),
         cmocka_unit_test(kinds_follow_from_what_hwloc_records),
         cmocka_unit_test(networks_are_read_and_compared),
-        cmocka_unit_test(settings_narrow_the_ports),
+        cmocka_unit_test(settings_narrow_the_nics),
         cmocka_unit_test(libfabric_has_the_last_word),
-        cmocka_unit_test(ports_are_scored),
-        cmocka_unit_test(malformed_ports_are_seen),
+        cmocka_unit_test(nics_are_scored),
+        cmocka_unit_test(malformed_nics_are_seen),
         cmocka_unit_test(bad_recordings_are_refused),
         cmocka_unit_test(recordings_that_hwloc_takes_for_granted_are_checked),
         cmocka_unit_test(damaged_recordings_are_read_or_refused),

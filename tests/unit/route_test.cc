@@ -2,6 +2,8 @@
 // The choice of routes: both ranks of a pair always agree, the order of preference, and what ODC_REQUIRE reports.
 #include "routing/route.h"
 #include "base/error.h"
+#include "routing/providers.h"
+#include "routing/transport_table.h"
 
 #include <csetjmp>
 #include <cstdarg>
@@ -30,11 +32,13 @@ uint16_t bit_of(const std::string &provider) {
     return static_cast<uint16_t>(1U << (row - kProviders.begin()));
 }
 
-NicAddress port(const char *provider, const char *nic, const char *network, uint32_t speed = 0,
-                Nearness distance = Nearness::NumaNode, NicKind kind = NicKind::Ethernet) {
+uint32_t bit_of_transport(const char *name) { return transport_bit(transport_row(name)); }
+
+NicAddress nic(const char *provider, const char *name, const char *network, uint32_t speed = 0,
+               Nearness distance = Nearness::NumaNode, NicKind kind = NicKind::Ethernet) {
     NicAddress made{};
     made.providers = bit_of(provider);
-    std::strncpy(made.nic, nic, sizeof(made.nic) - 1);
+    std::strncpy(made.name, name, sizeof(made.name) - 1);
     const Network parsed = parse_network(network);
     std::copy(parsed.address.begin(), parsed.address.end(), made.address);
     made.family = static_cast<uint8_t>(parsed.family);
@@ -45,20 +49,20 @@ NicAddress port(const char *provider, const char *nic, const char *network, uint
     return made;
 }
 
-RankDescriptor rank(int number, const std::string &host, std::vector<NicAddress> ports) {
+RankDescriptor rank(int number, const std::string &host, std::vector<NicAddress> nics) {
     RankDescriptor made;
     made.rank = number;
     made.host = made.identity = host;
-    made.ports = std::move(ports);
+    made.nics = std::move(nics);
     return made;
 }
 
 // "eth0 -> eth1", or the reasons why there is none.
-std::string ports_taken(const RankDescriptor &mine, const RankDescriptor &theirs) {
-    const RouteChoice choice = choose_route(mine, theirs);
-    return choice.my_port < 0 ? why_not_text(choice)
-                              : say(mine.ports[static_cast<size_t>(choice.my_port)].nic, " -> ",
-                                    theirs.ports[static_cast<size_t>(choice.their_port)].nic);
+std::string nics_taken(const RankDescriptor &mine, const RankDescriptor &theirs) {
+    const RouteChoice choice = choose_route({mine, theirs}, MemoryKind::Host);
+    return choice.my_nic < 0 ? why_not_text(choice)
+                             : say(mine.nics[static_cast<size_t>(choice.my_nic)].name, " -> ",
+                                   theirs.nics[static_cast<size_t>(choice.their_nic)].name);
 }
 
 void assert_says(const std::string &sentence, const char *text) {
@@ -85,15 +89,16 @@ RankDescriptor random_rank(Random &random, int number) {
     RankDescriptor made = rank(number, random.of({"a", "b"}), {});
     made.identity = random.of({"a", "b", "c"});
     made.index = random.below(9);
-    made.transports = random.of({kAllTransports, kAllTransports, kAllTransports, bit_of(kShm), bit_of(kFabric)});
+    made.transports = random.of(
+        {kAllTransports, kAllTransports, kAllTransports, bit_of_transport("shm"), bit_of_transport("fabric")});
     made.why_no_fabric = random.of({"", "", "", "", "libfabric was not found"});
     for (int i = random.below(9); i > 0; --i) {
-        NicAddress one = port(random.of({"tcp;ofi_rxm", "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "net", "psm3"}),
-                              random.of({"eth0", "eth1", "mlx5_0"}),
-                              random.of({"", "10.0.0.1/24", "10.0.0.2/24", "10.0.1.1/24", "fd00::1/64", "fe80::1/64"}),
-                              random.of({0U, 1000U, 100000U}), random.of({Nearness::Switch, Nearness::OtherPackage}),
-                              random.of({NicKind::Ethernet, NicKind::RoCE, NicKind::InfiniBand, NicKind::Tunnel}));
-        made.ports.push_back(one);
+        NicAddress one = nic(random.of({"tcp;ofi_rxm", "tcp;ofi_rxm", "verbs;ofi_rxm", "efa", "net", "psm3"}),
+                             random.of({"eth0", "eth1", "mlx5_0"}),
+                             random.of({"", "10.0.0.1/24", "10.0.0.2/24", "10.0.1.1/24", "fd00::1/64", "fe80::1/64"}),
+                             random.of({0U, 1000U, 100000U}), random.of({Nearness::Switch, Nearness::OtherPackage}),
+                             random.of({NicKind::Ethernet, NicKind::RoCE, NicKind::InfiniBand, NicKind::Tunnel}));
+        made.nics.push_back(one);
     }
     return made;
 }
@@ -105,21 +110,21 @@ void both_ranks_agree(void **) {
     for (int round = 0; round < 20000; ++round) {
         const RankDescriptor a = random_rank(random, random.below(3));
         const RankDescriptor b = random_rank(random, a.rank + 1 + random.below(3));
-        const RouteChoice mine = choose_route(a, b);
-        const RouteChoice theirs = choose_route(b, a);
+        const RouteChoice mine = choose_route({a, b}, MemoryKind::Host);
+        const RouteChoice theirs = choose_route({b, a}, MemoryKind::Host);
         assert_true(mine.transport == theirs.transport);
-        assert_int_equal(mine.my_port, theirs.their_port);
-        assert_int_equal(mine.their_port, theirs.my_port);
+        assert_int_equal(mine.my_nic, theirs.their_nic);
+        assert_int_equal(mine.their_nic, theirs.my_nic);
         assert_int_equal(mine.why_not.size(), theirs.why_not.size());
         assert_int_equal(mine.why_not.size() + (mine.transport.empty() ? 0 : 1),
-                         kTransportNames.size() - 1);  // cuda does not move host memory
+                         kTransports.size() - 1);  // cuda does not move host memory
         for (size_t i = 0; i < mine.why_not.size(); ++i) {
             assert_true(mine.why_not[i].transport == theirs.why_not[i].transport);
             assert_true(!mine.why_not[i].why.empty() && !theirs.why_not[i].why.empty());
         }
         assert_true(mine.transport.empty() == mine.why.empty());
-        assert_true((mine.transport == "fabric") == (mine.my_port >= 0));
-        routes += mine.my_port >= 0 ? 1 : 0;
+        assert_true((mine.transport == "fabric") == (mine.my_nic >= 0));
+        routes += mine.my_nic >= 0 ? 1 : 0;
     }
     assert_true(routes > 2000);
 }
@@ -137,58 +142,58 @@ void a_domain_may_have_another_name_than_its_nic(void **) {
     }
     const NicAddresses found = nic_addresses_of(machine, {}, read_route_options(),
                                                 {{"opx", "ib3", ""}, {"efa", "rdmap0s6-rdm", "", ReadMode::Staged}});
-    assert_int_equal(found.ports.size(), 2);
-    for (const NicAddress &one : found.ports) {
+    assert_int_equal(found.nics.size(), 2);
+    for (const NicAddress &one : found.nics) {
         const bool is_opx = std::strcmp(provider_of(one).name, "opx") == 0;
         assert_string_equal(domain_of(one).c_str(), is_opx ? "ib3" : "rdmap0s6-rdm");
-        assert_string_equal(one.nic, is_opx ? "hfi1_3" : "rdmap0s6");
+        assert_string_equal(one.name, is_opx ? "hfi1_3" : "rdmap0s6");
     }
 }
 
 // A libfabric with provider tcp alone meets one that has tcp only under ofi_rxm.
-void all_ranks_agree_on_a_provider_of_plain_ethernet(void **) {
-    NicAddress of_1_17 = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
+void ranks_negotiate_a_provider_that_all_have(void **) {
+    NicAddress of_1_17 = nic("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
     of_1_17.providers |= bit_of("net");
     of_1_17.staged = bit_of("tcp;ofi_rxm");
     NicAddress of_2_1 = of_1_17;
     of_2_1.providers = bit_of("tcp") | bit_of("tcp;ofi_rxm");
-    const NicAddress roce = port("verbs;ofi_rxm", "mlx5_0", "10.2.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
+    const NicAddress roce = nic("verbs;ofi_rxm", "mlx5_0", "10.2.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
     RankDescriptor a = rank(0, "a", {roce, of_2_1});
     RankDescriptor b = rank(1, "b", {of_2_1});
     const RankDescriptor without = rank(2, "c", {});
     RankDescriptor c = without;
-    assert_string_equal(settle({&a, &b, &c}).c_str(), "");
-    for (const NicAddress &one : {a.ports[1], b.ports[0]}) {
+    assert_string_equal(negotiate_providers({&a, &b, &c}).c_str(), "");
+    for (const NicAddress &one : {a.nics[1], b.nics[0]}) {
         assert_int_equal(one.providers, bit_of("tcp"));
-        assert_true(landing_at(one) == ReadMode::Direct);
+        assert_true(read_mode_of(one) == ReadMode::Direct);
     }
-    assert_int_equal(a.ports[0].providers, bit_of("verbs;ofi_rxm"));
+    assert_int_equal(a.nics[0].providers, bit_of("verbs;ofi_rxm"));
     // A rank with a provider on one NIC only (FI_TCP_IFACE=eth0) still meets the others there.
-    NicAddress eth1 = port("net", "eth1", "10.1.0.1/24");
-    a.ports = {of_2_1};
-    c.ports = {eth1, of_1_17};
+    NicAddress eth1 = nic("net", "eth1", "10.1.0.1/24");
+    a.nics = {of_2_1};
+    c.nics = {eth1, of_1_17};
     assert_string_equal(
-        settle({&a, &c}).c_str(),
+        negotiate_providers({&a, &c}).c_str(),
         "all ranks of a job use one provider of plain Ethernet, here tcp;ofi_rxm, which eth1 of rank 2 does "
         "not have (FI_TCP_IFACE narrows it)");
-    assert_int_equal(a.ports[0].providers, bit_of("tcp;ofi_rxm"));
-    assert_int_equal(c.ports[0].providers, bit_of("net"));
-    assert_int_equal(c.ports[1].providers, bit_of("tcp;ofi_rxm"));
-    assert_string_equal(ports_taken(a, c).c_str(), "eth0 -> eth0");
-    assert_true(choose_route(a, c).read_mode == ReadMode::Staged);
+    assert_int_equal(a.nics[0].providers, bit_of("tcp;ofi_rxm"));
+    assert_int_equal(c.nics[0].providers, bit_of("net"));
+    assert_int_equal(c.nics[1].providers, bit_of("tcp;ofi_rxm"));
+    assert_string_equal(nics_taken(a, c).c_str(), "eth0 -> eth0");
+    assert_true(choose_route({a, c}, MemoryKind::Host).read_mode == ReadMode::Staged);
     // Where there is no common provider, the error says which rank lacks it.
-    a.ports = {of_1_17};
-    b.ports = {of_2_1};
+    a.nics = {of_1_17};
+    b.nics = {of_2_1};
     c = rank(2, "c", {eth1});
     assert_string_equal(
-        settle({&a, &b, &c}).c_str(),
+        negotiate_providers({&a, &b, &c}).c_str(),
         "all ranks of a job use one provider of plain Ethernet; rank 2 has net, but those before it share "
         "only tcp;ofi_rxm");
-    assert_says(ports_taken(a, c), "rank 0 has eth0 by tcp;ofi_rxm in 10.0.0.1/24; rank 2 has eth1 by net in ");
+    assert_says(nics_taken(a, c), "rank 0 has eth0 by tcp;ofi_rxm in 10.0.0.1/24; rank 2 has eth1 by net in ");
 }
 
 // Whichever pairs have failed the reachability probe; none is tried twice.
-void a_silent_pair_is_not_chosen_again(void **) {
+void an_unreachable_pair_is_not_chosen_again(void **) {
     const uint64_t seed = test_seed();
     Random random(seed);
     int second_choices = 0;
@@ -197,19 +202,19 @@ void a_silent_pair_is_not_chosen_again(void **) {
         const RankDescriptor b = random_rank(random, 1);
         std::vector<NicPair> of_a;
         std::vector<NicPair> of_b;
-        RouteChoice choice = choose_route(a, b);
+        RouteChoice choice = choose_route({a, b}, MemoryKind::Host);
         const RouteChoice first = choice;
-        for (; choice.my_port >= 0; choice = choose_route(a, b, of_a)) {
+        for (; choice.my_nic >= 0; choice = choose_route({a, b, of_a}, MemoryKind::Host)) {
             for (const NicPair &tried : of_a) {
-                assert_true(tried.mine != choice.my_port || tried.theirs != choice.their_port);
+                assert_true(tried.mine != choice.my_nic || tried.theirs != choice.their_nic);
             }
-            assert_int_equal(choice.their_port, choose_route(b, a, of_b).my_port);
-            assert_int_equal(choice.my_port, choose_route(b, a, of_b).their_port);
+            assert_int_equal(choice.their_nic, choose_route({b, a, of_b}, MemoryKind::Host).my_nic);
+            assert_int_equal(choice.my_nic, choose_route({b, a, of_b}, MemoryKind::Host).their_nic);
             second_choices += of_a.empty() ? 0 : 1;
-            of_a.push_back({choice.my_port, choice.their_port});
-            of_b.push_back({choice.their_port, choice.my_port});
+            of_a.push_back({choice.my_nic, choice.their_nic});
+            of_b.push_back({choice.their_nic, choice.my_nic});
         }
-        if (first.my_port >= 0) {
+        if (first.my_nic >= 0) {
             assert_says(why_not_text(choice), "tried without an answer: ");
         }
     }
@@ -217,42 +222,81 @@ void a_silent_pair_is_not_chosen_again(void **) {
 }
 
 void hosts_and_settings_decide_the_transport(void **) {
-    const std::vector<NicAddress> ports = {port("tcp;ofi_rxm", "eth0", "10.0.0.1/24")};
-    RankDescriptor a = rank(0, "a", ports);
-    RankDescriptor b = rank(1, "a", ports);
-    assert_true(choose_route(a, a).transport == "shm");
-    assert_true(choose_route(a, b).transport == "shm");
-    assert_says(why_not_text(choose_route(a, b)), "fabric: never inside a host");
+    const std::vector<NicAddress> nics = {nic("tcp;ofi_rxm", "eth0", "10.0.0.1/24")};
+    RankDescriptor a = rank(0, "a", nics);
+    RankDescriptor b = rank(1, "a", nics);
+    assert_true(choose_route({a, a}, MemoryKind::Host).transport == "shm");
+    assert_true(choose_route({a, b}, MemoryKind::Host).transport == "shm");
+    assert_says(why_not_text(choose_route({a, b}, MemoryKind::Host)), "fabric: never inside a host");
     b.identity = std::string("another namespace");
-    assert_true(choose_route(a, b).transport == "fabric");
+    assert_true(choose_route({a, b}, MemoryKind::Host).transport == "fabric");
     assert_says(
-        why_not_text(choose_route(a, b)),
+        why_not_text(choose_route({a, b}, MemoryKind::Host)),
         "shm: rank 1 is on a host of the same name, but their kernel, network namespace, user and ODC_HOST_ID are not "
         "all the same");
     b.host = std::string("b");
-    assert_says(why_not_text(choose_route(a, b)), "shm: rank 1 is on another host (b)");
-    b.transports = bit_of(kShm);
-    assert_true(choose_route(a, b).transport.empty());
-    assert_says(why_not_text(choose_route(a, b)), "fabric: ODC_TRANSPORTS of rank 1 leaves it out");
+    assert_says(why_not_text(choose_route({a, b}, MemoryKind::Host)), "shm: rank 1 is on another host (b)");
+    b.transports = bit_of_transport("shm");
+    assert_true(choose_route({a, b}, MemoryKind::Host).transport.empty());
+    assert_says(why_not_text(choose_route({a, b}, MemoryKind::Host)), "fabric: ODC_TRANSPORTS of rank 1 leaves it out");
     b.transports = kAllTransports;
     b.why_no_fabric = "libfabric was not found";
-    assert_says(why_not_text(choose_route(a, b)), "fabric: rank 1 cannot use it: libfabric was not found");
+    assert_says(why_not_text(choose_route({a, b}, MemoryKind::Host)),
+                "fabric: rank 1 cannot use it: libfabric was not found");
     a.identity = b.identity;
-    a.transports = bit_of(kFabric);
-    assert_true(choose_route(a, b).transport.empty());
-    assert_says(why_not_text(choose_route(a, b)), "shm: ODC_TRANSPORTS of rank 0 leaves it out");
-    assert_true(choose_route(a, a).transport == "shm");  // itself
+    a.transports = bit_of_transport("fabric");
+    assert_true(choose_route({a, b}, MemoryKind::Host).transport.empty());
+    assert_says(why_not_text(choose_route({a, b}, MemoryKind::Host)), "shm: ODC_TRANSPORTS of rank 0 leaves it out");
+    assert_true(choose_route({a, a}, MemoryKind::Host).transport == "shm");  // itself
 }
 
-void better_ports_are_preferred(void **) {
-    const NicAddress slow = port("tcp;ofi_rxm", "slow", "10.0.0.1/24", 1000);
-    const NicAddress fast = port("tcp;ofi_rxm", "fast", "10.0.1.1/24", 100000);
-    const NicAddress routed = port("tcp;ofi_rxm", "routed", "10.9.0.1/24", 400000);
-    const NicAddress verbs = port("verbs;ofi_rxm", "roce", "10.2.0.1/24", 100, Nearness::OtherPackage, NicKind::RoCE);
-    const NicAddress tunnel = port("tcp;ofi_rxm", "tun0", "10.3.0.1/24", 400000, Nearness::Self, NicKind::Tunnel);
-    const NicAddress link = port("tcp;ofi_rxm", "link", "fe80::1/64", 400000, Nearness::Self);
+// "cuda, direct: P2P; shm: cuda is faster; fabric: never inside a host"
+std::string gpu_route(const RankPair &pair) {
+    const RouteChoice choice = choose_route(pair, MemoryKind::Gpu);
+    return say(choice.transport, ", ", access_of(choice), ": ", choice.why, "; ", why_not_text(choice));
+}
+
+void assert_gpu_route(const RankPair &pair, std::initializer_list<const char *> words) {
+    for (const char *one : words) {
+        assert_says(gpu_route(pair), one);
+    }
+}
+
+void gpu_memory_takes_the_first_row_that_reaches_it(void **) {
+    RankDescriptor a = rank(0, "a", {nic("tcp;ofi_rxm", "eth0", "10.0.0.1/24")});
+    RankDescriptor b = rank(1, "a", {});
+    a.gpu = "cuda:0";
+    assert_gpu_route({a, b},
+                     {", none: rank 1 has no GPU (config.device or ODC_DEVICE names it); cuda: rank 1 has no GPU (",
+                      "; shm: it moves host memory only", "; fabric: it moves host memory only"});
+    b.gpu = "cuda:1";
+    assert_gpu_route({a, b, {}, {"P2P", ""}},
+                     {"cuda, direct: P2P; shm: cuda is faster", "; fabric: never inside a host"});
+    assert_gpu_route({a, b, {}, {"", "no P2P"}},
+                     {"shm, staged: through host memory, as no P2P; cuda: no P2P", "; fabric: never inside a host"});
+    b.transports = bit_of_transport("cuda");
+    assert_gpu_route({a, b, {}, {"", "no P2P"}},
+                     {", none: no P2P; cuda: no P2P; shm: ODC_TRANSPORTS of rank 1 leaves it out"});
+    a.transports = bit_of_transport("fabric");
+    assert_gpu_route({a, a, {}, {"the same GPU", ""}}, {"cuda, direct: the same GPU; "});  // itself
+    a.transports = b.transports = kAllTransports;
+    b.host = b.identity = std::string("b");
+    b.nics = a.nics;
+    assert_gpu_route({a, b}, {"fabric, staged: through host memory; tcp;ofi_rxm from eth0 to eth0: ",
+                              "; cuda: rank 1 is on another host (b); shm: rank 1 is on another host (b)"});
+    a.why_no_gpu_direct = "";
+    assert_gpu_route({a, b}, {"through host memory of rank 1, as ODC_GPU_DIRECT is not 1; tcp;ofi_rxm from "});
+}
+
+void better_nics_are_preferred(void **) {
+    const NicAddress slow = nic("tcp;ofi_rxm", "slow", "10.0.0.1/24", 1000);
+    const NicAddress fast = nic("tcp;ofi_rxm", "fast", "10.0.1.1/24", 100000);
+    const NicAddress routed = nic("tcp;ofi_rxm", "routed", "10.9.0.1/24", 400000);
+    const NicAddress verbs = nic("verbs;ofi_rxm", "roce", "10.2.0.1/24", 100, Nearness::OtherPackage, NicKind::RoCE);
+    const NicAddress tunnel = nic("tcp;ofi_rxm", "tun0", "10.3.0.1/24", 400000, Nearness::Self, NicKind::Tunnel);
+    const NicAddress link = nic("tcp;ofi_rxm", "link", "fe80::1/64", 400000, Nearness::Self);
     const auto taken = [](std::vector<NicAddress> mine, std::vector<NicAddress> theirs) {
-        return ports_taken(rank(0, "a", std::move(mine)), rank(1, "b", std::move(theirs)));
+        return nics_taken(rank(0, "a", std::move(mine)), rank(1, "b", std::move(theirs)));
     };
     assert_string_equal(taken({slow, fast}, {slow, fast}).c_str(), "fast -> fast");
     // The same subnet comes before speed; the slower end's speed counts.
@@ -267,65 +311,65 @@ void better_ports_are_preferred(void **) {
     assert_string_equal(taken({link}, {link}).c_str(), "link -> link");
     // At equal speed the nearer NIC.
     NicAddress near = fast;
-    std::strcpy(near.nic, "near");
+    std::strcpy(near.name, "near");
     near.distance = static_cast<uint8_t>(Nearness::Switch);
     assert_string_equal(taken({fast, near}, {fast}).c_str(), "near -> fast");
     assert_says(taken({fast}, {routed}), "fast -> routed");
-    assert_says(choose_route(rank(0, "a", {fast}), rank(1, "b", {routed})).why,
+    assert_says(choose_route({rank(0, "a", {fast}), rank(1, "b", {routed})}, MemoryKind::Host).why,
                 "by the routing table (10.0.1.1/24 to 10.9.0.1/24), 100 Gbit/s");
 }
 
 void what_does_not_reach_is_explained(void **) {
-    const NicAddress tcp = port("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
-    const NicAddress v6 = port("tcp;ofi_rxm", "eth1", "fd00::1/64");
-    const NicAddress link = port("tcp;ofi_rxm", "eth2", "fe80::1/64");
-    const NicAddress efa = port("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
-    const NicAddress roce = port("verbs;ofi_rxm", "mlx5_0", "10.0.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
+    const NicAddress tcp = nic("tcp;ofi_rxm", "eth0", "10.0.0.1/24");
+    const NicAddress v6 = nic("tcp;ofi_rxm", "eth1", "fd00::1/64");
+    const NicAddress link = nic("tcp;ofi_rxm", "eth2", "fe80::1/64");
+    const NicAddress efa = nic("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
+    const NicAddress roce = nic("verbs;ofi_rxm", "mlx5_0", "10.0.0.1/24", 0, Nearness::Switch, NicKind::RoCE);
     NicAddress infiniband = roce;
     infiniband.kind = static_cast<uint8_t>(NicKind::InfiniBand);
     NicAddress other_infiniband = infiniband;
     other_infiniband.address[2] = 7;
     const auto taken = [](const NicAddress &mine, const NicAddress &theirs) {
-        return ports_taken(rank(0, "a", {mine}), rank(1, "b", {theirs}));
+        return nics_taken(rank(0, "a", {mine}), rank(1, "b", {theirs}));
     };
     for (const auto &[mine, theirs] : {std::pair(tcp, v6), std::pair(v6, link), std::pair(tcp, efa),
                                        std::pair(roce, infiniband), std::pair(infiniband, other_infiniband)}) {
         assert_says(taken(mine, theirs), "no two NICs reach each other: rank 0 has ");
-        assert_says(taken(mine, theirs), theirs.nic);
+        assert_says(taken(mine, theirs), theirs.name);
         assert_says(taken(theirs, mine), "no two NICs reach each other: rank 0 has ");
     }
     assert_says(taken(tcp, efa), "rank 0 has eth0 by tcp;ofi_rxm in 10.0.0.1/24; rank 1 has rdmap79s0 by efa");
-    assert_says(ports_taken(rank(0, "a", {}), rank(1, "b", {tcp})), "rank 0 has no NIC that can be used");
+    assert_says(nics_taken(rank(0, "a", {}), rank(1, "b", {tcp})), "rank 0 has no NIC that can be used");
 }
 
 void ranks_of_a_host_are_spread_over_equals(void **) {
     std::vector<NicAddress> rails;
     std::vector<NicAddress> one_subnet;
     for (int i = 0; i < 4; ++i) {
-        rails.push_back(port("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str(), 100));
-        one_subnet.push_back(port("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.0.", i + 1, "/24").c_str(), 100));
+        rails.push_back(nic("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str(), 100));
+        one_subnet.push_back(nic("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.0.", i + 1, "/24").c_str(), 100));
     }
-    for (const std::vector<NicAddress> &ports : {rails, one_subnet}) {
+    for (const std::vector<NicAddress> &nics : {rails, one_subnet}) {
         std::set<std::string> taken;
         for (int i = 0; i < 8; ++i) {
-            RankDescriptor mine = rank(i, "a", ports);
-            RankDescriptor theirs = rank(8, "b", ports);
+            RankDescriptor mine = rank(i, "a", nics);
+            RankDescriptor theirs = rank(8, "b", nics);
             mine.index = i;
-            taken.insert(ports_taken(mine, theirs));
-            assert_says(choose_route(mine, theirs).why, "one of 4 equal NICs");
+            taken.insert(nics_taken(mine, theirs));
+            assert_says(choose_route({mine, theirs}, MemoryKind::Host).why, "one of 4 equal NICs");
         }
         assert_int_equal(taken.size(), 4);
     }
 }
 
 void requirements_are_held(void **) {
-    const RankDescriptor tcp = rank(0, "a", {port("tcp;ofi_rxm", "eth0", "10.0.0.1/24")});
-    RankDescriptor other = rank(1, "b", {port("tcp;ofi_rxm", "eth0", "10.0.0.2/24")});
-    const NicAddress efa = port("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
+    const RankDescriptor tcp = rank(0, "a", {nic("tcp;ofi_rxm", "eth0", "10.0.0.1/24")});
+    RankDescriptor other = rank(1, "b", {nic("tcp;ofi_rxm", "eth0", "10.0.0.2/24")});
+    const NicAddress efa = nic("efa", "rdmap79s0", "", 0, Nearness::Switch, NicKind::Efa);
     const auto unmet = [](uint32_t requirements, const RankDescriptor &a, const RankDescriptor &b) {
         RouteOptions options;
         options.requirements = requirements;
-        return unmet_requirement(choose_route(a, b), a, b, options, {{"mlx5_0", "it is down"}});
+        return unmet_requirement(choose_route({a, b}, MemoryKind::Host), a, b, options, {{"mlx5_0", "it is down"}});
     };
     const auto bit = [](Requirement one) { return 1U << static_cast<unsigned>(one); };
     const uint32_t all = bit(Requirement::Shm) | bit(Requirement::NvLink) | bit(Requirement::Rdma);
@@ -352,25 +396,26 @@ void long_lists_are_cut(void **) {
     std::vector<NicAddress> theirs;
     std::vector<Refusal> refused;
     for (int i = 0; i < 18; ++i) {
-        mine.push_back(port("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str()));
-        theirs.push_back(port("tcp;ofi_rxm", say("net", i).c_str(), say("fd00:", i, "::1/64").c_str()));
+        mine.push_back(nic("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str()));
+        theirs.push_back(nic("tcp;ofi_rxm", say("net", i).c_str(), say("fd00:", i, "::1/64").c_str()));
         refused.push_back({say("mlx5_", i), "it is down"});
     }
     const RankDescriptor a = rank(0, "a", mine);
     const RankDescriptor b = rank(1, "b", theirs);
-    const std::string sentence = unmet_requirement(choose_route(a, b), a, b, {}, refused);
+    const std::string sentence = unmet_requirement(choose_route({a, b}, MemoryKind::Host), a, b, {}, refused);
     for (const char *text : {"eth3 by tcp;ofi_rxm in 10.0.3.1/24, and 14 more; rank 1 has net0 ",
                              "; NICs not used here: mlx5_0: it is down; ", "mlx5_3: it is down; and 14 more"}) {
         assert_says(sentence, text);
     }
-    std::vector<NicPair> silent;
+    std::vector<NicPair> unreachable;
     for (int i = 0; i < 18; ++i) {
         for (int j = 0; j < 18; ++j) {
-            silent.push_back({i, j});
+            unreachable.push_back({i, j});
         }
     }
     const RankDescriptor like = rank(1, "b", mine);
-    assert_says(why_not_text(choose_route(a, like, silent)), ", and 320 more (a cable, a VLAN or a firewall");
+    assert_says(why_not_text(choose_route({a, like, unreachable}, MemoryKind::Host)),
+                ", and 320 more (a cable, a VLAN or a firewall");
 }
 
 // The error for a setting's value; "": it is accepted.
@@ -394,7 +439,7 @@ void settings_are_read_strictly(void **) {
     setenv("ODC_REQUIRE", "rdma,shm", 1);
     setenv("ODC_INTERFACE", "eth0,mlx5_0", 1);
     const RouteOptions options = read_route_options();
-    assert_int_equal(options.transports, bit_of(kFabric));
+    assert_int_equal(options.transports, bit_of_transport("fabric"));
     assert_true((options.providers == std::vector<std::string>{"net", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"}));
     assert_true((options.interfaces == std::vector<std::string>{"eth0", "mlx5_0"}));
     assert_true(options.requires_that(Requirement::Rdma) && options.requires_that(Requirement::Shm));
@@ -406,7 +451,7 @@ void settings_are_read_strictly(void **) {
         }
     }
     assert_says(refused("ODC_TRANSPORTS", "shm,ib"),
-                "ODC_TRANSPORTS=\"shm,ib\" is wrong: \"ib\" is none of cuda, shm, fabric");
+                "ODC_TRANSPORTS=\"shm,ib\" is wrong: \"ib\" is none of cuda, shm, ");
     assert_says(refused("ODC_PROVIDER", "TCP"),
                 "is none of cxi, efa, opx, verbs, verbs;ofi_rxm, psm3, tcp, tcp;ofi_rxm, net");
     assert_says(refused("ODC_REQUIRE", "ib"), "is none of shm, nvlink, rdma");
@@ -418,10 +463,11 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(both_ranks_agree),
         cmocka_unit_test(a_domain_may_have_another_name_than_its_nic),
-        cmocka_unit_test(all_ranks_agree_on_a_provider_of_plain_ethernet),
-        cmocka_unit_test(a_silent_pair_is_not_chosen_again),
+        cmocka_unit_test(ranks_negotiate_a_provider_that_all_have),
+        cmocka_unit_test(an_unreachable_pair_is_not_chosen_again),
         cmocka_unit_test(hosts_and_settings_decide_the_transport),
-        cmocka_unit_test(better_ports_are_preferred),
+        cmocka_unit_test(gpu_memory_takes_the_first_row_that_reaches_it),
+        cmocka_unit_test(better_nics_are_preferred),
         cmocka_unit_test(what_does_not_reach_is_explained),
         cmocka_unit_test(ranks_of_a_host_are_spread_over_equals),
         cmocka_unit_test(requirements_are_held),

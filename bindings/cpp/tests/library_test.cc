@@ -16,8 +16,8 @@ void the_right_library_is_taken() {
 
 void tables_and_topology_are_reported() {
     const auto transports = odc::transports();
-    REQUIRE(transports.size() == 3);
-    REQUIRE(transports[0].name == "cuda" && transports[1].name == "shm" && transports[2].name == "fabric");
+    REQUIRE(transports.size() >= 3);
+    REQUIRE(transports[0].name == "cuda" && transports[1].name == "shm" && transports.back().name == "fabric");
     REQUIRE(!transports[1].why_not);
     bool found = false;
     for (const odc::Setting &setting : odc::settings()) {

@@ -98,10 +98,9 @@ bool StagingProxy::add(const Piece &piece) {
     const uint64_t bytes = stripe_elements(addition.to.gradient_type) * element_size(addition.to.gradient_type);
     const std::byte *from = slots_->start(piece.slot);
     Stop stop(stopping_);
-    int64_t waited_ns = 0;
     try {
         for (uint64_t i = 0; i < piece.stripes; ++i, from += bytes) {
-            const StripeLock lock(addition.to.stripes[addition.stripe + i], rank_, stop, &waited_ns);
+            const StripeLock lock(addition.to.stripes[addition.stripe + i], rank_, stop);
             add_to_stripe(addition.to, addition.stripe + i, from, addition.epoch);
         }
         return true;
@@ -114,9 +113,8 @@ std::shared_ptr<Request> StagingProxy::send(const Piece &piece) {
     const Addition &addition = piece.addition;
     const Elements elements(addition, piece.stripes);
     Stop stop(stopping_);
-    int64_t waited_ns = 0;
     return addition.endpoint->start_add(part_of(addition.to, elements.first, elements.count), slots_->start(piece.slot),
-                                        addition.epoch, stop, &waited_ns);
+                                        addition.epoch, stop);
 }
 
 // The slot of a cancelled request stays taken, as the context is ending.

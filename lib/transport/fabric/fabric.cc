@@ -10,28 +10,31 @@ namespace odc {
 
 namespace {
 
+class RemoteRequest final : public Request, public std::enable_shared_from_this<RemoteRequest> {
+public:
+    RemoteRequest(ProgressThread &thread, int owner) : Request(owner), thread_(thread) {}
+    void cancel() override { thread_.cancel(shared_from_this()); }
+
+private:
+    ProgressThread &thread_;
+};
+
 class RemoteEndpoint final : public Endpoint {
 public:
     RemoteEndpoint(ProgressThread &thread, int peer) : thread_(thread), peer_(peer) {}
 
-    std::shared_ptr<Request> start_get(const RemoteSlice &from, void *to, uint64_t epoch) override {
-        auto request = std::make_shared<Request>(peer_);
+    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch) override {
+        auto request = std::make_shared<RemoteRequest>(thread_, peer_);
         thread_.get(from, static_cast<std::byte *>(to), epoch, request);
-        return request;
+        return {true, request};
     }
 
-    std::shared_ptr<Request> expect_get(const RemoteSlice &from, void *to, uint64_t epoch) override {
-        return start_get(from, to, epoch);
-    }
-
-    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch, WaitHook &,
-                                       int64_t *) override {
-        auto request = std::make_shared<Request>(peer_);
+    // The owner's progress thread waits, not this one.
+    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch, WaitHook &) override {
+        auto request = std::make_shared<RemoteRequest>(thread_, peer_);
         thread_.add(to, static_cast<const std::byte *>(from), epoch, request);
         return request;
     }
-
-    void cancel(const std::shared_ptr<Request> &request) override { thread_.cancel(request); }
 
 private:
     ProgressThread &thread_;
@@ -55,6 +58,9 @@ void Fabric::start(const Token &token, const std::vector<FabricPeer> &peers, con
 std::shared_ptr<Arena> Fabric::replicas() const { return thread_->replicas(); }
 uint64_t Fabric::replica_offset(int rank) const { return thread_->replica_offset(rank); }
 std::unique_ptr<Endpoint> Fabric::endpoint_to(int rank) { return std::make_unique<RemoteEndpoint>(*thread_, rank); }
+std::unique_ptr<Endpoint> connect_fabric(const EndpointParams &params) {
+    return params.fabric->endpoint_to(params.peer_rank);
+}
 void Fabric::tell(const ControlMessage &message) { thread_->tell(encode(message), {}); }
 void Fabric::tell(const ControlMessage &message, const std::vector<int> &ranks) {
     thread_->tell(encode(message), ranks);

@@ -79,4 +79,6 @@ private:
     std::unique_ptr<ProgressThread> thread_;
 };
 
+std::unique_ptr<Endpoint> connect_fabric(const EndpointParams &params);
+
 }  // namespace odc

@@ -43,7 +43,7 @@ public:
         }
     }
     void finished() override {
-        arrived_ == bytes() ? request_->complete() : request_->cancel();
+        arrived_ == bytes() ? request_->complete() : request_->set_cancelled();
         queue_.pending_.erase(request_);
         queue_.on_end_(request_);
     }

@@ -207,7 +207,7 @@ void ProgressThread::get(const RemoteSlice &from, std::byte *to, uint64_t epoch,
         gets_.start(remote(request->owner()), from, to, epoch, request);
     });
     if (!taken) {
-        request->cancel();
+        request->set_cancelled();
     }
 }
 
@@ -218,7 +218,7 @@ void ProgressThread::add(const RemoteSlice &to, const std::byte *from, uint64_t 
         accumulate_source_.start(remote(request->owner()), to, from, epoch, request);
     });
     if (!taken) {
-        request->cancel();
+        request->set_cancelled();
     }
 }
 
@@ -562,7 +562,7 @@ void ProgressThread::tear_down() {
         endpoint->close(in_flight);
     }
     for (const auto &request : pending_) {
-        request->cancel();
+        request->set_cancelled();
         ring(remote(request->owner()).replica.block());
     }
     const std::lock_guard lock(mutex_);

@@ -20,28 +20,27 @@ class ShmEndpoint final : public Endpoint {
 public:
     explicit ShmEndpoint(int my_rank) : my_rank_(my_rank) {}
 
-    std::shared_ptr<Request> start_get(const RemoteSlice &from, void *to, uint64_t) override {
+    StartedGet start_get(const RemoteSlice &from, void *to, uint64_t epoch) override {
+        if (from.published->load(std::memory_order_acquire) < epoch) {
+            return {false, nullptr};
+        }
         copy_bytes(to, from.parameters, from.numel * element_size(from.parameter_type));
-        return nullptr;
+        return {true, nullptr};
     }
 
-    std::shared_ptr<Request> expect_get(const RemoteSlice &, void *, uint64_t) override { return nullptr; }
-
-    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch, WaitHook &hook,
-                                       int64_t *waited_ns) override {
+    std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch,
+                                       WaitHook &hook) override {
         const uint64_t stripes = stripe_count(to.numel * element_size(accumulator_type(to.gradient_type)));
         const size_t bytes = stripe_elements(to.gradient_type) * element_size(to.gradient_type);
         // Ranks begin at different stripes, or they would queue behind one another through the whole slice.
         const uint64_t begin = static_cast<uint64_t>(my_rank_) % stripes;
         for (uint64_t i = 0; i < stripes; ++i) {
             const uint64_t stripe = (begin + i) % stripes;
-            const StripeLock lock(to.stripes[stripe], my_rank_, hook, waited_ns);
+            const StripeLock lock(to.stripes[stripe], my_rank_, hook);
             add_to_stripe(to, stripe, static_cast<const std::byte *>(from) + stripe * bytes, epoch);
         }
         return nullptr;
     }
-
-    void cancel(const std::shared_ptr<Request> &) override {}  // its calls return no requests
 
 private:
     int my_rank_;
@@ -59,6 +58,8 @@ std::string why_not_shm() {
     return "";
 }
 
-std::unique_ptr<Endpoint> shm_endpoint(int my_rank) { return std::make_unique<ShmEndpoint>(my_rank); }
+std::unique_ptr<Endpoint> connect_shm(const EndpointParams &params) {
+    return std::make_unique<ShmEndpoint>(params.my_rank);
+}
 
 }  // namespace odc

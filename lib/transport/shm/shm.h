@@ -8,7 +8,6 @@ namespace odc {
 
 // Why shared memory does not work on this machine; empty if it does.
 std::string why_not_shm();
-// An endpoint for any rank of this host.
-std::unique_ptr<Endpoint> shm_endpoint(int my_rank);
+std::unique_ptr<Endpoint> connect_shm(const EndpointParams &params);
 
 }  // namespace odc

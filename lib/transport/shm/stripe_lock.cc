@@ -32,7 +32,7 @@ void unlock(Stripe &stripe) {
     }
 }
 
-StripeLock::StripeLock(Stripe &stripe, int rank, WaitHook &hook, int64_t *waited_ns) : stripe_(stripe) {
+StripeLock::StripeLock(Stripe &stripe, int rank, WaitHook &hook) : stripe_(stripe) {
     const uint32_t mine = static_cast<uint32_t>(rank) + 1;
     for (int spin = 0; spin < kSpins; ++spin) {
         if (try_lock(stripe_, rank)) {
@@ -57,7 +57,7 @@ StripeLock::StripeLock(Stripe &stripe, int rank, WaitHook &hook, int64_t *waited
         futex_wait(stripe_.lock, seen | kSleepers, 20);
         hook.check(static_cast<int>(seen & ~kSleepers) - 1, begin);
     }
-    *waited_ns += now_ns() - begin;
+    hook.count_wait(now_ns() - begin);
 }
 
 void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t epoch) {

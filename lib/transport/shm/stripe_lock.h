@@ -17,8 +17,8 @@ void unlock(Stripe &stripe);
 
 class StripeLock {
 public:
-    // Waits, calling `hook` at least every 20 ms; adds the time slept to *waited_ns.
-    StripeLock(Stripe &stripe, int rank, WaitHook &hook, int64_t *waited_ns);
+    // Waits, asking the hook at least every 20 ms, which counts the time slept.
+    StripeLock(Stripe &stripe, int rank, WaitHook &hook);
     ~StripeLock() { unlock(stripe_); }
     StripeLock(const StripeLock &) = delete;
     StripeLock &operator=(const StripeLock &) = delete;

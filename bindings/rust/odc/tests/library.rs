@@ -110,7 +110,7 @@ fn the_right_one_is_taken() {
 fn tables_and_topology_are_reported() {
     let transports = odc::transports().unwrap();
     let names: Vec<_> = transports.iter().map(|one| one.name.as_str()).collect();
-    assert_eq!(names, ["cuda", "shm", "fabric"]);
+    assert!(names.starts_with(&["cuda", "shm"]) && names.contains(&"fabric"), "{:?}", names);
     assert_eq!(transports[1].why_not, None);
     let settings = odc::settings().unwrap();
     let timeout = settings.iter().find(|one| one.name == "ODC_TIMEOUT_MS").unwrap();

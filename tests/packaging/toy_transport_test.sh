@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Adds a transport to a copy of the sources as lib/transport/README.md says, with the page's own patch: the layers hold, the
+# route of each pair is that one, and the contract's tests pass over nothing else. One that loses additions fails them.
+set -u
+sources=${ODC_SOURCE_DIR:?the folder of the sources}
+# shellcheck source=tests/harness/shell_checks.sh
+. "$sources/tests/harness/shell_checks.sh"
+trap 'exit 1' INT TERM
+needs patch ninja || { echo "skipped: $why"; exit 77; }
+tree=$work/tree
+seconds=600
+
+mkdir "$tree"
+cp -r "$sources"/{CMakeLists.txt,CMakePresets.json,cuda,docs,include,lib,packaging,tests,tools} "$tree/"
+cd "$tree" || exit 1
+
+# ---- what the page says ----
+mkdir lib/transport/pipe
+cp tests/data/toy_transport/* lib/transport/pipe/
+awk '/^```diff$/ {inside = 1; next} /^```$/ {inside = 0} inside' lib/transport/README.md >"$work/page.patch"
+expect 0 patch --batch --fuzz=0 -p1 -i "$work/page.patch"
+sed -i -E 's/^(#define ODC_LAYOUT_VERSION) [0-9]+$/\1 4000000001/' lib/base/layout_version.cc
+grep -q "ODC_LAYOUT_VERSION 4000000001" lib/base/layout_version.cc || fail "the layouts have no number to raise"
+ODC_SOURCE_DIR=$tree expect 0 bash tests/unit/layers_test.sh
+[ "$failures" -eq 0 ] || exit 1
+
+# ---- the contract over it ----
+# shellcheck source=tests/harness/compiler_cache.sh
+. tests/harness/compiler_cache.sh
+build=build/release # as far from the sources as there, so a compiler cache has the same objects
+
+expect 0 cmake --preset release -DODC_TOOLS=ON -DODC_TESTS=ON
+# Of host memory on one host: those over other hosts and on GPUs go another way. Some bring hosts of their own.
+ctest --test-dir $build -N -R '^contract/' -LE hosts | sed -n 's/^ *Test .*: //p' | grep -v _on_gpus >"$work/contract"
+[ "$(wc -l <"$work/contract")" -gt 15 ] || fail "only these are tests of the contract: $(cat "$work/contract")"
+targets() { sed 's,^,^,; s,$, ,' | grep -f - $build/tests/needed.txt | cut -d ' ' -f 2- | tr ' ' '\n' | sort -u; }
+make() { bounded 1500 cmake --build $build --target "$@" >"$work/build.log" 2>&1 || fail "$(tail -n 20 "$work/build.log")"; }
+contract() {
+    ODC_TRANSPORTS=pipe,fabric ODC_TEST_TRANSPORT=pipe bounded 1500 \
+        ctest --test-dir $build -j 2 --output-on-failure -R "^($1)\$" >"$work/ctest.log" 2>&1
+}
+
+mapfile -t needed < <(targets <"$work/contract")
+make odc_command unit_route "${needed[@]}"
+[ "$failures" -eq 0 ] || exit 1
+odc=$(find "$tree/$build" -name odc -type f -perm /1)
+expect 0 "$odc" info
+contains "$out" pipe
+expect 0 env ODC_TRANSPORTS=pipe "$odc" run -n 3 -- "$odc" topo --why
+[ "$(grep -cE '^\[0\] [0-2] to [0-2]  pipe: the same host; not shm: ODC_TRANSPORTS of rank [0-2] leaves it out; fabric: ' \
+    "$work/out")" -eq 6 ] || fail "the routes are others: $out"
+expect 0 "$odc" run -n 2 -- "$odc" topo --why 0 1
+contains "$out" "0 to 1  shm: the same host; not pipe: shm is faster; fabric: never inside a host, where shm is faster"
+expect 0 env ODC_SOURCE_DIR="$tree" "$build/tests/unit/route_test"
+contract "$(paste -sd '|' "$work/contract")" || fail "$(tail -n 60 "$work/ctest.log")"
+tail -n 4 "$work/ctest.log"
+
+# ---- a transport that is wrong ----
+sed -i 's/^ *add_to_stripe(/if (index != 1) &/' lib/transport/pipe/pipe.cc
+mapfile -t needed < <(targets <<<contract/minibatch)
+make "${needed[@]}"
+! contract contract/minibatch || fail "the contract does not miss what is never added"
+
+[ "$failures" -eq 0 ]
