@@ -8,6 +8,7 @@
 
 namespace odc {
 
-Membership join(const odc_config &config);
+// The log outlives the membership.
+Membership join(const odc_config &config, Log &log);
 
 }  // namespace odc

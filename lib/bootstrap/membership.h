@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/program.h"
 #include "memory/control_block.h"
 #include "memory/shared_arena.h"
@@ -24,6 +25,7 @@ struct Terms {
     int64_t timeout_ms;
     odc_interrupted_fn interrupted;
     void *interrupted_arg;
+    Log *log;  // outlives the job
 };
 
 struct Peer {

@@ -163,10 +163,13 @@ bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Member
     for (int rank = 0; rank < membership.terms.size; ++rank) {
         const UnreachableInfo theirs = read_silence(infos[static_cast<size_t>(rank)], rank);
         all_did = all_did && theirs.count == 0;
-        const RouteChoice &choice = membership.peers[static_cast<size_t>(rank)].route.choice;
+        const Peer &peer = membership.peers[static_cast<size_t>(rank)];
+        const RouteChoice &choice = peer.route.choice;
         if (std::max(rank, mine.rank) < UnreachableInfo::kRanks && choice.my_port >= 0 &&
             (mine.is_silent(rank) || theirs.is_silent(mine.rank))) {
             all[static_cast<size_t>(rank)].silent.push_back({choice.my_port, choice.their_port});
+            membership.terms.log->info("gets no answer from rank ", rank, " from NIC ", peer.route.nic, " to ",
+                                       peer.route.peer_nic, "; tries another route");
         }
     }
     return all_did;
@@ -214,7 +217,8 @@ std::unique_ptr<Fabric> open_fabric(const Membership &membership, const UsedNics
     const int64_t silence_ms = std::min(terms.timeout_ms / 2, setting_number(Setting::kSilenceMs));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes));
     ControlBlock *block = &membership.own().control_block();
-    return std::make_unique<Fabric>(FabricConfig{terms.rank, terms.size, block, gpu, staging, silence_ms}, used.opened);
+    return std::make_unique<Fabric>(FabricConfig{terms.rank, terms.size, block, gpu, staging, silence_ms, terms.log},
+                                    used.opened);
 }
 
 // By GPUDirect RDMA if that can be: empty; else why it cannot.
@@ -236,6 +240,9 @@ std::string open_endpoints(Membership &membership, const UsedNics &used, const D
     }
     if (!membership.fabric) {
         membership.fabric = open_fabric(membership, used, nullptr);
+    }
+    if (!why_not.empty() && cuda != nullptr && why_not != kNoGpuDirect) {
+        membership.terms.log->warn("GPUDirect RDMA is asked for, but host memory goes between hosts: ", why_not);
     }
     return why_not;
 }
@@ -319,10 +326,22 @@ void or_fail_everywhere(Allgather &exchange, const Deadline &deadline, Body body
     }
 }
 
+void log_selftest(const Membership &membership, const std::vector<PeerAccess> &peer_accesses) {
+    for (const int rank : membership.hosts[membership.own().host_index]) {
+        const std::string &why_not = peer_accesses[static_cast<size_t>(rank)].why_not;
+        if (!why_not.empty() && membership.cuda && rank != membership.terms.rank) {
+            membership.terms.log->info("the P2P self-test of ", membership.cuda->device().name(),
+                                       " and the GPU of rank ", rank, " failed: ", why_not,
+                                       "; host memory goes between them");
+        }
+    }
+}
+
 // The paths between GPUs. Throws ODC_ERROR_UNSUPPORTED where they are not as ODC_REQUIRE asks.
 void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const RouteOptions &options,
                const Deadline &deadline) {
     const std::vector<PeerAccess> peer_accesses = run_p2p_selftest(membership, deadline);
+    log_selftest(membership, peer_accesses);
     const RankDescriptor &me = all[static_cast<size_t>(membership.terms.rank)].descriptor;
     for (const auto &[theirs, probe_ports, silent] : all) {
         Peer &peer = membership.peers[static_cast<size_t>(theirs.rank)];

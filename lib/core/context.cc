@@ -15,11 +15,14 @@ constexpr uint64_t kMostSliceBytes = uint64_t{1} << 62;
 }  // namespace
 
 Context::Noted Context::note(Call call, const Shard *shard) {
+    if (job_.log().on(ODC_LOG_TRACE)) {
+        job_.log().trace("calls ", call_name(call), shard != nullptr ? say(" of shard \"", shard->name(), '"') : "");
+    }
     return {job_, call, shard != nullptr ? shard->record() : 0, minibatch_};
 }
 
-Context::Context(const odc_config &config)
-    : job_(join(config)), sync_tree_(job_, &ControlBlock::synced, &ControlBlock::sync_tree),
+Context::Context(const odc_config &config, Log &log)
+    : job_(join(config, log)), sync_tree_(job_, &ControlBlock::synced, &ControlBlock::sync_tree),
       reduction_tree_(job_, &ControlBlock::reduced, &ControlBlock::reduction_tree), directory_(job_),
       peers_(static_cast<size_t>(job_.size())) {
     find_arrival_times();
@@ -41,6 +44,7 @@ void Context::shutdown() {
         fail(ODC_ERROR_PHASE, "odc_shutdown: this rank has left the job already");
     }
     left_ = true;
+    job_.log().info("leaves the job in minibatch ", minibatch_);
     const Noted noted = note(Call::Shutdown, nullptr);
     settles_on_gpu();
     job_.leave(minibatch_);
@@ -106,6 +110,7 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     settle(made);
     // From here nothing allocates: peers see the shards, which cannot be taken back.
     for (std::unique_ptr<Shard> &one : made) {
+        job_.log().debug("registers shard \"", one->name(), "\", here ", one->slice_bytes(), " bytes");
         directory_.announce(*one);
         fresh_.push_back(one.get());
         places.find(one->name())->second = std::move(one);

@@ -35,7 +35,8 @@ struct Operation {
 
 class Context {
 public:
-    explicit Context(const odc_config &config);
+    // The log outlives it.
+    Context(const odc_config &config, Log &log);
     ~Context();
 
     Job &job() { return job_; }

@@ -124,6 +124,7 @@ bool Job::set_error(odc_status status, const std::string &text) {
     }
     error_text_ = cut(text, sizeof(ControlBlock::error_text) - 1);  // as the others read it
     error_status_.store(status, std::memory_order_release);
+    log().error("the job has failed: ", status_string(status), ": ", error_text_);
     const RankState state = mine().state.load(std::memory_order_relaxed);
     if (state == RankState::Running) {
         record_failure(mine(), status, error_text_.c_str());
@@ -323,6 +324,8 @@ std::optional<Error> Job::Wait::look(int on) {
         return Error(ODC_ERROR_TIMEOUT,
                      say(me(), " waited ", seconds(now - deadline_.begin_ns()), " in ", call_, ": ", describe_()));
     }
+    deadline_.say_long(
+        [&] { return say("waited ", seconds(now - deadline_.begin_ns()), " in ", call_, ": ", describe_()); });
     since_ns_ = since_ns_ != 0 ? since_ns_ : now;
     if (effects_ && now - since_ns_ < kFinishNs) {
         return std::nullopt;

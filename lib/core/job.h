@@ -38,6 +38,8 @@ public:
     ControlBlock &mine() { return block(rank()); }
     const ControlBlock &mine() const { return block(rank()); }
 
+    Log &log() const { return *membership_.terms.log; }
+
     // "rank 3 (host h, pid 42)"
     std::string who(int rank) const;
     // "has been in odc_gather of shard \"x\" in minibatch 7 for 1.2 s"; of a rank of another host
@@ -96,7 +98,7 @@ public:
     // Of a wait that begins now.
     Deadline deadline() const {
         const Terms &terms = membership_.terms;
-        return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg};
+        return {terms.timeout_ms, terms.interrupted, terms.interrupted_arg, terms.log};
     }
     // Makes it this rank's job error, if there is none yet, that another failed or is lost.
     void learn();

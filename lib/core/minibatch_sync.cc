@@ -93,7 +93,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     freed_.clear();
     charge_lateness();
     totals_.syncs.fetch_add(1, std::memory_order_relaxed);
-    ++minibatch_;
+    job_.log().set_minibatch(++minibatch_);
 }
 
 void Context::finish_all() {
@@ -198,6 +198,7 @@ void Context::charge_lateness() {
             last_at = at;
         }
     }
+    job_.log().debug("syncs; rank ", last, " came last, ", (last_at - mine) / 1000, " us after this one");
     peers_[static_cast<size_t>(last)].sync_last.fetch_add(1, std::memory_order_relaxed);
     totals_.sync_wait_ns.fetch_add(static_cast<uint64_t>(last_at - mine), std::memory_order_relaxed);
 }

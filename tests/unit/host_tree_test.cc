@@ -34,7 +34,7 @@ public:
             new (arenas.back()->record(arenas.back()->allocate_record(sizeof(odc::ControlBlock)))) odc::ControlBlock{};
         }
         for (int rank = 0; rank < size; ++rank) {
-            odc::Membership membership{{rank, size, 1000, nullptr, nullptr}, {}, {}, nullptr, nullptr};
+            odc::Membership membership{{rank, size, 1000, nullptr, nullptr, &log_}, {}, {}, nullptr, nullptr};
             membership.hosts.resize(static_cast<size_t>(hosts));
             for (int other = 0; other < size; ++other) {
                 membership.hosts[static_cast<size_t>(other % hosts)].push_back(other);
@@ -64,6 +64,7 @@ public:
     }
 
 private:
+    odc::Log log_{ODC_LOG_ERROR};
     std::deque<odc::Job> jobs_;
     std::deque<odc::HostTree> trees_;
 };
