@@ -242,7 +242,7 @@ odc_status guard(const odc_context *context, Body body) {
         return status;
     }
     if (status != ODC_OK) {
-        context->log->debug("a call fails, ", odc::status_string(status), ": ", last_words);
+        context->log->debug("a call fails, ", odc::status_string(status), ": ", last_error);
     }
     return deliver(context->log.get(), status);
 }
@@ -330,7 +330,7 @@ odc_status odc_init(const odc_config *config, odc_context **out) {
         }
     });
     if (status != ODC_OK && log != nullptr) {
-        log->info("cannot join, ", odc::status_string(status), ": ", last_words);
+        log->info("cannot join, ", odc::status_string(status), ": ", last_error);
     }
     return deliver(log.get(), status);
 }
