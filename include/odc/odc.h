@@ -67,8 +67,21 @@ typedef int (*odc_all_gather_fn)(void *arg, const void *mine, void *all, size_t 
  * answers. An addition that has begun is finished first; only after 2 s without progress does non-zero abort the job. */
 typedef int (*odc_interrupted_fn)(void *arg);
 
-/* Strings are copied. Zero fields come from the environment (`odc info --settings`). Callbacks must not throw; one that
- * calls pthread_exit ends its call as an interruption does. */
+/* Values never change; ODC_LOG takes their names. */
+typedef enum odc_log_level {
+    ODC_LOG_ERROR = 1, /* the job has failed, and why */
+    ODC_LOG_WARN = 2,  /* it goes on, but somebody should look */
+    ODC_LOG_INFO = 3,  /* joining, routes, leaving, and what a wait of seconds waits for */
+    ODC_LOG_DEBUG = 4, /* each route, registration and sync, and what is tried again */
+    ODC_LOG_TRACE = 5  /* each call that moves data */
+} odc_log_level;
+/* Called with a line of the log, without a newline; the text is valid during the call. On threads that are in a call of
+ * the context, where `interrupted` is called and before the call returns, so on several at once if calls run concurrently.
+ * Until then at most 1,000 lines wait; more are only counted. It should return soon, and must not call libodc. */
+typedef void (*odc_log_fn)(void *arg, int32_t level, const char *line);
+
+/* Strings are copied. Zero fields come from the environment (`odc info --settings`). Callbacks must not throw or longjmp;
+ * one that calls pthread_exit ends its call as an interruption does. */
 typedef struct odc_config {
     uint64_t struct_size;
     int32_t rank;                 /* used if size > 0 */
@@ -84,6 +97,9 @@ typedef struct odc_config {
     void *interrupted_arg;
     const char *host;   /* equal for the ranks that share memory; NULL: ODC_HOST_ID, or this machine */
     const char *device; /* this rank's GPU for shards in GPU memory, as "cuda:0"; NULL: ODC_DEVICE, or none */
+    odc_log_fn log;     /* is handed the lines of the log, which go to standard error otherwise */
+    void *log_arg;
+    int32_t log_level, reserved; /* the odc_log_level up to which lines are made; 0: ODC_LOG, or warn; must be 0 */
 } odc_config;
 
 /* Joins the job and waits for all its ranks; NULL config: all defaults. On failure *out is NULL. Any number of contexts

@@ -63,6 +63,11 @@ struct Config {
     std::function<bool(span<const std::byte> mine, span<std::byte> all)> all_gather = {};
     // Called at least every 100 ms by a waiting call, on its thread; true ends the wait with ODC_ERROR_INTERRUPTED.
     std::function<bool()> interrupted = {};
+    // Is handed the lines of the log, which go to standard error otherwise, on threads that are in a call of the context: on
+    // several at once where calls run concurrently. It must not call the library, nor end its thread; its exceptions are
+    // dropped.
+    std::function<void(LogLevel level, const char *line)> log = {};
+    LogLevel log_level = {};  // up to which lines are made; none: ODC_LOG's, or Warn
 };
 
 enum class Reduction : int32_t { Sum = ODC_SUM, Max = ODC_MAX };
@@ -211,6 +216,7 @@ bool to_c(const Config &config, odc_config &c, S &...status) {
     c.rank = config.rank;
     c.size = config.size;
     c.timeout_ms = config.timeout.count();
+    c.log_level = static_cast<int32_t>(config.log_level);
     return (config.size > 0 || !config.all_gather ||
             refuse(ODC_ERROR_ARGUMENT, "all_gather needs Config::size: rank and size are not known yet", status...)) &&
            to_c(config.job, "job", c.job, status...) && to_c(config.group, "group", c.group, status...) &&
@@ -234,6 +240,11 @@ Context Context::join(const Config &config, S &...status) {
             if (config.interrupted) {
                 c.interrupted = detail::ask_interrupted;
                 c.interrupted_arg = membership.get();
+            }
+            membership->log = config.log;
+            if (config.log) {
+                c.log = detail::hand_over_line;
+                c.log_arg = membership.get();
             }
             detail::AllGather all_gather{config};
             if (config.all_gather) {

@@ -202,6 +202,7 @@ struct odc_shard {
 
 struct odc_context {
     ForkMark mark;
+    std::shared_ptr<odc::Log> log;  // outlives the context
     odc::Context context;
     std::list<odc_shard> handles;
 };
@@ -228,6 +229,29 @@ odc::Shard &checked(const odc_shard *shard) {
     }
     return *shard->shard;
 }
+
+// The callback reads what the call has logged, whatever came of it, when it can do no harm to it any more.
+odc_status deliver(odc::Log *log, odc_status status) {
+    if (log != nullptr && log->has_lines()) {
+        guard([log] { log->deliver(); });
+    }
+    return status;
+}
+
+// A call of a context, which may be NULL.
+template <class Body>
+odc_status guard(const odc_context *context, Body body) {
+    const odc_status status = guard(std::move(body));
+    if (context == nullptr || context->mark.in_child()) {
+        return status;
+    }
+    if (status != ODC_OK) {
+        context->log->debug("a call fails, ", odc::status_string(status), ": ", last_error);
+    }
+    return deliver(context->log.get(), status);
+}
+
+odc_context *owner_of(const odc_shard *shard) { return shard != nullptr ? shard->owner : nullptr; }
 
 enum class Half { Parameters, Gradients };
 
@@ -293,14 +317,26 @@ void register_all(odc_context *context, const Struct *descs, size_t count, odc_s
 extern "C" {
 
 odc_status odc_init(const odc_config *config, odc_context **out) {
-    return guard([&] {
+    std::shared_ptr<odc::Log> log;
+    const odc_status status = guard([&] {
         if (out == nullptr) {
             fail(ODC_ERROR_ARGUMENT, "odc_init: out is NULL");
         }
         *out = nullptr;
         const odc_config ours = config != nullptr ? copy_in(config, "odc_config") : odc_config{};
-        *out = new odc_context{{}, odc::Context(ours), {}};
+        if (ours.reserved != 0) {
+            fail(ODC_ERROR_ARGUMENT, "odc_init: reserved is ", ours.reserved, ", must be 0");
+        }
+        log = std::make_shared<odc::Log>(odc::log_level_of(ours.log_level), ours.log, ours.log_arg);
+        *out = new odc_context{{}, log, odc::Context(ours, *log), {}};
+        if (log->on(ODC_LOG_INFO)) {
+            log->info("runs ", odc_build());
+        }
     });
+    if (status != ODC_OK && log != nullptr) {
+        log->info("cannot join, ", odc::status_string(status), ": ", last_error);
+    }
+    return deliver(log.get(), status);
 }
 
 int32_t odc_rank(const odc_context *context) { return context == nullptr ? -1 : context->context.job().rank(); }
@@ -308,11 +344,11 @@ int32_t odc_size(const odc_context *context) { return context == nullptr ? -1 : 
 uint64_t odc_minibatch(const odc_context *context) { return context == nullptr ? 0 : context->context.minibatch(); }
 
 odc_status odc_shutdown(odc_context *context) {
-    return guard([&] { checked(context).context.shutdown(); });
+    return guard(context, [&] { checked(context).context.shutdown(); });
 }
 
 odc_status odc_abort(odc_context *context, const char *text) {
-    return guard([&] { checked(context).context.abort(text); });
+    return guard(context, [&] { checked(context).context.abort(text); });
 }
 
 void odc_destroy(odc_context *context) {
@@ -320,15 +356,16 @@ void odc_destroy(odc_context *context) {
     if (context == nullptr || context->mark.in_child()) {
         return;
     }
-    guard([&] { delete context; });
+    const std::shared_ptr<odc::Log> log = context->log;
+    deliver(log.get(), guard([&] { delete context; }));
 }
 
 odc_status odc_register_shard(odc_context *context, const odc_shard_desc *desc, odc_shard **out) {
-    return guard([&] { register_all(context, desc, 1, out); });
+    return guard(context, [&] { register_all(context, desc, 1, out); });
 }
 
 odc_status odc_register_shards(odc_context *context, const odc_shard_desc *descs, size_t count, odc_shard **out) {
-    return guard([&] { register_all(context, descs, count, out); });
+    return guard(context, [&] { register_all(context, descs, count, out); });
 }
 
 odc_status odc_get_slice(const odc_shard *handle, odc_slice *out) {
@@ -349,7 +386,7 @@ odc_status odc_get_slice(const odc_shard *handle, odc_slice *out) {
 }
 
 odc_status odc_release_shard(odc_shard *handle) {
-    return guard([&] {
+    return guard(owner_of(handle), [&] {
         odc::Shard &shard = checked(handle);
         handle->released = shard.name();
         handle->owner->context.release(shard);
@@ -358,7 +395,7 @@ odc_status odc_release_shard(odc_shard *handle) {
 }
 
 odc_status odc_publish(odc_shard *shard, void *stream) {
-    return guard([&] {
+    return guard(owner_of(shard), [&] {
         odc::Shard &inside = checked(shard);
         check_stream(inside, stream);
         shard->owner->context.publish(inside, stream);
@@ -366,25 +403,25 @@ odc_status odc_publish(odc_shard *shard, void *stream) {
 }
 
 odc_status odc_publish_all(odc_context *context, void *stream) {
-    return guard([&] { checked(context).context.publish_all(stream); });
+    return guard(context, [&] { checked(context).context.publish_all(stream); });
 }
 
 odc_status odc_gather(odc_shard *shard, void *full, uint64_t numel, void *stream) {
-    return guard([&] {
+    return guard(owner_of(shard), [&] {
         odc::Shard &inside = checked(shard, Half::Parameters, full, numel, stream);
         shard->owner->context.gather(inside, full, stream);
     });
 }
 
 odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t numel, void *stream) {
-    return guard([&] {
+    return guard(owner_of(shard), [&] {
         odc::Shard &inside = checked(shard, Half::Gradients, full, numel, stream);
         shard->owner->context.scatter_add(inside, full, stream);
     });
 }
 
 odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *stream, uint64_t *operation) {
-    return guard([&] {
+    return guard(owner_of(shard), [&] {
         odc::Shard &inside = checked(shard, Half::Parameters, full, numel, stream);
         if (operation == nullptr) {
             fail(ODC_ERROR_ARGUMENT, "odc_gather_start: operation is NULL");
@@ -395,7 +432,7 @@ odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *
 
 odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream,
                                  uint64_t *operation) {
-    return guard([&] {
+    return guard(owner_of(shard), [&] {
         odc::Shard &inside = checked(shard, Half::Gradients, full, numel, stream);
         if (operation == nullptr) {
             fail(ODC_ERROR_ARGUMENT, "odc_scatter_add_start: operation is NULL");
@@ -405,19 +442,19 @@ odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t nu
 }
 
 odc_status odc_wait(odc_context *context, uint64_t operation) {
-    return guard([&] { checked(context).context.wait(operation); });
+    return guard(context, [&] { checked(context).context.wait(operation); });
 }
 
 odc_status odc_minibatch_sync(odc_context *context) {
-    return guard([&] { checked(context).context.sync(nullptr, 0, ODC_SUM); });
+    return guard(context, [&] { checked(context).context.sync(nullptr, 0, ODC_SUM); });
 }
 
 odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op) {
-    return guard([&] { checked(context).context.sync(values, count, op); });
+    return guard(context, [&] { checked(context).context.sync(values, count, op); });
 }
 
 odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op) {
-    return guard([&] { checked(context).context.all_reduce(values, count, op); });
+    return guard(context, [&] { checked(context).context.all_reduce(values, count, op); });
 }
 
 odc_status odc_get_stats(const odc_context *context, odc_stats *out) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A wait's deadline and the caller's `interrupted` callback.
+// A wait's deadline, the caller's `interrupted` callback, and the log that says what it waits for.
 #pragma once
 
 #include "base/error.h"
+#include "base/log.h"
 
 #include <algorithm>
 #include <chrono>
@@ -17,8 +18,8 @@ inline int64_t now_ns() {
 
 class Deadline {
 public:
-    Deadline(int64_t timeout_ms, odc_interrupted_fn interrupted, void *arg)
-        : begin_ns_(now_ns()), timeout_ms_(timeout_ms), interrupted_(interrupted), arg_(arg) {}
+    Deadline(int64_t timeout_ms, odc_interrupted_fn interrupted, void *arg, Log *log = nullptr)
+        : begin_ns_(now_ns()), timeout_ms_(timeout_ms), interrupted_(interrupted), arg_(arg), log_(log) {}
 
     bool over() const { return remaining_ms() <= 0; }
     int64_t remaining_ms() const { return timeout_ms_ - (now_ns() - begin_ns_) / 1'000'000; }
@@ -35,13 +36,34 @@ public:
     }
 
     // The same without throwing, for callers that already have an error to report.
-    bool wants_to_stop() const { return interrupted_ != nullptr && interrupted_(arg_) != 0; }
+    bool wants_to_stop() const {
+        if (log_ != nullptr) {
+            log_->deliver();
+        }
+        return interrupted_ != nullptr && interrupted_(arg_) != 0;
+    }
+
+    template <class... Parts>
+    void debug(const Parts &...parts) const {
+        if (log_ != nullptr) {
+            log_->debug(parts...);
+        }
+    }
+    // Logs `words()`, which say what is waited for, if the wait has taken long; called by one thread.
+    template <class Words>
+    void say_long(const Words &words) const {
+        if (log_ != nullptr) {
+            long_wait_.look(*log_, now_ns() - begin_ns_, words);
+        }
+    }
 
 private:
     int64_t begin_ns_;
     int64_t timeout_ms_;
     odc_interrupted_fn interrupted_;
     void *arg_;
+    Log *log_;
+    mutable LongWait long_wait_;
 };
 
 }  // namespace odc

@@ -26,7 +26,8 @@ enum class Setting {
     kSilenceMs,
     kDevice,
     kAddBlocks,
-    kGpuDirect
+    kGpuDirect,
+    kLog
 };
 
 struct SettingRow {
@@ -38,7 +39,7 @@ struct SettingRow {
     int64_t high = 0;  // 0: the setting is text
 };
 
-inline constexpr std::array<SettingRow, 17> kSettings = {{
+inline constexpr std::array<SettingRow, 18> kSettings = {{
     {Setting::kRank, "ODC_RANK", "", "This process's rank, 0..ODC_SIZE-1; set by odc run, with ODC_SIZE and ODC_JOB."},
     {Setting::kSize, "ODC_SIZE", "", "How many ranks the job has."},
     {Setting::kJob, "ODC_JOB", "", "The job's name: the same for all its ranks, different for every other job."},
@@ -73,6 +74,9 @@ inline constexpr std::array<SettingRow, 17> kSettings = {{
      "1: between hosts network adapters reach GPU memory themselves (GPUDirect RDMA), where a rank's can, with libfabric "
      "1.18 or later; it has not run on such adapters yet. 0: through host memory.",
      0, 1},
+    {Setting::kLog, "ODC_LOG", "warn",
+     "What is logged: error, warn, info, debug or trace, each with those before it; to standard error, or to the "
+     "callback that the program gave."},
 }};
 
 constexpr const SettingRow &setting_row(Setting setting) { return kSettings[static_cast<std::size_t>(setting)]; }

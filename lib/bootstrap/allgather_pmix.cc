@@ -140,11 +140,15 @@ std::shared_ptr<Fence> begin_fence(const Pmix &pmix, const Deadline &deadline) {
 }
 
 void wait_for_all(const Pmix &pmix, const Fence &fence, int rank, const Deadline &deadline) {
+    const auto missing = [&] {
+        return say("odc_init of rank ", rank, " waited ", deadline.waited_s(),
+                   " s at the launcher's PMIx fence; missing: at least one rank (PMIx does not say which)");
+    };
     while (!fence.done.load(std::memory_order_acquire)) {
+        deadline.say_long(missing);
         deadline.check_interrupted("odc_init");
         if (deadline.over()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank, " waited ", deadline.waited_s(),
-                 " s at the launcher's PMIx fence; missing: at least one rank (PMIx does not say which)");
+            fail(ODC_ERROR_RENDEZVOUS, missing());
         }
         poll(nullptr, 0, std::min(deadline.slice_ms(), 2));
     }

@@ -46,6 +46,7 @@ private:
     void wait(short event) const;
     void rest(int64_t ms) const;
     void check_deadline() const;
+    std::string missing() const;
     [[noreturn]] void not_rank_0() const;
     [[noreturn]] void other_secret() const;
 
@@ -215,6 +216,10 @@ void Visitor::wait(short event) const {
     if (now_ns() > deadline_ns_ + kAnswerNs) {
         check_deadline();
     }
+    deadline_.say_long([this] {
+        return say("odc_init of rank ", rank_, " waited ", deadline_.waited_s(), " s at ", endpoint_.text,
+                   "; rank 0 is there and waits for the others");
+    });
     deadline_.check_interrupted("odc_init");
 }
 
@@ -227,12 +232,16 @@ void Visitor::rest(int64_t ms) const {
 }
 
 void Visitor::check_deadline() const {
+    deadline_.say_long([this] { return missing(); });
     deadline_.check_interrupted("odc_init");
-    if (now_ns() < deadline_ns_) {
-        return;
+    if (now_ns() >= deadline_ns_) {
+        fail(ODC_ERROR_RENDEZVOUS, missing());
     }
-    fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", rank_, " waited ", deadline_.waited_s(), " s at ", endpoint_.text,
-         "; missing: rank 0 (", why_, "; is it started, and is this its address?)");
+}
+
+std::string Visitor::missing() const {
+    return say("odc_init of rank ", rank_, " waited ", deadline_.waited_s(), " s at ", endpoint_.text,
+               "; missing: rank 0 (", why_, "; is it started, and is this its address?)");
 }
 
 void Visitor::not_rank_0() const {

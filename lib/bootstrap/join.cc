@@ -11,6 +11,7 @@
 #include "bootstrap/local/rendezvous.h"
 #include "bootstrap/membership.h"
 #include "bootstrap/rendezvous.h"
+#include "bootstrap/route_log.h"
 #include "bootstrap/wireup.h"
 #include "memory/control_block.h"
 #include "topology/topology_source.h"
@@ -21,13 +22,15 @@ namespace {
 
 constexpr int64_t kMostMs = setting_row(Setting::kTimeoutMs).high;
 
-JobConfig job_config_of(const odc_config &config, const LaunchInfo &place) {
+std::string waited(const Deadline &deadline) { return say(static_cast<int64_t>(deadline.waited_s() * 1e3), " ms"); }
+
+JobConfig job_config_of(const odc_config &config, const LaunchInfo &place, Log &log) {
     if (config.timeout_ms < 0 || config.timeout_ms > kMostMs) {
         fail(ODC_ERROR_ARGUMENT, "odc_init: timeout_ms is ", config.timeout_ms, ", must be in 1..", kMostMs,
              ", or 0 for the default");
     }
     const int64_t timeout_ms = config.timeout_ms > 0 ? config.timeout_ms : setting_number(Setting::kTimeoutMs);
-    return {place.rank, place.size, timeout_ms, config.interrupted, config.interrupted_arg};
+    return {place.rank, place.size, timeout_ms, config.interrupted, config.interrupted_arg, &log};
 }
 
 // Those that this job does not need, too: a mistake is told at once, not when the job first has a second host.
@@ -205,11 +208,13 @@ void meet_host(Membership &membership, const LocalGroup &group, std::unique_ptr<
 
 }  // namespace
 
-Membership join(const odc_config &config) {
+Membership join(const odc_config &config, Log &log) {
     const Rendezvous rendezvous = find_rendezvous(config);
     const LaunchInfo &place = rendezvous.place;
-    const JobConfig job_config = job_config_of(config, place);
-    const Deadline deadline(job_config.timeout_ms, job_config.interrupted, job_config.interrupted_arg);
+    log.set_rank(place.rank, place.size, rendezvous.host, rendezvous.group);
+    const JobConfig job_config = job_config_of(config, place, log);
+    const Deadline deadline(job_config.timeout_ms, job_config.interrupted, job_config.interrupted_arg, &log);
+    log.info("joins ", rendezvous.way());
     const std::unique_ptr<Allgather> exchange = open_exchange(rendezvous, deadline);
     std::unique_ptr<Cuda> cuda;
     std::unique_ptr<Arena> arena;
@@ -225,6 +230,9 @@ Membership join(const odc_config &config) {
         exchange ? introduce(*exchange, mine) : std::vector<IdentityInfo>(static_cast<size_t>(place.size), mine);
     Membership membership = divide(job_config, infos);
     membership.cuda = std::move(cuda);
+    if (exchange) {
+        log.info("knows after ", waited(deadline), " that the job has ", counted(membership.hosts.size(), "host"));
+    }
     LocalGroup group{place.job, membership.hosts[membership.own().host_index], place.rank, place.size, {}, {}};
     if (exchange) {
         const IdentityInfo &leader = infos[static_cast<size_t>(group.ranks[0])];
@@ -244,6 +252,7 @@ Membership join(const odc_config &config) {
             }
             throw;
         }
+        log.info("has met ", counted(group.ranks.size() - 1, "other rank"), " of this host after ", waited(deadline));
         choose_routes(membership, infos, exchange.get(), deadline);
     } catch (const std::exception &error) {
         // Peers that have our memory already read why this rank does not come.
@@ -253,6 +262,8 @@ Membership join(const odc_config &config) {
         record_departure(*block, place.rank, "its thread ended");
         throw;
     }
+    log_routes(membership);
+    log.info("has joined after ", waited(deadline));
     return membership;
 }
 

@@ -7,7 +7,9 @@
 namespace odc {
 
 struct Membership;
+class Log;
 
-Membership join(const odc_config &config);
+// The log outlives the membership.
+Membership join(const odc_config &config, Log &log);
 
 }  // namespace odc

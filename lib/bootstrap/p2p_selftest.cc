@@ -135,10 +135,14 @@ private:
             fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", other.pid, ") ",
                  ending_text(how_program_went(peer.life.get())), " in odc_init");
         }
+        const auto missing = [&] {
+            return say("odc_init waited ", deadline_.waited_s(), " s; rank ", rank, " (pid ", other.pid,
+                       ") is still trying its GPU, ", other.gpu.name);
+        };
         if (deadline_.over()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", deadline_.waited_s(), " s; rank ", rank, " (pid ", other.pid,
-                 ") is still trying its GPU, ", other.gpu.name);
+            fail(ODC_ERROR_RENDEZVOUS, missing());
         }
+        deadline_.say_long(missing);
         deadline_.check_interrupted("odc_init");
     }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "memory/control_block.h"
 #include "memory/shared_arena.h"
 #include "routing/route.h"
@@ -21,6 +22,7 @@ struct JobConfig {
     int64_t timeout_ms;
     odc_interrupted_fn interrupted;
     void *interrupted_arg;
+    Log *log;  // outlives the job
 };
 
 struct Peer {

@@ -143,6 +143,14 @@ std::vector<size_t> ReachabilityProbe::probe(const std::vector<Visit> &visits, c
             entries.push_back({listener.get(), POLLIN, 0});
         }
         poll(entries.data(), entries.size(), deadline.slice_ms());
+        const auto missing = [&] {
+            const Visit &visit = visits[attempts[0].visit];
+            return say("odc_init waited ", deadline.waited_s(), " s; no answer yet from ",
+                       network_text(network_of(visit.to)), ", tried from ", visit.from.name);
+        };
+        if (!attempts.empty()) {
+            deadline.say_long(missing);
+        }
         deadline.check_interrupted("odc_init");
         came += let_in();
         size_t place = 0;
@@ -154,9 +162,7 @@ std::vector<size_t> ReachabilityProbe::probe(const std::vector<Visit> &visits, c
             return answer != Answer::NotYet;
         });
         if (!attempts.empty() && deadline.over()) {
-            const Visit &visit = visits[attempts[0].visit];
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", deadline.waited_s(), " s; no answer yet from ",
-                 network_text(network_of(visit.to)), ", tried from ", visit.from.name);
+            fail(ODC_ERROR_RENDEZVOUS, missing());
         }
     }
 }

@@ -51,6 +51,18 @@ std::string name_of(const std::string &job, const std::string &group) {
 
 bool Rendezvous::by_name() const { return all_gather == nullptr && address.empty() && place.one_host; }
 
+std::string Rendezvous::way() const {
+    if (place.size == 1) {
+        return "a job of this rank only";
+    }
+    const std::string job = place.job.empty() ? "a job" : say("job \"", place.job, '"');
+    return say(job, " of ", place.size, " ranks ",
+               all_gather != nullptr ? "by the program's all_gather"
+               : !address.empty()    ? "at " + address
+               : by_name()           ? "by name on this host"
+                                     : "by PMIx");
+}
+
 Rendezvous find_rendezvous(const odc_config &config) {
     Rendezvous found{{}, {}, {}, {}, config.all_gather, config.all_gather_arg, {}, {}, {}};
     if (config.size < 0) {

@@ -23,6 +23,8 @@ struct Rendezvous {
 
     // All ranks are on this host and meet under `place.job`, without an exchange.
     bool by_name() const;
+    // "job \"a\" of 8 ranks at host:port", for the log.
+    std::string way() const;
 };
 
 // Throws ODC_ERROR_ARGUMENT for what cannot be, ODC_ERROR_RENDEZVOUS when nothing says who this rank is.

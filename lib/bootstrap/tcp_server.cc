@@ -116,6 +116,9 @@ std::string RendezvousServer::open() {
 
 void RendezvousServer::step() {
     wait_for_clients(deadline_.slice_ms());
+    if (present_ < size_) {
+        deadline_.say_long([this] { return missing(); });
+    }
     deadline_.check_interrupted("odc_init");
     for (Client &client : clients_) {
         if (client.state != Client::State::kGone) {
@@ -342,6 +345,7 @@ void RendezvousServer::hear_entry(Client &client) {
     infos_[rank] = entry.info;
     handed_in_[rank] = true;
     ++present_;
+    deadline_.debug(who(client.hello), " has come to round ", round_, ", with it ", present_, " of ", size_);
 }
 
 void RendezvousServer::send_reply(Client &client, ReplyKind kind, const std::string *payload) const {

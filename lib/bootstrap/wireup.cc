@@ -166,10 +166,13 @@ bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Member
     for (int rank = 0; rank < membership.config.size; ++rank) {
         const UnreachableInfo theirs = read_unreachable(infos[static_cast<size_t>(rank)], rank);
         all_did = all_did && theirs.count == 0;
-        const RouteChoice &choice = membership.peers[static_cast<size_t>(rank)].route.choice;
+        const Peer &peer = membership.peers[static_cast<size_t>(rank)];
+        const RouteChoice &choice = peer.route.choice;
         if (std::max(rank, mine.rank) < UnreachableInfo::kRanks && choice.my_nic >= 0 &&
             (mine.is_unreachable(rank) || theirs.is_unreachable(mine.rank))) {
             all[static_cast<size_t>(rank)].unreachable.push_back({choice.my_nic, choice.their_nic});
+            membership.config.log->info("gets no answer from rank ", rank, " from NIC ", peer.route.nic, " to ",
+                                        peer.route.peer_nic, "; tries another route");
         }
     }
     return all_did;
@@ -217,7 +220,7 @@ std::unique_ptr<Fabric> open_fabric(const Membership &membership, const UsedNics
     const int64_t silence_ms = std::min(config.timeout_ms / 2, setting_number(Setting::kSilenceMs));
     const auto staging = static_cast<size_t>(setting_number(Setting::kStagingBytes));
     ControlBlock *block = &membership.own().control_block();
-    return std::make_unique<Fabric>(FabricConfig{config.rank, config.size, block, gpu, staging, silence_ms},
+    return std::make_unique<Fabric>(FabricConfig{config.rank, config.size, block, gpu, staging, silence_ms, config.log},
                                     used.opened);
 }
 
@@ -240,6 +243,9 @@ std::string open_endpoints(Membership &membership, const UsedNics &used, const D
     }
     if (!membership.fabric) {
         membership.fabric = open_fabric(membership, used, nullptr);
+    }
+    if (!why_not.empty() && cuda != nullptr && why_not != kNoGpuDirect) {
+        membership.config.log->warn("GPUDirect RDMA is asked for, but host memory goes between hosts: ", why_not);
     }
     return why_not;
 }
@@ -323,10 +329,22 @@ void or_fail_everywhere(Allgather &exchange, const Deadline &deadline, Body body
     }
 }
 
+void log_selftest(const Membership &membership, const std::vector<PeerAccess> &peer_accesses) {
+    for (const int rank : membership.hosts[membership.own().host_index]) {
+        const std::string &why_not = peer_accesses[static_cast<size_t>(rank)].why_not;
+        if (!why_not.empty() && membership.cuda && rank != membership.config.rank) {
+            membership.config.log->info("the P2P self-test of ", membership.cuda->device().name(),
+                                        " and the GPU of rank ", rank, " failed: ", why_not,
+                                        "; host memory goes between them");
+        }
+    }
+}
+
 // The routes between GPUs. Throws ODC_ERROR_UNSUPPORTED where they are not as ODC_REQUIRE asks.
 void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const RouteOptions &options,
                const Deadline &deadline) {
     const std::vector<PeerAccess> peer_accesses = run_p2p_selftest(membership, deadline);
+    log_selftest(membership, peer_accesses);
     const RankDescriptor &me = all[static_cast<size_t>(membership.config.rank)].descriptor;
     for (const auto &[theirs, probe_ports, unreachable] : all) {
         Peer &peer = membership.peers[static_cast<size_t>(theirs.rank)];

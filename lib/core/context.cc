@@ -17,8 +17,8 @@ constexpr uint64_t kMostSliceBytes = uint64_t{1} << 62;
 
 }  // namespace
 
-Context::Context(const odc_config &config)
-    : membership_(std::make_unique<Membership>(join(config))), job_(*membership_),
+Context::Context(const odc_config &config, Log &log)
+    : membership_(std::make_unique<Membership>(join(config, log))), job_(*membership_),
       sync_tree_(job_, &ControlBlock::synced, &ControlBlock::sync_tree),
       reduction_tree_(job_, &ControlBlock::reduced, &ControlBlock::reduction_tree), counters_(job_.size()),
       directory_(job_, counters_), engines_(std::make_unique<Engines>(*membership_, job_, directory_, counters_)) {
@@ -35,6 +35,7 @@ void Context::shutdown() {
         fail(ODC_ERROR_PHASE, "odc_shutdown: this rank has left the job already");
     }
     left_ = true;
+    job_.log().info("leaves the job in minibatch ", minibatch());
     const Job::CallScope scope(job_, Call::Shutdown);
     job_.leave();
     job_.channel().flush();
@@ -100,6 +101,7 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     attach(made);
     // From here nothing allocates: peers see the shards, which cannot be taken back.
     for (std::unique_ptr<Shard> &one : made) {
+        job_.log().debug("registers shard \"", one->name(), "\", here ", one->slice_bytes(), " bytes");
         directory_.add(*one);
         fresh_.push_back(one.get());
         places.find(one->name())->second = std::move(one);

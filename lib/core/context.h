@@ -21,7 +21,8 @@ class Engines;
 
 class Context {
 public:
-    explicit Context(const odc_config &config);
+    // The log outlives it.
+    Context(const odc_config &config, Log &log);
     ~Context();
 
     const Job &job() const { return job_; }

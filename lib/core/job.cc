@@ -27,7 +27,7 @@ std::string seconds(int64_t ns) {
 }  // namespace
 
 Job::Job(const Membership &membership)
-    : membership_(membership), rank_(membership.config.rank),
+    : membership_(membership), log_(*membership.config.log), rank_(membership.config.rank),
       local_peers_(membership.hosts[membership.own().host_index]), channel_(membership.fabric.get()) {
     for (const Peer &one : membership.peers) {
         is_local_.push_back(static_cast<char>(one.life.valid()));
@@ -42,11 +42,19 @@ const Peer &Job::peer(int rank) const { return membership_.peers[static_cast<siz
 
 Deadline Job::deadline() const {
     const JobConfig &config = membership_.config;
-    return {config.timeout_ms, config.interrupted, config.interrupted_arg};
+    return {config.timeout_ms, config.interrupted, config.interrupted_arg, config.log};
 }
 
 std::string Job::who(int rank) const {
     return say("rank ", rank, " (host ", peer(rank).host, ", pid ", peer(rank).pid, ")");
+}
+
+// `record`: 0 for none.
+std::string Job::of_shard(int rank, uint64_t record) const {
+    if (record == 0) {
+        return "";
+    }
+    return say(" of shard \"", reinterpret_cast<const ShardRecord *>(peer(rank).arena->record(record))->name(), "\"");
 }
 
 std::string Job::what(int rank) const {
@@ -57,11 +65,7 @@ std::string Job::what(int rank) const {
     const bool inside = (last_call & kLastCallInside) != 0;
     const bool awaits_gpu = (last_call & kLastCallAwaitsGpu) != 0;
     const int64_t at_ns = other.last_call_at_ns.load(std::memory_order_relaxed);
-    std::string shard;
-    if (record != 0) {
-        shard =
-            say(" of shard \"", reinterpret_cast<const ShardRecord *>(peer(rank).arena->record(record))->name(), "\"");
-    }
+    const std::string shard = of_shard(rank, record);
     const std::string where = say(call_name(call), awaits_gpu ? "" : shard, " in minibatch ",
                                   other.last_minibatch.load(std::memory_order_relaxed));
     if (const int64_t heard_ns = other.heard_at_ns.load(std::memory_order_relaxed); heard_ns != 0) {
@@ -75,6 +79,9 @@ std::string Job::what(int rank) const {
 }
 
 void Job::note(Call call, uint64_t record) {
+    if (log_.on(ODC_LOG_TRACE)) {
+        log_.trace("calls ", call_name(call), of_shard(rank(), record));
+    }
     ControlBlock &block = mine();
     block.last_call.store(static_cast<uint64_t>(call) << 56 | kLastCallInside | record, std::memory_order_release);
     block.last_minibatch.store(minibatch_, std::memory_order_relaxed);
@@ -120,6 +127,7 @@ bool Job::set_error(odc_status status, const std::string &text) {
     }
     error_text_ = cut(text, sizeof(ControlBlock::error_text) - 1);  // as the others read it
     error_status_.store(status, std::memory_order_release);
+    log().error("the job has failed: ", status_string(status), ": ", error_text_);
     const RankState state = mine().state.load(std::memory_order_relaxed);
     if (state == RankState::Running) {
         record_failure(mine(), status, error_text_.c_str());
@@ -359,6 +367,8 @@ std::optional<Error> Job::Wait::look(int on) {
         return Error(ODC_ERROR_TIMEOUT,
                      say(me(), " waited ", seconds(now - deadline_.begin_ns()), " in ", call_, ": ", describe_()));
     }
+    deadline_.say_long(
+        [&] { return say("waited ", seconds(now - deadline_.begin_ns()), " in ", call_, ": ", describe_()); });
     since_ns_ = since_ns_ != 0 ? since_ns_ : now;
     if (effects_ && now - since_ns_ < kFinishNs) {
         return std::nullopt;

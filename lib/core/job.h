@@ -41,7 +41,9 @@ public:
     ControlBlock &mine() { return block(rank()); }
     const ControlBlock &mine() const { return block(rank()); }
     uint64_t minibatch() const { return minibatch_; }
-    void end_minibatch() { ++minibatch_; }
+    void end_minibatch() { log_.set_minibatch(++minibatch_); }
+
+    Log &log() const { return log_; }
 
     // "rank 3 (host h, pid 42)"
     std::string who(int rank) const;
@@ -186,6 +188,7 @@ private:
 
     void note(Call call, uint64_t record);
     void note_done();
+    std::string of_shard(int rank, uint64_t record) const;
     void look_at_states();
     void run_waiting_hook();
     std::string all_lost_with(int rank) const;
@@ -198,6 +201,7 @@ private:
     void ring_all();
 
     const Membership &membership_;
+    Log &log_;
     int rank_;
     const std::vector<int> &local_peers_;
     std::vector<char> is_local_;          // by rank

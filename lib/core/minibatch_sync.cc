@@ -185,6 +185,7 @@ void Context::count_lateness() {
             last_at = at;
         }
     }
+    job_.log().debug("syncs; rank ", last, " came last, ", (last_at - mine) / 1000, " us after this one");
     counters_.peers[static_cast<size_t>(last)].sync_last.add(1);
     counters_.sync_wait_ns.add(static_cast<uint64_t>(last_at - mine));
 }

@@ -153,3 +153,13 @@ FUNCTION(odc_get_route, odc_status, const odc_context *, int32_t, int32_t, odc_r
 
 /* since */
 FIELD(odc_stats, pinned_bytes, uint64_t, 88, 8)
+VALUE(ODC_LOG_ERROR, 1)
+VALUE(ODC_LOG_WARN, 2)
+VALUE(ODC_LOG_INFO, 3)
+VALUE(ODC_LOG_DEBUG, 4)
+VALUE(ODC_LOG_TRACE, 5)
+FIELD(odc_config, log, odc_log_fn, 104, 8)
+FIELD(odc_config, log_arg, void *, 112, 8)
+FIELD(odc_config, log_level, int32_t, 120, 4)
+FIELD(odc_config, reserved, int32_t, 124, 4)
+CALLBACK(odc_log_fn, void, void *, int32_t, const char *)

@@ -9,7 +9,7 @@
 #define AT(type, field, offset) _Static_assert(offsetof(type, field) == (offset), #type "." #field " has moved")
 #define VALUE(name, number) _Static_assert((name) == (number), #name " has changed its value")
 
-PINNED(odc_config, 104);
+PINNED(odc_config, 128);
 AT(odc_config, rank, 8);
 AT(odc_config, size, 12);
 AT(odc_config, job, 16);
@@ -23,6 +23,9 @@ AT(odc_config, interrupted, 72);
 AT(odc_config, interrupted_arg, 80);
 AT(odc_config, host, 88);
 AT(odc_config, device, 96);
+AT(odc_config, log, 104);
+AT(odc_config, log_arg, 112);
+AT(odc_config, log_level, 120);
 
 PINNED(odc_shard_desc, 64);
 AT(odc_shard_desc, name, 8);

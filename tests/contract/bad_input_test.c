@@ -184,7 +184,7 @@ static void past_structs(int rank, int size, const char *job, void *arg) {
     odc_plan_summary summary;
     odc_transport transport;
     odc_setting setting;
-    CHECK_SIZES(odc_config, config, sizeof config, odc_init(&config, &context));
+    CHECK_SIZES(odc_config, config, offsetof(odc_config, log), odc_init(&config, &context));
     CHECK_SIZES(odc_transport, transport, sizeof transport, odc_get_transport(0, &transport));
     CHECK_SIZES(odc_setting, setting, sizeof setting, odc_get_setting(0, &setting));
     CHECK_SIZES(odc_plan_request, request, sizeof request, odc_plan(&request, NULL, NULL, NULL));

@@ -6,3 +6,4 @@ void register_memory();
 void register_planner();
 void register_slices();
 void register_control_messages();
+void register_log();

@@ -14,5 +14,6 @@ int main(int argc, char **argv) {
     register_planner();
     register_slices();
     register_control_messages();
+    register_log();
     return benchmark::RunSpecifiedBenchmarks() > 0 ? 0 : 1;
 }

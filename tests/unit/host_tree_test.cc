@@ -37,7 +37,7 @@ public:
         }
         for (int rank = 0; rank < size; ++rank) {
             odc::Membership &membership = memberships_.emplace_back();
-            membership.config = {rank, size, 1000, nullptr, nullptr};
+            membership.config = {rank, size, 1000, nullptr, nullptr, &log_};
             membership.hosts.resize(static_cast<size_t>(hosts));
             for (int other = 0; other < size; ++other) {
                 membership.hosts[static_cast<size_t>(other % hosts)].push_back(other);
@@ -68,6 +68,7 @@ public:
     }
 
 private:
+    odc::Log log_{ODC_LOG_ERROR};
     std::deque<odc::Membership> memberships_;
     std::deque<odc::Job> jobs_;
     std::deque<odc::HostTree> trees_;

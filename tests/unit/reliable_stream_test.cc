@@ -267,10 +267,11 @@ void who_has_been_given_up_does_not_come_back(void **) {
 // A rank with its progress thread.
 struct Rank {
     ControlBlock block{};
+    Log log{ODC_LOG_ERROR};
     std::unique_ptr<ProgressThread> thread;
 
     explicit Rank(int rank)
-        : thread(std::make_unique<ProgressThread>(FabricConfig{rank, 2, &block, nullptr, 1 << 20, 60'000},
+        : thread(std::make_unique<ProgressThread>(FabricConfig{rank, 2, &block, nullptr, 1 << 20, 60'000, &log},
                                                   std::vector<FabricNic>{loopback()})) {
         block.rank = rank;
     }

@@ -368,6 +368,29 @@ void an_exception_of_interrupted_goes_on_in_the_call_that_asked_it() {
     });
 }
 
+void lines_of_the_log_go_to_a_callback_that_may_throw() {
+    std::vector<std::string> lines;
+    odc::Config config;
+    config.size = 1;
+    config.log_level = odc::LogLevel::Info;
+    config.log = [&lines](odc::LogLevel level, const char *line) {
+        REQUIRE(level == odc::LogLevel::Info);
+        lines.emplace_back(line);
+        throw std::logic_error("it concerns nobody");
+    };
+    {
+        odc::Context context = odc::Context::join(config);
+        const size_t joined = lines.size();
+        REQUIRE(joined > 0);
+        REQUIRE_SAYS(lines.front(), " odc info rank=0/1 host=", "joins a job of this rank only");
+        context.shutdown();
+        REQUIRE(lines.size() == joined + 1);
+        REQUIRE_SAYS(lines.back(), "minibatch=0: leaves the job");
+    }
+    config.log_level = static_cast<odc::LogLevel>(7);
+    REQUIRE_THROWS(ODC_ERROR_ARGUMENT, odc::Context::join(config), "log_level 7 is no odc_log_level");
+}
+
 void a_wait_that_is_interrupted_can_be_made_again() {
     std::atomic<bool> stop{false}, stopped{false};
     run_configs(2, [&](odc::Config config) {
@@ -559,7 +582,7 @@ int main(int argc, char **argv) {
          TEST(a_dropped_operation_has_given_its_buffer_back), TEST(an_exception_that_ends_a_context_ends_the_job),
          TEST(an_exception_elsewhere_ends_no_job), TEST(misuse_is_reported), TEST(a_config_is_checked),
          TEST(other_exceptions_keep_their_status), TEST(an_exception_of_interrupted_goes_on_in_the_call_that_asked_it),
-         TEST(a_wait_that_is_interrupted_can_be_made_again),
+         TEST(lines_of_the_log_go_to_a_callback_that_may_throw), TEST(a_wait_that_is_interrupted_can_be_made_again),
          TEST(a_wait_whose_callback_ends_the_thread_can_be_made_again),
          TEST(a_thread_that_ends_in_joining_ends_nothing_else),
          TEST(ranks_meet_by_a_callback_whose_failure_keeps_its_text)},

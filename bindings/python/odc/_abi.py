@@ -56,6 +56,14 @@ class Memory(enum.IntEnum):
     GPU = 2
 
 
+class LogLevel(enum.IntEnum):
+    ERROR = 1
+    WARN = 2
+    INFO = 3
+    DEBUG = 4
+    TRACE = 5
+
+
 class Policy(enum.IntEnum):
     LOCAL_SORT = 1
     LB_MICRO = 2
@@ -64,6 +72,7 @@ class Policy(enum.IntEnum):
 
 ALL_GATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
 INTERRUPTED = ctypes.CFUNCTYPE(c_int, c_void_p)
+LOG = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 
 
 class Struct(ctypes.Structure):
@@ -89,6 +98,10 @@ class odc_config(Struct):
         ("interrupted_arg", c_void_p),
         ("host", c_char_p),
         ("device", c_char_p),
+        ("log", LOG),
+        ("log_arg", c_void_p),
+        ("log_level", c_int32),
+        ("reserved", c_int32),
     )
 
 

@@ -8,7 +8,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ._abi import ALL_GATHER, INTERRUPTED, lib
+from ._abi import ALL_GATHER, INTERRUPTED, LOG, lib
+from ._log import hand_over
 from ._signals import Deferred
 from .buffer import Buffer
 from .errors import Error, PhaseError
@@ -28,6 +29,7 @@ class Callbacks:
         self._here = threading.local()
         self.all_gather = ALL_GATHER(self._gather) if all_gather is not None else ALL_GATHER()
         self.interrupted = INTERRUPTED(self._look)
+        self.log = LOG(self._tell)
 
     def _gather(self, _: int, mine: int, all: int, nbytes: int) -> int:
         assert self._all_gather is not None
@@ -51,6 +53,12 @@ class Callbacks:
         except BaseException as error:
             self._here.error = error
             return 1
+
+    def _tell(self, _: int, level: int, line: bytes) -> None:
+        try:
+            hand_over(level, line)
+        except BaseException as error:  # of a handler of logging's
+            self._here.error = error
 
     @contextmanager
     def around(self) -> Iterator[None]:
@@ -104,7 +112,8 @@ class Handle:
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            lib.odc_shutdown(self._pointer)
+            with self._callbacks.around():
+                lib.odc_shutdown(self._pointer)
 
     def __del__(self) -> None:
         if self._pointer is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from ._abi import Memory, Reduction, Type, lib, odc_config, odc_peer_stats, odc_route, odc_shard_desc, odc_stats
 from ._arguments import INT32, c_enum, c_integer, c_string, told
 from ._handle import AllGather, Callbacks, Handle
+from ._log import wanted_level
 from ._streams import stream_handle
 from .errors import JobError, PhaseError, check
 from .route import Route
@@ -170,7 +171,8 @@ def init(
     InterruptedWaitError. Ctrl-C ends waits in the main thread without it. `all_gather` is called once, or more
     often if the ranks are on several hosts. `host` names what shares memory: equal for the ranks of one host; None:
     this machine. `device`: this rank's GPU for shards in GPU memory, as "cuda:0" or a torch.device; None: ODC_DEVICE,
-    or none."""
+    or none. The library's log goes to logging's logger "odc", whose level counts as it is now, and is set to ODC_LOG's
+    where there is one."""
     if (rank is None) != (size is None):
         raise ValueError("give rank and size, or neither")
     if all_gather is not None and size is None:
@@ -193,6 +195,8 @@ def init(
         timeout_ms=0 if timeout is None else int(timeout * 1000),
         all_gather=callbacks.all_gather,
         interrupted=callbacks.interrupted,
+        log=callbacks.log,
+        log_level=wanted_level(),
         host=encoded("host", host),
         device=encoded("device", None if device is None else str(device)),
     )

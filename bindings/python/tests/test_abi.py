@@ -55,6 +55,7 @@ def test_every_enum_has_the_headers_values(tmp_path: Path) -> None:
         "odc_memory": {f"ODC_{one.name}_MEMORY": one.value for one in _abi.Memory},
         "odc_reduction": {f"ODC_{one.name}": one.value for one in _abi.Reduction},
         "odc_policy": {f"ODC_{one.name}": one.value for one in _abi.Policy},
+        "odc_log_level": {f"ODC_LOG_{one.name}": one.value for one in _abi.LogLevel},
     }
     declared = {
         name: re.findall(r"(ODC_\w+) =", body) for body, name in re.findall(r"enum \w+ \{(.*?)\} (\w+);", CODE, re.S)
@@ -102,6 +103,9 @@ def test_every_prototype_is_the_headers() -> None:
 def test_callbacks_are_the_headers() -> None:
     assert "typedef int (*odc_all_gather_fn)(void *arg, const void *mine, void *all, size_t bytes);" in CODE
     assert "typedef int (*odc_interrupted_fn)(void *arg);" in CODE
+    assert "typedef void (*odc_log_fn)(void *arg, int32_t level, const char *line);" in CODE
+    assert _abi.LOG._restype_ is None
+    assert _abi.LOG._argtypes_ == (ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p)
     assert _abi.ALL_GATHER._argtypes_ == (ctypes.c_void_p,) * 3 + (ctypes.c_size_t,)
     assert _abi.ALL_GATHER._restype_ is _abi.INTERRUPTED._restype_ is ctypes.c_int
     assert _abi.INTERRUPTED._argtypes_ == (ctypes.c_void_p,)

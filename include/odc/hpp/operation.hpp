@@ -13,6 +13,14 @@
 namespace odc {
 inline namespace ODC_ABI {
 
+enum class LogLevel : int32_t {
+    Error = ODC_LOG_ERROR,
+    Warn = ODC_LOG_WARN,
+    Info = ODC_LOG_INFO,
+    Debug = ODC_LOG_DEBUG,
+    Trace = ODC_LOG_TRACE
+};
+
 namespace detail {
 
 // Disables `interrupted` on this thread: a destructor that waits could not report an interruption.
@@ -35,6 +43,7 @@ private:
 // A rank's membership in a job, shared by its handles; the last one destroys it.
 struct Membership {
     std::function<bool()> interrupted;
+    std::function<void(LogLevel level, const char *line)> log;
     odc_context *handle = nullptr;
     std::atomic<size_t> users{0};
 
@@ -78,6 +87,10 @@ inline int ask_interrupted(void *membership) {
     return Uninterrupted::here()
                ? 0
                : call_back([&] { return static_cast<Membership *>(membership)->interrupted() ? 1 : 0; });
+}
+
+inline void hand_over_line(void *membership, int32_t level, const char *line) {
+    call_back_and_forget([&] { static_cast<Membership *>(membership)->log(static_cast<LogLevel>(level), line); });
 }
 
 }  // namespace detail

@@ -99,6 +99,19 @@ int call_back(Body body) {
     }
 }
 
+// Of a callback whose exceptions concern nobody.
+template <class Body>
+void call_back_and_forget(Body body) {
+    try {
+        body();
+#if defined(__GLIBCXX__)
+    } catch (const abi::__forced_unwind &) {
+        throw;
+#endif
+    } catch (...) {
+    }
+}
+
 inline void report(int32_t code, const char *message) {
     const std::exception_ptr thrown = std::exchange(kept(), nullptr);
     if (code == ODC_OK) {
@@ -147,6 +160,11 @@ inline constexpr bool kExceptions = false;
 template <class Body>
 int call_back(Body body) {
     return body();
+}
+
+template <class Body>
+void call_back_and_forget(Body body) {
+    body();
 }
 
 inline void report(int32_t, const char *) noexcept {}

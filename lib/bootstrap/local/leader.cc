@@ -98,6 +98,7 @@ private:
             fail(ODC_ERROR_RENDEZVOUS, missing());
         }
         wait_for_any(static_cast<int>(std::min<int64_t>(left_ms, deadline_.slice_ms())));
+        deadline_.say_long([this] { return missing(); });
         deadline_.check_interrupted("odc_init");
         hear_strangers();
         accept_waiting();
@@ -204,6 +205,8 @@ private:
         deadline_ns_ = std::min(deadline_ns_, now_ns() + hello.remaining_ms * 1'000'000);
         peers_[local_rank] = local_peer_of(hello.members[0], std::move(received.fds));
         ++present_;
+        deadline_.debug("rank ", hello.rank, " (pid ", hello.pid, ") has come, with it ", present_, " of ",
+                        local_size_);
         Message welcome = make_message(Message::Welcome, group_.rank, group_.size);
         std::vector<int> fds;
         add_member(peers_[0], group_.rank, &welcome, &fds);

@@ -103,10 +103,9 @@ private:
                 fail(ODC_ERROR_RENDEZVOUS, "rank 0 ", kLeftSomehow, " in odc_init", doubt(group_));
             }
             if (deadline_.over()) {
-                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", group_.rank, " waited ", deadline_.waited_s(),
-                     " s at \"", group_.name, "\"; missing: rank ", leader_,
-                     " (is it started, under the same job name and user, on this host?)", doubt(group_));
+                fail(ODC_ERROR_RENDEZVOUS, missing());
             }
+            deadline_.say_long([this] { return missing(); });
             deadline_.check_interrupted("odc_init");
             std::this_thread::sleep_for(std::chrono::milliseconds(retry_ms));
         }
@@ -137,14 +136,25 @@ private:
                 lost_host();
             }
             if (deadline_.remaining_ms() < -kFarewellMs) {
-                fail(ODC_ERROR_RENDEZVOUS, "odc_init of rank ", group_.rank, " waited ", deadline_.waited_s(),
-                     " s at \"", group_.name, "\"; rank ", leader_, " (pid ", host_pid_,
+                fail(ODC_ERROR_RENDEZVOUS, waited(), "; rank ", leader_, " (pid ", host_pid_,
                      ") is there but does not answer");
             }
+            deadline_.say_long([this] {
+                return say(waited(), "; rank ", leader_, " (pid ", host_pid_, ") is there and waits for the others");
+            });
             deadline_.check_interrupted("odc_init");
             pollfd entries[2] = {{socket_.get(), POLLIN, 0}, {host_life_.get(), POLLIN, 0}};
             poll(entries, 2, static_cast<int>(std::clamp<int64_t>(deadline_.remaining_ms(), 1, kSliceMs)));
         }
+    }
+
+    std::string waited() const {
+        return say("odc_init of rank ", group_.rank, " waited ", deadline_.waited_s(), " s at \"", group_.name, '"');
+    }
+
+    std::string missing() const {
+        return say(waited(), "; missing: rank ", leader_,
+                   " (is it started, under the same job name and user, on this host?)", doubt(group_));
     }
 
     [[noreturn]] void lost_host() {

@@ -30,6 +30,7 @@ public:
     // Returns the request that this message completes, or NULL.
     std::shared_ptr<Request> on_applied(RemoteRank &owner, const AppliedMessage &message);
     void stop();
+    uint64_t times_full() const { return staging_.times_full(); }
 
 private:
     struct Addition {

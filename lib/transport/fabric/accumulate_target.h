@@ -39,6 +39,7 @@ public:
     // is not done, are tried again in the next call.
     bool add_one();
     bool must_retry() const { return reads_.must_retry(); }
+    uint64_t times_full() const { return staging_.times_full(); }
     bool in_flight() const { return reads_.in_flight(); }
     // Chunks wait for locked stripes or for the GPU.
     bool blocked() const { return !chunks_.empty(); }

@@ -47,11 +47,20 @@ BounceRings::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_byte
 
 std::byte *BounceRings::Ring::take() {
     if (free_.empty()) {
+        ++times_full_;
         return nullptr;
     }
     std::byte *slot = free_.back();
     free_.pop_back();
     return slot;
+}
+
+uint64_t BounceRings::times_full() const {
+    uint64_t times = 0;
+    for (const auto &[endpoint, ring] : rings_) {
+        times += ring.times_full();
+    }
+    return times;
 }
 
 BounceRings::Ring &BounceRings::at(FabricEndpoint &endpoint) {

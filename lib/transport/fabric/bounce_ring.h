@@ -25,6 +25,7 @@ public:
 
         // NULL if no slot is free.
         std::byte *take();
+        uint64_t times_full() const { return times_full_; }
         void give_back(std::byte *slot) { free_.push_back(slot); }
         const MemoryRegion &region() const { return region_; }
         // A slot's address for peers.
@@ -40,6 +41,7 @@ public:
         std::unique_ptr<std::byte, Unmap> memory_;
         MemoryRegion region_;
         std::vector<std::byte *> free_;
+        uint64_t times_full_ = 0;
     };
 
     // At each endpoint as many slots of `slot_bytes` as fit into `bytes`, but at least one.
@@ -47,6 +49,8 @@ public:
         : bytes_(bytes), slot_bytes_(slot_bytes), access_(access) {}
 
     size_t slot_bytes() const { return slot_bytes_; }
+    // How often a slot was asked for when all were taken.
+    uint64_t times_full() const;
     // Creates the endpoint's slots at the first call; throws if they cannot be mapped or registered.
     Ring &at(FabricEndpoint &endpoint);
 

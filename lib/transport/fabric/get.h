@@ -35,6 +35,7 @@ public:
     void cancel(const std::shared_ptr<Request> &request);
     bool pump() { return reads_.pump(); }
     bool must_retry() const { return reads_.must_retry(); }
+    uint64_t times_full() const { return staging_.times_full(); }
     bool in_flight() const { return reads_.in_flight(); }
     // Starts nothing more. Gets that have not started stay pending.
     void stop();

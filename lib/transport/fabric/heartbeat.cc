@@ -97,7 +97,7 @@ void Heartbeat::tick(int64_t now) {
         for (const auto &remote : remotes_) {
             if (remote && !remote->gone && remote->silent_since_ns != 0 &&
                 now - remote->silent_since_ns > silence_ns_ / 2) {
-                suspected_[static_cast<size_t>(remote->host)] = true;
+                suspect(*remote, now);
             }
         }
         for (const auto &remote : remotes_) {
@@ -108,6 +108,16 @@ void Heartbeat::tick(int64_t now) {
     }
     next_ns_ = probing_ ? std::min(next_round_ns_, now + kProbeNs) : next_round_ns_;
     next_ns_ = suspicion_ns_ != 0 ? std::min(next_ns_, suspicion_ns_) : next_ns_;
+}
+
+void Heartbeat::suspect(RemoteRank &remote, int64_t now) {
+    suspected_[static_cast<size_t>(remote.host)] = true;
+    if (!remote.warned) {
+        remote.warned = true;
+        log_.warn("rank ", remote.rank, " (host ", remote.replica.block().host, ", pid ", remote.replica.block().pid,
+                  ") has not answered for ", (now - remote.silent_since_ns) / 1'000'000, " ms; after ",
+                  silence_ns_ / 1'000'000, " ms it counts as lost");
+    }
 }
 
 void Heartbeat::suspect_all(int64_t now) {

@@ -5,6 +5,7 @@
 // that does not answer is dead if its kernel refuses a connection to its port; otherwise a long enough silence decides.
 #pragma once
 
+#include "base/log.h"
 #include "transport/fabric/reliable_stream.h"
 
 #include <memory>
@@ -15,8 +16,8 @@ namespace odc {
 class Heartbeat {
 public:
     Heartbeat(int rank, int64_t silence_ms, const std::vector<std::unique_ptr<RemoteRank>> &remotes,
-              ReliableStream &stream)
-        : rank_(rank), silence_ns_(silence_ms * 1'000'000), remotes_(remotes), stream_(stream) {}
+              ReliableStream &stream, Log &log)
+        : rank_(rank), silence_ns_(silence_ms * 1'000'000), remotes_(remotes), stream_(stream), log_(log) {}
 
     // `hosts`: the ranks of each host.
     void watch(const std::vector<std::vector<int>> &hosts);
@@ -37,12 +38,14 @@ private:
     bool must_ping(const RemoteRank &remote) const;
     void ping(RemoteRank &remote, int64_t now_ns);
     void probe(RemoteRank &remote);
+    void suspect(RemoteRank &remote, int64_t now_ns);
     void lose_silent(const RemoteRank &silent, int64_t now_ns);
 
     int rank_;
     int64_t silence_ns_;
     const std::vector<std::unique_ptr<RemoteRank>> &remotes_;
     ReliableStream &stream_;
+    Log &log_;
     std::vector<RemoteRank *> opposite_;  // the rank of each other host that this rank pings, if it pings one
     std::vector<bool> suspected_;         // hosts with a silent rank, all of whose ranks are pinged
     bool probing_ = false;                // a probe is pending

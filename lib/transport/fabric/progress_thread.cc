@@ -88,7 +88,7 @@ void ProgressThread::start(const Token &token, const std::vector<FabricPeer> &pe
     stream_ = std::make_unique<ReliableStream>(
         *config_.mine, token, remotes_,
         [this](RemoteRank &from, const ControlMessage &message) { on_message(from, message); });
-    heartbeat_ = std::make_unique<Heartbeat>(config_.rank, config_.silence_ms, remotes_, *stream_);
+    heartbeat_ = std::make_unique<Heartbeat>(config_.rank, config_.silence_ms, remotes_, *stream_, *config_.log);
     heartbeat_->watch(hosts);
     local_peers_ = std::make_unique<LocalPeers>(config_.rank, std::move(local_peers));
     for (const auto &endpoint : endpoints_) {
@@ -299,6 +299,7 @@ void ProgressThread::fail_all(const Error &error) {
         error.status() == ODC_ERROR_DEVICE  // the same text as the context's threads use, which may detect it first
             ? say("rank ", config_.rank, " (host ", mine.host, ", pid ", mine.pid, "): ", error.what())
             : say("the progress thread of rank ", config_.rank, " ended: ", error.what());
+    config_.log->warn("has lost all ranks of other hosts: ", text);
     if (shutdown_ns_ == 0) {
         begin_shutdown(encode(FailedMessage{error.status(), text}));
     }
@@ -333,6 +334,7 @@ bool ProgressThread::step() {
     heartbeat_->tick(now);
     report_ended(local_peers_->check_programs(now));
     finish_closing();
+    log_congestion();
     if (flush_ != 0 && heartbeat_->is_answered(flush_)) {
         flush_ = 0;
         const std::lock_guard lock(mutex_);
@@ -383,6 +385,7 @@ void ProgressThread::rest(int64_t now) {
     int64_t nap = std::max<int64_t>(0, heartbeat_->next_ns() - now);
     if (shutdown_ns_ != 0 || stream_->must_retry() || gets_.must_retry() || accumulate_target_.must_retry()) {
         nap = std::min(nap, kRetryNs);
+        ++retries_;
     }
     if (accumulate_target_.blocked() || !watched_.empty()) {
         nap = std::min(nap, kPollNs);
@@ -422,6 +425,23 @@ void ProgressThread::rest(int64_t now) {
     }
     const bool woken = std::any_of(fds.begin() + 2, fds.end(), [](const pollfd &fd) { return fd.revents != 0; });
     spurious_wakeups_ = woken ? spurious_wakeups_ + 1 : 0;
+}
+
+// Once a minibatch: a line for each time would delay what is late already.
+void ProgressThread::log_congestion() {
+    const uint64_t minibatch = config_.log->minibatch();
+    if (minibatch == counted_minibatch_ || !config_.log->on(ODC_LOG_DEBUG)) {
+        return;
+    }
+    const uint64_t full = gets_.times_full() + accumulate_target_.times_full() + accumulate_source_.times_full();
+    if (full > logged_full_ || retries_ > 0) {
+        config_.log->debug("staging of ", staging_bytes_, " bytes was full ", full - logged_full_,
+                           " times, and the provider had no room ", retries_, " times, since minibatch ",
+                           counted_minibatch_);
+    }
+    counted_minibatch_ = minibatch;
+    logged_full_ = full;
+    retries_ = 0;
 }
 
 void ProgressThread::report_ended(const std::vector<LocalPeers::Ended> &local_peers) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "base/fd.h"
+#include "base/log.h"
 #include "transport/fabric/accumulate_source.h"
 #include "transport/fabric/accumulate_target.h"
 #include "transport/fabric/get.h"
@@ -84,6 +85,7 @@ private:
     bool check_watched();
     void rest(int64_t now);
     bool may_sleep();
+    void log_congestion();
     void on_message(RemoteRank &from, const ControlMessage &message);
     void acknowledge_last(RemoteRank &from);
     void completed(const std::shared_ptr<Request> &request);
@@ -107,7 +109,10 @@ private:
     std::unordered_map<uint64_t, std::unordered_map<FabricEndpoint *, MemoryRegion>> slices_;  // own, by record
     std::unordered_set<std::shared_ptr<Request>> pending_;
     std::vector<Watched> watched_;
-    uint64_t flush_ = 0;       // the ping whose answers a flush waits for; 0: none
+    uint64_t flush_ = 0;        // the ping whose answers a flush waits for; 0: none
+    uint64_t retries_ = 0;      // because the provider had no room, since the minibatch counted last
+    uint64_t logged_full_ = 0;  // times that staging was full
+    uint64_t counted_minibatch_ = 0;
     int closing_ = 0;          // number of remotes that are `closing`
     int64_t shutdown_ns_ = 0;  // when the last message was sent; 0: not yet
 

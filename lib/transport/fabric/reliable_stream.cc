@@ -202,6 +202,7 @@ void ReliableStream::deliver(const Packet &packet, size_t bytes) {
         return;  // a rank that has been given up stays lost
     }
     remote->silent_since_ns = 0;
+    remote->warned = false;
     Stream &stream = streams_[static_cast<size_t>(header.rank)];
     const bool is_newest = stream.early.empty() || header.number > stream.early.rbegin()->first;
     if (header.number < stream.next_received || header.number - stream.next_received >= kEarly ||

@@ -21,6 +21,7 @@ struct RemoteRank {
     RankReplica replica;
     // When the first unanswered ping was queued, then when it was sent; 0: there is none.
     int64_t silent_since_ns = 0;
+    bool warned = false;                      // of its silence
     bool ping_sent = false;                   // that ping has been sent
     std::optional<ListenerProbe> probe = {};  // while it is silent
     // It is neither sent to nor read from any more.

@@ -11,6 +11,7 @@
 namespace odc {
 
 class CudaDevice;
+class Log;
 struct ControlBlock;
 
 // A NIC that routes go through, at which an endpoint is opened.
@@ -31,6 +32,7 @@ struct FabricConfig {
     const CudaDevice *gpu;  // whose memory NICs reach (GPUDirect RDMA); NULL: host memory only
     size_t staging_bytes;   // of all bounce buffers
     int64_t silence_ms;     // after which a host that does not answer is lost
+    Log *log;
 };
 
 // A rank of another host.

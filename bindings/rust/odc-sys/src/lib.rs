@@ -62,6 +62,13 @@ pub type odc_memory = i32;
 pub const ODC_HOST_MEMORY: odc_memory = 1;
 pub const ODC_GPU_MEMORY: odc_memory = 2;
 
+pub type odc_log_level = i32;
+pub const ODC_LOG_ERROR: odc_log_level = 1;
+pub const ODC_LOG_WARN: odc_log_level = 2;
+pub const ODC_LOG_INFO: odc_log_level = 3;
+pub const ODC_LOG_DEBUG: odc_log_level = 4;
+pub const ODC_LOG_TRACE: odc_log_level = 5;
+
 pub type odc_policy = i32;
 pub const ODC_LOCAL_SORT: odc_policy = 1;
 pub const ODC_LB_MICRO: odc_policy = 2;
@@ -70,6 +77,7 @@ pub const ODC_LB_MINI: odc_policy = 3;
 pub type odc_all_gather_fn =
     Option<unsafe extern "C" fn(arg: *mut c_void, mine: *const c_void, all: *mut c_void, bytes: usize) -> c_int>;
 pub type odc_interrupted_fn = Option<unsafe extern "C" fn(arg: *mut c_void) -> c_int>;
+pub type odc_log_fn = Option<unsafe extern "C" fn(arg: *mut c_void, level: i32, line: *const c_char)>;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -88,6 +96,10 @@ pub struct odc_config {
     pub interrupted_arg: *mut c_void,
     pub host: *const c_char,
     pub device: *const c_char,
+    pub log: odc_log_fn,
+    pub log_arg: *mut c_void,
+    pub log_level: i32,
+    pub reserved: i32,
 }
 
 #[repr(C)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How a rank joins a job, and the library's callbacks.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::raw::{c_char, c_int, c_void};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
@@ -29,10 +29,49 @@ pub struct Config<'a> {
     device: Option<String>,
     all_gather: Option<Box<AllGather<'a>>>,
     interrupted: Option<Arc<Interrupted>>,
+    log: Option<Arc<Log>>,
+    log_level: Option<LogLevel>,
 }
 
 /// Behind one pointer, at a fixed address for as long as the context lives.
 pub(crate) struct Interrupted(Box<dyn Fn() -> bool + Send + Sync>);
+
+/// Likewise.
+pub(crate) struct Log(Box<dyn Fn(LogLevel, &str) + Send + Sync>);
+
+/// What C may ask or tell until the context is destroyed.
+pub(crate) struct Callbacks {
+    _interrupted: Option<Arc<Interrupted>>,
+    _log: Option<Arc<Log>>,
+}
+
+/// How much a line of the log matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// The job has failed, and why.
+    Error = sys::ODC_LOG_ERROR as isize,
+    /// It goes on, but somebody should look.
+    Warn = sys::ODC_LOG_WARN as isize,
+    /// Joining, routes, leaving, and what a wait of seconds waits for.
+    Info = sys::ODC_LOG_INFO as isize,
+    /// Each route, registration and sync, and what is tried again.
+    Debug = sys::ODC_LOG_DEBUG as isize,
+    /// Each call that moves data.
+    Trace = sys::ODC_LOG_TRACE as isize,
+}
+
+impl LogLevel {
+    // A newer library may have finer ones.
+    fn from_c(level: i32) -> LogLevel {
+        match level {
+            sys::ODC_LOG_ERROR => LogLevel::Error,
+            sys::ODC_LOG_WARN => LogLevel::Warn,
+            sys::ODC_LOG_INFO => LogLevel::Info,
+            sys::ODC_LOG_DEBUG => LogLevel::Debug,
+            _ => LogLevel::Trace,
+        }
+    }
+}
 
 impl<'a> Config<'a> {
     /// All from the environment.
@@ -106,11 +145,21 @@ impl<'a> Config<'a> {
         self
     }
 
+    /// Called with the lines of the log, which go to standard error otherwise, on threads that are in a call of the context.
+    /// It must not call the library, nor end its thread (`pthread_exit`); a panic in it is dropped.
+    pub fn log(mut self, tell: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
+        self.log = Some(Arc::new(Log(Box::new(tell))));
+        self
+    }
+
+    /// Up to which level lines are made; else `ODC_LOG`'s, or `Warn`.
+    pub fn log_level(mut self, level: LogLevel) -> Self {
+        self.log_level = Some(level);
+        self
+    }
+
     /// Joins by `init`. Callbacks stored in the handle must live as long as it does.
-    pub(crate) fn join(
-        mut self,
-        init: impl FnOnce(&sys::odc_config) -> Result<(), Error>,
-    ) -> Result<Option<Arc<Interrupted>>, Error> {
+    pub(crate) fn join(mut self, init: impl FnOnce(&sys::odc_config) -> Result<(), Error>) -> Result<Callbacks, Error> {
         let mut config = sys::odc_config::default();
         let text = |given: &Option<String>, what| given.as_ref().map(|text| c_string(text, what)).transpose();
         let job = text(&self.job, "job")?;
@@ -148,8 +197,13 @@ impl<'a> Config<'a> {
             config.interrupted = Some(call_interrupted);
             config.interrupted_arg = Arc::as_ptr(ask) as *mut c_void;
         }
+        if let Some(log) = &self.log {
+            config.log = Some(call_log);
+            config.log_arg = Arc::as_ptr(log) as *mut c_void;
+        }
+        config.log_level = self.log_level.map_or(0, |level| level as i32);
         match (init(&config), state.and_then(|state| state.failed)) {
-            (Ok(()), _) => Ok(self.interrupted),
+            (Ok(()), _) => Ok(Callbacks { _interrupted: self.interrupted, _log: self.log }),
             (Err(Error::Rendezvous(sentence)), Some(reason)) => {
                 Err(Error::Rendezvous(format!("{}: {}", sentence, reason)))
             }
@@ -208,4 +262,10 @@ unsafe extern "C" fn call_interrupted(arg: *mut c_void) -> c_int {
             1
         }
     }
+}
+
+unsafe extern "C" fn call_log(arg: *mut c_void, level: i32, line: *const c_char) {
+    // SAFETY: the context, or who is joining, owns it; the line ends with a zero and lasts until this returns.
+    let (log, line) = unsafe { (&*(arg as *const Log), CStr::from_ptr(line)) };
+    let _ = catch_unwind(AssertUnwindSafe(|| (log.0)(LogLevel::from_c(level), &line.to_string_lossy())));
 }

@@ -3,11 +3,11 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use odc_sys as sys;
 
-use crate::config::{Config, Interrupted};
+use crate::config::{Callbacks, Config};
 use crate::error::{error_of, take_up_panic, Error};
 use crate::library::check_library;
 
@@ -37,7 +37,7 @@ pub struct Context {
     rank: i32,
     size: i32,
     pub(crate) state: State,
-    _interrupted: Option<Arc<Interrupted>>, // freed after odc_destroy, which Drop calls
+    _callbacks: Callbacks, // freed after odc_destroy, which Drop calls
 }
 
 /// State of the phases that their types do not hold. Relaxed: a writer has exclusive access to the
@@ -70,7 +70,7 @@ impl Context {
     pub fn join(config: Config<'_>) -> Result<Context, Error> {
         check_library()?;
         let mut handle = std::ptr::null_mut();
-        let interrupted = config.join(|config| {
+        let callbacks = config.join(|config| {
             // SAFETY: `config` and what it points to live through the call.
             match unsafe { sys::odc_init(config, &mut handle) } {
                 sys::ODC_OK => Ok(()),
@@ -80,7 +80,7 @@ impl Context {
         let handle = NonNull::new(handle).expect("odc_init returned a context");
         // SAFETY: the handle is valid.
         let (rank, size) = unsafe { (sys::odc_rank(handle.as_ptr()), sys::odc_size(handle.as_ptr())) };
-        let context = Context { handle, rank, size, state: State::default(), _interrupted: interrupted };
+        let context = Context { handle, rank, size, state: State::default(), _callbacks: callbacks };
         take_up_panic(); // which drops the context
         Ok(context)
     }

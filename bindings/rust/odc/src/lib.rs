@@ -49,7 +49,7 @@ mod shard;
 mod statistics;
 mod text;
 
-pub use config::Config;
+pub use config::{Config, LogLevel};
 pub use context::Context;
 pub use element::{Bf16, Element, Gradient, GradientHalf, ParameterHalf, F16};
 pub use error::{Error, Failed};

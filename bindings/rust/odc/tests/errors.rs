@@ -4,10 +4,10 @@
 mod ranks;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use odc::{Config, Context, Description, Error, Failed, Reduction};
+use odc::{Config, Context, Description, Error, Failed, LogLevel, Reduction};
 
 fn layer() -> Description {
     Description::new("layer", 100)
@@ -221,6 +221,21 @@ fn a_process_that_dies_is_named() {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.success(), rank != 1, "rank {}: {}", rank, String::from_utf8_lossy(&output.stderr));
     }
+}
+
+#[test]
+fn the_log_goes_to_a_callback_that_may_panic() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&lines);
+    let config = Config::new().rank(0, 1).log_level(LogLevel::Info).log(move |level, line| {
+        assert_eq!(level, LogLevel::Info);
+        kept.lock().unwrap_or_else(PoisonError::into_inner).push(line.to_string());
+        panic!("it concerns nobody");
+    });
+    drop(Context::join(config).unwrap());
+    let lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+    assert!(lines[0].contains(" odc info rank=0/1 host=") && lines[0].contains("joins a job"), "{}", lines[0]);
+    assert!(lines.iter().any(|line| line.contains("has joined after")));
 }
 
 /// A config that is interrupted while the flag says so.

@@ -25,7 +25,6 @@ from .optimizers import check_owners, unwrapped
 from .streams import Streams, streams_of
 from .summary import SummaryShard
 from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_gradient_hook
-from .wait_logger import WaitLogger, WaitTimer
 
 logger = logging.getLogger("odc")
 
@@ -35,7 +34,6 @@ def attach(
     optimizer: Any = None,
     *,
     timeout: float = 1800.0,
-    log_waits_after: float = 60.0,
     check: bool = False,
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
@@ -43,7 +41,7 @@ def attach(
     computes: in host memory, or in a GPU's memory, where the streams of FSDP2 and of the caller order all work.
 
     `optimizer`: one, several, wrapped ones, or None for a model that is only read (reference, teacher, reward model).
-    `timeout`: seconds until a wait raises. `log_waits_after`: seconds until the ranks waited for are logged.
+    `timeout`: seconds until a wait raises; the logger "odc" names the ranks waited for much earlier.
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
@@ -72,12 +70,10 @@ def attach(
         ]
         _check_tied(attached)
         _compare_models(attached, process_group)
-        timer = WaitTimer()
-        context = _join(process_group, timeout, timer, streams)
+        context = _join(process_group, timeout, streams)
         summaries = SummaryShard(sum(len(group.trainable) for group in attached), ranks)
-        wait_logger = WaitLogger(context, timer, timeout=timeout, log_after=log_waits_after)
         crosscheck = Crosscheck() if check else None
-        job = Job(model, attached, context, summaries, optimizers, streams, wait_logger, crosscheck)
+        job = Job(model, attached, context, summaries, optimizers, streams, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
         _register(attached, summaries, context, job)
         job.begin()
@@ -267,7 +263,7 @@ def _difference(group: str, rank: int, theirs: Sequence[_Shape], expected: Seque
     )
 
 
-def _join(process_group: dist.ProcessGroup | None, timeout: float, timer: WaitTimer, streams: Streams) -> Context:
+def _join(process_group: dist.ProcessGroup | None, timeout: float, streams: Streams) -> Context:
     """A context of its own for each attach, so that models advance independently."""
 
     def all_gather(mine: bytes) -> list[bytes]:
@@ -276,13 +272,12 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float, timer: WaitTi
         return everyone
 
     if process_group is None:  # so the summary's is the only shard
-        return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout, interrupted=timer.is_due)
+        return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout)
     return init(
         rank=dist.get_rank(process_group),
         size=process_group.size(),
         all_gather=all_gather,
         timeout=timeout,
-        interrupted=timer.is_due,
         device=None if streams.memory is Memory.HOST else streams.device,
     )
 

@@ -20,7 +20,6 @@ from .backward import Backwards
 from .layout import Entry, Layout
 from .streams import Streams
 from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings
-from .wait_logger import WaitLogger
 
 _TYPES = {
     torch.float32: Type.F32,
@@ -36,7 +35,6 @@ class JobHooks(Protocol):
     """The part of the job that the communication hooks call."""
 
     backwards: Backwards
-    wait_logger: WaitLogger
 
     def before_gather(self) -> None: ...
 
@@ -223,7 +221,7 @@ class Group:
         if not self.gathered:
             self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
             self.gathered = True
-        job.wait_logger.wait(lambda: self._parameters.gather(output))
+        self._parameters.gather(output)
 
     def take_pending(self) -> None:
         """FSDP2 begins to reduce the gradients that exist."""

@@ -31,7 +31,6 @@ from .streams import Streams
 from .summary import JobSummary, RankSummary, SummaryShard
 from .torch_state import collectives, other_threads_communicate, reset_after_exception
 from .totals import Combined, Given, Totals, given
-from .wait_logger import WaitLogger
 
 logger = logging.getLogger("odc")
 
@@ -55,14 +54,12 @@ class Job:
         summaries: SummaryShard,
         optimizers: list[Optimizer],
         streams: Streams,
-        wait_logger: WaitLogger,
         crosscheck: Crosscheck | None,
     ) -> None:
         self._groups = groups
         self._context = context
         self._summaries = summaries
         self._streams = streams
-        self.wait_logger = wait_logger
         self._crosscheck = crosscheck
         self.backwards = Backwards()
         self._totals = Totals()
@@ -315,10 +312,10 @@ class Job:
         """Ends the minibatch. `call`: what all ranks must have called."""
         rank, step = self._context.rank, self._ending.run
         self._ending.begin()
-        step(lambda: self.wait_logger.wait(self._summaries.await_owners))
+        step(self._summaries.await_owners)
         step(lambda: self._summaries.write(rank, self._own_summary(call, numbers, vetoes)))
         values = [tokens, *self._totals.travelling(numbers)]
-        all_tokens, *travelled = step(lambda: self.wait_logger.wait(lambda: self._context.sync(values)))
+        all_tokens, *travelled = step(lambda: self._context.sync(values))
         summary = self._summaries.read()
         others = self._others_that_called(summary, call)
         try:
@@ -338,9 +335,7 @@ class Job:
         return self._totals.complete(
             numbers,
             travelled,
-            lambda values, op: self._ending.run(
-                lambda: self.wait_logger.wait(lambda: self._context.all_reduce(values, op))
-            ),
+            lambda values, op: self._ending.run(lambda: self._context.all_reduce(values, op)),
             self._context.rank,
             new_names=summary.new_names > 0,
             any_maxima=summary.maxima > 0,

@@ -69,8 +69,8 @@ class SummaryShard:
         return one == other if with_arguments else one >> 32 == other >> 32
 
     def await_owners(self) -> None:
-        """Waits until all ranks have published. An addition does so, too, but an interruption, as by WaitLogger, aborts
-        the job if the addition has begun and an owner stalls."""
+        """Waits until all ranks have published. An addition does so, too, but an interruption of it (Ctrl-C) aborts the
+        job if the addition has begun and an owner stalls."""
         self._shard.gather(torch.empty(self._length * self._ranks, dtype=torch.uint8, device="cpu"))
 
     def write(self, rank: int, summary: RankSummary) -> None:

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The log of a job, as one rank writes it. A line that is off costs a comparison; its text is made only if it is on. Without a
+// callback lines go to standard error at once, from any thread. With one they wait until deliver(), which only the caller's
+// threads call, where `interrupted` is asked and before a call returns: a callback can neither stop a thread of the
+// library nor end the caller's thread where something is half done.
+#pragma once
+
+#include "base/error.h"
+
+#include <odc/odc.h>
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace odc {
+
+// `given`: an odc_log_level, 0: ODC_LOG's. Throws ODC_ERROR_ARGUMENT for what is none.
+odc_log_level log_level_of(int32_t given);
+
+class Log {
+public:
+    explicit Log(odc_log_level level, odc_log_fn sink = nullptr, void *arg = nullptr)
+        : level_(level), sink_(sink), arg_(arg) {}
+    Log(const Log &) = delete;
+    Log &operator=(const Log &) = delete;
+
+    // Who writes it: in each line from now on. Before the library starts a thread.
+    void set_rank(int rank, int size, const std::string &host, const std::string &group);
+    void set_minibatch(uint64_t minibatch) { minibatch_.store(minibatch, std::memory_order_relaxed); }
+
+    uint64_t minibatch() const { return minibatch_.load(std::memory_order_relaxed); }
+
+    bool on(odc_log_level level) const { return level <= level_; }
+    template <class... Parts>
+    void error(const Parts &...parts) {
+        line(ODC_LOG_ERROR, parts...);
+    }
+    template <class... Parts>
+    void warn(const Parts &...parts) {
+        line(ODC_LOG_WARN, parts...);
+    }
+    template <class... Parts>
+    void info(const Parts &...parts) {
+        line(ODC_LOG_INFO, parts...);
+    }
+    template <class... Parts>
+    void debug(const Parts &...parts) {
+        line(ODC_LOG_DEBUG, parts...);
+    }
+    template <class... Parts>
+    void trace(const Parts &...parts) {
+        line(ODC_LOG_TRACE, parts...);
+    }
+    template <class... Parts>
+    void line(odc_log_level level, const Parts &...parts) {
+        if (on(level)) [[unlikely]] {
+            write(level, [&] { return say(parts...); });
+        }
+    }
+
+    // Whether lines wait for the callback.
+    bool has_lines() const { return waiting_.load(std::memory_order_relaxed); }
+    // Hands them over.
+    void deliver() {
+        if (has_lines()) [[unlikely]] {
+            hand_over();
+        }
+    }
+
+private:
+    struct Line {
+        odc_log_level level;
+        std::string text;
+    };
+
+    // A line that memory does not suffice for is lost; what it is about goes on.
+    template <class Words>
+    [[gnu::noinline, gnu::cold]] void write(odc_log_level level, const Words &words) noexcept {
+        try {
+            put(level, words());
+        } catch (const std::exception &) {
+        }
+    }
+    void put(odc_log_level level, const std::string &text);
+    void hand_over();
+    std::string prefix(odc_log_level level) const;
+
+    const odc_log_level level_;
+    const odc_log_fn sink_;
+    void *const arg_;
+    std::string who_;  // "rank=3/8 host=a pid=42"
+    std::string group_;
+    std::atomic<uint64_t> minibatch_{0};
+
+    std::mutex mutex_;
+    std::atomic<bool> waiting_{false};
+    std::vector<Line> lines_;
+    uint64_t dropped_ = 0;
+};
+
+// When a wait has lasted so long that it says what it waits for: after 2 s, 4 s, 8 s and so on; from 30 s on as a warning.
+class LongWait {
+public:
+    template <class Words>
+    void look(Log &log, int64_t waited_ns, const Words &words) {
+        if (waited_ns >= next_ns_) {
+            while (next_ns_ <= waited_ns) {
+                next_ns_ *= 2;
+            }
+            const odc_log_level level = waited_ns >= kWarnNs ? ODC_LOG_WARN : ODC_LOG_INFO;
+            if (log.on(level)) {
+                log.line(level, cut(words(), kMostBytes));
+            }
+        }
+    }
+
+private:
+    static constexpr int64_t kFirstNs = 2'000'000'000;
+    static constexpr int64_t kWarnNs = 30'000'000'000;
+    static constexpr size_t kMostBytes = 2048;  // of words that may name every rank
+
+    int64_t next_ns_ = kFirstNs;
+};
+
+}  // namespace odc

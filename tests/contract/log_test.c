@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The log: what its lines are made of, who is handed which, and that a long wait says what it waits for. */
+#include "model.h"
+
+#include <regex.h>
+#include <stdio.h>
+#include <unistd.h>
+
+enum { MOST_LINES = 4000, LONGEST = 4096 };
+
+/* What one rank was handed. Written on threads that are in a call of the context, one at a time here. */
+typedef struct heard {
+    int count;
+    int level_of[MOST_LINES];
+    char *lines[MOST_LINES];
+    const char *awaited; /* raises the flag: a line has these words */
+    atomic_int *flag;
+} heard;
+
+static void hear(void *arg, int32_t level, const char *line) {
+    heard *h = arg;
+    CHECK(h->count < MOST_LINES);
+    h->level_of[h->count] = level;
+    h->lines[h->count] = strdup(line);
+    CHECK(h->lines[h->count] != NULL);
+    h->count++;
+    if (h->awaited != NULL && strstr(line, h->awaited) != NULL) {
+        set_flag(h->flag, 1);
+    }
+}
+
+static void forget(heard *h) {
+    for (int i = 0; i < h->count; ++i) {
+        free(h->lines[i]);
+    }
+    h->count = 0;
+}
+
+static int count_of(const heard *h, int level, const char *words) {
+    int count = 0;
+    for (int i = 0; i < h->count; ++i) {
+        count += h->level_of[i] == level && strstr(h->lines[i], words) != NULL;
+    }
+    return count;
+}
+
+static odc_context *join_logged(int rank, int size, const char *job, int level, heard *h) {
+    odc_config config = config_of(rank, size, job);
+    config.group = "actor";
+    config.log = hear;
+    config.log_arg = h;
+    config.log_level = level;
+    odc_context *context = NULL;
+    CHECK_OK(odc_init(&config, &context));
+    return context;
+}
+
+static const char *const level_names[] = {"", "error", "warn", "info", "debug", "trace"};
+
+/* Time, level, rank, host, process, minibatch and group. */
+static void check_format(const heard *h, int rank, int size) {
+    char pattern[300];
+    regex_t format;
+    snprintf(pattern, sizeof pattern,
+             "^20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9]\\.[0-9]{6}Z odc "
+             "(error|warn|info|debug|trace) rank=%d/%d host=[^ ].* pid=%d minibatch=[0-9]+ group=actor: [^ ].*$",
+             rank, size, (int)getpid());
+    CHECK_EQUAL(regcomp(&format, pattern, REG_EXTENDED | REG_NOSUB), 0);
+    for (int i = 0; i < h->count; ++i) {
+        if (regexec(&format, h->lines[i], 0, NULL, 0) != 0) {
+            fprintf(stderr, "%s\nis not as %s\n", h->lines[i], pattern);
+        }
+        CHECK_EQUAL(regexec(&format, h->lines[i], 0, NULL, 0), 0);
+        char name[16];
+        snprintf(name, sizeof name, " odc %s ", level_names[h->level_of[i]]);
+        CHECK(strstr(h->lines[i], name) != NULL);
+        CHECK(strchr(h->lines[i], '\n') == NULL);
+    }
+    regfree(&format);
+}
+
+static void use(odc_context *context, tensor t) {
+    float full[1000];
+    CHECK_OK(odc_publish_all(context, NULL));
+    CHECK_OK(odc_gather(t.shard, full, t.numel, NULL));
+    CHECK_OK(odc_minibatch_sync(context));
+}
+
+static void tell_all(int rank, int size, const char *job, void *arg) {
+    (void)arg;
+    heard h = {0};
+    odc_context *context = join_logged(rank, size, job, ODC_LOG_TRACE, &h);
+    CHECK_EQUAL(count_of(&h, ODC_LOG_INFO, "joins job \""), 1);
+    CHECK_EQUAL(count_of(&h, ODC_LOG_INFO, "has joined after"), 1);
+    CHECK_EQUAL(count_of(&h, ODC_LOG_INFO, "runs libodc"), 1);
+    CHECK(count_of(&h, ODC_LOG_INFO, "reaches the host memory of ") >= 1);
+    CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, "reaches the host memory of rank "), size - 1);
+    tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
+    CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, "registers shard \"layer\", here "), 1);
+    use(context, t);
+    CHECK_EQUAL(count_of(&h, ODC_LOG_TRACE, "calls odc_gather of shard \"layer\""), 1);
+    CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, " minibatch=0 group=actor: syncs; rank "), 1);
+    use(context, t);
+    CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, " minibatch=1 group=actor: syncs; rank "), 1);
+    CHECK_ERROR(odc_gather(t.shard, NULL, 1, NULL), ODC_ERROR_ARGUMENT, "elements");
+    CHECK_EQUAL(count_of(&h, ODC_LOG_DEBUG, "the buffer has 1 elements"), 1);
+    CHECK_OK(odc_shutdown(context));
+    CHECK_EQUAL(count_of(&h, ODC_LOG_INFO, "leaves the job in minibatch 2"), 1);
+    odc_destroy(context);
+    check_format(&h, rank, size);
+    CHECK_EQUAL(count_of(&h, ODC_LOG_WARN, "") + count_of(&h, ODC_LOG_ERROR, ""), 0);
+    forget(&h);
+}
+
+static void lines_say_who_when_and_what(void **state) {
+    (void)state;
+    run_processes(3, tell_all, NULL);
+}
+
+static void tell_nothing(int rank, int size, const char *job, void *arg) {
+    (void)arg;
+    heard h = {0};
+    odc_context *context = join_logged(rank, size, job, ODC_LOG_WARN, &h);
+    tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
+    use(context, t);
+    odc_destroy(context);
+    CHECK_EQUAL(h.count, 0);
+}
+
+static void a_healthy_job_warns_of_nothing(void **state) {
+    (void)state;
+    run_processes(2, tell_nothing, NULL);
+}
+
+/* Rank 1 publishes when rank 0's log has said that it waits for that. */
+static void publish_when_awaited(int rank, int size, const char *job, void *arg) {
+    heard h = {.awaited = rank == 0 ? "has not published shard \"layer\" in minibatch 0; it " : NULL, .flag = arg};
+    odc_context *context = join_logged(rank, size, job, ODC_LOG_INFO, &h);
+    tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
+    if (rank == 1) {
+        CHECK_OK(odc_all_reduce(context, (double[]){1}, 1, ODC_SUM));
+        await_flag(arg, 1);
+    } else {
+        CHECK_OK(odc_all_reduce(context, (double[]){1}, 1, ODC_SUM));
+    }
+    use(context, t);
+    if (rank == 0) {
+        CHECK(count_of(&h, ODC_LOG_INFO, " s in odc_gather: rank 1 (host ") >= 1);
+    }
+    odc_destroy(context);
+    forget(&h);
+}
+
+static void a_long_wait_says_whom_it_waits_for(void **state) {
+    (void)state;
+    run_processes(2, publish_when_awaited, share(sizeof(atomic_int)));
+}
+
+/* Rank 1 comes when rank 0's log has said that it is missing. */
+static void come_when_missed(int rank, int size, const char *job, void *arg) {
+    heard h = {.awaited = rank == 0 ? "missing: rank 1" : NULL, .flag = arg};
+    if (rank == 1) {
+        await_flag(arg, 1);
+    }
+    odc_context *context = join_logged(rank, size, job, ODC_LOG_INFO, &h);
+    odc_destroy(context);
+    forget(&h);
+}
+
+static void joining_says_who_is_missing(void **state) {
+    (void)state;
+    needs_one_host("ranks meet in an all-gather of the test");
+    run_processes(2, come_when_missed, share(sizeof(atomic_int)));
+}
+
+static void fail_all(int rank, int size, const char *job, void *arg) {
+    (void)arg;
+    heard h = {0};
+    odc_context *context = join_logged(rank, size, job, ODC_LOG_ERROR, &h);
+    if (rank == 1) {
+        CHECK_OK(odc_abort(context, "two\nlines"));
+    }
+    CHECK(odc_minibatch_sync(context) == ODC_ERROR_ABORTED);
+    CHECK(odc_minibatch_sync(context) == ODC_ERROR_ABORTED);
+    odc_destroy(context);
+    CHECK_EQUAL(h.count, 1);
+    CHECK_EQUAL(count_of(&h, ODC_LOG_ERROR, ") aborted the job in minibatch 0: two lines"), 1);
+    check_format(&h, rank, size);
+    forget(&h);
+}
+
+static void a_job_error_is_one_line_of_each_rank(void **state) {
+    (void)state;
+    run_processes(3, fail_all, NULL);
+}
+
+/* Each rank's halves are much larger than staging; the line comes with a later call. */
+static void fill_staging(int rank, int size, const char *job, void *arg) {
+    (void)arg;
+    enum { NUMEL = 1 << 20, MOST_SYNCS = 3000 };
+    heard h = {0};
+    CHECK_EQUAL(setenv("ODC_STAGING_BYTES", "262144", 1), 0);
+    odc_context *context = join_logged(rank, size, job, ODC_LOG_DEBUG, &h);
+    tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_F32);
+    float *full = calloc(NUMEL, sizeof *full);
+    CHECK(full != NULL);
+    CHECK_OK(odc_publish_all(context, NULL));
+    CHECK_OK(odc_scatter_add(t.shard, full, NUMEL, NULL));
+    free(full);
+    int lines = 0;
+    double told = 0;
+    for (int i = 0; told < size; ++i) {
+        CHECK(i < MOST_SYNCS);
+        sleep_ms(i > 0 ? 10 : 0);
+        lines += count_of(&h, ODC_LOG_DEBUG, "staging of 262144 bytes was full ");
+        forget(&h);
+        told = lines > 0;
+        CHECK_OK(odc_minibatch_sync_reduce(context, &told, 1, ODC_SUM));
+        CHECK_OK(odc_publish_all(context, NULL));
+    }
+    odc_destroy(context);
+    forget(&h);
+}
+
+static void full_staging_is_told(void **state) {
+    (void)state;
+    needs_processes("it sets ODC_STAGING_BYTES");
+    if (!several_hosts()) {
+        puts("skipped: all ranks are on one host");
+        skip();
+    }
+    run_processes(2, fill_staging, NULL);
+}
+
+static void check_level(int level, const char *words) {
+    odc_config config = config_of(0, 1, "level");
+    odc_context *context = NULL;
+    config.log_level = level;
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_ARGUMENT, words);
+    CHECK(context == NULL);
+}
+
+static void wrong_levels_are_refused(void **state) {
+    (void)state;
+    needs_processes("it sets ODC_LOG");
+    check_level(6, "log_level 6 is no odc_log_level");
+    check_level(-1, "log_level -1 is no odc_log_level");
+    CHECK_EQUAL(setenv("ODC_LOG", "loud", 1), 0);
+    check_level(0, "ODC_LOG=\"loud\" is wrong: it must be error, warn, info, debug or trace");
+    odc_config config = config_of(0, 1, "level");
+    odc_context *context = NULL;
+    config.log_level = ODC_LOG_ERROR; /* given, so ODC_LOG is not asked */
+    CHECK_OK(odc_init(&config, &context));
+    odc_destroy(context);
+    config.log_level = 0;
+    config.reserved = 1;
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_ARGUMENT, "reserved is 1, must be 0");
+    CHECK_EQUAL(unsetenv("ODC_LOG"), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_say_who_when_and_what),
+        cmocka_unit_test(a_healthy_job_warns_of_nothing),
+        cmocka_unit_test(a_long_wait_says_whom_it_waits_for),
+        cmocka_unit_test(joining_says_who_is_missing),
+        cmocka_unit_test(a_job_error_is_one_line_of_each_rank),
+        cmocka_unit_test(full_staging_is_told),
+        cmocka_unit_test(wrong_levels_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
