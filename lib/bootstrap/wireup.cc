@@ -134,7 +134,7 @@ void judge(Membership &membership, const std::vector<Neighbour> &all, const Loca
 UnreachableInfo probe_routes(ReachabilityProbe &probe, const Membership &membership, const std::vector<Neighbour> &all,
                              const Deadline &deadline) {
     const int rank = membership.terms.rank;
-    std::vector<ReachabilityProbe::Visit> visits;
+    std::vector<ReachabilityProbe::Target> targets;
     std::vector<int> ranks;
     for (int other = 0; std::max(rank, other) < std::min(membership.terms.size, UnreachableInfo::kRanks); ++other) {
         const RouteChoice &choice = membership.peers[static_cast<size_t>(other)].route.choice;
@@ -142,14 +142,14 @@ UnreachableInfo probe_routes(ReachabilityProbe &probe, const Membership &members
         const auto nic = static_cast<size_t>(choice.their_port);
         if (choice.their_port >= 0 && theirs.probe_ports[nic] != 0) {
             const auto my_port = static_cast<size_t>(choice.my_port);
-            visits.push_back({all[static_cast<size_t>(rank)].descriptor.ports[my_port], theirs.descriptor.ports[nic],
-                              theirs.probe_ports[nic]});
+            targets.push_back({all[static_cast<size_t>(rank)].descriptor.ports[my_port], theirs.descriptor.ports[nic],
+                               theirs.probe_ports[nic]});
             ranks.push_back(other);
         }
     }
     UnreachableInfo info{layout_magic(Layout::Unreachable), rank, 0, {}};
-    for (const size_t visit : probe.probe(visits, deadline)) {
-        info.set_silent(ranks[visit]);
+    for (const size_t target : probe.probe(targets, deadline)) {
+        info.set_silent(ranks[target]);
     }
     return info;
 }
