@@ -172,7 +172,9 @@ private:
             }
             Fd socket = std::move(undecided_[i].socket);
             undecided_.erase(undecided_.begin() + static_cast<std::ptrdiff_t>(i));
-            if (what == Received::Message) {
+            // What is of another version may be anything, unless it says whose it is as the kernel does.
+            if (what == Received::Message &&
+                (hello.version == self_.version || hello.pid == credentials_of(socket.get()).pid)) {
                 admit(std::move(socket), hello, std::move(self));
             } else {
                 ++turned_away_;
