@@ -7,9 +7,18 @@
 
 namespace odc {
 
+// All that libodc opens: none is needed to build a program or to start it. Packages recommend or suggest each
+// (tests/cli/libraries_test.sh compares).
+namespace libraries {
+constexpr const char *kFabric = "libfabric.so.1";   // without it, all ranks must be on one host
+constexpr const char *kCuda = "libcuda.so.1";       // without it, shards must be in host memory
+constexpr const char *kNvml = "libnvidia-ml.so.1";  // without it, nothing is known of links between GPUs
+constexpr const char *kPmix = "libpmix.so.2";       // without it, a launcher's PMIx server is no rendezvous
+}  // namespace libraries
+
 class DynamicLibrary {
 public:
-    explicit DynamicLibrary(const char *name);
+    explicit DynamicLibrary(const char *name);  // of `libraries`
 
     // Sets `function` to NULL if the library lacks the symbol. `version` NULL: the default version.
     template <class Pointer>

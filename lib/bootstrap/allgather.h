@@ -12,7 +12,7 @@
 
 namespace odc {
 
-// Used by one thread. Failures are ODC_ERROR_RENDEZVOUS, when they concern the meeting, and then most ways tell them to
+// Used by one thread. Failures are ODC_ERROR_RENDEZVOUS, when they concern the rendezvous, and then most ways tell them to
 // all ranks; after one, and after leave(), there is no further round.
 class Allgather {
 public:

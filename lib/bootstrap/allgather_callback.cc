@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meeting through the caller's all-gather.
+// The rendezvous through the caller's all-gather.
 #include "bootstrap/allgather.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meeting through the launcher's PMIx server. The library is opened only here and now: most jobs do without it.
+// The rendezvous through the launcher's PMIx server. The library is opened only here and now: most jobs do without it.
 #include "base/dynamic_library.h"
+#include "base/futex.h"
 #include "base/settings.h"
 #include "bootstrap/allgather.h"
 
@@ -13,7 +14,6 @@
 #include <memory>
 
 #include <pmix.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ struct Loaded {
     std::string why_not;
 
     Loaded() {
-        DynamicLibrary library("libpmix.so.2");
+        DynamicLibrary library(libraries::kPmix);
         library.find(pmix.init, "PMIx_Init");
         library.find(pmix.finalize, "PMIx_Finalize");
         library.find(pmix.put, "PMIx_Put");
@@ -110,7 +110,7 @@ pmix_info_t seconds_of(const Deadline &deadline) {
 
 // Shared with PMIx's thread, which may still answer after this call has given up.
 struct Fence {
-    std::atomic<bool> done = false;
+    std::atomic<uint32_t> done = 0;
     pmix_status_t status = PMIX_SUCCESS;
     pmix_info_t infos[2];
 };
@@ -118,7 +118,8 @@ struct Fence {
 extern "C" void fence_done(pmix_status_t status, void *arg) {
     const std::unique_ptr<std::shared_ptr<Fence>> fence(static_cast<std::shared_ptr<Fence> *>(arg));
     (*fence)->status = status;
-    (*fence)->done.store(true, std::memory_order_release);
+    (*fence)->done.store(1, std::memory_order_release);
+    futex_wake((*fence)->done);
 }
 
 // Not PMIx_Fence, which neither asks `interrupted` nor keeps the deadline where the server knows no PMIX_TIMEOUT.
@@ -131,7 +132,7 @@ std::shared_ptr<Fence> begin_fence(const Pmix &pmix, const Deadline &deadline) {
     auto shared = std::make_unique<std::shared_ptr<Fence>>(fence);
     const pmix_status_t begun = pmix.fence(nullptr, 0, fence->infos, 2, fence_done, shared.get());
     if (begun == PMIX_OPERATION_SUCCEEDED) {  // without a call of fence_done
-        fence->done = true;
+        fence->done = 1;
         return fence;
     }
     check(pmix, begun, "PMIx_Fence_nb");
@@ -139,23 +140,23 @@ std::shared_ptr<Fence> begin_fence(const Pmix &pmix, const Deadline &deadline) {
     return fence;
 }
 
-void wait_for_all(const Pmix &pmix, const Fence &fence, int rank, const Deadline &deadline) {
+void wait_for_all(const Pmix &pmix, Fence &fence, int rank, const Deadline &deadline) {
     const auto missing = [&] {
         return say("odc_init of rank ", rank, " waited ", deadline.waited_s(),
                    " s at the launcher's PMIx fence; missing: at least one rank (PMIx does not say which)");
     };
-    while (!fence.done.load(std::memory_order_acquire)) {
+    while (fence.done.load(std::memory_order_acquire) == 0) {
         deadline.say_long(missing);
         deadline.check_interrupted("odc_init");
         if (deadline.over()) {
             fail(ODC_ERROR_RENDEZVOUS, missing());
         }
-        poll(nullptr, 0, std::min(deadline.slice_ms(), 2));
+        futex_wait(fence.done, 0, deadline.slice_ms());
     }
     check(pmix, fence.status, "PMIx_Fence_nb");
 }
 
-PeerInfo get_card(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Deadline &deadline) {
+PeerInfo get_info(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Deadline &deadline) {
     const pmix_info_t timeout = seconds_of(deadline);
     pmix_value_t *value = nullptr;
     check(pmix, pmix.get(&of, key, &timeout, 1, &value), say("PMIx_Get of rank ", of.rank, "'s peer info"));
@@ -173,10 +174,10 @@ PeerInfo get_card(const Pmix &pmix, const pmix_proc_t &of, const char *key, cons
     return info;
 }
 
-// Values that PMIx once has it may serve for ever, so each round of each meeting has its own key.
-unsigned next_meeting() {
-    static std::atomic<unsigned> meetings = 0;
-    return meetings++;
+// Values that PMIx once has it may serve for ever, so each round of each rendezvous has its own key.
+unsigned next_rendezvous() {
+    static std::atomic<unsigned> rendezvous = 0;
+    return rendezvous++;
 }
 
 const Session &session() {
@@ -191,7 +192,7 @@ const Session &session() {
 class PmixAllgather : public Allgather {
 public:
     PmixAllgather(int rank, int size, const Deadline &deadline)
-        : rank_(rank), size_(size), deadline_(deadline), meeting_(next_meeting()) {
+        : rank_(rank), size_(size), deadline_(deadline), rendezvous_(next_rendezvous()) {
         ++open_exchanges;
     }
     ~PmixAllgather() override { --open_exchanges; }
@@ -206,7 +207,7 @@ public:
         for (int of = 0; of < size_; ++of) {
             pmix_proc_t proc = session().self();
             proc.rank = static_cast<pmix_rank_t>(of);
-            infos.push_back(get_card(pmix, proc, key.c_str(), deadline_));
+            infos.push_back(get_info(pmix, proc, key.c_str(), deadline_));
         }
         return infos;
     }
@@ -221,7 +222,7 @@ public:
 private:
     // Returns the key of this round's peer infos.
     std::string hand_in(const PeerInfo &mine) {
-        const std::string key = say("odc.card.", meeting_, ".", ++round_);
+        const std::string key = say("odc.info.", rendezvous_, ".", ++round_);
         const pmix_proc_t &self = session().self();
         if (self.rank != static_cast<pmix_rank_t>(rank_)) {
             fail(ODC_ERROR_RENDEZVOUS, "this process is rank ", rank_, " of the job but rank ", self.rank,
@@ -240,7 +241,7 @@ private:
     int rank_;
     int size_;
     const Deadline &deadline_;
-    unsigned meeting_;
+    unsigned rendezvous_;
     int round_ = 0;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Meeting over TCP: rank 0 receives (tcp_server.h), the others visit it and prove themselves (tcp_protocol.h).
+// The TCP rendezvous: rank 0 is the server (tcp_server.h), the others are its clients and prove themselves (tcp_protocol.h).
+#include "base/event_loop.h"
 #include "base/program.h"
 #include "base/tcp_socket.h"
 #include "bootstrap/allgather.h"
@@ -10,8 +11,6 @@
 #include <cstring>
 #include <system_error>
 
-#include <poll.h>
-
 namespace odc {
 namespace {
 
@@ -21,30 +20,28 @@ constexpr int64_t kBusyMs = 5'000;             // for whoever listens at rank 0'
 constexpr int64_t kResolveNs = 1'000'000'000;  // between two questions to the resolver
 constexpr int64_t kFirstRetryMs = 10;          // doubled each time
 constexpr int64_t kLastRetryMs = 250;
-constexpr int kSliceMs = 50;  // between two questions to the caller
 
-class Visitor : public Allgather {
+class RendezvousClient : public Allgather {
 public:
-    Visitor(const HostPort &endpoint, const std::string &secret, int rank, int size, const Deadline &deadline,
-            int64_t deadline_ns)
+    RendezvousClient(const HostPort &endpoint, const std::string &secret, int rank, int size, const Deadline &deadline,
+                     int64_t deadline_ns)
         : endpoint_(endpoint), secret_(secret), rank_(rank), size_(size), deadline_(deadline),
-          deadline_ns_(deadline_ns) {}
+          events_(deadline, "odc_init"), deadline_ns_(deadline_ns) {}
 
     std::vector<PeerInfo> all_gather(const PeerInfo &mine) override;
     void leave(const PeerInfo &join_error) override;
     std::vector<int> liveness_fds() const override { return {socket_.get()}; }
 
 private:
-    void visit(const PeerInfo &mine);
-    bool reach(const Address &address);
+    void join(const PeerInfo &mine);
+    bool connect(const Address &address);
     bool introduce(const PeerInfo &mine);
     Entry entry_of(const PeerInfo &mine) const;
-    std::vector<PeerInfo> hear_cards();
+    std::vector<PeerInfo> hear_infos();
     bool hear_reply(Reply *reply, std::string *payload);
     bool hear(void *out, size_t bytes);
     bool tell(std::string_view bytes);
-    void wait(short event) const;
-    void rest(int64_t ms) const;
+    void wait(short event);
     void check_deadline() const;
     std::string missing() const;
     [[noreturn]] void not_rank_0() const;
@@ -55,59 +52,63 @@ private:
     int rank_;
     int size_;
     const Deadline &deadline_;
+    EventLoop events_;
     int64_t deadline_ns_;
     uint32_t round_ = 0;
     Fd socket_;
     Mac session_{};
-    std::string why_ = "no address";  // the last visit came to nothing
+    std::string why_ = "no address";  // the last connection came to nothing
 };
 
-std::vector<PeerInfo> Visitor::all_gather(const PeerInfo &mine) {
+std::vector<PeerInfo> RendezvousClient::all_gather(const PeerInfo &mine) {
     ++round_;
     if (round_ == 1) {
-        visit(mine);
+        join(mine);
     } else {
         tell(bytes_of(entry_of(mine)));  // rank 0 may be gone, and have said why before
     }
-    return hear_cards();
+    return hear_infos();
 }
 
-void Visitor::leave(const PeerInfo &join_error) {
+void RendezvousClient::leave(const PeerInfo &join_error) {
     ++round_;
     tell(bytes_of(entry_of(join_error)));
 }
 
 // A connection that is lost before the welcome may have been an earlier job's, and is tried again.
-void Visitor::visit(const PeerInfo &mine) {
+void RendezvousClient::join(const PeerInfo &mine) {
     std::vector<Address> addresses;
     int64_t resolve_at_ns = 0;
-    for (int64_t retry_ms = kFirstRetryMs;; retry_ms = std::min(2 * retry_ms, kLastRetryMs)) {
+    for (Backoff backoff(kFirstRetryMs, kLastRetryMs);;) {
         if (now_ns() >= resolve_at_ns) {
             addresses = resolve(endpoint_, &why_);
             resolve_at_ns = now_ns() + kResolveNs;
         }
         for (const Address &address : addresses) {
-            if (reach(address) && introduce(mine)) {
+            if (connect(address) && introduce(mine)) {
                 return;
             }
             check_deadline();
         }
-        rest(retry_ms);
+        // Nobody is told when rank 0 begins to listen.
+        const int64_t retry_at_ns = now_ns() + backoff.next_ns();
+        events_.sleep(std::min(retry_at_ns, deadline_ns_));
+        check_deadline();
     }
 }
 
-Entry Visitor::entry_of(const PeerInfo &mine) const { return {entry_mac(session_, round_, mine), mine}; }
+Entry RendezvousClient::entry_of(const PeerInfo &mine) const { return {entry_mac(session_, round_, mine), mine}; }
 
-bool Visitor::reach(const Address &address) {
+bool RendezvousClient::connect(const Address &address) {
     socket_ = connect_to(address);
     int error = errno;
     if (socket_.valid()) {
-        pollfd entry{socket_.get(), POLLOUT, 0};
         const int64_t until_ns = std::min(now_ns() + kConnectNs, deadline_ns_);
         error = ETIMEDOUT;
         do {
-            deadline_.check_interrupted("odc_init");
-            if (poll(&entry, 1, kSliceMs) > 0) {
+            const size_t connected = events_.watch(socket_.get(), POLLOUT);
+            events_.wait(until_ns);
+            if (events_.happened(connected)) {
                 error = connect_result(socket_.get());
             }
         } while (error == ETIMEDOUT && now_ns() < until_ns);
@@ -116,14 +117,14 @@ bool Visitor::reach(const Address &address) {
     return error == 0;
 }
 
-bool Visitor::introduce(const PeerInfo &mine) {
+bool RendezvousClient::introduce(const PeerInfo &mine) {
     const Hello hello = hello_of(rank_, size_, (deadline_ns_ - now_ns()) / 1'000'000);
     why_ = "something listens there but does not answer";
     Challenge challenge;
     if (!tell(bytes_of(hello)) || !hear(&challenge, sizeof(challenge))) {
         return false;
     }
-    if (challenge.magic != kTcpMagic) {
+    if (challenge.magic != kRendezvousMagic) {
         not_rank_0();
     }
     session_ = session_key(secret_, hello, challenge);
@@ -134,7 +135,7 @@ bool Visitor::introduce(const PeerInfo &mine) {
     return tell(std::string(bytes_of(proof)).append(bytes_of(entry))) && hear_reply(&reply, &payload);
 }
 
-std::vector<PeerInfo> Visitor::hear_cards() {
+std::vector<PeerInfo> RendezvousClient::hear_infos() {
     why_ = "it is there but does not answer";
     Reply reply;
     Reply end;
@@ -153,18 +154,15 @@ std::vector<PeerInfo> Visitor::hear_cards() {
 }
 
 // False when the connection closed instead. Rank 0's refusal or failure becomes this rank's.
-bool Visitor::hear_reply(Reply *reply, std::string *payload) {
+bool RendezvousClient::hear_reply(Reply *reply, std::string *payload) {
     if (!hear(reply, sizeof(*reply))) {
         return false;
     }
-    if (reply->magic != kTcpMagic) {
+    if (!is_reply(*reply, static_cast<size_t>(size_) * sizeof(PeerInfo))) {
         not_rank_0();
     }
     if (reply->kind == ReplyKind::kRefused) {
         other_secret();
-    }
-    if (reply->bytes > std::max<size_t>(kMaxSentence, static_cast<size_t>(size_) * sizeof(PeerInfo))) {
-        not_rank_0();
     }
     payload->resize(reply->bytes);
     if (!hear(payload->data(), payload->size())) {
@@ -179,7 +177,7 @@ bool Visitor::hear_reply(Reply *reply, std::string *payload) {
     return true;
 }
 
-bool Visitor::hear(void *out, size_t bytes) {
+bool RendezvousClient::hear(void *out, size_t bytes) {
     char *at = static_cast<char *>(out);
     while (bytes > 0) {
         const ssize_t got = recv(socket_.get(), at, bytes, 0);
@@ -195,7 +193,7 @@ bool Visitor::hear(void *out, size_t bytes) {
     return true;
 }
 
-bool Visitor::tell(std::string_view bytes) {
+bool RendezvousClient::tell(std::string_view bytes) {
     while (!bytes.empty()) {
         const ssize_t sent = send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
         if (sent >= 0) {
@@ -210,9 +208,9 @@ bool Visitor::tell(std::string_view bytes) {
 }
 
 // Rank 0 speaks at the deadline; only its silence after that is this rank's to report.
-void Visitor::wait(short event) const {
-    pollfd entry{socket_.get(), event, 0};
-    poll(&entry, 1, kSliceMs);
+void RendezvousClient::wait(short event) {
+    events_.watch(socket_.get(), event);
+    events_.wait(deadline_ns_ + kAnswerNs);
     if (now_ns() > deadline_ns_ + kAnswerNs) {
         check_deadline();
     }
@@ -220,18 +218,9 @@ void Visitor::wait(short event) const {
         return say("odc_init of rank ", rank_, " waited ", deadline_.waited_s(), " s at ", endpoint_.text,
                    "; rank 0 is there and waits for the others");
     });
-    deadline_.check_interrupted("odc_init");
 }
 
-void Visitor::rest(int64_t ms) const {
-    const int64_t until_ns = now_ns() + ms * 1'000'000;
-    do {
-        check_deadline();
-        poll(nullptr, 0, static_cast<int>(std::min<int64_t>(ms, kSliceMs)));
-    } while (now_ns() < until_ns);
-}
-
-void Visitor::check_deadline() const {
+void RendezvousClient::check_deadline() const {
     deadline_.say_long([this] { return missing(); });
     deadline_.check_interrupted("odc_init");
     if (now_ns() >= deadline_ns_) {
@@ -239,17 +228,17 @@ void Visitor::check_deadline() const {
     }
 }
 
-std::string Visitor::missing() const {
+std::string RendezvousClient::missing() const {
     return say("odc_init of rank ", rank_, " waited ", deadline_.waited_s(), " s at ", endpoint_.text,
                "; missing: rank 0 (", why_, "; is it started, and is this its address?)");
 }
 
-void Visitor::not_rank_0() const {
+void RendezvousClient::not_rank_0() const {
     fail(ODC_ERROR_RENDEZVOUS, "what listens at ", endpoint_.text,
          " is not rank 0 of a libodc job; give the rendezvous a port of its own");
 }
 
-void Visitor::other_secret() const {
+void RendezvousClient::other_secret() const {
     fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, " does not know the secret of rank ", rank_,
          "; give all ranks the same ODC_SECRET, and each job its own rendezvous");
 }
@@ -258,20 +247,20 @@ class Server : public Allgather {
 public:
     Server(const HostPort &endpoint, const std::string &secret, int size, const Deadline &deadline)
         : endpoint_(endpoint), secret_(secret), size_(size), deadline_(deadline),
-          reception_(endpoint_, secret_, size, deadline) {}
+          server_(endpoint_, secret_, size, deadline) {}
 
     std::vector<PeerInfo> all_gather(const PeerInfo &mine) override {
         if (!open_) {
-            const std::string busy = reception_.open();
+            const std::string busy = server_.open();
             if (!busy.empty()) {
                 meet_other_rank_0(busy, mine);
             }
             open_ = true;
         }
-        return reception_.all_gather(mine);
+        return server_.all_gather(mine);
     }
-    void leave(const PeerInfo &join_error) override { reception_.leave(join_error); }
-    std::vector<int> liveness_fds() const override { return reception_.liveness_fds(); }
+    void leave(const PeerInfo &join_error) override { server_.leave(join_error); }
+    std::vector<int> liveness_fds() const override { return server_.liveness_fds(); }
 
 private:
     // The address is taken. If by another rank 0 of this job, it and its ranks learn of this one, too.
@@ -279,7 +268,7 @@ private:
         const int64_t deadline_ns = deadline_after(std::min(deadline_.remaining_ms(), kBusyMs));
         std::string why = "it does not answer";
         try {
-            Visitor(endpoint_, secret_, 0, size_, deadline_, deadline_ns).all_gather(mine);
+            RendezvousClient(endpoint_, secret_, 0, size_, deadline_, deadline_ns).all_gather(mine);
         } catch (const Error &error) {
             if (error.status() != ODC_ERROR_RENDEZVOUS) {
                 throw;
@@ -293,7 +282,7 @@ private:
     std::string secret_;
     int size_;
     const Deadline &deadline_;
-    RendezvousServer reception_;
+    RendezvousServer server_;
     bool open_ = false;
 };
 
@@ -305,7 +294,8 @@ std::unique_ptr<Allgather> exchange_tcp(const std::string &endpoint_text, const 
     if (rank == 0) {
         return std::make_unique<Server>(endpoint, secret, size, deadline);
     }
-    return std::make_unique<Visitor>(endpoint, secret, rank, size, deadline, deadline_after(deadline.remaining_ms()));
+    return std::make_unique<RendezvousClient>(endpoint, secret, rank, size, deadline,
+                                              deadline_after(deadline.remaining_ms()));
 }
 
 }  // namespace odc

@@ -24,13 +24,13 @@ constexpr int64_t kMostMs = setting_row(Setting::kTimeoutMs).high;
 
 std::string waited(const Deadline &deadline) { return say(static_cast<int64_t>(deadline.waited_s() * 1e3), " ms"); }
 
-JobConfig job_config_of(const odc_config &config, const LaunchInfo &place, Log &log) {
+JobConfig job_config_of(const odc_config &config, const LaunchInfo &launch, Log &log) {
     if (config.timeout_ms < 0 || config.timeout_ms > kMostMs) {
         fail(ODC_ERROR_ARGUMENT, "odc_init: timeout_ms is ", config.timeout_ms, ", must be in 1..", kMostMs,
              ", or 0 for the default");
     }
     const int64_t timeout_ms = config.timeout_ms > 0 ? config.timeout_ms : setting_number(Setting::kTimeoutMs);
-    return {place.rank, place.size, timeout_ms, config.interrupted, config.interrupted_arg, &log};
+    return {launch.rank, launch.size, timeout_ms, config.interrupted, config.interrupted_arg, &log};
 }
 
 // Those that this job does not need, too: a mistake is told at once, not when the job first has a second host.
@@ -49,8 +49,8 @@ void check_settings() {
 IdentityInfo identity_of(const Rendezvous &rendezvous, const Cuda *cuda) {
     IdentityInfo info{};
     info.magic = layout_magic(Layout::Identity);
-    info.rank = rendezvous.place.rank;
-    info.size = rendezvous.place.size;
+    info.rank = rendezvous.launch.rank;
+    info.size = rendezvous.launch.size;
     info.pid = getpid();
     info.transports = read_route_options().transports;
     std::strncpy(info.identity, rendezvous.identity.c_str(), sizeof(info.identity) - 1);
@@ -76,8 +76,8 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda
     std::unique_ptr<Arena> arena = Arena::create();
     static_assert(sizeof(ControlBlock) <= kFirstRecordBytes);
     auto *block = new (arena->record(arena->allocate_record(sizeof(ControlBlock)))) ControlBlock{};
-    block->rank = rendezvous.place.rank;
-    block->size = rendezvous.place.size;
+    block->rank = rendezvous.launch.rank;
+    block->size = rendezvous.launch.size;
     block->pid = getpid();
     std::strncpy(block->host, rendezvous.host.c_str(), sizeof(block->host) - 1);
     std::strncpy(block->identity, rendezvous.identity.c_str(), sizeof(block->identity) - 1);
@@ -99,7 +99,7 @@ std::unique_ptr<Arena> make_arena(const Rendezvous &rendezvous, const Cuda *cuda
 
 // When it fails, the others, who would wait for this rank, learn why it does not come.
 template <class Body>
-void or_regret(Allgather *exchange, Body body) {
+void or_hand_in_join_error(Allgather *exchange, Body body) {
     try {
         body();
     } catch (const std::exception &) {
@@ -210,16 +210,16 @@ void meet_host(Membership &membership, const LocalGroup &group, std::unique_ptr<
 
 Membership join(const odc_config &config, Log &log) {
     const Rendezvous rendezvous = find_rendezvous(config);
-    const LaunchInfo &place = rendezvous.place;
-    log.set_rank(place.rank, place.size, rendezvous.host, rendezvous.group);
-    const JobConfig job_config = job_config_of(config, place, log);
+    const LaunchInfo &launch = rendezvous.launch;
+    log.set_rank(launch.rank, launch.size, rendezvous.host, rendezvous.group);
+    const JobConfig job_config = job_config_of(config, launch, log);
     const Deadline deadline(job_config.timeout_ms, job_config.interrupted, job_config.interrupted_arg, &log);
     log.info("joins ", rendezvous.way());
     const std::unique_ptr<Allgather> exchange = open_exchange(rendezvous, deadline);
     std::unique_ptr<Cuda> cuda;
     std::unique_ptr<Arena> arena;
     IdentityInfo mine{};
-    or_regret(exchange.get(), [&] {
+    or_hand_in_join_error(exchange.get(), [&] {
         check_settings();
         cuda = open_gpu(config);
         arena = make_arena(rendezvous, cuda.get());
@@ -227,13 +227,13 @@ Membership join(const odc_config &config, Log &log) {
     });
 
     const std::vector<IdentityInfo> infos =
-        exchange ? introduce(*exchange, mine) : std::vector<IdentityInfo>(static_cast<size_t>(place.size), mine);
+        exchange ? introduce(*exchange, mine) : std::vector<IdentityInfo>(static_cast<size_t>(launch.size), mine);
     Membership membership = divide(job_config, infos);
     membership.cuda = std::move(cuda);
     if (exchange) {
         log.info("knows after ", waited(deadline), " that the job has ", counted(membership.hosts.size(), "host"));
     }
-    LocalGroup group{place.job, membership.hosts[membership.own().host_index], place.rank, place.size, {}, {}};
+    LocalGroup group{launch.job, membership.hosts[membership.own().host_index], launch.rank, launch.size, {}, {}};
     if (exchange) {
         const IdentityInfo &leader = infos[static_cast<size_t>(group.ranks[0])];
         group.name = hex(leader.nonce, sizeof(leader.nonce));
@@ -256,10 +256,10 @@ Membership join(const odc_config &config, Log &log) {
         choose_routes(membership, infos, exchange.get(), deadline);
     } catch (const std::exception &error) {
         // Peers that have our memory already read why this rank does not come.
-        record_departure(*block, place.rank, error.what());
+        record_departure(*block, launch.rank, error.what());
         throw;
     } catch (...) {  // pthread_exit in a callback
-        record_departure(*block, place.rank, "its thread ended");
+        record_departure(*block, launch.rank, "its thread ended");
         throw;
     }
     log_routes(membership);

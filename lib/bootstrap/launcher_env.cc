@@ -59,50 +59,50 @@ LaunchInfo rank_and_size(const char *launcher, const char *rank_name, const char
         fail(ODC_ERROR_ARGUMENT, rank.empty() ? size_name : rank_name, " is set but ",
              rank.empty() ? rank_name : size_name, " is not: ", launcher, " sets both; unset it or give both");
     }
-    LaunchInfo place;
-    place.launcher = launcher;
-    place.size = static_cast<int>(parse_number(size_name, size, 1, std::numeric_limits<int32_t>::max()));
-    place.rank = static_cast<int>(parse_number(rank_name, rank, 0, place.size - 1));
-    return place;
+    LaunchInfo launch;
+    launch.launcher = launcher;
+    launch.size = static_cast<int>(parse_number(size_name, size, 1, std::numeric_limits<int32_t>::max()));
+    launch.rank = static_cast<int>(parse_number(rank_name, rank, 0, launch.size - 1));
+    return launch;
 }
 
 // True when the variable says that as many ranks are on this host as the job has.
-bool all_local(const LaunchInfo &place, const char *local_size_name) {
+bool all_local(const LaunchInfo &launch, const char *local_size_name) {
     const std::string local = environment(local_size_name);
-    return !local.empty() && parse_number(local_size_name, local, 1, place.size) == place.size;
+    return !local.empty() && parse_number(local_size_name, local, 1, launch.size) == launch.size;
 }
 
 LaunchInfo from_odc_run() {
-    LaunchInfo place = rank_and_size("odc run", setting_row(Setting::kRank).name, setting_row(Setting::kSize).name);
+    LaunchInfo launch = rank_and_size("odc run", setting_row(Setting::kRank).name, setting_row(Setting::kSize).name);
     // Ranks numbered by hand may be anywhere; only odc run names the job, too.
-    place.one_host = !setting(Setting::kJob).empty();
-    return place;
+    launch.one_host = !setting(Setting::kJob).empty();
+    return launch;
 }
 
 LaunchInfo from_torchrun() {
-    LaunchInfo place = rank_and_size("torchrun", "RANK", "WORLD_SIZE");
-    place.one_host = all_local(place, "LOCAL_WORLD_SIZE");
+    LaunchInfo launch = rank_and_size("torchrun", "RANK", "WORLD_SIZE");
+    launch.one_host = all_local(launch, "LOCAL_WORLD_SIZE");
     // The run id of a job without --rdzv-id is always "none", so the store's address, which two jobs cannot share,
     // joins in.
     const std::string store = join({environment("MASTER_ADDR"), environment("MASTER_PORT")});
     const std::string identity =
         join({environment("TORCHELASTIC_RUN_ID"), store, environment("TORCHELASTIC_RESTART_COUNT")});
     if (!store.empty()) {
-        place.job = job_name("torchrun", identity);
+        launch.job = job_name("torchrun", identity);
     }
-    return place;
+    return launch;
 }
 
 LaunchInfo from_open_mpi() {
-    LaunchInfo place = rank_and_size("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
-    place.one_host = all_local(place, "OMPI_COMM_WORLD_LOCAL_SIZE");
+    LaunchInfo launch = rank_and_size("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+    launch.one_host = all_local(launch, "OMPI_COMM_WORLD_LOCAL_SIZE");
     const std::string name = environment(given("PMIX_NAMESPACE") ? "PMIX_NAMESPACE" : "OMPI_MCA_ess_base_jobid");
     // Open MPI 4 makes its 32-bit job id from host name and pid; its random transport key makes the name unique.
     const std::string key = environment("OMPI_MCA_orte_precondition_transports");
     if (!name.empty()) {
-        place.job = job_name("ompi", join({name, key}));
+        launch.job = job_name("ompi", join({name, key}));
     }
-    return place;
+    return launch;
 }
 
 struct Process {
@@ -149,27 +149,27 @@ std::string hydra_proxy() {
 }
 
 LaunchInfo from_mpich() {
-    LaunchInfo place = rank_and_size("MPICH", "PMI_RANK", "PMI_SIZE");
-    place.one_host = all_local(place, "MPI_LOCALNRANKS");
+    LaunchInfo launch = rank_and_size("MPICH", "PMI_RANK", "PMI_SIZE");
+    launch.one_host = all_local(launch, "MPI_LOCALNRANKS");
     const std::string proxy = hydra_proxy();
     if (!proxy.empty()) {
-        place.job = job_name("mpich", proxy);
+        launch.job = job_name("mpich", proxy);
     }
-    return place;
+    return launch;
 }
 
 LaunchInfo from_slurm() {
     // SLURM_NTASKS is the allocation's, which a step need not fill.
-    LaunchInfo place =
+    LaunchInfo launch =
         rank_and_size("Slurm", "SLURM_PROCID", given("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
     const char *nodes_name = given("SLURM_STEP_NUM_NODES") ? "SLURM_STEP_NUM_NODES" : "SLURM_NNODES";
     const std::string nodes = environment(nodes_name);
-    place.one_host = !nodes.empty() && parse_number(nodes_name, nodes, 1, std::numeric_limits<int32_t>::max()) == 1;
+    launch.one_host = !nodes.empty() && parse_number(nodes_name, nodes, 1, std::numeric_limits<int32_t>::max()) == 1;
     if (given("SLURM_JOB_ID")) {
-        place.job = job_name("slurm", join({environment("SLURM_JOB_ID"), environment("SLURM_STEP_ID"),
-                                            environment("SLURM_RESTART_COUNT")}));
+        launch.job = job_name("slurm", join({environment("SLURM_JOB_ID"), environment("SLURM_STEP_ID"),
+                                             environment("SLURM_RESTART_COUNT")}));
     }
-    return place;
+    return launch;
 }
 
 struct Launcher {
@@ -194,21 +194,21 @@ constexpr std::array<Launcher, 9> kLaunchers = {{
 
 }  // namespace
 
-LaunchInfo find_place() {
-    LaunchInfo place;
+LaunchInfo find_launch_info() {
+    LaunchInfo launch;
     for (const Launcher &launcher : kLaunchers) {
         if (given(launcher.first) && given(launcher.second)) {
-            place = launcher.read();
+            launch = launcher.read();
             break;
         }
     }
     const std::string job = setting(Setting::kJob);
     if (!job.empty()) {
-        place.job = job_name("odc", job);
+        launch.job = job_name("odc", job);
     }
     // Without a name they cannot meet on the host alone.
-    place.one_host = place.one_host && !place.job.empty();
-    return place;
+    launch.one_host = launch.one_host && !launch.job.empty();
+    return launch;
 }
 
 }  // namespace odc

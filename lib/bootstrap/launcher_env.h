@@ -19,6 +19,6 @@ struct LaunchInfo {
 
 // Asks odc run first, then torchrun, Open MPI, MPICH, Slurm, and last the bare RANK and WORLD_SIZE of torch scripts.
 // Throws ODC_ERROR_ARGUMENT when a launcher's variables are present but make no sense.
-LaunchInfo find_place();
+LaunchInfo find_launch_info();
 
 }  // namespace odc

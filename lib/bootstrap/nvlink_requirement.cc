@@ -28,7 +28,7 @@ struct LocalGpu {
     GpuIdentity gpu;
 };
 
-LocalGpu seat_of(const Membership &membership, int rank) {
+LocalGpu local_gpu_of(const Membership &membership, int rank) {
     const Peer &peer = membership.peers[static_cast<size_t>(rank)];
     const GpuIdentity &gpu = peer.control_block().gpu;
     return {rank, say("rank ", rank, " (host ", peer.host, gpu.present ? say(", ", gpu.name) : "", ")"), gpu};
@@ -89,14 +89,14 @@ std::string objection_of(const std::string &why_not) {
 std::string unmet_nvlink_requirement(const Membership &membership) {
     std::vector<LocalGpu> local_ranks;
     for (const int rank : membership.hosts[membership.own().host_index]) {
-        local_ranks.push_back(seat_of(membership, rank));
+        local_ranks.push_back(local_gpu_of(membership, rank));
     }
     std::string why_not = why_no_links(local_ranks);
     for (const LocalGpu &local_rank : local_ranks) {
         const Route &route = membership.peers[static_cast<size_t>(local_rank.rank)].gpu_route;
         if (why_not.empty() && local_rank.rank != membership.config.rank && !route.is_direct()) {
-            why_not = say("the route between the GPUs of ", seat_of(membership, membership.config.rank).words, " and ",
-                          local_rank.words, " is not direct: ", route.choice.why);
+            why_not = say("the route between the GPUs of ", local_gpu_of(membership, membership.config.rank).words,
+                          " and ", local_rank.words, " is not direct: ", route.choice.why);
         }
     }
     return objection_of(why_not);

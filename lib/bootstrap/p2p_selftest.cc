@@ -5,8 +5,9 @@
 #include <cstring>
 #include <thread>
 
+#include "base/futex.h"
+#include "base/process.h"
 #include "base/program.h"
-#include "bootstrap/local/message.h"
 #include "bootstrap/membership.h"
 #include "routing/transport_table.h"
 
@@ -19,6 +20,7 @@ namespace {
 constexpr uint64_t kPatternWords = 4096;
 constexpr uint64_t kOnes = 1024;  // floats that are added at a time, to each area
 constexpr int kRounds = 64;
+constexpr int kMailMs = 1;  // a peer may wait for room at this rank's IPC channel, whose mail rings no bell
 constexpr uint64_t kPatternBytes = kPatternWords * sizeof(uint32_t);
 constexpr uint64_t kAreaBytes = kOnes * sizeof(float);
 
@@ -52,7 +54,7 @@ public:
                 peer_access.why_not = "it has no GPU";
             }
             if (rank == membership.config.rank) {
-                seat_ = local_rank;
+                own_local_rank_ = local_rank;
             }
         }
     }
@@ -64,7 +66,7 @@ public:
         const uint64_t region = open();
         meet(Step::Opened);
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
-            if (local_rank != seat_ && usable(local_rank)) {
+            if (local_rank != own_local_rank_ && usable(local_rank)) {
                 read_pattern(local_rank);
             }
         }
@@ -98,7 +100,7 @@ private:
     uint64_t open() {
         const auto [number, start] =
             cuda_.allocate(membership_.config.rank, 2 * kPatternBytes + local_peers_.size() * kAreaBytes, deadline_);
-        regions_[seat_] = start;
+        regions_[own_local_rank_] = start;
         auto *const words = reinterpret_cast<uint32_t *>(host_.start());
         for (uint64_t i = 0; i < kPatternWords; ++i) {
             words[i] = pattern_word(membership_.config.rank, i);
@@ -114,12 +116,19 @@ private:
     // Until every rank with a GPU has come so far.
     void meet(Step step) {
         block(membership_.config.rank).selftest_step.store(step, std::memory_order_release);
+        ring(block(membership_.config.rank));
         for (const int rank : local_peers_) {
-            const ControlBlock &other = block(rank);
-            while (other.gpu.present && other.selftest_step.load(std::memory_order_acquire) < step) {
+            ControlBlock &other = block(rank);
+            for (;;) {
+                const uint32_t rung = other.bell.rung.load();
+                if (!other.gpu.present || other.selftest_step.load(std::memory_order_acquire) >= step) {
+                    break;
+                }
                 cuda_.progress_ipc();
                 look_at(rank, other);
-                std::this_thread::sleep_for(std::chrono::microseconds(100));
+                other.bell.waiters.fetch_add(1);
+                futex_wait(other.bell.rung, rung, kMailMs);
+                other.bell.waiters.fetch_sub(1);
             }
         }
     }
@@ -152,7 +161,7 @@ private:
             while ((regions_[local_rank] = cuda_.map_region(rank, block(rank).selftest_region)) == nullptr) {
                 cuda_.progress_ipc();
                 look_at(rank, block(rank));
-                std::this_thread::sleep_for(std::chrono::microseconds(100));
+                std::this_thread::sleep_for(std::chrono::microseconds(100));  // seldom: it was sent before Opened
             }
             std::memset(host_.start(), 0, kPatternBytes);
             copy(host_.start(), regions_[local_rank], kPatternBytes, "reading a pattern of another GPU");
@@ -184,11 +193,11 @@ private:
     // All ranks at the same time.
     void add() {
         std::vector<Addend> addends;
-        const std::byte *const ones = regions_[seat_] + kPatternBytes;
+        const std::byte *const ones = regions_[own_local_rank_] + kPatternBytes;
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
-            if (local_rank != seat_ && usable(local_rank)) {
-                addends.push_back({ones, area(local_rank, seat_), kOnes});
-                addends.push_back({ones, area(seat_, local_rank), kOnes});
+            if (local_rank != own_local_rank_ && usable(local_rank)) {
+                addends.push_back({ones, area(local_rank, own_local_rank_), kOnes});
+                addends.push_back({ones, area(own_local_rank_, local_rank), kOnes});
             }
         }
         const CudaDevice::Scope scope(device_);
@@ -201,13 +210,13 @@ private:
     void check_sums() {
         ControlBlock &mine = block(membership_.config.rank);
         auto *const sums = reinterpret_cast<float *>(host_.start() + kPatternBytes);
-        copy(sums, area(seat_, 0), local_peers_.size() * kAreaBytes, "reading sums");
+        copy(sums, area(own_local_rank_, 0), local_peers_.size() * kAreaBytes, "reading sums");
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
             const float *const theirs = sums + local_rank * kOnes;
             const bool whole = std::all_of(theirs, theirs + kOnes, [](float sum) { return sum == 2 * kRounds; });
-            mine.selftest_results[local_rank] = !usable(local_rank)            ? SelftestResult::Unusable
-                                                : local_rank == seat_ || whole ? SelftestResult::Good
-                                                                               : SelftestResult::SumsLost;
+            mine.selftest_results[local_rank] = !usable(local_rank)                      ? SelftestResult::Unusable
+                                                : local_rank == own_local_rank_ || whole ? SelftestResult::Good
+                                                                                         : SelftestResult::SumsLost;
         }
     }
 
@@ -216,11 +225,11 @@ private:
         const ControlBlock &mine = block(membership_.config.rank);
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
             PeerAccess &one = peer_access(local_rank);
-            if (local_rank == seat_ || !one.why_not.empty()) {
+            if (local_rank == own_local_rank_ || !one.why_not.empty()) {
                 continue;
             }
             // Where it could not add, its part is missing from the sums here.
-            const SelftestResult theirs = block(local_peers_[local_rank]).selftest_results[seat_];
+            const SelftestResult theirs = block(local_peers_[local_rank]).selftest_results[own_local_rank_];
             if (theirs == SelftestResult::Unusable) {
                 one.why_not = "that rank cannot use this one's GPU; its own route says why";
             } else if (theirs == SelftestResult::SumsLost ||
@@ -232,7 +241,7 @@ private:
 
     void close(uint64_t region) {
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
-            if (local_rank != seat_ && block(local_peers_[local_rank]).gpu.present) {
+            if (local_rank != own_local_rank_ && block(local_peers_[local_rank]).gpu.present) {
                 cuda_.discard_region(local_peers_[local_rank], block(local_peers_[local_rank]).selftest_region);
             }
         }
@@ -244,7 +253,7 @@ private:
     Cuda &cuda_;
     const CudaDevice &device_;
     const std::vector<int> &local_peers_;  // by local rank
-    size_t seat_ = 0;
+    size_t own_local_rank_ = 0;
     bool alone_ = true;                      // no other has a GPU
     std::vector<PeerAccess> peer_accesses_;  // by rank
     std::vector<std::byte *> regions_;       // by local rank
@@ -257,13 +266,13 @@ std::vector<PeerAccess> run_p2p_selftest(Membership &membership, const Deadline 
     if (!membership.cuda) {
         return std::vector<PeerAccess>(membership.peers.size());
     }
-    std::unique_ptr<P2pSelftest> trial;
+    std::unique_ptr<P2pSelftest> selftest;
     try {
-        trial = std::make_unique<P2pSelftest>(membership, deadline);
-        return trial->run();
+        selftest = std::make_unique<P2pSelftest>(membership, deadline);
+        return selftest->run();
     } catch (const Error &error) {
         if (membership.cuda->device().is_busy()) {  // what a GPU still uses must not be unmapped
-            (void)trial.release();
+            (void)selftest.release();
             (void)membership.cuda.release();
         }
         if (error.status() != ODC_ERROR_DEVICE) {

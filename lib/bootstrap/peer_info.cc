@@ -15,10 +15,10 @@ struct JoinError {
     char why[sizeof(PeerInfo) - sizeof(uint64_t) - sizeof(int32_t)];
 };
 static_assert(sizeof(JoinError) == sizeof(PeerInfo));
-constexpr uint64_t kRegretMagic = 0x6f6463207361642e;  // "odc sad."
+constexpr uint64_t kJoinErrorMagic = 0x6f6463207361642e;  // "odc sad."
 
 template <class Content>
-PeerInfo card_with(const Content &content) {
+PeerInfo peer_info_with(const Content &content) {
     static_assert(sizeof(Content) <= sizeof(PeerInfo));
     PeerInfo info{};
     std::memcpy(info.data(), &content, sizeof(content));
@@ -33,7 +33,7 @@ Content content_of(const PeerInfo &info) {
 }
 
 // Of a later round than the first.
-void check_card(bool right_kind, int says_rank, int rank) {
+void check_round(bool right_kind, int says_rank, int rank) {
     if (!right_kind) {
         fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank,
              " says something else than this round is about; give all ranks the "
@@ -47,24 +47,24 @@ void check_card(bool right_kind, int says_rank, int rank) {
 
 }  // namespace
 
-PeerInfo peer_info_of(const IdentityInfo &content) { return card_with(content); }
+PeerInfo peer_info_of(const IdentityInfo &content) { return peer_info_with(content); }
 
-PeerInfo peer_info_of(const NicInfo &content) { return card_with(content); }
-PeerInfo peer_info_of(const UnreachableInfo &content) { return card_with(content); }
-PeerInfo peer_info_of(const EndpointInfo &content) { return card_with(content); }
-PeerInfo peer_info_of(const ReadyInfo &content) { return card_with(content); }
+PeerInfo peer_info_of(const NicInfo &content) { return peer_info_with(content); }
+PeerInfo peer_info_of(const UnreachableInfo &content) { return peer_info_with(content); }
+PeerInfo peer_info_of(const EndpointInfo &content) { return peer_info_with(content); }
+PeerInfo peer_info_of(const ReadyInfo &content) { return peer_info_with(content); }
 
 PeerInfo join_error_of(const Error &error) {
-    JoinError join_error{kRegretMagic, error.status(), {}};
+    JoinError join_error{kJoinErrorMagic, error.status(), {}};
     put(join_error.why, error.what());
-    return card_with(join_error);
+    return peer_info_with(join_error);
 }
 
 void check_join_errors(const std::vector<PeerInfo> &infos) {
     std::string first;
     for (size_t rank = 0; rank < infos.size(); ++rank) {
         auto join_error = content_of<JoinError>(infos[rank]);
-        if (join_error.magic != kRegretMagic) {
+        if (join_error.magic != kJoinErrorMagic) {
             continue;
         }
         join_error.why[sizeof(join_error.why) - 1] = '\0';
@@ -93,7 +93,7 @@ IdentityInfo read_identity(const PeerInfo &info, int rank) {
 
 NicInfo read_nics(const PeerInfo &info, int rank) {
     auto content = content_of<NicInfo>(info);
-    check_card(content.magic == layout_magic(Layout::Nics), content.rank, rank);
+    check_round(content.magic == layout_magic(Layout::Nics), content.rank, rank);
     content.why_no_fabric[sizeof(content.why_no_fabric) - 1] = '\0';
     if (content.count > kMaxNics || !std::all_of(content.nics.begin(), content.nics.begin() + content.count,
                                                  [](const NicAddress &nic) { return well_formed(nic); })) {
@@ -109,13 +109,13 @@ void UnreachableInfo::set_unreachable(int other) {
 
 UnreachableInfo read_unreachable(const PeerInfo &info, int rank) {
     auto content = content_of<UnreachableInfo>(info);
-    check_card(content.magic == layout_magic(Layout::Unreachable), content.rank, rank);
+    check_round(content.magic == layout_magic(Layout::Unreachable), content.rank, rank);
     return content;
 }
 
 EndpointInfo read_endpoint(const PeerInfo &info, int rank) {
     auto content = content_of<EndpointInfo>(info);
-    check_card(content.magic == layout_magic(Layout::Endpoints), content.rank, rank);
+    check_round(content.magic == layout_magic(Layout::Endpoints), content.rank, rank);
     for (EndpointName &one : content.names) {
         one.bytes = std::min<uint32_t>(one.bytes, sizeof(one.name));
     }
@@ -125,7 +125,7 @@ EndpointInfo read_endpoint(const PeerInfo &info, int rank) {
 
 void check_ready(const PeerInfo &info, int rank) {
     const auto content = content_of<ReadyInfo>(info);
-    check_card(content.magic == layout_magic(Layout::Ready), content.rank, rank);
+    check_round(content.magic == layout_magic(Layout::Ready), content.rank, rank);
 }
 
 }  // namespace odc

@@ -26,7 +26,7 @@ struct IdentityInfo {
     char host[64];            // as errors show it
     char group[48];           // only to notice that two groups meet by mistake
     char gpu[64];             // its name; empty: it has none
-    unsigned char nonce[16];  // random; its leader's names a host's meeting, so no leftover of another job knows it
+    unsigned char nonce[16];  // random; its leader's names a host's rendezvous, so no leftover of another job knows it
 };
 
 // Of the later rounds, which only jobs on several hosts have: by which NICs a rank could be reached; who has not

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bootstrap/reachability_probe.h"
 
+#include "base/event_loop.h"
 #include "base/tcp_socket.h"
+#include "bootstrap/protocol/message.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -10,7 +12,6 @@
 
 #include <net/if.h>
 #include <netinet/in.h>
-#include <poll.h>
 
 namespace odc {
 
@@ -54,15 +55,16 @@ bool is_probed(const NicAddress &nic) { return nic.family != 0 && provider_of(ni
 
 enum class Answer { NotYet, Some, None };
 
-// A probe on its way. A refusal is no answer: a probe port stays open until all have probed, so a firewall refused, or this
+// One on its way. A refusal is no answer: a probe port stays open until all have probed, so a firewall refused, or this
 // host itself has the peer's address, too.
-struct Attempt {
-    size_t visit;
+struct PendingProbe {
+    size_t target;
     Fd socket;
     int64_t until_ns;
+    size_t event = 0;
 
-    Answer look(short events) const {
-        if (events != 0) {
+    Answer answer(const EventLoop &events) const {
+        if (events.happened(event)) {
             return connect_result(socket.get()) == 0 ? Answer::Some : Answer::None;
         }
         return now_ns() < until_ns ? Answer::NotYet : Answer::None;
@@ -70,11 +72,12 @@ struct Attempt {
 };
 
 // Nothing when it failed at once.
-std::optional<Attempt> start_attempt(const ReachabilityProbe::Visit &visit, size_t place) {
+std::optional<PendingProbe> begin_probe(const ReachabilityProbe::Target &target, size_t number) {
     // From where the provider will connect, too: the answer must find its way back there.
-    Fd socket = connect_to(address_of(visit.to, visit.probe_port, visit.from), address_of(visit.from, 0, visit.from));
+    Fd socket =
+        connect_to(address_of(target.to, target.probe_port, target.from), address_of(target.from, 0, target.from));
     if (socket.valid()) {
-        return Attempt{place, std::move(socket), now_ns() + kProbeAnswerNs};
+        return PendingProbe{number, std::move(socket), now_ns() + kProbeAnswerNs};
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM || errno == EADDRINUSE) {
         fail_errno("a socket to a rank of another host");
@@ -95,73 +98,66 @@ ReachabilityProbe::ReachabilityProbe(NicAddresses &addresses) {
                 continue;
             }
             probe_ports_[kept.size()] = number_of(listener);
-            listeners_.push_back(std::move(listener));
+            acceptor_.listen(std::move(listener));
         }
         kept.push_back(nic);
     }
     addresses.nics = std::move(kept);
 }
 
-size_t ReachabilityProbe::let_in() {
+size_t ReachabilityProbe::accept_probes() {
     size_t count = 0;
-    for (const Fd &listener : listeners_) {
-        for (Address from; accept_from(listener.get(), &from).valid();) {
-            ++count;
-        }
-        if (errno != EAGAIN) {
-            fail_errno("accepting a connection of a rank of another host");
-        }
+    acceptor_.accept_all([&](Fd, const Address &) { ++count; });
+    if (acceptor_.is_crowded()) {
+        errno = acceptor_.why_crowded();
+        fail_errno("accepting a connection of a rank of another host");
     }
     return count;
 }
 
-std::vector<size_t> ReachabilityProbe::probe(const std::vector<Visit> &visits, const Deadline &deadline) {
+std::vector<size_t> ReachabilityProbe::probe(const std::vector<Target> &targets, const Deadline &deadline) {
+    EventLoop events(deadline, "odc_init");
     std::vector<size_t> unanswered;
-    std::vector<Attempt> attempts;
+    std::vector<PendingProbe> pending;
     size_t next = 0;
     size_t came = 0;
     int64_t linger_until_ns = 0;  // for those who still come, after all have answered
     for (;;) {
-        for (; next < visits.size() && attempts.size() < kAtOnce; ++next) {
-            if (std::optional<Attempt> attempt = start_attempt(visits[next], next)) {
-                attempts.push_back(std::move(*attempt));
+        for (; next < targets.size() && pending.size() < kAtOnce; ++next) {
+            if (std::optional<PendingProbe> probe = begin_probe(targets[next], next)) {
+                pending.push_back(std::move(*probe));
             } else {
                 unanswered.push_back(next);
             }
         }
-        if (attempts.empty()) {
+        if (pending.empty()) {
             linger_until_ns = linger_until_ns != 0 ? linger_until_ns : now_ns() + kLingerNs;
-            if (came >= visits.size() || now_ns() >= linger_until_ns) {
+            if (came >= targets.size() || now_ns() >= linger_until_ns) {
                 return unanswered;
             }
         }
-        std::vector<pollfd> entries;
-        for (const Attempt &attempt : attempts) {
-            entries.push_back({attempt.socket.get(), POLLOUT, 0});
+        for (PendingProbe &probe : pending) {
+            probe.event = events.watch(probe.socket.get(), POLLOUT);
         }
-        for (const Fd &listener : listeners_) {
-            entries.push_back({listener.get(), POLLIN, 0});
-        }
-        poll(entries.data(), entries.size(), deadline.slice_ms());
         const auto missing = [&] {
-            const Visit &visit = visits[attempts[0].visit];
+            const Target &target = targets[pending[0].target];
             return say("odc_init waited ", deadline.waited_s(), " s; no answer yet from ",
-                       network_text(network_of(visit.to)), ", tried from ", visit.from.name);
+                       network_text(network_of(target.to)), ", tried from ", target.from.name);
         };
-        if (!attempts.empty()) {
+        if (!pending.empty()) {
             deadline.say_long(missing);
         }
-        deadline.check_interrupted("odc_init");
-        came += let_in();
-        size_t place = 0;
-        std::erase_if(attempts, [&](const Attempt &attempt) {
-            const Answer answer = attempt.look(entries[place++].revents);
+        acceptor_.watch(events);
+        events.wait(pending.empty() ? linger_until_ns : deadline_after(deadline.remaining_ms()));
+        came += accept_probes();
+        std::erase_if(pending, [&](const PendingProbe &probe) {
+            const Answer answer = probe.answer(events);
             if (answer == Answer::None) {
-                unanswered.push_back(attempt.visit);
+                unanswered.push_back(probe.target);
             }
             return answer != Answer::NotYet;
         });
-        if (!attempts.empty() && deadline.over()) {
+        if (!pending.empty() && deadline.over()) {
             fail(ODC_ERROR_RENDEZVOUS, missing());
         }
     }

@@ -4,8 +4,8 @@
 // not taken for one that cannot be reached.
 #pragma once
 
+#include "base/acceptor.h"
 #include "base/deadline.h"
-#include "base/fd.h"
 #include "routing/nic_address.h"
 
 #include <array>
@@ -21,21 +21,21 @@ public:
 
     const ProbePorts &probe_ports() const { return probe_ports_; }
 
-    struct Visit {
+    struct Target {
         NicAddress from;  // this rank's
         NicAddress to;
         uint16_t probe_port;
     };
-    // Probes all of them, many at once, and lets in as many who probe this rank. The places of the visits that got no
+    // Probes all of them, many at once, and accepts the probes of as many ranks. Which targets, by place, gave no
     // answer in 5 s each. Throws ODC_ERROR_RENDEZVOUS when `deadline` is over before, and ODC_ERROR_SYSTEM when this
     // process may open no more sockets.
-    std::vector<size_t> probe(const std::vector<Visit> &visits, const Deadline &deadline);
+    std::vector<size_t> probe(const std::vector<Target> &targets, const Deadline &deadline);
 
 private:
-    size_t let_in();
+    size_t accept_probes();
 
     ProbePorts probe_ports_{};
-    std::vector<Fd> listeners_;
+    Acceptor acceptor_;
 };
 
 }  // namespace odc

@@ -40,8 +40,8 @@ std::string name_of(const std::string &job, const std::string &group) {
 }
 
 [[noreturn]] void fail_no_way(const Rendezvous &rendezvous) {
-    const std::string launcher = rendezvous.place.launcher.empty() ? "config" : rendezvous.place.launcher;
-    fail(ODC_ERROR_RENDEZVOUS, "odc_init: ", launcher, " says that there are ", rendezvous.place.size,
+    const std::string launcher = rendezvous.launch.launcher.empty() ? "config" : rendezvous.launch.launcher;
+    fail(ODC_ERROR_RENDEZVOUS, "odc_init: ", launcher, " says that there are ", rendezvous.launch.size,
          " ranks, but not that all are on this host; give config.all_gather (MPI or a torch store), or ODC_RENDEZVOUS="
          "host:port of rank 0 with ODC_SECRET, or (one host) config.job; PMIx: ",
          why_not_pmix());
@@ -49,14 +49,14 @@ std::string name_of(const std::string &job, const std::string &group) {
 
 }  // namespace
 
-bool Rendezvous::by_name() const { return all_gather == nullptr && address.empty() && place.one_host; }
+bool Rendezvous::by_name() const { return all_gather == nullptr && address.empty() && launch.one_host; }
 
 std::string Rendezvous::way() const {
-    if (place.size == 1) {
+    if (launch.size == 1) {
         return "a job of this rank only";
     }
-    const std::string job = place.job.empty() ? "a job" : say("job \"", place.job, '"');
-    return say(job, " of ", place.size, " ranks ",
+    const std::string job = launch.job.empty() ? "a job" : say("job \"", launch.job, '"');
+    return say(job, " of ", launch.size, " ranks ",
                all_gather != nullptr ? "by the program's all_gather"
                : !address.empty()    ? "at " + address
                : by_name()           ? "by name on this host"
@@ -80,26 +80,26 @@ Rendezvous find_rendezvous(const odc_config &config) {
         }
         // A launcher's job id still helps ranks that were numbered by the caller to meet.
         if (config.job == nullptr && config.size > 1 && config.all_gather == nullptr) {
-            found.place = find_place();
+            found.launch = find_launch_info();
         }
-        found.place.rank = config.rank;
-        found.place.size = config.size;
+        found.launch.rank = config.rank;
+        found.launch.size = config.size;
     } else {
-        found.place = find_place();
-        if (found.place.launcher.empty()) {
+        found.launch = find_launch_info();
+        if (found.launch.launcher.empty()) {
             fail(ODC_ERROR_RENDEZVOUS,
                  "odc_init: no launcher is found and the config gives no rank and size; start the program with odc run "
                  "-n N, torchrun, mpirun or srun, or set config.rank, config.size and config.job");
         }
     }
     if (config.job != nullptr) {
-        found.place.job = config.job;
-        found.place.one_host = true;
+        found.launch.job = config.job;
+        found.launch.one_host = true;
     }
     if (config.group != nullptr && config.group[0] != '\0') {
         found.group = config.group;
     }
-    found.place.job = name_of(found.place.job, found.group);
+    found.launch.job = name_of(found.launch.job, found.group);
     found.address = config.rendezvous != nullptr ? config.rendezvous : setting(Setting::kRendezvous);
     found.secret = config.secret != nullptr ? config.secret : setting(Setting::kSecret);
     name_host(config, &found);
@@ -107,27 +107,27 @@ Rendezvous find_rendezvous(const odc_config &config) {
 }
 
 std::unique_ptr<Allgather> open_exchange(const Rendezvous &rendezvous, const Deadline &deadline) {
-    const LaunchInfo &place = rendezvous.place;
-    if (place.size == 1 || rendezvous.by_name()) {
+    const LaunchInfo &launch = rendezvous.launch;
+    if (launch.size == 1 || rendezvous.by_name()) {
         return nullptr;
     }
     if (sodium_init() < 0) {
         fail(ODC_ERROR_SYSTEM, "libsodium found no source of random numbers");
     }
     if (rendezvous.all_gather != nullptr) {
-        return exchange_callback(rendezvous.all_gather, rendezvous.all_gather_arg, place.size);
+        return exchange_callback(rendezvous.all_gather, rendezvous.all_gather_arg, launch.size);
     }
     if (!rendezvous.address.empty()) {
         if (rendezvous.secret.empty()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init: a meeting at ", rendezvous.address,
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init: a rendezvous at ", rendezvous.address,
                  " needs a secret that all ranks share; set ODC_SECRET or config.secret");
         }
-        return exchange_tcp(rendezvous.address, rendezvous.secret, place.rank, place.size, deadline);
+        return exchange_tcp(rendezvous.address, rendezvous.secret, launch.rank, launch.size, deadline);
     }
     if (why_not_pmix() != nullptr) {
         fail_no_way(rendezvous);
     }
-    return exchange_pmix(place.rank, place.size, deadline);
+    return exchange_pmix(launch.rank, launch.size, deadline);
 }
 
 }  // namespace odc

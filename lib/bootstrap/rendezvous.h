@@ -11,7 +11,7 @@
 namespace odc {
 
 struct Rendezvous {
-    LaunchInfo place;
+    LaunchInfo launch;
     std::string group;
     std::string address;  // "host:port" of rank 0, empty: none
     std::string secret;
@@ -21,7 +21,7 @@ struct Rendezvous {
     std::string host;      // as errors show it
     std::string named_by;  // what gave the identity: "ODC_HOST_ID=\"a\"", "config.host \"a\""; empty: the machine
 
-    // All ranks are on this host and meet under `place.job`, without an exchange.
+    // All ranks are on this host and meet under `launch.job`, without an exchange.
     bool by_name() const;
     // "job \"a\" of 8 ranks at host:port", for the log.
     std::string way() const;

@@ -42,10 +42,13 @@ static_assert(offsetof(ShardRecord, name_bytes) == 136);
 static_assert(offsetof(ShardRecord, released) == 148);
 static_assert(offsetof(ShardRecord, published) == 152);
 
-static_assert(sizeof(Message) == 1056);
-static_assert(offsetof(Message, remaining_ms) == 24);
-static_assert(offsetof(Message, members) == 32);
-static_assert(sizeof(Member) == 12);
+static_assert(sizeof(Hello) == 128);
+static_assert(offsetof(Hello, version) == 8);
+static_assert(offsetof(Hello, remaining_ms) == 24);
+static_assert(offsetof(Hello, host) == 32);
+static_assert(offsetof(Hello, nonce) == 96);
+static_assert(sizeof(Reply) == 48);
+static_assert(sizeof(SentPeer) == 12);
 
 static_assert(sizeof(PeerInfo) == 2048);
 static_assert(sizeof(IdentityInfo) == 312);

@@ -12,20 +12,16 @@
 //                                        ◄─────────      Reply: all ranks were handed them, or why not
 //
 // The MACs of entries and replies have a key made from the secret and both nonces, and the round's number in them, so
-// they are worth nothing in any other conversation or round. Only "refused" has none: there is no common secret. Hello,
-// Challenge and Proof stay as they are in every version from 3 on, so that versions can tell each other apart; numbers
-// are little-endian.
+// they are worth nothing in any other conversation or round. Only "refused" has none: there is no common secret. Challenge and
+// Proof stay as they are in every version from 3 on, like Hello (protocol/message.h).
 #pragma once
 
-#include "base/deadline.h"
-#include "base/layout_version.h"
 #include "bootstrap/peer_info.h"
+#include "bootstrap/protocol/message.h"
 
 #include <sodium.h>
 
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -33,26 +29,6 @@
 #include <unistd.h>
 
 namespace odc {
-
-static_assert(std::endian::native == std::endian::little);
-
-constexpr std::array<char, 8> kTcpMagic = {'o', 'd', 'c', ' ', 'm', 'e', 'e', 't'};
-constexpr uint32_t kMaxSentence = 4096;
-
-using Nonce = std::array<unsigned char, 32>;
-using Mac = std::array<unsigned char, crypto_auth_hmacsha256_BYTES>;
-
-struct Hello {
-    std::array<char, 8> magic;
-    uint32_t version;
-    int32_t rank;
-    int32_t size;
-    int32_t pid;
-    int64_t remaining_ms;  // until this rank's deadline
-    std::array<char, 64> host;
-    Nonce nonce;
-};
-static_assert(sizeof(Hello) == 128);
 
 struct Challenge {
     std::array<char, 8> magic;
@@ -71,20 +47,7 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 2080);
 
-enum class ReplyKind : uint32_t { kWelcome = 1, kRefused, kInfos, kFailed, kMet };
-
-struct Reply {
-    std::array<char, 8> magic;
-    ReplyKind kind;
-    uint32_t bytes;  // that follow: the peer infos, or a sentence
-    Mac mac;
-};
-static_assert(sizeof(Reply) == 48);
-
-template <class Message>
-std::string_view bytes_of(const Message &message) {
-    return {reinterpret_cast<const char *>(&message), sizeof(message)};
-}
+static_assert(sizeof(Mac) == crypto_auth_hmacsha256_BYTES);
 
 template <class... Parts>
 Mac mac_of(std::string_view key, const Parts &...parts) {
@@ -129,34 +92,11 @@ inline Nonce random_nonce() {
     return nonce;
 }
 
-// `remaining_ms` may come from another rank or from a config, so it may be anything.
-inline int64_t deadline_after(int64_t remaining_ms) {
-    return now_ns() + std::clamp<int64_t>(remaining_ms, 0, int64_t{1} << 40) * 1'000'000;
-}
-
 inline Hello hello_of(int rank, int size, int64_t remaining_ms) {
-    Hello hello{};
-    hello.magic = kTcpMagic;
-    hello.version = layout_version();
-    hello.rank = rank;
-    hello.size = size;
-    hello.pid = getpid();
-    hello.remaining_ms = remaining_ms;
+    Hello hello = hello_of_rank(rank, size, remaining_ms);
     gethostname(hello.host.data(), hello.host.size() - 1);
     hello.nonce = random_nonce();
     return hello;
-}
-
-// "rank 2 (pid 77 on node1)"; the name comes over the network, so only plain characters are repeated.
-inline std::string who(const Hello &hello) {
-    std::string host;
-    for (const char c : hello.host) {
-        if (c == '\0') {
-            break;
-        }
-        host += c > ' ' && c <= '~' ? c : '?';
-    }
-    return say("rank ", hello.rank, " (pid ", hello.pid, " on ", host, ")");
 }
 
 }  // namespace odc

@@ -3,21 +3,17 @@
 #include "bootstrap/tcp_server.h"
 
 #include "base/program.h"
-#include "bootstrap/local/late_ranks.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
 
-#include <poll.h>
-
 namespace odc {
 namespace {
 
-constexpr int64_t kHelloNs = 5'000'000'000;         // for a stranger to prove itself
+constexpr int64_t kHelloNs = 5'000'000'000;         // for a client to prove itself
 constexpr int64_t kCrowdedHelloNs = 1'000'000'000;  // where it keeps others out
-constexpr size_t kUndecided = 64;                   // strangers at a time, beside as many as there are ranks
 constexpr int64_t kBriefNs = 500'000'000;           // the same for a rank 0 that its caller has interrupted
 constexpr int64_t kLastWordsNs = 1'000'000'000;
 constexpr int kNamed = 16;  // missing ranks named before the rest is counted
@@ -26,7 +22,7 @@ constexpr int kNamed = 16;  // missing ranks named before the rest is counted
 
 RendezvousServer::RendezvousServer(const HostPort &endpoint, const std::string &secret, int size,
                                    const Deadline &deadline)
-    : endpoint_(endpoint), secret_(secret), size_(size), deadline_(deadline),
+    : endpoint_(endpoint), secret_(secret), size_(size), deadline_(deadline), events_(deadline, "odc_init"),
       self_(hello_of(0, size, deadline.remaining_ms())), deadline_ns_(deadline_after(self_.remaining_ms)),
       came_(static_cast<size_t>(size)) {
     came_[0] = self_;
@@ -41,7 +37,7 @@ std::vector<PeerInfo> RendezvousServer::all_gather(const PeerInfo &mine) {
     present_ = 1;
     try {
         collect();
-        listeners_.clear();
+        acceptor_.close();
         std::erase_if(clients_, [](const Client &client) { return client.state != Client::State::kJoined; });
         all_infos_.clear();
         for (const PeerInfo &info : infos_) {
@@ -50,7 +46,7 @@ std::vector<PeerInfo> RendezvousServer::all_gather(const PeerInfo &mine) {
         tell_clients(ReplyKind::kInfos, &all_infos_);
         tell_clients(ReplyKind::kMet, nullptr);  // until now nobody goes on, so that all hear what goes wrong
     } catch (const Error &error) {
-        // A sentence about the meeting is everybody's; any other happened to rank 0 alone.
+        // A sentence about the rendezvous is everybody's; any other happened to rank 0 alone.
         const bool stopped = error.status() == ODC_ERROR_INTERRUPTED;
         tell_all(
             error.status() == ODC_ERROR_RENDEZVOUS ? error.what() : say(who(self_), " left odc_init: ", error.what()),
@@ -95,16 +91,16 @@ std::string RendezvousServer::open() {
         Fd fd = listen_at(address);
         if (!fd.valid()) {
             if (errno == EADDRINUSE) {
-                listeners_.clear();  // nobody shall take this rank for the other one
+                acceptor_.close();  // nobody shall take this rank for the other one
                 return address.host_port();
             }
             why = std::generic_category().message(errno);
             continue;
         }
-        listeners_.push_back(std::move(fd));
+        acceptor_.listen(std::move(fd));
         addresses_ += (addresses_.empty() ? "" : ", ") + address.host_port();
     }
-    if (listeners_.empty()) {
+    if (!acceptor_.listens()) {
         fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at ", endpoint_.text, ": ", why,
              "; give the rendezvous an address of the host that rank 0 runs on");
     }
@@ -115,11 +111,10 @@ std::string RendezvousServer::open() {
 }
 
 void RendezvousServer::step() {
-    wait_for_clients(deadline_.slice_ms());
     if (present_ < size_) {
         deadline_.say_long([this] { return missing(); });
     }
-    deadline_.check_interrupted("odc_init");
+    wait_for_clients(events_, deadline_ns());
     for (Client &client : clients_) {
         if (client.state != Client::State::kGone) {
             serve(client);
@@ -133,63 +128,49 @@ void RendezvousServer::step() {
     }
 }
 
-void RendezvousServer::wait_for_clients(int timeout_ms) const {
-    std::vector<pollfd> entries;
-    for (const Fd &listener : listeners_) {
-        entries.push_back({crowded_ ? -1 : listener.get(), POLLIN, 0});
-    }
+void RendezvousServer::wait_for_clients(EventLoop &events, int64_t until_ns) {
+    acceptor_.watch(events);
     for (const Client &client : clients_) {
-        entries.push_back({client.socket.get(), static_cast<short>(client.drained() ? POLLIN : POLLIN | POLLOUT), 0});
+        events.watch(client.socket.get(), static_cast<short>(client.drained() ? POLLIN : POLLIN | POLLOUT));
     }
-    poll(entries.data(), entries.size(), timeout_ms);
+    events.wait(until_ns);
 }
 
-void RendezvousServer::wait_to_send() const {
-    std::vector<pollfd> entries;
+void RendezvousServer::wait_to_send() {
     for (const Client &client : clients_) {
         if (!client.drained()) {
-            entries.push_back({client.socket.get(), POLLOUT, 0});
+            events_.watch(client.socket.get(), POLLOUT);
         }
     }
-    poll(entries.data(), entries.size(), 10);
+    events_.wait(deadline_ns());
 }
 
 void RendezvousServer::accept_all() {
-    crowded_ = false;
-    for (const Fd &listener : listeners_) {
-        accept_all(listener);
+    acceptor_.accept_all([this](Fd socket, const Address &from) { accept(std::move(socket), from); });
+    if (acceptor_.is_crowded()) {
+        check_room();
     }
 }
 
-void RendezvousServer::accept_all(const Fd &listener) {
-    for (;;) {
-        Address from;
-        Fd fd = accept_from(listener.get(), &from);
-        if (!fd.valid()) {
-            if (errno != EAGAIN) {
-                crowded_ = true;
-                check_room();
-            }
-            return;
-        }
-        const auto undecided =
-            std::count_if(clients_.begin(), clients_.end(), [](const Client &client) { return client.undecided(); });
-        if (static_cast<size_t>(undecided) >= kUndecided + static_cast<size_t>(size_)) {
-            dismiss_oldest();
-        }
-        Client &client = clients_.emplace_back();
-        client.socket = std::move(fd);
-        client.host = from.host();
-        client.since_ns = now_ns();
+void RendezvousServer::accept(Fd socket, const Address &from) {
+    const auto undecided =
+        std::count_if(clients_.begin(), clients_.end(), [](const Client &client) { return client.undecided(); });
+    if (static_cast<size_t>(undecided) >= kMostUndecided + static_cast<size_t>(size_)) {
+        dismiss_oldest();
     }
+    Client &client = clients_.emplace_back();
+    client.socket = std::move(socket);
+    client.host = from.host();
+    client.since_ns = now_ns();
 }
 
-// Nobody else can be accepted, and errno says why. Strangers must not keep ranks out; ranks that are about to prove
-// themselves must not be turned away for others.
+// Nobody else can be accepted. Clients that are no ranks must not keep ranks out; ranks that are about to prove themselves must
+// not be turned away for others.
 void RendezvousServer::check_room() {
     const bool none_goes =
         std::none_of(clients_.begin(), clients_.end(), [](const Client &client) { return client.undecided(); });
     if (none_goes && farewell_.empty()) {
+        errno = acceptor_.why_crowded();
         fail_errno(say("odc_init cannot accept ", size_ - 1, " connections (", present_ - 1, " came)"));
     }
 }
@@ -203,8 +184,9 @@ void RendezvousServer::dismiss_oldest() {
 
 void RendezvousServer::dismiss_late() {
     for (Client &client : clients_) {
-        if (client.undecided() && now_ns() - client.since_ns > (crowded_ ? kCrowdedHelloNs : kHelloNs)) {
-            dismiss(client, crowded_ ? "silent for 1 s while there was no room for others" : "silent for 5 s");
+        if (client.undecided() && now_ns() - client.since_ns > (acceptor_.is_crowded() ? kCrowdedHelloNs : kHelloNs)) {
+            dismiss(client,
+                    acceptor_.is_crowded() ? "silent for 1 s while there was no room for others" : "silent for 5 s");
         }
     }
 }
@@ -212,7 +194,7 @@ void RendezvousServer::dismiss_late() {
 void RendezvousServer::dismiss(Client &client, const char *why) {
     client.socket = Fd();
     client.state = Client::State::kGone;
-    // Strangers cannot make the sentence, or the memory, as long as they like.
+    // Those who are no ranks cannot make the sentence, or the memory, as long as they like.
     const std::string entry = say(client.host, ": ", why);
     if (turned_away_.size() < 8 || turned_away_.count(entry) > 0) {
         ++turned_away_[entry];
@@ -262,8 +244,7 @@ void RendezvousServer::hear(Client &client) {
 }
 
 void RendezvousServer::hear_hello(Client &client) {
-    const size_t prefix = std::min(client.in.size(), kTcpMagic.size());
-    if (std::memcmp(client.in.data(), kTcpMagic.data(), prefix) != 0 || client.in.size() > sizeof(Hello)) {
+    if (!begins_hello(client.in)) {
         return dismiss(client, "not a rank");
     }
     if (client.in.size() < sizeof(Hello)) {
@@ -271,7 +252,7 @@ void RendezvousServer::hear_hello(Client &client) {
     }
     std::memcpy(&client.hello, client.in.data(), sizeof(Hello));
     client.in.clear();
-    client.challenge = {kTcpMagic, random_nonce()};
+    client.challenge = {kRendezvousMagic, random_nonce()};
     client.out.append(bytes_of(client.challenge));
     client.state = Client::State::kProof;
     flush(client);
@@ -301,26 +282,19 @@ void RendezvousServer::hear_proof(Client &client) {
     hear_entry(client);
 }
 
-// From here on the guest is believed, and hears what is wrong.
+// From here on the client is believed, and hears what is wrong.
 void RendezvousServer::admit(Client &client) {
     const Hello &hello = client.hello;
-    if (hello.version != layout_version()) {
-        fail(ODC_ERROR_RENDEZVOUS, who(hello), " meets by version ", hello.version, " of the protocol, ", who(self_),
-             " by version ", layout_version(), "; give all ranks the same libodc");
-    }
-    if (hello.size != size_) {
-        fail(ODC_ERROR_RENDEZVOUS, who(hello), " says that the job has ", hello.size, " ranks, ", who(self_), " says ",
-             size_, "; start all with one size");
-    }
+    check_hello(hello, self_);
     if (hello.rank < 0 || hello.rank >= size_) {
         fail(ODC_ERROR_RENDEZVOUS, "a process says that it is ", who(hello), " of ", size_);
     }
-    std::optional<Hello> &local_rank = came_[static_cast<size_t>(hello.rank)];
-    if (local_rank.has_value()) {
-        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", hello.rank, ": ", who(*local_rank), " and ", who(hello),
+    std::optional<Hello> &of_rank = came_[static_cast<size_t>(hello.rank)];
+    if (of_rank.has_value()) {
+        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", hello.rank, ": ", who(*of_rank), " and ", who(hello),
              "; give each process its own rank");
     }
-    local_rank = hello;
+    of_rank = hello;
     const int64_t deadline_ns = deadline_after(hello.remaining_ms);
     if (deadline_ns < deadline_ns_) {
         deadline_ns_ = deadline_ns;
@@ -349,7 +323,7 @@ void RendezvousServer::hear_entry(Client &client) {
 }
 
 void RendezvousServer::send_reply(Client &client, ReplyKind kind, const std::string *payload) const {
-    Reply reply{kTcpMagic, kind, payload != nullptr ? static_cast<uint32_t>(payload->size()) : 0, {}};
+    Reply reply{kRendezvousMagic, kind, payload != nullptr ? static_cast<uint32_t>(payload->size()) : 0, {}};
     if (kind != ReplyKind::kRefused) {
         reply.mac = reply_mac(client.session, round_, kind, payload != nullptr ? std::string_view(*payload) : "");
     }
@@ -390,7 +364,6 @@ void RendezvousServer::tell_clients(ReplyKind kind, const std::string *payload) 
         send_reply(client, kind, payload);
     }
     for (;; wait_to_send()) {
-        deadline_.check_interrupted("odc_init");
         for (Client &client : clients_) {
             if (!flush(client)) {
                 fail_lost(client);
@@ -422,6 +395,8 @@ void RendezvousServer::tell_all(const std::string &sentence, int64_t most_ns) {
         }
     }
     const int64_t until_ns = now_ns() + most_ns;
+    const Deadline last(0, nullptr, nullptr);  // asks nobody, so that the words reach all
+    EventLoop events(last, "odc_init");
     while (now_ns() < until_ns) {
         accept_all();
         for (Client &client : clients_) {
@@ -434,10 +409,10 @@ void RendezvousServer::tell_all(const std::string &sentence, int64_t most_ns) {
         });
         const bool all_came =
             std::all_of(came_.begin(), came_.end(), [](const auto &hello) { return hello.has_value(); });
-        if (clients_.empty() && (all_came || listeners_.empty() || deadline_.wants_to_stop())) {
+        if (clients_.empty() && (all_came || !acceptor_.listens() || deadline_.wants_to_stop())) {
             return;
         }
-        wait_for_clients(10);
+        wait_for_clients(events, until_ns);
     }
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rank 0's side of meeting over TCP: it hears every connection at once, so that no stranger blocks a rank, believes those
+// Rank 0's side of the TCP rendezvous: it hears every connection at once, so that none blocks a rank, believes those
 // that prove themselves (tcp_protocol.h), and hands every peer info to everybody, round after round. Whatever goes wrong is said
 // to all who came.
 #pragma once
 
+#include "base/acceptor.h"
 #include "base/deadline.h"
+#include "base/event_loop.h"
 #include "base/tcp_socket.h"
 #include "bootstrap/tcp_protocol.h"
 
@@ -41,7 +43,7 @@ private:
         Challenge challenge{};
         Mac session{};
         std::string out;                    // still to be sent, then `tail`
-        const std::string *tail = nullptr;  // shared by all guests
+        const std::string *tail = nullptr;  // shared by all clients
         size_t tail_sent = 0;
 
         bool undecided() const { return state == State::kHello || state == State::kProof; }
@@ -50,10 +52,10 @@ private:
 
     void collect();
     void step();
-    void wait_for_clients(int timeout_ms) const;
-    void wait_to_send() const;
+    void wait_for_clients(EventLoop &events, int64_t until_ns);
+    void wait_to_send();
     void accept_all();
-    void accept_all(const Fd &listener);
+    void accept(Fd socket, const Address &from);
     void check_room();
     void dismiss_oldest();
     void dismiss_late();
@@ -77,10 +79,11 @@ private:
     const std::string &secret_;
     int size_;
     const Deadline &deadline_;
+    EventLoop events_;
     Hello self_;
     int64_t deadline_ns_;  // the earliest of all who have come, so that all read the same sentence
     int deadline_rank_ = 0;
-    std::vector<Fd> listeners_;
+    Acceptor acceptor_;
     std::string addresses_;        // where it listens, when that is not what the user wrote
     std::vector<Client> clients_;  // in the order in which they came
     std::vector<std::optional<Hello>> came_;
@@ -88,9 +91,8 @@ private:
     std::vector<PeerInfo> infos_;             // of this round
     std::vector<bool> handed_in_;             // by rank: whose peer info of this round is there
     int present_ = 0;                         // how many are
-    bool crowded_ = false;                    // a connection waits for which there are no descriptors or memory
     std::string all_infos_;                   // as they are handed out
-    std::string farewell_;                    // why the ranks did not meet, once they did not
+    std::string farewell_;                    // why the rendezvous failed, once it has
     std::map<std::string, int> turned_away_;  // "10.0.0.1: wrong secret" and how often
 };
 

@@ -137,7 +137,7 @@ void judge(Membership &membership, const std::vector<Neighbour> &all, const Loca
 UnreachableInfo probe_routes(ReachabilityProbe &probe, const Membership &membership, const std::vector<Neighbour> &all,
                              const Deadline &deadline) {
     const int rank = membership.config.rank;
-    std::vector<ReachabilityProbe::Visit> visits;
+    std::vector<ReachabilityProbe::Target> targets;
     std::vector<int> ranks;
     for (int other = 0; std::max(rank, other) < std::min(membership.config.size, UnreachableInfo::kRanks); ++other) {
         const RouteChoice &choice = membership.peers[static_cast<size_t>(other)].route.choice;
@@ -145,14 +145,14 @@ UnreachableInfo probe_routes(ReachabilityProbe &probe, const Membership &members
         const auto my_nic = static_cast<size_t>(choice.my_nic);
         const auto their_nic = static_cast<size_t>(choice.their_nic);
         if (choice.their_nic >= 0 && theirs.probe_ports[their_nic] != 0) {
-            visits.push_back({all[static_cast<size_t>(rank)].descriptor.nics[my_nic], theirs.descriptor.nics[their_nic],
-                              theirs.probe_ports[their_nic]});
+            targets.push_back({all[static_cast<size_t>(rank)].descriptor.nics[my_nic],
+                               theirs.descriptor.nics[their_nic], theirs.probe_ports[their_nic]});
             ranks.push_back(other);
         }
     }
     UnreachableInfo info{layout_magic(Layout::Unreachable), rank, 0, {}};
-    for (const size_t visit : probe.probe(visits, deadline)) {
-        info.set_unreachable(ranks[visit]);
+    for (const size_t target : probe.probe(targets, deadline)) {
+        info.set_unreachable(ranks[target]);
     }
     return info;
 }

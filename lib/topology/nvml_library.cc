@@ -15,7 +15,7 @@ struct Loaded {
 
 Loaded load() {
     Loaded loaded;
-    DynamicLibrary opened("libnvidia-ml.so.1");
+    DynamicLibrary opened(libraries::kNvml);
     loaded.why_not = opened.why_not();
     if (!loaded.why_not.empty()) {
         return loaded;

@@ -34,8 +34,19 @@ says() {
     same "$said" "$words"
 }
 
+# All of them, from the one table, and where packages and the manual name them.
+cd "$ODC_SOURCE_DIR" || exit 1
+libraries=$(sed -n '/^namespace libraries/,/^}/s/.* = "\(lib[^"]*\)";.*/\1/p' lib/base/dynamic_library.h)
+same "$(wc -w <<<"$libraries")" 4
+for library in $libraries; do
+    for file in packaging/rpm/libodc.spec packaging/README.md; do
+        contains "$(cat $file)" "$library"
+    done
+    contains "$(sed "s/\\\\-/-/g" tools/man/odc.1)" "$library"
+done
+
 mkdir "$work/libraries"
-for library in libcuda.so.1 libnvidia-ml.so.1 libfabric.so.1 libpmix.so.2; do
+for library in $libraries; do
     ldconfig -p | grep -qF "$library " || says "$library" "$library not found"
 
     : >"$work/libraries/$library"

@@ -192,7 +192,7 @@ void test_proof_of_something_else(void **) {
 // Rank 0 never sends anything that would serve as a rank's proof.
 void test_messages_of_rank_0_are_not_a_proof(void **) {
     const Hello hello = hello_of(1, 2, 1000);
-    const Challenge challenge{kTcpMagic, random_nonce()};
+    const Challenge challenge{kRendezvousMagic, random_nonce()};
     assert_true(!same_mac(proof_mac(kSecret, hello, challenge), session_key(kSecret, hello, challenge)));
 }
 
@@ -200,11 +200,12 @@ void test_rank_0_without_the_secret(void **) {
     for (const ReplyKind kind : {ReplyKind::kWelcome, ReplyKind::kInfos, ReplyKind::kFailed}) {
         const Outcome outcome = join_as_rank_1([&](int fd) {
             const auto hello = hear<Hello>(fd);
-            const Challenge challenge{kTcpMagic, random_nonce()};
+            const Challenge challenge{kRendezvousMagic, random_nonce()};
             tell(fd, challenge);
             hear<Proof>(fd);
             hear<Entry>(fd);
-            tell(fd, Reply{kTcpMagic, kind, 0, reply_mac(session_key("a guess", hello, challenge), 1, kind, "")});
+            tell(fd,
+                 Reply{kRendezvousMagic, kind, 0, reply_mac(session_key("a guess", hello, challenge), 1, kind, "")});
         });
         check_text(outcome, ODC_ERROR_RENDEZVOUS, "rank 0 at 127.0.0.1:", "does not know the secret");
     }
@@ -213,15 +214,15 @@ void test_rank_0_without_the_secret(void **) {
 void test_modified_peer_infos(void **) {
     const Outcome outcome = join_as_rank_1([&](int fd) {
         const auto hello = hear<Hello>(fd);
-        const Challenge challenge{kTcpMagic, random_nonce()};
+        const Challenge challenge{kRendezvousMagic, random_nonce()};
         tell(fd, challenge);
         hear<Proof>(fd);
         hear<Entry>(fd);
         const Mac session = session_key(kSecret, hello, challenge);
-        tell(fd, Reply{kTcpMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
+        tell(fd, Reply{kRendezvousMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
         std::string infos(2 * sizeof(PeerInfo), 'a');
         const auto bytes = static_cast<uint32_t>(infos.size());
-        tell(fd, Reply{kTcpMagic, ReplyKind::kInfos, bytes, reply_mac(session, 1, ReplyKind::kInfos, infos)});
+        tell(fd, Reply{kRendezvousMagic, ReplyKind::kInfos, bytes, reply_mac(session, 1, ReplyKind::kInfos, infos)});
         infos[300] = 'b';
         assert_true(send(fd, infos.data(), infos.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(infos.size()));
     });
@@ -232,10 +233,10 @@ void test_modified_peer_infos(void **) {
 void test_endless_reply(void **) {
     const Outcome outcome = join_as_rank_1([&](int fd) {
         hear<Hello>(fd);
-        tell(fd, Challenge{kTcpMagic, random_nonce()});
+        tell(fd, Challenge{kRendezvousMagic, random_nonce()});
         hear<Proof>(fd);
         hear<Entry>(fd);
-        tell(fd, Reply{kTcpMagic, ReplyKind::kFailed, UINT32_MAX, {}});
+        tell(fd, Reply{kRendezvousMagic, ReplyKind::kFailed, UINT32_MAX, {}});
     });
     check_text(outcome, ODC_ERROR_RENDEZVOUS, "127.0.0.1:", "not rank 0");
 }
@@ -253,17 +254,18 @@ void test_second_try(void **) {
         if (time == 0) {
             continue;
         }
-        const Challenge challenge{kTcpMagic, random_nonce()};
+        const Challenge challenge{kRendezvousMagic, random_nonce()};
         tell(fd.get(), challenge);
         hear<Proof>(fd.get());
         hear<Entry>(fd.get());
         const Mac session = session_key(kSecret, hello, challenge);
-        tell(fd.get(), Reply{kTcpMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
+        tell(fd.get(), Reply{kRendezvousMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
         const std::string infos(2 * sizeof(PeerInfo), 'a');
         const auto bytes = static_cast<uint32_t>(infos.size());
-        tell(fd.get(), Reply{kTcpMagic, ReplyKind::kInfos, bytes, reply_mac(session, 1, ReplyKind::kInfos, infos)});
+        tell(fd.get(),
+             Reply{kRendezvousMagic, ReplyKind::kInfos, bytes, reply_mac(session, 1, ReplyKind::kInfos, infos)});
         assert_true(send(fd.get(), infos.data(), infos.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(infos.size()));
-        tell(fd.get(), Reply{kTcpMagic, ReplyKind::kMet, 0, reply_mac(session, 1, ReplyKind::kMet, "")});
+        tell(fd.get(), Reply{kRendezvousMagic, ReplyKind::kMet, 0, reply_mac(session, 1, ReplyKind::kMet, "")});
     }
     rank.join();
     if (outcome.status != ODC_OK) {
@@ -368,7 +370,7 @@ void test_invalid_second_peer_infos(void **) {
         Address from;
         const Fd fd = accept_from(port.listener.get(), &from);
         const auto hello = hear<Hello>(fd.get());
-        const Challenge challenge{kTcpMagic, random_nonce()};
+        const Challenge challenge{kRendezvousMagic, random_nonce()};
         tell(fd.get(), challenge);
         hear<Proof>(fd.get());
         hear<Entry>(fd.get());
@@ -377,11 +379,12 @@ void test_invalid_second_peer_infos(void **) {
         const auto send_infos = [&] {
             const std::string_view bytes = bytes_of(infos);
             const auto count = static_cast<uint32_t>(bytes.size());
-            tell(fd.get(), Reply{kTcpMagic, ReplyKind::kInfos, count, reply_mac(session, 1, ReplyKind::kInfos, bytes)});
+            tell(fd.get(),
+                 Reply{kRendezvousMagic, ReplyKind::kInfos, count, reply_mac(session, 1, ReplyKind::kInfos, bytes)});
             tell(fd.get(), infos);
-            tell(fd.get(), Reply{kTcpMagic, ReplyKind::kMet, 0, reply_mac(session, 1, ReplyKind::kMet, "")});
+            tell(fd.get(), Reply{kRendezvousMagic, ReplyKind::kMet, 0, reply_mac(session, 1, ReplyKind::kMet, "")});
         };
-        tell(fd.get(), Reply{kTcpMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
+        tell(fd.get(), Reply{kRendezvousMagic, ReplyKind::kWelcome, 0, reply_mac(session, 1, ReplyKind::kWelcome, "")});
         send_infos();
         const auto entry = hear<Entry>(fd.get());
         assert_true(same_mac(entry.mac, entry_mac(session, 2, entry.info)));

@@ -29,25 +29,32 @@ std::string doubt(const LocalGroup &group) {
                : say("; ", group.named_by, " makes these ranks one host, which is wrong if they are on several");
 }
 
-LocalPeer local_peer_of(const Member &member, std::vector<Fd> &&fds) {
-    LocalPeer one{member.pid, std::move(fds[0]), std::move(fds[1]), std::move(fds[2]), {}};
-    if (fds.size() > 3) {
-        one.slot = std::move(fds[3]);
+std::vector<LocalPeer> local_peers_of(ReceivedPeers &&received) {
+    std::vector<LocalPeer> all;
+    auto next = received.fds.begin();
+    for (const SentPeer &sent : received.peers) {
+        LocalPeer &one = all.emplace_back(
+            LocalPeer{sent.rank, sent.pid, std::move(next[0]), std::move(next[1]), std::move(next[2]), {}});
+        if (sent.fds > 3) {
+            one.slot = std::move(next[3]);
+        }
+        next += sent.fds;
     }
-    return one;
+    return all;
 }
 
-void add_member(const LocalPeer &one, int rank, Message *message, std::vector<int> *fds) {
-    const size_t before = fds->size();
-    fds->insert(fds->end(), {one.memory.get(), one.life.get(), one.program.get()});
+void add_peer(const LocalPeer &one, PeersToSend *to) {
+    const size_t before = to->fds.size();
+    to->fds.insert(to->fds.end(), {one.memory.get(), one.life.get(), one.program.get()});
     if (one.slot.valid()) {
-        fds->push_back(one.slot.get());
+        to->fds.push_back(one.slot.get());
     }
-    message->members[message->member_count++] = {rank, one.pid, static_cast<int32_t>(fds->size() - before)};
+    to->peers.push_back({one.rank, one.pid, static_cast<int32_t>(to->fds.size() - before)});
 }
 
-LocalPeer own_local_peer(const PeerHandles &mine) {
-    LocalPeer one{getpid(),
+LocalPeer own_local_peer(int rank, const PeerHandles &mine) {
+    LocalPeer one{rank,
+                  getpid(),
                   duplicate(mine.memory),
                   Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))),
                   duplicate(mine.program),

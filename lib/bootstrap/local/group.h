@@ -11,6 +11,7 @@
 namespace odc {
 
 struct LocalPeer {
+    int rank = -1;
     int pid = 0;
     Fd memory;   // of its arena
     Fd life;     // pidfd
@@ -39,10 +40,10 @@ struct LocalGroup {
 };
 
 // What ranks hand each other, between descriptors in messages and by name.
-LocalPeer local_peer_of(const Member &member, std::vector<Fd> &&fds);
-void add_member(const LocalPeer &one, int rank, Message *message, std::vector<int> *fds);
+std::vector<LocalPeer> local_peers_of(ReceivedPeers &&received);
+void add_peer(const LocalPeer &one, PeersToSend *to);
 // This rank's own.
-LocalPeer own_local_peer(const PeerHandles &mine);
+LocalPeer own_local_peer(int rank, const PeerHandles &mine);
 
 // What to add to the words about ranks that have not found each other.
 std::string doubt(const LocalGroup &group);

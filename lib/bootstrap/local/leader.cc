@@ -1,46 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bootstrap/local/leader.h"
 
+#include "base/acceptor.h"
+#include "base/event_loop.h"
+#include "base/process.h"
 #include "base/program.h"
-#include "base/tcp_socket.h"
 #include "bootstrap/local/group.h"
 #include "bootstrap/local/late_ranks.h"
 #include "bootstrap/local/message.h"
 #include "bootstrap/local/socket.h"
 
-#include <poll.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <set>
-#include <thread>
+#include <sstream>
 
 namespace odc {
 
 namespace {
 
-constexpr int64_t kHelloNs = 2'000'000'000;  // for a stranger to say who it is
-constexpr size_t kUndecided = 64;
+constexpr int64_t kHelloNs = 2'000'000'000;   // for a connection to say who it is
+constexpr int64_t kNameRetryNs = 10'000'000;  // where nobody can be waited for who holds the name
 
 // Ranks of the group have local ranks, in order; the leader's is 0.
 class Leader {
 public:
     Leader(const LocalGroup &group, const PeerHandles &mine, const Deadline &deadline)
-        : group_(group), local_size_(group.ranks.size()), deadline_(deadline),
-          deadline_ns_(now_ns() + deadline.remaining_ms() * 1'000'000), liveness_fds_(local_size_, -1),
-          peers_(local_size_), sockets_(local_size_) {
+        : group_(group), local_size_(group.ranks.size()), deadline_(deadline), events_(deadline, "odc_init"),
+          self_(hello_of_rank(group.rank, group.size, deadline.remaining_ms())),
+          deadline_ns_(deadline_after(self_.remaining_ms)), liveness_fds_(local_size_, -1), peers_(local_size_),
+          sockets_(local_size_) {
         // Another host's leader has a liveness descriptor to rank 0 only.
         for (size_t local_rank = 1; local_rank < local_size_ && group.rank == 0 && !group.liveness_fds.empty();
              ++local_rank) {
             liveness_fds_[local_rank] = group.liveness_fds[static_cast<size_t>(group.ranks[local_rank])];
         }
         liveness_of_rank_0_ = group.rank != 0 && !group.liveness_fds.empty() ? group.liveness_fds[0] : -1;
-        peers_[0] = own_local_peer(mine);
+        peers_[0] = own_local_peer(group_.rank, mine);
     }
 
     std::vector<LocalPeer> run() {
         try {
-            listen_at();
+            listen();
             while (present_ < local_size_) {
                 step();
             }
@@ -58,72 +59,76 @@ private:
         int64_t since_ns;
     };
 
-    void listen_at() {
-        for (listener_ = listen_locally(group_.name); !listener_.valid(); listener_ = listen_locally(group_.name)) {
-            blame_other_leader();
-            deadline_.check_interrupted("odc_init");
-            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    void listen() {
+        for (Fd listener = listen_locally(group_.name);; listener = listen_locally(group_.name)) {
+            if (listener.valid()) {
+                return acceptor_.listen(std::move(listener));
+            }
+            await_name();
         }
     }
 
     // Somebody listens under our name: another leader, which is told (so that its job fails too), or what a dead one left
     // behind in a forked child, which may still go away.
-    void blame_other_leader() {
+    void await_name() {
         const Fd other = make_local_socket();
         const LocalAddress address = local_address(group_.name);
-        if (connect(other.get(), address.get(), address.bytes) != 0) {
-            return;
+        if (connect(other.get(), address.get(), address.bytes) != 0) {  // it does not listen yet, or no longer
+            return events_.sleep(now_ns() + kNameRetryNs);
         }
         check_same_user(other.get(), group_.name);
-        const int pid = peer_of(other.get()).pid;
+        const int pid = credentials_of(other.get()).pid;
         if (gone(pid)) {
-            if (!deadline_.over()) {
-                return;
-            }
-            fail(ODC_ERROR_RENDEZVOUS, "a child of the dead process ", pid, " still holds the name of job \"",
-                 group_.name, "\"; end it, or give the job another name");
+            return await_hang_up(other, pid);
         }
-        Message hello = make_message(Message::Hello, group_.rank, group_.size);
+        Hello hello = self_;
         hello.remaining_ms = deadline_.remaining_ms();
-        std::vector<int> fds;
-        add_member(peers_[0], group_.rank, &hello, &fds);
-        send_message(other.get(), hello, fds, deadline_);
+        send_hello(other.get(), hello, own_handles(), deadline_);
         fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", group_.rank, " of job \"", group_.name, "\": pid ", pid,
              " and this one, pid ", getpid(), "; give each process its own rank, or each job its own name");
     }
 
+    void await_hang_up(const Fd &other, int pid) {
+        while (!deadline_.over()) {
+            const size_t hang_up = events_.watch(other.get());
+            events_.wait(deadline_ns_);
+            if (events_.happened(hang_up)) {
+                return;
+            }
+        }
+        fail(ODC_ERROR_RENDEZVOUS, "a child of the dead process ", pid, " still holds the name of job \"", group_.name,
+             "\"; end it, or give the job another name");
+    }
+
     void step() {
-        const int64_t left_ms = (deadline_ns_ - now_ns()) / 1'000'000;
-        if (left_ms <= 0) {
+        if (now_ns() >= deadline_ns_) {
             fail(ODC_ERROR_RENDEZVOUS, missing());
         }
-        wait_for_any(static_cast<int>(std::min<int64_t>(left_ms, deadline_.slice_ms())));
         deadline_.say_long([this] { return missing(); });
-        deadline_.check_interrupted("odc_init");
-        hear_strangers();
+        wait_for_any();
+        hear_undecided();
         accept_waiting();
     }
 
     // Sleeps until somebody comes, and fails when somebody has gone.
-    void wait_for_any(int timeout_ms) {
-        std::vector<pollfd> entries{{liveness_of_rank_0_, POLLIN, 0}};
-        for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {  // two for each
+    void wait_for_any() {
+        const size_t rank_0 = events_.watch(liveness_of_rank_0_);
+        std::vector<std::pair<size_t, size_t>> departures(local_size_);
+        for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {
             const bool came = sockets_[local_rank].valid();
-            entries.push_back({came ? sockets_[local_rank].get() : liveness_fds_[local_rank], POLLIN, 0});
-            entries.push_back({came ? peers_[local_rank].life.get() : -1, POLLIN, 0});
+            departures[local_rank] = {events_.watch(came ? sockets_[local_rank].get() : liveness_fds_[local_rank]),
+                                      events_.watch(came ? peers_[local_rank].life.get() : -1)};
         }
-        entries.push_back({crowded_ ? -1 : listener_.get(), POLLIN, 0});
+        acceptor_.watch(events_);
         for (const Undecided &one : undecided_) {
-            entries.push_back({one.socket.get(), POLLIN, 0});
+            events_.watch(one.socket.get());
         }
-        if (poll(entries.data(), entries.size(), timeout_ms) <= 0) {
-            return;
-        }
-        if (entries[0].revents != 0) {
+        events_.wait(deadline_ns_);
+        if (events_.happened(rank_0)) {
             fail(ODC_ERROR_RENDEZVOUS, "rank 0 ", kLeftSomehow, " in odc_init", doubt(group_));
         }
         for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {
-            if (entries[2 * local_rank - 1].revents != 0 || entries[2 * local_rank].revents != 0) {
+            if (events_.happened(departures[local_rank].first) || events_.happened(departures[local_rank].second)) {
                 fail_lost(local_rank);
             }
         }
@@ -140,89 +145,80 @@ private:
     }
 
     void accept_waiting() {
-        if (undecided_.size() == kUndecided) {
-            undecided_.erase(undecided_.begin());
-            ++turned_away_;
-        }
-        crowded_ = false;
-        while (undecided_.size() < kUndecided) {
-            Address from;
-            Fd fresh = accept_from(listener_.get(), &from);
-            if (!fresh.valid()) {
-                crowded_ = errno != EAGAIN;
-                break;
+        acceptor_.accept_all([this](Fd fresh, const Address &) {
+            if (credentials_of(fresh.get()).uid != geteuid()) {
+                ++turned_away_;
+                return;
             }
-            if (peer_of(fresh.get()).uid == geteuid()) {
-                undecided_.push_back({std::move(fresh), now_ns()});
-            } else {
+            if (undecided_.size() >= kMostUndecided + local_size_) {
+                undecided_.erase(undecided_.begin());
                 ++turned_away_;
             }
-        }
-        if (crowded_ && undecided_.empty()) {
+            undecided_.push_back({std::move(fresh), now_ns()});
+        });
+        if (acceptor_.is_crowded() && undecided_.empty()) {
+            errno = acceptor_.why_crowded();
             fail_errno(say("odc_init cannot accept the ranks of this host (", present_, " of ", local_size_, " came)"));
         }
     }
 
-    void hear_strangers() {
+    void hear_undecided() {
         for (size_t i = 0; i < undecided_.size();) {
-            ReceivedMessage received{};
-            const Received what = receive_message(undecided_[i].socket.get(), &received);
+            Hello hello{};
+            ReceivedPeers self;
+            const Received what = receive_hello(undecided_[i].socket.get(), &hello, &self);
             if (what == Received::Nothing && now_ns() - undecided_[i].since_ns < kHelloNs) {
                 ++i;
                 continue;
             }
             Fd socket = std::move(undecided_[i].socket);
             undecided_.erase(undecided_.begin() + static_cast<std::ptrdiff_t>(i));
-            if (what != Received::Message || received.message.kind != Message::Hello) {
+            // What is of another version may be anything, unless it says whose it is as the kernel does.
+            if (what == Received::Message &&
+                (hello.version == self_.version || hello.pid == credentials_of(socket.get()).pid)) {
+                admit(std::move(socket), hello, std::move(self));
+            } else {
                 ++turned_away_;
-                continue;
             }
-            admit(std::move(socket), received);
         }
     }
 
-    [[gnu::noinline]] void admit(Fd socket, ReceivedMessage &received) {
-        const Message &hello = received.message;
-        const auto refuse = [&](const std::string &text) {
-            leaving_.push_back(std::move(socket));
-            fail(ODC_ERROR_RENDEZVOUS, text);
-        };
-        if (hello.size != group_.size) {
-            refuse(say("rank ", hello.rank, " (pid ", hello.pid, ") says that the job has ", hello.size,
-                       " ranks, rank ", group_.rank, " (pid ", getpid(), ") says ", group_.size,
-                       "; start all with one size"));
+    void admit(Fd socket, const Hello &hello, ReceivedPeers &&self) {
+        leaving_ = std::move(socket);  // hears what is wrong with it
+        check_hello(hello, self_);
+        const auto at = std::lower_bound(group_.ranks.begin(), group_.ranks.end(), hello.rank);
+        if (at == group_.ranks.end() || *at != hello.rank) {
+            fail(ODC_ERROR_RENDEZVOUS, "pid ", hello.pid, " says that it is rank ", hello.rank, " of ", group_.size,
+                 ", which is not one of this host's");
         }
-        const auto place = std::lower_bound(group_.ranks.begin(), group_.ranks.end(), hello.rank);
-        if (place == group_.ranks.end() || *place != hello.rank) {
-            refuse(say("pid ", hello.pid, " says that it is rank ", hello.rank, " of ", group_.size,
-                       ", which is not one of this host's"));
-        }
-        const auto local_rank = static_cast<size_t>(place - group_.ranks.begin());
+        const auto local_rank = static_cast<size_t>(at - group_.ranks.begin());
         if (peers_[local_rank].pid != 0) {
-            refuse(say("two processes are rank ", hello.rank, " of job \"", group_.name, "\": pid ",
-                       peers_[local_rank].pid, " and pid ", hello.pid, "; give each process its own rank"));
+            fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", hello.rank, " of job \"", group_.name, "\": pid ",
+                 peers_[local_rank].pid, " and pid ", hello.pid, "; give each process its own rank");
         }
-        deadline_ns_ = std::min(deadline_ns_, now_ns() + hello.remaining_ms * 1'000'000);
-        peers_[local_rank] = local_peer_of(hello.members[0], std::move(received.fds));
+        deadline_ns_ = std::min(deadline_ns_, deadline_after(hello.remaining_ms));
+        peers_[local_rank] = std::move(local_peers_of(std::move(self))[0]);
         ++present_;
         deadline_.debug("rank ", hello.rank, " (pid ", hello.pid, ") has come, with it ", present_, " of ",
                         local_size_);
-        Message welcome = make_message(Message::Welcome, group_.rank, group_.size);
-        std::vector<int> fds;
-        add_member(peers_[0], group_.rank, &welcome, &fds);
-        send_message(socket.get(), welcome, fds, deadline_);
-        sockets_[local_rank] = std::move(socket);
+        send_reply(leaving_.get(), ReplyKind::kWelcome, own_handles(), deadline_);
+        sockets_[local_rank] = std::move(leaving_);
+    }
+
+    PeersToSend own_handles() const {
+        PeersToSend own;
+        add_peer(peers_[0], &own);
+        return own;
     }
 
     void hand_out() {
-        for (size_t first = 1; first < local_size_; first += kMostMembers) {
-            Message members = make_message(Message::Members, group_.rank, group_.size);
-            std::vector<int> fds;
-            for (size_t local_rank = first; local_rank < std::min(first + kMostMembers, local_size_); ++local_rank) {
-                add_member(peers_[local_rank], group_.ranks[local_rank], &members, &fds);
+        for (size_t first = 1; first < local_size_; first += kMostSentPeers) {
+            PeersToSend some;
+            for (size_t local_rank = first; local_rank < std::min(first + kMostSentPeers, local_size_); ++local_rank) {
+                add_peer(peers_[local_rank], &some);
             }
             for (size_t to = 1; to < local_size_; ++to) {
-                if (!send_message(sockets_[to].get(), members, fds, deadline_)) {
+                if (!send_reply(sockets_[to].get(), ReplyKind::kHandles, some, deadline_)) {
                     fail(ODC_ERROR_RENDEZVOUS, "rank ", group_.ranks[to], " (pid ", peers_[to].pid, ") ",
                          deadline_.over() ? "does not answer"
                                           : how_it_left(peers_[to].life.get(), peers_[to].program.get()),
@@ -233,12 +229,9 @@ private:
     }
 
     void tell_all(const Error &error) {
-        // A sentence about the meeting is everybody's; any other happened to the leader alone.
-        const Message words =
-            farewell_message(group_.rank, group_.size,
-                             error.status() == ODC_ERROR_RENDEZVOUS
-                                 ? error.what()
-                                 : say("rank ", group_.rank, " (pid ", getpid(), ") left odc_init: ", error.what()));
+        // A sentence about the rendezvous is everybody's; any other happened to the leader alone.
+        const std::string why =
+            error.status() == ODC_ERROR_RENDEZVOUS ? error.what() : say(who(self_), " left odc_init: ", error.what());
         std::set<int> absent;
         for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {
             if (peers_[local_rank].pid == 0 && !dead(liveness_fds_[local_rank]) &&
@@ -246,22 +239,23 @@ private:
                 absent.insert(group_.ranks[local_rank]);
             }
         }
+        const Deadline brief(100, nullptr, nullptr);
+        const auto tell = [&](Fd socket) {
+            if (socket.valid()) {
+                send_failure(socket.get(), why, brief);
+            }
+        };
         for (Fd &socket : sockets_) {
-            leaving_.push_back(std::move(socket));
+            tell(std::move(socket));
         }
         for (Undecided &one : undecided_) {
-            leaving_.push_back(std::move(one.socket));
+            tell(std::move(one.socket));
         }
-        const Deadline brief(100, nullptr, nullptr);
-        for (const Fd &socket : leaving_) {
-            if (socket.valid()) {
-                send_message(socket.get(), words, {}, brief);
-            }
-        }
-        leaving_.clear();  // there may be no descriptors left for who comes late
+        tell(std::move(leaving_));
+        undecided_.clear();  // there may be no descriptors left for who comes late
         peers_.clear();
-        if (listener_.valid()) {
-            tell_late_ranks(listener_, words, std::move(absent), deadline_);
+        if (acceptor_.listens()) {
+            tell_late_ranks(acceptor_, why, std::move(absent), deadline_);
         }
     }
 
@@ -275,7 +269,7 @@ private:
         }
         text << " (" << present_ << " of " << local_size_ << " came";
         if (turned_away_ > 0) {
-            text << ", " << turned_away_ << " strangers were turned away";
+            text << ", " << turned_away_ << " connections were turned away";
         }
         text << ")" << doubt(group_);
         return text.str();
@@ -284,17 +278,18 @@ private:
     const LocalGroup &group_;
     size_t local_size_;
     const Deadline &deadline_;
+    EventLoop events_;
+    Hello self_;
     int64_t deadline_ns_;            // the earliest of all present ranks', so that all read the same sentence
     std::vector<int> liveness_fds_;  // by local rank; for those that have not come
     int liveness_of_rank_0_;
     std::vector<LocalPeer> peers_;  // by local rank
-    Fd listener_;
+    Acceptor acceptor_;
     std::vector<Fd> sockets_;  // by local rank
     std::vector<Undecided> undecided_;
-    std::vector<Fd> leaving_;
+    Fd leaving_;  // of whom it is not decided yet whether it may join
     size_t present_ = 1;
     int turned_away_ = 0;
-    bool crowded_ = false;  // who waits at the listener cannot be accepted before an undecided one has gone
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The leader's side of a meeting (rendezvous.h): it listens, admits each rank of its host once, and hands all to all.
+// The leader's side of the local rendezvous (rendezvous.h): it listens, admits each rank of its host once, and hands all to all.
 #pragma once
 
 #include "base/deadline.h"

@@ -1,104 +1,138 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bootstrap/local/message.h"
 
-#include <poll.h>
-#include <sys/syscall.h>
+#include "base/error.h"
+#include "base/event_loop.h"
+#include "base/layout_version.h"
 
+#include <algorithm>
 #include <cerrno>
-#include <thread>
+#include <cstring>
+#include <string_view>
+#include <utility>
 
 namespace odc {
 
-constexpr uint32_t kMagic = 0x4f444350;  // changes with every change of Message
-
-ucred peer_of(int socket) {
-    ucred who{0, static_cast<uid_t>(-1), 0};
-    socklen_t length = sizeof(who);
-    getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length);
-    return who;
-}
-
-bool dead(int life) {
-    pollfd entry{life, POLLIN, 0};
-    return poll(&entry, 1, 0) == 1;
-}
-
-bool gone(int pid) {
-    if (pid == 0) {
-        return false;
-    }
-    const Fd life(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    return life.valid() ? dead(life.get()) : errno == ESRCH;
-}
-
 namespace {
 
-// Whether it carries as many as it names.
-bool has_descriptors(const ReceivedMessage &received) {
-    const Message &message = received.message;
-    if (message.kind == Message::Refused) {
-        return received.fds.empty();
-    }
-    if (message.member_count < 1 || message.member_count > static_cast<int32_t>(kMostMembers)) {
-        return false;
-    }
-    size_t fds = 0;
-    for (int32_t i = 0; i < message.member_count; ++i) {
-        const int32_t own = message.members[i].fds;
-        if (own < 3 || own > 4) {
+constexpr size_t kMostPayload = std::max(kMaxSentence, kMostSentPeers * sizeof(SentPeer));
+constexpr size_t kMostBytes = std::max(sizeof(Hello) + sizeof(SentPeer), sizeof(Reply) + kMostPayload);
+
+bool send_datagram(int socket, std::string_view head, std::string_view payload, const std::vector<int> &fds,
+                   const Deadline &deadline) {
+    const std::string message = std::string(head).append(payload);
+    EventLoop events(deadline, "odc_init");
+    while (send_with_fds(socket, message.data(), message.size(), fds) < 0) {
+        // ETOOMANYREFS: descriptors in flight are limited per user; no event says that their readers have taken them.
+        const bool full = errno == EAGAIN;
+        if ((!full && errno != EINTR && errno != ETOOMANYREFS) || deadline.over()) {
             return false;
         }
-        fds += static_cast<size_t>(own);
+        if (full) {
+            events.watch(socket, POLLOUT);
+        }
+        events.wait(now_ns() + (full ? deadline.remaining_ms() : 1) * 1'000'000);
     }
-    return fds == received.fds.size();
+    return true;
 }
 
-}  // namespace
-
-bool send_message(int socket, const Message &message, const std::vector<int> &fds, const Deadline &deadline) {
-    for (;;) {
-        if (send_with_fds(socket, &message, sizeof(message), fds) >= 0) {
-            return true;
-        }
-        // ETOOMANYREFS: descriptors in flight are limited per user; their readers are taking them.
-        if (errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS) {
-            return false;
-        }
-        if (deadline.over()) {
-            return false;
-        }
-        deadline.check_interrupted("odc_init");
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-}
-
-Received receive_message(int socket, ReceivedMessage *out) {
+Received receive_datagram(int socket, std::string *message, std::vector<Fd> *fds) {
     MessageFds received;
-    ssize_t bytes = receive_with_fds(socket, &out->message, sizeof(out->message), &received);
+    message->resize(kMostBytes + 1);  // by which one that is too long is known
+    ssize_t bytes = receive_with_fds(socket, message->data(), message->size(), &received);
     // A peer that closed before it had read our message resets the connection; what it said before comes after that.
     if (bytes < 0 && errno == ECONNRESET) {
-        bytes = receive_with_fds(socket, &out->message, sizeof(out->message), &received);
+        bytes = receive_with_fds(socket, message->data(), message->size(), &received);
     }
     if (bytes < 0) {
         return errno == EAGAIN || errno == EINTR ? Received::Nothing : Received::Closed;
     }
-    out->fds = std::move(received.fds);
     if (received.cut) {
         errno = EMFILE;  // or ENFILE, which the kernel does not tell apart here
         fail_errno("odc_init cannot receive a peer's descriptors");
     }
-    const bool whole = bytes == sizeof(Message) && out->message.magic == kMagic;
-    return whole && has_descriptors(*out) ? Received::Message : Received::Closed;
+    message->resize(static_cast<size_t>(bytes));
+    *fds = std::move(received.fds);
+    return Received::Message;
 }
 
-Message make_message(Message::Kind kind, int rank, int size) {
-    Message message{};
-    message.magic = kMagic;
-    message.kind = kind;
-    message.rank = rank;
-    message.size = size;
-    message.pid = getpid();
-    return message;
+std::string_view bytes_of_peers(const PeersToSend &peers) {
+    return {reinterpret_cast<const char *>(peers.peers.data()), peers.peers.size() * sizeof(SentPeer)};
+}
+
+// Whether the message carries as many descriptors as it names.
+bool take_peers(std::string_view payload, std::vector<Fd> &&fds, ReceivedPeers *out) {
+    const size_t count = payload.size() / sizeof(SentPeer);
+    if (payload.size() % sizeof(SentPeer) != 0 || count < 1 || count > kMostSentPeers) {
+        return false;
+    }
+    out->peers.resize(count);
+    std::memcpy(out->peers.data(), payload.data(), payload.size());
+    size_t named = 0;
+    for (const SentPeer &peer : out->peers) {
+        if (peer.fds < 3 || peer.fds > 4) {
+            return false;
+        }
+        named += static_cast<size_t>(peer.fds);
+    }
+    out->fds = std::move(fds);
+    return named == out->fds.size();
+}
+
+}  // namespace
+
+bool send_hello(int socket, const Hello &hello, const PeersToSend &self, const Deadline &deadline) {
+    return send_datagram(socket, bytes_of(hello), bytes_of_peers(self), self.fds, deadline);
+}
+
+bool send_reply(int socket, ReplyKind kind, const PeersToSend &peers, const Deadline &deadline) {
+    const std::string_view payload = bytes_of_peers(peers);
+    const Reply reply{kRendezvousMagic, kind, static_cast<uint32_t>(payload.size()), {}};
+    return send_datagram(socket, bytes_of(reply), payload, peers.fds, deadline);
+}
+
+bool send_failure(int socket, const std::string &why, const Deadline &deadline) {
+    const std::string words = cut(why, kMaxSentence);
+    const Reply reply{kRendezvousMagic, ReplyKind::kFailed, static_cast<uint32_t>(words.size()), {}};
+    return send_datagram(socket, bytes_of(reply), words, {}, deadline);
+}
+
+Received receive_hello(int socket, Hello *hello, ReceivedPeers *self) {
+    std::string message;
+    std::vector<Fd> fds;
+    if (const Received what = receive_datagram(socket, &message, &fds); what != Received::Message) {
+        return what;
+    }
+    const std::string_view bytes = message;
+    if (bytes.size() < sizeof(*hello) || !begins_hello(bytes.substr(0, sizeof(*hello)))) {
+        return Received::Closed;
+    }
+    std::memcpy(hello, bytes.data(), sizeof(*hello));
+    const bool whole = take_peers(bytes.substr(sizeof(*hello)), std::move(fds), self) && self->peers.size() == 1;
+    return whole || hello->version != layout_version() ? Received::Message : Received::Closed;
+}
+
+Received receive_reply(int socket, ReplyKind *kind, std::string *why, ReceivedPeers *peers) {
+    std::string message;
+    std::vector<Fd> fds;
+    if (const Received what = receive_datagram(socket, &message, &fds); what != Received::Message) {
+        return what;
+    }
+    Reply reply{};
+    if (message.size() < sizeof(reply)) {
+        return Received::Closed;
+    }
+    std::memcpy(&reply, message.data(), sizeof(reply));
+    const std::string_view payload = std::string_view(message).substr(sizeof(reply));
+    if (!is_reply(reply, kMostPayload) || reply.bytes != payload.size()) {
+        return Received::Closed;
+    }
+    *kind = reply.kind;
+    if (reply.kind == ReplyKind::kFailed) {
+        *why = payload;
+        return Received::Message;
+    }
+    return take_peers(payload, std::move(fds), peers) ? Received::Message : Received::Closed;
 }
 
 }  // namespace odc

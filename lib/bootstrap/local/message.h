@@ -1,61 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks of one host hand each other when they meet: fixed messages with descriptors, over Unix sockets.
+// The rendezvous messages (protocol/message.h) of the ranks of one host: each is a datagram, which carries the descriptors of the
+// ranks that it is about.
 #pragma once
 
 #include "base/deadline.h"
 #include "base/unix_socket.h"
+#include "bootstrap/protocol/message.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
-
-#include <sys/socket.h>
 
 namespace odc {
 
 // A rank, and how many of the message's descriptors are its own: memory, life, program, and a slot if it has one.
-struct Member {
+struct SentPeer {
     int32_t rank;
     int32_t pid;
     int32_t fds;
 };
 
-constexpr size_t kMostMembers = kMostFds / 4;  // in one message
+constexpr size_t kMostSentPeers = kMostFds / 4;  // in one message
 
-struct Message {
-    enum Kind : uint32_t { Hello = 1, Welcome, Members, Refused };
-    uint32_t magic;
-    Kind kind;
-    int32_t rank;  // of the sender
-    int32_t size;
-    int32_t pid;
-    int32_t member_count;
-    int64_t remaining_ms;  // Hello: until the sender's deadline
-    union {
-        Member members[kMostMembers];  // Hello, Welcome: the sender; Members: all but the leader, in order
-        char text[1024];               // Refused
-    };
+// With their descriptors, in order.
+struct PeersToSend {
+    std::vector<SentPeer> peers;
+    std::vector<int> fds;
+};
+struct ReceivedPeers {
+    std::vector<SentPeer> peers;
+    std::vector<Fd> fds;
 };
 
-struct ReceivedMessage {
-    Message message;
-    std::vector<Fd> fds;  // the members', in order
-};
-
-// Sends one message, with at most kMostFds descriptors; false if the other side is gone, or the time is over. A full
-// socket is waited for: its reader is in odc_init too.
-bool send_message(int socket, const Message &message, const std::vector<int> &fds, const Deadline &deadline);
+// They send one message each; false if the other side is gone, or the time is over. A full socket is waited for: its reader is
+// in odc_init too.
+bool send_hello(int socket, const Hello &hello, const PeersToSend &self, const Deadline &deadline);
+bool send_reply(int socket, ReplyKind kind, const PeersToSend &peers, const Deadline &deadline);
+bool send_failure(int socket, const std::string &why, const Deadline &deadline);
 
 enum class Received { Message, Nothing, Closed };
-Received receive_message(int socket, ReceivedMessage *out);
-
-Message make_message(Message::Kind kind, int rank, int size);
-
-// Of the process that called connect() or listen() at the other end.
-ucred peer_of(int socket);
-// Whether a pidfd's process has ended, or a silent connection; not for -1.
-bool dead(int life);
-// A process of another pid namespace shows as 0: then nothing is known.
-bool gone(int pid);
+// A Hello of another version comes without the rest.
+Received receive_hello(int socket, Hello *hello, ReceivedPeers *self);
+Received receive_reply(int socket, ReplyKind *kind, std::string *why, ReceivedPeers *peers);
 
 }  // namespace odc

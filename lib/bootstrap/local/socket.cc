@@ -2,11 +2,12 @@
 #include "bootstrap/local/socket.h"
 
 #include "base/error.h"
-#include "bootstrap/local/message.h"
 
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+
+#include <unistd.h>
 
 namespace odc {
 
@@ -47,8 +48,15 @@ Fd listen_locally(const std::string &job) {
     return listener;
 }
 
+ucred credentials_of(int socket) {
+    ucred who{0, static_cast<uid_t>(-1), 0};
+    socklen_t length = sizeof(who);
+    getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length);
+    return who;
+}
+
 void check_same_user(int socket, const std::string &job) {
-    const ucred who = peer_of(socket);
+    const ucred who = credentials_of(socket);
     if (who.uid != geteuid()) {
         fail(ODC_ERROR_RENDEZVOUS, "job \"", job, "\" belongs to user ", who.uid, " (pid ", who.pid,
              "), not to this one, ", geteuid(), "; give the job another name");

@@ -8,7 +8,6 @@ namespace odc::cuda {
 
 namespace {
 
-constexpr const char *kLibrary = "libcuda.so.1";
 constexpr int kOldestVersion = 12010;  // the kernels' PTX needs it, too
 
 struct Loaded {
@@ -32,7 +31,7 @@ bool get(GetProcAddress get_address, const char *name, int version, Pointer &fun
 std::string fill(Driver &driver, GetProcAddress get_address) {
     if (!get(get_address, "cuDriverGetVersion", 2020, driver.cuDriverGetVersion) ||
         driver.cuDriverGetVersion(&driver.version) != Result::Success) {
-        return say(kLibrary, " does not report its version");
+        return say(libraries::kCuda, " does not report its version");
     }
     if (driver.version < kOldestVersion) {
         return say("the driver is of CUDA ", version_text(driver.version), "; ", version_text(kOldestVersion),
@@ -70,7 +69,7 @@ std::string initialize(const Driver &driver) {
 
 Loaded load() {
     Loaded loaded;
-    DynamicLibrary library(kLibrary);
+    DynamicLibrary library(libraries::kCuda);
     loaded.why_not = library.why_not();
     if (!loaded.why_not.empty()) {
         return loaded;
@@ -78,7 +77,7 @@ Loaded load() {
     GetProcAddress get_address = nullptr;
     library.find(get_address, "cuGetProcAddress_v2");
     if (get_address == nullptr) {
-        loaded.why_not = say(kLibrary, " is older than CUDA ", version_text(kOldestVersion));
+        loaded.why_not = say(libraries::kCuda, " is older than CUDA ", version_text(kOldestVersion));
         return loaded;
     }
     loaded.why_not = fill(loaded.driver, get_address);

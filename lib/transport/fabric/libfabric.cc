@@ -59,7 +59,7 @@ private:
 // and others, and calls exit() in its handler, which can hang.
 DynamicLibrary load() {
     const PreserveSignals preserve;
-    return DynamicLibrary("libfabric.so.1");
+    return DynamicLibrary(libraries::kFabric);
 }
 
 // The number of threads that load libfabric or are in fi_getinfo, which takes 0.3 s, and the thread that has called exit(),
