@@ -30,19 +30,20 @@ arm64_apt() {
 }
 
 unpack_arm64() {
-    local package
-    [ ! -e "$root/complete" ] || return 0
+    local package wanted="libc6-dev libstdc++-12-dev libhwloc-dev libexpat1-dev libsodium-dev libhwy-dev libfmt-dev \
+libcmocka-dev libfabric-dev nlohmann-json3-dev"
+    [ "$(cat "$root/complete" 2>/dev/null)" != "$wanted" ] || return 0
     needs apt-get:apt dpkg-deb:dpkg || return 77
     mkdir -p "$packages/state/lists/partial" "$packages/cache/archives/partial"
-    if ! arm64_apt update || ! arm64_apt -y --download-only install libc6-dev libstdc++-12-dev libhwloc-dev libexpat1-dev \
-        libsodium-dev libhwy-dev libcmocka-dev libfabric-dev nlohmann-json3-dev; then
+    # shellcheck disable=SC2086
+    if ! arm64_apt update || ! arm64_apt -y --download-only install $wanted; then
         why="packages for arm64 cannot be had: $(tail -n 1 "$packages/log")"
         return 77
     fi
     for package in "$packages"/cache/archives/*.deb; do
         dpkg-deb -x "$package" "$root" || return 1
     done
-    touch "$root/complete"
+    echo "$wanted" >"$root/complete"
 }
 
 part_arm64() {
