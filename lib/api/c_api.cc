@@ -30,7 +30,7 @@
 namespace {
 
 using odc::fail;
-using odc::say;
+using odc::formatted;
 
 // The strings that calls return to a thread, valid until its next call.
 struct ThreadStrings {
@@ -129,13 +129,13 @@ private:
     pid_t pid_ = 0;  // 0: the page is enough
 };
 
-std::string version() { return say(ODC_VERSION_MAJOR, ".", ODC_VERSION_MINOR, ".", ODC_VERSION_PATCH); }
+std::string version() { return formatted("{}.{}.{}", ODC_VERSION_MAJOR, ODC_VERSION_MINOR, ODC_VERSION_PATCH); }
 
 // With its file, which is the program if libodc is linked statically.
 std::string this_libodc() {
     Dl_info info{};
     const bool found = dladdr(reinterpret_cast<const void *>(&version), &info) != 0 && info.dli_fname != nullptr;
-    return say("this libodc, ", version(), found ? " of " : "", found ? info.dli_fname : "");
+    return formatted("this libodc, {}{}{}", version(), found ? " of " : "", found ? info.dli_fname : "");
 }
 
 // The smallest valid struct sizes: those of the first release with the struct. Never change one.
@@ -155,9 +155,10 @@ uint64_t checked_size(const Struct *theirs, const char *name) {
     constexpr uint64_t kLargest = uint64_t{1} << 20;
     const uint64_t size = theirs->struct_size;
     if (size < first_size(theirs) || size > kLargest || size % sizeof(uint64_t) != 0) {
-        fail(ODC_ERROR_ARGUMENT, name, ".struct_size is ", size,
-             ", which is not a multiple of 8 between the first libodc's ", first_size(theirs), " and ", kLargest,
-             "; set it to sizeof(", name, "), here ", sizeof(Struct), " (", this_libodc(), ")");
+        fail(ODC_ERROR_ARGUMENT,
+             "{}.struct_size is {}, which is not a multiple of 8 between the first libodc's {} and {}; set it to "
+             "sizeof({}), here {} ({})",
+             name, size, first_size(theirs), kLargest, name, sizeof(Struct), this_libodc());
     }
     return size;
 }
@@ -170,8 +171,10 @@ Struct copy_in(const Struct *theirs, const char *name) {
     const auto *bytes = reinterpret_cast<const unsigned char *>(theirs);
     for (uint64_t i = sizeof(Struct); i < size; ++i) {
         if (bytes[i] != 0) {
-            fail(ODC_ERROR_UNSUPPORTED, name, " is ", size, " bytes with a field set beyond the ", sizeof(Struct),
-                 " that ", this_libodc(), ", knows; use a newer libodc or leave that field zero");
+            fail(ODC_ERROR_UNSUPPORTED,
+                 "{} is {} bytes with a field set beyond the {} that {}, knows; use a newer libodc "
+                 "or leave that field zero",
+                 name, size, sizeof(Struct), this_libodc());
         }
     }
     std::memcpy(&ours, theirs, std::min<uint64_t>(size, sizeof(Struct)));
@@ -182,7 +185,7 @@ Struct copy_in(const Struct *theirs, const char *name) {
 template <class Struct>
 void copy_out(const Struct &ours, Struct *theirs, const char *name) {
     if (theirs == nullptr) {
-        fail(ODC_ERROR_ARGUMENT, "the output ", name, " is NULL");
+        fail(ODC_ERROR_ARGUMENT, "the output {} is NULL", name);
     }
     const uint64_t size = checked_size(theirs, name);
     std::memcpy(theirs, &ours, std::min<uint64_t>(size, sizeof(Struct)));
@@ -225,7 +228,7 @@ odc::Shard &checked(const odc_shard *shard) {
     }
     checked(shard->owner);
     if (shard->shard == nullptr) {
-        fail(ODC_ERROR_PHASE, "shard \"", shard->released, "\" has been released; register it again to use it");
+        fail(ODC_ERROR_PHASE, "shard \"{}\" has been released; register it again to use it", shard->released);
     }
     return *shard->shard;
 }
@@ -246,7 +249,7 @@ odc_status guard(const odc_context *context, Body body) {
         return status;
     }
     if (status != ODC_OK) {
-        context->log->debug("a call fails, ", odc::status_string(status), ": ", last_error);
+        context->log->debug("a call fails, {}: {}", odc::status_string(status), last_error);
     }
     return deliver(context->log.get(), status);
 }
@@ -257,8 +260,8 @@ enum class Half { Parameters, Gradients };
 
 void check_stream(const odc::Shard &shard, const void *stream) {
     if (stream != nullptr && !shard.on_device()) {
-        fail(ODC_ERROR_UNSUPPORTED, "a stream is given for shard \"", shard.name(),
-             "\", which is in host memory; pass NULL");
+        fail(ODC_ERROR_UNSUPPORTED, "a stream is given for shard \"{}\", which is in host memory; pass NULL",
+             shard.name());
     }
 }
 
@@ -268,14 +271,14 @@ odc::Shard &checked(const odc_shard *handle, Half half, const void *full, uint64
     const odc::Description &d = shard.description();
     const bool lacks = (half == Half::Parameters ? d.parameter_type : d.gradient_type) == 0;
     if (lacks) {
-        fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" has no ",
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\" has no {}", d.name,
              half == Half::Parameters ? "parameters" : "gradients");
     }
     if (numel != d.numel) {
-        fail(ODC_ERROR_ARGUMENT, "the buffer has ", numel, " elements, shard \"", d.name, "\" has ", d.numel);
+        fail(ODC_ERROR_ARGUMENT, "the buffer has {} elements, shard \"{}\" has {}", numel, d.name, d.numel);
     }
     if (full == nullptr && numel > 0) {
-        fail(ODC_ERROR_ARGUMENT, "the buffer for shard \"", d.name, "\" is NULL");
+        fail(ODC_ERROR_ARGUMENT, "the buffer for shard \"{}\" is NULL", d.name);
     }
     check_stream(shard, stream);
     return shard;
@@ -285,7 +288,7 @@ template <class Struct>
 void register_all(odc_context *context, const Struct *descs, size_t count, odc_shard **out) {
     odc_context &owner = checked(context);
     if (descs == nullptr || out == nullptr || count == 0) {
-        fail(ODC_ERROR_ARGUMENT, "odc_register_shard: ",
+        fail(ODC_ERROR_ARGUMENT, "odc_register_shard: {}",
              count == 0         ? "count is 0"
              : descs == nullptr ? "desc is NULL"
                                 : "out is NULL");
@@ -296,8 +299,8 @@ void register_all(odc_context *context, const Struct *descs, size_t count, odc_s
     for (size_t i = 0; i < count; ++i) {
         const auto *one = reinterpret_cast<const Struct *>(bytes + i * descs->struct_size);
         if (one->struct_size != descs->struct_size) {
-            fail(ODC_ERROR_ARGUMENT, "odc_register_shards: description ", i, " has struct_size ", one->struct_size,
-                 ", the first has ", descs->struct_size);
+            fail(ODC_ERROR_ARGUMENT, "odc_register_shards: description {} has struct_size {}, the first has {}", i,
+                 one->struct_size, descs->struct_size);
         }
         descriptions.emplace_back(copy_in(one, "odc_shard_desc"), owner.context.job().rank(),
                                   owner.context.job().size());
@@ -325,16 +328,16 @@ odc_status odc_init(const odc_config *config, odc_context **out) {
         *out = nullptr;
         const odc_config ours = config != nullptr ? copy_in(config, "odc_config") : odc_config{};
         if (ours.reserved != 0) {
-            fail(ODC_ERROR_ARGUMENT, "odc_init: reserved is ", ours.reserved, ", must be 0");
+            fail(ODC_ERROR_ARGUMENT, "odc_init: reserved is {}, must be 0", ours.reserved);
         }
         log = std::make_shared<odc::Log>(odc::log_level_of(ours.log_level), ours.log, ours.log_arg);
         *out = new odc_context{{}, log, odc::Context(ours, *log), {}};
         if (log->on(ODC_LOG_INFO)) {
-            log->info("runs ", odc_build());
+            log->info("runs {}", odc_build());
         }
     });
     if (status != ODC_OK && log != nullptr) {
-        log->info("cannot join, ", odc::status_string(status), ": ", last_error);
+        log->info("cannot join, {}: {}", odc::status_string(status), last_error);
     }
     return deliver(log.get(), status);
 }
@@ -465,7 +468,7 @@ odc_status odc_get_peer_stats(const odc_context *context, int32_t rank, odc_peer
     return guard([&] {
         const odc::Context &inside = checked(context).context;
         if (rank < 0 || rank >= inside.job().size()) {
-            fail(ODC_ERROR_ARGUMENT, "odc_get_peer_stats: rank ", rank, " is not in 0..", inside.job().size() - 1);
+            fail(ODC_ERROR_ARGUMENT, "odc_get_peer_stats: rank {} is not in 0..{}", rank, inside.job().size() - 1);
         }
         copy_out(inside.peer_stats(rank), out, "odc_peer_stats");
     });
@@ -500,8 +503,8 @@ const char *odc_build(void) {
         static auto &texts = *new std::set<std::string>;
         const std::lock_guard lock(mutex);
         return texts
-            .insert(say("libodc ", version(), ", ", ODC_BUILD_TYPE, ", ", odc::vector_target(), " vectors, ",
-                        odc::topology().description, odc::loop_figures()))
+            .insert(formatted("libodc {}, {}, {} vectors, {}{}", version(), ODC_BUILD_TYPE, odc::vector_target(),
+                              odc::topology().description, odc::loop_figures()))
             .first->c_str();
     } catch (const std::exception &) {
         return "libodc (no memory is left to describe it)";
@@ -515,7 +518,7 @@ odc_status odc_get_transport(size_t index, odc_transport *out) {
     return guard([&] {
         const size_t count = std::size(odc::kTransports);
         if (index >= count) {
-            fail(ODC_ERROR_ARGUMENT, "odc_get_transport: there are ", count, " transports");
+            fail(ODC_ERROR_ARGUMENT, "odc_get_transport: there are {} transports", count);
         }
         std::string &why_not = strings_of_thread().why_not;
         why_not = odc::kTransports[index].why_not_here();
@@ -527,7 +530,7 @@ odc_status odc_get_transport(size_t index, odc_transport *out) {
 odc_status odc_get_setting(size_t index, odc_setting *out) {
     return guard([&] {
         if (index >= odc::kSettings.size()) {
-            fail(ODC_ERROR_ARGUMENT, "odc_get_setting: there are ", odc::kSettings.size(), " settings");
+            fail(ODC_ERROR_ARGUMENT, "odc_get_setting: there are {} settings", odc::kSettings.size());
         }
         const odc::SettingRow &row = odc::kSettings[index];
         copy_out(odc_setting{sizeof(odc_setting), row.name, row.fallback, row.help}, out, "odc_setting");
@@ -557,11 +560,10 @@ odc_status odc_get_route(const odc_context *context, int32_t rank, int32_t memor
     return guard([&] {
         const odc::Job &job = checked(context).context.job();
         if (rank < 0 || rank >= job.size()) {
-            fail(ODC_ERROR_ARGUMENT, "odc_get_route: rank ", rank, " is not in 0..", job.size() - 1);
+            fail(ODC_ERROR_ARGUMENT, "odc_get_route: rank {} is not in 0..{}", rank, job.size() - 1);
         }
         if (memory != ODC_HOST_MEMORY && memory != ODC_GPU_MEMORY) {
-            fail(ODC_ERROR_ARGUMENT, "odc_get_route: memory ", memory,
-                 " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
+            fail(ODC_ERROR_ARGUMENT, "odc_get_route: memory {} is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY", memory);
         }
         const odc::Route &route = memory == ODC_GPU_MEMORY ? job.peer(rank).gpu_route : job.peer(rank).route;
         const odc::RouteChoice &choice = route.choice;

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json name_or_null(const char *kind, int index) { return index < 0 ? Json() : Json(say(kind, index)); }
+Json name_or_null(const char *kind, int index) { return index < 0 ? Json() : Json(formatted("{}{}", kind, index)); }
 Json text_or_null(const std::string &text) { return text.empty() ? Json() : Json(text); }
 Json speed_or_null(int64_t speed) { return speed == 0 ? Json() : Json(speed); }
 
@@ -76,7 +76,7 @@ void add_unmet_requirement(Json &route, const std::string &unmet, const RouteOpt
 RouteChoice gpu_route_choice(const Gpu &gpu, RankDescriptor mine, RankDescriptor theirs) {
     if (gpu.vendor != "NVIDIA") {
         RouteChoice none;
-        none.why = say("GPUs of ", gpu.vendor, " are not supported, NVIDIA's are");
+        none.why = formatted("GPUs of {} are not supported, NVIDIA's are", gpu.vendor);
         return none;
     }
     mine.gpu = theirs.gpu = gpu.name;
@@ -149,7 +149,7 @@ Json link_json(const Machine &machine, size_t a, size_t b, const RouteOptions &o
                  {"nvlinks", link.nvlink != NvLink::None && link.links == 0 ? Json() : Json(link.links)},
                  {"p2p", ability_json(link.p2p)},
                  {"atomics", ability_json(link.atomics)},
-                 {"words", say(nvlink_text(link), ", ", p2p_text(link))},
+                 {"words", formatted("{}, {}", nvlink_text(link), p2p_text(link))},
                  {"by_pci", name_of(nearness_by_pci(machine, {Device::What::Gpu, a}, {Device::What::Gpu, b}))}};
     RouteChoice choice;
     choice.why = "NVML does not tell; odc_init tests it";
@@ -184,7 +184,8 @@ std::string machine_json(const Machine &machine, const RouteOptions &options, co
                  {"to_another_host", Json::array()}};
     std::vector<Device> devices;
     for (const Package &package : machine.packages) {
-        json["packages"].push_back({{"name", say("package", package.index)}, {"model", text_or_null(package.model)}});
+        json["packages"].push_back(
+            {{"name", formatted("package{}", package.index)}, {"model", text_or_null(package.model)}});
     }
     for (size_t i = 0; i < machine.numa_nodes.size(); ++i) {
         const NumaNode &node = machine.numa_nodes[i];

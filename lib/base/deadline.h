@@ -31,7 +31,7 @@ public:
     // Throws ODC_ERROR_INTERRUPTED when the caller wants to stop.
     void check_interrupted(const char *call) const {
         if (wants_to_stop()) {
-            fail(ODC_ERROR_INTERRUPTED, call, " was interrupted by the caller's `interrupted` callback");
+            fail(ODC_ERROR_INTERRUPTED, "{} was interrupted by the caller's `interrupted` callback", call);
         }
     }
 
@@ -43,10 +43,10 @@ public:
         return interrupted_ != nullptr && interrupted_(arg_) != 0;
     }
 
-    template <class... Parts>
-    void debug(const Parts &...parts) const {
+    template <class... Values>
+    void debug(fmt::format_string<const Values &...> form, const Values &...values) const {
         if (log_ != nullptr) {
-            log_->debug(parts...);
+            log_->debug(form, values...);
         }
     }
     // Logs `words()`, which say what is waited for, if the wait has taken long; called by one thread.

@@ -17,8 +17,8 @@ namespace {
 std::string why_not_loaded(const char *name) {
     const char *error = dlerror();
     const std::string text = error != nullptr ? error : "the loader does not say why";
-    const bool found = !text.starts_with(say(name, ':')) || !text.ends_with(std::strerror(ENOENT));
-    return found ? say(name, " cannot be loaded: ", text) : say(name, " not found");
+    const bool found = !text.starts_with(formatted("{}:", name)) || !text.ends_with(std::strerror(ENOENT));
+    return found ? formatted("{} cannot be loaded: {}", name, text) : formatted("{} not found", name);
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ void *DynamicLibrary::address_of(const char *symbol, const char *version) {
     }
     void *address = version == nullptr ? dlsym(handle_, symbol) : dlvsym(handle_, symbol, version);
     if (address == nullptr && why_not_.empty()) {
-        why_not_ = say(name_, " lacks ", symbol, version == nullptr ? "" : say(" of ", version));
+        why_not_ = formatted("{} lacks {}{}", name_, symbol, version == nullptr ? "" : formatted(" of {}", version));
     }
     return address;
 }

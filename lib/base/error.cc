@@ -10,7 +10,7 @@ namespace odc {
 std::string joined(const std::vector<std::string> &items, const char *between) {
     std::string text;
     for (const std::string &item : items) {
-        text += say(text.empty() ? "" : between, item);
+        text += formatted("{}{}", text.empty() ? "" : between, item);
     }
     return text;
 }
@@ -21,7 +21,7 @@ std::string listed(const std::vector<std::string> &items, const char *between) {
         return joined(items, between);
     }
     const auto first = items.begin();
-    return say(joined({first, first + kMost}, between), between, "and ", items.size() - kMost, " more");
+    return formatted("{}{}and {} more", joined({first, first + kMost}, between), between, items.size() - kMost);
 }
 
 void put(std::span<char> field, std::string_view text) {
@@ -48,6 +48,10 @@ std::string cut(std::string_view text, size_t bytes) {
     return field;
 }
 
+void vfail(odc_status status, fmt::string_view form, fmt::format_args values) {
+    throw Error(status, vformatted(form, values));
+}
+
 void fail_errno(const std::string &what) {
     const int error = errno;
     const char *advice = "";
@@ -56,7 +60,7 @@ void fail_errno(const std::string &what) {
     } else if (error == ENFILE) {
         advice = "; raise the limit of the whole system (sysctl fs.file-max)";
     }
-    fail(ODC_ERROR_SYSTEM, what, ": ", std::generic_category().message(error), advice);
+    fail(ODC_ERROR_SYSTEM, "{}: {}{}", what, std::generic_category().message(error), advice);
 }
 
 Error current_error() {

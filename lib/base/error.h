@@ -6,11 +6,12 @@
 #include <odc/odc.h>
 
 #include <span>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/message.h"
 
 namespace odc {
 
@@ -23,14 +24,6 @@ private:
     odc_status status_;
 };
 
-// Concatenates its arguments.
-template <class... Parts>
-std::string say(const Parts &...parts) {
-    std::ostringstream out;
-    (out << ... << parts);
-    return out.str();
-}
-
 // "eth0; eth1": a list for a message; a long list is cut to its first items and "and 7 more".
 std::string listed(const std::vector<std::string> &items, const char *between);
 std::string joined(const std::vector<std::string> &items, const char *between);  // without a limit
@@ -40,9 +33,11 @@ std::string joined(const std::vector<std::string> &items, const char *between); 
 void put(std::span<char> field, std::string_view text);
 std::string cut(std::string_view text, size_t bytes);  // the same, to at most `bytes`
 
-template <class... Parts>
-[[noreturn]] void fail(odc_status status, const Parts &...parts) {
-    throw Error(status, say(parts...));
+[[noreturn]] void vfail(odc_status status, fmt::string_view form, fmt::format_args values);
+
+template <class... Values>
+[[noreturn]] void fail(odc_status status, fmt::format_string<const Values &...> form, const Values &...values) {
+    vfail(status, view_of(form), fmt::make_format_args(values...));
 }
 
 // Throws ODC_ERROR_SYSTEM with errno's message, "mmap of 4096 bytes: Cannot allocate memory", and with advice if the limit on

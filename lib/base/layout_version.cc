@@ -20,9 +20,10 @@ uint32_t layout_version() { return ODC_LAYOUT_VERSION; }
 uint64_t layout_magic(Layout layout) { return kName << 40 | static_cast<uint64_t>(layout) << 32 | layout_version(); }
 
 std::string other_version_text(uint64_t magic) {
-    const std::string theirs = magic >> 40 == kName ? say("version ", static_cast<uint32_t>(magic)) : "another version";
-    return say("uses ", theirs, " of libodc's shared layout, this rank version ", layout_version(),
-               "; give all ranks the same libodc");
+    const std::string theirs =
+        magic >> 40 == kName ? formatted("version {}", static_cast<uint32_t>(magic)) : "another version";
+    return formatted("uses {} of libodc's shared layout, this rank version {}; give all ranks the same libodc", theirs,
+                     layout_version());
 }
 
 }  // namespace odc

@@ -34,8 +34,8 @@ std::string utc_now() {
 
 odc_log_level log_level_of(int32_t given) {
     if (given < 0 || given > ODC_LOG_TRACE) {
-        fail(ODC_ERROR_ARGUMENT, "odc_init: log_level ", given, " is no odc_log_level; they are 1 to ",
-             int{ODC_LOG_TRACE}, ", and 0 is ODC_LOG's");
+        fail(ODC_ERROR_ARGUMENT, "odc_init: log_level {} is no odc_log_level; they are 1 to {}, and 0 is ODC_LOG's",
+             given, int{ODC_LOG_TRACE});
     }
     if (given != 0) {
         return static_cast<odc_log_level>(given);
@@ -43,20 +43,20 @@ odc_log_level log_level_of(int32_t given) {
     const std::string text = setting(Setting::kLog);
     const auto at = std::find(kLevelNames.begin(), kLevelNames.end(), text);
     if (at == kLevelNames.end()) {
-        fail(ODC_ERROR_ARGUMENT, setting_row(Setting::kLog).name, "=\"", text,
-             "\" is wrong: it must be error, warn, info, debug or trace");
+        fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: it must be error, warn, info, debug or trace",
+             setting_row(Setting::kLog).name, text);
     }
     return static_cast<odc_log_level>(at - kLevelNames.begin() + 1);
 }
 
 void Log::set_rank(int rank, int size, const std::string &host, const std::string &group) {
-    who_ = say(" rank=", rank, '/', size, " host=", host, " pid=", getpid());
-    group_ = group.empty() ? "" : say(" group=", group);
+    who_ = formatted(" rank={}/{} host={} pid={}", rank, size, host, getpid());
+    group_ = group.empty() ? "" : formatted(" group={}", group);
 }
 
 std::string Log::prefix(odc_log_level level) const {
-    return say(utc_now(), " odc ", name_of(level), who_, " minibatch=", minibatch_.load(std::memory_order_relaxed),
-               group_, ": ");
+    return formatted("{} odc {}{} minibatch={}{}: ", utc_now(), name_of(level), who_,
+                     minibatch_.load(std::memory_order_relaxed), group_);
 }
 
 void Log::put(odc_log_level level, const std::string &text) {
@@ -84,8 +84,8 @@ void Log::hand_over() {
         const std::lock_guard lock(mutex_);
         lines.swap(lines_);
         if (dropped_ > 0) {
-            lines.push_back({ODC_LOG_WARN, say(prefix(ODC_LOG_WARN), dropped_,
-                                               " lines are lost: no call came to hand them to the callback")});
+            lines.push_back({ODC_LOG_WARN, formatted("{}{} lines are lost: no call came to hand them to the callback",
+                                                     prefix(ODC_LOG_WARN), dropped_)});
             dropped_ = 0;
         }
         waiting_.store(false, std::memory_order_relaxed);

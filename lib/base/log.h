@@ -34,30 +34,30 @@ public:
     uint64_t minibatch() const { return minibatch_.load(std::memory_order_relaxed); }
 
     bool on(odc_log_level level) const { return level <= level_; }
-    template <class... Parts>
-    void error(const Parts &...parts) {
-        line(ODC_LOG_ERROR, parts...);
+    template <class... Values>
+    void error(fmt::format_string<const Values &...> form, const Values &...values) {
+        line(ODC_LOG_ERROR, form, values...);
     }
-    template <class... Parts>
-    void warn(const Parts &...parts) {
-        line(ODC_LOG_WARN, parts...);
+    template <class... Values>
+    void warn(fmt::format_string<const Values &...> form, const Values &...values) {
+        line(ODC_LOG_WARN, form, values...);
     }
-    template <class... Parts>
-    void info(const Parts &...parts) {
-        line(ODC_LOG_INFO, parts...);
+    template <class... Values>
+    void info(fmt::format_string<const Values &...> form, const Values &...values) {
+        line(ODC_LOG_INFO, form, values...);
     }
-    template <class... Parts>
-    void debug(const Parts &...parts) {
-        line(ODC_LOG_DEBUG, parts...);
+    template <class... Values>
+    void debug(fmt::format_string<const Values &...> form, const Values &...values) {
+        line(ODC_LOG_DEBUG, form, values...);
     }
-    template <class... Parts>
-    void trace(const Parts &...parts) {
-        line(ODC_LOG_TRACE, parts...);
+    template <class... Values>
+    void trace(fmt::format_string<const Values &...> form, const Values &...values) {
+        line(ODC_LOG_TRACE, form, values...);
     }
-    template <class... Parts>
-    void line(odc_log_level level, const Parts &...parts) {
+    template <class... Values>
+    void line(odc_log_level level, fmt::format_string<const Values &...> form, const Values &...values) {
         if (on(level)) [[unlikely]] {
-            write(level, [&] { return say(parts...); });
+            write(level, [&] { return formatted(form, values...); });
         }
     }
 
@@ -112,7 +112,7 @@ public:
             }
             const odc_log_level level = waited_ns >= kWarnNs ? ODC_LOG_WARN : ODC_LOG_INFO;
             if (log.on(level)) {
-                log.line(level, cut(words(), kMostBytes));
+                log.line(level, "{}", cut(words(), kMostBytes));
             }
         }
     }

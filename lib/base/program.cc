@@ -22,7 +22,7 @@ constexpr int kExitMs = 100;   // for an exit to complete, where /proc cannot te
 
 // The process id in this pid namespace; 0 or less if it has none here.
 long pid_of(int pidfd) {
-    std::ifstream info(say("/proc/self/fdinfo/", pidfd));
+    std::ifstream info(formatted("/proc/self/fdinfo/{}", pidfd));
     for (std::string word; info >> word;) {
         if (long pid = 0; word == "Pid:" && info >> pid) {
             return pid;
@@ -60,7 +60,7 @@ Ending how_program_went(int pidfd) {
     char path[1];
     if (const long pid = pid_of(pidfd); pid > 0) {
         // An exiting process has no /proc/PID/exe; after exec it names the new program.
-        if (readlink(say("/proc/", pid, "/exe").c_str(), path, sizeof(path)) >= 0) {
+        if (readlink(formatted("/proc/{}/exe", pid).c_str(), path, sizeof(path)) >= 0) {
             return Ending::Exec;
         }
         if (errno == ENOENT) {

@@ -25,7 +25,7 @@ int64_t parse_number(const std::string &name, const std::string &text, int64_t l
     const char *end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, number);
     if (error != std::errc() || stop != end || number < low || number > high) {
-        fail(ODC_ERROR_ARGUMENT, name, "=\"", text, "\" is wrong: it must be a whole number from ", low, " to ", high);
+        fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: it must be a whole number from {} to {}", name, text, low, high);
     }
     return number;
 }

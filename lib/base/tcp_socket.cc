@@ -61,8 +61,10 @@ HostPort parse_endpoint(const std::string &text) {
     }
     // A colon outside brackets may belong to an IPv6 address without a port.
     if (host.empty() || (!bracketed && host.find_first_of(":[]") != std::string::npos) || !is_port(endpoint.port)) {
-        fail(ODC_ERROR_ARGUMENT, "the rendezvous \"", text,
-             "\" is not an address: give host:port or [v6]:port, as in \"node1:5000\" or \"[fe80::1%eth0]:5000\"");
+        fail(ODC_ERROR_ARGUMENT,
+             "the rendezvous \"{}\" is not an address: give host:port or [v6]:port, as in \"node1:5000\" "
+             "or \"[fe80::1%eth0]:5000\"",
+             text);
     }
     return endpoint;
 }
@@ -82,7 +84,7 @@ std::string Address::host() const {
 std::string Address::host_port() const {
     char port[NI_MAXSERV] = "";
     getnameinfo(get(), bytes, nullptr, 0, port, sizeof(port), NI_NUMERICSERV);
-    return family() == AF_INET6 ? say('[', host(), "]:", port) : say(host(), ':', port);
+    return family() == AF_INET6 ? formatted("[{}]:{}", host(), port) : formatted("{}:{}", host(), port);
 }
 
 std::vector<Address> resolve(const HostPort &endpoint, std::string *why) {

@@ -36,8 +36,10 @@ std::thread start_thread(const char *name, const char *description, std::functio
         pthread_setname_np(thread.native_handle(), name);
         return thread;
     } catch (const std::system_error &refusal) {
-        fail(ODC_ERROR_SYSTEM, description, " cannot be started (", refusal.code().message(),
-             "); the limit of processes may be too low (ulimit -u, or pids.max of the control group)");
+        fail(ODC_ERROR_SYSTEM,
+             "{} cannot be started ({}); the limit of processes may be too low (ulimit -u, or "
+             "pids.max of the control group)",
+             description, refusal.code().message());
     }
 }
 

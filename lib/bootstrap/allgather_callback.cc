@@ -15,12 +15,14 @@ public:
         std::vector<PeerInfo> infos(static_cast<size_t>(size_));
         const int result = function_(arg_, mine.data(), infos.data(), sizeof(PeerInfo));
         if (result != 0) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init's all_gather callback failed: it returned ", result);
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init's all_gather callback failed: it returned {}", result);
         }
         // A peer info differs from every other, so a callback that gathers something else, or nothing, is seen here.
         if (std::find(infos.begin(), infos.end(), mine) == infos.end()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init's all_gather callback returned 0, but `all` lacks this rank's ",
-                 sizeof(PeerInfo), " bytes; it must hold every rank's `mine` in rank order");
+            fail(ODC_ERROR_RENDEZVOUS,
+                 "odc_init's all_gather callback returned 0, but `all` lacks this rank's {} bytes; it must hold every "
+                 "rank's `mine` in rank order",
+                 sizeof(PeerInfo));
         }
         return infos;
     }

@@ -60,7 +60,7 @@ const Loaded &loaded() {
 
 void check(const Pmix &pmix, pmix_status_t status, const std::string &call) {
     if (status != PMIX_SUCCESS) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init could not meet through PMIx: ", call, ": ", pmix.error_string(status));
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init could not meet through PMIx: {}: {}", call, pmix.error_string(status));
     }
 }
 
@@ -142,14 +142,16 @@ std::shared_ptr<Fence> begin_fence(const Pmix &pmix, const Deadline &deadline) {
 
 void wait_for_all(const Pmix &pmix, Fence &fence, int rank, const Deadline &deadline) {
     const auto missing = [&] {
-        return say("odc_init of rank ", rank, " waited ", deadline.waited_s(),
-                   " s at the launcher's PMIx fence; missing: at least one rank (PMIx does not say which)");
+        return formatted(
+            "odc_init of rank {} waited {:g} s at the launcher's PMIx fence; missing: at least one rank "
+            "(PMIx does not say which)",
+            rank, deadline.waited_s());
     };
     while (fence.done.load(std::memory_order_acquire) == 0) {
         deadline.say_long(missing);
         deadline.check_interrupted("odc_init");
         if (deadline.over()) {
-            fail(ODC_ERROR_RENDEZVOUS, missing());
+            throw Error(ODC_ERROR_RENDEZVOUS, missing());
         }
         futex_wait(fence.done, 0, deadline.slice_ms());
     }
@@ -159,16 +161,17 @@ void wait_for_all(const Pmix &pmix, Fence &fence, int rank, const Deadline &dead
 PeerInfo get_info(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Deadline &deadline) {
     const pmix_info_t timeout = seconds_of(deadline);
     pmix_value_t *value = nullptr;
-    check(pmix, pmix.get(&of, key, &timeout, 1, &value), say("PMIx_Get of rank ", of.rank, "'s peer info"));
+    check(pmix, pmix.get(&of, key, &timeout, 1, &value), formatted("PMIx_Get of rank {}'s peer info", of.rank));
     const std::unique_ptr<pmix_value_t, decltype(&std::free)> owner(value, std::free);
     if (value->type != PMIX_BYTE_OBJECT) {
-        fail(ODC_ERROR_RENDEZVOUS, "PMIx gave something else than rank ", of.rank, "'s peer info");
+        fail(ODC_ERROR_RENDEZVOUS, "PMIx gave something else than rank {}'s peer info", of.rank);
     }
     const std::unique_ptr<char, decltype(&std::free)> bytes(value->data.bo.bytes, std::free);
     PeerInfo info;
     if (value->data.bo.size != info.size()) {
-        fail(ODC_ERROR_RENDEZVOUS, "rank ", of.rank, " has a peer info of ", value->data.bo.size,
-             " bytes, this rank of ", info.size(), "; give all ranks the same libodc");
+        fail(ODC_ERROR_RENDEZVOUS,
+             "rank {} has a peer info of {} bytes, this rank of {}; give all ranks the same libodc", of.rank,
+             value->data.bo.size, info.size());
     }
     std::memcpy(info.data(), bytes.get(), info.size());
     return info;
@@ -222,11 +225,12 @@ public:
 private:
     // Returns the key of this round's peer infos.
     std::string hand_in(const PeerInfo &mine) {
-        const std::string key = say("odc.info.", rendezvous_, ".", ++round_);
+        const std::string key = formatted("odc.info.{}.{}", rendezvous_, ++round_);
         const pmix_proc_t &self = session().self();
         if (self.rank != static_cast<pmix_rank_t>(rank_)) {
-            fail(ODC_ERROR_RENDEZVOUS, "this process is rank ", rank_, " of the job but rank ", self.rank,
-                 " for PMIx; give ODC_RENDEZVOUS and ODC_SECRET instead");
+            fail(ODC_ERROR_RENDEZVOUS,
+                 "this process is rank {} of the job but rank {} for PMIx; give ODC_RENDEZVOUS and ODC_SECRET instead",
+                 rank_, self.rank);
         }
         const Pmix &pmix = session().pmix();
         PeerInfo copy = mine;
@@ -266,7 +270,9 @@ namespace odc {
 
 const char *why_not_pmix() { return "this libodc was built without PMIx"; }
 
-std::unique_ptr<Allgather> exchange_pmix(int, int, const Deadline &) { fail(ODC_ERROR_UNSUPPORTED, why_not_pmix()); }
+std::unique_ptr<Allgather> exchange_pmix(int, int, const Deadline &) {
+    throw Error(ODC_ERROR_UNSUPPORTED, why_not_pmix());
+}
 
 }  // namespace odc
 

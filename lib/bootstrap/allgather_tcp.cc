@@ -113,7 +113,7 @@ bool RendezvousClient::connect(const Address &address) {
             }
         } while (error == ETIMEDOUT && now_ns() < until_ns);
     }
-    why_ = say(address.host_port(), ": ", std::generic_category().message(error));
+    why_ = formatted("{}: {}", address.host_port(), std::generic_category().message(error));
     return error == 0;
 }
 
@@ -142,7 +142,7 @@ std::vector<PeerInfo> RendezvousClient::hear_infos() {
     std::string payload;
     std::string nothing;
     if (!hear_reply(&reply, &payload) || !hear_reply(&end, &nothing)) {
-        fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, ' ', kLeftSomehow, " in odc_init");
+        fail(ODC_ERROR_RENDEZVOUS, "rank 0 at {} {} in odc_init", endpoint_.text, kLeftSomehow);
     }
     std::vector<PeerInfo> infos(static_cast<size_t>(size_));
     if (reply.kind != ReplyKind::kInfos || payload.size() != infos.size() * sizeof(PeerInfo) ||
@@ -215,8 +215,8 @@ void RendezvousClient::wait(short event) {
         check_deadline();
     }
     deadline_.say_long([this] {
-        return say("odc_init of rank ", rank_, " waited ", deadline_.waited_s(), " s at ", endpoint_.text,
-                   "; rank 0 is there and waits for the others");
+        return formatted("odc_init of rank {} waited {:g} s at {}; rank 0 is there and waits for the others", rank_,
+                         deadline_.waited_s(), endpoint_.text);
     });
 }
 
@@ -224,23 +224,27 @@ void RendezvousClient::check_deadline() const {
     deadline_.say_long([this] { return missing(); });
     deadline_.check_interrupted("odc_init");
     if (now_ns() >= deadline_ns_) {
-        fail(ODC_ERROR_RENDEZVOUS, missing());
+        throw Error(ODC_ERROR_RENDEZVOUS, missing());
     }
 }
 
 std::string RendezvousClient::missing() const {
-    return say("odc_init of rank ", rank_, " waited ", deadline_.waited_s(), " s at ", endpoint_.text,
-               "; missing: rank 0 (", why_, "; is it started, and is this its address?)");
+    return formatted(
+        "odc_init of rank {} waited {:g} s at {}; missing: rank 0 ({}; is it started, "
+        "and is this its address?)",
+        rank_, deadline_.waited_s(), endpoint_.text, why_);
 }
 
 void RendezvousClient::not_rank_0() const {
-    fail(ODC_ERROR_RENDEZVOUS, "what listens at ", endpoint_.text,
-         " is not rank 0 of a libodc job; give the rendezvous a port of its own");
+    fail(ODC_ERROR_RENDEZVOUS,
+         "what listens at {} is not rank 0 of a libodc job; give the rendezvous a port of its own", endpoint_.text);
 }
 
 void RendezvousClient::other_secret() const {
-    fail(ODC_ERROR_RENDEZVOUS, "rank 0 at ", endpoint_.text, " does not know the secret of rank ", rank_,
-         "; give all ranks the same ODC_SECRET, and each job its own rendezvous");
+    fail(ODC_ERROR_RENDEZVOUS,
+         "rank 0 at {} does not know the secret of rank {}; give all ranks the same ODC_SECRET, and "
+         "each job its own rendezvous",
+         endpoint_.text, rank_);
 }
 
 class Server : public Allgather {
@@ -275,7 +279,7 @@ private:
             }
             why = error.what();
         }
-        fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at ", busy, ", where somebody else does: ", why);
+        fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at {}, where somebody else does: {}", busy, why);
     }
 
     HostPort endpoint_;

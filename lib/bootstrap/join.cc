@@ -22,12 +22,14 @@ namespace {
 
 constexpr int64_t kMostMs = setting_row(Setting::kTimeoutMs).high;
 
-std::string waited(const Deadline &deadline) { return say(static_cast<int64_t>(deadline.waited_s() * 1e3), " ms"); }
+std::string waited(const Deadline &deadline) {
+    return formatted("{} ms", static_cast<int64_t>(deadline.waited_s() * 1e3));
+}
 
 JobConfig job_config_of(const odc_config &config, const LaunchInfo &launch, Log &log) {
     if (config.timeout_ms < 0 || config.timeout_ms > kMostMs) {
-        fail(ODC_ERROR_ARGUMENT, "odc_init: timeout_ms is ", config.timeout_ms, ", must be in 1..", kMostMs,
-             ", or 0 for the default");
+        fail(ODC_ERROR_ARGUMENT, "odc_init: timeout_ms is {}, must be in 1..{}, or 0 for the default",
+             config.timeout_ms, kMostMs);
     }
     const int64_t timeout_ms = config.timeout_ms > 0 ? config.timeout_ms : setting_number(Setting::kTimeoutMs);
     return {launch.rank, launch.size, timeout_ms, config.interrupted, config.interrupted_arg, &log};
@@ -68,7 +70,7 @@ std::unique_ptr<Cuda> open_gpu(const odc_config &config) {
     try {
         return device.empty() ? nullptr : std::make_unique<Cuda>(device);
     } catch (const Error &error) {
-        throw Error(error.status(), say("odc_init: ", error.what()));
+        fail(error.status(), "odc_init: {}", error.what());
     }
 }
 
@@ -119,13 +121,15 @@ void or_hand_in_join_error(Allgather *exchange, Body body) {
     for (int rank = 0; rank < mine.size; ++rank) {
         const IdentityInfo one = read_identity(infos[static_cast<size_t>(rank)], rank);
         if (one.rank != rank || one.size != mine.size) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init: in place ", rank, " of ", mine.size,
-                 " a process says that it is rank ", one.rank, " of ", one.size,
-                 "; give each process its own rank, and all one size");
+            fail(ODC_ERROR_RENDEZVOUS,
+                 "odc_init: in place {} of {} a process says that it is rank {} of {}; give each process its "
+                 "own rank, and all one size",
+                 rank, mine.size, one.rank, one.size);
         }
         if (std::strcmp(one.group, mine.group) != 0) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " joins group \"", one.group, "\", this rank \"",
-                 mine.group, "\"; join groups in the same order everywhere");
+            fail(ODC_ERROR_RENDEZVOUS,
+                 "odc_init: rank {} joins group \"{}\", this rank \"{}\"; join groups in the same order everywhere",
+                 rank, one.group, mine.group);
         }
         all.push_back(one);
     }
@@ -163,21 +167,23 @@ void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<
     }
     const auto *block = reinterpret_cast<const ControlBlock *>(arena->record(0));
     if (block->magic != layout_magic(Layout::ControlBlock)) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", met.pid, ") ", other_version_text(block->magic));
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank {} (pid {}) {}", rank, met.pid, other_version_text(block->magic));
     }
     if (block->rank != rank || block->size != membership.config.size) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " (pid ", met.pid, ") says that it is rank ", block->rank,
-             " of ", block->size, ", this rank that it is rank ", rank, " of ", membership.config.size);
+        fail(ODC_ERROR_RENDEZVOUS,
+             "odc_init: rank {} (pid {}) says that it is rank {} of {}, this rank that it is rank {} of {}", rank,
+             met.pid, block->rank, block->size, rank, membership.config.size);
     }
     Peer &peer = membership.peers[static_cast<size_t>(rank)];
     if (peer.identity != block->identity) {  // who meets by name has no peer infos, and is taken for a local peer
         const std::string differ = peer.host == block->host
-                                       ? say("is on a host of the same name, but not of the same kernel, network "
-                                             "namespace, user and ODC_HOST_ID")
-                                       : say("counts as host ", block->host, ", this rank as host ", peer.host);
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, ' ', differ,
-             "; ranks that meet by name are of one host: give all of them one ODC_HOST_ID (config.host), or let them "
-             "meet by ODC_RENDEZVOUS and ODC_SECRET, as odc run --hosts does");
+                                       ? "is on a host of the same name, but not of the same kernel, network "
+                                         "namespace, user and ODC_HOST_ID"
+                                       : formatted("counts as host {}, this rank as host {}", block->host, peer.host);
+        fail(ODC_ERROR_RENDEZVOUS,
+             "odc_init: rank {} {}; ranks that meet by name are of one host: give all of them one ODC_HOST_ID "
+             "(config.host), or let them meet by ODC_RENDEZVOUS and ODC_SECRET, as odc run --hosts does",
+             rank, differ);
     }
     peer.host = block->host;
     peer.pid = met.pid;
@@ -214,7 +220,7 @@ Membership join(const odc_config &config, Log &log) {
     log.set_rank(launch.rank, launch.size, rendezvous.host, rendezvous.group);
     const JobConfig job_config = job_config_of(config, launch, log);
     const Deadline deadline(job_config.timeout_ms, job_config.interrupted, job_config.interrupted_arg, &log);
-    log.info("joins ", rendezvous.way());
+    log.info("joins {}", rendezvous.way());
     const std::unique_ptr<Allgather> exchange = open_exchange(rendezvous, deadline);
     std::unique_ptr<Cuda> cuda;
     std::unique_ptr<Arena> arena;
@@ -231,7 +237,7 @@ Membership join(const odc_config &config, Log &log) {
     Membership membership = divide(job_config, infos);
     membership.cuda = std::move(cuda);
     if (exchange) {
-        log.info("knows after ", waited(deadline), " that the job has ", counted(membership.hosts.size(), "host"));
+        log.info("knows after {} that the job has {}", waited(deadline), counted(membership.hosts.size(), "host"));
     }
     LocalGroup group{launch.job, membership.hosts[membership.own().host_index], launch.rank, launch.size, {}, {}};
     if (exchange) {
@@ -252,7 +258,7 @@ Membership join(const odc_config &config, Log &log) {
             }
             throw;
         }
-        log.info("has met ", counted(group.ranks.size() - 1, "other rank"), " of this host after ", waited(deadline));
+        log.info("has met {} of this host after {}", counted(group.ranks.size() - 1, "other rank"), waited(deadline));
         choose_routes(membership, infos, exchange.get(), deadline);
     } catch (const std::exception &error) {
         // Peers that have our memory already read why this rank does not come.
@@ -263,7 +269,7 @@ Membership join(const odc_config &config, Log &log) {
         throw;
     }
     log_routes(membership);
-    log.info("has joined after ", waited(deadline));
+    log.info("has joined after {}", waited(deadline));
     return membership;
 }
 

@@ -56,8 +56,8 @@ LaunchInfo rank_and_size(const char *launcher, const char *rank_name, const char
     const std::string rank = environment(rank_name);
     const std::string size = environment(size_name);
     if (rank.empty() || size.empty()) {
-        fail(ODC_ERROR_ARGUMENT, rank.empty() ? size_name : rank_name, " is set but ",
-             rank.empty() ? rank_name : size_name, " is not: ", launcher, " sets both; unset it or give both");
+        fail(ODC_ERROR_ARGUMENT, "{} is set but {} is not: {} sets both; unset it or give both",
+             rank.empty() ? size_name : rank_name, rank.empty() ? rank_name : size_name, launcher);
     }
     LaunchInfo launch;
     launch.launcher = launcher;

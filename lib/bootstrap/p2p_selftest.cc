@@ -36,8 +36,8 @@ public:
           local_peers_(membership.hosts[membership.own().host_index]), peer_accesses_(membership.peers.size()),
           regions_(local_peers_.size()), host_(device_, kPatternBytes + local_peers_.size() * kAreaBytes) {
         if (local_peers_.size() > ControlBlock::kMostTried) {
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", local_peers_.size(),
-                 " ranks of one host cannot all have GPUs, at most ", ControlBlock::kMostTried);
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: {} ranks of one host cannot all have GPUs, at most {}",
+                 local_peers_.size(), ControlBlock::kMostTried);
         }
         const RouteOptions options = read_route_options();
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
@@ -138,18 +138,18 @@ private:
         const bool gone =
             rank != membership_.config.rank && (dead(peer.life.get()) || is_program_gone(peer.program.get()));
         if (other.state.load(std::memory_order_acquire) == RankState::Failed) {
-            fail(ODC_ERROR_RENDEZVOUS, other.error_text);
+            throw Error(ODC_ERROR_RENDEZVOUS, other.error_text);
         }
         if (gone) {
-            fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", other.pid, ") ",
-                 ending_text(how_program_went(peer.life.get())), " in odc_init");
+            fail(ODC_ERROR_RENDEZVOUS, "rank {} (pid {}) {} in odc_init", rank, other.pid,
+                 ending_text(how_program_went(peer.life.get())));
         }
         const auto missing = [&] {
-            return say("odc_init waited ", deadline_.waited_s(), " s; rank ", rank, " (pid ", other.pid,
-                       ") is still trying its GPU, ", other.gpu.name);
+            return formatted("odc_init waited {:g} s; rank {} (pid {}) is still trying its GPU, {}",
+                             deadline_.waited_s(), rank, other.pid, other.gpu.name);
         };
         if (deadline_.over()) {
-            fail(ODC_ERROR_RENDEZVOUS, missing());
+            throw Error(ODC_ERROR_RENDEZVOUS, missing());
         }
         deadline_.say_long(missing);
         deadline_.check_interrupted("odc_init");
@@ -170,7 +170,8 @@ private:
                 error.status() == ODC_ERROR_INTERRUPTED) {
                 throw;
             }
-            peer_access(local_rank).why_not = say("the memory of that rank's GPU cannot be read: ", error.what());
+            peer_access(local_rank).why_not =
+                formatted("the memory of that rank's GPU cannot be read: {}", error.what());
             device_healthy();
             return;
         }
@@ -278,7 +279,7 @@ std::vector<PeerAccess> run_p2p_selftest(Membership &membership, const Deadline 
         if (error.status() != ODC_ERROR_DEVICE) {
             throw;
         }
-        fail(ODC_ERROR_DEVICE, "odc_init: ", error.what());
+        fail(ODC_ERROR_DEVICE, "odc_init: {}", error.what());
     }
 }
 

@@ -35,13 +35,14 @@ Content content_of(const PeerInfo &info) {
 // Of a later round than the first.
 void check_round(bool right_kind, int says_rank, int rank) {
     if (!right_kind) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank,
-             " says something else than this round is about; give all ranks the "
-             "same libodc");
+        fail(ODC_ERROR_RENDEZVOUS,
+             "odc_init: rank {} says something else than this round is about; give all ranks the same libodc", rank);
     }
     if (says_rank != rank) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: a later round's peer info in place ", rank, " is rank ", says_rank,
-             "'s; each all-gather must give the entries in rank order");
+        fail(ODC_ERROR_RENDEZVOUS,
+             "odc_init: a later round's peer info in place {} is rank {}'s; each all-gather must give "
+             "the entries in rank order",
+             rank, says_rank);
     }
 }
 
@@ -68,7 +69,7 @@ void check_join_errors(const std::vector<PeerInfo> &infos) {
             continue;
         }
         join_error.why[sizeof(join_error.why) - 1] = '\0';
-        const std::string words = say("odc_init: rank ", rank, " cannot join: ", join_error.why);
+        const std::string words = formatted("odc_init: rank {} cannot join: {}", rank, join_error.why);
         if (join_error.status != ODC_ERROR_RENDEZVOUS) {
             throw Error(ODC_ERROR_RENDEZVOUS, words);
         }
@@ -84,7 +85,7 @@ void check_join_errors(const std::vector<PeerInfo> &infos) {
 IdentityInfo read_identity(const PeerInfo &info, int rank) {
     auto content = content_of<IdentityInfo>(info);
     if (content.magic != layout_magic(Layout::Identity)) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, ' ', other_version_text(content.magic));
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank {} {}", rank, other_version_text(content.magic));
     }
     content.identity[sizeof(content.identity) - 1] = content.host[sizeof(content.host) - 1] =
         content.group[sizeof(content.group) - 1] = content.gpu[sizeof(content.gpu) - 1] = '\0';
@@ -97,7 +98,7 @@ NicInfo read_nics(const PeerInfo &info, int rank) {
     content.why_no_fabric[sizeof(content.why_no_fabric) - 1] = '\0';
     if (content.count > kMaxNics || !std::all_of(content.nics.begin(), content.nics.begin() + content.count,
                                                  [](const NicAddress &nic) { return well_formed(nic); })) {
-        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank ", rank, " describes NICs that cannot be");
+        fail(ODC_ERROR_RENDEZVOUS, "odc_init: rank {} describes NICs that cannot be", rank);
     }
     return content;
 }

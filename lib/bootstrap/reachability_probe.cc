@@ -93,8 +93,8 @@ ReachabilityProbe::ReachabilityProbe(NicAddresses &addresses) {
         if (is_probed(nic)) {
             Fd listener = listen_at(address_of(nic, 0, nic));
             if (!listener.valid()) {
-                addresses.refused.push_back({nic.name, say("this process cannot listen at ",
-                                                           network_text(network_of(nic)), ": ", std::strerror(errno))});
+                addresses.refused.push_back({nic.name, formatted("this process cannot listen at {}: {}",
+                                                                 network_text(network_of(nic)), std::strerror(errno))});
                 continue;
             }
             probe_ports_[kept.size()] = number_of(listener);
@@ -141,8 +141,8 @@ std::vector<size_t> ReachabilityProbe::probe(const std::vector<Target> &targets,
         }
         const auto missing = [&] {
             const Target &target = targets[pending[0].target];
-            return say("odc_init waited ", deadline.waited_s(), " s; no answer yet from ",
-                       network_text(network_of(target.to)), ", tried from ", target.from.name);
+            return formatted("odc_init waited {:g} s; no answer yet from {}, tried from {}", deadline.waited_s(),
+                             network_text(network_of(target.to)), target.from.name);
         };
         if (!pending.empty()) {
             deadline.say_long(missing);
@@ -158,7 +158,7 @@ std::vector<size_t> ReachabilityProbe::probe(const std::vector<Target> &targets,
             return answer != Answer::NotYet;
         });
         if (!pending.empty() && deadline.over()) {
-            fail(ODC_ERROR_RENDEZVOUS, missing());
+            throw Error(ODC_ERROR_RENDEZVOUS, missing());
         }
     }
 }

@@ -17,16 +17,17 @@ void name_host(const odc_config &config, Rendezvous *found) {
     const std::string given = config.host != nullptr ? config.host : "";
     const std::string named = given.empty() ? setting(Setting::kHostId) : given;
     if (named.size() > kLongestHost) {
-        fail(ODC_ERROR_ARGUMENT,
-             given.empty() ? say(setting_row(Setting::kHostId).name, "=\"", named, "\" is wrong: it") : "config.host",
-             " has ", named.size(), " bytes, at most ", kLongestHost, " fit; choose a shorter one");
+        fail(ODC_ERROR_ARGUMENT, "{} has {} bytes, at most {} fit; choose a shorter one",
+             given.empty() ? formatted("{}=\"{}\" is wrong: it", setting_row(Setting::kHostId).name, named)
+                           : "config.host",
+             named.size(), kLongestHost);
     }
     // No text makes a machine's identity, which begins otherwise.
     found->identity = named.empty() ? host_identity() : "named " + named;
     found->host = named.empty() ? host_name() : named;
     if (!named.empty()) {
-        found->named_by = given.empty() ? say(setting_row(Setting::kHostId).name, "=\"", named, '"')
-                                        : say("config.host \"", named, '"');
+        found->named_by = given.empty() ? formatted("{}=\"{}\"", setting_row(Setting::kHostId).name, named)
+                                        : formatted("config.host \"{}\"", named);
     }
 }
 
@@ -41,10 +42,10 @@ std::string name_of(const std::string &job, const std::string &group) {
 
 [[noreturn]] void fail_no_way(const Rendezvous &rendezvous) {
     const std::string launcher = rendezvous.launch.launcher.empty() ? "config" : rendezvous.launch.launcher;
-    fail(ODC_ERROR_RENDEZVOUS, "odc_init: ", launcher, " says that there are ", rendezvous.launch.size,
-         " ranks, but not that all are on this host; give config.all_gather (MPI or a torch store), or ODC_RENDEZVOUS="
-         "host:port of rank 0 with ODC_SECRET, or (one host) config.job; PMIx: ",
-         why_not_pmix());
+    fail(ODC_ERROR_RENDEZVOUS,
+         "odc_init: {} says that there are {} ranks, but not that all are on this host; give config.all_gather (MPI "
+         "or a torch store), or ODC_RENDEZVOUS=host:port of rank 0 with ODC_SECRET, or (one host) config.job; PMIx: {}",
+         launcher, rendezvous.launch.size, why_not_pmix());
 }
 
 }  // namespace
@@ -55,28 +56,28 @@ std::string Rendezvous::way() const {
     if (launch.size == 1) {
         return "a job of this rank only";
     }
-    const std::string job = launch.job.empty() ? "a job" : say("job \"", launch.job, '"');
-    return say(job, " of ", launch.size, " ranks ",
-               all_gather != nullptr ? "by the program's all_gather"
-               : !address.empty()    ? "at " + address
-               : by_name()           ? "by name on this host"
-                                     : "by PMIx");
+    const std::string job = launch.job.empty() ? "a job" : formatted("job \"{}\"", launch.job);
+    return formatted("{} of {} ranks {}", job, launch.size,
+                     all_gather != nullptr ? "by the program's all_gather"
+                     : !address.empty()    ? "at " + address
+                     : by_name()           ? "by name on this host"
+                                           : "by PMIx");
 }
 
 Rendezvous find_rendezvous(const odc_config &config) {
     Rendezvous found{{}, {}, {}, {}, config.all_gather, config.all_gather_arg, {}, {}, {}};
     if (config.size < 0) {
-        fail(ODC_ERROR_ARGUMENT, "odc_init: size is ", config.size, ", must be 1 or more");
+        fail(ODC_ERROR_ARGUMENT, "odc_init: size is {}, must be 1 or more", config.size);
     }
     if (config.size > kMostRanks) {
-        fail(ODC_ERROR_ARGUMENT, "odc_init: size is ", config.size, ", at most ", kMostRanks, " ranks are possible");
+        fail(ODC_ERROR_ARGUMENT, "odc_init: size is {}, at most {} ranks are possible", config.size, kMostRanks);
     }
     if (config.size == 0 && config.rank != 0) {
-        fail(ODC_ERROR_ARGUMENT, "odc_init: rank ", config.rank, " is given without a size");
+        fail(ODC_ERROR_ARGUMENT, "odc_init: rank {} is given without a size", config.rank);
     }
     if (config.size > 0) {
         if (config.rank < 0 || config.rank >= config.size) {
-            fail(ODC_ERROR_ARGUMENT, "odc_init: rank ", config.rank, " is not in 0..", config.size - 1);
+            fail(ODC_ERROR_ARGUMENT, "odc_init: rank {} is not in 0..{}", config.rank, config.size - 1);
         }
         // A launcher's job id still helps ranks that were numbered by the caller to meet.
         if (config.job == nullptr && config.size > 1 && config.all_gather == nullptr) {
@@ -119,8 +120,9 @@ std::unique_ptr<Allgather> open_exchange(const Rendezvous &rendezvous, const Dea
     }
     if (!rendezvous.address.empty()) {
         if (rendezvous.secret.empty()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init: a rendezvous at ", rendezvous.address,
-                 " needs a secret that all ranks share; set ODC_SECRET or config.secret");
+            fail(ODC_ERROR_RENDEZVOUS,
+                 "odc_init: a rendezvous at {} needs a secret that all ranks share; set ODC_SECRET or config.secret",
+                 rendezvous.address);
         }
         return exchange_tcp(rendezvous.address, rendezvous.secret, launch.rank, launch.size, deadline);
     }

@@ -15,8 +15,8 @@ namespace {
 // "fabric, tcp;ofi_rxm from eth0"
 std::string by_what(const Route &route) {
     const RouteChoice &choice = route.choice;
-    const std::string from = route.nic.empty() ? "" : say(", ", route.provider, " from ", route.nic);
-    return choice.transport.empty() ? "by nothing" : say("by ", choice.transport, from);
+    const std::string from = route.nic.empty() ? "" : formatted(", {} from {}", route.provider, route.nic);
+    return choice.transport.empty() ? "by nothing" : formatted("by {}{}", choice.transport, from);
 }
 
 struct Kind {
@@ -30,15 +30,14 @@ void log_summary(const Membership &membership, Route Peer::*route, const char *m
     for (const Peer &peer : membership.peers) {
         if (&peer != &membership.own()) {
             const Route &one = peer.*route;
-            Kind &kind = kinds[{peer.host_index != here, say(by_what(one), ", ", access_of(one.choice))}];
+            Kind &kind = kinds[{peer.host_index != here, formatted("{}, {}", by_what(one), access_of(one.choice))}];
             ++kind.ranks;
             kind.hosts.insert(peer.host_index);
         }
     }
     for (const auto &[key, kind] : kinds) {
-        membership.config.log->info("reaches the ", memory, " memory of ", counted(kind.ranks, "rank"), " of ",
-                                    key.first ? counted(kind.hosts.size(), "other host") : "this host", ' ',
-                                    key.second);
+        membership.config.log->info("reaches the {} memory of {} of {} {}", memory, counted(kind.ranks, "rank"),
+                                    key.first ? counted(kind.hosts.size(), "other host") : "this host", key.second);
     }
 }
 
@@ -47,9 +46,9 @@ void log_each(const Membership &membership, Route Peer::*route, const char *memo
         const Peer &peer = membership.peers[rank];
         const Route &one = peer.*route;
         if (&peer != &membership.own()) {
-            membership.config.log->debug("reaches the ", memory, " memory of rank ", rank, " (host ", peer.host,
-                                         ", pid ", peer.pid, ") ", by_what(one), one.peer_nic.empty() ? "" : " to ",
-                                         one.peer_nic, ": ", one.choice.why, one.why_not.empty() ? "" : "; not ",
+            membership.config.log->debug("reaches the {} memory of rank {} (host {}, pid {}) {}{}{}: {}{}{}", memory,
+                                         rank, peer.host, peer.pid, by_what(one), one.peer_nic.empty() ? "" : " to ",
+                                         one.peer_nic, one.choice.why, one.why_not.empty() ? "" : "; not ",
                                          one.why_not);
         }
     }
@@ -57,7 +56,9 @@ void log_each(const Membership &membership, Route Peer::*route, const char *memo
 
 }  // namespace
 
-std::string counted(size_t count, const std::string &noun) { return say(count, ' ', noun, count == 1 ? "" : "s"); }
+std::string counted(size_t count, const std::string &noun) {
+    return formatted("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
 
 void log_routes(const Membership &membership) {
     const Log &log = *membership.config.log;

@@ -48,9 +48,9 @@ std::vector<PeerInfo> RendezvousServer::all_gather(const PeerInfo &mine) {
     } catch (const Error &error) {
         // A sentence about the rendezvous is everybody's; any other happened to rank 0 alone.
         const bool stopped = error.status() == ODC_ERROR_INTERRUPTED;
-        tell_all(
-            error.status() == ODC_ERROR_RENDEZVOUS ? error.what() : say(who(self_), " left odc_init: ", error.what()),
-            stopped ? kBriefNs : kFarewellNs);
+        tell_all(error.status() == ODC_ERROR_RENDEZVOUS ? error.what()
+                                                        : formatted("{} left odc_init: {}", who(self_), error.what()),
+                 stopped ? kBriefNs : kFarewellNs);
         throw;
     }
     return std::move(infos_);
@@ -101,8 +101,9 @@ std::string RendezvousServer::open() {
         addresses_ += (addresses_.empty() ? "" : ", ") + address.host_port();
     }
     if (!acceptor_.listens()) {
-        fail(ODC_ERROR_RENDEZVOUS, "rank 0 cannot listen at ", endpoint_.text, ": ", why,
-             "; give the rendezvous an address of the host that rank 0 runs on");
+        fail(ODC_ERROR_RENDEZVOUS,
+             "rank 0 cannot listen at {}: {}; give the rendezvous an address of the host that rank 0 runs on",
+             endpoint_.text, why);
     }
     if (addresses_ == endpoint_.text) {
         addresses_.clear();
@@ -124,7 +125,7 @@ void RendezvousServer::step() {
     std::erase_if(clients_, [](const Client &client) { return client.state == Client::State::kGone; });
     accept_all();
     if (present_ < size_ && now_ns() >= deadline_ns()) {
-        fail(ODC_ERROR_RENDEZVOUS, missing());
+        throw Error(ODC_ERROR_RENDEZVOUS, missing());
     }
 }
 
@@ -171,7 +172,7 @@ void RendezvousServer::check_room() {
         std::none_of(clients_.begin(), clients_.end(), [](const Client &client) { return client.undecided(); });
     if (none_goes && farewell_.empty()) {
         errno = acceptor_.why_crowded();
-        fail_errno(say("odc_init cannot accept ", size_ - 1, " connections (", present_ - 1, " came)"));
+        fail_errno(formatted("odc_init cannot accept {} connections ({} came)", size_ - 1, present_ - 1));
     }
 }
 
@@ -195,7 +196,7 @@ void RendezvousServer::dismiss(Client &client, const char *why) {
     client.socket = Fd();
     client.state = Client::State::kGone;
     // Those who are no ranks cannot make the sentence, or the memory, as long as they like.
-    const std::string entry = say(client.host, ": ", why);
+    const std::string entry = formatted("{}: {}", client.host, why);
     if (turned_away_.size() < 8 || turned_away_.count(entry) > 0) {
         ++turned_away_[entry];
     }
@@ -204,7 +205,7 @@ void RendezvousServer::dismiss(Client &client, const char *why) {
 // What a rank said before it went explains more than that it went.
 void RendezvousServer::fail_lost(const Client &client) const {
     check_join_errors(infos_);
-    fail(ODC_ERROR_RENDEZVOUS, who(client.hello), ' ', kLeftSomehow, " in odc_init");
+    fail(ODC_ERROR_RENDEZVOUS, "{} {} in odc_init", who(client.hello), kLeftSomehow);
 }
 
 void RendezvousServer::serve(Client &client) {
@@ -287,12 +288,12 @@ void RendezvousServer::admit(Client &client) {
     const Hello &hello = client.hello;
     check_hello(hello, self_);
     if (hello.rank < 0 || hello.rank >= size_) {
-        fail(ODC_ERROR_RENDEZVOUS, "a process says that it is ", who(hello), " of ", size_);
+        fail(ODC_ERROR_RENDEZVOUS, "a process says that it is {} of {}", who(hello), size_);
     }
     std::optional<Hello> &of_rank = came_[static_cast<size_t>(hello.rank)];
     if (of_rank.has_value()) {
-        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", hello.rank, ": ", who(*of_rank), " and ", who(hello),
-             "; give each process its own rank");
+        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank {}: {} and {}; give each process its own rank", hello.rank,
+             who(*of_rank), who(hello));
     }
     of_rank = hello;
     const int64_t deadline_ns = deadline_after(hello.remaining_ms);
@@ -313,13 +314,14 @@ void RendezvousServer::hear_entry(Client &client) {
     std::memcpy(&entry, client.in.data(), whole ? sizeof(entry) : 0);
     client.in.clear();
     if (!whole || !same_mac(entry.mac, entry_mac(client.session, round_, entry.info))) {
-        fail(ODC_ERROR_RENDEZVOUS, "what came from ", who(client.hello), " in round ", round_,
-             " of odc_init is not its peer info; something changes the bytes on their way");
+        fail(ODC_ERROR_RENDEZVOUS,
+             "what came from {} in round {} of odc_init is not its peer info; something changes the bytes on their way",
+             who(client.hello), round_);
     }
     infos_[rank] = entry.info;
     handed_in_[rank] = true;
     ++present_;
-    deadline_.debug(who(client.hello), " has come to round ", round_, ", with it ", present_, " of ", size_);
+    deadline_.debug("{} has come to round {}, with it {} of {}", who(client.hello), round_, present_, size_);
 }
 
 void RendezvousServer::send_reply(Client &client, ReplyKind kind, const std::string *payload) const {
@@ -375,8 +377,8 @@ void RendezvousServer::tell_clients(ReplyKind kind, const std::string *payload) 
             return;
         }
         if (now_ns() >= deadline_ns()) {
-            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited ", deadline_.waited_s(), " s at ", endpoint_.text, "; ",
-                 who(slow->hello), " came but does not read");
+            fail(ODC_ERROR_RENDEZVOUS, "odc_init waited {:g} s at {}; {} came but does not read", deadline_.waited_s(),
+                 endpoint_.text, who(slow->hello));
         }
     }
 }
@@ -417,36 +419,34 @@ void RendezvousServer::tell_all(const std::string &sentence, int64_t most_ns) {
 }
 
 std::string RendezvousServer::missing() const {
-    std::ostringstream text;
-    text << "odc_init waited " << deadline_.waited_s() << " s";
+    std::string text = formatted("odc_init waited {:g} s", deadline_.waited_s());
     if (deadline_rank_ != 0) {
-        text << " (rank " << deadline_rank_ << "'s deadline)";
+        text += formatted(" (rank {}'s deadline)", deadline_rank_);
     }
-    text << " at " << endpoint_.text;
+    text += " at " + endpoint_.text;
     if (!addresses_.empty()) {
-        text << " (" << addresses_ << ")";
+        text += formatted(" ({})", addresses_);
     }
-    text << "; missing:";
+    text += "; missing:";
     int named = 0;
     for (int rank = 1; rank < size_ && named < kNamed; ++rank) {
         if (!handed_in_[static_cast<size_t>(rank)]) {
-            text << (named > 0 ? "," : "") << " rank " << rank;
+            text += formatted("{} rank {}", named > 0 ? "," : "", rank);
             ++named;
         }
     }
     if (size_ - present_ > named) {
-        text << " and " << size_ - present_ - named << " more";
+        text += formatted(" and {} more", size_ - present_ - named);
     }
-    text << " (" << present_ << " of " << size_ << (round_ > 1 ? " came again" : " came") << turned_away() << ")";
-    return text.str();
+    return text + formatted(" ({} of {} {}{})", present_, size_, round_ > 1 ? "came again" : "came", turned_away());
 }
 
 std::string RendezvousServer::turned_away() const {
-    std::ostringstream text;
+    std::string text;
     for (const auto &[entry, count] : turned_away_) {
-        text << "; " << count << (count == 1 ? " connection" : " connections") << " refused from " << entry;
+        text += formatted("; {} {} refused from {}", count, count == 1 ? "connection" : "connections", entry);
     }
-    return text.str();
+    return text;
 }
 
 }  // namespace odc

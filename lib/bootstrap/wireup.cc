@@ -127,7 +127,7 @@ void judge(Membership &membership, const std::vector<Neighbour> &all, const Loca
         const std::string why_not = unmet_requirement(route.choice, mine, theirs, local.options, local.found.refused);
         if (!why_not.empty()) {
             const bool none = route.choice.transport.empty() && !local.no_common_provider.empty();
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not, none ? "; " + local.no_common_provider : "");
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: {}{}", why_not, none ? "; " + local.no_common_provider : "");
         }
         put_in_words(route, mine, theirs);
     }
@@ -171,8 +171,8 @@ bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Member
         if (std::max(rank, mine.rank) < UnreachableInfo::kRanks && choice.my_nic >= 0 &&
             (mine.is_unreachable(rank) || theirs.is_unreachable(mine.rank))) {
             all[static_cast<size_t>(rank)].unreachable.push_back({choice.my_nic, choice.their_nic});
-            membership.config.log->info("gets no answer from rank ", rank, " from NIC ", peer.route.nic, " to ",
-                                        peer.route.peer_nic, "; tries another route");
+            membership.config.log->info("gets no answer from rank {} from NIC {} to {}; tries another route", rank,
+                                        peer.route.nic, peer.route.peer_nic);
         }
     }
     return all_did;
@@ -208,8 +208,10 @@ void check_descriptors(const Membership &membership) {
         128 + static_cast<uint64_t>(membership.config.size) - membership.hosts[membership.own().host_index].size();
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < needed) {
-        fail(ODC_ERROR_UNSUPPORTED, "odc_init: connections to the ranks of other hosts need ", needed,
-             " descriptors, but this process may have ", limit.rlim_cur, "; raise the limit (ulimit -n)");
+        fail(ODC_ERROR_UNSUPPORTED,
+             "odc_init: connections to the ranks of other hosts need {} descriptors, but this process may have {}; "
+             "raise the limit (ulimit -n)",
+             needed, limit.rlim_cur);
     }
 }
 
@@ -245,7 +247,7 @@ std::string open_endpoints(Membership &membership, const UsedNics &used, const D
         membership.fabric = open_fabric(membership, used, nullptr);
     }
     if (!why_not.empty() && cuda != nullptr && why_not != kNoGpuDirect) {
-        membership.config.log->warn("GPUDirect RDMA is asked for, but host memory goes between hosts: ", why_not);
+        membership.config.log->warn("GPUDirect RDMA is asked for, but host memory goes between hosts: {}", why_not);
     }
     return why_not;
 }
@@ -263,8 +265,9 @@ EndpointInfo endpoint_info_of(const Membership &membership, const UsedNics &used
         const std::vector<std::byte> &name = fabric.name(used.place[nic]);
         EndpointName &out = info.names[nic];
         if (name.size() > sizeof(out.name)) {
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: the provider names its endpoints by ", name.size(),
-                 " bytes, at most ", sizeof(out.name), " are possible");
+            fail(ODC_ERROR_UNSUPPORTED,
+                 "odc_init: the provider names its endpoints by {} bytes, at most {} are possible", name.size(),
+                 sizeof(out.name));
         }
         out.bytes = static_cast<uint32_t>(name.size());
         std::copy(name.begin(), name.end(), out.name.begin());
@@ -333,9 +336,10 @@ void log_selftest(const Membership &membership, const std::vector<PeerAccess> &p
     for (const int rank : membership.hosts[membership.own().host_index]) {
         const std::string &why_not = peer_accesses[static_cast<size_t>(rank)].why_not;
         if (!why_not.empty() && membership.cuda && rank != membership.config.rank) {
-            membership.config.log->info("the P2P self-test of ", membership.cuda->device().name(),
-                                        " and the GPU of rank ", rank, " failed: ", why_not,
-                                        "; host memory goes between them");
+            membership.config.log->info(
+                "the P2P self-test of {} and the GPU of rank {} failed: {}; host "
+                "memory goes between them",
+                membership.cuda->device().name(), rank, why_not);
         }
     }
 }
@@ -354,7 +358,7 @@ void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const 
     }
     const std::string why_not = options.requires_that(Requirement::NvLink) ? unmet_nvlink_requirement(membership) : "";
     if (!why_not.empty()) {
-        fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", why_not);
+        fail(ODC_ERROR_UNSUPPORTED, "odc_init: {}", why_not);
     }
 }
 

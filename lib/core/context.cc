@@ -35,7 +35,7 @@ void Context::shutdown() {
         fail(ODC_ERROR_PHASE, "odc_shutdown: this rank has left the job already");
     }
     left_ = true;
-    job_.log().info("leaves the job in minibatch ", minibatch());
+    job_.log().info("leaves the job in minibatch {}", minibatch());
     const Job::CallScope scope(job_, Call::Shutdown);
     job_.leave();
     job_.channel().flush();
@@ -46,15 +46,15 @@ void Context::abort(const char *text) {
         fail(ODC_ERROR_PHASE, "odc_abort: this rank has left the job");
     }
     const Job::CallScope scope(job_, Call::Abort);
-    job_.abort(say(job_.who(job_.rank()), " aborted the job in minibatch ", minibatch(), ": ",
-                   text != nullptr && text[0] != '\0' ? text : "no reason given"));
+    job_.abort(formatted("{} aborted the job in minibatch {}: {}", job_.who(job_.rank()), minibatch(),
+                         text != nullptr && text[0] != '\0' ? text : "no reason given"));
 }
 
 // ---- Phases ----
 
 void Context::check_not_left(Call call) const {
     if (left_) {
-        fail(ODC_ERROR_PHASE, call_name(call), ": this rank has left the job (odc_shutdown)");
+        fail(ODC_ERROR_PHASE, "{}: this rank has left the job (odc_shutdown)", call_name(call));
     }
 }
 
@@ -62,13 +62,13 @@ void Context::check_not_arrived(Call call) {
     check_not_left(call);
     if (job_.mine().arrived.load(std::memory_order_relaxed) > minibatch() && call != Call::Sync) {
         job_.check();
-        fail(ODC_ERROR_PHASE, call_name(call), ": odc_minibatch()sync of minibatch ", minibatch(),
-             " was interrupted; finish it by calling it again");
+        fail(ODC_ERROR_PHASE, "{}: odc_minibatch_sync of minibatch {} was interrupted; finish it by calling it again",
+             call_name(call), minibatch());
     }
     if (job_.mine().reductions.load(std::memory_order_relaxed) > reductions_ && call != Call::AllReduce) {
         job_.check();
-        fail(ODC_ERROR_PHASE, call_name(call), ": odc_all_reduce of minibatch ", minibatch(),
-             " was interrupted; finish it by calling it again");
+        fail(ODC_ERROR_PHASE, "{}: odc_all_reduce of minibatch {} was interrupted; finish it by calling it again",
+             call_name(call), minibatch());
     }
 }
 
@@ -86,8 +86,9 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
         made.push_back(std::make_unique<Shard>(std::move(one), engine, job_.rank(), job_.size()));
         slice_bytes += made.back()->slice_bytes();  // each at most 2^62
         if (slice_bytes > kMostSliceBytes) {
-            fail(ODC_ERROR_ARGUMENT, "the ", descriptions.size(), " shards of one odc_register_shards, up to \"",
-                 made.back()->name(), "\", are together larger than any memory");
+            fail(ODC_ERROR_ARGUMENT,
+                 "the {} shards of one odc_register_shards, up to \"{}\", are together larger than any memory",
+                 descriptions.size(), made.back()->name());
         }
     }
     std::vector<Shard *> handles;
@@ -101,7 +102,7 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
     attach(made);
     // From here nothing allocates: peers see the shards, which cannot be taken back.
     for (std::unique_ptr<Shard> &one : made) {
-        job_.log().debug("registers shard \"", one->name(), "\", here ", one->slice_bytes(), " bytes");
+        job_.log().debug("registers shard \"{}\", here {} bytes", one->name(), one->slice_bytes());
         directory_.add(*one);
         fresh_.push_back(one.get());
         places.find(one->name())->second = std::move(one);
@@ -117,12 +118,13 @@ void Context::check_new(const std::vector<Description> &descriptions) const {
     std::map<std::string_view, int> names;
     for (const Description &one : descriptions) {
         if (shards_.count(one.name) != 0 || names[one.name]++ != 0) {
-            fail(ODC_ERROR_ARGUMENT, "shard \"", one.name,
-                 "\" is registered already; release it first, or choose another name");
+            fail(ODC_ERROR_ARGUMENT, "shard \"{}\" is registered already; release it first, or choose another name",
+                 one.name);
         }
         if (freed_.count(one.name) != 0) {
-            fail(ODC_ERROR_PHASE, "the name of shard \"", one.name, "\" was released in this minibatch (", minibatch(),
-                 "); it may be used again in the next");
+            fail(ODC_ERROR_PHASE,
+                 "the name of shard \"{}\" was released in this minibatch ({}); it may be used again in the next",
+                 one.name, minibatch());
         }
     }
 }
@@ -182,15 +184,16 @@ void Context::tell_registered(const std::vector<Shard *> &shards) {
 void Context::release(Shard &shard) {
     check_not_arrived(Call::ReleaseShard);
     if (shard.published > minibatch()) {
-        fail(ODC_ERROR_PHASE, "odc_release_shard: shard \"", shard.name(), "\" is published in minibatch ", minibatch(),
-             "; release it after odc_minibatch_sync");
+        fail(ODC_ERROR_PHASE,
+             "odc_release_shard: shard \"{}\" is published in minibatch {}; release it after odc_minibatch_sync",
+             shard.name(), minibatch());
     }
     {
         const std::lock_guard lock(operations_mutex_);
         for (const auto &[number, operation] : operations_) {
             if (operation.shard == &shard) {
-                fail(ODC_ERROR_PHASE, "odc_release_shard: operation ", number, " on shard \"", shard.name(),
-                     "\" is started; wait for it first");
+                fail(ODC_ERROR_PHASE, "odc_release_shard: operation {} on shard \"{}\" is started; wait for it first",
+                     number, shard.name());
             }
         }
     }
@@ -211,7 +214,7 @@ void Context::publish(Shard &shard, void *stream) {
     check_not_arrived(Call::Publish);
     job_.check();
     if (shard.published > minibatch()) {
-        fail(ODC_ERROR_PHASE, "odc_publish: shard \"", shard.name(), "\" is published already in minibatch ",
+        fail(ODC_ERROR_PHASE, "odc_publish: shard \"{}\" is published already in minibatch {}", shard.name(),
              minibatch());
     }
     const Job::CallScope scope(job_, Call::Publish, shard.record_offset());
@@ -244,7 +247,7 @@ void Context::publish_all(void *stream) {
         }
     }
     if (unpublished.empty() && !shards_.empty()) {
-        fail(ODC_ERROR_PHASE, "odc_publish_all: every shard is published already in minibatch ", minibatch());
+        fail(ODC_ERROR_PHASE, "odc_publish_all: every shard is published already in minibatch {}", minibatch());
     }
     if (unpublished.empty()) {
         return;
@@ -279,8 +282,8 @@ void Context::start(Operation &operation) {
     const Shard &shard = *operation.shard;
     check_not_arrived(call);
     if (shard.own_numel() > 0 && shard.published <= minibatch()) {
-        fail(ODC_ERROR_PHASE, call_name(call), ": publish this rank's slice of shard \"", shard.name(),
-             "\" in minibatch ", minibatch(), " first");
+        fail(ODC_ERROR_PHASE, "{}: publish this rank's slice of shard \"{}\" in minibatch {} first", call_name(call),
+             shard.name(), minibatch());
     }
     job_.check_peers();
     shard.engine().start(operation);
@@ -377,7 +380,7 @@ void Context::wait(uint64_t number) {
         if (number > 0 && number <= synced_operations_) {
             return;
         }
-        fail(ODC_ERROR_ARGUMENT, "odc_wait: there is no operation ", number,
+        fail(ODC_ERROR_ARGUMENT, "odc_wait: there is no operation {}{}", number,
              number > 0 && number <= last ? " any more; each is waited for once" : "");
     }
     Operation &operation = entry.mapped();

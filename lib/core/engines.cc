@@ -25,16 +25,19 @@ Engine &Engines::engine_for(const Description &description) const {
         return *host_;
     }
     if (gpu_ == nullptr) {
-        fail(ODC_ERROR_UNSUPPORTED, "shard \"", description.name, "\" is to be in GPU memory, but rank ", job_.rank(),
-             " has no GPU: name one by config.device or ODC_DEVICE, such as cuda:0");
+        fail(ODC_ERROR_UNSUPPORTED,
+             "shard \"{}\" is to be in GPU memory, but rank {} has no GPU: name one by config.device or "
+             "ODC_DEVICE, such as cuda:0",
+             description.name, job_.rank());
     }
     const std::vector<int32_t> &ranks = description.ranks;
     for (int rank = 0; rank < job_.size(); ++rank) {
         const RouteChoice &choice = job_.peer(rank).gpu_route.choice;
         const bool listed = ranks.empty() || std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
         if (listed && choice.transport.empty()) {
-            fail(ODC_ERROR_UNSUPPORTED, "shard \"", description.name, "\" is to be in GPU memory, but from ",
-                 job_.who(job_.rank()), " there is no path to that of ", job_.who(rank), ": ", choice.why);
+            fail(ODC_ERROR_UNSUPPORTED,
+                 "shard \"{}\" is to be in GPU memory, but from {} there is no path to that of {}: {}",
+                 description.name, job_.who(job_.rank()), job_.who(rank), choice.why);
         }
     }
     return *gpu_;

@@ -16,7 +16,7 @@ void call_gpu(Job &job, Cuda &cuda, Body body) {
         body();
     } catch (const Error &error) {
         if (error.status() == ODC_ERROR_DEVICE) {
-            job.fail_job(ODC_ERROR_DEVICE, say(job.who(job.rank()), ": ", error.what()));
+            job.fail_job(ODC_ERROR_DEVICE, formatted("{}: {}", job.who(job.rank()), error.what()));
         }
         throw;
     }

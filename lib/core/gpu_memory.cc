@@ -117,10 +117,11 @@ std::vector<DeviceAllocation> GpuMemory::allocate(const std::vector<Shard *> &sh
         std::vector<std::string> names;
         for (const Shard *shard : shards) {
             if (shard->device_bytes() > 0) {
-                names.push_back(say("\"", shard->name(), "\""));
+                names.push_back(formatted("\"{}\"", shard->name()));
             }
         }
-        fail(ODC_ERROR_NO_MEMORY, names.size() == 1 ? "shard " : "shards ", listed(names, ", "), ": ", error.what());
+        fail(ODC_ERROR_NO_MEMORY, "{}{}: {}", names.size() == 1 ? "shard " : "shards ", listed(names, ", "),
+             error.what());
     }
     return parts;
 }
@@ -281,8 +282,8 @@ std::optional<Shard::Bases> GpuMemory::map(const Shard &shard, int rank, const S
         if (error.status() != ODC_ERROR_DEVICE) {
             throw;
         }
-        job_.fail_job(ODC_ERROR_DEVICE,
-                      say(job_.who(job_.rank()), " cannot map the GPU memory of ", job_.who(rank), ": ", error.what()));
+        job_.fail_job(ODC_ERROR_DEVICE, formatted("{} cannot map the GPU memory of {}: {}", job_.who(job_.rank()),
+                                                  job_.who(rank), error.what()));
     }
 }
 

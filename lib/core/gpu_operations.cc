@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kDrainMs = 2'000;  // for what is on its way when a context ends
 
 std::string words_for(Call call, const Shard &shard) {
-    return say(call_name(call), " of shard \"", shard.name(), "\"");
+    return formatted("{} of shard \"{}\"", call_name(call), shard.name());
 }
 
 // Slices of other hosts that a gather reads through bounce buffers.
@@ -109,8 +109,9 @@ uint64_t GpuOperations::begin_tracked(Call call, const Shard &shard, const std::
     std::optional<uint64_t> work = pending_work.begin_with_word(shard.record_offset(), words);
     if (!work) {
         Job::Wait wait(job_, call_name(call));
-        wait.describe(
-            [&] { return say("too much is on its way on ", cuda_.device().name(), ": ", pending_work.describe()); });
+        wait.describe([&] {
+            return formatted("too much is on its way on {}: {}", cuda_.device().name(), pending_work.describe());
+        });
         wait.until_seen(
             [this] { return job_.rank(); },
             [&] { return (work = pending_work.begin_with_word(shard.record_offset(), words)).has_value(); });
@@ -128,8 +129,9 @@ void GpuOperations::attach(const std::vector<Shard *> &shards) {
 
 void GpuOperations::detach(Shard &shard) {
     if (!cuda_.is_idle()) {
-        fail(ODC_ERROR_PHASE, "odc_release_shard: ", cuda_.device().name(), " has not done yet ", unfinished_work(),
-             "; release shard \"", shard.name(), "\" after odc_minibatch_sync");
+        fail(ODC_ERROR_PHASE,
+             "odc_release_shard: {} has not done yet {}; release shard \"{}\" after odc_minibatch_sync",
+             cuda_.device().name(), unfinished_work(), shard.name());
     }
     std::erase(shards_, &shard);
     memory_.detach(shard);
@@ -182,8 +184,9 @@ void GpuOperations::check_buffer(const Operation &operation) {
         return;
     }
     const auto *gather = std::get_if<Operation::Gather>(&operation.kind);
-    cuda_.device().check_buffer(gather != nullptr ? gather->to : std::get<Operation::ScatterAdd>(operation.kind).from,
-                                say(call_name(operation.call()), ": the buffer for shard \"", shard.name(), "\""));
+    cuda_.device().check_buffer(
+        gather != nullptr ? gather->to : std::get<Operation::ScatterAdd>(operation.kind).from,
+        formatted("{}: the buffer for shard \"{}\"", call_name(operation.call()), shard.name()));
 }
 
 void GpuOperations::start(Operation &operation) {
@@ -404,8 +407,8 @@ void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, J
     Endpoint *const path = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.path.get();
     StagingProxy::Addition part{to, path, operation.gradient(index), 0, epoch()};
     wait.describe([&, this] {
-        return say("there is no room to carry gradients of shard \"", shard.name(), "\" to ", job_.who(owner), ": ",
-                   unfinished_work());
+        return formatted("there is no room to carry gradients of shard \"{}\" to {}: {}", shard.name(), job_.who(owner),
+                         unfinished_work());
     });
     wait_for_staging_proxy(wait, [&] {
         const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), words_for(Call::ScatterAdd, shard));
@@ -434,7 +437,7 @@ void GpuOperations::drain() {
     call_gpu(job_, cuda_, [this] { cuda_.device().check_health(); });  // also where all is done
     Job::Wait wait(job_, call_name(Call::Sync));
     wait.describe([this] {
-        return say(cuda_.device().name(), " has not done yet what was enqueued there: ", unfinished_work());
+        return formatted("{} has not done yet what was enqueued there: {}", cuda_.device().name(), unfinished_work());
     });
     wait_for_staging_proxy(wait, [this] {
         note_wait();
@@ -443,8 +446,8 @@ void GpuOperations::drain() {
     job_.note_device_done();
     const auto behind = [this] { return cuda_.lagging_peer().value_or(job_.rank()); };
     wait.describe([&] {
-        return say(job_.who(behind()), " has not taken the descriptors of this rank's GPU memory; it ",
-                   job_.what(behind()));
+        return formatted("{} has not taken the descriptors of this rank's GPU memory; it {}", job_.who(behind()),
+                         job_.what(behind()));
     });
     wait.until_seen(behind, [this] { return cuda_.progress_ipc(); });
 }
@@ -455,7 +458,7 @@ std::string GpuOperations::unfinished_work() {
         return under_way;
     }
     const std::optional<int> owner = cuda_.awaited_owner();
-    return owner ? say("an addition that ", job_.who(*owner), " is to apply; it ", job_.what(*owner))
+    return owner ? formatted("an addition that {} is to apply; it {}", job_.who(*owner), job_.what(*owner))
                  : "copies through host memory";
 }
 
@@ -478,7 +481,8 @@ void GpuOperations::after_arrival() {
         }
     }
     Job::Wait wait(job_, call_name(Call::Sync));
-    wait.describe([this] { return say(cuda_.device().name(), " has not done yet ", cuda_.pending_work().describe()); });
+    wait.describe(
+        [this] { return formatted("{} has not done yet {}", cuda_.device().name(), cuda_.pending_work().describe()); });
     wait.until_seen([this] { return job_.rank(); }, [this] { return cuda_.pending_work().all_done(); });
     cuda_.end_minibatch(job_.minibatch());
 }
@@ -507,8 +511,9 @@ void GpuOperations::reduce_shadow(const Shard &shard) {
             end = first + numel;
         }
     }
-    const uint64_t work = begin_tracked(
-        Call::Sync, shard, say("the adding of what came through host memory to ", words_for(Call::Sync, shard)));
+    const uint64_t work =
+        begin_tracked(Call::Sync, shard,
+                      formatted("the adding of what came through host memory to {}", words_for(Call::Sync, shard)));
     enqueue(Call::Sync, [&] {
         cuda_.add(type, addends, cuda_.device().own_stream());
         cuda_.pending_work().track(work, cuda_.device().own_stream());

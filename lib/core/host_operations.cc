@@ -149,7 +149,7 @@ void HostOperations::check_buffer(const Operation &operation) const {
     }
     const auto *gather = std::get_if<Operation::Gather>(&operation.kind);
     check_buffer_(gather != nullptr ? gather->to : std::get<Operation::ScatterAdd>(operation.kind).from,
-                  say(call_name(operation.call()), ": the buffer for shard \"", shard.name(), "\""));
+                  formatted("{}: the buffer for shard \"{}\"", call_name(operation.call()), shard.name()));
 }
 
 void HostOperations::start(Operation &operation) {
@@ -195,8 +195,8 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
     Shard &shard = *operation.shard;
     wait.begin_effects();
     wait.describe([this, &shard, &wait] {
-        return say(job_.who(wait.holder()), " keeps a stripe of shard \"", shard.name(), "\" locked; it ",
-                   job_.what(wait.holder()));
+        return formatted("{} keeps a stripe of shard \"{}\" locked; it {}", job_.who(wait.holder()), shard.name(),
+                         job_.what(wait.holder()));
     });
     const auto add_to = [&](uint64_t index) {
         if (auto request =

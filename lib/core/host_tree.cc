@@ -43,8 +43,8 @@ HostTree::HostTree(Job &job, Contribution (ControlBlock::*brought)[2], TreeNode 
     size_t place = job.place();
     do {
         if (levels_.size() == kTreeLevels) {
-            fail(ODC_ERROR_UNSUPPORTED, "odc_init: ", job.local_peers().size(),
-                 " ranks are on one host; at most 65536 can be");
+            fail(ODC_ERROR_UNSUPPORTED, "odc_init: {} ranks are on one host; at most 65536 can be",
+                 job.local_peers().size());
         }
         const size_t first = place / kTreeFan * kTreeFan;
         Level level{&(members[first]->*nodes)[levels_.size()], {}};

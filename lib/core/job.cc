@@ -17,12 +17,7 @@ namespace {
 constexpr int kPatientSpins = 4000;  // some tens of microseconds: what a futex would cost
 constexpr int kCrowdedSpins = 20;    // more ranks than cores: the core is needed by who is waited for
 
-std::string seconds(int64_t ns) {
-    std::ostringstream text;
-    text.precision(1);
-    text << std::fixed << static_cast<double>(ns) * 1e-9 << " s";
-    return text.str();
-}
+std::string seconds(int64_t ns) { return formatted("{:.1f} s", static_cast<double>(ns) * 1e-9); }
 
 }  // namespace
 
@@ -46,7 +41,7 @@ Deadline Job::deadline() const {
 }
 
 std::string Job::who(int rank) const {
-    return say("rank ", rank, " (host ", peer(rank).host, ", pid ", peer(rank).pid, ")");
+    return formatted("rank {} (host {}, pid {})", rank, peer(rank).host, peer(rank).pid);
 }
 
 // `record`: 0 for none.
@@ -54,7 +49,8 @@ std::string Job::of_shard(int rank, uint64_t record) const {
     if (record == 0) {
         return "";
     }
-    return say(" of shard \"", reinterpret_cast<const ShardRecord *>(peer(rank).arena->record(record))->name(), "\"");
+    return formatted(" of shard \"{}\"",
+                     reinterpret_cast<const ShardRecord *>(peer(rank).arena->record(record))->name());
 }
 
 std::string Job::what(int rank) const {
@@ -66,21 +62,22 @@ std::string Job::what(int rank) const {
     const bool awaits_gpu = (last_call & kLastCallAwaitsGpu) != 0;
     const int64_t at_ns = other.last_call_at_ns.load(std::memory_order_relaxed);
     const std::string shard = of_shard(rank, record);
-    const std::string where = say(call_name(call), awaits_gpu ? "" : shard, " in minibatch ",
-                                  other.last_minibatch.load(std::memory_order_relaxed));
+    const std::string where = formatted("{}{} in minibatch {}", call_name(call), awaits_gpu ? "" : shard,
+                                        other.last_minibatch.load(std::memory_order_relaxed));
     if (const int64_t heard_ns = other.heard_at_ns.load(std::memory_order_relaxed); heard_ns != 0) {
-        return say("was last heard from ", seconds(now_ns() - heard_ns), " ago, ",
-                   seconds(std::max<int64_t>(heard_ns - at_ns, 0)), inside ? " into " : " after ", where,
-                   awaits_gpu ? say(", where it waited for its GPU's work", shard) : "");
+        return formatted("was last heard from {} ago, {}{}{}{}", seconds(now_ns() - heard_ns),
+                         seconds(std::max<int64_t>(heard_ns - at_ns, 0)), inside ? " into " : " after ", where,
+                         awaits_gpu ? formatted(", where it waited for its GPU's work{}", shard) : "");
     }
     const std::string since = seconds(now_ns() - at_ns);
-    return say(inside ? "has been in " : "last left ", where, inside ? say(" for ", since) : say(", ", since, " ago"),
-               awaits_gpu ? say(", where it waits for its GPU's work", shard) : "");
+    return formatted("{}{}{}{}", inside ? "has been in " : "last left ", where,
+                     inside ? formatted(" for {}", since) : formatted(", {} ago", since),
+                     awaits_gpu ? formatted(", where it waits for its GPU's work{}", shard) : "");
 }
 
 void Job::note(Call call, uint64_t record) {
     if (log_.on(ODC_LOG_TRACE)) {
-        log_.trace("calls ", call_name(call), of_shard(rank(), record));
+        log_.trace("calls {}{}", call_name(call), of_shard(rank(), record));
     }
     ControlBlock &block = mine();
     block.last_call.store(static_cast<uint64_t>(call) << 56 | kLastCallInside | record, std::memory_order_release);
@@ -127,7 +124,7 @@ bool Job::set_error(odc_status status, const std::string &text) {
     }
     error_text_ = cut(text, sizeof(ControlBlock::error_text) - 1);  // as the others read it
     error_status_.store(status, std::memory_order_release);
-    log().error("the job has failed: ", status_string(status), ": ", error_text_);
+    log().error("the job has failed: {}: {}", status_string(status), error_text_);
     const RankState state = mine().state.load(std::memory_order_relaxed);
     if (state == RankState::Running) {
         record_failure(mine(), status, error_text_.c_str());
@@ -171,7 +168,7 @@ void Job::fail_job(odc_status status, const std::string &text) {
         let_know();
     }
     check();
-    fail(ODC_ERROR_INTERNAL, "a job error was not kept: ", text);
+    fail(ODC_ERROR_INTERNAL, "a job error was not kept: {}", text);
 }
 
 void Job::abort(const std::string &text) {
@@ -186,12 +183,12 @@ void Job::fail_halfway(Call call) {
         throw;
     } catch (const Error &error) {
         try {
-            words = say(who(rank()), " stopped halfway in ", call_name(call), ": ", error.what());
+            words = formatted("{} stopped halfway in {}: {}", who(rank()), call_name(call), error.what());
         } catch (const std::bad_alloc &) {
         }
     } catch (const std::exception &) {
     } catch (...) {  // pthread_exit in a callback
-        abort(say(who(rank()), " stopped halfway in ", call_name(call), ": its thread ended"));
+        abort(formatted("{} stopped halfway in {}: its thread ended", who(rank()), call_name(call)));
         throw;
     }
     try {
@@ -254,10 +251,10 @@ std::string Job::all_lost_with(int rank) const {
     std::string others;
     for (int other = 0; other < size(); ++other) {
         if (other != rank && block(other).state.load(std::memory_order_acquire) == RankState::Lost) {
-            others += say(others.empty() ? "; so is " : ", ", who(other));
+            others += formatted("{}{}", others.empty() ? "; so is " : ", ", who(other));
         }
     }
-    return say(who(rank), " is lost: ", block(rank).error_text, "; it ", what(rank), others);
+    return formatted("{} is lost: {}; it {}{}", who(rank), block(rank).error_text, what(rank), others);
 }
 
 void Job::look_for_deaths() {
@@ -278,7 +275,7 @@ void Job::look_for_deaths() {
         if (block(rank).state.load(std::memory_order_acquire) != RankState::Running) {
             continue;
         }
-        fail_job(ODC_ERROR_PEER_LOST, say(who(rank), " died; it ", what(rank)));
+        fail_job(ODC_ERROR_PEER_LOST, formatted("{} died; it {}", who(rank), what(rank)));
     }
 }
 
@@ -293,7 +290,7 @@ void Job::look_for_replaced_programs() {
         look_at_states();  // before it left or failed, it told so
         if (block(rank).state.load(std::memory_order_acquire) == RankState::Running) {
             const char *const ending = ending_text(how_program_went(one.life.get()));
-            fail_job(ODC_ERROR_PEER_LOST, say(who(rank), ' ', ending, "; it ", what(rank)));
+            fail_job(ODC_ERROR_PEER_LOST, formatted("{} {}; it {}", who(rank), ending, what(rank)));
         }
     }
 }
@@ -343,7 +340,7 @@ void Job::cancel(const std::vector<std::shared_ptr<Request>> &requests, Call cal
                 lost_ns = now_ns();
                 learn();
             } else if (now_ns() - lost_ns > kLostNs) {
-                abort(say(who(rank()), " gave up ", call_name(call), ", and ", who(owner), " does not answer"));
+                abort(formatted("{} gave up {}, and {} does not answer", who(rank()), call_name(call), who(owner)));
             }
         }
     }
@@ -360,15 +357,16 @@ std::optional<Error> Job::Wait::look(int on) {
     const auto me = [this] { return job_.who(job_.rank()); };
     const RankState state = on >= 0 ? job_.block(on).state.load(std::memory_order_acquire) : RankState::Running;
     if (state == RankState::Gone || (state == RankState::Left && !left_serves_)) {
-        return Error(ODC_ERROR_PEER_LOST, say(job_.who(on), " left in minibatch ", job_.block(on).left_minibatch.load(),
-                                              ", but ", me(), " waits for it in ", call_, ": ", describe_()));
+        return Error(ODC_ERROR_PEER_LOST,
+                     formatted("{} left in minibatch {}, but {} waits for it in {}: {}", job_.who(on),
+                               job_.block(on).left_minibatch.load(), me(), call_, describe_()));
     }
     if (deadline_.over()) {
-        return Error(ODC_ERROR_TIMEOUT,
-                     say(me(), " waited ", seconds(now - deadline_.begin_ns()), " in ", call_, ": ", describe_()));
+        return Error(ODC_ERROR_TIMEOUT, formatted("{} waited {} in {}: {}", me(), seconds(now - deadline_.begin_ns()),
+                                                  call_, describe_()));
     }
     deadline_.say_long(
-        [&] { return say("waited ", seconds(now - deadline_.begin_ns()), " in ", call_, ": ", describe_()); });
+        [&] { return formatted("waited {} in {}: {}", seconds(now - deadline_.begin_ns()), call_, describe_()); });
     since_ns_ = since_ns_ != 0 ? since_ns_ : now;
     if (effects_ && now - since_ns_ < kFinishNs) {
         return std::nullopt;
@@ -376,11 +374,12 @@ std::optional<Error> Job::Wait::look(int on) {
     try {
         deadline_.check_interrupted(call_);
     } catch (const Error &error) {
-        const std::string words = say(error.what(), " after ", seconds(now - deadline_.begin_ns()), ": ", describe_());
+        const std::string words =
+            formatted("{} after {}: {}", error.what(), seconds(now - deadline_.begin_ns()), describe_());
         if (!effects_) {
             throw Error(error.status(), words);
         }
-        job_.fail_job(ODC_ERROR_ABORTED, say(me(), " stopped halfway, so the sums are incomplete: ", words));
+        job_.fail_job(ODC_ERROR_ABORTED, formatted("{} stopped halfway, so the sums are incomplete: {}", me(), words));
     }
     return std::nullopt;
 }

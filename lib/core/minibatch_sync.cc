@@ -12,13 +12,13 @@ namespace {
 
 void check_values(const char *call, const double *values, size_t count, int32_t op) {
     if (count > kMaxValues) {
-        fail(ODC_ERROR_ARGUMENT, call, ": count is ", count, ", at most ", kMaxValues, " values can be combined");
+        fail(ODC_ERROR_ARGUMENT, "{}: count is {}, at most {} values can be combined", call, count, kMaxValues);
     }
     if (count > 0 && values == nullptr) {
-        fail(ODC_ERROR_ARGUMENT, call, ": values is NULL");
+        fail(ODC_ERROR_ARGUMENT, "{}: values is NULL", call);
     }
     if (count > 0 && op != ODC_SUM && op != ODC_MAX) {
-        fail(ODC_ERROR_ARGUMENT, call, ": op ", op, " is no odc_reduction");
+        fail(ODC_ERROR_ARGUMENT, "{}: op {} is no odc_reduction", call, op);
     }
 }
 
@@ -33,7 +33,8 @@ void write(Contribution &contribution, const double *values, size_t count, int32
 void check_same(const char *call, const Contribution &posted, const double *values, size_t count, int32_t op) {
     if (posted.count != count || posted.op != (count > 0 ? op : 0) ||
         (count > 0 && std::memcmp(posted.values, values, count * sizeof(double)) != 0)) {
-        fail(ODC_ERROR_ARGUMENT, call, " was interrupted and has handed in other values; call it again with the same");
+        fail(ODC_ERROR_ARGUMENT, "{} was interrupted and has handed in other values; call it again with the same",
+             call);
     }
 }
 
@@ -46,8 +47,10 @@ void Context::sync(double *values, size_t count, int32_t op) {
     if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch()) {
         for (const auto &[name, shard] : shards_) {
             if (shard->own_numel() > 0 && shard->published <= minibatch()) {
-                fail(ODC_ERROR_PHASE, "odc_minibatch_sync: this rank has not published its slice of shard \"", name,
-                     "\" in minibatch ", minibatch(), "; publish it, also when there is nothing to do");
+                fail(ODC_ERROR_PHASE,
+                     "odc_minibatch_sync: this rank has not published its slice of shard \"{}\" in minibatch {}; "
+                     "publish it, also when there is nothing to do",
+                     name, minibatch());
             }
         }
     }
@@ -146,8 +149,8 @@ void Context::await_arrivals() {
             if (has_arrived(rank)) {
                 continue;
             }
-            missing += say(missing.empty() ? "" : "; ", job_.who(rank), " has not arrived in minibatch ", minibatch(),
-                           "; it ", job_.what(rank));
+            missing += formatted("{}{} has not arrived in minibatch {}; it {}", missing.empty() ? "" : "; ",
+                                 job_.who(rank), minibatch(), job_.what(rank));
         }
         return missing;
     });
@@ -185,7 +188,7 @@ void Context::count_lateness() {
             last_at = at;
         }
     }
-    job_.log().debug("syncs; rank ", last, " came last, ", (last_at - mine) / 1000, " us after this one");
+    job_.log().debug("syncs; rank {} came last, {} us after this one", last, (last_at - mine) / 1000);
     counters_.peers[static_cast<size_t>(last)].sync_last.add(1);
     counters_.sync_wait_ns.add(static_cast<uint64_t>(last_at - mine));
 }
@@ -198,8 +201,8 @@ void Context::take(const Contribution &combined, Contribution (ControlBlock::*br
         if (theirs.count != mine.count || theirs.op != mine.op) {
             job_.fail_job(
                 ODC_ERROR_MISMATCH,
-                say("in ", call, " of minibatch ", minibatch(), " ", job_.who(job_.rank()), " combines ", mine.count,
-                    " values with op ", mine.op, ", ", job_.who(rank), " ", theirs.count, " with op ", theirs.op));
+                formatted("in {} of minibatch {} {} combines {} values with op {}, {} {} with op {}", call, minibatch(),
+                          job_.who(job_.rank()), mine.count, mine.op, job_.who(rank), theirs.count, theirs.op));
         }
     }
     std::copy_n(combined.values, combined.count, values);
@@ -209,8 +212,8 @@ void Context::await_reduction() {
     Job::Wait wait(job_, "odc_all_reduce");
     int missing = 0;
     wait.describe([&] {
-        return say(job_.who(missing), " has not called odc_all_reduce in minibatch ", minibatch(), "; it ",
-                   job_.what(missing));
+        return formatted("{} has not called odc_all_reduce in minibatch {}; it {}", job_.who(missing), minibatch(),
+                         job_.what(missing));
     });
     await_all(reduction_tree_, reductions_, wait, [&](int rank) {
         const ControlBlock &other = job_.block(rank);
@@ -221,8 +224,9 @@ void Context::await_reduction() {
         }
         missing = rank;
         if (passed) {
-            job_.fail_job(ODC_ERROR_MISMATCH, say(job_.who(job_.rank()), " called odc_all_reduce in minibatch ",
-                                                  minibatch(), ", but ", job_.who(rank), " went on without it"));
+            job_.fail_job(ODC_ERROR_MISMATCH, formatted("{} called odc_all_reduce in minibatch {}, but {} went on "
+                                                        "without it",
+                                                        job_.who(job_.rank()), minibatch(), job_.who(rank)));
         }
         return false;
     });
@@ -236,8 +240,10 @@ void Context::all_reduce(double *values, size_t count, int32_t op) {
     }
     ControlBlock &mine = job_.mine();
     if (mine.opened.load(std::memory_order_relaxed) > minibatch()) {
-        fail(ODC_ERROR_PHASE, "odc_all_reduce: only between odc_minibatch_sync and odc_publish, and minibatch ",
-             minibatch(), " is published; or let the values ride on odc_minibatch_sync_reduce");
+        fail(ODC_ERROR_PHASE,
+             "odc_all_reduce: only between odc_minibatch_sync and odc_publish, and minibatch {} is published; or let "
+             "the values ride on odc_minibatch_sync_reduce",
+             minibatch());
     }
     job_.check();
     const Job::CallScope scope(job_, Call::AllReduce);

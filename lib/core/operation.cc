@@ -17,8 +17,9 @@ const std::byte *Operation::gradient(uint64_t index) const {
 }
 
 std::string Operation::in_flight_text(const Job &job, int owner) const {
-    return say(call() == Call::Gather ? "the slice of " : "an addition to ", job.who(owner), " of shard \"",
-               shard->name(), "\" is on its way; it ", job.what(owner));
+    return formatted("{}{} of shard \"{}\" is on its way; it {}",
+                     call() == Call::Gather ? "the slice of " : "an addition to ", job.who(owner), shard->name(),
+                     job.what(owner));
 }
 
 bool has_remote_owner(const Job &job, const Shard &shard) {

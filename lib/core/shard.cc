@@ -23,30 +23,29 @@ uint64_t to_line(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 template <class Numbers>
 std::string list(const Numbers *numbers, uint64_t count) {
-    std::ostringstream out;
+    std::string out;
     for (uint64_t i = 0; i < count; ++i) {
         if (i == 32) {
-            out << " ... (" << count << ")";
+            out += formatted(" ... ({})", count);
             break;
         }
-        out << (i == 0 ? "" : " ") << numbers[i];
+        out += formatted("{}{}", i == 0 ? "" : " ", numbers[i]);
     }
-    return out.str();
+    return out;
 }
 
 void check_ranks(const Description &d, int rank, int size) {
     std::vector<char> seen(static_cast<size_t>(size));
     for (const int32_t one : d.ranks) {
         if (one < 0 || one >= size) {
-            fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" lists rank ", one, ", but the job has ranks 0..",
-                 size - 1);
+            fail(ODC_ERROR_ARGUMENT, "shard \"{}\" lists rank {}, but the job has ranks 0..{}", d.name, one, size - 1);
         }
         if (seen[static_cast<size_t>(one)]++ != 0) {
-            fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" lists rank ", one, " twice");
+            fail(ODC_ERROR_ARGUMENT, "shard \"{}\" lists rank {} twice", d.name, one);
         }
     }
     if (!d.ranks.empty() && seen[static_cast<size_t>(rank)] == 0) {
-        fail(ODC_ERROR_ARGUMENT, "shard \"", d.name, "\" is registered by rank ", rank, ", which is not in its ranks ",
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\" is registered by rank {}, which is not in its ranks {}", d.name, rank,
              list(d.ranks.data(), d.ranks.size()));
     }
 }
@@ -59,7 +58,7 @@ void check_slices(const Description &d) {
         }
     }
     if (!d.slices.empty() && sum != d.numel) {
-        fail(ODC_ERROR_ARGUMENT, "the slices of shard \"", d.name, "\" add up to ", sum, " elements, its numel is ",
+        fail(ODC_ERROR_ARGUMENT, "the slices of shard \"{}\" add up to {} elements, its numel is {}", d.name, sum,
              d.numel);
     }
 }
@@ -81,37 +80,36 @@ Description::Description(const odc_shard_desc &desc, int rank, int size)
     : numel(desc.numel), parameter_type(desc.parameter_type), gradient_type(desc.gradient_type),
       memory(desc.memory != 0 ? desc.memory : ODC_HOST_MEMORY) {
     if (desc.name == nullptr || desc.name[0] == '\0') {
-        fail(ODC_ERROR_ARGUMENT, "a shard needs a name, the same on all its ranks; desc.name is ",
+        fail(ODC_ERROR_ARGUMENT, "a shard needs a name, the same on all its ranks; desc.name is {}",
              desc.name == nullptr ? "NULL" : "empty");
     }
     name.assign(desc.name, strnlen(desc.name, kMostNameBytes + 1));
     if (name.size() > kMostNameBytes) {
-        fail(ODC_ERROR_ARGUMENT, "the name of shard \"", name.substr(0, 40), "...\" is longer than ", kMostNameBytes,
-             " bytes");
+        fail(ODC_ERROR_ARGUMENT, "the name of shard \"{}...\" is longer than {} bytes", name.substr(0, 40),
+             kMostNameBytes);
     }
     if (parameter_type != 0 && element_size(parameter_type) == 0) {
-        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": parameter_type ", parameter_type, " is no odc_type");
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\": parameter_type {} is no odc_type", name, parameter_type);
     }
     if (gradient_type != 0 && (element_size(gradient_type) == 0 || gradient_type == ODC_BYTES)) {
-        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": gradient_type ", gradient_type,
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\": gradient_type {}{}", name, gradient_type,
              gradient_type == ODC_BYTES ? " (bytes) cannot be added" : " is no odc_type");
     }
     if (memory != ODC_HOST_MEMORY && memory != ODC_GPU_MEMORY) {
-        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": memory ", memory,
-             " is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY");
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\": memory {} is neither ODC_HOST_MEMORY nor ODC_GPU_MEMORY", name, memory);
     }
     if (desc.reserved != 0) {
-        fail(ODC_ERROR_UNSUPPORTED, "shard \"", name, "\": reserved is ", desc.reserved, ", must be 0");
+        fail(ODC_ERROR_UNSUPPORTED, "shard \"{}\": reserved is {}, must be 0", name, desc.reserved);
     }
     if (parameter_type == 0 && gradient_type == 0) {
-        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\" has neither parameters nor gradients");
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\" has neither parameters nor gradients", name);
     }
     if (desc.ranks == nullptr && desc.rank_count != 0 && desc.rank_count != static_cast<uint64_t>(size)) {
-        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": ranks is NULL (all ", size, " ranks), but rank_count is ",
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\": ranks is NULL (all {} ranks), but rank_count is {}", name, size,
              desc.rank_count);
     }
     if (desc.ranks != nullptr && (desc.rank_count == 0 || desc.rank_count > static_cast<uint64_t>(size))) {
-        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\": rank_count is ", desc.rank_count, ", must be in 1..", size);
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\": rank_count is {}, must be in 1..{}", name, desc.rank_count, size);
     }
     if (desc.ranks != nullptr) {
         ranks.assign(desc.ranks, desc.ranks + desc.rank_count);
@@ -129,7 +127,7 @@ Description::Description(const odc_shard_desc &desc, int rank, int size)
     check_slices(*this);
     forget_equal_slices(*this);
     if (numel > kMostElements) {
-        fail(ODC_ERROR_ARGUMENT, "shard \"", name, "\" of ", numel, " elements is larger than any memory");
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\" of {} elements is larger than any memory", name, numel);
     }
 }
 
@@ -257,13 +255,13 @@ Shard::Bases Shard::bases_of(const ShardRecord &record, std::byte *host, std::by
 
 std::string Shard::difference(const ShardRecord &other, int other_rank, int rank) const {
     const auto differs = [&](const char *what, const auto &mine, const auto &theirs) {
-        return say("rank ", rank, " and rank ", other_rank, " describe shard \"", name(), "\" differently: rank ", rank,
-                   " says ", what, " ", mine, ", rank ", other_rank, " says ", theirs);
+        return formatted("rank {} and rank {} describe shard \"{}\" differently: rank {} says {} {}, rank {} says {}",
+                         rank, other_rank, name(), rank, what, mine, other_rank, theirs);
     };
     const Description &d = description_;
     if (!stands(other)) {
-        return say("rank ", rank, " registered shard \"", name(), "\" in minibatch ", registered, ", rank ", other_rank,
-                   " in minibatch ", other.minibatch.load());
+        return formatted("rank {} registered shard \"{}\" in minibatch {}, rank {} in minibatch {}", rank, name(),
+                         registered, other_rank, other.minibatch.load());
     }
     if (other.numel != d.numel) {
         return differs("numel", d.numel, other.numel);

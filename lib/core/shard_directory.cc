@@ -89,8 +89,9 @@ ShardRecord *ShardDirectory::look_up(Shard &shard, uint64_t index) {
     }
     if (passed) {
         job_.fail_job(ODC_ERROR_MISMATCH,
-                      say(job_.who(job_.rank()), " registered shard \"", shard.name(), "\" in minibatch ",
-                          shard.registered, ", but ", job_.who(rank), " ended that minibatch without registering it"));
+                      formatted("{} registered shard \"{}\" in minibatch {}, but {} ended that "
+                                "minibatch without registering it",
+                                job_.who(job_.rank()), shard.name(), shard.registered, job_.who(rank)));
     }
     return nullptr;
 }
@@ -109,8 +110,8 @@ bool ShardDirectory::is_published(Shard &shard, uint64_t index) {
     }
     if (record->released.load(std::memory_order_acquire) != 0 || !shard.stands(*record)) {
         job_.fail_job(ODC_ERROR_MISMATCH,
-                      say(job_.who(shard.owner(index)), " released shard \"", shard.name(), "\", but ",
-                          job_.who(job_.rank()), " uses it in minibatch ", job_.minibatch()));
+                      formatted("{} released shard \"{}\", but {} uses it in minibatch {}",
+                                job_.who(shard.owner(index)), shard.name(), job_.who(job_.rank()), job_.minibatch()));
     }
     return false;
 }
@@ -118,10 +119,10 @@ bool ShardDirectory::is_published(Shard &shard, uint64_t index) {
 std::string ShardDirectory::missing_publish(const Shard &shard, uint64_t index) {
     const int owner = shard.owner(index);
     const bool registered = shard.linked(index) != nullptr;
-    return say(job_.who(owner), " has not ", registered ? "published" : "registered", " shard \"", shard.name(),
-               "\" in minibatch ", job_.minibatch(),
-               registered && shard.on_device() ? ", or the stream that does it has not come so far" : "", "; it ",
-               job_.what(owner));
+    return formatted("{} has not {} shard \"{}\" in minibatch {}{}; it {}", job_.who(owner),
+                     registered ? "published" : "registered", shard.name(), job_.minibatch(),
+                     registered && shard.on_device() ? ", or the stream that does it has not come so far" : "",
+                     job_.what(owner));
 }
 
 void ShardDirectory::await_published(Shard &shard, uint64_t index, Job::Wait &wait) {

@@ -33,7 +33,7 @@ void record_failure(ControlBlock &block, odc_status status, const char *text) {
 
 void record_departure(ControlBlock &block, int rank, const char *why) {
     if (block.state.load(std::memory_order_relaxed) != RankState::Failed) {
-        record_failure(block, ODC_ERROR_PEER_LOST, say("rank ", rank, " left odc_init: ", why).c_str());
+        record_failure(block, ODC_ERROR_PEER_LOST, formatted("rank {} left odc_init: {}", rank, why).c_str());
     }
 }
 

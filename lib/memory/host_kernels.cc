@@ -5,7 +5,6 @@
 
 #include <cstring>
 #include <iterator>
-#include <sstream>
 
 #include "base/element_type.h"
 #include "memory/loop_choice.h"
@@ -256,16 +255,13 @@ std::string figures(const char *what, const Loops &loops, const LoopChoice &choi
     if (choice.chosen() < 0) {
         return "";
     }
-    std::ostringstream text;
-    text.precision(1);
-    text << std::fixed << "; " << what << " by " << loop_name(loops[static_cast<size_t>(choice.chosen())]) << " (GB/s";
+    std::string text = formatted("; {} by {} (GB/s", what, loop_name(loops[static_cast<size_t>(choice.chosen())]));
     const char *separator = ": ";
     for (size_t i = 0; i < std::size(loops); ++i) {
-        text << separator << loop_name(loops[i]) << " " << choice.speed(static_cast<int>(i)) / 1e3;
+        text += formatted("{}{} {:.1f}", separator, loop_name(loops[i]), choice.speed(static_cast<int>(i)) / 1e3);
         separator = ", ";
     }
-    text << ")";
-    return text.str();
+    return text + ")";
 }
 
 }  // namespace

@@ -74,9 +74,10 @@ void use_large_pages(std::byte *base, const Allocation &made) {
 }
 
 [[noreturn]] void fail_without_memory(uint64_t bytes, uint64_t done) {
-    fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory needs ", bytes, " bytes, but ",
-         done > 0 ? say("after ", done, " of them ") : "", "only ", available_memory(),
-         " bytes of memory are available; shard over more ranks or use a smaller type");
+    fail(ODC_ERROR_NO_MEMORY,
+         "this rank's shared memory needs {} bytes, but {}only {} bytes of memory are available; shard over more "
+         "ranks or use a smaller type",
+         bytes, done > 0 ? formatted("after {} of them ", done) : "", available_memory());
 }
 
 // Checking the available memory takes 0.2 ms, as the kernel formats several files. So where memory is ample, allocations of
@@ -95,8 +96,8 @@ bool last_check_covers(uint64_t bytes) {
 }
 
 [[noreturn]] void fail_mapping(uint64_t bytes) {
-    fail_errno(say("mmap of ", bytes, " bytes of shared memory",
-                   errno == ENOMEM ? " (see vm.max_map_count and ulimit -v)" : ""));
+    fail_errno(formatted("mmap of {} bytes of shared memory{}", bytes,
+                         errno == ENOMEM ? " (see vm.max_map_count and ulimit -v)" : ""));
 }
 
 // Reserves addresses that begin at a large page's boundary.
@@ -164,8 +165,9 @@ std::unique_ptr<Arena> Arena::create() {
     getrlimit(RLIMIT_FSIZE, &limit);
     const uint64_t bytes = round_down(std::min<uint64_t>(kFileBytes, limit.rlim_cur), kPage);
     if (bytes < 2 * kSegmentBytes) {
-        fail(ODC_ERROR_SYSTEM, "shared memory needs files of ", 2 * kSegmentBytes,
-             " bytes at least, but RLIMIT_FSIZE is ", limit.rlim_cur, "; raise it (ulimit -f)");
+        fail(ODC_ERROR_SYSTEM,
+             "shared memory needs files of {} bytes at least, but RLIMIT_FSIZE is {}; raise it (ulimit -f)",
+             2 * kSegmentBytes, limit.rlim_cur);
     }
     if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
         fail_errno("ftruncate of shared memory");
@@ -249,7 +251,7 @@ void Arena::commit(Range range) {
             most = std::max(kPage, most / 2);  // signals may come faster than a piece is committed
         } else {
             errno = error;
-            fail_errno(say("fallocate of ", bytes, " bytes of shared memory"));
+            fail_errno(formatted("fallocate of {} bytes of shared memory", bytes));
         }
     }
 }
@@ -260,8 +262,8 @@ FreeRanges::Taken Arena::take(uint64_t bytes) {
     }
     const uint64_t segment_bytes = round_up(std::max(bytes, kSegmentBytes), kLargePage);
     if (segment_bytes > file_bytes_ - next_segment_) {
-        fail(ODC_ERROR_NO_MEMORY, "this rank's shared memory has used up its ", file_bytes_,
-             " bytes of addresses (RLIMIT_FSIZE limits them)");
+        fail(ODC_ERROR_NO_MEMORY,
+             "this rank's shared memory has used up its {} bytes of addresses (RLIMIT_FSIZE limits them)", file_bytes_);
     }
     const Segment fresh{next_segment_, segment_bytes};
     next_segment_ += segment_bytes;
@@ -359,8 +361,8 @@ uint64_t Arena::allocate_record(uint64_t bytes) {
         offset = segment.offset + segment.bytes;
     }
     if (offset + needed > record_bytes_) {
-        fail(ODC_ERROR_NO_MEMORY, "this rank has used up its ", record_bytes_,
-             " bytes for descriptions of shards; release some");
+        fail(ODC_ERROR_NO_MEMORY, "this rank has used up its {} bytes for descriptions of shards; release some",
+             record_bytes_);
     }
     commit({round_up(offset, kPage), round_up(offset + needed, kPage)});
     next_record_ = offset + needed;

@@ -55,21 +55,21 @@ void check(const odc_plan_request &request) {
         fail(ODC_ERROR_ARGUMENT, "odc_plan: no samples to plan; give `lengths` and a `count` of at least 1");
     }
     if (request.count > INT32_MAX) {
-        fail(ODC_ERROR_ARGUMENT, "odc_plan: ", request.count, " samples are more than the ", INT32_MAX,
-             " a minibatch may have");
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: {} samples are more than the {} a minibatch may have", request.count,
+             INT32_MAX);
     }
     if (request.ranks <= 0) {
-        fail(ODC_ERROR_ARGUMENT, "odc_plan: `ranks` is ", request.ranks, "; it must be at least 1");
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: `ranks` is {}; it must be at least 1", request.ranks);
     }
     if (request.policy < ODC_LOCAL_SORT || request.policy > ODC_LB_MINI) {
-        fail(ODC_ERROR_ARGUMENT, "odc_plan: there is no policy ", request.policy, "; see odc_policy in odc.h");
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: there is no policy {}; see odc_policy in odc.h", request.policy);
     }
     if (request.max_tokens == 0) {
         fail(ODC_ERROR_ARGUMENT, "odc_plan: `max_tokens` is 0; a microbatch must be allowed at least one token");
     }
     if (!(request.a >= 0 && request.b >= 0 && std::isfinite(request.a) && std::isfinite(request.b))) {
-        fail(ODC_ERROR_ARGUMENT, "odc_plan: the cost coefficients a=", request.a, " and b=", request.b,
-             " must be finite and not negative");
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: the cost coefficients a={:g} and b={:g} must be finite and not negative",
+             request.a, request.b);
     }
 }
 
@@ -86,14 +86,17 @@ Minibatch minibatch_of(const odc_plan_request &request) {
     for (uint64_t i = 0; i < request.count; ++i) {
         const uint64_t tokens = request.lengths[i];
         if (tokens == 0 || tokens > request.max_tokens) {
-            fail(ODC_ERROR_ARGUMENT, "odc_plan: sample ", i, " has ", tokens,
-                 " tokens; it must have at least 1 and at most max_tokens=", request.max_tokens);
+            fail(ODC_ERROR_ARGUMENT,
+                 "odc_plan: sample {} has {} tokens; it must have at least 1 and at most max_tokens={}", i, tokens,
+                 request.max_tokens);
         }
         out.costs.push_back(cost_of(tokens, request.a, linear ? 1 : request.b));
         total += out.costs.back();
         if (out.costs.back() <= 0 || !std::isfinite(total)) {
-            fail(ODC_ERROR_ARGUMENT, "odc_plan: a=", request.a, " and b=", request.b, " give sample ", i, " of ",
-                 tokens, " tokens a cost beyond a double's range; choose coefficients nearer to 1");
+            fail(ODC_ERROR_ARGUMENT,
+                 "odc_plan: a={:g} and b={:g} give sample {} of {} tokens a cost beyond a double's range; choose "
+                 "coefficients nearer to 1",
+                 request.a, request.b, i, tokens);
         }
     }
     return out;
@@ -274,8 +277,10 @@ std::optional<std::vector<Microbatches>> packed_alike(const Parts &ranks, const 
 
 std::vector<Microbatches> lb_micro(const Minibatch &minibatch, const odc_plan_request &request) {
     if (request.count < static_cast<uint64_t>(request.ranks)) {
-        fail(ODC_ERROR_ARGUMENT, "odc_plan: LB-Micro cannot give each of ", request.ranks, " ranks a microbatch of ",
-             request.count, " samples, and collectives need equally many; add samples or use LB-Mini");
+        fail(ODC_ERROR_ARGUMENT,
+             "odc_plan: LB-Micro cannot give each of {} ranks a microbatch of {} samples, and collectives need "
+             "equally many; add samples or use LB-Mini",
+             request.ranks, request.count);
     }
     std::optional<std::vector<Microbatches>> out = packed_alike(equal_counts(minibatch), minibatch);
     if (!out) {
@@ -284,9 +289,10 @@ std::vector<Microbatches> lb_micro(const Minibatch &minibatch, const odc_plan_re
         }
     }
     if (!out) {
-        fail(ODC_ERROR_ARGUMENT, "odc_plan: LB-Micro cannot divide ", request.count, " samples over ", request.ranks,
-             " ranks into equally many microbatches of at most ", request.max_tokens,
-             " tokens; make the count a multiple of the ranks, raise max_tokens or use LB-Mini");
+        fail(ODC_ERROR_ARGUMENT,
+             "odc_plan: LB-Micro cannot divide {} samples over {} ranks into equally many microbatches of at most {} "
+             "tokens; make the count a multiple of the ranks, raise max_tokens or use LB-Mini",
+             request.count, request.ranks, request.max_tokens);
     }
     for (Microbatches &microbatches : *out) {
         heaviest_first(microbatches, minibatch);
@@ -326,8 +332,8 @@ std::vector<Microbatches> planned(const Minibatch &minibatch, const odc_plan_req
 odc_plan_summary plan(const odc_plan_request &request, int32_t *rank_of, int32_t *microbatch_of) {
     check(request);
     if (!rank_of || !microbatch_of) {
-        fail(ODC_ERROR_ARGUMENT, "odc_plan: `rank_of` and `microbatch_of` must point to ", request.count,
-             " numbers each");
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: `rank_of` and `microbatch_of` must point to {} numbers each",
+             request.count);
     }
     const Minibatch minibatch = minibatch_of(request);
     const std::vector<Microbatches> ranks = planned(minibatch, request);
@@ -358,7 +364,7 @@ void plan_cost(const char *model, double *a, double *b) {
             return;
         }
     }
-    fail(ODC_ERROR_ARGUMENT, "odc_plan_cost: there is no cost model \"", model, "\"; known are linear, 1.5b and 7b");
+    fail(ODC_ERROR_ARGUMENT, "odc_plan_cost: there is no cost model \"{}\"; known are linear, 1.5b and 7b", model);
 }
 
 }  // namespace odc

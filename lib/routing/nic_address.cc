@@ -63,10 +63,10 @@ Service service_of(const Nic &nic, const RouteOptions &options, const std::vecto
         if (!options.providers.empty() && !contains(options.providers, row.name)) {
             info.why_not = "ODC_PROVIDER leaves it out";
         } else if (nic.name.size() >= sizeof(NicAddress::name)) {
-            info.why_not = say("the name is longer than ", sizeof(NicAddress::name) - 1, " letters");
+            info.why_not = formatted("the name is longer than {} letters", sizeof(NicAddress::name) - 1);
         }
         if (!info.why_not.empty()) {
-            service.why_not += say(service.why_not.empty() ? "" : "; ", row.name, ": ", info.why_not);
+            service.why_not += formatted("{}{}: {}", service.why_not.empty() ? "" : "; ", row.name, info.why_not);
             continue;
         }
         first = first != nullptr ? first : &row;
@@ -75,7 +75,7 @@ Service service_of(const Nic &nic, const RouteOptions &options, const std::vecto
         service.staged |= info.read_mode == ReadMode::Staged ? bit : uint16_t{0};
     }
     if (first == nullptr && service.why_not.empty()) {
-        service.why_not = say("no provider serves ", name_of(nic.kind));
+        service.why_not = formatted("no provider serves {}", name_of(nic.kind));
     }
     return service;
 }
@@ -142,9 +142,9 @@ std::string nics_text(const Machine &machine) {
     for (const Nic &nic : machine.nics) {
         const std::string why = refusal(nic);
         if (why.empty()) {
-            names += say(names.empty() ? "" : ", ", nic.name);
+            names += formatted("{}{}", names.empty() ? "" : ", ", nic.name);
         } else {
-            refused.push_back(say(nic.name, " (refused: ", why, ")"));
+            refused.push_back(formatted("{} (refused: {})", nic.name, why));
         }
     }
     names += names.empty() || refused.empty() ? "" : ", ";
@@ -191,8 +191,8 @@ void check_interfaces(const Machine &machine, const RouteOptions &options) {
     for (const std::string &wished : options.interfaces) {
         if (std::none_of(machine.nics.begin(), machine.nics.end(),
                          [&](const Nic &nic) { return nic.name == wished; })) {
-            fail(ODC_ERROR_ARGUMENT, setting_row(Setting::kInterface).name, "=\"", setting(Setting::kInterface),
-                 "\" is wrong: this machine has no \"", wished, "\"; it has ", nics_text(machine));
+            fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: this machine has no \"{}\"; it has {}",
+                 setting_row(Setting::kInterface).name, setting(Setting::kInterface), wished, nics_text(machine));
         }
     }
 }

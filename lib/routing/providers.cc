@@ -43,8 +43,8 @@ std::string negotiate_providers(const std::vector<RankDescriptor *> &ranks) {
     for (const RankDescriptor *rank : ranks) {
         const uint16_t theirs = sockets_of(*rank);
         if (theirs != 0 && common != 0 && (common & theirs) == 0) {
-            words = say(kOneProvider, "; rank ", rank->rank, " has ", names_of(theirs),
-                        ", but those before it share only ", names_of(common));
+            words = formatted("{}; rank {} has {}, but those before it share only {}", kOneProvider, rank->rank,
+                              names_of(theirs), names_of(common));
         }
         common &= theirs != 0 ? theirs : UINT16_MAX;
     }
@@ -52,8 +52,8 @@ std::string negotiate_providers(const std::vector<RankDescriptor *> &ranks) {
         for (NicAddress &nic : rank->nics) {
             const uint32_t shared = nic.providers & common;
             if (shared == 0 && provider_of(nic).wire == Wire::Sockets && words.empty()) {
-                words = say(kOneProvider, ", here ", names_of(lowest_bit(common)), ", which ", nic.name, " of rank ",
-                            rank->rank, " does not have (FI_TCP_IFACE narrows it)");
+                words = formatted("{}, here {}, which {} of rank {} does not have (FI_TCP_IFACE narrows it)",
+                                  kOneProvider, names_of(lowest_bit(common)), nic.name, rank->rank);
             }
             nic.providers = lowest_bit(shared != 0 ? shared : nic.providers);
         }
@@ -73,11 +73,11 @@ std::string why_no_provider() {
                         [&](const ProviderInfo &one) { return one.provider == row.name && one.why_not.empty(); })) {
             return "";
         }
-        names += say(names.empty() ? "" : ", ", row.name);
+        names += formatted("{}{}", names.empty() ? "" : ", ", row.name);
     }
     const std::string filter = environment("FI_PROVIDER");
-    return say("libfabric ", libfabric_version(), " offers no provider that can be used here: none of ", names,
-               filter.empty() ? "" : say("; FI_PROVIDER=\"", filter, "\" narrows what it offers"));
+    return formatted("libfabric {} offers no provider that can be used here: none of {}{}", libfabric_version(), names,
+                     filter.empty() ? "" : formatted("; FI_PROVIDER=\"{}\" narrows what it offers", filter));
 }
 
 std::vector<ProviderInfo> query_libfabric() {
@@ -94,7 +94,8 @@ std::vector<ProviderInfo> query_libfabric() {
     }
     if (const std::string filter = environment("FI_PROVIDER"); !filter.empty()) {
         for (const ProviderRow &row : kProviders) {
-            infos.push_back({row.name, "", say("libfabric does not offer it (FI_PROVIDER=\"", filter, "\" is set)")});
+            infos.push_back(
+                {row.name, "", formatted("libfabric does not offer it (FI_PROVIDER=\"{}\" is set)", filter)});
         }
     }
     return infos;

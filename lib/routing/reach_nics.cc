@@ -108,12 +108,12 @@ size_t spread(std::vector<Pair> &pairs, int index, Side side) {
 
 std::string link_text(Link link, const NicAddress &mine, const NicAddress &theirs) {
     switch (link) {
-        case Link::Subnet: return say("one subnet (", subnet_text(network_of(mine)), ")");
+        case Link::Subnet: return formatted("one subnet ({})", subnet_text(network_of(mine)));
         case Link::Own: return "the provider's own addresses";
         case Link::Unknown: return "addresses not known";
         case Link::Routed:
-            return say("by the routing table (", network_text(network_of(mine)), " to ",
-                       network_text(network_of(theirs)), ")");
+            return formatted("by the routing table ({} to {})", network_text(network_of(mine)),
+                             network_text(network_of(theirs)));
         case Link::LinkLocal: return "addresses of one link only";
     }
     return "";
@@ -121,33 +121,33 @@ std::string link_text(Link link, const NicAddress &mine, const NicAddress &their
 
 std::string speed_text(const NicAddress &mine, const NicAddress &theirs) {
     const uint32_t slower = std::min(mine.speed, theirs.speed);
-    return slower == 0 ? "speed unknown" : say(slower / 1000.0, " Gbit/s");
+    return slower == 0 ? "speed unknown" : formatted("{:g} Gbit/s", slower / 1000.0);
 }
 
 std::string nics_text(const RankDescriptor &rank) {
     if (!rank.why_no_fabric.empty()) {
-        return say("rank ", rank.rank, " cannot use it: ", rank.why_no_fabric);
+        return formatted("rank {} cannot use it: {}", rank.rank, rank.why_no_fabric);
     }
     if (rank.nics.empty()) {
-        return say("rank ", rank.rank, " has no NIC that can be used");
+        return formatted("rank {} has no NIC that can be used", rank.rank);
     }
     std::vector<std::string> nics;
     for (const NicAddress &nic : rank.nics) {
-        nics.push_back(say(nic.name, " by ", provider_of(nic).name,
-                           nic.family != 0 ? say(" in ", network_text(network_of(nic))) : ""));
+        nics.push_back(formatted("{} by {}{}", nic.name, provider_of(nic).name,
+                                 nic.family != 0 ? formatted(" in {}", network_text(network_of(nic))) : ""));
     }
-    return say("rank ", rank.rank, " has ", listed(nics, ", "));
+    return formatted("rank {} has {}", rank.rank, listed(nics, ", "));
 }
 
 // "eth1 (192.0.2.1/24) to eth1 (192.0.2.2/24), ..."
 std::string unreachable_text(const RankPair &pair) {
     const auto nic_text = [](const RankDescriptor &rank, int place) {
         const NicAddress &nic = rank.nics[static_cast<size_t>(place)];
-        return say(nic.name, " (", network_text(network_of(nic)), ')');
+        return formatted("{} ({})", nic.name, network_text(network_of(nic)));
     };
     std::vector<std::string> words;
     for (const NicPair &one : pair.unreachable) {
-        words.push_back(say(nic_text(pair.mine, one.mine), " to ", nic_text(pair.theirs, one.theirs)));
+        words.push_back(formatted("{} to {}", nic_text(pair.mine, one.mine), nic_text(pair.theirs, one.theirs)));
     }
     return listed(words, ", ");
 }
@@ -158,13 +158,13 @@ std::string way_between_hosts(const RankDescriptor &mine, const RankDescriptor &
         const std::string &why_not = mine.why_no_gpu_direct;
         return why_not.empty()           ? "by GPUDirect RDMA"
                : why_not == kNoGpuDirect ? "through host memory"
-                                         : say("through host memory, as ", why_not);
+                                         : formatted("through host memory, as {}", why_not);
     }
     std::string text;
     for (const RankDescriptor *rank : {&mine, &theirs}) {
         if (!rank->why_no_gpu_direct.empty()) {
-            text += say(text.empty() ? "through host memory " : " and ", "of rank ", rank->rank, ", as ",
-                        rank->why_no_gpu_direct);
+            text += formatted("{}of rank {}, as {}", text.empty() ? "through host memory " : " and ", rank->rank,
+                              rank->why_no_gpu_direct);
         }
     }
     return text;
@@ -190,10 +190,12 @@ std::string reach_by_nics(const RankPair &pair, RouteChoice &choice) {
     if (pairs.empty()) {
         return low.nics.empty() || high.nics.empty()
                    ? nics_text(low.nics.empty() ? low : high)
-                   : say("no two NICs reach each other: ", nics_text(mine), "; ", nics_text(theirs),
-                         pair.unreachable.empty() ? ""
-                                                  : say("; tried without an answer: ", unreachable_text(pair),
-                                                        " (a cable, a VLAN or a firewall between them?)"));
+                   : formatted("no two NICs reach each other: {}; {}{}", nics_text(mine), nics_text(theirs),
+                               pair.unreachable.empty()
+                                   ? ""
+                                   : formatted("; tried without an answer: {} (a cable, a VLAN or a "
+                                               "firewall between them?)",
+                                               unreachable_text(pair)));
     }
     const size_t low_equals = spread(pairs, low.index, &Pair::low);
     const size_t high_equals = spread(pairs, high.index, &Pair::high);
@@ -202,14 +204,14 @@ std::string reach_by_nics(const RankPair &pair, RouteChoice &choice) {
     const NicAddress &my = mine.nics[static_cast<size_t>(choice.my_nic)];
     const NicAddress &their = theirs.nics[static_cast<size_t>(choice.their_nic)];
     choice.read_mode = read_mode_of(my);
-    choice.why =
-        say(provider_of(my).name, " from ", my.name, " to ", their.name, ": ", link_text(pairs[0].link, my, their),
-            ", ", speed_text(my, their), ", ", name_of(static_cast<Nearness>(my.distance)));
+    choice.why = formatted("{} from {} to {}: {}, {}, {}", provider_of(my).name, my.name, their.name,
+                           link_text(pairs[0].link, my, their), speed_text(my, their),
+                           name_of(static_cast<Nearness>(my.distance)));
     if (const size_t equals = is_low ? low_equals : high_equals; equals > 1) {
-        choice.why += say("; one of ", equals, " equal NICs, by the rank's place on its host");
+        choice.why += formatted("; one of {} equal NICs, by the rank's place on its host", equals);
     }
     if (!pair.unreachable.empty()) {
-        choice.why += say("; tried without an answer: ", unreachable_text(pair));
+        choice.why += formatted("; tried without an answer: {}", unreachable_text(pair));
     }
     return "";
 }
@@ -218,7 +220,7 @@ std::string reach_gpu_by_nics(const RankPair &pair, RouteChoice &choice) {
     const std::string why_not = reach_by_nics(pair, choice);
     if (why_not.empty()) {
         choice.read_mode = ReadMode::Staged;
-        choice.why = say(way_between_hosts(pair.mine, pair.theirs), "; ", choice.why);
+        choice.why = formatted("{}; {}", way_between_hosts(pair.mine, pair.theirs), choice.why);
     }
     return why_not;
 }

@@ -29,10 +29,11 @@ constexpr const char *kHostOnly = "it moves host memory only";
 std::string other_host_text(const RankPair &pair) {
     const RankDescriptor &theirs = pair.theirs;
     return pair.mine.host == theirs.host
-               ? say("rank ", theirs.rank,
-                     " is on a host of the same name, but their kernel, network namespace, user and "
-                     "ODC_HOST_ID are not all the same")
-               : say("rank ", theirs.rank, " is on another host (", theirs.host, ")");
+               ? formatted(
+                     "rank {} is on a host of the same name, but their kernel, network namespace, user and "
+                     "ODC_HOST_ID are not all the same",
+                     theirs.rank)
+               : formatted("rank {} is on another host ({})", theirs.rank, theirs.host);
 }
 
 // Of a transport between hosts.
@@ -41,7 +42,7 @@ std::string one_host_text(MemoryKind memory, const RouteChoice &choice) {
         return "never inside a host";
     }
     if (!choice.transport.empty()) {
-        return say("never inside a host, where ", choice.transport, " is faster");
+        return formatted("never inside a host, where {} is faster", choice.transport);
     }
     std::vector<std::string> names;
     for (const TransportRow &row : kTransports) {
@@ -49,14 +50,14 @@ std::string one_host_text(MemoryKind memory, const RouteChoice &choice) {
             names.emplace_back(row.name);
         }
     }
-    return say("never inside a host, where ", joined(names, " or "), " must be allowed");
+    return formatted("never inside a host, where {} must be allowed", joined(names, " or "));
 }
 
 // Empty: neither of the two forbids the transport. A rank reaches itself whatever is allowed.
 std::string forbidden(const TransportRow &row, const RankPair &pair) {
     for (const RankDescriptor *rank : {&pair.mine, &pair.theirs}) {
         if (!pair.is_one_rank() && (rank->transports & transport_bit(row)) == 0) {
-            return say("ODC_TRANSPORTS of rank ", rank->rank, " leaves it out");
+            return formatted("ODC_TRANSPORTS of rank {} leaves it out", rank->rank);
         }
     }
     return "";
@@ -65,7 +66,7 @@ std::string forbidden(const TransportRow &row, const RankPair &pair) {
 // Of a pair of which one has none.
 RouteChoice no_gpu(const RankDescriptor &rank) {
     RouteChoice choice;
-    choice.why = say("rank ", rank.rank, " has no GPU (config.device or ODC_DEVICE names it)");
+    choice.why = formatted("rank {} has no GPU (config.device or ODC_DEVICE names it)", rank.rank);
     for (const TransportRow &row : kTransports) {
         choice.why_not.push_back({row.name, row.host_memory == nullptr ? choice.why : kHostOnly});
     }
@@ -82,7 +83,7 @@ std::string why_not_by(const TransportRow &row, const RankPair &pair, MemoryKind
         return pair.on_one_host() ? one_host_text(memory, choice) : other_host_text(pair);
     }
     if (!choice.transport.empty()) {
-        return say(choice.transport, " is faster");
+        return formatted("{} is faster", choice.transport);
     }
     const std::string why_not = forbidden(row, pair);
     return why_not.empty() ? reach(pair, choice) : why_not;
@@ -120,7 +121,7 @@ const char *access_of(const RouteChoice &choice) {
 std::string why_not_text(const RouteChoice &choice) {
     std::string text;
     for (const WhyNot &one : choice.why_not) {
-        text += say(text.empty() ? "" : "; ", one.transport, ": ", one.why);
+        text += formatted("{}{}: {}", text.empty() ? "" : "; ", one.transport, one.why);
     }
     return text;
 }
@@ -128,14 +129,14 @@ std::string why_not_text(const RouteChoice &choice) {
 std::string unmet_requirement(const RouteChoice &choice, const RankDescriptor &mine, const RankDescriptor &theirs,
                               const RouteOptions &options, const std::vector<Refusal> &refused) {
     const std::string between =
-        say("rank ", mine.rank, " (host ", mine.host, ") and rank ", theirs.rank, " (host ", theirs.host, ")");
+        formatted("rank {} (host {}) and rank {} (host {})", mine.rank, mine.host, theirs.rank, theirs.host);
     std::vector<std::string> refusals;
     for (const Refusal &one : refused) {
-        refusals.push_back(say(one.nic, ": ", one.why));
+        refusals.push_back(formatted("{}: {}", one.nic, one.why));
     }
     const std::string unused = refusals.empty() ? "" : "; NICs not used here: " + listed(refusals, "; ");
     if (choice.transport.empty()) {
-        return say("no transport connects ", between, ": ", why_not_text(choice), unused);
+        return formatted("no transport connects {}: {}{}", between, why_not_text(choice), unused);
     }
     const bool by_sockets =
         choice.my_nic >= 0 && provider_of(mine.nics[static_cast<size_t>(choice.my_nic)]).wire != Wire::Rdma;
@@ -151,8 +152,8 @@ std::string unmet_requirement(const RouteChoice &choice, const RankDescriptor &m
     for (size_t i = 0; i < kRequirements.size(); ++i) {
         const auto one = static_cast<Requirement>(i);
         if (options.requires_that(one) && lacks(one)) {
-            return say(demand_of(one), ", but the route between ", between, " is ", choice.transport, ": ", choice.why,
-                       "; ", why_not_text(choice), unused);
+            return formatted("{}, but the route between {} is {}: {}; {}{}", demand_of(one), between, choice.transport,
+                             choice.why, why_not_text(choice), unused);
         }
     }
     return "";

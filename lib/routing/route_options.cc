@@ -23,15 +23,15 @@ std::vector<std::string> words_of(Setting which) {
     }
     for (const std::string &word : words) {
         if (word.empty() || word.find_first_of(" \t") != std::string::npos) {
-            fail(ODC_ERROR_ARGUMENT, setting_row(which).name, "=\"", text,
-                 "\" is wrong: it must be names with a comma and no space between them");
+            fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: it must be names with a comma and no space between them",
+                 setting_row(which).name, text);
         }
     }
     return words;
 }
 
 [[noreturn]] void refuse(Setting which, const std::string &word, const std::string &valid) {
-    fail(ODC_ERROR_ARGUMENT, setting_row(which).name, "=\"", setting(which), "\" is wrong: \"", word, "\" is none of ",
+    fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: \"{}\" is none of {}", setting_row(which).name, setting(which), word,
          valid);
 }
 
@@ -74,7 +74,7 @@ std::vector<std::string> providers_called(const std::string &word) {
 
 std::string demand_of(Requirement one) {
     const RequirementRow &row = kRequirements[static_cast<size_t>(one)];
-    return say("ODC_REQUIRE asks for ", row.name, " (", row.scope, ": ", row.demand, ")");
+    return formatted("ODC_REQUIRE asks for {} ({}: {})", row.name, row.scope, row.demand);
 }
 
 RouteOptions read_route_options() {

@@ -43,8 +43,8 @@ std::string nvlink_text(const GpuLink &link) {
         case NvLink::Direct:
         case NvLink::Switch: break;
     }
-    return say(name_of(link.nvlink),
-               link.links == 0 ? "" : say(" (", link.links, link.links == 1 ? " link)" : " links)"));
+    return formatted("{}{}", name_of(link.nvlink),
+                     link.links == 0 ? "" : formatted(" ({}{}", link.links, link.links == 1 ? " link)" : " links)"));
 }
 
 std::string p2p_text(const GpuLink &link) {
@@ -67,7 +67,7 @@ std::vector<PeerValue> parse_peers(const std::string &text) {
     for (std::string word; words >> word;) {
         const size_t equals = word.find('=');
         if (equals == std::string::npos) {
-            fail(ODC_ERROR_ARGUMENT, '"', word, "\" is not BUS_ID=VALUE");
+            fail(ODC_ERROR_ARGUMENT, "\"{}\" is not BUS_ID=VALUE", word);
         }
         peers.push_back({word.substr(0, equals), word.substr(equals + 1)});
     }
@@ -78,7 +78,7 @@ std::string nvlink_value(const GpuLink &link) {
     if (link.nvlink == NvLink::Unknown) {
         return "";
     }
-    return say(name_of(link.nvlink), link.links == 0 ? "" : say(':', link.links));
+    return formatted("{}{}", name_of(link.nvlink), link.links == 0 ? "" : formatted(":{}", link.links));
 }
 
 bool parse_nvlink(const std::string &value, GpuLink &link) {

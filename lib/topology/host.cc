@@ -47,9 +47,9 @@ struct Hardware {
                 facts.last_level_cache = std::max<size_t>(facts.last_level_cache, above->attr->cache.size);
             }
         }
-        facts.description = say(facts.cores, facts.cores == 1 ? " core, " : " cores, ", facts.numa_nodes,
-                                facts.numa_nodes == 1 ? " NUMA node, " : " NUMA nodes, ", facts.last_level_cache >> 20,
-                                " MiB last-level cache");
+        facts.description = formatted(
+            "{}{}{}{}{} MiB last-level cache", facts.cores, facts.cores == 1 ? " core, " : " cores, ", facts.numa_nodes,
+            facts.numa_nodes == 1 ? " NUMA node, " : " NUMA nodes, ", facts.last_level_cache >> 20);
     }
     hwloc_topology_t tree = nullptr;
     bool loaded = false;
@@ -114,8 +114,8 @@ std::string control_group(const std::string &controller) {
         if (second == std::string::npos || line[second + 1] != '/') {
             continue;
         }
-        const std::string controllers = say(",", line.substr(first + 1, second - first - 1), ",");
-        if (controllers.find(say(",", controller, ",")) != std::string::npos) {
+        const std::string controllers = formatted(",{},", line.substr(first + 1, second - first - 1));
+        if (controllers.find(formatted(",{},", controller)) != std::string::npos) {
             return line.substr(second + 1);
         }
     }

@@ -53,7 +53,7 @@ const char *find(Attributes attributes, const char *name) {
 const char *need(Attributes attributes, const char *element, const char *name) {
     const char *value = find(attributes, name);
     if (value == nullptr) {
-        fail(ODC_ERROR_ARGUMENT, "this ", element, " has no ", name);
+        fail(ODC_ERROR_ARGUMENT, "this {} has no {}", element, name);
     }
     return value;
 }
@@ -62,7 +62,7 @@ unsigned number(const char *name, std::string_view text) {
     unsigned value = 0;
     const auto [end, error] = std::from_chars(text.begin(), text.end(), value);
     if (error != std::errc() || end != text.end()) {
-        fail(ODC_ERROR_ARGUMENT, name, "=\"", text, "\" is not a number");
+        fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is not a number", name, text);
     }
     return value;
 }
@@ -75,7 +75,7 @@ Bitmap bitmap(const char *name, const char *text) {
     // hwloc reads past the end of "" and asserts on a leading comma.
     if (*text == '\0' || *text == ',' || text[std::strspn(text, "0123456789abcdefABCDEFx,")] != '\0' ||
         hwloc_bitmap_sscanf(set.get(), text) != 0) {
-        fail(ODC_ERROR_ARGUMENT, name, "=\"", text, "\" is not a finite bitmap");
+        fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is not a finite bitmap", name, text);
     }
     return set;
 }
@@ -100,7 +100,7 @@ hwloc_obj_type_t type_of(Attributes attributes) {
     }
     hwloc_obj_type_t type;
     if (hwloc_type_sscanf(attributes[1], &type, nullptr, 0) != 0) {
-        fail(ODC_ERROR_ARGUMENT, "type=\"", attributes[1], "\" is not an object type");
+        fail(ODC_ERROR_ARGUMENT, "type=\"{}\" is not an object type", attributes[1]);
     }
     return type;
 }
@@ -110,7 +110,7 @@ bool has_sets(hwloc_obj_type_t type) { return hwloc_obj_type_is_normal(type) || 
 
 void check_alone(const char *type, unsigned index, const char *name, const Bitmap &set) {
     if (hwloc_bitmap_weight(set.get()) != 1 || !hwloc_bitmap_isset(set.get(), index)) {
-        fail(ODC_ERROR_ARGUMENT, "the ", name, " of this ", type, " is not its os_index, ", index);
+        fail(ODC_ERROR_ARGUMENT, "the {} of this {} is not its os_index, {}", name, type, index);
     }
 }
 
@@ -118,23 +118,22 @@ Object read_object(Attributes attributes, const Object *parent) {
     Object object{type_of(attributes), {}};
     const char *type = attributes[1];
     if ((parent == nullptr) != (object.type == HWLOC_OBJ_MACHINE)) {
-        fail(ODC_ERROR_ARGUMENT,
-             parent == nullptr ? "the outermost object is not a Machine" : "a Machine inside an object");
+        throw Error(ODC_ERROR_ARGUMENT,
+                    parent == nullptr ? "the outermost object is not a Machine" : "a Machine inside an object");
     }
     for (size_t i = 0; i < kSets.size(); ++i) {
         if (!has_sets(object.type)) {
             if (find(attributes, kSets[i]) != nullptr) {
-                fail(ODC_ERROR_ARGUMENT, "this ", type, " has a ", kSets[i]);
+                fail(ODC_ERROR_ARGUMENT, "this {} has a {}", type, kSets[i]);
             }
             continue;
         }
         object.sets[i] = bitmap(kSets[i], need(attributes, type, kSets[i]));
         if (parent != nullptr && !has_sets(parent->type)) {
-            fail(ODC_ERROR_ARGUMENT, "a ", type, " inside an object without a ", kSets[i]);
+            fail(ODC_ERROR_ARGUMENT, "a {} inside an object without a {}", type, kSets[i]);
         }
         if (parent != nullptr && !hwloc_bitmap_isincluded(object.sets[i].get(), parent->sets[i].get())) {
-            fail(ODC_ERROR_ARGUMENT, "the ", kSets[i], " of this ", type,
-                 " is not inside that of the object around it");
+            fail(ODC_ERROR_ARGUMENT, "the {} of this {} is not inside that of the object around it", kSets[i], type);
         }
     }
     if (object.type == HWLOC_OBJ_PU) {
@@ -215,17 +214,18 @@ void Check::begin(const char *name, Attributes attributes) {
     check_bitmaps(attributes);
     if (!topology_) {
         if (std::strcmp(name, "topology") != 0) {
-            fail(ODC_ERROR_ARGUMENT, "the outermost element is <", name, ">, not <topology>");
+            fail(ODC_ERROR_ARGUMENT, "the outermost element is <{}>, not <topology>", name);
         }
         topology_ = true;
         // hwloc 1 writes no nodesets.
         const std::string_view version = need(attributes, name, "version");
         if (number("version", version.substr(0, version.find('.'))) < 2) {
-            fail(ODC_ERROR_ARGUMENT, "version=\"", version, "\" is older than hwloc 2");
+            fail(ODC_ERROR_ARGUMENT, "version=\"{}\" is older than hwloc 2", version);
         }
     } else if (std::strcmp(name, "object") == 0) {
         if (around_.size() == kDeepest || (around_.empty() && machine_)) {
-            fail(ODC_ERROR_ARGUMENT, machine_ && around_.empty() ? "a second Machine" : "objects nested too deeply");
+            throw Error(ODC_ERROR_ARGUMENT,
+                        machine_ && around_.empty() ? "a second Machine" : "objects nested too deeply");
         }
         machine_ = true;
         around_.push_back(read_object(attributes, around_.empty() ? nullptr : &around_.back()));
@@ -238,12 +238,12 @@ void Check::run(const std::string &xml) {
     }
     const auto line = XML_GetCurrentLineNumber(parser_.get());
     if (failure_ == nullptr) {
-        fail(ODC_ERROR_ARGUMENT, "line ", line, ": ", XML_ErrorString(XML_GetErrorCode(parser_.get())));
+        fail(ODC_ERROR_ARGUMENT, "line {}: {}", line, XML_ErrorString(XML_GetErrorCode(parser_.get())));
     }
     try {
         std::rethrow_exception(failure_);
     } catch (const Error &error) {
-        fail(error.status(), "line ", line, ": ", error.what());
+        fail(error.status(), "line {}: {}", line, error.what());
     }
 }
 

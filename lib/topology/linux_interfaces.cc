@@ -167,7 +167,7 @@ std::vector<Interface> interfaces() {
 }
 
 RdmaPort rdma_port(const std::string &device) {
-    const std::string port = say("/sys/class/infiniband/", device, "/ports/1/");
+    const std::string port = formatted("/sys/class/infiniband/{}/ports/1/", device);
     RdmaPort found;
     if (first_line(port + "link_layer") == "Ethernet") {
         found.kind = NicKind::RoCE;
@@ -182,7 +182,7 @@ RdmaPort rdma_port(const std::string &device) {
 std::string cxi_device(const std::string &bus_id) {
     std::error_code none;
     for (const fs::directory_entry &entry :
-         fs::directory_iterator(say("/sys/bus/pci/devices/", bus_id, "/cxi"), none)) {
+         fs::directory_iterator(formatted("/sys/bus/pci/devices/{}/cxi", bus_id), none)) {
         return entry.path().filename();
     }
     return "";

@@ -52,7 +52,7 @@ hwloc_obj_t pci_above(hwloc_obj_t object) {
 std::string model_of(hwloc_obj_t pci) {
     const std::string model = info(pci, "PCIDevice");
     const std::string vendor = info(pci, "PCIVendor");
-    return vendor.empty() || model.empty() ? model : say(vendor, " ", model);
+    return vendor.empty() || model.empty() ? model : formatted("{} {}", vendor, model);
 }
 
 // The index of the only package (or NUMA node) whose processors (or memory) `object` shares; -1 if there are none or several.
@@ -78,8 +78,8 @@ Site site_of(hwloc_topology_t tree, hwloc_obj_t device) {
         if (above->type == HWLOC_OBJ_BRIDGE) {
             const hwloc_obj_attr_u::hwloc_bridge_attr_s &bridge = above->attr->bridge;
             const bool host = bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST;
-            site.bridges.push_back(host ? say("host bridge ", bridge.downstream.pci.domain, ":",
-                                              unsigned{bridge.downstream.pci.secondary_bus})
+            site.bridges.push_back(host ? formatted("host bridge {}:{}", bridge.downstream.pci.domain,
+                                                    unsigned{bridge.downstream.pci.secondary_bus})
                                         : text_bus_id(bridge.upstream.pci));
         }
     }
@@ -151,7 +151,7 @@ std::vector<GpuObject> read_gpus(hwloc_topology_t tree, Machine &machine) {
     std::sort(gpus.begin(), gpus.end(),
               [](const GpuObject &a, const GpuObject &b) { return a.gpu.bus_id < b.gpu.bus_id; });
     for (GpuObject &one : gpus) {
-        one.gpu.name = say("gpu", machine.gpus.size());
+        one.gpu.name = formatted("gpu{}", machine.gpus.size());
         machine.gpus.push_back(one.gpu);
     }
     return gpus;
@@ -204,14 +204,14 @@ void read_peers(const Machine &machine, const GpuObject &gpu, const char *name, 
         for (const PeerValue &peer : parse_peers(info(gpu.object, name))) {
             const size_t to = gpu_at(machine, peer.bus_id);
             if (to == machine.gpus.size() || peer.bus_id == gpu.gpu.bus_id) {
-                fail(ODC_ERROR_ARGUMENT, '"', peer.bus_id, "\" is not another GPU");
+                fail(ODC_ERROR_ARGUMENT, "\"{}\" is not another GPU", peer.bus_id);
             }
             if (!take(to, peer.value)) {
-                fail(ODC_ERROR_ARGUMENT, '"', peer.value, "\" of ", peer.bus_id, " is not a valid value");
+                fail(ODC_ERROR_ARGUMENT, "\"{}\" of {} is not a valid value", peer.value, peer.bus_id);
             }
         }
     } catch (const Error &error) {
-        fail(error.status(), "the GPU ", gpu.gpu.bus_id, " has ", name, " \"", info(gpu.object, name), "\", where ",
+        fail(error.status(), "the GPU {} has {} \"{}\", where {}", gpu.gpu.bus_id, name, info(gpu.object, name),
              error.what());
     }
 }
@@ -251,9 +251,9 @@ Enum one_of(const std::array<const char *, N> &names, const std::string &text, h
     }
     std::string valid;
     for (const char *name : names) {
-        valid += say(valid.empty() ? "" : ", ", name);
+        valid += formatted("{}{}", valid.empty() ? "" : ", ", name);
     }
-    fail(ODC_ERROR_ARGUMENT, "\"", object->name, "\" has ", what, " \"", text, "\"; it must be one of ", valid);
+    fail(ODC_ERROR_ARGUMENT, "\"{}\" has {} \"{}\"; it must be one of {}", object->name, what, text, valid);
 }
 
 int64_t read_speed(hwloc_obj_t object, const std::string &text) {
@@ -261,8 +261,7 @@ int64_t read_speed(hwloc_obj_t object, const std::string &text) {
     const char *end = text.data() + text.size();
     const auto [stop, error] = std::from_chars(text.data(), end, speed);
     if (!text.empty() && (error != std::errc() || stop != end || speed < 0 || speed > 100'000'000)) {
-        fail(ODC_ERROR_ARGUMENT, "\"", object->name, "\" has ", kSpeedInfo, " \"", text,
-             "\"; it must be a number of Mbit/s");
+        fail(ODC_ERROR_ARGUMENT, "\"{}\" has {} \"{}\"; it must be a number of Mbit/s", object->name, kSpeedInfo, text);
     }
     return speed;
 }
@@ -273,8 +272,8 @@ std::vector<Network> read_networks(hwloc_obj_t object, const std::string &text) 
     for (std::string word; words >> word;) {
         networks.push_back(parse_network(word));
         if (networks.back().family == 0) {
-            fail(ODC_ERROR_ARGUMENT, "\"", object->name, "\" has ", kNetworksInfo, " \"", text, "\", where \"", word,
-                 "\" is not address/prefix");
+            fail(ODC_ERROR_ARGUMENT, "\"{}\" has {} \"{}\", where \"{}\" is not address/prefix", object->name,
+                 kNetworksInfo, text, word);
         }
     }
     return networks;
@@ -368,7 +367,7 @@ void read_nics(hwloc_topology_t tree, Machine &machine) {
     for (size_t i = 0; i < machine.nics.size(); ++i) {
         for (size_t j = 0; j < i; ++j) {
             if (machine.nics[i].name == machine.nics[j].name) {
-                fail(ODC_ERROR_ARGUMENT, "two interfaces are named \"", machine.nics[i].name, "\"");
+                fail(ODC_ERROR_ARGUMENT, "two interfaces are named \"{}\"", machine.nics[i].name);
             }
         }
     }
@@ -401,7 +400,7 @@ std::string device_name(const Machine &machine, Device device) {
         case Device::What::Nic: return machine.nics[device.index].name;
         case Device::What::NumaNode: break;
     }
-    return say("numa", machine.numa_nodes[device.index].index);
+    return formatted("numa{}", machine.numa_nodes[device.index].index);
 }
 
 Nearness nearness(const Machine &machine, Device a, Device b) {

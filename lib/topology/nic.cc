@@ -41,7 +41,7 @@ Network parse_network(const std::string &text) {
 std::string network_text(const Network &network) {
     char address[INET6_ADDRSTRLEN] = "";
     inet_ntop(system_family(network.family), network.address.data(), address, sizeof(address));
-    return say(address, "/", network.prefix);
+    return formatted("{}/{}", address, network.prefix);
 }
 
 std::string subnet_text(const Network &network) {

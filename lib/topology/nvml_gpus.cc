@@ -23,7 +23,7 @@ class Session {
 public:
     Session() {
         if (const std::string &why_not = nvml::why_not_library(); !why_not.empty()) {
-            fail(ODC_ERROR_UNSUPPORTED, why_not);
+            throw Error(ODC_ERROR_UNSUPPORTED, why_not);
         }
         check(library().nvmlInit_v2(), "nvmlInit");
     }
@@ -34,8 +34,8 @@ public:
     static void check(Result result, const char *call) {
         if (result != Result::Success) {
             const char *const text = library().nvmlErrorString(result);
-            fail(ODC_ERROR_UNSUPPORTED, call,
-                 " failed: ", text != nullptr ? text : say("error ", static_cast<int>(result)));
+            fail(ODC_ERROR_UNSUPPORTED, "{} failed: {}", call,
+                 text != nullptr ? text : formatted("error {}", static_cast<int>(result)));
         }
     }
 };
@@ -164,7 +164,7 @@ std::string digits_of(const GpuUuid &uuid) {
     for (size_t i = 0; i < uuid.size(); ++i) {
         char digits[4];
         std::snprintf(digits, sizeof(digits), "%02x", unsigned{uuid[i]});
-        text += say(i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", digits);
+        text += formatted("{}{}", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", digits);
     }
     return text;
 }
@@ -175,7 +175,7 @@ GpuReport gpus_by_nvml() {
     try {
         return {"", read_gpus()};
     } catch (const Error &error) {
-        return {say("NVML unavailable: ", error.what()), {}};
+        return {formatted("NVML unavailable: {}", error.what()), {}};
     }
 }
 

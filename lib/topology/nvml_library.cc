@@ -25,7 +25,7 @@ Loaded load() {
 #undef ODC_GET
     opened.find(loaded.library.nvmlErrorString, "nvmlErrorString");
     if (!opened.why_not().empty()) {
-        loaded.why_not = say(opened.why_not(), "; that of a driver of CUDA 12.1 or later has it");
+        loaded.why_not = formatted("{}; that of a driver of CUDA 12.1 or later has it", opened.why_not());
     }
     return loaded;
 }

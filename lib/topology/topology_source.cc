@@ -57,7 +57,7 @@ void add_speed(hwloc_obj_t object, int64_t speed) {
 void describe(hwloc_obj_t object, const Interface &facts) {
     std::string networks;
     for (const Network &network : facts.networks) {
-        networks += say(networks.empty() ? "" : " ", network_text(network));
+        networks += formatted("{}{}", networks.empty() ? "" : " ", network_text(network));
     }
     hwloc_obj_add_info(object, kKindInfo, name_of(facts.kind));
     hwloc_obj_add_info(object, kStateInfo, name_of(facts.state));
@@ -107,7 +107,7 @@ void add_peers(hwloc_obj_t object, const char *name, const GpuReport &report, co
     std::string text;
     for (size_t to = 0; to < report.gpus.size(); ++to) {
         if (const std::string word = value(gpu.links[to]); !word.empty()) {
-            text += say(text.empty() ? "" : " ", report.gpus[to].bus_id, '=', word);
+            text += formatted("{}{}={}", text.empty() ? "" : " ", report.gpus[to].bus_id, word);
         }
     }
     if (!text.empty()) {
@@ -154,18 +154,19 @@ std::string text_of(const std::string &file) {
     // Reading a pipe might block for ever.
     std::error_code none;
     if (std::filesystem::exists(file, none) && !std::filesystem::is_regular_file(file, none)) {
-        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file, "\" cannot be read: it is not a regular file");
+        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"{}\" cannot be read: it is not a regular file", file);
     }
     if (const auto bytes = std::filesystem::file_size(file, none); !none && bytes > kLongestXml) {
-        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file, "\" cannot be read: it has ", bytes,
-             " bytes, and no machine takes more than ", kLongestXml);
+        fail(ODC_ERROR_ARGUMENT,
+             "the recorded machine \"{}\" cannot be read: it has {} bytes, and no machine takes more than {}", file,
+             bytes, kLongestXml);
     }
     errno = 0;
     std::ifstream stream(file);
     std::string xml{std::istreambuf_iterator<char>(stream), {}};
     if (xml.empty()) {
-        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"", file,
-             "\" cannot be read: ", errno != 0 ? std::generic_category().message(errno) : "it is empty");
+        fail(ODC_ERROR_ARGUMENT, "the recorded machine \"{}\" cannot be read: {}", file,
+             errno != 0 ? std::generic_category().message(errno) : "it is empty");
     }
     return xml;
 }
@@ -176,13 +177,13 @@ Tree recorded_tree(const std::string &file, const std::string &xml) {
     try {
         check_hwloc_xml(xml);
     } catch (const Error &error) {
-        fail(error.status(), "\"", file, "\" is not a topology that hwloc can read: ", error.what(), kAdvice);
+        fail(error.status(), "\"{}\" is not a topology that hwloc can read: {}{}", file, error.what(), kAdvice);
     }
     Tree tree = new_tree();
     // hwloc counts the terminating zero.
     if (hwloc_topology_set_xmlbuffer(tree.get(), xml.c_str(), static_cast<int>(xml.size() + 1)) != 0 ||
         hwloc_topology_load(tree.get()) != 0) {
-        fail(ODC_ERROR_ARGUMENT, "\"", file, "\" is not a topology that hwloc can read", kAdvice);
+        fail(ODC_ERROR_ARGUMENT, "\"{}\" is not a topology that hwloc can read{}", file, kAdvice);
     }
     return tree;
 }
@@ -209,7 +210,7 @@ Machine recorded_machine(const std::string &file) {
     try {
         return read_machine(tree.get());
     } catch (const Error &error) {
-        fail(error.status(), "in the recorded machine \"", file, "\": ", error.what());
+        fail(error.status(), "in the recorded machine \"{}\": {}", file, error.what());
     }
 }
 
@@ -221,7 +222,7 @@ Machine this_machine(Look look) {
     try {
         return recorded_machine(file);
     } catch (const Error &error) {
-        fail(error.status(), setting_row(Setting::kTopologyXml).name, "=\"", file, "\" is wrong: ", error.what());
+        fail(error.status(), "{}=\"{}\" is wrong: {}", setting_row(Setting::kTopologyXml).name, file, error.what());
     }
 }
 

@@ -28,7 +28,7 @@ void line(benchmark::State &state, odc_log_level level) {
     const std::string shard = "layer.0";
     for (auto _ : state) {
         benchmark::DoNotOptimize(log);  // which the compiler knows nothing of
-        log->debug("registers shard \"", shard, "\", here ", 4096, " bytes");
+        log->debug("registers shard \"{}\", here {} bytes", shard, 4096);
         log->deliver();
     }
 }

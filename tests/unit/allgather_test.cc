@@ -201,7 +201,7 @@ void test_rounds(void **) {
                 expected.push_back(info_of_round(of, round));
             }
             if (exchange->all_gather(info_of_round(rank, round)) != expected) {
-                throw Error(ODC_ERROR_INTERNAL, say("these are not the peer infos of round ", round));
+                throw Error(ODC_ERROR_INTERNAL, formatted("these are not the peer infos of round {}", round));
             }
         }
     });

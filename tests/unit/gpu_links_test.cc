@@ -30,7 +30,7 @@ constexpr GpuLink kSwitched{NvLink::Switch, 18, Ability::Yes, Ability::Yes};
 std::string path_of(const std::string &name) {
     const char *sources = std::getenv("ODC_SOURCE_DIR");
     assert_non_null(sources);
-    return say(sources, "/tests/data/topology/", name, ".xml");
+    return formatted("{}/tests/data/topology/{}.xml", sources, name);
 }
 
 void assert_says(const std::string &sentence, const std::string &expected) {
@@ -134,8 +134,8 @@ void bad_links_are_refused(void **) {
     assert_says(of("0000:41:00.0=maybe"), "the GPU 0000:01:00.0 has odc.nvlink \"0000:41:00.0=maybe 0000:81:00.0=no");
     assert_says(of("0000:41:00.0=maybe"), "\", where \"maybe\" of 0000:41:00.0 is not a valid value");
     for (const char *value : {"NVLink:0", "NVLink:", "NVLink:4x", "NVLink:-1", "NVLink:1001", "no:1", "unknown", ""}) {
-        assert_says(of(say("0000:41:00.0=", value).c_str()),
-                    say("where \"", value, "\" of 0000:41:00.0 is not a valid value"));
+        assert_says(of(formatted("0000:41:00.0={}", value).c_str()),
+                    formatted("where \"{}\" of 0000:41:00.0 is not a valid value", value));
     }
     assert_says(of("0000:42:00.0=no"), "\"0000:42:00.0\" is not another GPU");
     assert_says(of("0000:01:00.0=no"), "\"0000:01:00.0\" is not another GPU");

@@ -35,7 +35,7 @@ using namespace odc;
 std::string folder() {
     const char *sources = std::getenv("ODC_SOURCE_DIR");
     assert_non_null(sources);
-    return say(sources, "/tests/data/topology/");
+    return formatted("{}/tests/data/topology/", sources);
 }
 
 Machine recorded(const std::string &name) { return recorded_machine(folder() + name + ".xml"); }
@@ -54,7 +54,7 @@ std::vector<Device> memories(const Machine &machine) {
 RankDescriptor rank_at(const Machine &machine, int rank, Device memory) {
     RankDescriptor descriptor;
     descriptor.rank = rank;
-    descriptor.host = descriptor.identity = say("host", rank);
+    descriptor.host = descriptor.identity = formatted("host{}", rank);
     descriptor.index = static_cast<int>(memory.index);
     descriptor.nics = nic_addresses_of(machine, memory, {}, provider_infos_by_kind(machine)).nics;
     return descriptor;
@@ -68,7 +68,7 @@ std::string route_from(const Machine &machine, Device memory) {
         return why_not_text(choice);
     }
     const NicAddress &nic = mine.nics[static_cast<size_t>(choice.my_nic)];
-    return say(nic.name, " ", provider_of(nic).name, " ", name_of(static_cast<Nearness>(nic.distance)));
+    return formatted("{} {} {}", nic.name, provider_of(nic).name, name_of(static_cast<Nearness>(nic.distance)));
 }
 
 void recorded_machines_take_the_routes_of_the_table(void **) {
@@ -88,7 +88,7 @@ void recorded_machines_take_the_routes_of_the_table(void **) {
             if (device_name(machine, memory) == from) {
                 found = true;
                 assert_string_equal(route_from(machine, memory).c_str(),
-                                    say(nic, " ", provider, " ", distance).c_str());
+                                    formatted("{} {} {}", nic, provider, distance).c_str());
             }
         }
         assert_true(found);
@@ -275,7 +275,7 @@ void nics_are_scored(void **) {
     }
     // Forty NICs of one kind do not crowd out the only one by which an unlike host is reached.
     for (int i = 0; i < 40; ++i) {
-        Nic efa = interface(say("rdmap", i, "s0").c_str(), "10.1.0.1/24", 100000);
+        Nic efa = interface(formatted("rdmap{}s0", i).c_str(), "10.1.0.1/24", 100000);
         efa.kind = NicKind::Efa;
         machine.nics.push_back(efa);
     }
@@ -368,11 +368,11 @@ void recordings_that_hwloc_takes_for_granted_are_checked(void **) {
     assert_says(error_of_xml(with("laptop", "cpuset=\"0x00000002\"", "cpuset=\"0x00q00002\"")),
                 "line 15: cpuset=\"0x00q00002\" is not a finite bitmap");
     for (const char *text : {"", ",0x00000002", "0xf...f", "0xf...f,0x0", "-1", "2 "}) {
-        const std::string attribute = say("cpuset=\"", text, "\"");
+        const std::string attribute = formatted("cpuset=\"{}\"", text);
         assert_says(error_of_xml(with("laptop", "cpuset=\"0x00000002\"", attribute)),
-                    say("line 15: ", attribute, " is not a finite bitmap").c_str());
-        assert_says(error_of_xml(with("laptop", "</topology>", say("<cpukind ", attribute, "/></topology>"))),
-                    say(attribute, " is not a finite bitmap").c_str());
+                    formatted("line 15: {} is not a finite bitmap", attribute).c_str());
+        assert_says(error_of_xml(with("laptop", "</topology>", formatted("<cpukind {}/></topology>", attribute))),
+                    formatted("{} is not a finite bitmap", attribute).c_str());
     }
     assert_says(error_of_xml(with("laptop", "cpuset=\"0x00000002\"", "cpuset=\"0x00001002\"")),
                 "line 15: the cpuset of this Core is not inside that of the object around it");

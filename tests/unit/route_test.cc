@@ -61,8 +61,8 @@ RankDescriptor rank(int number, const std::string &host, std::vector<NicAddress>
 std::string nics_taken(const RankDescriptor &mine, const RankDescriptor &theirs) {
     const RouteChoice choice = choose_route({mine, theirs}, MemoryKind::Host);
     return choice.my_nic < 0 ? why_not_text(choice)
-                             : say(mine.nics[static_cast<size_t>(choice.my_nic)].name, " -> ",
-                                   theirs.nics[static_cast<size_t>(choice.their_nic)].name);
+                             : formatted("{} -> {}", mine.nics[static_cast<size_t>(choice.my_nic)].name,
+                                         theirs.nics[static_cast<size_t>(choice.their_nic)].name);
 }
 
 void assert_says(const std::string &sentence, const char *text) {
@@ -253,7 +253,7 @@ void hosts_and_settings_decide_the_transport(void **) {
 // "cuda, direct: P2P; shm: cuda is faster; fabric: never inside a host"
 std::string gpu_route(const RankPair &pair) {
     const RouteChoice choice = choose_route(pair, MemoryKind::Gpu);
-    return say(choice.transport, ", ", access_of(choice), ": ", choice.why, "; ", why_not_text(choice));
+    return formatted("{}, {}: {}; {}", choice.transport, access_of(choice), choice.why, why_not_text(choice));
 }
 
 void assert_gpu_route(const RankPair &pair, std::initializer_list<const char *> words) {
@@ -346,8 +346,9 @@ void ranks_of_a_host_are_spread_over_equals(void **) {
     std::vector<NicAddress> rails;
     std::vector<NicAddress> one_subnet;
     for (int i = 0; i < 4; ++i) {
-        rails.push_back(nic("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str(), 100));
-        one_subnet.push_back(nic("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.0.", i + 1, "/24").c_str(), 100));
+        rails.push_back(nic("tcp;ofi_rxm", formatted("eth{}", i).c_str(), formatted("10.0.{}.1/24", i).c_str(), 100));
+        one_subnet.push_back(
+            nic("tcp;ofi_rxm", formatted("eth{}", i).c_str(), formatted("10.0.0.{}/24", i + 1).c_str(), 100));
     }
     for (const std::vector<NicAddress> &nics : {rails, one_subnet}) {
         std::set<std::string> taken;
@@ -396,9 +397,9 @@ void long_lists_are_cut(void **) {
     std::vector<NicAddress> theirs;
     std::vector<Refusal> refused;
     for (int i = 0; i < 18; ++i) {
-        mine.push_back(nic("tcp;ofi_rxm", say("eth", i).c_str(), say("10.0.", i, ".1/24").c_str()));
-        theirs.push_back(nic("tcp;ofi_rxm", say("net", i).c_str(), say("fd00:", i, "::1/64").c_str()));
-        refused.push_back({say("mlx5_", i), "it is down"});
+        mine.push_back(nic("tcp;ofi_rxm", formatted("eth{}", i).c_str(), formatted("10.0.{}.1/24", i).c_str()));
+        theirs.push_back(nic("tcp;ofi_rxm", formatted("net{}", i).c_str(), formatted("fd00:{}::1/64", i).c_str()));
+        refused.push_back({formatted("mlx5_{}", i), "it is down"});
     }
     const RankDescriptor a = rank(0, "a", mine);
     const RankDescriptor b = rank(1, "b", theirs);

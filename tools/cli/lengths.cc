@@ -4,6 +4,8 @@
 
 #include "cli/exit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -25,11 +27,9 @@ constexpr std::string_view kSpace = " \t\r";  // \r: lines may end as on Windows
 constexpr size_t kShownBytes = 40;            // of a line that is not a number
 constexpr size_t kProbedBytes = 8000;         // of a file; as in git, a NUL among them makes it binary
 
-template <class... Parts>
-[[noreturn]] void refuse(const Parts &...parts) {
-    std::string message;
-    (message.append(parts), ...);
-    throw Exit{2, message};
+template <class... Values>
+[[noreturn]] void refuse(fmt::format_string<const Values &...> form, const Values &...values) {
+    throw Exit{2, fmt::format(form, values...)};
 }
 
 // The line's beginning, with unprintable bytes replaced.
@@ -45,22 +45,24 @@ uint64_t parse_length(std::string_view line, const std::string &where, uint64_t 
     const size_t begin = std::min(line.find_first_not_of(kSpace), line.size());
     line = line.substr(begin, line.find_last_not_of(kSpace) + 1 - begin);
     if (line.empty()) {
-        refuse(where, ": the line is blank; every line must hold one length");
+        refuse("{}: the line is blank; every line must hold one length", where);
     }
     uint64_t length = 0;
     const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), length);
     if (end != line.data() + line.size() || error == std::errc::invalid_argument) {
-        refuse(where, ": \"", shown(line), "\" is not a positive whole number");
+        refuse("{}: \"{}\" is not a positive whole number", where, shown(line));
     }
     if (error == std::errc::result_out_of_range) {
-        refuse(where, ": ", shown(line), " is more than 64 bits hold");
+        refuse("{}: {} is more than 64 bits hold", where, shown(line));
     }
     if (length == 0) {
-        refuse(where, ": a length of 0; every sample needs at least one token");
+        refuse("{}: a length of 0; every sample needs at least one token", where);
     }
     if (length > budget) {
-        refuse(where, ": the sample's ", std::to_string(length), " tokens are above the budget of ",
-               std::to_string(budget), " per microbatch; raise the budget or cut the sample");
+        refuse(
+            "{}: the sample's {} tokens are above the budget of {} per microbatch; raise the "
+            "budget or cut the sample",
+            where, length, budget);
     }
     return length;
 }
@@ -69,14 +71,14 @@ std::vector<uint64_t> read_stream(std::istream &in, const std::string &name, uin
     std::vector<uint64_t> lengths;
     std::string line;
     while (std::getline(in, line)) {
-        const std::string where = name + ":" + std::to_string(lengths.size() + 1);
+        const std::string where = fmt::format("{}:{}", name, lengths.size() + 1);
         lengths.push_back(parse_length(line, where, budget));
     }
     if (in.bad()) {
-        refuse(name, ": cannot be read: ", std::strerror(errno));
+        refuse("{}: cannot be read: {}", name, std::strerror(errno));
     }
     if (lengths.empty()) {
-        refuse(name, ": no lengths in it; give one number per line");
+        refuse("{}: no lengths in it; give one number per line", name);
     }
     return lengths;
 }
@@ -101,11 +103,11 @@ std::vector<uint64_t> read_lengths(const std::string &path, uint64_t budget) {
         return read_stream(std::cin, "standard input", budget);
     }
     if (fs::is_directory(path)) {
-        refuse(path, ": is a directory, not a file of lengths");
+        refuse("{}: is a directory, not a file of lengths", path);
     }
     std::ifstream in(path);
     if (!in) {
-        refuse(path, ": cannot be opened: ", std::strerror(errno));
+        refuse("{}: cannot be opened: {}", path, std::strerror(errno));
     }
     return read_stream(in, path, budget);
 }
@@ -126,10 +128,10 @@ std::vector<uint64_t> corpus_lengths(const std::string &directory, uint64_t cap)
             }
         }
     } catch (const fs::filesystem_error &error) {
-        refuse(directory, ": cannot be read: ", error.code().message());
+        refuse("{}: cannot be read: {}", directory, error.code().message());
     }
     if (files.empty()) {
-        refuse(directory, ": no text files in it or below it that have a size");
+        refuse("{}: no text files in it or below it that have a size", directory);
     }
     std::sort(files.begin(), files.end());
     std::vector<uint64_t> lengths;

@@ -7,6 +7,8 @@
 #include "replay/schedule.h"
 #include "run/launch.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <filesystem>
@@ -91,11 +93,10 @@ void add_replay(CLI::App &app) {
         ->capture_default_str();
     add_whole(verb, "--scale", settings->scale, kPositive, "Divisor of the elements of each layer");
     add_whole(verb, "--ranks", settings->ranks, {1, 1024},
-              "Ranks to start on this host (default: " + std::to_string(kDefaultRanks) + "; inside a job: its ranks)");
+              fmt::format("Ranks to start on this host (default: {}; inside a job: its ranks)", kDefaultRanks));
     add_whole(verb, "--minibatch", settings->minibatch, {1, 100'000}, "Samples per rank and minibatch");
-    add_whole(
-        verb, "--minibatches", settings->minibatches, {1, 100'000},
-        "Minibatches of each arm; default: one pass over the lengths, at most " + std::to_string(kMostMinibatches));
+    add_whole(verb, "--minibatches", settings->minibatches, {1, 100'000},
+              fmt::format("Minibatches of each arm; default: one pass over the lengths, at most {}", kMostMinibatches));
     CLI::Option *seconds = add_real(verb, "--seconds", settings->seconds, {0.1, 1e6},
                                     "Emulated time of all arms together; sets the device's speed");
     add_whole(verb, "--seed", settings->seed, {0, kPositive.high}, "Seed of the order of the samples");

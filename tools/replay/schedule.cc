@@ -5,6 +5,8 @@
 #include "cli/exit.h"
 #include "cli/lengths.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -142,9 +144,9 @@ void check_minibatch(const ReplaySettings &settings, int ranks) {
     constexpr uint64_t kMostSamples = kExactFloats / (Gradient::kPeriod * kLargestWeight);
     const uint64_t samples = static_cast<uint64_t>(ranks) * static_cast<uint64_t>(settings.minibatch);
     if (samples > kMostSamples) {
-        throw Exit{2, "a minibatch of " + std::to_string(samples) +
-                          " samples is too large for sums that are exact in f32; lower --minibatch to " +
-                          std::to_string(kMostSamples / static_cast<uint64_t>(ranks))};
+        throw Exit{2, fmt::format("a minibatch of {} samples is too large for sums that are exact in f32; lower "
+                                  "--minibatch to {}",
+                                  samples, kMostSamples / static_cast<uint64_t>(ranks))};
     }
 }
 

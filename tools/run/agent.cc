@@ -39,7 +39,7 @@ public:
             sockaddr_in any = {};
             any.sin_family = AF_INET;
             if (!hold(reinterpret_cast<sockaddr *>(&any), sizeof any)) {
-                throw Exit{1, std::string("no port for the ranks to meet at: ") + strerror(errno)};
+                throw Exit{1, fmt::format("no port for the ranks to meet at: {}", strerror(errno))};
             }
         }
     }

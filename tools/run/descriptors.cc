@@ -5,6 +5,7 @@
 #include "cli/exit.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -39,9 +40,10 @@ DescriptorLimit::DescriptorLimit(int ranks, size_t each) {
     getrlimit(RLIMIT_NOFILE, &before_);
     const rlim_t needed = open_now() + static_cast<rlim_t>(ranks) * each + kPassing;
     if (needed > before_.rlim_max) {
-        throw Exit{1, std::to_string(ranks) + " ranks need " + std::to_string(needed) +
-                          " open files, but 'ulimit -n' can be raised to " + std::to_string(before_.rlim_max) +
-                          " at most; start fewer ranks, or have the hard limit raised"};
+        throw Exit{1,
+                   fmt::format("{} ranks need {} open files, but 'ulimit -n' can be raised to {} at most; start fewer "
+                               "ranks, or have the hard limit raised",
+                               ranks, needed, before_.rlim_max)};
     }
     if (needed > before_.rlim_cur) {
         const rlimit raised = {before_.rlim_max, before_.rlim_max};

@@ -7,6 +7,7 @@
 #include "run/launch.h"
 #include "run/supervisor.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,8 +48,8 @@ std::vector<std::string> host_names(const HostsLaunch &wanted) {
         }
     }
     if (hosts.empty() || hosts.size() > static_cast<size_t>(wanted.ranks)) {
-        throw Exit{2, "--hosts names " + std::to_string(hosts.size()) + " hosts for " + std::to_string(wanted.ranks) +
-                          " ranks; give each host one or more"};
+        throw Exit{2, fmt::format("--hosts names {} hosts for {} ranks; give each host one or more", hosts.size(),
+                                  wanted.ranks)};
     }
     return hosts;
 }
@@ -133,7 +134,7 @@ private:
             const std::string name = hosts_[0].substr(hosts_[0].find('@') + 1);  // from user@host
             const std::string address = wanted_.address.empty() ? name : wanted_.address;
             const bool v6 = address.find(':') != std::string::npos;
-            tell((v6 ? "[" + address + "]" : address) + ":" + std::to_string(word->number));
+            tell(fmt::format("{}:{}", v6 ? "[" + address + "]" : address, word->number));
         }
         return true;
     }

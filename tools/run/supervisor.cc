@@ -5,6 +5,7 @@
 #include "cli/exit.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,10 +25,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kGrace{2};  // to report errors, then again to obey SIGTERM
 
-[[noreturn]] void fail_system(const std::string &what) { throw Exit{1, what + ": " + strerror(errno)}; }
+[[noreturn]] void fail_system(const std::string &what) { throw Exit{1, fmt::format("{}: {}", what, strerror(errno))}; }
 
 std::set<pid_t> children() {
-    std::ifstream file("/proc/self/task/" + std::to_string(getpid()) + "/children");
+    std::ifstream file(fmt::format("/proc/self/task/{}/children", getpid()));
     return {std::istream_iterator<pid_t>(file), {}};
 }
 
@@ -102,10 +103,10 @@ void Supervisor::start_process(size_t index) {
     }
     close(exec_failed[0]);
     if (pid < 0) {
-        throw Exit{1, "cannot start " + work_.noun + " " + process.label + ": fork: " + strerror(error)};
+        throw Exit{1, fmt::format("cannot start {} {}: fork: {}", work_.noun, process.label, strerror(error))};
     }
     if (error != 0) {
-        throw Exit{error == ENOENT ? 127 : 126, "cannot start '" + process.argv[0] + "': " + strerror(error)};
+        throw Exit{error == ENOENT ? 127 : 126, fmt::format("cannot start '{}': {}", process.argv[0], strerror(error))};
     }
 }
 
@@ -228,7 +229,7 @@ void Supervisor::pass_on(int signal) {
     last_passed_ = signal;
     for (size_t index = 0; index < pids_.size(); ++index) {
         if (orders_[index].is_obeyed()) {
-            orders_[index].write("signal " + std::to_string(signal) + "\n");
+            orders_[index].write(fmt::format("signal {}\n", signal));
         } else if (groups_[index] != 0) {
             kill(-groups_[index], signal);
         }
@@ -298,9 +299,9 @@ void Supervisor::process_failed(size_t index, int wait_status) {
     const bool said = orders_[index].was_opened() && (status == 128 + last_passed_ || (failed_ && number != 255));
     const bool told_to = ending_ >= Ending::Terminating || (killed && number == last_passed_) || said;
     if (!told_to) {
-        output_.say("odc: " + work_.noun + " " + work_.processes[index].label +
-                    (killed ? " was killed by signal " + std::to_string(number) + " (" + strsignal(number) + ")"
-                            : " exited with status " + std::to_string(number)));
+        output_.say(fmt::format("odc: {} {} {}", work_.noun, work_.processes[index].label,
+                                killed ? fmt::format("was killed by signal {} ({})", number, strsignal(number))
+                                       : fmt::format("exited with status {}", number)));
     }
     fail(status);
 }

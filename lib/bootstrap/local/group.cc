@@ -26,7 +26,7 @@ Fd duplicate(int fd) {
 std::string doubt(const LocalGroup &group) {
     return group.named_by.empty()
                ? ""
-               : say("; ", group.named_by, " makes these ranks one host, which is wrong if they are on several");
+               : formatted("; {} makes these ranks one host, which is wrong if they are on several", group.named_by);
 }
 
 std::vector<LocalPeer> local_peers_of(ReceivedPeers &&received) {

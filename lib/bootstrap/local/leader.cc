@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <set>
-#include <sstream>
 
 namespace odc {
 
@@ -84,8 +83,10 @@ private:
         Hello hello = self_;
         hello.remaining_ms = deadline_.remaining_ms();
         send_hello(other.get(), hello, own_handles(), deadline_);
-        fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", group_.rank, " of job \"", group_.name, "\": pid ", pid,
-             " and this one, pid ", getpid(), "; give each process its own rank, or each job its own name");
+        fail(ODC_ERROR_RENDEZVOUS,
+             "two processes are rank {} of job \"{}\": pid {} and this one, pid {}; give each process its own rank, "
+             "or each job its own name",
+             group_.rank, group_.name, pid, getpid());
     }
 
     void await_hang_up(const Fd &other, int pid) {
@@ -96,13 +97,14 @@ private:
                 return;
             }
         }
-        fail(ODC_ERROR_RENDEZVOUS, "a child of the dead process ", pid, " still holds the name of job \"", group_.name,
-             "\"; end it, or give the job another name");
+        fail(ODC_ERROR_RENDEZVOUS,
+             "a child of the dead process {} still holds the name of job \"{}\"; end it, or give the job another name",
+             pid, group_.name);
     }
 
     void step() {
         if (now_ns() >= deadline_ns_) {
-            fail(ODC_ERROR_RENDEZVOUS, missing());
+            throw Error(ODC_ERROR_RENDEZVOUS, missing());
         }
         deadline_.say_long([this] { return missing(); });
         wait_for_any();
@@ -125,7 +127,7 @@ private:
         }
         events_.wait(deadline_ns_);
         if (events_.happened(rank_0)) {
-            fail(ODC_ERROR_RENDEZVOUS, "rank 0 ", kLeftSomehow, " in odc_init", doubt(group_));
+            fail(ODC_ERROR_RENDEZVOUS, "rank 0 {} in odc_init{}", kLeftSomehow, doubt(group_));
         }
         for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {
             if (events_.happened(departures[local_rank].first) || events_.happened(departures[local_rank].second)) {
@@ -138,10 +140,10 @@ private:
         const LocalPeer &one = peers_[local_rank];
         const int rank = group_.ranks[local_rank];
         if (one.pid == 0) {
-            fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, ' ', kLeftSomehow, " in odc_init", doubt(group_));
+            fail(ODC_ERROR_RENDEZVOUS, "rank {} {} in odc_init{}", rank, kLeftSomehow, doubt(group_));
         }
-        fail(ODC_ERROR_RENDEZVOUS, "rank ", rank, " (pid ", one.pid, ") ",
-             how_it_left(one.life.get(), one.program.get()), " in odc_init");
+        fail(ODC_ERROR_RENDEZVOUS, "rank {} (pid {}) {} in odc_init", rank, one.pid,
+             how_it_left(one.life.get(), one.program.get()));
     }
 
     void accept_waiting() {
@@ -158,7 +160,8 @@ private:
         });
         if (acceptor_.is_crowded() && undecided_.empty()) {
             errno = acceptor_.why_crowded();
-            fail_errno(say("odc_init cannot accept the ranks of this host (", present_, " of ", local_size_, " came)"));
+            fail_errno(
+                formatted("odc_init cannot accept the ranks of this host ({} of {} came)", present_, local_size_));
         }
     }
 
@@ -188,19 +191,19 @@ private:
         check_hello(hello, self_);
         const auto at = std::lower_bound(group_.ranks.begin(), group_.ranks.end(), hello.rank);
         if (at == group_.ranks.end() || *at != hello.rank) {
-            fail(ODC_ERROR_RENDEZVOUS, "pid ", hello.pid, " says that it is rank ", hello.rank, " of ", group_.size,
-                 ", which is not one of this host's");
+            fail(ODC_ERROR_RENDEZVOUS, "pid {} says that it is rank {} of {}, which is not one of this host's",
+                 hello.pid, hello.rank, group_.size);
         }
         const auto local_rank = static_cast<size_t>(at - group_.ranks.begin());
         if (peers_[local_rank].pid != 0) {
-            fail(ODC_ERROR_RENDEZVOUS, "two processes are rank ", hello.rank, " of job \"", group_.name, "\": pid ",
-                 peers_[local_rank].pid, " and pid ", hello.pid, "; give each process its own rank");
+            fail(ODC_ERROR_RENDEZVOUS,
+                 "two processes are rank {} of job \"{}\": pid {} and pid {}; give each process its own rank",
+                 hello.rank, group_.name, peers_[local_rank].pid, hello.pid);
         }
         deadline_ns_ = std::min(deadline_ns_, deadline_after(hello.remaining_ms));
         peers_[local_rank] = std::move(local_peers_of(std::move(self))[0]);
         ++present_;
-        deadline_.debug("rank ", hello.rank, " (pid ", hello.pid, ") has come, with it ", present_, " of ",
-                        local_size_);
+        deadline_.debug("rank {} (pid {}) has come, with it {} of {}", hello.rank, hello.pid, present_, local_size_);
         send_reply(leaving_.get(), ReplyKind::kWelcome, own_handles(), deadline_);
         sockets_[local_rank] = std::move(leaving_);
     }
@@ -219,10 +222,9 @@ private:
             }
             for (size_t to = 1; to < local_size_; ++to) {
                 if (!send_reply(sockets_[to].get(), ReplyKind::kHandles, some, deadline_)) {
-                    fail(ODC_ERROR_RENDEZVOUS, "rank ", group_.ranks[to], " (pid ", peers_[to].pid, ") ",
+                    fail(ODC_ERROR_RENDEZVOUS, "rank {} (pid {}) {} in odc_init", group_.ranks[to], peers_[to].pid,
                          deadline_.over() ? "does not answer"
-                                          : how_it_left(peers_[to].life.get(), peers_[to].program.get()),
-                         " in odc_init");
+                                          : how_it_left(peers_[to].life.get(), peers_[to].program.get()));
                 }
             }
         }
@@ -230,8 +232,9 @@ private:
 
     void tell_all(const Error &error) {
         // A sentence about the rendezvous is everybody's; any other happened to the leader alone.
-        const std::string why =
-            error.status() == ODC_ERROR_RENDEZVOUS ? error.what() : say(who(self_), " left odc_init: ", error.what());
+        const std::string why = error.status() == ODC_ERROR_RENDEZVOUS
+                                    ? error.what()
+                                    : formatted("{} left odc_init: {}", who(self_), error.what());
         std::set<int> absent;
         for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {
             if (peers_[local_rank].pid == 0 && !dead(liveness_fds_[local_rank]) &&
@@ -260,19 +263,17 @@ private:
     }
 
     std::string missing() const {
-        std::ostringstream text;
-        text << "odc_init waited " << deadline_.waited_s() << " s at \"" << group_.name << "\"; missing:";
+        std::string text = formatted("odc_init waited {:g} s at \"{}\"; missing:", deadline_.waited_s(), group_.name);
         for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {
             if (peers_[local_rank].pid == 0) {
-                text << " rank " << group_.ranks[local_rank];
+                text += formatted(" rank {}", group_.ranks[local_rank]);
             }
         }
-        text << " (" << present_ << " of " << local_size_ << " came";
+        text += formatted(" ({} of {} came", present_, local_size_);
         if (turned_away_ > 0) {
-            text << ", " << turned_away_ << " connections were turned away";
+            text += formatted(", {} connections were turned away", turned_away_);
         }
-        text << ")" << doubt(group_);
-        return text.str();
+        return text + ")" + doubt(group_);
     }
 
     const LocalGroup &group_;

@@ -87,10 +87,10 @@ private:
                 lost_leader();
             }
             if (dead(liveness_fd_)) {
-                fail(ODC_ERROR_RENDEZVOUS, "rank 0 ", kLeftSomehow, " in odc_init", doubt(group_));
+                fail(ODC_ERROR_RENDEZVOUS, "rank 0 {} in odc_init{}", kLeftSomehow, doubt(group_));
             }
             if (deadline_.over()) {
-                fail(ODC_ERROR_RENDEZVOUS, missing());
+                throw Error(ODC_ERROR_RENDEZVOUS, missing());
             }
             deadline_.say_long([this] { return missing(); });
             // The kernel has no event for a name at which somebody begins to listen; but those who leave are seen.
@@ -138,11 +138,12 @@ private:
                 lost_leader();
             }
             if (now_ns() >= deadline_ns_ + kAnswerNs) {
-                fail(ODC_ERROR_RENDEZVOUS, waited(), "; rank ", leader_, " (pid ", leader_pid_,
-                     ") is there but does not answer");
+                fail(ODC_ERROR_RENDEZVOUS, "{}; rank {} (pid {}) is there but does not answer", waited(), leader_,
+                     leader_pid_);
             }
             deadline_.say_long([this] {
-                return say(waited(), "; rank ", leader_, " (pid ", leader_pid_, ") is there and waits for the others");
+                return formatted("{}; rank {} (pid {}) is there and waits for the others", waited(), leader_,
+                                 leader_pid_);
             });
             events_.watch(socket_.get());
             events_.watch(leader_life_.get());
@@ -151,19 +152,19 @@ private:
     }
 
     std::string waited() const {
-        return say("odc_init of rank ", group_.rank, " waited ", deadline_.waited_s(), " s at \"", group_.name, '"');
+        return formatted("odc_init of rank {} waited {:g} s at \"{}\"", group_.rank, deadline_.waited_s(), group_.name);
     }
 
     std::string missing() const {
-        return say(waited(), "; missing: rank ", leader_,
-                   " (is it started, under the same job name and user, on this host?)", doubt(group_));
+        return formatted("{}; missing: rank {} (is it started, under the same job name and user, on this host?){}",
+                         waited(), leader_, doubt(group_));
     }
 
     [[noreturn]] void lost_leader() {
-        const std::string pid = leader_pid_ != 0 ? say(" (pid ", leader_pid_, ")") : "";
+        const std::string pid = leader_pid_ != 0 ? formatted(" (pid {})", leader_pid_) : "";
         const bool welcomed = !peers_.empty();
-        fail(ODC_ERROR_RENDEZVOUS, "rank ", leader_, pid, " of job \"", group_.name, "\" ",
-             welcomed ? how_it_left(peers_[0].life.get(), peers_[0].program.get()) : kLeftSomehow, " in odc_init",
+        fail(ODC_ERROR_RENDEZVOUS, "rank {}{} of job \"{}\" {} in odc_init{}", leader_, pid, group_.name,
+             welcomed ? how_it_left(peers_[0].life.get(), peers_[0].program.get()) : kLeftSomehow,
              leader_pid_ == 0 ? doubt(group_) : "");
     }
 

@@ -13,12 +13,12 @@ namespace odc {
 
 LocalAddress local_address(const std::string &job) {
     // The user id keeps two users' jobs of one name apart.
-    const std::string full = say("odc-", geteuid(), "-", job);
+    const std::string full = formatted("odc-{}-{}", geteuid(), job);
     LocalAddress address;
     address.name.sun_family = AF_UNIX;
     if (full.size() + 1 > sizeof(address.name.sun_path)) {
-        fail(ODC_ERROR_ARGUMENT, "the job's name and group make ", full.size(), " bytes together, at most ",
-             sizeof(address.name.sun_path) - 1, " fit; choose shorter ones");
+        fail(ODC_ERROR_ARGUMENT, "the job's name and group make {} bytes together, at most {} fit; choose shorter ones",
+             full.size(), sizeof(address.name.sun_path) - 1);
     }
     std::memcpy(address.name.sun_path + 1, full.data(), full.size());
     address.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + full.size());
@@ -58,8 +58,9 @@ ucred credentials_of(int socket) {
 void check_same_user(int socket, const std::string &job) {
     const ucred who = credentials_of(socket);
     if (who.uid != geteuid()) {
-        fail(ODC_ERROR_RENDEZVOUS, "job \"", job, "\" belongs to user ", who.uid, " (pid ", who.pid,
-             "), not to this one, ", geteuid(), "; give the job another name");
+        fail(ODC_ERROR_RENDEZVOUS,
+             "job \"{}\" belongs to user {} (pid {}), not to this one, {}; give the job another name", job, who.uid,
+             who.pid, geteuid());
     }
 }
 

@@ -29,12 +29,13 @@ bool begins_hello(std::string_view bytes) {
 
 void check_hello(const Hello &hello, const Hello &server) {
     if (hello.version != server.version) {
-        fail(ODC_ERROR_RENDEZVOUS, who(hello), " meets by version ", hello.version, " of the protocol, ", who(server),
-             " by version ", server.version, "; give all ranks the same libodc");
+        fail(ODC_ERROR_RENDEZVOUS,
+             "{} meets by version {} of the protocol, {} by version {}; give all ranks the same libodc", who(hello),
+             hello.version, who(server), server.version);
     }
     if (hello.size != server.size) {
-        fail(ODC_ERROR_RENDEZVOUS, who(hello), " says that the job has ", hello.size, " ranks, ", who(server), " says ",
-             server.size, "; start all with one size");
+        fail(ODC_ERROR_RENDEZVOUS, "{} says that the job has {} ranks, {} says {}; start all with one size", who(hello),
+             hello.size, who(server), server.size);
     }
 }
 
@@ -50,7 +51,7 @@ std::string who(const Hello &hello) {
         }
         host += c > ' ' && c <= '~' ? c : '?';
     }
-    return say("rank ", hello.rank, " (pid ", hello.pid, host.empty() ? "" : " on ", host, ")");
+    return formatted("rank {} (pid {}{}{})", hello.rank, hello.pid, host.empty() ? "" : " on ", host);
 }
 
 int64_t deadline_after(int64_t remaining_ms) {

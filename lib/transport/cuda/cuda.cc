@@ -175,24 +175,25 @@ bool add_natively(int from, int to) {
 
 PeerAccess Cuda::peer_access_to(const GpuIdentity &gpu) const {
     if (gpu.uuid == device_.uuid()) {
-        return {say("the same GPU, ", device_.name()), ""};
+        return {formatted("the same GPU, {}", device_.name()), ""};
     }
     const int other = ordinal_of(gpu.uuid);
-    const std::string pair = say(device_.name(), " and ", gpu.name, " of that rank");
+    const std::string pair = formatted("{} and {} of that rank", device_.name(), gpu.name);
     if (other < 0) {
-        return {"", say("this process does not see that rank's GPU, there ", gpu.name,
-                        " (CUDA_VISIBLE_DEVICES hides it, or another container)")};
+        return {"", formatted("this process does not see that rank's GPU, there {} (CUDA_VISIBLE_DEVICES hides "
+                              "it, or another container)",
+                              gpu.name)};
     }
     const int mine = device_.ordinal();
     if (!have(cuda::P2PAttribute::AccessSupported, mine, other) ||
         !have(cuda::P2PAttribute::AccessSupported, other, mine)) {
-        return {"", say(pair, " cannot read each other's memory (no peer-to-peer access)")};
+        return {"", formatted("{} cannot read each other's memory (no peer-to-peer access)", pair)};
     }
     // Without them an addition is a read and a write, and concurrent sums are lost.
     if (!add_natively(mine, other) || !add_natively(other, mine)) {
-        return {"", say(pair, " have no native atomics between them, so sums would be lost")};
+        return {"", formatted("{} have no native atomics between them, so sums would be lost", pair)};
     }
-    return {say(device_.name(), " to ", gpu.name, " of that rank, with native atomics"), ""};
+    return {formatted("{} to {} of that rank, with native atomics", device_.name(), gpu.name), ""};
 }
 
 // ---- Regions ----
@@ -263,7 +264,7 @@ std::byte *Cuda::map_region(int rank, uint64_t number) {
         return nullptr;
     }
     if (!region->second.memory) {
-        fail(ODC_ERROR_DEVICE, "GPU memory of rank ", rank, " cannot be mapped: ", region->second.error);
+        fail(ODC_ERROR_DEVICE, "GPU memory of rank {} cannot be mapped: {}", rank, region->second.error);
     }
     ++region->second.users;
     return region->second.memory->start();

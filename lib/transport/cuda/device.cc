@@ -19,9 +19,11 @@ namespace {
 
 // An error of earlier work; CUDA does not tell of which kernel.
 std::string device_error_text(const std::string &name, Result result) {
-    return say(name, " has failed: ", cuda::result_text(result),
-               "; something that was enqueued there earlier did it, most likely a kernel of the program "
-               "(CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it), and this process cannot use the GPU any more");
+    return formatted(
+        "{} has failed: {}; something that was enqueued there earlier did it, most likely a kernel "
+        "of the program (CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer finds it), and this process "
+        "cannot use the GPU any more",
+        name, cuda::result_text(result));
 }
 
 // Errors of kernels or hardware that every later call repeats.
@@ -44,7 +46,7 @@ bool is_sticky(Result result) {
 
 void check_not_broken(const std::string &name, Result result) {
     if (is_sticky(result)) {
-        fail(ODC_ERROR_DEVICE, device_error_text(name, result));
+        throw Error(ODC_ERROR_DEVICE, device_error_text(name, result));
     }
 }
 
@@ -54,27 +56,27 @@ int device_ordinal(const std::string &name) {
     const std::string kind = "cuda:";
     const bool digits = name.size() > kind.size() && name.find_first_not_of("0123456789", kind.size()) == name.npos;
     if (name.compare(0, kind.size(), kind) != 0 || !digits || name.size() > kind.size() + 4) {
-        fail(ODC_ERROR_ARGUMENT, "the device is \"", name, "\"; name one as cuda:0, cuda:1, ...");
+        fail(ODC_ERROR_ARGUMENT, "the device is \"{}\"; name one as cuda:0, cuda:1, ...", name);
     }
     return static_cast<int>(parse_number("the device", name.substr(kind.size()), 0, 9999));
 }
 
 CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_ordinal(name)) {
     if (const std::string &why_not = cuda::why_not_driver(); !why_not.empty()) {
-        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", why_not);
+        fail(ODC_ERROR_UNSUPPORTED, "{} cannot be used: {}", name_, why_not);
     }
     int count = 0;
     check(driver().cuDeviceGetCount(&count), "cuDeviceGetCount");
     if (ordinal_ >= count) {
-        fail(ODC_ERROR_ARGUMENT, name_, " does not exist: this process sees ", count, " GPU", count == 1 ? "" : "s",
-             " (CUDA_VISIBLE_DEVICES chooses)");
+        fail(ODC_ERROR_ARGUMENT, "{} does not exist: this process sees {} GPU{} (CUDA_VISIBLE_DEVICES chooses)", name_,
+             count, count == 1 ? "" : "s");
     }
     check(driver().cuDeviceGet(&device_, ordinal_), "cuDeviceGet");
     cuda::Uuid uuid{};
     check(driver().cuDeviceGetUuid(&uuid, device_), "cuDeviceGetUuid");
     uuid_ = std::to_array(uuid.bytes);
     if (const std::string why_not = why_unsupported(); !why_not.empty()) {
-        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", why_not);
+        fail(ODC_ERROR_UNSUPPORTED, "{} cannot be used: {}", name_, why_not);
     }
     multiprocessors_ = static_cast<unsigned>(attribute(cuda::DeviceAttribute::MultiprocessorCount));
     gpu_direct_rdma_ = attribute(cuda::DeviceAttribute::GpuDirectRdmaWithVmmSupported) != 0;
@@ -86,12 +88,12 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
     if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
         check_not_broken(name_, result);
         if (result == Result::OutOfMemory) {  // without a context the free memory is unknown
-            fail(
-                ODC_ERROR_NO_MEMORY, name_, " cannot be used: ", cuda::result_text(result),
-                "; each process needs a few hundred MB there for CUDA itself, so let fewer ranks share it, or free memory "
-                "(nvidia-smi shows how much each process uses)");
+            fail(ODC_ERROR_NO_MEMORY,
+                 "{} cannot be used: {}; each process needs a few hundred MB there for CUDA itself, so let fewer "
+                 "ranks share it, or free memory (nvidia-smi shows how much each process uses)",
+                 name_, cuda::result_text(result));
         }
-        fail(ODC_ERROR_UNSUPPORTED, name_, " cannot be used: ", cuda::result_text(result));
+        fail(ODC_ERROR_UNSUPPORTED, "{} cannot be used: {}", name_, cuda::result_text(result));
     }
     try {
         const Scope scope(*this);
@@ -161,7 +163,7 @@ CudaDevice::Scope::Entered::~Entered() {
 void CudaDevice::check(Result result, const char *call) const {
     if (result != Result::Success) {
         check_health();  // an earlier failure explains more
-        fail(ODC_ERROR_DEVICE, call, " on ", name_, " failed: ", cuda::result_text(result));
+        fail(ODC_ERROR_DEVICE, "{} on {} failed: {}", call, name_, cuda::result_text(result));
     }
 }
 
@@ -170,8 +172,8 @@ void CudaDevice::check_memory(Result result, const char *call, const std::string
         size_t free = 0;
         size_t total = 0;
         const bool known = driver().cuMemGetInfo(&free, &total) == Result::Success;
-        fail(ODC_ERROR_NO_MEMORY, "there is no memory for ", what, " (", call, " on ", name_,
-             known ? say(", where ", free, " of ", total, " bytes are free") : "", ")");
+        fail(ODC_ERROR_NO_MEMORY, "there is no memory for {} ({} on {}{})", what, call, name_,
+             known ? formatted(", where {} of {} bytes are free", free, total) : "");
     }
     check(result, call);
 }
@@ -179,17 +181,17 @@ void CudaDevice::check_memory(Result result, const char *call, const std::string
 void CudaDevice::check_health() const {
     const Result result = stream_ != nullptr ? driver().cuStreamQuery(stream_) : Result::Success;
     if (result != Result::Success && result != Result::NotReady) {
-        fail(ODC_ERROR_DEVICE, device_error_text(name_, result));
+        throw Error(ODC_ERROR_DEVICE, device_error_text(name_, result));
     }
 }
 
 std::string CudaDevice::why_no_remote_writes() const {
     if (!gpu_direct_rdma_) {
-        return say(name_, " lets no network adapter reach its memory");
+        return formatted("{} lets no network adapter reach its memory", name_);
     }
     return orders_remote_writes_ || flushes_remote_writes_
                ? ""
-               : say(name_, " does not tell when it sees what network adapters have written");
+               : formatted("{} does not tell when it sees what network adapters have written", name_);
 }
 
 void CudaDevice::flush_remote_writes() const {
@@ -230,8 +232,9 @@ void CudaDevice::await_own_stream(const std::string &what, const Deadline &deadl
             check_health();
         }
         if (deadline.over()) {
-            fail(ODC_ERROR_DEVICE, name_, " has not done ", what, " in ", deadline.waited_s(),
-                 " s: something else keeps it busy, such as a kernel that never ends");
+            fail(ODC_ERROR_DEVICE,
+                 "{} has not done {} in {:g} s: something else keeps it busy, such as a kernel that never ends", name_,
+                 what, deadline.waited_s());
         }
         // Rarely, because memory that is being zeroed when the wait is interrupted stays in use until the GPU is done.
         if (const int64_t now = now_ns(); now - asked_ns >= kAskNs) {
@@ -250,26 +253,28 @@ cuda::Stream CudaDevice::checked_stream(void *stream, const char *call) const {
         check_health();
         const Result result = driver().cuStreamGetCtx(given, &context);
         if (result == Result::InvalidHandle || result == Result::InvalidValue) {
-            fail(ODC_ERROR_ARGUMENT, call, ": the stream ", stream, " is not a CUDA stream");
+            fail(ODC_ERROR_ARGUMENT, "{}: the stream {} is not a CUDA stream", call, stream);
         }
         check(result, "cuStreamGetCtx");
         if (context != context_) {
-            fail(ODC_ERROR_ARGUMENT, call, ": the stream does not belong to the primary context of ", name_,
-                 ", where the shard is");
+            fail(ODC_ERROR_ARGUMENT, "{}: the stream does not belong to the primary context of {}, where the shard is",
+                 call, name_);
         }
     }
     cuda::CaptureStatus status = cuda::CaptureStatus::None;
     const Result result = driver().cuStreamIsCapturing(given, &status);
     if (result == Result::StreamCaptureImplicit) {
-        fail(ODC_ERROR_ARGUMENT, call,
-             ": the legacy default stream cannot be used while a stream that is ordered with it is being captured; "
-             "give another stream, or capture one that was created with CU_STREAM_NON_BLOCKING");
+        fail(ODC_ERROR_ARGUMENT,
+             "{}: the legacy default stream cannot be used while a stream that is ordered with it is being captured; "
+             "give another stream, or capture one that was created with CU_STREAM_NON_BLOCKING",
+             call);
     }
     check(result, "cuStreamIsCapturing");
     if (status != cuda::CaptureStatus::None) {
-        fail(
-            ODC_ERROR_ARGUMENT, call,
-            ": the stream is being captured; call it outside of the capture, because a graph cannot wait for other ranks");
+        fail(ODC_ERROR_ARGUMENT,
+             "{}: the stream is being captured; call it outside of the capture, because a graph "
+             "cannot wait for other ranks",
+             call);
     }
     return given;
 }
@@ -282,14 +287,14 @@ void CudaDevice::check_buffer(const void *buffer, const std::string &what) const
     const Result result =
         driver().cuPointerGetAttributes(2, attributes, values, reinterpret_cast<cuda::Address>(buffer));
     if (result == Result::InvalidValue) {
-        fail(ODC_ERROR_ARGUMENT, what, " is in host memory, or was freed; the shard is in that of ", name_);
+        fail(ODC_ERROR_ARGUMENT, "{} is in host memory, or was freed; the shard is in that of {}", what, name_);
     }
     check(result, "cuPointerGetAttributes");
     if (type != cuda::MemoryType::Gpu) {
-        fail(ODC_ERROR_ARGUMENT, what, " is in host memory, the shard in that of ", name_);
+        fail(ODC_ERROR_ARGUMENT, "{} is in host memory, the shard in that of {}", what, name_);
     }
     if (ordinal != ordinal_) {
-        fail(ODC_ERROR_ARGUMENT, what, " is in the memory of cuda:", ordinal, ", the shard in that of ", name_);
+        fail(ODC_ERROR_ARGUMENT, "{} is in the memory of cuda:{}, the shard in that of {}", what, ordinal, name_);
     }
 }
 
@@ -300,7 +305,7 @@ void CudaDevice::check_host_buffer(const void *buffer, const std::string &what) 
     const Result result =
         driver().cuPointerGetAttributes(1, &attribute, &value, reinterpret_cast<cuda::Address>(buffer));
     if (result == Result::Success && type == cuda::MemoryType::Gpu) {
-        fail(ODC_ERROR_ARGUMENT, what, " is in GPU memory, the shard in host memory");
+        fail(ODC_ERROR_ARGUMENT, "{} is in GPU memory, the shard in host memory", what);
     }
 }
 
@@ -313,8 +318,9 @@ int CudaDevice::attribute(cuda::DeviceAttribute which) const {
 std::string CudaDevice::why_unsupported() const {
     using cuda::DeviceAttribute;
     if (attribute(DeviceAttribute::ComputeCapabilityMajor) < 8) {
-        return say("its compute capability is ", attribute(DeviceAttribute::ComputeCapabilityMajor), ".",
-                   attribute(DeviceAttribute::ComputeCapabilityMinor), ", 8.0 (A100) or later is needed");
+        return formatted("its compute capability is {}.{}, 8.0 (A100) or later is needed",
+                         attribute(DeviceAttribute::ComputeCapabilityMajor),
+                         attribute(DeviceAttribute::ComputeCapabilityMinor));
     }
     if (attribute(DeviceAttribute::VirtualMemoryManagementSupported) == 0 ||
         attribute(DeviceAttribute::HandleTypePosixFileDescriptorSupported) == 0) {
@@ -332,7 +338,7 @@ void CudaDevice::load_kernels() {
     check_memory(driver().cuModuleLoadData(&module_, ptx), "cuModuleLoadData", "the kernels");
     for (const int32_t type : {ODC_F32, ODC_F64, ODC_BF16, ODC_F16}) {
         check(driver().cuModuleGetFunction(&adders_[static_cast<size_t>(type)], module_,
-                                           say("odc_add_", element_name(type)).c_str()),
+                                           formatted("odc_add_{}", element_name(type)).c_str()),
               "cuModuleGetFunction");
     }
 }

@@ -15,7 +15,7 @@ struct Loaded {
     std::string why_not;
 };
 
-std::string version_text(int version) { return say(version / 1000, ".", version % 1000 / 10); }
+std::string version_text(int version) { return formatted("{}.{}", version / 1000, version % 1000 / 10); }
 
 template <class Pointer>
 bool get(GetProcAddress get_address, const char *name, int version, Pointer &function) {
@@ -31,15 +31,15 @@ bool get(GetProcAddress get_address, const char *name, int version, Pointer &fun
 std::string fill(Driver &driver, GetProcAddress get_address) {
     if (!get(get_address, "cuDriverGetVersion", 2020, driver.cuDriverGetVersion) ||
         driver.cuDriverGetVersion(&driver.version) != Result::Success) {
-        return say(libraries::kCuda, " does not report its version");
+        return formatted("{} does not report its version", libraries::kCuda);
     }
     if (driver.version < kOldestVersion) {
-        return say("the driver is of CUDA ", version_text(driver.version), "; ", version_text(kOldestVersion),
-                   " or later is needed");
+        return formatted("the driver is of CUDA {}; {} or later is needed", version_text(driver.version),
+                         version_text(kOldestVersion));
     }
-#define ODC_GET(name, pinned, parameters)                                                 \
-    if (!get(get_address, #name, pinned, driver.name)) {                                  \
-        return say("the driver (CUDA ", version_text(driver.version), ") lacks ", #name); \
+#define ODC_GET(name, pinned, parameters)                                                       \
+    if (!get(get_address, #name, pinned, driver.name)) {                                        \
+        return formatted("the driver (CUDA {}) lacks {}", version_text(driver.version), #name); \
     }
     ODC_CUDA_FUNCTIONS(ODC_GET)
 #undef ODC_GET
@@ -61,8 +61,8 @@ std::string initialize(const Driver &driver) {
         const char *text = nullptr;
         driver.cuGetErrorName(result, &name);
         driver.cuGetErrorString(result, &text);
-        return say("cuInit failed: ", name != nullptr ? name : "an unknown error", " (", text != nullptr ? text : "",
-                   ")");
+        return formatted("cuInit failed: {} ({})", name != nullptr ? name : "an unknown error",
+                         text != nullptr ? text : "");
     }
     return "";
 }
@@ -77,7 +77,7 @@ Loaded load() {
     GetProcAddress get_address = nullptr;
     library.find(get_address, "cuGetProcAddress_v2");
     if (get_address == nullptr) {
-        loaded.why_not = say(libraries::kCuda, " is older than CUDA ", version_text(kOldestVersion));
+        loaded.why_not = formatted("{} is older than CUDA {}", libraries::kCuda, version_text(kOldestVersion));
         return loaded;
     }
     loaded.why_not = fill(loaded.driver, get_address);
@@ -103,7 +103,7 @@ std::string result_text(Result result) {
     const char *text = nullptr;
     driver().cuGetErrorName(result, &name);
     driver().cuGetErrorString(result, &text);
-    return name == nullptr ? say("CUDA error ", static_cast<int>(result)) : say(name, " (", text, ")");
+    return name == nullptr ? formatted("CUDA error {}", static_cast<int>(result)) : formatted("{} ({})", name, text);
 }
 
 }  // namespace odc::cuda

@@ -18,9 +18,10 @@ cuda::Address register_host(const CudaDevice &device, void *start, uint64_t byte
     cuda::Result result =
         driver().cuMemHostRegister(start, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
     if (result == cuda::Result::OutOfMemory) {
-        fail(ODC_ERROR_NO_MEMORY, "there is no memory for pinning ", bytes,
-             " bytes of host memory (cuMemHostRegister on ", device.name(),
-             "); the limit on locked memory may be too low, too (ulimit -l)");
+        fail(ODC_ERROR_NO_MEMORY,
+             "there is no memory for pinning {} bytes of host memory (cuMemHostRegister on {}); the limit on locked "
+             "memory may be too low, too (ulimit -l)",
+             bytes, device.name());
     }
     device.check(result, "cuMemHostRegister");
     cuda::Address address = 0;
@@ -37,7 +38,7 @@ cuda::Address register_host(const CudaDevice &device, void *start, uint64_t byte
 PinnedMemory::PinnedMemory(const CudaDevice &device, uint64_t bytes) : device_(device), bytes_(bytes) {
     void *memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        fail_errno(say("mmap of ", bytes_, " bytes"));
+        fail_errno(formatted("mmap of {} bytes", bytes_));
     }
     // A forked child does not need it, and copy-on-write after a fork() would separate it from the pages that the GPU writes.
     madvise(memory, bytes_, MADV_DONTFORK);

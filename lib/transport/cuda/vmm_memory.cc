@@ -78,20 +78,22 @@ void CudaMemory::create() {
     size_t total = 0;
     device_.check(driver().cuMemGetInfo(&free, &total), "cuMemGetInfo");
     if (result == Result::OutOfMemory && bytes_ <= free) {
-        fail(ODC_ERROR_NO_MEMORY, "cuMemCreate has no memory for ", bytes_, " bytes in that of ", device_.name(),
-             ", though ", free, " of ", total,
-             " are free: this process may have too many descriptors (ulimit -n) or mappings");
+        fail(ODC_ERROR_NO_MEMORY,
+             "cuMemCreate has no memory for {} bytes in that of {}, though {} of {} are free: this process may have "
+             "too many descriptors (ulimit -n) or mappings",
+             bytes_, device_.name(), free, total);
     }
     if (result == Result::OutOfMemory || bytes_ > total) {  // for more than the GPU has, the result may be InvalidValue
-        fail(ODC_ERROR_NO_MEMORY, "slices in the memory of ", device_.name(), " need ", bytes_, " bytes, but only ",
-             free, " of ", total,
-             " are free; shard over more ranks, use a smaller type, or let the program keep less there");
+        fail(ODC_ERROR_NO_MEMORY,
+             "slices in the memory of {} need {} bytes, but only {} of {} are free; shard over more ranks, use a "
+             "smaller type, or let the program keep less there",
+             device_.name(), bytes_, free, total);
     }
     device_.check(result, "cuMemCreate");
 }
 
 void CudaMemory::map() {
-    const std::string what = say("mapping ", bytes_, " bytes of GPU memory");
+    const std::string what = formatted("mapping {} bytes of GPU memory", bytes_);
     device_.check_memory(driver().cuMemAddressReserve(&address_, bytes_, 0, 0, 0), "cuMemAddressReserve", what);
     device_.check_memory(driver().cuMemMap(address_, bytes_, 0, memory_, 0), "cuMemMap", what);
     mapped_ = true;
@@ -104,7 +106,7 @@ void CudaMemory::clear(const Deadline &deadline) {
     CudaDevice::Parked parked{heir};  // allocated in advance, so that parking cannot fail
     device_.check(driver().cuMemsetD8Async(address_, 0, bytes_, device_.own_stream()), "cuMemsetD8Async");
     try {
-        device_.await_own_stream(say("the clearing of ", bytes_, " bytes"), deadline);
+        device_.await_own_stream(formatted("the clearing of {} bytes", bytes_), deadline);
     } catch (...) {
         if (driver().cuStreamQuery(device_.own_stream()) == Result::NotReady) {
             heir->bytes_ = bytes_;

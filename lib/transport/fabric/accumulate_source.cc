@@ -66,7 +66,7 @@ bool AccumulateSource::pump() {
 std::shared_ptr<Request> AccumulateSource::on_applied(RemoteRank &owner, const AppliedMessage &message) {
     const auto known = pieces_.find(message.operation);
     if (known == pieces_.end() || &known->second.addition->owner != &owner || message.count > known->second.left) {
-        fail(ODC_ERROR_INTERNAL, "rank ", owner.rank, " acknowledges an addition that this rank has not announced");
+        fail(ODC_ERROR_INTERNAL, "rank {} acknowledges an addition that this rank has not announced", owner.rank);
     }
     Piece &piece = known->second;
     piece.left -= message.count;

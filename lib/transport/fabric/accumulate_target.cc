@@ -76,7 +76,7 @@ AccumulateTarget::~AccumulateTarget() = default;
 void AccumulateTarget::on_add(RemoteRank &sender, const AddMessage &message) {
     const auto known = slices_.find(message.record);
     if (known == slices_.end() || known->second.accumulator == nullptr) {
-        fail(ODC_ERROR_INTERNAL, "rank ", sender.rank, " adds to a shard that has no sums here");
+        fail(ODC_ERROR_INTERNAL, "rank {} adds to a shard that has no sums here", sender.rank);
     }
     const RemoteSlice &slice = known->second;
     // Only whole stripes: the first addition to a stripe stores.
@@ -84,7 +84,7 @@ void AccumulateTarget::on_add(RemoteRank &sender, const AddMessage &message) {
     const uint64_t end = message.first + message.count;
     if (message.first > slice.numel || message.count > slice.numel - message.first || message.count == 0 ||
         message.first % each != 0 || (end % each != 0 && end != slice.numel)) {
-        fail(ODC_ERROR_INTERNAL, "rank ", sender.rank, " adds elements ", message.first, " to ", end, " of a slice of ",
+        fail(ODC_ERROR_INTERNAL, "rank {} adds elements {} to {} of a slice of {}", sender.rank, message.first, end,
              slice.numel);
     }
     reads_.start(std::make_shared<Read>(*this, sender, message, slice));

@@ -16,7 +16,7 @@ namespace {
 std::byte *map(size_t bytes) {
     void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        fail_errno(say("mmap of ", bytes, " bytes for staging"));
+        fail_errno(formatted("mmap of {} bytes for staging", bytes));
     }
     madvise(memory, bytes, MADV_DONTFORK);  // or copy-on-write after a fork() could separate it from the pinned pages
     madvise(memory, bytes, MADV_HUGEPAGE);  // all of it is used again and again

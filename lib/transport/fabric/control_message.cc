@@ -42,7 +42,7 @@ private:
 };
 
 [[noreturn]] void fail_broken(const char *what) {
-    fail(ODC_ERROR_INTERNAL, "a message between hosts is broken: ", what);
+    fail(ODC_ERROR_INTERNAL, "a message between hosts is broken: {}", what);
 }
 
 class Reader {

@@ -32,8 +32,8 @@ std::string locked_memory_advice() {
     if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
         return "";
     }
-    return say("; this process may lock ", limit.rlim_cur >> 10,
-               " KiB of memory, which may be too little; raise it: ulimit -l");
+    return formatted("; this process may lock {} KiB of memory, which may be too little; raise it: ulimit -l",
+                     limit.rlim_cur >> 10);
 }
 
 OperationContext &context_of(void *context) {
@@ -63,7 +63,7 @@ Info FabricEndpoint::open_info(const FabricNic &nic) const {
     const Info hints = hints_for(provider_, nic.domain);
     if (gpu_ != nullptr) {
         if (const std::string why_not = why_too_old(libfabric().version(), FI_VERSION(1, 18)); !why_not.empty()) {
-            fail(ODC_ERROR_UNSUPPORTED, why_not);
+            throw Error(ODC_ERROR_UNSUPPORTED, why_not);
         }
         hints->caps |= FI_HMEM;
         hints->domain_attr->mr_mode |= FI_MR_HMEM;
@@ -72,7 +72,7 @@ Info FabricEndpoint::open_info(const FabricNic &nic) const {
     const int code = call_getinfo(hints.get(), &found);
     const Info list(found);
     if (code != 0) {
-        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " on ", nic.domain, ": ",
+        fail(ODC_ERROR_UNSUPPORTED, "provider {} on {}: {}", provider_, nic.domain,
              fabric_error_text(gpu_ != nullptr ? "fi_getinfo for GPU memory (FI_HMEM)" : "fi_getinfo", code));
     }
     for (const fi_info *one = list.get(); one != nullptr; one = one->next) {
@@ -80,14 +80,14 @@ Info FabricEndpoint::open_info(const FabricNic &nic) const {
             return Info(libfabric().dupinfo(one));
         }
     }
-    fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " has no endpoint at this address of ", nic.domain);
+    fail(ODC_ERROR_UNSUPPORTED, "provider {} has no endpoint at this address of {}", provider_, nic.domain);
 }
 
 void FabricEndpoint::check(const char *call, int code) const {
     if (code != 0) {
         const bool no_memory = code == -FI_ENOMEM;
-        fail(no_memory ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, "provider ", provider_, " on ",
-             info_->domain_attr->name, ": ", fabric_error_text(call, code), no_memory ? locked_memory_advice() : "");
+        fail(no_memory ? ODC_ERROR_NO_MEMORY : ODC_ERROR_SYSTEM, "provider {} on {}: {}{}", provider_,
+             info_->domain_attr->name, fabric_error_text(call, code), no_memory ? locked_memory_advice() : "");
     }
 }
 
@@ -98,8 +98,8 @@ void FabricEndpoint::forbid_cuda_calls() {
     const int code = fi_setopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptCudaApiPermitted, &permitted, sizeof(permitted));
     // verbs calls none, but ofi_rxm on top of it may copy messages by CUDA and so rejects the option.
     if (code != 0 && !(code == -FI_EOPNOTSUPP && provider_ == "verbs;ofi_rxm")) {
-        fail(ODC_ERROR_UNSUPPORTED, provider_, " on ", info_->domain_attr->name,
-             " reaches GPU memory only through CUDA calls (", fabric_error_text("fi_setopt", code), ")");
+        fail(ODC_ERROR_UNSUPPORTED, "{} on {} reaches GPU memory only through CUDA calls ({})", provider_,
+             info_->domain_attr->name, fabric_error_text("fi_setopt", code));
     }
 }
 
@@ -108,15 +108,15 @@ FabricEndpoint::FabricEndpoint(const FabricNic &nic, const CudaDevice *gpu)
     const fi_domain_attr &attributes = *info_->domain_attr;
     const auto asks = [&](int bit) { return (attributes.mr_mode & bit) != 0; };
     if (asks(FI_MR_RAW) || attributes.mr_key_size > sizeof(uint64_t)) {
-        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " uses memory keys longer than 64 bits");
+        fail(ODC_ERROR_UNSUPPORTED, "provider {} uses memory keys longer than 64 bits", provider_);
     }
     needs_local_ = asks(FI_MR_LOCAL);
     uses_virtual_addresses_ = asks(FI_MR_VIRT_ADDR);
     provider_chooses_keys_ = asks(FI_MR_PROV_KEY);
     binds_memory_ = asks(FI_MR_ENDPOINT);
     if (info_->ep_attr->max_msg_size < kMaxReadBytes) {
-        fail(ODC_ERROR_UNSUPPORTED, "provider ", provider_, " transfers at most ", info_->ep_attr->max_msg_size,
-             " bytes at once; ", kMaxReadBytes, " are needed");
+        fail(ODC_ERROR_UNSUPPORTED, "provider {} transfers at most {} bytes at once; {} are needed", provider_,
+             info_->ep_attr->max_msg_size, kMaxReadBytes);
     }
     listens_at_name_ = (provider_ == "net" || provider_.starts_with("tcp")) &&
                        (info_->addr_format == FI_SOCKADDR_IN || info_->addr_format == FI_SOCKADDR_IN6);
@@ -204,13 +204,13 @@ std::vector<std::byte> FabricEndpoint::with_local_scope(std::vector<std::byte> n
 
 fi_addr_t FabricEndpoint::connect(const std::vector<std::byte> &name) {
     if (name.size() != name_.size()) {
-        fail(ODC_ERROR_SYSTEM, provider_, ": a peer's endpoint has an address of ", name.size(), " bytes, this one of ",
-             name_.size());
+        fail(ODC_ERROR_SYSTEM, "{}: a peer's endpoint has an address of {} bytes, this one of {}", provider_,
+             name.size(), name_.size());
     }
     fi_addr_t peer = FI_ADDR_UNSPEC;
     const int inserted = fi_av_insert(addresses_.get(), name.data(), 1, &peer, 0, nullptr);
     if (inserted != 1) {
-        fail(ODC_ERROR_SYSTEM, fabric_error_text("fi_av_insert", inserted < 0 ? inserted : -FI_EINVAL));
+        throw Error(ODC_ERROR_SYSTEM, fabric_error_text("fi_av_insert", inserted < 0 ? inserted : -FI_EINVAL));
     }
     return peer;
 }
@@ -246,7 +246,8 @@ MemoryRegion FabricEndpoint::register_memory(void *memory, size_t bytes, MemoryK
         }
         code = try_register(memory, bytes, kind, flags, key, &region);
     }
-    check(say("fi_mr_reg of ", bytes, kind == MemoryKind::Gpu ? " bytes of GPU memory" : " bytes").c_str(), code);
+    check(formatted("fi_mr_reg of {}{}", bytes, kind == MemoryKind::Gpu ? " bytes of GPU memory" : " bytes").c_str(),
+          code);
     registered.region.reset(region);
     if (binds_memory_) {
         check("fi_mr_bind", fi_mr_bind(region, &endpoint_->fid, 0));
@@ -261,7 +262,7 @@ MemoryRegion FabricEndpoint::register_memory(void *memory, size_t bytes, MemoryK
 bool FabricEndpoint::posted(ssize_t code, const char *call) {
     failure_.clear();
     if (code != 0 && code != -FI_EAGAIN) {
-        failure_ = say(provider_, ": ", fabric_error_text(call, code));
+        failure_ = formatted("{}: {}", provider_, fabric_error_text(call, code));
     }
     return code == 0;
 }
@@ -297,7 +298,7 @@ bool FabricEndpoint::complete(const fi_cq_msg_entry *entries, ssize_t count) {
         return true;
     }
     if (count < 0) {
-        fail(ODC_ERROR_SYSTEM, provider_, ": ", fabric_error_text("fi_cq_read", count));
+        fail(ODC_ERROR_SYSTEM, "{}: {}", provider_, fabric_error_text("fi_cq_read", count));
     }
     // All callbacks run, even if one throws: the entries are off the queue.
     std::exception_ptr first;
@@ -320,7 +321,7 @@ void FabricEndpoint::complete_error() {
         return;
     }
     if (entry.op_context != nullptr) {
-        context_of(entry.op_context).completed(0, say(provider_, ": ", libfabric().strerror(entry.err)));
+        context_of(entry.op_context).completed(0, formatted("{}: {}", provider_, libfabric().strerror(entry.err)));
     }
 }
 

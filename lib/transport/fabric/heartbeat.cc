@@ -42,11 +42,11 @@ void Heartbeat::on_message(const RemoteRank &from, const DeadMessage &message) {
     const bool is_rank = message.rank >= 0 && static_cast<size_t>(message.rank) < remotes_.size();
     RemoteRank *dead = is_rank ? remotes_[static_cast<size_t>(message.rank)].get() : nullptr;
     if (dead == nullptr || dead->host != from.host) {
-        fail(ODC_ERROR_INTERNAL, "rank ", from.rank, " reports that rank ", message.rank,
-             " died, which is not on its host");
+        fail(ODC_ERROR_INTERNAL, "rank {} reports that rank {} died, which is not on its host", from.rank,
+             message.rank);
     }
     if (!dead->gone) {
-        dead->mark_lost(say("it ", ending_text(message.ending), ", as rank ", from.rank, " of its host has seen"));
+        dead->mark_lost(formatted("it {}, as rank {} of its host has seen", ending_text(message.ending), from.rank));
     }
 }
 
@@ -114,9 +114,9 @@ void Heartbeat::suspect(RemoteRank &remote, int64_t now) {
     suspected_[static_cast<size_t>(remote.host)] = true;
     if (!remote.warned) {
         remote.warned = true;
-        log_.warn("rank ", remote.rank, " (host ", remote.replica.block().host, ", pid ", remote.replica.block().pid,
-                  ") has not answered for ", (now - remote.silent_since_ns) / 1'000'000, " ms; after ",
-                  silence_ns_ / 1'000'000, " ms it counts as lost");
+        log_.warn("rank {} (host {}, pid {}) has not answered for {} ms; after {} ms it counts as lost", remote.rank,
+                  remote.replica.block().host, remote.replica.block().pid, (now - remote.silent_since_ns) / 1'000'000,
+                  silence_ns_ / 1'000'000);
     }
 }
 
@@ -181,7 +181,7 @@ void Heartbeat::lose_silent(const RemoteRank &silent, int64_t now) {
         // Not those that were pinged in this round only: they may still answer.
         if (remote && remote->host == silent.host && remote->silent_since_ns != 0 &&
             now - remote->silent_since_ns >= kEveryNs) {
-            remote->mark_lost(say("nothing has been heard from it for ", seconds, " s"));
+            remote->mark_lost(formatted("nothing has been heard from it for {:g} s", seconds));
         }
     }
 }

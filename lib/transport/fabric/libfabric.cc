@@ -120,15 +120,15 @@ char *copy_of(const std::string &text) { return text.empty() ? nullptr : strdup(
 }  // namespace
 
 std::string why_too_old(uint32_t version, uint32_t needed) {
-    return FI_VERSION_LT(version, needed) ? say("libfabric is ", FI_MAJOR(version), ".", FI_MINOR(version), ", ",
-                                                FI_MAJOR(needed), ".", FI_MINOR(needed), " or later is needed")
+    return FI_VERSION_LT(version, needed) ? formatted("libfabric is {}.{}, {}.{} or later is needed", FI_MAJOR(version),
+                                                      FI_MINOR(version), FI_MAJOR(needed), FI_MINOR(needed))
                                           : "";
 }
 
 const Libfabric &libfabric() {
     static const auto &loaded = *new Loaded;
     if (!loaded.why_not.empty()) {
-        fail(ODC_ERROR_UNSUPPORTED, loaded.why_not);
+        throw Error(ODC_ERROR_UNSUPPORTED, loaded.why_not);
     }
     return loaded.functions;
 }
@@ -160,7 +160,7 @@ bool is_common(const fi_info &info) {
 }
 
 std::string fabric_error_text(const char *call, int64_t code) {
-    return say(call, ": ", libfabric().strerror(static_cast<int>(code < 0 ? -code : code)));
+    return formatted("{}: {}", call, libfabric().strerror(static_cast<int>(code < 0 ? -code : code)));
 }
 
 }  // namespace odc

@@ -45,8 +45,9 @@ size_t staging_bytes_per_pool(size_t bytes, const std::vector<std::unique_ptr<Fa
         uses += endpoint->needs_local() ? 3 : 1;
     }
     if (bytes < uses * kStripeBytes) {
-        fail(ODC_ERROR_ARGUMENT, "ODC_STAGING_BYTES=\"", bytes, "\" is wrong: the ", endpoints.size(),
-             " NICs that routes go through need at least ", uses * kStripeBytes);
+        fail(ODC_ERROR_ARGUMENT,
+             "ODC_STAGING_BYTES=\"{}\" is wrong: the {} NICs that routes go through need at least {}", bytes,
+             endpoints.size(), uses * kStripeBytes);
     }
     return bytes / std::max<size_t>(1, uses);
 }
@@ -97,7 +98,7 @@ void ProgressThread::start(const Token &token, const std::vector<FabricPeer> &pe
     try {
         thread_ = start_thread("odc", "the progress thread", [this] { run(); });
     } catch (const Error &error) {
-        throw Error(error.status(), say("odc_init: ", error.what()));
+        fail(error.status(), "odc_init: {}", error.what());
     }
 }
 
@@ -297,9 +298,9 @@ void ProgressThread::fail_all(const Error &error) {
     const ControlBlock &mine = *config_.mine;
     const std::string text =
         error.status() == ODC_ERROR_DEVICE  // the same text as the context's threads use, which may detect it first
-            ? say("rank ", config_.rank, " (host ", mine.host, ", pid ", mine.pid, "): ", error.what())
-            : say("the progress thread of rank ", config_.rank, " ended: ", error.what());
-    config_.log->warn("has lost all ranks of other hosts: ", text);
+            ? formatted("rank {} (host {}, pid {}): {}", config_.rank, mine.host, mine.pid, error.what())
+            : formatted("the progress thread of rank {} ended: {}", config_.rank, error.what());
+    config_.log->warn("has lost all ranks of other hosts: {}", text);
     if (shutdown_ns_ == 0) {
         begin_shutdown(encode(FailedMessage{error.status(), text}));
     }
@@ -435,9 +436,10 @@ void ProgressThread::log_congestion() {
     }
     const uint64_t full = gets_.times_full() + accumulate_target_.times_full() + accumulate_source_.times_full();
     if (full > logged_full_ || retries_ > 0) {
-        config_.log->debug("staging of ", staging_bytes_, " bytes was full ", full - logged_full_,
-                           " times, and the provider had no room ", retries_, " times, since minibatch ",
-                           counted_minibatch_);
+        config_.log->debug(
+            "staging of {} bytes was full {} times, and the provider had no room {} "
+            "times, since minibatch {}",
+            staging_bytes_, full - logged_full_, retries_, counted_minibatch_);
     }
     counted_minibatch_ = minibatch;
     logged_full_ = full;

@@ -26,7 +26,7 @@ std::string why_not_fabric() {
 
 std::string libfabric_version() {
     const uint32_t version = libfabric().version();
-    return say(FI_MAJOR(version), ".", FI_MINOR(version));
+    return formatted("{}.{}", FI_MAJOR(version), FI_MINOR(version));
 }
 
 std::vector<FabricDomain> fabric_domains() {

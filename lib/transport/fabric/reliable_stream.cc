@@ -141,7 +141,7 @@ void ReliableStream::sent(Packet &packet, const std::string &error) {
     --streams_[static_cast<size_t>(packet.to->rank)].in_flight;
     free_.push_back(&packet);
     if (!error.empty()) {
-        packet.to->mark_lost(odc::say("its connection ended (", error, ")"));
+        packet.to->mark_lost(odc::formatted("its connection ended ({})", error));
     }
 }
 
@@ -172,7 +172,7 @@ bool ReliableStream::try_post_receive(Packet &packet) {
     }
     const std::string failure = packet.endpoint->take_failure();
     if (!failure.empty()) {
-        fail(ODC_ERROR_SYSTEM, "control messages can no longer be received (", failure, ")");
+        fail(ODC_ERROR_SYSTEM, "control messages can no longer be received ({})", failure);
     }
     return false;
 }
@@ -207,8 +207,8 @@ void ReliableStream::deliver(const Packet &packet, size_t bytes) {
     const bool is_newest = stream.early.empty() || header.number > stream.early.rbegin()->first;
     if (header.number < stream.next_received || header.number - stream.next_received >= kEarly ||
         !stream.early.emplace(header.number, std::string(packet.wire.text, header.bytes)).second) {
-        fail(ODC_ERROR_INTERNAL, "packet ", header.number, " of rank ", header.rank, " came when ",
-             stream.next_received, " was next: the provider lost or repeated one");
+        fail(ODC_ERROR_INTERNAL, "packet {} of rank {} came when {} was next: the provider lost or repeated one",
+             header.number, header.rank, stream.next_received);
     }
     if (is_newest) {
         remote->replica.last_call(header.last_call, header.last_minibatch, header.last_call_age_ns);

@@ -34,7 +34,7 @@ struct RemoteRank {
     bool may_retry() {
         const std::string failure = endpoint->take_failure();
         if (!failure.empty()) {
-            mark_lost(say("it cannot be reached (", failure, ")"));
+            mark_lost(formatted("it cannot be reached ({})", failure));
         }
         return failure.empty();
     }

@@ -128,7 +128,7 @@ void RmaReads::completed(Chunk &chunk, const std::string &error) {
     } else {
         read->unused(chunk.buffer);
         read->requested_ = read->bytes_;
-        read->from().mark_lost(say("a read of its memory failed (", error, ")"));
+        read->from().mark_lost(formatted("a read of its memory failed ({})", error));
     }
     if (read->in_flight_ == 0 && read->requested_ == read->bytes_) {
         read->finished();
