@@ -98,7 +98,7 @@ private:
 std::string why_not_pipe() {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) {
-        return say("pipe2 is refused (", std::strerror(errno), ")");
+        return formatted("pipe2 is refused ({})", std::strerror(errno));
     }
     const Fd out(ends[0]);
     const Fd in(ends[1]);
