@@ -16,16 +16,23 @@ typedef struct load {
     int gradient_type;
 } load;
 
+/* The number that `format` reads from a line of a file of /proc, or -1 if there is none. */
+static long number_in(const char *path, const char *format) {
+    char line[256];
+    long number = -1;
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, format, &number);
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return number;
+}
+
 /* RssAnon: without shared files and program text. */
 static long own_bytes(void) {
-    char line[256];
-    long kib = -1;
-    FILE *file = fopen("/proc/self/status", "re");
-    CHECK(file != NULL);
-    while (fgets(line, sizeof line, file) != NULL) {
-        sscanf(line, "RssAnon: %ld", &kib);
-    }
-    fclose(file);
+    const long kib = number_in("/proc/self/status", "RssAnon: %ld");
     CHECK(kib >= 0);
     return kib * 1024;
 }
@@ -200,28 +207,11 @@ static void what_is_released_is_used_again(void **state) {
 }
 
 /* The number of this process's read() calls, or -1 where the kernel does not count them. */
-static long read_calls(void) {
-    char line[256];
-    long calls = -1;
-    FILE *file = fopen("/proc/self/io", "re");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        sscanf(line, "syscr: %ld", &calls);
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-    return calls;
-}
+static long read_calls(void) { return number_in("/proc/self/io", "syscr: %ld"); }
 
 static long available_bytes(void) {
-    char line[256];
-    long kib = 0;
-    FILE *file = fopen("/proc/meminfo", "re");
-    CHECK(file != NULL);
-    while (fgets(line, sizeof line, file) != NULL) {
-        sscanf(line, "MemAvailable: %ld", &kib);
-    }
-    fclose(file);
+    const long kib = number_in("/proc/meminfo", "MemAvailable: %ld");
+    CHECK(kib >= 0);
     return kib * 1024;
 }
 

@@ -254,9 +254,9 @@ void a_config_is_checked() {
     armed = true;
     odc::Status status;
     REQUIRE(!odc::Context::join(config, status) && status.code() == ODC_ERROR_INTERNAL);
-    REQUIRE_SAYS(status.message(), "no std::exception");
+    REQUIRE_SAYS(status.message(), "not a std::exception");
     status.set(ODC_ERROR_PHASE, status.message(), "and more");
-    REQUIRE_SAYS(status.message(), "no std::exception", ": and more");
+    REQUIRE_SAYS(status.message(), "not a std::exception", ": and more");
     armed = false;
 }
 

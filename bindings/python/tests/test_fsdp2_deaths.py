@@ -190,7 +190,7 @@ def launch(launcher: str, tmp_path: Path, how: str) -> subprocess.CompletedProce
         [*command, str(script), str(tmp_path / "store"), how],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         env=environment,
     )
 

@@ -97,7 +97,7 @@ def test_memory_beside_fsdp2() -> None:
         env=environment | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     print(ended.stdout)
     assert ended.returncode == 0, ended.stdout + ended.stderr

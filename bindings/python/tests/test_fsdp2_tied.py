@@ -246,7 +246,7 @@ def test_mixed_precision(size: int) -> None:
 
 
 def overwritten(rank: int, size: int) -> None:
-    """check=True compares each .grad as the optimizer will use it: it fails where one group's sums replace another's."""
+    """check=True compares each .grad as the optimizer uses it: it fails where one group's sums replace another's."""
     fill = Group.fill_gradients
 
     def faulty(group: Group, took_part: list[bool], divisor: float, filled: set[int]) -> None:
