@@ -357,8 +357,9 @@ bool RendezvousServer::flush(Client &client) {
     return true;
 }
 
-// Tells nobody when one has gone before; returns once all their sockets have taken it.
+// Tells nobody when one has gone before or the caller wants to stop; returns once all their sockets have taken it.
 void RendezvousServer::tell_clients(ReplyKind kind, const std::string *payload) {
+    deadline_.check_interrupted("odc_init");
     for (Client &client : clients_) {
         serve(client);
     }

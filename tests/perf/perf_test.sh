@@ -47,7 +47,7 @@ for each in benchmarks:
     assert not each.get("error_occurred"), each
     assert each["real_time"] > 0 or each["run_type"] == "aggregate", each
 families = collections.Counter(each["name"].split("/")[0] for each in benchmarks if each["run_type"] == "iteration")
-assert set(families) == {"copy", "store", "add", "plan", "slices", "encode", "decode"}, families
+assert set(families) == {"copy", "store", "add", "plan", "slices", "encode", "decode", "log"}, families
 assert families["plan"] == 2 * 9 and families["add"] >= 2 * 4 * 3, families
 PYTHON
 

@@ -71,6 +71,7 @@ struct Job {
     std::vector<std::unique_ptr<Other>> others;
     std::vector<std::unique_ptr<RemoteRank>> remotes;
     std::unique_ptr<ReliableStream> packets;
+    Log log{ODC_LOG_ERROR};
     std::unique_ptr<Heartbeat> heartbeat;
     int64_t now = 1'000'000'000;
 
@@ -90,7 +91,7 @@ struct Job {
             }
         }
         packets = std::make_unique<ReliableStream>(mine, kToken, remotes, [](RemoteRank &, const ControlMessage &) {});
-        heartbeat = std::make_unique<Heartbeat>(0, kSilenceMs, remotes, *packets);
+        heartbeat = std::make_unique<Heartbeat>(0, kSilenceMs, remotes, *packets, log);
         heartbeat->watch(hosts);
     }
     void work() {

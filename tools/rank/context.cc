@@ -41,6 +41,21 @@ int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
     return status;
 }
 
+// A command says itself why it ends: without ODC_LOG, errors are not in the log as well.
+void log_warnings(void *, int32_t level, const char *line) {
+    if (level != ODC_LOG_ERROR) {
+        fmt::print(stderr, "{}\n", line);
+    }
+}
+
+odc_config config_of(const char *group) {
+    odc_config config{};
+    config.struct_size = sizeof config;
+    config.group = group;
+    config.log = std::getenv("ODC_LOG") == nullptr ? log_warnings : nullptr;
+    return config;
+}
+
 }  // namespace
 
 void check(odc_status status) {
@@ -53,9 +68,7 @@ void check(odc_status status) {
 }
 
 Context join(const char *group, int ranks, const char *device) {
-    odc_config config{};
-    config.struct_size = sizeof config;
-    config.group = group;
+    odc_config config = config_of(group);
     config.device = device;
     odc_context *joined = nullptr;
     check(odc_init(&config, &joined));
@@ -68,10 +81,8 @@ Context join(const char *group, int ranks, const char *device) {
 }
 
 Context join_alone(const char *group, const char *device) {
-    odc_config config{};
-    config.struct_size = sizeof config;
+    odc_config config = config_of(group);
     config.size = 1;
-    config.group = group;
     config.device = device;
     odc_context *joined = nullptr;
     check(odc_init(&config, &joined));
@@ -81,11 +92,9 @@ Context join_alone(const char *group, const char *device) {
 Context join_apart(odc_context *context) {
     setenv("ODC_INTERFACE", "lo", 0);
     const std::string host = fmt::format("rank {}", odc_rank(context));
-    odc_config config{};
-    config.struct_size = sizeof config;
+    odc_config config = config_of("apart");
     config.rank = odc_rank(context);
     config.size = odc_size(context);
-    config.group = "apart";
     config.all_gather = all_gather;
     config.all_gather_arg = context;
     config.host = host.c_str();
