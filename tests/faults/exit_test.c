@@ -5,6 +5,9 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { PAIRS = 2, THREADS = 2 * PAIRS, NUMEL = 64, LOOPS = 5 };
 
@@ -104,6 +107,49 @@ static void test_exit_amid_questions_to_libfabric(void **state) {
     }
 }
 
+/* What it calls there is answered or refused; a lock that no thread of the child holds would keep it for ever. */
+static void ask_in_child(int which) {
+    odc_transport transport = {.struct_size = sizeof transport};
+    const char *json = NULL;
+    for (size_t i = 0; which == 1 && odc_get_transport(i, &transport) == ODC_OK; ++i) {
+    }
+    if (which == 2 && odc_get_topology(NULL, &json, NULL) != ODC_OK) {
+        CHECK(strstr(odc_last_error(), "forked") != NULL);
+    }
+    exit(0);
+}
+
+static void fork_amid_questions(int rank, int size, const char *job, void *arg) {
+    static atomic_int asked;
+    enum { CHILDREN = 30 };
+    pthread_t thread;
+    (void)size, (void)job, (void)arg;
+    for (int i = 0; i < 3; ++i) {
+        CHECK(pthread_create(&thread, NULL, ask_for_transports, &asked) == 0);
+        pthread_detach(thread);
+    }
+    if (rank == 0) {
+        await_flag(&asked, 1);
+    }
+    for (int i = 0; i < CHILDREN; ++i) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            ask_in_child(i % 3);
+        }
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(status == 0);
+    }
+}
+
+/* exit() of a child does not wait for threads that its parent has. */
+static void test_fork_amid_questions_to_libfabric(void **state) {
+    (void)state;
+    needs_processes("it forks");
+    run_processes(2, fork_amid_questions, NULL);
+}
+
 static void call_again(void) {
     CHECK_ERROR(odc_plan(NULL, NULL, NULL, NULL), ODC_ERROR_ARGUMENT, "odc_plan", "NULL");
     CHECK(odc_build()[0] != '\0');
@@ -133,6 +179,7 @@ static void test_calls_of_exit_handlers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_amid_calls_of_other_threads),
                                        cmocka_unit_test(test_exit_amid_questions_to_libfabric),
+                                       cmocka_unit_test(test_fork_amid_questions_to_libfabric),
                                        cmocka_unit_test(test_calls_of_exit_handlers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

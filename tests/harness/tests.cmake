@@ -9,12 +9,21 @@ function(odc_test_program name)
   set_target_properties(${folder}_${name} PROPERTIES OUTPUT_NAME ${name}_test)
 endfunction()
 
+# odc_test_order(TEST): ctest begins with those of long_tests.
+function(odc_test_order test)
+  if(${test} IN_LIST long_tests)
+    set_tests_properties(${test} PROPERTIES COST 100)
+  endif()
+endfunction()
+
 # odc_test_tier(TEST LABELS): adds the label of the tier of run.sh: `quick`, `full` for tests that only that tier runs, or none.
 macro(odc_test_tier test labels)
   foreach(tier quick full)
-    if(${test} MATCHES "^(${${tier}_tests})$")
-      list(APPEND ${labels} ${tier})
-    endif()
+    foreach(tests ${${tier}_tests})
+      if(${test} MATCHES "^${tests}$")
+        list(APPEND ${labels} ${tier})
+      endif()
+    endforeach()
   endforeach()
 endmacro()
 
@@ -43,6 +52,7 @@ function(odc_test name program)
   if(test_UNDER)
     set_tests_properties(${folder}/${name} PROPERTIES SKIP_RETURN_CODE 77)
   endif()
+  odc_test_order(${folder}/${name})
 endfunction()
 
 # odc_c_tests([VARIABLE=VALUE...]): every *_test.c of this folder, which sees the library through <odc/odc.h> only.
@@ -92,5 +102,6 @@ function(odc_shell_tests)
     set_tests_properties(${folder}/${name} PROPERTIES TIMEOUT 1800 LABELS "${labels}" SKIP_RETURN_CODE 77)
     set_property(TEST ${folder}/${name} PROPERTY ENVIRONMENT ODC_BUILD_DIR=${CMAKE_BINARY_DIR}
                  ODC_SOURCE_DIR=${PROJECT_SOURCE_DIR} ODC=$<TARGET_FILE:odc_command>)
+    odc_test_order(${folder}/${name})
   endforeach()
 endfunction()

@@ -458,10 +458,18 @@ void settings_are_read_strictly(void **) {
     assert_says(refused("ODC_REQUIRE", "ib"), "is none of shm, nvlink, rdma");
 }
 
+// What moves host memory has a way to a peer's, and only that.
+void each_transport_of_host_memory_connects(void **) {
+    for (const TransportRow &row : kTransports) {
+        assert_int_equal(row.host_memory == nullptr, row.connect == nullptr);
+    }
+}
+
 }  // namespace
 
 int main() {
     const CMUnitTest tests[] = {
+        cmocka_unit_test(each_transport_of_host_memory_connects),
         cmocka_unit_test(both_ranks_agree),
         cmocka_unit_test(a_domain_may_have_another_name_than_its_nic),
         cmocka_unit_test(ranks_negotiate_a_provider_that_all_have),

@@ -39,12 +39,13 @@ COUNTS = (2, 0, 1)
 
 
 def heard(level: int = logging.INFO) -> list[str]:
-    """What the package logs from now on."""
+    """What the package logs from now on, without the library's lines, which begin with the time."""
     lines: list[str] = []
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
+            if not record.getMessage()[0].isdigit():
+                lines.append(record.getMessage())
 
     logging.getLogger("odc").addHandler(Handler(level))
     logging.getLogger("odc").setLevel(level)

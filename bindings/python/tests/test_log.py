@@ -56,6 +56,7 @@ def run(script: str, log: str | None = None) -> subprocess.CompletedProcess[str]
         capture_output=True,
         text=True,
         timeout=120,
+        cwd="/",  # not that of the sources
     )
 
 

@@ -66,6 +66,8 @@ DynamicLibrary load() {
 // whose handlers may still call it.
 constinit std::atomic<int> asking = 0;
 constinit std::atomic<pid_t> exiting = 0;
+// fork() was called amid one of them: libfabric's locks are held in this process by threads that it does not have.
+constinit std::atomic<bool> forked_amid = false;
 
 class Asking {
 public:
@@ -84,13 +86,25 @@ public:
 // Runs before libfabric's destructors and those of what it depends on, because it is registered after they are loaded; and,
 // registered with libodc, also where exit() begins before that.
 void await_asking() {
-    exiting.store(gettid());
+    if (exiting.exchange(gettid()) != 0) {
+        return;  // once is enough
+    }
     for (int ms = 0; ms < kExitMs && asking.load() > 0; ++ms) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
 }
 
-__attribute__((constructor)) void register_await_asking() { std::atexit(await_asking); }
+void forget_in_child() {
+    if (asking.exchange(0) > 0) {
+        forked_amid.store(true);
+    }
+    exiting.store(0);
+}
+
+__attribute__((constructor)) void register_handlers() {
+    std::atexit(await_asking);
+    pthread_atfork(nullptr, nullptr, forget_in_child);
+}
 
 struct Loaded {
     Libfabric functions;
@@ -126,6 +140,11 @@ std::string why_too_old(uint32_t version, uint32_t needed) {
 }
 
 const Libfabric &libfabric() {
+    if (forked_amid.load()) {
+        fail(ODC_ERROR_UNSUPPORTED,
+             "another thread was loading or asking libfabric when this process was forked, and holds its "
+             "locks for ever here; fork before or after odc_init, or exec");
+    }
     static const auto &loaded = *new Loaded;
     if (!loaded.why_not.empty()) {
         throw Error(ODC_ERROR_UNSUPPORTED, loaded.why_not);
