@@ -247,7 +247,7 @@ typedef struct odc_setting {
 ODC_API odc_status odc_get_transport(size_t index, odc_transport *out);
 ODC_API odc_status odc_get_setting(size_t index, odc_setting *out);
 /* This machine, or the one that hwloc recorded in `file` (NULL: this one, or ODC_TOPOLOGY_XML's), and its paths with
- * odc_route's fields, as JSON (a GPU's path of access "none" names the nearest NIC; "objection": why ODC_REQUIRE would
+ * odc_route's fields, as JSON (a GPU's path of access "none" names the nearest NIC; "unmet_requirement": why ODC_REQUIRE would
  * refuse it, or null); in *xml, unless NULL, a record of this machine. Valid until this thread's next call. */
 ODC_API odc_status odc_get_topology(const char *file, const char **json, const char **xml);
 /* The path to a rank's memory of one kind (odc_memory); its strings live as long as the context. */

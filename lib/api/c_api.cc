@@ -83,7 +83,7 @@ __attribute__((no_sanitize("null"))) odc_status status_of(void (*call)(void *bod
     } catch (const odc::Error &error) {
         return keep_error(error.status(), error.what());
     } catch (const std::bad_alloc &) {
-        return keep_error(ODC_ERROR_NO_MEMORY, odc::kNoMemoryWords);
+        return keep_error(ODC_ERROR_NO_MEMORY, odc::kNoMemoryText);
     } catch (const std::exception &error) {
         return keep_error(ODC_ERROR_INTERNAL, error.what());
     } catch (const abi::__forced_unwind &) {  // pthread_exit in a callback, which cannot be stopped

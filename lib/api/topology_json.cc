@@ -69,7 +69,7 @@ void add_reasons(Json &route, const RouteChoice &choice) {
 // The error of odc_init if the route does not meet ODC_REQUIRE; null if it does.
 void add_unmet_requirement(Json &route, const std::string &unmet, const RouteOptions &options) {
     if (options.requirements != 0) {
-        route["objection"] = text_or_null(unmet);
+        route["unmet_requirement"] = text_or_null(unmet);
     }
 }
 
@@ -149,7 +149,7 @@ Json link_json(const Machine &machine, size_t a, size_t b, const RouteOptions &o
                  {"nvlinks", link.nvlink != NvLink::None && link.links == 0 ? Json() : Json(link.links)},
                  {"p2p", ability_json(link.p2p)},
                  {"atomics", ability_json(link.atomics)},
-                 {"words", formatted("{}, {}", nvlink_text(link), p2p_text(link))},
+                 {"text", formatted("{}, {}", nvlink_text(link), p2p_text(link))},
                  {"by_pci", name_of(nearness_by_pci(machine, {Device::What::Gpu, a}, {Device::What::Gpu, b}))}};
     RouteChoice choice;
     choice.why = "NVML does not tell; odc_init tests it";

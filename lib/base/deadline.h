@@ -49,11 +49,11 @@ public:
             log_->debug(form, values...);
         }
     }
-    // Logs `words()`, which say what is waited for, if the wait has taken long; called by one thread.
-    template <class Words>
-    void say_long(const Words &words) const {
+    // Logs `text()`, which says what is waited for, if the wait has taken long; called by one thread.
+    template <class Text>
+    void log_if_long(const Text &text) const {
         if (log_ != nullptr) {
-            long_wait_.look(*log_, now_ns() - begin_ns_, words);
+            long_wait_.look(*log_, now_ns() - begin_ns_, text);
         }
     }
 

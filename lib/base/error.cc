@@ -69,7 +69,7 @@ Error current_error() {
     } catch (const Error &error) {
         return error;
     } catch (const std::bad_alloc &) {
-        return {ODC_ERROR_NO_MEMORY, kNoMemoryWords};
+        return {ODC_ERROR_NO_MEMORY, kNoMemoryText};
     } catch (const std::exception &error) {
         return {ODC_ERROR_INTERNAL, error.what()};
     }

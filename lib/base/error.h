@@ -44,7 +44,7 @@ template <class... Values>
 // descriptors was reached.
 [[noreturn]] void fail_errno(const std::string &what);
 
-constexpr const char *kNoMemoryWords = "the process has no memory left for the library's own use";
+constexpr const char *kNoMemoryText = "the process has no memory left for the library's own use";
 
 // The exception being handled, converted to an Error if it is another type.
 Error current_error();

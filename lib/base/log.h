@@ -77,10 +77,10 @@ private:
     };
 
     // A line that memory does not suffice for is lost; what it is about goes on.
-    template <class Words>
-    [[gnu::noinline, gnu::cold]] void write(odc_log_level level, const Words &words) noexcept {
+    template <class Text>
+    [[gnu::noinline, gnu::cold]] void write(odc_log_level level, const Text &text) noexcept {
         try {
-            put(level, words());
+            put(level, text());
         } catch (const std::exception &) {
         }
     }
@@ -104,15 +104,15 @@ private:
 // When a wait has lasted so long that it says what it waits for: after 2 s, 4 s, 8 s and so on; from 30 s on as a warning.
 class LongWait {
 public:
-    template <class Words>
-    void look(Log &log, int64_t waited_ns, const Words &words) {
+    template <class Text>
+    void look(Log &log, int64_t waited_ns, const Text &text) {
         if (waited_ns >= next_ns_) {
             while (next_ns_ <= waited_ns) {
                 next_ns_ *= 2;
             }
             const odc_log_level level = waited_ns >= kWarnNs ? ODC_LOG_WARN : ODC_LOG_INFO;
             if (log.on(level)) {
-                log.line(level, "{}", cut(words(), kMostBytes));
+                log.line(level, "{}", cut(text(), kMostBytes));
             }
         }
     }
@@ -120,7 +120,7 @@ public:
 private:
     static constexpr int64_t kFirstNs = 2'000'000'000;
     static constexpr int64_t kWarnNs = 30'000'000'000;
-    static constexpr size_t kMostBytes = 2048;  // of words that may name every rank
+    static constexpr size_t kMostBytes = 2048;  // of a text that may name every rank
 
     int64_t next_ns_ = kFirstNs;
 };

@@ -34,7 +34,7 @@ struct Pmix {
 
 std::atomic<int> open_exchanges = 0;
 
-constexpr int64_t kFarewellMs = 500;  // for the others to come to the fence of a rank that leaves
+constexpr int64_t kLeaveMs = 500;  // for the others to come to the fence of a rank that leaves
 
 struct Loaded {
     Pmix pmix{};
@@ -148,7 +148,7 @@ void wait_for_all(const Pmix &pmix, Fence &fence, int rank, const Deadline &dead
             rank, deadline.waited_s());
     };
     while (fence.done.load(std::memory_order_acquire) == 0) {
-        deadline.say_long(missing);
+        deadline.log_if_long(missing);
         deadline.check_interrupted("odc_init");
         if (deadline.over()) {
             throw Error(ODC_ERROR_RENDEZVOUS, missing());
@@ -218,7 +218,7 @@ public:
     // The fence takes the peer info along when the others come, which this rank awaits for a moment, in case it exits now.
     void leave(const PeerInfo &join_error) override {
         hand_in(join_error);
-        const Deadline brief(kFarewellMs, nullptr, nullptr);
+        const Deadline brief(kLeaveMs, nullptr, nullptr);
         wait_for_all(session().pmix(), *begin_fence(session().pmix(), deadline_), rank_, brief);
     }
 

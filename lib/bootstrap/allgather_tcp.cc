@@ -15,7 +15,7 @@ namespace odc {
 namespace {
 
 constexpr int64_t kConnectNs = 2'000'000'000;  // for one of several addresses to answer
-constexpr int64_t kAnswerNs = 2'000'000'000;   // a rank waits this much longer than its deadline for rank 0's words
+constexpr int64_t kAnswerNs = 2'000'000'000;   // a rank waits this much longer than its deadline for rank 0's reply
 constexpr int64_t kBusyMs = 5'000;             // for whoever listens at rank 0's address to say who it is
 constexpr int64_t kResolveNs = 1'000'000'000;  // between two questions to the resolver
 constexpr int64_t kFirstRetryMs = 10;          // doubled each time
@@ -214,14 +214,14 @@ void RendezvousClient::wait(short event) {
     if (now_ns() > deadline_ns_ + kAnswerNs) {
         check_deadline();
     }
-    deadline_.say_long([this] {
+    deadline_.log_if_long([this] {
         return formatted("odc_init of rank {} waited {:g} s at {}; rank 0 is there and waits for the others", rank_,
                          deadline_.waited_s(), endpoint_.text);
     });
 }
 
 void RendezvousClient::check_deadline() const {
-    deadline_.say_long([this] { return missing(); });
+    deadline_.log_if_long([this] { return missing(); });
     deadline_.check_interrupted("odc_init");
     if (now_ns() >= deadline_ns_) {
         throw Error(ODC_ERROR_RENDEZVOUS, missing());

@@ -24,7 +24,7 @@ std::string why_no_link(const GpuLink &link, const std::string &between) {
 // A rank of this host and its GPU.
 struct LocalGpu {
     int rank;
-    std::string words;  // "rank 0 (host a, cuda:0)"
+    std::string text;  // "rank 0 (host a, cuda:0)"
     GpuIdentity gpu;
 };
 
@@ -38,22 +38,22 @@ LocalGpu local_gpu_of(const Membership &membership, int rank) {
 // Why what NVML says of two GPUs is not enough; empty: it is.
 std::string why_no_link_between(const GpuReport &report, const LocalGpu &a, const LocalGpu &b) {
     if (!report.why_not.empty()) {
-        return formatted("nothing is known of NVLink between the GPUs of {} and {}: {}", a.words, b.words,
+        return formatted("nothing is known of NVLink between the GPUs of {} and {}: {}", a.text, b.text,
                          report.why_not);
     }
     GpuPlace places[2];
     for (const auto &[local_rank, place] : {std::pair(&a, &places[0]), std::pair(&b, &places[1])}) {
         if (!find_gpu(report, local_rank->gpu.uuid, *place)) {
-            return formatted("nothing is known of the GPU of {}: NVML does not show it", local_rank->words);
+            return formatted("nothing is known of the GPU of {}: NVML does not show it", local_rank->text);
         }
         if (place->is_part) {
-            return formatted("the GPU of {} is a part (MIG) of {}, and of parts no NVLink is known", local_rank->words,
+            return formatted("the GPU of {} is a part (MIG) of {}, and of parts no NVLink is known", local_rank->text,
                              report.gpus[place->gpu].bus_id);
         }
     }
     const GpuLink link =
         both_ways(report.gpus[places[0].gpu].links[places[1].gpu], report.gpus[places[1].gpu].links[places[0].gpu]);
-    return why_no_link(link, formatted("between the GPUs of {} and {}", a.words, b.words));
+    return why_no_link(link, formatted("between the GPUs of {} and {}", a.text, b.text));
 }
 
 std::string why_no_links(const std::vector<LocalGpu> &local_ranks) {
@@ -63,7 +63,7 @@ std::string why_no_links(const std::vector<LocalGpu> &local_ranks) {
         for (size_t j = i + 1; j < local_ranks.size(); ++j) {
             for (const LocalGpu *one : {&local_ranks[i], &local_ranks[j]}) {
                 if (!one->gpu.present) {
-                    return formatted("{} has no GPU (config.device or ODC_DEVICE names it)", one->words);
+                    return formatted("{} has no GPU (config.device or ODC_DEVICE names it)", one->text);
                 }
             }
             if (local_ranks[i].gpu.uuid == local_ranks[j].gpu.uuid) {
@@ -82,7 +82,7 @@ std::string why_no_links(const std::vector<LocalGpu> &local_ranks) {
     return "";
 }
 
-std::string objection_of(const std::string &why_not) {
+std::string unmet(const std::string &why_not) {
     return why_not.empty() ? "" : formatted("{}, but {}", demand_of(Requirement::NvLink), why_not);
 }
 
@@ -99,24 +99,24 @@ std::string unmet_nvlink_requirement(const Membership &membership) {
         if (why_not.empty() && local_rank.rank != membership.config.rank && !route.is_direct()) {
             why_not =
                 formatted("the route between the GPUs of {} and {} is not direct: {}",
-                          local_gpu_of(membership, membership.config.rank).words, local_rank.words, route.choice.why);
+                          local_gpu_of(membership, membership.config.rank).text, local_rank.text, route.choice.why);
         }
     }
-    return objection_of(why_not);
+    return unmet(why_not);
 }
 
 std::string unmet_nvlink_requirement(const Machine &machine) {
     if (machine.gpus.empty()) {
-        return objection_of("this machine has no GPU");
+        return unmet("this machine has no GPU");
     }
     if (!machine.why_no_links.empty()) {
-        return objection_of(formatted("nothing is known of NVLink between its GPUs: {}", machine.why_no_links));
+        return unmet(formatted("nothing is known of NVLink between its GPUs: {}", machine.why_no_links));
     }
     for (size_t i = 0; i < machine.gpus.size(); ++i) {
         for (size_t j = i + 1; j < machine.gpus.size(); ++j) {
             const std::string between = formatted("between {} and {}", machine.gpus[i].name, machine.gpus[j].name);
             if (const std::string why_not = why_no_link(machine.link(i, j), between); !why_not.empty()) {
-                return objection_of(why_not);
+                return unmet(why_not);
             }
         }
     }

@@ -20,7 +20,7 @@ namespace {
 constexpr uint64_t kPatternWords = 4096;
 constexpr uint64_t kOnes = 1024;  // floats that are added at a time, to each area
 constexpr int kRounds = 64;
-constexpr int kMailMs = 1;  // a peer may wait for room at this rank's IPC channel, whose mail rings no bell
+constexpr int kChannelMs = 1;  // a peer may wait for room at this rank's IPC channel, which rings no doorbell
 constexpr uint64_t kPatternBytes = kPatternWords * sizeof(uint32_t);
 constexpr uint64_t kAreaBytes = kOnes * sizeof(float);
 
@@ -75,7 +75,7 @@ public:
         meet(Step::Added);
         check_sums();
         meet(Step::Judged);
-        hear_verdicts();
+        receive_results();
         close(region);
         return std::move(peer_accesses_);
     }
@@ -120,15 +120,15 @@ private:
         for (const int rank : local_peers_) {
             ControlBlock &other = block(rank);
             for (;;) {
-                const uint32_t rung = other.bell.rung.load();
+                const uint32_t rung = other.doorbell.rung.load();
                 if (!other.gpu.present || other.selftest_step.load(std::memory_order_acquire) >= step) {
                     break;
                 }
                 cuda_.progress_ipc();
                 look_at(rank, other);
-                other.bell.waiters.fetch_add(1);
-                futex_wait(other.bell.rung, rung, kMailMs);
-                other.bell.waiters.fetch_sub(1);
+                other.doorbell.waiters.fetch_add(1);
+                futex_wait(other.doorbell.rung, rung, kChannelMs);
+                other.doorbell.waiters.fetch_sub(1);
             }
         }
     }
@@ -151,7 +151,7 @@ private:
         if (deadline_.over()) {
             throw Error(ODC_ERROR_RENDEZVOUS, missing());
         }
-        deadline_.say_long(missing);
+        deadline_.log_if_long(missing);
         deadline_.check_interrupted("odc_init");
     }
 
@@ -222,7 +222,7 @@ private:
     }
 
     // A pair is good if both say so.
-    void hear_verdicts() {
+    void receive_results() {
         const ControlBlock &mine = block(membership_.config.rank);
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
             PeerAccess &one = peer_access(local_rank);

@@ -33,16 +33,16 @@ Content content_of(const PeerInfo &info) {
 }
 
 // Of a later round than the first.
-void check_round(bool right_kind, int says_rank, int rank) {
+void check_round(bool right_kind, int claimed_rank, int rank) {
     if (!right_kind) {
         fail(ODC_ERROR_RENDEZVOUS,
              "odc_init: rank {} says something else than this round is about; give all ranks the same libodc", rank);
     }
-    if (says_rank != rank) {
+    if (claimed_rank != rank) {
         fail(ODC_ERROR_RENDEZVOUS,
              "odc_init: a later round's peer info in place {} is rank {}'s; each all-gather must give "
              "the entries in rank order",
-             rank, says_rank);
+             rank, claimed_rank);
     }
 }
 
@@ -69,12 +69,12 @@ void check_join_errors(const std::vector<PeerInfo> &infos) {
             continue;
         }
         join_error.why[sizeof(join_error.why) - 1] = '\0';
-        const std::string words = formatted("odc_init: rank {} cannot join: {}", rank, join_error.why);
+        const std::string text = formatted("odc_init: rank {} cannot join: {}", rank, join_error.why);
         if (join_error.status != ODC_ERROR_RENDEZVOUS) {
-            throw Error(ODC_ERROR_RENDEZVOUS, words);
+            throw Error(ODC_ERROR_RENDEZVOUS, text);
         }
         if (first.empty()) {
-            first = words;
+            first = text;
         }
     }
     if (!first.empty()) {

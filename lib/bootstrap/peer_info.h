@@ -76,7 +76,7 @@ PeerInfo peer_info_of(const ReadyInfo &content);
 // The peer info of a rank that cannot join: the others need not wait for it.
 PeerInfo join_error_of(const Error &error);
 
-// Throws ODC_ERROR_RENDEZVOUS with the words of a rank whose peer info is a join error; of several, the first whose own fault it
+// Throws ODC_ERROR_RENDEZVOUS with the message of a rank whose peer info is a join error; of several, the first whose own fault it
 // is, as the others have met with it only. `peer infos`: by rank, zeros where there is none yet.
 void check_join_errors(const std::vector<PeerInfo> &infos);
 

@@ -145,7 +145,7 @@ std::vector<size_t> ReachabilityProbe::probe(const std::vector<Target> &targets,
                              network_text(network_of(target.to)), target.from.name);
         };
         if (!pending.empty()) {
-            deadline.say_long(missing);
+            deadline.log_if_long(missing);
         }
         acceptor_.watch(events);
         events.wait(pending.empty() ? linger_until_ns : deadline_after(deadline.remaining_ms()));

@@ -19,7 +19,7 @@ static_assert(sizeof(GpuIdentity) == 32);
 static_assert(sizeof(Doorbell) == 8);
 static_assert(offsetof(ControlBlock, identity) == 88);
 static_assert(offsetof(ControlBlock, gpu) == 184);
-static_assert(offsetof(ControlBlock, bell) == 256);
+static_assert(offsetof(ControlBlock, doorbell) == 256);
 static_assert(offsetof(ControlBlock, opened) == 320);
 static_assert(offsetof(ControlBlock, arrived) == 328);
 static_assert(offsetof(ControlBlock, reduced) == 344);

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kHelloNs = 5'000'000'000;         // for a client to prove itself
 constexpr int64_t kCrowdedHelloNs = 1'000'000'000;  // where it keeps others out
 constexpr int64_t kBriefNs = 500'000'000;           // the same for a rank 0 that its caller has interrupted
-constexpr int64_t kLastWordsNs = 1'000'000'000;
+constexpr int64_t kLastRoundNs = 1'000'000'000;
 constexpr int kNamed = 16;  // missing ranks named before the rest is counted
 
 }  // namespace
@@ -24,8 +24,8 @@ RendezvousServer::RendezvousServer(const HostPort &endpoint, const std::string &
                                    const Deadline &deadline)
     : endpoint_(endpoint), secret_(secret), size_(size), deadline_(deadline), events_(deadline, "odc_init"),
       self_(hello_of(0, size, deadline.remaining_ms())), deadline_ns_(deadline_after(self_.remaining_ms)),
-      came_(static_cast<size_t>(size)) {
-    came_[0] = self_;
+      joined_(static_cast<size_t>(size)) {
+    joined_[0] = self_;
 }
 
 std::vector<PeerInfo> RendezvousServer::all_gather(const PeerInfo &mine) {
@@ -50,7 +50,7 @@ std::vector<PeerInfo> RendezvousServer::all_gather(const PeerInfo &mine) {
         const bool stopped = error.status() == ODC_ERROR_INTERRUPTED;
         tell_all(error.status() == ODC_ERROR_RENDEZVOUS ? error.what()
                                                         : formatted("{} left odc_init: {}", who(self_), error.what()),
-                 stopped ? kBriefNs : kFarewellNs);
+                 stopped ? kBriefNs : kFailureNs);
         throw;
     }
     return std::move(infos_);
@@ -60,7 +60,7 @@ void RendezvousServer::leave(const PeerInfo &join_error) {
     try {
         check_join_errors({join_error});
     } catch (const Error &error) {
-        tell_all(error.what(), kFarewellNs);
+        tell_all(error.what(), kFailureNs);
     }
 }
 
@@ -82,7 +82,7 @@ void RendezvousServer::collect() {
 }
 
 // Who fails at its deadline says why in the next round, for which there is a little more time.
-int64_t RendezvousServer::deadline_ns() const { return round_ > 1 ? deadline_ns_ + kLastWordsNs : deadline_ns_; }
+int64_t RendezvousServer::deadline_ns() const { return round_ > 1 ? deadline_ns_ + kLastRoundNs : deadline_ns_; }
 
 // Listens at every address that the name has here, as the others may try any of them first.
 std::string RendezvousServer::open() {
@@ -113,7 +113,7 @@ std::string RendezvousServer::open() {
 
 void RendezvousServer::step() {
     if (present_ < size_) {
-        deadline_.say_long([this] { return missing(); });
+        deadline_.log_if_long([this] { return missing(); });
     }
     wait_for_clients(events_, deadline_ns());
     for (Client &client : clients_) {
@@ -170,7 +170,7 @@ void RendezvousServer::accept(Fd socket, const Address &from) {
 void RendezvousServer::check_room() {
     const bool none_goes =
         std::none_of(clients_.begin(), clients_.end(), [](const Client &client) { return client.undecided(); });
-    if (none_goes && farewell_.empty()) {
+    if (none_goes && failure_.empty()) {
         errno = acceptor_.why_crowded();
         fail_errno(formatted("odc_init cannot accept {} connections ({} came)", size_ - 1, present_ - 1));
     }
@@ -220,14 +220,14 @@ void RendezvousServer::serve(Client &client) {
             return;
         }
         const bool joined = client.state == Client::State::kJoined;
-        if (got <= 0 && joined && farewell_.empty()) {
+        if (got <= 0 && joined && failure_.empty()) {
             fail_lost(client);
         }
         if (got <= 0) {
             return dismiss(client, "closed before it had proved itself");
         }
-        if (joined && !farewell_.empty()) {
-            continue;  // it will read the words
+        if (joined && !failure_.empty()) {
+            continue;  // it will read the reply
         }
         client.in.append(buffer, static_cast<size_t>(got));
         hear(client);
@@ -273,11 +273,11 @@ void RendezvousServer::hear_proof(Client &client) {
     }
     client.session = session_key(secret_, client.hello, client.challenge);
     client.state = Client::State::kJoined;
-    if (!farewell_.empty()) {
+    if (!failure_.empty()) {
         if (client.hello.rank >= 0 && client.hello.rank < size_) {
-            came_[static_cast<size_t>(client.hello.rank)] = client.hello;
+            joined_[static_cast<size_t>(client.hello.rank)] = client.hello;
         }
-        return send_reply(client, ReplyKind::kFailed, &farewell_);
+        return send_reply(client, ReplyKind::kFailed, &failure_);
     }
     admit(client);
     hear_entry(client);
@@ -290,7 +290,7 @@ void RendezvousServer::admit(Client &client) {
     if (hello.rank < 0 || hello.rank >= size_) {
         fail(ODC_ERROR_RENDEZVOUS, "a process says that it is {} of {}", who(hello), size_);
     }
-    std::optional<Hello> &of_rank = came_[static_cast<size_t>(hello.rank)];
+    std::optional<Hello> &of_rank = joined_[static_cast<size_t>(hello.rank)];
     if (of_rank.has_value()) {
         fail(ODC_ERROR_RENDEZVOUS, "two processes are rank {}: {} and {}; give each process its own rank", hello.rank,
              who(*of_rank), who(hello));
@@ -386,19 +386,19 @@ void RendezvousServer::tell_clients(ReplyKind kind, const std::string *payload) 
 
 // Best effort: who cannot hear it sees the connection close. Ranks that come while this lasts hear it, too.
 void RendezvousServer::tell_all(const std::string &sentence, int64_t most_ns) {
-    farewell_ = cut(sentence, kMaxSentence);
+    failure_ = cut(sentence, kMaxSentence);
     for (Client &client : clients_) {
         if (client.state != Client::State::kJoined) {
             continue;
         }
         if (client.tail == nullptr || client.drained()) {
-            send_reply(client, ReplyKind::kFailed, &farewell_);
+            send_reply(client, ReplyKind::kFailed, &failure_);
         } else {
-            client.state = Client::State::kGone;  // in the middle of the peer infos there is no room for other words
+            client.state = Client::State::kGone;  // in the middle of the peer infos there is no room for another reply
         }
     }
     const int64_t until_ns = now_ns() + most_ns;
-    const Deadline last(0, nullptr, nullptr);  // asks nobody, so that the words reach all
+    const Deadline last(0, nullptr, nullptr);  // asks nobody, so that the reply reaches all
     EventLoop events(last, "odc_init");
     while (now_ns() < until_ns) {
         accept_all();
@@ -410,9 +410,9 @@ void RendezvousServer::tell_all(const std::string &sentence, int64_t most_ns) {
         std::erase_if(clients_, [](const Client &client) {
             return client.state == Client::State::kGone || (client.state == Client::State::kJoined && client.drained());
         });
-        const bool all_came =
-            std::all_of(came_.begin(), came_.end(), [](const auto &hello) { return hello.has_value(); });
-        if (clients_.empty() && (all_came || !acceptor_.listens() || deadline_.wants_to_stop())) {
+        const bool all_joined =
+            std::all_of(joined_.begin(), joined_.end(), [](const auto &hello) { return hello.has_value(); });
+        if (clients_.empty() && (all_joined || !acceptor_.listens() || deadline_.wants_to_stop())) {
             return;
         }
         wait_for_clients(events, until_ns);

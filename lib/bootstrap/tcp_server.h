@@ -86,13 +86,13 @@ private:
     Acceptor acceptor_;
     std::string addresses_;        // where it listens, when that is not what the user wrote
     std::vector<Client> clients_;  // in the order in which they came
-    std::vector<std::optional<Hello>> came_;
+    std::vector<std::optional<Hello>> joined_;
     uint32_t round_ = 0;
     std::vector<PeerInfo> infos_;             // of this round
     std::vector<bool> handed_in_;             // by rank: whose peer info of this round is there
     int present_ = 0;                         // how many are
     std::string all_infos_;                   // as they are handed out
-    std::string farewell_;                    // why the rendezvous failed, once it has
+    std::string failure_;                     // why the rendezvous failed, once it has
     std::map<std::string, int> turned_away_;  // "10.0.0.1: wrong secret" and how often
 };
 

@@ -107,7 +107,7 @@ void exchange_nics(Allgather &exchange, LocalNics &local, const ProbePorts &prob
     local.no_common_provider = negotiate_providers(ranks);
 }
 
-void put_in_words(Route &route, const RankDescriptor &mine, const RankDescriptor &theirs) {
+void describe(Route &route, const RankDescriptor &mine, const RankDescriptor &theirs) {
     const RouteChoice &choice = route.choice;
     route.why_not = why_not_text(choice);
     if (choice.my_nic >= 0) {
@@ -129,7 +129,7 @@ void judge(Membership &membership, const std::vector<Neighbour> &all, const Loca
             const bool none = route.choice.transport.empty() && !local.no_common_provider.empty();
             fail(ODC_ERROR_UNSUPPORTED, "odc_init: {}{}", why_not, none ? "; " + local.no_common_provider : "");
         }
-        put_in_words(route, mine, theirs);
+        describe(route, mine, theirs);
     }
 }
 
@@ -162,10 +162,10 @@ bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Member
                   std::vector<Neighbour> &all) {
     const std::vector<PeerInfo> infos = exchange.all_gather(peer_info_of(mine));
     check_join_errors(infos);
-    bool all_did = true;
+    bool all_answer = true;
     for (int rank = 0; rank < membership.config.size; ++rank) {
         const UnreachableInfo theirs = read_unreachable(infos[static_cast<size_t>(rank)], rank);
-        all_did = all_did && theirs.count == 0;
+        all_answer = all_answer && theirs.count == 0;
         const Peer &peer = membership.peers[static_cast<size_t>(rank)];
         const RouteChoice &choice = peer.route.choice;
         if (std::max(rank, mine.rank) < UnreachableInfo::kRanks && choice.my_nic >= 0 &&
@@ -175,7 +175,7 @@ bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Member
                                         peer.route.nic, peer.route.peer_nic);
         }
     }
-    return all_did;
+    return all_answer;
 }
 
 // The endpoints that routes go through, by place among this rank's NICs; and the place of each is among those opened.
@@ -354,7 +354,7 @@ void join_gpus(Membership &membership, const std::vector<Neighbour> &all, const 
         Peer &peer = membership.peers[static_cast<size_t>(theirs.rank)];
         const RankPair pair{me, theirs, unreachable, peer_accesses[static_cast<size_t>(theirs.rank)]};
         peer.gpu_route.choice = choose_route(pair, MemoryKind::Gpu);
-        put_in_words(peer.gpu_route, me, theirs);
+        describe(peer.gpu_route, me, theirs);
     }
     const std::string why_not = options.requires_that(Requirement::NvLink) ? unmet_nvlink_requirement(membership) : "";
     if (!why_not.empty()) {
@@ -443,7 +443,7 @@ void fail_everywhere(Allgather &exchange, const Error &error, const Deadline &de
             exchange.leave(join_error_of(error));
         }
     } catch (const Error &others) {
-        // Where this rank only met with what happened to another, that one's words say more; but at the deadline the
+        // Where this rank only met with what happened to another, that one's message says more; but at the deadline the
         // exchange knows nothing more.
         if (about_meeting && others.status() == ODC_ERROR_RENDEZVOUS && !deadline.over()) {
             throw;

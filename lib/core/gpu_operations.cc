@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kDrainMs = 2'000;  // for what is on its way when a context ends
 
-std::string words_for(Call call, const Shard &shard) {
+std::string description_of(Call call, const Shard &shard) {
     return formatted("{} of shard \"{}\"", call_name(call), shard.name());
 }
 
@@ -91,7 +91,7 @@ void GpuOperations::enqueue(Call call, Body body) {
 template <class Body>
 void GpuOperations::enqueue_tracked(const Operation &operation, Body body) {
     const Shard &shard = *operation.shard;
-    const uint64_t work = begin_tracked(operation.call(), shard, words_for(operation.call(), shard));
+    const uint64_t work = begin_tracked(operation.call(), shard, description_of(operation.call(), shard));
     enqueue(operation.call(), [&] {
         const cuda::Stream stream = stream_of(operation);
         const GpuSliceState *const state = slice_state_of(shard);
@@ -104,9 +104,9 @@ void GpuOperations::enqueue_tracked(const Operation &operation, Body body) {
 }
 
 // Pending work with a completion word. Before anything is enqueued: until then the call may be interrupted.
-uint64_t GpuOperations::begin_tracked(Call call, const Shard &shard, const std::string &words) {
+uint64_t GpuOperations::begin_tracked(Call call, const Shard &shard, const std::string &description) {
     PendingWork &pending_work = cuda_.pending_work();
-    std::optional<uint64_t> work = pending_work.begin_with_word(shard.record_offset(), words);
+    std::optional<uint64_t> work = pending_work.begin_with_word(shard.record_offset(), description);
     if (!work) {
         Job::Wait wait(job_, call_name(call));
         wait.describe([&] {
@@ -114,7 +114,7 @@ uint64_t GpuOperations::begin_tracked(Call call, const Shard &shard, const std::
         });
         wait.until_seen(
             [this] { return job_.rank(); },
-            [&] { return (work = pending_work.begin_with_word(shard.record_offset(), words)).has_value(); });
+            [&] { return (work = pending_work.begin_with_word(shard.record_offset(), description)).has_value(); });
     }
     return *work;
 }
@@ -153,7 +153,7 @@ void GpuOperations::publish(Shard &shard, void *stream) {
     if (state == nullptr) {
         return;
     }
-    const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), words_for(Call::Publish, shard));
+    const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), description_of(Call::Publish, shard));
     enqueue(Call::Publish, [&] {
         const uint64_t sums =
             mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
@@ -314,7 +314,7 @@ void GpuOperations::enqueue_staged_gets(Operation &operation) {
         return;
     }
     const Shard &shard = *operation.shard;
-    const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), words_for(Call::Gather, shard));
+    const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), description_of(Call::Gather, shard));
     enqueue(Call::Gather, [&] {
         for (StagedGet &get : gets) {
             cuda_.staged_gets().enqueue(get, stream_of(operation));
@@ -411,7 +411,8 @@ void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, J
                          unfinished_work());
     });
     wait_for_staging_proxy(wait, [&] {
-        const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), words_for(Call::ScatterAdd, shard));
+        const uint64_t work =
+            cuda_.pending_work().begin(shard.record_offset(), description_of(Call::ScatterAdd, shard));
         enqueue(Call::ScatterAdd, [&] {
             if (const uint64_t carried = cuda_.staging_proxy_to(path).stage(part, stream_of(operation))) {
                 part.stripe += carried;
@@ -511,9 +512,9 @@ void GpuOperations::reduce_shadow(const Shard &shard) {
             end = first + numel;
         }
     }
-    const uint64_t work =
-        begin_tracked(Call::Sync, shard,
-                      formatted("the adding of what came through host memory to {}", words_for(Call::Sync, shard)));
+    const uint64_t work = begin_tracked(
+        Call::Sync, shard,
+        formatted("the adding of what came through host memory to {}", description_of(Call::Sync, shard)));
     enqueue(Call::Sync, [&] {
         cuda_.add(type, addends, cuda_.device().own_stream());
         cuda_.pending_work().track(work, cuda_.device().own_stream());

@@ -38,7 +38,7 @@ private:
     void enqueue(Call call, Body body);
     template <class Body>
     void enqueue_tracked(const Operation &operation, Body body);
-    uint64_t begin_tracked(Call call, const Shard &shard, const std::string &words);
+    uint64_t begin_tracked(Call call, const Shard &shard, const std::string &description);
     void check_buffer(const Operation &operation);
 
     void get(Operation &operation, const std::vector<uint64_t> &indexes);

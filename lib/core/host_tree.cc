@@ -67,7 +67,7 @@ const Contribution &HostTree::brought(size_t level, const ControlBlock &member, 
 
 void HostTree::release(TreeNode &node, uint64_t number) {
     node.released.store(number + 1, std::memory_order_release);
-    ring(node.bell);
+    ring(node.doorbell);
 }
 
 void HostTree::join(uint64_t number) {

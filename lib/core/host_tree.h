@@ -50,7 +50,7 @@ template <class Absent>
 void HostTree::await(Job::Wait &wait, uint64_t number, const Absent &absent) {
     TreeNode &node = *levels_[level_].node;
     wait.until_all(
-        node.bell, [&] { return node.released.load(std::memory_order_acquire) > number; }, absent);
+        node.doorbell, [&] { return node.released.load(std::memory_order_acquire) > number; }, absent);
     for (size_t level = level_; level-- > 0;) {
         release(*levels_[level].node, number);
     }

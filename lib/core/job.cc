@@ -129,8 +129,8 @@ bool Job::set_error(odc_status status, const std::string &text) {
     if (state == RankState::Running) {
         record_failure(mine(), status, error_text_.c_str());
     }
-    // What is under way to and from other hosts ends with the connections, also of a rank that has left, whose words nobody
-    // heeds.
+    // What is under way to and from other hosts ends with the connections, also of a rank that has left, whose control
+    // block nobody reads.
     if (state == RankState::Running || state == RankState::Left) {
         channel_.fail({status, error_text_});
     }
@@ -145,8 +145,8 @@ void Job::ring_all() {
     for (int level = 0; level < kTreeLevels; ++level, span *= kTreeFan) {
         for (size_t place = 0; place < local_peers().size(); place += span) {
             ControlBlock &first = block(local_peers()[place]);
-            ring(first.sync_tree[level].bell);
-            ring(first.reduction_tree[level].bell);
+            ring(first.sync_tree[level].doorbell);
+            ring(first.reduction_tree[level].doorbell);
         }
     }
 }
@@ -178,12 +178,12 @@ void Job::abort(const std::string &text) {
 }
 
 void Job::fail_halfway(Call call) {
-    std::string words = "out of memory";  // short enough to need none
+    std::string text = "out of memory";  // short enough to need none
     try {
         throw;
     } catch (const Error &error) {
         try {
-            words = formatted("{} stopped halfway in {}: {}", who(rank()), call_name(call), error.what());
+            text = formatted("{} stopped halfway in {}: {}", who(rank()), call_name(call), error.what());
         } catch (const std::bad_alloc &) {
         }
     } catch (const std::exception &) {
@@ -192,7 +192,7 @@ void Job::fail_halfway(Call call) {
         throw;
     }
     try {
-        abort(words);
+        abort(text);
     } catch (const std::bad_alloc &) {  // it is kept, whoever could not be told
     }
     check();
@@ -295,18 +295,18 @@ void Job::look_for_replaced_programs() {
     }
 }
 
-void Job::sleep(Doorbell &bell, uint32_t rung) {
-    bell.waiters.fetch_add(1);
-    // The bell may have been rung before we were counted; then the futex returns at once.
-    futex_wait(bell.rung, rung, deadline().slice_ms());
-    bell.waiters.fetch_sub(1);
+void Job::sleep(Doorbell &doorbell, uint32_t rung) {
+    doorbell.waiters.fetch_add(1);
+    // The doorbell may have been rung before we were counted; then the futex returns at once.
+    futex_wait(doorbell.rung, rung, deadline().slice_ms());
+    doorbell.waiters.fetch_sub(1);
 }
 
 // Counted as a waiter, too: whoever is waited for on another host is asked whether it lives.
 void Job::nap(int on) {
-    block(on).bell.waiters.fetch_add(1);
+    block(on).doorbell.waiters.fetch_add(1);
     std::this_thread::sleep_for(std::chrono::microseconds(50));
-    block(on).bell.waiters.fetch_sub(1);
+    block(on).doorbell.waiters.fetch_sub(1);
 }
 
 void Job::Wait::check(int holder, int64_t since_ns) {
@@ -365,7 +365,7 @@ std::optional<Error> Job::Wait::look(int on) {
         return Error(ODC_ERROR_TIMEOUT, formatted("{} waited {} in {}: {}", me(), seconds(now - deadline_.begin_ns()),
                                                   call_, describe_()));
     }
-    deadline_.say_long(
+    deadline_.log_if_long(
         [&] { return formatted("waited {} in {}: {}", seconds(now - deadline_.begin_ns()), call_, describe_()); });
     since_ns_ = since_ns_ != 0 ? since_ns_ : now;
     if (effects_ && now - since_ns_ < kFinishNs) {
@@ -374,12 +374,12 @@ std::optional<Error> Job::Wait::look(int on) {
     try {
         deadline_.check_interrupted(call_);
     } catch (const Error &error) {
-        const std::string words =
+        const std::string text =
             formatted("{} after {}: {}", error.what(), seconds(now - deadline_.begin_ns()), describe_());
         if (!effects_) {
-            throw Error(error.status(), words);
+            throw Error(error.status(), text);
         }
-        job_.fail_job(ODC_ERROR_ABORTED, formatted("{} stopped halfway, so the sums are incomplete: {}", me(), words));
+        job_.fail_job(ODC_ERROR_ABORTED, formatted("{} stopped halfway, so the sums are incomplete: {}", me(), text));
     }
     return std::nullopt;
 }

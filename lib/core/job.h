@@ -56,7 +56,7 @@ public:
     // The same, and of any rank: where no wait would look. As cheap.
     void check_peers();
     bool has_failed() const { return error_status_.load(std::memory_order_acquire) != ODC_OK; }
-    // The first job error sticks here, and reaches all ranks with its words. Throws it, or the one that was first.
+    // The first job error sticks here, and reaches all ranks with its message. Throws it, or the one that was first.
     [[noreturn]] void fail_job(odc_status status, const std::string &text);
     // odc_abort: as fail_job, but returns.
     void abort(const std::string &text);
@@ -111,10 +111,10 @@ public:
     // with them the job. `look` is called now and then; if it throws, they are to be cancelled again.
     void cancel(const std::vector<std::shared_ptr<Request>> &requests, Call call, const std::function<void()> &look);
 
-    // Until the bell rings, or 20 ms. `rung`: as it was when there was nothing to be seen yet.
-    void sleep(Doorbell &bell, uint32_t rung);
-    void sleep(int on) { sleep(block(on).bell, block(on).bell.rung.load()); }
-    // For what rings no bell.
+    // Until the doorbell rings, or 20 ms. `rung`: as it was when there was nothing to be seen yet.
+    void sleep(Doorbell &doorbell, uint32_t rung);
+    void sleep(int on) { sleep(block(on).doorbell, block(on).doorbell.rung.load()); }
+    // For what rings no doorbell.
     void nap(int on);
 
     // One wait of one call; it lasts until the deadline whatever it waits for in turn.
@@ -122,19 +122,19 @@ public:
     public:
         Wait(Job &job, const char *call) : job_(job), call_(call), deadline_(job.deadline()) {}
         // Says at the deadline what is waited for, and names who is missing.
-        void describe(std::function<std::string()> words) { describe_ = std::move(words); }
-        // Waits until `ready()`, which may become true only when `on` rings its bell. A peer's death, departure (if it
+        void describe(std::function<std::string()> text) { describe_ = std::move(text); }
+        // Waits until `ready()`, which may become true only when `on` rings its doorbell. A peer's death, departure (if it
         // is `on`'s) and the deadline are job errors, but a condition that holds comes first.
         template <class Ready>
         void until(int on, const Ready &ready);
-        // The same for what rings no bell: a word that a device writes, or what this process does meanwhile. `on()` may change.
+        // The same for what rings no doorbell: a word that a device writes, or what this process does. `on()` may change.
         template <class On, class Ready>
         void until_seen(const On &on, const Ready &ready);
-        // Waits until `done()`, for which `bell` is rung, or until no rank is absent: `absent()` is the first that is, or -1.
+        // Waits until `done()`, for which `doorbell` is rung, or until no rank is absent: `absent()` is the first, or -1.
         // It may look at every rank, so it is asked only when a sleep has ended without `done()`. Its rank's death or
         // departure and the deadline are job errors, as above.
         template <class Done, class Absent>
-        void until_all(Doorbell &bell, const Done &done, const Absent &absent);
+        void until_all(Doorbell &doorbell, const Done &done, const Absent &absent);
         // As `until`, but a peer that has left (odc_shutdown) still serves this, until it is gone.
         template <class Ready>
         void until_served(int on, const Ready &ready) {
@@ -148,7 +148,7 @@ public:
             until_seen(on, ready);
             left_serves_ = false;
         }
-        // For waits on other things than a bell: looks around and throws.
+        // For waits on other things than a doorbell: looks around and throws.
         void check(int holder, int64_t since_ns) override;
         int holder() const { return holder_; }
         // From now on an interruption would leave an operation half done. So `interrupted` is not asked as long as the
@@ -258,23 +258,23 @@ void Job::Wait::until(int on, const Ready &ready) {
         return;
     }
     since_ns_ = 0;
-    Doorbell &bell = job_.block(on).bell;
+    Doorbell &doorbell = job_.block(on).doorbell;
     for (;;) {
-        const uint32_t rung = bell.rung.load();
+        const uint32_t rung = doorbell.rung.load();
         if (ready() || look_or(on, ready)) {
             return;
         }
-        job_.sleep(bell, rung);
+        job_.sleep(doorbell, rung);
     }
 }
 
 template <class Done, class Absent>
-void Job::Wait::until_all(Doorbell &bell, const Done &done, const Absent &absent) {
+void Job::Wait::until_all(Doorbell &doorbell, const Done &done, const Absent &absent) {
     if (spin(done)) {
         return;
     }
-    for (uint32_t rung = bell.rung.load(); !done(); rung = bell.rung.load()) {
-        job_.sleep(bell, rung);
+    for (uint32_t rung = doorbell.rung.load(); !done(); rung = doorbell.rung.load()) {
+        job_.sleep(doorbell, rung);
         if (done()) {
             return;
         }

@@ -267,8 +267,8 @@ std::string Shard::difference(const ShardRecord &other, int other_rank, int rank
         return differs("numel", d.numel, other.numel);
     }
     if (other.memory != d.memory) {
-        const auto words = [](int32_t memory) { return memory == ODC_GPU_MEMORY ? "GPU" : "host"; };
-        return differs("memory", words(d.memory), words(other.memory));
+        const auto text_of = [](int32_t memory) { return memory == ODC_GPU_MEMORY ? "GPU" : "host"; };
+        return differs("memory", text_of(d.memory), text_of(other.memory));
     }
     if (other.parameter_type != d.parameter_type) {
         return differs("parameter_type", element_name(d.parameter_type), element_name(other.parameter_type));
@@ -277,14 +277,16 @@ std::string Shard::difference(const ShardRecord &other, int other_rank, int rank
         return differs("gradient_type", element_name(d.gradient_type), element_name(other.gradient_type));
     }
     if (other.rank_count != d.ranks.size() || !std::equal(d.ranks.begin(), d.ranks.end(), other.ranks())) {
-        const auto words = [](const int32_t *ranks, uint64_t count) { return count == 0 ? "all" : list(ranks, count); };
-        return differs("ranks", words(d.ranks.data(), d.ranks.size()), words(other.ranks(), other.rank_count));
+        const auto text_of = [](const int32_t *ranks, uint64_t count) {
+            return count == 0 ? "all" : list(ranks, count);
+        };
+        return differs("ranks", text_of(d.ranks.data(), d.ranks.size()), text_of(other.ranks(), other.rank_count));
     }
     if (other.slice_count != d.slices.size() || !std::equal(d.slices.begin(), d.slices.end(), other.slices())) {
-        const auto words = [](const uint64_t *sizes, uint64_t count) {
+        const auto text_of = [](const uint64_t *sizes, uint64_t count) {
             return count == 0 ? "equal" : list(sizes, count);
         };
-        return differs("slices", words(d.slices.data(), d.slices.size()), words(other.slices(), other.slice_count));
+        return differs("slices", text_of(d.slices.data(), d.slices.size()), text_of(other.slices(), other.slice_count));
     }
     return "";
 }

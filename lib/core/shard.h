@@ -60,7 +60,7 @@ public:
     const Slices &slices() const { return slices_; }
     uint64_t own_numel() const { return slices_.numel(own_index_); }
 
-    // A stream writes its `published` word, which rings no bell.
+    // A stream writes its `published` word, which rings no doorbell.
     bool on_device() const { return description_.memory != ODC_HOST_MEMORY; }
     // In device memory, and some of its ranks reach it through host memory only.
     bool is_shadowed() const { return shadowed_; }
@@ -102,7 +102,7 @@ public:
     bool stands(const ShardRecord &record) const {
         return record.minibatch.load(std::memory_order_relaxed) == registered;
     }
-    // Empty if the other rank means the same; else what differs, in words.
+    // Empty if the other rank means the same; else says what differs.
     std::string difference(const ShardRecord &other, int other_rank, int rank) const;
 
     uint64_t registered = 0;  // minibatch

@@ -37,11 +37,11 @@ void record_departure(ControlBlock &block, int rank, const char *why) {
     }
 }
 
-void ring(Doorbell &bell) {
+void ring(Doorbell &doorbell) {
     // Sequentially consistent, as is the waiter, which counts itself, checks its condition again and sleeps.
-    bell.rung.fetch_add(1);
-    if (bell.waiters.load() != 0) {
-        futex_wake(bell.rung);
+    doorbell.rung.fetch_add(1);
+    if (doorbell.waiters.load() != 0) {
+        futex_wake(doorbell.rung);
     }
 }
 

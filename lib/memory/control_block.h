@@ -72,7 +72,7 @@ struct TreeNode {
     alignas(
         64) std::atomic<uint64_t> joined[2];     // members that have joined, over all syncs of this parity; never reset
     alignas(64) std::atomic<uint64_t> released;  // all ranks of the host have come to sync released - 1
-    Doorbell bell;                               // rung after `released` changes
+    Doorbell doorbell;                           // rung after `released` changes
     Contribution combined[2];                    // of the node's ranks, valid once all members have joined
 };
 
@@ -80,7 +80,7 @@ constexpr uint64_t kLastCallInside = uint64_t{1} << 55;
 constexpr uint64_t kLastCallAwaitsGpu = uint64_t{1} << 54;
 constexpr uint64_t kLastCallRecord = kLastCallAwaitsGpu - 1;
 
-// A rank's verdict on another rank's GPU in the P2P self-test.
+// What a rank found of another rank's GPU in the P2P self-test.
 enum class SelftestResult : uint8_t { Unusable, SumsLost, Good };
 
 // How far a rank is in the P2P self-test (p2p_selftest.h).
@@ -96,7 +96,7 @@ struct ControlBlock {
     char identity[96];  // of the host, as in IdentityInfo (peer_info.h)
     GpuIdentity gpu;
 
-    alignas(64) Doorbell bell;  // rung after every change below; the trees have their own doorbells
+    alignas(64) Doorbell doorbell;  // rung after every change below; the trees have their own doorbells
 
     alignas(64) std::atomic<uint64_t> opened;  // published something in minibatch opened - 1
     std::atomic<uint64_t> arrived;             // arrived in the sync of minibatch arrived - 1
@@ -137,8 +137,8 @@ void record_departure(ControlBlock &block, int rank, const char *why);
 // Writes a rank's job error to its own block; the caller rings the doorbell.
 void record_failure(ControlBlock &block, odc_status status, const char *text);
 
-void ring(Doorbell &bell);
+void ring(Doorbell &doorbell);
 // Wakes the peers that wait for `block`'s rank.
-inline void ring(ControlBlock &block) { ring(block.bell); }
+inline void ring(ControlBlock &block) { ring(block.doorbell); }
 
 }  // namespace odc

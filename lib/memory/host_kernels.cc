@@ -231,8 +231,8 @@ namespace {
 constexpr size_t kPastCacheBytes = size_t{1} << 20;
 // Smaller slices may be in the cache, where all loops are equally fast.
 constexpr size_t kPastCacheSlice = size_t{4} << 20;
-constexpr size_t kTrialBytes = size_t{256} << 10;  // of a copy, per turn of a loop
-constexpr size_t kTrialElements = 4096;            // of an addition, at least
+constexpr size_t kSampleBytes = size_t{256} << 10;  // of a copy, per turn of a loop
+constexpr size_t kSampleElements = 4096;            // of an addition, at least
 
 constinit LoopChoice copy_choice(std::size(kCopyLoops));
 constinit LoopChoice add_f32(std::size(kAddLoops));
@@ -297,11 +297,11 @@ void copy_bytes(void *to, const void *from, size_t bytes) {
     auto *out = static_cast<std::byte *>(to);
     const auto *in = static_cast<const std::byte *>(from);
     size_t done = 0;
-    while (bytes - done >= kTrialBytes && copy_choice.chosen() < 0) {
-        copy_choice.run(kTrialBytes, [&](int loop) {
-            copy_bytes_by(kCopyLoops[static_cast<size_t>(loop)], out + done, in + done, kTrialBytes);
+    while (bytes - done >= kSampleBytes && copy_choice.chosen() < 0) {
+        copy_choice.run(kSampleBytes, [&](int loop) {
+            copy_bytes_by(kCopyLoops[static_cast<size_t>(loop)], out + done, in + done, kSampleBytes);
         });
-        done += kTrialBytes;
+        done += kSampleBytes;
     }
     const int chosen = copy_choice.chosen();
     copy_bytes_by(chosen < 0 ? CopyLoop::Stream : kCopyLoops[static_cast<size_t>(chosen)], out + done, in + done,
@@ -319,7 +319,7 @@ void add_elements(Sum sum, int32_t gradient_type, void *accumulator, const void 
     LoopChoice &choice = add_choice(gradient_type);
     if (slice_numel * element_size(accumulator_type(gradient_type)) < kPastCacheSlice) {
         add(AddLoop::Line);
-    } else if (sum == Sum::Add && count >= kTrialElements) {
+    } else if (sum == Sum::Add && count >= kSampleElements) {
         choice.run(count * element_size(gradient_type), [&](int loop) { add(kAddLoops[static_cast<size_t>(loop)]); });
     } else {
         add(choice.chosen() < 0 ? AddLoop::Line : kAddLoops[static_cast<size_t>(choice.chosen())]);

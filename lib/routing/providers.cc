@@ -38,27 +38,27 @@ uint16_t sockets_of(const RankDescriptor &rank) {
 }  // namespace
 
 std::string negotiate_providers(const std::vector<RankDescriptor *> &ranks) {
-    std::string words;
+    std::string text;
     uint16_t common = UINT16_MAX;
     for (const RankDescriptor *rank : ranks) {
         const uint16_t theirs = sockets_of(*rank);
         if (theirs != 0 && common != 0 && (common & theirs) == 0) {
-            words = formatted("{}; rank {} has {}, but those before it share only {}", kOneProvider, rank->rank,
-                              names_of(theirs), names_of(common));
+            text = formatted("{}; rank {} has {}, but those before it share only {}", kOneProvider, rank->rank,
+                             names_of(theirs), names_of(common));
         }
         common &= theirs != 0 ? theirs : UINT16_MAX;
     }
     for (RankDescriptor *rank : ranks) {
         for (NicAddress &nic : rank->nics) {
             const uint32_t shared = nic.providers & common;
-            if (shared == 0 && provider_of(nic).wire == Wire::Sockets && words.empty()) {
-                words = formatted("{}, here {}, which {} of rank {} does not have (FI_TCP_IFACE narrows it)",
-                                  kOneProvider, names_of(lowest_bit(common)), nic.name, rank->rank);
+            if (shared == 0 && provider_of(nic).wire == Wire::Sockets && text.empty()) {
+                text = formatted("{}, here {}, which {} of rank {} does not have (FI_TCP_IFACE narrows it)",
+                                 kOneProvider, names_of(lowest_bit(common)), nic.name, rank->rank);
             }
             nic.providers = lowest_bit(shared != 0 ? shared : nic.providers);
         }
     }
-    return words;
+    return text;
 }
 
 std::string why_no_provider() {

@@ -15,7 +15,7 @@ struct RankDescriptor;
 std::vector<ProviderInfo> query_libfabric();
 
 // Leaves each NIC one provider: of those for sockets the most wanted that all ranks with such NICs have, as their
-// libfabrics may be of different versions. A NIC that lacks it keeps its own, and the words say so, for errors.
+// libfabrics may be of different versions. A NIC that lacks it keeps its own, and the text that is returned says so, for errors.
 std::string negotiate_providers(const std::vector<RankDescriptor *> &ranks);
 
 }  // namespace odc

@@ -17,7 +17,7 @@ inline constexpr const char *kNoGpuDirect = "ODC_GPU_DIRECT is not 1";
 // What a rank's peers know of it.
 struct RankDescriptor {
     int rank = 0;
-    std::string host;      // its name, for words
+    std::string host;      // its name, for messages
     std::string identity;  // equal: can share memory
     int index = 0;         // among the ranks of its identity
     uint32_t transports = kAllTransports;

@@ -145,11 +145,11 @@ std::string unreachable_text(const RankPair &pair) {
         const NicAddress &nic = rank.nics[static_cast<size_t>(place)];
         return formatted("{} ({})", nic.name, network_text(network_of(nic)));
     };
-    std::vector<std::string> words;
+    std::vector<std::string> text;
     for (const NicPair &one : pair.unreachable) {
-        words.push_back(formatted("{} to {}", nic_text(pair.mine, one.mine), nic_text(pair.theirs, one.theirs)));
+        text.push_back(formatted("{} to {}", nic_text(pair.mine, one.mine), nic_text(pair.theirs, one.theirs)));
     }
-    return listed(words, ", ");
+    return listed(text, ", ");
 }
 
 // What is the same at both ends is not said of one.

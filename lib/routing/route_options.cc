@@ -12,50 +12,50 @@ namespace odc {
 
 namespace {
 
-// The words of a list such as "shm,fabric"; none when it is unset.
-std::vector<std::string> words_of(Setting which) {
+// The items of a list such as "shm,fabric"; none when it is unset.
+std::vector<std::string> items_of(Setting which) {
     const std::string text = setting(which);
-    std::vector<std::string> words;
+    std::vector<std::string> items;
     for (size_t start = 0; !text.empty() && start <= text.size();) {
         const size_t end = std::min(text.find(',', start), text.size());
-        words.push_back(text.substr(start, end - start));
+        items.push_back(text.substr(start, end - start));
         start = end + 1;
     }
-    for (const std::string &word : words) {
-        if (word.empty() || word.find_first_of(" \t") != std::string::npos) {
+    for (const std::string &item : items) {
+        if (item.empty() || item.find_first_of(" \t") != std::string::npos) {
             fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: it must be names with a comma and no space between them",
                  setting_row(which).name, text);
         }
     }
-    return words;
+    return items;
 }
 
-[[noreturn]] void refuse(Setting which, const std::string &word, const std::string &valid) {
-    fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: \"{}\" is none of {}", setting_row(which).name, setting(which), word,
+[[noreturn]] void refuse(Setting which, const std::string &item, const std::string &valid) {
+    fail(ODC_ERROR_ARGUMENT, "{}=\"{}\" is wrong: \"{}\" is none of {}", setting_row(which).name, setting(which), item,
          valid);
 }
 
-// The place of `word` among the rows' names.
+// The place of `item` among the rows' names.
 template <class Rows, class Name>
-size_t place_of(Setting which, const std::string &word, const Rows &rows, Name name) {
+size_t index_of(Setting which, const std::string &item, const Rows &rows, Name name) {
     std::vector<std::string> valid;
     for (size_t i = 0; i < rows.size(); ++i) {
-        if (word == name(rows[i])) {
+        if (item == name(rows[i])) {
             return i;
         }
         valid.emplace_back(name(rows[i]));
     }
-    refuse(which, word, joined(valid, ", "));
+    refuse(which, item, joined(valid, ", "));
 }
 
 // "tcp" is tcp, with ofi_rxm and without; "tcp;ofi_rxm" is only that.
-std::vector<std::string> providers_called(const std::string &word) {
+std::vector<std::string> providers_called(const std::string &item) {
     std::vector<std::string> found;
     std::vector<std::string> valid;
     for (const ProviderRow &row : kProviders) {
         const std::string name = row.name;
         const std::string core = name.substr(0, name.find(';'));
-        if (word == name || word == core) {
+        if (item == name || item == core) {
             found.push_back(name);
         }
         for (const std::string &one : {core, name}) {
@@ -65,7 +65,7 @@ std::vector<std::string> providers_called(const std::string &word) {
         }
     }
     if (found.empty()) {
-        refuse(Setting::kProvider, word, joined(valid, ", "));
+        refuse(Setting::kProvider, item, joined(valid, ", "));
     }
     return found;
 }
@@ -80,21 +80,21 @@ std::string demand_of(Requirement one) {
 RouteOptions read_route_options() {
     RouteOptions options;
     uint32_t transports = 0;
-    for (const std::string &word : words_of(Setting::kUsableTransports)) {
-        transports |= 1U << place_of(Setting::kUsableTransports, word, kTransports,
+    for (const std::string &item : items_of(Setting::kUsableTransports)) {
+        transports |= 1U << index_of(Setting::kUsableTransports, item, kTransports,
                                      [](const TransportRow &row) { return row.name; });
     }
     options.transports = transports != 0 ? transports : kAllTransports;
-    for (const std::string &word : words_of(Setting::kProvider)) {
-        for (const std::string &name : providers_called(word)) {
+    for (const std::string &item : items_of(Setting::kProvider)) {
+        for (const std::string &name : providers_called(item)) {
             options.providers.push_back(name);
         }
     }
-    for (const std::string &word : words_of(Setting::kRequire)) {
+    for (const std::string &item : items_of(Setting::kRequire)) {
         options.requirements |=
-            1U << place_of(Setting::kRequire, word, kRequirements, [](const RequirementRow &row) { return row.name; });
+            1U << index_of(Setting::kRequire, item, kRequirements, [](const RequirementRow &row) { return row.name; });
     }
-    options.interfaces = words_of(Setting::kInterface);
+    options.interfaces = items_of(Setting::kInterface);
     return options;
 }
 

@@ -105,8 +105,8 @@ expect 0 env ODC_REQUIRE=shm,rdma "$odc" topo
 [ "$(grep -c "^          ODC_REQUIRE asks for rdma (between hosts: an RDMA" "$work/out")" -eq 2 ] || fail "rdma: $out"
 expect 0 env ODC_REQUIRE=nvlink "$odc" topo --json
 python "
-assert 'nvlink (inside a host: NVLink between GPUs), but this machine has no GPU' in machine['on_this_host']['objection'], machine
-assert [route['objection'] for route in machine['to_another_host']] == [None, None], machine"
+assert 'nvlink (inside a host: NVLink between GPUs), but this machine has no GPU' in machine['on_this_host']['unmet_requirement'], machine
+assert [route['unmet_requirement'] for route in machine['to_another_host']] == [None, None], machine"
 unset ODC_TOPOLOGY_XML
 expect 0 env ODC_REQUIRE=rdma "$odc" topo --xml "$recorded/dgx-h100.xml"
 [ "$(grep -cx " *ODC_REQUIRE is met" "$work/out")" -eq 3 ] || fail "rdma is not met: $out"
@@ -119,7 +119,7 @@ for route in machine['to_another_host']:
     assert route['transport'] == 'fabric' and route['why'].startswith('through host memory; ') == gpu, route
     assert not gpu or route['nic'] == 'mlx5_' + route['from'][3:], route
     assert not gpu or 'is on another host' in route['why_not']['cuda'], route
-assert machine['on_this_host']['access'] == 'direct' and 'objection' not in machine['on_this_host'], machine"
+assert machine['on_this_host']['access'] == 'direct' and 'unmet_requirement' not in machine['on_this_host'], machine"
 
 # ---- bad input ----
 refuses "No such file" "$odc" topo --xml "$work/none.xml"

@@ -3,8 +3,8 @@
 
 namespace odc_tool {
 
-void Svg::label(double x, double y, const std::string &style, const std::string &words) {
-    add("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, style, escaped(words));
+void Svg::label(double x, double y, const std::string &style, const std::string &text) {
+    add("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y, style, escaped(text));
 }
 
 std::string Svg::document(double width, double height, int font_size) const {
@@ -15,9 +15,9 @@ std::string Svg::document(double width, double height, int font_size) const {
         width, height, font_size, kInk, elements_);
 }
 
-std::string Svg::escaped(const std::string &words) {
+std::string Svg::escaped(const std::string &text) {
     std::string safe;
-    for (const char letter : words) {
+    for (const char letter : text) {
         switch (letter) {
             case '&': safe += "&amp;"; break;
             case '<': safe += "&lt;"; break;

@@ -20,13 +20,13 @@ public:
         fmt::format_to(std::back_inserter(elements_), format, std::forward<Parts>(parts)...);
     }
     // `style`: attributes.
-    void label(double x, double y, const std::string &style, const std::string &words);
+    void label(double x, double y, const std::string &style, const std::string &text);
 
     // The whole document, on white. Sizes are in pixels.
     std::string document(double width, double height, int font_size) const;
 
     // Escaped for XML.
-    static std::string escaped(const std::string &words);
+    static std::string escaped(const std::string &text);
 
 private:
     std::string elements_;

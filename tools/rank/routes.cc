@@ -28,7 +28,8 @@ std::vector<Route> routes_of(const odc_context *context, odc_memory memory) {
         }
         const bool staged = std::string_view(found.access) == "staged";
         const std::string text = fmt::format("{}{}: {}", found.transport, staged ? ", staged" : "", found.why);
-        auto same = std::find_if(routes.begin(), routes.end(), [&](const Route &route) { return route.words == text; });
+        auto same =
+            std::find_if(routes.begin(), routes.end(), [&](const Route &route) { return route.reason == text; });
         if (same == routes.end()) {
             same = routes.insert(same, {text, found.transport, {}});
         }
@@ -41,7 +42,7 @@ std::string routes_text(int rank, const std::vector<Route> &routes) {
     std::string text;
     for (const Route &route : routes) {
         text += fmt::format("rank {} to {} {}: {}\n", rank, route.ranks.size() == 1 ? "rank" : "ranks",
-                            fmt::join(route.ranks, ", "), route.words);
+                            fmt::join(route.ranks, ", "), route.reason);
     }
     return text;
 }
@@ -49,7 +50,7 @@ std::string routes_text(int rank, const std::vector<Route> &routes) {
 nlohmann::ordered_json routes_json(const std::vector<Route> &routes) {
     auto json = nlohmann::ordered_json::array();
     for (const Route &route : routes) {
-        json.push_back({{"transport", route.transport}, {"words", route.words}, {"ranks", route.ranks}});
+        json.push_back({{"transport", route.transport}, {"reason", route.reason}, {"ranks", route.ranks}});
     }
     return json;
 }

@@ -11,7 +11,7 @@
 namespace odc_tool {
 
 struct Route {
-    std::string words;  // the transport and why it was chosen
+    std::string reason;  // the transport and why it was chosen
     std::string transport;
     std::vector<int> ranks;  // the ranks with this route, ascending
 };

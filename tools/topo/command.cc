@@ -33,9 +33,9 @@ struct TopoOptions {
 Reasons reasons_of(const TopoOptions &options) { return options.why ? Reasons::Told : Reasons::Untold; }
 
 void show_machine(const TopoOptions &options) {
-    const char *words = nullptr;
+    const char *json = nullptr;
     const char *recording = nullptr;
-    const odc_status status = odc_get_topology(options.xml.empty() ? nullptr : options.xml.c_str(), &words,
+    const odc_status status = odc_get_topology(options.xml.empty() ? nullptr : options.xml.c_str(), &json,
                                                options.save.empty() ? nullptr : &recording);
     if (status != ODC_OK) {
         throw Exit{status == ODC_ERROR_ARGUMENT ? 2 : 1, odc_last_error()};
@@ -43,7 +43,7 @@ void show_machine(const TopoOptions &options) {
     if (recording != nullptr) {
         write_file(options.save, recording);
     }
-    const Json machine = Json::parse(words);
+    const Json machine = Json::parse(json);
     if (!options.svg.empty()) {
         write_file(options.svg, draw_machine(machine));
     }

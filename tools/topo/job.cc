@@ -89,9 +89,9 @@ void tell_apart(std::vector<Json> &rows) {
     std::vector<std::string> names;  // the original names, at each host's lowest rank; "" for the others
     for (size_t rank = 0; rank < rows.size(); ++rank) {
         Json &row = rows[rank];
-        const auto mate = std::find_if(row.at("routes").begin(), row.at("routes").end(),
+        const auto other = std::find_if(row.at("routes").begin(), row.at("routes").end(),
                                        [](const Json &route) { return !route.contains("nic"); });
-        const size_t first = mate->at("to");  // itself, if there is no other
+        const size_t first = other->at("to");  // itself, if there is no other
         if (first < rank) {
             row["host"] = rows[first].at("host");
             names.emplace_back();

@@ -135,12 +135,12 @@ private:
 
     void legend() {
         double x = kMargin;
-        for (const auto &[kind, words] : {std::pair(Part::Kind::Gpu, "GPU"), std::pair(Part::Kind::Nic, "NIC"),
+        for (const auto &[kind, label] : {std::pair(Part::Kind::Gpu, "GPU"), std::pair(Part::Kind::Nic, "NIC"),
                                           std::pair(Part::Kind::UnusedNic, "NIC that reaches no other host"),
                                           std::pair(Part::Kind::Switch, "PCIe switch")}) {
             frame(x, 62, 16, 11, kind);
-            svg_.label(x + 22, 71.5, "", words);
-            x += 46 + 6.2 * static_cast<double>(std::string(words).size());
+            svg_.label(x + 22, 71.5, "", label);
+            x += 46 + 6.2 * static_cast<double>(std::string(label).size());
         }
     }
 

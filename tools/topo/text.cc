@@ -13,7 +13,7 @@ namespace odc_tool {
 namespace {
 
 struct Distance {
-    const char *words;  // the text of odc_get_topology
+    const char *text;  // the text of odc_get_topology
     const char *cell;
 };
 
@@ -28,9 +28,9 @@ constexpr std::array<Distance, 9> kDistances = {{{"itself", "-"},
                                                  {"at an unknown distance", "?"}}};
 
 // Its index in kDistances; the last one for unknown texts.
-size_t distance_of(const std::string &words) {
+size_t distance_of(const std::string &text) {
     const auto *row =
-        std::find_if(kDistances.begin(), kDistances.end() - 1, [&](const Distance &one) { return one.words == words; });
+        std::find_if(kDistances.begin(), kDistances.end() - 1, [&](const Distance &one) { return one.text == text; });
     return static_cast<size_t>(row - kDistances.begin());
 }
 
@@ -78,7 +78,7 @@ void print_distances(const Json &machine) {
     std::string legend;
     for (size_t i = 1; i < kDistances.size(); ++i) {
         if (seen[i]) {
-            legend += fmt::format("{}{}: {}", legend.empty() ? "" : ", ", kDistances[i].cell, kDistances[i].words);
+            legend += fmt::format("{}{}: {}", legend.empty() ? "" : ", ", kDistances[i].cell, kDistances[i].text);
         }
     }
     fmt::print("  {}\n", legend);
@@ -86,14 +86,14 @@ void print_distances(const Json &machine) {
 
 // "; not shm: cuda is faster; ...": the reasons against the other transports, if they are wanted or there is no route.
 std::string why_not_text(const Json &route, Reasons reasons) {
-    std::string words;
+    std::string text;
     for (const auto &[transport, why] : route.at("why_not").items()) {
         if (route.at("why").is_null() || reasons == Reasons::Told) {
-            words += fmt::format("; {}{}: {}", route.at("transport").is_null() ? "" : "not ", transport,
-                                 why.get<std::string>());
+            text += fmt::format("; {}{}: {}", route.at("transport").is_null() ? "" : "not ", transport,
+                                why.get<std::string>());
         }
     }
-    return words;
+    return text;
 }
 
 std::string route_text(const Json &route, Reasons reasons) {
@@ -105,13 +105,13 @@ std::string route_text(const Json &route, Reasons reasons) {
 // The route between two GPUs, and their link.
 std::string link_text(const Json &link, Reasons reasons) {
     const bool known = !link.at("access").is_null();
-    std::string words = !known ? "unknown" : link.at("transport").is_null() ? "none" : path_text(link);
-    words += ": " + link.at("words").get<std::string>();
+    std::string text = !known ? "unknown" : link.at("transport").is_null() ? "none" : path_text(link);
+    text += ": " + link.at("text").get<std::string>();
     if (reasons == Reasons::Told) {
-        words += fmt::format("; PCIe: {}; {}{}", link.at("by_pci").get<std::string>(),
-                             link.at("why").get<std::string>(), why_not_text(link, reasons));
+        text += fmt::format("; PCIe: {}; {}{}", link.at("by_pci").get<std::string>(), link.at("why").get<std::string>(),
+                            why_not_text(link, reasons));
     }
-    return words;
+    return text;
 }
 
 // Pairs of GPUs with equal descriptions share a line; if all are equal, there is one line for all.
@@ -127,45 +127,44 @@ void print_gpu_links(const Json &machine, Reasons reasons) {
     struct Line {
         std::string from;
         std::string to;
-        std::string words;
+        std::string text;
     };
     std::vector<Line> lines;
     bool alike = true;
     for (const Json &link : links) {
         const Line line{link.at("between").at(0), link.at("between").at(1), link_text(link, reasons)};
-        const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line &one) {
-            return one.from == line.from && one.words == line.words;
-        });
+        const auto same = std::find_if(lines.begin(), lines.end(),
+                                       [&](const Line &one) { return one.from == line.from && one.text == line.text; });
         if (same == lines.end()) {
             lines.push_back(line);
         } else {
             same->to += ", " + line.to;
         }
-        alike = alike && line.words == lines.front().words;
+        alike = alike && line.text == lines.front().text;
     }
     if (alike && links.size() > 1) {
-        lines = {{"each", "each other", lines.front().words}};
+        lines = {{"each", "each other", lines.front().text}};
     }
     for (const Line &line : lines) {
-        fmt::print("  {} to {}  {}\n", line.from, line.to, line.words);
+        fmt::print("  {} to {}  {}\n", line.from, line.to, line.text);
     }
 }
 
 // Printed if ODC_REQUIRE is set.
-void print_objection(const Json &route, const std::string &indent) {
-    if (route.contains("objection") && route.at("memory") == "host") {
-        print_line(indent + text_or(route.at("objection"), "ODC_REQUIRE is met"));
+void print_unmet_requirement(const Json &route, const std::string &indent) {
+    if (route.contains("unmet_requirement") && route.at("memory") == "host") {
+        print_line(indent + text_or(route.at("unmet_requirement"), "ODC_REQUIRE is met"));
     }
 }
 
 void print_routes(const Json &machine, Reasons reasons) {
     const Json &here = machine.at("on_this_host");
     fmt::print("\nbetween ranks of this host:\n  {}\n", route_text(here, reasons));
-    print_objection(here, "  ");
+    print_unmet_requirement(here, "  ");
     fmt::print("\nfrom memory here to the like on another host:\n");
     for (const Json &route : machine.at("to_another_host")) {
         fmt::print("  {:<6}  {}\n", route.at("from").get<std::string>(), route_text(route, reasons));
-        print_objection(route, "          ");
+        print_unmet_requirement(route, "          ");
     }
 }
 

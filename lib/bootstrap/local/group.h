@@ -35,7 +35,7 @@ struct LocalGroup {
     // By rank, or none: rank 0's to all others, theirs to it. Who becomes readable gave up before it came; rank 0 may have
     // done so for the whole job. They stay the caller's.
     std::vector<int> liveness_fds;
-    // What says that these ranks are one host: "ODC_HOST_ID=\"a\""; empty: it cannot be wrong. For words.
+    // What says that these ranks are one host: "ODC_HOST_ID=\"a\""; empty: it cannot be wrong. For messages.
     std::string named_by;
 };
 
@@ -45,7 +45,7 @@ void add_peer(const LocalPeer &one, PeersToSend *to);
 // This rank's own.
 LocalPeer own_local_peer(int rank, const PeerHandles &mine);
 
-// What to add to the words about ranks that have not found each other.
+// What to add to the message about ranks that have not found each other.
 std::string doubt(const LocalGroup &group);
 
 }  // namespace odc

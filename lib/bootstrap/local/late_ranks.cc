@@ -26,7 +26,7 @@ bool has_said_hello(const Fd &socket, std::set<int> &absent) {
 }  // namespace
 
 void tell_late_ranks(Acceptor &acceptor, const std::string &why, std::set<int> absent, const Deadline &deadline) {
-    const int64_t until_ns = now_ns() + kFarewellNs;
+    const int64_t until_ns = now_ns() + kFailureNs;
     const Deadline brief(100, nullptr, nullptr);  // asks nobody, so it throws nothing
     EventLoop events(brief, "odc_init");
     std::vector<Fd> late;

@@ -106,7 +106,7 @@ private:
         if (now_ns() >= deadline_ns_) {
             throw Error(ODC_ERROR_RENDEZVOUS, missing());
         }
-        deadline_.say_long([this] { return missing(); });
+        deadline_.log_if_long([this] { return missing(); });
         wait_for_any();
         hear_undecided();
         accept_waiting();

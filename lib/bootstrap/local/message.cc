@@ -92,9 +92,9 @@ bool send_reply(int socket, ReplyKind kind, const PeersToSend &peers, const Dead
 }
 
 bool send_failure(int socket, const std::string &why, const Deadline &deadline) {
-    const std::string words = cut(why, kMaxSentence);
-    const Reply reply{kRendezvousMagic, ReplyKind::kFailed, static_cast<uint32_t>(words.size()), {}};
-    return send_datagram(socket, bytes_of(reply), words, {}, deadline);
+    const std::string text = cut(why, kMaxSentence);
+    const Reply reply{kRendezvousMagic, ReplyKind::kFailed, static_cast<uint32_t>(text.size()), {}};
+    return send_datagram(socket, bytes_of(reply), text, {}, deadline);
 }
 
 Received receive_hello(int socket, Hello *hello, ReceivedPeers *self) {

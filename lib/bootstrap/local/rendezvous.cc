@@ -18,7 +18,7 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kAnswerNs = 500'000'000;  // a rank waits this much longer than its deadline for its leader's words
+constexpr int64_t kAnswerNs = 500'000'000;  // a rank waits this much longer than its deadline for its leader's reply
 constexpr int64_t kFirstRetryMs = 1;
 constexpr int64_t kLastRetryMs = 32;  // before a leader is looked for again: hundreds of ranks may look
 
@@ -92,7 +92,7 @@ private:
             if (deadline_.over()) {
                 throw Error(ODC_ERROR_RENDEZVOUS, missing());
             }
-            deadline_.say_long([this] { return missing(); });
+            deadline_.log_if_long([this] { return missing(); });
             // The kernel has no event for a name at which somebody begins to listen; but those who leave are seen.
             events_.watch(leader_life_.get());
             events_.watch(liveness_fd_);
@@ -120,7 +120,7 @@ private:
         return false;
     }
 
-    // Receives it into `received_`. False: the leader closed the connection without a word.
+    // Receives it into `received_`. False: the leader closed the connection without a reply.
     bool next(ReplyKind wanted) {
         for (;;) {
             ReplyKind kind{};
@@ -141,7 +141,7 @@ private:
                 fail(ODC_ERROR_RENDEZVOUS, "{}; rank {} (pid {}) is there but does not answer", waited(), leader_,
                      leader_pid_);
             }
-            deadline_.say_long([this] {
+            deadline_.log_if_long([this] {
                 return formatted("{}; rank {} (pid {}) is there and waits for the others", waited(), leader_,
                                  leader_pid_);
             });

@@ -19,7 +19,7 @@ constexpr size_t kMaxSentence = 4096;
 
 // Connections of those who have not said who they are may be anybody's: so many at a time, beside as many as there are ranks.
 constexpr size_t kMostUndecided = 64;
-constexpr int64_t kFarewellNs = 2'000'000'000;  // for late ranks to come and read why the others did not meet
+constexpr int64_t kFailureNs = 2'000'000'000;  // for late ranks to come and read why the others did not meet
 
 using Nonce = std::array<unsigned char, 32>;
 using Mac = std::array<unsigned char, 32>;  // HMAC-SHA256

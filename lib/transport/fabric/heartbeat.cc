@@ -67,7 +67,7 @@ bool Heartbeat::is_answered(uint64_t ping) const {
 }
 
 bool Heartbeat::must_ping(const RemoteRank &remote) const {
-    return remote.replica.block().bell.waiters.load() != 0 || suspected_[static_cast<size_t>(remote.host)] ||
+    return remote.replica.block().doorbell.waiters.load() != 0 || suspected_[static_cast<size_t>(remote.host)] ||
            std::find(opposite_.begin(), opposite_.end(), &remote) != opposite_.end();
 }
 
