@@ -52,12 +52,13 @@ check() {
     fi
 }
 
+tests_at_once=$((1 + $(nproc)))
 # suite BUILD ARGUMENT OF CTEST...: the tests of build/BUILD, counted one by one.
 suite() {
     local build=$1 log=$logs/suite status total good left_out
     shift
     headline "tests of $build"
-    timed "tests of $build" ctest --test-dir "build/$build" --output-on-failure -j "$((2 * $(nproc) + 1))" "$@" 2>&1 | tee "$log"
+    timed "tests of $build" ctest --test-dir "build/$build" --output-on-failure -j "$tests_at_once" "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     total=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#' "$log")
     good=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.* Passed ' "$log")

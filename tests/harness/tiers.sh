@@ -34,11 +34,13 @@ install_all() {
 
 # ---- quick: under a minute ----
 tier_quick() {
+    tests_at_once=$((1 + 2 * $(nproc))) # most of them wait
     check "build release" build_release && suite release -L '^quick$'
 }
 
 # ---- the default: before a commit ----
 tier_commit() {
+    tests_at_once=$((1 + 2 * $(nproc)))
     check "install what is missing" bash tests/install.sh test
     check "build release" build_release || return
     lane commit_lane
