@@ -19,7 +19,7 @@ namespace odc {
 
 namespace {
 
-constexpr int kExitMs = 5000;  // how long exit() waits for threads in fi_getinfo, at most
+constexpr int kMostMs = 5000;  // that exit() and fork() wait for threads in fi_getinfo
 
 // Blocks signals on this thread, and restores all signal dispositions at the end.
 class PreserveSignals {
@@ -65,45 +65,72 @@ DynamicLibrary load() {
 // The number of threads that load libfabric or are in fi_getinfo, which takes 0.3 s, and the thread that has called exit(),
 // whose handlers may still call it.
 constinit std::atomic<int> asking = 0;
+constinit thread_local int asking_here = 0;
 constinit std::atomic<pid_t> exiting = 0;
-// fork() was called amid one of them: libfabric's locks are held in this process by threads that it does not have.
-constinit std::atomic<bool> forked_amid = false;
+// fork() waits for those threads, and they for fork(): a child would have locks of libfabric that its missing threads hold, and
+// libfabric's destructor takes them in exit().
+constinit std::atomic<int> forking = 0;
+constinit std::atomic<bool> forked_amid = false;  // they took longer
+
+// Waits until it is so, for kMostMs at most.
+template <class So>
+void await(const So &so) {
+    for (int ms = 0; ms < kMostMs && !so(); ++ms) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
 
 class Asking {
 public:
     Asking() {
-        asking.fetch_add(1);
+        for (begin(); asking_here == 1 && forking.load() > 0; begin()) {
+            end();
+            await([] { return forking.load() == 0; });
+        }
         if (const pid_t thread = exiting.load(); thread != 0 && thread != gettid()) {
-            asking.fetch_sub(1);
+            end();
             fail(ODC_ERROR_UNSUPPORTED, "the process is ending, and libfabric with it");
         }
     }
-    ~Asking() { asking.fetch_sub(1); }
+    ~Asking() { end(); }
     Asking(const Asking &) = delete;
     Asking &operator=(const Asking &) = delete;
+
+private:
+    static void begin() {
+        asking.fetch_add(1);
+        ++asking_here;
+    }
+    static void end() {
+        --asking_here;
+        asking.fetch_sub(1);
+    }
 };
 
 // Runs before libfabric's destructors and those of what it depends on, because it is registered after they are loaded; and,
 // registered with libodc, also where exit() begins before that.
 void await_asking() {
-    if (exiting.exchange(gettid()) != 0) {
-        return;  // once is enough
-    }
-    for (int ms = 0; ms < kExitMs && asking.load() > 0; ++ms) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (exiting.exchange(gettid()) == 0) {
+        await([] { return asking.load() == asking_here; });
     }
 }
 
-void forget_in_child() {
-    if (asking.exchange(0) > 0) {
-        forked_amid.store(true);
-    }
+void before_fork() {
+    forking.fetch_add(1);
+    await([] { return asking.load() == asking_here; });
+}
+
+void after_fork() { forking.fetch_sub(1); }
+
+void after_fork_in_child() {
+    forking.store(0);
+    forked_amid.store(asking.exchange(asking_here) > asking_here);
     exiting.store(0);
 }
 
 __attribute__((constructor)) void register_handlers() {
     std::atexit(await_asking);
-    pthread_atfork(nullptr, nullptr, forget_in_child);
+    pthread_atfork(before_fork, after_fork, after_fork_in_child);
 }
 
 struct Loaded {
@@ -141,9 +168,10 @@ std::string why_too_old(uint32_t version, uint32_t needed) {
 
 const Libfabric &libfabric() {
     if (forked_amid.load()) {
-        fail(ODC_ERROR_UNSUPPORTED,
-             "another thread was loading or asking libfabric when this process was forked, and holds its "
-             "locks for ever here; fork before or after odc_init, or exec");
+        fail(
+            ODC_ERROR_UNSUPPORTED,
+            "another thread was loading or asking libfabric when this process was forked, and holds its locks for ever here; "
+            "fork before or after odc_init, or exec");
     }
     static const auto &loaded = *new Loaded;
     if (!loaded.why_not.empty()) {
