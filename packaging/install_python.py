@@ -34,11 +34,11 @@ def main() -> None:
     header = (ROOT / "include/odc/odc.h").read_text()
     version = ".".join(re.findall(r"#define ODC_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", header))
     shutil.copytree(
-        ROOT / "bindings/python/odc",
-        folder / "odc",
+        ROOT / "bindings/python/libodc",
+        folder / "libodc",
         ignore=lambda _, names: [name for name in names if name.endswith(".so") or name == "__pycache__"],
     )
-    info = folder / f"odc-{version}.dist-info"
+    info = folder / f"libodc-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(metadata(version))
     (info / "INSTALLER").write_text(f"{installer}\n")

@@ -12,9 +12,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 auditwheel repair -w "$work" "$wheel" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
 wheel unpack -d "$work/unpacked" "$work"/*.whl >/dev/null
-unpacked=$(echo "$work"/unpacked/odc-*)
-licences=$(echo "$unpacked"/odc-*.dist-info/licenses)
-for library in "$unpacked"/odc.libs/*; do
+unpacked=$(echo "$work"/unpacked/libodc-*)
+licences=$(echo "$unpacked"/libodc-*.dist-info/licenses)
+for library in "$unpacked"/libodc.libs/*; do
     name=$(basename "$library" | sed -E 's/-[0-9a-f]{8}(\.so.*)/\1/')
     package=$(dpkg -S "*/$name" | sed -n '1s/:.*//p')
     cp "/usr/share/doc/$package/copyright" "$licences/$package"

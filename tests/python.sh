@@ -33,7 +33,7 @@ cd bindings/python
 if "$bin/python" -c 'import torch' 2>/dev/null; then
     "$bin/mypy"
 else
-    "$bin/mypy" --exclude odc/torch
+    "$bin/mypy" --exclude libodc/torch
 fi
 # Not python -m pytest, which would import the sources instead of the installed package.
 status=0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the virtual environment build/python, if it does not exist, with the package odc of this tree, and installs what is
+# Makes the virtual environment build/python, if it does not exist, with the package libodc of this tree, and installs what is
 # named: `venv.sh [checks] [torch] [pictures] [libraries] [torchtitan]`; or, without the package, `venv.sh disassembler` (of GPU
 # code), `venv.sh nvml` (NVML's header), or `venv.sh scipy` (for perf/compare.sh). Exits with 77 and the reason where that is
 # impossible.

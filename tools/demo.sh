@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 bash tests/install.sh demo
 cmake --preset release -DODC_TOOLS=ON -DODC_TESTS=OFF
 cmake --build --preset release
-echo "Installing torch, matplotlib and the package odc into build/python"
+echo "Installing torch, matplotlib and the package libodc into build/python"
 bash tests/venv.sh torch pictures
 
 cores=$(nproc)

@@ -37,7 +37,7 @@ def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = N
     """From a copy of this folder with the core in it."""
     folder = Path(sdist_directory).resolve()
     with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(scratch) / "odc"
+        copy = Path(scratch) / "libodc"
         shutil.copytree(HERE, copy, ignore=shutil.ignore_patterns("build", "__pycache__", ".*"))
         if not (HERE / "core").exists():  # else this is a source distribution
             root = HERE.parent.parent

@@ -281,7 +281,7 @@ def trained(report: Path) -> Reader:
 def training(setting: Setting, size: int, *options: str) -> Command:
     report = setting.scratch / f"example-{size}"
     given = ["--device", "cpu" if setting.short else "cuda", "--report", str(report), *options]
-    few = ["--rounds", "1", "--turn", "1", "--minibatch", "2", "--data", str(PACKAGE / "odc")]
+    few = ["--rounds", "1", "--turn", "1", "--minibatch", "2", "--data", str(PACKAGE / "libodc")]
     sizes = ["--width", "32", "--blocks", "1", *few] if setting.short else ["--rounds", "3"]
     script = str(PACKAGE / "examples" / "train" / "train.py")
     return Command(

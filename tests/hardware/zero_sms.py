@@ -16,7 +16,7 @@ from typing import Any
 
 from cuda_api import MULTIPROCESSORS, CudaError, Driver, Gpu
 
-import odc
+import libodc
 
 NUMEL = 64 << 20  # f32
 THREADS = 1024
@@ -72,8 +72,8 @@ def wait(condition: Callable[[], bool], words: str, seconds: float = 10) -> bool
     return True
 
 
-def tried(context: odc.Context, gpu: Gpu, ptx: bytes) -> dict[str, Any]:
-    shard = context.register("full", NUMEL, gradients=None, memory=odc.Memory.GPU)
+def tried(context: libodc.Context, gpu: Gpu, ptx: bytes) -> dict[str, Any]:
+    shard = context.register("full", NUMEL, gradients=None, memory=libodc.Memory.GPU)
     ready = context.register("ready", context.size, gradients=None)
     buffer, stream, filler = Buffer(gpu.new(4 * NUMEL)), gpu.stream(), Filler(gpu, ptx)
     context.publish()
@@ -106,13 +106,13 @@ def tried(context: odc.Context, gpu: Gpu, ptx: bytes) -> dict[str, Any]:
 
 def main() -> int:
     driver = Driver()
-    with odc.init(timeout=60) as context:
+    with libodc.init(timeout=60) as context:
         rank = context.rank
     if driver.fake or driver.count() < 2:
         why = "the driver is fake" if driver.fake else "there is one GPU"
         result: dict[str, Any] = {"name": "zero multiprocessors", "outcome": "skipped", "reason": why}
     else:
-        with odc.init(group="gather", device=f"cuda:{rank}", timeout=60) as context:
+        with libodc.init(group="gather", device=f"cuda:{rank}", timeout=60) as context:
             result = tried(context, Gpu(driver, rank), Path(sys.argv[1]).read_bytes() + b"\0")
     if rank == 0:
         print(json.dumps({"results": [result]}), flush=True)

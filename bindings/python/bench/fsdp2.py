@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost of odc.torch.fsdp2 compared with FSDP2 itself, each figure a ratio within one run:
+"""The cost of libodc.torch.fsdp2 compared with FSDP2 itself, each figure a ratio within one run:
 
     odc run -n 2 build/python/bin/python bindings/python/bench/fsdp2.py
 
@@ -26,8 +26,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-import odc
-from odc.torch import fsdp2
+import libodc
+from libodc.torch import fsdp2
 
 PAIRS = 60
 STEPS = 100
@@ -163,7 +163,7 @@ def agreement(rank: int, size: int) -> None:
 
 
 def main() -> None:
-    with odc.init() as context:
+    with libodc.init() as context:
         rank, size, job = context.rank, context.size, os.environ.get("ODC_JOB", str(os.getppid()))
     store = Path(tempfile.gettempdir()) / f"odc-bench-{job}"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)

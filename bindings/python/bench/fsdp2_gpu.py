@@ -28,9 +28,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-import odc
-from odc.torch import fsdp2
-from odc.torch.fsdp2.torch_state import AllGather, Buffers, ReduceScatter
+import libodc
+from libodc.torch import fsdp2
+from libodc.torch.fsdp2.torch_state import AllGather, Buffers, ReduceScatter
 
 SAMPLE_SECONDS = 0.1  # at least
 WARM_UP = 4  # steps
@@ -200,7 +200,7 @@ def race(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
         for _ in range(options.pairs):
             for name in order.sample(list(arms), 2):
                 taken[name].append(timed(arms[name], steps, finish))
-        route = str(job.context.route(1, odc.Memory.GPU if device.type == "cuda" else odc.Memory.HOST))
+        route = str(job.context.route(1, libodc.Memory.GPU if device.type == "cuda" else libodc.Memory.HOST))
     ratios = [mine / theirs for mine, theirs in zip(taken["odc"], taken["local"], strict=True)]
     low, high = interval(ratios)
     return {
@@ -238,7 +238,7 @@ def main() -> None:
     options = parsed()
     if options.device == "cuda" and torch.cuda.device_count() == 0:
         raise SystemExit("fsdp2_gpu.py: torch finds no GPU here; --device cpu tries the script without one")
-    with odc.init() as context:
+    with libodc.init() as context:
         rank, size, job = context.rank, context.size, os.environ.get("ODC_JOB", str(os.getppid()))
     device = torch.device("cpu")
     if options.device == "cuda":

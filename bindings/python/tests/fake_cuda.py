@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from odc import Type
-from odc._dlpack import make_capsule
+from libodc import Type
+from libodc._dlpack import make_capsule
 
 _BUILDS = Path(__file__).resolve().parents[3] / "build"
 _FOUND = [one for build in ("dev", "release") for one in _BUILDS.glob(f"{build}/tests/fakes/cuda/libcuda.so.1")]
@@ -94,7 +94,7 @@ class Stream:
 
 
 class TorchStream:
-    """The part of torch.cuda.Stream that odc reads."""
+    """The part of torch.cuda.Stream that libodc reads."""
 
     def __init__(self, handle: int, device: int) -> None:
         self.cuda_stream = handle

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models for the tests of odc.torch.fsdp2, and their training by one process, by plain FSDP2 and over ODC, to compare.
+"""Models for the tests of libodc.torch.fsdp2, and their training by one process, by plain FSDP2 and over ODC, to
+compare.
 
 A minibatch is given as counts: the microbatches of each rank. The samples follow from minibatch, rank and index.
 """
@@ -22,8 +23,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
-from odc import PhaseError
-from odc.torch.fsdp2 import Job, MinibatchReport, attach
+from libodc import PhaseError
+from libodc.torch.fsdp2 import Job, MinibatchReport, attach
 
 Tensor = torch.Tensor
 Counts = Sequence[int]

@@ -15,7 +15,7 @@ from logged import warnings_logged
 from migrating import applied, block
 from torch_ranks import dist, torch  # skips where there is no torch
 
-from odc.torch import fsdp2
+from libodc.torch import fsdp2
 
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

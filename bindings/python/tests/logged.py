@@ -16,8 +16,8 @@ def warnings_logged() -> Iterator[list[str]]:
             lines.append(record.getMessage())
 
     handler = Handler(logging.WARNING)
-    logging.getLogger("odc").addHandler(handler)
+    logging.getLogger("libodc").addHandler(handler)
     try:
         yield lines
     finally:
-        logging.getLogger("odc").removeHandler(handler)
+        logging.getLogger("libodc").removeHandler(handler)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The features of odc.torch.fsdp2 and their tests: `python support.py` runs them and writes docs/fsdp2.md's table."""
+"""What libodc.torch.fsdp2 supports, by tests: `python support.py` runs them and writes docs/fsdp2.md's table."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from odc import _abi
+from libodc import _abi
 
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = (ROOT / "include/odc/odc.h").read_text()
@@ -117,7 +117,7 @@ def import_says(package: Path, **environment: str) -> str:
     for source in Path(_abi.__file__).parent.glob("*.py"):
         shutil.copy(source, package)
     inherited = {name: value for name, value in os.environ.items() if name != "ODC_LIBRARY"}
-    command = [sys.executable, "-c", "import odc"]
+    command = [sys.executable, "-c", "import libodc"]
     done = subprocess.run(
         command, cwd=package.parent, env=inherited | environment, capture_output=True, text=True, timeout=60
     )
@@ -125,7 +125,7 @@ def import_says(package: Path, **environment: str) -> str:
 
 
 def test_without_a_library_it_is_said_where_it_was_looked_for(tmp_path: Path) -> None:
-    package = tmp_path / "odc"
+    package = tmp_path / "libodc"
     said = import_says(package, LD_LIBRARY_PATH="/no/such")
     systems = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libodc.so.0')"]
     if subprocess.run(systems, env=os.environ | {"LD_LIBRARY_PATH": "/no/such"}, capture_output=True).returncode == 0:
@@ -139,13 +139,15 @@ def test_without_a_library_it_is_said_where_it_was_looked_for(tmp_path: Path) ->
 
 def test_both_folders_of_an_editable_installation_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ODC_LIBRARY", raising=False)
-    monkeypatch.setattr(sys.modules["odc"], "__path__", ["/sources/odc", "/installed/odc"])
+    monkeypatch.setattr(sys.modules["libodc"], "__path__", ["/sources/libodc", "/installed/libodc"])
     said = _abi._looked_for(_abi.library_path())
-    assert said.startswith("no libodc.so.0 is in /sources/odc or /installed/odc, and none of the system can be loaded")
+    assert said.startswith(
+        "no libodc.so.0 is in /sources/libodc or /installed/libodc, and none of the system can be loaded"
+    )
 
 
 def test_what_is_no_library_is_named(tmp_path: Path) -> None:
-    package = tmp_path / "odc"
+    package = tmp_path / "libodc"
     package.mkdir()
     broken = package / "libodc.so.0"
     broken.write_text("no library")
@@ -185,7 +187,7 @@ def test_the_place_of_the_systems_library_is_said(tmp_path: Path) -> None:
     system = tmp_path / "system"
     system.mkdir()
     found = library_of_version(system, 1, 1).rename(system / "libodc.so.0")
-    said = import_says(tmp_path / "odc", LD_LIBRARY_PATH=str(system))
+    said = import_says(tmp_path / "libodc", LD_LIBRARY_PATH=str(system))
     assert said.startswith(f"ImportError: libodc 1.1.5 was loaded from {found}, but this package was written for ")
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from ranks import run_ranks
 
-import odc
-from odc import Context
+import libodc
+from libodc import Context
 
 UINT64 = f"must be an integer in 0..{2**64 - 1}"
 INT32 = f"must be an integer in 0..{2**31 - 1}"
-TYPE = "must be one of odc.Type: F32, F64, BF16, F16, BYTES"
-MEMORY = "must be one of odc.Memory: HOST, GPU"
-REDUCTION = "must be one of odc.Reduction: SUM, MAX"
+TYPE = "must be one of libodc.Type: F32, F64, BF16, F16, BYTES"
+MEMORY = "must be one of libodc.Memory: HOST, GPU"
+REDUCTION = "must be one of libodc.Reduction: SUM, MAX"
 LONG = 10**5000  # Python refuses to print it
 
 
@@ -66,7 +66,7 @@ CALLS: list[tuple[Callable[[Context], Any], str]] = [
     (lambda c: c.register("x", Index()), f'numel of shard "x" is {80 * "x"}..., {UINT64}'),
     (lambda c: c.register("x", 8, 2**32 + 1), f'the type of parameters of shard "x" is {2**32 + 1}, {TYPE}'),
     (lambda c: c.register("x", 8, 0), f'the type of parameters of shard "x" is 0, {TYPE}'),
-    (lambda c: c.register("x", 8, odc.Type.F32, "f32"), f"the type of gradients of shard \"x\" is 'f32', {TYPE}"),
+    (lambda c: c.register("x", 8, libodc.Type.F32, "f32"), f"the type of gradients of shard \"x\" is 'f32', {TYPE}"),
     (lambda c: c.register("x", 8, None, Index()), f'the type of gradients of shard "x" is {80 * "x"}..., {TYPE}'),
     (lambda c: c.register("x", 8, memory="host"), f"memory of shard \"x\" is 'host', {MEMORY}"),
     (lambda c: c.register("x", 8, memory=None), f'memory of shard "x" is None, {MEMORY}'),
@@ -87,22 +87,25 @@ CALLS: list[tuple[Callable[[Context], Any], str]] = [
     (lambda c: c.publish(Others(2**64 + 5)), f"the handle of the stream is {2**64 + 5}, {UINT64}"),
     (lambda c: c.publish(Others(CUstream(-2))), f"the handle of the stream is -2, {UINT64}"),
     (lambda c: c.publish(Others(None)), f"the handle of the stream is None, {UINT64}"),
-    (lambda _: odc.init(rank=2**32, size=1), f"rank is {2**32}, {INT32}"),
-    (lambda _: odc.init(rank=0, size=2**32 + 1), f"size is {2**32 + 1}, {INT32}"),
-    (lambda _: odc.topology("a\0b"), "file has a NUL character at byte 1"),
-    (lambda _: odc.topology(7), "file is of type int, must be a path"),
-    (lambda _: odc.topology("a\ud800"), "file cannot be encoded as UTF-8: surrogates not allowed, character 1"),
-    (lambda _: odc.plan_cost("7b\0"), "the model has a NUL character at byte 2"),
-    (lambda _: odc.plan([1], 2**32 + 1), f"ranks is {2**32 + 1}, {INT32}"),
-    (lambda _: odc.plan([1], 1, policy=7), "policy is 7, must be one of odc.Policy: LOCAL_SORT, LB_MICRO, LB_MINI"),
-    (lambda _: odc.plan([1], 1, max_tokens=-1), f"max_tokens is -1, {UINT64}"),
-    (lambda _: odc.plan([1.5], 1), f"the length of sample 0 is 1.5, {UINT64}"),
+    (lambda _: libodc.init(rank=2**32, size=1), f"rank is {2**32}, {INT32}"),
+    (lambda _: libodc.init(rank=0, size=2**32 + 1), f"size is {2**32 + 1}, {INT32}"),
+    (lambda _: libodc.topology("a\0b"), "file has a NUL character at byte 1"),
+    (lambda _: libodc.topology(7), "file is of type int, must be a path"),
+    (lambda _: libodc.topology("a\ud800"), "file cannot be encoded as UTF-8: surrogates not allowed, character 1"),
+    (lambda _: libodc.plan_cost("7b\0"), "the model has a NUL character at byte 2"),
+    (lambda _: libodc.plan([1], 2**32 + 1), f"ranks is {2**32 + 1}, {INT32}"),
+    (
+        lambda _: libodc.plan([1], 1, policy=7),
+        "policy is 7, must be one of libodc.Policy: LOCAL_SORT, LB_MICRO, LB_MINI",
+    ),
+    (lambda _: libodc.plan([1], 1, max_tokens=-1), f"max_tokens is -1, {UINT64}"),
+    (lambda _: libodc.plan([1.5], 1), f"the length of sample 0 is 1.5, {UINT64}"),
 ]
 
 
 def refused(rank: int, size: int, job: str, call: Callable[[Context], Any], words: str) -> None:
-    with odc.init(rank=rank, size=size, job=job, timeout=30) as context:
-        with pytest.raises(odc.ArgumentError) as caught:
+    with libodc.init(rank=rank, size=size, job=job, timeout=30) as context:
+        with pytest.raises(libodc.ArgumentError) as caught:
             call(context)
         assert str(caught.value).startswith(words)
         assert context.all_reduce([1]) == [1]  # the context is unaffected
@@ -122,17 +125,19 @@ def test_strings_of_a_configuration(name: str) -> None:
     ):
         if name == "device" and value == 7:
             continue  # an object whose str is a device, such as a torch.device
-        with pytest.raises(odc.ArgumentError) as caught:
-            odc.init(**{"rank": 0, "size": 1, "job": "x", name: value})
+        with pytest.raises(libodc.ArgumentError) as caught:
+            libodc.init(**{"rank": 0, "size": 1, "job": "x", name: value})
         assert str(caught.value) == words
 
 
 def integers_of_numpy(rank: int, size: int, job: str) -> None:
-    with odc.init(rank=rank, size=size, job=job, timeout=30) as context:
+    with libodc.init(rank=rank, size=size, job=job, timeout=30) as context:
         shard = context.register("x", np.int64(8), slices=np.array([8]), ranks=np.array([0]))
         assert shard.slice.numel == 8
         for stream in np.int64(7), np.uint64(7), Torchs(np.uint64(7)), Others(np.int64(7)):
-            with pytest.raises(odc.UnsupportedError, match='a stream is given for shard "x", which is in host memory'):
+            with pytest.raises(
+                libodc.UnsupportedError, match='a stream is given for shard "x", which is in host memory'
+            ):
                 shard.publish(stream)
         shard.publish(np.int64(0))
 
@@ -143,11 +148,11 @@ def test_integers_of_numpy_are_integers() -> None:
 
 def plain_integers(rank: int, size: int, job: str) -> None:
     """Plain integers mean the members of the enumerations."""
-    with odc.init(rank=rank, size=size, job=job, timeout=30) as context:
+    with libodc.init(rank=rank, size=size, job=job, timeout=30) as context:
         shard = context.register("x", 8, 2, np.int64(1), memory=np.int64(1))
         description = shard.description
-        assert description.parameters is odc.Type.F64 and description.gradients is odc.Type.F32
-        assert description.memory is odc.Memory.HOST
+        assert description.parameters is libodc.Type.F64 and description.gradients is libodc.Type.F32
+        assert description.memory is libodc.Memory.HOST
         assert context.register("gradients", 8, None, 1).description.parameters is None
         np.asarray(shard.slice.parameters)[:] = 3
         context.publish()
@@ -156,7 +161,7 @@ def plain_integers(rank: int, size: int, job: str) -> None:
         assert (full == 3).all()
         shard.scatter_add(np.ones(8, np.float32))
         assert context.sync([rank], 2) == [0]
-    assert odc.plan([1], 1, policy=3) == odc.plan([1], 1, policy=odc.Policy.LB_MINI)
+    assert libodc.plan([1], 1, policy=3) == libodc.plan([1], 1, policy=libodc.Policy.LB_MINI)
 
 
 def test_plain_integers_are_members_of_enumerations() -> None:
@@ -175,8 +180,8 @@ class Interrupting(Exception):
 
 def raises(rank: int, size: int, job: str, error: Exception, words: str) -> None:
     with (
-        pytest.raises(type(error) if rank == 1 else odc.AbortedError) as caught,
-        odc.init(rank=rank, size=size, job=job, timeout=30) as context,
+        pytest.raises(type(error) if rank == 1 else libodc.AbortedError) as caught,
+        libodc.init(rank=rank, size=size, job=job, timeout=30) as context,
     ):
         if rank == 1:
             raise error
@@ -197,14 +202,14 @@ def test_an_abort_is_told_whatever_the_exception_says(error: Exception, words: s
 
 
 def interrupted_in_words(rank: int, size: int, job: str) -> None:
-    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30)
     if rank == 1:
         with pytest.raises(KeyboardInterrupt), context:
             raise Interrupting
-        with pytest.raises(odc.PhaseError, match="this context has been closed"):
+        with pytest.raises(libodc.PhaseError, match="this context has been closed"):
             context.sync()
     else:
-        with pytest.raises(odc.PeerLostError, match="left in minibatch 0"):
+        with pytest.raises(libodc.PeerLostError, match="left in minibatch 0"):
             context.sync()
 
 

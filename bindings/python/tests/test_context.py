@@ -18,15 +18,15 @@ import numpy as np
 import pytest
 from ranks import run_ranks
 
-import odc
-from odc import Type
-from odc._abi import lib
+import libodc
+from libodc import Type
+from libodc._abi import lib
 
 PIPE = subprocess.PIPE
 
 
 def minibatches(rank: int, size: int, job: str) -> None:
-    with odc.init(rank=rank, size=size, job=job, timeout=30) as context:
+    with libodc.init(rank=rank, size=size, job=job, timeout=30) as context:
         assert (context.rank, context.size, context.minibatch) == (rank, size, 0)
         shards = [context.register(f"layer.{i}", 101, Type.F32, Type.F32) for i in range(3)]
         parameters = [np.asarray(s.slice.parameters) for s in shards]
@@ -41,17 +41,17 @@ def minibatches(rank: int, size: int, job: str) -> None:
                     each = -(-101 // size)
                     assert (full == minibatch + np.arange(101) // each).all()
                     shard.scatter_add(np.full(101, 2, np.float32))
-            assert context.sync([1.0, rank], odc.Reduction.SUM) == [size, size * (size - 1) / 2]
+            assert context.sync([1.0, rank], libodc.Reduction.SUM) == [size, size * (size - 1) / 2]
             for shard in shards:
                 assert (np.asarray(shard.slice.gradients) == size * (size - 1)).all()
-            assert context.all_reduce([rank], odc.Reduction.MAX) == [size - 1]
+            assert context.all_reduce([rank], libodc.Reduction.MAX) == [size - 1]
         stats = context.stats()
         assert stats.syncs == 4 and stats.gather_calls == stats.scatter_add_calls
         assert stats.gather_calls > 0 or size == 1
         assert context.peer_stats(0).sync_last >= 0
         assert context.route(0).transport == "shm" and str(context.route(0)).startswith("shm: ")
         assert context.route(0).access == "direct"
-        gpu = context.route(0, odc.Memory.GPU)
+        gpu = context.route(0, libodc.Memory.GPU)
         assert (gpu.transport, gpu.access) == ("", "none") and str(gpu).startswith(f"none: rank {rank} has no GPU")
 
 
@@ -61,7 +61,7 @@ def test_minibatches(size: int) -> None:
 
 
 def kinds_of_buffers(rank: int, size: int, job: str) -> None:
-    with odc.init(rank=rank, size=size, job=job, timeout=30) as context:
+    with libodc.init(rank=rank, size=size, job=job, timeout=30) as context:
         shard = context.register("x", 10, Type.F64, Type.F64, slices=[10, 0])
         raw = context.register("raw", 6, Type.BYTES, None)
         mine = shard.slice
@@ -85,18 +85,18 @@ def kinds_of_buffers(rank: int, size: int, job: str) -> None:
             shard.gather(np.zeros(10, np.float32))
         with pytest.raises((BufferError, TypeError)):
             shard.gather(bytes(80))
-        with pytest.raises(odc.ArgumentError, match="9 elements"):
+        with pytest.raises(libodc.ArgumentError, match="9 elements"):
             shard.gather(np.zeros(9))
-        with pytest.raises(odc.ArgumentError, match="has no gradients"):
+        with pytest.raises(libodc.ArgumentError, match="has no gradients"):
             raw.scatter_add(bytes(6))
-        with pytest.raises(odc.PhaseError, match="published already"):
+        with pytest.raises(libodc.PhaseError, match="published already"):
             shard.publish() if rank == 0 else raw.publish()
         operation = shard.scatter_add_start(np.ones(10))
         context.sync()
         if rank == 0:
             assert list(shard.slice.gradients.memory()) == [6.0] * 10
         shard.release()
-        with pytest.raises(odc.PhaseError, match='"x" has been released'):
+        with pytest.raises(libodc.PhaseError, match='"x" has been released'):
             shard.publish()
         with pytest.raises(ValueError, match="1 slices for 2 ranks"):
             context.register("y", 1, slices=[1])
@@ -113,7 +113,7 @@ def gives_buffers_back(rank: int, size: int, job: str, ends: Any, interrupted: A
         return parts if rank == 1 else parts[::-1]
 
     stop = threading.Event()
-    context = odc.init(rank=rank, size=size, all_gather=all_gather, timeout=30, interrupted=stop.is_set)
+    context = libodc.init(rank=rank, size=size, all_gather=all_gather, timeout=30, interrupted=stop.is_set)
     shard = context.register("w", 10)
     if rank == 1:
         assert interrupted.wait(60)
@@ -127,7 +127,7 @@ def gives_buffers_back(rank: int, size: int, job: str, ends: Any, interrupted: A
     with pytest.raises(BufferError):  # it belongs to the library, so it cannot be resized
         full.append(0)
     stop.set()
-    with pytest.raises(odc.InterruptedWaitError):
+    with pytest.raises(libodc.InterruptedWaitError):
         operation.wait()
     stop.clear()
     with pytest.raises(BufferError):  # still
@@ -143,12 +143,12 @@ def gives_buffers_back(rank: int, size: int, job: str, ends: Any, interrupted: A
         late.append(0)
     context.close()
     for _ in range(2):
-        with pytest.raises(odc.PhaseError, match=r"^odc_wait: this rank has left the job \(odc_shutdown\)$"):
+        with pytest.raises(libodc.PhaseError, match=r"^odc_wait: this rank has left the job \(odc_shutdown\)$"):
             operation.wait()  # returns, and the buffer is no longer used
         late.append(0)
     del context, shard
     gc.collect()
-    with pytest.raises(odc.PhaseError, match="has left the job"):
+    with pytest.raises(libodc.PhaseError, match="has left the job"):
         operation.wait()
     with pytest.raises(BufferError):
         dropped.append(0)
@@ -165,14 +165,14 @@ def test_a_wait_gives_the_buffer_back_also_after_close(hosts: str, monkeypatch: 
 
 
 def is_signalled_in_starts(rank: int, size: int, job: str, started: Any) -> None:
-    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30)
     shard = context.register("w", 10)
     context.publish()
     if rank == 0:
         full = bytearray(40)
         library = mock.Mock(wraps=lib)
         library.odc_gather_start = signalled(lib.odc_gather_start)
-        with mock.patch("odc.shard.lib", library), pytest.raises(KeyboardInterrupt):
+        with mock.patch("libodc.shard.lib", library), pytest.raises(KeyboardInterrupt):
             shard.gather_start(full)
         gc.collect()
         with pytest.raises(BufferError):  # C uses it, whoever waits for it
@@ -202,9 +202,9 @@ def test_a_start_that_ctrl_c_ends_keeps_the_buffer() -> None:
 def is_signalled_in_init(rank: int, size: int, job: str) -> None:
     library = mock.Mock(wraps=lib)
     library.odc_init = signalled(lib.odc_init)
-    patches = mock.patch("odc.context.lib", library), mock.patch("odc._handle.lib", library)
+    patches = mock.patch("libodc.context.lib", library), mock.patch("libodc._handle.lib", library)
     with patches[0], patches[1], pytest.raises(KeyboardInterrupt):
-        odc.init(rank=rank, size=size, job=job, timeout=30)
+        libodc.init(rank=rank, size=size, job=job, timeout=30)
     gc.collect()
     assert library.odc_destroy.call_count == 1
 
@@ -215,7 +215,7 @@ def test_a_context_that_ctrl_c_loses_is_destroyed() -> None:
 
 def is_closed_meanwhile(rank: int, size: int, job: str, waited: Any) -> None:
     stop = threading.Event()
-    context = odc.init(rank=rank, size=size, job=job, timeout=30, interrupted=stop.is_set)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30, interrupted=stop.is_set)
     shard = context.register("w", 10)
     if rank == 1:
         assert waited.wait(60)
@@ -234,11 +234,11 @@ def is_closed_meanwhile(rank: int, size: int, job: str, waited: Any) -> None:
     library = mock.Mock(wraps=lib)
     library.odc_wait = wait_and_close
     stop.set()
-    with mock.patch("odc.shard.lib", library), pytest.raises(odc.InterruptedWaitError):
+    with mock.patch("libodc.shard.lib", library), pytest.raises(libodc.InterruptedWaitError):
         operation.wait()
     with pytest.raises(BufferError):  # C still uses it
         full.append(0)
-    with pytest.raises(odc.PhaseError):
+    with pytest.raises(libodc.PhaseError):
         operation.wait()
     full.append(0)
     waited.set()
@@ -249,13 +249,13 @@ def test_an_interrupted_wait_keeps_the_buffer_where_another_thread_closes() -> N
 
 
 def gives_back_after_an_error(rank: int, size: int, job: str) -> None:
-    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30)
     shard = context.register("w", 10)
     context.publish()
     full = bytearray(40)
     operation = shard.gather_start(full)
     context.abort("enough")
-    with pytest.raises(odc.AbortedError, match="enough"):
+    with pytest.raises(libodc.AbortedError, match="enough"):
         operation.wait()
     full.append(0)
 
@@ -265,13 +265,13 @@ def test_a_wait_gives_the_buffer_back_after_a_job_error() -> None:
 
 
 def keeps_views(rank: int, size: int, job: str) -> None:
-    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30)
     shard = context.register("w", 1000, Type.F32, None)
     view = np.asarray(shard.slice.parameters)
     view[:] = 5
     context.close()
     context.close()
-    with pytest.raises(odc.PhaseError, match="closed"):
+    with pytest.raises(libodc.PhaseError, match="closed"):
         context.publish()
     del context, shard
     gc.collect()
@@ -291,7 +291,7 @@ def test_views_keep_the_memory_alive_and_nothing_else_does() -> None:
 def refused_capsules(rank: int, size: int, job: str) -> None:
     unraisable: list[Any] = []
     sys.unraisablehook = unraisable.append
-    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30)
     view = context.register("w", 10, Type.BF16, None).slice.parameters
     with pytest.raises((RuntimeError, BufferError), match=r"^Unsupported dtype"):  # NumPy has no bf16
         np.from_dlpack(view)
@@ -327,7 +327,7 @@ def meets_by_callback(rank: int, size: int, job: str, pipes: list[tuple[int, int
             parts[data[0]] = data[1:]
         return [parts[r] for r in range(size)]
 
-    with odc.init(rank=rank, size=size, all_gather=all_gather, timeout=30) as context:
+    with libodc.init(rank=rank, size=size, all_gather=all_gather, timeout=30) as context:
         assert context.all_reduce([rank]) == [size * (size - 1) / 2]
 
 
@@ -336,9 +336,9 @@ def callback_raises(rank: int, size: int, job: str) -> None:
         raise KeyError("no store")
 
     with pytest.raises(KeyError, match="no store"):
-        odc.init(rank=rank, size=size, all_gather=all_gather, timeout=30)
+        libodc.init(rank=rank, size=size, all_gather=all_gather, timeout=30)
     with pytest.raises(ValueError, match="all_gather returned"):
-        odc.init(rank=rank, size=size, all_gather=lambda mine: [mine], timeout=30)
+        libodc.init(rank=rank, size=size, all_gather=lambda mine: [mine], timeout=30)
 
 
 def test_ranks_meet_through_a_callback_and_its_exception_is_raised() -> None:
@@ -352,8 +352,8 @@ def test_ranks_meet_through_a_callback_and_its_exception_is_raised() -> None:
 
 def one_raises(rank: int, size: int, job: str) -> None:
     with (
-        pytest.raises(ValueError if rank == 1 else odc.AbortedError, match="bad sample 7"),
-        odc.init(rank=rank, size=size, job=job, timeout=30) as context,
+        pytest.raises(ValueError if rank == 1 else libodc.AbortedError, match="bad sample 7"),
+        libodc.init(rank=rank, size=size, job=job, timeout=30) as context,
     ):
         context.register("w", 10)
         context.publish()
@@ -363,23 +363,23 @@ def one_raises(rank: int, size: int, job: str) -> None:
 
 
 def one_dies(rank: int, size: int, job: str) -> None:
-    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30)
     context.register("w", 10)
     context.publish()
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(odc.PeerLostError, match=r"rank 1 .* died") as caught:
+    with pytest.raises(libodc.PeerLostError, match=r"rank 1 .* died") as caught:
         context.sync()
-    assert isinstance(caught.value, odc.JobError) and isinstance(caught.value, ConnectionError)
-    assert caught.value.status is odc.Status.ERROR_PEER_LOST
+    assert isinstance(caught.value, libodc.JobError) and isinstance(caught.value, ConnectionError)
+    assert caught.value.status is libodc.Status.ERROR_PEER_LOST
 
 
 def misses_deadline(rank: int, size: int, job: str, done: Any) -> None:
-    context = odc.init(rank=rank, size=size, job=job, timeout=2)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=2)
     context.register("w", 10)
     context.publish()
     if rank == 0:
-        with pytest.raises(odc.MissedDeadlineError, match="rank 1"):
+        with pytest.raises(libodc.MissedDeadlineError, match="rank 1"):
             context.sync()
         done.set()
     else:
@@ -393,7 +393,7 @@ def test_job_errors_are_exceptions_that_name_the_rank() -> None:
 
 
 def other_threads_run(rank: int, size: int, job: str) -> None:
-    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30)
     shard = context.register("w", 10)
     context.publish()
     if rank == 0:
@@ -424,8 +424,8 @@ def test_a_waiting_call_lets_other_threads_run() -> None:
 
 
 CTRL_C = """
-import os, signal, sys, threading, odc
-context = odc.init(rank=int(sys.argv[1]), size=2, job=sys.argv[2], timeout=60)
+import os, signal, sys, threading, libodc
+context = libodc.init(rank=int(sys.argv[1]), size=2, job=sys.argv[2], timeout=60)
 context.register("w", 10)
 context.publish()
 if sys.argv[1] == "0":
@@ -466,12 +466,12 @@ def test_ctrl_c_ends_a_wait_which_may_be_taken_up_again(own_handler: bool) -> No
 
 def interrupted_by_callback(rank: int, size: int, job: str) -> None:
     stop = threading.Event()
-    context = odc.init(rank=rank, size=size, job=job, timeout=30, interrupted=stop.is_set)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30, interrupted=stop.is_set)
     context.register("w", 10)
     context.publish()
     if rank == 0:
         stop.set()
-        with pytest.raises(odc.InterruptedWaitError):
+        with pytest.raises(libodc.InterruptedWaitError):
             context.sync()
         stop.clear()
     else:
@@ -486,15 +486,15 @@ def test_interrupted_ends_a_wait() -> None:
 
 def test_bad_arguments_are_refused_at_once() -> None:
     with pytest.raises(ValueError, match="rank and size"):
-        odc.init(rank=1)
+        libodc.init(rank=1)
     with pytest.raises(ValueError, match="timeout"):
-        odc.init(rank=0, size=1, timeout=-1)
-    with pytest.raises(odc.ArgumentError, match=r"rank 3 is not in 0\.\.1"):
-        odc.init(rank=3, size=2, job="x")
+        libodc.init(rank=0, size=1, timeout=-1)
+    with pytest.raises(libodc.ArgumentError, match=r"rank 3 is not in 0\.\.1"):
+        libodc.init(rank=3, size=2, job="x")
     environment = {
         k: v for k, v in os.environ.items() if not k.startswith(("ODC_R", "ODC_S", "RANK", "WORLD", "PMI", "OMPI"))
     }
     result = subprocess.run(
-        [sys.executable, "-c", "import odc; odc.init()"], env=environment, capture_output=True, text=True, cwd="/"
+        [sys.executable, "-c", "import libodc; libodc.init()"], env=environment, capture_output=True, text=True, cwd="/"
     )
     assert "no launcher is found" in result.stderr

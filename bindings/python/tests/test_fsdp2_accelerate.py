@@ -24,7 +24,7 @@ from logged import warnings_logged
 from migrating import after, before, block
 from torch_ranks import dist, run_torch_ranks, torch
 
-from odc.torch import fsdp2
+from libodc.torch import fsdp2
 
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
 LIMIT = 300.0  # seconds; a loaded machine imports and compiles slowly

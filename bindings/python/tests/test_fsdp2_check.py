@@ -31,8 +31,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-import odc
-from odc.torch.fsdp2 import attach, torch_state
+import libodc
+from libodc.torch.fsdp2 import attach, torch_state
 
 Tensor = torch.Tensor
 COUNTS = (2, 0, 1)
@@ -47,8 +47,8 @@ def heard(level: int = logging.INFO) -> list[str]:
             if not record.getMessage()[0].isdigit():
                 lines.append(record.getMessage())
 
-    logging.getLogger("odc").addHandler(Handler(level))
-    logging.getLogger("odc").setLevel(level)
+    logging.getLogger("libodc").addHandler(Handler(level))
+    logging.getLogger("libodc").setLevel(level)
     return lines
 
 
@@ -89,7 +89,7 @@ def not_a_number(add: Callable[[Any, Tensor], None], shard: Any, full: Tensor) -
 
 def fails_the_check(rank: int, size: int) -> None:
     """One of rank 0's additions goes wrong."""
-    add = odc.Shard.scatter_add
+    add = libodc.Shard.scatter_add
     for fault in (lose, double, shift, not_a_number):
         calls = iter(range(1_000_000))
 
@@ -98,13 +98,14 @@ def fails_the_check(rank: int, size: int) -> None:
 
         model = Case().sharded(mesh_of(size))
         job = attach(model, adamw(model), timeout=LIMIT, check=True)
-        odc.Shard.scatter_add = faulty  # type: ignore[method-assign]
+        libodc.Shard.scatter_add = faulty  # type: ignore[method-assign]
         run_microbatches(Case(), model, 0, COUNTS[:size])
         with pytest.raises(
-            odc.InternalError, match=r'differ from those of plain FSDP2: on rank 0 that of ".+" in FSDP group ".+" by'
+            libodc.InternalError,
+            match=r'differ from those of plain FSDP2: on rank 0 that of ".+" in FSDP group ".+" by',
         ):
             job.sync_gradients(divisor=3.0)
-        odc.Shard.scatter_add = add  # type: ignore[method-assign]
+        libodc.Shard.scatter_add = add  # type: ignore[method-assign]
         job.detach()
 
 
@@ -168,7 +169,7 @@ def misplaced(rank: int, size: int) -> None:
                 change(parameters)
 
         fsdp_internals.foreach_all_gather_copy_out = changed
-        with pytest.raises(odc.UnsupportedError, match=r'layout of FSDP group ".+" could not be derived'):
+        with pytest.raises(libodc.UnsupportedError, match=r'layout of FSDP group ".+" could not be derived'):
             attach(model, optimizer, timeout=LIMIT)
         fsdp_internals.foreach_all_gather_copy_out = copy_out
     with attach(model, optimizer, timeout=LIMIT) as job:
@@ -221,7 +222,7 @@ def verifies(rank: int, size: int) -> None:
                 parameters[0].all_gather_outputs[0].view(-1)[at % parameters[0].all_gather_outputs[0].numel()] += 1
 
         fsdp_internals.foreach_all_gather_copy_out = changed
-        with pytest.raises(odc.UnsupportedError, match="could not be derived"):
+        with pytest.raises(libodc.UnsupportedError, match="could not be derived"):
             attach(model, optimizer, timeout=LIMIT)
         fsdp_internals.foreach_all_gather_copy_out = copy_out
 
@@ -253,7 +254,7 @@ def changed_torch(rank: int, size: int) -> None:
         if owner is None or read.name not in vars(owner):
             continue
         kept = vars(owner).pop(read.name)
-        with pytest.raises(odc.UnsupportedError) as caught:
+        with pytest.raises(libodc.UnsupportedError) as caught:
             attach(model, optimizer, timeout=LIMIT)
         vars(owner)[read.name] = kept
         assert f"needs from torch {torch.__version__}: " in str(caught.value)
@@ -302,7 +303,7 @@ def other_reduction(rank: int, size: int) -> None:
     model = Case().sharded(mesh_of(size))
     job = attach(model, adamw(model), timeout=LIMIT)
     fsdp_internals.foreach_reduce = reversed_reduce
-    with pytest.raises(odc.InternalError, match=r'FSDP group ".+" reduces the gradient of ".+" elsewhere'):
+    with pytest.raises(libodc.InternalError, match=r'FSDP group ".+" reduces the gradient of ".+" elsewhere'):
         run_microbatches(Case(), model, 0, (1,) * size)
     job.detach()
 

@@ -32,7 +32,7 @@ from fsdp2_models import (
 )
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from odc.torch.fsdp2 import Job, attach
+from libodc.torch.fsdp2 import Job, attach
 
 
 def train(job: Job, model: Any, optimizer: Any, first: int, minibatches: list[Counts]) -> list[Step]:
@@ -153,7 +153,7 @@ def saves_meanwhile(rank: int, size: int, folder: Path) -> None:
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("odc").addHandler(handler)
+    logging.getLogger("libodc").addHandler(handler)
     model = Case().sharded(mesh_of(size))
     with attach(model, adamw(model), timeout=LIMIT) as job:
         writer = SlowWriter(folder)

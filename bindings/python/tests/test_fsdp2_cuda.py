@@ -39,9 +39,9 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy
 from torch_ranks import dist, run_torch_ranks, torch
 
-import odc
-from odc import Memory, Type
-from odc.torch.fsdp2 import attach
+import libodc
+from libodc import Memory, Type
+from libodc.torch.fsdp2 import attach
 
 Tensor = torch.Tensor
 
@@ -70,7 +70,7 @@ def tensors(rank: int, size: int, job: str) -> None:
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     side = torch.cuda.Stream()
-    context = odc.init(rank=rank, size=size, job=job, timeout=LIMIT, device=device)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=LIMIT, device=device)
     shard = context.register("w", 1 << 20, Type.BF16, Type.BF16, memory=Memory.GPU)
     assert shard.slice.parameters is not None and shard.slice.gradients is not None
     mine, sums = torch.from_dlpack(shard.slice.parameters), torch.from_dlpack(shard.slice.gradients)

@@ -16,8 +16,8 @@ import pytest
 from ranks import run_ranks
 from torch_ranks import dist, torch
 
-import odc
-from odc.torch import fsdp2
+import libodc
+from libodc.torch import fsdp2
 
 nn = torch.nn
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
@@ -65,7 +65,7 @@ def killed(rank: int, size: int, model: Any, optimizer: Any) -> None:
         backward(model)
         model[0].register_forward_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         backward(model)
-    with pytest.raises(odc.PeerLostError, match=r"rank 1 .* (died|is lost)"):
+    with pytest.raises(libodc.PeerLostError, match=r"rank 1 .* (died|is lost)"):
         backward(model)  # between hosts this may need it already
         job.sync_gradients()
 
@@ -75,7 +75,7 @@ def test_a_death_inside_a_minibatch_is_named() -> None:
 
 
 def raised(rank: int, size: int, model: Any, optimizer: Any) -> None:
-    with pytest.raises(ValueError if rank == 1 else odc.AbortedError) as caught:
+    with pytest.raises(ValueError if rank == 1 else libodc.AbortedError) as caught:
         with fsdp2.attach(model, optimizer, timeout=60) as job:
             for _ in range(3):
                 if rank == 1:
@@ -94,7 +94,7 @@ def test_an_exception_inside_a_minibatch_is_named() -> None:
 def raised_in_backward(rank: int, size: int, model: Any, optimizer: Any) -> None:
     job = fsdp2.attach(model, optimizer, timeout=60)
     if rank == 1:
-        with pytest.raises(odc.AbortedError, match=r"rank 0 .* it raised KeyError: 'x'"):
+        with pytest.raises(libodc.AbortedError, match=r"rank 0 .* it raised KeyError: 'x'"):
             job.sync_gradients()
         return
     with pytest.raises(KeyError):
@@ -129,7 +129,7 @@ def raised_without_words(rank: int, size: int, model: Any, optimizer: Any) -> No
         sys.excepthook(Wordless, second, None)
         assert shown == [first, second]
         return
-    with pytest.raises(odc.AbortedError, match=r"rank 1 .* it raised Wordless: its words cannot be had"):
+    with pytest.raises(libodc.AbortedError, match=r"rank 1 .* it raised Wordless: its words cannot be had"):
         backward(model)
         job.sync_gradients()
 
@@ -144,7 +144,7 @@ def interrupted_in_words(rank: int, size: int, model: Any, optimizer: Any) -> No
         with pytest.raises(KeyboardInterrupt), job:
             raise Wordless(KeyboardInterrupt())
         return
-    with pytest.raises(odc.PeerLostError, match=r"rank 1 .* left in minibatch 0"):
+    with pytest.raises(libodc.PeerLostError, match=r"rank 1 .* left in minibatch 0"):
         job.sync_gradients()
 
 
@@ -155,14 +155,14 @@ def test_a_block_whose_abort_is_interrupted_ends_its_job() -> None:
 SCRIPT = """
 import os, sys, torch, torch.distributed as dist
 sys.path.insert(0, {tests!r})
-import odc.torch.fsdp2
+import libodc.torch.fsdp2
 from test_fsdp2_deaths import backward, make
 
 rank = int(os.environ.get("RANK", os.environ.get("ODC_RANK")))
 size = int(os.environ.get("WORLD_SIZE", os.environ.get("ODC_SIZE")))
 dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=size)
 model, optimizer = make(size)
-job = odc.torch.fsdp2.attach(model, optimizer, timeout=60)
+job = libodc.torch.fsdp2.attach(model, optimizer, timeout=60)
 for minibatch in range(3):
     backward(model)
     if minibatch == 1 and rank == 1 and sys.argv[2] == "in the minibatch":
@@ -232,8 +232,8 @@ def late(rank: int, size: int, model: Any, optimizer: Any) -> None:
     store = dist.distributed_c10d._get_default_store()
     if rank == 0:
         teller = Teller(store)
-        logging.getLogger("odc").addHandler(teller)
-        logging.getLogger("odc").setLevel(logging.INFO)
+        logging.getLogger("libodc").addHandler(teller)
+        logging.getLogger("libodc").setLevel(logging.INFO)
     job = fsdp2.attach(model, optimizer, timeout=60)
     backward(model)
     waited = job.context.stats()
@@ -259,7 +259,7 @@ def absent(rank: int, size: int, model: Any, optimizer: Any) -> None:
     if rank == 1:
         store.wait(["over"])
         return
-    with pytest.raises(odc.MissedDeadlineError, match=r"rank 1 .* has not arrived in minibatch 0"):
+    with pytest.raises(libodc.MissedDeadlineError, match=r"rank 1 .* has not arrived in minibatch 0"):
         job.sync_gradients()
     store.set("over", "1")
 
@@ -279,7 +279,7 @@ def leaves(rank: int, size: int, model: Any, optimizer: Any) -> None:
     if "ODC_TEST_HOSTS" not in os.environ:
         with torch.no_grad():
             model(torch.ones(2, 4))  # within a host what was published can still be read
-    with pytest.raises(odc.PeerLostError, match=r"rank 1 .* left in minibatch 0"):
+    with pytest.raises(libodc.PeerLostError, match=r"rank 1 .* left in minibatch 0"):
         job.sync_gradients()
 
 

@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch_ranks import dist, run_torch_ranks, torch
 
-from odc.torch.fsdp2 import attach
+from libodc.torch.fsdp2 import attach
 
 SIZES = [1, 2, 3, 4]
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from torch_ranks import dist, run_torch_ranks, torch
 
-import odc
-from odc.torch import fsdp2
+import libodc
+from libodc.torch import fsdp2
 
 nn = torch.nn
 aten = torch.ops.aten
@@ -92,7 +92,7 @@ def train(rank: int, size: int, over_odc: bool) -> list[Any]:
     if job is not None:
         with torch.no_grad():
             model[0].weight.to_local().inner.add_(1)
-        with pytest.raises(odc.PhaseError, match='of FSDP group "0" has changed since it was published'):
+        with pytest.raises(libodc.PhaseError, match='of FSDP group "0" has changed since it was published'):
             model(torch.ones(2, 6))
         model.reset_iter_state()
         with torch.no_grad():

@@ -26,9 +26,9 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch_ranks import run_torch_ranks, torch
 
-import odc
-from odc.torch.fsdp2 import Job, attach
-from odc.torch.fsdp2.streams import HostStreams
+import libodc
+from libodc.torch.fsdp2 import Job, attach
+from libodc.torch.fsdp2.streams import HostStreams
 
 Tensor = torch.Tensor
 SIZES = [1, 3]
@@ -82,7 +82,7 @@ def given_up(rank: int, size: int) -> None:
                 if rank == 0:
                     with out_of_memory(model.blocks[0]):
                         model(sample(7, rank, 1)).square().sum().backward()
-                    with pytest.raises(odc.PhaseError, match=r"3 FSDP groups have gradients of it.*\(valid=False\)"):
+                    with pytest.raises(libodc.PhaseError, match=r"3 FSDP groups have gradients of it.*\(valid=False\)"):
                         job.sync_gradients(tokens=2.0)
                 # A rank that has failed omits what it does not know.
                 report = job.sync_gradients(valid=False) if rank == 0 else job.sync_gradients(tokens=1.0)
@@ -156,7 +156,7 @@ def not_reduced(rank: int, size: int) -> None:
             if rank == 0:
                 with out_of_memory(model.blocks[1][0]):
                     model(sample(7, rank, 1)).square().sum().backward()
-                with pytest.raises(odc.PhaseError, match="has raised before its end"):
+                with pytest.raises(libodc.PhaseError, match="has raised before its end"):
                     job.sync_gradients()
             assert job.sync_gradients(valid=False).discarded
         train(job, model, 0, (1,) * size, rank)
@@ -216,7 +216,7 @@ def test_one_rank_drops_the_minibatch(size: int) -> None:
 def other_calls(rank: int, size: int) -> None:
     """With a veto other arguments are allowed, but not another call."""
     model = Case().sharded(mesh_of(size))
-    with pytest.raises(odc.MismatchError, match="ended the minibatch with "):
+    with pytest.raises(libodc.MismatchError, match="ended the minibatch with "):
         with attach(model, adamw(model), timeout=LIMIT) as job:
             if rank == 0:
                 job.sync_gradients(valid=False)
@@ -237,7 +237,7 @@ def smaller_batches(rank: int, size: int, accelerate: Any) -> None:
         @accelerate.utils.find_executable_batch_size(starting_batch_size=8)
         def loop(batch_size: int) -> None:
             if tried:
-                with pytest.raises(odc.PhaseError, match="has raised before its end"):
+                with pytest.raises(libodc.PhaseError, match="has raised before its end"):
                     job.sync_gradients(divisor=1.0)
                 assert job.sync_gradients(valid=False).discarded
             tried.append(batch_size)

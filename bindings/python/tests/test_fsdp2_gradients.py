@@ -33,7 +33,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch_ranks import run_torch_ranks, torch
 
-from odc.torch.fsdp2 import attach
+from libodc.torch.fsdp2 import attach
 
 Tensor = torch.Tensor
 

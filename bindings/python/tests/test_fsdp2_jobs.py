@@ -29,7 +29,7 @@ from fsdp2_models import (
 from torch import nn
 from torch_ranks import dist, run_torch_ranks, torch
 
-from odc.torch.fsdp2 import attach
+from libodc.torch.fsdp2 import attach
 
 Tensor = torch.Tensor
 

@@ -10,7 +10,7 @@ from hugging_face import SIZE as SMALL
 from hugging_face import transformers
 from torch_ranks import dist, run_torch_ranks, torch
 
-from odc.torch import fsdp2
+from libodc.torch import fsdp2
 
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
 init_device_mesh = torch.distributed.device_mesh.init_device_mesh

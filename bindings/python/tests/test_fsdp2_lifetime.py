@@ -31,7 +31,7 @@ from fsdp2_models import (
 from torch import nn
 from torch_ranks import run_torch_ranks, torch
 
-from odc.torch.fsdp2 import Job, attach
+from libodc.torch.fsdp2 import Job, attach
 
 Tensor = torch.Tensor
 

@@ -9,7 +9,7 @@ from typing import Any
 from fsdp2_models import Net, adamw, mesh_of, sample, shard_blocks, square_loss
 from torch_ranks import run_torch_ranks, torch
 
-from odc.torch import fsdp2
+from libodc.torch import fsdp2
 
 MICROBATCHES = 3
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch_ranks import dist, run_torch_ranks, torch
 
-from odc.torch import fsdp2
+from libodc.torch import fsdp2
 
 nn = torch.nn
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from torch_ranks import dist, run_torch_ranks, torch
 
-import odc
-from odc.torch import fsdp2
+import libodc
+from libodc.torch import fsdp2
 
 nn = torch.nn
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
@@ -75,44 +75,47 @@ def refuses(kind: type[Exception], words: str, model: Any, optimizer: Any = None
 
 
 def refusals(rank: int, size: int) -> None:
-    refuses(odc.ArgumentError, "call torch.distributed.fsdp.fully_shard before attach", plain())
-    refuses(odc.ArgumentError, "model is int", 3)
+    refuses(libodc.ArgumentError, "call torch.distributed.fsdp.fully_shard before attach", plain())
+    refuses(libodc.ArgumentError, "model is int", 3)
     model = sharded(size)
-    refuses(odc.ArgumentError, "optimizer is int", model, 3)
+    refuses(libodc.ArgumentError, "optimizer is int", model, 3)
     refuses(
-        odc.ArgumentError, "owns none of the model's trainable parameters", model, torch.optim.SGD(plain().parameters())
+        libodc.ArgumentError,
+        "owns none of the model's trainable parameters",
+        model,
+        torch.optim.SGD(plain().parameters()),
     )
 
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    refuses(odc.ArgumentError, "is on meta: materialise", sharded(size, model))
+    refuses(libodc.ArgumentError, "is on meta: materialise", sharded(size, model))
 
     mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("replicate", "shard"))
-    refuses(odc.UnsupportedError, "HSDP", sharded(size, mesh=mesh))
-    refuses(odc.UnsupportedError, "fewer ranks", sharded(size, reshard_after_forward=2))
+    refuses(libodc.UnsupportedError, "HSDP", sharded(size, mesh=mesh))
+    refuses(libodc.UnsupportedError, "fewer ranks", sharded(size, reshard_after_forward=2))
 
     model = sharded(size)
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda _: None)
-    refuses(odc.UnsupportedError, 'weight" has a post-accumulate-grad hook (an optimizer in backward?)', model)
+    refuses(libodc.UnsupportedError, 'weight" has a post-accumulate-grad hook (an optimizer in backward?)', model)
 
     model = sharded(size)
     model.set_all_reduce_hook(lambda _: None)
-    refuses(odc.UnsupportedError, "all-reduce hook", model)
+    refuses(libodc.UnsupportedError, "all-reduce hook", model)
     model = sharded(size)
     model.set_custom_all_gather(Foreign())
-    refuses(odc.UnsupportedError, "communicates through Foreign", model)
+    refuses(libodc.UnsupportedError, "communicates through Foreign", model)
 
     model = sharded(size)
     model.set_allocate_memory_from_process_group_for_comm(True)
-    refuses(odc.UnsupportedError, "communicates through ProcessGroupAlloc", model)
+    refuses(libodc.UnsupportedError, "communicates through ProcessGroupAlloc", model)
 
     one, other = (init_device_mesh("cpu", (size,)) for _ in range(2))
     model = plain()
     fully_shard(model[0], mesh=one)
     fully_shard(model[2], mesh=init_device_mesh("cpu", (size // 2, 2), mesh_dim_names=("a", "b"))["b"])
     fully_shard(model, mesh=other)
-    refuses(odc.UnsupportedError, "sharded over different ranks", model)
+    refuses(libodc.UnsupportedError, "sharded over different ranks", model)
 
     # After each refusal the model is unchanged.
     for one in (model[0], model[2]):
@@ -122,7 +125,7 @@ def refusals(rank: int, size: int) -> None:
     model = sharded(size)
     optimizer = torch.optim.SGD(model.parameters())
     job = fsdp2.attach(model, optimizer, timeout=60)
-    refuses(odc.UnsupportedError, "attached already", model, optimizer)
+    refuses(libodc.UnsupportedError, "attached already", model, optimizer)
     job.close()
     fsdp2.attach(model, optimizer, timeout=60).close()
 
@@ -149,7 +152,7 @@ def two_meshes_in_a_module(rank: int, size: int) -> None:
         mesh=init_device_mesh("cpu", (size,)),
         shard_placement_fn=lambda parameter: placed if parameter.ndim == 1 else None,
     )
-    refuses(odc.UnsupportedError, "has 2 parameter groups", model)
+    refuses(libodc.UnsupportedError, "has 2 parameter groups", model)
 
 
 def test_two_meshes_in_a_module_are_refused() -> None:
@@ -166,7 +169,7 @@ def replicated(rank: int, size: int) -> None:
         replicate(model, mesh=mesh)
     else:  # until torch 2.9
         replicate(model, device_mesh=mesh)
-    refuses(odc.UnsupportedError, "replicate", model)
+    refuses(libodc.UnsupportedError, "replicate", model)
 
 
 def test_replicate_is_refused() -> None:
@@ -175,16 +178,16 @@ def test_replicate_is_refused() -> None:
 
 def different_models(rank: int, size: int) -> None:
     words = 'in FSDP group "(root)" rank 0 has "2.weight" torch.float32 [3, 6], rank 1 "2.weight" torch.float32 [3, 7]'
-    refuses(odc.MismatchError, words, sharded(size, plain(6 if rank == 0 else 7)))
+    refuses(libodc.MismatchError, words, sharded(size, plain(6 if rank == 0 else 7)))
     model = plain()
     if rank == 1:
         model[0].weight.requires_grad_(False)
-    refuses(odc.MismatchError, 'rank 1 "0.weight" torch.float32 [6, 4] (frozen)', sharded(size, model))
+    refuses(libodc.MismatchError, 'rank 1 "0.weight" torch.float32 [6, 4] (frozen)', sharded(size, model))
     model, mesh = plain(), init_device_mesh("cpu", (size,))
     if rank == 1:
         fully_shard(model[0], mesh=mesh)
     fully_shard(model, mesh=mesh)
-    refuses(odc.MismatchError, "rank 0 has 1 FSDP groups", model)
+    refuses(libodc.MismatchError, "rank 0 has 1 FSDP groups", model)
 
 
 def test_ranks_with_different_models() -> None:
@@ -220,28 +223,28 @@ def phases(rank: int, size: int) -> None:
     with training(size) as (job, model, optimizer):
         before = [p.to_local().clone() for p in model.parameters()]
         backward(model)
-        with raises(odc.PhaseError, "call sync_gradients() before optimizer.step"):
+        with raises(libodc.PhaseError, "call sync_gradients() before optimizer.step"):
             optimizer.step()
         assert all(torch.equal(p.to_local(), was) for p, was in zip(model.parameters(), before, strict=True))
-        with raises(odc.PhaseError, "publish() would lose them"):
+        with raises(libodc.PhaseError, "publish() would lose them"):
             job.publish()
         # Neither call has changed anything.
         job.sync_gradients()
-        with raises(odc.PhaseError, "second sync_gradients() without a step or cleared gradients"):
+        with raises(libodc.PhaseError, "second sync_gradients() without a step or cleared gradients"):
             job.sync_gradients()
     with training(size) as (job, model, optimizer):
         backward(model)
         job.sync_gradients()
         backward(model)
-        with raises(odc.PhaseError, "second sync_gradients"):
+        with raises(libodc.PhaseError, "second sync_gradients"):
             job.sync_gradients()
-        with raises(odc.PhaseError, "call sync_gradients() before optimizer.step"):
+        with raises(libodc.PhaseError, "call sync_gradients() before optimizer.step"):
             optimizer.step()
     with training(size) as (job, model, optimizer):
         output = model(torch.ones(2, 4)).sum()
         backward(model)
         job.sync_gradients()
-        with raises(odc.PhaseError):  # of an older forward
+        with raises(libodc.PhaseError):  # of an older forward
             output.backward()
             optimizer.step()
     with training(size) as (job, model, optimizer):
@@ -252,17 +255,17 @@ def phases(rank: int, size: int) -> None:
             optimizer.step()
             continue_training(job, model, optimizer)
         else:
-            with raises(odc.PhaseError, "a forward between sync_gradients() and step() publishes"):
+            with raises(libodc.PhaseError, "a forward between sync_gradients() and step() publishes"):
                 optimizer.step()
     with training(size) as (job, model, optimizer):
         model.set_requires_gradient_sync(False)
         backward(model)
-        with raises(odc.PhaseError, '"2.weight"', "set_requires_gradient_sync(True)"):
+        with raises(libodc.PhaseError, '"2.weight"', "set_requires_gradient_sync(True)"):
             job.sync_gradients()
     with training(size) as (job, model, optimizer):
         model.set_gradient_divide_factor(2.0)
         backward(model)
-        with raises(odc.PhaseError, "pass sync_gradients(divisor"):
+        with raises(libodc.PhaseError, "pass sync_gradients(divisor"):
             job.sync_gradients()
 
 
@@ -276,7 +279,7 @@ def edits(rank: int, size: int) -> None:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.to_local().add_(1)
-        with raises(odc.PhaseError, 'of FSDP group "(root)" has changed since it was published', "job.publish()"):
+        with raises(libodc.PhaseError, 'of FSDP group "(root)" has changed since it was published', "job.publish()"):
             model(torch.ones(2, 4))
     with training(size) as (job, model, optimizer):
         for parameter in model.parameters():  # unnoticed by version counters
@@ -287,14 +290,14 @@ def edits(rank: int, size: int) -> None:
         assert torch.equal(model[2].weight, full)
     with training(size) as (job, model, optimizer):
         model.double()
-        with raises(odc.PhaseError, "was torch.float32 (", "at attach and is torch.float64 (", ": detach before"):
+        with raises(libodc.PhaseError, "was torch.float32 (", "at attach and is torch.float64 (", ": detach before"):
             job.publish()
     model = plain()
     model[0].weight.requires_grad_(False)
     model = sharded(size, model)
     job = fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60)
     model[0].weight.requires_grad_(True)
-    with raises(odc.ArgumentError, "was frozen at attach and is trainable now"):
+    with raises(libodc.ArgumentError, "was frozen at attach and is trainable now"):
         backward(model)
     dist.barrier()
     job.detach()
@@ -313,21 +316,21 @@ def arguments(rank: int, size: int) -> None:
             ({"tokens": -1}, "tokens is -1"),
             ({"sums": {str(i): 0.0 for i in range(64)}}, "64 sums"),
         ):
-            with raises(odc.ArgumentError, words):
+            with raises(libodc.ArgumentError, words):
                 job.sync_gradients(**options)
         report = job.sync_gradients(sums={"b": 1, "a": torch.tensor(0.5 + rank)})
         assert report.sums == {"a": sum(0.5 + r for r in range(size)), "b": size}
         assert report.microbatches == [0] * size and all(p.grad is None for p in model.parameters())
         optimizer.step()
-        with raises(odc.MismatchError, "all call the same, with the same divisor"):
+        with raises(libodc.MismatchError, "all call the same, with the same divisor"):
             job.sync_gradients(divisor=1.0 + rank)
     with training(size) as (job, model, optimizer):
-        with raises(odc.MismatchError, "ended the minibatch with ", f", but ranks [{1 - rank}] with something else"):
+        with raises(libodc.MismatchError, "ended the minibatch with ", f", but ranks [{1 - rank}] with something else"):
             job.close() if rank == 0 else job.sync_gradients()
     with training(size) as (job, model, optimizer):
         job.detach()
         for call in (job.sync_gradients, job.publish):
-            with raises(odc.PhaseError, "closed or detached"):
+            with raises(libodc.PhaseError, "closed or detached"):
                 call()
         job.close()
 
@@ -342,9 +345,9 @@ def read_only(rank: int, size: int) -> None:
         with torch.no_grad():
             for _ in range(rank + 1):
                 model(torch.ones(2, 4))
-        with raises(odc.PhaseError, "attached without an optimizer"):
+        with raises(libodc.PhaseError, "attached without an optimizer"):
             job.sync_gradients()
-        with raises(odc.PhaseError, "a backward through a model that was attached without an optimizer"):
+        with raises(libodc.PhaseError, "a backward through a model that was attached without an optimizer"):
             backward(model)
 
 
@@ -380,8 +383,8 @@ class Kept(logging.Handler):
 
 def logs(rank: int, size: int) -> None:
     kept = Kept()
-    logging.getLogger("odc").addHandler(kept)
-    logging.getLogger("odc").setLevel(logging.INFO)
+    logging.getLogger("libodc").addHandler(kept)
+    logging.getLogger("libodc").setLevel(logging.INFO)
     with training(size) as (job, model, optimizer):
         assert kept.count("2 groups over 2 ranks, parameters gathered as float32, gradients added as float32") == (
             rank == 0
@@ -449,7 +452,7 @@ def swapped(rank: int, size: int) -> None:
     job.publish()
     model.a.requires_grad_(False)
     model.b.requires_grad_(True)
-    with raises(odc.ArgumentError, '"b"', "was frozen at attach and is trainable now"):
+    with raises(libodc.ArgumentError, '"b"', "was frozen at attach and is trainable now"):
         backward(model)
     dist.barrier()
     job.detach()
@@ -510,7 +513,7 @@ def mixed_ends(rank: int, size: int) -> None:
         job.publish()
         model(torch.ones(2, 4))
     model = sharded(size)
-    with raises(odc.MismatchError, "ended the minibatch with"):
+    with raises(libodc.MismatchError, "ended the minibatch with"):
         with fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60) as job:
             if rank == 0:
                 job.sync_gradients()
@@ -560,7 +563,7 @@ def test_an_interrupted_sync_is_taken_up_again() -> None:
 
 def told(rank: int, size: int) -> None:
     model = sharded(size)
-    with pytest.raises(odc.ArgumentError if rank == 1 else odc.AbortedError) as caught:
+    with pytest.raises(libodc.ArgumentError if rank == 1 else libodc.AbortedError) as caught:
         with fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60) as job:
             job.sync_gradients(tokens=float("nan") if rank == 1 else 1.0)
     assert rank == 1 or "it raised ArgumentError: tokens is nan" in str(caught.value)
@@ -573,13 +576,13 @@ def test_a_local_mistake_is_told_to_all() -> None:
 def moved(rank: int, size: int) -> None:
     with training(size) as (job, model, optimizer):
         model.double()
-        with raises(odc.PhaseError, "elements of torch.float64, and at attach gathered", "detach before moving"):
+        with raises(libodc.PhaseError, "elements of torch.float64, and at attach gathered", "detach before moving"):
             model(torch.ones(2, 4, dtype=torch.float64))
     model = sharded(size)
     model.set_gradient_divide_factor(1.0 + rank)
-    refuses(odc.MismatchError, "ranks divide by different factors", model, torch.optim.SGD(model.parameters()))
+    refuses(libodc.MismatchError, "ranks divide by different factors", model, torch.optim.SGD(model.parameters()))
     with training(size) as (job, model, optimizer):
-        with raises(odc.ArgumentError, "sums['loss'] is 'x', must be a number"):
+        with raises(libodc.ArgumentError, "sums['loss'] is 'x', must be a number"):
             job.sync_gradients(sums={"loss": "x"})
 
 

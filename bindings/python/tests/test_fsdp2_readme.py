@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch_ranks import run_torch_ranks, torch
 
-import odc
+import libodc
 
 nn = torch.nn
 CODE = re.search(
@@ -53,7 +53,7 @@ def example(rank: int, size: int) -> None:
     assert CODE is not None
     exec(CODE[1], names)
     assert losses[-1] < 0.95 * losses[0]
-    with pytest.raises(odc.PhaseError, match="closed or detached"):
+    with pytest.raises(libodc.PhaseError, match="closed or detached"):
         names["job"].publish()
 
 

@@ -13,9 +13,9 @@ import pytest
 from fsdp2_models import UNEVEN, Case, assert_equal_steps, by_one_process, edited, mesh_of, over_odc
 from torch_ranks import run_torch_ranks, torch
 
-from odc import Memory, PhaseError, UnsupportedError
-from odc.torch.fsdp2 import attach, streams
-from odc.torch.fsdp2.streams import GpuStreams, HostStreams
+from libodc import Memory, PhaseError, UnsupportedError
+from libodc.torch.fsdp2 import attach, streams
+from libodc.torch.fsdp2.streams import GpuStreams, HostStreams
 
 
 class Stream:

@@ -29,9 +29,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch_ranks import run_torch_ranks, torch
 
-import odc
-from odc.torch.fsdp2 import attach
-from odc.torch.fsdp2.group import Group
+import libodc
+from libodc.torch.fsdp2 import attach
+from libodc.torch.fsdp2.group import Group
 
 Tensor = torch.Tensor
 SIZES = [1, 2, 3]
@@ -256,7 +256,7 @@ def overwritten(rank: int, size: int) -> None:
     job = attach(model, adamw(model), timeout=LIMIT, check=True)
     model(sample(0, rank, 0)).square().sum().backward()
     Group.fill_gradients = faulty  # type: ignore[method-assign]
-    with pytest.raises(odc.InternalError, match=r'"table.weight" in FSDP group "\(root\)" and "table" by'):
+    with pytest.raises(libodc.InternalError, match=r'"table.weight" in FSDP group "\(root\)" and "table" by'):
         job.sync_gradients(divisor=2.0)
     job.detach()
 
@@ -270,7 +270,7 @@ def different_factors(rank: int, size: int) -> None:
     model = Case(Tied, shard_and_tie).sharded(mesh_of(size))
     model.table.set_gradient_divide_factor(5.0)
     with pytest.raises(
-        odc.UnsupportedError, match=r'"table.weight" is in FSDP groups .* divided by . and 5: call set_'
+        libodc.UnsupportedError, match=r'"table.weight" is in FSDP groups .* divided by . and 5: call set_'
     ):
         attach(model, adamw(model), timeout=LIMIT)
 

@@ -21,8 +21,8 @@ from logged import warnings_logged
 from migrating import block, patched
 from torch_ranks import run_torch_ranks, torch
 
-import odc
-from odc.torch import fsdp2
+import libodc
+from libodc.torch import fsdp2
 
 FSDPModule = torch.distributed.fsdp.FSDPModule
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")
@@ -215,7 +215,7 @@ def test_the_trainer(tmp_path: Path) -> None:
 def refuse(rank: int, size: int, folder: Path) -> None:
     os.environ["LOCAL_RANK"] = str(rank)
     with changed_trainer(block("torchtitan", "diff")) as module:
-        with pytest.raises(odc.UnsupportedError, match="HSDP"):
+        with pytest.raises(libodc.UnsupportedError, match="HSDP"):
             train(rank, module, EVEN, folder, False, data_parallel_replicate_degree=2)
 
 

@@ -11,8 +11,8 @@ import pytest
 from fsdp2_models import LIMIT, Case, adamw, mesh_of, sample
 from torch_ranks import run_torch_ranks, torch
 
-import odc
-from odc.torch.fsdp2 import Job, attach
+import libodc
+from libodc.torch.fsdp2 import Job, attach
 
 Given = list[dict[str, dict[str, float]]]  # of each rank: its sums and maxima
 
@@ -27,10 +27,10 @@ def attached(size: int) -> Iterator[tuple[Job, Any]]:
 @contextmanager
 def reductions(made: list[int], *, interrupt: int = -1) -> Iterator[None]:
     """Notes how many values each reduction of this rank has; `interrupt`: Ctrl-C comes before this one, once."""
-    all_reduce = odc.Context.all_reduce
+    all_reduce = libodc.Context.all_reduce
     left = [interrupt]
 
-    def noted(context: odc.Context, values: Any, op: Any = odc.Reduction.SUM) -> Any:
+    def noted(context: libodc.Context, values: Any, op: Any = libodc.Reduction.SUM) -> Any:
         if left[0] == len(made):
             left[0] = -1
             raise KeyboardInterrupt
@@ -38,11 +38,11 @@ def reductions(made: list[int], *, interrupt: int = -1) -> Iterator[None]:
         made.append(len(values))
         return result
 
-    odc.Context.all_reduce = noted  # type: ignore[method-assign]
+    libodc.Context.all_reduce = noted  # type: ignore[method-assign]
     try:
         yield
     finally:
-        odc.Context.all_reduce = all_reduce  # type: ignore[method-assign]
+        libodc.Context.all_reduce = all_reduce  # type: ignore[method-assign]
 
 
 def natural(rank: int, size: int) -> None:
@@ -136,13 +136,13 @@ def test_an_interrupted_call_goes_on() -> None:
 def limits(rank: int, size: int) -> None:
     with attached(size) as (job, model):
         for kind in ("sums", "maxima"):
-            with pytest.raises(odc.ArgumentError, match=f"64 {kind}; at most 63"):
+            with pytest.raises(libodc.ArgumentError, match=f"64 {kind}; at most 63"):
                 job.sync_gradients(**{kind: {str(i): 0.0 for i in range(64)}})  # type: ignore[arg-type]
-            with pytest.raises(odc.ArgumentError, match=rf"{kind}\['x'\] is 'y', must be a number"):
+            with pytest.raises(libodc.ArgumentError, match=rf"{kind}\['x'\] is 'y', must be a number"):
                 job.sync_gradients(**{kind: {"x": "y"}})  # type: ignore[arg-type, dict-item]
         many = {f"{rank} {i}": 1.0 for i in range(40)}
         for kind in ("sums", "maxima"):
-            with pytest.raises(odc.ArgumentError, match=f"given 80 names of {kind} so far, at most 63 .*: .*0 7, "):
+            with pytest.raises(libodc.ArgumentError, match=f"given 80 names of {kind} so far, at most 63 .*: .*0 7, "):
                 job.sync_gradients(**{kind: many})  # type: ignore[arg-type]
         full = {str(i): torch.tensor(i + rank) for i in range(63)}
         for _ in range(2):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from torch_ranks import run_torch_ranks, torch
 
-import odc
-from odc.torch import fsdp2
+import libodc
+from libodc.torch import fsdp2
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 nn = torch.nn
@@ -37,12 +37,12 @@ def traced(rank: int, size: int, folder: str) -> None:
                 with trace.span("a minibatch"):
                     train(job, 1 + rank)
         train(job, 1)
-        with pytest.raises(odc.PhaseError, match="would lose them"), job.trace(f"{folder}/other{rank}"):
+        with pytest.raises(libodc.PhaseError, match="would lose them"), job.trace(f"{folder}/other{rank}"):
             model(torch.ones(2, 4)).sum().backward()
         train(job, 0)
 
 
-@pytest.mark.filterwarnings("ignore:odc.trace")
+@pytest.mark.filterwarnings("ignore:libodc.trace")
 def test_a_job_is_traced(tmp_path: Path) -> None:
     run_torch_ranks(3, traced, str(tmp_path))
     events = [one for one in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if one["ph"] == "X"]

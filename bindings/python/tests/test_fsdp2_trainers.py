@@ -26,7 +26,7 @@ from hugging_face import (
 from logged import warnings_logged
 from torch_ranks import dist, run_torch_ranks, torch
 
-import odc
+import libodc
 
 trl = pytest.importorskip("trl", reason="trl is not installed")
 peft = pytest.importorskip("peft", reason="peft is not installed")
@@ -245,7 +245,7 @@ def train_unevenly(rank: int, size: int, folder: Path) -> None:
         trainer = made(plain_trainer, mixin(), load(folder / "qwen2"), {"output_dir": str(folder / "out"), **PLUGIN})
         if rank == 1:
             type(trainer).compute_loss = bad_loss
-        with pytest.raises(ValueError if rank == 1 else odc.AbortedError, match="bad sample 17"):
+        with pytest.raises(ValueError if rank == 1 else libodc.AbortedError, match="bad sample 17"):
             trainer.train()
         dist.barrier()
         trainer.args.auto_find_batch_size = True
@@ -301,7 +301,7 @@ def train_adapters(rank: int, size: int, folder: Path) -> None:
     with new_process("loaded"):
         model = peft.get_peft_model(load(folder / "qwen2", "loaded"), lora)
         trainer = made(plain_trainer, mixin(), model, {"output_dir": str(folder / "out")})
-        with pytest.raises(odc.UnsupportedError, match=r"lora_A.*PEFT: create the adapters first"):
+        with pytest.raises(libodc.UnsupportedError, match=r"lora_A.*PEFT: create the adapters first"):
             trainer.train()
 
 

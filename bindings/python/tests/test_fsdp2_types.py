@@ -34,7 +34,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch_ranks import run_torch_ranks, torch
 
-from odc.torch.fsdp2 import attach
+from libodc.torch.fsdp2 import attach
 
 Tensor = torch.Tensor
 Run = Callable[[Case, Any, int, Counts], None]

@@ -7,8 +7,8 @@ import pytest
 from logged import warnings_logged
 from torch_ranks import dist, run_torch_ranks, torch
 
-import odc
-from odc.torch import fsdp2
+import libodc
+from libodc.torch import fsdp2
 
 nn = torch.nn
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
@@ -67,7 +67,7 @@ def hooked(rank: int, size: int) -> None:
     model = partly_sharded(size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hook = model[2].bias.register_post_accumulate_grad_hook(lambda parameter: dist.all_reduce(parameter.grad))
-    with pytest.raises(odc.UnsupportedError) as caught:
+    with pytest.raises(libodc.UnsupportedError) as caught:
         fsdp2.attach(model, optimizer, timeout=60)
     for words in ('parameter "2.bias" is not sharded by FSDP2', "different numbers of backwards", "before fully_shard"):
         assert words in str(caught.value)

@@ -13,9 +13,9 @@ import pytest
 from fake_cuda import Array, Capsules, Gpu, Stream, TorchStream, needs_fake_cuda
 from ranks import run_ranks
 
-import odc
-from odc import Memory, Type
-from odc._dlpack import make_capsule, read_capsule
+import libodc
+from libodc import Memory, Type
+from libodc._dlpack import make_capsule, read_capsule
 
 pytestmark = needs_fake_cuda
 
@@ -28,10 +28,10 @@ def no_driver_yet() -> None:
         pytest.skip("another CUDA driver is loaded in this process already; run this file alone")
 
 
-def join(rank: int, size: int, job: str, devices: int) -> tuple[Gpu, odc.Context]:
+def join(rank: int, size: int, job: str, devices: int) -> tuple[Gpu, libodc.Context]:
     gpu = Gpu(devices, rank % devices)
     gpu.choose()
-    return gpu, odc.init(rank=rank, size=size, job=job, timeout=30, device=f"cuda:{gpu.device}")
+    return gpu, libodc.init(rank=rank, size=size, job=job, timeout=30, device=f"cuda:{gpu.device}")
 
 
 def minibatches(rank: int, size: int, job: str, devices: int) -> None:
@@ -152,12 +152,12 @@ def wrong_buffers(rank: int, size: int, job: str) -> None:
         with pytest.raises(ValueError, match="read-only"):
             shard.gather(columns)
         # Checks that only C can make: which memory an address is in.
-        with pytest.raises(odc.ArgumentError, match="is in the memory of cuda:1, the shard in that of cuda:0"):
+        with pytest.raises(libodc.ArgumentError, match="is in the memory of cuda:1, the shard in that of cuda:0"):
             shard.gather(other.array(np.zeros(12, np.float32)))
         host = np.zeros(12, np.float32)
-        with pytest.raises(odc.ArgumentError, match="is in host memory"):
+        with pytest.raises(libodc.ArgumentError, match="is in host memory"):
             shard.gather(Array(0, host.ctypes.data, (12,), np.float32))
-        with pytest.raises(odc.ArgumentError, match="11 elements"):
+        with pytest.raises(libodc.ArgumentError, match="11 elements"):
             shard.gather(gpu.array(np.zeros(11, np.float32)))
         with pytest.raises(ValueError, match="give a tensor or an array there"):
             halves.gather(good)
@@ -200,14 +200,14 @@ def streams(rank: int, size: int, job: str) -> None:
             shard.gather(full)
             current[0] = TorchStream(captured.handle, 0)
             for call in (shard.gather, shard.scatter_add, shard.gather_start, shard.scatter_add_start):
-                with pytest.raises(odc.ArgumentError, match="being captured"):
+                with pytest.raises(libodc.ArgumentError, match="being captured"):
                     call(full)
-                with pytest.raises(odc.ArgumentError, match="being captured"):
+                with pytest.raises(libodc.ArgumentError, match="being captured"):
                     call(full, stream=captured)
             assert asked == [0] * 5
             context.sync()
             for publish in (shard.publish, context.publish):
-                with pytest.raises(odc.ArgumentError, match="being captured"):
+                with pytest.raises(libodc.ArgumentError, match="being captured"):
                     publish()
             shard.publish(free)
             context.register("late", 8, memory=Memory.GPU)
@@ -221,9 +221,9 @@ def streams(rank: int, size: int, job: str) -> None:
             shard.gather(full, TorchStream(0, 1))
         with pytest.raises(ValueError, match="the stream is str: give a handle"):
             shard.gather(full, "main")
-        with pytest.raises(odc.ArgumentError, match="the handle of the stream is -1, must be"):
+        with pytest.raises(libodc.ArgumentError, match="the handle of the stream is -1, must be"):
             shard.gather(full, -1)
-        with pytest.raises(odc.ArgumentError, match="the stream does not belong to the primary context of cuda:0"):
+        with pytest.raises(libodc.ArgumentError, match="the stream does not belong to the primary context of cuda:0"):
             shard.gather(full, Gpu(2, 1).stream())
         newer = type("Newer", (), {"__cuda_stream__": lambda self: (1, 0)})()
         with pytest.raises(ValueError, match="version 1 of __cuda_stream__"):
@@ -237,12 +237,12 @@ def test_streams() -> None:
 
 def refusals(rank: int, size: int, job: str) -> None:
     Gpu(1, 0)
-    with pytest.raises(odc.ArgumentError, match="cuda:7 does not exist: this process sees 1 GPU "):
-        odc.init(rank=0, size=1, job=job, device="cuda:7")
-    with pytest.raises(odc.ArgumentError, match='the device is "cpu"; name one as cuda:0'):
-        odc.init(rank=0, size=1, job=job, device="cpu")
-    with odc.init(rank=0, size=1, job=job) as context:
-        with pytest.raises(odc.UnsupportedError, match=r"rank 0 has no GPU: name one by config\.device"):
+    with pytest.raises(libodc.ArgumentError, match="cuda:7 does not exist: this process sees 1 GPU "):
+        libodc.init(rank=0, size=1, job=job, device="cuda:7")
+    with pytest.raises(libodc.ArgumentError, match='the device is "cpu"; name one as cuda:0'):
+        libodc.init(rank=0, size=1, job=job, device="cpu")
+    with libodc.init(rank=0, size=1, job=job) as context:
+        with pytest.raises(libodc.UnsupportedError, match=r"rank 0 has no GPU: name one by config\.device"):
             context.register("x", 8, memory=Memory.GPU)
 
 
@@ -254,7 +254,7 @@ def environment(rank: int, size: int, job: str) -> None:
     gpu = Gpu(2, 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ODC_DEVICE", "cuda:1")
-        context = odc.init(rank=0, size=1, job=job)
+        context = libodc.init(rank=0, size=1, job=job)
     with context:
         shard = context.register("x", 8, memory=np.int64(2))
         assert shard.description.memory is Memory.GPU
@@ -276,11 +276,11 @@ def failing(rank: int, size: int, job: str) -> None:
     if rank == 1:
         assert gpu.call("fault", stream.handle, 700) == 0
         assert gpu.call("stream_wait", stream.handle) == 700
-        with pytest.raises(odc.DeviceError, match=r"cuda:1.*most likely a kernel of the program"):
+        with pytest.raises(libodc.DeviceError, match=r"cuda:1.*most likely a kernel of the program"):
             shard.gather(full, stream)
-    with pytest.raises(odc.DeviceError, match=r"rank 1 .*cuda:1.*most likely a kernel of the program"):
+    with pytest.raises(libodc.DeviceError, match=r"rank 1 .*cuda:1.*most likely a kernel of the program"):
         context.sync()
-    with pytest.raises(odc.DeviceError, match="rank 1"):
+    with pytest.raises(libodc.DeviceError, match="rank 1"):
         shard.publish()
     context.close()
 
@@ -293,7 +293,7 @@ def disagree(rank: int, size: int, job: str) -> None:
     gpu, context = join(rank, size, job, devices=1)
     shard = context.register("x", 8 * size, memory=Memory.GPU if rank == 0 else Memory.HOST)
     context.publish()
-    with pytest.raises(odc.MismatchError, match="memory"):
+    with pytest.raises(libodc.MismatchError, match="memory"):
         shard.gather(gpu.array(np.zeros(8 * size, np.float32)) if rank == 0 else np.zeros(8 * size, np.float32))
     context.close()
 

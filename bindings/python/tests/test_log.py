@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's log in logging's logger "odc": its levels, ODC_LOG, and how an interpreter ends that has it on."""
+"""The library's log in logging's logger "libodc": its levels, ODC_LOG, and how an interpreter ends that has it on."""
 
 import logging
 import os
@@ -10,8 +10,8 @@ import uuid
 
 import pytest
 
-import odc
-from odc._log import TRACE
+import libodc
+from libodc._log import TRACE
 
 LINE = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z odc (error|warn|info|debug|trace) "
@@ -21,7 +21,7 @@ LINE = re.compile(
 # Two ranks, threads of this process, on hosts of their own where `hosts` says so.
 RANKS = """
 import logging, os, sys, threading
-import odc
+import libodc
 
 meeting, cards = threading.Barrier(2, timeout=60), [b"", b""]
 contexts = [None, None]
@@ -35,7 +35,7 @@ def join(rank, hosts=False):
         return both
 
     host = {"host": f"host{rank}"} if hosts else {}
-    contexts[rank] = odc.init(rank=rank, size=2, job=sys.argv[1], timeout=60, all_gather=all_gather, **host)
+    contexts[rank] = libodc.init(rank=rank, size=2, job=sys.argv[1], timeout=60, all_gather=all_gather, **host)
 
 def join_both(hosts=False):
     threads = [threading.Thread(target=join, args=(rank, hosts)) for rank in (0, 1)]
@@ -68,7 +68,7 @@ def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def use_a_job_of_one_rank() -> None:
-    with odc.init(rank=0, size=1) as context:
+    with libodc.init(rank=0, size=1) as context:
         shard = context.register("layer", 10)
         context.publish()
         shard.gather(bytearray(40))
@@ -78,9 +78,9 @@ def use_a_job_of_one_rank() -> None:
 @pytest.mark.parametrize("level", [logging.WARNING, logging.INFO, logging.DEBUG, TRACE])
 def test_levels_are_the_loggers(level: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ODC_LOG", raising=False)
-    with caplog.at_level(level, "odc"):
+    with caplog.at_level(level, "libodc"):
         use_a_job_of_one_rank()
-    said = [record for record in caplog.records if record.name == "odc"]
+    said = [record for record in caplog.records if record.name == "libodc"]
     assert all(LINE.fullmatch(record.getMessage()) for record in said)
     assert {record.levelno for record in said} == {one for one in (logging.INFO, logging.DEBUG, TRACE) if one >= level}
     calls = [record for record in said if "calls odc_gather" in record.getMessage()]
@@ -109,9 +109,9 @@ def test_odc_log_sets_the_level_of_a_program_that_has_set_logging_up() -> None:
 def test_a_wrong_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODC_LOG", "loud")
     with pytest.raises(
-        odc.ArgumentError, match='ODC_LOG="loud" is wrong: it must be error, warn, info, debug or trace'
+        libodc.ArgumentError, match='ODC_LOG="loud" is wrong: it must be error, warn, info, debug or trace'
     ):
-        odc.init(rank=0, size=1)
+        libodc.init(rank=0, size=1)
 
 
 def test_each_context_tells_of_its_own_ranks() -> None:
@@ -162,7 +162,7 @@ def test_what_a_handler_raises_ends_nothing() -> None:
 class Broken(logging.Handler):
     def emit(self, record):
         raise ValueError("a handler that is broken")
-logging.getLogger("odc").addHandler(Broken())
+logging.getLogger("libodc").addHandler(Broken())
 for context in join_both():
     context.close()
 print("ends")

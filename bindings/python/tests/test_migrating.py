@@ -14,7 +14,7 @@ import pytest
 from migrating import after, before, block
 from torch_ranks import dist, run_torch_ranks, torch
 
-from odc.torch import fsdp2
+from libodc.torch import fsdp2
 
 nn = torch.nn
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard

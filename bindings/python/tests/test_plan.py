@@ -3,34 +3,34 @@ import random
 
 import pytest
 
-import odc
+import libodc
 
 
 @pytest.mark.parametrize("policy", ["local-sort", "lb-micro", "lb-mini"])
 def test_a_plan_holds_every_sample_once_within_the_budget(policy: str) -> None:
     lengths = [random.Random(7).randrange(1, 5000) for _ in range(64)]
-    made = odc.plan(lengths, 4, max_tokens=8192, policy=policy, cost="7b")
+    made = libodc.plan(lengths, 4, max_tokens=8192, policy=policy, cost="7b")
     assert sorted(i for rank in made.ranks for micro in rank for i in micro) == list(range(64))
     assert all(0 < sum(lengths[i] for i in micro) <= 8192 for rank in made.ranks for micro in rank)
-    a, b = odc.plan_cost("7b")
+    a, b = libodc.plan_cost("7b")
     costs = [
         sum(a * (lengths[i] / 32000) ** 2 + b * lengths[i] / 32000 for m in rank for i in m) for rank in made.ranks
     ]
     assert max(costs) == pytest.approx(made.makespan)
     assert made.lower_bound <= made.makespan * (1 + 1e-12)
-    assert made == odc.plan(lengths, 4, max_tokens=8192, policy=policy, cost=(a, b))
+    assert made == libodc.plan(lengths, 4, max_tokens=8192, policy=policy, cost=(a, b))
 
 
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(ValueError, match="none of local-sort, lb-micro, lb-mini"):
-        odc.plan([1], 1, policy="best")
+        libodc.plan([1], 1, policy="best")
     with pytest.raises(ValueError, match="the length of sample 1 is -3, must be an integer"):
-        odc.plan([1, -3], 1)
-    with pytest.raises(odc.ArgumentError, match="sample 0 has 0 tokens"):
-        odc.plan([0], 1)
-    with pytest.raises(odc.ArgumentError, match="sample 0 has 70000 tokens"):
-        odc.plan([70000], 1)
-    with pytest.raises(odc.ArgumentError, match="no samples"):
-        odc.plan([], 1)
-    with pytest.raises(odc.ArgumentError, match="70b"):
-        odc.plan_cost("70b")
+        libodc.plan([1, -3], 1)
+    with pytest.raises(libodc.ArgumentError, match="sample 0 has 0 tokens"):
+        libodc.plan([0], 1)
+    with pytest.raises(libodc.ArgumentError, match="sample 0 has 70000 tokens"):
+        libodc.plan([70000], 1)
+    with pytest.raises(libodc.ArgumentError, match="no samples"):
+        libodc.plan([], 1)
+    with pytest.raises(libodc.ArgumentError, match="70b"):
+        libodc.plan_cost("70b")

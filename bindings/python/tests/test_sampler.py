@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MinibatchSampler against odc.plan and torch's own permutation."""
+"""MinibatchSampler against libodc.plan and torch's own permutation."""
 
 import itertools
 import random
@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from ranks import run_ranks
 
-import odc
+import libodc
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch.utils.data import DistributedSampler, IterableDataset  # noqa: E402
 
-from odc.torch import MinibatchSampler  # noqa: E402
+from libodc.torch import MinibatchSampler  # noqa: E402
 
 BUDGET = 4096
 
@@ -55,7 +55,7 @@ def test_every_sample_is_run_once_as_planned(ranks: int, count: int) -> None:
         assert len(minibatches) == len(made[0]) == -(-count // 16)
         for number, minibatch in enumerate(minibatches):
             samples = order[number * 16 : (number + 1) * 16]
-            expected = odc.plan([lengths[i] for i in samples], ranks, max_tokens=BUDGET, cost="7b").ranks
+            expected = libodc.plan([lengths[i] for i in samples], ranks, max_tokens=BUDGET, cost="7b").ranks
             assert list(minibatch) == [[[samples[i] for i in m] for m in rank] for rank in expected]
         assert set.union(*map(samples_of, minibatches)) == set(range(count))
 
@@ -251,8 +251,9 @@ def test_rank_comes_from_torch_distributed(tmp_path: Path) -> None:
 
 
 def test_torch_is_imported_by_odc_torch_only() -> None:
-    code = "import sys, odc; assert 'torch' not in sys.modules; sys.modules['torch'] = None; import odc.torch"
+    code = "import sys, libodc; assert 'torch' not in sys.modules; sys.modules['torch'] = None; import libodc.torch"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
     assert (
-        "ImportError: odc.torch needs PyTorch 2.9 or later, which is not installed; pip install torch" in result.stderr
+        "ImportError: libodc.torch needs PyTorch 2.9 or later, which is not installed; pip install torch"
+        in result.stderr
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""odc.stats: the numbers of every open context, as data and as a table."""
+"""libodc.stats: the numbers of every open context, as data and as a table."""
 
 import os
 import subprocess
@@ -10,13 +10,13 @@ from dataclasses import replace
 import numpy as np
 from ranks import run_ranks
 
-import odc
+import libodc
 
 
 def two_groups(rank: int, size: int, job: str) -> None:
-    assert odc.stats() == () and str(odc.stats()) == "no context is open"
-    actor = odc.init(rank=rank, size=size, job=job, group="actor", timeout=30)
-    critic = odc.init(rank=rank, size=size, job=job, group="critic", timeout=30)
+    assert libodc.stats() == () and str(libodc.stats()) == "no context is open"
+    actor = libodc.init(rank=rank, size=size, job=job, group="actor", timeout=30)
+    critic = libodc.init(rank=rank, size=size, job=job, group="critic", timeout=30)
     shard = actor.register("w", 1000)
     for minibatch in range(3):
         actor.publish()
@@ -26,25 +26,25 @@ def two_groups(rank: int, size: int, job: str) -> None:
         if rank == 1:
             time.sleep(0.05)  # the others wait for this one
         actor.sync()
-        assert [one.minibatch for one in odc.stats()] == [minibatch + 1, 0]
-    first, second = odc.stats()
+        assert [one.minibatch for one in libodc.stats()] == [minibatch + 1, 0]
+    first, second = libodc.stats()
     assert (first.group, first.rank, first.size) == ("actor", rank, size) == (actor.group, actor.rank, actor.size)
     assert first.totals == actor.stats() and first.peers == [actor.peer_stats(peer) for peer in range(size)]
     assert first.totals.gather_calls == 3 and first.totals.gather_bytes == 12000
     assert (second.group, second.totals) == ("critic", critic.stats())
-    tables = str(odc.stats()).split("\n\n")
+    tables = str(libodc.stats()).split("\n\n")
     assert tables == [str(first), str(second)]
     assert tables[0].startswith(f'group "actor": rank {rank} of 3, in minibatch 3\n')
     late = f"{first.peers[1].sync_late_ns * 1e-9:.3f} s"
     assert any(line.split()[0] == "1" and late in line for line in tables[0].splitlines())
     child = os.fork()
     if child == 0:
-        os._exit(0 if odc.stats() == () else 1)  # they are the parent's
+        os._exit(0 if libodc.stats() == () else 1)  # they are the parent's
     assert os.waitpid(child, 0)[1] == 0
     critic.close()
-    assert [one.group for one in odc.stats()] == ["actor"]
+    assert [one.group for one in libodc.stats()] == ["actor"]
     del actor, shard
-    assert odc.stats() == ()
+    assert libodc.stats() == ()
 
 
 def test_stats_are_of_every_open_context() -> None:
@@ -52,9 +52,9 @@ def test_stats_are_of_every_open_context() -> None:
 
 
 def test_the_table_is_aligned_and_short() -> None:
-    totals = odc.Stats(384, 1_500_000_000, 7, 999, 12, 213_000_000, 1_402_000_000, 4_000_000, 96_000_000, 0, 0)
-    peers = [odc.PeerStats(rank * 10_000_000, 200_000_000, 3) for rank in range(40)]
-    one = odc.ContextStats("actor", 1, 3, 12, totals, peers[:3])
+    totals = libodc.Stats(384, 1_500_000_000, 7, 999, 12, 213_000_000, 1_402_000_000, 4_000_000, 96_000_000, 0, 0)
+    peers = [libodc.PeerStats(rank * 10_000_000, 200_000_000, 3) for rank in range(40)]
+    one = libodc.ContextStats("actor", 1, 3, 12, totals, peers[:3])
     assert str(one) == (
         'group "actor": rank 1 of 3, in minibatch 12\n'
         "  gathers         384    1.5 GB   waited for publish     0.213 s\n"
@@ -76,5 +76,5 @@ def test_the_table_is_aligned_and_short() -> None:
 
 
 def test_the_function_is_not_hidden_by_a_module() -> None:
-    code = "import odc, odc.context, odc.tracing; odc.stats(); odc.trace; assert callable(odc.trace)"
+    code = "import libodc, libodc.context, libodc.tracing; libodc.stats(); libodc.trace; assert callable(libodc.trace)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd="/")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from ranks import run_ranks
 
-import odc
-from odc import Type
+import libodc
+from libodc import Type
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 def tensors(rank: int, size: int, job: str) -> None:
-    context = odc.init(rank=rank, size=size, job=job, timeout=30)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=30)
     shard = context.register("w", 100, Type.BF16, Type.BF16)
     mine = torch.from_dlpack(shard.slice.parameters)
     assert mine.dtype == torch.bfloat16 and mine.shape == (50,)
@@ -50,8 +50,8 @@ def test_tensors() -> None:
 
 # The cycle is collected, and the tensor freed, only after the modules.
 OUTLIVES = """
-import os, sys, torch, odc
-context = odc.init(rank=0, size=1, job=f"outlives-{os.getpid()}")
+import os, sys, torch, libodc
+context = libodc.init(rank=0, size=1, job=f"outlives-{os.getpid()}")
 cycle = [torch.from_dlpack(context.register("w", 10).slice.parameters)]
 cycle.append(cycle)
 sys.outlives = cycle

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""odc.trace: the contents of the files, and how a trace ends."""
+"""libodc.trace: the contents of the files, and how a trace ends."""
 
 import json
 import os
@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 from ranks import run_ranks
 
-import odc
+import libodc
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-from odc.recording import Event
-from odc.tracing import RankTrace
+from libodc.recording import Event
+from libodc.tracing import RankTrace
 
 NUMEL = 3000
 
 
-def minibatch(context: odc.Context, shards: list[odc.Shard], microbatches: int, trace: odc.Trace) -> None:
+def minibatch(context: libodc.Context, shards: list[libodc.Shard], microbatches: int, trace: libodc.Trace) -> None:
     full = np.zeros(NUMEL, np.float32)
     context.publish()
     for _ in range(microbatches):
@@ -43,20 +43,20 @@ def minibatch(context: odc.Context, shards: list[odc.Shard], microbatches: int, 
     context.sync()
 
 
-def elsewhere(shard: odc.Shard, trace: odc.Trace) -> None:
+def elsewhere(shard: libodc.Shard, trace: libodc.Trace) -> None:
     with trace.span("elsewhere"):
         shard.gather(np.zeros(NUMEL, np.float32))
 
 
 def traced(rank: int, size: int, job: str, folder: Path) -> None:
-    with odc.init(rank=rank, size=size, job=job, timeout=30) as context:
+    with libodc.init(rank=rank, size=size, job=job, timeout=30) as context:
         shards = [context.register(f"layer.{i}", NUMEL) for i in range(2)]
         context.publish()
         context.sync()
         before = context.stats()
         if rank == 0:
             time.sleep(0.02)  # its times count from another rank's begin
-        with odc.trace(context, folder / "report") as trace:
+        with libodc.trace(context, folder / "report") as trace:
             for number in range(3):
                 minibatch(context, shards, (rank + number) % size, trace)
                 assert context.all_reduce([1.0]) == [size]
@@ -73,10 +73,10 @@ def traced(rank: int, size: int, job: str, folder: Path) -> None:
             shard.publish()
         context.sync()
         assert context.stats().slice_bytes == slice_bytes and context.minibatch == 6
-        with odc.trace(context, folder / "again"):
+        with libodc.trace(context, folder / "again"):
             context.publish()
             context.sync()
-        counts = {name: getattr(after, name) - getattr(before, name) for name in odc.Stats.__dataclass_fields__}
+        counts = {name: getattr(after, name) - getattr(before, name) for name in libodc.Stats.__dataclass_fields__}
         (folder / f"stats{rank}.json").write_text(json.dumps(counts))
 
 
@@ -153,7 +153,7 @@ def share(picture: Any, colour: str) -> float:
 
 
 def test_the_picture_shows_when_each_rank_computes_moves_and_waits(tmp_path: Path) -> None:
-    from odc.timeline import draw_timeline
+    from libodc.timeline import draw_timeline
 
     ms = 1_000_000
     calls = [
@@ -182,7 +182,7 @@ def test_the_picture_shows_when_each_rank_computes_moves_and_waits(tmp_path: Pat
 
 
 def test_idle_is_what_is_in_no_span_or_in_a_call() -> None:
-    from odc.timeline import idle_share
+    from libodc.timeline import idle_share
 
     seed = random.randrange(2**32)
     print("seed", seed)
@@ -221,11 +221,11 @@ def ends(
 
 def ends_itself(rank: int, size: int, job: str, folder: Path, how: str) -> None:
     stopped = threading.Event()
-    with odc.init(rank=rank, size=size, job=job, timeout=30, interrupted=stopped.is_set) as context:
+    with libodc.init(rank=rank, size=size, job=job, timeout=30, interrupted=stopped.is_set) as context:
         shard = context.register("w", NUMEL)
         if how == "refused" and rank == 1:
             context.register = refuse  # type: ignore[method-assign]
-        with odc.trace(context, folder) as trace:
+        with libodc.trace(context, folder) as trace:
             minibatch(context, [shard], 1, trace)
             if how == "raises" and rank == 1:
                 raise ValueError("bad sample 7")
@@ -238,7 +238,7 @@ def ends_itself(rank: int, size: int, job: str, folder: Path, how: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             elif how == "died":
                 context.publish()
-                with pytest.raises(odc.PeerLostError):
+                with pytest.raises(libodc.PeerLostError):
                     context.sync()
             elif how == "closed":
                 context.close()
@@ -255,8 +255,8 @@ def ends_itself(rank: int, size: int, job: str, folder: Path, how: str) -> None:
             context.sync()
 
 
-def refuse(*_: Any) -> odc.Shard:
-    raise odc.NoMemoryError("8 GB are needed, 1 GB is left")
+def refuse(*_: Any) -> libodc.Shard:
+    raise libodc.NoMemoryError("8 GB are needed, 1 GB is left")
 
 
 ABORTED = "the traced block raised AbortedError"
@@ -270,17 +270,17 @@ PHASE = "PhaseError: odc_all_reduce: only between odc_minibatch_sync and odc_pub
         (
             "raises",
             (ABORTED, "the traced block raised ValueError: bad sample 7", ABORTED),
-            (odc.AbortedError, ValueError, odc.AbortedError),
+            (libodc.AbortedError, ValueError, libodc.AbortedError),
         ),
         ("published", (PHASE, PHASE, "end the traced block between sync and publish, on every rank"), (None,) * 3),
-        ("one published", ("went on without it", PHASE, "went on without it"), (odc.JobError,) * 3),
+        ("one published", ("went on without it", PHASE, "went on without it"), (libodc.JobError,) * 3),
         ("died", (LOST, "", LOST), (None,) * 3),
         ("closed", ("PhaseError: this context has been closed",) * 3, (None,) * 3),
         ("refused", ("rank 1 could not", "NoMemoryError: 8 GB are needed", "rank 1 could not"), (None,) * 3),
         (
             "interrupted",
             ("InterruptedWaitError", "AbortedError: rank 0", "AbortedError: rank 0"),
-            (odc.InterruptedWaitError, None, None),
+            (libodc.InterruptedWaitError, None, None),
         ),
     ],
 )
@@ -300,10 +300,10 @@ def test_a_block_that_ends_otherwise_writes_this_ranks_records_and_says_why(
 
 
 ALONE = """
-import sys, odc
-with odc.init(rank=0, size=1, job=sys.argv[1]) as context:
+import sys, libodc
+with libodc.init(rank=0, size=1, job=sys.argv[1]) as context:
     context.register("w", 10)
-    with odc.trace(context, sys.argv[2]):
+    with libodc.trace(context, sys.argv[2]):
         context.publish()
         context.sync()
         assert "matplotlib" not in sys.modules
@@ -320,18 +320,19 @@ def test_matplotlib_is_imported_at_the_end_but_missed_at_the_start(tmp_path: Pat
     )
     result = subprocess.run([sys.executable, "-c", missing, *arguments], capture_output=True, text=True, cwd="/")
     assert (
-        "ImportError: odc.trace draws with matplotlib, which is not installed; pip install matplotlib" in result.stderr
+        "ImportError: libodc.trace draws with matplotlib, which is not installed; pip install matplotlib"
+        in result.stderr
     )
     assert "AssertionError" not in result.stderr
 
 
 def starts(rank: int, size: int, job: str, folder: Path) -> None:
-    with odc.init(rank=rank, size=size, job=job) as context:
+    with libodc.init(rank=rank, size=size, job=job) as context:
         (folder / "file").touch()
-        with pytest.raises(FileExistsError), odc.trace(context, folder / "file"):
+        with pytest.raises(FileExistsError), libodc.trace(context, folder / "file"):
             raise AssertionError
-        with odc.trace(context, folder / "a" / "b"):
-            with pytest.raises(odc.PhaseError, match="traced already"), odc.trace(context, folder):
+        with libodc.trace(context, folder / "a" / "b"):
+            with pytest.raises(libodc.PhaseError, match="traced already"), libodc.trace(context, folder):
                 raise AssertionError
             context.publish()
             context.sync()

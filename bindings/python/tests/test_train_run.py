@@ -19,7 +19,7 @@ from dataset import load_dataset
 from gpus import check_own_gpus, choose_device
 from options import parse_options
 
-import odc
+import libodc
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "train" / "train.py"
 ARMS = ["fsdp2 + lb-micro", "collective + lb-micro", "odc + lb-micro", "odc + lb-mini"]
@@ -188,7 +188,7 @@ def test_a_gpu_that_is_not_there(tmp_path: Path, corpus: Path) -> None:
 
 
 def test_comparing_with_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    with odc.init(rank=0, size=1, job=f"nccl-{os.getpid()}") as context:
+    with libodc.init(rank=0, size=1, job=f"nccl-{os.getpid()}") as context:
         with pytest.raises(InputError, match="--compare nccl compares GPUs: give --device cuda, too"):
             choose_device(parse_options(["compute", "--compare", "nccl"], ""), context)
     gpus = ["a", "b", "c"]

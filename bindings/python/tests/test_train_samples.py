@@ -13,7 +13,7 @@ from samples import histogram, make_samples, read_lengths, samples_of_lengths, s
 from tokenizer import ByteTokenizer, open_tokenizer
 from workload import CostModel, Workload
 
-import odc
+import libodc
 
 
 def document(*parts: tuple[str, bool], where: str = "d") -> Document:
@@ -139,7 +139,7 @@ def test_minibatches_and_their_ideals() -> None:
     cost = CostModel("7b", 1000)
     workload = Workload(samples, cost, ["lb-micro", "lb-mini"])
     workload.add_minibatches(5, ranks=3, per_rank=4, seed=seed)
-    a, b = odc.plan_cost("7b")
+    a, b = libodc.plan_cost("7b")
     for minibatch in workload.minibatches:
         assert minibatch.samples == 12
         chosen = [i for rank in minibatch.plans["lb-micro"] for microbatch in rank for i in microbatch]

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from trainer import EmulatedTrainer, Recipe, Step, Trainer
 from workload import CostModel, Microbatches, Workload
 
-import odc
+import libodc
 
 Gradients = list[list[torch.Tensor]]
 
@@ -62,12 +62,12 @@ def train_alone(workload: Workload, minibatches: list[list[Microbatches]]) -> tu
 
 
 @contextmanager
-def joined(rank: int, size: int, job: str) -> Iterator[tuple[odc.Context, DeviceMesh]]:
+def joined(rank: int, size: int, job: str) -> Iterator[tuple[libodc.Context, DeviceMesh]]:
     import os
 
     torch.set_num_threads(1)
     os.environ.update(ODC_RANK=str(rank), ODC_SIZE=str(size), ODC_JOB=job)
-    with odc.init(timeout=60) as context, process_group(context) as mesh:
+    with libodc.init(timeout=60) as context, process_group(context) as mesh:
         yield context, mesh
 
 

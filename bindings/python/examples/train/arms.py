@@ -11,7 +11,7 @@ from collective import CollectiveJob
 from schedule import WAIT_SECONDS, FsdpJob, Job
 from torch import nn
 
-from odc.torch import fsdp2
+from libodc.torch import fsdp2
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collective schedule over odc's shared memory, or GPU memory: FSDP2's own all-gathers and reduce-scatters, each a
-wait for all.
+"""The collective schedule over libodc's shared memory, or GPU memory: FSDP2's own all-gathers and reduce-scatters, each
+a wait for all.
 
 Beside FSDP2 over gloo it shows what the transport gains; beside ODC, what the schedule gains.
 """
@@ -17,15 +17,15 @@ from torch import nn
 from torch.distributed.fsdp._fully_shard import _fsdp_api
 from torch.utils.dlpack import from_dlpack
 
-import odc
+import libodc
 
 
 @dataclass(frozen=True)
 class _Channel:
     """A shard with a context of its own, whose minibatch is one collective."""
 
-    context: odc.Context
-    shard: odc.Shard
+    context: libodc.Context
+    shard: libodc.Shard
     slice: torch.Tensor
 
 
@@ -35,8 +35,8 @@ class Collectives:
     def __init__(self, name: str, device: torch.device) -> None:
         self._name = name
         self._device = device if device.type == "cuda" else None
-        self._memory = odc.Memory.HOST if self._device is None else odc.Memory.GPU
-        self._meeting = odc.init(group=name, timeout=WAIT_SECONDS)
+        self._memory = libodc.Memory.HOST if self._device is None else libodc.Memory.GPU
+        self._meeting = libodc.init(group=name, timeout=WAIT_SECONDS)
         self._channels: dict[tuple[str, int], _Channel] = {}
 
     def all_gather(self, output: torch.Tensor, part: torch.Tensor) -> None:
@@ -66,7 +66,7 @@ class Collectives:
     def _channel(self, kind: str, numel: int) -> _Channel:
         """Collective at the first use."""
         if (kind, numel) not in self._channels:
-            context = odc.init(group=f"{self._name} {kind} {numel}", timeout=WAIT_SECONDS, device=self._device)
+            context = libodc.init(group=f"{self._name} {kind} {numel}", timeout=WAIT_SECONDS, device=self._device)
             if kind == "all-gather":
                 shard = context.register(kind, numel, gradients=None, memory=self._memory)
                 mine = shard.slice.parameters
@@ -103,7 +103,7 @@ class _ReduceScatter(_Buffers, _fsdp_api.ReduceScatter):
 
 
 class CollectiveJob:
-    """Collective. Replaces FSDP2's collectives by odc's."""
+    """Collective. Replaces FSDP2's collectives by libodc's."""
 
     def __init__(self, model: nn.Module, name: str) -> None:
         self._model = model

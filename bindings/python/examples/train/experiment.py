@@ -17,7 +17,7 @@ from torch import distributed
 from trainer import EmulatedTrainer, Step, Trainer
 from workload import Workload
 
-import odc
+import libodc
 
 ROUNDING = 1e-5  # relative difference of losses
 _LINE_EVERY = 2.0  # seconds, without a terminal
@@ -74,7 +74,7 @@ class LiveLine:
 class Experiment:
     """This rank's part. All ranks make the same calls."""
 
-    def __init__(self, context: odc.Context, trainers: Sequence[Trainer], workload: Workload) -> None:
+    def __init__(self, context: libodc.Context, trainers: Sequence[Trainer], workload: Workload) -> None:
         self._context = context
         self._trainers = trainers
         self._workload = workload

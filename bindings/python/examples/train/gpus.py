@@ -8,10 +8,10 @@ from corpus import InputError
 from options import Options
 from torch import distributed
 
-import odc
+import libodc
 
 
-def choose_device(options: Options, context: odc.Context) -> torch.device:
+def choose_device(options: Options, context: libodc.Context) -> torch.device:
     """Raises InputError for options that contradict each other, and without a GPU."""
     if options.compare is not None and options.device != "cuda":
         raise InputError(f"--compare {options.compare} compares GPUs: give --device cuda, too")

@@ -16,14 +16,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from trainer import Recipe
 from workload import CostModel, Workload
 
-import odc
+import libodc
 
 
 @dataclass(frozen=True)
 class Session:
     options: Options
     dataset: Dataset
-    context: odc.Context
+    context: libodc.Context
     mesh: DeviceMesh
 
     @property

@@ -2,7 +2,7 @@
 """Trains a small decoder on real, long-tailed text with several schedules side by side: byte-level language-model
 training in the shape of supervised fine-tuning.
 
-    odc run -n 2 python train.py compute     real compute, a rank a core: FSDP2 over gloo, its collectives over odc, ODC
+    odc run -n 2 python train.py compute     real compute, a rank a core: FSDP2 over gloo, over libodc, and ODC
     odc run -n 2 python train.py compute --device cuda    the same on GPUs, shared where there are fewer
     odc run -n 8 python train.py emulated    emulated devices: the collective schedule against ODC
 
@@ -26,14 +26,14 @@ from options import Options, parse_options
 from schedule import WAIT_SECONDS
 from session import Session
 
-import odc
+import libodc
 
 
-def train(options: Options, context: odc.Context) -> None:
+def train(options: Options, context: libodc.Context) -> None:
     device = choose_device(options, context)
     dataset = load_dataset(options, context.size)
     mine = float(dataset.fingerprint())
-    highest, lowest = context.all_reduce([mine, -mine], odc.Reduction.MAX)
+    highest, lowest = context.all_reduce([mine, -mine], libodc.Reduction.MAX)
     if (highest, -lowest) != (mine, mine):
         raise InputError(f"rank {context.rank} has read other samples than another rank; all must read the same")
     if context.rank == 0:
@@ -57,7 +57,7 @@ def main() -> int:
     if find_spec("matplotlib") is None:  # before the run, not after it
         sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib")
     torch.set_num_threads(1)  # one rank per core
-    context = odc.init(timeout=WAIT_SECONDS)
+    context = libodc.init(timeout=WAIT_SECONDS)
     rank = context.rank
     try:
         with context:  # exceptions reach the other ranks, too

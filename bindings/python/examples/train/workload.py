@@ -9,7 +9,7 @@ from itertools import islice, zip_longest
 
 from samples import Sample, shuffled_passes
 
-import odc
+import libodc
 
 Microbatches = list[list[int]]
 """One rank's microbatches in the order to run them: each a list of sample indices."""
@@ -17,13 +17,13 @@ Microbatches = list[list[int]]
 
 @dataclass(frozen=True)
 class CostModel:
-    """A sample of s tokens costs a*x*x + b*x, x = s / 32000 (see odc.plan_cost); `budget`: tokens of a microbatch."""
+    """A sample of s tokens costs a*x*x + b*x, x = s / 32000 (see libodc.plan_cost). `budget`: a microbatch's tokens."""
 
     name: str
     budget: int
 
     def of(self, length: int) -> float:
-        a, b = odc.plan_cost(self.name)
+        a, b = libodc.plan_cost(self.name)
         x = length / 32000
         return a * x * x + b * x
 
@@ -59,7 +59,7 @@ class Workload:
     def divide(self, chosen: Sequence[int], ranks: int, policy: str) -> list[Microbatches]:
         """Divides the chosen samples over ranks and microbatches."""
         lengths = [self.samples[i].length for i in chosen]
-        plan = odc.plan(lengths, ranks, max_tokens=self._cost.budget, policy=policy, cost=self._cost.name)
+        plan = libodc.plan(lengths, ranks, max_tokens=self._cost.budget, policy=policy, cost=self._cost.name)
         return [[[chosen[i] for i in microbatch] for microbatch in rank] for rank in plan.ranks]
 
     def cost(self, microbatch: Sequence[int]) -> float:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that need PyTorch: training with FSDP2 over On-Demand Communication. `import odc` does not import them."""
+"""What needs PyTorch: training with FSDP2 over On-Demand Communication. `import libodc` does not import it."""
 
 try:
     import torch as _  # noqa: F401
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
-    raise ImportError("odc.torch needs PyTorch 2.9 or later, which is not installed; pip install torch") from error
+    raise ImportError("libodc.torch needs PyTorch 2.9 or later, which is not installed; pip install torch") from error
 
 from . import fsdp2
 from .sampler import MinibatchLoader, MinibatchSampler

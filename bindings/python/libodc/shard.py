@@ -183,4 +183,4 @@ class Shard:
         return Buffer(given, type or Type.BYTES, self._device, writable=writable, what=what)
 
     def __repr__(self) -> str:
-        return f'<odc.Shard "{self.name}" of {self.numel} elements>'
+        return f'<libodc.Shard "{self.name}" of {self.numel} elements>'

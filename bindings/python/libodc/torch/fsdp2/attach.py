@@ -26,7 +26,7 @@ from .streams import Streams, streams_of
 from .summary import SummaryShard
 from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_gradient_hook
 
-logger = logging.getLogger("odc")
+logger = logging.getLogger("libodc")
 
 
 def attach(
@@ -41,7 +41,7 @@ def attach(
     computes: in host memory, or in a GPU's memory, where the streams of FSDP2 and of the caller order all work.
 
     `optimizer`: one, several, wrapped ones, or None for a model that is only read (reference, teacher, reward model).
-    `timeout`: seconds until a wait raises; the logger "odc" names the ranks waited for much earlier.
+    `timeout`: seconds until a wait raises; the logger "libodc" names the ranks waited for much earlier.
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
@@ -305,7 +305,7 @@ def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list
     types = sorted({str(group.layout.dtype).removeprefix("torch.") for group in groups})
     gradients = sorted({str(g.layout.gradient_dtype).removeprefix("torch.") for g in groups if g.trainable})
     logger.info(
-        "odc.torch.fsdp2: %d groups over %d ranks, parameters gathered as %s, gradients added as %s, divided by %s, "
+        "libodc.torch.fsdp2: %d groups over %d ranks, parameters gathered as %s, gradients added as %s, divided by %s, "
         "%.1f MiB of slices per rank; rank %d is reached by %s",
         len(groups),
         context.size,

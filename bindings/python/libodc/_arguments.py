@@ -61,7 +61,7 @@ def c_enum(what: str, value: Any, kind: type[Enum]) -> Enum:
         return kind(operator.index(value))
     except Exception as error:
         names = ", ".join(one.name for one in kind)
-        raise ArgumentError(f"{what} is {_shown(value)}, must be one of odc.{kind.__name__}: {names}") from error
+        raise ArgumentError(f"{what} is {_shown(value)}, must be one of libodc.{kind.__name__}: {names}") from error
 
 
 def told(error: BaseException) -> str:

@@ -46,7 +46,7 @@ def trace(context: Context, directory: str | os.PathLike[str]) -> Iterator[Trace
     missing. Records are kept in memory, some 200 bytes a call.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise ImportError("odc.trace draws with matplotlib, which is not installed; pip install matplotlib")
+        raise ImportError("libodc.trace draws with matplotlib, which is not installed; pip install matplotlib")
     handle = context._handle
     if handle.recorder is not None:
         raise PhaseError("this context is traced already; end that trace first")
@@ -105,7 +105,7 @@ def _collect(context: Context, mine: bytes) -> list[bytes]:
     slot = _LENGTH_BYTES + int(longest)
     shard, refusal = None, None
     try:
-        shard = context.register(f"odc.trace.{context.minibatch}", slot * size, Type.BYTES, None)
+        shard = context.register(f"libodc.trace.{context.minibatch}", slot * size, Type.BYTES, None)
     except JobError:
         raise
     except Error as error:
@@ -133,11 +133,11 @@ def _collect(context: Context, mine: bytes) -> list[bytes]:
 
 def _write_alone(path: Path, made: RankTrace, why: str) -> None:
     """Never raises, which would hide the reason why the block ended."""
-    text = f"odc.trace: {path} has the records of rank {made.rank} only: {why}"
+    text = f"libodc.trace: {path} has the records of rank {made.rank} only: {why}"
     try:
         _write_events(path, [made])
     except OSError as error:
-        text = f"odc.trace: the records of rank {made.rank} are lost ({error}): {why}"
+        text = f"libodc.trace: the records of rank {made.rank} are lost ({error}): {why}"
     warnings.warn(text, RuntimeWarning, stacklevel=4)  # the end of the user's block
 
 

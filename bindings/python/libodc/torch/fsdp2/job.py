@@ -32,7 +32,7 @@ from .summary import JobSummary, RankSummary, SummaryShard
 from .torch_state import collectives, other_threads_communicate, reset_after_exception
 from .totals import Combined, Given, Totals, given
 
-logger = logging.getLogger("odc")
+logger = logging.getLogger("libodc")
 
 _in_use: list[list[Group]] = []  # kept forever: a GPU may still use their slices
 
@@ -161,8 +161,8 @@ class Job:
 
     @contextmanager
     def trace(self, directory: str | os.PathLike[str]) -> Iterator[Trace]:
-        """Collective: like odc.trace, around whole minibatches. Time outside of communication is shown as computing, or
-        as stepping between sync and publish."""
+        """Collective: like libodc.trace, around whole minibatches. Time outside of communication is shown as computing,
+        or as stepping between sync and publish."""
         with trace(self._context, directory) as recorded:
             self._trace = recorded
             try:

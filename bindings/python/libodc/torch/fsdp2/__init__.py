@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch FSDP2 over On-Demand Communication.
 
-job = odc.torch.fsdp2.attach(model, optimizer)      # after fully_shard; model code stays as it is
+job = libodc.torch.fsdp2.attach(model, optimizer)      # after fully_shard; model code stays as it is
 for minibatch in sampler:
     for microbatch in minibatch:                    # any number on each rank, none too
         loss(model, microbatch).backward()

@@ -16,7 +16,7 @@ from ...errors import InternalError
 from .group import Group
 from .layout import Entry
 
-logger = logging.getLogger("odc")
+logger = logging.getLogger("libodc")
 
 
 @dataclass

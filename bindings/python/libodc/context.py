@@ -171,8 +171,8 @@ def init(
     InterruptedWaitError. Ctrl-C ends waits in the main thread without it. `all_gather` is called once, or more
     often if the ranks are on several hosts. `host` names what shares memory: equal for the ranks of one host; None:
     this machine. `device`: this rank's GPU for shards in GPU memory, as "cuda:0" or a torch.device; None: ODC_DEVICE,
-    or none. The library's log goes to logging's logger "odc", whose level counts as it is now, and is set to ODC_LOG's
-    where there is one."""
+    or none. The library's log goes to logging's logger "libodc", whose level counts as it is now, and is set to
+    ODC_LOG's where there is one."""
     if (rank is None) != (size is None):
         raise ValueError("give rank and size, or neither")
     if all_gather is not None and size is None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The library's log goes to logging's logger "odc". C hands lines over on threads that are in a call, never on its own,
-so no thread of the library waits for the GIL."""
+"""The library's log goes to logging's logger "libodc". C hands lines over on threads that are in a call, never on its
+own, so no thread of the library waits for the GIL."""
 
 import logging
 import os
@@ -10,7 +10,7 @@ from ._abi import LogLevel
 
 TRACE = 5  # logging has no such level
 
-logger = logging.getLogger("odc")
+logger = logging.getLogger("libodc")
 
 _LEVELS = {
     LogLevel.ERROR: logging.ERROR,

@@ -128,8 +128,8 @@ def _check(owners: dict[str, Any], reads: list[_Read]) -> None:
     ]
     if missing:
         raise UnsupportedError(
-            f"odc.torch.fsdp2 cannot read what it needs from torch {torch.__version__}: {'; '.join(missing)}. It was "
-            "run with torch 2.9.1, 2.13.0 and 2.15.0"
+            f"libodc.torch.fsdp2 cannot read what it needs from torch {torch.__version__}: {'; '.join(missing)}. It "
+            "was run with torch 2.9.1, 2.13.0 and 2.15.0"
         )
 
 

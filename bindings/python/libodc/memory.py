@@ -87,7 +87,7 @@ class View:
 
     def __repr__(self) -> str:
         where = "" if self.device is None else f" of cuda:{self.device}"
-        return f"<odc.View of {self.numel} {self.type.name} at {self.address:#x}{where}>"
+        return f"<libodc.View of {self.numel} {self.type.name} at {self.address:#x}{where}>"
 
 
 def _array(owner: object, address: int, nbytes: int) -> Any:

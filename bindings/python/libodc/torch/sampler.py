@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples of this rank: minibatches of the whole job, each balanced over the ranks by odc.plan."""
+"""The samples of this rank: minibatches of the whole job, each balanced over the ranks by libodc.plan."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     """For each minibatch of the job, this rank's microbatches: a list, perhaps empty, of lists of dataset indices.
 
     The samples of a minibatch depend on the dataset's size, `minibatch_size`, `shuffle`, `seed` and the epoch only;
-    odc.plan divides them over the ranks. So every rank must be given the same arguments but for `rank`, and a state
+    libodc.plan divides them over the ranks. So every rank must be given the same arguments but for `rank`, and a state
     can be loaded in a job of another size.
     """
 
@@ -97,7 +97,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         """`lengths`: tokens of each sample of the dataset, a sequence, NumPy array or tensor. `minibatch_size`: samples
         over all ranks; the last minibatch of an epoch has what is left, or is left out with `drop_last`. `max_tokens`:
         the budget of a microbatch. `rank`, `num_replicas`: this rank and the number of ranks; from torch.distributed
-        where it is initialised, else 0 of 1. `policy`, `cost`: as in odc.plan. Wrong values are ValueErrors."""
+        where it is initialised, else 0 of 1. `policy`, `cost`: as in libodc.plan. Wrong values are ValueErrors."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if num_replicas is None:
             num_replicas = torch.distributed.get_world_size() if distributed else 1
