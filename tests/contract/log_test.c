@@ -306,6 +306,7 @@ static void print_in_vain(int rank, int size, const char *job, void *arg) {
 
 static void standard_error_that_nobody_reads_stops_nobody(void **state) {
     (void)state;
+    needs_processes("each has a standard error of its own");
     for (int full = 0; full < 2; ++full) {
         run_processes(2, print_in_vain, &full);
     }
