@@ -34,14 +34,20 @@ timed() {
     return "$status"
 }
 
-# check NAME COMMAND...: one thing that passes, fails, or is skipped: it ends with 77, and has said why.
+# skips_of NAME: one was skipped; its last line, in $logs/output, says why.
+skips_of() {
+    printf '%s: %s\n' "$1" "$(grep . "$logs/output" | tail -n 1 | sed 's/^skipped[:,]* //')" >>"$logs/skips"
+}
+
+# check NAME COMMAND...: one thing that passes, fails, or is skipped: it ends with 77, and has said why in its last line.
 check() {
     local name=$1 status
     shift
     headline "$name"
-    timed "$name" "$@"
-    status=$?
+    timed "$name" "$@" 2>&1 | tee "$logs/output"
+    status=${PIPESTATUS[0]}
     if [ "$status" -eq 77 ]; then
+        skips_of "$name"
         skipped=$((skipped + 1))
     elif [ "$status" -eq 0 ]; then
         passed=$((passed + 1))
@@ -65,6 +71,12 @@ suite() {
     left_out=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.*\*\*\*Skipped ' "$log")
     passed=$((passed + good))
     skipped=$((skipped + left_out))
+    [ "$left_out" -eq 0 ] || awk '
+        NR == FNR { if (/ Test +#.*\*\*\*Skipped /) { sub(/.*#[0-9]+: /, ""); skipped[$1] = 1 } next }
+        / Test: / { name = $3; why = "" }
+        /^<end of output>/ { if (name in skipped) { print name ": " why } inside = 0 }
+        inside && NF && !/^-+$/ { why = $0; sub(/^skipped[:,]* /, "", why) }
+        /^Output:/ { inside = 1 }' "$log" "build/$build/Testing/Temporary/LastTest.log" >>"$logs/skips"
     failed=$((failed + total - good - left_out))
     if [ "$total" -eq 0 ]; then
         echo "FAILED: $build has no tests for $*" >&2
@@ -77,15 +89,18 @@ suite() {
 
 # binding NAME COMMAND...: what its tests say of themselves, counted, and the checks before them as one.
 binding() {
-    local name=$1 log=$logs/binding status
+    local name=$1 log=$logs/output status
     shift
     headline "$name"
     timed "$name" "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     if [ "$status" -eq 77 ]; then
+        skips_of "$name"
         skipped=$((skipped + 1))
         return
     fi
+    # Of pytest -rs, and of parts in shell_checks.sh.
+    sed -nE "s/^SKIPPED \[[0-9]+\] (.*)/$name: \1/p; s/^([^ ]+): skipped: /$name: \1: /p" "$log" >>"$logs/skips"
     counted() { grep -oE "[0-9]+ $1\b.* in " "$log" | awk '{ sum += $1 } END { print sum + 0 }'; }
     passed=$((passed + $(counted passed)))
     skipped=$((skipped + $(counted skipped)))
@@ -132,6 +147,10 @@ done_later() {
 summary() {
     printf '\n%8s %8s  %s\n' seconds CPU step
     awk '{ wall = $1; cpu = $2 + $3; sub(/^[^ ]+ [^ ]+ [^ ]+ /, ""); printf "%8.0f %8.0f  %s\n", wall, cpu, $0 }' "$logs/times"
+    if [ -s "$logs/skips" ]; then
+        echo
+        sed 's/^/skipped: /' "$logs/skips"
+    fi
     local words="$passed passed, $failed failed"
     [ "$skipped" -eq 0 ] || words="$words, $skipped skipped"
     printf '\n%s\n' "$words"
