@@ -34,6 +34,13 @@ timed() {
     return "$status"
 }
 
+# fails NAME: one failed; the end of what it said is in $logs/output.
+fails() {
+    echo "FAILED: $1" >&2
+    failed=$((failed + 1))
+    { printf 'failed: %s\n' "$1" && grep . "$logs/output" | tail -n 15 | sed 's/^/    /'; } >>"$logs/failures"
+}
+
 # skips_of NAME: one was skipped; its last line, in $logs/output, says why.
 skips_of() {
     printf '%s: %s\n' "$1" "$(grep . "$logs/output" | tail -n 1 | sed 's/^skipped[:,]* //')" >>"$logs/skips"
@@ -52,10 +59,27 @@ check() {
     elif [ "$status" -eq 0 ]; then
         passed=$((passed + 1))
     else
-        echo "FAILED: $name" >&2
-        failed=$((failed + 1))
+        fails "$name"
         return 1
     fi
+}
+
+# endings LINES BUILD LOG PATTERN [-v but=PATTERN]: name, tab and line: the last ones of each test whose result matches.
+endings() {
+    local lines=$1 build=$2 log=$3 pattern=$4
+    shift 4
+    awk -v lines="$lines" -v pattern="$pattern" "$@" '
+        NR == FNR {
+            if (/ Test +#/ && $0 ~ pattern && (but == "" || $0 !~ but)) { sub(/.*#[0-9]+: /, ""); wanted[$1] = 1 }
+            next
+        }
+        / Test: / { name = $3; count = inside = 0 }
+        /^<end of output>/ {
+            for (i = count < lines ? 1 : count - lines + 1; name in wanted && i <= count; i++) { print name "\t" said[i] }
+            inside = 0
+        }
+        inside && NF && !/^-+$/ { said[++count] = $0 }
+        /^Output:/ { inside = 1 }' "$log" "build/$build/Testing/Temporary/LastTest.log"
 }
 
 tests_at_once=$((1 + $(nproc)))
@@ -71,19 +95,15 @@ suite() {
     left_out=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.*\*\*\*Skipped ' "$log")
     passed=$((passed + good))
     skipped=$((skipped + left_out))
-    [ "$left_out" -eq 0 ] || awk '
-        NR == FNR { if (/ Test +#.*\*\*\*Skipped /) { sub(/.*#[0-9]+: /, ""); skipped[$1] = 1 } next }
-        / Test: / { name = $3; why = "" }
-        /^<end of output>/ { if (name in skipped) { print name ": " why } inside = 0 }
-        inside && NF && !/^-+$/ { why = $0; sub(/^skipped[:,]* /, "", why) }
-        /^Output:/ { inside = 1 }' "$log" "build/$build/Testing/Temporary/LastTest.log" >>"$logs/skips"
+    endings 1 "$build" "$log" '[*]Skipped ' | sed -E 's/\t(skipped[:,] *)?/: /' >>"$logs/skips"
+    endings 15 "$build" "$log" '[*]|[.][.]Not Run' -v but='[*]Skipped ' |
+        awk -F '\t' '$1 != last { print "failed: " $1 } { last = $1; print "    " $2 }' >>"$logs/failures"
     failed=$((failed + total - good - left_out))
+    : >"$logs/output"
     if [ "$total" -eq 0 ]; then
-        echo "FAILED: $build has no tests for $*" >&2
-        failed=$((failed + 1))
+        fails "$build has no tests for $*"
     elif [ "$status" -ne 0 ] && [ $((good + left_out)) -eq "$total" ]; then
-        echo "FAILED: ctest ended with status $status, though every test that it named passed" >&2
-        failed=$((failed + 1))
+        fails "ctest ended with status $status, though every test that it named passed"
     fi
 }
 
@@ -105,9 +125,12 @@ binding() {
     passed=$((passed + $(counted passed)))
     skipped=$((skipped + $(counted skipped)))
     failed=$((failed + $(counted failed)))
-    if [ "$status" -ne 0 ] && [ "$(counted failed)" -eq 0 ]; then
-        echo "FAILED: $name" >&2
-        failed=$((failed + 1))
+    if [ "$status" -eq 0 ]; then
+        return
+    elif [ "$(counted failed)" -eq 0 ]; then
+        fails "$name"
+    else
+        { echo "failed: $name" && grep -E 'FAILED|^ERROR|^E  |: failed' "$log" | tail -n 30 | sed 's/^/    /'; } >>"$logs/failures"
     fi
 }
 
@@ -150,6 +173,10 @@ summary() {
     if [ -s "$logs/skips" ]; then
         echo
         sed 's/^/skipped: /' "$logs/skips"
+    fi
+    if [ -s "$logs/failures" ]; then
+        echo
+        cat "$logs/failures"
     fi
     local words="$passed passed, $failed failed"
     [ "$skipped" -eq 0 ] || words="$words, $skipped skipped"
