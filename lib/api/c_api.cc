@@ -248,8 +248,8 @@ odc_status guard(const odc_context *context, Body body) {
     if (context == nullptr || context->mark.in_child()) {
         return status;
     }
-    if (status != ODC_OK) {
-        context->log->debug("a call fails, {}: {}", odc::status_string(status), last_error);
+    if (status != ODC_OK && context->log->on(ODC_LOG_DEBUG)) {
+        guard([&] { context->log->debug("a call fails, {}: {}", odc::status_string(status), last_error); });
     }
     return deliver(context->log.get(), status);
 }
@@ -336,8 +336,8 @@ odc_status odc_init(const odc_config *config, odc_context **out) {
             log->info("runs {}", odc_build());
         }
     });
-    if (status != ODC_OK && log != nullptr) {
-        log->info("cannot join, {}: {}", odc::status_string(status), last_error);
+    if (status != ODC_OK && log != nullptr && log->on(ODC_LOG_INFO)) {
+        guard([&] { log->info("cannot join, {}: {}", odc::status_string(status), last_error); });
     }
     return deliver(log.get(), status);
 }

@@ -27,12 +27,12 @@ public:
         }
     }
 
-    // `take(Fd, const Address &)`: for each connection that waits now.
+    // `take(Fd, const Address &)`: for each connection that waits now; for so many at a time that the caller's deadline is kept.
     template <class Take>
     void accept_all(Take take) {
         why_crowded_ = 0;
         for (const Fd &listener : listeners_) {
-            for (;;) {
+            for (int taken = 0; taken < kMostAtOnce; ++taken) {
                 Address from;
                 Fd one = accept_from(listener.get(), &from);
                 if (!one.valid()) {
@@ -47,6 +47,8 @@ public:
     int why_crowded() const { return why_crowded_; }  // errno
 
 private:
+    static constexpr int kMostAtOnce = 128;
+
     std::vector<Fd> listeners_;
     int why_crowded_ = 0;
 };

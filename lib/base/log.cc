@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <ctime>
+#include <cerrno>
+#include <chrono>
+#include <climits>
 
 #include "base/settings.h"
 
@@ -15,19 +19,61 @@ namespace {
 
 constexpr std::array<const char *, ODC_LOG_TRACE> kLevelNames = {"error", "warn", "info", "debug", "trace"};
 constexpr size_t kMostLines = 1000;  // that wait for a callback
+constexpr int kRoomMs = 10;          // a line waits for room
 
 const char *name_of(odc_log_level level) { return kLevelNames[static_cast<size_t>(level) - 1]; }
 
-// "2026-01-31T23:59:59.123456Z"
+// "2026-01-31T23:59:59.123456Z"; not by gmtime_r, whose lock a forked child would keep.
 std::string utc_now() {
-    timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
-    tm utc{};
-    gmtime_r(&now.tv_sec, &utc);
-    char text[64];
-    const size_t length = std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &utc);
-    std::snprintf(text + length, sizeof(text) - length, ".%06ldZ", now.tv_nsec / 1000);
-    return text;
+    using namespace std::chrono;
+    const auto now = floor<microseconds>(system_clock::now());
+    const year_month_day date(floor<days>(now));
+    const hh_mm_ss time(now - floor<days>(now));
+    return formatted("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z", int{date.year()}, unsigned{date.month()},
+                     unsigned{date.day()}, time.hours().count(), time.minutes().count(), time.seconds().count(),
+                     time.subseconds().count());
+}
+
+// A broken pipe is no reason to end the process.
+class BlockSigpipe {
+public:
+    BlockSigpipe() {
+        sigset_t pending;
+        sigpending(&pending);
+        was_pending_ = sigismember(&pending, SIGPIPE) == 1;
+        sigemptyset(&pipe_);
+        sigaddset(&pipe_, SIGPIPE);
+        pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+    }
+    ~BlockSigpipe() {
+        const timespec now{};
+        while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &now) < 0 && errno == EINTR) {
+        }
+        pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    }
+    BlockSigpipe(const BlockSigpipe &) = delete;
+    BlockSigpipe &operator=(const BlockSigpipe &) = delete;
+
+private:
+    sigset_t pipe_;
+    sigset_t before_;
+    bool was_pending_;
+};
+
+// As much as there is room for within `milliseconds`. A pipe that takes anything takes PIPE_BUF bytes.
+bool write_all(std::string_view text, int milliseconds) {
+    const BlockSigpipe here;
+    while (!text.empty()) {
+        pollfd error{STDERR_FILENO, POLLOUT, 0};
+        const int ready = poll(&error, 1, milliseconds);
+        const ssize_t written =
+            ready > 0 ? ::write(STDERR_FILENO, text.data(), std::min<size_t>(text.size(), PIPE_BUF)) : -1;
+        if (ready == 0 || (written < 0 && errno != EINTR)) {
+            return false;
+        }
+        text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
+    }
+    return true;
 }
 
 }  // namespace
@@ -65,9 +111,7 @@ void Log::put(odc_log_level level, const std::string &text) {
     std::replace_if(
         line.begin(), line.end(), [](unsigned char c) { return c < ' '; }, ' ');
     if (sink_ == nullptr) {
-        line += '\n';
-        [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-        return;
+        return print(std::move(line));
     }
     const std::lock_guard lock(mutex_);
     if (lines_.size() < kMostLines) {
@@ -78,19 +122,43 @@ void Log::put(odc_log_level level, const std::string &text) {
     waiting_.store(true, std::memory_order_relaxed);
 }
 
+// Waits for room only after a line that found some, so that a full pipe costs a thread kRoomMs once.
+void Log::print(std::string line) {
+    const uint64_t before = unprinted_.exchange(0);
+    if (before > 0) {
+        line = formatted("{}{} lines are lost: standard error had no room\n{}", prefix(ODC_LOG_WARN), before, line);
+    }
+    line += '\n';
+    if (!write_all(line, before == 0 ? kRoomMs : 0)) {
+        unprinted_.fetch_add(before + 1);
+    }
+}
+
 void Log::hand_over() {
     std::vector<Line> lines;
     {
         const std::lock_guard lock(mutex_);
-        lines.swap(lines_);
         if (dropped_ > 0) {
-            lines.push_back({ODC_LOG_WARN, formatted("{}{} lines are lost: no call came to hand them to the callback",
-                                                     prefix(ODC_LOG_WARN), dropped_)});
+            lines_.push_back({ODC_LOG_WARN, formatted("{}{} lines are lost: the callback could not be called in time",
+                                                      prefix(ODC_LOG_WARN), dropped_)});
             dropped_ = 0;
         }
+        lines.swap(lines_);
         waiting_.store(false, std::memory_order_relaxed);
     }
-    for (const Line &line : lines) {
+    size_t begun = 0;
+    struct CountRest {  // where the callback ends its thread
+        ~CountRest() {
+            const std::lock_guard lock(log.mutex_);
+            log.dropped_ += lines.size() - begun;
+        }
+        Log &log;
+        const std::vector<Line> &lines;
+        const size_t &begun;
+    };
+    const CountRest rest{*this, lines, begun};
+    while (begun < lines.size()) {
+        const Line &line = lines[begun++];
         sink_(arg_, line.level, line.text.c_str());
     }
 }

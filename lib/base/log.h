@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The log of a job, as one rank writes it. A line that is off costs a comparison; its text is made only if it is on. Without a
-// callback lines go to standard error at once, from any thread. With one they wait until deliver(), which only the caller's
+// callback lines go to standard error at once, from any thread; one for which there is no room is lost and counted, because
+// a thread that waits for a reader keeps other ranks waiting. With one they wait until deliver(), which only the caller's
 // threads call, where `interrupted` is asked and before a call returns: a callback can neither stop a thread of the
 // library nor end the caller's thread where something is half done.
 #pragma once
@@ -85,6 +86,7 @@ private:
         }
     }
     void put(odc_log_level level, const std::string &text);
+    void print(std::string line);
     void hand_over();
     std::string prefix(odc_log_level level) const;
 
@@ -99,6 +101,7 @@ private:
     std::atomic<bool> waiting_{false};
     std::vector<Line> lines_;
     uint64_t dropped_ = 0;
+    std::atomic<uint64_t> unprinted_{0};
 };
 
 // When a wait has lasted so long that it says what it waits for: after 2 s, 4 s, 8 s and so on; from 30 s on as a warning.

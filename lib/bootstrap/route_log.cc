@@ -41,10 +41,15 @@ void log_summary(const Membership &membership, Route Peer::*route, const char *m
     }
 }
 
+constexpr size_t kLinesAtOnce = 256;  // fewer than wait for a callback
+
 void log_each(const Membership &membership, Route Peer::*route, const char *memory) {
     for (size_t rank = 0; rank < membership.peers.size(); ++rank) {
         const Peer &peer = membership.peers[rank];
         const Route &one = peer.*route;
+        if (rank % kLinesAtOnce == 0) {
+            membership.config.log->deliver();
+        }
         if (&peer != &membership.own()) {
             membership.config.log->debug("reaches the {} memory of rank {} (host {}, pid {}) {}{}{}: {}{}{}", memory,
                                          rank, peer.host, peer.pid, by_what(one), one.peer_nic.empty() ? "" : " to ",

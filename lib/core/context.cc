@@ -170,6 +170,9 @@ void Context::attach(const std::vector<std::unique_ptr<Shard>> &shards) {
 
 // To the ranks of other hosts; those of this host see them already.
 void Context::tell_registered(const std::vector<Shard *> &shards) {
+    if (!job_.channel().has_others()) {
+        return;
+    }
     try {
         for (const Shard *shard : shards) {
             const Description &d = shard->description();
@@ -197,14 +200,15 @@ void Context::release(Shard &shard) {
             }
         }
     }
+    shard.engine().check_detach(shard);
     const Job::CallScope scope(job_, Call::ReleaseShard, shard.record_offset());
-    shard.engine().detach(shard);
     std::erase(fresh_, &shard);
     freed_.insert(shard.name());
     counters_.slice_bytes.subtract(shard.slice_bytes());
     directory_.remove(shard);
     ring(job_.mine());
     job_.channel().tell(ReleasedMessage{shard.record_offset()}, shard.description().ranks);
+    shard.engine().detach(shard);
     shards_.erase(shards_.find(shard.name()));
 }
 

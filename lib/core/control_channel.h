@@ -24,6 +24,8 @@ public:
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, const ControlMessage &message,
                    const std::vector<int32_t> &ranks);
     // To all of them, with where each can read the slice.
+    // Whether there are ranks on other hosts.
+    bool has_others() const { return fabric_ != nullptr; }
     void tell_registered(const RegisteredMessage &message);
     // The job has failed: ends what is under way from and to other hosts.
     void fail(const FailedMessage &message);

@@ -127,12 +127,15 @@ void GpuOperations::attach(const std::vector<Shard *> &shards) {
     shards_.insert(shards_.end(), shards.begin(), shards.end());
 }
 
-void GpuOperations::detach(Shard &shard) {
+void GpuOperations::check_detach(const Shard &shard) {
     if (!cuda_.is_idle()) {
         fail(ODC_ERROR_PHASE,
              "odc_release_shard: {} has not done yet {}; release shard \"{}\" after odc_minibatch_sync",
              cuda_.device().name(), unfinished_work(), shard.name());
     }
+}
+
+void GpuOperations::detach(Shard &shard) {
     std::erase(shards_, &shard);
     memory_.detach(shard);
 }

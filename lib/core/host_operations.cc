@@ -120,16 +120,13 @@ Endpoint &HostOperations::endpoint_to(const Shard &shard, uint64_t index) const 
 
 void HostOperations::get(Operation &operation, uint64_t index) {
     const Shard &shard = *operation.shard;
-    if (shard.slices().numel(index) == 0) {
-        return;
-    }
-    StartedGet started = endpoint_to(shard, index).start_get(shard.slice(index), operation.target(index), epoch());
-    if (started.request) {
-        operation.in_flight.push_back({index, std::move(started.request)});
+    if (shard.slices().numel(index) > 0 && !get_once_published(operation, index)) {
+        fail(ODC_ERROR_INTERNAL, "the transport to rank {} does not begin to read a slice that is published",
+             shard.owner(index));
     }
 }
 
-// Whether somebody else sees to it when the owner publishes.
+// Whether the slice is being read, or will be by somebody else once its owner publishes.
 bool HostOperations::get_once_published(Operation &operation, uint64_t index) {
     const Shard &shard = *operation.shard;
     if (shard.linked(index) == nullptr) {

@@ -118,13 +118,12 @@ void Job::check() const {
 }
 
 bool Job::set_error(odc_status status, const std::string &text) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (error_status_.load(std::memory_order_relaxed) != ODC_OK) {
         return false;
     }
     error_text_ = cut(text, sizeof(ControlBlock::error_text) - 1);  // as the others read it
     error_status_.store(status, std::memory_order_release);
-    log().error("the job has failed: {}: {}", status_string(status), error_text_);
     const RankState state = mine().state.load(std::memory_order_relaxed);
     if (state == RankState::Running) {
         record_failure(mine(), status, error_text_.c_str());
@@ -134,6 +133,8 @@ bool Job::set_error(odc_status status, const std::string &text) {
     if (state == RankState::Running || state == RankState::Left) {
         channel_.fail({status, error_text_});
     }
+    lock.unlock();
+    log().error("the job has failed: {}: {}", status_string(status), error_text_);
     return true;
 }
 

@@ -59,7 +59,9 @@ public:
 
     // Gives shards that nobody has seen their memory, all of them or none.
     virtual void attach(const std::vector<Shard *> &shards) = 0;
-    // Takes a shard's memory back. Throws ODC_ERROR_PHASE, and does nothing, while something enqueued may use it.
+    // Throws ODC_ERROR_PHASE while something enqueued may use the shard's memory.
+    virtual void check_detach(const Shard & /*shard*/) {}
+    // Takes a shard's memory back.
     virtual void detach(Shard &shard) = 0;
     // Where the slice of another rank begins here; empty: its memory has not come yet, ask again.
     virtual std::optional<Shard::Bases> map(const Shard &shard, int rank, const ShardRecord &record) = 0;

@@ -80,7 +80,7 @@ sample_ms=2
 # GPUs without peer access.
 export FAKE_CUDA_P2P=none
 measures 2 gather --bytes 64KiB --pairs 1
-json "$race and j['limit'] == 'cuMemcpyAsync of 2 pieces, 1 from pinned host memory' and 'staged' in j['routes'][0]['words']"
+json "$race and j['limit'] == 'cuMemcpyAsync of 2 pieces, 1 from pinned host memory' and 'staged' in j['routes'][0]['reason']"
 measures 2 scatter-add --bytes 64KiB --pairs 1
 json "$race and 'owner_ratio' not in j and j['owner_why_not'] == 'as cuda:0 cannot use the memory of rank 1'\"'\"'s GPU'"
 unset FAKE_CUDA_P2P

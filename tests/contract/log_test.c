@@ -2,6 +2,8 @@
 /* The log: what its lines are made of, who is handed which, and that a long wait says what it waits for. */
 #include "model.h"
 
+#include <fcntl.h>
+#include <pthread.h>
 #include <regex.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -258,6 +260,96 @@ static void wrong_levels_are_refused(void **state) {
     CHECK_EQUAL(unsetenv("ODC_LOG"), 0);
 }
 
+/* Makes standard error a pipe that nobody reads: full, or broken. Returns its reading end, or -1; *before: standard error. */
+static int spoil_stderr(int full, int *before) {
+    int ends[2];
+    CHECK_EQUAL(pipe(ends), 0);
+    *before = dup(STDERR_FILENO);
+    CHECK(*before >= 0 && dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
+    close(ends[1]);
+    if (!full) {
+        close(ends[0]);
+        return -1;
+    }
+    CHECK_EQUAL(fcntl(STDERR_FILENO, F_SETFL, O_NONBLOCK), 0);
+    while (write(STDERR_FILENO, "x", 1) == 1) {
+    }
+    CHECK_EQUAL(fcntl(STDERR_FILENO, F_SETFL, 0), 0);
+    return ends[0];
+}
+
+static void print_in_vain(int rank, int size, const char *job, void *arg) {
+    int full = *(const int *)arg;
+    int before = -1;
+    char text[4097];
+    int reader = spoil_stderr(full, &before);
+    odc_config config = config_of(rank, size, job);
+    config.log_level = ODC_LOG_TRACE;
+    odc_context *context = NULL;
+    CHECK_OK(odc_init(&config, &context));
+    tensor t = make_tensor(context, "layer", 1000, ODC_F32, ODC_F32);
+    use(context, t);
+    if (full) { /* all ranks go on, and what was lost is told once there is room */
+        CHECK_EQUAL(fcntl(reader, F_SETFL, O_NONBLOCK), 0);
+        while (read(reader, text, sizeof text) > 0) {
+        }
+        use(context, t);
+        ssize_t length = read(reader, text, sizeof text - 1);
+        text[length > 0 ? length : 0] = '\0';
+        CHECK_EQUAL(dup2(before, STDERR_FILENO), STDERR_FILENO);
+        CHECK(strstr(text, " odc warn rank=") != NULL &&
+              strstr(text, " lines are lost: standard error had no room") != NULL);
+    }
+    odc_destroy(context);
+    dup2(before, STDERR_FILENO);
+}
+
+static void standard_error_that_nobody_reads_stops_nobody(void **state) {
+    (void)state;
+    needs_processes("each has a standard error of its own");
+    for (int full = 0; full < 2; ++full) {
+        run_processes(2, print_in_vain, &full);
+    }
+}
+
+typedef struct cancelled {
+    const char *job;
+    atomic_int entered;
+    atomic_int returned;
+    atomic_int survived;
+} cancelled;
+
+static void *join_in_vain(void *arg) {
+    cancelled *self = arg;
+    odc_config config = config_of(0, 2, self->job);
+    config.timeout_ms = 500;
+    config.log_level = ODC_LOG_TRACE;
+    odc_context *context = NULL;
+    set_flag(&self->entered, 1);
+    CHECK_ERROR(odc_init(&config, &context), ODC_ERROR_RENDEZVOUS, "missing: rank 1");
+    set_flag(&self->returned, 1);
+    pthread_testcancel();
+    set_flag(&self->survived, 1);
+    return NULL;
+}
+
+static void cancel_one_that_logs(int rank, int size, const char *job, void *arg) {
+    cancelled one = {.job = job};
+    pthread_t thread;
+    (void)rank, (void)size, (void)arg;
+    CHECK_EQUAL(pthread_create(&thread, NULL, join_in_vain, &one), 0);
+    await_flag(&one.entered, 1);
+    CHECK_EQUAL(pthread_cancel(thread), 0);
+    CHECK_EQUAL(pthread_join(thread, NULL), 0);
+    CHECK(read_flag(&one.returned) && !read_flag(&one.survived));
+}
+
+static void a_cancelled_thread_logs_its_error(void **state) {
+    (void)state;
+    needs_one_host("there the all-gather waits, and not the library");
+    run_processes(1, cancel_one_that_logs, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_say_who_when_and_what),
@@ -267,6 +359,8 @@ int main(void) {
         cmocka_unit_test(a_job_error_is_one_line_of_each_rank),
         cmocka_unit_test(full_staging_is_told),
         cmocka_unit_test(wrong_levels_are_refused),
+        cmocka_unit_test(standard_error_that_nobody_reads_stops_nobody),
+        cmocka_unit_test(a_cancelled_thread_logs_its_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

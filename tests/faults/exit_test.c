@@ -145,6 +145,7 @@ static void fork_amid_questions(int rank, int size, const char *job, void *arg) 
 static void test_fork_amid_questions_to_libfabric(void **state) {
     (void)state;
     needs_processes("it forks");
+    needs_no_sanitizer("what the parent's threads own is a leak of the child's");
     run_processes(2, fork_amid_questions, NULL);
 }
 

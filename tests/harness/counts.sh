@@ -34,22 +34,52 @@ timed() {
     return "$status"
 }
 
-# check NAME COMMAND...: one thing that passes, fails, or is skipped: it ends with 77, and has said why.
+# fails NAME: one failed; the end of what it said is in $logs/output.
+fails() {
+    echo "FAILED: $1" >&2
+    failed=$((failed + 1))
+    { printf 'failed: %s\n' "$1" && grep . "$logs/output" | tail -n 15 | sed 's/^/    /'; } >>"$logs/failures"
+}
+
+# skips_of NAME: one was skipped; its last line, in $logs/output, says why.
+skips_of() {
+    printf '%s: %s\n' "$1" "$(grep . "$logs/output" | tail -n 1 | sed 's/^skipped[:,]* //')" >>"$logs/skips"
+}
+
+# check NAME COMMAND...: one thing that passes, fails, or is skipped: it ends with 77, and has said why in its last line.
 check() {
     local name=$1 status
     shift
     headline "$name"
-    timed "$name" "$@"
-    status=$?
+    timed "$name" "$@" 2>&1 | tee "$logs/output"
+    status=${PIPESTATUS[0]}
     if [ "$status" -eq 77 ]; then
+        skips_of "$name"
         skipped=$((skipped + 1))
     elif [ "$status" -eq 0 ]; then
         passed=$((passed + 1))
     else
-        echo "FAILED: $name" >&2
-        failed=$((failed + 1))
+        fails "$name"
         return 1
     fi
+}
+
+# endings LINES BUILD LOG PATTERN [-v but=PATTERN]: name, tab and line: the last ones of each test whose result matches.
+endings() {
+    local lines=$1 build=$2 log=$3 pattern=$4
+    shift 4
+    awk -v lines="$lines" -v pattern="$pattern" "$@" '
+        NR == FNR {
+            if (/ Test +#/ && $0 ~ pattern && (but == "" || $0 !~ but)) { sub(/.*#[0-9]+: /, ""); wanted[$1] = 1 }
+            next
+        }
+        / Test: / { name = $3; count = inside = 0 }
+        /^<end of output>/ {
+            for (i = count < lines ? 1 : count - lines + 1; name in wanted && i <= count; i++) { print name "\t" said[i] }
+            inside = 0
+        }
+        inside && NF && !/^-+$/ { said[++count] = $0 }
+        /^Output:/ { inside = 1 }' "$log" "build/$build/Testing/Temporary/LastTest.log"
 }
 
 tests_at_once=$((1 + $(nproc)))
@@ -65,34 +95,42 @@ suite() {
     left_out=$(grep -cE '^ *[0-9]+/[0-9]+ Test +#.*\*\*\*Skipped ' "$log")
     passed=$((passed + good))
     skipped=$((skipped + left_out))
+    endings 1 "$build" "$log" '[*]Skipped ' | sed -E 's/\t(skipped[:,] *)?/: /' >>"$logs/skips"
+    endings 15 "$build" "$log" '[*]|[.][.]Not Run' -v but='[*]Skipped ' |
+        awk -F '\t' '$1 != last { print "failed: " $1 } { last = $1; print "    " $2 }' >>"$logs/failures"
     failed=$((failed + total - good - left_out))
+    : >"$logs/output"
     if [ "$total" -eq 0 ]; then
-        echo "FAILED: $build has no tests for $*" >&2
-        failed=$((failed + 1))
+        fails "$build has no tests for $*"
     elif [ "$status" -ne 0 ] && [ $((good + left_out)) -eq "$total" ]; then
-        echo "FAILED: ctest ended with status $status, though every test that it named passed" >&2
-        failed=$((failed + 1))
+        fails "ctest ended with status $status, though every test that it named passed"
     fi
 }
 
 # binding NAME COMMAND...: what its tests say of themselves, counted, and the checks before them as one.
 binding() {
-    local name=$1 log=$logs/binding status
+    local name=$1 log=$logs/output status
     shift
     headline "$name"
     timed "$name" "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     if [ "$status" -eq 77 ]; then
+        skips_of "$name"
         skipped=$((skipped + 1))
         return
     fi
+    # Of pytest -rs, and of parts in shell_checks.sh.
+    sed -nE "s/^SKIPPED \[[0-9]+\] (.*)/$name: \1/p; s/^([^ ]+): skipped: /$name: \1: /p" "$log" >>"$logs/skips"
     counted() { grep -oE "[0-9]+ $1\b.* in " "$log" | awk '{ sum += $1 } END { print sum + 0 }'; }
     passed=$((passed + $(counted passed)))
     skipped=$((skipped + $(counted skipped)))
     failed=$((failed + $(counted failed)))
-    if [ "$status" -ne 0 ] && [ "$(counted failed)" -eq 0 ]; then
-        echo "FAILED: $name" >&2
-        failed=$((failed + 1))
+    if [ "$status" -eq 0 ]; then
+        return
+    elif [ "$(counted failed)" -eq 0 ]; then
+        fails "$name"
+    else
+        { echo "failed: $name" && grep -E 'FAILED|^ERROR|^E  |: failed' "$log" | tail -n 30 | sed 's/^/    /'; } >>"$logs/failures"
     fi
 }
 
@@ -132,6 +170,14 @@ done_later() {
 summary() {
     printf '\n%8s %8s  %s\n' seconds CPU step
     awk '{ wall = $1; cpu = $2 + $3; sub(/^[^ ]+ [^ ]+ [^ ]+ /, ""); printf "%8.0f %8.0f  %s\n", wall, cpu, $0 }' "$logs/times"
+    if [ -s "$logs/skips" ]; then
+        echo
+        sed 's/^/skipped: /' "$logs/skips"
+    fi
+    if [ -s "$logs/failures" ]; then
+        echo
+        cat "$logs/failures"
+    fi
     local words="$passed passed, $failed failed"
     [ "$skipped" -eq 0 ] || words="$words, $skipped skipped"
     printf '\n%s\n' "$words"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The example of docs/c.md compiles as C99 without a warning and runs as four ranks; the table of odc replay in docs/command.md
-# is what it prints, except the figures; the links of README.md and docs/ are valid, and the patch of lib/transport/README.md
-# applies.
+# is what it prints, except the figures; the links of README.md and docs/ are valid, the library has the sentences of
+# docs/troubleshooting.md, and the patch of lib/transport/README.md applies.
 set -u
 : "${ODC_SOURCE_DIR:?the folder of the sources}" "${ODC_BUILD_DIR:?the folder of the build}" "${ODC:?the odc command}"
 work=$(mktemp -d)
@@ -41,6 +41,13 @@ for page in README.md CONTRIBUTING.md CHANGELOG.md SECURITY.md lib/README.md doc
         fi
     done < <(grep -o '](\([^)]*\))' "$page" | sed 's/^](//; s/)$//')
 done
+
+# A sentence may be several literals in the sources.
+cat lib/*/*.{cc,h} lib/*/*/*.{cc,h} | tr '\n' ' ' | sed -E 's/" +"//g' >"$work/literals"
+while read -r sentence; do
+    grep -qF -- "$sentence" "$work/literals" || { echo "docs/troubleshooting.md has \"$sentence\", which lib/ does not say" >&2; broken=1; }
+done < <(sed -n 's/^| `\([^`]*\)` | .*/\1/p' docs/troubleshooting.md)
+[ "$(grep -c '^| `' docs/troubleshooting.md)" -ge 20 ] || { echo "docs/troubleshooting.md has too few sentences" >&2; broken=1; }
 
 # toy_transport_test.sh builds what this page says.
 awk '/^```diff$/ {inside = 1; next} /^```$/ {inside = 0} inside' lib/transport/README.md >"$work/page.patch"

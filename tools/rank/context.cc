@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -44,7 +45,8 @@ int all_gather(void *arg, const void *mine, void *all, size_t bytes) {
 // A command says itself why it ends: without ODC_LOG, errors are not in the log as well.
 void log_warnings(void *, int32_t level, const char *line) {
     if (level != ODC_LOG_ERROR) {
-        fmt::print(stderr, "{}\n", line);
+        std::fputs(line, stderr);
+        std::fputc('\n', stderr);
     }
 }
 

@@ -90,7 +90,7 @@ void tell_apart(std::vector<Json> &rows) {
     for (size_t rank = 0; rank < rows.size(); ++rank) {
         Json &row = rows[rank];
         const auto other = std::find_if(row.at("routes").begin(), row.at("routes").end(),
-                                       [](const Json &route) { return !route.contains("nic"); });
+                                        [](const Json &route) { return !route.contains("nic"); });
         const size_t first = other->at("to");  // itself, if there is no other
         if (first < rank) {
             row["host"] = rows[first].at("host");

@@ -73,6 +73,17 @@ private:
         const Fd other = make_local_socket();
         const LocalAddress address = local_address(group_.name);
         if (connect(other.get(), address.get(), address.bytes) != 0) {  // it does not listen yet, or no longer
+            const std::string why = std::generic_category().message(errno);
+            const auto held = [&] {
+                return formatted(
+                    "odc_init waited {:g} s for the name of job \"{}\", which a process holds that cannot be "
+                    "connected to ({}); end it, or give the job another name",
+                    deadline_.waited_s(), group_.name, why);
+            };
+            if (deadline_.over()) {
+                throw Error(ODC_ERROR_RENDEZVOUS, held());
+            }
+            deadline_.log_if_long(held);
             return events_.sleep(now_ns() + kNameRetryNs);
         }
         check_same_user(other.get(), group_.name);

@@ -47,9 +47,11 @@ BounceRings::Ring::Ring(FabricEndpoint &endpoint, size_t slots, size_t slot_byte
 
 std::byte *BounceRings::Ring::take() {
     if (free_.empty()) {
-        ++times_full_;
+        times_full_ += is_full_ ? 0 : 1;  // it is asked again and again
+        is_full_ = true;
         return nullptr;
     }
+    is_full_ = false;
     std::byte *slot = free_.back();
     free_.pop_back();
     return slot;

@@ -42,6 +42,7 @@ public:
         MemoryRegion region_;
         std::vector<std::byte *> free_;
         uint64_t times_full_ = 0;
+        bool is_full_ = false;
     };
 
     // At each endpoint as many slots of `slot_bytes` as fit into `bytes`, but at least one.

@@ -112,8 +112,11 @@ void Heartbeat::tick(int64_t now) {
 
 void Heartbeat::suspect(RemoteRank &remote, int64_t now) {
     suspected_[static_cast<size_t>(remote.host)] = true;
-    if (!remote.warned) {
-        remote.warned = true;
+    const bool said = std::any_of(remotes_.begin(), remotes_.end(), [&](const std::unique_ptr<RemoteRank> &one) {
+        return one && one->host == remote.host && one->warned;
+    });
+    remote.warned = true;
+    if (!said) {  // once a host: its ranks are silent together
         log_.warn("rank {} (host {}, pid {}) has not answered for {} ms; after {} ms it counts as lost", remote.rank,
                   remote.replica.block().host, remote.replica.block().pid, (now - remote.silent_since_ns) / 1'000'000,
                   silence_ns_ / 1'000'000);

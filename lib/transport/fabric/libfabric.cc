@@ -83,9 +83,10 @@ void await(const So &so) {
 class Asking {
 public:
     Asking() {
-        for (begin(); asking_here == 1 && forking.load() > 0; begin()) {
+        begin();
+        for (int ms = 0; ms < kMostMs && asking_here == 1 && forking.load() > 0; ++ms, begin()) {
             end();
-            await([] { return forking.load() == 0; });
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
         if (const pid_t thread = exiting.load(); thread != 0 && thread != gettid()) {
             end();
@@ -124,7 +125,9 @@ void after_fork() { forking.fetch_sub(1); }
 
 void after_fork_in_child() {
     forking.store(0);
-    forked_amid.store(asking.exchange(asking_here) > asking_here);
+    if (asking.exchange(asking_here) > asking_here) {
+        forked_amid.store(true);
+    }
     exiting.store(0);
 }
 

@@ -300,7 +300,6 @@ void ProgressThread::fail_all(const Error &error) {
         error.status() == ODC_ERROR_DEVICE  // the same text as the context's threads use, which may detect it first
             ? formatted("rank {} (host {}, pid {}): {}", config_.rank, mine.host, mine.pid, error.what())
             : formatted("the progress thread of rank {} ended: {}", config_.rank, error.what());
-    config_.log->warn("has lost all ranks of other hosts: {}", text);
     if (shutdown_ns_ == 0) {
         begin_shutdown(encode(FailedMessage{error.status(), text}));
     }
@@ -309,6 +308,7 @@ void ProgressThread::fail_all(const Error &error) {
             one->replica.mark_lost(text);
         }
     }
+    config_.log->warn("has lost all ranks of other hosts: {}", text);
     // The failure may repeat.
     for (bool going = true; going && now_ns() - shutdown_ns_ < kShutdownNs;) {
         try {
@@ -384,9 +384,11 @@ bool ProgressThread::take_commands() {
 
 void ProgressThread::rest(int64_t now) {
     int64_t nap = std::max<int64_t>(0, heartbeat_->next_ns() - now);
-    if (shutdown_ns_ != 0 || stream_->must_retry() || gets_.must_retry() || accumulate_target_.must_retry()) {
+    const bool retry = stream_->must_retry() || gets_.must_retry() || accumulate_target_.must_retry();
+    retries_ += retry && !retrying_ ? 1 : 0;
+    retrying_ = retry;
+    if (shutdown_ns_ != 0 || retry) {
         nap = std::min(nap, kRetryNs);
-        ++retries_;
     }
     if (accumulate_target_.blocked() || !watched_.empty()) {
         nap = std::min(nap, kPollNs);

@@ -109,8 +109,9 @@ private:
     std::unordered_map<uint64_t, std::unordered_map<FabricEndpoint *, MemoryRegion>> slices_;  // own, by record
     std::unordered_set<std::shared_ptr<Request>> pending_;
     std::vector<Watched> watched_;
-    uint64_t flush_ = 0;        // the ping whose answers a flush waits for; 0: none
-    uint64_t retries_ = 0;      // because the provider had no room, since the minibatch counted last
+    uint64_t flush_ = 0;    // the ping whose answers a flush waits for; 0: none
+    uint64_t retries_ = 0;  // because the provider had no room, since the minibatch counted last
+    bool retrying_ = false;
     uint64_t logged_full_ = 0;  // times that staging was full
     uint64_t counted_minibatch_ = 0;
     int closing_ = 0;          // number of remotes that are `closing`

@@ -37,7 +37,8 @@ pub struct Config<'a> {
 pub(crate) struct Interrupted(Box<dyn Fn() -> bool + Send + Sync>);
 
 /// Likewise.
-pub(crate) struct Log(Box<dyn Fn(LogLevel, &str) + Send + Sync>);
+pub(crate) struct Log(Box<Tell>);
+type Tell = dyn Fn(LogLevel, &str) + Send + Sync;
 
 /// What C may ask or tell until the context is destroyed.
 pub(crate) struct Callbacks {
