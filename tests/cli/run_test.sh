@@ -23,10 +23,31 @@ for verb in run plan replay bench topo info; do
     expect 0 "$odc" --help
 done
 expect 2 "$odc" gather
-contains "$err" "there is no verb 'gather'; the verbs are run, plan, replay, bench, topo, info"
+same "$err" "odc: there is no verb 'gather' (the verbs are run, plan, replay, bench, topo, info; see 'odc --help')"
+expect 2 "$odc" tpoo
+contains "$err" "odc: there is no verb 'tpoo'; did you mean topo? (the verbs are run,"
+# Options: command line, the wrong option, the one that is meant.
+while IFS='|' read -r line option meant; do
+    read -ra words <<<"$line"
+    expect 2 "$odc" "${words[@]}"
+    verb=${words[0]}
+    case $verb in -*) command=odc ;; *) command="odc $verb" ;; esac
+    same "$err" "odc: $command has no option '$option'${meant:+; did you mean $meant?} (see '$command --help')"
+done <<'OPTIONS'
+--hlep|--hlep|--help
+run -n 2 --host a true|--host|--hosts
+run --rank=2 true|--rank|--ranks
+run --agnt|--agnt|
+plan --polcy lb-mini -|--polcy|--policy
+plan - --ranks 2 --max-token=3|--max-token|--max-tokens
+plan -x|-x|
+replay --moedl 7b|--moedl|--model
+bench gather --byte 3|--byte|--bytes
+topo --svgg=x|--svgg|--svg
+info --setings|--setings|--settings
+info --frobnicate|--frobnicate|
+OPTIONS
 expect 2 "$odc"
-expect 2 "$odc" info --frobnicate
-contains "$err" "frobnicate"
 if [ -w /dev/full ]; then
     "$odc" info >/dev/full 2>"$work/err" && fail "a full disk was not noticed"
 fi

@@ -28,9 +28,6 @@ int run(const RunOptions &options) {
     if (wanted.ranks == 0) {
         throw Exit{2, "--ranks is missing: odc run -n N says how many ranks to start"};
     }
-    if (!wanted.argv.empty() && wanted.argv.front().starts_with("-")) {
-        throw Exit{2, "odc run has no option '" + wanted.argv.front() + "'"};
-    }
     if (!wanted.hosts.empty()) {
         return launch_on_hosts(wanted);
     }
