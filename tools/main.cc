@@ -28,7 +28,7 @@ int parse(int argc, char **argv) {
     app.set_version_flag("--version", "odc " + version_text(), "Print the version and exit");
     app.set_help_flag("-h,--help", "Print this help and exit");
     app.require_subcommand(1);
-    app.footer("See 'odc VERB --help' and the man pages odc(1) and odc-VERB(1).");
+    app.footer("See 'odc help VERB' and the man pages odc(1) and odc-VERB(1).");
     add_run(app);
     add_plan(app);
     add_replay(app);

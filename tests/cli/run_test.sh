@@ -16,6 +16,7 @@ now_ms() {
 expect 0 "$odc" --version
 contains "$out" "odc "
 expect 0 "$odc" --help
+main_help=$out
 for verb in run plan replay bench topo info; do
     contains "$out" "$verb"
     expect 0 "$odc" "$verb" --help
@@ -47,7 +48,17 @@ topo --svgg=x|--svgg|--svg
 info --setings|--setings|--settings
 info --frobnicate|--frobnicate|
 OPTIONS
-expect 2 "$odc"
+for words in '' help; do
+    # shellcheck disable=SC2086 # no word, or one
+    expect 0 "$odc" $words
+    same "$out" "$main_help"
+done
+expect 0 "$odc" plan --help
+help=$out
+expect 0 "$odc" help plan
+same "$out" "$help"
+expect 2 "$odc" help gather
+contains "$err" "there is no verb 'gather'"
 if [ -w /dev/full ]; then
     "$odc" info >/dev/full 2>"$work/err" && fail "a full disk was not noticed"
 fi

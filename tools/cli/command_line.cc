@@ -104,9 +104,19 @@ size_t check_options(const CLI::App &app, const std::vector<std::string> &words,
 }  // namespace
 
 std::vector<std::string> checked_words(const CLI::App &app, std::vector<std::string> words) {
+    if (words.empty()) {
+        return {"--help"};
+    }
     const size_t at = check_options(app, words, 0);
     if (at == words.size()) {
         return words;
+    }
+    if (words[at] == "help") {
+        words.erase(words.begin() + static_cast<std::ptrdiff_t>(at));
+        if (at == words.size()) {
+            return {"--help"};
+        }
+        return {find_verb(app, words[at]).get_name(), "--help"};
     }
     const CLI::App &verb = find_verb(app, words[at]);
     const size_t end = check_options(verb, words, at + 1);
