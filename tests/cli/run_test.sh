@@ -90,7 +90,7 @@ done
 case $out in *refuse*) fail "odc info says of good values that they are refused: $out" ;; esac
 case $out in *hush*) fail "odc info printed the secret" ;; esac
 for wrong in ODC_TIMEOUT_MS=abc ODC_RANK=4; do
-    expect 0 env ODC_RANK=0 ODC_SIZE=2 "$wrong" "$odc" info --settings
+    expect 1 env ODC_RANK=0 ODC_SIZE=2 "$wrong" "$odc" info --settings
     name=${wrong%=*}
     contains "$(printf '%s\n' "$out" | grep "^  $name ")" "odc_init will refuse it: $name=\"${wrong#*=}\" is wrong"
     same "$(printf '%s\n' "$out" | grep -c refuse)" 1
@@ -98,7 +98,8 @@ done
 # Every value is checked, however many are wrong, and whether or not a job of one host needs it.
 all_wrong=(ODC_TRANSPORTS=ib ODC_PROVIDER=ib ODC_REQUIRE=ib ODC_INTERFACE=none0 ODC_TOPOLOGY_XML=/none.xml
     ODC_STAGING_BYTES=1 ODC_SILENCE_MS=x ODC_TIMEOUT_MS=0 ODC_HOST_ID="$(printf 'x%.0s' {1..64})")
-expect 0 env "${all_wrong[@]}" "$odc" info --settings
+expect 1 env "${all_wrong[@]}" "$odc" info --settings
+same "$(grep -c '^odc: ODC_.* is wrong' "$work/err")" "${#all_wrong[@]}"
 same "$(printf '%s\n' "$out" | grep -c refuse)" "${#all_wrong[@]}"
 table=$out
 for wrong in "${all_wrong[@]}"; do
@@ -107,7 +108,9 @@ for wrong in "${all_wrong[@]}"; do
     expect 1 env "$wrong" "$odc" run -n 2 -- "$odc" topo
     contains "$err" "$name=\"${wrong#*=}\" is wrong"
 done
-expect 0 env ODC_TIMEOUT_MS=0 "$odc" info --json
+expect 1 env ODC_TRANSPORTS=shn "$odc" info
+contains "$err" 'odc: ODC_TRANSPORTS="shn" is wrong'
+expect 1 env ODC_TIMEOUT_MS=0 "$odc" info --json
 contains "$out" '"refused": "ODC_TIMEOUT_MS=\"0\" is wrong'
 expect 0 "$odc" info --json
 if command -v python3 >/dev/null; then
