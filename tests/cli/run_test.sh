@@ -207,6 +207,12 @@ expect 7 "$odc" run -n 3 -- sh -c '[ $ODC_RANK = 1 ] && exit 7; sleep 0.5; exit 
 contains "$err" "rank 1 exited with status 7"
 expect 137 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && kill -KILL $$; sleep 0.3'
 contains "$err" "rank 1 was killed by signal 9"
+# Equal ends are told in one line.
+expect 1 "$odc" run -n 5 -- sh -c 'exit 1'
+[[ $err =~ ^"odc: ranks 0-4 exited with status 1, rank "[0-4]" first"$ ]] || fail "five equal failures: $err"
+expect 1 "$odc" run -n 5 -- sh -c '[ $ODC_RANK = 1 ] || { echo mine >&2; exit 1; }'
+[[ $(grep '^odc' <<<"$err") =~ ^"odc: ranks 0, 2-4 exited with status 1, rank "[0234]" first"$ ]] || fail "four of five: $err"
+same "$(grep -c '\] mine$' <<<"$err")" 4
 # The others have 2 s to report errors...
 expect 1 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 1; sleep 1; echo "I saw it"'
 contains "$out" "[0] I saw it"
