@@ -149,6 +149,16 @@ same "${#job}" 32
 same "$(printf '%s\n' "$out" | sort)" "$(printf '[0] 0/3/%s\n[1] 1/3/%s\n[2] 2/3/%s' "$job" "$job" "$job")"
 expect 0 "$odc" run -n 1 -- sh -c 'echo "$ODC_JOB"'
 [ "$out" != "[0] $job" ] || fail "two jobs have one name"
+# torch.distributed's variables: the place is always odc run's, where to meet the user's if given.
+show='echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT"'
+expect 0 env -u RANK -u MASTER_ADDR -u MASTER_PORT WORLD_SIZE=9 LOCAL_RANK=7 "$odc" run -n 2 -- sh -c "$show"
+port=$(sed -n 's/^\[0\] .*://p' <<<"$out")
+same "$(sort <<<"$out")" "$(printf '[0] 0/2 0/2 127.0.0.1:%s\n[1] 1/2 1/2 127.0.0.1:%s' "$port" "$port")"
+[ "$port" -gt 0 ] || fail "MASTER_PORT is '$port'"
+expect 0 env -u RANK MASTER_ADDR=there MASTER_PORT=12 "$odc" run -n 1 -- sh -c "$show"
+same "$out" "[0] 0/1 0/1 there:12"
+expect 0 env RANK=3 MASTER_ADDR=there MASTER_PORT=12 "$odc" run -n 1 -- sh -c "$show"
+contains "$out" "[0] 0/1 0/1 127.0.0.1:"
 expect 0 "$odc" run -n 1 printf '%s,' -n 2 -- --json
 same "$out" "[0] -n,2,--,--json,"
 expect 0 "$odc" run -n 2 -- cat </dev/null
