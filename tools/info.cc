@@ -149,6 +149,19 @@ void print_settings(const std::vector<Setting> &settings) {
     }
 }
 
+// Throws Exit with odc_init's errors, a line each.
+void check_accepted(const std::vector<Setting> &settings) {
+    std::string refusals;
+    for (const Setting &row : settings) {
+        if (!row.refusal.empty()) {
+            refusals += (refusals.empty() ? "" : "\nodc: ") + row.refusal;
+        }
+    }
+    if (!refusals.empty()) {
+        throw Exit{1, refusals};
+    }
+}
+
 }  // namespace
 
 void add_info(CLI::App &app) {
@@ -160,17 +173,20 @@ void add_info(CLI::App &app) {
     CLI::App *verb = app.add_subcommand("info", "Show the build, the transports and the settings");
     verb->add_flag("--settings", wanted->settings, "Print every ODC_* setting with its value and help");
     verb->add_flag("--json", wanted->json, "Print everything as JSON");
-    verb->footer("The exit status is 0 if any transport is ready on this machine, otherwise 1.");
+    verb->footer(
+        "The exit status is 0 if any transport is ready on this machine and odc_init accepts every setting, otherwise 1.");
     verb->callback([wanted] {
         const std::vector<Transport> table = transports();
+        const std::vector<Setting> in_effect = settings();
         if (wanted->json) {
-            print_json(table, settings());
+            print_json(table, in_effect);
         } else {
             print_transports(table);
             if (wanted->settings) {
-                print_settings(settings());
+                print_settings(in_effect);
             }
         }
+        check_accepted(in_effect);
         for (const Transport &row : table) {
             if (row.why_not.empty()) {
                 return;

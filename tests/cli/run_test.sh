@@ -16,6 +16,7 @@ now_ms() {
 expect 0 "$odc" --version
 contains "$out" "odc "
 expect 0 "$odc" --help
+main_help=$out
 for verb in run plan replay bench topo info; do
     contains "$out" "$verb"
     expect 0 "$odc" "$verb" --help
@@ -23,10 +24,41 @@ for verb in run plan replay bench topo info; do
     expect 0 "$odc" --help
 done
 expect 2 "$odc" gather
-contains "$err" "there is no verb 'gather'; the verbs are run, plan, replay, bench, topo, info"
-expect 2 "$odc"
-expect 2 "$odc" info --frobnicate
-contains "$err" "frobnicate"
+same "$err" "odc: there is no verb 'gather' (the verbs are run, plan, replay, bench, topo, info; see 'odc --help')"
+expect 2 "$odc" tpoo
+contains "$err" "odc: there is no verb 'tpoo'; did you mean topo? (the verbs are run,"
+# Options: command line, the wrong option, the one that is meant.
+while IFS='|' read -r line option meant; do
+    read -ra words <<<"$line"
+    expect 2 "$odc" "${words[@]}"
+    verb=${words[0]}
+    case $verb in -*) command=odc ;; *) command="odc $verb" ;; esac
+    same "$err" "odc: $command has no option '$option'${meant:+; did you mean $meant?} (see '$command --help')"
+done <<'OPTIONS'
+--hlep|--hlep|--help
+run -n 2 --host a true|--host|--hosts
+run --rank=2 true|--rank|--ranks
+run --agnt|--agnt|
+plan --polcy lb-mini -|--polcy|--policy
+plan - --ranks 2 --max-token=3|--max-token|--max-tokens
+plan -x|-x|
+replay --moedl 7b|--moedl|--model
+bench gather --byte 3|--byte|--bytes
+topo --svgg=x|--svgg|--svg
+info --setings|--setings|--settings
+info --frobnicate|--frobnicate|
+OPTIONS
+for words in '' help; do
+    # shellcheck disable=SC2086 # no word, or one
+    expect 0 "$odc" $words
+    same "$out" "$main_help"
+done
+expect 0 "$odc" plan --help
+help=$out
+expect 0 "$odc" help plan
+same "$out" "$help"
+expect 2 "$odc" help gather
+contains "$err" "there is no verb 'gather'"
 if [ -w /dev/full ]; then
     "$odc" info >/dev/full 2>"$work/err" && fail "a full disk was not noticed"
 fi
@@ -58,7 +90,7 @@ done
 case $out in *refuse*) fail "odc info says of good values that they are refused: $out" ;; esac
 case $out in *hush*) fail "odc info printed the secret" ;; esac
 for wrong in ODC_TIMEOUT_MS=abc ODC_RANK=4; do
-    expect 0 env ODC_RANK=0 ODC_SIZE=2 "$wrong" "$odc" info --settings
+    expect 1 env ODC_RANK=0 ODC_SIZE=2 "$wrong" "$odc" info --settings
     name=${wrong%=*}
     contains "$(printf '%s\n' "$out" | grep "^  $name ")" "odc_init will refuse it: $name=\"${wrong#*=}\" is wrong"
     same "$(printf '%s\n' "$out" | grep -c refuse)" 1
@@ -66,7 +98,8 @@ done
 # Every value is checked, however many are wrong, and whether or not a job of one host needs it.
 all_wrong=(ODC_TRANSPORTS=ib ODC_PROVIDER=ib ODC_REQUIRE=ib ODC_INTERFACE=none0 ODC_TOPOLOGY_XML=/none.xml
     ODC_STAGING_BYTES=1 ODC_SILENCE_MS=x ODC_TIMEOUT_MS=0 ODC_HOST_ID="$(printf 'x%.0s' {1..64})")
-expect 0 env "${all_wrong[@]}" "$odc" info --settings
+expect 1 env "${all_wrong[@]}" "$odc" info --settings
+same "$(grep -c '^odc: ODC_.* is wrong' "$work/err")" "${#all_wrong[@]}"
 same "$(printf '%s\n' "$out" | grep -c refuse)" "${#all_wrong[@]}"
 table=$out
 for wrong in "${all_wrong[@]}"; do
@@ -75,7 +108,9 @@ for wrong in "${all_wrong[@]}"; do
     expect 1 env "$wrong" "$odc" run -n 2 -- "$odc" topo
     contains "$err" "$name=\"${wrong#*=}\" is wrong"
 done
-expect 0 env ODC_TIMEOUT_MS=0 "$odc" info --json
+expect 1 env ODC_TRANSPORTS=shn "$odc" info
+contains "$err" 'odc: ODC_TRANSPORTS="shn" is wrong'
+expect 1 env ODC_TIMEOUT_MS=0 "$odc" info --json
 contains "$out" '"refused": "ODC_TIMEOUT_MS=\"0\" is wrong'
 expect 0 "$odc" info --json
 if command -v python3 >/dev/null; then
@@ -114,6 +149,16 @@ same "${#job}" 32
 same "$(printf '%s\n' "$out" | sort)" "$(printf '[0] 0/3/%s\n[1] 1/3/%s\n[2] 2/3/%s' "$job" "$job" "$job")"
 expect 0 "$odc" run -n 1 -- sh -c 'echo "$ODC_JOB"'
 [ "$out" != "[0] $job" ] || fail "two jobs have one name"
+# torch.distributed's variables: the place is always odc run's, where to meet the user's if given.
+show='echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT"'
+expect 0 env -u RANK -u MASTER_ADDR -u MASTER_PORT WORLD_SIZE=9 LOCAL_RANK=7 "$odc" run -n 2 -- sh -c "$show"
+port=$(sed -n 's/^\[0\] .*://p' <<<"$out")
+same "$(sort <<<"$out")" "$(printf '[0] 0/2 0/2 127.0.0.1:%s\n[1] 1/2 1/2 127.0.0.1:%s' "$port" "$port")"
+[ "$port" -gt 0 ] || fail "MASTER_PORT is '$port'"
+expect 0 env -u RANK MASTER_ADDR=there MASTER_PORT=12 "$odc" run -n 1 -- sh -c "$show"
+same "$out" "[0] 0/1 0/1 there:12"
+expect 0 env RANK=3 MASTER_ADDR=there MASTER_PORT=12 "$odc" run -n 1 -- sh -c "$show"
+contains "$out" "[0] 0/1 0/1 127.0.0.1:"
 expect 0 "$odc" run -n 1 printf '%s,' -n 2 -- --json
 same "$out" "[0] -n,2,--,--json,"
 expect 0 "$odc" run -n 2 -- cat </dev/null
@@ -172,6 +217,12 @@ expect 7 "$odc" run -n 3 -- sh -c '[ $ODC_RANK = 1 ] && exit 7; sleep 0.5; exit 
 contains "$err" "rank 1 exited with status 7"
 expect 137 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && kill -KILL $$; sleep 0.3'
 contains "$err" "rank 1 was killed by signal 9"
+# Equal ends are told in one line.
+expect 1 "$odc" run -n 5 -- sh -c 'exit 1'
+[[ $err =~ ^"odc: ranks 0-4 exited with status 1, rank "[0-4]" first"$ ]] || fail "five equal failures: $err"
+expect 1 "$odc" run -n 5 -- sh -c '[ $ODC_RANK = 1 ] || { echo mine >&2; exit 1; }'
+[[ $(grep '^odc' <<<"$err") =~ ^"odc: ranks 0, 2-4 exited with status 1, rank "[0234]" first"$ ]] || fail "four of five: $err"
+same "$(grep -c '\] mine$' <<<"$err")" 4
 # The others have 2 s to report errors...
 expect 1 "$odc" run -n 2 -- sh -c '[ $ODC_RANK = 1 ] && exit 1; sleep 1; echo "I saw it"'
 contains "$out" "[0] I saw it"

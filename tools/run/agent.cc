@@ -4,12 +4,11 @@
 
 #include "cli/exit.h"
 #include "cli/version.h"
+#include "run/held_port.h"
 #include "run/launch.h"
 #include "run/supervisor.h"
 
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,46 +22,7 @@ namespace {
 
 constexpr const char *kGreeting = "odc-agent";
 
-std::string agent_line(const char *kind, int number) {
-    return fmt::format("{} {} {} {}", kGreeting, version_text(), kind, number);
-}
-
-// Keeps a port from being given to others: bound but not listening, so that rank 0 can listen on it.
-class HeldPort {
-public:
-    HeldPort() : socket_(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-        sockaddr_in6 any6 = {};
-        any6.sin6_family = AF_INET6;
-        if (!hold(reinterpret_cast<sockaddr *>(&any6), sizeof any6)) {  // a host without IPv6
-            close(socket_);
-            socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-            sockaddr_in any = {};
-            any.sin_family = AF_INET;
-            if (!hold(reinterpret_cast<sockaddr *>(&any), sizeof any)) {
-                throw Exit{1, fmt::format("no port for the ranks to meet at: {}", strerror(errno))};
-            }
-        }
-    }
-    HeldPort(const HeldPort &) = delete;
-    HeldPort &operator=(const HeldPort &) = delete;
-    ~HeldPort() { close(socket_); }
-
-    int number() const {
-        sockaddr_in6 address = {};  // IPv4 has the port at the same offset
-        socklen_t bytes = sizeof address;
-        getsockname(socket_, reinterpret_cast<sockaddr *>(&address), &bytes);
-        return ntohs(address.sin6_port);
-    }
-
-private:
-    bool hold(const sockaddr *address, socklen_t bytes) const {
-        const int on = 1;
-        setsockopt(socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        return bind(socket_, address, bytes) == 0;
-    }
-
-    int socket_;
-};
+std::string agent_line(const std::string &word) { return fmt::format("{} {} {}", kGreeting, version_text(), word); }
 
 // Reads the first line of the input, and no byte more.
 std::string read_order() {
@@ -123,12 +83,15 @@ std::optional<AgentWord> read_agent_word(const std::string &line) {
         throw Exit{1,
                    fmt::format("a host has odc {}, this is {}; install one version on all", version, version_text())};
     }
-    return AgentWord{kind == "ready" ? AgentWord::Kind::Ready : AgentWord::Kind::Failed, number};
+    AgentWord word{kind == "ready" ? AgentWord::Kind::Ready : AgentWord::Kind::Failed, number, 0};
+    words >> word.torch_port;
+    return word;
 }
 
 int serve_as_agent() {
     const HeldPort port;
-    fmt::print("{}\n", agent_line("ready", port.number()));
+    const HeldPort torch_port;
+    fmt::print("{}\n", agent_line(fmt::format("ready {} {}", port.number(), torch_port.number())));
     std::fflush(stdout);
     const AgentPart part = hear_part();
     if (chdir(part.directory.c_str()) != 0) {
@@ -137,13 +100,9 @@ int serve_as_agent() {
     Work work;
     work.noun = "rank";
     work.orders = STDIN_FILENO;
-    for (int rank = part.first; rank < part.end; ++rank) {
-        work.processes.push_back(rank_process(rank, part.size, part.job, part.argv));
-        auto &environment = work.processes.back().environment;
-        environment.insert(environment.end(), part.environment.begin(), part.environment.end());
-    }
+    work.processes = rank_processes({part.first, part.end, part.size, part.job, part.argv, part.environment});
     Supervisor *told = nullptr;
-    work.on_failure = [&](int status) { told->output().report(agent_line("failed", status)); };
+    work.on_failure = [&](int status) { told->output().report(agent_line(fmt::format("failed {}", status))); };
     Supervisor supervisor(work);
     told = &supervisor;
     supervisor.start();

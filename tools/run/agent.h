@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agent of a host (run/hosts.h) and the line protocol between it and its launcher. Agent: "odc-agent VERSION ready PORT",
-// where PORT is free on its host until it ends, and "odc-agent VERSION failed STATUS" once; no line of a rank begins so.
+// The agent of a host (run/hosts.h) and the line protocol between it and its launcher. Agent: "odc-agent VERSION ready PORT
+// TORCH_PORT", which are free on its host until it ends, and "odc-agent VERSION failed STATUS" once; no line of a rank begins so.
 // Launcher: its part of the job as JSON, then orders (run/orders.h).
 #pragma once
 
@@ -14,7 +14,8 @@ namespace odc_tool {
 struct AgentWord {
     enum class Kind { Ready, Failed };
     Kind kind;
-    int number;  // port, or status
+    int number;      // port, or status
+    int torch_port;  // MASTER_PORT, of the first host's
 };
 
 // Nothing if the line is not an agent's. Throws Exit if it is from another version.

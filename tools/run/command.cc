@@ -28,9 +28,6 @@ int run(const RunOptions &options) {
     if (wanted.ranks == 0) {
         throw Exit{2, "--ranks is missing: odc run -n N says how many ranks to start"};
     }
-    if (!wanted.argv.empty() && wanted.argv.front().starts_with("-")) {
-        throw Exit{2, "odc run has no option '" + wanted.argv.front() + "'"};
-    }
     if (!wanted.hosts.empty()) {
         return launch_on_hosts(wanted);
     }
@@ -56,7 +53,8 @@ void add_run(CLI::App &app) {
     verb->add_flag("--agent", options->agent)->group("");  // started by --hosts on each host
     verb->prefix_command();
     verb->footer(
-        "Each rank gets ODC_RANK, ODC_SIZE and ODC_JOB. Its output lines begin with its rank. Rank 0 reads\n"
+        "Each rank gets ODC_RANK, ODC_SIZE and ODC_JOB, and torch's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
+        "MASTER_ADDR and MASTER_PORT (those of the environment are kept, unless RANK is set there). Its output lines begin with its rank. Rank 0 reads\n"
         "the standard input of odc run unless that is a terminal; the others read nothing. Signals are passed on.\n"
         "When a rank fails, the others have 2 s, then get SIGTERM, and SIGKILL 2 s later; the exit status is that of\n"
         "the first rank that failed (128 + signal if it was killed).\n"

@@ -134,12 +134,13 @@ private:
             const std::string name = hosts_[0].substr(hosts_[0].find('@') + 1);  // from user@host
             const std::string address = wanted_.address.empty() ? name : wanted_.address;
             const bool v6 = address.find(':') != std::string::npos;
-            tell(fmt::format("{}:{}", v6 ? "[" + address + "]" : address, word->number));
+            tell(fmt::format("{}:{}", v6 ? "[" + address + "]" : address, word->number),
+                 torch_meeting(address, word->torch_port));
         }
         return true;
     }
 
-    void tell(const std::string &rendezvous) {
+    void tell(const std::string &rendezvous, const std::vector<std::pair<std::string, std::string>> &torch) {
         const auto count = static_cast<int>(hosts_.size());
         for (int host = 0; host < count; ++host) {
             AgentPart part;
@@ -150,6 +151,7 @@ private:
             part.directory = std::filesystem::current_path();
             part.argv = wanted_.argv;
             part.environment = own_settings();
+            part.environment.insert(part.environment.end(), torch.begin(), torch.end());
             part.environment.emplace_back("ODC_RENDEZVOUS", rendezvous);
             part.environment.emplace_back("ODC_SECRET", secret_);
             supervisor_.order(static_cast<size_t>(host), write_part(part) + "\n");

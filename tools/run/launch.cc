@@ -3,6 +3,7 @@
 #include "run/launch.h"
 
 #include "cli/exit.h"
+#include "run/held_port.h"
 
 #include <sys/random.h>
 
@@ -13,6 +14,15 @@
 #include <cstring>
 
 namespace odc_tool {
+
+namespace {
+
+bool is_set(const char *name) {
+    const char *value = std::getenv(name);
+    return value != nullptr && *value != '\0';
+}
+
+}  // namespace
 
 std::string random_name() {
     unsigned char bytes[16];
@@ -28,26 +38,42 @@ std::string random_name() {
     return text;
 }
 
-Process rank_process(int rank, int size, const std::string &job, const std::vector<std::string> &argv) {
-    const std::string number = std::to_string(rank);
-    return {number,
-            "[" + number + "] ",
-            argv,
-            {{"ODC_RANK", number}, {"ODC_SIZE", std::to_string(size)}, {"ODC_JOB", job}},
-            Input::Nothing};
+std::vector<Process> rank_processes(const LocalRanks &ranks) {
+    std::vector<Process> processes;
+    for (int rank = ranks.first; rank < ranks.end; ++rank) {
+        const std::string number = std::to_string(rank);
+        const std::string size = std::to_string(ranks.size);
+        processes.push_back({number, "[" + number + "] ", ranks.argv, ranks.environment, Input::Nothing});
+        auto &environment = processes.back().environment;
+        environment.insert(environment.end(), {{"ODC_RANK", number},
+                                               {"ODC_SIZE", size},
+                                               {"ODC_JOB", ranks.job},
+                                               {"RANK", number},
+                                               {"WORLD_SIZE", size},
+                                               {"LOCAL_RANK", std::to_string(rank - ranks.first)},
+                                               {"LOCAL_WORLD_SIZE", std::to_string(ranks.end - ranks.first)}});
+    }
+    return processes;
+}
+
+std::vector<std::pair<std::string, std::string>> torch_meeting(const std::string &address, int port) {
+    const auto own_or = [](const char *name, const std::string &otherwise) {
+        return is_set(name) && !is_set("RANK") ? std::getenv(name) : otherwise;
+    };
+    return {{"MASTER_ADDR", own_or("MASTER_ADDR", address)},
+            {"MASTER_PORT", own_or("MASTER_PORT", std::to_string(port))}};
 }
 
 int launch(const Launch &wanted) {
     if (wanted.argv.empty()) {
         throw Exit{2, "no command to run was given"};
     }
-    const std::string job = random_name();
     Work work;
     work.noun = "rank";
     work.output = wanted.output;
-    for (int rank = 0; rank < wanted.ranks; ++rank) {
-        work.processes.push_back(rank_process(rank, wanted.ranks, job, wanted.argv));
-    }
+    const HeldPort torch_port;
+    work.processes = rank_processes(
+        {0, wanted.ranks, wanted.ranks, random_name(), wanted.argv, torch_meeting("127.0.0.1", torch_port.number())});
     work.processes[0].input = Input::Ours;
     Supervisor supervisor(work);
     supervisor.start();
@@ -69,12 +95,8 @@ bool inside_a_job() {
         {"PMI_RANK", "PMI_SIZE"},
         {"SLURM_PROCID", "SLURM_STEP_ID"},
     }};
-    const auto given = [](const char *name) {
-        const char *value = std::getenv(name);
-        return value != nullptr && *value != '\0';
-    };
     return std::any_of(kLaunchers.begin(), kLaunchers.end(),
-                       [&](const auto &pair) { return given(pair[0]) && given(pair[1]); });
+                       [&](const auto &pair) { return is_set(pair[0]) && is_set(pair[1]); });
 }
 
 }  // namespace odc_tool

@@ -5,6 +5,7 @@
 #include "run/supervisor.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace odc_tool {
@@ -21,8 +22,21 @@ struct Launch {
 // process's main thread.
 int launch(const Launch &wanted);
 
-// The command of one rank; random_name makes a job's name.
-Process rank_process(int rank, int size, const std::string &job, const std::vector<std::string> &argv);
+// Of one host.
+struct LocalRanks {
+    int first;  // ranks first..end-1
+    int end;
+    int size;  // ranks of the job
+    std::string job;
+    std::vector<std::string> argv;
+    std::vector<std::pair<std::string, std::string>> environment;  // of each, besides its place
+};
+
+// Their commands, with their places in the job in the variables of libodc and of torch.distributed.
+std::vector<Process> rank_processes(const LocalRanks &ranks);
+// MASTER_ADDR and MASTER_PORT for torch.distributed: those of this process, unless RANK says that they belong to a job of which
+// it is itself a rank, else these.
+std::vector<std::pair<std::string, std::string>> torch_meeting(const std::string &address, int port);
 // 128 random bits, so that no other job has the name.
 std::string random_name();
 

@@ -195,6 +195,7 @@ void Supervisor::supervise() {
     // From here a signal may end this process: it only waits for the reader. Not SIGPIPE: a closed pipe must not change the
     // status.
     signals_.restore_mask();
+    tell_failures();
     output_.finish();
 }
 
@@ -294,14 +295,13 @@ void Supervisor::process_failed(size_t index, int wait_status) {
     const bool killed = WIFSIGNALED(wait_status);
     const int number = killed ? WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
     const int status = killed ? 128 + number : number;
-    output_.pump();  // its output comes before our message
     // An agent has reported what failed, or gets the signal, too.
     const bool said = orders_[index].was_opened() && (status == 128 + last_passed_ || (failed_ && number != 255));
     const bool told_to = ending_ >= Ending::Terminating || (killed && number == last_passed_) || said;
     if (!told_to) {
-        output_.say(fmt::format("odc: {} {} {}", work_.noun, work_.processes[index].label,
-                                killed ? fmt::format("was killed by signal {} ({})", number, strsignal(number))
-                                       : fmt::format("exited with status {}", number)));
+        failures_.add(work_.processes[index].label,
+                      killed ? fmt::format("was killed by signal {} ({})", number, strsignal(number))
+                             : fmt::format("exited with status {}", number));
     }
     fail(status);
 }
@@ -323,8 +323,16 @@ std::chrono::seconds Supervisor::grace() const {
     return ending_ == Ending::Terminating && work_.processes.front().input == Input::Orders ? 2 * kGrace : kGrace;
 }
 
+void Supervisor::tell_failures() {
+    output_.pump();  // the ranks' output comes before our message
+    for (const std::string &line : failures_.take(work_.noun)) {
+        output_.say("odc: " + line);
+    }
+}
+
 // The deadline of one step of the ending has passed: take the next step.
 void Supervisor::end_next() {
+    tell_failures();
     if (ending_ == Ending::Waiting) {
         ending_ = Ending::Terminating;
         if (ended_ < pids_.size()) {
@@ -351,17 +359,15 @@ void Supervisor::end_next() {
     deadline_ = Clock::now() + grace();
 }
 
-// "rank 3", "ranks 0, 3": those that have not ended.
+// Those that have not ended.
 std::string Supervisor::running() const {
-    std::string labels;
-    size_t count = 0;
+    std::vector<std::string> labels;
     for (size_t index = 0; index < pids_.size(); ++index) {
         if (pids_[index] != 0) {
-            labels += (count == 0 ? "" : ", ") + work_.processes[index].label;
-            ++count;
+            labels.push_back(work_.processes[index].label);
         }
     }
-    return work_.noun + (count == 1 ? " " : "s ") + labels;
+    return enumerate(work_.noun, labels);
 }
 
 // Processes started here, the guard, and orphans of the processes.

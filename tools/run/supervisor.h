@@ -4,6 +4,7 @@
 #pragma once
 
 #include "run/descriptors.h"
+#include "run/failures.h"
 #include "run/groups.h"
 #include "run/orders.h"
 #include "run/rank_output.h"
@@ -83,6 +84,7 @@ private:
     void reap();
     void process_ended(size_t index, int wait_status);
     void process_failed(size_t index, int wait_status);
+    void tell_failures();
     void end_next();
     std::chrono::seconds grace() const;
     std::set<pid_t> own_children() const;
@@ -100,6 +102,7 @@ private:
     Signals signals_;
     RankOutput output_;
     pid_t guard_ = 0;
+    Failures failures_;  // not yet told: others may fail in the same way
     size_t ended_ = 0;
     bool children_ = true;  // whether this process has children
     int status_ = 0;
