@@ -95,7 +95,7 @@ def copies(rank: int, dtype: torch.dtype) -> None:
     report(rank, f"publish {mine.numel() / 1e6:.0f} M parameters as {name}", publish, lambda: published.copy_(mine))
     report(rank, f"fill .grad of {mine.numel() / 1e6:.0f} M parameters", fill, lambda: copied.copy_(mine))
     dist.barrier()
-    job.detach()
+    job.remove()
 
 
 def samples(step: int, rank: int) -> list[torch.Tensor]:
@@ -121,7 +121,7 @@ def agreement(rank: int, size: int) -> None:
                     loss = loss_sum(model, sample)
                     loss.backward()
                     total, tokens = total + loss.item(), tokens + len(sample)
-                both = job.sync_gradients(tokens=tokens, sums={"loss": total, "tokens": tokens}).sums
+                both = job.sync_gradients(weight=tokens, sums={"loss": total, "tokens": tokens}).sums
                 reached.append(both["loss"] / max(both["tokens"], 1))
                 optimizer.step()
                 optimizer.zero_grad()

@@ -8,6 +8,7 @@ import itertools
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any
 
@@ -160,14 +161,14 @@ def init(
     group: str | None = None,
     rendezvous: str | None = None,
     secret: str | None = None,
-    timeout: float | None = None,
+    timeout: float | timedelta | None = None,
     all_gather: AllGather | None = None,
     interrupted: Callable[[], bool] | None = None,
     host: str | None = None,
     device: Any = None,
 ) -> Context:
     """Joins the job and waits for all its ranks. What is None comes from the environment (odc run, torchrun, mpirun,
-    Slurm). `timeout`: seconds, of every wait. `interrupted` is asked by waiting calls; true ends the wait with
+    Slurm). `timeout`: seconds or a timedelta, of every wait. `interrupted` is asked by waiting calls; true ends the wait with
     InterruptedWaitError. Ctrl-C ends waits in the main thread without it. `all_gather` is called once, or more
     often if the ranks are on several hosts. `host` names what shares memory: equal for the ranks of one host; None:
     this machine. `device`: this rank's GPU for shards in GPU memory, as "cuda:0" or a torch.device; None: ODC_DEVICE,
@@ -177,6 +178,8 @@ def init(
         raise ValueError("give rank and size, or neither")
     if all_gather is not None and size is None:
         raise ValueError("all_gather needs rank and size")
+    if isinstance(timeout, timedelta):
+        timeout = timeout.total_seconds()
     if timeout is not None and not 0.001 <= timeout <= 1e9:
         raise ValueError(f"timeout is {timeout} s, must be 0.001 to 1e9")
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -375,7 +376,7 @@ def one_dies(rank: int, size: int, job: str) -> None:
 
 
 def misses_deadline(rank: int, size: int, job: str, done: Any) -> None:
-    context = libodc.init(rank=rank, size=size, job=job, timeout=2)
+    context = libodc.init(rank=rank, size=size, job=job, timeout=timedelta(seconds=2))
     context.register("w", 10)
     context.publish()
     if rank == 0:
@@ -489,6 +490,8 @@ def test_bad_arguments_are_refused_at_once() -> None:
         libodc.init(rank=1)
     with pytest.raises(ValueError, match="timeout"):
         libodc.init(rank=0, size=1, timeout=-1)
+    with pytest.raises(ValueError, match="timeout is 0.0 s"):
+        libodc.init(rank=0, size=1, timeout=timedelta())
     with pytest.raises(libodc.ArgumentError, match=r"rank 3 is not in 0\.\.1"):
         libodc.init(rank=3, size=2, job="x")
     environment = {

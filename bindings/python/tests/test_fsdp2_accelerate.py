@@ -202,7 +202,7 @@ def count_unevenly(rank: int, size: int, folder: Path) -> None:
                     loss, tokens = loss_sum(model, batch)
                     accelerator.backward(loss)
                     total += tokens
-                job.sync_gradients(tokens=total)
+                job.sync_gradients(weight=total)
                 accelerator.clip_grad_norm_(model.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()

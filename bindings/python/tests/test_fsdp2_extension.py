@@ -98,7 +98,7 @@ def train(rank: int, size: int, over_odc: bool) -> list[Any]:
         with torch.no_grad():
             model[0].weight.to_local().inner.sub_(1)
         dist.barrier()
-        job.detach()
+        job.remove()
     shards = [parameter.to_local() for parameter in model.parameters()]
     return [shard.inner if isinstance(shard, Rounded) else shard for shard in shards]
 

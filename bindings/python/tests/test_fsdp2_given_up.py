@@ -83,9 +83,9 @@ def given_up(rank: int, size: int) -> None:
                     with out_of_memory(model.blocks[0]):
                         model(sample(7, rank, 1)).square().sum().backward()
                     with pytest.raises(libodc.PhaseError, match=r"3 FSDP groups have gradients of it.*\(valid=False\)"):
-                        job.sync_gradients(tokens=2.0)
+                        job.sync_gradients(weight=2.0)
                 # A rank that has failed omits what it does not know.
-                report = job.sync_gradients(valid=False) if rank == 0 else job.sync_gradients(tokens=1.0)
+                report = job.sync_gradients(valid=False) if rank == 0 else job.sync_gradients(weight=1.0)
                 assert report.discarded and report.divisor is None
                 assert report.microbatches == [2 if r == 0 else 1 for r in range(size)]
                 assert all(parameter.grad is None for parameter in model.parameters())

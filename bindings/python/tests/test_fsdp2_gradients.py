@@ -202,15 +202,15 @@ def divided(rank: int, size: int) -> None:
             ({}, None, factor),
             ({"divisor": 2.5}, 2.5, lambda name: 2.5),
             ({"divisor": -2}, -2.0, lambda name: -2.0),
-            ({"tokens": tokens[rank]}, sum(tokens), lambda name: sum(tokens)),
-            ({"tokens": 0}, 1.0, lambda name: 1.0),  # no divisor
+            ({"weight": tokens[rank]}, sum(tokens), lambda name: sum(tokens)),
+            ({"weight": 0}, 1.0, lambda name: 1.0),  # no divisor
         ):
             run_microbatches(Case(), model, 0, counts)
             summed = [("b", torch.tensor(rank + 0.5)), ("a", 2 * rank)]
             report = job.sync_gradients(**arguments, sums=dict(summed if rank == 0 else summed[::-1]))
             assert report.divisor == divisor and report.microbatches == list(counts)
             assert report.sums == {"a": size * (size - 1), "b": size * size / 2}
-            assert report.waited >= 0 and report.slowest in range(size)
+            assert report.waited_s >= 0 and report.slowest in range(size)
             for name, gradient in whole_gradients(model).items():
                 assert gradient is not None
                 assert_near(gradient, sums[name] / expected(name), 1e-12, f"{arguments}: {name}")

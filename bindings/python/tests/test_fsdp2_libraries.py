@@ -76,7 +76,7 @@ def train_over_odc(rank: int, size: int, kind: str, packing: str) -> None:
                 loss, new = loss_sum(model, microbatch(minibatch, rank, index, packing))
                 loss.backward()
                 total, tokens = total + loss.item(), tokens + new
-            report = job.sync_gradients(tokens=tokens, sums={"loss": total})
+            report = job.sync_gradients(weight=tokens, sums={"loss": total})
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
             optimizer.zero_grad()

@@ -104,7 +104,7 @@ def test_several_jobs_at_once(size: int) -> None:
     run_torch_ranks(size, several)
 
 
-def detached(rank: int, size: int) -> None:
+def removed(rank: int, size: int) -> None:
     """Over ODC, then by plain FSDP2 with its own settings, then over ODC again."""
     minibatches = [*UNEVEN[size], *[(2,) * size] * 2, *UNEVEN[size]]
     over = [True] * 3 + [False] * 2 + [True] * 3
@@ -118,7 +118,7 @@ def detached(rank: int, size: int) -> None:
         if over[minibatch] and job is None:
             job = attach(model, optimizer, timeout=LIMIT)
         if not over[minibatch] and job is not None:
-            job.detach() if size == 3 else job.close()
+            job.remove() if size == 3 else job.close()
             job = None
             assert [kept(module) for module in fsdp_modules(model)] == settings
         if job is not None:
@@ -156,5 +156,5 @@ def kept(module: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_detached_and_attached_again(size: int) -> None:
-    run_torch_ranks(size, detached)
+def test_removed_and_attached_again(size: int) -> None:
+    run_torch_ranks(size, removed)

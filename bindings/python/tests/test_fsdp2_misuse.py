@@ -55,7 +55,7 @@ def training(size: int, **options: Any) -> Iterator[tuple[Any, Any, Any]]:
         yield job, model, optimizer
     finally:
         dist.barrier()
-        job.detach()
+        job.remove()
 
 
 @contextmanager
@@ -290,7 +290,7 @@ def edits(rank: int, size: int) -> None:
         assert torch.equal(model[2].weight, full)
     with training(size) as (job, model, optimizer):
         model.double()
-        with raises(libodc.PhaseError, "was torch.float32 (", "at attach and is torch.float64 (", ": detach before"):
+        with raises(libodc.PhaseError, "was torch.float32 (", "at attach and is torch.float64 (", ": remove() the job before"):
             job.publish()
     model = plain()
     model[0].weight.requires_grad_(False)
@@ -300,7 +300,7 @@ def edits(rank: int, size: int) -> None:
     with raises(libodc.ArgumentError, "was frozen at attach and is trainable now"):
         backward(model)
     dist.barrier()
-    job.detach()
+    job.remove()
 
 
 def test_edits() -> None:
@@ -310,10 +310,10 @@ def test_edits() -> None:
 def arguments(rank: int, size: int) -> None:
     with training(size) as (job, model, optimizer):
         for options, words in (
-            ({"divisor": 1, "tokens": 1}, "not both"),
+            ({"divisor": 1, "weight": 1}, "not both"),
             ({"divisor": 0}, "divisor is 0"),
             ({"divisor": float("nan")}, "divisor is nan"),
-            ({"tokens": -1}, "tokens is -1"),
+            ({"weight": -1}, "weight is -1"),
             ({"sums": {str(i): 0.0 for i in range(64)}}, "64 sums"),
         ):
             with raises(libodc.ArgumentError, words):
@@ -328,9 +328,9 @@ def arguments(rank: int, size: int) -> None:
         with raises(libodc.MismatchError, "ended the minibatch with ", f", but ranks [{1 - rank}] with something else"):
             job.close() if rank == 0 else job.sync_gradients()
     with training(size) as (job, model, optimizer):
-        job.detach()
+        job.remove()
         for call in (job.sync_gradients, job.publish):
-            with raises(libodc.PhaseError, "closed or detached"):
+            with raises(libodc.PhaseError, "closed or removed"):
                 call()
         job.close()
 
@@ -399,7 +399,7 @@ def logs(rank: int, size: int) -> None:
             told = rank == 0 and uneven > 0  # once per job
             assert kept.count("was divided as if each rank had run one") == told
             assert kept.count("a mean over microbatches 3") == told
-        for explicit in ({"divisor": 3.0}, {"tokens": 1.0 + rank}):
+        for explicit in ({"divisor": 3.0}, {"weight": 1.0 + rank}):
             backward(model)
             job.sync_gradients(**explicit)
             optimizer.step()
@@ -412,8 +412,8 @@ def logs(rank: int, size: int) -> None:
         assert kept.count(words) == (rank == 0)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        job.sync_gradients(tokens=0)
-        assert kept.count("the global sum of tokens is 0") == (rank == 0)
+        job.sync_gradients(weight=0)
+        assert kept.count("the sum of weight over ranks is 0") == (rank == 0)
 
     model = sharded(size)
     some = torch.optim.SGD(model[0].parameters())
@@ -455,7 +455,7 @@ def swapped(rank: int, size: int) -> None:
     with raises(libodc.ArgumentError, '"b"', "was frozen at attach and is trainable now"):
         backward(model)
     dist.barrier()
-    job.detach()
+    job.remove()
 
 
 def test_what_is_trainable_must_not_be_swapped() -> None:
@@ -565,8 +565,8 @@ def told(rank: int, size: int) -> None:
     model = sharded(size)
     with pytest.raises(libodc.ArgumentError if rank == 1 else libodc.AbortedError) as caught:
         with fsdp2.attach(model, torch.optim.SGD(model.parameters()), timeout=60) as job:
-            job.sync_gradients(tokens=float("nan") if rank == 1 else 1.0)
-    assert rank == 1 or "it raised ArgumentError: tokens is nan" in str(caught.value)
+            job.sync_gradients(weight=float("nan") if rank == 1 else 1.0)
+    assert rank == 1 or "it raised ArgumentError: weight is nan" in str(caught.value)
 
 
 def test_a_local_mistake_is_told_to_all() -> None:
@@ -576,7 +576,7 @@ def test_a_local_mistake_is_told_to_all() -> None:
 def moved(rank: int, size: int) -> None:
     with training(size) as (job, model, optimizer):
         model.double()
-        with raises(libodc.PhaseError, "elements of torch.float64, and at attach gathered", "detach before moving"):
+        with raises(libodc.PhaseError, "elements of torch.float64, and at attach gathered", "remove() the job before moving"):
             model(torch.ones(2, 4, dtype=torch.float64))
     model = sharded(size)
     model.set_gradient_divide_factor(1.0 + rank)

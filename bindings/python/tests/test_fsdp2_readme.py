@@ -53,7 +53,7 @@ def example(rank: int, size: int) -> None:
     assert CODE is not None
     exec(CODE[1], names)
     assert losses[-1] < 0.95 * losses[0]
-    with pytest.raises(libodc.PhaseError, match="closed or detached"):
+    with pytest.raises(libodc.PhaseError, match="closed or removed"):
         names["job"].publish()
 
 

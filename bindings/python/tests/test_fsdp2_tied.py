@@ -258,7 +258,7 @@ def overwritten(rank: int, size: int) -> None:
     Group.fill_gradients = faulty  # type: ignore[method-assign]
     with pytest.raises(libodc.InternalError, match=r'"table.weight" in FSDP group "\(root\)" and "table" by'):
         job.sync_gradients(divisor=2.0)
-    job.detach()
+    job.remove()
 
 
 @pytest.mark.parametrize("size", SIZES)

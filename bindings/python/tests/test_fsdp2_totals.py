@@ -58,7 +58,7 @@ def natural(rank: int, size: int) -> None:
                 maxima["longest"] = max(maxima.get("longest", -math.inf), 10.0 * rank + index)
             made: list[int] = []
             with reductions(made):
-                report = job.sync_gradients(tokens=len(sums), sums=sums, maxima=maxima)
+                report = job.sync_gradients(weight=len(sums), sums=sums, maxima=maxima)
             counts = [(peer + minibatch) % size for peer in range(size)]
             assert report.sums == {"loss": 1.5 * sum(counts)}
             assert report.maxima == {"longest": max(10.0 * r + n - 1 for r, n in enumerate(counts) if n)}

@@ -68,7 +68,7 @@ class Trainer:
             total += loss.detach()
             learnt += packed.learnt
         computed = time.monotonic()
-        synced = self._job.sync_gradients(tokens=learnt, sums={"loss": float(total), "tokens": learnt})
+        synced = self._job.sync_gradients(weight=learnt, sums={"loss": float(total), "tokens": learnt})
         synced_at = time.monotonic()
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ def attach(
     model: nn.Module,
     optimizer: Any = None,
     *,
-    timeout: float = 1800.0,
+    timeout: float | timedelta = 1800.0,
     check: bool = False,
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
@@ -41,7 +42,7 @@ def attach(
     computes: in host memory, or in a GPU's memory, where the streams of FSDP2 and of the caller order all work.
 
     `optimizer`: one, several, wrapped ones, or None for a model that is only read (reference, teacher, reward model).
-    `timeout`: seconds until a wait raises; the logger "libodc" names the ranks waited for much earlier.
+    `timeout`: seconds, or a timedelta, until a wait raises; the logger "libodc" names the ranks waited for much earlier.
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
@@ -82,7 +83,7 @@ def attach(
             for group, was in zip(groups, before, strict=True):
                 stack.callback(group.apply, was)
             if job is not None:
-                stack.callback(job.detach)
+                stack.callback(job.remove)
             elif context is not None:
                 stack.callback(context.close)
             if context is not None and not isinstance(error, JobError):
@@ -179,7 +180,7 @@ def _unsharded(model: nn.Module, groups: list[FsdpGroup]) -> list[str]:
 def _why_not(group: FsdpGroup) -> str | None:
     settings = group.settings
     if isinstance(settings.all_gather, Gather) or isinstance(settings.reduce_scatter, Add):
-        return "is attached already: detach its job first"
+        return "is attached already: remove() its job first"
     if group.replicated:
         return "is replicated (HSDP or replicate()): shard over all ranks of a 1-D mesh instead"
     if group.reshards_to_fewer_ranks:
@@ -263,7 +264,7 @@ def _difference(group: str, rank: int, theirs: Sequence[_Shape], expected: Seque
     )
 
 
-def _join(process_group: dist.ProcessGroup | None, timeout: float, streams: Streams) -> Context:
+def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, streams: Streams) -> Context:
     """A context of its own for each attach, so that models advance independently."""
 
     def all_gather(mine: bytes) -> list[bytes]:
@@ -292,12 +293,12 @@ def _register(groups: list[Group], summaries: SummaryShard, context: Context, jo
 
 def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list[str], unsharded: list[str]) -> None:
     if unowned and context.rank == 0:
-        logger.warning("no attached optimizer owns %d trainable parameters (%s…)", len(unowned), ", ".join(unowned[:3]))
+        logger.warning("odc: no attached optimizer owns %d trainable parameters (%s…)", len(unowned), ", ".join(unowned[:3]))
     if context.rank != 0:
         return
     if unsharded:
         logger.warning(
-            "%d trainable parameters are not sharded by FSDP2 (%s…), and sync_gradients() does not reduce their "
+            "odc: %d trainable parameters are not sharded by FSDP2 (%s…), and sync_gradients() does not reduce their "
             "gradients: do so after it, or add the parameters before fully_shard",
             len(unsharded),
             ", ".join(unsharded[:3]),

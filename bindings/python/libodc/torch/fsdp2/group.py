@@ -64,7 +64,7 @@ class Group:
         self.ranks = ranks
         self.streams = streams
         self.trainable = trainable
-        self.before = before  # the state before attach, restored by detach
+        self.before = before  # the state before attach, restored by remove()
         self.divisor = float(self.before.divide_factor or ranks)
         self.gathered = False  # in this minibatch
         self.next_output: int | None = None  # elements of the output of the last reduction's input
@@ -162,7 +162,7 @@ class Group:
             if (now := _kind(entry.local)) != kind:
                 was, is_now = (f"{dtype} {shape} on {device}" for dtype, shape, device in (kind, now))
                 raise PhaseError(
-                    f'the shard of parameter "{entry.name}" was {was} at attach and is {is_now}: detach before moving '
+                    f'the shard of parameter "{entry.name}" was {was} at attach and is {is_now}: remove() the job before moving '
                     "or converting the model, then attach again"
                 )
 
@@ -215,7 +215,7 @@ class Group:
         if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
             raise PhaseError(
                 f'FSDP group "{self.name}" gathers {mine.numel()} elements of {mine.dtype}, and at attach gathered '
-                f"{self.layout.numel} of {self.layout.dtype}: detach before moving or converting the model, then "
+                f"{self.layout.numel} of {self.layout.dtype}: remove() the job before moving or converting the model, then "
                 "attach again"
             )
         if not self.gathered:
@@ -229,7 +229,7 @@ class Group:
             if entry.parameter.requires_grad and not entry.trainable:
                 raise ArgumentError(
                     f'parameter "{entry.name}" of FSDP group "{self.name}" was frozen at attach and is trainable now: '
-                    "detach and attach again"
+                    "remove() the job and attach again"
                 )
         self.reducing = sorted(self.pending)
         self.pending.clear()

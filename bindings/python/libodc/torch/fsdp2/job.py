@@ -40,7 +40,7 @@ _in_use: list[list[Group]] = []  # kept forever: a GPU may still use their slice
 class Phase(enum.Enum):
     PUBLISHED = "the minibatch is running"
     SYNCED = "gradients are final, parameters may change"
-    CLOSED = "detached"
+    CLOSED = "removed"
 
 
 class Job:
@@ -101,14 +101,14 @@ class Job:
         self,
         *,
         divisor: float | None = None,
-        tokens: float | None = None,
+        weight: float | None = None,
         sums: Mapping[str, float | torch.Tensor] | None = None,
         maxima: Mapping[str, float | torch.Tensor] | None = None,
         valid: bool = True,
     ) -> MinibatchReport:
         """Ends the minibatch: the one wait for all ranks. Then each .grad holds the sum over all microbatches of all
-        ranks, divided by `divisor`, or by the sum over ranks of `tokens` (any weight of this rank's part: tokens,
-        samples, microbatches), or by default as in plain FSDP2 for one microbatch: by the factor that was set before
+        ranks, divided by `divisor`, or by the sum over ranks of `weight` (what this rank's part counts: its tokens,
+        samples or microbatches), or by default as in plain FSDP2 for one microbatch: by the factor that was set before
         attach, or by the number of ranks. All ranks must pass the same divisor.
 
         `sums`, `maxima`: local numbers to combine over ranks, by name; a rank may omit names for which it has nothing.
@@ -118,24 +118,24 @@ class Job:
         all ranks. Other arguments may then differ.
         """
         numbers = given(sums, maxima)
-        self._check_divisor(divisor, tokens)
+        self._check_divisor(divisor, weight)
         self._check_may_sync()
         if not valid:
             self._give_up()
         self._check_finished()
         self._prepare_sync()
         divisor = None if divisor is None else float(divisor)
-        call = f"sync_gradients(divisor={divisor}, tokens={'…' if tokens is not None else None})"
-        summary, all_tokens, combined = self._sync(
-            call, 0.0 if tokens is None else float(tokens), numbers, vetoes=not valid
+        call = f"sync_gradients(divisor={divisor}, weight={'…' if weight is not None else None})"
+        summary, total_weight, combined = self._sync(
+            call, 0.0 if weight is None else float(weight), numbers, vetoes=not valid
         )
         self._to_step = set(range(len(self._optimizers)))
         self._warn_of_collectives(summary.collectives)
         if self._dropped:
             divisor = None
         else:
-            if tokens is not None:
-                divisor = self._divisor_of(all_tokens)
+            if weight is not None:
+                divisor = self._divisor_of(total_weight)
             elif divisor is None:
                 self._warn_of_uneven(summary.microbatches)
             self._fill(summary.took_part, divisor)
@@ -179,17 +179,17 @@ class Job:
             self._publish()
 
     def close(self) -> None:
-        """Collective: waits for all ranks, so that none ends while others read from it; then detaches."""
+        """Collective: waits for all ranks, so that none ends while others read from it; then removes the hooks."""
         if self._phase is Phase.CLOSED:
             return
         if self._any_gradients():
-            logger.warning("close(): gradients of this minibatch were not synced and are lost")
+            logger.warning("odc: close(): gradients of this minibatch were not synced and are lost")
         try:
             self._end_minibatch("close()")
         finally:
-            self.detach()
+            self.remove()
 
-    def detach(self) -> None:
+    def remove(self) -> None:
         """Returns the model to plain FSDP2 and leaves the job without waiting. Ranks that still wait for this one get
         an error that it left."""
         if self._phase is Phase.CLOSED:
@@ -224,7 +224,7 @@ class Job:
             try:
                 self.abort(error)
             finally:
-                self.detach()
+                self.remove()
 
     # ---- called by the hooks ----
 
@@ -300,22 +300,22 @@ class Job:
             self._crosscheck.read()
         self._reset_groups()
 
-    def _divisor_of(self, all_tokens: float) -> float:
-        if all_tokens == 0:
-            self._warn("tokens", "the global sum of tokens is 0: the gradients are not divided")
+    def _divisor_of(self, total_weight: float) -> float:
+        if total_weight == 0:
+            self._warn("weight", "the sum of weight over ranks is 0: the gradients are not divided")
             return 1.0
-        return all_tokens
+        return total_weight
 
     def _sync(
-        self, call: str, tokens: float, numbers: Given, *, vetoes: bool = False
+        self, call: str, weight: float, numbers: Given, *, vetoes: bool = False
     ) -> tuple[JobSummary, float, Combined]:
         """Ends the minibatch. `call`: what all ranks must have called."""
         rank, step = self._context.rank, self._ending.run
         self._ending.begin()
         step(self._summaries.await_owners)
         step(lambda: self._summaries.write(rank, self._own_summary(call, numbers, vetoes)))
-        values = [tokens, *self._totals.travelling(numbers)]
-        all_tokens, *travelled = step(lambda: self._context.sync(values))
+        values = [weight, *self._totals.travelling(numbers)]
+        total_weight, *travelled = step(lambda: self._context.sync(values))
         summary = self._summaries.read()
         others = self._others_that_called(summary, call)
         try:
@@ -329,7 +329,7 @@ class Job:
                 f"rank {rank} ended the minibatch with {call}, but ranks {others} with something else: all call the "
                 "same, with the same divisor"
             )
-        return summary, all_tokens, combined
+        return summary, total_weight, combined
 
     def _combine(self, summary: JobSummary, numbers: Given, travelled: list[float]) -> Combined:
         return self._totals.complete(
@@ -424,15 +424,15 @@ class Job:
 
     def _check_open(self, what: str) -> None:
         if self._phase is Phase.CLOSED:
-            raise PhaseError(f"{what}: this job has been closed or detached")
+            raise PhaseError(f"{what}: this job has been closed or removed")
 
-    def _check_divisor(self, divisor: float | None, tokens: float | None) -> None:
-        if divisor is not None and tokens is not None:
-            raise ArgumentError("give divisor or tokens, not both")
+    def _check_divisor(self, divisor: float | None, weight: float | None) -> None:
+        if divisor is not None and weight is not None:
+            raise ArgumentError("give divisor or weight, not both")
         if divisor is not None and (divisor == 0 or not math.isfinite(divisor)):
             raise ArgumentError(f"divisor is {divisor}, must be finite and not 0")
-        if tokens is not None and (tokens < 0 or not math.isfinite(tokens)):
-            raise ArgumentError(f"tokens is {tokens}, must be this rank's number of tokens, at least 0")
+        if weight is not None and (weight < 0 or not math.isfinite(weight)):
+            raise ArgumentError(f"weight is {weight}, must be finite and at least 0")
 
     def _check_finished(self) -> None:
         if self.backwards.unfinished():
@@ -506,7 +506,7 @@ class Job:
         if about not in self._warned:
             self._warned.add(about)
             if self._context.rank == 0:
-                logger.warning("%s", text)
+                logger.warning("odc: %s", text)
 
     def _new_collectives(self) -> int:
         """The number begun since this minibatch's first forward; those of other threads cannot be told apart."""
@@ -530,7 +530,7 @@ class Job:
                 "uneven",
                 f"ranks ran {microbatches} microbatches and no divisor was given, so the sum over all {total} of them "
                 "was divided as if each rank had run one: pass sync_gradients(divisor=…), for a mean over microbatches "
-                f"{total}; or sync_gradients(tokens=n) with this rank's number of them, or of the tokens that its loss "
+                f"{total}; or sync_gradients(weight=n) with this rank's number of them, or of the tokens that its loss "
                 "is a sum over",
             )
 

@@ -14,7 +14,7 @@ class MinibatchReport:
     """The number of this call, from 0."""
     microbatches: list[int]
     """By rank: the largest number of backward passes in which a parameter took part."""
-    waited: float
+    waited_s: float
     """Seconds that this rank waited since the last report: for publishes, for locks of other additions, and in syncs.
     """
     slowest: int
