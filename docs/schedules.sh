@@ -4,5 +4,5 @@
 # usage: docs/schedules.sh [BUILD]
 set -eu
 cd "$(dirname "$0")/.."
-exec "${1:-build/release}/tools/odc" replay --lengths tests/data/stdlib-lengths.txt --ranks 4 --minibatch 4 --minibatches 1 \
+exec "${1:-build/release}/tools/odc" replay --ranks 4 --minibatch 4 --minibatches 1 \
     --seconds 2 --timeline docs/schedules.svg

@@ -2,15 +2,16 @@
 """scikit-build-core, whose source distributions lack the core: in the repository it lies above this folder."""
 
 import os
+import shlex
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from scikit_build_core import build
 from scikit_build_core.build import (
-    build_editable,
-    build_wheel,
     get_requires_for_build_editable,
     get_requires_for_build_sdist,
     get_requires_for_build_wheel,
@@ -30,7 +31,54 @@ __all__ = [
 ]
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("CMakeLists.txt", "LICENSE", "cuda", "include", "lib")
+PARTS = ("CMakeLists.txt", "LICENSE", "cuda", "include", "lib", "tools")
+
+# pkg-config's name, and the package of Debian and of Fedora.
+LIBRARIES = (
+    ("hwloc", "libhwloc-dev", "hwloc-devel"),
+    ("expat", "libexpat1-dev", "expat-devel"),
+    ("libsodium", "libsodium-dev", "libsodium-devel"),
+    ("libhwy", "libhwy-dev", "highway-devel"),
+    ("libfabric", "libfabric-dev", "libfabric-devel"),
+    ("fmt", "libfmt-dev", "fmt-devel"),
+    ("nlohmann_json", "nlohmann-json3-dev", "json-devel"),
+    ("CLI11", "libcli11-dev", "cli11-devel"),
+)
+
+
+def missing_packages() -> list[tuple[str, str]]:
+    """What the build needs and this machine lacks: Debian's and Fedora's names."""
+    missing = []
+    if not shutil.which(shlex.split(os.environ.get("CXX") or "c++")[0]):
+        missing.append(("g++", "gcc-c++"))
+    pkg_config = shutil.which(os.environ.get("PKG_CONFIG") or "pkg-config")
+    if pkg_config is None:
+        missing.append(("pkg-config", "pkgconf-pkg-config"))
+    for name, debian, fedora in LIBRARIES:
+        # Without pkg-config nothing can be asked; a package that is there is not installed again.
+        if pkg_config is None or subprocess.run([pkg_config, "--exists", name]).returncode != 0:
+            missing.append((debian, fedora))
+    return missing
+
+
+def check_packages() -> None:
+    missing = missing_packages()
+    if missing:
+        debian, fedora = (" ".join(names) for names in zip(*missing, strict=True))
+        sys.exit(
+            "libodc is built from source and needs packages that are missing here:\n"
+            f"  Debian, Ubuntu: apt-get install {debian}\n  Fedora: dnf install {fedora}"
+        )
+
+
+def build_wheel(wheel_directory: str, *arguments: Any, **named: Any) -> str:
+    check_packages()
+    return build.build_wheel(wheel_directory, *arguments, **named)
+
+
+def build_editable(wheel_directory: str, *arguments: Any, **named: Any) -> str:
+    check_packages()
+    return build.build_editable(wheel_directory, *arguments, **named)
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:

@@ -5,7 +5,7 @@
 set -uo pipefail
 
 odc=${ODC:?names the odc command}
-lengths=${ODC_SOURCE_DIR:?}/tests/data/stdlib-lengths.txt
+lengths=${ODC_SOURCE_DIR:?}/tools/cli/stdlib-lengths.txt
 # shellcheck source-path=SCRIPTDIR source=../harness/shell_checks.sh
 . "$ODC_SOURCE_DIR/tests/harness/shell_checks.sh"
 

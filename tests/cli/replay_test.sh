@@ -5,7 +5,7 @@
 set -euo pipefail
 
 odc=${ODC:?names the odc command}
-lengths=${ODC_SOURCE_DIR:?}/tests/data/stdlib-lengths.txt
+lengths=${ODC_SOURCE_DIR:?}/tools/cli/stdlib-lengths.txt
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -42,6 +42,8 @@ check "$scratch/json" 'all(a["samples_per_second"] > 0 and 0 < a["share_of_ideal
 check "$scratch/json" 'arms["collective lb-micro"]["speedup"] == arms["collective lb-micro"]["ideal_speedup"] == 1'
 check "$scratch/json" 'all(arms["odc " + p]["ideal_samples_per_second"] >=
                            arms["collective " + p]["ideal_samples_per_second"] for p in ("local-sort", "lb-micro"))'
+check "$scratch/json" '0 < j["speedup"]["low"] <= j["speedup"]["median"] <= j["speedup"]["high"]'
+check "$scratch/json" '0 <= j["others_cpu_share"] <= 1 and ("not resolved" in j["verdict"] or "these lengths" in j["verdict"])'
 # Planning is deterministic, and the emulated compute is as requested.
 check "$scratch/json" 'abs(sum(24 / a["ideal_samples_per_second"] for a in j["arms"]) - 0.95 * 2) < 1e-6'
 # Both passes gather every layer, backward adds: twice as many gathers, with elements half as wide.
@@ -115,8 +117,7 @@ if [ -r /proc/sys/kernel/random/uuid ]; then
 fi
 refuses 2 "$scratch/missing" --lengths "$scratch/missing"
 refuses 2 "7b, 14b" --lengths "$lengths" --model 3b
-refuses 2 "--lengths FILE or --corpus DIR" --model 7b
-refuses 2 "either" --lengths "$lengths" --corpus "$scratch/corpus"
+refuses 2 "either --lengths FILE or --corpus DIR" --lengths "$lengths" --corpus "$scratch/corpus"
 refuses 2 "standard input" --lengths -
 refuses 2 "--ranks" --lengths "$lengths" --ranks 0
 refuses 2 '^odc: --scale: "0" is not a whole number from 1 to 18446744073709551615$' --lengths "$lengths" --scale 0

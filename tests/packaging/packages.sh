@@ -150,6 +150,11 @@ part_python() {
     run python3 -m venv "$work/fresh" || return
     run "$work/fresh/bin/pip" install --quiet numpy==2.2.6 "$work"/python/*.whl || return
     try_python wheel
+    run "$work/fresh/bin/odc" --version
+    [ -e "$work/fresh/share/man/man1/odc-replay.1" ] || fail "the wheel has no man pages"
+    # Neither a compiler nor the command of the build is there for it.
+    run env -C "$work" PATH="$work/fresh/bin:/usr/bin:/bin" fresh/bin/python -m libodc demo --ranks 2 --minibatches 1 --seconds 1
+    contains "$(cat "$work/log")" "verdict: "
     maps=$(cd "$work" && fresh/bin/python -c 'import libodc; print(open("/proc/self/maps").read())')
     for library in hwloc hwy sodium; do
         contains "$maps" "/libodc.libs/lib$library"

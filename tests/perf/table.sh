@@ -54,7 +54,7 @@ PYTHON
 
 # replay SECONDS: the share of its own ideal of each arm that has a bar.
 replay() {
-    "$odc" replay --lengths "$source/tests/data/stdlib-lengths.txt" --model 7b --ranks 8 --minibatch 8 \
+    "$odc" replay --lengths "$source/tools/cli/stdlib-lengths.txt" --model 7b --ranks 8 --minibatch 8 \
         --seconds "$1" --json >"$scratch/json"
     python3 - "$scratch/json" <<'PYTHON'
 import json, sys

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequence lengths from a file of numbers or from a directory of text files.
+// Sequence lengths from a file of numbers, from a directory of text files, or built in.
 #include "cli/lengths.h"
 
+#include "cli/builtin_lengths.h"
 #include "cli/exit.h"
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -110,6 +112,11 @@ std::vector<uint64_t> read_lengths(const std::string &path, uint64_t budget) {
         refuse("{}: cannot be opened: {}", path, std::strerror(errno));
     }
     return read_stream(in, path, budget);
+}
+
+std::vector<uint64_t> builtin_lengths(uint64_t budget) {
+    std::istringstream in(builtin_lengths_text());
+    return read_stream(in, "the built-in lengths", budget);
 }
 
 std::vector<uint64_t> corpus_lengths(const std::string &directory, uint64_t cap) {

@@ -40,8 +40,8 @@ std::vector<std::string> own_arguments() {
 void check_settings(const ReplaySettings &settings, int ranks) {
     check_minibatch(settings, ranks);
     find_model(settings.model);
-    if (settings.lengths.empty() == settings.corpus.empty()) {
-        throw Exit{2, "replay needs sequence lengths: give either --lengths FILE or --corpus DIR"};
+    if (!settings.lengths.empty() && !settings.corpus.empty()) {
+        throw Exit{2, "replay needs one set of sequence lengths: give either --lengths FILE or --corpus DIR"};
     }
     replay_lengths(settings);
 }
@@ -84,7 +84,9 @@ void add_replay(CLI::App &app) {
     CLI::App *verb = app.add_subcommand(
         "replay",
         "Replay real sequence lengths with real communication and emulated compute: collective schedule against ODC");
-    verb->add_option("--lengths", settings->lengths, "Sequence lengths, one per line")->type_name("FILE");
+    verb->add_option("--lengths", settings->lengths,
+                     "Sequence lengths, one per line; default: built-in ones, the sizes of 796 source files")
+        ->type_name("FILE");
     verb->add_option("--corpus", settings->corpus, "Directory of text files whose sizes are the lengths")
         ->type_name("DIR");
     add_whole(verb, "--max-tokens", settings->max_tokens, kTokens, "Token budget of a microbatch");

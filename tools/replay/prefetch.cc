@@ -187,7 +187,7 @@ void replay_prefetch(ReplayJob &job) {
     if (job.rank != 0) {
         return;
     }
-    const Report report{job.settings, job.model, job.workload, job.layer_elements, totals, {}};
+    const Report report{job.settings, job.model, job.workload, job.layer_elements, totals, {}, {}};
     const Times times = times_of(job, records);
     const std::vector<Route> routes = routes_of(job.context);
     if (job.settings.json) {

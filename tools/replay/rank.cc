@@ -4,6 +4,7 @@
 
 #include "cli/exit.h"
 #include "cli/files.h"
+#include "cli/machine_load.h"
 #include "cli/progress.h"
 #include "rank/context.h"
 #include "replay/job.h"
@@ -61,8 +62,17 @@ public:
             return;
         }
         const ReplaySettings &settings = job_.settings;
-        const Report report{
-            settings, job_.model, job_.workload, job_.layer_elements, totals, make_arm_reports(job_.workload, records)};
+        double own_seconds = 0;
+        for (const RankTotals &rank : totals) {
+            own_seconds += rank.cpu_seconds;
+        }
+        const Report report{settings,
+                            job_.model,
+                            job_.workload,
+                            job_.layer_elements,
+                            totals,
+                            make_arm_reports(job_.workload, records),
+                            {speedup_of(job_.workload, records), load_.share_of_others(own_seconds)}};
         // Before the pictures: the figures must not be lost if a file cannot be written.
         settings.json ? print_json(report) : print_table(report);
         if (!settings.timeline.empty()) {
@@ -80,6 +90,7 @@ private:
     }
 
     ReplayJob &job_;
+    MachineLoad load_;
     std::vector<RunRecord> records_;
 };
 

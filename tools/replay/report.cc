@@ -2,6 +2,8 @@
 // Prints the result of `odc replay`, as text or JSON.
 #include "replay/report.h"
 
+#include "cli/machine_load.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@ namespace odc_tool {
 namespace {
 
 constexpr double kNs = 1e-9;
+constexpr double kNearIdeal = 0.85;  // below it the emulation, not the schedule, is what is measured
 
 RankTotals sum_of(const std::vector<RankTotals> &totals) {
     RankTotals sum{};
@@ -72,6 +75,44 @@ std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecor
     return reports;
 }
 
+MedianInterval speedup_of(const Workload &workload, const RunRecords &records) {
+    const std::vector<Run> runs = run_order(workload.minibatches.size());
+    std::vector<double> base(workload.minibatches.size());
+    std::vector<double> best(workload.minibatches.size());
+    for (size_t run = 0; run < runs.size(); ++run) {
+        if (runs[run].arm == kBaseline || runs[run].arm == kBest) {
+            (runs[run].arm == kBaseline ? base : best)[runs[run].minibatch] = double(longest(records, run));
+        }
+    }
+    std::vector<double> speedups;
+    for (size_t minibatch = 0; minibatch < base.size(); ++minibatch) {
+        speedups.push_back(base[minibatch] / best[minibatch]);
+    }
+    return median_interval(speedups);
+}
+
+std::string verdict(const Report &report) {
+    const ArmReport &base = report.arms[kBaseline];
+    const ArmReport &best = report.arms[kBest];
+    const MedianInterval &speedup = report.gain.speedup;
+    const std::string interval = fmt::format("{:.2f}x ({:.2f}x to {:.2f}x over {} minibatches)", speedup.median,
+                                             speedup.low, speedup.high, report.workload.minibatches.size());
+    if (report.gain.others && *report.gain.others > kBusyMachine) {
+        return fmt::format("verdict: not resolved: {}; measured beside them: {}", others_text(*report.gain.others),
+                           interval);
+    }
+    for (const ArmReport &arm : {base, best}) {
+        if (arm.share_of_ideal() < kNearIdeal) {
+            return fmt::format(
+                "verdict: not resolved: {} reached {:.0f} % of its own ideal, as these processors are too "
+                "few or too slow for {} emulated ranks; measured: {}",
+                arm_name(arm.arm), arm.share_of_ideal() * 100, report.totals.size(), interval);
+        }
+    }
+    return fmt::format("verdict: these lengths: {}, ideal {:.2f}x; idle {:.0f} % -> {:.0f} %", interval,
+                       best.ideal_speedup, base.idle * 100, best.idle * 100);
+}
+
 std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records) {
     const std::vector<Run> runs = run_order(report.workload.minibatches.size());
     std::array<int64_t, kArms.size()> end_ns{};
@@ -121,12 +162,20 @@ void print_table(const Report &report) {
         "schedules\n",
         double(sum.gather_bytes) * 1e-9, double(sum.scatter_add_bytes) * 1e-9, report.model.layers,
         report.layer_elements);
+    fmt::print("\n{}\n", verdict(report));
+}
+
+std::string lengths_name(const ReplaySettings &settings) {
+    if (!settings.corpus.empty()) {
+        return settings.corpus;
+    }
+    return settings.lengths.empty() ? "built in" : settings.lengths;
 }
 
 nlohmann::ordered_json settings_json(const Report &report) {
     const ReplaySettings &settings = report.settings;
     const Workload &workload = report.workload;
-    return {{"lengths", settings.lengths.empty() ? settings.corpus : settings.lengths},
+    return {{"lengths", lengths_name(settings)},
             {"samples_known", workload.lengths},
             {"mean_length", workload.mean_length},
             {"longest", workload.longest},
@@ -170,6 +219,10 @@ void print_json(const Report &report) {
                                 {"idle", arm.idle},
                                 {"rank_idle", arm.rank_idle}});
     }
+    const Gain &gain = report.gain;
+    json["speedup"] = {{"median", gain.speedup.median}, {"low", gain.speedup.low}, {"high", gain.speedup.high}};
+    json["others_cpu_share"] = gain.others ? nlohmann::ordered_json(*gain.others) : nlohmann::ordered_json();
+    json["verdict"] = verdict(report);
     json["communication"] = communication_json(report);
     json["sums"] = "exact";
     fmt::print("{}\n", json.dump(2));

@@ -2,14 +2,22 @@
 // The result of `odc replay`: each arm's throughput, and its ideal if communication took no time.
 #pragma once
 
+#include "rank/statistics.h"
 #include "replay/record.h"
 #include "replay/schedule.h"
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 namespace odc_tool {
+
+// What the run shows of ODC with LB-Mini over the collective schedule with LB-Micro.
+struct Gain {
+    MedianInterval speedup;        // pairs of minibatches
+    std::optional<double> others;  // share of this host's processors that other programs used
+};
 
 // By rank, then by run in run_order.
 using RunRecords = std::vector<std::vector<RunRecord>>;
@@ -33,9 +41,15 @@ struct Report {
     uint64_t layer_elements;  // as run
     std::vector<RankTotals> totals;
     std::vector<ArmReport> arms;  // as kArms
+    Gain gain;
 };
 
 std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records);
+
+MedianInterval speedup_of(const Workload &workload, const RunRecords &records);
+
+// One line: the gain, or why the run does not show one.
+std::string verdict(const Report &report);
 
 // A run takes as long as its slowest rank.
 int64_t longest(const RunRecords &records, size_t run);

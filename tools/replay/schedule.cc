@@ -131,12 +131,11 @@ std::vector<uint64_t> replay_lengths(const ReplaySettings &settings) {
     if (settings.lengths == "-") {
         throw Exit{2, "the ranks of a replay cannot share standard input; give --lengths a file"};
     }
-    std::vector<uint64_t> lengths = settings.lengths.empty() ? corpus_lengths(settings.corpus, settings.max_tokens)
-                                                             : read_lengths(settings.lengths, settings.max_tokens);
-    if (lengths.empty()) {
-        throw Exit{2, "there are no lengths in " + (settings.lengths.empty() ? settings.corpus : settings.lengths)};
+    if (!settings.corpus.empty()) {
+        return corpus_lengths(settings.corpus, settings.max_tokens);
     }
-    return lengths;
+    return settings.lengths.empty() ? builtin_lengths(settings.max_tokens)
+                                    : read_lengths(settings.lengths, settings.max_tokens);
 }
 
 void check_minibatch(const ReplaySettings &settings, int ranks) {

@@ -21,7 +21,7 @@ Model find_model(const std::string &name);
 
 struct ReplaySettings {
     std::string lengths;  // a file of lengths, or
-    std::string corpus;   // a directory of text files
+    std::string corpus;   // a directory of text files; neither: the built-in lengths
     std::string model = "7b";
     std::string timeline;
     std::string trace;

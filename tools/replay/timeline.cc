@@ -33,7 +33,7 @@ constexpr std::array<const char *, 2> kCompute{"#2f5f9e", "#6f9fd8"};  // altern
 struct Panel {
     size_t arm;
     const char *title;
-    const char *subtitle;
+    std::string subtitle;
     std::vector<PicturedRun> runs;
     int64_t end_ns = 0;
     double top = 0;
@@ -66,6 +66,7 @@ public:
             top = panel.top + row_ * double(ranks_) + kPanelGap;
         }
         bottom_ = top - kPanelGap + 6;
+        panels_[1].subtitle += fmt::format(": {:.2f}× the throughput", speedup());
     }
 
     std::string draw() {
@@ -85,6 +86,7 @@ public:
 
 private:
     double x(double ns) const { return kLeft + kPlotWidth * ns / double(longest_ns_); }
+    double speedup() const { return double(panels_[0].end_ns) / double(panels_[1].end_ns); }
     static double seconds(int64_t ns) { return double(ns) * 1e-9; }
 
     void box(double at_x, double at_y, double width, double height, const char *fill) {
@@ -224,7 +226,7 @@ private:
         const double y = best.top + row_ * double(ranks_) / 2;
         const double middle = left + width / 2;
         svg_.label(middle, y - 8, "text-anchor=\"middle\" font-size=\"20\" font-weight=\"bold\"",
-                   fmt::format("{:.2f}×", double(base.end_ns) / double(best.end_ns)));
+                   fmt::format("{:.2f}×", speedup()));
         svg_.label(middle, y + 12, "text-anchor=\"middle\"", "the throughput");
         svg_.label(middle, y + 30, fmt::format("text-anchor=\"middle\" font-size=\"11\" fill=\"{}\"", Svg::kFaint),
                    fmt::format("{:.2f} s → {:.2f} s", seconds(base.end_ns), seconds(best.end_ns)));

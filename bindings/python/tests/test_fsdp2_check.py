@@ -63,7 +63,9 @@ def checked(rank: int, size: int) -> None:
         over_odc(Case(), mesh_of(size), UNEVEN[size], check=True)
         low = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
         for minibatches in (UNEVEN[size], [(0,) * size, (1,) * size]):
-            case = Case(shard=partial(shard_blocks, mp_policy=low), microbatch=lambda m, x, w: square_loss(m, x.float(), w))
+            case = Case(
+                shard=partial(shard_blocks, mp_policy=low), microbatch=lambda m, x, w: square_loss(m, x.float(), w)
+            )
             over_odc(case, mesh_of(size), minibatches, check=True)
     assert said.getvalue().count("passed: the first minibatch's gradients equal those") == (3 if rank == 0 else 0)
 

@@ -290,7 +290,9 @@ def edits(rank: int, size: int) -> None:
         assert torch.equal(model[2].weight, full)
     with training(size) as (job, model, optimizer):
         model.double()
-        with raises(libodc.PhaseError, "was torch.float32 (", "at attach and is torch.float64 (", ": remove() the job before"):
+        with raises(
+            libodc.PhaseError, "was torch.float32 (", "at attach and is torch.float64 (", ": remove() the job before"
+        ):
             job.publish()
     model = plain()
     model[0].weight.requires_grad_(False)
@@ -576,7 +578,9 @@ def test_a_local_mistake_is_told_to_all() -> None:
 def moved(rank: int, size: int) -> None:
     with training(size) as (job, model, optimizer):
         model.double()
-        with raises(libodc.PhaseError, "elements of torch.float64, and at attach gathered", "remove() the job before moving"):
+        with raises(
+            libodc.PhaseError, "elements of torch.float64, and at attach gathered", "remove() the job before moving"
+        ):
             model(torch.ones(2, 4, dtype=torch.float64))
     model = sharded(size)
     model.set_gradient_divide_factor(1.0 + rank)

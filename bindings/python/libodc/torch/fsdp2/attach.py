@@ -42,7 +42,7 @@ def attach(
     computes: in host memory, or in a GPU's memory, where the streams of FSDP2 and of the caller order all work.
 
     `optimizer`: one, several, wrapped ones, or None for a model that is only read (reference, teacher, reward model).
-    `timeout`: seconds, or a timedelta, until a wait raises; the logger "libodc" names the ranks waited for much earlier.
+    `timeout`: seconds or a timedelta until a wait raises; the logger "libodc" names the ranks waited for much earlier.
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
@@ -293,7 +293,9 @@ def _register(groups: list[Group], summaries: SummaryShard, context: Context, jo
 
 def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list[str], unsharded: list[str]) -> None:
     if unowned and context.rank == 0:
-        logger.warning("odc: no attached optimizer owns %d trainable parameters (%s…)", len(unowned), ", ".join(unowned[:3]))
+        logger.warning(
+            "odc: no attached optimizer owns %d trainable parameters (%s…)", len(unowned), ", ".join(unowned[:3])
+        )
     if context.rank != 0:
         return
     if unsharded:

@@ -162,8 +162,8 @@ class Group:
             if (now := _kind(entry.local)) != kind:
                 was, is_now = (f"{dtype} {shape} on {device}" for dtype, shape, device in (kind, now))
                 raise PhaseError(
-                    f'the shard of parameter "{entry.name}" was {was} at attach and is {is_now}: remove() the job before moving '
-                    "or converting the model, then attach again"
+                    f'the shard of parameter "{entry.name}" was {was} at attach and is {is_now}: remove() the job '
+                    "before moving or converting the model, then attach again"
                 )
 
     def copy_parameters(self) -> None:
@@ -215,8 +215,8 @@ class Group:
         if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
             raise PhaseError(
                 f'FSDP group "{self.name}" gathers {mine.numel()} elements of {mine.dtype}, and at attach gathered '
-                f"{self.layout.numel} of {self.layout.dtype}: remove() the job before moving or converting the model, then "
-                "attach again"
+                f"{self.layout.numel} of {self.layout.dtype}: remove() the job before moving or converting the "
+                "model, then attach again"
             )
         if not self.gathered:
             self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FSDP2 over ODC, complete: torchrun --nproc-per-node 2 minimal_fsdp2.py or odc run -n 2 python3 minimal_fsdp2.py"""
+
+import random
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+import libodc.torch.fsdp2
+from libodc.torch import MinibatchSampler
+
+dist.init_process_group("gloo")  # on GPUs: torch.cuda.set_device(LOCAL_RANK), "nccl", and the model there
+draw = random.Random(0)  # a made-up language in which each token is the last one plus a step; few sequences are long
+lengths = [min(512, int(16 * draw.paretovariate(1.0))) for _ in range(128)]
+samples = [torch.arange(length) * draw.choice((1, 2, 3)) % 64 for length in lengths]
+
+
+class Decoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(64, 64)
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True) for _ in range(4))
+        self.head = nn.Linear(64, 64)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1])
+        hidden = self.embedding(tokens)
+        for layer in self.layers:
+            hidden = layer(hidden, src_mask=mask, is_causal=True)
+        return self.head(hidden)
+
+
+torch.manual_seed(0)  # equal weights on all ranks
+model = Decoder()
+for layer in model.layers:
+    fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+sampler = MinibatchSampler(lengths=lengths, minibatch_size=32, max_tokens=512)  # balances each minibatch over ranks
+
+with libodc.torch.fsdp2.attach(model, optimizer) as job:
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for minibatch in sampler:  # this rank's microbatches: lists of samples, any number of them, none too
+            tokens, loss_sum = 0, 0.0
+            for sample in (samples[index] for microbatch in minibatch for index in microbatch):
+                logits = model(sample[None, :-1])
+                loss = nn.functional.cross_entropy(logits[0], sample[1:], reduction="sum")
+                loss.backward()
+                tokens, loss_sum = tokens + len(sample) - 1, loss_sum + loss.item()
+            report = job.sync_gradients(weight=tokens, sums={"loss": loss_sum})  # the one wait for all ranks
+            optimizer.step()
+            optimizer.zero_grad()
+            if dist.get_rank() == 0:
+                loss = report.sums["loss"] / report.divisor
+                counts = f"samples by rank {report.microbatches}"
+                print(
+                    f"{report.minibatch:2}: loss {loss:.3f}, {counts}, rank 0 waited {report.waited_s:.3f} s",
+                    flush=True,
+                )
+dist.destroy_process_group()

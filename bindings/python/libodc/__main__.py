@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m libodc demo: what ODC gains on given sequence lengths. It needs neither torch nor a GPU."""
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from ._command import odc_command
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m libodc", description="On-Demand Communication")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    demo = verbs.add_parser(
+        "demo",
+        help="what ODC gains on given sequence lengths, in less than a minute",
+        description="Replays sequence lengths with the collective schedule and with ODC: real communication between "
+        "processes, compute emulated by sleeping. Prints a table and a verdict and draws both schedules. Other options "
+        "are those of odc replay.",
+    )
+    demo.add_argument("lengths", nargs="?", help="file with one length per line; default: sizes of 796 source files")
+    demo.add_argument("--picture", default="odc-demo.svg", metavar="FILE", help="default: %(default)s")
+    demo.add_argument("--seconds", default="30", metavar="N", help="of all schedules together; default: %(default)s")
+    options, others = parser.parse_known_args()
+    command = odc_command()
+    if command is None:
+        print("odc: the odc command was not found (Debian, RPM: odc-tools; it is a part of the wheel)", file=sys.stderr)
+        return 1
+    lengths = [] if options.lengths is None else ["--lengths", options.lengths]
+    own = ["--seconds", options.seconds, "--timeline", options.picture]
+    ended = subprocess.run([command, "replay", *lengths, *own, *others])
+    if ended.returncode == 0:
+        print(f"picture: {Path(options.picture).resolve()}")
+    return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""python -m libodc demo, for a second."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.dom import minidom
+
+import pytest
+
+from libodc._command import odc_command
+
+
+def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "libodc", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_demo_prints_a_table_and_a_verdict_and_draws(tmp_path: Path, own: bool) -> None:
+    (tmp_path / "lengths.txt").write_text("".join(f"{length}\n" for length in (10, 200, 3000, 40000, 7, 80)))
+    lengths = ["lengths.txt"] if own else []
+    ended = demo(tmp_path, "demo", *lengths, "--ranks", "2", "--minibatches", "2", "--seconds", "1")
+    assert ended.returncode == 0, ended.stderr
+    assert f"{6 if own else 796} lengths" in ended.stdout
+    assert len(re.findall(r"^(?:collective|odc) \+ .*%$", ended.stdout, re.M)) == 5
+    *_, verdict, picture = ended.stdout.splitlines()
+    assert re.match(
+        r"verdict: (?:these lengths: |not resolved: ).*\d\.\d\dx \(\d\.\d\dx to \d\.\d\dx over 2 minib", verdict
+    )
+    assert picture == f"picture: {(tmp_path / 'odc-demo.svg').resolve()}"
+    minidom.parse(str(tmp_path / "odc-demo.svg"))
+
+
+def test_wrong_lengths_are_told_with_their_line(tmp_path: Path) -> None:
+    (tmp_path / "lengths.txt").write_text("10\nten\n")
+    ended = demo(tmp_path, "demo", "lengths.txt")
+    assert ended.returncode == 2 and 'lengths.txt:2: "ten" is not a positive whole number' in ended.stderr
+    assert "picture" not in ended.stdout
+
+
+def test_the_command_is_the_wheels_own() -> None:
+    command = odc_command()
+    assert command is not None and Path(command).parts[-3:] == ("libodc", "bin", "odc")
+    script = Path(sys.executable).with_name("odc")
+    said = subprocess.run([script, "--version"], capture_output=True, text=True, check=True).stdout
+    assert said == subprocess.run([command, "--version"], capture_output=True, text=True, check=True).stdout

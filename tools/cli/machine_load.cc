@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the processors' times from /proc/stat, as proc_stat(5) describes them.
+#include "cli/machine_load.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+
+namespace odc_tool {
+
+MachineLoad::MachineLoad() : begin_(now()) {}
+
+std::optional<MachineLoad::Times> MachineLoad::now() {
+    std::ifstream file("/proc/stat");
+    std::string cpu;
+    std::array<double, 8> ticks{};  // user, nice, system, idle, iowait, irq, softirq, steal
+    file >> cpu;
+    for (double &one : ticks) {
+        file >> one;
+    }
+    if (!file) {
+        return std::nullopt;
+    }
+    double all = 0;
+    for (const double one : ticks) {
+        all += one;
+    }
+    const auto per_second = double(sysconf(_SC_CLK_TCK));
+    return Times{(all - ticks[3] - ticks[4]) / per_second, all / per_second};
+}
+
+std::optional<double> MachineLoad::share_of_others(double own_seconds) const {
+    const std::optional<Times> end = now();
+    if (!begin_ || !end || end->all <= begin_->all) {
+        return std::nullopt;
+    }
+    return std::clamp((end->busy - begin_->busy - own_seconds) / (end->all - begin_->all), 0.0, 1.0);
+}
+
+std::string others_text(double share) {
+    return fmt::format("other programs used {:.0f} % of the processors", share * 100);
+}
+
+}  // namespace odc_tool

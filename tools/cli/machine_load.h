@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What other programs take of this machine's processors while something is measured.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace odc_tool {
+
+// Above this share measured ratios of schedules say more of the other programs.
+constexpr double kBusyMachine = 0.2;
+
+// Processor time of all programs since the construction, from /proc/stat.
+class MachineLoad {
+public:
+    MachineLoad();
+
+    // The share of all processors' time since the construction that other programs used; `own_seconds`: processor time of the
+    // measured ones. Nothing where /proc/stat cannot be read.
+    std::optional<double> share_of_others(double own_seconds) const;
+
+private:
+    struct Times {
+        double busy;  // seconds
+        double all;
+    };
+    static std::optional<Times> now();
+
+    std::optional<Times> begin_;
+};
+
+// "other programs used 55 % of the processors".
+std::string others_text(double share);
+
+}  // namespace odc_tool
