@@ -12,7 +12,7 @@ import libodc.torch.fsdp2
 from libodc.torch import MinibatchSampler
 
 dist.init_process_group("gloo")  # on GPUs: torch.cuda.set_device(LOCAL_RANK), "nccl", and the model there
-draw = random.Random(0)  # a made-up language in which each token is the last one plus a step; few sequences are long
+draw = random.Random(0)  # in this language each token is the last one plus a step; few sequences are long
 lengths = [min(512, int(16 * draw.paretovariate(1.0))) for _ in range(128)]
 samples = [torch.arange(length) * draw.choice((1, 2, 3)) % 64 for length in lengths]
 
@@ -54,10 +54,8 @@ with libodc.torch.fsdp2.attach(model, optimizer) as job:
             optimizer.step()
             optimizer.zero_grad()
             if dist.get_rank() == 0:
-                loss = report.sums["loss"] / report.divisor
-                counts = f"samples by rank {report.microbatches}"
+                loss, waited = report.sums["loss"] / report.divisor, report.waited_s
                 print(
-                    f"{report.minibatch:2}: loss {loss:.3f}, {counts}, rank 0 waited {report.waited_s:.3f} s",
-                    flush=True,
+                    f"{report.minibatch:2}: loss {loss:.3f}, samples by rank {report.microbatches}, waited {waited:.3f} s"
                 )
 dist.destroy_process_group()

@@ -168,7 +168,7 @@ def init(
     device: Any = None,
 ) -> Context:
     """Joins the job and waits for all its ranks. What is None comes from the environment (odc run, torchrun, mpirun,
-    Slurm). `timeout`: seconds or a timedelta, of every wait. `interrupted` is asked by waiting calls; true ends the wait
+    Slurm). `timeout` of every wait: seconds or a timedelta. `interrupted` is asked by waiting calls; true ends the wait
     with InterruptedWaitError. Ctrl-C ends waits in the main thread without it. `all_gather` is called once, or more
     often if the ranks are on several hosts. `host` names what shares memory: equal for the ranks of one host; None:
     this machine. `device`: this rank's GPU for shards in GPU memory, as "cuda:0" or a torch.device; None: ODC_DEVICE,
