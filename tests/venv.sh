@@ -14,11 +14,17 @@ if ! python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10
 fi
 [ -x $venv/bin/python ] || python3 -m venv $venv
 
+# pip draws its progress only on a terminal.
 install() {
-    if ! $venv/bin/pip install --quiet --disable-pip-version-check "$@" >build/pip.log 2>&1; then
+    local pip=($venv/bin/pip install --disable-pip-version-check "$@")
+    if [ -t 1 ]; then
+        "${pip[@]}" 2>build/pip.log
+    else
+        "${pip[@]}" --quiet >build/pip.log 2>&1
+    fi || {
         echo "$* cannot be installed: $(tail -n 1 build/pip.log)"
         exit 77
-    fi
+    }
 }
 
 for what in "$@"; do

@@ -1,15 +1,30 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# From a fresh Debian or Ubuntu machine to the main job: installs what is missing (and lists it), builds, makes a virtual
-# environment in build/python, and trains a small decoder on Python's own library in two experiments. Prints tables; pictures
-# and numbers are in report/.
+# From a fresh Debian or Ubuntu machine to the main job: installs what is missing (and lists it), builds, and trains a small
+# decoder on Python's own library in two experiments. Prints tables; pictures and numbers are in report/.
+#
+# usage: tools/demo.sh [--quick]
+#   --quick   a quarter of the minibatches: the first table after a minute of training
 set -eu
 cd "$(dirname "$0")/.."
 
+compute=()
+emulated=()
+case $* in
+'') ;;
+--quick)
+    compute=(--rounds 2)
+    emulated=(--minibatches 3 --seconds 30)
+    ;;
+*)
+    sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac
+
 bash tests/install.sh demo
-cmake --preset release -DODC_TOOLS=ON -DODC_TESTS=OFF
-cmake --build --preset release
-echo "Installing torch, matplotlib and the package libodc into build/python"
+echo "Into build/python: torch (200 MB for CPUs only, 3 GB with CUDA; pip's settings say which), matplotlib (30 MB), and libodc,"
+echo "which is compiled in some minutes."
 bash tests/venv.sh torch pictures
 
 cores=$(nproc)
@@ -17,9 +32,9 @@ run() {
     local ranks=$1 experiment=$2
     shift 2
     printf '\n==== %s, %s ranks\n' "$experiment" "$ranks"
-    build/release/tools/odc run -n "$ranks" build/python/bin/python bindings/python/examples/train/train.py "$experiment" \
+    build/python/bin/odc run -n "$ranks" build/python/bin/python bindings/python/examples/train/train.py "$experiment" \
         --report "report/$experiment" "$@"
 }
-run $((cores < 8 ? cores : 8)) compute
-run 8 emulated --lengths tests/data/long-lengths.txt
+run $((cores < 8 ? cores : 8)) compute "${compute[@]}"
+run 8 emulated --lengths tests/data/long-lengths.txt "${emulated[@]}"
 printf '\nSee report/compute/*.png and report/emulated/*.png; the numbers are in summary.json beside them.\n'

@@ -240,3 +240,24 @@ def test_options_that_are_refused(arguments: list[str], text: str, capsys: pytes
     with pytest.raises(SystemExit, match="2"):
         parse_options(arguments, "")
     assert text in capsys.readouterr().err
+
+
+def test_messages_are_whole_by_default(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "q" * 300}, {"role": "assistant", "content": "a" * 20}]
+    data = tmp_path / "chat.jsonl"
+    data.write_text(f"{json.dumps({'messages': messages})}\n" * 60)
+    dataset = load_dataset(parse_options(["compute", "--data", str(data)], ""), 2)
+    assert dataset.scale == 1 and len(dataset.training) + len(dataset.held_out) == 60
+    assert load_dataset(parse_options(["compute"], ""), 2).scale == 32
+    with pytest.raises(
+        InputError, match="60 of 60 documents have nothing to learn in their first 1/32: lower --length"
+    ):
+        load_dataset(parse_options(["compute", "--data", str(data), "--length-scale", "32"], ""), 2)
+
+
+def test_help_does_not_wait_for_torch(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('imported')")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, str(SCRIPT), "compute", "--help"]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0 and "--length-scale" in ended.stdout, ended.stderr

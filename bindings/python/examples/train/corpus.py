@@ -37,6 +37,11 @@ class Document:
     parts: tuple[Part, ...]
 
 
+def is_chat(document: Document) -> bool:
+    """Messages begin with a role, which is not learnt."""
+    return not document.parts[0].learnt
+
+
 @dataclass
 class Findings:
     """Input that was skipped or changed: its places, by kind."""

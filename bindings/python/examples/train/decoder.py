@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from options import HEAD
 from samples import Sample
 from torch import nn
 from torch.nn import functional
 
 IGNORED = -100  # a target that does not count in the loss
-HEAD = 32  # width of an attention head
 _ROTARY_BASE = 10_000.0
 
 

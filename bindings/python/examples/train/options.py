@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from decoder import HEAD
+HEAD = 32  # width of an attention head of the decoder; here, as importing that takes seconds
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Options:
     data: Path | None
     tokenizer: Path | None
     lengths: Path | None
-    length_scale: int
+    length_scale: int | None  # None: 1 for messages, otherwise text_scale
+    text_scale: int
     budget: int
     minibatch: int
     seed: int
@@ -67,7 +68,9 @@ def _add_common(parser: argparse.ArgumentParser, *, scale: int, width: int, bloc
     add("--data", Path, None, "directory of text files, or .jsonl with text or messages (default: Python's library)")
     add("--tokenizer", Path, None, "tokenizer.json of Hugging Face (default: bytes)")
     add("--lengths", Path, None, "file of sequence lengths to cut the text into (default: the documents' own)")
-    add("--length-scale", _whole(1), scale, "samples are the first 1/SCALE of their documents")
+    text = f"samples are the first 1/SCALE of their documents (default: 1 for messages, {scale} for other text)"
+    add("--length-scale", _whole(1), None, text)
+    parser.set_defaults(text_scale=scale)
     add("--budget", _whole(1), 65536, "tokens of a microbatch, before scaling")
     add("--minibatch", _whole(1), 8, "samples a rank and minibatch")
     add("--seed", _whole(0), 1, "of the parameters and the order of the samples")

@@ -14,59 +14,16 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-import compute
-import emulated
-import torch
-from corpus import InputError
-from dataset import load_dataset
-from experiment import ExperimentError
-from gpus import check_own_gpus, choose_device
-from group import process_group
-from options import Options, parse_options
-from schedule import WAIT_SECONDS
-from session import Session
-
-import libodc
-
-
-def train(options: Options, context: libodc.Context) -> None:
-    device = choose_device(options, context)
-    dataset = load_dataset(options, context.size)
-    mine = float(dataset.fingerprint())
-    highest, lowest = context.all_reduce([mine, -mine], libodc.Reduction.MAX)
-    if (highest, -lowest) != (mine, mine):
-        raise InputError(f"rank {context.rank} has read other samples than another rank; all must read the same")
-    if context.rank == 0:
-        try:
-            options.report.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"--report {options.report} cannot be made: {error.strerror}") from None
-    backend = "gloo" if options.compare is None else f"cpu:gloo,cuda:{options.compare}"
-    with process_group(context, device.type, backend) as mesh:
-        if options.compare is not None:
-            check_own_gpus(device)
-        session = Session(options, dataset, context, mesh)
-        if options.experiment == "compute":
-            compute.run(session)
-        else:
-            emulated.run(session)
+from options import parse_options
 
 
 def main() -> int:
     options = parse_options(sys.argv[1:], __doc__ or "")
     if find_spec("matplotlib") is None:  # before the run, not after it
         sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib")
-    torch.set_num_threads(1)  # one rank per core
-    context = libodc.init(timeout=WAIT_SECONDS)
-    rank = context.rank
-    try:
-        with context:  # exceptions reach the other ranks, too
-            train(options, context)
-    except (InputError, ExperimentError) as error:
-        if rank == 0:
-            print(f"train.py: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
-    return 0
+    import job  # imports torch, which takes seconds: not for --help
+
+    return job.run(options)
 
 
 if __name__ == "__main__":
