@@ -54,8 +54,6 @@ with libodc.torch.fsdp2.attach(model, optimizer) as job:
             optimizer.step()
             optimizer.zero_grad()
             if dist.get_rank() == 0:
-                loss, waited = report.sums["loss"] / report.divisor, report.waited_s
-                print(
-                    f"{report.minibatch:2}: loss {loss:.3f}, samples by rank {report.microbatches}, waited {waited:.3f} s"
-                )
+                loss, counts = report.sums["loss"] / report.divisor, report.microbatches
+                print(f"{report.minibatch}: loss {loss:.3f}, samples by rank {counts}, waited {report.waited_s:.2f} s")
 dist.destroy_process_group()

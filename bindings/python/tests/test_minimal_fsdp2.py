@@ -12,7 +12,7 @@ import pytest
 from libodc._command import odc_command
 
 PROGRAM = Path(__file__).parents[1] / "examples" / "minimal_fsdp2.py"
-LINE = re.compile(r"(?:\[0\] )?( ?\d+): loss (\d\.\d+), samples by rank \[(\d+), (\d+)\], waited \d+\.\d+ s")
+LINE = re.compile(r"(?:\[0\] )?(\d+): loss (\d\.\d+), samples by rank \[(\d+), (\d+)\], waited \d+\.\d+ s")
 
 
 def test_the_readme_prints_it() -> None:
