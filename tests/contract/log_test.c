@@ -278,10 +278,20 @@ static int spoil_stderr(int full, int *before) {
     return ends[0];
 }
 
+/* Reads what there is to the end of the text. */
+static void drain(int reader, char *text, size_t room) {
+    size_t length = strlen(text);
+    ssize_t more = 0;
+    while ((more = read(reader, text + length, room - length - 1)) > 0) {
+        length += (size_t)more;
+    }
+    text[length] = '\0';
+}
+
 static void print_in_vain(int rank, int size, const char *job, void *arg) {
     int full = *(const int *)arg;
     int before = -1;
-    char text[4097];
+    static char text[1 << 20];
     int reader = spoil_stderr(full, &before);
     odc_config config = config_of(rank, size, job);
     config.log_level = ODC_LOG_TRACE;
@@ -291,11 +301,10 @@ static void print_in_vain(int rank, int size, const char *job, void *arg) {
     use(context, t);
     if (full) { /* all ranks go on, and what was lost is told once there is room */
         CHECK_EQUAL(fcntl(reader, F_SETFL, O_NONBLOCK), 0);
-        while (read(reader, text, sizeof text) > 0) {
-        }
+        text[0] = '\0';
+        drain(reader, text, sizeof text);
         use(context, t);
-        ssize_t length = read(reader, text, sizeof text - 1);
-        text[length > 0 ? length : 0] = '\0';
+        drain(reader, text, sizeof text);
         CHECK_EQUAL(dup2(before, STDERR_FILENO), STDERR_FILENO);
         CHECK(strstr(text, " odc warn rank=") != NULL &&
               strstr(text, " lines are lost: standard error had no room") != NULL);

@@ -12,12 +12,12 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# fuzz NAME SOURCE...: builds NAME_fuzz.cc with these files of lib/ and runs it.
+# fuzz NAME SOURCE...: builds NAME_fuzz.cc with these files of lib/, and those of errors, and runs it.
 fuzz() {
     local name=$1 seed=${ODC_TEST_SEED:-$RANDOM}
     shift
     clang++-14 -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I cuda -I lib -I include \
-        "tests/fuzz/${name}_fuzz.cc" "${@/#/lib/}" -lhwloc -o "$work/${name}_fuzz" || return 1
+        "tests/fuzz/${name}_fuzz.cc" lib/base/{error,message}.cc "${@/#/lib/}" -lhwloc -o "$work/${name}_fuzz" || return 1
     echo "$name: seed: ODC_TEST_SEED=$seed"
     "$work/${name}_fuzz" -seed="$seed" -max_len=9000 -max_total_time="$seconds" -artifact_prefix="$work/" \
         >"$work/${name}_log" 2>&1 && tail -n 1 "$work/${name}_log" && return
@@ -26,10 +26,10 @@ fuzz() {
 }
 
 # Both at the same time: most of the time is spent compiling, and each uses one core.
-fuzz control_message transport/fabric/control_message.cc base/error.cc &
+fuzz control_message transport/fabric/control_message.cc &
 control_message=$!
 status=0
-fuzz peer_info bootstrap/peer_info.cc base/layout_version.cc routing/nic_address.cc topology/machine.cc topology/gpu_link.cc topology/nic.cc base/settings.cc \
-    base/error.cc || status=1
+fuzz peer_info bootstrap/peer_info.cc base/layout_version.cc routing/nic_address.cc topology/machine.cc topology/gpu_link.cc topology/nic.cc \
+    base/settings.cc || status=1
 wait "$control_message" || status=1
 exit "$status"
