@@ -51,8 +51,13 @@ std::vector<std::string> Failures::take(const std::string &noun) {
     for (Way &way : ways_) {
         const std::string first = way.labels.front();
         std::sort(way.labels.begin(), way.labels.end(), precedes);
-        const std::string which = way.labels.size() == 1 ? "" : fmt::format(", {} {} first", noun, first);
-        lines.push_back(fmt::format("{} {}{}", enumerate(noun, way.labels), way.how, which));
+        const std::string who = enumerate(noun, way.labels);
+        if (way.labels.size() == 1) {
+            lines.push_back(fmt::format("{} {}", who, way.how));
+        } else {
+            const std::string how = way.how.rfind("was ", 0) == 0 ? "were " + way.how.substr(4) : way.how;
+            lines.push_back(fmt::format("{} {}, {} {} first", who, how, noun, first));
+        }
     }
     ways_.clear();
     return lines;

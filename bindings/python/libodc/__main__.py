@@ -19,7 +19,8 @@ def main() -> int:
         "processes, compute emulated by sleeping. Prints a table and a verdict and draws both schedules. Other options "
         "are those of odc replay.",
     )
-    demo.add_argument("lengths", nargs="?", help="file with one length per line; default: sizes of 796 source files")
+    lengths = "one sequence length per line; default: the sizes of 796 source files"
+    demo.add_argument("--lengths", metavar="FILE", help=lengths)
     demo.add_argument("--picture", default="odc-demo.svg", metavar="FILE", help="default: %(default)s")
     demo.add_argument("--seconds", default="30", metavar="N", help="of all schedules together; default: %(default)s")
     options, others = parser.parse_known_args()
@@ -27,9 +28,10 @@ def main() -> int:
     if command is None:
         print("odc: the odc command was not found (Debian, RPM: odc-tools; it is a part of the wheel)", file=sys.stderr)
         return 1
-    lengths = [] if options.lengths is None else ["--lengths", options.lengths]
     own = ["--seconds", options.seconds, "--timeline", options.picture]
-    ended = subprocess.run([command, "replay", *lengths, *own, *others])
+    if options.lengths is not None:
+        own += ["--lengths", options.lengths]
+    ended = subprocess.run([command, "replay", *own, *others])
     if ended.returncode == 0:
         print(f"picture: {Path(options.picture).resolve()}")
     return ended.returncode if ended.returncode >= 0 else 128 - ended.returncode

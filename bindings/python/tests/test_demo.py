@@ -20,7 +20,7 @@ def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("own", [False, True])
 def test_the_demo_prints_a_table_and_a_verdict_and_draws(tmp_path: Path, own: bool) -> None:
     (tmp_path / "lengths.txt").write_text("".join(f"{length}\n" for length in (10, 200, 3000, 40000, 7, 80)))
-    lengths = ["lengths.txt"] if own else []
+    lengths = ["--lengths", "lengths.txt"] if own else []
     ended = demo(tmp_path, "demo", *lengths, "--ranks", "2", "--minibatches", "2", "--seconds", "1")
     assert ended.returncode == 0, ended.stderr
     assert f"{6 if own else 796} lengths" in ended.stdout
@@ -35,7 +35,7 @@ def test_the_demo_prints_a_table_and_a_verdict_and_draws(tmp_path: Path, own: bo
 
 def test_wrong_lengths_are_told_with_their_line(tmp_path: Path) -> None:
     (tmp_path / "lengths.txt").write_text("10\nten\n")
-    ended = demo(tmp_path, "demo", "lengths.txt")
+    ended = demo(tmp_path, "demo", "--lengths", "lengths.txt")
     assert ended.returncode == 2 and 'lengths.txt:2: "ten" is not a positive whole number' in ended.stderr
     assert "picture" not in ended.stdout
 
