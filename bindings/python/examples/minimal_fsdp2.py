@@ -29,7 +29,7 @@ class Decoder(nn.Module):
         hidden = self.embedding(tokens)
         for layer in self.layers:
             hidden = layer(hidden, src_mask=mask, is_causal=True)
-        return self.head(hidden)
+        return self.head(hidden[0])
 
 
 torch.manual_seed(0)  # equal weights on all ranks
@@ -47,7 +47,7 @@ with libodc.torch.fsdp2.attach(model, optimizer) as job:
             tokens, loss_sum = 0, 0.0
             for sample in (samples[index] for microbatch in minibatch for index in microbatch):
                 logits = model(sample[None, :-1])
-                loss = nn.functional.cross_entropy(logits[0], sample[1:], reduction="sum")
+                loss = nn.functional.cross_entropy(logits, sample[1:], reduction="sum")
                 loss.backward()
                 tokens, loss_sum = tokens + len(sample) - 1, loss_sum + loss.item()
             report = job.sync_gradients(weight=tokens, sums={"loss": loss_sum})  # the one wait for all ranks

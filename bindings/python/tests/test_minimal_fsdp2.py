@@ -23,7 +23,7 @@ def test_the_readme_prints_it() -> None:
 
 def launcher(name: str) -> list[str]:
     if name == "torchrun":
-        return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = odc_command()
     assert command is not None
     return [command, "run", "-n", "2", "--", sys.executable]
