@@ -68,6 +68,8 @@ def check_report(tmp_path: Path, experiment: str, pictures: set[str]) -> dict[st
     assert summary["data"]["findings"] == {"empty, left out": 1}
     assert summary["data"]["samples"] == 38 and summary["data"]["held_out"] == 2
     assert 0 <= summary["largest_loss_difference"] <= 1e-5
+    assert summary["verdict"].startswith("verdict: ") and 0 <= summary["others_cpu_share"] <= 1
+    assert summary["processor"] and summary["date"] and len(summary["load_average"]) == 3
     return summary
 
 

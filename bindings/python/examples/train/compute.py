@@ -7,6 +7,7 @@ from arms import COLLECTIVE, FSDP, ODC_MICRO, ODC_MINI
 from experiment import Experiment, Records, check_losses
 from figures import ArmFigures, Gain, arm_figures, gain, largest, loss_differences, loss_sentence, table
 from gpus import gpu_words
+from load import circumstances, verdict
 from session import Session
 from trainer import Trainer
 from workload import Workload
@@ -42,13 +43,14 @@ def run(session: Session) -> None:
     experiment.evaluate(held_out)
     experiment.gather()
     if session.context.rank == 0:
-        _report(session, experiment.records, workload, timed)
+        _report(session, experiment, workload, timed)
     for trainer in trainers:
         trainer.close()
     check_losses(experiment.records)
 
 
-def _report(session: Session, records: Records, workload: Workload, timed: range) -> None:
+def _report(session: Session, experiment: Experiment, workload: Workload, timed: range) -> None:
+    records = experiment.records
     figures = [arm_figures(arm, record, workload, timed) for arm, record in records.items()]
     gains = [
         gain(of, under, over, records, workload, timed)
@@ -62,10 +64,15 @@ def _report(session: Session, records: Records, workload: Workload, timed: range
         if under in records
     ]
     differences = loss_differences(records, next(iter(records)))
-    print("", *_tables(figures, gains, records), loss_sentence(differences), sep="\n")
+    best = gains[-1]
+    spread = f"{best.median:.2f}x ({min(best.ratios):.2f}x to {max(best.ratios):.2f}x in {len(best.ratios)} pairs)"
+    result = verdict(f"{best.over.name} over {best.under.name}: {spread}", experiment.others)
+    print("", *_tables(figures, gains, records), loss_sentence(differences), "", result, sep="\n")
     session.write_summary(
         {
             "experiment": _TITLE,
+            "verdict": result,
+            **circumstances(experiment.others),
             "arms": [figure.summary(records[figure.arm]) for figure in figures],
             "gains": [gain.summary() for gain in gains],
             "largest_loss_difference": largest(differences),

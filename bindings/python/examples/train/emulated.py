@@ -9,6 +9,7 @@ from arms import COLLECTIVE, ODC_MINI, Arm
 from emulation import WARNING, Device, Slot
 from experiment import ArmRecord, Experiment, ExperimentError, Records, check_losses
 from figures import ArmFigures, arm_figures, ideal_cost, largest, loss_differences, loss_sentence, table
+from load import circumstances, verdict
 from session import Session
 from trainer import EmulatedTrainer
 from workload import Workload
@@ -87,7 +88,7 @@ def run(session: Session) -> None:
     shares = [0.0] * len(parts)
     if session.context.rank == 0:
         overruns = [_overruns(experiment.records, part) for part in parts]
-        _report(session, experiment.records, workload, parts, overruns, seconds_per_cost)
+        _report(session, experiment, workload, parts, overruns, seconds_per_cost)
         shares = [overrun.share for overrun in overruns]
     shares = session.context.sync(shares)
     for trainer in trainers:
@@ -109,13 +110,13 @@ def _overruns(records: Records, part: Part) -> Overruns:
 
 def _report(
     session: Session,
-    records: Records,
+    experiment: Experiment,
     workload: Workload,
     parts: list[Part],
     overruns: list[Overruns],
     seconds_per_cost: float,
 ) -> None:
-    results = []
+    records, results = experiment.records, []
     for part, overrun in zip(parts, overruns, strict=True):
         figures = [arm_figures(arm, records[arm], workload, part.minibatches) for arm in _ARMS]
         reached = figures[0].seconds / figures[1].seconds
@@ -134,9 +135,18 @@ def _report(
             }
         )
     differences = loss_differences(records, COLLECTIVE)
-    print("", *_NOTES, loss_sentence(differences), sep="\n")
-    difference = largest(differences)
-    session.write_summary({"experiment": WARNING, "parts": results, "largest_loss_difference": difference})
+    gains = [f"{one['speedup']:.2f}x with {one['samples_per_rank']} samples a rank" for one in results]
+    result = verdict(f"{ODC_MINI.name} over {COLLECTIVE.name}: {', '.join(gains)}", experiment.others)
+    print("", *_NOTES, loss_sentence(differences), "", result, sep="\n")
+    session.write_summary(
+        {
+            "experiment": WARNING,
+            "verdict": result,
+            **circumstances(experiment.others),
+            "parts": results,
+            "largest_loss_difference": largest(differences),
+        }
+    )
     _draw(session, records, workload, parts[0], differences)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from math import isnan
 from arms import Arm
 from decoder import Packed
 from emulation import Slot
+from load import MachineLoad
 from torch import distributed
 from trainer import EmulatedTrainer, Step, Trainer
 from workload import Workload
@@ -80,6 +82,8 @@ class Experiment:
         self._workload = workload
         self._rank = context.rank
         self._line = LiveLine()
+        self._load, self._cpu = MachineLoad(), time.process_time()
+        self.others: float | None = None  # share of the processors, on rank 0 after `gather`
         self.records: Records = {trainer.arm: ArmRecord(steps=[[]], slots=[[]]) for trainer in trainers}
 
     def run(self, first: int, count: int, *, turn: int) -> None:
@@ -117,7 +121,11 @@ class Experiment:
             self.records[trainer.arm].held_out.append(total / learnt)
 
     def gather(self) -> None:
-        """Collects the ranks' steps on rank 0."""
+        """Collects the ranks' steps on rank 0, and what other programs took of its machine."""
+        own = [time.process_time() - self._cpu, platform.node()]
+        owns = [own] * self._context.size
+        distributed.all_gather_object(owns, own)
+        self.others = self._load.others(sum(seconds for seconds, node in owns if node == own[1]))
         for record in self.records.values():
             everyone = [None] * self._context.size if self._rank == 0 else None
             distributed.gather_object((record.steps[0], record.slots[0]), everyone)
