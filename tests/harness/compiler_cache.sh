@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # Lets CMake compile through ccache if it is installed. Source it in the folder to which ccache is to make paths relative:
 # objects are then shared with builds in other folders at the same depth (build/*).
-export CCACHE_BASEDIR=$PWD
+export CCACHE_BASEDIR=$PWD CCACHE_SLOPPINESS=locale # a bare root has none
 if command -v ccache >/dev/null; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
     # ccache fails where it cannot write, for example in the home of a user who has none.
