@@ -112,8 +112,8 @@ class CollectiveJob:
             module.set_custom_all_gather(_AllGather(self._collectives))
             module.set_custom_reduce_scatter(_ReduceScatter(self._collectives))
 
-    def sync_gradients(self, *, tokens: float, sums: Mapping[str, float]) -> Synced:
-        values = self._collectives.all_reduce([tokens, *sums.values()])
+    def sync_gradients(self, *, weight: float, sums: Mapping[str, float]) -> Synced:
+        values = self._collectives.all_reduce([weight, *sums.values()])
         divide_gradients(self._model, values[0])
         return Sums(dict(zip(sums, values[1:], strict=True)))
 

@@ -32,8 +32,8 @@ class Sums:
 class Job(Protocol):
     """Synchronizes a sharded model's gradients."""
 
-    def sync_gradients(self, *, tokens: float, sums: Mapping[str, float]) -> Synced:
-        """Called once at the end of a minibatch: divides the gradients by all ranks' `tokens`, and adds up `sums`."""
+    def sync_gradients(self, *, weight: float, sums: Mapping[str, float]) -> Synced:
+        """Called once at the end of a minibatch: divides the gradients by all ranks' `weight`, and adds up `sums`."""
 
     def close(self) -> None:
         """Leaves the job."""
@@ -45,7 +45,7 @@ def shard(model: nn.Module, blocks: nn.ModuleList, mesh: DeviceMesh) -> None:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     for module in fsdp_modules(model):
-        # gloo's average has been wrong in some versions; the caller divides by tokens anyway.
+        # gloo's average has been wrong in some versions; the caller divides by the weight anyway.
         module.set_gradient_divide_factor(1.0)
         module.set_force_sum_reduction_for_comms(True)
 
@@ -60,8 +60,8 @@ class FsdpJob:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
 
-    def sync_gradients(self, *, tokens: float, sums: Mapping[str, float]) -> Synced:
-        values = torch.tensor([tokens, *sums.values()], dtype=torch.float64)
+    def sync_gradients(self, *, weight: float, sums: Mapping[str, float]) -> Synced:
+        values = torch.tensor([weight, *sums.values()], dtype=torch.float64)
         distributed.all_reduce(values)
         divide_gradients(self._model, float(values[0]))
         return Sums(dict(zip(sums, values[1:].tolist(), strict=True)))
@@ -70,8 +70,8 @@ class FsdpJob:
         pass
 
 
-def divide_gradients(model: nn.Module, tokens: float) -> None:
+def divide_gradients(model: nn.Module, weight: float) -> None:
     for parameter in model.parameters():
         gradient = parameter.grad
         if isinstance(gradient, DTensor):
-            gradient.to_local().div_(tokens)
+            gradient.to_local().div_(weight)
