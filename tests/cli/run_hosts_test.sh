@@ -75,6 +75,11 @@ fi
 expect 7 "$odc" run -n 4 --hosts a,b "${start[@]}" -- sh -c '[ $ODC_RANK = 2 ] && exit 7; sleep '"$unique"' & wait'
 same "$(printf '%s\n' "$err" | head -n 1)" "odc: rank 2 exited with status 7"
 nothing_left "sleep $unique"
+# What fails on several hosts in one way is one line.
+expect 5 "$odc" run -n 4 --hosts a,b "${start[@]}" -- sh -c '
+    echo >>"$0"
+    while [ "$(wc -l <"$0")" -lt 4 ]; do sleep 0.05; done; exit 5' "$work/all"
+printf '%s\n' "$err" | head -n 1 | grep -qx 'odc: ranks 0-3 exited with status 5, rank [0-3] first' || fail "got '$err'"
 # The status is the first failure's, also when a later host ends sooner.
 expect 7 "$odc" run -n 3 --hosts a,b "${start[@]}" -- sh -c '
     [ $ODC_RANK = 0 ] && { echo >>"$0"; exit 7; }

@@ -83,8 +83,9 @@ std::optional<AgentWord> read_agent_word(const std::string &line) {
         throw Exit{1,
                    fmt::format("a host has odc {}, this is {}; install one version on all", version, version_text())};
     }
-    AgentWord word{kind == "ready" ? AgentWord::Kind::Ready : AgentWord::Kind::Failed, number, 0};
-    words >> word.torch_port;
+    AgentWord word{kind == "ready" ? AgentWord::Kind::Ready : AgentWord::Kind::Failed, number, 0, ""};
+    words >> word.second >> std::ws;
+    std::getline(words, word.how);
     return word;
 }
 
@@ -102,7 +103,9 @@ int serve_as_agent() {
     work.orders = STDIN_FILENO;
     work.processes = rank_processes({part.first, part.end, part.size, part.job, part.argv, part.environment});
     Supervisor *told = nullptr;
-    work.on_failure = [&](int status) { told->output().report(agent_line(fmt::format("failed {}", status))); };
+    work.on_failure = [&](int status, const Failure &failure) {
+        told->output().report(agent_line(fmt::format("failed {} {} {}", status, failure.label, failure.how)));
+    };
     Supervisor supervisor(work);
     told = &supervisor;
     supervisor.start();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The agent of a host (run/hosts.h) and the line protocol between it and its launcher. Agent: "odc-agent VERSION ready PORT
-// TORCH_PORT", which are free on its host until it ends, and "odc-agent VERSION failed STATUS" once; no line of a rank begins so.
-// Launcher: its part of the job as JSON, then orders (run/orders.h).
+// TORCH_PORT", which are free on its host until it ends, and for each rank that failed "odc-agent VERSION failed STATUS RANK HOW";
+// no line of a rank begins so. Launcher: its part of the job as JSON, then orders (run/orders.h).
 #pragma once
 
 #include <optional>
@@ -14,8 +14,9 @@ namespace odc_tool {
 struct AgentWord {
     enum class Kind { Ready, Failed };
     Kind kind;
-    int number;      // port, or status
-    int torch_port;  // MASTER_PORT, of the first host's
+    int number;       // port, or status
+    int second;       // MASTER_PORT, of the first host's; or the rank
+    std::string how;  // "exited with status 7"; empty: nothing to say
 };
 
 // Nothing if the line is not an agent's. Throws Exit if it is from another version.

@@ -38,25 +38,26 @@ std::string enumerate(const std::string &noun, const std::vector<std::string> &l
     return text;
 }
 
-void Failures::add(const std::string &label, const std::string &how) {
-    auto way = std::find_if(ways_.begin(), ways_.end(), [&](const Way &one) { return one.how == how; });
+void Failures::add(const Failure &failure) {
+    auto way = std::find_if(ways_.begin(), ways_.end(),
+                            [&](const Way &one) { return one.noun == failure.noun && one.how == failure.how; });
     if (way == ways_.end()) {
-        way = ways_.insert(way, {how, {}});
+        way = ways_.insert(way, {failure.noun, failure.how, {}});
     }
-    way->labels.push_back(label);
+    way->labels.push_back(failure.label);
 }
 
-std::vector<std::string> Failures::take(const std::string &noun) {
+std::vector<std::string> Failures::take() {
     std::vector<std::string> lines;
     for (Way &way : ways_) {
         const std::string first = way.labels.front();
         std::sort(way.labels.begin(), way.labels.end(), precedes);
-        const std::string who = enumerate(noun, way.labels);
+        const std::string who = enumerate(way.noun, way.labels);
         if (way.labels.size() == 1) {
             lines.push_back(fmt::format("{} {}", who, way.how));
         } else {
             const std::string how = way.how.rfind("was ", 0) == 0 ? "were " + way.how.substr(4) : way.how;
-            lines.push_back(fmt::format("{} {}, {} {} first", who, how, noun, first));
+            lines.push_back(fmt::format("{} {}, {} {} first", who, how, way.noun, first));
         }
     }
     ways_.clear();

@@ -10,15 +10,21 @@ namespace odc_tool {
 // "rank 3", "ranks 0, 3", "ranks 0-6": numbers in a row are a range.
 std::string enumerate(const std::string &noun, const std::vector<std::string> &labels);
 
+struct Failure {
+    std::string noun;   // "rank"
+    std::string label;  // "3"
+    std::string how;    // "exited with status 1"
+};
+
 class Failures {
 public:
-    // `how`: "exited with status 1".
-    void add(const std::string &label, const std::string &how);
+    void add(const Failure &failure);
     // The lines, the first failure's way first; then there are none left.
-    std::vector<std::string> take(const std::string &noun);
+    std::vector<std::string> take();
 
 private:
     struct Way {
+        std::string noun;
         std::string how;
         std::vector<std::string> labels;  // in the order of failing
     };

@@ -129,13 +129,13 @@ private:
             return false;
         }
         if (word->kind == AgentWord::Kind::Failed) {
-            supervisor_.fail(word->number);
+            supervisor_.fail(word->number, {"rank", std::to_string(word->second), word->how});
         } else if (host == 0) {
             const std::string name = hosts_[0].substr(hosts_[0].find('@') + 1);  // from user@host
             const std::string address = wanted_.address.empty() ? name : wanted_.address;
             const bool v6 = address.find(':') != std::string::npos;
             tell(fmt::format("{}:{}", v6 ? "[" + address + "]" : address, word->number),
-                 torch_meeting(address, word->torch_port));
+                 torch_meeting(address, word->second));
         }
         return true;
     }

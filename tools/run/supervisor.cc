@@ -197,6 +197,8 @@ void Supervisor::supervise() {
     signals_.restore_mask();
     tell_failures();
     output_.finish();
+    tell_failures();  // what agents said behind output that there was no room for
+    output_.finish();
 }
 
 void Supervisor::sleep() {
@@ -298,23 +300,27 @@ void Supervisor::process_failed(size_t index, int wait_status) {
     // An agent has reported what failed, or gets the signal, too.
     const bool said = orders_[index].was_opened() && (status == 128 + last_passed_ || (failed_ && number != 255));
     const bool told_to = ending_ >= Ending::Terminating || (killed && number == last_passed_) || said;
+    Failure failure{work_.noun, work_.processes[index].label, ""};
     if (!told_to) {
-        failures_.add(work_.processes[index].label,
-                      killed ? fmt::format("was killed by signal {} ({})", number, strsignal(number))
-                             : fmt::format("exited with status {}", number));
+        failure.how = killed ? fmt::format("was killed by signal {} ({})", number, strsignal(number))
+                             : fmt::format("exited with status {}", number);
     }
-    fail(status);
+    if (work_.on_failure) {
+        work_.on_failure(status, failure);
+        failure.how.clear();
+    }
+    fail(status, failure);
 }
 
-void Supervisor::fail(int status) {
+void Supervisor::fail(int status, const Failure &failure) {
+    if (!failure.how.empty()) {
+        failures_.add(failure);
+    }
     if (!failed_) {
         failed_ = true;
         status_ = status;
         ending_ = Ending::Waiting;
         deadline_ = Clock::now() + grace();
-        if (work_.on_failure) {
-            work_.on_failure(status);
-        }
     }
 }
 
@@ -325,7 +331,7 @@ std::chrono::seconds Supervisor::grace() const {
 
 void Supervisor::tell_failures() {
     output_.pump();  // the ranks' output comes before our message
-    for (const std::string &line : failures_.take(work_.noun)) {
+    for (const std::string &line : failures_.take()) {
         output_.say("odc: " + line);
     }
 }

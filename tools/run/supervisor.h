@@ -45,8 +45,9 @@ struct Work {
     Output output = Output::Prefixed;
     // This process itself gets orders through this descriptor; -1: no orders.
     int orders = -1;
-    // Called once, with the status of the first failure.
-    std::function<void(int)> on_failure = nullptr;
+    // Called for each process that failed, instead of saying so; `how` is empty where this process's ending, or a signal that it
+    // passed on, is the reason.
+    std::function<void(int status, const Failure &)> on_failure = nullptr;
 };
 
 class Supervisor {
@@ -68,8 +69,8 @@ public:
     // The rest may be called while a line of output is handled.
     RankOutput &output() { return output_; }
     void order(size_t process, const std::string &text) { orders_[process].write(text); }
-    // Something has failed elsewhere, with this status.
-    void fail(int status);
+    // Something has failed elsewhere, with this status. `failure` is said; if its `how` is empty, nothing is.
+    void fail(int status, const Failure &failure);
 
 private:
     enum class Ending { No, Waiting, Terminating, Killing, GivenUp };

@@ -171,7 +171,7 @@ def saves_meanwhile(rank: int, size: int, folder: Path) -> None:
         dist.all_reduce(torch.ones(1))
         loss.backward()
         job.sync_gradients(divisor=1.0)
-        assert [line.startswith(f"{size} collectives, on all ranks together, ran ") for line in lines] == [True] * (
+        assert [line.startswith(f"odc: {size} collectives, on all ranks together, ran ") for line in lines] == [True] * (
             rank == 0
         )
 

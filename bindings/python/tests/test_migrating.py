@@ -18,7 +18,7 @@ from libodc.torch import fsdp2
 
 nn = torch.nn
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
-README = Path(__file__).parents[3] / "README.md"
+README = Path(__file__).parents[1] / "README.md"
 
 
 class Model(nn.Module):
