@@ -270,6 +270,7 @@ void Supervisor::reap() {
         const auto process = std::find(pids_.begin(), pids_.end(), pid);
         groups_.forget_ended();
         if (process != pids_.end()) {
+            output_.pump();  // what an agent said before it ended
             process_ended(static_cast<size_t>(process - pids_.begin()), wait_status);
         } else if (pid == guard_) {
             guard_ = 0;
@@ -316,9 +317,12 @@ void Supervisor::fail(int status, const Failure &failure) {
     if (!failure.how.empty()) {
         failures_.add(failure);
     }
-    if (!failed_) {
-        failed_ = true;
-        status_ = status;
+    if (failed_) {
+        return;
+    }
+    failed_ = true;
+    status_ = status;
+    if (!work_.on_failure) {
         ending_ = Ending::Waiting;
         deadline_ = Clock::now() + grace();
     }

@@ -45,8 +45,8 @@ struct Work {
     Output output = Output::Prefixed;
     // This process itself gets orders through this descriptor; -1: no orders.
     int orders = -1;
-    // Called for each process that failed, instead of saying so; `how` is empty where this process's ending, or a signal that it
-    // passed on, is the reason.
+    // Called for each process that failed: the one who gives the orders then says so, and ends the rest. `how` is empty where
+    // this process's ending, or a signal that it passed on, is the reason.
     std::function<void(int status, const Failure &)> on_failure = nullptr;
 };
 
