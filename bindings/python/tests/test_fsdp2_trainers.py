@@ -173,7 +173,7 @@ def train_in_step(rank: int, size: int, folder: Path) -> None:
     bare = mixin()
     del bare.compute_loss
     told = compare_trainers(rank, size, folder, "plugin", dict.fromkeys((kto, grpo_of_top_entropies), "qwen2"), bare)
-    assert [line.split()[1] for line in told] == (["collectives,"] * 2 if rank == 0 else [])
+    assert [line.split()[2] for line in told] == (["collectives,"] * 2 if rank == 0 else [])
 
 
 def test_collective_losses(tmp_path: Path) -> None:

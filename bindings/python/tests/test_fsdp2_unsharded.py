@@ -38,7 +38,7 @@ def ignored(rank: int, size: int) -> None:
             loss(model, rank, index).backward()
         job.sync_gradients(divisor=1.0)
         optimizer.step()
-    said = "2 trainable parameters are not sharded by FSDP2 (2.weight, 2.bias…)"
+    said = "odc: 2 trainable parameters are not sharded by FSDP2 (2.weight, 2.bias…)"
     assert [line.startswith(said) for line in warnings] == ([True] if rank == 0 else [])
 
     # The others are reduced; these hold what this rank's microbatches gave.
