@@ -64,7 +64,7 @@ typedef enum odc_memory { ODC_HOST_MEMORY = 1, ODC_GPU_MEMORY = 2 } odc_memory;
 typedef int (*odc_all_gather_fn)(void *arg, const void *mine, void *all, size_t bytes);
 /* Called at least every 100 ms by a waiting call, on its thread; non-zero ends the wait with ODC_ERROR_INTERRUPTED, which says
  * what it waited for. Reads in flight from another host into a gather's buffer are awaited even then, while their owner
- * answers. An addition that has begun is finished first; only after 2 s without progress does non-zero abort the job. */
+ * answers. An addition that has begun is finished first; only after 5 s without progress does non-zero abort the job. */
 typedef int (*odc_interrupted_fn)(void *arg);
 
 /* Values never change; ODC_LOG takes their names. */

@@ -184,7 +184,7 @@ private:
     static constexpr int64_t kLookNs = 5'000'000;
     // A rank lets a stripe go in microseconds, and a progress thread adds what it is offered in milliseconds; then the owner
     // is stopped, or its host overloaded.
-    static constexpr int64_t kFinishNs = 2'000'000'000;
+    static constexpr int64_t kFinishNs = 5'000'000'000;
 
     void note(Call call, uint64_t record);
     void note_done();
