@@ -119,13 +119,23 @@ private:
         ring(block(membership_.config.rank));
         for (const int rank : local_peers_) {
             ControlBlock &other = block(rank);
+            const auto has_come = [&] {
+                return !other.gpu.present || other.selftest_step.load(std::memory_order_acquire) >= step;
+            };
             for (;;) {
                 const uint32_t rung = other.doorbell.rung.load();
-                if (!other.gpu.present || other.selftest_step.load(std::memory_order_acquire) >= step) {
+                if (has_come()) {
                     break;
                 }
                 cuda_.progress_ipc();
-                look_at(rank, other);
+                try {
+                    look_at(rank, other);
+                } catch (const Error &) {
+                    if (has_come()) {  // and failed in a later call, or ended
+                        break;
+                    }
+                    throw;
+                }
                 other.doorbell.waiters.fetch_add(1);
                 futex_wait(other.doorbell.rung, rung, kChannelMs);
                 other.doorbell.waiters.fetch_sub(1);
