@@ -171,9 +171,8 @@ def saves_meanwhile(rank: int, size: int, folder: Path) -> None:
         dist.all_reduce(torch.ones(1))
         loss.backward()
         job.sync_gradients(divisor=1.0)
-        assert [line.startswith(f"odc: {size} collectives, on all ranks together, ran ") for line in lines] == [True] * (
-            rank == 0
-        )
+        said = f"odc: {size} collectives, on all ranks together, ran "
+        assert [line.startswith(said) for line in lines] == [True] * (rank == 0)
 
 
 def test_collectives_of_another_thread_are_not_warned_of(tmp_path: Path) -> None:

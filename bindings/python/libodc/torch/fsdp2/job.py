@@ -520,8 +520,8 @@ class Job:
                 "collectives",
                 f"{new} collectives, on all ranks together, ran between the first forward of minibatch {self._synced} "
                 "and its sync: each is a barrier that ODC was to remove; let values travel by "
-                "sync_gradients(sums=…, maxima=…). Those of an asynchronous checkpoint do no harm, and count where it began "
-                "and ended in between",
+                "sync_gradients(sums=…, maxima=…). Those of an asynchronous checkpoint do no harm, and count where it "
+                "began and ended in between",
             )
 
     def _warn_of_uneven(self, microbatches: list[int]) -> None:
