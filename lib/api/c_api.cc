@@ -16,6 +16,7 @@
 
 #include "api/topology_json.h"
 #include "base/element_type.h"
+#include "base/fork_gate.h"
 #include "base/settings.h"
 #include "bootstrap/peer.h"
 #include "core/context.h"
@@ -51,14 +52,15 @@ void delete_strings(void *strings) {
 // By a pthread key instead of a thread_local object: exit() destroys its thread's thread_local objects before it runs the
 // atexit() handlers, which may call libodc; a key's destructor runs only when a thread ends. If there is no key left (a process
 // has 1024), the strings leak.
+struct StringsKey {
+    StringsKey() { pthread_key_create(&key, delete_strings); }
+    pthread_key_t key = ~pthread_key_t{0};
+};
+
 ThreadStrings &strings_of_thread() {
-    static const pthread_key_t key = [] {
-        pthread_key_t made = 0;
-        return pthread_key_create(&made, delete_strings) == 0 ? made : ~pthread_key_t{0};
-    }();
     if (thread_strings == nullptr) {
         thread_strings = new ThreadStrings;
-        pthread_setspecific(key, thread_strings);
+        pthread_setspecific(odc::made_once<StringsKey>(odc::Locks::Libodc).key, thread_strings);
     }
     return *thread_strings;
 }
@@ -500,8 +502,8 @@ const char *odc_build(void) {
     try {
         // Returned texts are never freed; there are few, as each loop is chosen once.
         static std::mutex mutex;
+        const odc::ProcessLock lock(mutex);
         static auto &texts = *new std::set<std::string>;
-        const std::lock_guard lock(mutex);
         return texts
             .insert(formatted("libodc {}, {}, {} vectors, {}{}", version(), ODC_BUILD_TYPE, odc::vector_target(),
                               odc::topology().description, odc::loop_figures()))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rendezvous through the launcher's PMIx server. The library is opened only here and now: most jobs do without it.
 #include "base/dynamic_library.h"
+#include "base/fork_gate.h"
 #include "base/futex.h"
 #include "base/settings.h"
 #include "bootstrap/allgather.h"
@@ -53,16 +54,15 @@ struct Loaded {
     }
 };
 
-const Loaded &loaded() {
-    static const auto &one = *new Loaded;
-    return one;
-}
+const Loaded &loaded() { return made_once<Loaded>(Locks::Pmix); }
 
 void check(const Pmix &pmix, pmix_status_t status, const std::string &call) {
     if (status != PMIX_SUCCESS) {
         fail(ODC_ERROR_RENDEZVOUS, "odc_init could not meet through PMIx: {}: {}", call, pmix.error_string(status));
     }
 }
+
+void finalize_session();
 
 // This process's connection to the server, made once and kept until the process ends: a rank that finalizes disturbs
 // the others' next fence.
@@ -76,6 +76,7 @@ public:
         const pmix_status_t status = pmix_.init(&self_, nullptr, 0);
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
         check(pmix_, status, "PMIx_Init");
+        std::atexit(finalize_session);
     }
     Session(const Session &) = delete;
     Session &operator=(const Session &) = delete;
@@ -183,14 +184,9 @@ unsigned next_rendezvous() {
     return rendezvous++;
 }
 
-const Session &session() {
-    static const Session &one = []() -> const Session & {
-        const auto &made = *new Session;
-        std::atexit([] { session().finalize(); });
-        return made;
-    }();
-    return one;
-}
+const Session &session() { return made_once<Session>(Locks::Pmix); }
+
+void finalize_session() { session().finalize(); }
 
 class PmixAllgather : public Allgather {
 public:

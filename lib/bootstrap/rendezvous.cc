@@ -3,6 +3,7 @@
 
 #include <sodium.h>
 
+#include "base/fork_gate.h"
 #include "base/settings.h"
 #include "topology/host.h"
 
@@ -47,6 +48,10 @@ std::string name_of(const std::string &job, const std::string &group) {
          "or a torch store), or ODC_RENDEZVOUS=host:port of rank 0 with ODC_SECRET, or (one host) config.job; PMIx: {}",
          launcher, rendezvous.launch.size, why_not_pmix());
 }
+
+struct Sodium {
+    int status = sodium_init();
+};
 
 }  // namespace
 
@@ -112,7 +117,7 @@ std::unique_ptr<Allgather> open_exchange(const Rendezvous &rendezvous, const Dea
     if (launch.size == 1 || rendezvous.by_name()) {
         return nullptr;
     }
-    if (sodium_init() < 0) {
+    if (made_once<Sodium>(Locks::Libsodium).status < 0) {
         fail(ODC_ERROR_SYSTEM, "libsodium found no source of random numbers");
     }
     if (rendezvous.all_gather != nullptr) {

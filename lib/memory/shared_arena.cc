@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/fork_gate.h"
 #include "memory/memory_lock.h"
 #include "topology/host.h"
 
@@ -46,9 +47,9 @@ Segment record_segment(uint64_t offset) {
 // The process's one mapping of a segment of a file.
 std::shared_ptr<Mapping> share(uint64_t device, uint64_t inode, int fd, const Segment &segment) {
     static std::mutex mutex;
+    const ProcessLock lock(mutex);
     static auto &all = *new std::map<std::tuple<uint64_t, uint64_t, uint64_t>, std::weak_ptr<Mapping>>;
     static size_t sweep_at = 64;
-    const std::lock_guard lock(mutex);
     if (all.size() >= sweep_at) {
         std::erase_if(all, [](const auto &entry) { return entry.second.expired(); });
         sweep_at = std::max<size_t>(64, 2 * all.size());

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/fd.h"
+#include "base/fork_gate.h"
 
 namespace odc {
 
@@ -56,10 +57,7 @@ struct Hardware {
     Topology facts;
 };
 
-const Hardware &hardware() {
-    static const auto &here = *new Hardware;
-    return here;
-}
+const Hardware &hardware() { return made_once<Hardware>(Locks::Hwloc); }
 
 // The file names of one version of control groups.
 struct GroupFiles {

@@ -3,6 +3,7 @@
 
 #include "base/dynamic_library.h"
 #include "base/error.h"
+#include "base/fork_gate.h"
 
 namespace odc::nvml {
 
@@ -30,10 +31,7 @@ Loaded load() {
     return loaded;
 }
 
-const Loaded &loaded() {
-    static const auto &one = *new Loaded(load());
-    return one;
-}
+const Loaded &loaded() { return made_once<Loaded>(Locks::Nvml, load); }
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #include "topology/topology_source.h"
 
 #include "base/error.h"
+#include "base/fork_gate.h"
 #include "base/settings.h"
 #include "topology/hwloc_xml_check.h"
 #include "topology/linux_interfaces.h"
@@ -20,7 +21,10 @@ namespace odc {
 namespace {
 
 struct DestroyTree {
-    void operator()(hwloc_topology_t tree) const { hwloc_topology_destroy(tree); }
+    void operator()(hwloc_topology_t tree) const {
+        const ForkSection here(Locks::Hwloc);
+        hwloc_topology_destroy(tree);
+    }
 };
 using Tree = std::unique_ptr<hwloc_topology, DestroyTree>;
 
@@ -29,6 +33,8 @@ constexpr uintmax_t kLongestXml = 64 << 20;
 
 // Not loaded yet; configured for the objects that machine.cc reads.
 Tree new_tree() {
+    check_fork(Locks::Hwloc);
+    const ForkSection here(Locks::Hwloc);
     hwloc_topology_t tree = nullptr;
     if (hwloc_topology_init(&tree) != 0) {
         fail_errno("hwloc_topology_init");
@@ -133,6 +139,11 @@ void describe_gpus(hwloc_topology_t tree) {
     }
 }
 
+int load(const Tree &tree) {
+    const ForkSection here(Locks::Hwloc);
+    return hwloc_topology_load(tree.get());
+}
+
 Tree live_tree(Look look) {
     Tree tree = new_tree();
     // As in host.cc. Besides, pci leaks memory (hwloc 2.9), gl tries to connect to ten X displays, and describe_gpus() replaces
@@ -140,7 +151,7 @@ Tree live_tree(Look look) {
     for (const char *component : {"x86", "pci", "gl", "opencl", "cuda", "nvml"}) {
         hwloc_topology_set_components(tree.get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
     }
-    if (hwloc_topology_load(tree.get()) != 0) {
+    if (load(tree) != 0) {
         fail_errno("hwloc cannot read this machine");
     }
     describe_interfaces(tree.get());
@@ -182,7 +193,7 @@ Tree recorded_tree(const std::string &file, const std::string &xml) {
     Tree tree = new_tree();
     // hwloc counts the terminating zero.
     if (hwloc_topology_set_xmlbuffer(tree.get(), xml.c_str(), static_cast<int>(xml.size() + 1)) != 0 ||
-        hwloc_topology_load(tree.get()) != 0) {
+        load(tree) != 0) {
         fail(ODC_ERROR_ARGUMENT, "\"{}\" is not a topology that hwloc can read{}", file, kAdvice);
     }
     return tree;

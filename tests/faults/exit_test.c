@@ -21,10 +21,10 @@ typedef struct member {
 static member members[THREADS];
 
 /* Every call that uses state shared by the process's contexts: the two threads of a pair are the ranks of a job. */
-static void run_job(member *self, int loop) {
+static void run_job(member *self, int size, int loop) {
     char job[128];
     snprintf(job, sizeof job, "%s-%d-%d", self->job, self->pair, loop);
-    odc_context *context = join(self->rank, 2, job);
+    odc_context *context = join(self->rank, size, job);
     odc_shard_desc desc = {.struct_size = sizeof desc, .name = "w", .numel = NUMEL};
     odc_shard *shard = NULL;
     float values[NUMEL] = {0};
@@ -40,7 +40,7 @@ static void run_job(member *self, int loop) {
 static void *run_jobs(void *arg) {
     member *self = arg;
     for (int loop = 0;; ++loop) {
-        run_job(self, loop);
+        run_job(self, 2, loop);
         raise_flag(&self->loops);
     }
     return NULL;
@@ -73,12 +73,16 @@ static void test_exit_amid_calls_of_other_threads(void **state) {
     }
 }
 
+static void ask_for_all_transports(void) {
+    odc_transport transport = {.struct_size = sizeof transport};
+    for (size_t i = 0; odc_get_transport(i, &transport) == ODC_OK; ++i) {
+    }
+}
+
 static void *ask_for_transports(void *arg) {
     atomic_int *asked = arg;
     for (;;) {
-        odc_transport transport = {.struct_size = sizeof transport};
-        for (size_t i = 0; odc_get_transport(i, &transport) == ODC_OK; ++i) {
-        }
+        ask_for_all_transports();
         raise_flag(asked);
     }
     return NULL;
@@ -109,12 +113,24 @@ static void test_exit_amid_questions_to_libfabric(void **state) {
 
 /* A lock of libfabric that no thread of the child holds would keep these calls, or exit(), for ever. */
 static void ask_in_child(int which) {
-    odc_transport transport = {.struct_size = sizeof transport};
     const char *json = NULL;
-    for (size_t i = 0; which == 1 && odc_get_transport(i, &transport) == ODC_OK; ++i) {
+    if (which == 1) {
+        ask_for_all_transports();
     }
     CHECK(which != 2 || odc_get_topology(NULL, &json, NULL) == ODC_OK);
     exit(0);
+}
+
+static void fork_and_ask(int which) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alarm(30);
+        ask_in_child(which);
+    }
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_EQUAL(status, 0);
 }
 
 static void fork_amid_questions(int rank, int size, const char *job, void *arg) {
@@ -130,14 +146,7 @@ static void fork_amid_questions(int rank, int size, const char *job, void *arg) 
         await_flag(&asked, 1);
     }
     for (int i = 0; i < CHILDREN; ++i) {
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            ask_in_child(i % 3);
-        }
-        int status = 0;
-        CHECK(waitpid(child, &status, 0) == child);
-        CHECK(status == 0);
+        fork_and_ask(i % 3);
         sleep_ms(10); /* at any moment of the first query, which takes 0.3 s */
     }
 }
@@ -147,6 +156,86 @@ static void test_fork_amid_questions_to_libfabric(void **state) {
     needs_processes("it forks");
     needs_no_sanitizer("what the parent's threads own is a leak of the child's");
     run_processes(2, fork_amid_questions, NULL);
+}
+
+static void *ask_once(void *arg) {
+    (void)arg;
+    ask_for_all_transports();
+    return NULL;
+}
+
+static void *fork_once(void *arg) {
+    (void)arg;
+    fork_and_ask(1);
+    return NULL;
+}
+
+/* Threads that find a fork under way when they are about to load libfabric. */
+static void fork_amid_first_questions(int rank, int size, const char *job, void *arg) {
+    enum { FORKING = 4, ASKING = 4 };
+    pthread_t threads[FORKING + ASKING];
+    (void)size, (void)job, (void)arg;
+    for (int i = 0; i < FORKING + ASKING; ++i) {
+        const int forks = i < FORKING / 2 || i >= FORKING / 2 + ASKING;
+        CHECK(pthread_create(&threads[i], NULL, forks ? fork_once : ask_once, NULL) == 0);
+        sleep_us(i == FORKING / 2 - 1 ? rank * 40 : 0);
+    }
+    for (int i = 0; i < FORKING + ASKING; ++i) {
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    }
+}
+
+static void test_fork_amid_first_questions_to_libfabric(void **state) {
+    (void)state;
+    needs_processes("it forks");
+    needs_no_sanitizer("what the parent's threads own is a leak of the child's");
+    for (int round = 0; round < 5; ++round) {
+        run_processes(8, fork_amid_first_questions, NULL);
+    }
+}
+
+static void *join_again_and_again(void *arg) {
+    atomic_int *joined = arg;
+    for (;;) {
+        odc_destroy(join(0, 1, "of a thread"));
+        raise_flag(joined);
+    }
+    return NULL;
+}
+
+/* From the first join on, which makes what a process has one of. */
+static void fork_amid_joins(int rank, int size, const char *job, void *arg) {
+    static atomic_int joined;
+    enum { CHILDREN = 60, JOINING = 3 };
+    (void)rank, (void)size, (void)job, (void)arg;
+    for (int i = 0; i < JOINING; ++i) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, join_again_and_again, &joined) == 0);
+        pthread_detach(thread);
+    }
+    for (int i = 0; i < CHILDREN; ++i) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            alarm(30);
+            member self = {"of a child", 0, 0, 0};
+            run_job(&self, 1, i);
+            CHECK(odc_build()[0] != '\0');
+            _exit(0);
+        }
+        int status = 0;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK_EQUAL(status, 0);
+    }
+    await_flag(&joined, JOINING);
+}
+
+/* A lock that a thread of the parent held would keep a child's job for ever. */
+static void test_fork_amid_joins(void **state) {
+    (void)state;
+    needs_processes("it forks");
+    needs_no_sanitizer("a child may have its allocator's locks");
+    run_processes(2, fork_amid_joins, NULL);
 }
 
 static void call_again(void) {
@@ -179,6 +268,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_exit_amid_calls_of_other_threads),
                                        cmocka_unit_test(test_exit_amid_questions_to_libfabric),
                                        cmocka_unit_test(test_fork_amid_questions_to_libfabric),
+                                       cmocka_unit_test(test_fork_amid_first_questions_to_libfabric),
+                                       cmocka_unit_test(test_fork_amid_joins),
                                        cmocka_unit_test(test_calls_of_exit_handlers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

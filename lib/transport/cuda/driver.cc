@@ -3,6 +3,7 @@
 
 #include "base/dynamic_library.h"
 #include "base/error.h"
+#include "base/fork_gate.h"
 
 namespace odc::cuda {
 
@@ -87,10 +88,7 @@ Loaded load() {
     return loaded;
 }
 
-const Loaded &loaded() {
-    static const auto &one = *new Loaded(load());
-    return one;
-}
+const Loaded &loaded() { return made_once<Loaded>(Locks::Cuda, load); }
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/fork_gate.h"
 #include "transport/cuda/device.h"
 
 namespace odc {
@@ -347,8 +348,8 @@ void FabricEndpoint::close(InFlight in_flight) {
         return;
     }
     static std::mutex mutex;
+    const ProcessLock lock(mutex);
     static auto &left_open = *new std::vector<fid *>;
-    const std::lock_guard lock(mutex);
     left_open.insert(left_open.end(), {&endpoint_.release()->fid, &queue_.release()->fid, &addresses_.release()->fid,
                                        &domain_.release()->fid, &fabric_.release()->fid});
 }

@@ -14,12 +14,11 @@
 
 #include "base/dynamic_library.h"
 #include "base/error.h"
+#include "base/fork_gate.h"
 
 namespace odc {
 
 namespace {
-
-constexpr int kMostMs = 5000;  // that exit() and fork() wait for threads in fi_getinfo
 
 // Blocks signals on this thread, and restores all signal dispositions at the end.
 class PreserveSignals {
@@ -62,78 +61,36 @@ DynamicLibrary load() {
     return DynamicLibrary(libraries::kFabric);
 }
 
-// The number of threads that load libfabric or are in fi_getinfo, which takes 0.3 s, and the thread that has called exit(),
-// whose handlers may still call it.
-constinit std::atomic<int> asking = 0;
-constinit thread_local int asking_here = 0;
+// The thread that has called exit(), whose handlers may still call libfabric. exit() waits for threads in fi_getinfo, which
+// takes 0.3 s: libfabric's destructor frees what they use.
 constinit std::atomic<pid_t> exiting = 0;
-// fork() waits for those threads, and they for fork(): a child would have locks of libfabric that its missing threads hold, and
-// libfabric's destructor takes them in exit().
-constinit std::atomic<int> forking = 0;
-constinit std::atomic<bool> forked_amid = false;  // they took longer
-
-// Waits until it is so, for kMostMs at most.
-template <class So>
-void await(const So &so) {
-    for (int ms = 0; ms < kMostMs && !so(); ++ms) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-}
+constexpr int kMostMs = 5000;  // that it waits
 
 class Asking {
 public:
     Asking() {
-        begin();
-        for (int ms = 0; ms < kMostMs && asking_here == 1 && forking.load() > 0; ++ms, begin()) {
-            end();
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        }
         if (const pid_t thread = exiting.load(); thread != 0 && thread != gettid()) {
-            end();
             fail(ODC_ERROR_UNSUPPORTED, "the process is ending, and libfabric with it");
         }
     }
-    ~Asking() { end(); }
-    Asking(const Asking &) = delete;
-    Asking &operator=(const Asking &) = delete;
 
 private:
-    static void begin() {
-        asking.fetch_add(1);
-        ++asking_here;
-    }
-    static void end() {
-        --asking_here;
-        asking.fetch_sub(1);
-    }
+    const ForkSection here_{Locks::Libfabric};
 };
 
 // Runs before libfabric's destructors and those of what it depends on, because it is registered after they are loaded; and,
 // registered with libodc, also where exit() begins before that.
 void await_asking() {
     if (exiting.exchange(gettid()) == 0) {
-        await([] { return asking.load() == asking_here; });
+        for (int ms = 0; ms < kMostMs && others_in_section(Locks::Libfabric); ++ms) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
     }
-}
-
-void before_fork() {
-    forking.fetch_add(1);
-    await([] { return asking.load() == asking_here; });
-}
-
-void after_fork() { forking.fetch_sub(1); }
-
-void after_fork_in_child() {
-    forking.store(0);
-    if (asking.exchange(asking_here) > asking_here) {
-        forked_amid.store(true);
-    }
-    exiting.store(0);
 }
 
 __attribute__((constructor)) void register_handlers() {
     std::atexit(await_asking);
-    pthread_atfork(before_fork, after_fork, after_fork_in_child);
+    pthread_atfork(nullptr, nullptr, [] { exiting.store(0); });
 }
 
 struct Loaded {
@@ -170,13 +127,8 @@ std::string why_too_old(uint32_t version, uint32_t needed) {
 }
 
 const Libfabric &libfabric() {
-    if (forked_amid.load()) {
-        fail(
-            ODC_ERROR_UNSUPPORTED,
-            "another thread was loading or asking libfabric when this process was forked, and holds its locks for ever here; "
-            "fork before or after odc_init, or exec");
-    }
-    static const auto &loaded = *new Loaded;
+    check_fork(Locks::Libfabric);
+    const auto &loaded = made_once<Loaded>(Locks::Libfabric);
     if (!loaded.why_not.empty()) {
         throw Error(ODC_ERROR_UNSUPPORTED, loaded.why_not);
     }
