@@ -81,10 +81,13 @@ void use_large_pages(std::byte *base, const Allocation &made) {
          bytes, done > 0 ? formatted("after {} of them ", done) : "", available_memory());
 }
 
-// Checking the available memory takes 0.2 ms, as the kernel formats several files. So where memory is ample, allocations of
-// this process share one check until they have taken this part of it: few enough bytes if hundreds of ranks do so at once.
+// Checking the available memory takes 0.2 ms, as the kernel formats several files. So allocations of this process share one
+// check until they have taken this part of what it left: few enough bytes if hundreds of ranks do so at once; and where
+// memory is not ample, of 32 ranks no more than the reserve.
 constexpr uint64_t kSharedCheckPart = 1024;
+constexpr uint64_t kMostSharedBytes = kReserveBytes / 32;
 constinit std::atomic<uint64_t> left_of_last_check = 0;
+constinit std::atomic<bool> was_ample = true;  // at the last check, so the next one is made without the lock
 
 bool last_check_covers(uint64_t bytes) {
     uint64_t left = left_of_last_check.load(std::memory_order_relaxed);
@@ -94,6 +97,30 @@ bool last_check_covers(uint64_t bytes) {
         }
     }
     return false;
+}
+
+void share_check(uint64_t left, bool is_ample) {
+    const uint64_t part = left / kSharedCheckPart;
+    left_of_last_check.store(is_ample ? part : std::min(part, kMostSharedBytes), std::memory_order_relaxed);
+}
+
+// Returns the available memory; takes the lock unless that is ample for `bytes`, and gives it back if it is.
+uint64_t check_available(uint64_t bytes, std::optional<MemoryLock> &lock) {
+    if (!lock && !was_ample.load(std::memory_order_relaxed)) {
+        lock.emplace();
+    }
+    for (;;) {
+        const uint64_t available = available_memory();
+        const bool is_ample = available >= kAmpleBytes && available - kAmpleBytes >= bytes;
+        was_ample.store(is_ample, std::memory_order_relaxed);
+        if (is_ample) {
+            lock.reset();
+        }
+        if (is_ample || lock) {
+            return available;
+        }
+        lock.emplace();
+    }
 }
 
 [[noreturn]] void fail_mapping(uint64_t bytes) {
@@ -218,21 +245,11 @@ void Arena::unmap(const std::byte *start) {
 // In pieces, because a signal makes fallocate undo all its work.
 void Arena::commit(Range range) {
     const uint64_t bytes = range.end - range.begin;
-    std::optional<MemoryLock> lock;  // taken once memory is no longer ample
-    const auto check_available = [&lock](uint64_t needed) {
-        uint64_t available = available_memory();
-        if (!lock && available < needed + kAmpleBytes) {
-            lock.emplace();
-            available = available_memory();
-        }
-        return available;
-    };
+    std::optional<MemoryLock> lock;  // held while memory is not ample
     uint64_t available = std::numeric_limits<uint64_t>::max();
     if (!last_check_covers(bytes)) {
-        available = check_available(bytes);
-        if (!lock) {
-            left_of_last_check.store(available / kSharedCheckPart, std::memory_order_relaxed);
-        }
+        available = check_available(bytes, lock);
+        share_check(available - std::min(available, bytes), !lock);
     }
     uint64_t most = kPieceBytes;
     for (uint64_t done = 0; done < bytes;) {
@@ -245,7 +262,7 @@ void Arena::commit(Range range) {
         }
         if (error == 0) {
             done += piece;
-            available = done < bytes ? check_available(bytes - done) : available;
+            available = done < bytes ? check_available(bytes - done, lock) : available;
         } else if (error == ENOMEM || error == ENOSPC) {
             fail_without_memory(bytes, done);
         } else if (error == EINTR) {

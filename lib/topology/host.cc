@@ -79,13 +79,15 @@ uint64_t file_pages(const std::string &group, const std::string &prefix) {
     return sum;
 }
 
+constexpr uint64_t kNoLimit = uint64_t{1} << 62;  // v1 writes the most pages that it can count
+
 // Bytes left in one control group; the largest number if it has no limit. Its usage includes the page cache, which the kernel
 // reclaims on demand.
 uint64_t headroom(const std::string &group, const GroupFiles &files) {
     const uint64_t unlimited = std::numeric_limits<uint64_t>::max();
     uint64_t limit = 0;
     uint64_t usage = 0;
-    if (!(std::istringstream(first_line(group + files.limit)) >> limit) ||
+    if (!(std::istringstream(first_line(group + files.limit)) >> limit) || limit >= kNoLimit ||
         !(std::istringstream(first_line(group + files.usage)) >> usage)) {
         return unlimited;
     }

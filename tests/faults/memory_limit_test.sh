@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # A shard larger than what is left in a control group, or in one of its parents, is refused with both numbers; page cache that
-# can be reclaimed counts as free. Ranks that register at the same moment do not exceed the limit together. Makes two groups of
-# its own and removes them.
+# can be reclaimed counts as free. Ranks that register at the same moment do not exceed the limit together. Small
+# registrations share a look at the memory. Makes two groups of its own and removes them.
 set -u
 : "${ODC_BUILD_DIR:?the build}"
 
@@ -62,6 +62,22 @@ expect 0 "^registered" inside "$register" $((60 << 20))
 expect 1 "needs $((200 << 20)) bytes, but only [0-9]{8} bytes of memory are available" inside "$register" $((200 << 20))
 head -c $((200 << 20)) /dev/zero >"$scratch/file"
 expect 0 "^registered" inside bash -c 'cat "$0" >/dev/null; exec "$@"' "$scratch/file" "$register" $((60 << 20))
+
+# reads SHARDS BYTES: how often the kernel is read in so many registrations.
+reads() {
+    inside "$register" "$2" 1 "$1" | sed -n 's/^registered; calls of read(): //p'
+}
+echo $((200 << 20)) >"$group/$limit_file"
+if [ "$(reads 1 4096)" -gt 0 ]; then
+    large=$(reads 50 $((1 << 20))) small=$(reads 200 $((16 << 10)))
+    echo "calls of read(): $large in 50 registrations of 1 MiB, $small in 200 of 16 KiB"
+    if [ "$small" -gt "$large" ]; then
+        echo "small registrations do not share looks at the available memory" >&2
+        failures=$((failures + 1))
+    fi
+else
+    echo "left out: how often memory is looked at, as the kernel counts no calls"
+fi
 
 # together RANKS BYTES LIMIT: some register, the others are refused, and none is killed.
 together() {

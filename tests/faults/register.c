@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks that register a shard each at the same moment, and keep it until all have tried: register BYTES [RANKS] (default 1).
- * For memory_limit_test.sh. */
+/* Ranks that register shards of their own at the same moment, and keep them until all have tried: register BYTES [RANKS [SHARDS]]
+ * (default 1). Says how often the kernel was read meanwhile. For memory_limit_test.sh. */
 #include <odc/odc.h>
 
 #include <errno.h>
@@ -28,22 +28,44 @@ static void await_others(int size) {
     }
 }
 
-static int run(int rank, int size, const char *job, uint64_t bytes) {
-    odc_config config = {.struct_size = sizeof config, .rank = rank, .size = size, .job = job};
-    odc_shard_desc desc = {.struct_size = sizeof desc, .name = "w", .numel = bytes, .parameter_type = ODC_BYTES};
-    odc_context *context = NULL;
+/* The number of this process's read() calls, or -1 where the kernel does not count them. */
+static long read_calls(void) {
+    char line[100];
+    long calls = -1;
+    FILE *file = fopen("/proc/self/io", "r");
+    while (file != NULL && calls < 0 && fgets(line, sizeof line, file) != NULL) {
+        sscanf(line, "syscr: %ld", &calls);
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return calls;
+}
+
+static int register_one(odc_context *context, int rank, int number, uint64_t bytes) {
+    odc_shard_desc desc = {.struct_size = sizeof desc, .numel = bytes, .parameter_type = ODC_BYTES};
     odc_shard *shard = NULL;
     char name[32];
-    snprintf(name, sizeof name, "w%d", rank);
+    snprintf(name, sizeof name, "w%d-%d", rank, number);
     desc.name = name;
     desc.ranks = &rank;
     desc.rank_count = 1;
+    return odc_register_shard(context, &desc, &shard) == ODC_OK ? 0 : fail();
+}
+
+static int run(int rank, int size, const char *job, uint64_t bytes, int shards) {
+    odc_config config = {.struct_size = sizeof config, .rank = rank, .size = size, .job = job};
+    odc_context *context = NULL;
+    int status = 0;
     if (odc_init(&config, &context) != ODC_OK) {
         return fail();
     }
-    const int status = odc_register_shard(context, &desc, &shard) == ODC_OK ? 0 : fail();
+    const long before = read_calls();
+    for (int i = 0; i < shards && status == 0; ++i) {
+        status = register_one(context, rank, i, bytes);
+    }
     if (status == 0) {
-        puts("registered");
+        printf("registered; calls of read(): %ld\n", read_calls() - before);
         fflush(stdout);
     }
     await_others(size);
@@ -54,6 +76,7 @@ static int run(int rank, int size, const char *job, uint64_t bytes) {
 int main(int argc, char **argv) {
     const uint64_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
     const int size = argc > 2 ? atoi(argv[2]) : 1;
+    const int shards = argc > 3 ? atoi(argv[3]) : 1;
     char job[32];
     int status = 0;
     int refused = 0;
@@ -62,7 +85,7 @@ int main(int argc, char **argv) {
     for (int rank = 0; rank < size; ++rank) {
         const pid_t child = fork();
         if (child == 0) {
-            exit(run(rank, size, job, bytes));
+            exit(run(rank, size, job, bytes, shards));
         }
         if (child < 0) {
             perror("fork");
