@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +14,7 @@
 #include <chrono>
 #include <climits>
 
+#include "base/fd.h"
 #include "base/settings.h"
 
 namespace odc {
@@ -60,15 +64,44 @@ private:
     bool was_pending_;
 };
 
+// Standard error, as it can be written to without waiting: a pipe or a terminal through a description of its own, because
+// O_NONBLOCK would also hold for the others that share the program's. Where that cannot be opened, as after a change of the user,
+// the program's.
+class StandardError {
+public:
+    StandardError() {
+        struct stat status {};
+        fstat(STDERR_FILENO, &status);
+        is_socket_ = S_ISSOCK(status.st_mode);
+        if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) {
+            own_ = Fd(open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+        }
+    }
+    bool has_room(int milliseconds) const {
+        pollfd one{fd(), POLLOUT, 0};
+        return poll(&one, 1, milliseconds) > 0;
+    }
+    ssize_t write(const char *text, size_t bytes) const {
+        return is_socket_ ? send(STDERR_FILENO, text, bytes, MSG_DONTWAIT) : ::write(fd(), text, bytes);
+    }
+
+private:
+    int fd() const { return own_.valid() ? own_.get() : STDERR_FILENO; }
+
+    Fd own_;
+    bool is_socket_ = false;
+};
+
 // As much as there is room for within `milliseconds`. A pipe that takes anything takes PIPE_BUF bytes.
 bool write_all(std::string_view text, int milliseconds) {
     const BlockSigpipe here;
+    const StandardError error;
     while (!text.empty()) {
-        pollfd error{STDERR_FILENO, POLLOUT, 0};
-        const int ready = poll(&error, 1, milliseconds);
-        const ssize_t written =
-            ready > 0 ? ::write(STDERR_FILENO, text.data(), std::min<size_t>(text.size(), PIPE_BUF)) : -1;
-        if (ready == 0 || (written < 0 && errno != EINTR)) {
+        if (!error.has_room(milliseconds)) {
+            return false;
+        }
+        const ssize_t written = error.write(text.data(), std::min<size_t>(text.size(), PIPE_BUF));
+        if (written < 0 && errno != EINTR) {
             return false;
         }
         text.remove_prefix(static_cast<size_t>(std::max<ssize_t>(written, 0)));
