@@ -72,15 +72,15 @@ Ending how_program_went(int pidfd) {
 
 const char *how_it_left(int pidfd, int program) {
     pollfd entry{pidfd, POLLIN, 0};
-    if (poll(&entry, 1, 0) == 1) {
-        return ending_text(Ending::Death);
+    // A process that dies or calls exec loses its memory before its sockets; one that gives up may still have it.
+    if (!is_program_gone(program)) {
+        poll(&entry, 1, kExitMs);
     }
-    // A process that dies or calls exec loses its memory before its sockets.
-    char unmapped = 0;
-    if (!is_program_gone(program) || (pread(program, &unmapped, 1, 0) == 1 && unmapped == kUnmapped)) {
-        return poll(&entry, 1, kExitMs) == 1 ? ending_text(Ending::Death) : "gave up";
+    // What has given up may have ended since.
+    if (char unmapped = 0; pread(program, &unmapped, 1, 0) == 1 && unmapped == kUnmapped) {
+        return "gave up";
     }
-    return ending_text(how_program_went(pidfd));
+    return poll(&entry, 1, 0) == 0 && !is_program_gone(program) ? "gave up" : ending_text(how_program_went(pidfd));
 }
 
 const char *ending_text(Ending ending) { return ending == Ending::Exec ? "replaced its program (exec)" : "died"; }

@@ -38,7 +38,7 @@ Ending how_program_went(int pidfd);
 // "died" or "replaced its program (exec)".
 const char *ending_text(Ending ending);
 
-// Why a process closed its connection in odc_init: "gave up", or as ending_text.
+// Why a process closed its connection in odc_init: "gave up", even if it has ended since, or as ending_text.
 const char *how_it_left(int pidfd, int program);
 // The same for a process that has not passed its pidfd yet.
 constexpr const char *kLeftSomehow = "died, gave up or replaced its program (exec)";
