@@ -3,6 +3,7 @@
 #include "cli/machine_load.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,8 +41,18 @@ std::optional<double> MachineLoad::share_of_others(double own_seconds) const {
     return std::clamp((end->busy - begin_->busy - own_seconds) / (end->all - begin_->all), 0.0, 1.0);
 }
 
-std::string others_text(double share) {
-    return fmt::format("other programs used {:.0f} % of the processors", share * 100);
+double own_cpu_seconds() {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    const auto seconds = [](const timeval &time) { return double(time.tv_sec) + double(time.tv_usec) * 1e-6; };
+    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+std::optional<std::string> not_resolved(std::optional<double> share) {
+    if (!share || *share <= kBusyMachine) {
+        return std::nullopt;
+    }
+    return fmt::format("not resolved: other programs used {:.0f} % of the processors", *share * 100);
 }
 
 }  // namespace odc_tool

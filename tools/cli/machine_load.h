@@ -7,7 +7,7 @@
 
 namespace odc_tool {
 
-// Above this share measured ratios of schedules say more of the other programs.
+// Above this share measured ratios say more of the other programs.
 constexpr double kBusyMachine = 0.2;
 
 // Processor time of all programs since the construction, from /proc/stat.
@@ -29,7 +29,10 @@ private:
     std::optional<Times> begin_;
 };
 
-// "other programs used 55 % of the processors".
-std::string others_text(double share);
+// Processor time of this process.
+double own_cpu_seconds();
+
+// "not resolved: other programs used 55 % of the processors" above kBusyMachine, else nothing.
+std::optional<std::string> not_resolved(std::optional<double> share);
 
 }  // namespace odc_tool

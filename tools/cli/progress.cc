@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kWidth = 32;
 constexpr double kLineEvery = 0.25;
+constexpr double kDrawEvery = 0.05;  // seconds
 constexpr const char *kClearLine = "\r\033[K";
 
 size_t columns() {
@@ -37,6 +38,10 @@ void Progress::show(double done, const std::string &doing) {
     const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
     const std::string left = share > 0 ? fmt::format("{:.0f} s left", elapsed / share - elapsed) : "";
     if (terminal_) {
+        if (elapsed < next_draw_) {
+            return;
+        }
+        next_draw_ = elapsed + kDrawEvery;
         const int full = static_cast<int>(share * kWidth);
         const std::string line =
             fmt::format("[{:=<{}}{: <{}}] {:3.0f} %  {}  {}", "", full, "", kWidth - full, share * 100, left, doing);
@@ -46,6 +51,10 @@ void Progress::show(double done, const std::string &doing) {
         fmt::print(stderr, "{:3.0f} %  {}{}{}\n", share * 100, left, left.empty() ? "" : "  ", doing);
         next_line_ += kLineEvery;
     }
+}
+
+std::unique_ptr<Progress> terminal_progress(double total) {
+    return isatty(STDERR_FILENO) == 1 ? std::make_unique<Progress>(total) : nullptr;
 }
 
 }  // namespace odc_tool

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <string>
 
 namespace odc_tool {
@@ -20,8 +21,12 @@ public:
 private:
     double total_;
     bool terminal_;
+    double next_draw_ = 0;  // seconds since the construction
     double next_line_ = 0;  // the share at which the next plain line is printed
     std::chrono::steady_clock::time_point begin_;
 };
+
+// Nothing where stderr is no terminal: for commands of seconds.
+std::unique_ptr<Progress> terminal_progress(double total);
 
 }  // namespace odc_tool

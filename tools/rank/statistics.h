@@ -7,10 +7,12 @@
 
 namespace odc_tool {
 
+constexpr int kFewestValues = 6;  // for an interval
+
 struct MedianInterval {
     double median;
     double low;   // the true median is in [low, high] with at least 95 % confidence,
-    double high;  // or they are the extremes if there are too few values (less than 6)
+    double high;  // or they are the extremes if there are too few values (less than kFewestValues)
 };
 
 // `values` must not be empty.

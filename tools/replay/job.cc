@@ -3,24 +3,17 @@
 #include "replay/job.h"
 
 #include "cli/exit.h"
+#include "cli/machine_load.h"
 #include "rank/context.h"
 #include "replay/report.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
 
 namespace odc_tool {
 namespace {
-
-double cpu_seconds() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    const auto seconds = [](const timeval &time) { return double(time.tv_sec) + double(time.tv_usec) * 1e-6; };
-    return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
 
 // Each rank makes the plans by itself: on several hosts, from files that may differ.
 void check_agreement(odc_context *context, const ReplaySettings &settings, const std::vector<uint64_t> &lengths) {
@@ -47,7 +40,7 @@ RankTotals totals_of(odc_context *context) {
     stats.struct_size = sizeof stats;
     check(odc_get_stats(context, &stats));
     return {stats.gather_bytes, stats.scatter_add_bytes, stats.publish_wait_ns,
-            stats.sync_wait_ns, stats.lock_wait_ns,      cpu_seconds()};
+            stats.sync_wait_ns, stats.lock_wait_ns,      own_cpu_seconds()};
 }
 
 }  // namespace

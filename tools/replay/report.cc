@@ -97,9 +97,8 @@ std::string verdict(const Report &report) {
     const MedianInterval &speedup = report.gain.speedup;
     const std::string interval = fmt::format("{:.2f}x ({:.2f}x to {:.2f}x over {} minibatches)", speedup.median,
                                              speedup.low, speedup.high, report.workload.minibatches.size());
-    if (report.gain.others && *report.gain.others > kBusyMachine) {
-        return fmt::format("verdict: not resolved: {}; measured beside them: {}", others_text(*report.gain.others),
-                           interval);
+    if (const auto why = not_resolved(report.gain.others)) {
+        return fmt::format("verdict: {}; measured beside them: {}", *why, interval);
     }
     for (const ArmReport &arm : {base, best}) {
         if (arm.share_of_ideal() < kNearIdeal) {
