@@ -49,7 +49,8 @@ for type in f32 f64 bf16 f16; do
     json 'j["limit"] == "cuMemcpyAsync of 3 pieces, 1 from other GPUs" and j["host_calls"] == 24'
     measures 2 scatter-add --ranks 3 --bytes 65544 --type $type --pairs 3
     json "$race"
-    json 'all(ordered(name + "_ratio") and j[name + "_gbps"] > 0 for name in ("plain", "owner"))'
+    json 'all(ordered(name + "_ratio") and j[name + "_gbps"] > 0 and j[name + "_verdict"] for name in ("plain", "owner"))'
+    json '"not resolved: " in j["verdict"] and "others_cpu_share" in j and "bar" not in j'
     json '"on the owners'\'' GPUs" in j["owner"] and "nccl_ratio" not in j'
 done
 
@@ -97,7 +98,8 @@ json "$race and [(g['device'], g['ranks']) for g in j['gpus']] == [('cuda:1', [0
 # The text output.
 bench scatter-add --bytes 64KiB --pairs 2 --active one --sample-ms 2
 for text in "2 ranks of which rank 0 is active, 2 pairs of " "rank 1 on cuda:1 (Fake GPU 1)" "rank 0 to rank 1: cuda: " \
-    "limit " "the limit against itself" "plain a += b" "the owner adds" "libodc against it" "host time of a call"; do
+    "verdict: not resolved: " " of the limit" "  against itself " "plain a += b" "the owner adds" " of the plain a += b" \
+    " of the owner's additions" "host time of a call"; do
     contains "$out" "$text"
 done
 

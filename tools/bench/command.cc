@@ -36,9 +36,13 @@ const char *const kMethod =
     "with the caller's same buffer and slices of the same size. GB/s are the tensor's bytes by the time\n"
     "from the first rank's start to the last one's end. A timing takes 10 ms or more: operations follow\n"
     "each other without barriers, after one that is not timed. The ratio is the median of the pairs'\n"
-    "ratios with its 95 % interval; \"the loop against itself\" shows the ratio of the machine's noise\n"
-    "alone. During its first large copies and additions libodc chooses among loops that suit different\n"
-    "processors; the last line names the chosen ones and the speed of each.\n"
+    "ratios with its 95 % interval; \"against itself\" shows the ratio of the machine's noise alone. During\n"
+    "its first large copies and additions libodc chooses among loops that suit different processors; the\n"
+    "last line names the chosen ones and the speed of each.\n"
+    "The verdict compares the interval with the bar that docs/performance.md has for these bytes, if any.\n"
+    "Pairs during which other programs use more than 20 % of the processors are repeated, half as many as\n"
+    "--pairs at most, and the least disturbed ones count. Where others use more than that during these, too,\n"
+    "the verdict is \"not resolved\", as it is with fewer than 6 pairs.\n"
     "gather:       the bare loop is memcpy or a non-temporal copy, whichever is faster on this machine.\n"
     "scatter-add:  at least 8 additions per minibatch after one that is not timed (the first one stores\n"
     "              instead of adding); the bare loop adds the same types under one spin lock per stripe,\n"
@@ -142,22 +146,15 @@ void bench_sync(const Joined &joined, const BenchOptions &options, Json &json) {
         group.emplace(joined.context, 0);
     }
     Addition addition(joined.context, tensor);
-    const Contestant odc = addition.contestant();
-    const auto sync = [&] { check(odc_minibatch_sync(joined.context)); };
-    std::vector<double> usec;
-    std::vector<double> limit_usec;
-    for (int i = 0; i < options.pairs; ++i) {
-        odc.prepare();
-        odc.operate();
-        usec.push_back(1e6 * (group ? group->time_from_one_moment(sync) : time_together(joined.barrier, sync)));
-        addition.check_slice();
-        if (group) {
-            limit_usec.push_back(1e6 * group->time_from_one_moment([&] { group->spin_barrier(); }));
-        }
-    }
-    add_interval(json, "usec", median_interval(usec));
+    const Contestant odc = {[add = addition.contestant()] {
+                                add.prepare();
+                                add.operate();
+                            },
+                            [&] { check(odc_minibatch_sync(joined.context)); }, [&] { addition.check_slice(); }};
     if (group) {
-        json["limit_usec"] = median_interval(limit_usec).median;
+        add_sync(json, options, race_sync(*group, odc, options.pairs));
+    } else {
+        add_interval(json, "usec", time_network_sync(joined.barrier, odc, options.pairs));
     }
 }
 

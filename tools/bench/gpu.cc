@@ -203,7 +203,7 @@ public:
     }
     void report(Json &json, const BenchOptions &options, const RaceResult &result) const {
         if (nccl_) {
-            add_other(json, options, "nccl", result.others.back());
+            add_other(json, options, "nccl", "NCCL", result, result.others.size() - 1);
             json["nccl_version"] = nccl_->version();
         }
     }
@@ -270,9 +270,9 @@ void bench_add(const Bench &bench, Json &json) {
     const Contestant odc = addition.contestant(active ? &active->tensor : nullptr);
     const RaceResult result = run_race(bench, odc, active ? active->own.contestant(&active->tensor) : parked(), others);
     add_race(json, bench.options, result, "libodc's kernel on own memory, a job of one rank");
-    add_other(json, bench.options, "plain", result.others[0]);
+    add_other(json, bench.options, "plain", "the plain a += b", result, 0);
     if (active && active->owner) {
-        add_other(json, bench.options, "owner", result.others[1]);
+        add_other(json, bench.options, "owner", "the owner's additions", result, 1);
         json["owner"] = active->owner->words();
     } else {
         json["owner_why_not"] = OwnerAddition::why_not(team, layout);
@@ -285,19 +285,13 @@ void bench_sync(const Bench &bench, Json &json) {
     const Layout layout(bench.group.size(), bench.options.bytes, bench.options.element_type());
     const GpuTensor tensor(bench.gpu, layout);
     GpuAddition addition(bench.context, bench.gpu, layout, bench.adders());
-    const Contestant odc = addition.contestant(&tensor);
-    std::vector<double> usec;
-    std::vector<double> limit_usec;
-    for (int i = 0; i < bench.options.pairs; ++i) {
-        odc.prepare();
-        odc.operate();
-        odc.synchronize();
-        usec.push_back(1e6 * bench.group.time_from_one_moment([&] { check(odc_minibatch_sync(bench.context)); }));
-        addition.check_slice();
-        limit_usec.push_back(1e6 * bench.group.time_from_one_moment([&] { bench.group.spin_barrier(); }));
-    }
-    add_interval(json, "usec", median_interval(usec));
-    json["limit_usec"] = median_interval(limit_usec).median;
+    const Contestant odc = {[add = addition.contestant(&tensor)] {
+                                add.prepare();
+                                add.operate();
+                                add.synchronize();
+                            },
+                            [&] { check(odc_minibatch_sync(bench.context)); }, [&] { addition.check_slice(); }};
+    add_sync(json, bench.options, race_sync(bench.group, odc, bench.options.pairs));
 }
 
 void measure(const Bench &bench) {

@@ -45,9 +45,10 @@ void give_way(int size, uint32_t spins) {
 }  // namespace
 
 struct Group::Control {
-    struct alignas(64) Times {
+    struct alignas(64) OfRank {
         int64_t begin_ns;
         int64_t end_ns;
+        double summand;
     };
 
     alignas(64) std::atomic<uint32_t> arrived;
@@ -56,12 +57,12 @@ struct Group::Control {
     std::atomic<uint32_t> failed;
     uint64_t seed;
     int64_t moment_ns;
-    Times times[1];  // one per rank
+    OfRank ranks[1];  // one per rank
 };
 
 Group::Group(odc_context *context, size_t bytes) : rank_(odc_rank(context)), size_(odc_size(context)) {
     const size_t memory_lines = (bytes + 63) / 64 * 64;
-    mapped_bytes_ = memory_lines + sizeof(Control) + static_cast<size_t>(size_) * sizeof(Control::Times);
+    mapped_bytes_ = memory_lines + sizeof(Control) + static_cast<size_t>(size_) * sizeof(Control::OfRank);
     memory_ = share_memory(context, mapped_bytes_);
     control_ = reinterpret_cast<Control *>(memory_ + memory_lines);
     if (rank_ == 0) {
@@ -138,6 +139,17 @@ void Group::spin_barrier() {
     }
 }
 
+double Group::sum(double mine) {
+    barrier();
+    control_->ranks[rank_].summand = mine;
+    barrier();
+    double sum = 0;
+    for (int rank = 0; rank < size_; ++rank) {
+        sum += control_->ranks[rank].summand;
+    }
+    return sum;
+}
+
 double Group::time(const std::function<void()> &work) {
     barrier();
     const int64_t begin = now_ns();
@@ -160,13 +172,14 @@ double Group::time_from_one_moment(const std::function<void()> &work) {
 }
 
 double Group::slowest(int64_t begin_ns) {
-    control_->times[rank_] = {begin_ns, now_ns()};
+    control_->ranks[rank_].begin_ns = begin_ns;
+    control_->ranks[rank_].end_ns = now_ns();
     barrier();
     int64_t first = INT64_MAX;
     int64_t last = INT64_MIN;
     for (int rank = 0; rank < size_; ++rank) {
-        first = std::min(first, control_->times[rank].begin_ns);
-        last = std::max(last, control_->times[rank].end_ns);
+        first = std::min(first, control_->ranks[rank].begin_ns);
+        last = std::max(last, control_->ranks[rank].end_ns);
     }
     return static_cast<double>(last - first) * 1e-9;
 }

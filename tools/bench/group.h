@@ -31,6 +31,8 @@ public:
     void barrier();
     // Never sleeps: the least cost of a barrier of all ranks.
     void spin_barrier();
+    // The sum over the ranks, the same on all of them.
+    double sum(double mine);
     // All ranks call `work` together; returns the seconds from the first rank's start to the last one's end, the same on all
     // ranks.
     double time(const std::function<void()> &work);

@@ -9,7 +9,6 @@
 #include <odc/odc.h>
 
 #include <cstdint>
-#include <functional>
 
 namespace odc_tool {
 
@@ -18,11 +17,11 @@ struct NetworkResult {
     MedianInterval seconds;  // of one operation
 };
 
-// Both are collective. `barrier` has no shards and is between sync and publish, as after odc_init.
+// Both are collective, and show their progress on a terminal. `barrier` has no shards and is between sync and publish, as after odc_init.
 // Makes `timings` timings of `timing_seconds` each, but of `most` operations at most.
 NetworkResult time_network(odc_context *barrier, const Contestant &contestant, int timings, double timing_seconds,
                            uint64_t most);
-// Calls `work` on all ranks together; returns the slowest rank's seconds, the same on all ranks.
-double time_together(odc_context *barrier, const std::function<void()> &work);
+// A synchronization's microseconds; the difference of the ranks' starts is included.
+MedianInterval time_network_sync(odc_context *barrier, const Contestant &sync, int timings);
 
 }  // namespace odc_tool

@@ -3,6 +3,7 @@
 #include "bench/race.h"
 
 #include "bench/pattern.h"
+#include "cli/progress.h"
 #include "rank/context.h"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -57,6 +59,13 @@ void shuffle(Order &order, Random &random) {
 // disturbance does not decide. All ranks see the same times and agree.
 template <class Variant>
 void choose_fastest(Group &group, const Contestant &bare, Variant &variant, const std::vector<Variant> &candidates) {
+    const std::unique_ptr<Progress> progress = group.rank() == 0 ? terminal_progress(kRounds) : nullptr;
+    const auto show = [&](int round) {
+        if (progress) {
+            progress->show(round, "choosing the bare loop");
+        }
+    };
+    show(0);
     std::vector<size_t> order;
     std::vector<uint64_t> repeats;
     for (const Variant &candidate : candidates) {
@@ -67,6 +76,7 @@ void choose_fastest(Group &group, const Contestant &bare, Variant &variant, cons
     std::mt19937_64 random(group.seed());
     std::vector<std::vector<double>> seconds(candidates.size());
     for (int round = 0; round < kRounds; ++round) {
+        show(round);
         shuffle(order, random);
         for (const size_t turn : order) {
             variant = candidates[turn];
@@ -95,7 +105,7 @@ RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, con
     std::mt19937_64 random(group.seed());
     std::vector<size_t> order(contestants.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    for (int pair = 0; pair < pairs; ++pair) {
+    const Rounds rounds = run_rounds(group, pairs, [&] {
         shuffle(order, random);
         for (const size_t turn : order) {
             seconds[turn].push_back(time_operations(group, *contestants[turn], repeats));
@@ -104,17 +114,30 @@ RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, con
             ratios[turn].push_back(seconds[turn].back() / seconds[0].back());
         }
         self_ratios.push_back(seconds[1].back() / seconds[2].back());
-    }
+    });
     RaceResult result{repeats,
-                      median_interval(seconds[0]),
-                      median_interval(seconds[1]),
-                      median_interval(ratios[1]),
-                      median_interval(self_ratios),
-                      {}};
+                      rounds.median(seconds[0]),
+                      rounds.median(seconds[1]),
+                      rounds.median(ratios[1]),
+                      rounds.median(self_ratios),
+                      {},
+                      rounds.disturbance};
     for (size_t turn = 3; turn < contestants.size(); ++turn) {
-        result.others.push_back({median_interval(seconds[turn]), median_interval(ratios[turn])});
+        result.others.push_back({rounds.median(seconds[turn]), rounds.median(ratios[turn])});
     }
     return result;
+}
+
+SyncResult race_sync(Group &group, const Contestant &odc, int pairs) {
+    std::vector<double> usec;
+    std::vector<double> limit_usec;
+    const Rounds rounds = run_rounds(group, pairs, [&] {
+        odc.prepare();
+        usec.push_back(1e6 * group.time_from_one_moment(odc.operate));
+        odc.finish();
+        limit_usec.push_back(1e6 * group.time_from_one_moment([&] { group.spin_barrier(); }));
+    });
+    return {rounds.median(usec), rounds.median(limit_usec), rounds.disturbance};
 }
 
 uint64_t choose_repeats(Group &group, const Contestant &bare, double timing_seconds, uint64_t least, uint64_t most) {

@@ -6,6 +6,7 @@
 #include "bench/group.h"
 #include "bench/limit.h"
 #include "bench/operation.h"
+#include "bench/rounds.h"
 #include "rank/statistics.h"
 
 #include <odc/odc.h>
@@ -28,11 +29,21 @@ struct RaceResult {
     MedianInterval ratio;          // speed of libodc / speed of the bare loop, pair by pair
     MedianInterval self_ratio;     // the bare loop / itself
     std::vector<Other> others;
+    Disturbance disturbance;
 };
 
-// Runs `pairs` rounds in random order on all ranks together; `others` take part, too.
+struct SyncResult {
+    MedianInterval usec;
+    MedianInterval limit_usec;  // of a barrier of the group
+    Disturbance disturbance;
+};
+
+// Runs `pairs` rounds in random order on all ranks together, and repeats disturbed ones; `others` take part, too.
 RaceResult race(Group &group, const Contestant &odc, const Contestant &bare, const std::vector<Contestant> &others,
                 int pairs, uint64_t repeats);
+
+// A timing is of one `operate`, a synchronization, from the moment when all ranks are ready.
+SyncResult race_sync(Group &group, const Contestant &odc, int pairs);
 
 // The bare loops.
 class BareGather {

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/report.h"
 
+#include "bench/verdict.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <cstring>
+#include <optional>
 
 namespace odc_tool {
 
@@ -17,35 +22,73 @@ std::string in_words(uint64_t bytes) {
     return bytes % (1 << 10) == 0 ? fmt::format("{} KiB", bytes >> 10) : fmt::format("{} bytes", bytes);
 }
 
+constexpr size_t kColumns = 80;
+
+// Of a longer line each part, up to a semicolon, is on a line of its own.
+void print_folded(std::string line, size_t indent) {
+    if (line.size() > kColumns) {
+        const std::string begin = ";\n" + std::string(indent, ' ');
+        for (size_t end = 0; (end = line.find("; ", end)) != std::string::npos; end += begin.size()) {
+            line.replace(end, 2, begin);
+        }
+    }
+    fmt::print("{}\n", line);
+}
+
+void print_verdict(const Json &json) {
+    const std::string title = "verdict: ";
+    print_folded(title + json["verdict"].get<std::string>(), title.size());
+    fmt::print("\n");
+}
+
 void print_rate(const std::string &title, double rate, const std::string &words = "") {
-    fmt::print("{:<26}{:>8.2f} GB/s per rank{}\n", title, rate, words);
+    fmt::print("{:<22}{:>8.2f} GB/s per rank{}\n", title, rate, words);
 }
 
 void print_ratio(const Json &json, const std::string &title, const std::string &key) {
-    fmt::print("{:<26}{:>8.3f} ({:.3f} to {:.3f})\n", title, json[key].get<double>(), json[key + "_low"].get<double>(),
+    fmt::print("{:<22}{:>9.3f} ({:.3f} to {:.3f})\n", title, json[key].get<double>(), json[key + "_low"].get<double>(),
                json[key + "_high"].get<double>());
 }
 
 void print_usec(const Json &json, const std::string &title, const std::string &key, const std::string &words = "") {
-    fmt::print("{:<26}{:>8.2f} us ({:.2f} to {:.2f}){}\n", title, json[key].get<double>(),
+    fmt::print("{:<22}{:>8.2f} us ({:.2f} to {:.2f}){}\n", title, json[key].get<double>(),
                json[key + "_low"].get<double>(), json[key + "_high"].get<double>(), words);
 }
 
-// The other contestants.
-void print_other(const Json &json, const std::string &title, const std::string &key, const std::string &words) {
-    if (json.contains(key + "_gbps")) {
-        print_rate(title, json[key + "_gbps"].get<double>(), words);
-        print_ratio(json, "libodc against it", key + "_ratio");
+void print_disturbance(const Json &json) {
+    const auto repeated = json["pairs_repeated"].get<size_t>();
+    const Json &others = json["others_cpu_share"];
+    if (!others.is_null()) {
+        fmt::print("{:<22}{:>5.0f} % of the processors{}\n", "other programs", 100 * others.get<double>(),
+                   repeated > 0 ? fmt::format(", pairs repeated: {}", repeated) : "");
     }
 }
 
+// The other contestants. What keeps a ratio from being resolved is in the first verdict.
+void print_other(const Json &json, const std::string &title, const std::string &key, const std::string &words) {
+    if (json.contains(key + "_gbps")) {
+        print_rate(title, json[key + "_gbps"].get<double>(), words);
+        const std::string verdict = json[key + "_verdict"];
+        const size_t reason_end = verdict.find("; ");
+        fmt::print("  {}\n", verdict.substr(reason_end == std::string::npos ? 0 : reason_end + 2));
+    }
+}
+
+// "the bare copy".
+std::string limit_name(const BenchOptions &options) {
+    if (options.on_gpus()) {
+        return "the limit";
+    }
+    return options.operation == "gather" ? "the bare copy" : "the bare addition";
+}
+
 void print_race(const BenchOptions &options, const Json &json) {
-    const std::string limit = options.on_gpus() ? "limit" : "bare loop";
+    const std::string limit = limit_name(options).substr(std::strlen("the "));
+    print_verdict(json);
     print_rate("libodc", json["gbps"].get<double>());
     print_rate(limit, json["limit_gbps"].get<double>(), fmt::format(" ({})", json["limit"].get<std::string>()));
-    print_ratio(json, "ratio", "ratio");
-    print_ratio(json, options.on_gpus() ? "the limit against itself" : "the loop against itself", "limit_self_ratio");
-    fmt::print("{}\n", json["build"].get<std::string>());
+    print_ratio(json, "  against itself", "limit_self_ratio");
+    print_disturbance(json);
     print_other(json, "plain a += b", "plain", " (on own memory)");
     print_other(json, "the owner adds", "owner", fmt::format(" ({})", json.value("owner", "")));
     if (json.contains("owner_why_not")) {
@@ -56,22 +99,26 @@ void print_race(const BenchOptions &options, const Json &json) {
         print_usec(json, "host time of a call", "host_usec",
                    fmt::format(", median of {} calls", json["host_calls"].get<uint64_t>()));
     }
+    print_folded(json["build"].get<std::string>(), 2);
 }
 
 void print_network(const Json &json) {
-    fmt::print("{:<26}{:>8.2f} GB/s per rank ({:.2f} to {:.2f}), {:.0f} % of the bytes between hosts\n", "libodc",
+    fmt::print("{:<22}{:>8.2f} GB/s per rank ({:.2f} to {:.2f}), {:.0f} % of the bytes between hosts\n", "libodc",
                json["gbps"].get<double>(), json["gbps_low"].get<double>(), json["gbps_high"].get<double>(),
                100 * json["network_share"].get<double>());
     fmt::print("no bare loop: between hosts a copy of memory is not the limit\n");
 }
 
 void print_sync(const Json &json) {
-    print_usec(json, "libodc", "usec");
-    if (json.contains("limit_usec")) {
-        fmt::print("{:<26}{:>8.2f} us\n", "bare spin barrier", json["limit_usec"].get<double>());
-    } else {
+    if (!json.contains("limit_usec")) {
+        print_usec(json, "libodc", "usec");
         fmt::print("no bare loop: between hosts a copy of memory is not the limit\n");
+        return;
     }
+    print_verdict(json);
+    print_usec(json, "libodc", "usec");
+    print_usec(json, "bare barrier", "limit_usec");
+    print_disturbance(json);
 }
 
 void print_head(const BenchOptions &options, const Json &json) {
@@ -90,6 +137,15 @@ void print_head(const BenchOptions &options, const Json &json) {
     }
 }
 
+void add_verdict(Json &json, const Disturbance &disturbance, std::optional<double> bar, const std::string &verdict) {
+    json["others_cpu_share"] = disturbance.others ? Json(*disturbance.others) : Json();
+    json["pairs_repeated"] = disturbance.repeated;
+    if (bar) {
+        json["bar"] = *bar;
+    }
+    json["verdict"] = verdict;
+}
+
 }  // namespace
 
 Json result_json(const BenchOptions &options, int ranks, const std::vector<Route> &routes) {
@@ -106,6 +162,7 @@ void add_interval(Json &json, const std::string &name, const MedianInterval &int
 }
 
 void add_race(Json &json, const BenchOptions &options, const RaceResult &result, const std::string &limit) {
+    const std::optional<double> bar = ratio_bar(options, json["ranks"].get<int>());
     json["gbps"] = gbps(options, result.seconds.median);
     json["limit_gbps"] = gbps(options, result.limit_seconds.median);
     add_interval(json, "ratio", result.ratio);
@@ -114,11 +171,23 @@ void add_race(Json &json, const BenchOptions &options, const RaceResult &result,
     json["sample_ms"] = 1e3 * result.seconds.median * static_cast<double>(result.repeats);
     json["limit"] = limit;
     json["build"] = odc_build();  // names the loops that it has chosen, and the others' speeds
+    add_verdict(json, result.disturbance, bar,
+                ratio_verdict(options, result.ratio, limit_name(options), bar, result.disturbance));
 }
 
-void add_other(Json &json, const BenchOptions &options, const std::string &name, const RaceResult::Other &other) {
-    json[name + "_gbps"] = gbps(options, other.seconds.median);
-    add_interval(json, name + "_ratio", other.ratio);
+void add_sync(Json &json, const BenchOptions &options, const SyncResult &result) {
+    const std::optional<double> bar = sync_bar_usec(options, json["ranks"].get<int>());
+    add_interval(json, "usec", result.usec);
+    add_interval(json, "limit_usec", result.limit_usec);
+    add_verdict(json, result.disturbance, bar, sync_verdict(options, result.usec, bar, result.disturbance));
+}
+
+void add_other(Json &json, const BenchOptions &options, const std::string &name, const std::string &words,
+               const RaceResult &result, size_t other) {
+    const RaceResult::Other &one = result.others[other];
+    json[name + "_gbps"] = gbps(options, one.seconds.median);
+    add_interval(json, name + "_ratio", one.ratio);
+    json[name + "_verdict"] = ratio_verdict(options, one.ratio, words, std::nullopt, result.disturbance);
 }
 
 void add_network(Json &json, const BenchOptions &options, const std::vector<Route> &routes, const Layout &layout,
@@ -146,6 +215,7 @@ void print_result(const BenchOptions &options, const std::vector<Route> &routes,
     if (json.contains("hosts")) {
         fmt::print("{}\n", json["hosts"].get<std::string>());
     }
+    fmt::print("\n");
     if (json.contains("usec")) {
         print_sync(json);
     } else if (json.contains("network_share")) {
