@@ -208,6 +208,14 @@ fi
 # figures FILE: every number of the losses and parameters, in order.
 figures() { sed -n 's/^\[0\] //; s/^minibatch.*loss \([0-9.]*\) .*/\1/p; s/^parameters of [a-z]*: //p' "$1" | tr ' ' '\n'; }
 
+# shape: standard input with any figure for any other, and each kind of line once.
+shape() { sed 's/[0-9][0-9.]*/0/g' | uniq; }
+
+# looks_as_said PROGRAM FILE: what four ranks print, in FILE, looks like the output in the head of the program's source.
+looks_as_said() {
+    same "$(shape <"$2")" "$(sed -n '/^#include/q; s/^\/\/ *\(\[0\]\)/\1/p' "$source/examples/$(basename "$1").cc" | shape)"
+}
+
 # trains_as_one PROGRAM TOLERANCE OPTION...: four ranks with different numbers of microbatches have the losses of one, within a
 # relative tolerance.
 trains_as_one() {
@@ -218,6 +226,7 @@ trains_as_one() {
         echo "$out" >"$work/by$size"
         same "$(grep -c 'microbatches by rank' "$work/by$size")" 8
     done
+    looks_as_said "$program" "$work/by4"
     sed -n 's/.*by rank //p' "$work/by4" | awk '{ for (i = 2; i <= NF; ++i) if ($i != $1) uneven = 1 } END { exit !uneven }' ||
         fail "$program: all ranks have equal numbers of microbatches: $(cat "$work/by4")"
     paste <(figures "$work/by1") <(figures "$work/by4") | awk -v tolerance="$tolerance" -v largest=0 '

@@ -3,6 +3,13 @@
 // Each minibatch is planned by LB-Mini, so ranks run different numbers of microbatches, and wait for each other once.
 //
 //     odc run -n 4 -- ./bigram --minibatches 50
+//
+// Rank 0 prints a line a minibatch and, at the end, sums over the parameters, by which runs are compared:
+//
+//     [0] minibatch 0: loss 5.545177444480 a byte over 3672 bytes, microbatches by rank 6 5 5 7
+//     [0] minibatch 1: loss 5.148896943134 a byte over 3615 bytes, microbatches by rank 5 5 5 5
+//     [0] parameters of alone: 10.576133297407 299.570960331171
+//     [0] parameters of after: 3.134189403782 226.446655118197
 #include <algorithm>
 #include <array>
 #include <cmath>

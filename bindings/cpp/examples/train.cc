@@ -4,6 +4,14 @@
 // LB-Mini, so ranks run different numbers of microbatches, and wait for each other once.
 //
 //     odc run -n 4 -- ./train --minibatches 50
+//
+// Rank 0 prints a line a minibatch and, at the end, sums over the parameters, by which runs are compared:
+//
+//     [0] minibatch 0: loss 5.583959469641 a byte over 3425 bytes, microbatches by rank 6 6 6 6
+//     [0] minibatch 1: loss 5.516943027407 a byte over 3140 bytes, microbatches by rank 5 6 5 5
+//     [0] parameters of embed: 4154.429973214530 195232.972153031238
+//     [0] parameters of gru: 50.925915180585 2448.578620657068
+//     [0] parameters of predict: 87.809938377709 4189.973485677099
 #include <torch/torch.h>
 
 #include <algorithm>
