@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh Debian or Ubuntu machine to the main job: installs what is missing (and lists it), builds, and trains a small
-# decoder on Python's own library in two experiments. Prints tables; pictures and numbers are in report/.
+# decoder on Python's own library in two experiments. Prints for each its progress, then a table of the schedules, a table of what
+# each step (transport, schedule, plan) gains, and a verdict; bindings/python/examples/train/train.py shows them. Pages with
+# pictures, and numbers, are in report/.
 #
 # usage: tools/demo.sh [--quick]
 #   --quick   a quarter of the minibatches: the first table after a minute of training
@@ -14,7 +16,7 @@ case $* in
 '') ;;
 --quick)
     compute=(--rounds 2)
-    emulated=(--minibatches 3 --seconds 30)
+    emulated=(--minibatches 3 --seconds 45)
     ;;
 *)
     sed -n '/^# usage:/,/^set/s/^# \{0,1\}//p' "$0" >&2
@@ -37,4 +39,4 @@ run() {
 }
 run $((cores < 8 ? cores : 8)) compute "${compute[@]}"
 run 8 emulated --lengths tests/data/long-lengths.txt "${emulated[@]}"
-printf '\nSee report/compute/*.png and report/emulated/*.png; the numbers are in summary.json beside them.\n'
+printf '\nSee report/compute/index.html and report/emulated/index.html; the numbers are in summary.json beside them.\n'

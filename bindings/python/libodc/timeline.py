@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of a trace: a row for each rank, with a strip below for its other threads. Imports matplotlib."""
+"""The picture of a trace, or of several on one time axis: a row for each rank, with a strip below for its other
+threads. Imports matplotlib."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -29,6 +30,8 @@ _MOST_MINIBATCHES = 40  # with lines at their ends
 _WIDTH, _DPI, _SHARE = 13, 140, 0.865  # inches, dots per inch, part of the width that has the rows
 _COMPUTE = ("#2f5f9e", "#6f9fd8", "#16324f", "#a9c7ea")  # spans by name; the others are in the last
 _GATHER, _SCATTER_ADD, _WAITING, _NEITHER = "#1f8a5b", "#8c4f9f", "#f7c9a9", "#edf0f3"
+_CALLS = ((_GATHER, "gather"), (_SCATTER_ADD, "scatter_add"))
+_ABOVE, _BELOW, _HEAD = 0.98, 0.82, 0.44  # inches: above and below all rows, and between panels
 _INK, _FAINT = "#1d2733", "#5d6b7a"
 
 
@@ -112,65 +115,101 @@ def _layers(events: list[Event], shades: dict[str, str]) -> list[Layer]:
     return made + list(calls.items())
 
 
+class Panel:
+    """One trace's rows."""
+
+    def __init__(self, ranks: list[RankTrace], title: str = "") -> None:
+        self.title = title
+        self.ranks = _with_spans(ranks)
+        self.shown = self.ranks[:_MOST_RANKS]
+        self.origin_ns = min(one.begin_ns for one in ranks)
+        self.duration_ns = max(one.end_ns for one in ranks) - self.origin_ns
+        self.idle = [idle_share(one) for one in self.ranks]
+        self.strips = any(event.thread > 0 for one in self.shown for event in one.events)
+        self.axes: Any = None
+
+    def minibatch_ends(self) -> dict[int, int]:
+        ends: dict[int, int] = {}
+        for event in (e for one in self.ranks for e in one.events if e.call == "sync" and not e.error):
+            ends[event.minibatch] = max(ends.get(event.minibatch, 0), event.end_ns)
+        return ends
+
+    def idle_words(self) -> str:
+        idle = [f"{100 * share:.0f} %" for share in self.idle]
+        if len(idle) <= _MOST_NAMED:
+            return ", ".join(f"rank {one.rank} {share}" for one, share in zip(self.ranks, idle, strict=True))
+        least, most = (pick(range(len(idle)), key=self.idle.__getitem__) for pick in (min, max))
+        mean = 100 * sum(self.idle) / len(idle)
+        return f"mean {mean:.0f} %, from {idle[least]} (rank {least}) to {idle[most]} (rank {most})"
+
+
 class Drawing:
-    def __init__(self, ranks: list[RankTrace]) -> None:
-        self._ranks = _with_spans(ranks)
-        self._shown = self._ranks[:_MOST_RANKS]
-        self._origin_ns = min(one.begin_ns for one in self._ranks)
-        self._duration_ns = max(one.end_ns for one in self._ranks) - self._origin_ns
+    """`waiting` and `rest` say what calls besides gather and scatter_add are, and what is no event."""
+
+    def __init__(self, panels: list[Panel], title: str, note: str, *, waiting: str, rest: str) -> None:
+        self._panels, self._title, self._note = panels, title, note
+        self._duration_ns = max(panel.duration_ns for panel in panels)
         self._unit_ns, self._unit = (1e9, "s") if self._duration_ns >= 2e9 else (1e6, "ms")
-        self._idle = [idle_share(one) for one in self._ranks]
-        self._strips = any(event.thread > 0 for one in self._shown for event in one.events)
+        self._kinds = dict(_CALLS) | {_WAITING: waiting, _NEITHER: rest}
+        self._painted: set[str] = set()
         spans: Counter[str] = Counter()
-        for event in (e for one in self._shown for e in one.events if not e.call):
+        for event in (e for panel in panels for one in panel.shown for e in one.events if not e.call):
             spans[event.name] += event.end_ns - event.begin_ns
         self._named = [name for name, _ in spans.most_common(len(_COMPUTE) - (len(spans) > len(_COMPUTE)))]
         self._shades = dict.fromkeys(spans, _COMPUTE[-1]) | dict(zip(self._named, _COMPUTE, strict=False))
-        row = max(0.14, min(0.46, 8 / len(self._shown)))
+        rows = sum(len(panel.shown) for panel in panels)
+        row = max(0.14, min(0.46, 8 / rows))
         self._small = 9 if row > 0.2 else 6  # points, of the words beside a row
-        self._height = 1.8 + row * len(self._shown)
+        heads = [_HEAD * (number > 0) for number in range(len(panels))]
+        self._height = _ABOVE + _BELOW + row * rows + sum(heads)
         self._figure = Figure(figsize=(_WIDTH, self._height), dpi=_DPI)
-        self._axes: Any = self._figure.add_axes((0.065, 0.82 / self._height, _SHARE, 1 - 1.8 / self._height))
+        top = self._height - _ABOVE
+        for panel, head in zip(panels, heads, strict=True):
+            height = row * len(panel.shown)
+            top -= head + height
+            panel.axes = self._figure.add_axes((0.065, top / self._height, _SHARE, height / self._height))
 
     def save(self, path: Path) -> None:
-        for number, one in enumerate(self._shown):
-            self._row(number, one)
-        self._minibatch_ends()
-        self._axis()
+        for panel in self._panels:
+            for number, one in enumerate(panel.shown):
+                self._row(panel, number, one)
+            self._minibatch_ends(panel)
+            self._axis(panel)
+            self._panel_words(panel)
         self._words()
         self._legend()
         self._figure.savefig(path)
 
-    def _at(self, ns: float) -> float:
-        return (ns - self._origin_ns) / self._unit_ns
-
-    def _lane(self, top: float, height: float, layers: list[Layer]) -> None:
+    def _lane(self, panel: Panel, top: float, height: float, layers: list[Layer]) -> None:
         """Colours each column of pixels by each layer's share of its time, so that events shorter than a pixel are
         visible in proportion."""
-        edges = self._origin_ns + np.linspace(0, self._duration_ns, round(_WIDTH * _DPI * _SHARE) + 1)
+        edges = panel.origin_ns + np.linspace(0, self._duration_ns, round(_WIDTH * _DPI * _SHARE) + 1)
         pixels = np.ones((len(edges) - 1, 3))
         for colour, intervals in layers:
             disjoint = np.array(union(intervals), dtype=np.float64)
             if len(disjoint) == 0:
                 continue
+            self._painted.add(colour)
             covered = np.insert(np.cumsum(disjoint[:, 1] - disjoint[:, 0]), 0, 0.0)
             until = np.interp(edges, disjoint.ravel(), np.repeat(covered, 2)[1:-1])
             share = (np.diff(until) / np.diff(edges))[:, np.newaxis]
             pixels = pixels * (1 - share) + np.array(to_rgb(colour)) * share
         extent = (0, self._duration_ns / self._unit_ns, top + height, top)
-        self._axes.imshow(
+        panel.axes.imshow(
             pixels[np.newaxis].clip(0, 1), extent=extent, aspect="auto", interpolation="nearest", zorder=1
         )
 
-    def _row(self, number: int, one: RankTrace) -> None:
-        main, strip = (0.66, 0.16) if self._strips else (0.82, 0.0)
+    def _row(self, panel: Panel, number: int, one: RankTrace) -> None:
+        main, strip = (0.66, 0.16) if panel.strips else (0.82, 0.0)
         top = number - 0.41
         traced: Layer = (_NEITHER, [(one.begin_ns, one.end_ns)])
-        self._lane(top, main, [traced, *_layers([e for e in one.events if e.thread == 0], self._shades)])
-        if self._strips:
-            self._lane(top + main, strip, _layers([e for e in one.events if e.thread > 0], self._shades))
-        self._axes.annotate(
-            f"{100 * self._idle[number]:.0f} %",
+        mine = [e for e in one.events if e.thread == 0]
+        self._lane(panel, top, main, [traced, *_layers(mine, self._shades)])
+        if panel.strips:
+            others = [e for e in one.events if e.thread > 0]
+            self._lane(panel, top + main, strip, _layers(others, self._shades))
+        panel.axes.annotate(
+            f"{100 * panel.idle[number]:.0f} %",
             (1.008, number),
             xycoords=("axes fraction", "data"),
             va="center",
@@ -178,56 +217,52 @@ class Drawing:
             fontsize=self._small,
         )
 
-    def _minibatch_ends(self) -> None:
-        ends: dict[int, int] = {}
-        for event in (e for one in self._ranks for e in one.events if e.call == "sync" and not e.error):
-            ends[event.minibatch] = max(ends.get(event.minibatch, 0), event.end_ns)
+    def _minibatch_ends(self, panel: Panel) -> None:
+        ends = panel.minibatch_ends().values()
         if len(ends) <= _MOST_MINIBATCHES:
-            for end in ends.values():
-                self._axes.axvline(self._at(end), color=_INK, linewidth=0.9, linestyle=(0, (4, 3)))
+            for end in ends:
+                at = (end - panel.origin_ns) / self._unit_ns
+                panel.axes.axvline(at, color=_INK, linewidth=0.9, linestyle=(0, (4, 3)))
 
-    def _axis(self) -> None:
-        axes = self._axes
+    def _axis(self, panel: Panel) -> None:
+        axes, last = panel.axes, panel is self._panels[-1]
         axes.set_xlim(0, self._duration_ns / self._unit_ns)
-        axes.set_ylim(len(self._shown) - 0.5, -0.5)
-        axes.set_xlabel(f"time, {self._unit}", color=_INK)
-        axes.set_yticks(range(len(self._shown)), [f"rank {one.rank}" for one in self._shown])
+        axes.set_ylim(len(panel.shown) - 0.5, -0.5)
+        axes.set_yticks(range(len(panel.shown)), [f"rank {one.rank}" for one in panel.shown])
         axes.tick_params(axis="y", length=0, labelsize=self._small)
-        axes.tick_params(axis="x", labelsize=9, color=_FAINT)
-        for side in ("left", "right", "top"):
+        axes.tick_params(axis="x", labelsize=9, color=_FAINT, bottom=last, labelbottom=last)
+        for side in ("left", "right", "top") if last else ("left", "right", "top", "bottom"):
             axes.spines[side].set_visible(False)
+        if last:
+            axes.set_xlabel(f"time, {self._unit}", color=_INK)
+
+    def _panel_words(self, panel: Panel) -> None:
+        if panel.title:
+            title = panel.axes.annotate(
+                panel.title,
+                (0, 1),
+                (0, 7),
+                "axes fraction",
+                "offset points",
+                color=_INK,
+                fontsize=10,
+                fontweight="bold",
+            )
+            mean = sum(panel.idle) / len(panel.idle)
+            words = f"{panel.duration_ns / self._unit_ns:.3g} {self._unit}, mean idle {100 * mean:.0f} %"
+            panel.axes.annotate(words, (1, 0), (10, 0), title, "offset points", color=_FAINT, fontsize=10, va="bottom")
+        panel.axes.annotate("idle", (1.008, 1.0), (0, 6), "axes fraction", "offset points", color=_FAINT, fontsize=9)
 
     def _words(self) -> None:
-        idle = [f"{100 * share:.0f} %" for share in self._idle]
-        if len(idle) <= _MOST_NAMED:
-            shares = ", ".join(f"rank {one.rank} {share}" for one, share in zip(self._ranks, idle, strict=True))
-        else:
-            least, most = (pick(range(len(idle)), key=self._idle.__getitem__) for pick in (min, max))
-            mean = 100 * sum(self._idle) / len(idle)
-            shares = f"mean {mean:.0f} %, from {idle[least]} (rank {least}) to {idle[most]} (rank {most})"
-        count = len({e.minibatch for one in self._ranks for e in one.events if e.call == "sync" and not e.error})
-        length = f"{self._duration_ns / self._unit_ns:.4g} {self._unit}"
-        text = f"ranks: {len(idle)}, minibatches: {count}, time: {length}; idle: {shares}"
-        if len(self._shown) < len(idle):
-            text += f"; the first {len(self._shown)} are shown"
-        self._figure.text(0.065, 1 - 0.32 / self._height, text, fontsize=12.5, fontweight="bold", color=_INK)
-        below = "dashed: end of a minibatch; idle: part of the traced time outside of spans, or in a call within one"
-        below += "; strip below a row: the rank's other threads" * self._strips
-        self._figure.text(0.065, 0.14 / self._height, below, fontsize=9, color=_FAINT)
-        self._axes.annotate("idle", (1.008, 1.0), (0, 6), "axes fraction", "offset points", color=_FAINT, fontsize=9)
+        self._figure.text(0.065, 1 - 0.32 / self._height, self._title, fontsize=12.5, fontweight="bold", color=_INK)
+        self._figure.text(0.065, 0.14 / self._height, self._note, fontsize=9, color=_FAINT)
 
     def _legend(self) -> None:
         entries: list[Any] = [Patch(color=self._shades[name], label=name) for name in self._named]
         if len(self._shades) > len(self._named):
             entries.append(Patch(color=_COMPUTE[-1], label="other spans"))
         entries += [
-            Patch(color=colour, label=label)
-            for colour, label in (
-                (_GATHER, "gather"),
-                (_SCATTER_ADD, "scatter_add"),
-                (_WAITING, "waiting (sync, publish, locks)"),
-                (_NEITHER, "none of these"),
-            )
+            Patch(color=colour, label=label) for colour, label in self._kinds.items() if colour in self._painted
         ]
         self._figure.legend(
             handles=entries,
@@ -242,4 +277,21 @@ class Drawing:
 
 
 def draw_timeline(path: Path, ranks: list[RankTrace]) -> None:
-    Drawing(ranks).save(path)
+    panel = Panel(ranks)
+    unit_ns, unit = (1e9, "s") if panel.duration_ns >= 2e9 else (1e6, "ms")
+    length = f"{panel.duration_ns / unit_ns:.4g} {unit}"
+    title = f"ranks: {len(ranks)}, minibatches: {len(panel.minibatch_ends())}, time: {length}"
+    title += f"; idle: {panel.idle_words()}"
+    if len(panel.shown) < len(ranks):
+        title += f"; the first {len(panel.shown)} are shown"
+    note = "dashed: end of a minibatch; idle: part of the traced time outside of spans, or in a call within one"
+    note += "; strip below a row: the rank's other threads" * panel.strips
+    Drawing([panel], title, note, waiting="waiting (sync, publish, locks)", rest="none of these").save(path)
+
+
+def draw_schedules(path: Path, title: str, traces: Mapping[str, list[RankTrace]], *, waiting: str, rest: str) -> None:
+    """The same work in several ways: a panel for each, below its name, on one time axis from its begin. `waiting` and
+    `rest`: see Drawing."""
+    note = "each from its own begin; dashed: end of a minibatch; idle: part of the time without compute"
+    panels = [Panel(ranks, name) for name, ranks in traces.items()]
+    Drawing(panels, title, note, waiting=waiting, rest=rest).save(path)

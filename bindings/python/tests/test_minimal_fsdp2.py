@@ -21,6 +21,11 @@ def test_the_readme_prints_it() -> None:
     assert f"```python\n{program}```" in readme
 
 
+def test_its_head_shows_what_it_prints() -> None:
+    *_, shown = PROGRAM.read_text().split('"""')[1].splitlines()
+    assert LINE.fullmatch(shown)
+
+
 def launcher(name: str) -> list[str]:
     if name == "torchrun":
         return [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

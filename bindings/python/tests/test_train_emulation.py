@@ -45,7 +45,7 @@ def test_slots_take_the_time_of_the_cost_model() -> None:
     block(one, clock, 0, 0.5, first=False, backward=True)
     assert slots(one) == [(False, 0.25, 1.25), (False, 1.25, 2.25), (True, 2.5, 4.5), (True, 4.5, 6.5)]
     assert clock.now == 106.5
-    assert one.busy == 6.0
+    assert one.computed == 6.0
     assert all(slot.excess == 0 for slot in one.slots)
 
 
@@ -67,7 +67,7 @@ def test_what_comes_too_late_delays_the_next_slot() -> None:
     block(one, clock, 2.5, 0.0, first=False)  # the third's parameters arrive at 3.5
     block(one, clock, 0, 0.0, first=False)
     assert slots(one) == [(False, 0, 1), (False, 1, 2), (False, 3.5, 4.5)]
-    assert one.busy == 3.0 and all(slot.excess == 0 for slot in one.slots)
+    assert one.computed == 3.0 and all(slot.excess == 0 for slot in one.slots)
 
 
 def test_compute_that_is_longer_makes_its_slot_longer_and_is_known() -> None:
@@ -78,7 +78,7 @@ def test_compute_that_is_longer_makes_its_slot_longer_and_is_known() -> None:
     block(one, clock, 0, 0.5, first=False)
     assert slots(one) == [(False, 0, 1.5), (False, 1.5, 2.5)]
     assert [slot.excess for slot in one.slots] == [0.5, 0]
-    assert one.busy == 2.5
+    assert one.computed == 2.5
 
 
 def test_evaluation_is_not_padded() -> None:
@@ -86,4 +86,4 @@ def test_evaluation_is_not_padded() -> None:
     one = device(clock)
     one.start_microbatch(0)
     block(one, clock, 0, 0.5, first=True)
-    assert clock.now == 100.5 and one.slots == [] and one.busy == 0
+    assert clock.now == 100.5 and one.slots == [] and one.computed == 0

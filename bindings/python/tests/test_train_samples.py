@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from corpus import Document, Findings, InputError, Part
 from samples import histogram, make_samples, read_lengths, samples_of_lengths, shuffled_passes, split
 from tokenizer import ByteTokenizer, open_tokenizer
-from workload import CostModel, Workload
+from workload import CostModel, Workload, ideal
 
 import libodc
 
@@ -153,8 +153,9 @@ def test_minibatches_and_their_ideals() -> None:
                 for rank in plan
             ]
             assert all(sum(samples[i].length for i in m) <= 1000 for rank in plan for m in rank)
-            assert workload.ideal_free(plan) == pytest.approx(max(map(sum, costs)), rel=1e-12)
+            found = workload.costs_of(plan)
+            assert ideal(found, in_step=False) == pytest.approx(max(map(sum, costs)), rel=1e-12)
             steps = max(map(len, costs))
             in_step = sum(max(rank[k] if k < len(rank) else 0 for rank in costs) for k in range(steps))
-            assert workload.ideal_in_step(plan) == pytest.approx(in_step, rel=1e-12)
+            assert ideal(found, in_step=True) == pytest.approx(in_step, rel=1e-12)
         assert len({len(rank) for rank in minibatch.plans["lb-micro"]}) == 1

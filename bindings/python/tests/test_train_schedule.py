@@ -182,7 +182,7 @@ def test_collectives() -> None:
 
 def test_losses_that_differ_by_more_than_rounding() -> None:
     def record(*losses: float) -> ArmRecord:
-        return ArmRecord(steps=[[Step(loss, 0, 0, 0, 0, 0) for loss in losses]])
+        return ArmRecord(steps=[[Step(loss, 0, 0, 0, 0) for loss in losses]])
 
     check_losses({FSDP: record(4.0, 2.0), COLLECTIVE: record(4.00001, 2.0)})
     for wrong in (2.0001, float("nan")):

@@ -4,8 +4,18 @@
 from __future__ import annotations
 
 from arms import COLLECTIVE, FSDP, ODC_MICRO, ODC_MINI
-from experiment import Experiment, Records, check_losses
-from figures import ArmFigures, Gain, arm_figures, gain, largest, loss_differences, loss_sentence, table
+from experiment import Experiment, check_losses
+from figures import (
+    NOTES,
+    arm_figures,
+    arms_table,
+    gains_table,
+    largest,
+    loss_differences,
+    loss_sentence,
+    ranks_of,
+    step_gains,
+)
 from gpus import gpu_words
 from load import circumstances, verdict
 from session import Session
@@ -24,7 +34,7 @@ def run(session: Session) -> None:
     where = f"on GPUs ({gpu_words(size)})" if on_gpu else "of one thread"
     session.say(
         [
-            f"real compute: {size} ranks {where}, {options.minibatch} samples a rank and minibatch",
+            f"real compute: {ranks_of(size)} {where}, {options.minibatch} samples a rank and minibatch",
             f"each arm trains the same {len(timed)} minibatches, {options.turn} a turn, after one to warm up; "
             f"seed {options.seed}",
             *session.dataset.lines(options),
@@ -52,22 +62,23 @@ def run(session: Session) -> None:
 def _report(session: Session, experiment: Experiment, workload: Workload, timed: range) -> None:
     records = experiment.records
     figures = [arm_figures(arm, record, workload, timed) for arm, record in records.items()]
-    gains = [
-        gain(of, under, over, records, workload, timed)
-        for of, under, over in (
-            ("transport", FSDP, COLLECTIVE),
-            ("schedule", COLLECTIVE, ODC_MICRO),
-            ("both", FSDP, ODC_MICRO),
-            ("plan", ODC_MICRO, ODC_MINI),
-            ("all", FSDP, ODC_MINI),
-        )
-        if under in records
-    ]
+    gains = step_gains(records, timed)
     differences = loss_differences(records, next(iter(records)))
     best = gains[-1]
     spread = f"{best.median:.2f}x ({min(best.ratios):.2f}x to {max(best.ratios):.2f}x in {len(best.ratios)} pairs)"
     result = verdict(f"{best.over.name} over {best.under.name}: {spread}", experiment.others)
-    print("", *_tables(figures, gains, records), loss_sentence(differences), "", result, sep="\n")
+    tables = [
+        *arms_table("arm", figures, records, last=-1),
+        "",
+        *gains_table(gains),
+        "",
+        *NOTES,
+        "idle: not on a core, be it for waiting or because another program is; mean over ranks",
+        loss_sentence(differences),
+        "",
+        result,
+    ]
+    print("", *tables, sep="\n")
     session.write_summary(
         {
             "experiment": _TITLE,
@@ -78,46 +89,12 @@ def _report(session: Session, experiment: Experiment, workload: Workload, timed:
             "largest_loss_difference": largest(differences),
         }
     )
-    import pictures
+    title = f"{_TITLE}, {ranks_of(session.context.size)}"
+    from pictures import Pictures  # imports Matplotlib, on one rank only
 
-    ranks = f"{_TITLE}, {session.context.size} ranks"
-    directory = session.options.report
-    pictures.draw_gains(directory / "gains.png", f"{ranks}: the gain of each step", gains)
-    idle = {figure.arm: figure.rank_idle for figure in figures if figure.rank_idle}
-    if idle:
-        pictures.draw_idle(directory / "idle.png", f"{ranks}: idle", idle)
-    losses = {arm: record.losses() for arm, record in records.items()}
-    pictures.draw_losses(directory / "losses.png", f"{ranks}: losses", losses, differences)
-
-
-def _tables(figures: list[ArmFigures], gains: list[Gain], records: Records) -> list[str]:
-    first = figures[0]
-    arms = [
-        (
-            figure.arm.name,
-            f"{figure.tokens_per_second:.0f}",
-            f"{first.seconds / figure.seconds:.2f}x",
-            f"{first.ideal_cost / figure.ideal_cost:.2f}x",
-            f"{figure.idle:.1%}" if figure.rank_idle else "-",
-            f"{records[figure.arm].losses()[-1]:.6f}",
-            "{:.4f} -> {:.4f}".format(*records[figure.arm].held_out),
-        )
-        for figure in figures
-    ]
-    steps = [
-        (
-            f"{gain.of}: {gain.over.name} over {gain.under.name}",
-            f"{gain.median:.3f}x",
-            f"{min(gain.ratios):.3f} to {max(gain.ratios):.3f}",
-            f"{gain.ideal:.3f}x",
-        )
-        for gain in gains
-    ]
-    return [
-        *table(("arm", "tokens/s", "speedup", "ideal", "idle", "last loss", "held-out loss"), arms),
-        "",
-        *table((f"gain of (median of {len(gains[0].ratios)} pairs)", "reached", "spread", "ideal"), steps),
-        "",
-        "ideal: by the 7b cost model with free communication (of a gain: the median, too); idle: not on a core, be it",
-        "for waiting or because another program is; mean over ranks; of GPUs it is not known",
-    ]
+    pictures = Pictures(session.options.report, title)
+    pictures.gains(gains)
+    pictures.timeline(records, timed)
+    pictures.idle(figures)
+    pictures.losses(records, differences)
+    pictures.write_page(tables)

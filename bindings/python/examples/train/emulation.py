@@ -13,25 +13,14 @@ import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
 
-import torch
+from stopwatch import Slot, watch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 WARNING = "EMULATED DEVICES: compute padded by sleep; not a GPU measurement"
 _PR_SET_TIMERSLACK = 29
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Backward or forward, from `begin` to `end` in seconds of time.monotonic; `excess`: the real compute beyond the
-    cost model's time, by which the slot is longer."""
-
-    backward: bool
-    begin: float
-    end: float
-    excess: float
 
 
 @dataclass
@@ -43,7 +32,7 @@ class Device:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     slots: list[Slot] = field(default_factory=list)
-    busy: float = 0.0
+    computed: float = 0.0
     """Seconds of all slots."""
 
     def __post_init__(self) -> None:
@@ -74,44 +63,14 @@ class Device:
         excess = max(0.0, now - self._begun - duration)
         self._end = self._begin + duration + excess
         self.slots.append(Slot(backward, self._begin, self._end, excess))
-        self.busy += duration + excess
+        self.computed += duration + excess
         if self._end > now:
             self.sleep(self._end - now)
 
 
-class _Edge(torch.autograd.Function):
-    """The identity, which reports its backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, passed: Callable[[], None]) -> torch.Tensor:
-        ctx.passed = passed
-        return x.clone()  # FSDP2 warns about views
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        ctx.passed()
-        return gradient, None
-
-
 def pad(blocks: nn.ModuleList, device: Device) -> None:
-    """Runs blocks prepared by fully_shard on `device`; gathers and reductions stay outside the slots."""
-    last = len(blocks) - 1
-    for number, block in enumerate(blocks):
-        block.forward = _padded(block.forward, device, first=number == 0, last=number == last)
-        if number < last:
-            following = blocks[number + 1]
-            assert isinstance(block, FSDPModule) and isinstance(following, FSDPModule)
-            block.set_modules_to_forward_prefetch([following])
-
-
-def _padded(compute: Callable[..., Any], device: Device, *, first: bool, last: bool) -> Callable[..., Any]:
-    edge: Callable[..., Any] = _Edge.apply
-
-    def forward(x: torch.Tensor, *rest: Any) -> Any:
-        x = edge(x, lambda: device.end(backward=True))
-        device.begin(first=first)
-        y = compute(x, *rest)
-        device.end(backward=False)
-        return edge(y, lambda: device.begin(first=last))
-
-    return forward
+    """Runs blocks prepared by fully_shard on `device`."""
+    watch(blocks, device)
+    for block, following in pairwise(blocks):
+        assert isinstance(block, FSDPModule) and isinstance(following, FSDPModule)
+        block.set_modules_to_forward_prefetch([following])

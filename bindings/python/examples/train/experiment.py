@@ -3,26 +3,25 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan
+from typing import Any
 
 from arms import Arm
 from decoder import Packed
-from emulation import Slot
 from load import MachineLoad
+from progress import Progress, idle_words
 from torch import distributed
-from trainer import EmulatedTrainer, Step, Trainer
-from workload import Workload
+from trainer import Step, Trainer
+from workload import Workload, ideal
 
 import libodc
 
 ROUNDING = 1e-5  # relative difference of losses
-_LINE_EVERY = 2.0  # seconds, without a terminal
+_MOST_REDUCED = 64  # values of an all_reduce
 
 
 class ExperimentError(RuntimeError):
@@ -40,11 +39,10 @@ class Block:
 
 @dataclass
 class ArmRecord:
-    """One arm. `steps[rank]` and `slots[rank]`: each minibatch of each rank, complete after `gather` on rank 0."""
+    """One arm. `steps[rank]`: each minibatch of each rank, complete after `gather` on rank 0."""
 
     blocks: list[Block] = field(default_factory=list)
     steps: list[list[Step]] = field(default_factory=list)
-    slots: list[list[list[Slot]]] = field(default_factory=list)
     held_out: list[float] = field(default_factory=list)
 
     def losses(self) -> list[float]:
@@ -52,25 +50,6 @@ class ArmRecord:
 
 
 Records = dict[Arm, ArmRecord]
-
-
-class LiveLine:
-    """The progress, on one line of a terminal, or a line every other second."""
-
-    def __init__(self) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._next = 0.0
-
-    def show(self, text: str) -> None:
-        if self._terminal:
-            print(f"\r\033[K{text[: os.get_terminal_size(2).columns - 1]}", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() >= self._next:
-            print(text, file=sys.stderr, flush=True)
-            self._next = time.monotonic() + _LINE_EVERY
-
-    def clear(self) -> None:
-        if self._terminal:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 class Experiment:
@@ -81,38 +60,47 @@ class Experiment:
         self._trainers = trainers
         self._workload = workload
         self._rank = context.rank
-        self._line = LiveLine()
+        self._idle = ""
+        costs = (ideal_cost(trainer.arm, workload, range(len(workload.minibatches))) for trainer in trainers)
+        self._progress = Progress(len(trainers) * len(workload.minibatches), sum(costs))
         self._load, self._cpu = MachineLoad(), time.process_time()
         self.others: float | None = None  # share of the processors, on rank 0 after `gather`
-        self.records: Records = {trainer.arm: ArmRecord(steps=[[]], slots=[[]]) for trainer in trainers}
+        self.records: Records = {trainer.arm: ArmRecord(steps=[[]]) for trainer in trainers}
 
     def run(self, first: int, count: int, *, turn: int) -> None:
         """Trains each arm on these minibatches; `turn` rotates the order."""
         arms = list(self._trainers)
         start = turn % len(arms)
         for trainer in arms[start:] + arms[:start]:
-            self._context.sync()
+            self._idle = self._idle_so_far(trainer.arm)
             begin = time.monotonic()
+            self._context.sync()  # no rank computes before `begin`
             for number in range(first, first + count):
                 self._train(trainer, number)
             trainer.finish()
             self._context.sync()
             self.records[trainer.arm].blocks.append(Block(first, count, time.monotonic() - begin))
-        self._line.clear()
 
     def _train(self, trainer: Trainer, number: int) -> None:
-        minibatch = self._workload.minibatches[number]
-        step = trainer.train(minibatch.plans[trainer.arm.policy][self._rank])
-        record = self.records[trainer.arm]
-        record.steps[0].append(step)
-        record.slots[0].append(trainer.slots(step) if isinstance(trainer, EmulatedTrainer) else [])
+        arm = trainer.arm
+        step = trainer.train(self._workload.minibatches[number].plans[arm.policy][self._rank])
+        self.records[arm].steps[0].append(step)
         if self._rank == 0:
-            seconds = step.end - step.begin
-            idle = "" if isnan(step.busy) else f"  idle {max(0, 1 - step.busy / seconds):4.0%}"
-            self._line.show(
-                f"step {number + 1}/{len(self._workload.minibatches)}  {trainer.arm.name:<21}  loss {step.loss:.4f}  "
-                f"{minibatch.tokens / seconds:6.0f} tokens/s{idle}"
-            )
+            cost = ideal_cost(arm, self._workload, range(number, number + 1))
+            self._progress.step(cost, step.end - step.begin, step.loss, self._idle, warm_up=number == 0)
+
+    def _idle_so_far(self, arm: Arm) -> str:
+        """Collective. Every rank's share of the time of this arm's turns, but the first, which warms up."""
+        record = self.records[arm]
+        seconds = sum(block.seconds for block in record.blocks[1:])
+        busy = sum(step.busy for step in record.steps[0][1:])
+        mine = max(0.0, 1 - busy / seconds) if seconds else 0.0
+        shares: list[float] = []
+        for begin in range(0, self._context.size, _MOST_REDUCED):
+            ranks = range(begin, min(begin + _MOST_REDUCED, self._context.size))
+            shares += self._context.all_reduce([mine if rank == self._rank else 0.0 for rank in ranks])
+        known = seconds > 0 and not isnan(busy)
+        return f"  {idle_words(shares)} ({arm.name})" if known else f"  ({arm.name})"
 
     def evaluate(self, batches: Sequence[Packed]) -> None:
         """The mean loss of all ranks' batches by arm; all ranks have equally many."""
@@ -121,16 +109,23 @@ class Experiment:
             self.records[trainer.arm].held_out.append(total / learnt)
 
     def gather(self) -> None:
-        """Collects the ranks' steps on rank 0, and what other programs took of its machine."""
+        """Collects the ranks' steps on rank 0, and what other programs took of its machine. Training is over."""
+        self._progress.clear()
         own = [time.process_time() - self._cpu, platform.node()]
         owns = [own] * self._context.size
         distributed.all_gather_object(owns, own)
         self.others = self._load.others(sum(seconds for seconds, node in owns if node == own[1]))
         for record in self.records.values():
-            everyone = [None] * self._context.size if self._rank == 0 else None
-            distributed.gather_object((record.steps[0], record.slots[0]), everyone)
+            everyone: Any = [None] * self._context.size if self._rank == 0 else None
+            distributed.gather_object(record.steps[0], everyone)
             if everyone is not None:
-                record.steps, record.slots = map(list, zip(*everyone, strict=True))
+                record.steps = everyone
+
+
+def ideal_cost(arm: Arm, workload: Workload, minibatches: range) -> float:
+    """By the cost model."""
+    plans = (workload.minibatches[number].plans[arm.policy] for number in minibatches)
+    return sum(ideal(workload.costs_of(plan), in_step=arm.in_step) for plan in plans)
 
 
 def check_losses(records: Records) -> None:

@@ -8,31 +8,38 @@ from dataclasses import dataclass
 from math import isnan, nan
 from statistics import median
 
-from arms import Arm
+from arms import COLLECTIVE, FSDP, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
-from workload import Workload
+from workload import Workload, ideal
 
 
 @dataclass(frozen=True)
 class ArmFigures:
-    """An arm over a range of minibatches. `ideal_cost`: if communication took no time; `rank_idle`: shares of the time,
-    empty if unknown."""
+    """An arm over a range of minibatches. `ideal_seconds`: with this arm's schedule and plan, and the compute that it
+    took in this run, if nothing else took time; at most `seconds`, as no rank can be faster than its own compute.
+    None, and `rank_idle` (shares of the time) empty, if unknown."""
 
     arm: Arm
     seconds: float
     samples_per_second: float
     tokens_per_second: float
-    ideal_cost: float
+    ideal_seconds: float | None
     rank_idle: list[float]
 
     @property
     def idle(self) -> float:
         return sum(self.rank_idle) / len(self.rank_idle) if self.rank_idle else nan
 
+    @property
+    def reached(self) -> float | None:
+        return None if self.ideal_seconds is None else self.ideal_seconds / self.seconds
+
     def summary(self, record: ArmRecord) -> dict[str, object]:
         return {
             "name": self.arm.name,
             "seconds": self.seconds,
+            "ideal_seconds": self.ideal_seconds,
+            "reached": self.reached,
             "samples_per_second": self.samples_per_second,
             "tokens_per_second": self.tokens_per_second,
             "rank_idle": self.rank_idle,
@@ -43,22 +50,16 @@ class ArmFigures:
 
 @dataclass(frozen=True)
 class Gain:
-    """The speedup of `over` compared with `under`: in each pair of turns, and by the cost model if communication took
-    no time."""
+    """The speedup of `over` compared with `under` in each pair of turns."""
 
     of: str
     under: Arm
     over: Arm
     ratios: list[float]
-    ideals: list[float]
 
     @property
     def median(self) -> float:
         return median(self.ratios)
-
-    @property
-    def ideal(self) -> float:
-        return median(self.ideals)
 
     def summary(self) -> dict[str, object]:
         return {
@@ -67,8 +68,6 @@ class Gain:
             "under": self.under.name,
             "median": self.median,
             "ratios": self.ratios,
-            "ideals": self.ideals,
-            "ideal": self.ideal,
         }
 
 
@@ -82,24 +81,71 @@ def arm_figures(arm: Arm, record: ArmRecord, workload: Workload, minibatches: ra
         seconds,
         sum(minibatch.samples for minibatch in chosen) / seconds,
         sum(minibatch.tokens for minibatch in chosen) / seconds,
-        ideal_cost(arm, workload, minibatches),
+        _ideal_seconds(arm, record, minibatches),
         [max(0.0, 1 - one / seconds) for one in busy if not isnan(one)],
     )
 
 
-def ideal_cost(arm: Arm, workload: Workload, minibatches: range) -> float:
-    ideal = workload.ideal_in_step if arm.in_step else workload.ideal_free
-    return sum(ideal(workload.minibatches[number].plans[arm.policy]) for number in minibatches)
+def _ideal_seconds(arm: Arm, record: ArmRecord, minibatches: range) -> float | None:
+    if not any(step.slots for steps in record.steps for step in steps):
+        return None
+    computed = ([steps[number].computed for steps in record.steps] for number in minibatches)
+    return sum(ideal(one, in_step=arm.in_step) for one in computed)
 
 
-def gain(of: str, under: Arm, over: Arm, records: Records, workload: Workload, minibatches: range) -> Gain:
-    ratios, ideals = [], []
-    for slow, fast in zip(records[under].blocks, records[over].blocks, strict=True):
-        if slow.first in minibatches:
-            turn = range(slow.first, slow.first + slow.count)
-            ratios.append(slow.seconds / fast.seconds)
-            ideals.append(ideal_cost(under, workload, turn) / ideal_cost(over, workload, turn))
-    return Gain(of, under, over, ratios, ideals)
+def step_gains(records: Records, minibatches: range) -> list[Gain]:
+    """Of each step from one arm to the next, which changes one thing, and of several steps."""
+    steps = (
+        ("transport", FSDP, COLLECTIVE),
+        ("schedule", COLLECTIVE, ODC_MICRO),
+        ("transport, schedule", FSDP, ODC_MICRO),
+        ("plan", ODC_MICRO, ODC_MINI),
+        ("schedule, plan" if FSDP not in records else "all", next(iter(records)), ODC_MINI),
+    )
+    return [_gain(of, under, over, records, minibatches) for of, under, over in steps if under in records]
+
+
+def _gain(of: str, under: Arm, over: Arm, records: Records, minibatches: range) -> Gain:
+    pairs = zip(records[under].blocks, records[over].blocks, strict=True)
+    return Gain(of, under, over, [slow.seconds / fast.seconds for slow, fast in pairs if slow.first in minibatches])
+
+
+def arms_table(title: str, figures: Sequence[ArmFigures], records: Records, last: int) -> list[str]:
+    """`last`: the minibatch whose loss is shown."""
+    rows = [
+        (
+            figure.arm.name,
+            f"{figure.tokens_per_second:.0f}",
+            f"{figures[0].seconds / figure.seconds:.2f}x",
+            f"{figure.idle:.1%}" if figure.rank_idle else "-",
+            f"{figure.seconds:.2f} s",
+            "-" if figure.ideal_seconds is None else f"{figure.ideal_seconds:.2f} s",
+            "-" if figure.reached is None else f"{figure.reached:.1%}",
+            f"{records[figure.arm].losses()[last]:.6f}",
+            "{:.4f} -> {:.4f}".format(*records[figure.arm].held_out),
+        )
+        for figure in figures
+    ]
+    header = (title, "tokens/s", "speedup", "idle", "time", "ideal", "reached", "last loss", "held-out loss")
+    return table(header, rows)
+
+
+def gains_table(gains: Sequence[Gain]) -> list[str]:
+    rows = [
+        (
+            f"{gain.of}: {gain.over.name} over {gain.under.name}",
+            f"{gain.median:.3f}x",
+            f"{min(gain.ratios):.3f} to {max(gain.ratios):.3f}",
+        )
+        for gain in gains
+    ]
+    return table((f"gain of (median of {len(gains[0].ratios)} pairs)", "gain", "spread"), rows)
+
+
+NOTES = (
+    "ideal: the same schedule and plan if nothing but its compute, as measured in this run, took time: of odc in each",
+    "minibatch the slowest rank's, of collectives the sum of each microbatch's slowest; reached: ideal / time",
+)
 
 
 def loss_differences(records: Records, reference: Arm) -> dict[Arm, list[float]]:
@@ -118,6 +164,10 @@ def largest(differences: dict[Arm, list[float]]) -> float:
 
 def loss_sentence(differences: dict[Arm, list[float]]) -> str:
     return f"losses of the arms differ by {largest(differences):.1g} at most (relative; {ROUNDING:.0g} is allowed)"
+
+
+def ranks_of(size: int) -> str:
+    return f"{size} rank{'s' if size > 1 else ''}"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import compute
@@ -18,6 +19,8 @@ from schedule import WAIT_SECONDS
 from session import Session
 
 import libodc
+
+_LAUNCHERS_SET = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "ODC_JOB", "ODC_RENDEZVOUS", "ODC_SECRET")
 
 
 def train(options: Options, context: libodc.Context) -> None:
@@ -43,10 +46,28 @@ def train(options: Options, context: libodc.Context) -> None:
             emulated.run(session)
 
 
+def join() -> libodc.Context:
+    """Without a launcher this process is the only rank. Raises libodc.Error, also if some of what a launcher sets is
+    there."""
+    try:
+        return libodc.init(timeout=WAIT_SECONDS)
+    except libodc.RendezvousError as error:
+        if "no launcher is found" not in str(error):
+            raise
+        if half := [name for name in _LAUNCHERS_SET if os.environ.get(name)]:
+            raise libodc.RendezvousError(f"{error} ({half[0]} is set, but not rank and size)") from None
+    os.environ |= {"ODC_RANK": "0", "ODC_SIZE": "1"}  # for the groups of the collective schedule, too
+    return libodc.init(timeout=WAIT_SECONDS)
+
+
 def run(options: Options) -> int:
     """The exit status."""
     torch.set_num_threads(1)  # one rank per core
-    context = libodc.init(timeout=WAIT_SECONDS)
+    try:
+        context = join()
+    except libodc.Error as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 2
     rank = context.rank
     try:
         with context:  # exceptions reach the other ranks, too

@@ -54,7 +54,7 @@ def parse_options(arguments: list[str], description: str) -> Options:
         "--minibatches", type=_whole(1), default=12, help="of each arm and size (default: %(default)s)"
     )
     emulated.add_argument(
-        "--seconds", type=_positive, default=120.0, help="emulated time of all (default: %(default)s)"
+        "--seconds", type=_positive, default=180.0, help="emulated time of all (default: %(default)s)"
     )
     emulated.set_defaults(rounds=0, turn=0, device="cpu", compare=None)
     return Options(**vars(parser.parse_args(arguments)))

@@ -1,115 +1,208 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of a report (PNG, by Matplotlib)."""
+"""The pictures of a report (PNG, by Matplotlib), and the page that shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
 import matplotlib
-from arms import Arm
-from emulation import Slot
-from experiment import ROUNDING
-from figures import Gain
+from arms import COLLECTIVE, FSDP, ODC_MICRO, ODC_MINI, Arm
+from experiment import ROUNDING, ArmRecord, Records
+from figures import ArmFigures, Gain
+from trainer import Step
+
+from libodc.recording import Event, RankTrace
+from libodc.timeline import draw_schedules, union, without
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
-from matplotlib.patches import Patch
 
-_FORWARD, _BACKWARD, _WAITING = "#7fb3d5", "#1f618d", "#f2d7d5"
-_ARM_COLOURS = ("#7f8c8d", "#c0392b", "#d68910", "#1e8449")
+_ARM_COLOURS = {FSDP: "#7f8c8d", COLLECTIVE: "#c0392b", ODC_MICRO: "#d68910", ODC_MINI: "#1e8449"}
+_BAR = "#7fb3d5"
 _LEAST_SHOWN = 1e-10  # differences below are drawn there, as a log axis has no zero
+_FENCE = 3.0  # times the distance of the quartiles above the upper one: beyond is an outlier (Tukey's far out)
+_LEAST_QUANTILES = 4  # of fewer values none is an outlier
+_CUT = 1.25  # times the largest regular value
+_ROOM = 1.12  # above the highest bar, for its figure
 
 
-def _save(figure: Any, path: Path, title: str) -> None:
-    figure.suptitle(title, fontsize=11)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+class Pictures:
+    """`title` is above each."""
+
+    def __init__(self, directory: Path, title: str) -> None:
+        self._directory = directory
+        self._title = title
+        self._captions: dict[str, str] = {}
+
+    def gains(self, gains: Sequence[Gain]) -> None:
+        """Each gain's ratios and their median."""
+        figure, axes = pyplot.subplots(figsize=(10, 4.6))
+        top = max(robust_top(gain.ratios) for gain in gains)
+        labels = [f"{gain.of}\n{gain.over.name}\nover {gain.under.name}" for gain in gains]
+        for place, gain in enumerate(gains):
+            axes.bar(place, gain.median, 0.5, color=_BAR)
+            shown = [ratio for ratio in gain.ratios if ratio <= top]
+            axes.plot([place] * len(shown), shown, "o", color="black", markersize=4)
+            axes.text(place, 0.04 * top, f"{gain.median:.2f}x", ha="center", fontsize=11, fontweight="bold")
+            _write_cut(axes, place, top, [f"{ratio:.2f}x" for ratio in gain.ratios if ratio > top])
+        axes.bar(0, 0, color=_BAR, label="median of all pairs of turns")
+        axes.plot([], "o", color="black", markersize=4, label="one pair of turns, beside each other in time")
+        axes.axhline(1, color="black", linewidth=0.8, linestyle="--", label="equally fast")
+        axes.set_xticks(range(len(gains)), labels, fontsize=8)
+        axes.set_ylim(0, top * _ROOM)
+        axes.set_ylabel("times as fast on the same minibatches")
+        self._legend(axes)
+        self._save(figure, "gains", "How many times as fast each step makes the training, one change at a time.")
+
+    def timeline(self, records: Records, minibatches: range) -> None:
+        """One minibatch in the collective schedule, and what the schedule and the plan change; nothing where it is
+        unknown when ranks compute."""
+        pictured = {arm: record for arm, record in records.items() if arm is not FSDP}
+        if not any(step.slots for record in records.values() for steps in record.steps for step in steps):
+            return
+        number = _typical(pictured, minibatches)
+        traces = {arm.name: _traces(record, number) for arm, record in pictured.items()}
+        name = "timeline.png"
+        draw_schedules(
+            self._directory / name,
+            f"{self._title}, minibatch {number}",
+            traces,
+            waiting="not in a block: waiting for other ranks, moving bytes, Python",
+            rest="optimizer",
+        )
+        self._captions[name] = (
+            "One minibatch, the one of median gain: the same samples in each schedule, on one time axis."
+        )
+
+    def idle(self, figures: Sequence[ArmFigures]) -> None:
+        """For each arm, the share of the time that each rank was idle."""
+        known = [figure for figure in figures if figure.rank_idle]
+        if not known:
+            return
+        picture, axes = pyplot.subplots(figsize=(10, 4.2))
+        width = 0.8 / len(known)
+        top = robust_top([100 * share for figure in known for share in figure.rank_idle])
+        for place, figure in enumerate(known):
+            label = f"{figure.arm.name}: mean {figure.idle:.1%}"
+            for rank, share in enumerate(figure.rank_idle):
+                at = rank - 0.4 + width * (place + 0.5)
+                colour = _ARM_COLOURS[figure.arm]
+                axes.bar(at, min(100 * share, top), 0.94 * width, color=colour, label=label if rank == 0 else None)
+                if 100 * share > top:
+                    _write_cut(axes, at, top, [f"{share:.0%}"])
+                else:
+                    axes.text(at, 100 * share + 0.01 * top, f"{100 * share:.0f}", ha="center", fontsize=8)
+        axes.set_xticks(*zip(*((rank, f"rank {rank}") for rank in range(len(known[0].rank_idle))), strict=True))
+        axes.set_ylabel("idle, % of the time")
+        axes.set_ylim(0, top * _ROOM)
+        self._legend(axes, columns=2)
+        self._save(picture, "idle", "The share of the time in which each rank did not compute, by schedule.")
+
+    def losses(self, records: Records, differences: Mapping[Arm, Sequence[float]]) -> None:
+        """Each arm's loss by minibatch, and below its relative difference to the first arm's, on a log axis."""
+        figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(10, 6.2))
+        first = next(iter(records))
+        for place, (arm, record) in enumerate(records.items()):
+            # Equal curves overlap: later ones are thinner.
+            width = 2 + 2 * (len(records) - 1 - place)
+            above.plot(record.losses(), color=_ARM_COLOURS[arm], linewidth=width, label=arm.name)
+        for arm, values in differences.items():
+            shown = [max(value, _LEAST_SHOWN) for value in values]
+            below.semilogy(shown, "o-", color=_ARM_COLOURS[arm], markersize=3, linewidth=1, label=arm.name)
+        above.set_ylabel("training loss, nats a token")
+        above.legend(fontsize=9)
+        below.set_ylabel(f"relative difference to\n{first.name}")
+        below.set_xlabel(f"minibatch (differences below {_LEAST_SHOWN:g} are drawn there)")
+        below.set_ylim(_LEAST_SHOWN / 2, 100 * ROUNDING)
+        below.axhline(ROUNDING, color="black", linestyle="--", linewidth=0.8, label="the most that is allowed")
+        below.legend(fontsize=9, loc="upper center", ncols=len(differences) + 1, frameon=False)
+        self._save(figure, "losses", "Every schedule trains alike: losses differ by the order of additions only.")
+
+    def write_page(self, tables: Iterable[str]) -> None:
+        """index.html: the tables and the pictures so far."""
+        shown = "".join(
+            f'<h2>{escape(caption)}</h2>\n<img src="{name}" alt="{escape(caption)}">\n'
+            for name, caption in self._captions.items()
+        )
+        title = escape(self._title)
+        text = escape("\n".join(tables))
+        (self._directory / "index.html").write_text(_PAGE.format(title=title, tables=text, pictures=shown))
+
+    def _legend(self, axes: Any, columns: int = 3) -> None:
+        axes.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=columns, frameon=False)
+
+    def _save(self, figure: Any, name: str, caption: str) -> None:
+        figure.suptitle(self._title, fontsize=11)
+        figure.tight_layout()
+        figure.savefig(self._directory / f"{name}.png", dpi=110)
+        pyplot.close(figure)
+        self._captions[f"{name}.png"] = caption
 
 
-def draw_timeline(path: Path, title: str, schedules: Mapping[Arm, tuple[float, Sequence[Sequence[Slot]]]]) -> None:
-    """For each schedule the end of a minibatch, and each rank's slots in it, in seconds since it began."""
-    figure, panels = pyplot.subplots(len(schedules), 1, sharex=True, figsize=(11, 6.2), squeeze=False)
-    longest = max(end for end, _ in schedules.values())
-    for axes, (arm, (end, ranks)) in zip(panels[:, 0], schedules.items(), strict=True):
-        for rank, slots in enumerate(ranks):
-            axes.barh(rank, end, 0.8, color=_WAITING)
-            for backward, colour in ((False, _FORWARD), (True, _BACKWARD)):
-                spans = [(slot.begin, slot.end - slot.begin) for slot in slots if slot.backward is backward]
-                axes.broken_barh(spans, (rank - 0.4, 0.8), facecolors=colour, edgecolor="white", linewidth=0.3)
-        axes.axvline(end, color="black", linewidth=1.2)
-        axes.annotate(f"{end:.2f} s", (end, -0.4), xytext=(4, 0), textcoords="offset points", va="top")
-        axes.set_xlim(0, longest * 1.08)
-        axes.set_yticks(range(len(ranks)))
-        axes.invert_yaxis()
-        axes.set_ylabel("rank")
-        axes.set_title(arm.name, loc="left", fontsize=10)
-    panels[-1, 0].set_xlabel("seconds since the minibatch began")
-    handles = [Patch(color=colour) for colour in (_FORWARD, _BACKWARD, _WAITING)]
-    panels[0, 0].legend(handles, ["forward", "backward", "idle"], ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
-    _save(figure, path, title)
+_PAGE = """<!DOCTYPE html>
+<meta charset="utf-8">
+<title>{title}</title>
+<style>
+body {{ font-family: sans-serif; max-width: 75rem; margin: 1rem auto; padding: 0 1rem }}
+pre {{ overflow-x: auto; background: #f4f6f8; padding: 0.8rem }}
+h1 {{ font-size: 1.4rem }}
+h2 {{ font-size: 1rem; margin-top: 2rem }}
+img {{ max-width: 100% }}
+</style>
+<h1>{title}</h1>
+<pre>{tables}</pre>
+{pictures}"""
 
 
-def draw_idle(path: Path, title: str, idle: Mapping[Arm, Sequence[float]]) -> None:
-    """For each arm, the share of the time that each rank was idle."""
-    figure, axes = pyplot.subplots(figsize=(9, 4.2))
-    width = 0.8 / len(idle)
-    for place, (arm, shares) in enumerate(idle.items()):
-        at = [rank - 0.4 + width * (place + 0.5) for rank in range(len(shares))]
-        mean = sum(shares) / len(shares)
-        heights = [100 * share for share in shares]
-        bars = axes.bar(at, heights, width, color=_colour(place, idle), label=f"{arm.name}: mean {mean:.1%}")
-        axes.bar_label(bars, fmt="%.0f", fontsize=8, padding=1)
-    axes.set_xticks(range(len(next(iter(idle.values())))))
-    axes.set_xlabel("rank")
-    axes.set_ylabel("idle, % of the time")
-    axes.margins(y=0.12)
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, frameon=False, fontsize=9)
-    _save(figure, path, title)
+def robust_top(values: Sequence[float]) -> float:
+    """Where an axis ends: at the largest value, or above the largest that is no outlier, which are cut there."""
+    if len(values) < _LEAST_QUANTILES:
+        return max(values)
+    lower, _, upper = quantiles(values, method="inclusive")
+    regular = max(value for value in values if value <= upper + _FENCE * (upper - lower))
+    return max(values) if regular == 0 else min(max(values), _CUT * regular)
 
 
-def draw_losses(
-    path: Path, title: str, losses: Mapping[Arm, Sequence[float]], differences: Mapping[Arm, Sequence[float]]
-) -> None:
-    """Each arm's loss by minibatch, and below its relative difference to the first arm's, on a log axis."""
-    figure, (above, below) = pyplot.subplots(2, 1, sharex=True, figsize=(9, 6.2))
-    for place, (arm, values) in enumerate(losses.items()):
-        # Equal curves overlap: later ones are thinner.
-        above.plot(values, color=_colour(place, losses), linewidth=2 + 2 * (len(losses) - 1 - place), label=arm.name)
-        if arm in differences:
-            shown = [max(value, _LEAST_SHOWN) for value in differences[arm]]
-            below.semilogy(shown, "o-", color=_colour(place, losses), markersize=3, linewidth=1, label=arm.name)
-    above.set_ylabel("training loss, nats a token")
-    above.legend(fontsize=9)
-    below.set_ylabel(f"relative difference to\n{next(iter(losses)).name}")
-    below.set_xlabel(f"minibatch (differences below {_LEAST_SHOWN:g} are drawn there)")
-    below.set_ylim(_LEAST_SHOWN / 2, 10 * ROUNDING)
-    below.axhline(ROUNDING, color="black", linestyle="--", linewidth=0.8)
-    below.annotate("allowed", (0, ROUNDING), xytext=(0, 3), textcoords="offset points", fontsize=8)
-    below.legend(fontsize=9, loc="upper right", ncols=len(differences))
-    _save(figure, path, title)
+def _write_cut(axes: Any, at: float, top: float, figures: Sequence[str]) -> None:
+    """The figures of what is above the axis."""
+    if figures:
+        axes.plot(at, top * 1.02, "^", color="black", markersize=5, clip_on=False)
+        axes.text(at, top * 1.04, ", ".join(figures), ha="center", va="bottom", fontsize=8)
 
 
-def draw_gains(path: Path, title: str, gains: Sequence[Gain]) -> None:
-    """Each gain's ratios, their median, and the ideal."""
-    figure, axes = pyplot.subplots(figsize=(9, 4.2))
-    places = range(len(gains))
-    axes.bar(places, [gain.median for gain in gains], 0.5, color=_FORWARD, label="median")
-    for place, gain in enumerate(gains):
-        axes.plot([place] * len(gain.ratios), gain.ratios, "o", color="black", markersize=4)
-        axes.annotate(f"{gain.median:.2f}x", (place, 0), xytext=(0, 6), textcoords="offset points", ha="center")
-    axes.plot([], "o", color="black", markersize=4, label="one pair")
-    left, right = [place - 0.3 for place in places], [place + 0.3 for place in places]
-    axes.hlines([gain.ideal for gain in gains], left, right, color="#c0392b", label="ideal, communication free")
-    axes.set_xticks(places, [f"{gain.of}\n{gain.over.name}\nover {gain.under.name}" for gain in gains], fontsize=8)
-    axes.axhline(1, color="grey", linewidth=0.8)
-    axes.set_ylabel("times as fast")
-    axes.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, frameon=False)
-    _save(figure, path, title)
+def _typical(records: Records, minibatches: range) -> int:
+    """The minibatch in which the last arm's gain over the first is the median, or next to it."""
+    slow, *_, fast = records.values()
+    gain = {number: _duration(slow, number) / _duration(fast, number) for number in minibatches}
+    middle = median(gain.values())
+    return min(gain, key=lambda number: abs(gain[number] - middle))
 
 
-def _colour(place: int, arms: Mapping[Arm, Any]) -> str:
-    """Two arms are the collective schedule and ODC; four are all."""
-    return _ARM_COLOURS[place if len(arms) > 2 else 1 + 2 * place]
+def _duration(record: ArmRecord, number: int) -> float:
+    return max(steps[number].synced - steps[number].begin for steps in record.steps)
+
+
+def _traces(record: ArmRecord, number: int) -> list[RankTrace]:
+    """By rank, from its own begin, just after it met all others: hosts' clocks differ."""
+    steps = [one[number] for one in record.steps]
+    end = max(step.end - step.begin for step in steps)
+    return [RankTrace(rank, "", 0, 0, _ns(end), [""], _events(step, number)) for rank, step in enumerate(steps)]
+
+
+def _events(step: Step, number: int) -> list[Event]:
+    def event(call: str, name: str, begin: int, end: int) -> Event:
+        return Event(call, name, number, 0, begin, end, 0, "")
+
+    begin = step.begin
+    slots = [(slot.backward, _ns(slot.begin - begin), _ns(slot.end - begin)) for slot in step.slots]
+    made = [event("", "backward" if backward else "forward", *span) for backward, *span in slots]
+    gaps = without([(0, _ns(step.synced - begin))], union((begin, end) for _, begin, end in slots))
+    return made + [event("sync", "", *gap) for gap in gaps]
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -6,13 +6,15 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import nan
 
 import torch
 from arms import Arm
 from decoder import Decoder, Packed, loss_sum, pack
-from emulation import Device, Slot, pad
+from emulation import Device, pad
 from schedule import shard
+from stopwatch import Meter, Slot, Stopwatch, watch
 from torch.distributed.device_mesh import DeviceMesh
 from workload import Microbatches, Workload
 
@@ -31,15 +33,16 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Step:
-    """A rank's minibatch. `loss`: mean over all ranks' tokens. Seconds of time.monotonic; `busy`: computing, unknown
-    (nan) on a GPU."""
+    """A rank's minibatch. `loss`: mean over all ranks' tokens. `begin`, `synced` and `end` are of time.monotonic.
+    On a GPU `busy` is nan, and `computed`, the seconds of each microbatch's slots, is unknown: empty, like `slots`."""
 
     loss: float
     begin: float
-    computed: float
     synced: float
     end: float
     busy: float
+    computed: tuple[float, ...] = ()
+    slots: tuple[Slot, ...] = ()
 
 
 class Trainer:
@@ -56,10 +59,21 @@ class Trainer:
         self._job = arm.attach(self.model, self.optimizer)
         self._workload = workload
         self._start = recipe.start
+        self._meter = self._attach_meter()
+
+    def _attach_meter(self) -> Meter | None:
+        """None on a GPU, whose compute the host does not wait for."""
+        if self._where.type != "cpu":
+            return None
+        stopwatch = Stopwatch()
+        watch([*self.model.blocks, self.model.norm, self.model.output], stopwatch)
+        return stopwatch
 
     def train(self, microbatches: Microbatches) -> Step:
         """Runs this rank's part of a minibatch, which may be empty."""
-        begin, busy_before = time.monotonic(), self.busy()
+        begin, busy_before, meter = time.monotonic(), self.busy(), self._meter
+        slots_before = len(meter.slots) if meter else 0
+        computed = [meter.computed] if meter else []  # until each microbatch's end
         total, learnt = torch.zeros((), dtype=torch.float64, device=self._where), 0
         for microbatch in microbatches:
             packed = self.prepare(microbatch)
@@ -67,7 +81,8 @@ class Trainer:
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
             learnt += packed.learnt
-        computed = time.monotonic()
+            if meter:
+                computed.append(meter.computed)
         synced = self._job.sync_gradients(weight=learnt, sums={"loss": float(total), "tokens": learnt})
         synced_at = time.monotonic()
         self.optimizer.step()
@@ -75,10 +90,11 @@ class Trainer:
         return Step(
             synced.sums["loss"] / synced.sums["tokens"],
             begin,
-            computed,
             synced_at,
             time.monotonic(),
             self.busy() - busy_before,
+            tuple(after - before for before, after in pairwise(computed)),
+            tuple(meter.slots[slots_before:]) if meter else (),
         )
 
     def prepare(self, microbatch: Sequence[int]) -> Packed:
@@ -110,21 +126,20 @@ class EmulatedTrainer(Trainer):
     """The same on an emulated device."""
 
     def __init__(self, arm: Arm, recipe: Recipe, workload: Workload, mesh: DeviceMesh, device: Device) -> None:
-        super().__init__(arm, recipe, workload, mesh)
         self.device = device
-        pad(self.model.blocks, device)
+        super().__init__(arm, recipe, workload, mesh)
+
+    def _attach_meter(self) -> Meter:
+        pad(self.model.blocks, self.device)
+        return self.device
 
     def prepare(self, microbatch: Sequence[int]) -> Packed:
         self.device.start_microbatch(self._workload.cost(microbatch))
         return super().prepare(microbatch)
 
     def busy(self) -> float:
-        return self.device.busy
+        return self.device.computed
 
     def evaluate(self, batches: Sequence[Packed]) -> tuple[float, int]:
         self.device.start_microbatch(0)
         return super().evaluate(batches)
-
-    def slots(self, step: Step) -> list[Slot]:
-        """The slots of a minibatch."""
-        return [slot for slot in self.device.slots if step.begin <= slot.begin < step.end]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The minibatches of a run, divided over ranks and microbatches by each policy, and their ideal times."""
+"""The minibatches of a run, divided over ranks and microbatches by each policy, and what is ideal for them."""
 
 from __future__ import annotations
 
@@ -65,11 +65,14 @@ class Workload:
     def cost(self, microbatch: Sequence[int]) -> float:
         return sum(self.costs[i] for i in microbatch)
 
-    def ideal_free(self, plan: Sequence[Microbatches]) -> float:
-        """If communication takes no time and ranks wait once at the end: the cost of the costliest rank."""
-        return max(sum(self.cost(microbatch) for microbatch in rank) for rank in plan)
+    def costs_of(self, plan: Sequence[Microbatches]) -> list[list[float]]:
+        """By rank and microbatch."""
+        return [[self.cost(microbatch) for microbatch in rank] for rank in plan]
 
-    def ideal_in_step(self, plan: Sequence[Microbatches]) -> float:
-        """If communication takes no time and ranks wait in each layer: the costliest microbatch of each step."""
-        steps = zip_longest(*plan, fillvalue=[])
-        return sum(max(self.cost(microbatch) for microbatch in step) for step in steps)
+
+def ideal(computed: Sequence[Sequence[float]], *, in_step: bool) -> float:
+    """The time of a minibatch if nothing but compute took any; `computed`: by rank and microbatch. `in_step`: all ranks
+    meet between microbatches, so each lasts as long as the longest of its step; otherwise they meet at the end only."""
+    if in_step:
+        return sum(max(step) for step in zip_longest(*computed, fillvalue=0.0))
+    return max(sum(rank) for rank in computed)
