@@ -208,7 +208,8 @@ ODC_API odc_status odc_get_peer_stats(const odc_context *context, int32_t rank, 
 typedef enum odc_policy {
     ODC_LOCAL_SORT = 1, /* rank r takes samples r, r+W, ...; sorted; one sample a microbatch */
     ODC_LB_MICRO = 2,   /* equal sample counts and equal microbatch counts: what collectives need */
-    ODC_LB_MINI = 3     /* only the minibatch is balanced; microbatch counts differ: needs ODC */
+    ODC_LB_MINI = 3,    /* only the minibatch is balanced; microbatch counts differ: needs ODC */
+    ODC_SORTED_ROWS = 4 /* equal microbatch counts, those of similar cost run together: the best for collectives */
 } odc_policy;
 typedef struct odc_plan_request {
     uint64_t struct_size;
@@ -220,12 +221,40 @@ typedef struct odc_plan_request {
 } odc_plan_request;
 typedef struct odc_plan_summary {
     uint64_t struct_size;
-    double makespan;    /* the costliest rank's cost */
-    double lower_bound; /* no assignment of these samples to these ranks is below this */
+    double makespan;            /* the costliest rank's cost */
+    double lower_bound;         /* no assignment of these samples to these ranks is below this */
+    double collective_makespan; /* if ranks wait for each other after each microbatch, as collectives do */
 } odc_plan_summary;
 /* Writes each sample's rank and microbatch (0, 1, ..., in the order to run them); fills *summary unless NULL. */
 ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of,
                             odc_plan_summary *summary);
+/* Lookahead: plans the next minibatches together. With few samples a rank the longest sample decides a minibatch's time; where
+ * several long ones meet in one minibatch, the others are short. The window's samples stay the same, and each minibatch's number. */
+typedef enum odc_window_order {
+    ODC_WINDOW_EXCHANGED = 1, /* the few exchanges between minibatches that save most, within the limits below */
+    ODC_WINDOW_SORTED = 2     /* by cost, the costliest first: nearly all samples move, which changes training */
+} odc_window_order;
+typedef struct odc_window_request {
+    uint64_t struct_size;
+    const odc_plan_request *samples; /* all of the window, in the order of the data; `policy` plans each minibatch */
+    const uint64_t *counts;          /* samples of each minibatch; NULL: equally many */
+    double most_moved;               /* share of the samples that may change their minibatch; 0: 0.2 */
+    double most_displacement;        /* by how many minibatches a sample moves, mean over all; 0: 0.5 */
+    int32_t minibatches, order;      /* 1..16; an odc_window_order */
+} odc_window_request;
+typedef struct odc_window_summary {
+    uint64_t struct_size;
+    double makespan, makespan_before; /* sums over the minibatches; before: in the order of the data */
+    double collective_makespan, collective_makespan_before;
+    double lower_bound;                             /* no order of these samples on these ranks is below this */
+    double moved, displacement;                     /* as most_moved and most_displacement limit them */
+    double token_variation, token_variation_before; /* of a minibatch's tokens: standard deviation / mean */
+    double tokens; /* of a minibatch, mean over the window: divides the gradients of a loss that is a sum over tokens */
+} odc_window_summary;
+/* Writes each sample's minibatch (0, 1, ...), rank and microbatch; fills *summary unless NULL. Never slower than odc_plan on each
+ * minibatch by itself. */
+ODC_API odc_status odc_plan_window(const odc_window_request *request, int32_t *minibatch_of, int32_t *rank_of,
+                                   int32_t *microbatch_of, odc_window_summary *summary);
 /* The cost coefficients of "linear", "1.5b" or "7b" (fitted by the paper's authors). */
 ODC_API odc_status odc_plan_cost(const char *model, double *a, double *b);
 

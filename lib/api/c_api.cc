@@ -21,7 +21,9 @@
 #include "bootstrap/peer.h"
 #include "core/context.h"
 #include "memory/host_kernels.h"
+#include "planner/minibatch.h"
 #include "planner/plan.h"
+#include "planner/window.h"
 #include "routing/providers.h"
 #include "routing/transport_table.h"
 #include "topology/host.h"
@@ -148,6 +150,8 @@ constexpr uint64_t first_size(const odc_stats *) { return 88; }
 constexpr uint64_t first_size(const odc_peer_stats *) { return 32; }
 constexpr uint64_t first_size(const odc_plan_request *) { return 56; }
 constexpr uint64_t first_size(const odc_plan_summary *) { return 24; }
+constexpr uint64_t first_size(const odc_window_request *) { return 48; }
+constexpr uint64_t first_size(const odc_window_summary *) { return 88; }
 constexpr uint64_t first_size(const odc_transport *) { return 24; }
 constexpr uint64_t first_size(const odc_setting *) { return 32; }
 constexpr uint64_t first_size(const odc_route *) { return 64; }
@@ -488,6 +492,25 @@ odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *
         const odc_plan_summary made = odc::plan(copy_in(request, "odc_plan_request"), rank_of, microbatch_of);
         if (summary != nullptr) {
             copy_out(made, summary, "odc_plan_summary");
+        }
+    });
+}
+
+odc_status odc_plan_window(const odc_window_request *request, int32_t *minibatch_of, int32_t *rank_of,
+                           int32_t *microbatch_of, odc_window_summary *summary) {
+    return guard([&] {
+        if (request == nullptr || request->samples == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_plan_window: {} is NULL",
+                 request == nullptr ? "request" : "request->samples");
+        }
+        if (summary != nullptr) {
+            checked_size(summary, "odc_window_summary");
+        }
+        const odc_window_request window = copy_in(request, "odc_window_request");
+        const odc_window_summary made =
+            odc::plan_window(window, copy_in(window.samples, "odc_plan_request"), minibatch_of, rank_of, microbatch_of);
+        if (summary != nullptr) {
+            copy_out(made, summary, "odc_window_summary");
         }
     });
 }

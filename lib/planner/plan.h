@@ -9,7 +9,4 @@ namespace odc {
 // See odc_plan in odc.h. `request` has this library's size. Throws ODC_ERROR_ARGUMENT.
 odc_plan_summary plan(const odc_plan_request &request, int32_t *rank_of, int32_t *microbatch_of);
 
-// See odc_plan_cost.
-void plan_cost(const char *model, double *a, double *b);
-
 }  // namespace odc

@@ -82,9 +82,28 @@ AT(odc_plan_request, b, 40);
 AT(odc_plan_request, ranks, 48);
 AT(odc_plan_request, policy, 52);
 
-PINNED(odc_plan_summary, 24);
+PINNED(odc_plan_summary, 32);
 AT(odc_plan_summary, makespan, 8);
 AT(odc_plan_summary, lower_bound, 16);
+AT(odc_plan_summary, collective_makespan, 24);
+PINNED(odc_window_request, 48);
+AT(odc_window_request, samples, 8);
+AT(odc_window_request, counts, 16);
+AT(odc_window_request, most_moved, 24);
+AT(odc_window_request, most_displacement, 32);
+AT(odc_window_request, minibatches, 40);
+AT(odc_window_request, order, 44);
+PINNED(odc_window_summary, 88);
+AT(odc_window_summary, makespan, 8);
+AT(odc_window_summary, makespan_before, 16);
+AT(odc_window_summary, collective_makespan, 24);
+AT(odc_window_summary, collective_makespan_before, 32);
+AT(odc_window_summary, lower_bound, 40);
+AT(odc_window_summary, moved, 48);
+AT(odc_window_summary, displacement, 56);
+AT(odc_window_summary, token_variation, 64);
+AT(odc_window_summary, token_variation_before, 72);
+AT(odc_window_summary, tokens, 80);
 
 PINNED(odc_transport, 24);
 AT(odc_transport, name, 8);
@@ -118,6 +137,9 @@ VALUE(ODC_MAX, 2);
 VALUE(ODC_LOCAL_SORT, 1);
 VALUE(ODC_LB_MICRO, 2);
 VALUE(ODC_LB_MINI, 3);
+VALUE(ODC_SORTED_ROWS, 4);
+VALUE(ODC_WINDOW_EXCHANGED, 1);
+VALUE(ODC_WINDOW_SORTED, 2);
 
 static void the_version_is_the_headers(void **state) {
     char version[32];

@@ -182,6 +182,8 @@ static void past_structs(int rank, int size, const char *job, void *arg) {
     odc_route route;
     odc_plan_request request;
     odc_plan_summary summary;
+    odc_window_request window;
+    odc_window_summary of_window;
     odc_transport transport;
     odc_setting setting;
     CHECK_SIZES(odc_config, config, offsetof(odc_config, log), odc_init(&config, &context));
@@ -189,9 +191,15 @@ static void past_structs(int rank, int size, const char *job, void *arg) {
     CHECK_SIZES(odc_setting, setting, sizeof setting, odc_get_setting(0, &setting));
     CHECK_SIZES(odc_plan_request, request, sizeof request, odc_plan(&request, NULL, NULL, NULL));
     const odc_plan_request one = {sizeof one, (uint64_t[]){1}, 1, 1, 0, 1, 1, ODC_LB_MINI};
-    int32_t rank_of = 77, microbatch_of = 77;
-    CHECK_SIZES(odc_plan_summary, summary, sizeof summary, odc_plan(&one, &rank_of, &microbatch_of, &summary));
-    CHECK(rank_of == 77 && microbatch_of == 77);
+    int32_t minibatch_of = 77, rank_of = 77, microbatch_of = 77;
+    const uint64_t makespans = offsetof(odc_plan_summary, collective_makespan);
+    CHECK_SIZES(odc_plan_summary, summary, makespans, odc_plan(&one, &rank_of, &microbatch_of, &summary));
+    const odc_window_request few = {
+        .struct_size = sizeof few, .samples = &one, .minibatches = 1, .order = ODC_WINDOW_SORTED};
+    CHECK_SIZES(odc_window_request, window, sizeof window, odc_plan_window(&window, NULL, NULL, NULL, NULL));
+    CHECK_SIZES(odc_window_summary, of_window, sizeof of_window,
+                odc_plan_window(&few, &minibatch_of, &rank_of, &microbatch_of, &of_window));
+    CHECK(minibatch_of == 77 && rank_of == 77 && microbatch_of == 77);
     config = config_of(rank, size, job);
     CHECK_OK(odc_init(&config, &context));
     CHECK_SIZES(odc_shard_desc, desc, sizeof desc, odc_register_shard(context, &desc, &shard));

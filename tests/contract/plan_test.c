@@ -86,8 +86,9 @@ struct microbatch {
     double cost;
 };
 
-/* The microbatches of one rank; checks that they are contiguous, keep the budget, and run in the policy's order. */
-static int32_t check_rank(const struct planned *p, int32_t rank, uint64_t *samples, double *rank_cost) {
+/* The microbatches of one rank; checks that they are contiguous, keep the budget, and run in the policy's order. Raises
+ * slowest[i] to the cost of the i-th. */
+static int32_t check_rank(const struct planned *p, int32_t rank, uint64_t *samples, double *rank_cost, double *slowest) {
     const odc_plan_request *r = &p->request;
     struct microbatch *all = calloc(r->count, sizeof(*all));
     assert_non_null(all);
@@ -110,6 +111,7 @@ static int32_t check_rank(const struct planned *p, int32_t rank, uint64_t *sampl
     }
     for (int32_t m = 0; m < count; ++m) {
         assert_true(all[m].samples > 0);
+        slowest[m] = fmax(slowest[m], all[m].cost);
         if (r->policy == ODC_LOCAL_SORT) {
             assert_int_equal(all[m].samples, 1);
             assert_true(m == 0 || all[m - 1].tokens <= all[m].tokens);
@@ -124,8 +126,10 @@ static int32_t check_rank(const struct planned *p, int32_t rank, uint64_t *sampl
 static void check_plan(const struct planned *p) {
     const odc_plan_request *r = &p->request;
     const int32_t ranks = r->ranks < kMaxSamples ? r->ranks : kMaxSamples;
-    double makespan = 0;
+    double makespan = 0, by_collectives = 0;
+    double *slowest = calloc(r->count, sizeof(*slowest));
     int32_t microbatches = -1;
+    assert_non_null(slowest);
     for (uint64_t i = 0; i < r->count; ++i) {
         assert_in_range(p->rank_of[i], 0, ranks - 1);
         assert_true(r->policy != ODC_LOCAL_SORT || p->rank_of[i] == (int32_t)(i % (uint64_t)r->ranks));
@@ -133,16 +137,23 @@ static void check_plan(const struct planned *p) {
     for (int32_t rank = 0; rank < ranks; ++rank) {
         uint64_t samples = 0;
         double rank_cost = 0;
-        const int32_t count = check_rank(p, rank, &samples, &rank_cost);
+        const int32_t count = check_rank(p, rank, &samples, &rank_cost, slowest);
         makespan = fmax(makespan, rank_cost);
         if (r->policy == ODC_LB_MICRO) {
             assert_in_range(samples, r->count / (uint64_t)r->ranks,
                             (r->count + (uint64_t)r->ranks - 1) / (uint64_t)r->ranks);
+        }
+        if (r->policy == ODC_LB_MICRO || r->policy == ODC_SORTED_ROWS) {
             assert_true(count > 0 && (microbatches == -1 || count == microbatches));
             microbatches = count;
         }
     }
+    for (uint64_t m = 0; m < r->count; ++m) {
+        by_collectives += slowest[m];
+    }
+    free(slowest);
     assert_near(makespan, p->summary.makespan);
+    assert_near(by_collectives, p->summary.collective_makespan);
     assert_true(p->summary.lower_bound > 0 && p->summary.lower_bound <= p->summary.makespan);
 }
 
@@ -421,6 +432,11 @@ static void policies_keep_their_promises(void **state) {
         if (run(p, ODC_LB_MICRO) == ODC_OK) {
             check_plan(p);
             others = fmin(others, p->summary.makespan);
+            const double lb_micro = p->summary.collective_makespan;
+            assert_int_equal(run(p, ODC_SORTED_ROWS), ODC_OK);
+            check_plan(p);
+            others = fmin(others, p->summary.makespan);
+            assert_true(p->summary.collective_makespan <= lb_micro * (1 + 1e-12));
         } else {
             assert_true(p->request.count % (uint64_t)p->request.ranks != 0);
         }
@@ -447,7 +463,7 @@ static void large_plans(void **state) {
     for (uint64_t kind = 0; kind < 4; ++kind) {
         struct planned *p = new_request(4096, 512, kModels[kind % 3]);
         random_lengths(p, kind);
-        for (int32_t policy = ODC_LOCAL_SORT; policy <= ODC_LB_MINI; ++policy) {
+        for (int32_t policy = ODC_LOCAL_SORT; policy <= ODC_SORTED_ROWS; ++policy) {
             const clock_t begin = clock();
             assert_int_equal(run(p, policy), ODC_OK);
             longest = fmax(longest, (double)(clock() - begin) / CLOCKS_PER_SEC);
@@ -516,7 +532,7 @@ static void bad_input_is_refused(void **state) {
     REFUSED(p->request.ranks = 0, "`ranks` is 0");
     REFUSED(p->request.ranks = -3, "`ranks` is -3");
     REFUSED(p->request.policy = 0, "policy 0");
-    REFUSED(p->request.policy = 4, "policy 4");
+    REFUSED(p->request.policy = 5, "policy 5");
     REFUSED(p->request.max_tokens = 0, "`max_tokens` is 0");
     REFUSED(p->lengths[2] = 65537, "sample 2 has 65537 tokens");
     REFUSED(p->lengths[3] = 0, "sample 3 has 0 tokens");
@@ -526,6 +542,7 @@ static void bad_input_is_refused(void **state) {
     REFUSED(p->request.b = INFINITY, "b=inf");
     REFUSED(p->request.b = 1e308, "double's range");
     REFUSED((p->request.ranks = 5, p->request.policy = ODC_LB_MICRO), "LB-Micro");
+    REFUSED((p->request.ranks = 5, p->request.policy = ODC_SORTED_ROWS), "sorted rows");
 #undef REFUSED
     free(p);
     free(good);

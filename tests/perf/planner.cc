@@ -58,5 +58,6 @@ void register_planner() {
         benchmark::RegisterBenchmark(("plan/local-sort" + size).c_str(), plan, ODC_LOCAL_SORT, ranks);
         benchmark::RegisterBenchmark(("plan/lb-micro" + size).c_str(), plan, ODC_LB_MICRO, ranks);
         benchmark::RegisterBenchmark(("plan/lb-mini" + size).c_str(), plan, ODC_LB_MINI, ranks);
+        benchmark::RegisterBenchmark(("plan/sorted-rows" + size).c_str(), plan, ODC_SORTED_ROWS, ranks);
     }
 }

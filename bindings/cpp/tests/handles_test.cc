@@ -310,6 +310,10 @@ void other_exceptions_keep_their_status() {
     same([&](auto &...s) { REQUIRE(odc::topology("/no/such", s...).json.empty()); });
     same([&](auto &...s) { REQUIRE(odc::Cost::of_model("9b", s...).a == 0); });
     same([&](auto &...s) { REQUIRE(odc::plan(lengths, 2, 10, odc::Policy::LbMini, odc::Cost(), s...).ranks.empty()); });
+    same([&](auto &...s) {
+        REQUIRE(odc::plan_window(lengths, lengths, 2, 10, odc::Policy::LbMini, odc::Cost(), odc::Lookahead(), s...)
+                    .minibatches.empty());
+    });
     layer.publish(status);
     REQUIRE(status.ok());
     same([&](auto &...s) { layer.publish(s...); });

@@ -106,11 +106,47 @@ void a_plan_keeps_its_promises() {
     REQUIRE(odc::Cost::of_model("linear").a == linear.a && odc::Cost::of_model("linear").b == linear.b);
 }
 
+// On two ranks a long sample in each of two minibatches takes as long as both in one.
+void a_window_lets_long_samples_meet() {
+    const std::vector<uint64_t> lengths{1000, 60000, 1000, 1000, 1000, 60000, 1000, 1000}, counts{4, 4}, wrong{4, 3};
+    for (const odc::WindowOrder order : {odc::WindowOrder::Exchanged, odc::WindowOrder::Sorted}) {
+        odc::Lookahead lookahead;
+        lookahead.order = order;
+        lookahead.most_moved = 0.25;
+        const odc::WindowPlan plan =
+            odc::plan_window(lengths, counts, 2, 65536, odc::Policy::LbMini, odc::Cost(), lookahead);
+        REQUIRE(plan.minibatches.size() == 2);
+        std::vector<int> seen(lengths.size());
+        std::vector<int> longs;
+        for (const auto &ranks : plan.minibatches) {
+            int samples = 0;
+            longs.push_back(0);
+            for (const auto &microbatches : ranks) {
+                for (const auto &microbatch : microbatches) {
+                    for (const size_t sample : microbatch) {
+                        ++samples;
+                        ++seen[sample];
+                        longs.back() += lengths[sample] == 60000 ? 1 : 0;
+                    }
+                }
+            }
+            REQUIRE(samples == 4);
+        }
+        REQUIRE(seen == std::vector<int>(lengths.size(), 1));
+        REQUIRE(longs[0] * longs[1] == 0);
+        REQUIRE(plan.summary.moved > 0 && plan.summary.makespan < 0.6 * plan.summary.makespan_before);
+        REQUIRE_THROWS(ODC_ERROR_ARGUMENT,
+                       odc::plan_window(lengths, wrong, 2, 65536, odc::Policy::LbMini, odc::Cost(), lookahead),
+                       "7 samples");
+    }
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
     return run_tests("library_test",
                      {TEST(the_right_library_is_taken), TEST(tables_and_topology_are_reported),
-                      TEST(routes_and_statistics_are_reported), TEST(a_plan_keeps_its_promises)},
+                      TEST(routes_and_statistics_are_reported), TEST(a_plan_keeps_its_promises),
+                      TEST(a_window_lets_long_samples_meet)},
                      argc, argv);
 }

@@ -5,7 +5,7 @@ The words are those of the C library (include/odc/odc.h), which this package cal
 carry. It needs neither torch nor NumPy.
 """
 
-from ._abi import Memory, Policy, Reduction, Status, Type, build, library_path, version
+from ._abi import Memory, Policy, Reduction, Status, Type, WindowOrder, build, library_path, version
 from .context import Context, init, stats
 from .errors import (
     AbortedError,
@@ -25,7 +25,7 @@ from .errors import (
     UnsupportedError,
 )
 from .memory import View
-from .planning import Plan, plan, plan_cost
+from .planning import Plan, WindowPlan, plan, plan_cost, plan_window
 from .route import Route
 from .shard import Operation, Shard, ShardDescription, Slice
 from .statistics import ContextStats, PeerStats, Report, Stats
@@ -68,11 +68,14 @@ __all__ = [
     "Type",
     "UnsupportedError",
     "View",
+    "WindowOrder",
+    "WindowPlan",
     "build",
     "init",
     "library_path",
     "plan",
     "plan_cost",
+    "plan_window",
     "stats",
     "topology",
     "trace",

@@ -68,6 +68,12 @@ class Policy(enum.IntEnum):
     LOCAL_SORT = 1
     LB_MICRO = 2
     LB_MINI = 3
+    SORTED_ROWS = 4
+
+
+class WindowOrder(enum.IntEnum):
+    EXCHANGED = 1
+    SORTED = 2
 
 
 ALL_GATHER = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
@@ -187,7 +193,40 @@ class odc_plan_request(Struct):
 
 
 class odc_plan_summary(Struct):
-    _fields_ = (("struct_size", c_uint64), ("makespan", c_double), ("lower_bound", c_double))
+    _fields_ = (
+        ("struct_size", c_uint64),
+        ("makespan", c_double),
+        ("lower_bound", c_double),
+        ("collective_makespan", c_double),
+    )
+
+
+class odc_window_request(Struct):
+    _fields_ = (
+        ("struct_size", c_uint64),
+        ("samples", POINTER(odc_plan_request)),
+        ("counts", POINTER(c_uint64)),
+        ("most_moved", c_double),
+        ("most_displacement", c_double),
+        ("minibatches", c_int32),
+        ("order", c_int32),
+    )
+
+
+class odc_window_summary(Struct):
+    _fields_ = (
+        ("struct_size", c_uint64),
+        ("makespan", c_double),
+        ("makespan_before", c_double),
+        ("collective_makespan", c_double),
+        ("collective_makespan_before", c_double),
+        ("lower_bound", c_double),
+        ("moved", c_double),
+        ("displacement", c_double),
+        ("token_variation", c_double),
+        ("token_variation_before", c_double),
+        ("tokens", c_double),
+    )
 
 
 class odc_transport(Struct):
@@ -207,6 +246,8 @@ STRUCTS: tuple[type[Struct], ...] = (
     odc_route,
     odc_plan_request,
     odc_plan_summary,
+    odc_window_request,
+    odc_window_summary,
     odc_transport,
     odc_setting,
 )
@@ -237,6 +278,14 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "odc_get_stats": (c_int, c_void_p, POINTER(odc_stats)),
     "odc_get_peer_stats": (c_int, c_void_p, c_int32, POINTER(odc_peer_stats)),
     "odc_plan": (c_int, POINTER(odc_plan_request), POINTER(c_int32), POINTER(c_int32), POINTER(odc_plan_summary)),
+    "odc_plan_window": (
+        c_int,
+        POINTER(odc_window_request),
+        POINTER(c_int32),
+        POINTER(c_int32),
+        POINTER(c_int32),
+        POINTER(odc_window_summary),
+    ),
     "odc_plan_cost": (c_int, c_char_p, POINTER(c_double), POINTER(c_double)),
     "odc_version": (c_uint32,),
     "odc_build": (c_char_p,),

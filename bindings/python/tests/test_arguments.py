@@ -96,7 +96,7 @@ CALLS: list[tuple[Callable[[Context], Any], str]] = [
     (lambda _: libodc.plan([1], 2**32 + 1), f"ranks is {2**32 + 1}, {INT32}"),
     (
         lambda _: libodc.plan([1], 1, policy=7),
-        "policy is 7, must be one of libodc.Policy: LOCAL_SORT, LB_MICRO, LB_MINI",
+        "policy is 7, must be one of libodc.Policy: LOCAL_SORT, LB_MICRO, LB_MINI, SORTED_ROWS",
     ),
     (lambda _: libodc.plan([1], 1, max_tokens=-1), f"max_tokens is -1, {UINT64}"),
     (lambda _: libodc.plan([1.5], 1), f"the length of sample 0 is 1.5, {UINT64}"),

@@ -6,7 +6,7 @@ import pytest
 import libodc
 
 
-@pytest.mark.parametrize("policy", ["local-sort", "lb-micro", "lb-mini"])
+@pytest.mark.parametrize("policy", ["local-sort", "lb-micro", "lb-mini", "sorted-rows"])
 def test_a_plan_holds_every_sample_once_within_the_budget(policy: str) -> None:
     lengths = [random.Random(7).randrange(1, 5000) for _ in range(64)]
     made = libodc.plan(lengths, 4, max_tokens=8192, policy=policy, cost="7b")
@@ -17,12 +17,12 @@ def test_a_plan_holds_every_sample_once_within_the_budget(policy: str) -> None:
         sum(a * (lengths[i] / 32000) ** 2 + b * lengths[i] / 32000 for m in rank for i in m) for rank in made.ranks
     ]
     assert max(costs) == pytest.approx(made.makespan)
-    assert made.lower_bound <= made.makespan * (1 + 1e-12)
+    assert made.lower_bound <= made.makespan * (1 + 1e-12) and made.makespan <= made.collective_makespan * (1 + 1e-12)
     assert made == libodc.plan(lengths, 4, max_tokens=8192, policy=policy, cost=(a, b))
 
 
 def test_bad_requests_are_refused() -> None:
-    with pytest.raises(ValueError, match="none of local-sort, lb-micro, lb-mini"):
+    with pytest.raises(ValueError, match="none of local-sort, lb-micro, lb-mini, sorted-rows"):
         libodc.plan([1], 1, policy="best")
     with pytest.raises(ValueError, match="the length of sample 1 is -3, must be an integer"):
         libodc.plan([1, -3], 1)

@@ -204,7 +204,7 @@ def test_empty_minibatches_and_datasets_that_fetch_many_at_once() -> None:
         ({"rank": 2, "num_replicas": 2}, r"rank is 2, must be in 0\.\.1: num_replicas is 2"),
         ({"rank": 1}, r"rank is 1, must be in 0\.\.0: num_replicas is 1"),
         ({"rank": -1}, "rank is -1, must be at least 0"),
-        ({"policy": "best"}, "none of local-sort, lb-micro, lb-mini"),
+        ({"policy": "best"}, "none of local-sort, lb-micro, lb-mini, sorted-rows"),
         ({"cost": "70b"}, "no cost model"),
         ({"policy": "lb-micro", "num_replicas": 4}, "LB-Micro cannot give each of 4 ranks a microbatch of 2"),
     ],

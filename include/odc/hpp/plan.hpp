@@ -13,7 +13,9 @@ inline namespace ODC_ABI {
 enum class Policy : int32_t {
     LocalSort = ODC_LOCAL_SORT,  // rank r takes samples r, r+W, ...; sorted; one sample a microbatch
     LbMicro = ODC_LB_MICRO,      // equal sample counts and equal microbatch counts: what collectives need
-    LbMini = ODC_LB_MINI         // only the minibatch is balanced; microbatch counts differ: needs ODC
+    LbMini = ODC_LB_MINI,        // only the minibatch is balanced; microbatch counts differ: needs ODC
+    SortedRows =
+        ODC_SORTED_ROWS  // equal microbatch counts, those of similar cost run together: the best for collectives
 };
 
 // A sample of s tokens costs a*x*x + b*x, x = s/32000; by default a cost linear in its length.
@@ -40,7 +42,33 @@ struct Plan {
     std::vector<std::vector<std::vector<size_t>>> ranks;  // each rank's microbatches, in order, of samples by index
     double makespan = 0;                                  // the cost of the costliest rank
     double lower_bound = 0;                               // a lower bound for these samples and ranks
+    double collective_makespan = 0;  // if ranks wait for each other after each microbatch, as collectives do
 };
+
+namespace detail {
+
+inline odc_plan_request plan_request(span<const uint64_t> lengths, int32_t ranks, uint64_t max_tokens, Policy policy,
+                                     Cost cost) {
+    auto request = sized<odc_plan_request>();
+    request.lengths = lengths.data();
+    request.count = lengths.size();
+    request.max_tokens = max_tokens;
+    request.a = cost.a;
+    request.b = cost.b;
+    request.ranks = ranks;
+    request.policy = static_cast<int32_t>(policy);
+    return request;
+}
+
+inline void assign(std::vector<std::vector<std::vector<size_t>>> &ranks, size_t sample, int32_t rank,
+                   int32_t microbatch) {
+    auto &mine = ranks[static_cast<size_t>(rank)];
+    const auto index = static_cast<size_t>(microbatch);
+    mine.resize(mine.size() > index ? mine.size() : index + 1);
+    mine[index].push_back(sample);
+}
+
+}  // namespace detail
 
 // Divides samples of these lengths (tokens, each in 1..max_tokens) over ranks, into microbatches of at most max_tokens.
 // Deterministic.
@@ -53,14 +81,7 @@ Plan plan(span<const uint64_t> lengths, int32_t ranks, uint64_t max_tokens, Poli
             if (!check_library(status...)) {
                 return made;
             }
-            auto request = detail::sized<odc_plan_request>();
-            request.lengths = lengths.data();
-            request.count = lengths.size();
-            request.max_tokens = max_tokens;
-            request.a = cost.a;
-            request.b = cost.b;
-            request.ranks = ranks;
-            request.policy = static_cast<int32_t>(policy);
+            const auto request = detail::plan_request(lengths, ranks, max_tokens, policy, cost);
             std::vector<int32_t> rank_of(lengths.size() + 1), microbatch_of(lengths.size() + 1);
             auto summary = detail::sized<odc_plan_summary>();
             if (!detail::check(odc_plan(&request, rank_of.data(), microbatch_of.data(), &summary), status...)) {
@@ -68,13 +89,67 @@ Plan plan(span<const uint64_t> lengths, int32_t ranks, uint64_t max_tokens, Poli
             }
             made.ranks.resize(static_cast<size_t>(ranks));
             for (size_t sample = 0; sample < lengths.size(); ++sample) {
-                auto &mine = made.ranks[static_cast<size_t>(rank_of[sample])];
-                const auto microbatch = static_cast<size_t>(microbatch_of[sample]);
-                mine.resize(mine.size() > microbatch ? mine.size() : microbatch + 1);
-                mine[microbatch].push_back(sample);
+                detail::assign(made.ranks, sample, rank_of[sample], microbatch_of[sample]);
             }
             made.makespan = summary.makespan;
             made.lower_bound = summary.lower_bound;
+            made.collective_makespan = summary.collective_makespan;
+            return made;
+        },
+        status...);
+}
+
+enum class WindowOrder : int32_t {
+    Exchanged = ODC_WINDOW_EXCHANGED,  // the few exchanges between minibatches that save most, within the limits
+    Sorted = ODC_WINDOW_SORTED         // by cost, the costliest first: nearly all samples move, which changes training
+};
+
+struct Lookahead {
+    WindowOrder order = WindowOrder::Exchanged;
+    double most_moved = 0.2;         // share of the samples that may change their minibatch
+    double most_displacement = 0.5;  // by how many minibatches a sample moves, mean over all
+};
+
+struct WindowPlan {
+    // Of each minibatch: each rank's microbatches, in order, of samples by their index in the window.
+    std::vector<std::vector<std::vector<std::vector<size_t>>>> minibatches;
+    odc_window_summary summary = {};  // see odc.h
+};
+
+// Plans several minibatches together: with few samples a rank, a few change their minibatch, so that several long ones meet in
+// one and the others are short. `lengths`: of all samples of the window, in the order of the data; `counts`: of each minibatch,
+// which stays. Never slower than plan() on each minibatch by itself. Deterministic.
+template <class... S, class = detail::Trailing<S...>>
+WindowPlan plan_window(span<const uint64_t> lengths, span<const uint64_t> counts, int32_t ranks, uint64_t max_tokens,
+                       Policy policy, Cost cost, Lookahead lookahead, S &...status) noexcept(detail::kQuiet<S...>) {
+    return detail::guard(
+        [&] {
+            WindowPlan made;
+            if (!check_library(status...)) {
+                return made;
+            }
+            const auto samples = detail::plan_request(lengths, ranks, max_tokens, policy, cost);
+            auto request = detail::sized<odc_window_request>();
+            request.samples = &samples;
+            request.counts = counts.data();
+            request.most_moved = lookahead.most_moved;
+            request.most_displacement = lookahead.most_displacement;
+            request.minibatches = counts.size() > INT32_MAX ? INT32_MAX : static_cast<int32_t>(counts.size());
+            request.order = static_cast<int32_t>(lookahead.order);
+            std::vector<int32_t> minibatch_of(lengths.size() + 1), rank_of(lengths.size() + 1),
+                microbatch_of(lengths.size() + 1);
+            made.summary = detail::sized<odc_window_summary>();
+            if (!detail::check(
+                    odc_plan_window(&request, minibatch_of.data(), rank_of.data(), microbatch_of.data(), &made.summary),
+                    status...)) {
+                return made;
+            }
+            made.minibatches.resize(counts.size());
+            for (size_t sample = 0; sample < lengths.size(); ++sample) {
+                auto &minibatch = made.minibatches[static_cast<size_t>(minibatch_of[sample])];
+                minibatch.resize(static_cast<size_t>(ranks));
+                detail::assign(minibatch, sample, rank_of[sample], microbatch_of[sample]);
+            }
             return made;
         },
         status...);

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, default_colla
 
 from .._abi import Policy
 from ..errors import ArgumentError
-from ..planning import plan
+from ..planning import WindowPlan, plan, plan_window
 
 Microbatch = list[int]
 """Indices of samples."""
@@ -29,6 +29,8 @@ class _Position:
 
     epoch: int
     delivered: int
+    window: dict[int, list[int]] = field(default_factory=dict)
+    """The samples of minibatches to come in a window that was begun on another number of ranks, or by another cost."""
 
 
 def _counted(position: _Position, minibatches: Iterable[Any]) -> Iterator[Any]:
@@ -76,8 +78,9 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     """For each minibatch of the job, this rank's microbatches: a list, perhaps empty, of lists of dataset indices.
 
     The samples of a minibatch depend on the dataset's size, `minibatch_size`, `shuffle`, `seed` and the epoch only;
-    libodc.plan divides them over the ranks. So every rank must be given the same arguments but for `rank`, and a state
-    can be loaded in a job of another size.
+    libodc.plan divides them over the ranks. With `lookahead` they also depend on the lengths and the ranks:
+    libodc.plan_window exchanges a few samples between neighbouring minibatches. So every rank must be given the same
+    arguments but for `rank`, and a state can be loaded in a job of another size.
     """
 
     def __init__(
@@ -93,11 +96,16 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         shuffle: bool = True,
         seed: int = 0,
         drop_last: bool = False,
+        lookahead: int = 1,
+        most_moved: float = 0.2,
+        most_displacement: float = 0.5,
     ) -> None:
         """`lengths`: tokens of each sample of the dataset, a sequence, NumPy array or tensor. `minibatch_size`: samples
         over all ranks; the last minibatch of an epoch has what is left, or is left out with `drop_last`. `max_tokens`:
         the budget of a microbatch. `rank`, `num_replicas`: this rank and the number of ranks; from torch.distributed
-        where it is initialised, else 0 of 1. `policy`, `cost`: as in libodc.plan. Wrong values are ValueErrors."""
+        where it is initialised, else 0 of 1. `policy`, `cost`: as in libodc.plan. `lookahead`: so many minibatches are
+        planned together, 1 to 16, within the limits `most_moved` and `most_displacement` of libodc.plan_window; 1: each
+        by itself. Wrong values are ValueErrors."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if num_replicas is None:
             num_replicas = torch.distributed.get_world_size() if distributed else 1
@@ -114,13 +122,18 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         self.cost = cost
         self.shuffle = shuffle
         self.drop_last = drop_last
+        self.lookahead = _whole("lookahead", lookahead, 1)
+        self._limits: dict[str, Any] = {"most_moved": most_moved, "most_displacement": most_displacement}
         self._tokens = _tokens(lengths, self.max_tokens)
         self._position = _Position(0, 0)
         self._begin_at = 0  # the minibatch at which the next iteration begins
+        self._planned: tuple[Any, list[int], WindowPlan] | None = None  # the last window
+        self._planning: dict[str, Any] = {"max_tokens": self.max_tokens, "policy": policy, "cost": cost}
         # A wrong policy or cost, or a minibatch that is too small, raises now, not at the end of an epoch.
         smallest = 0 if drop_last else self.samples % self.minibatch_size
         ones = [1] * (smallest or self.minibatch_size)
-        plan(ones, self.num_replicas, max_tokens=self.max_tokens, policy=policy, cost=cost)
+        plan(ones, self.num_replicas, **self._planning)
+        plan_window([1] * self.lookahead, 1, self.lookahead, **self._limits)
 
     @property
     def samples(self) -> int:
@@ -157,12 +170,14 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
             "shuffle": self.shuffle,
             "samples": self.samples,
             "lengths": self._digest,
+            "lookahead": self.lookahead,
+            "window": self._rest_of_window(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next iteration gives the rest of the state's epoch. The seed is the state's; `rank`, `num_replicas`,
-        `max_tokens`, `policy` and `cost` may differ from those it was taken with. ValueError: another dataset,
-        minibatch_size or shuffle."""
+        `max_tokens`, `policy` and `cost` may differ from those it was taken with: the minibatches of a window that was
+        begun keep their samples. ValueError: another dataset, minibatch_size, shuffle or lookahead."""
         missing = [key for key in self.state_dict() if key not in state]
         if missing:
             raise ValueError(f"this is no state of a MinibatchSampler; it lacks {', '.join(missing)}")
@@ -171,6 +186,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
             ("lengths", self._digest),
             ("minibatch_size", self.minibatch_size),
             ("shuffle", self.shuffle),
+            ("lookahead", self.lookahead),
         ):
             if state[name] != mine:
                 what = "lengths" if name == "lengths" else f"{name}={state[name]}"
@@ -180,8 +196,10 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
                     "told; make the sampler as it was, or begin an epoch without the state"
                 )
         self.seed = state["seed"]
-        self._position = _Position(state["epoch"], state["delivered"])
-        self._begin_at = state["delivered"]
+        delivered = state["delivered"]
+        window = {delivered + i: list(samples) for i, samples in enumerate(state["window"])}
+        self._position = _Position(state["epoch"], delivered, window)
+        self._begin_at = delivered
 
     def loader(
         self, dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None, **dataloader_options: Any
@@ -192,33 +210,85 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         return MinibatchLoader(self, dataset, collate_fn or default_collate, dataloader_options)
 
     def _begin(self) -> _Position:
-        self._position = _Position(self._position.epoch, self._begin_at)
+        window = self._position.window if self._begin_at == self._position.delivered else {}
+        self._position = _Position(self._position.epoch, self._begin_at, window)
         self._begin_at = 0
         return self._position
 
     def _minibatches(self) -> Iterator[list[Microbatch]]:
         """This rank's minibatches from the position on."""
-        epoch, first = self._position.epoch, self._position.delivered
-        order = torch.arange(self.samples, device="cpu")
-        if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed + epoch)
-            order = torch.randperm(self.samples, generator=generator, device="cpu")
-        return (self._microbatches(epoch, number, order) for number in range(first, len(self)))
+        position, order = self._position, self._order(self._position.epoch)
+        return (self._microbatches(position, number, order) for number in range(position.delivered, len(self)))
 
-    def _microbatches(self, epoch: int, number: int, order: torch.Tensor) -> list[Microbatch]:
-        samples = order[number * self.minibatch_size : (number + 1) * self.minibatch_size]
+    def _order(self, epoch: int) -> torch.Tensor:
+        if not self.shuffle:
+            return torch.arange(self.samples, device="cpu")
+        generator = torch.Generator().manual_seed(self.seed + epoch)
+        return torch.randperm(self.samples, generator=generator, device="cpu")
+
+    def _microbatches(self, position: _Position, number: int, order: torch.Tensor) -> list[Microbatch]:
         try:
-            made = plan(
-                self._tokens[samples].tolist(),
-                self.num_replicas,
-                max_tokens=self.max_tokens,
-                policy=self.policy,
-                cost=self.cost,
-            )
+            if self.lookahead == 1 or number in position.window:
+                return self._microbatches_of_one(position.window.get(number) or self._samples(order, number))
+            return self._microbatches_in_window(position.epoch, number, order)
         except ArgumentError as error:
-            raise ValueError(f"minibatch {number} of epoch {epoch} cannot be planned: {error}") from error
-        indices = samples.tolist()
-        return [[indices[i] for i in microbatch] for microbatch in made.ranks[self.rank]]
+            raise ValueError(f"minibatch {number} of epoch {position.epoch} cannot be planned: {error}") from error
+
+    def _samples(self, order: torch.Tensor, number: int) -> list[int]:
+        """Of a minibatch, in the order of the data."""
+        samples: list[int] = order[number * self.minibatch_size : (number + 1) * self.minibatch_size].tolist()
+        return samples
+
+    def _microbatches_of_one(self, samples: list[int]) -> list[Microbatch]:
+        made = plan(self._tokens[samples].tolist(), self.num_replicas, **self._planning)
+        return [[samples[i] for i in microbatch] for microbatch in made.ranks[self.rank]]
+
+    def _microbatches_in_window(self, epoch: int, number: int, order: torch.Tensor) -> list[Microbatch]:
+        first = number - number % self.lookahead
+        samples, made = self._window(epoch, first, order)
+        return [[samples[i] for i in microbatch] for microbatch in made.minibatches[number - first][self.rank]]
+
+    def _window(self, epoch: int, first: int, order: torch.Tensor) -> tuple[list[int], WindowPlan]:
+        """The samples of the window that begins with a minibatch, in the order of the data, and its plan."""
+        wanted = (epoch, first, self.seed)
+        if self._planned is None or self._planned[0] != wanted:
+            groups = [self._samples(order, number) for number in self._numbers(first)]
+            samples = [sample for group in groups for sample in group]
+            lengths = self._tokens[samples].tolist()
+            counts = [len(group) for group in groups]
+            made = plan_window(lengths, self.num_replicas, counts, **self._planning, **self._limits)
+            self._planned = (wanted, samples, made)
+        return self._planned[1:]
+
+    def _numbers(self, first: int) -> range:
+        """The minibatches of the window that begins with one."""
+        return range(first, min(first + self.lookahead, len(self)))
+
+    def _rest_of_window(self) -> list[list[int]]:
+        """The samples of the minibatches to come in a window that has begun."""
+        epoch, delivered = self._position.epoch, self._position.delivered
+        if self.lookahead == 1 or delivered % self.lookahead == 0 or delivered >= len(self):
+            return []
+        if delivered in self._position.window:
+            return [samples for number, samples in sorted(self._position.window.items()) if number >= delivered]
+        first = delivered - delivered % self.lookahead
+        samples, made = self._window(epoch, first, self._order(epoch))
+        return [
+            [samples[i] for i in sorted(i for rank in made.minibatches[number - first] for one in rank for i in one)]
+            for number in range(delivered, self._numbers(first).stop)
+        ]
+
+    @property
+    def token_divisor(self) -> float:
+        """Divides the gradients of the minibatch that the loop is at, for a loss that is a sum over tokens: the tokens
+        of a minibatch in the mean over its window. The minibatch's own number would give the tokens of a minibatch of
+        short samples more weight. `job.sync_gradients(divisor=sampler.token_divisor)`. ValueError: before the first."""
+        if self._position.delivered == 0:
+            raise ValueError("no minibatch has been delivered yet, so there is none to divide the gradients of")
+        number, order = self._position.delivered - 1, self._order(self._position.epoch)
+        groups = [self._samples(order, one) for one in self._numbers(number - number % self.lookahead)]
+        tokens = sum(int(self._tokens[group].sum()) for group in groups)
+        return tokens * len(groups[number % self.lookahead]) / sum(len(group) for group in groups)
 
     @functools.cached_property
     def _digest(self) -> str:

@@ -73,6 +73,11 @@ pub type odc_policy = i32;
 pub const ODC_LOCAL_SORT: odc_policy = 1;
 pub const ODC_LB_MICRO: odc_policy = 2;
 pub const ODC_LB_MINI: odc_policy = 3;
+pub const ODC_SORTED_ROWS: odc_policy = 4;
+
+pub type odc_window_order = i32;
+pub const ODC_WINDOW_EXCHANGED: odc_window_order = 1;
+pub const ODC_WINDOW_SORTED: odc_window_order = 2;
 
 pub type odc_all_gather_fn =
     Option<unsafe extern "C" fn(arg: *mut c_void, mine: *const c_void, all: *mut c_void, bytes: usize) -> c_int>;
@@ -176,6 +181,35 @@ pub struct odc_plan_summary {
     pub struct_size: u64,
     pub makespan: f64,
     pub lower_bound: f64,
+    pub collective_makespan: f64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct odc_window_request {
+    pub struct_size: u64,
+    pub samples: *const odc_plan_request,
+    pub counts: *const u64,
+    pub most_moved: f64,
+    pub most_displacement: f64,
+    pub minibatches: i32,
+    pub order: i32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct odc_window_summary {
+    pub struct_size: u64,
+    pub makespan: f64,
+    pub makespan_before: f64,
+    pub collective_makespan: f64,
+    pub collective_makespan_before: f64,
+    pub lower_bound: f64,
+    pub moved: f64,
+    pub displacement: f64,
+    pub token_variation: f64,
+    pub token_variation_before: f64,
+    pub tokens: f64,
 }
 
 #[repr(C)]
@@ -222,7 +256,7 @@ macro_rules! begin_with_size {
 }
 
 begin_with_size!(odc_config odc_shard_desc odc_slice odc_stats odc_peer_stats odc_plan_request odc_plan_summary);
-begin_with_size!(odc_transport odc_setting odc_route);
+begin_with_size!(odc_window_request odc_window_summary odc_transport odc_setting odc_route);
 
 extern "C" {
     pub fn odc_init(config: *const odc_config, out: *mut *mut odc_context) -> odc_status;
@@ -278,6 +312,13 @@ extern "C" {
         rank_of: *mut i32,
         microbatch_of: *mut i32,
         summary: *mut odc_plan_summary,
+    ) -> odc_status;
+    pub fn odc_plan_window(
+        request: *const odc_window_request,
+        minibatch_of: *mut i32,
+        rank_of: *mut i32,
+        microbatch_of: *mut i32,
+        summary: *mut odc_window_summary,
     ) -> odc_status;
     pub fn odc_plan_cost(model: *const c_char, a: *mut f64, b: *mut f64) -> odc_status;
 

@@ -6,7 +6,7 @@ mod ranks;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use odc::{Config, Context, Cost, Description, Policy, Version};
+use odc::{Config, Context, Cost, Description, Lookahead, Policy, Version};
 
 /// Runs this test binary again, with libodc from `folder` only.
 fn run_with(folder: &Path, test: &str) -> Output {
@@ -177,6 +177,25 @@ fn a_plan_keeps_its_promises() {
     }
     let sorted = odc::plan(&[5, 7, 6, 8], 2, 10, Policy::LocalSort, Cost::LINEAR).unwrap();
     assert!((0..2).all(|rank| sorted.microbatches(rank).iter().all(|one| one.len() == 1)));
+    // Two long samples meet in one minibatch.
+    let lengths = [60000, 1000, 1000, 1000, 60000, 1000, 1000, 1000];
+    let window = |counts: &[u64], lookahead| {
+        odc::plan_window(&lengths, counts, 2, 65536, Policy::LbMini, Cost::LINEAR, lookahead)
+    };
+    let generous = Lookahead::Exchanged { most_moved: 1.0, most_displacement: 1.0 };
+    for lookahead in [generous, Lookahead::Sorted] {
+        let made = window(&[4, 4], lookahead).unwrap();
+        let of = |minibatch| -> Vec<u64> {
+            let ranks = (0..2).flat_map(|rank| made.microbatches(minibatch, rank)).flatten();
+            ranks.map(|&sample| lengths[sample]).collect()
+        };
+        assert_eq!(of(0).len() + of(1).len(), lengths.len());
+        assert_eq!([0, 1].map(|m| of(m).iter().filter(|&&length| length == 60000).count()).iter().max(), Some(&2));
+        assert!(made.makespan < 0.6 * made.makespan_before && made.lower_bound <= made.makespan);
+        assert!(made.moved > 0.0 && made.displacement > 0.0 && made.tokens == 63000.0);
+    }
+    assert!(window(&[4, 4], Lookahead::default()).unwrap().moved <= 0.2);
+    assert_error!(window(&[4, 3], Lookahead::default()), Argument, "7 samples");
     let most = odc::plan(&[5, 7], i32::MAX, 10, Policy::LbMini, Cost::LINEAR).unwrap(); // most ranks stay idle
     let mut first = [most.microbatches(0), most.microbatches(1)].concat();
     first.sort();

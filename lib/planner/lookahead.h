@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lookahead: exchanges samples between the minibatches of a window. A minibatch has no idle ranks if its cost is at least that
+// of its costliest sample on every rank; with few samples a rank that needs several costly ones together, so one minibatch takes
+// those of the others.
+#pragma once
+
+#include "planner/minibatch.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace odc {
+
+// The minibatches of a window, each of its samples.
+using Window = std::vector<Samples>;
+
+struct MoveLimits {
+    uint64_t moved;         // samples that may change their minibatch
+    uint64_t displacement;  // the sum of by how many minibatches they do
+};
+
+struct Moves {
+    uint64_t moved = 0;
+    uint64_t displacement = 0;
+};
+
+// The estimated time of a window on so many ranks, if each minibatch is balanced as well as its costliest sample allows.
+double estimate(const Window &window, const std::vector<double> &costs, size_t ranks);
+
+// Each minibatch keeps its number of samples. Tries to look 2, 3, ... minibatches ahead, up to the whole window, and returns what
+// has the least estimate, the given window if nothing has less.
+Window exchanged(const Window &window, const std::vector<double> &costs, size_t ranks, MoveLimits limits);
+
+// All samples by cost, the costliest in the first minibatch.
+Window sorted(const Window &window, const std::vector<double> &costs);
+
+Moves moves_between(const Window &before, const Window &after, size_t samples);
+
+}  // namespace odc

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/minibatch.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+namespace odc {
+
+namespace {
+
+struct CostModel {
+    const char *name;
+    double a;
+    double b;
+};
+constexpr std::array<CostModel, 3> kCostModels = {{
+    {"linear", 0, 1},
+    {"1.5b", 1.982122, 2.611821},
+    {"7b", 4.348357, 8.768377},
+}};
+
+void check(const odc_plan_request &request) {
+    if (!request.lengths || request.count == 0) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: no samples to plan; give `lengths` and a `count` of at least 1");
+    }
+    if (request.count > INT32_MAX) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: {} samples are more than the {} a minibatch may have", request.count,
+             INT32_MAX);
+    }
+    if (request.ranks <= 0) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: `ranks` is {}; it must be at least 1", request.ranks);
+    }
+    if (request.policy < ODC_LOCAL_SORT || request.policy > ODC_SORTED_ROWS) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: there is no policy {}; see odc_policy in odc.h", request.policy);
+    }
+    if (request.max_tokens == 0) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: `max_tokens` is 0; a microbatch must be allowed at least one token");
+    }
+    if (!(request.a >= 0 && request.b >= 0 && std::isfinite(request.a) && std::isfinite(request.b))) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: the cost coefficients a={:g} and b={:g} must be finite and not negative",
+             request.a, request.b);
+    }
+}
+
+double cost_of(uint64_t tokens, double a, double b) {
+    const double x = static_cast<double>(tokens) / 32000;
+    return a * x * x + b * x;
+}
+
+}  // namespace
+
+double Minibatch::cost(const Samples &some) const {
+    return std::accumulate(some.begin(), some.end(), 0.0,
+                           [&](double sum, uint32_t sample) { return sum + costs[sample]; });
+}
+
+Minibatch minibatch_of(const odc_plan_request &request) {
+    check(request);
+    Minibatch out{
+        request.lengths, request.max_tokens, {}, std::min<size_t>(static_cast<size_t>(request.ranks), request.count)};
+    const bool linear = request.a == 0 && request.b == 0;
+    double total = 0;
+    out.costs.reserve(request.count);
+    for (uint64_t i = 0; i < request.count; ++i) {
+        const uint64_t tokens = request.lengths[i];
+        if (tokens == 0 || tokens > request.max_tokens) {
+            fail(ODC_ERROR_ARGUMENT,
+                 "odc_plan: sample {} has {} tokens; it must have at least 1 and at most max_tokens={}", i, tokens,
+                 request.max_tokens);
+        }
+        out.costs.push_back(cost_of(tokens, request.a, linear ? 1 : request.b));
+        total += out.costs.back();
+        if (out.costs.back() <= 0 || !std::isfinite(total)) {
+            fail(ODC_ERROR_ARGUMENT,
+                 "odc_plan: a={:g} and b={:g} give sample {} of {} tokens a cost beyond a double's range; choose "
+                 "coefficients nearer to 1",
+                 request.a, request.b, i, tokens);
+        }
+    }
+    return out;
+}
+
+void plan_cost(const char *model, double *a, double *b) {
+    if (!model || !a || !b) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan_cost: `model`, `a` and `b` must not be NULL");
+    }
+    for (const CostModel &known : kCostModels) {
+        if (std::strcmp(known.name, model) == 0) {
+            *a = known.a;
+            *b = known.b;
+            return;
+        }
+    }
+    fail(ODC_ERROR_ARGUMENT, "odc_plan_cost: there is no cost model \"{}\"; known are linear, 1.5b and 7b", model);
+}
+
+}  // namespace odc

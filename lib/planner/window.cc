@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "planner/window.h"
+
+#include "planner/lookahead.h"
+#include "planner/minibatch.h"
+#include "planner/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+namespace odc {
+
+namespace {
+
+constexpr int32_t kMostMinibatches = 16;
+constexpr double kMoved = 0.2;         // share of the samples
+constexpr double kDisplacement = 0.5;  // mean over all samples
+
+void check(const odc_window_request &window, const odc_plan_request &samples) {
+    if (window.minibatches < 1 || window.minibatches > kMostMinibatches) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan_window: `minibatches` is {}; a window has 1 to {}", window.minibatches,
+             kMostMinibatches);
+    }
+    if (window.order != ODC_WINDOW_EXCHANGED && window.order != ODC_WINDOW_SORTED) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan_window: there is no order {}; see odc_window_order in odc.h", window.order);
+    }
+    if (!(window.most_moved >= 0 && window.most_moved <= 1)) {
+        fail(ODC_ERROR_ARGUMENT,
+             "odc_plan_window: `most_moved` is {:g}; it is a share of the samples, from 0 (the default of {:g}) to 1",
+             window.most_moved, kMoved);
+    }
+    if (!(window.most_displacement >= 0 && window.most_displacement <= kMostMinibatches)) {
+        fail(ODC_ERROR_ARGUMENT,
+             "odc_plan_window: `most_displacement` is {:g}; it is a mean number of minibatches, from 0 (the default of "
+             "{:g}) to {}",
+             window.most_displacement, kDisplacement, kMostMinibatches);
+    }
+    const auto minibatches = static_cast<uint64_t>(window.minibatches);
+    if (window.counts == nullptr && samples.count % minibatches != 0) {
+        fail(ODC_ERROR_ARGUMENT,
+             "odc_plan_window: {} samples are not equally many for each of {} minibatches; give `counts`",
+             samples.count, minibatches);
+    }
+}
+
+// The samples in their order.
+Window given_window(const odc_window_request &window, uint64_t samples) {
+    const auto minibatches = static_cast<uint64_t>(window.minibatches);
+    Window out;
+    uint64_t begin = 0;
+    for (uint64_t i = 0; i < minibatches; ++i) {
+        const uint64_t count = window.counts == nullptr ? samples / minibatches : window.counts[i];
+        if (count == 0 || count > samples - begin) {
+            fail(ODC_ERROR_ARGUMENT,
+                 "odc_plan_window: minibatch {} has {} samples, of {} that are left; each must have one or more", i,
+                 count, samples - begin);
+        }
+        Samples &one = out.emplace_back(count);
+        std::iota(one.begin(), one.end(), static_cast<uint32_t>(begin));
+        begin += count;
+    }
+    if (begin != samples) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan_window: `counts` are {} samples in all, `count` is {}", begin, samples);
+    }
+    return out;
+}
+
+struct PlannedWindow {
+    double makespan = 0;
+    double collective_makespan = 0;
+    std::vector<int32_t> rank_of;
+    std::vector<int32_t> microbatch_of;
+};
+
+PlannedWindow planned(const Window &window, const odc_plan_request &samples) {
+    PlannedWindow out{0, 0, std::vector<int32_t>(samples.count), std::vector<int32_t>(samples.count)};
+    std::vector<uint64_t> lengths;
+    std::vector<int32_t> rank_of;
+    std::vector<int32_t> microbatch_of;
+    for (Samples one : window) {
+        std::sort(one.begin(), one.end());  // the plan depends on the set only
+        lengths.clear();
+        for (const uint32_t sample : one) {
+            lengths.push_back(samples.lengths[sample]);
+        }
+        odc_plan_request request = samples;
+        request.lengths = lengths.data();
+        request.count = lengths.size();
+        rank_of.resize(lengths.size());
+        microbatch_of.resize(lengths.size());
+        const odc_plan_summary made = plan(request, rank_of.data(), microbatch_of.data());
+        out.makespan += made.makespan;
+        out.collective_makespan += made.collective_makespan;
+        for (size_t i = 0; i < one.size(); ++i) {
+            out.rank_of[one[i]] = rank_of[i];
+            out.microbatch_of[one[i]] = microbatch_of[i];
+        }
+    }
+    return out;
+}
+
+// The standard deviation of a minibatch's tokens over their mean.
+double token_variation(const Window &window, const uint64_t *lengths) {
+    std::vector<double> tokens;
+    for (const Samples &samples : window) {
+        tokens.push_back(std::accumulate(samples.begin(), samples.end(), 0.0, [&](double sum, uint32_t sample) {
+            return sum + static_cast<double>(lengths[sample]);
+        }));
+    }
+    const auto count = static_cast<double>(tokens.size());
+    const double mean = std::accumulate(tokens.begin(), tokens.end(), 0.0) / count;
+    double squares = 0;
+    for (const double one : tokens) {
+        squares += (one - mean) * (one - mean);
+    }
+    return std::sqrt(squares / count) / mean;
+}
+
+MoveLimits limits_of(const odc_window_request &window, uint64_t samples) {
+    const double moved = window.most_moved == 0 ? kMoved : window.most_moved;
+    const double displacement = window.most_displacement == 0 ? kDisplacement : window.most_displacement;
+    return {static_cast<uint64_t>(moved * static_cast<double>(samples)),
+            static_cast<uint64_t>(displacement * static_cast<double>(samples))};
+}
+
+}  // namespace
+
+odc_window_summary plan_window(const odc_window_request &window, const odc_plan_request &samples, int32_t *minibatch_of,
+                               int32_t *rank_of, int32_t *microbatch_of) {
+    const Minibatch all = odc::minibatch_of(samples);
+    check(window, samples);
+    if (minibatch_of == nullptr || rank_of == nullptr || microbatch_of == nullptr) {
+        fail(ODC_ERROR_ARGUMENT,
+             "odc_plan_window: `minibatch_of`, `rank_of` and `microbatch_of` must point to {} numbers each",
+             samples.count);
+    }
+    const Window before = given_window(window, samples.count);
+    Window after = window.order == ODC_WINDOW_SORTED
+                       ? sorted(before, all.costs)
+                       : exchanged(before, all.costs, all.ranks, limits_of(window, samples.count));
+    const PlannedWindow planned_before = planned(before, samples);
+    PlannedWindow made = after == before ? planned_before : planned(after, samples);
+    const bool collective = samples.policy == ODC_LB_MICRO || samples.policy == ODC_SORTED_ROWS;
+    const auto time = [&](const PlannedWindow &one) { return collective ? one.collective_makespan : one.makespan; };
+    if (time(made) >= time(planned_before)) {
+        after = before;
+        made = planned_before;
+    }
+    for (size_t minibatch = 0; minibatch < after.size(); ++minibatch) {
+        for (const uint32_t sample : after[minibatch]) {
+            minibatch_of[sample] = static_cast<int32_t>(minibatch);
+        }
+    }
+    std::copy(made.rank_of.begin(), made.rank_of.end(), rank_of);
+    std::copy(made.microbatch_of.begin(), made.microbatch_of.end(), microbatch_of);
+    const Moves moves = moves_between(before, after, samples.count);
+    const auto count = static_cast<double>(samples.count);
+    double tokens = 0;
+    for (uint64_t i = 0; i < samples.count; ++i) {
+        tokens += static_cast<double>(samples.lengths[i]);
+    }
+    odc_window_summary out{};
+    out.struct_size = sizeof(out);
+    out.makespan = made.makespan;
+    out.makespan_before = planned_before.makespan;
+    out.collective_makespan = made.collective_makespan;
+    out.collective_makespan_before = planned_before.collective_makespan;
+    out.lower_bound = std::accumulate(all.costs.begin(), all.costs.end(), 0.0) / static_cast<double>(all.ranks);
+    out.lower_bound = std::min(out.lower_bound, out.makespan);  // equal sums may differ by rounding
+    out.moved = static_cast<double>(moves.moved) / count;
+    out.displacement = static_cast<double>(moves.displacement) / count;
+    out.token_variation = token_variation(after, samples.lengths);
+    out.token_variation_before = token_variation(before, samples.lengths);
+    out.tokens = tokens / static_cast<double>(window.minibatches);
+    return out;
+}
+
+}  // namespace odc
