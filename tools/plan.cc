@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `odc plan`: which rank runs which samples in which microbatches, as a table or as JSON.
+// `odc plan`: which rank runs which samples in which microbatches, of one minibatch or of several planned together, as a table or
+// as JSON.
 #include "cli/exit.h"
 #include "cli/lengths.h"
 #include "cli/numbers.h"
@@ -30,6 +31,8 @@ struct PlanOptions {
     uint64_t max_tokens = 65536;
     std::string policy = "lb-mini";
     std::string cost = "linear";
+    int32_t lookahead = 1;
+    WindowOptions window;
     Format format = Format::Table;
 };
 
@@ -40,13 +43,19 @@ struct RankPlan {
     double cost = 0;
 };
 
-struct MadePlan {
-    odc_plan_summary summary;
+struct MinibatchPlan {
     std::vector<RankPlan> ranks;
+
+    double makespan() const {
+        double most = 0;
+        for (const RankPlan &rank : ranks) {
+            most = std::max(most, rank.cost);
+        }
+        return most;
+    }
 };
 
-MadePlan make_plan(const PlanOptions &options, const std::vector<uint64_t> &lengths) {
-    const Cost cost = parse_cost(options.cost);
+odc_plan_request request_of(const PlanOptions &options, const std::vector<uint64_t> &lengths, const Cost &cost) {
     odc_plan_request request{};
     request.struct_size = sizeof(request);
     request.lengths = lengths.data();
@@ -56,58 +65,174 @@ MadePlan make_plan(const PlanOptions &options, const std::vector<uint64_t> &leng
     request.b = cost.b;
     request.ranks = options.ranks;
     request.policy = parse_policy(options.policy);
-    std::vector<int32_t> rank_of(lengths.size());
-    std::vector<int32_t> microbatch_of(lengths.size());
-    MadePlan plan{};
-    plan.summary.struct_size = sizeof(plan.summary);
-    if (odc_plan(&request, rank_of.data(), microbatch_of.data(), &plan.summary) != ODC_OK) {
-        throw Exit{2, odc_last_error()};
-    }
-    plan.ranks.resize(static_cast<size_t>(options.ranks));
-    for (size_t i = 0; i < lengths.size(); ++i) {
-        RankPlan &rank = plan.ranks[static_cast<size_t>(rank_of[i])];
-        const auto microbatch = static_cast<size_t>(microbatch_of[i]);
-        if (rank.microbatches.size() <= microbatch) {
-            rank.microbatches.resize(microbatch + 1);
-        }
-        rank.microbatches[microbatch].push_back(i);
-        rank.samples += 1;
-        rank.tokens += static_cast<double>(lengths[i]);
-        rank.cost += cost.of(lengths[i]);
-    }
-    return plan;
+    return request;
 }
 
-void print_json(const MadePlan &plan, const std::string &policy) {
-    nlohmann::ordered_json out = {{"policy", policy},
-                                  {"makespan", plan.summary.makespan},
-                                  {"lower_bound", plan.summary.lower_bound},
-                                  {"ranks", nlohmann::ordered_json::array()}};
+// Of samples that an assignment names.
+class Assignment {
+public:
+    explicit Assignment(size_t samples) : minibatch_of(samples), rank_of(samples), microbatch_of(samples) {}
+
+    std::vector<MinibatchPlan> plans(const PlanOptions &options, const std::vector<uint64_t> &lengths,
+                                     const Cost &cost) const {
+        std::vector<MinibatchPlan> plans(static_cast<size_t>(options.lookahead));
+        for (MinibatchPlan &plan : plans) {
+            plan.ranks.resize(static_cast<size_t>(options.ranks));
+        }
+        for (size_t i = 0; i < lengths.size(); ++i) {
+            RankPlan &rank = plans[static_cast<size_t>(minibatch_of[i])].ranks[static_cast<size_t>(rank_of[i])];
+            const auto microbatch = static_cast<size_t>(microbatch_of[i]);
+            if (rank.microbatches.size() <= microbatch) {
+                rank.microbatches.resize(microbatch + 1);
+            }
+            rank.microbatches[microbatch].push_back(i);
+            rank.samples += 1;
+            rank.tokens += static_cast<double>(lengths[i]);
+            rank.cost += cost.of(lengths[i]);
+        }
+        return plans;
+    }
+
+    std::vector<int32_t> minibatch_of;  // all 0 without a window
+    std::vector<int32_t> rank_of;
+    std::vector<int32_t> microbatch_of;
+};
+
+nlohmann::ordered_json ranks_json(const MinibatchPlan &plan) {
+    nlohmann::ordered_json out = nlohmann::ordered_json::array();
     for (const RankPlan &rank : plan.ranks) {
-        out["ranks"].push_back({{"cost", rank.cost}, {"microbatches", rank.microbatches}});
+        out.push_back({{"cost", rank.cost}, {"microbatches", rank.microbatches}});
+    }
+    return out;
+}
+
+void print_table(const MinibatchPlan &plan) {
+    fmt::print("{:>5} {:>8} {:>13} {:>12} {:>12} {:>7}\n", "rank", "samples", "microbatches", "tokens", "cost", "idle");
+    for (size_t i = 0; i < plan.ranks.size(); ++i) {
+        const RankPlan &rank = plan.ranks[i];
+        const double idle = 100 * std::max(0.0, 1 - rank.cost / plan.makespan());
+        fmt::print("{:>5} {:>8} {:>13} {:>12.0f} {:>12.6g} {:>6.2f}%\n", i, rank.samples, rank.microbatches.size(),
+                   rank.tokens, rank.cost, idle);
+    }
+}
+
+void plan_minibatch(const PlanOptions &options, const std::vector<uint64_t> &lengths) {
+    const Cost cost = parse_cost(options.cost);
+    const odc_plan_request request = request_of(options, lengths, cost);
+    Assignment made(lengths.size());
+    odc_plan_summary summary{};
+    summary.struct_size = sizeof(summary);
+    if (odc_plan(&request, made.rank_of.data(), made.microbatch_of.data(), &summary) != ODC_OK) {
+        throw Exit{2, odc_last_error()};
+    }
+    const MinibatchPlan plan = made.plans(options, lengths, cost)[0];
+    if (options.format == Format::Json) {
+        const nlohmann::ordered_json out = {{"policy", options.policy},
+                                            {"makespan", summary.makespan},
+                                            {"lower_bound", summary.lower_bound},
+                                            {"collective_makespan", summary.collective_makespan},
+                                            {"ranks", ranks_json(plan)}};
+        fmt::print("{}\n", out.dump());
+        return;
+    }
+    print_table(plan);
+    const double bound = summary.lower_bound;
+    fmt::print("{}: makespan {:.6g}, {:.3f} times the lower bound {:.6g}; by collectives {:.6g}, {:.3f} times\n",
+               options.policy, summary.makespan, summary.makespan / bound, bound, summary.collective_makespan,
+               summary.collective_makespan / bound);
+}
+
+void print_window_json(const PlanOptions &options, const odc_window_summary &summary,
+                       const std::vector<MinibatchPlan> &plans) {
+    nlohmann::ordered_json out = {{"policy", options.policy},
+                                  {"lookahead", options.lookahead},
+                                  {"makespan", summary.makespan},
+                                  {"makespan_before", summary.makespan_before},
+                                  {"collective_makespan", summary.collective_makespan},
+                                  {"collective_makespan_before", summary.collective_makespan_before},
+                                  {"lower_bound", summary.lower_bound},
+                                  {"moved", summary.moved},
+                                  {"displacement", summary.displacement},
+                                  {"token_variation", summary.token_variation},
+                                  {"token_variation_before", summary.token_variation_before},
+                                  {"tokens", summary.tokens},
+                                  {"minibatches", nlohmann::ordered_json::array()}};
+    for (const MinibatchPlan &plan : plans) {
+        out["minibatches"].push_back({{"makespan", plan.makespan()}, {"ranks", ranks_json(plan)}});
     }
     fmt::print("{}\n", out.dump());
 }
 
-void print_table(const MadePlan &plan, const std::string &policy) {
-    const double makespan = plan.summary.makespan;
-    fmt::print("{:>5} {:>8} {:>13} {:>12} {:>12} {:>7}\n", "rank", "samples", "microbatches", "tokens", "cost", "idle");
-    for (size_t i = 0; i < plan.ranks.size(); ++i) {
-        const RankPlan &rank = plan.ranks[i];
-        const double idle = 100 * std::max(0.0, 1 - rank.cost / makespan);
-        fmt::print("{:>5} {:>8} {:>13} {:>12.0f} {:>12.6g} {:>6.2f}%\n", i, rank.samples, rank.microbatches.size(),
-                   rank.tokens, rank.cost, idle);
+void print_window_table(const PlanOptions &options, const odc_window_summary &summary,
+                        const std::vector<MinibatchPlan> &plans) {
+    fmt::print("{:>9} {:>8} {:>12} {:>12} {:>12} {:>7}\n", "minibatch", "samples", "tokens", "cost", "makespan",
+               "idle");
+    for (size_t i = 0; i < plans.size(); ++i) {
+        RankPlan all;
+        for (const RankPlan &rank : plans[i].ranks) {
+            all.samples += rank.samples;
+            all.tokens += rank.tokens;
+            all.cost += rank.cost;
+        }
+        const double makespan = plans[i].makespan();
+        const double idle = 100 * std::max(0.0, 1 - all.cost / (makespan * static_cast<double>(options.ranks)));
+        fmt::print("{:>9} {:>8} {:>12.0f} {:>12.6g} {:>12.6g} {:>6.2f}%\n", i, all.samples, all.tokens, all.cost,
+                   makespan, idle);
     }
-    fmt::print("{}: makespan {:.6g}, {:.3f} times the lower bound {:.6g}\n", policy, makespan,
-               makespan / plan.summary.lower_bound, plan.summary.lower_bound);
+    const double bound = summary.lower_bound;
+    fmt::print(
+        "{}, lookahead {}: makespan {:.6g}, {:.3f} times the lower bound {:.6g}; each minibatch by itself {:.6g}, "
+        "{:.3f} times\n",
+        options.policy, options.lookahead, summary.makespan, summary.makespan / bound, bound, summary.makespan_before,
+        summary.makespan_before / bound);
+    fmt::print("by collectives {:.6g}, {:.3f} times; each by itself {:.6g}, {:.3f} times\n",
+               summary.collective_makespan, summary.collective_makespan / bound, summary.collective_makespan_before,
+               summary.collective_makespan_before / bound);
+    fmt::print(
+        "moved: {:.1f} % of the samples, by {:.2f} minibatches in the mean over all; variation of a minibatch's "
+        "tokens {:.2f}, before {:.2f}\n",
+        100 * summary.moved, summary.displacement, summary.token_variation, summary.token_variation_before);
+}
+
+// As many samples for each minibatch; the last one may have fewer.
+void plan_lookahead(const PlanOptions &options, const std::vector<uint64_t> &lengths) {
+    const auto minibatches = static_cast<uint64_t>(options.lookahead);
+    const uint64_t each = (lengths.size() + minibatches - 1) / minibatches;
+    std::vector<uint64_t> counts;
+    for (uint64_t begin = 0; begin < lengths.size(); begin += each) {
+        counts.push_back(std::min<uint64_t>(each, lengths.size() - begin));
+    }
+    if (counts.size() < minibatches) {
+        throw Exit{
+            2, fmt::format("{} samples do not fill {} minibatches; lower --lookahead", lengths.size(), minibatches)};
+    }
+    const Cost cost = parse_cost(options.cost);
+    const odc_plan_request samples = request_of(options, lengths, cost);
+    odc_window_request request = options.window.request();
+    request.samples = &samples;
+    request.counts = counts.data();
+    request.minibatches = options.lookahead;
+    Assignment made(lengths.size());
+    odc_window_summary summary{};
+    summary.struct_size = sizeof(summary);
+    if (odc_plan_window(&request, made.minibatch_of.data(), made.rank_of.data(), made.microbatch_of.data(), &summary) !=
+        ODC_OK) {
+        throw Exit{2, odc_last_error()};
+    }
+    const std::vector<MinibatchPlan> plans = made.plans(options, lengths, cost);
+    if (options.format == Format::Json) {
+        print_window_json(options, summary, plans);
+    } else {
+        print_window_table(options, summary, plans);
+    }
 }
 
 void run_plan(const PlanOptions &options) {
-    const MadePlan plan = make_plan(options, read_lengths(options.file, options.max_tokens));
-    if (options.format == Format::Json) {
-        print_json(plan, options.policy);
+    const std::vector<uint64_t> lengths = read_lengths(options.file, options.max_tokens);
+    if (options.lookahead == 1) {
+        plan_minibatch(options, lengths);
     } else {
-        print_table(plan, options.policy);
+        plan_lookahead(options, lengths);
     }
 }
 
@@ -121,13 +246,19 @@ void add_plan(CLI::App &app) {
         ->required();
     add_whole(verb, "--ranks", options->ranks, {1, 1 << 20}, "Number of ranks")->required();
     add_whole(verb, "--max-tokens", options->max_tokens, kTokens, "Budget of a microbatch, in tokens");
-    verb->add_option("--policy", options->policy,
-                     "local-sort; lb-micro (equal counts, for collectives); lb-mini (free counts, for ODC)")
-        ->type_name("{local-sort,lb-micro,lb-mini}")
+    verb->add_option(
+            "--policy", options->policy,
+            "local-sort; lb-micro (equal counts, for collectives); lb-mini (free counts, for ODC); sorted-rows (the best "
+            "for collectives)")
+        ->type_name("{local-sort,lb-micro,lb-mini,sorted-rows}")
         ->capture_default_str();
     verb->add_option("--cost", options->cost, "A name, or A,B: s tokens cost A*x*x + B*x, x = s/32000")
         ->type_name("{linear,1.5b,7b}")
         ->capture_default_str();
+    CLI::Option *lookahead =
+        add_whole(verb, "--lookahead", options->lookahead, {1, 16},
+                  "FILE has the samples of so many minibatches, one after another: plan them together");
+    add_window_options(verb, options->window, lookahead);
     verb->add_flag_callback(
         "--json", [options] { options->format = Format::Json; }, "Print JSON");
     verb->callback([options] { run_plan(*options); });

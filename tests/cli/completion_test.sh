@@ -50,7 +50,7 @@ odc bench --type=b|bf16
 odc bench --type=|bf16 f16 f32 f64
 odc bench --memory cuda --active o|one
 odc bench gather --bytes |
-odc plan --policy |lb-micro lb-mini local-sort
+odc plan --policy |lb-micro lb-mini local-sort sorted-rows
 odc plan --cost |1.5b 7b linear
 odc plan --ranks 4 le|lengths.txt
 odc replay --model |1.5b 14b 32b 7b

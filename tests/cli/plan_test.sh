@@ -19,7 +19,7 @@ policy, cost, ranks, count, file, lengths = sys.argv[1:]
 lengths = [int(line) for line in open(lengths)][: int(count)]
 a, b = {"linear": (0, 1), "1.5b": (1.982122, 2.611821), "7b": (4.348357, 8.768377)}.get(cost) or map(float, cost.split(","))
 plan = json.load(open(file))
-assert set(plan) == {"policy", "makespan", "lower_bound", "ranks"}, set(plan)
+assert set(plan) == {"policy", "makespan", "lower_bound", "collective_makespan", "ranks"}, set(plan)
 assert plan["policy"] == policy and len(plan["ranks"]) == int(ranks)
 price = [a * (s / 32000) ** 2 + b * s / 32000 for s in lengths]
 seen = []
@@ -35,17 +35,48 @@ costs = [rank["cost"] for rank in plan["ranks"]]
 assert abs(plan["makespan"] - max(costs)) <= 1e-9 * max(costs)
 assert plan["lower_bound"] <= plan["makespan"] * (1 + 1e-12)
 assert plan["lower_bound"] >= max(max(price), sum(price) / int(ranks)) * (1 - 1e-12)
+rows = [[sum(price[i] for i in microbatch) for microbatch in rank["microbatches"]] for rank in plan["ranks"]]
+lockstep = sum(max(row[m] for row in rows if m < len(row)) for m in range(max(map(len, rows))))
+assert abs(plan["collective_makespan"] - lockstep) <= 1e-9 * lockstep
 if policy != "lb-mini":
     assert len({len(rank["microbatches"]) for rank in plan["ranks"]}) == 1
 ' "$@" "$work/json" "$lengths" || fail "the JSON of odc plan $* is wrong"
 }
-for policy in local-sort lb-micro lb-mini; do
+for policy in local-sort lb-micro lb-mini sorted-rows; do
     for cost in linear 1.5b 7b 0.5,2; do
         plans $policy $cost 4 32
     done
 done
 plans lb-mini 7b 16 3
 plans local-sort linear 1 1
+
+# Several minibatches together: the plan of each is that of its samples alone, and what moved is as reported.
+head -n 150 "$lengths" >"$work/window"
+for order in "--most-moved 1 --most-displacement 16" --sorted "--most-moved 0.05" ""; do
+    # shellcheck disable=SC2086
+    "$odc" plan --ranks 8 --cost 7b --lookahead 4 $order --json "$work/window" >"$work/json" || fail "no window is planned"
+    python3 -c '
+import json, subprocess, sys
+odc, file, lengths, order = sys.argv[1:]
+lengths = [int(line) for line in open(lengths)]
+plan = json.load(open(file))
+flat = [[i for rank in one["ranks"] for micro in rank["microbatches"] for i in micro] for one in plan["minibatches"]]
+assert [len(samples) for samples in flat] == [38, 38, 38, 36] and sorted(sum(flat, [])) == list(range(150))
+moves = [abs(i // 38 - m) for m, samples in enumerate(flat) for i in samples]
+assert abs(plan["moved"] - sum(map(bool, moves)) / 150) < 1e-9 and abs(plan["displacement"] - sum(moves) / 150) < 1e-9
+assert plan["moved"] <= (0.05 if order == "--most-moved 0.05" else 0.2 if not order else 1)
+assert plan["lower_bound"] <= plan["makespan"] <= plan["makespan_before"]
+for one, samples in zip(plan["minibatches"], map(sorted, flat)):
+    alone = subprocess.run([odc, "plan", "--ranks", "8", "--cost", "7b", "--json", "-"], check=True, stdout=-1, text=True,
+                           input="".join(f"{lengths[i]}\n" for i in samples))
+    ranks = [[[samples.index(i) for i in micro] for micro in rank["microbatches"]] for rank in one["ranks"]]
+    assert ranks == [rank["microbatches"] for rank in json.loads(alone.stdout)["ranks"]]
+' "$odc" "$work/json" "$work/window" "$order" || fail "the window of odc plan --lookahead 4 $order is wrong"
+done
+"$odc" plan --ranks 8 --lookahead 2 "$work/window" >"$work/table" || fail "the window's table failed"
+[ "$(grep -cE '^ +[01] +75 +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+%$' "$work/table")" -eq 2 ] ||
+    fail "not a row for each minibatch: $(cat "$work/table")"
+grep -q '^moved: .* % of the samples' "$work/table" || fail "does not say what moved: $(cat "$work/table")"
 
 # The same from a file, twice; and the table.
 "$odc" plan --ranks 4 --policy lb-mini --cost 7b --json "$lengths" >"$work/first" || fail "a file is not planned"
@@ -93,6 +124,9 @@ for wrong in 0 -1 1e3 99999999999999999999999; do
         "$lengths"
 done
 refuses "--ranks" "$lengths"
+refuses "requires --lookahead" --ranks 2 --sorted "$lengths"
+refuses "excludes" --ranks 2 --lookahead 2 --sorted --most-moved 0.5 "$lengths"
+refuses "4 samples do not fill 8 minibatches" --ranks 1 --lookahead 8 <(printf '1\n2\n3\n4\n')
 refuses "best" --ranks 2 --policy best "$lengths"
 refuses "9b" --ranks 2 --cost 9b "$lengths"
 refuses "nan" --ranks 2 --cost nan,1 "$lengths"

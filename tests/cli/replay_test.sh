@@ -32,14 +32,17 @@ refuses() {
     fi
 }
 
-# The five arms, with pictures. A layer's elements are not divisible by 3 ranks.
+# The six arms, with pictures. A layer's elements are not divisible by 3 ranks.
 "$odc" replay --lengths "$lengths" --ranks 3 --minibatch 4 --minibatches 2 --seconds 2 --scale 65536 --json \
     --timeline "$scratch/t.svg" --trace "$scratch/t.json" >"$scratch/json" 2>"$scratch/err"
-check "$scratch/json" '[*arms] == ["collective local-sort", "collective lb-micro", "odc local-sort", "odc lb-micro",
-                                   "odc lb-mini"]'
-check "$scratch/json" 'all(a["samples_per_second"] > 0 and 0 < a["share_of_ideal"] < 1.1 and 0 <= a["idle"] < 1
+check "$scratch/json" '[*arms] == ["collective local-sort", "collective lb-micro", "collective sorted-rows",
+                                   "odc local-sort", "odc lb-micro", "odc lb-mini"]'
+check "$scratch/json" 'all(a["samples_per_second"] > 0 and 0 < a["share_of_ideal"] <= 1 and 0 <= a["idle"] < 1
                            and len(a["rank_idle"]) == 3 for a in j["arms"])'
 check "$scratch/json" 'arms["collective lb-micro"]["speedup"] == arms["collective lb-micro"]["ideal_speedup"] == 1'
+check "$scratch/json" 'arms["collective sorted-rows"]["speedup_over_sorted_rows"] == 1
+                       and arms["collective sorted-rows"]["ideal_speedup"] >= 1 - 1e-9
+                       and 0 < j["speedup_over_sorted_rows"]["low"] <= j["speedup_over_sorted_rows"]["high"]'
 check "$scratch/json" 'all(arms["odc " + p]["ideal_samples_per_second"] >=
                            arms["collective " + p]["ideal_samples_per_second"] for p in ("local-sort", "lb-micro"))'
 check "$scratch/json" '0 < j["speedup"]["low"] <= j["speedup"]["median"] <= j["speedup"]["high"]'
@@ -51,10 +54,18 @@ check "$scratch/json" '0 < j["communication"]["scatter_add_bytes"] <= j["communi
 check "$scratch/json" '"emulated device" in j["emulation"] and j["settings"]["scale"] == 65536'
 check "$scratch/t.json" '{e["name"].split()[0] for e in j["traceEvents"] if e["ph"] == "X"} >=
                          {"forward", "backward", "gather", "scatter-add", "barrier", "sync", "update"}'
-check "$scratch/t.json" '{e["pid"] for e in j["traceEvents"]} == set(range(5))'
+check "$scratch/t.json" '{e["pid"] for e in j["traceEvents"]} == set(range(6))'
 check "$scratch/t.json" '{e["tid"] for e in j["traceEvents"] if e["ph"] == "X"} == set(range(6))'
 python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$scratch/t.svg"
 grep -q "Emulated device" "$scratch/t.svg"
+
+# Lookahead: two arms more, on other minibatches of the same samples.
+"$odc" replay --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 5 --lookahead 2 --most-moved 1 --seconds 2 \
+    --scale 65536 --json >"$scratch/json" 2>"$scratch/err"
+check "$scratch/json" '[a["lookahead"] for a in j["arms"]] == [1] * 6 + [2, 2] and j["settings"]["lookahead"] == 2'
+check "$scratch/json" 'all(a["share_of_ideal"] <= 1 for a in j["arms"])
+                       and j["arms"][7]["ideal_samples_per_second"] >= j["arms"][5]["ideal_samples_per_second"] * (1 - 1e-9)'
+check "$scratch/json" '0 <= j["exchanged"]["moved"] <= 1 and 0 <= j["exchanged"]["displacement"] <= 0.5'
 
 # The table; a corpus; more ranks than elements in a layer; a rank alone.
 mkdir "$scratch/corpus"

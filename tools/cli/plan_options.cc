@@ -3,8 +3,7 @@
 #include "cli/plan_options.h"
 
 #include "cli/exit.h"
-
-#include <odc/odc.h>
+#include "cli/numbers.h"
 
 #include <array>
 #include <charconv>
@@ -19,10 +18,11 @@ struct Policy {
     const char *name;
     int32_t value;
 };
-constexpr std::array<Policy, 3> kPolicies = {{
+constexpr std::array<Policy, 4> kPolicies = {{
     {"local-sort", ODC_LOCAL_SORT},
     {"lb-micro", ODC_LB_MICRO},
     {"lb-mini", ODC_LB_MINI},
+    {"sorted-rows", ODC_SORTED_ROWS},
 }};
 
 bool parse_coefficient(std::string_view text, double &out) {
@@ -54,7 +54,29 @@ int32_t parse_policy(const std::string &name) {
             return policy.value;
         }
     }
-    throw Exit{2, "--policy " + name + ": give local-sort, lb-micro or lb-mini"};
+    throw Exit{2, "--policy " + name + ": give local-sort, lb-micro, lb-mini or sorted-rows"};
+}
+
+odc_window_request WindowOptions::request() const {
+    odc_window_request request{};
+    request.struct_size = sizeof(request);
+    request.order = sorted ? ODC_WINDOW_SORTED : ODC_WINDOW_EXCHANGED;
+    request.most_moved = most_moved;
+    request.most_displacement = most_displacement;
+    return request;
+}
+
+void add_window_options(CLI::App *verb, WindowOptions &options, CLI::Option *lookahead) {
+    CLI::Option *moved = add_real(verb, "--most-moved", options.most_moved, {0.001, 1},
+                                  "Share of the samples that may change their minibatch");
+    CLI::Option *displacement = add_real(verb, "--most-displacement", options.most_displacement, {0.001, 16},
+                                         "By how many minibatches a sample may move, mean over all");
+    CLI::Option *sorted =
+        verb->add_flag("--sorted", options.sorted, "All samples of the window by cost, instead of a few exchanges");
+    for (CLI::Option *option : {moved, displacement, sorted}) {
+        option->needs(lookahead);
+    }
+    sorted->excludes(moved)->excludes(displacement);
 }
 
 const char *policy_name(int32_t policy) {

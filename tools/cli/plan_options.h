@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How `odc plan` and `odc replay` parse a cost model and a policy.
+// The options that `odc plan` and `odc replay` share: a cost model, a policy, and what lookahead may do.
 #pragma once
 
+#include <odc/odc.h>
+
+#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
@@ -21,8 +24,20 @@ struct Cost {
 // "linear", "1.5b", "7b", or "A,B". Throws Exit{2, ...}, as parse_policy does.
 Cost parse_cost(const std::string &text);
 
-// "local-sort", "lb-micro" or "lb-mini", as odc_policy.
+// "local-sort", "lb-micro", "lb-mini" or "sorted-rows", as odc_policy.
 int32_t parse_policy(const std::string &name);
 const char *policy_name(int32_t policy);
+
+struct WindowOptions {
+    bool sorted = false;
+    double most_moved = 0.2;
+    double most_displacement = 0.5;
+
+    // Without samples.
+    odc_window_request request() const;
+};
+
+// --most-moved, --most-displacement and --sorted, which need `lookahead`.
+void add_window_options(CLI::App *verb, WindowOptions &options, CLI::Option *lookahead);
 
 }  // namespace odc_tool

@@ -99,6 +99,10 @@ void add_replay(CLI::App &app) {
     add_whole(verb, "--minibatch", settings->minibatch, {1, 100'000}, "Samples per rank and minibatch");
     add_whole(verb, "--minibatches", settings->minibatches, {1, 100'000},
               fmt::format("Minibatches of each arm; default: one pass over the lengths, at most {}", kMostMinibatches));
+    CLI::Option *lookahead =
+        add_whole(verb, "--lookahead", settings->lookahead, {1, 16},
+                  "Two arms more, in which so many minibatches are planned together and exchange samples");
+    add_window_options(verb, settings->window, lookahead);
     CLI::Option *seconds = add_real(verb, "--seconds", settings->seconds, {0.1, 1e6},
                                     "Emulated time of all arms together; sets the device's speed");
     add_whole(verb, "--seed", settings->seed, {0, kPositive.high}, "Seed of the order of the samples");
@@ -111,7 +115,7 @@ void add_replay(CLI::App &app) {
     CLI::Option *prefetch =
         verb->add_flag("--prefetch", settings->prefetch,
                        "Measure how much of the communication compute hides when one thread starts it a layer ahead");
-    for (CLI::Option *other : {seconds, timeline, trace}) {
+    for (CLI::Option *other : {seconds, timeline, trace, lookahead}) {
         prefetch->excludes(other);
     }
     add_real(verb, "--compute", settings->compute, {0.01, 1000},

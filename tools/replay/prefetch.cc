@@ -18,6 +18,7 @@
 namespace odc_tool {
 namespace {
 
+constexpr Arm kOdcLbMini = kArms[kLbMini];
 constexpr size_t kTriedMinibatches = 3;  // to measure communication
 
 struct Turn {
@@ -37,8 +38,6 @@ Arm arm_of(const Turn &turn) { return {turn.schedule, ODC_LB_MINI}; }
 // Assigns a minibatch's runs to turns: each turn has each place in the order.
 size_t turn_at(size_t minibatch, size_t place) { return (minibatch + place) % kTurns.size(); }
 
-double ideal_cost(const Minibatch &minibatch) { return minibatch.plan(ODC_LB_MINI).ideal_cost(Schedule::Odc); }
-
 RunRecord run_turn(ReplayJob &job, size_t minibatch, const Turn &turn) {
     return job.run(0, minibatch, arm_of(turn), turn.compute * job.workload.ns_per_cost, Recording::Times);
 }
@@ -56,15 +55,15 @@ void fit_compute(ReplayJob &job) {
     run_turn(job, 0, alone);  // connects ranks and allocates pages
     double ns = 0;
     double cost = 0;
-    for (size_t i = 0; i < std::min(kTriedMinibatches, job.workload.minibatches.size()); ++i) {
+    for (size_t i = 0; i < std::min(kTriedMinibatches, job.workload.count()); ++i) {
         ns += slowest_ns(job, run_turn(job, i, alone));
-        cost += ideal_cost(job.workload.minibatches[i]);
+        cost += job.workload.ideal_cost(kOdcLbMini, i);
     }
     job.workload.ns_per_cost = job.settings.compute * ns / cost;
 }
 
 std::vector<RunRecord> run_turns(ReplayJob &job) {
-    const size_t minibatches = job.workload.minibatches.size();
+    const size_t minibatches = job.workload.count();
     std::optional<Progress> progress;
     if (job.rank == 0) {
         progress.emplace(double(minibatches * kTurns.size()));
@@ -119,8 +118,8 @@ private:
 Times times_of(const ReplayJob &job, const RunRecords &records) {
     Times times;
     size_t run = 0;
-    for (size_t minibatch = 0; minibatch < job.workload.minibatches.size(); ++minibatch) {
-        times.ideal.push_back(ideal_cost(job.workload.minibatches[minibatch]) * job.workload.ns_per_cost * 1e-9);
+    for (size_t minibatch = 0; minibatch < job.workload.count(); ++minibatch) {
+        times.ideal.push_back(job.workload.ideal_cost(kOdcLbMini, minibatch) * job.workload.ns_per_cost * 1e-9);
         for (size_t place = 0; place < kTurns.size(); ++place) {
             times.turns[turn_at(minibatch, place)].push_back(double(longest(records, run++)) * 1e-9);
         }

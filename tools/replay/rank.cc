@@ -32,10 +32,10 @@ public:
 
     void run_all() {
         const Workload &workload = job_.workload;
-        const std::vector<Run> runs = run_order(workload.minibatches.size());
+        const std::vector<Run> runs = run_order(workload);
         double total = 0;
-        for (const Arm &arm : kArms) {
-            total += workload.ideal_cost(arm);
+        for (size_t arm = 0; arm < workload.arms; ++arm) {
+            total += workload.ideal_cost(kArms[arm]);
         }
         std::optional<Progress> progress;
         if (job_.rank == 0) {
@@ -45,12 +45,12 @@ public:
         for (size_t run = 0; run < runs.size(); ++run) {
             const Arm &arm = kArms[runs[run].arm];
             if (progress) {
-                progress->show(done, fmt::format("minibatch {}/{}  {}", runs[run].minibatch + 1,
-                                                 workload.minibatches.size(), arm_name(arm)));
+                progress->show(
+                    done, fmt::format("minibatch {}/{}  {}", runs[run].minibatch + 1, workload.count(), arm_name(arm)));
             }
             records_.push_back(job_.run(static_cast<int32_t>(run), runs[run].minibatch, arm, workload.ns_per_cost,
                                         recording(runs[run].minibatch)));
-            done += workload.minibatches[runs[run].minibatch].plan(arm.policy).ideal_cost(arm.schedule);
+            done += workload.ideal_cost(arm, runs[run].minibatch);
         }
     }
 
@@ -66,13 +66,15 @@ public:
         for (const RankTotals &rank : totals) {
             own_seconds += rank.cpu_seconds;
         }
-        const Report report{settings,
-                            job_.model,
-                            job_.workload,
-                            job_.layer_elements,
-                            totals,
-                            make_arm_reports(job_.workload, records),
-                            {speedup_of(job_.workload, records), load_.share_of_others(own_seconds)}};
+        const Report report{
+            settings,
+            job_.model,
+            job_.workload,
+            job_.layer_elements,
+            totals,
+            make_arm_reports(job_.workload, records),
+            {speedup_over(kBaseline, settings, job_.workload, records),
+             speedup_over(kBestCollective, settings, job_.workload, records), load_.share_of_others(own_seconds)}};
         // Before the pictures: the figures must not be lost if a file cannot be written.
         settings.json ? print_json(report) : print_table(report);
         if (!settings.timeline.empty()) {

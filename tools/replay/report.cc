@@ -40,9 +40,9 @@ int64_t longest(const RunRecords &records, size_t run) {
 }
 
 std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records) {
-    const std::vector<Run> runs = run_order(workload.minibatches.size());
+    const std::vector<Run> runs = run_order(workload);
     std::vector<ArmReport> reports;
-    for (size_t arm = 0; arm < kArms.size(); ++arm) {
+    for (size_t arm = 0; arm < workload.arms; ++arm) {
         ArmReport report{};
         report.arm = kArms[arm];
         double seconds = 0;
@@ -68,35 +68,48 @@ std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecor
         reports.push_back(report);
     }
     const ArmReport base = reports[kBaseline];
+    const double best_collective = reports[kBestCollective].samples_per_second;
     for (ArmReport &report : reports) {
         report.speedup = report.samples_per_second / base.samples_per_second;
+        report.speedup_over_sorted_rows = report.samples_per_second / best_collective;
         report.ideal_speedup = report.ideal_samples_per_second / base.ideal_samples_per_second;
     }
     return reports;
 }
 
-MedianInterval speedup_of(const Workload &workload, const RunRecords &records) {
-    const std::vector<Run> runs = run_order(workload.minibatches.size());
-    std::vector<double> base(workload.minibatches.size());
-    std::vector<double> best(workload.minibatches.size());
+MedianInterval speedup_over(size_t arm, const ReplaySettings &settings, const Workload &workload,
+                            const RunRecords &records) {
+    const std::vector<Run> runs = run_order(workload);
+    const auto window =
+        static_cast<size_t>(settings.lookahead);  // whose minibatches have the same samples in both orders
+    const size_t windows = (workload.count() + window - 1) / window;
+    std::vector<double> base(windows);
+    std::vector<double> best(windows);
     for (size_t run = 0; run < runs.size(); ++run) {
-        if (runs[run].arm == kBaseline || runs[run].arm == kBest) {
-            (runs[run].arm == kBaseline ? base : best)[runs[run].minibatch] = double(longest(records, run));
+        const auto duration = double(longest(records, run));
+        if (runs[run].arm == arm) {
+            base[runs[run].minibatch / window] += duration;
+        }
+        if (runs[run].arm == best_arm(settings)) {
+            best[runs[run].minibatch / window] += duration;
         }
     }
     std::vector<double> speedups;
-    for (size_t minibatch = 0; minibatch < base.size(); ++minibatch) {
-        speedups.push_back(base[minibatch] / best[minibatch]);
+    for (size_t one = 0; one < windows; ++one) {
+        speedups.push_back(base[one] / best[one]);
     }
     return median_interval(speedups);
 }
 
 std::string verdict(const Report &report) {
     const ArmReport &base = report.arms[kBaseline];
-    const ArmReport &best = report.arms[kBest];
+    const ArmReport &best = report.arms[best_arm(report.settings)];
     const MedianInterval &speedup = report.gain.speedup;
-    const std::string interval = fmt::format("{:.2f}x ({:.2f}x to {:.2f}x over {} minibatches)", speedup.median,
-                                             speedup.low, speedup.high, report.workload.minibatches.size());
+    const MedianInterval &over_rows = report.gain.speedup_over_sorted_rows;
+    const std::string interval =
+        fmt::format("{:.2f}x ({:.2f} to {:.2f}) over {}, {:.2f}x ({:.2f} to {:.2f}) over {}", speedup.median,
+                    speedup.low, speedup.high, arm_name(kArms[kBaseline]), over_rows.median, over_rows.low,
+                    over_rows.high, arm_name(kArms[kBestCollective]));
     if (const auto why = not_resolved(report.gain.others)) {
         return fmt::format("verdict: {}; measured beside them: {}", *why, interval);
     }
@@ -108,13 +121,13 @@ std::string verdict(const Report &report) {
                 arm_name(arm.arm), arm.share_of_ideal() * 100, report.totals.size(), interval);
         }
     }
-    return fmt::format("verdict: these lengths: {}, ideal {:.2f}x; idle {:.0f} % -> {:.0f} %", interval,
-                       best.ideal_speedup, base.idle * 100, best.idle * 100);
+    return fmt::format("verdict: these lengths: {}; idle {:.0f} % -> {:.0f} %", interval, base.idle * 100,
+                       best.idle * 100);
 }
 
 std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records) {
-    const std::vector<Run> runs = run_order(report.workload.minibatches.size());
-    std::array<int64_t, kArms.size()> end_ns{};
+    const std::vector<Run> runs = run_order(report.workload);
+    std::vector<int64_t> end_ns(report.workload.arms);
     std::vector<PicturedRun> pictured;
     for (size_t number = 0; number < runs.size() && runs[number].minibatch < kPicturedMinibatches; ++number) {
         const size_t arm = runs[number].arm;
@@ -126,7 +139,8 @@ std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &r
 }
 
 std::string arm_name(const Arm &arm) {
-    return std::string(schedule_name(arm.schedule)) + " + " + policy_name(arm.policy);
+    return std::string(schedule_name(arm.schedule)) + " + " + policy_name(arm.policy) +
+           (arm.order == Order::Lookahead ? " + lookahead" : "");
 }
 
 std::string caption(const Report &report) {
@@ -141,26 +155,40 @@ std::string workload_text(const Report &report) {
     return fmt::format(
         "{} ranks, {} samples a rank and minibatch, minibatches: {}; {} lengths, mean {:.0f}, longest {}, budget "
         "{} tokens, seed {}",
-        report.totals.size(), report.settings.minibatch, workload.minibatches.size(), workload.lengths,
-        workload.mean_length, workload.longest, report.settings.max_tokens, report.settings.seed);
+        report.totals.size(), report.settings.minibatch, workload.count(), workload.lengths, workload.mean_length,
+        workload.longest, report.settings.max_tokens, report.settings.seed);
 }
 
 void print_table(const Report &report) {
     const RankTotals sum = sum_of(report.totals);
     fmt::print("{}\n{}\n\n", caption(report), workload_text(report));
-    fmt::print("{:<26}{:>10}{:>10}{:>15}{:>9}{:>14}\n", "schedule + policy", "samples/s", "speedup", "ideal speedup",
-               "idle", "of own ideal");
+    size_t width = 0;
     for (const ArmReport &arm : report.arms) {
-        fmt::print("{:<26}{:>10.2f}{:>9.2f}x{:>14.2f}x{:>7.1f} %{:>12.1f} %\n", arm_name(arm.arm),
-                   arm.samples_per_second, arm.speedup, arm.ideal_speedup, arm.idle * 100, arm.share_of_ideal() * 100);
+        width = std::max(width, arm_name(arm.arm).size());
+    }
+    fmt::print("{:<{}}{:>11}{:>30}\n", "", width, "", "speedup over collective +");
+    fmt::print("{:<{}}{:>11}{:>10}{:>8}{:>13}{:>8}{:>14}\n", "schedule + policy", width, "samples/s", "lb-micro",
+               "ideal", "sorted-rows", "idle", "of own ideal");
+    for (const ArmReport &arm : report.arms) {
+        fmt::print("{:<{}}{:>11.2f}{:>9.2f}x{:>7.2f}x{:>12.2f}x{:>6.1f} %{:>12.1f} %\n", arm_name(arm.arm), width,
+                   arm.samples_per_second, arm.speedup, arm.ideal_speedup, arm.speedup_over_sorted_rows, arm.idle * 100,
+                   arm.share_of_ideal() * 100);
     }
     fmt::print(
-        "\nideal: communication takes no time and the optimizer is left out (by prefetching, the collective schedule may be\n"
-        "a layer ahead of it); idle: not computing, mean over ranks\n"
+        "\nideal: communication takes no time, the optimizer is left out, and collectives run a layer ahead; idle: not\n"
+        "computing, mean over ranks\n"
         "{:.1f} GB gathered and {:.1f} GB added in {} layers of {} elements; every sum was exact, in both "
         "schedules\n",
         double(sum.gather_bytes) * 1e-9, double(sum.scatter_add_bytes) * 1e-9, report.model.layers,
         report.layer_elements);
+    if (report.settings.lookahead > 1) {
+        const Exchanged &exchanged = report.workload.exchanged;
+        fmt::print(
+            "lookahead {}: {:.1f} % of the samples moved, by {:.2f} minibatches in the mean over all; variation of a "
+            "minibatch's tokens {:.2f}, before {:.2f}\n",
+            report.settings.lookahead, exchanged.moved * 100, exchanged.displacement, exchanged.token_variation,
+            exchanged.token_variation_before);
+    }
     fmt::print("\n{}\n", verdict(report));
 }
 
@@ -186,7 +214,8 @@ nlohmann::ordered_json settings_json(const Report &report) {
             {"time_compression", 1e9 / workload.ns_per_cost},
             {"ranks", report.totals.size()},
             {"minibatch", settings.minibatch},
-            {"minibatches", workload.minibatches.size()},
+            {"minibatches", workload.count()},
+            {"lookahead", settings.lookahead},
             {"max_tokens", settings.max_tokens},
             {"seed", settings.seed}};
 }
@@ -210,16 +239,29 @@ void print_json(const Report &report) {
     for (const ArmReport &arm : report.arms) {
         json["arms"].push_back({{"schedule", schedule_name(arm.arm.schedule)},
                                 {"policy", policy_name(arm.arm.policy)},
+                                {"lookahead", arm.arm.order == Order::Lookahead ? report.settings.lookahead : 1},
                                 {"samples_per_second", arm.samples_per_second},
                                 {"ideal_samples_per_second", arm.ideal_samples_per_second},
                                 {"share_of_ideal", arm.share_of_ideal()},
                                 {"speedup", arm.speedup},
+                                {"speedup_over_sorted_rows", arm.speedup_over_sorted_rows},
                                 {"ideal_speedup", arm.ideal_speedup},
                                 {"idle", arm.idle},
                                 {"rank_idle", arm.rank_idle}});
     }
+    if (report.settings.lookahead > 1) {
+        const Exchanged &exchanged = report.workload.exchanged;
+        json["exchanged"] = {{"moved", exchanged.moved},
+                             {"displacement", exchanged.displacement},
+                             {"token_variation", exchanged.token_variation},
+                             {"token_variation_before", exchanged.token_variation_before}};
+    }
     const Gain &gain = report.gain;
-    json["speedup"] = {{"median", gain.speedup.median}, {"low", gain.speedup.low}, {"high", gain.speedup.high}};
+    const auto interval_json = [](const MedianInterval &of) {
+        return nlohmann::ordered_json{{"median", of.median}, {"low", of.low}, {"high", of.high}};
+    };
+    json["speedup"] = interval_json(gain.speedup);
+    json["speedup_over_sorted_rows"] = interval_json(gain.speedup_over_sorted_rows);
     json["others_cpu_share"] = gain.others ? nlohmann::ordered_json(*gain.others) : nlohmann::ordered_json();
     json["verdict"] = verdict(report);
     json["communication"] = communication_json(report);

@@ -13,10 +13,11 @@
 
 namespace odc_tool {
 
-// What the run shows of ODC with LB-Mini over the collective schedule with LB-Micro.
+// What the run shows of ODC with LB-Mini, and with lookahead if that is asked for.
 struct Gain {
-    MedianInterval speedup;        // pairs of minibatches
-    std::optional<double> others;  // share of this host's processors that other programs used
+    MedianInterval speedup;                   // over the collective schedule with LB-Micro; pairs of windows
+    MedianInterval speedup_over_sorted_rows;  // over the best that collectives can do
+    std::optional<double> others;             // share of this host's processors that other programs used
 };
 
 // By rank, then by run in run_order.
@@ -26,9 +27,10 @@ struct ArmReport {
     Arm arm;
     double samples_per_second;
     double ideal_samples_per_second;
-    double speedup;        // over collective + lb-micro
-    double ideal_speedup;  // the same with communication that takes no time
-    double idle;           // share of the time in which a device does not compute, mean over ranks
+    double speedup;                   // over collective + lb-micro
+    double speedup_over_sorted_rows;  // over collective + sorted-rows
+    double ideal_speedup;             // over collective + lb-micro, with communication that takes no time
+    double idle;                      // share of the time in which a device does not compute, mean over ranks
     std::vector<double> rank_idle;
 
     double share_of_ideal() const { return samples_per_second / ideal_samples_per_second; }
@@ -46,7 +48,9 @@ struct Report {
 
 std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records);
 
-MedianInterval speedup_of(const Workload &workload, const RunRecords &records);
+// Of the best arm over this one; pairs of windows.
+MedianInterval speedup_over(size_t arm, const ReplaySettings &settings, const Workload &workload,
+                            const RunRecords &records);
 
 // One line: the gain, or why the run does not show one.
 std::string verdict(const Report &report);

@@ -45,12 +45,8 @@ private:
     size_t next_;
 };
 
-Plan make_plan(const ReplaySettings &settings, const Cost &cost, int32_t policy, const std::vector<size_t> &samples,
-               const std::vector<uint64_t> &lengths, int ranks) {
-    std::vector<uint64_t> tokens;
-    for (size_t sample : samples) {
-        tokens.push_back(lengths[sample]);
-    }
+odc_plan_request plan_request(const ReplaySettings &settings, const Cost &cost, int32_t policy,
+                              const std::vector<uint64_t> &tokens, int ranks) {
     odc_plan_request request{};
     request.struct_size = sizeof request;
     request.lengths = tokens.data();
@@ -60,6 +56,16 @@ Plan make_plan(const ReplaySettings &settings, const Cost &cost, int32_t policy,
     request.b = cost.b;
     request.ranks = ranks;
     request.policy = policy;
+    return request;
+}
+
+Plan make_plan(const ReplaySettings &settings, const Cost &cost, int32_t policy, const std::vector<size_t> &samples,
+               const std::vector<uint64_t> &lengths, int ranks) {
+    std::vector<uint64_t> tokens;
+    for (size_t sample : samples) {
+        tokens.push_back(lengths[sample]);
+    }
+    const odc_plan_request request = plan_request(settings, cost, policy, tokens, ranks);
     std::vector<int32_t> rank_of(samples.size());
     std::vector<int32_t> microbatch_of(samples.size());
     if (odc_plan(&request, rank_of.data(), microbatch_of.data(), nullptr) != ODC_OK) {
@@ -77,6 +83,76 @@ Plan make_plan(const ReplaySettings &settings, const Cost &cost, int32_t policy,
     return plan;
 }
 
+std::vector<Minibatch> planned(const ReplaySettings &settings, const Cost &cost,
+                               const std::vector<std::vector<size_t>> &minibatches,
+                               const std::vector<uint64_t> &lengths, int ranks) {
+    std::vector<Minibatch> out;
+    for (const std::vector<size_t> &samples : minibatches) {
+        Minibatch &minibatch = out.emplace_back();
+        for (const size_t sample : samples) {
+            minibatch.total.add_sample(sample);
+        }
+        for (int32_t policy : {ODC_LOCAL_SORT, ODC_LB_MICRO, ODC_LB_MINI, ODC_SORTED_ROWS}) {
+            minibatch.plans[static_cast<size_t>(policy - ODC_LOCAL_SORT)] =
+                make_plan(settings, cost, policy, samples, lengths, ranks);
+        }
+    }
+    return out;
+}
+
+// The samples of each minibatch after exchanges within one window.
+std::vector<std::vector<size_t>> exchanged(const ReplaySettings &settings, const Cost &cost,
+                                           const std::vector<std::vector<size_t>> &window,
+                                           const std::vector<uint64_t> &lengths, int ranks,
+                                           odc_window_summary &summary) {
+    std::vector<size_t> samples;
+    for (const std::vector<size_t> &minibatch : window) {
+        samples.insert(samples.end(), minibatch.begin(), minibatch.end());
+    }
+    std::vector<uint64_t> tokens;
+    for (const size_t sample : samples) {
+        tokens.push_back(lengths[sample]);
+    }
+    const odc_plan_request plan = plan_request(settings, cost, ODC_LB_MINI, tokens, ranks);
+    odc_window_request request = settings.window.request();
+    request.samples = &plan;
+    request.minibatches = static_cast<int32_t>(window.size());
+    std::vector<int32_t> minibatch_of(samples.size());
+    std::vector<int32_t> rank_of(samples.size());
+    std::vector<int32_t> microbatch_of(samples.size());
+    summary.struct_size = sizeof summary;
+    if (odc_plan_window(&request, minibatch_of.data(), rank_of.data(), microbatch_of.data(), &summary) != ODC_OK) {
+        throw Exit{2, odc_last_error()};
+    }
+    std::vector<std::vector<size_t>> out(window.size());
+    for (size_t i = 0; i < samples.size(); ++i) {
+        out[static_cast<size_t>(minibatch_of[i])].push_back(samples[i]);
+    }
+    return out;
+}
+
+std::vector<std::vector<size_t>> looked_ahead(const ReplaySettings &settings, const Cost &cost,
+                                              const std::vector<std::vector<size_t>> &given,
+                                              const std::vector<uint64_t> &lengths, int ranks, Exchanged &total) {
+    const auto ahead = static_cast<size_t>(settings.lookahead);
+    std::vector<std::vector<size_t>> out;
+    for (size_t begin = 0; begin < given.size(); begin += ahead) {
+        const size_t end = std::min(begin + ahead, given.size());
+        const std::vector<std::vector<size_t>> window(given.begin() + static_cast<std::ptrdiff_t>(begin),
+                                                      given.begin() + static_cast<std::ptrdiff_t>(end));
+        odc_window_summary summary{};
+        for (std::vector<size_t> &minibatch : exchanged(settings, cost, window, lengths, ranks, summary)) {
+            out.push_back(std::move(minibatch));
+        }
+        const double share = double(end - begin) / double(given.size());
+        total.moved += summary.moved * share;
+        total.displacement += summary.displacement * share;
+        total.token_variation += summary.token_variation * share;
+        total.token_variation_before += summary.token_variation_before * share;
+    }
+    return out;
+}
+
 size_t minibatch_count(const ReplaySettings &settings, size_t lengths, size_t per_minibatch) {
     if (settings.minibatches > 0) {
         return static_cast<size_t>(settings.minibatches);
@@ -84,7 +160,22 @@ size_t minibatch_count(const ReplaySettings &settings, size_t lengths, size_t pe
     return std::clamp<size_t>(lengths / per_minibatch, 1, kMostMinibatches);
 }
 
+std::vector<std::vector<size_t>> draw_minibatches(const ReplaySettings &settings, size_t lengths,
+                                                  size_t per_minibatch) {
+    SampleStream stream(lengths, settings.seed);
+    std::vector<std::vector<size_t>> out(minibatch_count(settings, lengths, per_minibatch));
+    for (std::vector<size_t> &samples : out) {
+        samples.resize(per_minibatch);
+        std::generate(samples.begin(), samples.end(), [&] { return stream.next(); });
+    }
+    return out;
+}
+
 }  // namespace
+
+size_t arm_count(const ReplaySettings &settings) { return settings.lookahead > 1 ? kArms.size() : kLbMini + 1; }
+
+size_t best_arm(const ReplaySettings &settings) { return arm_count(settings) - 1; }
 
 const char *schedule_name(Schedule schedule) {
     switch (schedule) {
@@ -104,25 +195,41 @@ uint32_t Gradient::of_layer(int layer) const {
     return sum;
 }
 
-double Plan::ideal_cost(Schedule schedule) const {
+double Plan::ideal_cost(Schedule schedule, int layers) const {
+    if (schedule == Schedule::Collective) {
+        return ideal_cost_of_collectives(layers);
+    }
     double longest = 0;
-    std::vector<double> slowest;  // rank of each microbatch
     for (const auto &microbatches : ranks) {
-        double sum = 0;
-        slowest.resize(std::max(slowest.size(), microbatches.size()));
-        for (size_t i = 0; i < microbatches.size(); ++i) {
-            sum += microbatches[i].cost;
-            slowest[i] = std::max(slowest[i], microbatches[i].cost);
-        }
+        const double sum = std::accumulate(microbatches.begin(), microbatches.end(), 0.0,
+                                           [](double all, const Microbatch &one) { return all + one.cost; });
         longest = std::max(longest, sum);
     }
-    return schedule == Schedule::Collective ? std::accumulate(slowest.begin(), slowest.end(), 0.0) : longest;
+    return longest;
+}
+
+// A rank asks for a layer's parameters when it begins to compute the layer before (device.cc), and has them when all ranks have
+// asked. All have equally many microbatches.
+double Plan::ideal_cost_of_collectives(int layers) const {
+    std::vector<double> end(ranks.size());  // of each rank's last layer
+    double ready = 0;                       // the parameters of the next
+    for (size_t microbatch = 0; microbatch < ranks.front().size(); ++microbatch) {
+        for (int step = 0; step < 2 * layers; ++step) {
+            const double share = (step < layers ? 1.0 : 2.0) / (3.0 * layers);  // backward takes twice as long
+            const double next_ready = std::max(ready, *std::max_element(end.begin(), end.end()));
+            for (size_t rank = 0; rank < ranks.size(); ++rank) {
+                end[rank] = std::max(end[rank], ready) + ranks[rank][microbatch].cost * share;
+            }
+            ready = next_ready;
+        }
+    }
+    return *std::max_element(end.begin(), end.end());
 }
 
 double Workload::ideal_cost(const Arm &arm) const {
     double sum = 0;
-    for (const Minibatch &minibatch : minibatches) {
-        sum += minibatch.plan(arm.policy).ideal_cost(arm.schedule);
+    for (size_t minibatch = 0; minibatch < count(); ++minibatch) {
+        sum += ideal_cost(arm, minibatch);
     }
     return sum;
 }
@@ -153,38 +260,33 @@ Workload make_workload(const ReplaySettings &settings, const Model &model, const
                        int ranks) {
     check_minibatch(settings, ranks);
     const size_t per_minibatch = static_cast<size_t>(ranks) * static_cast<size_t>(settings.minibatch);
-    SampleStream stream(lengths.size(), settings.seed);
     Workload workload;
-    workload.minibatches.resize(minibatch_count(settings, lengths.size(), per_minibatch));
-    for (Minibatch &minibatch : workload.minibatches) {
-        std::vector<size_t> samples(per_minibatch);
-        for (size_t &sample : samples) {
-            sample = stream.next();
-            minibatch.total.add_sample(sample);
-        }
-        for (int32_t policy : {ODC_LOCAL_SORT, ODC_LB_MICRO, ODC_LB_MINI}) {
-            minibatch.plans[static_cast<size_t>(policy - ODC_LOCAL_SORT)] =
-                make_plan(settings, model.cost, policy, samples, lengths, ranks);
-        }
+    const std::vector<std::vector<size_t>> given = draw_minibatches(settings, lengths.size(), per_minibatch);
+    workload.minibatches[0] = planned(settings, model.cost, given, lengths, ranks);
+    if (settings.lookahead > 1) {
+        const auto order = looked_ahead(settings, model.cost, given, lengths, ranks, workload.exchanged);
+        workload.minibatches[1] = planned(settings, model.cost, order, lengths, ranks);
     }
-    workload.samples = workload.minibatches.size() * per_minibatch;
+    workload.arms = arm_count(settings);
+    workload.samples = given.size() * per_minibatch;
+    workload.layers = model.layers;
     workload.lengths = lengths.size();
     workload.longest = *std::max_element(lengths.begin(), lengths.end());
     workload.mean_length =
         double(std::accumulate(lengths.begin(), lengths.end(), uint64_t{0})) / double(lengths.size());
     double cost = 0;
-    for (const Arm &arm : kArms) {
-        cost += workload.ideal_cost(arm);
+    for (size_t arm = 0; arm < workload.arms; ++arm) {
+        cost += workload.ideal_cost(kArms[arm]);
     }
     workload.ns_per_cost = kComputeShare * settings.seconds * 1e9 / cost;
     return workload;
 }
 
-std::vector<Run> run_order(size_t minibatches) {
+std::vector<Run> run_order(const Workload &workload) {
     std::vector<Run> runs;
-    for (size_t minibatch = 0; minibatch < minibatches; ++minibatch) {
-        for (size_t place = 0; place < kArms.size(); ++place) {
-            runs.push_back({minibatch, (place + minibatch) % kArms.size()});
+    for (size_t minibatch = 0; minibatch < workload.count(); ++minibatch) {
+        for (size_t place = 0; place < workload.arms; ++place) {
+            runs.push_back({minibatch, (place + minibatch) % workload.arms});
         }
     }
     return runs;

@@ -30,8 +30,10 @@ struct ReplaySettings {
     // 200 GB/s compared with 64 ms for 16k tokens; here 8 ranks share 10 GB/s, and time runs 47 times as fast.
     uint64_t scale = 8192;
     uint64_t seed = 1;
-    int ranks = 0;        // to start on this host; 0: 8, or inside a job its ranks
-    int minibatch = 8;    // samples per rank and minibatch
+    int ranks = 0;      // to start on this host; 0: 8, or inside a job its ranks
+    int minibatch = 8;  // samples per rank and minibatch
+    int lookahead = 1;  // minibatches that are planned together, in two arms more
+    WindowOptions window;
     int minibatches = 0;  // 0: one pass over the lengths, at most kMostMinibatches
     double seconds = 90;  // emulated time of all arms together
     bool prefetch = false;

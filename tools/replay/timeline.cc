@@ -32,7 +32,7 @@ constexpr std::array<const char *, 2> kCompute{"#2f5f9e", "#6f9fd8"};  // altern
 
 struct Panel {
     size_t arm;
-    const char *title;
+    std::string title;
     std::string subtitle;
     std::vector<PicturedRun> runs;
     int64_t end_ns = 0;
@@ -52,7 +52,11 @@ public:
         row_ = std::clamp(kRowsHeight / double(ranks_), 6.0, 22.0);
         panels_ = {
             {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add", {}},
-            {kBest, "ODC, LB-Mini", "all ranks meet once a minibatch", {}}};
+            {best_arm(report.settings),
+             report.settings.lookahead > 1 ? fmt::format("ODC, LB-Mini, lookahead {}", report.settings.lookahead)
+                                           : "ODC, LB-Mini",
+             "all ranks meet once a minibatch",
+             {}}};
         double top = kTop;
         for (Panel &panel : panels_) {
             for (const PicturedRun &run : pictured_runs(report, records)) {
@@ -95,11 +99,10 @@ private:
     }
 
     void heading() {
-        svg_.label(
-            kLeft, 32, "font-size=\"19\" font-weight=\"bold\"",
-            fmt::format("Emulated {} on {} ranks: the same {} samples under two schedules", report_.model.name,
-                        report_.totals.size(),
-                        panels_[0].runs.size() * report_.workload.samples / report_.workload.minibatches.size()));
+        svg_.label(kLeft, 32, "font-size=\"19\" font-weight=\"bold\"",
+                   fmt::format("Emulated {} on {} ranks: the same {} samples under two schedules", report_.model.name,
+                               report_.totals.size(),
+                               panels_[0].runs.size() * report_.workload.samples / report_.workload.count()));
         std::string words = caption(report_);
         words[0] = 'E';
         svg_.label(kLeft, 53, fmt::format("fill=\"{}\"", Svg::kFaint), words + ".");

@@ -19,8 +19,8 @@ bool on_device(Kind kind) { return kind == Kind::Forward || kind == Kind::Backwa
 
 size_t track(size_t rank, Kind kind) { return 2 * rank + (on_device(kind) ? 0 : 1); }
 
-void name_tracks(Sink out, size_t ranks) {
-    for (size_t arm = 0; arm < kArms.size(); ++arm) {
+void name_tracks(Sink out, size_t arms, size_t ranks) {
+    for (size_t arm = 0; arm < arms; ++arm) {
         fmt::format_to(out,
                        R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"{}"}}}},)"
                        "\n",
@@ -60,7 +60,7 @@ void write_trace(const std::string &path, const Report &report, const RunRecords
     }
     std::string text = "{\"traceEvents\":[\n";
     const Sink out(text);
-    name_tracks(out, events.size());
+    name_tracks(out, report.workload.arms, events.size());
     for (size_t rank = 0; rank < events.size(); ++rank) {
         for (const Event &event : events[rank]) {
             write_event(out, event, rank, runs.at(event.run));
