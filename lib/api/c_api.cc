@@ -499,14 +499,16 @@ odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *
 odc_status odc_plan_window(const odc_window_request *request, int32_t *minibatch_of, int32_t *rank_of,
                            int32_t *microbatch_of, odc_window_summary *summary) {
     return guard([&] {
-        if (request == nullptr || request->samples == nullptr) {
-            fail(ODC_ERROR_ARGUMENT, "odc_plan_window: {} is NULL",
-                 request == nullptr ? "request" : "request->samples");
+        if (request == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_plan_window: request is NULL");
         }
         if (summary != nullptr) {
             checked_size(summary, "odc_window_summary");
         }
         const odc_window_request window = copy_in(request, "odc_window_request");
+        if (window.samples == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_plan_window: request->samples is NULL");
+        }
         const odc_window_summary made =
             odc::plan_window(window, copy_in(window.samples, "odc_plan_request"), minibatch_of, rank_of, microbatch_of);
         if (summary != nullptr) {

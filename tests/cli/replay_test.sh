@@ -83,7 +83,7 @@ grep -q "4 lengths.*longest 65536" "$scratch/out"
 # Inside a job it joins: one object, from rank 0.
 "$odc" run -n 2 -- "$odc" replay --lengths "$lengths" --minibatch 2 --minibatches 1 --seconds 0.5 --scale 65536 \
     --model 1.5b --json 2>"$scratch/err" | sed 's/^\[[0-9]*\] //' >"$scratch/json"
-check "$scratch/json" 'j["settings"]["ranks"] == 2 and len(arms) == 5'
+check "$scratch/json" 'j["settings"]["ranks"] == 2 and len(arms) == 6'
 
 # --prefetch: its conclusion follows from its measurements; on one host, and with each rank on a host of its own.
 apart=(env ODC_INTERFACE=lo "$odc" run -n 2 --hosts a,b --via "env ODC_HOST_ID={host}" --address 127.0.0.1)
@@ -149,7 +149,7 @@ test "$(grep -c "cannot be written" "$scratch/err")" = 1  # not once per rank
 if [ -w /dev/full ]; then
     refuses 1 "/dev/full cannot be written" --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 1 --seconds 0.5 \
         --scale 65536 --json --timeline /dev/full
-    check "$scratch/out" 'len(arms) == 5'
+    check "$scratch/out" 'len(arms) == 6'
 fi
 # Two pictures in one file, by different names, would overwrite each other.
 refuses 2 "are one file" --lengths "$lengths" --timeline "$scratch/one" --trace "$scratch/corpus/../one"

@@ -55,6 +55,7 @@ def test_every_enum_has_the_headers_values(tmp_path: Path) -> None:
         "odc_memory": {f"ODC_{one.name}_MEMORY": one.value for one in _abi.Memory},
         "odc_reduction": {f"ODC_{one.name}": one.value for one in _abi.Reduction},
         "odc_policy": {f"ODC_{one.name}": one.value for one in _abi.Policy},
+        "odc_window_order": {f"ODC_WINDOW_{one.name}": one.value for one in _abi.WindowOrder},
         "odc_log_level": {f"ODC_LOG_{one.name}": one.value for one in _abi.LogLevel},
     }
     declared = {
