@@ -88,7 +88,8 @@ struct microbatch {
 
 /* The microbatches of one rank; checks that they are contiguous, keep the budget, and run in the policy's order. Raises
  * slowest[i] to the cost of the i-th. */
-static int32_t check_rank(const struct planned *p, int32_t rank, uint64_t *samples, double *rank_cost, double *slowest) {
+static int32_t check_rank(const struct planned *p, int32_t rank, uint64_t *samples, double *rank_cost,
+                          double *slowest) {
     const odc_plan_request *r = &p->request;
     struct microbatch *all = calloc(r->count, sizeof(*all));
     assert_non_null(all);
