@@ -1,23 +1,107 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's example runs."""
+"""The examples of the package's README and of docs/debugging.md run as they are printed."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from ranks import run_ranks
 
-CODE = re.search(r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), re.S)
+import libodc
+from libodc._command import odc_command
+
+PACKAGE = Path(__file__).parents[1]
+DEBUGGING = PACKAGE.parents[1] / "docs" / "debugging.md"
 
 
-def example(rank: int, size: int, job: str) -> None:
-    import os
+def example(page: Path, begin: str) -> str:
+    """The one block of Python that begins so."""
+    found: list[str] = [
+        code for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S) if code.startswith(begin)
+    ]
+    assert len(found) == 1, f"{page} has {len(found)} examples that begin with {begin!r}"
+    return found[0]
 
+
+def join(rank: int, size: int, job: str) -> None:
     os.environ.update(ODC_RANK=str(rank), ODC_SIZE=str(size), ODC_JOB=job)
-    assert CODE is not None
+
+
+def first(rank: int, size: int, job: str) -> None:
+    join(rank, size, job)
     names: dict[str, object] = {}
-    exec(CODE[1], names)
+    exec(example(PACKAGE / "README.md", "import libodc\nimport numpy"), names)
     assert (names["mine"] == -10 * size * (size + 1) / 2).all()  # type: ignore[attr-defined]
 
 
-def test_the_example_runs() -> None:
-    run_ranks(3, example)
+def test_the_first_example() -> None:
+    run_ranks(3, first)
+
+
+def traced(rank: int, size: int, job: str, folder: Path) -> None:
+    join(rank, size, job)
+    os.chdir(folder)
+    with libodc.init() as context:
+        names = {"libodc": libodc, "context": context, "minibatches": [range(1 + rank)] * 3}
+        exec(example(PACKAGE / "README.md", "with libodc.trace("), names)
+
+
+def test_tracing(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    run_ranks(2, traced, tmp_path)
+    assert {path.suffix for path in (tmp_path / "report").iterdir()} >= {".json", ".png"}
+
+
+def loaded(rank: int, size: int, job: str) -> None:
+    join(rank, size, job)
+    lengths = [1 + 700 * (index % 90) for index in range(200)]
+    with libodc.init() as context:
+        names = {"context": context, "lengths": lengths, "dataset": range(200), "epochs": 2}
+        exec(example(PACKAGE / "README.md", "from libodc.torch import MinibatchSampler"), names)
+    assert sum(len(microbatch) for microbatch in names["microbatches"]) > 0  # type: ignore[attr-defined]
+
+
+def test_loading_data() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    run_ranks(2, loaded, seconds=300)  # its data loaders start processes
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    (folder / "train.py").write_text(example(DEBUGGING, "# train.py"))
+    command = odc_command()
+    assert command is not None
+    return subprocess.Popen(
+        [command, "run", "-n", "2", "--", sys.executable, "train.py", *arguments],
+        cwd=folder,
+        env=os.environ | {"ODC_LOG": "info"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], ["slow"]])
+def test_the_program_of_debugging_md(tmp_path: Path, arguments: list[str]) -> None:
+    with start(tmp_path, *arguments) as running:
+        printed, _ = running.communicate(timeout=120)
+    assert running.returncode == 0, printed
+    assert re.search(r"^\[0\] .*gathers?.*", printed, re.M), printed
+
+
+def test_its_hang_is_told(tmp_path: Path) -> None:
+    shown = re.search(
+        r"waited 2.0 s in (odc_gather: )rank 1 (.*)\(host.*\) (has not published .*? in minibatch 2); it last",
+        DEBUGGING.read_text(),
+    )
+    assert shown is not None
+    with start(tmp_path, "hang") as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if "waited 2.0 s in odc_gather: rank 1 " in line:
+                break
+        running.terminate()
+        running.communicate(timeout=120)
+    assert shown[3] in line
