@@ -33,7 +33,7 @@ LINE = (
     r"step \d+/28(  \d+:\d\d left)?  loss \d\.\d{4}(  idle \d+ % \d+ %)?  \((fsdp2|collective|odc) \+ lb-(micro|mini)\)"
 )
 HEAD = (SCRIPT.read_text().split('"""')[1]).replace("\n    ", "\n")
-ROWS = re.compile(r"^(?:arm |(?:fsdp2|collective|odc) \+ |gain of|[a-z, ]+: (?:collective|odc) \+ ).*$", re.M)
+ROWS = re.compile(r"^(?:arm |(?:fsdp2|collective|odc) \+ |gain of|(?!verdict)[a-z, ]+: [a-z]+ \+ ).*$", re.M)
 SMALL = ["--minibatch", "3", "--width", "32", "--blocks", "2", "--length-scale", "8"]
 
 
@@ -52,7 +52,7 @@ def run(tmp_path: Path, *arguments: str, own: Sequence[Sequence[str]] = ((), ())
     ended = []
     for one in ranks:
         try:
-            out, err = one.communicate(timeout=120)
+            out, err = one.communicate(timeout=400)
         finally:
             one.kill()
         ended.append((one.returncode, out, err))
