@@ -238,8 +238,8 @@ typedef struct odc_window_request {
     uint64_t struct_size;
     const odc_plan_request *samples; /* all of the window, in the order of the data; `policy` plans each minibatch */
     const uint64_t *counts;          /* samples of each minibatch; NULL: equally many */
-    double most_moved;               /* share of the samples that may change their minibatch; 0: 0.2 */
-    double most_displacement;        /* by how many minibatches a sample moves, mean over all; 0: 0.5 */
+    double most_moved;               /* share of the samples that may change their minibatch; 0: the default, 0.2 */
+    double most_displacement;        /* by how many minibatches a sample moves, mean over all; 0: the default, 0.5 */
     int32_t minibatches, order;      /* 1..16; an odc_window_order */
 } odc_window_request;
 typedef struct odc_window_summary {

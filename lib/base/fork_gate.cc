@@ -49,7 +49,8 @@ void enter() {
 
 void before_fork() {
     gate.fetch_add(kOneFork);
-    for (int ms = 0; ms < kMostMs && gate.load() % kOneFork != all_here; ++ms) {
+    // Inside a section only a library forks, to call exec; others may wait in theirs for what this thread makes.
+    for (int ms = 0; all_here == 0 && ms < kMostMs && gate.load() % kOneFork != 0; ++ms) {
         sleep_1ms();
     }
 }

@@ -75,6 +75,12 @@ public:
         is_socket_ = S_ISSOCK(status.st_mode);
         if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) {
             own_ = Fd(open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+            struct stat opened {};
+            // Another thread may have replaced it; and opening a pseudo-terminal's master makes another one.
+            if (own_.valid() && (fstat(own_.get(), &opened) != 0 || opened.st_dev != status.st_dev ||
+                                 opened.st_ino != status.st_ino || opened.st_rdev != status.st_rdev)) {
+                own_ = Fd();
+            }
         }
     }
     bool has_room(int milliseconds) const {

@@ -130,8 +130,8 @@ private:
                 cuda_.progress_ipc();
                 try {
                     look_at(rank, other);
-                } catch (const Error &) {
-                    if (has_come()) {  // and failed in a later call, or ended
+                } catch (const Error &error) {
+                    if (error.status() == ODC_ERROR_RENDEZVOUS && has_come()) {  // and failed in a later call, or ended
                         break;
                     }
                     throw;

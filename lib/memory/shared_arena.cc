@@ -14,6 +14,7 @@
 #include <optional>
 #include <tuple>
 
+#include "base/deadline.h"
 #include "base/error.h"
 #include "base/fork_gate.h"
 #include "memory/memory_lock.h"
@@ -86,10 +87,17 @@ void use_large_pages(std::byte *base, const Allocation &made) {
 // memory is not ample, of 32 ranks no more than the reserve.
 constexpr uint64_t kSharedCheckPart = 1024;
 constexpr uint64_t kMostSharedBytes = kReserveBytes / 32;
+constexpr int64_t kSharedCheckNs =
+    100'000'000;  // where memory is ample, as others take more than the reserve meanwhile
 constinit std::atomic<uint64_t> left_of_last_check = 0;
+constinit std::atomic<int64_t> last_check_ns = 0;
 constinit std::atomic<bool> was_ample = true;  // at the last check, so the next one is made without the lock
 
 bool last_check_covers(uint64_t bytes) {
+    if (was_ample.load(std::memory_order_relaxed) &&
+        now_ns() - last_check_ns.load(std::memory_order_relaxed) > kSharedCheckNs) {
+        return false;
+    }
     uint64_t left = left_of_last_check.load(std::memory_order_relaxed);
     while (left >= bytes) {
         if (left_of_last_check.compare_exchange_weak(left, left - bytes, std::memory_order_relaxed)) {
@@ -101,6 +109,7 @@ bool last_check_covers(uint64_t bytes) {
 
 void share_check(uint64_t left, bool is_ample) {
     const uint64_t part = left / kSharedCheckPart;
+    last_check_ns.store(now_ns(), std::memory_order_relaxed);
     left_of_last_check.store(is_ample ? part : std::min(part, kMostSharedBytes), std::memory_order_relaxed);
 }
 

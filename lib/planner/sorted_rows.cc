@@ -13,7 +13,8 @@ namespace odc {
 
 namespace {
 
-// Placements of a sample into a microbatch, over all numbers of microbatches that are tried; bounds the time.
+// Placements of a sample into a microbatch, over all numbers of microbatches that are tried; bounds the time. A number that is too
+// small to succeed may use a quarter of what is left.
 constexpr uint64_t kPlacements = 8'000'000;
 
 // Longest first into the cheapest microbatch that has room.
@@ -121,9 +122,12 @@ std::optional<std::vector<Microbatches>> sorted_rows(const Minibatch &minibatch)
                      [&](uint32_t x, uint32_t y) { return minibatch.costs[x] > minibatch.costs[y]; });
     std::optional<std::vector<Microbatches>> best;
     double least = 0;
-    uint64_t placements = std::max<uint64_t>(kPlacements, 2 * samples.size());
+    uint64_t left = kPlacements;
     for (const size_t count : counts_to_try(samples, minibatch)) {
+        const uint64_t given = std::max<uint64_t>(left / 4, 2 * samples.size());
+        uint64_t placements = given;
         std::optional<Microbatches> microbatches = Packing(minibatch, count * minibatch.ranks).run(samples, placements);
+        left -= std::min(left, given - placements);
         if (!microbatches) {
             continue;
         }

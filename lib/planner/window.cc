@@ -80,7 +80,8 @@ PlannedWindow planned(const Window &window, const odc_plan_request &samples) {
     std::vector<uint64_t> lengths;
     std::vector<int32_t> rank_of;
     std::vector<int32_t> microbatch_of;
-    for (Samples one : window) {
+    for (size_t minibatch = 0; minibatch < window.size(); ++minibatch) {
+        Samples one = window[minibatch];
         std::sort(one.begin(), one.end());  // the plan depends on the set only
         lengths.clear();
         for (const uint32_t sample : one) {
@@ -91,7 +92,12 @@ PlannedWindow planned(const Window &window, const odc_plan_request &samples) {
         request.count = lengths.size();
         rank_of.resize(lengths.size());
         microbatch_of.resize(lengths.size());
-        const odc_plan_summary made = plan(request, rank_of.data(), microbatch_of.data());
+        odc_plan_summary made{};
+        try {
+            made = plan(request, rank_of.data(), microbatch_of.data());
+        } catch (const Error &error) {
+            throw Error(error.status(), formatted("minibatch {} of the window: {}", minibatch, error.what()));
+        }
         out.makespan += made.makespan;
         out.collective_makespan += made.collective_makespan;
         for (size_t i = 0; i < one.size(); ++i) {
@@ -142,7 +148,15 @@ odc_window_summary plan_window(const odc_window_request &window, const odc_plan_
                        ? sorted(before, all.costs)
                        : exchanged(before, all.costs, all.ranks, limits_of(window, samples.count));
     const PlannedWindow planned_before = planned(before, samples);
-    PlannedWindow made = after == before ? planned_before : planned(after, samples);
+    PlannedWindow made = planned_before;
+    try {
+        made = after == before ? planned_before : planned(after, samples);
+    } catch (const Error &error) {
+        if (error.status() != ODC_ERROR_ARGUMENT) {
+            throw;
+        }
+        after = before;  // collectives need equally many microbatches, which the other samples do not allow
+    }
     const bool collective = samples.policy == ODC_LB_MICRO || samples.policy == ODC_SORTED_ROWS;
     const auto time = [&](const PlannedWindow &one) { return collective ? one.collective_makespan : one.makespan; };
     if (time(made) >= time(planned_before)) {

@@ -211,6 +211,33 @@ static void long_samples_meet(void **state) {
     free(w);
 }
 
+/* Collectives need equally many microbatches. In the order of the data a long sample is in each minibatch of 7; both long ones and
+ * five others cannot be divided over 4 ranks. */
+static void an_order_that_cannot_be_planned_is_not_taken(void **state) {
+    (void)state;
+    static const int32_t policies[] = {ODC_LB_MICRO, ODC_SORTED_ROWS};
+    for (size_t i = 0; i < 2; ++i) {
+        struct window *w = new_window(2, 7, 4);
+        w->samples.policy = policies[i];
+        w->samples.max_tokens = 10;
+        w->samples.a = 0;
+        w->samples.b = 1;
+        for (uint64_t sample = 0; sample < 14; ++sample) {
+            w->lengths[sample] = sample % 7 == 0 ? 10 : 4;
+        }
+        for (int32_t order = ODC_WINDOW_EXCHANGED; order <= ODC_WINDOW_SORTED; ++order) {
+            w->request.order = order;
+            assert_int_equal(run(w), ODC_OK);
+            check_window(w);
+        }
+        w->lengths[1] = 10; /* nor can the data's order: says which minibatch */
+        w->lengths[2] = 10;
+        w->lengths[3] = 10;
+        CHECK_ERROR(run(w), ODC_ERROR_ARGUMENT, "minibatch 0 of the window: odc_plan: ");
+        free(w);
+    }
+}
+
 static void the_sorted_order_is_by_cost(void **state) {
     (void)state;
     struct window *w = new_window(4, 16, 8);
@@ -310,6 +337,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reports_what_it_assigns),
         cmocka_unit_test(long_samples_meet),
+        cmocka_unit_test(an_order_that_cannot_be_planned_is_not_taken),
         cmocka_unit_test(the_sorted_order_is_by_cost),
         cmocka_unit_test(lookahead_shortens_long_tailed_minibatches),
         cmocka_unit_test(large_windows),

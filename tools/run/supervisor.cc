@@ -322,10 +322,9 @@ void Supervisor::fail(int status, const Failure &failure) {
     }
     failed_ = true;
     status_ = status;
-    if (!work_.on_failure) {
-        ending_ = Ending::Waiting;
-        deadline_ = Clock::now() + grace();
-    }
+    ending_ = Ending::Waiting;
+    // Who gives the orders says what failed before it ends the rest, unless it does not hear, or is not heard.
+    deadline_ = Clock::now() + (work_.on_failure ? 5 * kGrace : grace());
 }
 
 // An agent's grace periods must fit in this process's.

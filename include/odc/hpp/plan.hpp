@@ -106,8 +106,8 @@ enum class WindowOrder : int32_t {
 
 struct Lookahead {
     WindowOrder order = WindowOrder::Exchanged;
-    double most_moved = 0.2;         // share of the samples that may change their minibatch
-    double most_displacement = 0.5;  // by how many minibatches a sample moves, mean over all
+    double most_moved = 0.2;         // share of the samples that may change their minibatch; 0 is 0.2, too
+    double most_displacement = 0.5;  // by how many minibatches a sample moves, mean over all; 0 is 0.5, too
 };
 
 struct WindowPlan {
