@@ -167,6 +167,19 @@ def saves_meanwhile(rank: int, size: int, folder: Path) -> None:
         writer.end.set()
         saved.result()
         model.zero_grad()
+
+        # It may begin after the forward, and end before the sync.
+        loss = model(sample(1, rank, 0)).square().sum()
+        writer = SlowWriter(folder / "again")
+        writer.go.set()
+        saved = dcp.async_save({"model": model.state_dict()}, storage_writer=writer)
+        assert writer.written.wait(LIMIT)
+        loss.backward()
+        writer.end.set()
+        saved.result()
+        job.sync_gradients(divisor=1.0)
+        assert lines == []
+        model.zero_grad()
         loss = model(sample(1, rank, 0)).square().sum()
         dist.all_reduce(torch.ones(1))
         loss.backward()

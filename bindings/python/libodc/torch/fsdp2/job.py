@@ -7,6 +7,7 @@ import enum
 import logging
 import math
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -79,6 +80,7 @@ class Job:
         self._before: dict[int, _Gradient] = {}  # .grad of parameters whose groups were reduced in this minibatch
         self._collectives: int | None = None  # the number begun before this minibatch's first forward
         self._others_communicate = False  # other threads did: their collectives cannot be told apart
+        self._threads: set[threading.Thread] = set()  # at this minibatch's first forward
         self._warned: set[str] = set()
         self._hooks: list[Any] = []
         for index, optimizer in enumerate(optimizers):
@@ -236,9 +238,12 @@ class Job:
         if self._collectives is None and torch.is_grad_enabled():  # not in evaluations and other models before it
             self._collectives = collectives()
             self._others_communicate = other_threads_communicate()
+            self._threads = set(threading.enumerate())
+        self._notice_other_threads()
 
     def before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
+        self._notice_other_threads()
         if not self._optimizers:
             raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
         if self._phase is Phase.SYNCED:
@@ -508,6 +513,11 @@ class Job:
             if self._context.rank == 0:
                 logger.warning("odc: %s", text)
 
+    def _notice_other_threads(self) -> None:
+        """One started since the first forward, such as one that writes a checkpoint, may have ended by the sync."""
+        if self._collectives is not None and not self._threads.issuperset(threading.enumerate()):
+            self._others_communicate = self._others_communicate or other_threads_communicate()
+
     def _new_collectives(self) -> int:
         """The number begun since this minibatch's first forward; those of other threads cannot be told apart."""
         if self._collectives is None or self._others_communicate or other_threads_communicate():
@@ -520,8 +530,7 @@ class Job:
                 "collectives",
                 f"{new} collectives, on all ranks together, ran between the first forward of minibatch {self._synced} "
                 "and its sync: each is a barrier that ODC was to remove; let values travel by "
-                "sync_gradients(sums=…, maxima=…). Those of an asynchronous checkpoint do no harm, and count where it "
-                "began and ended in between",
+                "sync_gradients(sums=…, maxima=…)",
             )
 
     def _warn_of_uneven(self, microbatches: list[int]) -> None:
