@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace odc {
@@ -68,44 +69,50 @@ Window given_window(const odc_window_request &window, uint64_t samples) {
     return out;
 }
 
-struct PlannedWindow {
-    double makespan = 0;
-    double collective_makespan = 0;
+struct PlannedMinibatch {
+    Samples samples;  // in ascending order
+    odc_plan_summary summary{};
     std::vector<int32_t> rank_of;
     std::vector<int32_t> microbatch_of;
 };
+using PlannedWindow = std::vector<PlannedMinibatch>;
 
-PlannedWindow planned(const Window &window, const odc_plan_request &samples) {
-    PlannedWindow out{0, 0, std::vector<int32_t>(samples.count), std::vector<int32_t>(samples.count)};
+PlannedMinibatch planned(Samples minibatch, const odc_plan_request &samples) {
     std::vector<uint64_t> lengths;
-    std::vector<int32_t> rank_of;
-    std::vector<int32_t> microbatch_of;
-    for (size_t minibatch = 0; minibatch < window.size(); ++minibatch) {
-        Samples one = window[minibatch];
-        std::sort(one.begin(), one.end());  // the plan depends on the set only
-        lengths.clear();
-        for (const uint32_t sample : one) {
-            lengths.push_back(samples.lengths[sample]);
+    for (const uint32_t sample : minibatch) {
+        lengths.push_back(samples.lengths[sample]);
+    }
+    odc_plan_request request = samples;
+    request.lengths = lengths.data();
+    request.count = lengths.size();
+    PlannedMinibatch out{
+        std::move(minibatch), {}, std::vector<int32_t>(lengths.size()), std::vector<int32_t>(lengths.size())};
+    out.summary = plan(request, out.rank_of.data(), out.microbatch_of.data());
+    return out;
+}
+
+// `known`: plans of the window in another order, or none.
+PlannedWindow planned(const Window &window, const odc_plan_request &samples, const PlannedWindow &known) {
+    PlannedWindow out;
+    for (size_t i = 0; i < window.size(); ++i) {
+        Samples minibatch = window[i];
+        std::sort(minibatch.begin(), minibatch.end());
+        if (i < known.size() && known[i].samples == minibatch) {
+            out.push_back(known[i]);
+            continue;
         }
-        odc_plan_request request = samples;
-        request.lengths = lengths.data();
-        request.count = lengths.size();
-        rank_of.resize(lengths.size());
-        microbatch_of.resize(lengths.size());
-        odc_plan_summary made{};
         try {
-            made = plan(request, rank_of.data(), microbatch_of.data());
+            out.push_back(planned(std::move(minibatch), samples));
         } catch (const Error &error) {
-            throw Error(error.status(), formatted("minibatch {} of the window: {}", minibatch, error.what()));
-        }
-        out.makespan += made.makespan;
-        out.collective_makespan += made.collective_makespan;
-        for (size_t i = 0; i < one.size(); ++i) {
-            out.rank_of[one[i]] = rank_of[i];
-            out.microbatch_of[one[i]] = microbatch_of[i];
+            throw Error(error.status(), formatted("minibatch {} of the window: {}", i, error.what()));
         }
     }
     return out;
+}
+
+double sum_of(const PlannedWindow &window, double odc_plan_summary::*time) {
+    return std::accumulate(window.begin(), window.end(), 0.0,
+                           [&](double sum, const PlannedMinibatch &one) { return sum + one.summary.*time; });
 }
 
 // The standard deviation of a minibatch's tokens over their mean.
@@ -147,10 +154,10 @@ odc_window_summary plan_window(const odc_window_request &window, const odc_plan_
     Window after = window.order == ODC_WINDOW_SORTED
                        ? sorted(before, all.costs)
                        : exchanged(before, all.costs, all.ranks, limits_of(window, samples.count));
-    const PlannedWindow planned_before = planned(before, samples);
+    const PlannedWindow planned_before = planned(before, samples, {});
     PlannedWindow made = planned_before;
     try {
-        made = after == before ? planned_before : planned(after, samples);
+        made = planned(after, samples, planned_before);
     } catch (const Error &error) {
         if (error.status() != ODC_ERROR_ARGUMENT) {
             throw;
@@ -158,18 +165,19 @@ odc_window_summary plan_window(const odc_window_request &window, const odc_plan_
         after = before;  // collectives need equally many microbatches, which the other samples do not allow
     }
     const bool collective = samples.policy == ODC_LB_MICRO || samples.policy == ODC_SORTED_ROWS;
-    const auto time = [&](const PlannedWindow &one) { return collective ? one.collective_makespan : one.makespan; };
-    if (time(made) >= time(planned_before)) {
+    const auto time = collective ? &odc_plan_summary::collective_makespan : &odc_plan_summary::makespan;
+    if (sum_of(made, time) >= sum_of(planned_before, time)) {
         after = before;
         made = planned_before;
     }
-    for (size_t minibatch = 0; minibatch < after.size(); ++minibatch) {
-        for (const uint32_t sample : after[minibatch]) {
-            minibatch_of[sample] = static_cast<int32_t>(minibatch);
+    for (size_t minibatch = 0; minibatch < made.size(); ++minibatch) {
+        const PlannedMinibatch &one = made[minibatch];
+        for (size_t i = 0; i < one.samples.size(); ++i) {
+            minibatch_of[one.samples[i]] = static_cast<int32_t>(minibatch);
+            rank_of[one.samples[i]] = one.rank_of[i];
+            microbatch_of[one.samples[i]] = one.microbatch_of[i];
         }
     }
-    std::copy(made.rank_of.begin(), made.rank_of.end(), rank_of);
-    std::copy(made.microbatch_of.begin(), made.microbatch_of.end(), microbatch_of);
     const Moves moves = moves_between(before, after, samples.count);
     const auto count = static_cast<double>(samples.count);
     double tokens = 0;
@@ -178,10 +186,10 @@ odc_window_summary plan_window(const odc_window_request &window, const odc_plan_
     }
     odc_window_summary out{};
     out.struct_size = sizeof(out);
-    out.makespan = made.makespan;
-    out.makespan_before = planned_before.makespan;
-    out.collective_makespan = made.collective_makespan;
-    out.collective_makespan_before = planned_before.collective_makespan;
+    out.makespan = sum_of(made, &odc_plan_summary::makespan);
+    out.makespan_before = sum_of(planned_before, &odc_plan_summary::makespan);
+    out.collective_makespan = sum_of(made, &odc_plan_summary::collective_makespan);
+    out.collective_makespan_before = sum_of(planned_before, &odc_plan_summary::collective_makespan);
     out.lower_bound = std::accumulate(all.costs.begin(), all.costs.end(), 0.0) / static_cast<double>(all.ranks);
     out.lower_bound = std::min(out.lower_bound, out.makespan);  // equal sums may differ by rounding
     out.moved = static_cast<double>(moves.moved) / count;
