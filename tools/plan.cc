@@ -56,16 +56,7 @@ struct MinibatchPlan {
 };
 
 odc_plan_request request_of(const PlanOptions &options, const std::vector<uint64_t> &lengths, const Cost &cost) {
-    odc_plan_request request{};
-    request.struct_size = sizeof(request);
-    request.lengths = lengths.data();
-    request.count = lengths.size();
-    request.max_tokens = options.max_tokens;
-    request.a = cost.a;
-    request.b = cost.b;
-    request.ranks = options.ranks;
-    request.policy = parse_policy(options.policy);
-    return request;
+    return plan_request(lengths, options.max_tokens, cost, options.ranks, parse_policy(options.policy));
 }
 
 // Of samples that an assignment names.
@@ -108,9 +99,10 @@ nlohmann::ordered_json ranks_json(const MinibatchPlan &plan) {
 
 void print_table(const MinibatchPlan &plan) {
     fmt::print("{:>5} {:>8} {:>13} {:>12} {:>12} {:>7}\n", "rank", "samples", "microbatches", "tokens", "cost", "idle");
+    const double makespan = plan.makespan();
     for (size_t i = 0; i < plan.ranks.size(); ++i) {
         const RankPlan &rank = plan.ranks[i];
-        const double idle = 100 * std::max(0.0, 1 - rank.cost / plan.makespan());
+        const double idle = 100 * std::max(0.0, 1 - rank.cost / makespan);
         fmt::print("{:>5} {:>8} {:>13} {:>12.0f} {:>12.6g} {:>6.2f}%\n", i, rank.samples, rank.microbatches.size(),
                    rank.tokens, rank.cost, idle);
     }

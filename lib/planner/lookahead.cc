@@ -2,7 +2,6 @@
 #include "planner/lookahead.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 #include <optional>
 #include <utility>

@@ -57,6 +57,20 @@ int32_t parse_policy(const std::string &name) {
     throw Exit{2, "--policy " + name + ": give local-sort, lb-micro, lb-mini or sorted-rows"};
 }
 
+odc_plan_request plan_request(const std::vector<uint64_t> &lengths, uint64_t max_tokens, const Cost &cost,
+                              int32_t ranks, int32_t policy) {
+    odc_plan_request request{};
+    request.struct_size = sizeof(request);
+    request.lengths = lengths.data();
+    request.count = lengths.size();
+    request.max_tokens = max_tokens;
+    request.a = cost.a;
+    request.b = cost.b;
+    request.ranks = ranks;
+    request.policy = policy;
+    return request;
+}
+
 odc_window_request WindowOptions::request() const {
     odc_window_request request{};
     request.struct_size = sizeof(request);

@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace odc_tool {
 
@@ -27,6 +28,10 @@ Cost parse_cost(const std::string &text);
 // "local-sort", "lb-micro", "lb-mini" or "sorted-rows", as odc_policy.
 int32_t parse_policy(const std::string &name);
 const char *policy_name(int32_t policy);
+
+// Of one minibatch. `lengths` must outlive it.
+odc_plan_request plan_request(const std::vector<uint64_t> &lengths, uint64_t max_tokens, const Cost &cost,
+                              int32_t ranks, int32_t policy);
 
 struct WindowOptions {
     bool sorted = false;

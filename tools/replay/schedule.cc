@@ -45,27 +45,13 @@ private:
     size_t next_;
 };
 
-odc_plan_request plan_request(const ReplaySettings &settings, const Cost &cost, int32_t policy,
-                              const std::vector<uint64_t> &tokens, int ranks) {
-    odc_plan_request request{};
-    request.struct_size = sizeof request;
-    request.lengths = tokens.data();
-    request.count = tokens.size();
-    request.max_tokens = settings.max_tokens;
-    request.a = cost.a;
-    request.b = cost.b;
-    request.ranks = ranks;
-    request.policy = policy;
-    return request;
-}
-
 Plan make_plan(const ReplaySettings &settings, const Cost &cost, int32_t policy, const std::vector<size_t> &samples,
                const std::vector<uint64_t> &lengths, int ranks) {
     std::vector<uint64_t> tokens;
     for (size_t sample : samples) {
         tokens.push_back(lengths[sample]);
     }
-    const odc_plan_request request = plan_request(settings, cost, policy, tokens, ranks);
+    const odc_plan_request request = plan_request(tokens, settings.max_tokens, cost, ranks, policy);
     std::vector<int32_t> rank_of(samples.size());
     std::vector<int32_t> microbatch_of(samples.size());
     if (odc_plan(&request, rank_of.data(), microbatch_of.data(), nullptr) != ODC_OK) {
@@ -113,7 +99,7 @@ std::vector<std::vector<size_t>> exchanged(const ReplaySettings &settings, const
     for (const size_t sample : samples) {
         tokens.push_back(lengths[sample]);
     }
-    const odc_plan_request plan = plan_request(settings, cost, ODC_LB_MINI, tokens, ranks);
+    const odc_plan_request plan = plan_request(tokens, settings.max_tokens, cost, ranks, ODC_LB_MINI);
     odc_window_request request = settings.window.request();
     request.samples = &plan;
     request.minibatches = static_cast<int32_t>(window.size());

@@ -144,11 +144,10 @@ WindowPlan plan_window(span<const uint64_t> lengths, span<const uint64_t> counts
                     status...)) {
                 return made;
             }
-            made.minibatches.resize(counts.size());
+            made.minibatches.assign(counts.size(), decltype(Plan::ranks)(static_cast<size_t>(ranks)));
             for (size_t sample = 0; sample < lengths.size(); ++sample) {
-                auto &minibatch = made.minibatches[static_cast<size_t>(minibatch_of[sample])];
-                minibatch.resize(static_cast<size_t>(ranks));
-                detail::assign(minibatch, sample, rank_of[sample], microbatch_of[sample]);
+                detail::assign(made.minibatches[static_cast<size_t>(minibatch_of[sample])], sample, rank_of[sample],
+                               microbatch_of[sample]);
             }
             return made;
         },

@@ -128,7 +128,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         self._position = _Position(0, 0)
         self._begin_at = 0  # the minibatch at which the next iteration begins
         self._planned: tuple[Any, list[int], WindowPlan] | None = None  # the last window
-        self._planning: dict[str, Any] = {"max_tokens": self.max_tokens, "policy": policy, "cost": cost}
+        self._ordered: tuple[tuple[int, int], torch.Tensor] | None = None  # the last epoch's samples
         # A wrong policy or cost, or a minibatch that is too small, raises now, not at the end of an epoch.
         smallest = 0 if drop_last else self.samples % self.minibatch_size
         ones = [1] * (smallest or self.minibatch_size)
@@ -223,8 +223,15 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     def _order(self, epoch: int) -> torch.Tensor:
         if not self.shuffle:
             return torch.arange(self.samples, device="cpu")
-        generator = torch.Generator().manual_seed(self.seed + epoch)
-        return torch.randperm(self.samples, generator=generator, device="cpu")
+        wanted = (self.seed, epoch)
+        if self._ordered is None or self._ordered[0] != wanted:
+            generator = torch.Generator().manual_seed(self.seed + epoch)
+            self._ordered = (wanted, torch.randperm(self.samples, generator=generator, device="cpu"))
+        return self._ordered[1]
+
+    @property
+    def _planning(self) -> dict[str, Any]:
+        return {"max_tokens": self.max_tokens, "policy": self.policy, "cost": self.cost}
 
     def _microbatches(self, position: _Position, number: int, order: torch.Tensor) -> list[Microbatch]:
         try:

@@ -239,7 +239,8 @@ class Job:
             self._collectives = collectives()
             self._others_communicate = other_threads_communicate()
             self._threads = set(threading.enumerate())
-        self._notice_other_threads()
+        else:
+            self._notice_other_threads()
 
     def before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
@@ -515,8 +516,10 @@ class Job:
 
     def _notice_other_threads(self) -> None:
         """One started since the first forward, such as one that writes a checkpoint, may have ended by the sync."""
-        if self._collectives is not None and not self._threads.issuperset(threading.enumerate()):
-            self._others_communicate = self._others_communicate or other_threads_communicate()
+        if self._collectives is None or self._others_communicate:
+            return
+        if not self._threads.issuperset(threading.enumerate()):
+            self._others_communicate = other_threads_communicate()
 
     def _new_collectives(self) -> int:
         """The number begun since this minibatch's first forward; those of other threads cannot be told apart."""
