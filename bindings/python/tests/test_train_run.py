@@ -142,8 +142,10 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
     assert summary["experiment"] == out.splitlines()[0]
     assert [part["samples_per_rank"] for part in summary["parts"]] == [3, 1]
     for part in summary["parts"]:
-        assert [arm["name"] for arm in part["arms"]] == ARMS[1:]
-        assert [gain["of"] for gain in part["gains"]] == ["schedule", "plan", "schedule, plan"]
+        assert [arm["name"] for arm in part["arms"]] == [ARMS[1], "collective + sorted-rows", *ARMS[2:]]
+        of = ["plan of collectives", "schedule", "plan", "schedule, plan", "schedule, plan"]
+        assert [gain["of"] for gain in part["gains"]] == of
+        assert [gain["under"] for gain in part["gains"][3:]] == ["collective + sorted-rows", ARMS[1]]
         assert part["overruns"]["slots"] > 0
         assert all(0 < arm["reached"] == arm["ideal_seconds"] / arm["seconds"] < 1 for arm in part["arms"])
 

@@ -33,11 +33,16 @@ def _collective(model: nn.Module, _: torch.optim.Optimizer) -> Job:
     return CollectiveJob(model, "collective")
 
 
+def _collective_rows(model: nn.Module, _: torch.optim.Optimizer) -> Job:
+    return CollectiveJob(model, "collective rows")
+
+
 def _odc(model: nn.Module, optimizer: torch.optim.Optimizer) -> Job:
     return fsdp2.attach(model, optimizer, timeout=WAIT_SECONDS)
 
 
 FSDP = Arm("fsdp2 + lb-micro", "lb-micro", True, _fsdp)
 COLLECTIVE = Arm("collective + lb-micro", "lb-micro", True, _collective)
+COLLECTIVE_ROWS = Arm("collective + sorted-rows", "sorted-rows", True, _collective_rows)
 ODC_MICRO = Arm("odc + lb-micro", "lb-micro", False, _odc)
 ODC_MINI = Arm("odc + lb-mini", "lb-mini", False, _odc)

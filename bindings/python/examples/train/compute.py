@@ -27,10 +27,13 @@ _TITLE = "Real compute"
 
 def run(session: Session) -> None:
     options, size = session.options, session.context.size
-    workload = session.workload()
+    on_gpu = session.mesh.device_type == "cuda"
+    # gloo's collectives would leave GPUs idle: on GPUs FSDP2 is compared over NCCL or not at all.
+    compared = [FSDP] if not on_gpu or options.compare else []
+    arms = [*compared, COLLECTIVE, ODC_MICRO, ODC_MINI]
+    workload = session.workload(arms)
     timed = range(1, 1 + options.rounds * options.turn)  # the first minibatch warms up
     workload.add_minibatches(timed.stop, size, options.minibatch, options.seed)
-    on_gpu = session.mesh.device_type == "cuda"
     where = f"on GPUs ({gpu_words(size)})" if on_gpu else "of one thread"
     session.say(
         [
@@ -40,9 +43,6 @@ def run(session: Session) -> None:
             *session.dataset.lines(options),
         ]
     )
-    # gloo's collectives would leave GPUs idle: on GPUs FSDP2 is compared over NCCL or not at all.
-    compared = [FSDP] if not on_gpu or options.compare else []
-    arms = [*compared, COLLECTIVE, ODC_MICRO, ODC_MINI]
     trainers = [Trainer(arm, session.recipe, workload, session.mesh) for arm in arms]
     experiment = Experiment(session.context, trainers, workload)
     held_out = session.held_out()

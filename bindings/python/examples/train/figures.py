@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isnan, nan
 from statistics import median
 
-from arms import COLLECTIVE, FSDP, ODC_MICRO, ODC_MINI, Arm
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
 from workload import Workload, ideal
 
@@ -97,12 +97,15 @@ def step_gains(records: Records, minibatches: range) -> list[Gain]:
     """Of each step from one arm to the next, which changes one thing, and of several steps."""
     steps = (
         ("transport", FSDP, COLLECTIVE),
+        ("plan of collectives", COLLECTIVE, COLLECTIVE_ROWS),
         ("schedule", COLLECTIVE, ODC_MICRO),
         ("transport, schedule", FSDP, ODC_MICRO),
         ("plan", ODC_MICRO, ODC_MINI),
+        ("schedule, plan", COLLECTIVE_ROWS, ODC_MINI),
         ("schedule, plan" if FSDP not in records else "all", next(iter(records)), ODC_MINI),
     )
-    return [_gain(of, under, over, records, minibatches) for of, under, over in steps if under in records]
+    present = (step for step in steps if step[1] in records and step[2] in records)
+    return [_gain(of, under, over, records, minibatches) for of, under, over in present]
 
 
 def _gain(of: str, under: Arm, over: Arm, records: Records, minibatches: range) -> Gain:

@@ -8,6 +8,7 @@ import sys
 
 import compute
 import emulated
+import order
 import torch
 from corpus import InputError
 from dataset import load_dataset
@@ -25,7 +26,7 @@ _LAUNCHERS_SET = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "ODC_JOB", "ODC_RENDEZVOU
 
 def train(options: Options, context: libodc.Context) -> None:
     device = choose_device(options, context)
-    dataset = load_dataset(options, context.size)
+    dataset = load_dataset(options, options.ranks or context.size)
     mine = float(dataset.fingerprint())
     highest, lowest = context.all_reduce([mine, -mine], libodc.Reduction.MAX)
     if (highest, -lowest) != (mine, mine):
@@ -40,10 +41,8 @@ def train(options: Options, context: libodc.Context) -> None:
         if options.compare is not None:
             check_own_gpus(device)
         session = Session(options, dataset, context, mesh)
-        if options.experiment == "compute":
-            compute.run(session)
-        else:
-            emulated.run(session)
+        experiment = {"compute": compute, "emulated": emulated, "order": order}[options.experiment]
+        experiment.run(session)
 
 
 def join() -> libodc.Context:

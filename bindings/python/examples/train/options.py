@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HEAD = 32  # width of an attention head of the decoder; here, as importing that takes seconds
+WINDOW = 16  # minibatches whose samples are the same in every order
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of both experiments. `minibatch`: samples per rank."""
+    """Options of all experiments. `minibatch`: samples per rank."""
 
     experiment: str
     data: Path | None
@@ -34,6 +35,10 @@ class Options:
     compare: str | None
     minibatches: int
     seconds: float
+    ranks: int
+    seeds: int
+    windows: int
+    lookahead: int
 
 
 def parse_options(arguments: list[str], description: str) -> Options:
@@ -43,8 +48,10 @@ def parse_options(arguments: list[str], description: str) -> Options:
     experiments = parser.add_subparsers(dest="experiment", required=True)
     compute = experiments.add_parser("compute", help="real compute; as many ranks as cores, or as GPUs")
     emulated = experiments.add_parser("emulated", help="compute padded by sleep; more ranks than cores")
+    order = experiments.add_parser("order", help="what lookahead does to training: the held-out loss")
     _add_common(compute, scale=32, width=192, blocks=4)
     _add_common(emulated, scale=128, width=64, blocks=3)
+    _add_common(order, scale=128, width=64, blocks=2)
     compute.add_argument("--rounds", type=_whole(1), default=8, help="turns of each arm (default: %(default)s)")
     compute.add_argument("--turn", type=_whole(1), default=2, help="minibatches of a turn (default: %(default)s)")
     compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (default: cpu)")
@@ -57,6 +64,13 @@ def parse_options(arguments: list[str], description: str) -> Options:
         "--seconds", type=_positive, default=180.0, help="emulated time of all (default: %(default)s)"
     )
     emulated.set_defaults(rounds=0, turn=0, device="cpu", compare=None)
+    order.add_argument("--ranks", type=_whole(1), default=8, help="that are planned for (default: %(default)s)")
+    order.add_argument("--seeds", type=_whole(2), default=4, help="runs of each order (default: %(default)s)")
+    order.add_argument("--windows", type=_whole(1), default=12, help=f"of {WINDOW} minibatches (default: %(default)s)")
+    order.add_argument("--lookahead", type=_whole(2), default=2, help="that is compared (default: %(default)s)")
+    order.set_defaults(rounds=0, turn=0, device="cpu", compare=None, minibatches=0, seconds=0.0, minibatch=4)
+    for one in (compute, emulated):
+        one.set_defaults(ranks=0, seeds=0, windows=0, lookahead=0)
     return Options(**vars(parser.parse_args(arguments)))
 
 

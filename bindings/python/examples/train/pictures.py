@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median, quantiles, stdev
 from typing import Any
 
 import matplotlib
-from arms import COLLECTIVE, FSDP, ODC_MICRO, ODC_MINI, Arm
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
 from figures import ArmFigures, Gain
 from trainer import Step
@@ -21,7 +21,13 @@ from libodc.timeline import draw_schedules, union, without
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-_ARM_COLOURS = {FSDP: "#7f8c8d", COLLECTIVE: "#c0392b", ODC_MICRO: "#d68910", ODC_MINI: "#1e8449"}
+_ARM_COLOURS = {
+    FSDP: "#7f8c8d",
+    COLLECTIVE: "#c0392b",
+    COLLECTIVE_ROWS: "#8e44ad",
+    ODC_MICRO: "#d68910",
+    ODC_MINI: "#1e8449",
+}
 _BAR = "#7fb3d5"
 _LEAST_SHOWN = 1e-10  # differences below are drawn there, as a log axis has no zero
 _FENCE = 3.0  # times the distance of the quartiles above the upper one: beyond is an outlier (Tukey's far out)
@@ -121,6 +127,29 @@ class Pictures:
         below.axhline(ROUNDING, color="black", linestyle="--", linewidth=0.8, label="the most that is allowed")
         below.legend(fontsize=9, loc="upper center", ncols=len(differences) + 1, frameon=False)
         self._save(figure, "losses", "Every schedule trains alike: losses differ by the order of additions only.")
+
+    def orders(self, losses: Mapping[str, Sequence[Sequence[float]]], changes: Mapping[str, Sequence[float]]) -> None:
+        """The held-out loss of each order by window and seed, and its change at the end, by seed and in the mean."""
+        figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.6), width_ratios=(3, 2))
+        for place, (name, seeds) in enumerate(losses.items()):
+            for number, values in enumerate(seeds):
+                windows = range(1, len(values))
+                label = name if number == 0 else None
+                left.plot(windows, values[1:], color=f"C{place}", linewidth=0.9, alpha=0.8, label=label)
+        for place, (_, ratios) in enumerate(changes.items()):
+            right.plot([place] * len(ratios), [100 * ratio for ratio in ratios], "o", color="black", markersize=4)
+            mean = 100 * sum(ratios) / len(ratios)
+            error = 100 * stdev(ratios) / len(ratios) ** 0.5
+            right.errorbar(place + 0.15, mean, error, fmt="s", color=f"C{place + 1}", capsize=5)
+            right.text(place + 0.22, mean, f"{mean:+.2f} ± {error:.2f} %", va="center", fontsize=9)
+        right.axhline(0, color="black", linewidth=0.8, linestyle="--")
+        right.set_xticks(range(len(changes)), list(changes))
+        right.set_xlim(-0.4, len(changes) - 0.2)
+        right.set_ylabel("change of the held-out loss at the end, %")
+        left.set_xlabel("window of minibatches")
+        left.set_ylabel("held-out loss, nats a token")
+        left.legend(fontsize=9)
+        self._save(figure, "orders", "The held-out loss by order of the samples: each seed, mean and standard error.")
 
     def write_page(self, tables: Iterable[str]) -> None:
         """index.html: the tables and the pictures so far."""

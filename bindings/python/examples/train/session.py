@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common set-up of both experiments, and the output of their results."""
+"""The common set-up of the experiments, and the output of their results."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from arms import Arm
 from dataset import Dataset
 from decoder import Packed, pack
 from options import Options
@@ -35,8 +36,9 @@ class Session:
         o = self.options
         return Recipe(self.dataset.vocabulary, self.dataset.start, o.width, o.blocks, o.rate, o.seed)
 
-    def workload(self) -> Workload:
-        return Workload(self.dataset.training, self.cost, ("lb-micro", "lb-mini"))
+    def workload(self, arms: Iterable[Arm]) -> Workload:
+        policies = dict.fromkeys(arm.policy for arm in arms)
+        return Workload(self.dataset.training, self.cost, tuple(policies))
 
     def held_out(self) -> list[Packed]:
         """This rank's part, in as many microbatches as on every other rank."""
