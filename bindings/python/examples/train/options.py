@@ -68,7 +68,8 @@ def parse_options(arguments: list[str], description: str) -> Options:
     order.add_argument("--seeds", type=_whole(2), default=4, help="runs of each order (default: %(default)s)")
     order.add_argument("--windows", type=_whole(1), default=12, help=f"of {WINDOW} minibatches (default: %(default)s)")
     order.add_argument("--lookahead", type=_whole(2), default=2, help="that is compared (default: %(default)s)")
-    order.set_defaults(rounds=0, turn=0, device="cpu", compare=None, minibatches=0, seconds=0.0, minibatch=4)
+    order.set_defaults(rounds=0, turn=0, device="cpu", compare=None, minibatches=0, seconds=0.0)
+    order.set_defaults(minibatch=4, rate=3e-3)  # about the best rate in the order of the data
     for one in (compute, emulated):
         one.set_defaults(ranks=0, seeds=0, windows=0, lookahead=0)
     return Options(**vars(parser.parse_args(arguments)))
