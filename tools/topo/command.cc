@@ -11,6 +11,7 @@
 #include "topo/text.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <odc/odc.h>
 #include <CLI/CLI.hpp>
 
