@@ -58,6 +58,9 @@ typedef enum odc_status {
 typedef enum odc_type { ODC_F32 = 1, ODC_F64 = 2, ODC_BF16 = 3, ODC_F16 = 4, ODC_BYTES = 5 } odc_type;
 typedef enum odc_reduction { ODC_SUM = 1, ODC_MAX = 2 } odc_reduction;
 typedef enum odc_memory { ODC_HOST_MEMORY = 1, ODC_GPU_MEMORY = 2 } odc_memory;
+/* Instead of sums in f32, whose last bits depend on the order in which gradients come: sums whose bits depend on the gradients
+ * only, not on order, ranks, hosts or slices. Gradients of f32, bf16 or f16, in host memory; sums take 8 bytes an element. */
+typedef enum odc_summation { ODC_SUM_EXACT = 1 } odc_summation;
 
 /* ---- Joining and leaving a job ---- */
 /* Fills `all` with every rank's `mine` of `bytes` bytes, in rank order; collective; returns 0, or non-zero on failure. */
@@ -128,7 +131,14 @@ typedef struct odc_shard_desc {
     const uint64_t *slices;   /* elements per listed rank, adding up to numel; NULL: equal, as torch.chunk divides */
     uint64_t rank_count;      /* 0 with `ranks` NULL */
     int32_t memory, reserved; /* odc_memory of the slices and of buffers given with them, 0: host; must be 0 */
+    int32_t sum;              /* 0, or odc_summation: */
+    float largest;            /* all gradients of the first minibatch are below; a power of two, 0: 1,024 (f16: 65,536) */
 } odc_shard_desc;
+/* ODC_SUM_EXACT adds 64-bit integers in units of largest / 2^51, to which gradients are rounded. Later minibatches take
+ * `largest` from the sums of the one before: at least 64 times the largest of the whole shard, and half of its own of before.
+ * What is not below is added as the largest there is, counted in odc_stats and told in the log, and the next `largest` is at
+ * least 64 times as large. An element that is handed a NaN or an infinity, or whose sum f32 cannot hold, reads NaN. A minibatch takes
+ * 4,096 additions; the next is a job error. odc_minibatch_sync makes f32 of them in place, one pass over the own slice. */
 
 /* Allocates this rank's slices (zeros) and announces them; waits for nobody. odc_register_shards takes `count`
  * descriptions of one struct_size and registers all of them or none, in one region of memory. */
@@ -146,6 +156,9 @@ typedef struct odc_slice {
     int32_t parameter_type;   /* odc_type or 0 */
     int32_t accumulator_type; /* ODC_F32, ODC_F64 or 0 */
     int32_t memory, reserved; /* odc_memory: pointers to GPU memory are for the GPU only; 0 */
+    int32_t sum;              /* odc_summation or 0 */
+    float largest; /* what this slice asks for in the next minibatch; negative: nothing was added, so it is kept and counts only
+                    * if no owner asks for more. To go on in another job with the same bits, save the ranks' maximum. */
 } odc_slice;
 ODC_API odc_status odc_get_slice(const odc_shard *shard, odc_slice *out);
 /* Gives the slices' memory back, between sync and publish; local. Its name may be used again in a later minibatch. */
@@ -194,6 +207,7 @@ typedef struct odc_stats {
     uint64_t slice_bytes;     /* of memory in this rank's slices now */
     uint64_t packets_sent;    /* small messages to other hosts */
     uint64_t pinned_bytes;    /* of host memory for GPUs: host shadows of slices, and staging */
+    uint64_t clamped_addends; /* to this rank's exact sums: gradients' elements that were not below `largest` */
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;

@@ -77,7 +77,7 @@ private:
             }
         }
         hn::StoreU(value, di, sums);
-        return hn::Ne(exact, addend);
+        return hn::Not(hn::Eq(exact, addend));  // not Ne, which need not hold of NaN
     }
 
     // Counts what is special, which is rare, and marks the sums of what is not finite.

@@ -11,7 +11,7 @@
 namespace odc {
 
 constexpr int kExactBits = 51;
-constexpr uint32_t kMostAddends = 4096;
+constexpr uint32_t kMostExactAddends = 4096;
 // The sum of an element that was handed a NaN or an infinity.
 constexpr int64_t kNotFinite = INT64_MIN;
 

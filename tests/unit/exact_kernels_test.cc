@@ -223,6 +223,22 @@ void ties_and_limits_are_those_of_the_model(void **) {
     with_every_target([&] { check_addition(gradients, AddLoop::Line, Sum::Add, Found::Finite, 10); });
 }
 
+// Alone among numbers, in every lane.
+void a_single_special_value_is_seen(void **) {
+    constexpr uint32_t kOne = 0x3f800000;
+    with_every_target([&] {
+        for (const uint32_t special : {0x7f800000U, 0xff800000U, 0x7fc00000U, 0x7f800001U, 0xffffffffU, 0x60000000U}) {
+            for (size_t i = 0; i < 37; ++i) {
+                std::vector<uint32_t> bits(37, kOne);
+                bits[i] = special;
+                const Gradients gradients = gradients_of(ODC_F32, bits);
+                check_addition(gradients, AddLoop::Line, Sum::Store, Found::Finite, 10);
+                check_addition(gradients, AddLoop::Line, Sum::Add, Found::Any, 10);
+            }
+        }
+    });
+}
+
 void additions_of_any_length_touch_nothing_else(void **) {
     constexpr size_t kGuard = 8;
     const Gradients gradients = random_f32(4200, true);
@@ -316,6 +332,7 @@ int main() {
         cmocka_unit_test(every_half_is_added_as_the_model_does),
         cmocka_unit_test(random_f32_are_added_as_the_model_does),
         cmocka_unit_test(ties_and_limits_are_those_of_the_model),
+        cmocka_unit_test(a_single_special_value_is_seen),
         cmocka_unit_test(additions_of_any_length_touch_nothing_else),
         cmocka_unit_test(sums_become_the_nearest_f32),
         cmocka_unit_test(large_additions_are_whole_while_a_loop_is_chosen),
