@@ -80,7 +80,9 @@ static void divide(odc_context *context, void *arg) {
         odc_slice slice = slice_of(t);
         double largest = (double)slice.largest;
         CHECK_OK(odc_all_reduce(context, &largest, 1, ODC_MAX));
-        d->largest_after[m] = (float)largest;
+        if (odc_rank(context) == 0) {
+            d->largest_after[m] = (float)largest;
+        }
         if (slice.numel > 0) {
             memcpy(&d->sums[m][slice.offset], slice.gradients, slice.numel * sizeof(float));
         }

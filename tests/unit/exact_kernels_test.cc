@@ -91,10 +91,13 @@ Addend addend_of(const Number &number, int exponent) {
     const int shift = number.exponent - (exponent - 51);
     uint64_t magnitude = 0;
     bool clamped = false;
+    if (number.magnitude == 0) {
+        return {0, false};
+    }
     if (shift < 0) {
         magnitude = divided(number.magnitude, -shift);
     } else {
-        clamped = number.magnitude != 0 && (shift > 51 || number.magnitude > static_cast<uint64_t>(kMost) >> shift);
+        clamped = shift > 51 || number.magnitude > static_cast<uint64_t>(kMost) >> shift;
         magnitude = clamped ? static_cast<uint64_t>(kMost) : number.magnitude << shift;
     }
     const auto units = static_cast<int64_t>(magnitude);
@@ -165,9 +168,9 @@ void check_addition(const Gradients &gradients, AddLoop loop, Sum sum, Found fou
     for (size_t i = 0; i < sums.size(); ++i) {
         const Number number = number_of(gradients.type, gradients.bits[i]);
         const Addend addend = addend_of(number, exponent);
-        int64_t want = sum == Sum::Store ? addend.units : before[i] + addend.units;
-        if (!number.finite || (sum == Sum::Add && before[i] == odc::kNotFinite)) {
-            want = odc::kNotFinite;
+        int64_t want = odc::kNotFinite;
+        if (number.finite && (sum == Sum::Store || before[i] != odc::kNotFinite)) {
+            want = sum == Sum::Store ? addend.units : before[i] + addend.units;
         }
         wanted.not_finite += number.finite ? 0 : 1;
         wanted.clamped += number.finite && addend.clamped ? 1 : 0;
