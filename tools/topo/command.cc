@@ -11,9 +11,9 @@
 #include "topo/text.h"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <odc/odc.h>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <memory>
 #include <string>
