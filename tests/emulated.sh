@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.." || exit 1
 . tests/harness/shell_checks.sh
 trap 'exit 1' INT TERM
 case ${1:-} in
-'') tests='^(unit|fakes)$' target=unit_tests x86_tests=(unit/host_kernels contract/{shards,minibatch,operations}) ;;
-all) tests=. target=all x86_tests=(unit/host_kernels contract/{shards,minibatch,operations,release,random}) ;;
+'') tests='^(unit|fakes)$' target=unit_tests x86_tests=(unit/{host,exact}_kernels contract/{shards,minibatch,operations}) ;;
+all) tests=. target=all x86_tests=(unit/{host,exact}_kernels contract/{shards,minibatch,operations,release,random,exact}) ;;
 *)
     echo "usage: tests/emulated.sh [all]" >&2
     exit 2

@@ -58,6 +58,7 @@ typedef enum odc_status {
 typedef enum odc_type { ODC_F32 = 1, ODC_F64 = 2, ODC_BF16 = 3, ODC_F16 = 4, ODC_BYTES = 5 } odc_type;
 typedef enum odc_reduction { ODC_SUM = 1, ODC_MAX = 2 } odc_reduction;
 typedef enum odc_memory { ODC_HOST_MEMORY = 1, ODC_GPU_MEMORY = 2 } odc_memory;
+typedef enum odc_summation { ODC_SUM_EXACT = 1 } odc_summation; /* see odc_shard_desc */
 
 /* ---- Joining and leaving a job ---- */
 /* Fills `all` with every rank's `mine` of `bytes` bytes, in rank order; collective; returns 0, or non-zero on failure. */
@@ -117,7 +118,11 @@ ODC_API odc_status odc_abort(odc_context *context, const char *text);
 ODC_API void odc_destroy(odc_context *context);
 
 /* ---- Shards ---- */
-/* All listed ranks register the same description in the same minibatch, in any order. */
+/* All listed ranks register the same description in the same minibatch, in any order. With ODC_SUM_EXACT (f32, bf16, f16 in host
+ * memory) the sums' bits depend on the gradients only, not on order, ranks, hosts or slices: they are 64-bit integers in units of
+ * largest / 2^51, of which sync makes f32 in place. Each minibatch's `largest` is 64 times the largest sum of the one before, and
+ * at least half of its `largest`. What is not below is added as the largest there is, counted in odc_stats, logged, and raises the
+ * next one 64 times. A NaN, an infinity, or more than f32 holds reads NaN. After 4,096 additions one more is a job error. */
 typedef struct odc_shard_desc {
     uint64_t struct_size;
     const char *name;         /* 1..255 bytes, copied; unique among this context's registered shards */
@@ -128,13 +133,13 @@ typedef struct odc_shard_desc {
     const uint64_t *slices;   /* elements per listed rank, adding up to numel; NULL: equal, as torch.chunk divides */
     uint64_t rank_count;      /* 0 with `ranks` NULL */
     int32_t memory, reserved; /* odc_memory of the slices and of buffers given with them, 0: host; must be 0 */
+    int32_t sum;   /* odc_summation; 0: in f32 (f64), in the order in which gradients come, on which the last bits depend */
+    float largest; /* exact sums: all gradients of the first minibatch are below this power of two; 0: 1,024 (f16: 65,536) */
 } odc_shard_desc;
-
 /* Allocates this rank's slices (zeros) and announces them; waits for nobody. odc_register_shards takes `count`
  * descriptions of one struct_size and registers all of them or none, in one region of memory. */
 ODC_API odc_status odc_register_shard(odc_context *context, const odc_shard_desc *desc, odc_shard **out);
 ODC_API odc_status odc_register_shards(odc_context *context, const odc_shard_desc *descs, size_t count, odc_shard **out);
-
 /* This rank's part of a shard. The pointers belong to the library and stay valid until odc_destroy or odc_release_shard
  * (GPUs must be done with them), also after an error. Write parameters, touch gradients only between sync and publish. */
 typedef struct odc_slice {
@@ -146,6 +151,8 @@ typedef struct odc_slice {
     int32_t parameter_type;   /* odc_type or 0 */
     int32_t accumulator_type; /* ODC_F32, ODC_F64 or 0 */
     int32_t memory, reserved; /* odc_memory: pointers to GPU memory are for the GPU only; 0 */
+    int32_t sum;   /* odc_summation or 0 */
+    float largest; /* of the next minibatch, as its sums ask; negative: it has none. A checkpoint keeps the ranks' maximum */
 } odc_slice;
 ODC_API odc_status odc_get_slice(const odc_shard *shard, odc_slice *out);
 /* Gives the slices' memory back, between sync and publish; local. Its name may be used again in a later minibatch. */
@@ -169,8 +176,7 @@ ODC_API odc_status odc_scatter_add(odc_shard *shard, const void *full, uint64_t 
 /* A gather or an addition in two halves: start waits for no publish, odc_wait (or odc_minibatch_sync) completes; till then
  * the buffer is the library's. Each is waited for once, after odc_shutdown too; ODC_ERROR_INTERRUPTED leaves it waiting. */
 ODC_API odc_status odc_gather_start(odc_shard *shard, void *full, uint64_t numel, void *stream, uint64_t *operation);
-ODC_API odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream,
-                                         uint64_t *operation);
+ODC_API odc_status odc_scatter_add_start(odc_shard *shard, const void *full, uint64_t numel, void *stream, uint64_t *operation);
 ODC_API odc_status odc_wait(odc_context *context, uint64_t operation);
 
 /* Completes this rank's operations, on streams too, arrives, and returns once all ranks of the job have: the one wait for
@@ -185,15 +191,14 @@ ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t c
 typedef struct odc_stats {
     uint64_t struct_size, gather_calls;
     uint64_t gather_bytes; /* handed to this rank, its own slices included */
-    uint64_t scatter_add_calls;
-    uint64_t scatter_add_bytes; /* of gradients handed in */
-    uint64_t syncs;
+    uint64_t scatter_add_calls, scatter_add_bytes, syncs; /* bytes: of gradients handed in */
     uint64_t publish_wait_ns; /* waited for owners' publishes */
     uint64_t sync_wait_ns;    /* waited for the last rank to arrive in sync, or to reduce */
     uint64_t lock_wait_ns;    /* waited for another rank's addition to the same stripe */
     uint64_t slice_bytes;     /* of memory in this rank's slices now */
     uint64_t packets_sent;    /* small messages to other hosts */
     uint64_t pinned_bytes;    /* of host memory for GPUs: host shadows of slices, and staging */
+    uint64_t clamped_addends; /* to this rank's exact sums: gradients' elements that were not below `largest` */
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;

@@ -271,6 +271,8 @@ odc_shard_desc Context::to_c(const Description &description) noexcept {
     desc.rank_count = description.ranks.size();
     desc.slices = description.slices.empty() ? nullptr : description.slices.data();
     desc.memory = static_cast<int32_t>(M);
+    desc.sum = static_cast<int32_t>(description.sum);
+    desc.largest = description.largest;
     return desc;
 }
 

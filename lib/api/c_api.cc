@@ -20,6 +20,8 @@
 #include "base/settings.h"
 #include "bootstrap/peer.h"
 #include "core/context.h"
+#include "core/exact_sums.h"
+#include "memory/exact_kernels.h"
 #include "memory/host_kernels.h"
 #include "planner/minibatch.h"
 #include "planner/plan.h"
@@ -389,7 +391,9 @@ odc_status odc_get_slice(const odc_shard *handle, odc_slice *out) {
                               mine.parameter_type,
                               odc::accumulator_type(mine.gradient_type),
                               shard.description().memory,
-                              0};
+                              0,
+                              shard.description().summation,
+                              odc::largest_of(shard)};
         copy_out(slice, out, "odc_slice");
     });
 }
@@ -531,7 +535,7 @@ const char *odc_build(void) {
         static auto &texts = *new std::set<std::string>;
         return texts
             .insert(formatted("libodc {}, {}, {} vectors, {}{}", version(), ODC_BUILD_TYPE, odc::vector_target(),
-                              odc::topology().description, odc::loop_figures()))
+                              odc::topology().description, odc::loop_figures() + odc::exact_loop_figures()))
             .first->c_str();
     } catch (const std::exception &) {
         return "libodc (no memory is left to describe it)";

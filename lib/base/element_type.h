@@ -36,4 +36,9 @@ constexpr int32_t accumulator_type(int32_t gradient_type) {
     return gradient_type == ODC_F64 ? ODC_F64 : gradient_type == 0 ? 0 : ODC_F32;
 }
 
+// Bytes of an element's sum while gradients are added to it. `summation`: ODC_SUM_EXACT or 0.
+constexpr size_t sum_size(int32_t gradient_type, int32_t summation) {
+    return summation == ODC_SUM_EXACT ? sizeof(int64_t) : element_size(accumulator_type(gradient_type));
+}
+
 }  // namespace odc

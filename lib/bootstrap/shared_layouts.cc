@@ -34,13 +34,15 @@ static_assert(offsetof(ControlBlock, selftest_step) == 14104);
 static_assert(offsetof(ControlBlock, selftest_results) == 14120);
 
 static_assert(sizeof(Stripe) == 16);
-static_assert(sizeof(ShardRecord) == 160);
+static_assert(sizeof(ShardRecord) == 176);
 static_assert(offsetof(ShardRecord, segment) == 48);
 static_assert(offsetof(ShardRecord, region) == 88);
 static_assert(offsetof(ShardRecord, record) == 112);
 static_assert(offsetof(ShardRecord, name_bytes) == 136);
 static_assert(offsetof(ShardRecord, released) == 148);
 static_assert(offsetof(ShardRecord, published) == 152);
+static_assert(offsetof(ShardRecord, votes) == 160);
+static_assert(offsetof(ShardRecord, clamped) == 168);
 
 static_assert(sizeof(Hello) == 128);
 static_assert(offsetof(Hello, version) == 8);
@@ -68,12 +70,12 @@ static_assert(offsetof(EndpointInfo, names) == 32);
 static_assert(offsetof(EndpointInfo, why_no_gpu_direct) == 1952);
 
 static_assert(sizeof(ReleasedMessage) == 8);
-static_assert(sizeof(PublishedMessage) == 16);
+static_assert(sizeof(PublishedMessage) == 24);
 static_assert(sizeof(AllPublishedMessage) == 8);
 static_assert(sizeof(LeftMessage) == 8);
 static_assert(sizeof(HeartbeatMessage) == 16);
 static_assert(sizeof(DeadMessage) == 8);
-static_assert(sizeof(AddMessage) == 56);
+static_assert(sizeof(AddMessage) == 64);
 static_assert(sizeof(AppliedMessage) == 16);
 
 static_assert(sizeof(RegionMessage) == 32);

@@ -177,7 +177,8 @@ void Context::tell_registered(const std::vector<Shard *> &shards) {
         for (const Shard *shard : shards) {
             const Description &d = shard->description();
             job_.channel().tell_registered({shard->record_offset(), shard->registered, d.numel, shard->own_numel(), 0,
-                                            0, d.parameter_type, d.gradient_type, d.memory, d.name, d.ranks, d.slices});
+                                            0, d.parameter_type, d.gradient_type, d.summation, d.first_exponent,
+                                            d.memory, d.name, d.ranks, d.slices});
         }
     } catch (...) {
         job_.fail_halfway(Call::RegisterShard);
@@ -269,8 +270,9 @@ void Context::publish_all(void *stream) {
 }
 
 void Context::tell_all_published(const std::vector<Shard *> &published) {
-    // What was published on a stream, now or before, need not be there yet.
-    if (std::none_of(shards_.begin(), shards_.end(), [](const auto &one) { return one.second->on_device(); })) {
+    // What was published on a stream, now or before, need not be there yet; exact sums have votes.
+    const auto is_told_alone = [](const auto &one) { return one.second->on_device() || one.second->is_exact(); };
+    if (std::none_of(shards_.begin(), shards_.end(), is_told_alone)) {
         job_.channel().tell(AllPublishedMessage{minibatch()});
         return;
     }
@@ -420,7 +422,8 @@ odc_stats Context::stats() const {
             counters_.lock_wait_ns.value(),
             counters_.slice_bytes.value(),
             job_.channel().packets_sent(),
-            pinned_bytes};
+            pinned_bytes,
+            counters_.clamped_addends.value()};
 }
 
 odc_peer_stats Context::peer_stats(int rank) const {

@@ -38,6 +38,7 @@ struct Counters {
     Counter sync_wait_ns;
     Counter lock_wait_ns;
     Counter slice_bytes;
+    Counter clamped_addends;
     std::vector<PeerCounters> peers;  // by rank
 };
 

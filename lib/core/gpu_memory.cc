@@ -15,8 +15,7 @@ namespace {
 
 // What lay there before may have been another shard's shadow.
 void clear_stripes(const RemoteSlice &shadow) {
-    const uint64_t sums = shadow.numel * element_size(accumulator_type(shadow.gradient_type));
-    for (uint64_t i = 0; shadow.stripes != nullptr && i < stripe_count(sums); ++i) {
+    for (uint64_t i = 0; shadow.stripes != nullptr && i < stripe_count(shadow); ++i) {
         shadow.stripes[i].lock.store(0, std::memory_order_relaxed);
         shadow.stripes[i].epoch = 0;
     }

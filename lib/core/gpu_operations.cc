@@ -171,7 +171,7 @@ void GpuOperations::tell_published(Shard &shard) {
     if (!has_remote_owner(job_, shard)) {
         return;
     }
-    const PublishedMessage message{shard.record_offset(), job_.minibatch()};
+    const PublishedMessage message{shard.record_offset(), job_.minibatch(), 0, 0};
     if (slice_state_of(shard) != nullptr) {
         job_.channel().tell_when(shard.record().published, epoch(), message, shard.description().ranks);
     } else {
@@ -405,7 +405,7 @@ void GpuOperations::wait_for_staging_proxy(Job::Wait &wait, const Ready &ready) 
 void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait) {
     const Shard &shard = *operation.shard;
     const RemoteSlice to = shard.host_slice(index);
-    const uint64_t stripes = stripe_count(to.numel * element_size(accumulator_type(to.gradient_type)));
+    const uint64_t stripes = stripe_count(to);
     const int owner = shard.owner(index);
     Endpoint *const path = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.path.get();
     StagingProxy::Addition part{to, path, operation.gradient(index), 0, epoch()};
@@ -498,7 +498,7 @@ void GpuOperations::reduce_shadow(const Shard &shard) {
     }
     const RemoteSlice mine = shard.slice(shard.own_index());
     const int32_t type = accumulator_type(mine.gradient_type);
-    const uint64_t in_stripe = stripe_elements(mine.gradient_type);
+    const uint64_t in_stripe = stripe_elements(mine);
     const std::byte *from = nullptr;
     call_gpu(job_, cuda_, [&] { from = device_pointer(cuda_.device(), shadow.accumulator); });
     std::vector<Addend> addends;

@@ -6,6 +6,7 @@
 
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
+#include "core/exact_sums.h"
 #include "transport/shm/stripe_lock.h"
 
 namespace odc {
@@ -14,9 +15,8 @@ namespace {
 
 // Zeroes the stripes of this rank's accumulator that nobody added to in the minibatch before `epoch`.
 void clear_untouched(const RemoteSlice &mine, uint64_t epoch) {
-    const uint64_t bytes =
-        mine.stripes == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
-    for (uint64_t i = 0; i < stripe_count(bytes); ++i) {
+    const uint64_t bytes = mine.numel * element_size(accumulator_type(mine.gradient_type));
+    for (uint64_t i = 0; mine.stripes != nullptr && i < stripe_count(bytes); ++i) {
         if (mine.stripes[i].epoch < epoch) {
             const uint64_t begin = i * kStripeBytes;
             std::memset(mine.accumulator + begin, 0, std::min(kStripeBytes, bytes - begin));
@@ -91,12 +91,16 @@ void HostOperations::check_stream(void *stream) const {
 
 // What the caller has written is there: no stream has to come anywhere.
 void HostOperations::publish(Shard &shard, void *) {
+    if (shard.is_exact()) {
+        publish_vote(shard, epoch());
+    }
     shard.record().published.store(epoch(), std::memory_order_release);
 }
 
 void HostOperations::tell_published(Shard &shard) {
     if (has_remote_owner(job_, shard)) {
-        job_.channel().tell(PublishedMessage{shard.record_offset(), job_.minibatch()}, shard.description().ranks);
+        job_.channel().tell(PublishedMessage{shard.record_offset(), job_.minibatch(), shard.exact.vote.word(), 0},
+                            shard.description().ranks);
     }
 }
 
@@ -107,8 +111,12 @@ void HostOperations::before_arrival(const std::vector<Operation *> &started) {
 }
 
 void HostOperations::after_arrival() {
-    for (const Shard *shard : shards_) {
-        clear_untouched(shard->slice(shard->own_index()), epoch());
+    for (Shard *shard : shards_) {
+        if (shard->is_exact()) {
+            finish_exact_sums(*shard, epoch(), job_.log(), counters_);
+        } else {
+            clear_untouched(shard->slice(shard->own_index()), epoch());
+        }
     }
 }
 
@@ -195,9 +203,11 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
         return formatted("{} keeps a stripe of shard \"{}\" locked; it {}", job_.who(wait.holder()), shard.name(),
                          job_.what(wait.holder()));
     });
+    const int exponent = shard.is_exact() ? exponent_of(shard, epoch()) : 0;
     const auto add_to = [&](uint64_t index) {
-        if (auto request =
-                endpoint_to(shard, index).start_add(shard.slice(index), operation.gradient(index), epoch(), wait)) {
+        RemoteSlice to = shard.slice(index);
+        to.exponent = exponent;
+        if (auto request = endpoint_to(shard, index).start_add(to, operation.gradient(index), epoch(), wait)) {
             operation.in_flight.push_back({index, std::move(request)});
         }
     };

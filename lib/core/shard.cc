@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/shard.h"
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -63,6 +64,49 @@ void check_slices(const Description &d) {
     }
 }
 
+void check_summation(const Description &d) {
+    if (d.summation != 0 && d.summation != ODC_SUM_EXACT) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\": sum {} is neither 0 nor ODC_SUM_EXACT", d.name, d.summation);
+    }
+    if (d.summation == ODC_SUM_EXACT && d.gradient_type == 0) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\": sum is ODC_SUM_EXACT, but it has no gradients to sum", d.name);
+    }
+    if (d.summation == ODC_SUM_EXACT && d.gradient_type == ODC_F64) {
+        fail(
+            ODC_ERROR_UNSUPPORTED,
+            "shard \"{}\": f64 gradients cannot be summed exactly (ODC_SUM_EXACT), as their range is wider than that of "
+            "64-bit integers; hand in f32, bf16 or f16",
+            d.name);
+    }
+    if (d.summation == ODC_SUM_EXACT && d.memory == ODC_GPU_MEMORY) {
+        fail(ODC_ERROR_UNSUPPORTED,
+             "shard \"{}\": sums in GPU memory cannot be exact (ODC_SUM_EXACT) yet; use host memory, or sum 0", d.name);
+    }
+}
+
+// Of the first minibatch. `largest`: as in odc_shard_desc; its sign says whether it was handed on by an empty slice.
+int32_t exponent_of(const Description &d, float largest) {
+    constexpr int kOfHalf = 16;  // no f16 is larger
+    constexpr int kDefault = 10;
+    if (d.summation != ODC_SUM_EXACT && largest != 0) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\": largest is {}, but sum is not ODC_SUM_EXACT", d.name, largest);
+    }
+    if (d.summation != ODC_SUM_EXACT) {
+        return 0;
+    }
+    if (largest == 0) {
+        return d.gradient_type == ODC_F16 ? kOfHalf : kDefault;
+    }
+    int exponent = 0;
+    const bool is_power = std::frexp(std::fabs(largest), &exponent) == 0.5F;
+    exponent -= is_power ? 1 : 0;
+    if (!std::isfinite(largest) || !is_exponent(exponent)) {
+        fail(ODC_ERROR_ARGUMENT, "shard \"{}\": largest is {}, which is not within 2^{} and 2^{}", d.name, largest,
+             kLeastExponent, kMostExponent);
+    }
+    return exponent;
+}
+
 // Giving equal slices is the same as giving none.
 void forget_equal_slices(Description &d) {
     const Slices equal(d.numel, std::max<uint64_t>(d.slices.size(), 1));
@@ -78,7 +122,7 @@ void forget_equal_slices(Description &d) {
 
 Description::Description(const odc_shard_desc &desc, int rank, int size)
     : numel(desc.numel), parameter_type(desc.parameter_type), gradient_type(desc.gradient_type),
-      memory(desc.memory != 0 ? desc.memory : ODC_HOST_MEMORY) {
+      memory(desc.memory != 0 ? desc.memory : ODC_HOST_MEMORY), summation(desc.sum), first_exponent(0) {
     if (desc.name == nullptr || desc.name[0] == '\0') {
         fail(ODC_ERROR_ARGUMENT, "a shard needs a name, the same on all its ranks; desc.name is {}",
              desc.name == nullptr ? "NULL" : "empty");
@@ -104,6 +148,8 @@ Description::Description(const odc_shard_desc &desc, int rank, int size)
     if (parameter_type == 0 && gradient_type == 0) {
         fail(ODC_ERROR_ARGUMENT, "shard \"{}\" has neither parameters nor gradients", name);
     }
+    check_summation(*this);
+    first_exponent = exponent_of(*this, desc.largest);
     if (desc.ranks == nullptr && desc.rank_count != 0 && desc.rank_count != static_cast<uint64_t>(size)) {
         fail(ODC_ERROR_ARGUMENT, "shard \"{}\": ranks is NULL (all {} ranks), but rank_count is {}", name, size,
              desc.rank_count);
@@ -132,7 +178,7 @@ Description::Description(const odc_shard_desc &desc, int rank, int size)
 }
 
 Shard::Shard(Description description, Engine &engine, int rank, int size)
-    : description_(std::move(description)), engine_(engine),
+    : exact{ExponentVote::of(description.first_exponent)}, description_(std::move(description)), engine_(engine),
       slices_(description_.slices.empty()
                   ? Slices(description_.numel,
                            description_.ranks.empty() ? static_cast<uint64_t>(size) : description_.ranks.size())
@@ -150,8 +196,8 @@ uint64_t to_page(uint64_t bytes) { return (bytes + page_bytes() - 1) / page_byte
 // Bytes of a slice's parts.
 struct Parts {
     Parts(const Description &d, uint64_t numel)
-        : parameters(numel * element_size(d.parameter_type)),
-          sums(numel * element_size(accumulator_type(d.gradient_type))), stripes(stripe_count(sums) * sizeof(Stripe)) {}
+        : parameters(numel * element_size(d.parameter_type)), sums(numel * sum_size(d.gradient_type, d.summation)),
+          stripes(stripe_count(sums) * sizeof(Stripe)) {}
     uint64_t in_host() const { return to_line(stripes) + to_line(parameters) + to_line(sums); }
     uint64_t parameters;
     uint64_t sums;
@@ -232,16 +278,19 @@ RemoteSlice Shard::host_slice(uint64_t index) const {
     const bool here = record.slice_numel > 0 && base != nullptr;
     const bool parameters = here && record.parameter_type != 0;
     const bool sums = here && record.gradient_type != 0;
-    return {parameters ? base + record.parameters : nullptr,
-            sums ? base + record.accumulator : nullptr,
-            sums ? reinterpret_cast<Stripe *>(base + record.stripes) : nullptr,
-            record.slice_numel,
-            record.parameter_type,
-            record.gradient_type,
-            &record.published,
-            record.record,
-            record.address,
-            record.key};
+    RemoteSlice slice{parameters ? base + record.parameters : nullptr,
+                      sums ? base + record.accumulator : nullptr,
+                      sums ? reinterpret_cast<Stripe *>(base + record.stripes) : nullptr,
+                      record.slice_numel,
+                      record.parameter_type,
+                      record.gradient_type,
+                      &record.published,
+                      record.record,
+                      record.address,
+                      record.key};
+    slice.summation = record.summation;
+    slice.shard_record = linked(index);
+    return slice;
 }
 
 Shard::Bases Shard::bases_of(const ShardRecord &record, std::byte *host, std::byte *device) const {
@@ -275,6 +324,14 @@ std::string Shard::difference(const ShardRecord &other, int other_rank, int rank
     }
     if (other.gradient_type != d.gradient_type) {
         return differs("gradient_type", element_name(d.gradient_type), element_name(other.gradient_type));
+    }
+    if (other.summation != d.summation) {
+        const auto text_of = [](int32_t summation) { return summation == ODC_SUM_EXACT ? "exact" : "default"; };
+        return differs("sum", text_of(d.summation), text_of(other.summation));
+    }
+    if (other.first_exponent != d.first_exponent) {
+        const auto text_of = [](int32_t exponent) { return formatted("2^{}", exponent); };
+        return differs("largest", text_of(d.first_exponent), text_of(other.first_exponent));
     }
     if (other.rank_count != d.ranks.size() || !std::equal(d.ranks.begin(), d.ranks.end(), other.ranks())) {
         const auto text_of = [](const int32_t *ranks, uint64_t count) {

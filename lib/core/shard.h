@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/slice_layout.h"
+#include "memory/exact_sum.h"
 #include "memory/shard_record.h"
 #include "memory/shared_arena.h"
 #include "transport/transport.h"
@@ -23,6 +24,8 @@ struct Description {
     int32_t parameter_type;
     int32_t gradient_type;
     int32_t memory;                // odc_memory
+    int32_t summation;             // ODC_SUM_EXACT or 0
+    int32_t first_exponent;        // of exact sums; 0 without them
     std::vector<int32_t> ranks;    // empty: all
     std::vector<uint64_t> slices;  // empty: equal
 
@@ -44,6 +47,13 @@ struct DeviceAllocation {
     uint64_t offset;
 };
 
+// What this rank keeps of its exact sums (exact_sums.h).
+struct ExactState {
+    ExponentVote vote;       // of the next publish
+    uint64_t converted = 0;  // the last epoch whose sums are f32 now
+    uint64_t clamped = 0;    // addends, up to that epoch
+};
+
 class Shard {
 public:
     // `engine`: for its kind of memory; it outlives this.
@@ -62,6 +72,7 @@ public:
 
     // A stream writes its `published` word, which rings no doorbell.
     bool on_device() const { return description_.memory != ODC_HOST_MEMORY; }
+    bool is_exact() const { return description_.summation == ODC_SUM_EXACT; }
     // In device memory, and some of its ranks reach it through host memory only.
     bool is_shadowed() const { return shadowed_; }
     void set_shadowed() { shadowed_ = true; }
@@ -108,6 +119,7 @@ public:
     uint64_t registered = 0;  // minibatch
     uint64_t published = 0;   // minibatch + 1
     uint64_t number = 0;      // in the order of this rank's directory
+    ExactState exact;
     std::unique_ptr<EngineState> engine_state;
 
 private:

@@ -7,38 +7,19 @@
 #include <iterator>
 
 #include "base/element_type.h"
-#include "memory/loop_choice.h"
 
 // Highway compiles the part below once per instruction set; the dispatch at the end picks one at run time.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "memory/host_kernels.cc"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
-#include <hwy/highway.h>
+
+#include "memory/kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace odc {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
-// The order in which a loop walks through memory. Hardware prefetchers stop at page boundaries.
-enum class Walk {
-    Line,      // from the first line to the last
-    Prefetch,  // the same, prefetching kAheadBytes ahead
-    Pages      // several pages in turn, one step in each, so that the hardware prefetches in all of them
-};
-
-constexpr size_t kLineBytes = 64;
-constexpr size_t kAheadBytes = 1024;
-constexpr size_t kPageBytes = 4096;
 constexpr size_t kCopyPages = 4;
-constexpr size_t kAddPages = 2;
-
-HWY_INLINE void prefetch(const void *from, size_t bytes) {
-    for (size_t i = 0; i < bytes; i += kLineBytes) {
-        hwy::Prefetch(static_cast<const uint8_t *>(from) + i + kAheadBytes);
-    }
-}
 
 template <Walk kWalk>
 void copy_past_cache(void *to, const void *from, size_t bytes) {
@@ -89,47 +70,6 @@ void copy_by(CopyLoop loop, void *to, const void *from, size_t bytes) {
     }
 }
 
-// One vector of gradients, widened to the accumulator's type.
-template <class D>
-HWY_INLINE hn::Vec<D> widen(D d, const hn::TFromD<D> *from) {
-    return hn::LoadU(d, from);
-}
-template <class D>
-HWY_INLINE hn::Vec<D> widen(D d, const hwy::bfloat16_t *from) {
-    // A bf16 is the upper half of an f32.
-    const hn::Rebind<uint16_t, D> d16;
-    const hn::Rebind<uint32_t, D> d32;
-    const auto half = hn::LoadU(d16, reinterpret_cast<const uint16_t *>(from));
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, half)));
-}
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_ARCH_ARM_A64
-template <class D>
-HWY_INLINE hn::Vec<D> widen(D d, const hwy::float16_t *from) {
-    const hn::Rebind<hwy::float16_t, D> d16;
-    return hn::PromoteTo(d, hn::LoadU(d16, from));
-}
-#else
-// Highway 1.0's emulation converts infinity to 65536, which would hide an overflow of the gradients.
-template <class D>
-HWY_INLINE hn::Vec<D> widen(D d, const hwy::float16_t *from) {
-    const hn::Rebind<uint16_t, D> d16;
-    const hn::Rebind<uint32_t, D> d32;
-    const hn::Rebind<int32_t, D> di;
-    const auto bits = hn::PromoteTo(d32, hn::LoadU(d16, reinterpret_cast<const uint16_t *>(from)));
-    const auto magnitude = hn::And(bits, hn::Set(d32, 0x7fff));
-    const auto sign = hn::ShiftLeft<16>(hn::Xor(bits, magnitude));
-    // The exponent's bias grows by 112, from its highest value (infinity, NaN) once more.
-    const auto bias = hn::Set(d32, uint32_t{112} << 23);
-    const auto normal = hn::Add(hn::ShiftLeft<13>(magnitude), bias);
-    const auto finite = hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x7c00));
-    const auto large = hn::IfThenElse(hn::RebindMask(d32, finite), normal, hn::Add(normal, bias));
-    const auto small = hn::Mul(hn::ConvertTo(d, hn::BitCast(di, magnitude)), hn::Set(d, 0x1p-24F));
-    const auto subnormal = hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 0x400));
-    const auto value = hn::IfThenElse(hn::RebindMask(d, subnormal), small, hn::BitCast(d, large));
-    return hn::Or(value, hn::BitCast(d, sign));
-}
-#endif
-
 template <Walk kWalk, Sum kSum, class Accumulator, class Gradient>
 void apply(Accumulator *HWY_RESTRICT sums, const Gradient *HWY_RESTRICT from, size_t count) {
     const hn::ScalableTag<Accumulator> d;
@@ -141,31 +81,7 @@ void apply(Accumulator *HWY_RESTRICT sums, const Gradient *HWY_RESTRICT from, si
         }
         hn::StoreU(v, d, sums + i);
     };
-    const auto two = [&](size_t i) HWY_ATTR {
-        if constexpr (kWalk == Walk::Prefetch) {
-            prefetch(sums + i, 2 * lanes * sizeof(Accumulator));
-            prefetch(from + i, 2 * lanes * sizeof(Gradient));
-        }
-        one(i);
-        one(i + lanes);
-    };
-    size_t i = 0;
-    if constexpr (kWalk == Walk::Pages) {
-        constexpr size_t kPage = kPageBytes / sizeof(Accumulator);
-        for (; i + kAddPages * kPage <= count; i += kAddPages * kPage) {
-            for (size_t j = 0; j < kPage; j += 2 * lanes) {
-                for (size_t page = 0; page < kAddPages; ++page) {
-                    two(i + page * kPage + j);
-                }
-            }
-        }
-    }
-    for (; i + 2 * lanes <= count; i += 2 * lanes) {
-        two(i);
-    }
-    for (; i + lanes <= count; i += lanes) {
-        one(i);
-    }
+    const size_t i = for_each_vector<kWalk>(sums, from, count, lanes, one);
     if (i < count) {
         // The tail is processed in padded copies, so that no lane outside the buffers is touched.
         Gradient tail_from[HWY_MAX_BYTES / sizeof(Accumulator)] = {};
@@ -229,10 +145,7 @@ namespace {
 
 // A smaller copy is likely to be read again from the cache; measured with odc bench gather.
 constexpr size_t kPastCacheBytes = size_t{1} << 20;
-// Smaller slices may be in the cache, where all loops are equally fast.
-constexpr size_t kPastCacheSlice = size_t{4} << 20;
 constexpr size_t kSampleBytes = size_t{256} << 10;  // of a copy, per turn of a loop
-constexpr size_t kSampleElements = 4096;            // of an addition, at least
 
 constinit LoopChoice copy_choice(std::size(kCopyLoops));
 constinit LoopChoice add_f32(std::size(kAddLoops));
@@ -315,21 +228,17 @@ void add_elements_by(AddLoop loop, Sum sum, int32_t gradient_type, void *accumul
 
 void add_elements(Sum sum, int32_t gradient_type, void *accumulator, const void *gradient, size_t count,
                   uint64_t slice_numel) {
-    const auto add = [&](AddLoop loop) { add_elements_by(loop, sum, gradient_type, accumulator, gradient, count); };
-    LoopChoice &choice = add_choice(gradient_type);
-    if (slice_numel * element_size(accumulator_type(gradient_type)) < kPastCacheSlice) {
-        add(AddLoop::Line);
-    } else if (sum == Sum::Add && count >= kSampleElements) {
-        choice.run(count * element_size(gradient_type), [&](int loop) { add(kAddLoops[static_cast<size_t>(loop)]); });
-    } else {
-        add(choice.chosen() < 0 ? AddLoop::Line : kAddLoops[static_cast<size_t>(choice.chosen())]);
-    }
+    run_add_loop(add_choice(gradient_type), sum, count, count * element_size(gradient_type),
+                 slice_numel * element_size(accumulator_type(gradient_type)),
+                 [&](AddLoop loop) { add_elements_by(loop, sum, gradient_type, accumulator, gradient, count); });
 }
 
+std::string add_loop_figures(const char *what, const LoopChoice &choice) { return figures(what, kAddLoops, choice); }
+
 std::string loop_figures() {
-    return figures("copy", kCopyLoops, copy_choice) + figures("add f32", kAddLoops, add_f32) +
-           figures("add f64", kAddLoops, add_f64) + figures("add bf16", kAddLoops, add_bf16) +
-           figures("add f16", kAddLoops, add_f16);
+    return figures("copy", kCopyLoops, copy_choice) + add_loop_figures("add f32", add_f32) +
+           add_loop_figures("add f64", add_f64) + add_loop_figures("add bf16", add_bf16) +
+           add_loop_figures("add f16", add_f16);
 }
 
 const char *vector_target() { return HWY_DYNAMIC_DISPATCH(target_name)(); }

@@ -4,6 +4,8 @@
 // the first large copies and additions (loop_choice.h).
 #pragma once
 
+#include "memory/loop_choice.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -43,8 +45,25 @@ void add_elements(Sum sum, int32_t gradient_type, void *accumulator, const void 
 void add_elements_by(AddLoop loop, Sum sum, int32_t gradient_type, void *accumulator, const void *gradient,
                      size_t count);
 
+// Runs add(loop) for `count` elements of `bytes` with the loop for a slice whose sums take `slice_bytes`.
+template <class Add>
+void run_add_loop(LoopChoice &choice, Sum sum, size_t count, size_t bytes, uint64_t slice_bytes, const Add &add) {
+    // Smaller slices may be in the cache, where all loops are equally fast.
+    constexpr size_t kPastCacheSlice = size_t{4} << 20;
+    constexpr size_t kSampleElements = 4096;
+    if (slice_bytes < kPastCacheSlice) {
+        add(AddLoop::Line);
+    } else if (sum == Sum::Add && count >= kSampleElements) {
+        choice.run(bytes, [&](int loop) { add(kAddLoops[static_cast<size_t>(loop)]); });
+    } else {
+        add(choice.chosen() < 0 ? AddLoop::Line : kAddLoops[static_cast<size_t>(choice.chosen())]);
+    }
+}
+
 // The loops chosen so far and the speed of each, for odc_build: "; copy by stream (GB/s: memcpy 8.4, ...)".
 std::string loop_figures();
+// The same of one choice among kAddLoops.
+std::string add_loop_figures(const char *what, const LoopChoice &choice);
 
 // The vector instructions in use, for odc_build: "AVX3".
 const char *vector_target();

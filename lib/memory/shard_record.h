@@ -16,8 +16,10 @@ namespace odc {
 // stores instead of adding, so nobody has to zero the accumulator.
 struct Stripe {
     std::atomic<uint32_t> lock;
-    uint32_t unused;
-    uint64_t epoch;  // under the lock
+    // Under the lock:
+    uint16_t addends;     // of exact sums, in this epoch
+    uint16_t not_finite;  // 1: some exact sums are kNotFinite
+    uint64_t epoch;
 };
 constexpr uint64_t kStripeBytes = uint64_t{64} << 10;
 
@@ -27,8 +29,8 @@ struct ShardRecord {
     uint64_t numel;
     int32_t parameter_type;
     int32_t gradient_type;
-    int32_t memory;  // odc_memory
-    uint32_t unused;
+    int32_t memory;        // odc_memory
+    int32_t summation;     // ODC_SUM_EXACT or 0
     uint64_t slice_numel;  // of this owner; 0: none of the following
     // The slice in host memory, or the host shadow of a slice in GPU memory, if a rank needs one.
     Segment segment;      // contains the following three; 0 bytes: there is no such slice, or it is on another host
@@ -47,6 +49,10 @@ struct ShardRecord {
     uint32_t slice_count;  // 0: equal slices, none listed below
     std::atomic<uint32_t> released;
     std::atomic<uint64_t> published;  // this slice holds the parameters of minibatch published - 1
+    // Of exact sums. An owner may be one minibatch ahead, so its votes (ExponentVote) take turns.
+    std::atomic<int16_t> votes[2];  // of epoch `published` and the one before, by parity
+    int32_t first_exponent;         // of the first minibatch
+    std::atomic<uint64_t> clamped;  // addends to this slice, over all minibatches
     // Followed without gaps by uint64_t slices[slice_count], int32_t ranks[rank_count], char name[name_bytes].
 
     const uint64_t *slices() const { return reinterpret_cast<const uint64_t *>(this + 1); }
@@ -75,6 +81,9 @@ void write_shard_record(ShardRecord &record, const What &what, uint64_t offset, 
     record.parameter_type = what.parameter_type;
     record.gradient_type = what.gradient_type;
     record.memory = what.memory;
+    record.summation = what.summation;
+    record.first_exponent = what.first_exponent;
+    record.clamped.store(0, std::memory_order_relaxed);
     record.slice_numel = slice_numel;
     record.record = offset;
     record.name_bytes = static_cast<uint32_t>(what.name.size());

@@ -48,6 +48,9 @@ struct RemoteSlice {
     uint64_t key;
     uint64_t first = 0;                    // the element of the owner's slice where this part begins
     MemoryKind memory = MemoryKind::Host;  // where the parameters and the accumulator are
+    int32_t summation = 0;                 // ODC_SUM_EXACT or 0
+    int32_t exponent = 0;                  // of exact sums, in the epoch of an addition (exact_sum.h)
+    ShardRecord *shard_record = nullptr;   // the owner's, for what is counted there
 };
 
 // `count` elements from element `first` on of another host's slice.

@@ -83,6 +83,17 @@ for operation in gather scatter-add; do
         check_json "$scratch/json" "(j['op'], j['ranks'], j['bytes'], j['type']) == ('$operation', 3, 65544, '$type')"
     done
 done
+# Exact sums, beside the default ones.
+for type in f32 bf16 f16; do
+    "$odc" bench scatter-add --sum exact --ranks 3 --bytes 65544 --type $type --pairs 3 --json >"$scratch/json"
+    check_json "$scratch/json" "$race and j['sum'] == 'exact' and $verdict"
+    check_json "$scratch/json" 'j["default_gbps"] > 0 and 0 < j["default_ratio_low"] <= j["default_ratio"] <= j["default_ratio_high"]'
+done
+"$odc" bench scatter-add --sum exact --bytes 64KiB --pairs 6 --sample-ms 1 >"$scratch/out"
+head -n 1 "$scratch/out" | grep -q "^odc bench scatter-add: 64 KiB f32, exact sums, 2 ranks"
+grep -qx "default sums  *[0-9.]* GB/s per rank" "$scratch/out"
+"$odc" bench scatter-add --sum exact --transport fabric --bytes 65544 --pairs 3 --json >"$scratch/json"
+check_json "$scratch/json" 'j["gbps"] > 0 and j["sum"] == "exact"'
 # More ranks than elements: empty slices.
 "$odc" bench scatter-add --ranks 3 --bytes 8 --pairs 1 --json >"$scratch/json"
 check_json "$scratch/json" "$race"
@@ -222,6 +233,9 @@ check_json "$scratch/json" 'j["bytes"] == 4000'
 refuses '"x" is not a whole number from 1 to 1000000' gather --pairs x
 refuses "type" gather --type int8
 refuses "transport" gather --transport tcp
+refuses "sum" scatter-add --sum close
+refuses "^odc: --sum exact is for scatter-add of f32, bf16 and f16 in host memory$" gather --sum exact
+refuses "^odc: --sum exact is for scatter-add of f32, bf16 and f16 in host memory$" scatter-add --type f64 --sum exact
 : >"$scratch/libfabric.so.1"
 LD_LIBRARY_PATH=$scratch refuses "^odc: --transport fabric: libfabric.so.1 cannot be loaded: .*file too short$" gather --transport fabric
 refuses "fewer --bytes" gather --bytes 1000TB

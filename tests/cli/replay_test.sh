@@ -67,6 +67,30 @@ check "$scratch/json" 'all(a["share_of_ideal"] <= 1 for a in j["arms"])
                        and j["arms"][7]["ideal_samples_per_second"] >= j["arms"][5]["ideal_samples_per_second"] * (1 - 1e-9)'
 check "$scratch/json" '0 <= j["exchanged"]["moved"] <= 1 and 0 <= j["exchanged"]["displacement"] <= 0.5'
 
+# Unequal devices: the noise follows from the seed, slow ranks are slow when they are said to be, and the bound is that of a
+# model of its own here, which knows all costs as the one minibatch takes all lengths.
+for seed in 1 1 2; do
+    "$odc" replay --lengths "$lengths" --ranks 3 --minibatch 2 --minibatches 3 --seconds 0.5 --scale 99999999 --json \
+        --noise 0.1 --slow 0:2,1:4:2-3 --seed $seed >"$scratch/json" 2>"$scratch/err"
+    python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["settings"]["device_speeds"])' "$scratch/json"
+done >"$scratch/speeds"
+test "$(sort "$scratch/speeds" | uniq -c | awk '{ print $1 }' | sort | tr '\n' ' ')" = "1 2 "
+check "$scratch/json" 'len({v for m in j["settings"]["device_speeds"] for v in m}) == 9'
+check "$scratch/json" 'all(0.9 <= v * slow <= 1.1 for m, factors in zip(j["settings"]["device_speeds"],
+                           ((2, 1, 1), (2, 4, 1), (2, 4, 1)), strict=True) for v, slow in zip(m, factors, strict=True))'
+# The ranks' speeds together decide with equal lengths, the fastest rank with a long one; nothing is faster than the bound.
+for longest in 5000 65000; do
+    printf '%s\n' {4001..4011} "$longest" >"$scratch/twelve"
+    "$odc" replay --lengths "$scratch/twelve" --ranks 4 --minibatch 3 --minibatches 1 --seconds 0.5 --scale 99999999 \
+        --noise 0.3 --slow 1:1.7 --json >"$scratch/json" 2>"$scratch/err"
+    check "$scratch/json" '(lambda cost, v: all(
+        abs(a["bound_samples_per_second"] * max(sum(cost) / sum(v), max(cost) / max(v)) /
+            (12 * j["settings"]["time_compression"]) - 1) < 1e-9 and a["share_of_bound"] <= 1
+        and a["ideal_samples_per_second"] <= a["bound_samples_per_second"] * (1 + 1e-9) for a in j["arms"]))(
+            [j["settings"]["cost"]["a"] * x * x + j["settings"]["cost"]["b"] * x
+             for x in (int(s) / 32000 for s in open("'"$scratch/twelve"'"))], j["settings"]["device_speeds"][0])'
+done
+
 # The table; a corpus; more ranks than elements in a layer; a rank alone.
 mkdir "$scratch/corpus"
 for size in 3 500 70000 1200; do
@@ -137,10 +161,19 @@ refuses 2 '^odc: --max-tokens: "99999999999999999999999" is not' --lengths "$len
 for wrong in nan -nan inf 0 1e400 9s ''; do
     refuses 2 "^odc: --seconds: \"$wrong\" is not a number from 0.1 to 1000000$" --lengths "$lengths" --seconds "$wrong"
 done
+refuses 2 '"0" is not RANK:FACTOR or RANK:FACTOR:FIRST-LAST' --lengths "$lengths" --slow 0
+refuses 2 '"0:2:3" is not RANK:FACTOR or RANK:FACTOR:FIRST-LAST' --lengths "$lengths" --slow 1:2,0:2:3
+refuses 2 '^odc: --slow x:2, rank: "x" is not a whole number from 0 to 1023$' --lengths "$lengths" --slow x:2
+refuses 2 '^odc: --slow 1:0, factor: "0" is not a number from 0.01 to 100$' --lengths "$lengths" --slow 1:0
+refuses 2 '^odc: --slow 0:2:4-3, last minibatch: "3" is not a whole number from 4 to' --lengths "$lengths" --slow 0:2:4-3
+refuses 2 '^odc: --slow names rank 8; the run has ranks 0 to 7$' --lengths "$lengths" --slow 7:2,8:2
+refuses 2 '^odc: --slow names minibatch 13; the run has minibatches 1 to 12$' --lengths "$lengths" --slow 0:2:12-13
+refuses 2 'did you mean --noise?' --lengths "$lengths" --nosie 0.1
+refuses 2 '^odc: --noise: "1" is not a number from 0 to 0.9$' --lengths "$lengths" --noise 1
 refuses 2 "800000 samples is too large .* to 59918" --lengths "$lengths" --ranks 8 --minibatch 100000
 test "$(wc -l <"$scratch/err")" = 1
 refuses 2 "requires --prefetch" --lengths "$lengths" --compute 2
-for other in "--seconds 5" "--timeline $scratch/one" "--trace $scratch/one"; do
+for other in "--seconds 5" "--timeline $scratch/one" "--trace $scratch/one" "--noise 0.1" "--slow 0:2"; do
     refuses 2 "^odc: ${other%% *} excludes --prefetch" --lengths "$lengths" --prefetch $other
 done
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"

@@ -27,7 +27,7 @@ AT(odc_config, log, 104);
 AT(odc_config, log_arg, 112);
 AT(odc_config, log_level, 120);
 
-PINNED(odc_shard_desc, 64);
+PINNED(odc_shard_desc, 72);
 AT(odc_shard_desc, name, 8);
 AT(odc_shard_desc, numel, 16);
 AT(odc_shard_desc, parameter_type, 24);
@@ -36,8 +36,10 @@ AT(odc_shard_desc, ranks, 32);
 AT(odc_shard_desc, slices, 40);
 AT(odc_shard_desc, rank_count, 48);
 AT(odc_shard_desc, memory, 56);
+AT(odc_shard_desc, sum, 64);
+AT(odc_shard_desc, largest, 68);
 
-PINNED(odc_slice, 56);
+PINNED(odc_slice, 64);
 AT(odc_slice, parameters, 8);
 AT(odc_slice, gradients, 16);
 AT(odc_slice, offset, 24);
@@ -45,8 +47,10 @@ AT(odc_slice, numel, 32);
 AT(odc_slice, parameter_type, 40);
 AT(odc_slice, accumulator_type, 44);
 AT(odc_slice, memory, 48);
+AT(odc_slice, sum, 56);
+AT(odc_slice, largest, 60);
 
-PINNED(odc_stats, 96);
+PINNED(odc_stats, 104);
 AT(odc_stats, gather_calls, 8);
 AT(odc_stats, gather_bytes, 16);
 AT(odc_stats, scatter_add_calls, 24);
@@ -58,6 +62,7 @@ AT(odc_stats, lock_wait_ns, 64);
 AT(odc_stats, slice_bytes, 72);
 AT(odc_stats, packets_sent, 80);
 AT(odc_stats, pinned_bytes, 88);
+AT(odc_stats, clamped_addends, 96);
 
 PINNED(odc_route, 64);
 AT(odc_route, transport, 8);
@@ -134,6 +139,7 @@ VALUE(ODC_F16, 4);
 VALUE(ODC_BYTES, 5);
 VALUE(ODC_SUM, 1);
 VALUE(ODC_MAX, 2);
+VALUE(ODC_SUM_EXACT, 1);
 VALUE(ODC_LOCAL_SORT, 1);
 VALUE(ODC_LB_MICRO, 2);
 VALUE(ODC_LB_MINI, 3);

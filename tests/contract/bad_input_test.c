@@ -111,7 +111,7 @@ static void future_structs(int rank, int size, const char *job, void *arg) {
     future_config config = {config_of(rank, size, job), 1};
     future_desc desc = {describe("layer", 100, ODC_F32, ODC_F32), 1};
     future_slice slice = {{.struct_size = sizeof slice}, 7};
-    tensor t = {NULL, 100, ODC_F32, ODC_F32, ODC_HOST_MEMORY};
+    tensor t = {NULL, 100, ODC_F32, ODC_F32, ODC_HOST_MEMORY, 0};
     config.today.struct_size = sizeof config;
     desc.today.struct_size = sizeof desc;
     CHECK_ERROR(odc_init(&config.today, &context), ODC_ERROR_UNSUPPORTED, "odc_config", "newer");
@@ -140,13 +140,13 @@ static void future_descs(odc_context *context, void *arg) {
     CHECK_ERROR(odc_register_shards(context, &descs[0].today, 2, shards), ODC_ERROR_UNSUPPORTED, "odc_shard_desc");
     descs[1].more = 0;
     CHECK_OK(odc_register_shards(context, &descs[0].today, 2, shards));
-    CHECK_EQUAL(slice_of((tensor){shards[1], 50, 0, ODC_F32, ODC_HOST_MEMORY}).numel, 25);
+    CHECK_EQUAL(slice_of((tensor){shards[1], 50, 0, ODC_F32, ODC_HOST_MEMORY, 0}).numel, 25);
     odc_shard *none[2] = {NULL, NULL};
     descs[0].today.name = "third";
     descs[1].today.name = "fourth";
     descs[1].today.struct_size = sizeof(odc_shard_desc); /* one struct_size for all */
     CHECK_ERROR(odc_register_shards(context, &descs[0].today, 2, none), ODC_ERROR_ARGUMENT, "struct_size");
-    check_still_works(context, (tensor){shards[0], 100, ODC_F32, ODC_F32, ODC_HOST_MEMORY});
+    check_still_works(context, (tensor){shards[0], 100, ODC_F32, ODC_F32, ODC_HOST_MEMORY, 0});
 }
 
 static void an_array_of_structs_has_one_struct_size(void **state) {
@@ -202,9 +202,9 @@ static void past_structs(int rank, int size, const char *job, void *arg) {
     CHECK(minibatch_of == 77 && rank_of == 77 && microbatch_of == 77);
     config = config_of(rank, size, job);
     CHECK_OK(odc_init(&config, &context));
-    CHECK_SIZES(odc_shard_desc, desc, sizeof desc, odc_register_shard(context, &desc, &shard));
+    CHECK_SIZES(odc_shard_desc, desc, offsetof(odc_shard_desc, sum), odc_register_shard(context, &desc, &shard));
     tensor t = plain(context, "layer");
-    CHECK_SIZES(odc_slice, slice, sizeof slice, odc_get_slice(t.shard, &slice));
+    CHECK_SIZES(odc_slice, slice, offsetof(odc_slice, sum), odc_get_slice(t.shard, &slice));
     const uint64_t first = offsetof(odc_stats, pinned_bytes);
     CHECK_SIZES(odc_stats, stats, first, odc_get_stats(context, &stats));
     CHECK_SIZES(odc_peer_stats, peer, sizeof peer, odc_get_peer_stats(context, 0, &peer));

@@ -132,7 +132,12 @@ static void register_new(world *w) {
         const planned_shard *shard = &w->plan.shards[which[i]];
         own_shard *own = &w->own[which[i]];
         own->handle = handles[i];
-        own->t = (tensor){handles[i], shard->numel, shard->parameter_type, shard->gradient_type, shard->memory};
+        own->t =
+            (tensor){handles[i], shard->numel, shard->parameter_type, shard->gradient_type, shard->memory, shard->sum};
+        if (shard->sum == ODC_SUM_EXACT) {
+            odc_shard_desc desc = describe_planned(shard);
+            own->model = new_exact_model(&desc);
+        }
         own->numel = slice_of(own->t).numel;
         own->registered = 1;
     }
@@ -147,6 +152,8 @@ static void change_own_shards(world *w) {
             CALL(w, odc_release_shard(own->handle));
             own->registered = 0;
             own->released = 1;
+            free_exact_model(own->model);
+            own->model = NULL;
         }
     }
     register_new(w);
@@ -343,6 +350,15 @@ static void reduce_and_check(world *w, int in_sync, int n, int by) {
     count(&w->tally->elements, (uint64_t)n);
 }
 
+static void check_own_sums(const own_shard *own, const uint64_t *salts, size_t n) {
+    if (own->model == NULL) {
+        check_sums(own->t, salts, n);
+        return;
+    }
+    add_exactly(own->model, salts, n);
+    check_exact_sums(own->t, own->model);
+}
+
 static void sync_and_check(world *w) {
     pause_sometimes(&w->local);
     reduce_and_check(w, 1, w->plan.sync_values, w->plan.sync_by);
@@ -356,7 +372,7 @@ static void sync_and_check(world *w) {
     for (int i = 0; i < MAX_SHARDS; ++i) {
         uint64_t salts[MAX_SIZE * MOST_ADDS];
         if (w->own[i].registered && w->plan.shards[i].gradient_type != 0) {
-            check_sums(w->own[i].t, salts, added_salts(&w->plan.shards[i], salts));
+            check_own_sums(&w->own[i], salts, added_salts(&w->plan.shards[i], salts));
             count(&w->tally->elements, w->own[i].numel);
         }
     }
@@ -418,5 +434,8 @@ void live_randomly(int rank, int size, const char *job, void *arg) {
     end_faults();
     odc_destroy(context);
     count(&w->tally->signals, signals_handled());
+    for (int i = 0; i < MAX_SHARDS; ++i) {
+        free_exact_model(w->own[i].model);
+    }
     free(w);
 }

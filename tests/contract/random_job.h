@@ -4,6 +4,7 @@
 #ifndef ODC_TESTS_RANDOM_JOB_H
 #define ODC_TESTS_RANDOM_JOB_H
 
+#include "exact_model.h"
 #include "faults.h"
 #include "schedule.h"
 
@@ -41,7 +42,8 @@ void live_randomly(int rank, int size, const char *job, void *arg);
 typedef struct own_shard {
     odc_shard *handle;
     tensor t;
-    uint64_t numel; /* of this rank's slice */
+    exact_model *model; /* of exact sums; NULL: others */
+    uint64_t numel;     /* of this rank's slice */
     int registered;
     int opened;   /* published in this minibatch */
     int released; /* in this minibatch; the handle is that of a released shard */

@@ -61,6 +61,9 @@ static void draw_types(schedule *plan, planned_shard *shard) {
     if (tests_mixed_memory() && one_in(plan, 2)) {
         shard->memory = ODC_HOST_MEMORY;
     }
+    const int may_be_exact = shard->memory == ODC_HOST_MEMORY && shard->gradient_type != 0 &&
+                             shard->gradient_type != ODC_F64 && !is_huge(shard);
+    shard->sum = may_be_exact && one_in(plan, 2) ? ODC_SUM_EXACT : 0;
 }
 
 static void draw_shard(schedule *plan, planned_shard *shard) {
@@ -139,6 +142,7 @@ int lists_rank(const planned_shard *shard, int rank) {
 odc_shard_desc describe_planned(const planned_shard *shard) {
     odc_shard_desc desc = describe(shard->name, shard->numel, shard->parameter_type, shard->gradient_type);
     desc.memory = shard->memory;
+    desc.sum = shard->sum;
     if (shard->listed) {
         desc.ranks = shard->ranks;
         desc.rank_count = shard->rank_count;

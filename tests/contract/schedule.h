@@ -15,6 +15,7 @@ typedef struct planned_shard {
     int parameter_type;
     int gradient_type;
     int memory;
+    int sum; /* odc_summation */
     uint64_t numel;
     int group;  /* published and used after the groups before it */
     int listed; /* 0: all ranks in order */

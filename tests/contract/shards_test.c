@@ -70,7 +70,7 @@ static void all_types(odc_context *context, void *arg) {
     CHECK_OK(odc_register_shards(context, descs, COUNT, shards));
     for (int i = 0; i < COUNT; ++i) {
         tensors[i] =
-            (tensor){shards[i], descs[i].numel, descs[i].parameter_type, descs[i].gradient_type, descs[i].memory};
+            (tensor){shards[i], descs[i].numel, descs[i].parameter_type, descs[i].gradient_type, descs[i].memory, 0};
         odc_slice slice = slice_of(tensors[i]);
         CHECK_EQUAL(slice.parameter_type, descs[i].parameter_type);
         CHECK_EQUAL(slice.accumulator_type, accumulator_of(descs[i].gradient_type));
@@ -297,18 +297,18 @@ static void many(odc_context *context, void *arg) {
     CHECK_OK(odc_register_shards(context, descs, COUNT, shards));
     for (uint64_t minibatch = 0; minibatch < 2; ++minibatch) {
         for (int i = 0; i < COUNT; ++i) {
-            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16, ODC_HOST_MEMORY};
+            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16, ODC_HOST_MEMORY, 0};
             write_parameters(t, descs[i].numel + minibatch);
         }
         CHECK_OK(odc_publish_all(context, NULL));
         for (int i = 0; i < COUNT; ++i) {
-            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16, ODC_HOST_MEMORY};
+            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16, ODC_HOST_MEMORY, 0};
             check_gather(t, descs[i].numel + minibatch);
             add_gradients(t, minibatch);
         }
         CHECK_OK(odc_minibatch_sync(context));
         for (int i = 0; i < COUNT; ++i) {
-            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16, ODC_HOST_MEMORY};
+            tensor t = {shards[i], descs[i].numel, ODC_BF16, ODC_BF16, ODC_HOST_MEMORY, 0};
             check_sums(t, (uint64_t[]){minibatch, minibatch}, 2);
         }
     }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "exact_model.h"
 #include "gpu.h"
 
 enum { GUARD_BYTES = 64, GUARD = 0xa5 };
@@ -96,7 +97,7 @@ odc_shard_desc describe(const char *name, uint64_t numel, int parameter_type, in
 }
 
 tensor make_described(odc_context *context, const odc_shard_desc *desc) {
-    tensor t = {NULL, desc->numel, desc->parameter_type, desc->gradient_type, desc->memory};
+    tensor t = {NULL, desc->numel, desc->parameter_type, desc->gradient_type, desc->memory, desc->sum};
     CHECK_OK(odc_register_shard(context, desc, &t.shard));
     CHECK(t.shard != NULL);
     return t;
@@ -268,6 +269,10 @@ void check_gather(tensor t, uint64_t salt) {
 }
 
 void fill_gradients(tensor t, void *full, uint64_t salt) {
+    if (t.sum == ODC_SUM_EXACT) {
+        fill_exact_gradients(t.gradient_type, full, t.numel, salt);
+        return;
+    }
     for (uint64_t i = 0; i < t.numel; ++i) {
         put_element(t.gradient_type, full, i, small_value(salt, i));
     }

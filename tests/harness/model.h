@@ -12,6 +12,7 @@ typedef struct tensor {
     int parameter_type;
     int gradient_type;
     int memory; /* odc_memory of its slices and of its full-size buffers */
+    int sum;    /* odc_summation: its gradients are those of exact_model.h */
 } tensor;
 
 size_t type_size(int type);

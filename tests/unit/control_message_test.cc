@@ -40,7 +40,7 @@ Contribution values(uint32_t count) {
 
 // At least one of every kind, with the longest and the shortest variable parts.
 std::vector<ControlMessage> samples() {
-    return {RegisteredMessage{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_HOST_MEMORY, "layer", {}, {}},
+    return {RegisteredMessage{1, 2, 3, 4, 5, 6, ODC_F32, ODC_BF16, ODC_SUM_EXACT, -3, ODC_HOST_MEMORY, "layer", {}, {}},
             RegisteredMessage{1,
                               2,
                               3,
@@ -49,12 +49,14 @@ std::vector<ControlMessage> samples() {
                               6,
                               0,
                               ODC_F64,
+                              0,
+                              0,
                               ODC_GPU_MEMORY,
                               std::string(255, 'x'),
                               {4, 0, 1, 2, 3},
                               {0, 1, 2, 3, uint64_t(-1)}},
             ReleasedMessage{7},
-            PublishedMessage{8, 9},
+            PublishedMessage{8, 9, -1003, 0},
             AllPublishedMessage{9},
             DeadMessage{3, Ending::Death},
             DeadMessage{4, Ending::Exec},
@@ -65,7 +67,7 @@ std::vector<ControlMessage> samples() {
             FailedMessage{ODC_ERROR_ABORTED, "the reason"},
             FailedMessage{ODC_ERROR_TIMEOUT, std::string(2043, 'y')},
             HeartbeatMessage{14, 15},
-            AddMessage{17, 18, 19, 20, 21, 22, 23},
+            AddMessage{17, 18, 19, 20, 21, 22, 23, -4, 0},
             AppliedMessage{24, 25},
             GoodbyeMessage{},
             AckMessage{}};
@@ -175,9 +177,9 @@ void lengths_that_no_job_has_are_refused_before_anything_is_taken_for_them(void 
     assert_true(is_refused(changed(LeftMessage{1}, 4, UINT32_MAX)));            // bytes
     assert_true(is_refused(changed(ArrivedMessage{1, values(2)}, 16, 65)));     // values
     assert_true(is_refused(changed(FailedMessage{-9, "no"}, 12, UINT32_MAX)));  // text
-    assert_true(
-        is_refused(encode(RegisteredMessage{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5
-    assert_true(is_refused(encode(RegisteredMessage{1, 1, 1, 1, 1, 1, 1, 1, 1, "x", {}, {0, 1, 2, 3, 4, 0}})));
+    assert_true(is_refused(
+        encode(RegisteredMessage{1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5
+    assert_true(is_refused(encode(RegisteredMessage{1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, "x", {}, {0, 1, 2, 3, 4, 0}})));
 }
 
 void random_bytes_harm_nobody(void **) {

@@ -46,7 +46,8 @@ const char *const kMethod =
     "gather:       the bare loop is memcpy or a non-temporal copy, whichever is faster on this machine.\n"
     "scatter-add:  at least 8 additions per minibatch after one that is not timed (the first one stores\n"
     "              instead of adding); the bare loop adds the same types under one spin lock per stripe,\n"
-    "              of the size that is fastest on this machine.\n"
+    "              of the size that is fastest on this machine. With --sum exact it does the same\n"
+    "              arithmetic, and the default sums are measured, too.\n"
     "sync:         from the moment when all ranks are ready to the last one's return; each rank added to\n"
     "              a tensor of --bytes before. The bare loop is one atomic counter on which all ranks\n"
     "              spin.\n"
@@ -123,20 +124,32 @@ void bench_gather(const Joined &joined, const BenchOptions &options, Json &json)
 }
 
 void bench_add(const Joined &joined, const BenchOptions &options, Json &json) {
-    const uint64_t most = most_additions(odc_size(joined.context));
+    const Sums sums = options.exact() ? Sums::Exact : Sums::Default;
+    const uint64_t most = most_additions(odc_size(joined.context), sums);
     const Tensor tensor(joined.context, options.bytes, options.element_type());
     if (joined.barrier != nullptr) {
-        Addition addition(joined.context, tensor);
+        Addition addition(joined.context, tensor, sums);
         const NetworkResult result = time_operation(joined, options, addition.contestant(), most);
         return add_network(json, options, joined.routes, tensor, result);
     }
-    Group group(joined.context, BareAddition::shared_bytes(tensor, odc_size(joined.context)));
-    Addition addition(joined.context, tensor);
-    BareAddition bare(group, tensor);
+    Group group(joined.context, BareAddition::shared_bytes(tensor, odc_size(joined.context), sums));
+    Addition addition(joined.context, tensor, sums);
+    std::optional<Addition> plain;
+    if (options.exact()) {
+        plain.emplace(joined.context, tensor, Sums::Default);
+    }
+    BareAddition bare(group, tensor, sums);
     const std::string limit = bare.choose();
     const uint64_t repeats = choose_repeats(group, bare.contestant(), options.sample_seconds(), 8, most);
-    add_race(json, options, race(group, addition.contestant(), bare.contestant(), {}, options.pairs, repeats),
-             "locked " + limit);
+    std::vector<Contestant> others;
+    if (plain) {
+        others.push_back(plain->contestant());
+    }
+    const RaceResult result = race(group, addition.contestant(), bare.contestant(), others, options.pairs, repeats);
+    add_race(json, options, result, "locked " + limit);
+    if (plain) {
+        add_other(json, options, "default", "the default sums", result, 0);
+    }
 }
 
 void bench_sync(const Joined &joined, const BenchOptions &options, Json &json) {
@@ -145,7 +158,7 @@ void bench_sync(const Joined &joined, const BenchOptions &options, Json &json) {
     if (joined.barrier == nullptr) {
         group.emplace(joined.context, 0);
     }
-    Addition addition(joined.context, tensor);
+    Addition addition(joined.context, tensor, Sums::Default);
     const Contestant odc = {[add = addition.contestant()] {
                                 add.prepare();
                                 add.operate();
@@ -172,7 +185,8 @@ uint64_t needed_bytes(const BenchOptions &options, int ranks) {
     // The slices of libodc and of the bare loop, and a full-size buffer per rank.
     const uint64_t slices = options.operation == "gather"
                                 ? options.bytes
-                                : options.bytes / element_bytes(type) * element_bytes(accumulator_of(type));
+                                : options.bytes / element_bytes(type) *
+                                      (options.exact() ? sizeof(int64_t) : element_bytes(accumulator_of(type)));
     return 2 * slices + static_cast<uint64_t>(ranks) * options.bytes;
 }
 
@@ -234,7 +248,8 @@ void start_ranks(const BenchOptions &options) {
                                       {"--memory", options.memory},
                                       {"--transport", options.transport},
                                       {"--active", options.active},
-                                      {"--peer", options.peer}}) {
+                                      {"--peer", options.peer},
+                                      {"--sum", options.sum}}) {
         if (!value.empty()) {
             wanted.argv.insert(wanted.argv.end(), {name, value});
         }
@@ -262,6 +277,9 @@ void check_transport(const std::string &asked, const std::string &name) {
 
 void check_combination(const BenchOptions &options) {
     const auto refuse = [](const std::string &text) { throw Exit{2, text}; };
+    if (options.exact() && (options.operation != "scatter-add" || options.on_gpus() || options.type == "f64")) {
+        refuse("--sum exact is for scatter-add of f32, bf16 and f16 in host memory");
+    }
     if (!options.on_gpus()) {
         if (!options.active.empty() || !options.peer.empty()) {
             refuse(fmt::format("{} is for --memory cuda", options.active.empty() ? "--peer" : "--active"));
@@ -331,6 +349,8 @@ void add_bench(CLI::App &app) {
     verb->add_option("--type", options->type, "Type of the tensor's elements: f32, f64, bf16 or f16")
         ->check(CLI::IsMember({"f32", "f64", "bf16", "f16"}))
         ->capture_default_str();
+    verb->add_option("--sum", options->sum, "exact: sums whose bits do not depend on the order (scatter-add)")
+        ->check(CLI::IsMember({"exact"}));
     verb->add_option("--transport", options->transport,
                      "shm, or fabric: between hosts; on one machine each rank then counts as a host of its own")
         ->check(CLI::IsMember({"shm", "fabric"}));

@@ -160,8 +160,8 @@ std::vector<double> host_usec(const Bench &bench, const Contestant &contestant) 
     bench.group.barrier();
     contestant.operate();
     contestant.synchronize();
-    const uint64_t calls =
-        std::min(kCallsAtOnce * static_cast<uint64_t>(bench.options.pairs), most_additions(bench.adders()));
+    const uint64_t calls = std::min(kCallsAtOnce * static_cast<uint64_t>(bench.options.pairs),
+                                    most_additions(bench.adders(), Sums::Default));
     for (uint64_t i = 0; i < calls; ++i) {
         const int64_t begin_ns = now_ns();
         contestant.operate();
@@ -183,8 +183,8 @@ void add_host_time(Json &json, const Bench &bench, const Contestant &contestant)
 
 RaceResult run_race(const Bench &bench, const Contestant &odc, const Contestant &limit,
                     const std::vector<Contestant> &others) {
-    const uint64_t repeats =
-        choose_repeats(bench.group, limit, kMargin * bench.options.sample_seconds(), 2, most_additions(bench.adders()));
+    const uint64_t repeats = choose_repeats(bench.group, limit, kMargin * bench.options.sample_seconds(), 2,
+                                            most_additions(bench.adders(), Sums::Default));
     return race(bench.group, odc, limit, others, bench.options.pairs, repeats);
 }
 

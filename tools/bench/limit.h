@@ -31,5 +31,9 @@ odc_type accumulator_of(odc_type gradient_type);
 // lock.
 void bare_locked_add(odc_type type, void *sums, const void *values, uint64_t numel, BareLock *locks,
                      uint64_t stripe_elements);
+// As exact sums (ODC_SUM_EXACT) do it: sums[i] += values[i] in units of 2^-kExactUnit, rounded to even and clamped to 51 bits.
+constexpr int kExactUnit = 41;
+void bare_locked_add_exactly(odc_type type, int64_t *sums, const void *values, uint64_t numel, BareLock *locks,
+                             uint64_t stripe_elements);
 
 }  // namespace odc_tool

@@ -12,11 +12,12 @@
 
 namespace odc_tool {
 
-odc_shard *register_tensor(odc_context *context, const Layout &layout, int32_t odc_shard_desc::*half,
-                           odc_memory memory) {
+odc_shard *register_tensor(odc_context *context, const Layout &layout, int32_t odc_shard_desc::*half, odc_memory memory,
+                           Sums sums) {
     odc_shard_desc desc = {};
     desc.struct_size = sizeof(desc);
-    desc.name = "bench";
+    desc.name = sums == Sums::Exact ? "bench exactly" : "bench";
+    desc.sum = sums == Sums::Exact ? ODC_SUM_EXACT : 0;
     desc.numel = layout.numel();
     desc.*half = layout.type();
     desc.memory = memory;
@@ -70,9 +71,9 @@ Contestant Gather::contestant() {
 
 // ---- Addition ----
 
-Addition::Addition(odc_context *context, const Tensor &tensor)
+Addition::Addition(odc_context *context, const Tensor &tensor, Sums sums)
     : context_(context), tensor_(tensor),
-      shard_(register_tensor(context, tensor, &odc_shard_desc::gradient_type, ODC_HOST_MEMORY)) {}
+      shard_(register_tensor(context, tensor, &odc_shard_desc::gradient_type, ODC_HOST_MEMORY, sums)) {}
 
 void Addition::check_slice() const {
     check_sums(tensor_, odc_rank(context_), odc_size(context_), slice_of(shard_).gradients, additions_);
@@ -93,7 +94,10 @@ Contestant Addition::contestant() {
             }};
 }
 
-uint64_t most_additions(int ranks) { return (uint64_t{1} << 24) / kLargestElement / static_cast<uint64_t>(ranks) - 1; }
+uint64_t most_additions(int ranks, Sums sums) {
+    const uint64_t most = sums == Sums::Exact ? 4096 : (uint64_t{1} << 24) / kLargestElement;
+    return std::max<uint64_t>(most / static_cast<uint64_t>(ranks), 2) - 1;
+}
 
 void check_sums(const Tensor &tensor, int rank, int ranks, const void *sums, uint64_t additions) {
     if (!holds_pattern(accumulator_of(tensor.type()), sums, tensor.first(rank), tensor.count(rank),

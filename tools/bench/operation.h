@@ -57,9 +57,12 @@ private:
     std::unique_ptr<std::byte, Free> full_;
 };
 
+// How gradients are summed.
+enum class Sums { Default, Exact };
+
 // Registers a shard with only the given half.
-odc_shard *register_tensor(odc_context *context, const Layout &layout, int32_t odc_shard_desc::*half,
-                           odc_memory memory);
+odc_shard *register_tensor(odc_context *context, const Layout &layout, int32_t odc_shard_desc::*half, odc_memory memory,
+                           Sums sums = Sums::Default);
 odc_slice slice_of(const odc_shard *shard);
 
 // Both are collective, between sync and publish, and must not outlive the tensor.
@@ -78,7 +81,7 @@ private:
 
 class Addition {
 public:
-    Addition(odc_context *context, const Tensor &tensor);
+    Addition(odc_context *context, const Tensor &tensor, Sums sums);
     Contestant contestant();
     // After sync: checks this rank's sums.
     void check_slice() const;
@@ -90,8 +93,8 @@ private:
     uint64_t additions_ = 0;  // by this rank since publish
 };
 
-// With more additions of `ranks` ranks in one minibatch an f32 sum might be rounded.
-uint64_t most_additions(int ranks);
+// With more additions of `ranks` ranks in one minibatch an f32 sum might be rounded, and exact sums take no more.
+uint64_t most_additions(int ranks, Sums sums);
 // Throws Exit unless `sums` are those of `rank`'s slice after so many additions by each of `ranks` ranks.
 void check_sums(const Tensor &tensor, int rank, int ranks, const void *sums, uint64_t additions);
 

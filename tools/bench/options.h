@@ -18,6 +18,7 @@ struct BenchOptions {
     std::string memory = "host";
     std::string active;      // "all" or "one"; empty: all
     std::string peer;        // "nccl"; empty: none
+    std::string sum;         // "exact"; empty: the default
     uint64_t sample_ms = 0;  // 0: 10, on GPUs 100
     int pairs = 0;           // 0: 31, or 1001 for sync
     bool json = false;
@@ -25,6 +26,7 @@ struct BenchOptions {
     odc_type element_type() const;
     double sample_seconds() const { return static_cast<double>(sample_ms) * 1e-3; }
     bool on_gpus() const { return memory == "cuda"; }
+    bool exact() const { return sum == "exact"; }
     bool one_active() const { return active == "one"; }
 };
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -188,48 +189,75 @@ namespace {
 
 constexpr uint64_t kSmallestStripe = 4096;
 
-// A rank's sums and its locks behind them, in whole pages.
-size_t sums_bytes(const Tensor &tensor) {
-    return (tensor.chunk() * element_bytes(accumulator_of(tensor.type())) + 4095) / 4096 * 4096;
+size_t sum_bytes(const Tensor &tensor, Sums sums) {
+    return sums == Sums::Exact ? sizeof(int64_t) : element_bytes(accumulator_of(tensor.type()));
 }
 
-size_t locks_bytes(const Tensor &tensor) { return sums_bytes(tensor) / kSmallestStripe * sizeof(BareLock); }
+// A rank's sums and its locks behind them, in whole pages.
+size_t sums_bytes(const Tensor &tensor, Sums sums) {
+    return (tensor.chunk() * sum_bytes(tensor, sums) + 4095) / 4096 * 4096;
+}
+
+size_t locks_bytes(const Tensor &tensor, Sums sums) {
+    return sums_bytes(tensor, sums) / kSmallestStripe * sizeof(BareLock);
+}
 
 }  // namespace
 
-size_t BareAddition::shared_bytes(const Tensor &tensor, int ranks) {
-    return static_cast<size_t>(ranks) * (sums_bytes(tensor) + locks_bytes(tensor));
+size_t BareAddition::shared_bytes(const Tensor &tensor, int ranks, Sums sums) {
+    return static_cast<size_t>(ranks) * (sums_bytes(tensor, sums) + locks_bytes(tensor, sums));
 }
 
-BareAddition::BareAddition(Group &group, const Tensor &tensor)
-    : group_(group), tensor_(tensor), stripe_bytes_(kSmallestStripe) {
-    std::memset(sums(group_.rank()), 0, sums_bytes(tensor_));
+BareAddition::BareAddition(Group &group, const Tensor &tensor, Sums sums)
+    : group_(group), tensor_(tensor), kind_(sums), stripe_bytes_(kSmallestStripe) {
+    std::memset(this->sums(group_.rank()), 0, sums_bytes(tensor_, kind_));
     group_.use_large_pages();
 }
 
 std::byte *BareAddition::sums(int rank) const {
-    return group_.memory() + static_cast<size_t>(rank) * sums_bytes(tensor_);
+    return group_.memory() + static_cast<size_t>(rank) * sums_bytes(tensor_, kind_);
 }
 
 BareLock *BareAddition::locks(int rank) const {
-    return reinterpret_cast<BareLock *>(sums(group_.size()) + static_cast<size_t>(rank) * locks_bytes(tensor_));
+    return reinterpret_cast<BareLock *>(sums(group_.size()) + static_cast<size_t>(rank) * locks_bytes(tensor_, kind_));
+}
+
+void BareAddition::add(int owner) {
+    const uint64_t stripe = stripe_bytes_ / sum_bytes(tensor_, kind_);
+    if (kind_ == Sums::Exact) {
+        bare_locked_add_exactly(tensor_.type(), reinterpret_cast<int64_t *>(sums(owner)), tensor_.full_at(owner),
+                                tensor_.count(owner), locks(owner), stripe);
+    } else {
+        bare_locked_add(tensor_.type(), sums(owner), tensor_.full_at(owner), tensor_.count(owner), locks(owner),
+                        stripe);
+    }
+}
+
+void BareAddition::check() {
+    const std::byte *mine = sums(group_.rank());
+    std::vector<float> read;
+    if (kind_ == Sums::Exact) {
+        const auto *units = reinterpret_cast<const int64_t *>(mine);
+        std::transform(units, units + tensor_.count(group_.rank()), std::back_inserter(read), [](int64_t sum) {
+            return static_cast<float>(std::ldexp(static_cast<double>(sum), -kExactUnit));
+        });
+        mine = reinterpret_cast<const std::byte *>(read.data());
+    }
+    check_sums(tensor_, group_.rank(), group_.size(), mine, additions_);
 }
 
 Contestant BareAddition::contestant() {
     return {[this] {
                 additions_ = 0;
-                std::memset(sums(group_.rank()), 0, sums_bytes(tensor_));
+                std::memset(sums(group_.rank()), 0, sums_bytes(tensor_, kind_));
             },
             [this] {
                 ++additions_;
-                const uint64_t stripe = stripe_bytes_ / element_bytes(accumulator_of(tensor_.type()));
                 for (int i = 0; i < group_.size(); ++i) {
-                    const int owner = (group_.rank() + i) % group_.size();
-                    bare_locked_add(tensor_.type(), sums(owner), tensor_.full_at(owner), tensor_.count(owner),
-                                    locks(owner), stripe);
+                    add((group_.rank() + i) % group_.size());
                 }
             },
-            [this] { check_sums(tensor_, group_.rank(), group_.size(), sums(group_.rank()), additions_); }};
+            [this] { check(); }};
 }
 
 std::string BareAddition::choose() {

@@ -65,18 +65,21 @@ private:
 
 class BareAddition {
 public:
-    static size_t shared_bytes(const Tensor &tensor, int ranks);
+    static size_t shared_bytes(const Tensor &tensor, int ranks, Sums sums);
 
-    BareAddition(Group &group, const Tensor &tensor);
+    BareAddition(Group &group, const Tensor &tensor, Sums sums);
     Contestant contestant();
     std::string choose();
 
 private:
     std::byte *sums(int rank) const;
     BareLock *locks(int rank) const;
+    void add(int owner);
+    void check();
 
     Group &group_;
     const Tensor &tensor_;
+    Sums kind_;
     uint64_t stripe_bytes_;
     uint64_t additions_ = 0;  // by this rank since the sums were zeroed
 };

@@ -89,6 +89,7 @@ void print_race(const BenchOptions &options, const Json &json) {
     print_rate(limit, json["limit_gbps"].get<double>(), fmt::format(" ({})", json["limit"].get<std::string>()));
     print_ratio(json, "  against itself", "limit_self_ratio");
     print_disturbance(json);
+    print_other(json, "default sums", "default", "");
     print_other(json, "plain a += b", "plain", " (on own memory)");
     print_other(json, "the owner adds", "owner", fmt::format(" ({})", json.value("owner", "")));
     if (json.contains("owner_why_not")) {
@@ -123,9 +124,9 @@ void print_sync(const Json &json) {
 
 void print_head(const BenchOptions &options, const Json &json) {
     const bool timings = json.contains("network_share") || (json.contains("usec") && !json.contains("limit_usec"));
-    fmt::print("odc bench {}: {} {}, {} ranks{}, {} {}", options.operation, in_words(options.bytes), options.type,
-               json["ranks"].get<int>(), options.one_active() ? " of which rank 0 is active" : "", options.pairs,
-               timings ? "timings" : "pairs");
+    fmt::print("odc bench {}: {} {}{}, {} ranks{}, {} {}", options.operation, in_words(options.bytes), options.type,
+               options.exact() ? ", exact sums" : "", json["ranks"].get<int>(),
+               options.one_active() ? " of which rank 0 is active" : "", options.pairs, timings ? "timings" : "pairs");
     if (json.contains("repeats")) {
         fmt::print(" of {} operations", json["repeats"].get<uint64_t>());
     }
@@ -152,6 +153,9 @@ Json result_json(const BenchOptions &options, int ranks, const std::vector<Route
     Json json = {{"op", options.operation}, {"ranks", ranks},         {"bytes", options.bytes},
                  {"type", options.type},    {"pairs", options.pairs}, {"routes", routes_json(routes)}};
     json["memory"] = options.memory;
+    if (!options.sum.empty()) {
+        json["sum"] = options.sum;
+    }
     return json;
 }
 

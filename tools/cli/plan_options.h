@@ -4,10 +4,15 @@
 
 #include <odc/odc.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
+
+// CLI11 takes seconds to compile, and most who include this only read the values.
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
 
 namespace odc_tool {
 

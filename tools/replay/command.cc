@@ -38,12 +38,11 @@ std::vector<std::string> own_arguments() {
 
 // Wrong settings are reported once here, not by every rank.
 void check_settings(const ReplaySettings &settings, int ranks) {
-    check_minibatch(settings, ranks);
     find_model(settings.model);
     if (!settings.lengths.empty() && !settings.corpus.empty()) {
         throw Exit{2, "replay needs one set of sequence lengths: give either --lengths FILE or --corpus DIR"};
     }
-    replay_lengths(settings);
+    check_workload(settings, replay_lengths(settings).size(), ranks);
 }
 
 // The canonical form of a path that may not exist yet.
@@ -103,6 +102,14 @@ void add_replay(CLI::App &app) {
         add_whole(verb, "--lookahead", settings->lookahead, {1, 16},
                   "Two arms more, in which so many minibatches are planned together and exchange samples");
     add_window_options(verb, settings->window, lookahead);
+    CLI::Option *noise = add_real(verb, "--noise", settings->noise, {0, 0.9},
+                                  "Speeds of the devices differ by up to this share, anew for each rank and minibatch");
+    CLI::Option *slow =
+        add_text(
+            verb, "--slow",
+            "Ranks whose devices take FACTOR times as long, in all minibatches or in FIRST to LAST, from 1",
+            [settings](const std::string &name, const std::string &text) { settings->slow = parse_slow(name, text); })
+            ->type_name("RANK:FACTOR[:FIRST-LAST],...");
     CLI::Option *seconds = add_real(verb, "--seconds", settings->seconds, {0.1, 1e6},
                                     "Emulated time of all arms together; sets the device's speed");
     add_whole(verb, "--seed", settings->seed, {0, kPositive.high}, "Seed of the order of the samples");
@@ -115,7 +122,7 @@ void add_replay(CLI::App &app) {
     CLI::Option *prefetch =
         verb->add_flag("--prefetch", settings->prefetch,
                        "Measure how much of the communication compute hides when one thread starts it a layer ahead");
-    for (CLI::Option *other : {seconds, timeline, trace, lookahead}) {
+    for (CLI::Option *other : {seconds, timeline, trace, lookahead, noise, slow}) {
         prefetch->excludes(other);
     }
     add_real(verb, "--compute", settings->compute, {0.01, 1000},

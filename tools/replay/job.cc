@@ -20,12 +20,17 @@ void check_agreement(odc_context *context, const ReplaySettings &settings, const
     uint64_t hash = 1469598103934665603ULL;
     const auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211ULL; };
     std::for_each(lengths.begin(), lengths.end(), mix);
-    for (uint64_t value :
-         {settings.max_tokens, settings.scale, settings.seed, uint64_t(settings.minibatch),
-          uint64_t(settings.minibatches), uint64_t(settings.seconds * 1e6), uint64_t(settings.prefetch),
-          uint64_t(settings.compute * 1e6), uint64_t(settings.lookahead), uint64_t(settings.window.sorted),
-          uint64_t(settings.window.most_moved * 1e6), uint64_t(settings.window.most_displacement * 1e6)}) {
+    for (uint64_t value : {settings.max_tokens, settings.scale, settings.seed, uint64_t(settings.minibatch),
+                           uint64_t(settings.minibatches), uint64_t(settings.seconds * 1e6),
+                           uint64_t(settings.prefetch), uint64_t(settings.compute * 1e6), uint64_t(settings.lookahead),
+                           uint64_t(settings.window.sorted), uint64_t(settings.window.most_moved * 1e6),
+                           uint64_t(settings.window.most_displacement * 1e6), uint64_t(settings.noise * 1e6)}) {
         mix(value);
+    }
+    for (const SlowRank &slow : settings.slow) {
+        for (const uint64_t value : {slow.rank, size_t(slow.factor * 1e6), slow.first, slow.last}) {
+            mix(value);
+        }
     }
     const auto mine = double(hash >> 12);  // exact in a double
     std::array<double, 2> extremes{mine, -mine};
@@ -58,8 +63,8 @@ ReplayJob::ReplayJob(const ReplaySettings &replay_settings, odc_context *joined,
 
 RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Recording recording) {
     try {
-        const RunRecord record =
-            device.run(number, arm.schedule, workload.plan(arm, minibatch).ranks[rank], ns_per_cost, recording);
+        const RunRecord record = device.run(number, arm.schedule, workload.plan(arm, minibatch).ranks[rank],
+                                            ns_per_cost / workload.speeds[minibatch][rank], recording);
         shards.check_gradients(workload.minibatch(arm, minibatch).total);
         return record;
     } catch (const Exit &exit) {

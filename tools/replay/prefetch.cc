@@ -18,7 +18,6 @@
 namespace odc_tool {
 namespace {
 
-constexpr Arm kOdcLbMini = kArms[kLbMini];
 constexpr size_t kTriedMinibatches = 3;  // to measure communication
 
 struct Turn {

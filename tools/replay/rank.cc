@@ -34,8 +34,8 @@ public:
         const Workload &workload = job_.workload;
         const std::vector<Run> runs = run_order(workload);
         double total = 0;
-        for (size_t arm = 0; arm < workload.arms; ++arm) {
-            total += workload.ideal_cost(kArms[arm]);
+        for (const Arm &arm : workload.arms) {
+            total += workload.ideal_cost(arm);
         }
         std::optional<Progress> progress;
         if (job_.rank == 0) {
@@ -43,7 +43,7 @@ public:
         }
         double done = 0;
         for (size_t run = 0; run < runs.size(); ++run) {
-            const Arm &arm = kArms[runs[run].arm];
+            const Arm &arm = workload.arms[runs[run].arm];
             if (progress) {
                 progress->show(
                     done, fmt::format("minibatch {}/{}  {}", runs[run].minibatch + 1, workload.count(), arm_name(arm)));

@@ -29,6 +29,10 @@ RankTotals sum_of(const std::vector<RankTotals> &totals) {
     return sum;
 }
 
+const ArmReport &report_of(const std::vector<ArmReport> &reports, const Arm &arm) {
+    return *std::find_if(reports.begin(), reports.end(), [&](const ArmReport &one) { return one.arm == arm; });
+}
+
 }  // namespace
 
 int64_t longest(const RunRecords &records, size_t run) {
@@ -42,9 +46,9 @@ int64_t longest(const RunRecords &records, size_t run) {
 std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records) {
     const std::vector<Run> runs = run_order(workload);
     std::vector<ArmReport> reports;
-    for (size_t arm = 0; arm < workload.arms; ++arm) {
+    for (size_t arm = 0; arm < workload.arms.size(); ++arm) {
         ArmReport report{};
-        report.arm = kArms[arm];
+        report.arm = workload.arms[arm];
         double seconds = 0;
         std::vector<double> compute(records.size());
         std::vector<double> duration(records.size());
@@ -64,11 +68,13 @@ std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecor
         report.idle = std::accumulate(report.rank_idle.begin(), report.rank_idle.end(), 0.0) / double(records.size());
         report.samples_per_second = double(workload.samples) / seconds;
         report.ideal_samples_per_second =
-            double(workload.samples) / (workload.ideal_cost(kArms[arm]) * workload.ns_per_cost * kNs);
+            double(workload.samples) / (workload.ideal_cost(report.arm) * workload.ns_per_cost * kNs);
+        report.bound_samples_per_second =
+            double(workload.samples) / (workload.bound(report.arm) * workload.ns_per_cost * kNs);
         reports.push_back(report);
     }
-    const ArmReport base = reports[kBaseline];
-    const double best_collective = reports[kBestCollective].samples_per_second;
+    const ArmReport base = report_of(reports, kBaseline);
+    const double best_collective = report_of(reports, kBestCollective).samples_per_second;
     for (ArmReport &report : reports) {
         report.speedup = report.samples_per_second / base.samples_per_second;
         report.speedup_over_sorted_rows = report.samples_per_second / best_collective;
@@ -77,7 +83,7 @@ std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecor
     return reports;
 }
 
-MedianInterval speedup_over(size_t arm, const ReplaySettings &settings, const Workload &workload,
+MedianInterval speedup_over(const Arm &arm, const ReplaySettings &settings, const Workload &workload,
                             const RunRecords &records) {
     const std::vector<Run> runs = run_order(workload);
     const auto window =
@@ -87,10 +93,10 @@ MedianInterval speedup_over(size_t arm, const ReplaySettings &settings, const Wo
     std::vector<double> best(windows);
     for (size_t run = 0; run < runs.size(); ++run) {
         const auto duration = double(longest(records, run));
-        if (runs[run].arm == arm) {
+        if (workload.arms[runs[run].arm] == arm) {
             base[runs[run].minibatch / window] += duration;
         }
-        if (runs[run].arm == best_arm(settings)) {
+        if (workload.arms[runs[run].arm] == workload.arms.back()) {
             best[runs[run].minibatch / window] += duration;
         }
     }
@@ -102,14 +108,13 @@ MedianInterval speedup_over(size_t arm, const ReplaySettings &settings, const Wo
 }
 
 std::string verdict(const Report &report) {
-    const ArmReport &base = report.arms[kBaseline];
-    const ArmReport &best = report.arms[best_arm(report.settings)];
+    const ArmReport &base = report_of(report.arms, kBaseline);
+    const ArmReport &best = report.arms.back();
     const MedianInterval &speedup = report.gain.speedup;
     const MedianInterval &over_rows = report.gain.speedup_over_sorted_rows;
-    const std::string interval =
-        fmt::format("{:.2f}x ({:.2f} to {:.2f}) over {}, {:.2f}x ({:.2f} to {:.2f}) over {}", speedup.median,
-                    speedup.low, speedup.high, arm_name(kArms[kBaseline]), over_rows.median, over_rows.low,
-                    over_rows.high, arm_name(kArms[kBestCollective]));
+    const std::string interval = fmt::format(
+        "{:.2f}x ({:.2f} to {:.2f}) over {}, {:.2f}x ({:.2f} to {:.2f}) over {}", speedup.median, speedup.low,
+        speedup.high, arm_name(kBaseline), over_rows.median, over_rows.low, over_rows.high, arm_name(kBestCollective));
     if (const auto why = not_resolved(report.gain.others)) {
         return fmt::format("verdict: {}; measured beside them: {}", *why, interval);
     }
@@ -121,13 +126,14 @@ std::string verdict(const Report &report) {
                 arm_name(arm.arm), arm.share_of_ideal() * 100, report.totals.size(), interval);
         }
     }
-    return fmt::format("verdict: these lengths: {}; idle {:.0f} % -> {:.0f} %", interval, base.idle * 100,
-                       best.idle * 100);
+    return fmt::format(
+        "verdict: these lengths: {}; idle {:.0f} % -> {:.0f} %{}", interval, base.idle * 100, best.idle * 100,
+        report.settings.equal_devices() ? "" : fmt::format("; {:.1f} % of the bound", best.share_of_bound() * 100));
 }
 
 std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records) {
     const std::vector<Run> runs = run_order(report.workload);
-    std::vector<int64_t> end_ns(report.workload.arms);
+    std::vector<int64_t> end_ns(report.workload.arms.size());
     std::vector<PicturedRun> pictured;
     for (size_t number = 0; number < runs.size() && runs[number].minibatch < kPicturedMinibatches; ++number) {
         const size_t arm = runs[number].arm;
@@ -159,26 +165,45 @@ std::string workload_text(const Report &report) {
         workload.longest, report.settings.max_tokens, report.settings.seed);
 }
 
+std::string devices_text(const ReplaySettings &settings) {
+    std::string text = "devices:";
+    if (settings.noise > 0) {
+        text +=
+            fmt::format(" speeds differ by up to {:.3g} %, anew for each rank and minibatch;", settings.noise * 100);
+    }
+    for (const SlowRank &slow : settings.slow) {
+        text += fmt::format(" rank {} takes {:.3g} times as long{};", slow.rank, slow.factor,
+                            slow.for_a_while() ? fmt::format(" in minibatches {} to {}", slow.first, slow.last) : "");
+    }
+    text.pop_back();
+    return text;
+}
+
 void print_table(const Report &report) {
     const RankTotals sum = sum_of(report.totals);
-    fmt::print("{}\n{}\n\n", caption(report), workload_text(report));
+    const bool equal = report.settings.equal_devices();
+    fmt::print("{}\n{}\n{}\n", caption(report), workload_text(report),
+               equal ? "" : devices_text(report.settings) + "\n");
     size_t width = 0;
     for (const ArmReport &arm : report.arms) {
         width = std::max(width, arm_name(arm.arm).size());
     }
     fmt::print("{:<{}}{:>11}{:>30}\n", "", width, "", "speedup over collective +");
-    fmt::print("{:<{}}{:>11}{:>10}{:>8}{:>13}{:>8}{:>14}\n", "schedule + policy", width, "samples/s", "lb-micro",
-               "ideal", "sorted-rows", "idle", "of own ideal");
+    fmt::print("{:<{}}{:>11}{:>10}{:>8}{:>13}{:>8}{:>14}{}\n", "schedule + policy", width, "samples/s", "lb-micro",
+               "ideal", "sorted-rows", "idle", "of own ideal", equal ? "" : "  of bound");
     for (const ArmReport &arm : report.arms) {
-        fmt::print("{:<{}}{:>11.2f}{:>9.2f}x{:>7.2f}x{:>12.2f}x{:>6.1f} %{:>12.1f} %\n", arm_name(arm.arm), width,
+        fmt::print("{:<{}}{:>11.2f}{:>9.2f}x{:>7.2f}x{:>12.2f}x{:>6.1f} %{:>12.1f} %{}\n", arm_name(arm.arm), width,
                    arm.samples_per_second, arm.speedup, arm.ideal_speedup, arm.speedup_over_sorted_rows, arm.idle * 100,
-                   arm.share_of_ideal() * 100);
+                   arm.share_of_ideal() * 100, equal ? "" : fmt::format("{:>8.1f} %", arm.share_of_bound() * 100));
     }
     fmt::print(
         "\nideal: communication takes no time, the optimizer is left out, and collectives run a layer ahead; idle: not\n"
-        "computing, mean over ranks\n"
+        "computing, mean over ranks{}\n"
         "{:.1f} GB gathered and {:.1f} GB added in {} layers of {} elements; every sum was exact, in both "
         "schedules\n",
+        equal ? ""
+              : "; bound: the time that all ranks would need, at the speed of each in each\n"
+                "minibatch, if none ever waited, or the costliest sample on the fastest rank",
         double(sum.gather_bytes) * 1e-9, double(sum.scatter_add_bytes) * 1e-9, report.model.layers,
         report.layer_elements);
     if (report.settings.lookahead > 1) {
@@ -217,7 +242,9 @@ nlohmann::ordered_json settings_json(const Report &report) {
             {"minibatches", workload.count()},
             {"lookahead", settings.lookahead},
             {"max_tokens", settings.max_tokens},
-            {"seed", settings.seed}};
+            {"seed", settings.seed},
+            {"noise", settings.noise},
+            {"device_speeds", workload.speeds}};
 }
 
 nlohmann::ordered_json communication_json(const Report &report) {
@@ -243,6 +270,8 @@ void print_json(const Report &report) {
                                 {"samples_per_second", arm.samples_per_second},
                                 {"ideal_samples_per_second", arm.ideal_samples_per_second},
                                 {"share_of_ideal", arm.share_of_ideal()},
+                                {"bound_samples_per_second", arm.bound_samples_per_second},
+                                {"share_of_bound", arm.share_of_bound()},
                                 {"speedup", arm.speedup},
                                 {"speedup_over_sorted_rows", arm.speedup_over_sorted_rows},
                                 {"ideal_speedup", arm.ideal_speedup},

@@ -13,7 +13,7 @@
 
 namespace odc_tool {
 
-// What the run shows of ODC with LB-Mini, and with lookahead if that is asked for.
+// What the run shows of the last arm.
 struct Gain {
     MedianInterval speedup;                   // over the collective schedule with LB-Micro; pairs of windows
     MedianInterval speedup_over_sorted_rows;  // over the best that collectives can do
@@ -27,6 +27,7 @@ struct ArmReport {
     Arm arm;
     double samples_per_second;
     double ideal_samples_per_second;
+    double bound_samples_per_second;
     double speedup;                   // over collective + lb-micro
     double speedup_over_sorted_rows;  // over collective + sorted-rows
     double ideal_speedup;             // over collective + lb-micro, with communication that takes no time
@@ -34,6 +35,7 @@ struct ArmReport {
     std::vector<double> rank_idle;
 
     double share_of_ideal() const { return samples_per_second / ideal_samples_per_second; }
+    double share_of_bound() const { return samples_per_second / bound_samples_per_second; }
 };
 
 struct Report {
@@ -42,14 +44,14 @@ struct Report {
     const Workload &workload;
     uint64_t layer_elements;  // as run
     std::vector<RankTotals> totals;
-    std::vector<ArmReport> arms;  // as kArms
+    std::vector<ArmReport> arms;  // as the workload's
     Gain gain;
 };
 
 std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records);
 
-// Of the best arm over this one; pairs of windows.
-MedianInterval speedup_over(size_t arm, const ReplaySettings &settings, const Workload &workload,
+// Of the last arm over this one; pairs of windows.
+MedianInterval speedup_over(const Arm &arm, const ReplaySettings &settings, const Workload &workload,
                             const RunRecords &records);
 
 // One line: the gain, or why the run does not show one.

@@ -77,6 +77,7 @@ std::vector<Minibatch> planned(const ReplaySettings &settings, const Cost &cost,
         Minibatch &minibatch = out.emplace_back();
         for (const size_t sample : samples) {
             minibatch.total.add_sample(sample);
+            minibatch.costs.add_sample(cost.of(lengths[sample]));
         }
         for (int32_t policy : {ODC_LOCAL_SORT, ODC_LB_MICRO, ODC_LB_MINI, ODC_SORTED_ROWS}) {
             minibatch.plans[static_cast<size_t>(policy - ODC_LOCAL_SORT)] =
@@ -159,9 +160,17 @@ std::vector<std::vector<size_t>> draw_minibatches(const ReplaySettings &settings
 
 }  // namespace
 
-size_t arm_count(const ReplaySettings &settings) { return settings.lookahead > 1 ? kArms.size() : kLbMini + 1; }
-
-size_t best_arm(const ReplaySettings &settings) { return arm_count(settings) - 1; }
+std::vector<Arm> make_arms(const ReplaySettings &settings) {
+    // Collectives cannot run LB-Mini: its microbatch counts differ between ranks.
+    std::vector<Arm> arms{
+        {Schedule::Collective, ODC_LOCAL_SORT}, kBaseline, kBestCollective, {Schedule::Odc, ODC_LOCAL_SORT},
+        {Schedule::Odc, ODC_LB_MICRO},          kOdcLbMini};
+    if (settings.lookahead > 1) {
+        arms.push_back({Schedule::Collective, ODC_SORTED_ROWS, Order::Lookahead});
+        arms.push_back({Schedule::Odc, ODC_LB_MINI, Order::Lookahead});
+    }
+    return arms;
+}
 
 const char *schedule_name(Schedule schedule) {
     switch (schedule) {
@@ -173,49 +182,23 @@ const char *schedule_name(Schedule schedule) {
     return "";
 }
 
-uint32_t Gradient::of_layer(int layer) const {
-    uint32_t sum = 0;
-    for (size_t residue = 0; residue < kPeriod; ++residue) {
-        sum += residues_[residue] * static_cast<uint32_t>(1 + (residue + static_cast<size_t>(layer)) % kPeriod);
+double Workload::ideal_cost(const Arm &arm, size_t number) const {
+    return arm.schedule == Schedule::Collective ? plan(arm, number).ideal_of_collectives(speeds[number], layers)
+                                                : plan(arm, number).ideal_of_odc(speeds[number]);
+}
+
+double Workload::bound(const Arm &arm) const {
+    double sum = 0;
+    for (size_t number = 0; number < count(); ++number) {
+        sum += bound(arm, number);
     }
     return sum;
 }
 
-double Plan::ideal_cost(Schedule schedule, int layers) const {
-    if (schedule == Schedule::Collective) {
-        return ideal_cost_of_collectives(layers);
-    }
-    double longest = 0;
-    for (const auto &microbatches : ranks) {
-        const double sum = std::accumulate(microbatches.begin(), microbatches.end(), 0.0,
-                                           [](double all, const Microbatch &one) { return all + one.cost; });
-        longest = std::max(longest, sum);
-    }
-    return longest;
-}
-
-// A rank asks for a layer's parameters when it begins to compute the layer before (device.cc), and has them when all ranks have
-// asked. All have equally many microbatches.
-double Plan::ideal_cost_of_collectives(int layers) const {
-    std::vector<double> end(ranks.size());  // of each rank's last layer
-    double ready = 0;                       // the parameters of the next
-    for (size_t microbatch = 0; microbatch < ranks.front().size(); ++microbatch) {
-        for (int step = 0; step < 2 * layers; ++step) {
-            const double share = (step < layers ? 1.0 : 2.0) / (3.0 * layers);  // backward takes twice as long
-            const double next_ready = std::max(ready, *std::max_element(end.begin(), end.end()));
-            for (size_t rank = 0; rank < ranks.size(); ++rank) {
-                end[rank] = std::max(end[rank], ready) + ranks[rank][microbatch].cost * share;
-            }
-            ready = next_ready;
-        }
-    }
-    return *std::max_element(end.begin(), end.end());
-}
-
 double Workload::ideal_cost(const Arm &arm) const {
     double sum = 0;
-    for (size_t minibatch = 0; minibatch < count(); ++minibatch) {
-        sum += ideal_cost(arm, minibatch);
+    for (size_t number = 0; number < count(); ++number) {
+        sum += ideal_cost(arm, number);
     }
     return sum;
 }
@@ -231,7 +214,7 @@ std::vector<uint64_t> replay_lengths(const ReplaySettings &settings) {
                                     : read_lengths(settings.lengths, settings.max_tokens);
 }
 
-void check_minibatch(const ReplaySettings &settings, int ranks) {
+void check_workload(const ReplaySettings &settings, size_t lengths, int ranks) {
     constexpr uint64_t kExactFloats = uint64_t{1} << 24;
     constexpr uint64_t kMostSamples = kExactFloats / (Gradient::kPeriod * kLargestWeight);
     const uint64_t samples = static_cast<uint64_t>(ranks) * static_cast<uint64_t>(settings.minibatch);
@@ -240,11 +223,12 @@ void check_minibatch(const ReplaySettings &settings, int ranks) {
                                   "--minibatch to {}",
                                   samples, kMostSamples / static_cast<uint64_t>(ranks))};
     }
+    check_slow(settings.slow, static_cast<size_t>(ranks), minibatch_count(settings, lengths, samples));
 }
 
 Workload make_workload(const ReplaySettings &settings, const Model &model, const std::vector<uint64_t> &lengths,
                        int ranks) {
-    check_minibatch(settings, ranks);
+    check_workload(settings, lengths.size(), ranks);
     const size_t per_minibatch = static_cast<size_t>(ranks) * static_cast<size_t>(settings.minibatch);
     Workload workload;
     const std::vector<std::vector<size_t>> given = draw_minibatches(settings, lengths.size(), per_minibatch);
@@ -253,7 +237,11 @@ Workload make_workload(const ReplaySettings &settings, const Model &model, const
         const auto order = looked_ahead(settings, model.cost, given, lengths, ranks, workload.exchanged);
         workload.minibatches[1] = planned(settings, model.cost, order, lengths, ranks);
     }
-    workload.arms = arm_count(settings);
+    const DeviceSpeeds speeds(settings.noise, settings.slow, settings.seed, static_cast<size_t>(ranks));
+    for (size_t number = 0; number < given.size(); ++number) {
+        workload.speeds.push_back(speeds.at(number));
+    }
+    workload.arms = make_arms(settings);
     workload.samples = given.size() * per_minibatch;
     workload.layers = model.layers;
     workload.lengths = lengths.size();
@@ -261,8 +249,8 @@ Workload make_workload(const ReplaySettings &settings, const Model &model, const
     workload.mean_length =
         double(std::accumulate(lengths.begin(), lengths.end(), uint64_t{0})) / double(lengths.size());
     double cost = 0;
-    for (size_t arm = 0; arm < workload.arms; ++arm) {
-        cost += workload.ideal_cost(kArms[arm]);
+    for (const Arm &arm : workload.arms) {
+        cost += workload.ideal_cost(arm);
     }
     workload.ns_per_cost = kComputeShare * settings.seconds * 1e9 / cost;
     return workload;
@@ -271,8 +259,8 @@ Workload make_workload(const ReplaySettings &settings, const Model &model, const
 std::vector<Run> run_order(const Workload &workload) {
     std::vector<Run> runs;
     for (size_t minibatch = 0; minibatch < workload.count(); ++minibatch) {
-        for (size_t place = 0; place < workload.arms; ++place) {
-            runs.push_back({minibatch, (place + minibatch) % workload.arms});
+        for (size_t place = 0; place < workload.arms.size(); ++place) {
+            runs.push_back({minibatch, (place + minibatch) % workload.arms.size()});
         }
     }
     return runs;

@@ -3,9 +3,11 @@
 #pragma once
 
 #include "cli/plan_options.h"
+#include "replay/device_speeds.h"
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace odc_tool {
 
@@ -34,11 +36,15 @@ struct ReplaySettings {
     int minibatch = 8;  // samples per rank and minibatch
     int lookahead = 1;  // minibatches that are planned together, in two arms more
     WindowOptions window;
+    double noise = 0;  // of the devices' speeds
+    std::vector<SlowRank> slow;
     int minibatches = 0;  // 0: one pass over the lengths, at most kMostMinibatches
     double seconds = 90;  // emulated time of all arms together
     bool prefetch = false;
     double compute = 1;  // with prefetch: as a multiple of the communication's time, which is measured first
     bool json = false;
+
+    bool equal_devices() const { return noise == 0 && slow.empty(); }
 };
 
 constexpr int kMostMinibatches = 12;

@@ -31,7 +31,7 @@ constexpr const char *kMoving = "#1f8a5b";
 constexpr std::array<const char *, 2> kCompute{"#2f5f9e", "#6f9fd8"};  // alternating microbatches
 
 struct Panel {
-    size_t arm;
+    Arm arm;
     std::string title;
     std::string subtitle;
     std::vector<PicturedRun> runs;
@@ -52,7 +52,7 @@ public:
         row_ = std::clamp(kRowsHeight / double(ranks_), 6.0, 22.0);
         panels_ = {
             {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add", {}},
-            {best_arm(report.settings),
+            {report.workload.arms.back(),
              report.settings.lookahead > 1 ? fmt::format("ODC, LB-Mini, lookahead {}", report.settings.lookahead)
                                            : "ODC, LB-Mini",
              "all ranks meet once a minibatch",
@@ -60,7 +60,7 @@ public:
         double top = kTop;
         for (Panel &panel : panels_) {
             for (const PicturedRun &run : pictured_runs(report, records)) {
-                if (run.arm == panel.arm) {
+                if (report.workload.arms[run.arm] == panel.arm) {
                     panel.runs.push_back(run);
                     panel.end_ns = run.begin_ns + run.duration_ns;
                 }

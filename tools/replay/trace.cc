@@ -19,12 +19,12 @@ bool on_device(Kind kind) { return kind == Kind::Forward || kind == Kind::Backwa
 
 size_t track(size_t rank, Kind kind) { return 2 * rank + (on_device(kind) ? 0 : 1); }
 
-void name_tracks(Sink out, size_t arms, size_t ranks) {
-    for (size_t arm = 0; arm < arms; ++arm) {
+void name_tracks(Sink out, const std::vector<Arm> &arms, size_t ranks) {
+    for (size_t arm = 0; arm < arms.size(); ++arm) {
         fmt::format_to(out,
                        R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":"{}"}}}},)"
                        "\n",
-                       arm, arm_name(kArms[arm]));
+                       arm, arm_name(arms[arm]));
         for (size_t rank = 0; rank < ranks; ++rank) {
             for (Kind kind : {Kind::Forward, Kind::Gather}) {
                 fmt::format_to(

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <odc/odc.h>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <memory>
 #include <string>

@@ -2,6 +2,7 @@
 #include "topo/parts.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdint>

@@ -2,7 +2,7 @@
 // A machine as a tree of described parts, which `odc topo` prints and draws.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <string>
 #include <vector>

@@ -250,6 +250,26 @@ void a_half_may_be_absent() {
     });
 }
 
+void exact_sums_do_not_depend_on_the_order() {
+    run(2, [](odc::Context &context) {
+        odc::Description description{"exact", 2};
+        description.sum = odc::Sum::Exact;
+        description.largest = 4.0f;
+        auto shard = context.register_shard<void, float>(description);
+        REQUIRE(shard.slice().largest == 4.0f);
+        const std::array<float, 2> most{3.0f, -3.0f}, least{0x1p-40f, 0x1p-40f}, less{-3.0f, 3.0f};
+        context.publish();
+        shard.scatter_add(context.rank() == 0 ? most : less);
+        shard.scatter_add(least);  // lost in a sum of f32
+        context.sync();
+        REQUIRE(shard.slice().gradients[0] == 0x1p-39f && shard.slice().largest == 2.0f);
+        REQUIRE(context.stats().clamped_addends == 0);
+        description = {"wrong", 2};
+        description.largest = 4.0f;
+        REQUIRE_THROWS(ODC_ERROR_ARGUMENT, (context.register_shard<void, float>(description)), "largest");
+    });
+}
+
 void many_shards_are_registered_at_once_and_used_by_many_threads() {
     run(2, [](odc::Context &context) {
         const std::vector<odc::Description> descriptions{{"layer.0", 500}, {"layer.1", 500}, {"layer.2", 500}};
@@ -294,6 +314,7 @@ void many_shards_are_registered_at_once_and_used_by_many_threads() {
 int main(int argc, char **argv) {
     return run_tests("minibatch_test",
                      {TEST(jobs_of_random_shards_are_as_the_model_says), TEST(a_half_may_be_absent),
+                      TEST(exact_sums_do_not_depend_on_the_order),
                       TEST(many_shards_are_registered_at_once_and_used_by_many_threads)},
                      argc, argv);
 }

@@ -6,7 +6,7 @@ import ctypes
 import enum
 import os
 import sys
-from ctypes import POINTER, c_char_p, c_double, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,10 @@ class Reduction(enum.IntEnum):
 class Memory(enum.IntEnum):
     HOST = 1
     GPU = 2
+
+
+class Summation(enum.IntEnum):
+    EXACT = 1
 
 
 class LogLevel(enum.IntEnum):
@@ -123,6 +127,8 @@ class odc_shard_desc(Struct):
         ("rank_count", c_uint64),
         ("memory", c_int32),
         ("reserved", c_int32),
+        ("sum", c_int32),
+        ("largest", c_float),
     )
 
 
@@ -137,6 +143,8 @@ class odc_slice(Struct):
         ("accumulator_type", c_int32),
         ("memory", c_int32),
         ("reserved", c_int32),
+        ("sum", c_int32),
+        ("largest", c_float),
     )
 
 
@@ -154,6 +162,7 @@ class odc_stats(Struct):
         ("slice_bytes", c_uint64),
         ("packets_sent", c_uint64),
         ("pinned_bytes", c_uint64),
+        ("clamped_addends", c_uint64),
     )
 
 

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from ._abi import Memory, Reduction, Type, lib, odc_config, odc_peer_stats, odc_route, odc_shard_desc, odc_stats
 from ._arguments import INT32, c_enum, c_integer, c_string, told
@@ -60,9 +60,12 @@ class Context:
         ranks: Sequence[int] | None = None,
         slices: Sequence[int] | None = None,
         memory: Memory = Memory.HOST,
+        sum: Literal["exact"] | None = None,
+        largest: float = 0,
     ) -> Shard:
         """Allocates this rank's slices (zeros) and announces them; waits for nobody. See ShardDescription."""
-        return self.register_all([ShardDescription(name, numel, parameters, gradients, ranks, slices, memory)])[0]
+        one = ShardDescription(name, numel, parameters, gradients, ranks, slices, memory, sum, largest)
+        return self.register_all([one])[0]
 
     def register_all(self, descriptions: Sequence[ShardDescription]) -> list[Shard]:
         """Registers all of them or none, in one region of memory."""

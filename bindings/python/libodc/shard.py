@@ -6,14 +6,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from ._abi import Memory, Status, Type, lib, odc_shard_desc, odc_slice
+from ._abi import Memory, Status, Summation, Type, lib, odc_shard_desc, odc_slice
 from ._arguments import INT32, UINT64, c_enum, c_integer, c_integers, c_string
 from ._handle import Handle
 from ._streams import stream_handle
 from .buffer import Buffer
-from .errors import check
+from .errors import ArgumentError, check
 from .memory import View
 
 
@@ -23,6 +23,9 @@ class ShardDescription:
 
     `ranks` None: all ranks of the job. `slices`: elements of each listed rank; None: equal, as torch.chunk divides.
     `memory`: of the slices and of the buffers that are given with them; GPU needs a context with a device.
+    `sum`: "exact" makes the sums' bits independent of order, ranks, hosts and slices (ODC_SUM_EXACT in odc.h), of
+    gradients of F32, BF16 or F16. `largest`: all gradients of the first minibatch are below; 0: the default. In a
+    checkpoint save the maximum over the ranks of Slice.largest, and hand that in.
     """
 
     name: str
@@ -32,6 +35,8 @@ class ShardDescription:
     ranks: Sequence[int] | None = None
     slices: Sequence[int] | None = None
     memory: Memory = Memory.HOST
+    sum: Literal["exact"] | None = None
+    largest: float = 0
 
     def __post_init__(self) -> None:
         """Converts plain integers to enums."""
@@ -41,6 +46,8 @@ class ShardDescription:
             if (given := getattr(self, half)) is not None:
                 object.__setattr__(self, half, c_enum(f"the type of {half} {of}", given, Type))
         object.__setattr__(self, "memory", c_enum(f"memory {of}", self.memory, Memory))
+        if self.sum not in (None, "exact"):
+            raise ArgumentError(f'sum {of} is {self.sum!r}, must be None or "exact"')
 
     def _to_c(self, size: int) -> odc_shard_desc:
         """`size`: ranks of the job."""
@@ -61,17 +68,23 @@ class ShardDescription:
             slices=None if slices is None else (ctypes.c_uint64 * len(slices))(*slices),
             rank_count=0 if ranks is None else len(ranks),
             memory=self.memory,
+            sum=Summation.EXACT if self.sum == "exact" else 0,
+            largest=self.largest,
         )
 
 
 @dataclass(frozen=True)
 class Slice:
-    """This rank's part of a shard. Parameters may be written, and gradients read, between sync and publish only."""
+    """This rank's part of a shard. Parameters may be written, and gradients read, between sync and publish only.
+
+    `largest`: what exact sums of this slice ask for in the next minibatch; negative: nothing was added; 0: not exact.
+    """
 
     parameters: View | None
     gradients: View | None
     offset: int
     numel: int
+    largest: float
 
 
 class Operation:
@@ -133,7 +146,11 @@ class Shard:
             return None if not address else View(self._handle, address, raw.numel, Type(type), self._device)
 
         return Slice(
-            view(raw.parameters, raw.parameter_type), view(raw.gradients, raw.accumulator_type), raw.offset, raw.numel
+            view(raw.parameters, raw.parameter_type),
+            view(raw.gradients, raw.accumulator_type),
+            raw.offset,
+            raw.numel,
+            raw.largest,
         )
 
     def publish(self, stream: Any = None) -> None:

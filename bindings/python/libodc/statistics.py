@@ -22,6 +22,7 @@ class Stats:
     slice_bytes: int
     packets_sent: int
     pinned_bytes: int
+    clamped_addends: int
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class ContextStats:
         yield f"  {'slices':<10}{'':>9} {_bytes(t.slice_bytes):>9}"
         if t.pinned_bytes > 0:
             yield f"  {'pinned':<10}{'':>9} {_bytes(t.pinned_bytes):>9}"
+        if t.clamped_addends > 0:
+            yield f"  {'clamped':<10}{t.clamped_addends:>9} elements of gradients were too large for exact sums"
         if t.packets_sent > 0:
             yield f"  {'packets':<10}{t.packets_sent:>9}"
         yield f"  {'rank':<8}{'waited for':>12}{'late in sync':>15}{'last in sync':>15}"

@@ -53,6 +53,7 @@ def test_every_enum_has_the_headers_values(tmp_path: Path) -> None:
         "odc_status": {f"ODC_{one.name}": one.value for one in _abi.Status},
         "odc_type": {f"ODC_{one.name}": one.value for one in _abi.Type},
         "odc_memory": {f"ODC_{one.name}_MEMORY": one.value for one in _abi.Memory},
+        "odc_summation": {f"ODC_SUM_{one.name}": one.value for one in _abi.Summation},
         "odc_reduction": {f"ODC_{one.name}": one.value for one in _abi.Reduction},
         "odc_policy": {f"ODC_{one.name}": one.value for one in _abi.Policy},
         "odc_window_order": {f"ODC_WINDOW_{one.name}": one.value for one in _abi.WindowOrder},
@@ -79,6 +80,7 @@ def as_ctypes(declaration: str) -> Any:
         "uint64_t": ctypes.c_uint64,
         "size_t": ctypes.c_size_t,
         "double": ctypes.c_double,
+        "float": ctypes.c_float,
         "void": None,
         "char": ctypes.c_char,
     }

@@ -14,12 +14,18 @@
 namespace odc {
 inline namespace ODC_ABI {
 
+// How gradients are summed: in the order in which they come, or so that the bits of the sums depend on the gradients only, not
+// on order, ranks, hosts or slices (ODC_SUM_EXACT; f32, bf16 and f16 in host memory).
+enum class Sum : int32_t { Default = 0, Exact = ODC_SUM_EXACT };
+
 // All listed ranks register an equal description in the same minibatch.
 struct Description {
     std::string name;                   // 1..255 bytes, unique among the context's registered shards
     uint64_t numel = 0;                 // elements of the whole shard
     std::vector<int32_t> ranks = {};    // the distinct ranks that own a slice; empty: all, in order
     std::vector<uint64_t> slices = {};  // elements of each of these ranks, adding up to numel; empty: equal
+    Sum sum = Sum::Default;
+    float largest = 0;  // exact sums: all gradients of the first minibatch are below; 0: the default
 };
 
 // This rank's part of a shard. Write parameters and access gradients between sync and publish only.
@@ -28,6 +34,7 @@ struct Slice {
     detail::View<detail::OrNothing<P>, M> parameters;                        // empty if there are none
     detail::View<detail::OrNothing<typename Element<G>::Sum>, M> gradients;  // sums; empty if there are none
     uint64_t offset = 0;                                                     // of the first element in the shard
+    float largest = 0;  // what exact sums of this slice ask for in the next minibatch (odc_slice)
 };
 
 // A shard with parameters of type P and gradients of type G (see Element), of which this rank owns a slice. Destroying the
@@ -54,7 +61,8 @@ public:
             return {};
         }
         const size_t numel = slice.numel;
-        return {view<P>(slice.parameters, numel), view<typename Element<G>::Sum>(slice.gradients, numel), slice.offset};
+        return {view<P>(slice.parameters, numel), view<typename Element<G>::Sum>(slice.gradients, numel), slice.offset,
+                slice.largest};
     }
 
     // "My slice holds this minibatch's parameters": lets peers read it and opens its accumulator at zero. Once per minibatch;

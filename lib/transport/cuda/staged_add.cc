@@ -48,8 +48,8 @@ namespace {
 // The elements of an addition's next `stripes` stripes in its gradient.
 struct Elements {
     Elements(const StagingProxy::Addition &addition, uint64_t stripes)
-        : first(addition.stripe * stripe_elements(addition.to.gradient_type)),
-          count(std::min(stripes * stripe_elements(addition.to.gradient_type), addition.to.numel - first)) {}
+        : first(addition.stripe * stripe_elements(addition.to)),
+          count(std::min(stripes * stripe_elements(addition.to), addition.to.numel - first)) {}
     uint64_t first;
     uint64_t count;
 };
@@ -58,8 +58,8 @@ struct Elements {
 
 uint64_t StagingProxy::stage(const Addition &addition, cuda::Stream stream) {
     const int32_t type = addition.to.gradient_type;
-    const uint64_t most = BouncePool::kBytes / (stripe_elements(type) * element_size(type));
-    const uint64_t left = stripe_count(addition.to.numel * element_size(accumulator_type(type))) - addition.stripe;
+    const uint64_t most = BouncePool::kBytes / (stripe_elements(addition.to) * element_size(type));
+    const uint64_t left = stripe_count(addition.to) - addition.stripe;
     const uint64_t stripes = std::min(most, left);
     const Elements elements(addition, stripes);
     const std::optional<size_t> slot = slots_->take(0);
@@ -95,7 +95,7 @@ std::optional<int> StagingProxy::awaited_owner() {
 
 bool StagingProxy::add(const Piece &piece) {
     const Addition &addition = piece.addition;
-    const uint64_t bytes = stripe_elements(addition.to.gradient_type) * element_size(addition.to.gradient_type);
+    const uint64_t bytes = stripe_elements(addition.to) * element_size(addition.to.gradient_type);
     const std::byte *from = slots_->start(piece.slot);
     Stop stop(stopping_);
     try {

@@ -33,9 +33,15 @@ void AccumulateSource::start(RemoteRank &owner, const RemoteSlice &to, const std
 
 // Announces the next `count` elements of the addition.
 void AccumulateSource::announce(std::shared_ptr<Addition> addition, uint64_t count, Source source) {
-    const AddMessage message{
-        ++last_operation_, addition->to.record, addition->epoch, addition->to.first + addition->announced, count,
-        source.address,    source.key};
+    const AddMessage message{++last_operation_,
+                             addition->to.record,
+                             addition->epoch,
+                             addition->to.first + addition->announced,
+                             count,
+                             source.address,
+                             source.key,
+                             addition->to.exponent,
+                             0};
     addition->announced += count;
     RemoteRank &owner = addition->owner;
     pieces_.emplace(message.operation, Piece{std::move(addition), count, std::move(source)});

@@ -5,7 +5,7 @@
 
 #include "base/element_type.h"
 #include "base/error.h"
-#include "memory/host_kernels.h"
+#include "memory/exact_sum.h"
 #include "transport/cuda/gdr_add.h"
 #include "transport/shm/stripe_lock.h"
 
@@ -45,7 +45,7 @@ public:
     }
     void arrived(std::byte *buffer, uint64_t offset, size_t bytes) override {
         const size_t size = element_size(slice_.gradient_type);
-        const uint64_t each = stripe_elements(slice_.gradient_type);
+        const uint64_t each = stripe_elements(slice_);
         Chunk chunk{shared_from_this(), buffer, message_.first + offset / size, bytes / size, {}};
         for (uint64_t stripe = chunk.first / each;
              slice_.memory == MemoryKind::Host && stripe * each < chunk.first + chunk.count; ++stripe) {
@@ -78,14 +78,18 @@ void AccumulateTarget::on_add(RemoteRank &sender, const AddMessage &message) {
     if (known == slices_.end() || known->second.accumulator == nullptr) {
         fail(ODC_ERROR_INTERNAL, "rank {} adds to a shard that has no sums here", sender.rank);
     }
-    const RemoteSlice &slice = known->second;
+    RemoteSlice slice = known->second;
+    slice.exponent = message.exponent;
     // Only whole stripes: the first addition to a stripe stores.
-    const uint64_t each = stripe_elements(slice.gradient_type);
+    const uint64_t each = stripe_elements(slice);
     const uint64_t end = message.first + message.count;
     if (message.first > slice.numel || message.count > slice.numel - message.first || message.count == 0 ||
         message.first % each != 0 || (end % each != 0 && end != slice.numel)) {
         fail(ODC_ERROR_INTERNAL, "rank {} adds elements {} to {} of a slice of {}", sender.rank, message.first, end,
              slice.numel);
+    }
+    if (slice.summation == ODC_SUM_EXACT ? !is_exponent(message.exponent) : message.exponent != 0) {
+        fail(ODC_ERROR_INTERNAL, "rank {} adds to a shard with exponent {}", sender.rank, message.exponent);
     }
     reads_.start(std::make_shared<Read>(*this, sender, message, slice));
 }
@@ -130,9 +134,9 @@ AccumulateTarget::Progress AccumulateTarget::add_stripes(Chunk &chunk) {
         if (!try_lock(slice.stripes[index], rank_)) {
             return false;
         }
-        const uint64_t offset = index * stripe_elements(slice.gradient_type) - chunk.first;
+        const StripeLock lock(slice.stripes[index]);
+        const uint64_t offset = index * stripe_elements(slice) - chunk.first;
         add_to_stripe(slice, index, chunk.data + offset * size, chunk.read->message().epoch);
-        unlock(slice.stripes[index]);
         return true;
     });
     const bool any = chunk.stripes.size() < before;

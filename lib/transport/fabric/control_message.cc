@@ -106,14 +106,16 @@ void read(Reader &in, Contribution *values) {
 
 void write(Writer &out, const RegisteredMessage &n) {
     out.put(n.record), out.put(n.minibatch), out.put(n.numel), out.put(n.slice_numel), out.put(n.address);
-    out.put(n.key), out.put(n.parameter_type), out.put(n.gradient_type), out.put(n.memory);
+    out.put(n.key), out.put(n.parameter_type), out.put(n.gradient_type), out.put(n.summation);
+    out.put(n.first_exponent), out.put(n.memory);
     out.put_list(n.name), out.put_list(n.ranks), out.put_list(n.slices);
 }
 
 void read(Reader &in, RegisteredMessage *n, int size) {
     const auto ranks = static_cast<uint64_t>(size);
     in.get(&n->record), in.get(&n->minibatch), in.get(&n->numel), in.get(&n->slice_numel), in.get(&n->address);
-    in.get(&n->key), in.get(&n->parameter_type), in.get(&n->gradient_type), in.get(&n->memory);
+    in.get(&n->key), in.get(&n->parameter_type), in.get(&n->gradient_type), in.get(&n->summation);
+    in.get(&n->first_exponent), in.get(&n->memory);
     in.get_list(&n->name, kMostTextBytes), in.get_list(&n->ranks, ranks), in.get_list(&n->slices, ranks);
 }
 

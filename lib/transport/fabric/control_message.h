@@ -25,7 +25,9 @@ struct RegisteredMessage {
     uint64_t key;
     int32_t parameter_type;
     int32_t gradient_type;
-    int32_t memory;  // odc_memory; without GPUDirect RMA goes to the host shadow of a slice in GPU memory
+    int32_t summation;       // ODC_SUM_EXACT or 0
+    int32_t first_exponent;  // of exact sums
+    int32_t memory;          // odc_memory; without GPUDirect RMA goes to the host shadow of a slice in GPU memory
     std::string name;
     std::vector<int32_t> ranks;
     std::vector<uint64_t> slices;
@@ -36,8 +38,10 @@ struct ReleasedMessage {
 struct PublishedMessage {
     uint64_t record;
     uint64_t minibatch;
+    int32_t vote;  // for the exponent of exact sums (ExponentVote)
+    int32_t unused;
 };
-// All shards that the sender has registered and not released are published.
+// All shards that the sender has registered and not released are published, and none has exact sums.
 struct AllPublishedMessage {
     uint64_t minibatch;
 };
@@ -76,6 +80,8 @@ struct AddMessage {
     uint64_t count;
     uint64_t address;
     uint64_t key;
+    int32_t exponent;  // of exact sums
+    int32_t unused;
 };
 // The owner has added `count` more elements of the sender's operation.
 struct AppliedMessage {

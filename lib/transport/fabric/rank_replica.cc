@@ -54,7 +54,9 @@ void RankReplica::apply(const ReleasedMessage &message) {
 
 void RankReplica::apply(const PublishedMessage &message) {
     block_->opened.store(message.minibatch + 1, std::memory_order_release);
-    find(message.record).published.store(message.minibatch + 1, std::memory_order_release);
+    ShardRecord &record = find(message.record);
+    record.votes[(message.minibatch + 1) % 2].store(static_cast<int16_t>(message.vote), std::memory_order_relaxed);
+    record.published.store(message.minibatch + 1, std::memory_order_release);
     ring(*block_);
 }
 

@@ -5,7 +5,9 @@
 
 #include "base/deadline.h"
 #include "base/element_type.h"
+#include "base/error.h"
 #include "base/futex.h"
+#include "memory/exact_kernels.h"
 #include "memory/host_kernels.h"
 
 namespace odc {
@@ -19,7 +21,13 @@ constexpr int kSpins = 200;                        // about as long as adding a 
 
 uint64_t stripe_count(uint64_t accumulator_bytes) { return (accumulator_bytes + kStripeBytes - 1) / kStripeBytes; }
 
-uint64_t stripe_elements(int32_t gradient_type) { return kStripeBytes / element_size(accumulator_type(gradient_type)); }
+uint64_t stripe_count(const RemoteSlice &slice) {
+    return stripe_count(slice.numel * sum_size(slice.gradient_type, slice.summation));
+}
+
+uint64_t stripe_elements(const RemoteSlice &slice) {
+    return kStripeBytes / sum_size(slice.gradient_type, slice.summation);
+}
 
 bool try_lock(Stripe &stripe, int rank) {
     uint32_t free = 0;
@@ -60,13 +68,45 @@ StripeLock::StripeLock(Stripe &stripe, int rank, WaitHook &hook) : stripe_(strip
     hook.count_wait(now_ns() - begin);
 }
 
+namespace {
+
+void add_exactly_to_stripe(const RemoteSlice &to, Stripe &stripe, Sum sum, uint64_t first, const std::byte *from,
+                           uint64_t count) {
+    if (sum == Sum::Store) {
+        stripe.addends = 0;
+        stripe.not_finite = 0;
+    }
+    if (stripe.addends == kMostExactAddends) {
+        fail(ODC_ERROR_UNSUPPORTED,
+             "shard \"{}\" has been given {} gradients in this minibatch, which is the most that exact sums "
+             "(ODC_SUM_EXACT) take: let each rank sum its microbatches' gradients, and add once",
+             to.shard_record->name(), kMostExactAddends);
+    }
+    auto *sums = reinterpret_cast<int64_t *>(to.accumulator) + first;
+    const Found found = stripe.not_finite != 0 ? Found::Any : Found::Finite;
+    const Special special = add_exactly(sum, found, to.gradient_type, to.exponent, sums, from, count, to.numel);
+    ++stripe.addends;
+    if (special.not_finite > 0) {
+        stripe.not_finite = 1;
+    }
+    if (special.clamped > 0) {
+        to.shard_record->clamped.fetch_add(special.clamped, std::memory_order_relaxed);
+    }
+}
+
+}  // namespace
+
 void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t epoch) {
-    const uint64_t first = index * stripe_elements(to.gradient_type);
-    const uint64_t count = std::min(stripe_elements(to.gradient_type), to.numel - first);
+    const uint64_t first = index * stripe_elements(to);
+    const uint64_t count = std::min(stripe_elements(to), to.numel - first);
     Stripe &stripe = to.stripes[index];
     const Sum sum = stripe.epoch >= epoch ? Sum::Add : Sum::Store;
-    std::byte *sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
-    add_elements(sum, to.gradient_type, sums, from, count, to.numel);
+    if (to.summation == ODC_SUM_EXACT) {
+        add_exactly_to_stripe(to, stripe, sum, first, from, count);
+    } else {
+        std::byte *sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
+        add_elements(sum, to.gradient_type, sums, from, count, to.numel);
+    }
     stripe.epoch = epoch;
 }
 

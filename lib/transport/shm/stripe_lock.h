@@ -8,8 +8,9 @@
 namespace odc {
 
 uint64_t stripe_count(uint64_t accumulator_bytes);
+uint64_t stripe_count(const RemoteSlice &slice);
 // Elements in each stripe but the last.
-uint64_t stripe_elements(int32_t gradient_type);
+uint64_t stripe_elements(const RemoteSlice &slice);
 
 // Without waiting; true if the lock was taken.
 bool try_lock(Stripe &stripe, int rank);
@@ -19,6 +20,8 @@ class StripeLock {
 public:
     // Waits, asking the hook at least every 20 ms, which counts the time slept.
     StripeLock(Stripe &stripe, int rank, WaitHook &hook);
+    // Of a stripe that try_lock has locked.
+    explicit StripeLock(Stripe &locked) : stripe_(locked) {}
     ~StripeLock() { unlock(stripe_); }
     StripeLock(const StripeLock &) = delete;
     StripeLock &operator=(const StripeLock &) = delete;
@@ -28,7 +31,7 @@ private:
 };
 
 // Adds stripe `index` of a gradient, which begins at `from`; the caller holds the stripe's lock. `epoch`: the current minibatch
-// plus one.
+// plus one. Throws ODC_ERROR_UNSUPPORTED if exact sums can take no more.
 void add_to_stripe(const RemoteSlice &to, uint64_t index, const std::byte *from, uint64_t epoch);
 
 }  // namespace odc

@@ -76,7 +76,7 @@ public:
     std::shared_ptr<Request> start_add(const RemoteSlice &to, const void *from, uint64_t epoch,
                                        WaitHook &hook) override {
         const size_t size = element_size(to.gradient_type);
-        const uint64_t in_stripe = stripe_elements(to.gradient_type);
+        const uint64_t in_stripe = stripe_elements(to);
         std::vector<std::byte> piece(in_stripe * size);
         Pipe pipe;
         for (uint64_t first = 0; first < to.numel; first += in_stripe) {

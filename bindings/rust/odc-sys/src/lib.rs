@@ -62,6 +62,9 @@ pub type odc_memory = i32;
 pub const ODC_HOST_MEMORY: odc_memory = 1;
 pub const ODC_GPU_MEMORY: odc_memory = 2;
 
+pub type odc_summation = i32;
+pub const ODC_SUM_EXACT: odc_summation = 1;
+
 pub type odc_log_level = i32;
 pub const ODC_LOG_ERROR: odc_log_level = 1;
 pub const ODC_LOG_WARN: odc_log_level = 2;
@@ -120,6 +123,8 @@ pub struct odc_shard_desc {
     pub rank_count: u64,
     pub memory: i32,
     pub reserved: i32,
+    pub sum: i32,
+    pub largest: f32,
 }
 
 #[repr(C)]
@@ -134,6 +139,8 @@ pub struct odc_slice {
     pub accumulator_type: i32,
     pub memory: i32,
     pub reserved: i32,
+    pub sum: i32,
+    pub largest: f32,
 }
 
 #[repr(C)]
@@ -151,6 +158,7 @@ pub struct odc_stats {
     pub slice_bytes: u64,
     pub packets_sent: u64,
     pub pinned_bytes: u64,
+    pub clamped_addends: u64,
 }
 
 #[repr(C)]

@@ -187,6 +187,7 @@ fn c_type(rust_type: &str) -> String {
         ("u32", "uint32_t"),
         ("i64", "int64_t"),
         ("u64", "uint64_t"),
+        ("f32", "float"),
         ("f64", "double"),
         ("usize", "marked_size"),
     ];

@@ -24,7 +24,7 @@ fn alone() -> odc_config {
 }
 
 /// Of `odc_stats`, before `pinned_bytes`.
-const FIRST: usize = size_of::<odc_stats>() - 8;
+const FIRST: usize = 88;
 
 #[test]
 fn a_shorter_struct_of_an_older_binding_is_filled_up_to_its_size() {

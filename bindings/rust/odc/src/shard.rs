@@ -15,19 +15,20 @@ use crate::text::c_string;
 
 /// A shard as all listed ranks register it, in the same minibatch; the types of its halves are
 /// those of [`register`](crate::Minibatch::register).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Description {
     name: String,
     numel: usize,
     ranks: Option<Vec<i32>>,
     slices: Option<Vec<u64>>,
+    exact: Option<f32>,
 }
 
 impl Description {
     /// A shard of `numel` elements, divided over all ranks equally, as `torch.chunk` does it. The name, of 1 to 255
     /// bytes, is unique among the context's registered shards.
     pub fn new(name: impl Into<String>, numel: usize) -> Description {
-        Description { name: name.into(), numel, ranks: None, slices: None }
+        Description { name: name.into(), numel, ranks: None, slices: None, exact: None }
     }
 
     /// The ranks that have it, distinct; only they use it.
@@ -39,6 +40,14 @@ impl Description {
     /// The elements of each listed rank, adding up to `numel`; may be 0.
     pub fn slices(mut self, numels: impl Into<Vec<u64>>) -> Description {
         self.slices = Some(numels.into());
+        self
+    }
+
+    /// Sums gradients, `f32`, [`Bf16`](crate::Bf16) or [`F16`](crate::F16) in host memory, so that the bits depend on
+    /// the gradients only, not on order, ranks, hosts or slices. All gradients of the first minibatch are below
+    /// `largest`; 0: the default. See `ODC_SUM_EXACT` in odc.h.
+    pub fn exact(mut self, largest: f32) -> Description {
+        self.exact = Some(largest);
         self
     }
 
@@ -67,6 +76,8 @@ impl Description {
             slices: self.slices.as_ref().map_or(std::ptr::null(), |slices| slices.as_ptr()),
             rank_count: self.ranks.as_ref().map_or(0, |ranks| ranks.len() as u64),
             memory: M::KIND,
+            sum: self.exact.map_or(0, |_| sys::ODC_SUM_EXACT),
+            largest: self.exact.unwrap_or(0.0),
             ..Default::default()
         }
     }
@@ -177,6 +188,18 @@ impl<'c, P: ParameterHalf, G: GradientHalf, M: Memory> Shard<'c, P, G, M> {
     /// Elements of the whole shard.
     pub fn numel(&self) -> usize {
         self.numel
+    }
+
+    /// What exact sums of this rank's slice ask for in the next minibatch, negative if nothing was added to it, 0 of
+    /// other shards. To go on in another job with the same bits, save the largest of all ranks, and hand that to
+    /// [`Description::exact`].
+    pub fn largest(&self) -> f32 {
+        let mut slice = sys::odc_slice::default();
+        // SAFETY: the handle is valid as long as the shard, `slice` is sized.
+        match unsafe { sys::odc_get_slice(self.handle.as_ptr(), &mut slice) } {
+            sys::ODC_OK => slice.largest,
+            _ => 0.0,
+        }
     }
 
     /// This rank's part of the elements. An empty slice is neither published nor waited for.

@@ -57,6 +57,8 @@ counters! {
         packets_sent,
         /// Bytes of host memory pinned for GPUs: host shadows of slices, and staging.
         pinned_bytes,
+        /// Elements of gradients that were too large for this rank's exact sums.
+        clamped_addends,
     }
 }
 

@@ -296,6 +296,26 @@ fn a_half_may_be_absent() {
 }
 
 #[test]
+fn exact_sums_do_not_depend_on_the_order() {
+    ranks::run(2, |context| {
+        let mut owned = context.begin().unwrap();
+        let mut shard = owned.register::<(), f32>(&Description::new("exact", 2).exact(4.0)).unwrap();
+        let plain = owned.register::<(), f32>(&Description::new("plain", 2)).unwrap();
+        assert_eq!((shard.largest(), plain.largest()), (4.0, 0.0));
+        let open = owned.publish().unwrap();
+        let sign = if open.rank() == 0 { 1.0 } else { -1.0 };
+        let least = 2f32.powi(-40); // lost in a sum of f32
+        open.scatter_add(&shard, &[3.0 * sign; 2]).unwrap();
+        open.scatter_add(&shard, &[least; 2]).unwrap();
+        let mut owned = open.sync().unwrap();
+        assert_eq!(owned.slice_mut(&mut shard).unwrap().gradients, [2.0 * least; 1]);
+        assert_eq!((shard.largest(), owned.stats().unwrap().clamped_addends), (2.0, 0));
+        let error = owned.register::<(), f32>(&Description::new("wrong", 2).exact(f32::NAN)).unwrap_err();
+        assert!(error.to_string().contains("largest is nan"), "{}", error);
+    });
+}
+
+#[test]
 fn many_shards_are_registered_at_once_and_used_by_many_threads() {
     ranks::run(2, |context| {
         let mut owned = context.begin().unwrap();

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/exact_sums.h"
+
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "base/log.h"
+#include "memory/exact_kernels.h"
+#include "transport/shm/stripe_lock.h"
+
+namespace odc {
+
+namespace {
+
+// In f32, where the first of the sums is; returns the largest magnitude in units. Stripe by stripe from the first on: an f32 is
+// written where a sum was that has been read.
+double convert(const RemoteSlice &mine, int exponent, uint64_t epoch) {
+    double largest = 0;
+    const uint64_t each = stripe_elements(mine);
+    for (uint64_t i = 0; i < stripe_count(mine); ++i) {
+        const uint64_t first = i * each;
+        const uint64_t count = std::min(each, mine.numel - first);
+        std::byte *const to = mine.accumulator + first * sizeof(float);
+        if (mine.stripes[i].epoch < epoch) {
+            std::memset(to, 0, count * sizeof(float));
+        } else {
+            const auto *sums = reinterpret_cast<const int64_t *>(mine.accumulator) + first;
+            largest = std::max(largest, exact_sums_to_f32(to, sums, count, exponent));
+        }
+    }
+    return largest;
+}
+
+// Of each element it asks for the same, however the shard is divided, so the largest vote is the same, too.
+ExponentVote next_vote(double largest, bool clamped, int exponent) {
+    std::optional<int> asked;
+    if (largest > 0) {
+        int above = 0;  // largest < 2^above
+        if (std::frexp(largest, &above) == 0.5) {
+            --above;  // largest = 2^above
+        }
+        asked = std::max(above + exponent - kExactBits + kHeadroom, exponent - kMostFall);
+    }
+    if (clamped) {
+        asked = std::max(asked.value_or(kLeastExponent), exponent + kHeadroom);
+    }
+    return asked ? ExponentVote::of(*asked) : ExponentVote::keeping(exponent);
+}
+
+}  // namespace
+
+void publish_vote(Shard &shard, uint64_t epoch) {
+    shard.record().votes[epoch % 2].store(shard.exact.vote.word(), std::memory_order_relaxed);
+}
+
+int exponent_of(const Shard &shard, uint64_t epoch) {
+    ExponentVote largest = ExponentVote::keeping(kLeastExponent);
+    for (uint64_t index = 0; index < shard.owners(); ++index) {
+        const ShardRecord *record = shard.linked(index);
+        if (shard.slices().numel(index) > 0 && record != nullptr &&
+            record->published.load(std::memory_order_acquire) >= epoch && shard.stands(*record)) {
+            largest =
+                largest_of(largest, ExponentVote::from_word(record->votes[epoch % 2].load(std::memory_order_relaxed)));
+        }
+    }
+    return largest.exponent();
+}
+
+void finish_exact_sums(Shard &shard, uint64_t epoch, Log &log, Counters &counters) {
+    ExactState &state = shard.exact;
+    if (state.converted == epoch) {
+        return;
+    }
+    const RemoteSlice mine = shard.slice(shard.own_index());
+    const int exponent = exponent_of(shard, epoch);
+    const double largest = mine.stripes != nullptr ? convert(mine, exponent, epoch) : 0;
+    const uint64_t clamped = shard.record().clamped.load(std::memory_order_relaxed) - state.clamped;
+    state.vote = next_vote(largest, clamped > 0, exponent);
+    state.clamped += clamped;
+    state.converted = epoch;
+    counters.clamped_addends.add(clamped);
+    if (clamped > 0) {
+        log.warn(
+            "shard \"{}\": {} elements of gradients were not below 2^{}, the largest that exact sums took in this "
+            "minibatch, and were added as that; in the next it is 2^{}",
+            shard.name(), clamped, exponent, state.vote.exponent());
+    }
+}
+
+float largest_of(const Shard &shard) {
+    if (!shard.is_exact()) {
+        return 0;
+    }
+    const float largest = std::ldexp(1.0F, shard.exact.vote.exponent());
+    return shard.exact.vote.keeps() ? -largest : largest;
+}
+
+}  // namespace odc

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// A shard's exact sums (memory/exact_sum.h) over the minibatches: the exponent that its owners agree on by publishing, and the
+// sums in f32 that the owner reads.
+#pragma once
+
+#include "core/counters.h"
+#include "core/shard.h"
+
+namespace odc {
+
+class Log;
+
+// Before the slice is published for `epoch`, here and below: the minibatch plus one.
+void publish_vote(Shard &shard, uint64_t epoch);
+// The shard's, once all owners have published.
+int exponent_of(const Shard &shard, uint64_t epoch);
+// All ranks have arrived: makes f32 of this rank's sums, zero where nobody has added, and its next vote. Again: does nothing.
+void finish_exact_sums(Shard &shard, uint64_t epoch, Log &log, Counters &counters);
+// For odc_slice; 0 without exact sums.
+float largest_of(const Shard &shard);
+
+}  // namespace odc
