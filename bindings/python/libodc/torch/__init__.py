@@ -10,5 +10,6 @@ except ModuleNotFoundError as error:
 
 from . import fsdp2
 from .sampler import MinibatchLoader, MinibatchSampler
+from .seeds import seeded
 
-__all__ = ["MinibatchLoader", "MinibatchSampler", "fsdp2"]
+__all__ = ["MinibatchLoader", "MinibatchSampler", "fsdp2", "seeded"]

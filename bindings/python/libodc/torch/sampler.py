@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, default_colla
 from .._abi import Policy
 from ..errors import ArgumentError
 from ..planning import WindowPlan, plan, plan_window
+from .seeds import microbatch_seed
 
 Microbatch = list[int]
 """Indices of samples."""
@@ -296,6 +297,11 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         groups = [self._samples(order, one) for one in self._numbers(number - number % self.lookahead)]
         tokens = sum(int(self._tokens[group].sum()) for group in groups)
         return tokens * len(groups[number % self.lookahead]) / sum(len(group) for group in groups)
+
+    def seed_of(self, microbatch: Microbatch) -> int:
+        """The seed of a microbatch of this epoch, for libodc.torch.seeded: it depends on the sampler's seed, the epoch
+        and the samples, not on the rank that computes them."""
+        return microbatch_seed(self.seed, self.epoch, microbatch)
 
     @functools.cached_property
     def _digest(self) -> str:
