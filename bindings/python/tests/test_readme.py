@@ -69,6 +69,21 @@ def test_loading_data() -> None:
     run_ranks(2, loaded, seconds=300)  # its data loaders start processes
 
 
+def test_random_numbers_of_a_microbatch() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    from libodc.torch import MinibatchSampler
+
+    def drawn(rank: int, before: int) -> list[float]:
+        torch.manual_seed(before)
+        sampler = MinibatchSampler(lengths=[4] * 8, minibatch_size=4, max_tokens=4, rank=rank, num_replicas=2)
+        numbers: list[float] = []
+        exec(code, {"sampler": sampler, "draw": lambda: numbers.append(float(torch.rand(())))})
+        return numbers
+
+    code = example(PACKAGE / "README.md", "from libodc.torch import seeded").replace("...", "draw()")
+    assert drawn(0, 1) == drawn(0, 2) and len({*drawn(0, 1), *drawn(1, 1)}) == 8
+
+
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(example(DEBUGGING, "# train.py"))
     command = odc_command()

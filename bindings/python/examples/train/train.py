@@ -6,6 +6,7 @@ training in the shape of supervised fine-tuning.
     odc run -n 2 python train.py compute     a rank a core: FSDP2 over gloo, over libodc, and ODC
     odc run -n 2 python train.py compute --device cuda    the same on GPUs, shared where there are fewer
     odc run -n 8 python train.py emulated    emulated devices: the collective schedule against ODC
+    python train.py order                    what the order of samples does to the held-out loss
 
 torchrun and mpirun start it, too. While it trains, rank 0 shows on stderr its step, the time left, the loss, and the
 idle share of each rank in one schedule so far:
