@@ -24,11 +24,7 @@ void ControlChannel::tell_when(const std::atomic<uint64_t> &word, uint64_t value
     }
 }
 
-void ControlChannel::tell_registered(const RegisteredMessage &message) {
-    if (fabric_ != nullptr) {
-        fabric_->announce(message);
-    }
-}
+void ControlChannel::tell_registered(const RegisteredMessage &message) { fabric_->announce(message); }
 
 void ControlChannel::fail(const FailedMessage &message) {
     if (fabric_ != nullptr) {

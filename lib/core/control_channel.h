@@ -23,9 +23,9 @@ public:
     // As soon as `word`, which a stream writes, is `value` or more. What is told after that comes after it.
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, const ControlMessage &message,
                    const std::vector<int32_t> &ranks);
-    // To all of them, with where each can read the slice.
     // Whether there are ranks on other hosts.
     bool has_others() const { return fabric_ != nullptr; }
+    // To all of them, of which there are some, with where each can read the slice.
     void tell_registered(const RegisteredMessage &message);
     // The job has failed: ends what is under way from and to other hosts.
     void fail(const FailedMessage &message);
