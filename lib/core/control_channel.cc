@@ -26,6 +26,10 @@ void ControlChannel::tell_when(const std::atomic<uint64_t> &word, uint64_t value
 
 void ControlChannel::tell_registered(const RegisteredMessage &message) { fabric_->announce(message); }
 
+std::shared_ptr<ClaimRequest> ControlChannel::claim(uint64_t minibatch, uint64_t count) {
+    return fabric_->claim(minibatch, count);
+}
+
 void ControlChannel::fail(const FailedMessage &message) {
     if (fabric_ != nullptr) {
         fabric_->fail(message);
