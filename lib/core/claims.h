@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/job.h"
+#include "memory/claim_counter.h"
 
 #include <cstdint>
 #include <memory>

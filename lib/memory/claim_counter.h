@@ -4,18 +4,14 @@
 // then every rank has come through the sync before, so none claims from an earlier one.
 #pragma once
 
+#include "memory/control_block.h"
+
 #include <atomic>
 #include <cstdint>
 
 namespace odc {
 
 constexpr uint64_t kMostItems = 0xffffffff;
-
-// Each word: the minibatch plus one, modulo 2^32, above a number of items.
-struct ClaimCounter {
-    std::atomic<uint64_t> count;  // there are so many, as the first claim said
-    std::atomic<uint64_t> taken;
-};
 
 struct ClaimedItem {
     uint64_t index;  // `count`: all are taken

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "base/gpu_uuid.h"
-#include "memory/claim_counter.h"
 
 #include <odc/odc.h>
 
@@ -78,6 +77,13 @@ struct TreeNode {
     alignas(64) std::atomic<uint64_t> released;  // all ranks of the host have come to sync released - 1
     Doorbell doorbell;                           // rung after `released` changes
     Contribution combined[2];                    // of the node's ranks, valid once all members have joined
+};
+
+// The items of a minibatch that ranks claim (claim_counter.h). Each word: the minibatch plus one, modulo 2^32, above a number of
+// items.
+struct ClaimCounter {
+    std::atomic<uint64_t> count;  // there are so many, as the first claim said
+    std::atomic<uint64_t> taken;
 };
 
 constexpr uint64_t kLastCallInside = uint64_t{1} << 55;

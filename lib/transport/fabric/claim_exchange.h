@@ -2,6 +2,7 @@
 // Claims of items that a rank 0 of another host hands out; and, on rank 0, the answers to such claims.
 #pragma once
 
+#include "memory/claim_counter.h"
 #include "transport/fabric/remote_rank.h"
 #include "transport/transport.h"
 

@@ -58,11 +58,8 @@ ProgressThread::ProgressThread(const FabricConfig &config, const std::vector<Fab
     : config_(config), endpoints_(open_all(nics, config.gpu)), replicas_(Arena::create()),
       staging_bytes_(staging_bytes_per_pool(config.staging_bytes, endpoints_)),
       gets_(staging_bytes_, registered_, [this](const std::shared_ptr<Request> &request) { completed(request); }),
-      accumulate_target_(config.rank, staging_bytes_, registered_,
-                         [this](RemoteRank &to, const ControlMessage &n) { stream_->send(to, encode(n)); }),
-      accumulate_source_(staging_bytes_, registered_,
-                         [this](RemoteRank &to, const ControlMessage &n) { stream_->send(to, encode(n)); }),
-      claims_(*config.mine, [this](RemoteRank &to, const ControlMessage &n) { stream_->send(to, encode(n)); }),
+      accumulate_target_(config.rank, staging_bytes_, registered_, tell()),
+      accumulate_source_(staging_bytes_, registered_, tell()), claims_(*config.mine, tell()),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_.valid()) {
         fail_errno("eventfd");

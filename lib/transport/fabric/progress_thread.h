@@ -90,6 +90,9 @@ private:
     void log_congestion();
     void on_message(RemoteRank &from, const ControlMessage &message);
     void acknowledge_last(RemoteRank &from);
+    Tell tell() {
+        return [this](RemoteRank &to, const ControlMessage &message) { stream_->send(to, encode(message)); };
+    }
     void complete(const std::shared_ptr<Request> &request);  // may be NULL
     void completed(const std::shared_ptr<Request> &request);
     void begin_shutdown(const std::string &last_message);
