@@ -100,8 +100,9 @@ class Context:
         return list(combined)
 
     def claim(self, count: int) -> int | None:
-        """The next of the minibatch's `count` items (0, 1, ...; each is handed out to one rank of the job), or None if all
-        are taken. All ranks that claim name the same count. Waits for no rank's calls; several threads may claim."""
+        """The next of the minibatch's `count` items (0, 1, ...; each is handed out to one rank of the job), or None if
+        all are taken. All ranks that claim name the same count. Waits for no rank's calls; several threads may claim.
+        """
         index = ctypes.c_uint64()
         with self._handle.call("claim") as context:
             status = lib.odc_claim(context, c_integer("count", count, UINT64), ctypes.byref(index))
