@@ -16,7 +16,7 @@ case ${1-} in
 quick)
     bash tests/venv.sh checks
     cd bindings/python
-    exec "$bin/pytest" -q -rs tests/test_{abi,context,demo,exact,imports,log,plan,readme,stats,topology,gpu}.py
+    exec "$bin/pytest" -q -rs tests/test_{abi,claims,context,demo,exact,imports,log,plan,readme,stats,topology,gpu}.py
     ;;
 *)
     bash tests/venv.sh checks pictures
@@ -40,6 +40,6 @@ status=0
 "$bin/pytest" -q -rs || status=$?
 if "$bin/python" -c 'import torch' 2>/dev/null; then
     echo "FSDP2 with every rank on a host of its own"
-    ODC_TEST_HOSTS=99 "$bin/pytest" -q tests/test_fsdp2_{equal,gradients,deaths}.py || status=$?
+    ODC_TEST_HOSTS=99 FI_OFI_RXM_MSG_RX_SIZE=64 "$bin/pytest" -q tests/test_fsdp2_{equal,gradients,deaths}.py || status=$?
 fi
 exit $status

@@ -8,9 +8,9 @@
  *     init, register ─► write slice ─► publish ─► (gather, compute, scatter_add)* ─► minibatch_sync ─► read gradients ─┐
  *                          ▲───────────────────────────── next minibatch ─────────────────────────────────────────────┘
  *
- * Every function returns ODC_OK or an error whose message is in odc_last_error(). Structs begin with struct_size
+ * Every function returns ODC_OK or an error (< 0) whose message is in odc_last_error(). Structs begin with struct_size
  * (set it to sizeof), a zero field means the default, and outputs are filled up to the caller's size.
- * Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one shard;
+ * Threads: contexts are independent. Within one, gathers, additions, waits and claims may run concurrently, also on one shard;
  * every other call runs alone. Every wait has a deadline, ends when a peer dies, and calls `interrupted`. No call is a
  * cancellation point. */
 #ifndef ODC_ODC_H
@@ -36,7 +36,8 @@ typedef struct odc_shard odc_shard;     /* one shard of a context; lives until o
 
 /* Values are fixed for ever; new ones may be added. */
 typedef enum odc_status {
-    ODC_OK = 0, /* the call did what it says */
+    ODC_OK = 0,   /* the call did what it says */
+    ODC_DONE = 1, /* odc_claim: nothing is left to hand out; not an error */
     /* This call changed nothing and nothing sticks: */
     ODC_ERROR_ARGUMENT = -1,  /* the arguments are wrong */
     ODC_ERROR_PHASE = -2,     /* right call, wrong moment (unpublished, published twice, after shutdown, after fork) */
@@ -186,6 +187,19 @@ ODC_API odc_status odc_minibatch_sync(odc_context *context);
 ODC_API odc_status odc_minibatch_sync_reduce(odc_context *context, double *values, size_t count, int32_t op);
 /* Between sync and publish: combines `count` <= 64 values by `op`, an odc_reduction; all ranks get equal bits. */
 ODC_API odc_status odc_all_reduce(odc_context *context, double *values, size_t count, int32_t op);
+
+/* ---- Work that ranks claim, and how fast they are ---- */
+/* Hands out the minibatch's `count` items, at most 2^32-1, 0, 1, ..., each to one rank; ODC_DONE and *index = count when none is left.
+ * All that claim name the same count (else ODC_ERROR_MISMATCH). Waits for no rank's calls. An interrupted one is called again. */
+ODC_API odc_status odc_claim(odc_context *context, uint64_t count, uint64_t *index);
+/* Up to `capacity` items that this rank claimed in `minibatch` (the running one or the one before), in order; *count: how many. */
+ODC_API odc_status odc_get_claims(const odc_context *context, uint64_t minibatch, uint64_t *indices, size_t capacity,
+                                  size_t *count);
+/* What this rank computes in the running minibatch, in odc_plan's units, with what it claimed; the last value before sync counts. */
+ODC_API odc_status odc_report_cost(odc_context *context, double cost);
+/* Ranks' speeds, relative to their mean: reported cost per second from first publish to sync, without waiting for publishes; the
+ * newest minibatch counts 0.3. 1: not measured yet. `count`: of ranks. All ranks read equal bits between the same two syncs. */
+ODC_API odc_status odc_get_speeds(const odc_context *context, double *speeds, size_t count);
 
 /* ---- Where the time went (always on; totals since odc_init) ---- */
 typedef struct odc_stats {

@@ -16,8 +16,8 @@
 // the thread, so calls that may run one are not noexcept.
 // Lifetime: a context's memory lives until its Context and its last Shard and Operation are destroyed, in any order. Views of a
 // slice are valid until then, or until Shard::release. A buffer passed to a *_start call must outlive its Operation.
-// Threads: contexts are independent. Within one, gathers, additions and waits may run concurrently, also on one shard;
-// every other call runs alone. A child made by fork() must not use a context, and has no slices.
+// Threads: contexts are independent. Within one, gathers, additions, waits and claims may run concurrently, also on one
+// shard; every other call runs alone. A child made by fork() must not use a context, and has no slices.
 #ifndef ODC_ODC_HPP
 #define ODC_ODC_HPP
 #if __cplusplus < 201703L
@@ -31,6 +31,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -149,6 +150,28 @@ public:
         const auto op = static_cast<int32_t>(reduction);
         detail::check(odc_all_reduce(handle(), values.data(), values.size(), op), status...);
     }
+
+    // The next of the minibatch's `count` items (0, 1, ...; each is handed out to one rank of the job), or nothing if all are
+    // taken. All ranks that claim name the same count. Waits for no rank's calls.
+    template <class... S, class = detail::Trailing<S...>>
+    std::optional<uint64_t> claim(uint64_t count, S &...status) {
+        uint64_t index = 0;
+        const odc_status code = odc_claim(handle(), count, &index);
+        const bool claimed = detail::check(code == ODC_DONE ? ODC_OK : code, status...) && code != ODC_DONE;
+        return claimed ? std::optional<uint64_t>(index) : std::nullopt;
+    }
+    // The items that this rank claimed in the minibatch, the running one or the one before, in order.
+    template <class... S, class = detail::Trailing<S...>>
+    std::vector<uint64_t> claims(uint64_t minibatch, S &...status) const noexcept(detail::kQuiet<S...>);
+    // What this rank computes in the running minibatch, in plan's units; the last value before sync counts.
+    template <class... S, class = detail::Trailing<S...>>
+    void report_cost(double cost, S &...status) noexcept(detail::kQuiet<S...>) {
+        detail::check(odc_report_cost(handle(), cost), status...);
+    }
+    // Each rank's speed relative to their mean: reported cost per time from publish to sync, without waiting for publishes; the
+    // newest minibatch counts 0.3. 1: not measured yet. The same on all ranks.
+    template <class... S, class = detail::Trailing<S...>>
+    std::vector<double> speeds(S &...status) const noexcept(detail::kQuiet<S...>);
 
     template <class... S, class = detail::Trailing<S...>>
     Stats stats(S &...status) const noexcept(detail::kQuiet<S...>) {
@@ -348,6 +371,34 @@ Route Context::route_to(int32_t rank, Memory memory, S &...status) const noexcep
             using detail::text;
             return Route{text(row.transport), text(row.provider), text(row.nic),   text(row.peer_nic),
                          text(row.why),       text(row.why_not),  text(row.access)};
+        },
+        status...);
+}
+
+template <class... S, class>
+std::vector<uint64_t> Context::claims(uint64_t minibatch, S &...status) const noexcept(detail::kQuiet<S...>) {
+    return detail::guard(
+        [&] {
+            std::vector<uint64_t> indices;
+            size_t count = 0;
+            if (detail::check(odc_get_claims(handle(), minibatch, nullptr, 0, &count), status...)) {
+                indices.resize(count);
+                detail::check(odc_get_claims(handle(), minibatch, indices.data(), count, &count), status...);
+            }
+            return indices;
+        },
+        status...);
+}
+
+template <class... S, class>
+std::vector<double> Context::speeds(S &...status) const noexcept(detail::kQuiet<S...>) {
+    return detail::guard(
+        [&] {
+            std::vector<double> speeds(size() < 0 ? 0 : static_cast<size_t>(size()));
+            if (!detail::check(odc_get_speeds(handle(), speeds.data(), speeds.size()), status...)) {
+                speeds.clear();
+            }
+            return speeds;
         },
         status...);
 }

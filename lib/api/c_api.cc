@@ -458,6 +458,49 @@ odc_status odc_wait(odc_context *context, uint64_t operation) {
     return guard(context, [&] { checked(context).context.wait(operation); });
 }
 
+odc_status odc_claim(odc_context *context, uint64_t count, uint64_t *index) {
+    bool done = false;
+    const odc_status status = guard(context, [&] {
+        odc_context &checked_context = checked(context);
+        if (index == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_claim: index is NULL");
+        }
+        const std::optional<uint64_t> claimed = checked_context.context.claim(count);
+        *index = claimed.value_or(count);
+        done = !claimed;
+    });
+    return status == ODC_OK && done ? ODC_DONE : status;
+}
+
+odc_status odc_get_claims(const odc_context *context, uint64_t minibatch, uint64_t *indices, size_t capacity,
+                          size_t *count) {
+    return guard(context, [&] {
+        const std::vector<uint64_t> &claimed = checked(context).context.claimed(minibatch);
+        if (count == nullptr || (indices == nullptr && capacity > 0)) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_claims: {} is NULL", count == nullptr ? "count" : "indices");
+        }
+        std::copy_n(claimed.begin(), std::min(claimed.size(), capacity), indices);
+        *count = claimed.size();
+    });
+}
+
+odc_status odc_report_cost(odc_context *context, double cost) {
+    return guard(context, [&] { checked(context).context.report_cost(cost); });
+}
+
+odc_status odc_get_speeds(const odc_context *context, double *speeds, size_t count) {
+    return guard(context, [&] {
+        odc_context &checked_context = checked(context);
+        const auto size = static_cast<size_t>(checked_context.context.job().size());
+        if (speeds == nullptr || count != size) {
+            fail(ODC_ERROR_ARGUMENT, "odc_get_speeds: {}",
+                 speeds == nullptr ? "speeds is NULL" : formatted("count is {}, the job has {} ranks", count, size));
+        }
+        const std::vector<double> all = checked_context.context.speeds();
+        std::copy(all.begin(), all.end(), speeds);
+    });
+}
+
 odc_status odc_minibatch_sync(odc_context *context) {
     return guard(context, [&] { checked(context).context.sync(nullptr, 0, ODC_SUM); });
 }

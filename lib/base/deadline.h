@@ -56,6 +56,14 @@ public:
             long_wait_.look(*log_, now_ns() - begin_ns_, text);
         }
     }
+    // Throws `status` with that text when the deadline is over; logs it if the wait has taken long.
+    template <class Text>
+    void check(odc_status status, const Text &text) const {
+        if (over()) {
+            throw Error(status, text());
+        }
+        log_if_long(text);
+    }
 
 private:
     int64_t begin_ns_;

@@ -77,11 +77,12 @@ Error current_error() {
 
 // Without a default case, so that the compiler reports a status that is missing here.
 const char *status_string(int32_t status) {
-    if (status > ODC_OK || status < ODC_ERROR_DEVICE) {
+    if (status > ODC_DONE || status < ODC_ERROR_DEVICE) {
         return "unknown status";
     }
     switch (static_cast<odc_status>(status)) {
         case ODC_OK: return "ok";
+        case ODC_DONE: return "nothing is left to claim";
         case ODC_ERROR_ARGUMENT: return "wrong argument";
         case ODC_ERROR_PHASE: return "right call at the wrong moment";
         case ODC_ERROR_NO_MEMORY: return "not enough memory";

@@ -2,7 +2,6 @@
 #include "base/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <system_error>
 
@@ -10,24 +9,13 @@
 
 namespace odc {
 
-namespace {
+BlockSignals::BlockSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+}
 
-class BlockSignals {
-public:
-    BlockSignals() {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before_);
-    }
-    ~BlockSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-    BlockSignals(const BlockSignals &) = delete;
-    BlockSignals &operator=(const BlockSignals &) = delete;
-
-private:
-    sigset_t before_{};
-};
-
-}  // namespace
+BlockSignals::~BlockSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
 std::thread start_thread(const char *name, const char *description, std::function<void()> body) {
     try {

@@ -4,6 +4,7 @@
 #include "base/fork_gate.h"
 #include "base/futex.h"
 #include "base/settings.h"
+#include "base/thread.h"
 #include "bootstrap/allgather.h"
 
 #ifdef ODC_HAVE_PMIX
@@ -15,8 +16,6 @@
 #include <memory>
 
 #include <pmix.h>
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 namespace odc {
@@ -69,13 +68,7 @@ void finalize_session();
 class Session {
 public:
     Session() : pid_(getpid()) {
-        sigset_t all;
-        sigset_t before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);  // PMIx's thread inherits it
-        const pmix_status_t status = pmix_.init(&self_, nullptr, 0);
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
-        check(pmix_, status, "PMIx_Init");
+        check(pmix_, init(), "PMIx_Init");
         std::atexit(finalize_session);
     }
     Session(const Session &) = delete;
@@ -91,6 +84,11 @@ public:
     const pmix_proc_t &self() const { return self_; }
 
 private:
+    pmix_status_t init() {
+        const BlockSignals block;  // for PMIx's thread, too
+        return pmix_.init(&self_, nullptr, 0);
+    }
+
     const Pmix &pmix_ = loaded().pmix;
     pid_t pid_;
     pmix_proc_t self_{};
@@ -149,11 +147,8 @@ void wait_for_all(const Pmix &pmix, Fence &fence, int rank, const Deadline &dead
             rank, deadline.waited_s());
     };
     while (fence.done.load(std::memory_order_acquire) == 0) {
-        deadline.log_if_long(missing);
+        deadline.check(ODC_ERROR_RENDEZVOUS, missing);
         deadline.check_interrupted("odc_init");
-        if (deadline.over()) {
-            throw Error(ODC_ERROR_RENDEZVOUS, missing());
-        }
         futex_wait(fence.done, 0, deadline.slice_ms());
     }
     check(pmix, fence.status, "PMIx_Fence_nb");

@@ -158,10 +158,7 @@ private:
             return formatted("odc_init waited {:g} s; rank {} (pid {}) is still trying its GPU, {}",
                              deadline_.waited_s(), rank, other.pid, other.gpu.name);
         };
-        if (deadline_.over()) {
-            throw Error(ODC_ERROR_RENDEZVOUS, missing());
-        }
-        deadline_.log_if_long(missing);
+        deadline_.check(ODC_ERROR_RENDEZVOUS, missing);
         deadline_.check_interrupted("odc_init");
     }
 

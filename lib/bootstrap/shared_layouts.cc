@@ -12,7 +12,7 @@
 
 namespace odc {
 
-static_assert(sizeof(ControlBlock) == 15168);
+static_assert(sizeof(ControlBlock) == 15488);
 static_assert(sizeof(TreeNode) == 1152);
 static_assert(sizeof(Contribution) == 528);
 static_assert(sizeof(GpuIdentity) == 32);
@@ -25,13 +25,15 @@ static_assert(offsetof(ControlBlock, arrived) == 328);
 static_assert(offsetof(ControlBlock, reduced) == 344);
 static_assert(offsetof(ControlBlock, synced) == 1400);
 static_assert(offsetof(ControlBlock, arrived_at_ns) == 2496);
-static_assert(offsetof(ControlBlock, sync_tree) == 2752);
-static_assert(offsetof(ControlBlock, last_call) == 11968);
-static_assert(offsetof(ControlBlock, state) == 12032);
-static_assert(offsetof(ControlBlock, error_text) == 12052);
-static_assert(offsetof(ControlBlock, first_record) == 14096);
-static_assert(offsetof(ControlBlock, selftest_step) == 14104);
-static_assert(offsetof(ControlBlock, selftest_results) == 14120);
+static_assert(offsetof(ControlBlock, speeds) == 2752);
+static_assert(offsetof(ControlBlock, claims) == 3008);
+static_assert(offsetof(ControlBlock, sync_tree) == 3072);
+static_assert(offsetof(ControlBlock, last_call) == 12288);
+static_assert(offsetof(ControlBlock, state) == 12352);
+static_assert(offsetof(ControlBlock, error_text) == 12372);
+static_assert(offsetof(ControlBlock, first_record) == 14416);
+static_assert(offsetof(ControlBlock, selftest_step) == 14424);
+static_assert(offsetof(ControlBlock, selftest_results) == 14440);
 
 static_assert(sizeof(Stripe) == 16);
 static_assert(sizeof(ShardRecord) == 176);
@@ -77,6 +79,8 @@ static_assert(sizeof(HeartbeatMessage) == 16);
 static_assert(sizeof(DeadMessage) == 8);
 static_assert(sizeof(AddMessage) == 64);
 static_assert(sizeof(AppliedMessage) == 16);
+static_assert(sizeof(ClaimMessage) == 24);
+static_assert(sizeof(ClaimedMessage) == 24);
 
 static_assert(sizeof(RegionMessage) == 32);
 

@@ -21,9 +21,8 @@ Context::Context(const odc_config &config, Log &log)
     : membership_(std::make_unique<Membership>(join(config, log))), job_(*membership_),
       sync_tree_(job_, &ControlBlock::synced, &ControlBlock::sync_tree),
       reduction_tree_(job_, &ControlBlock::reduced, &ControlBlock::reduction_tree), counters_(job_.size()),
-      directory_(job_, counters_), engines_(std::make_unique<Engines>(*membership_, job_, directory_, counters_)) {
-    find_arrival_times();
-}
+      directory_(job_, counters_), engines_(std::make_unique<Engines>(*membership_, job_, directory_, counters_)),
+      claims_(job_), arrivals_(job_) {}
 
 Context::~Context() {
     engines_.reset();  // which completes what it can before this rank leaves
@@ -235,6 +234,9 @@ void Context::publish(Shard &shard, void *stream) {
 void Context::publish_here(Shard &shard, void *stream) {
     shard.engine().publish(shard, stream);
     shard.published = minibatch() + 1;
+    if (job_.mine().opened.load(std::memory_order_relaxed) <= minibatch()) {
+        speed_.begin(now_ns(), counters_.publish_wait_ns.value());
+    }
     job_.mine().opened.store(minibatch() + 1, std::memory_order_release);
 }
 
@@ -402,6 +404,41 @@ void Context::wait(uint64_t number) {
         }
         job_.rethrow();
     }
+}
+
+// ---- Work that ranks claim ----
+
+std::optional<uint64_t> Context::claim(uint64_t count) {
+    check_not_arrived(Call::Claim);
+    return claims_.claim(count);
+}
+
+void Context::report_cost(double cost) {
+    check_not_arrived(Call::ReportCost);
+    constexpr double kMostCost = 1e100;  // sums of speeds stay finite
+    if (!(cost >= 0 && cost <= kMostCost)) {
+        fail(ODC_ERROR_ARGUMENT, "odc_report_cost: cost is {}; it must be from 0 to {}", cost, kMostCost);
+    }
+    speed_.report(cost);
+}
+
+// All ranks read the same values, and so compute the same mean.
+std::vector<double> Context::speeds() {
+    check_not_arrived(Call::GetSpeeds);
+    std::vector<double> speeds;
+    double sum = 0;
+    int measured = 0;
+    for (int rank = 0; rank < job_.size(); ++rank) {
+        const double speed =
+            minibatch() > 0 ? arrivals_.speed(rank, minibatch() - 1).load(std::memory_order_relaxed) : 0;
+        speeds.push_back(speed);
+        sum += speed;
+        measured += speed > 0 ? 1 : 0;
+    }
+    for (double &speed : speeds) {
+        speed = speed > 0 ? speed / (sum / measured) : 1;
+    }
+    return speeds;
 }
 
 // ---- Statistics ----

@@ -2,15 +2,18 @@
 // The contract: what one rank may do when, and what it waits for.
 #pragma once
 
+#include "core/claims.h"
 #include "core/counters.h"
 #include "core/host_tree.h"
 #include "core/job.h"
 #include "core/operation.h"
 #include "core/shard_directory.h"
+#include "core/speeds.h"
 
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -42,6 +45,11 @@ public:
 
     void sync(double *values, size_t count, int32_t op);
     void all_reduce(double *values, size_t count, int32_t op);
+    // Nothing: all `count` items are taken.
+    std::optional<uint64_t> claim(uint64_t count);
+    const std::vector<uint64_t> &claimed(uint64_t minibatch) const { return claims_.claimed(minibatch); }
+    void report_cost(double cost);
+    std::vector<double> speeds();
     void shutdown();
     void abort(const char *text);
 
@@ -71,10 +79,6 @@ private:
     void await_all(HostTree &tree, uint64_t number, Job::Wait &wait, const HasCome &has_come);
     void await_arrivals();
     void await_reduction();
-    void find_arrival_times();
-    std::atomic<int64_t> &arrived_at_ns(int rank) {
-        return *arrived_at_ns_[job_.minibatch() % 2][static_cast<size_t>(rank)];
-    }
     void count_lateness();
     void take(const Contribution &combined, Contribution (ControlBlock::*brought)[2], uint64_t number, const char *call,
               double *values);
@@ -97,8 +101,10 @@ private:
     uint64_t last_operation_ = 0;
     uint64_t synced_operations_ = 0;  // up to here sync has completed them all
 
-    uint64_t reductions_ = 0;                               // finished odc_all_reduce calls
-    std::vector<std::atomic<int64_t> *> arrived_at_ns_[2];  // where ranks' times of arrival stand, by minibatch parity
+    uint64_t reductions_ = 0;  // finished odc_all_reduce calls
+    Claims claims_;
+    Arrivals arrivals_;
+    SpeedMeter speed_;
 };
 
 }  // namespace odc

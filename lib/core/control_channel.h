@@ -7,10 +7,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace odc {
 
+class ClaimRequest;
 class Fabric;
 
 class ControlChannel {
@@ -23,10 +25,12 @@ public:
     // As soon as `word`, which a stream writes, is `value` or more. What is told after that comes after it.
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, const ControlMessage &message,
                    const std::vector<int32_t> &ranks);
-    // To all of them, with where each can read the slice.
     // Whether there are ranks on other hosts.
     bool has_others() const { return fabric_ != nullptr; }
+    // To all of them, of which there are some, with where each can read the slice.
     void tell_registered(const RegisteredMessage &message);
+    // Asks rank 0, which is on another host, for one of `count` items.
+    std::shared_ptr<ClaimRequest> claim(uint64_t minibatch, uint64_t count);
     // The job has failed: ends what is under way from and to other hosts.
     void fail(const FailedMessage &message);
     // After `fail`: returns when all have been told, or after a quarter of a second.

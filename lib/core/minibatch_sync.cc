@@ -56,6 +56,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     }
     const Job::CallScope scope(job_, Call::Sync);
     if (job_.mine().arrived.load(std::memory_order_relaxed) <= minibatch()) {
+        claims_.check_answered();
         finish_started();
         arrive(values, count, op);
     } else {
@@ -76,6 +77,7 @@ void Context::sync(double *values, size_t count, int32_t op) {
     fresh_.clear();
     freed_.clear();
     count_lateness();
+    claims_.end_minibatch();
     counters_.syncs.add(1);
     job_.end_minibatch();
 }
@@ -108,13 +110,16 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
     Contribution &brought = mine.synced[minibatch() % 2];
     write(brought, values, count, op);
     brought.has_registered = directory_.has_added() ? 1 : 0;
-    arrived_at_ns(job_.rank()).store(now_ns(), std::memory_order_relaxed);
+    const int64_t now = now_ns();
+    const double speed = speed_.end(now, counters_.publish_wait_ns.value());
+    arrivals_.at_ns(job_.rank(), minibatch()).store(now, std::memory_order_relaxed);
+    arrivals_.speed(job_.rank(), minibatch()).store(speed, std::memory_order_relaxed);
     // Releases this rank's additions, and its last reads, to everybody; so does joining.
     mine.arrived.store(minibatch() + 1, std::memory_order_release);
     sync_tree_.join(minibatch());
     ring(mine);
     try {
-        job_.channel().tell(ArrivedMessage{minibatch(), brought});
+        job_.channel().tell(ArrivedMessage{minibatch(), speed, brought});
     } catch (...) {
         job_.fail_halfway(Call::Sync);
     }
@@ -157,24 +162,11 @@ void Context::await_arrivals() {
     await_all(sync_tree_, minibatch(), wait, has_arrived);
 }
 
-// Those of a host stand side by side (control_block.h).
-void Context::find_arrival_times() {
-    for (int parity = 0; parity < 2; ++parity) {
-        for (int rank = 0; rank < job_.size(); ++rank) {
-            arrived_at_ns_[parity].push_back(&job_.block(rank).arrived_at_ns[parity][0]);
-        }
-        const std::vector<int> &local_peers = job_.local_peers();
-        for (size_t place = 0; place < local_peers.size(); ++place) {
-            ControlBlock &first = job_.block(local_peers[place / kTreeFan * kTreeFan]);
-            arrived_at_ns_[parity][static_cast<size_t>(local_peers[place])] =
-                &first.arrived_at_ns[parity][place % kTreeFan];
-        }
-    }
-}
-
 // By the times of arrival, so that it does not matter in which order they were waited for.
 void Context::count_lateness() {
-    const auto arrived_at = [this](int rank) { return arrived_at_ns(rank).load(std::memory_order_relaxed); };
+    const auto arrived_at = [this](int rank) {
+        return arrivals_.at_ns(rank, minibatch()).load(std::memory_order_relaxed);
+    };
     const int64_t mine = arrived_at(job_.rank());
     int last = job_.rank();
     int64_t last_at = mine;

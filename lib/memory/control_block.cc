@@ -21,6 +21,9 @@ const char *call_name(Call call) {
         case Call::AllReduce: return "odc_all_reduce";
         case Call::Shutdown: return "odc_shutdown";
         case Call::Abort: return "odc_abort";
+        case Call::Claim: return "odc_claim";
+        case Call::ReportCost: return "odc_report_cost";
+        case Call::GetSpeeds: return "odc_get_speeds";
     }
     return "an unknown call";
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank tells its peers: a block at the start of its arena that all ranks read and only its own rank writes (except
-// waiters, peer_failed, arrived_at_ns and the trees). Minibatch numbers are stored plus one, so that 0 means "not yet", and
-// only grow.
+// waiters, peer_failed, arrived_at_ns, speeds, claims and the trees). Minibatch numbers are stored plus one, so that 0 means
+// "not yet", and only grow.
 #pragma once
 
 #include "base/gpu_uuid.h"
@@ -35,7 +35,10 @@ enum class Call : uint8_t {
     Sync,
     AllReduce,
     Shutdown,
-    Abort
+    Abort,
+    Claim,
+    ReportCost,
+    GetSpeeds
 };
 
 constexpr int kMaxValues = 64;
@@ -76,6 +79,13 @@ struct TreeNode {
     Contribution combined[2];                    // of the node's ranks, valid once all members have joined
 };
 
+// The items of a minibatch that ranks claim (claim_counter.h). Each word: the minibatch plus one, modulo 2^32, above a number of
+// items.
+struct ClaimCounter {
+    std::atomic<uint64_t> count;  // there are so many, as the first claim said
+    std::atomic<uint64_t> taken;
+};
+
 constexpr uint64_t kLastCallInside = uint64_t{1} << 55;
 constexpr uint64_t kLastCallAwaitsGpu = uint64_t{1} << 54;
 constexpr uint64_t kLastCallRecord = kLastCallAwaitsGpu - 1;
@@ -106,6 +116,9 @@ struct ControlBlock {
     // When ranks arrived (monotonic clock), by minibatch parity. Every rank reads all of them in every sync, so the times of
     // the 16 ranks of a lowest-level node share cache lines, in the block of the node's first rank.
     alignas(64) std::atomic<int64_t> arrived_at_ns[2][kTreeFan];
+    alignas(
+        64) std::atomic<double> speeds[2][kTreeFan];  // in the same places: as each rank measured its own; 0: not yet
+    alignas(64) ClaimCounter claims;                  // rank 0's block only
     TreeNode sync_tree[kTreeLevels];
     TreeNode reduction_tree[kTreeLevels];
 

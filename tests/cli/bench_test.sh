@@ -51,6 +51,12 @@ def took():
         bar = f"; bar {j['bar']:g} us: {'met' if high else 'within the interval' if low else 'missed'}"
     return concludes("took", interval("usec", 2, " us"), bar)
 
+def made():
+    low, high = (j["claims_per_second" + end] >= 2e6 for end in ("_low", "_high"))
+    bar = f"; bar 2 million/s: {'met' if low else 'within the interval' if high else 'missed'}" if "bar" in j else ""
+    middle, *ends = (1e-6 * j["claims_per_second" + end] for end in ("", "_low", "_high"))
+    return concludes("made", f"{middle:.2f} million claims/s ({ends[0]:.2f} to {ends[1]:.2f})", bar)
+
 if not eval(sys.argv[2]):
     sys.exit(f"not so: {sys.argv[2]}\nin {j}")
 PYTHON
@@ -103,6 +109,16 @@ check_json "$scratch/json" 'j["op"] == "sync" and j["ranks"] == 2 and 0 < j["use
 check_json "$scratch/json" 'j["bar"] == documented("sync, n = 2, both ready") and took()'
 "$odc" bench sync --ranks 3 --pairs 21 --json >"$scratch/json"
 check_json "$scratch/json" '"bar" not in j and took()'
+
+"$odc" bench claim --pairs 6 --sample-ms 1 --json >"$scratch/json"
+check_json "$scratch/json" 'j["bar"] == 1e6 * documented("claim, n = 2") and made() and j["claims_per_second"] < j["limit_per_second"]'
+"$odc" bench claim --ranks 3 --pairs 6 --sample-ms 1 --json >"$scratch/json"
+check_json "$scratch/json" '"bar" not in j and made() and 0 < j["ratio_low"] <= j["ratio"] <= j["ratio_high"]'
+"$odc" bench claim --pairs 6 --sample-ms 1 >"$scratch/out"
+grep -qx "odc bench claim: 2 ranks, 6 pairs of [0-9]* operations" "$scratch/out"
+grep -qx "one atomic counter  *[0-9.]* M additions/s ([0-9.]* to [0-9.]*)" "$scratch/out"
+refuses "a claim moves no bytes: leave --bytes out" claim --bytes 8
+refuses "a claim moves no bytes: leave --memory cuda out" claim --memory cuda
 
 # The bars are the documented ones, and the verdict is the first line of the table. Standard error, which is no terminal here,
 # gets nothing.
@@ -158,6 +174,8 @@ if "$odc" info | grep -q "fabric *ready"; then
             check_json "$scratch/json" '0.6 < j["network_share"] < 0.7'
         done
     done
+    "$odc" bench claim --transport fabric --pairs 3 --json >"$scratch/json"
+    check_json "$scratch/json" '0 < j["usec_low"] <= j["usec"] <= j["usec_high"] and "verdict" not in j'
     "$odc" bench sync --transport fabric --pairs 21 >"$scratch/out"
     grep -q "^rank 0 to rank 1: fabric: " "$scratch/out"
     grep -q "no bare loop" "$scratch/out"

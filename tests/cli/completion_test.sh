@@ -43,7 +43,7 @@ $HOME/bin/odc re|replay
 $(pwd>ran)/odc re|replay
 odc $(touch ran) --|
 odc `touch ran` --|
-odc bench |gather scatter-add sync
+odc bench |claim gather scatter-add sync
 odc bench s|scatter-add sync
 odc bench gather --type |bf16 f16 f32 f64
 odc bench --type=b|bf16

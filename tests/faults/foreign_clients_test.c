@@ -150,7 +150,7 @@ static void test_foreign_clients_at_the_port(void **state) {
     (void)state;
     scene *what = new_scene(0);
     run_processes(3, foreign_clients_come_first, what);
-    printf("%s: met and used beside %d strangers within %.0f ms\n", __func__, (int)CLIENTS,
+    printf("%s: met and used beside %d foreign clients within %.0f ms\n", __func__, (int)CLIENTS,
            (double)(what->ended_at[1] - what->begun_at) * 1e-6);
     end_scene(what);
 }
@@ -229,11 +229,7 @@ static void foreign_clients_at_name(int rank, int size, const char *job, void *a
         struct sockaddr_un address;
         socklen_t bytes = find_unix_socket(job, &address);
         for (int i = 0; i < CLIENTS; ++i) {
-            fds[i] = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-            for (int64_t deadline = now_ns() + 30000000000; connect(fds[i], (struct sockaddr *)&address, bytes) != 0;
-                 sleep_ms(1)) {
-                CHECK(now_ns() < deadline);
-            }
+            fds[i] = connect_client(SOCK_SEQPACKET, (const struct sockaddr *)&address, bytes);
             say_garbage(fds[i], i);
         }
     }

@@ -352,7 +352,7 @@ FACILITIES: dict[str, tuple[Callable[[], Figures], str]] = {
     "boot": (boot, "telling hosts from each other"),
     "memfd": (memfd, "the arena: no shard can be registered without"),
     "fallocate": (fallocate, "committing pages of host memory when a shard is registered, and giving them back"),
-    "rights": (rights, "the meeting of a host's ranks, and GPU memory's way to them"),
+    "rights": (rights, "the rendezvous of a host's ranks, and GPU memory's way to them"),
     "pidfd": (pidfd, "noticing that a rank died; ranks of one host are refused without"),
     "futex": (futex, "sleeping until a peer rings"),
     "wipe_on_fork": (wipe_on_fork, "noticing a fork; a handler does it instead"),

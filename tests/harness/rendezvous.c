@@ -43,16 +43,19 @@ place hold_place(int family) {
     return at;
 }
 
-int connect_foreign_client(const place *at) {
-    struct sockaddr_storage address;
-    socklen_t bytes = address_of(at, &address);
-    int fd = socket(at->family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+int connect_client(int type, const struct sockaddr *address, socklen_t bytes) {
+    int fd = socket(address->sa_family, type | SOCK_CLOEXEC, 0);
     CHECK(fd >= 0);
-    for (int64_t deadline = now_ns() + 30000000000; connect(fd, (struct sockaddr *)&address, bytes) != 0;) {
+    for (int64_t deadline = now_ns() + 30000000000; connect(fd, address, bytes) != 0; sleep_ms(1)) {
         CHECK(now_ns() < deadline);
-        sleep_ms(5);
     }
     return fd;
+}
+
+int connect_foreign_client(const place *at) {
+    struct sockaddr_storage address;
+    const socklen_t bytes = address_of(at, &address);
+    return connect_client(SOCK_STREAM, (const struct sockaddr *)&address, bytes);
 }
 
 scene *new_scene(int by_name) {

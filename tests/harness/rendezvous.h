@@ -24,7 +24,8 @@ typedef struct place {
 /* Binds a socket to a free port; its holder is -1 where this machine lacks the address family. */
 place hold_place(int family);
 socklen_t address_of(const place *at, struct sockaddr_storage *out);
-/* Waits until a process listens there. */
+/* A socket of this type (SOCK_STREAM...), connected to the address as soon as a process listens there. */
+int connect_client(int type, const struct sockaddr *address, socklen_t bytes);
 int connect_foreign_client(const place *at);
 
 typedef struct scene {

@@ -32,6 +32,13 @@ install_all() {
     bash tests/venv.sh scipy || [ $? -eq 77 ]
 }
 
+# Installs by COMMAND... what is missing; the builds after it use the compiler cache that it may have brought.
+install_missing() {
+    check "install what is missing" "$@"
+    # shellcheck source=tests/harness/compiler_cache.sh
+    . tests/harness/compiler_cache.sh
+}
+
 # ---- quick: under a minute ----
 tier_quick() {
     tests_at_once=$((1 + 2 * $(nproc))) # most of them wait
@@ -41,7 +48,7 @@ tier_quick() {
 # ---- the default: before a commit ----
 tier_commit() {
     tests_at_once=$((1 + 2 * $(nproc)))
-    check "install what is missing" bash tests/install.sh test
+    install_missing bash tests/install.sh test
     check "build release" build_release || return
     lane commit_lane
     suite release -LE '^full$'
@@ -56,7 +63,7 @@ commit_lane() {
 
 # ---- release: everything about the release build ----
 tier_release() {
-    check "install what is missing" install_all
+    install_missing install_all
     check "build release" build_release && suite release
     check "format" bash tests/harness/lint.sh format
     binding rust bash tests/rust.sh
@@ -65,7 +72,7 @@ tier_release() {
 # ---- full ----
 tier_full() {
     local preset
-    check "install what is missing" install_all
+    install_missing install_all
     check "build release" build_release || return
     lane builds_lane
     lane bindings_lane

@@ -79,4 +79,7 @@ bounded 5400 unshare --mount --pid --fork --kill-child --propagation private bas
         mkdir -p "$root$folder"
         mount --bind "$folder" "$root$folder"
     done
-    exec chroot "$root" env -i "$@"' bare_root.sh "${environment[@]}" bash -c "cd /src && exec $command"
+    exec chroot "$root" env -i "$@"' bare_root.sh "${environment[@]}" bash -c "cd /src && exec $command" || exit
+# Installed there by the command, and used by it.
+[ -z "$ccache_folder" ] || grep -q '^CMAKE_CXX_COMPILER_LAUNCHER:.*=ccache$' "$root/src/build/release/CMakeCache.txt" ||
+    { echo "the release build there does without the compiler cache" >&2; exit 1; }

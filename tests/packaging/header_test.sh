@@ -5,7 +5,7 @@
 set -u
 include=${ODC_SOURCE_DIR:?the folder of the sources}/include
 lines=$(wc -l <"$include/odc/odc.h")
-[ "$lines" -le 300 ] || { echo "odc.h has $lines lines, more than 300" >&2; exit 1; }
+[ "$lines" -le 320 ] || { echo "odc.h has $lines lines, more than 320" >&2; exit 1; }
 warnings="-Wall -Wextra -Wpedantic -Wpadded -Wconversion -Werror"
 failed=0
 compiled=0

@@ -54,6 +54,19 @@ print(f"| sync, n = 2, both ready | ≤ 20 µs | {j['usec']:.2f} µs ({j['usec_l
 PYTHON
 }
 
+claim() {
+    "$odc" bench claim --ranks 2 --json >"$scratch/json"
+    "$odc" bench claim --ranks 2 --transport fabric --json >"$scratch/between"
+    python3 - "$scratch/json" "$scratch/between" <<'PYTHON'
+import json, sys
+j, between = (json.load(open(name)) for name in sys.argv[1:])
+print(f"| claim, n = 2 | ≥ 2 million/s together | {1e-6 * j['claims_per_second']:.1f} ({1e-6 * j['claims_per_second_low']:.1f}"
+      f"–{1e-6 * j['claims_per_second_high']:.1f}) | | | {1e-6 * j['limit_per_second']:.1f} million/s | |")
+print(f"| claim between hosts, n = 2, loopback | ≤ 200 µs | {between['usec']:.1f} µs "
+      f"({between['usec_low']:.1f}–{between['usec_high']:.1f}) | | | | |")
+PYTHON
+}
+
 # replay SECONDS: the share of its own ideal of each arm that has a bar.
 replay() {
     "$odc" replay --lengths "$source/tools/cli/stdlib-lengths.txt" --model 7b --ranks 8 --minibatch 8 \
@@ -92,4 +105,5 @@ for ranks in 2 4; do
     race scatter-add bf16 $ranks 65536 "scatter-add, 64 KiB bf16 → f32" 0.7
 done
 sync
+claim
 replay "${2:-90}"

@@ -60,8 +60,8 @@ std::vector<ControlMessage> samples() {
             AllPublishedMessage{9},
             DeadMessage{3, Ending::Death},
             DeadMessage{4, Ending::Exec},
-            ArrivedMessage{10, values(0)},
-            ArrivedMessage{11, values(kMaxValues)},
+            ArrivedMessage{10, 0, values(0)},
+            ArrivedMessage{11, 2.5, values(kMaxValues)},
             ReducedMessage{12, values(1)},
             LeftMessage{13},
             FailedMessage{ODC_ERROR_ABORTED, "the reason"},
@@ -69,6 +69,8 @@ std::vector<ControlMessage> samples() {
             HeartbeatMessage{14, 15},
             AddMessage{17, 18, 19, 20, 21, 22, 23, -4, 0},
             AppliedMessage{24, 25},
+            ClaimMessage{26, 27, 28},
+            ClaimedMessage{29, 30, 31},
             GoodbyeMessage{},
             AckMessage{}};
 }
@@ -109,10 +111,11 @@ void long_texts_and_lists_come_out_whole(void **) {
     const auto failed = std::get<FailedMessage>(*decode(&rest, kSize));
     assert_int_equal(failed.status, ODC_ERROR_TIMEOUT);
     assert_true(failed.text == text);
-    stream = encode(ArrivedMessage{77, values(kMaxValues)});
+    stream = encode(ArrivedMessage{77, 3.5, values(kMaxValues)});
     rest = stream;
     const auto arrived = std::get<ArrivedMessage>(*decode(&rest, kSize));
     assert_int_equal(arrived.minibatch, 77);
+    assert_true(arrived.speed == 3.5);
     assert_int_equal(arrived.values.count, kMaxValues);
     assert_true(arrived.values.values[kMaxValues - 1] == 0.5 * (kMaxValues - 1));
     stream = encode(samples()[1]);
@@ -175,7 +178,7 @@ void lengths_that_no_job_has_are_refused_before_anything_is_taken_for_them(void 
     assert_true(is_refused(changed(LeftMessage{1}, 0, std::variant_size_v<ControlMessage>)));
     assert_true(is_refused(changed(LeftMessage{1}, 0, UINT32_MAX)));
     assert_true(is_refused(changed(LeftMessage{1}, 4, UINT32_MAX)));            // bytes
-    assert_true(is_refused(changed(ArrivedMessage{1, values(2)}, 16, 65)));     // values
+    assert_true(is_refused(changed(ArrivedMessage{1, 0, values(2)}, 24, 65)));  // values
     assert_true(is_refused(changed(FailedMessage{-9, "no"}, 12, UINT32_MAX)));  // text
     assert_true(is_refused(
         encode(RegisteredMessage{1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 1, "x", {0, 1, 2, 3, 4, 0}, {}})));  // 6 ranks of 5

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc bench: how close libodc's operations come to this machine's limit, measured in one run on the same buffers.
+#include "bench/claim.h"
 #include "bench/gpu.h"
 #include "bench/nccl.h"
 #include "bench/network.h"
@@ -48,6 +49,8 @@ const char *const kMethod =
     "              instead of adding); the bare loop adds the same types under one spin lock per stripe,\n"
     "              of the size that is fastest on this machine. With --sum exact it does the same\n"
     "              arithmetic, and the default sums are measured, too.\n"
+    "claim:        all ranks claim items of one minibatch; claims per second of all together. The bare loop\n"
+    "              adds to one atomic counter. Between hosts the time of one claim is measured.\n"
     "sync:         from the moment when all ranks are ready to the last one's return; each rank added to\n"
     "              a tensor of --bytes before. The bare loop is one atomic counter on which all ranks\n"
     "              spin.\n"
@@ -171,6 +174,17 @@ void bench_sync(const Joined &joined, const BenchOptions &options, Json &json) {
     }
 }
 
+void bench_claim(const Joined &joined, const BenchOptions &options, Json &json) {
+    if (joined.barrier != nullptr) {
+        const NetworkResult result = time_operation(joined, options, claims(joined.context), 1'000'000);
+        const MedianInterval &seconds = result.seconds;
+        json["repeats"] = result.repeats;
+        return add_interval(json, "usec", {1e6 * seconds.median, 1e6 * seconds.low, 1e6 * seconds.high});
+    }
+    Group group(joined.context, sizeof(uint64_t));
+    add_claims(json, options, race_claims(group, joined.context, options.pairs, options.sample_seconds()));
+}
+
 // The ranks that share this host's memory.
 int ranks_here(const std::vector<Route> &routes) {
     int ranks = 1;
@@ -206,7 +220,7 @@ void check_shm(const BenchOptions &options, const odc_context *context, const st
 
 void measure(const BenchOptions &options, const Joined &joined, const std::string &hosts) {
     const std::map<std::string, void (*)(const Joined &, const BenchOptions &, Json &)> operations = {
-        {"gather", bench_gather}, {"scatter-add", bench_add}, {"sync", bench_sync}};
+        {"claim", bench_claim}, {"gather", bench_gather}, {"scatter-add", bench_add}, {"sync", bench_sync}};
     Json json = result_json(options, odc_size(joined.context), joined.routes);
     operations.at(options.operation)(joined, options, json);
     if (!hosts.empty()) {
@@ -241,15 +255,16 @@ void start_ranks(const BenchOptions &options) {
     Launch wanted;
     wanted.ranks = options.ranks == 0 ? 2 : options.ranks;
     wanted.argv = {"/proc/self/exe", "bench", options.operation};
-    for (const auto &[name, value] : {std::pair<const char *, std::string>{"--bytes", std::to_string(options.bytes)},
-                                      {"--type", options.type},
-                                      {"--pairs", std::to_string(options.pairs)},
-                                      {"--sample-ms", std::to_string(options.sample_ms)},
-                                      {"--memory", options.memory},
-                                      {"--transport", options.transport},
-                                      {"--active", options.active},
-                                      {"--peer", options.peer},
-                                      {"--sum", options.sum}}) {
+    for (const auto &[name, value] :
+         {std::pair<const char *, std::string>{"--bytes", options.bytes == 0 ? "" : std::to_string(options.bytes)},
+          {"--type", options.type},
+          {"--pairs", std::to_string(options.pairs)},
+          {"--sample-ms", std::to_string(options.sample_ms)},
+          {"--memory", options.memory},
+          {"--transport", options.transport},
+          {"--active", options.active},
+          {"--peer", options.peer},
+          {"--sum", options.sum}}) {
         if (!value.empty()) {
             wanted.argv.insert(wanted.argv.end(), {name, value});
         }
@@ -280,6 +295,9 @@ void check_combination(const BenchOptions &options) {
     if (options.exact() && (options.operation != "scatter-add" || options.on_gpus() || options.type == "f64")) {
         refuse("--sum exact is for scatter-add of f32, bf16 and f16 in host memory");
     }
+    if (options.operation == "claim" && (options.on_gpus() || options.bytes != 0)) {
+        refuse(fmt::format("a claim moves no bytes: leave {} out", options.bytes != 0 ? "--bytes" : "--memory cuda"));
+    }
     if (!options.on_gpus()) {
         if (!options.active.empty() || !options.peer.empty()) {
             refuse(fmt::format("{} is for --memory cuda", options.active.empty() ? "--peer" : "--active"));
@@ -299,7 +317,7 @@ void check_combination(const BenchOptions &options) {
 
 void fill_defaults(BenchOptions &options) {
     const bool sync = options.operation == "sync";
-    if (options.bytes == 0) {
+    if (options.bytes == 0 && options.operation != "claim") {
         options.bytes = sync ? 64 << 10 : options.on_gpus() ? 256 << 20 : 64 << 20;
     }
     if (options.pairs == 0) {
@@ -337,11 +355,12 @@ void bench(BenchOptions options) {
 odc_type BenchOptions::element_type() const { return types().at(type); }
 
 void add_bench(CLI::App &app) {
-    CLI::App *verb = app.add_subcommand("bench", "Measure gather, scatter-add or sync against this machine's limit");
+    CLI::App *verb =
+        app.add_subcommand("bench", "Measure gather, scatter-add, sync or claim against this machine's limit");
     const auto options = std::make_shared<BenchOptions>();
-    verb->add_option("operation", options->operation, "gather, scatter-add or sync")
+    verb->add_option("operation", options->operation, "gather, scatter-add, sync or claim")
         ->required()
-        ->check(CLI::IsMember({"gather", "scatter-add", "sync"}));
+        ->check(CLI::IsMember({"gather", "scatter-add", "sync", "claim"}));
     add_whole(verb, "--ranks", options->ranks, {1, 4096},
               "Ranks to start on this host (default: 2; inside a job: its ranks)");
     add_bytes(verb, "--bytes", options->bytes, {1, kMostBytes},

@@ -12,7 +12,7 @@ namespace odc_tool {
 struct BenchOptions {
     std::string operation;
     int ranks = 0;       // 0: the job's, or 2
-    uint64_t bytes = 0;  // 0: 64 MiB, on GPUs 256 MiB, or 64 KiB for sync
+    uint64_t bytes = 0;  // 0: 64 MiB, on GPUs 256 MiB, or 64 KiB for sync; none for claim
     std::string type = "f32";
     std::string transport;  // empty: any
     std::string memory = "host";

@@ -122,10 +122,25 @@ void print_sync(const Json &json) {
     print_disturbance(json);
 }
 
+double millions(const Json &json, const std::string &key) { return 1e-6 * json[key].get<double>(); }
+
+void print_claims(const Json &json) {
+    print_verdict(json);
+    fmt::print("{:<22}{:>8.2f} M claims/s ({:.2f} to {:.2f})\n", "libodc", millions(json, "claims_per_second"),
+               millions(json, "claims_per_second_low"), millions(json, "claims_per_second_high"));
+    fmt::print("{:<22}{:>8.2f} M additions/s ({:.2f} to {:.2f})\n", "one atomic counter",
+               millions(json, "limit_per_second"), millions(json, "limit_per_second_low"),
+               millions(json, "limit_per_second_high"));
+    print_disturbance(json);
+}
+
 void print_head(const BenchOptions &options, const Json &json) {
     const bool timings = json.contains("network_share") || (json.contains("usec") && !json.contains("limit_usec"));
-    fmt::print("odc bench {}: {} {}{}, {} ranks{}, {} {}", options.operation, in_words(options.bytes), options.type,
-               options.exact() ? ", exact sums" : "", json["ranks"].get<int>(),
+    const std::string tensor =
+        options.operation == "claim"
+            ? ""
+            : fmt::format("{} {}{}, ", in_words(options.bytes), options.type, options.exact() ? ", exact sums" : "");
+    fmt::print("odc bench {}: {}{} ranks{}, {} {}", options.operation, tensor, json["ranks"].get<int>(),
                options.one_active() ? " of which rank 0 is active" : "", options.pairs, timings ? "timings" : "pairs");
     if (json.contains("repeats")) {
         fmt::print(" of {} operations", json["repeats"].get<uint64_t>());
@@ -179,6 +194,15 @@ void add_race(Json &json, const BenchOptions &options, const RaceResult &result,
                 ratio_verdict(options, result.ratio, limit_name(options), bar, result.disturbance));
 }
 
+void add_claims(Json &json, const BenchOptions &options, const ClaimResult &result) {
+    const std::optional<double> bar = claim_bar_per_second(json["ranks"].get<int>());
+    add_interval(json, "claims_per_second", result.per_second);
+    add_interval(json, "limit_per_second", result.limit);
+    add_interval(json, "ratio", result.ratio);
+    json["repeats"] = result.repeats;
+    add_verdict(json, result.disturbance, bar, claim_verdict(options, result.per_second, bar, result.disturbance));
+}
+
 void add_sync(Json &json, const BenchOptions &options, const SyncResult &result) {
     const std::optional<double> bar = sync_bar_usec(options, json["ranks"].get<int>());
     add_interval(json, "usec", result.usec);
@@ -220,7 +244,9 @@ void print_result(const BenchOptions &options, const std::vector<Route> &routes,
         fmt::print("{}\n", json["hosts"].get<std::string>());
     }
     fmt::print("\n");
-    if (json.contains("usec")) {
+    if (json.contains("claims_per_second")) {
+        print_claims(json);
+    } else if (json.contains("usec")) {
         print_sync(json);
     } else if (json.contains("network_share")) {
         print_network(json);

@@ -2,6 +2,7 @@
 // The output of `odc bench`: one JSON object, or a table of it.
 #pragma once
 
+#include "bench/claim.h"
 #include "bench/network.h"
 #include "bench/operation.h"
 #include "bench/options.h"
@@ -23,6 +24,7 @@ Json result_json(const BenchOptions &options, int ranks, const std::vector<Route
 
 // `limit` in words, and how it was chosen.
 void add_race(Json &json, const BenchOptions &options, const RaceResult &result, const std::string &limit);
+void add_claims(Json &json, const BenchOptions &options, const ClaimResult &result);
 void add_sync(Json &json, const BenchOptions &options, const SyncResult &result);
 // The rates are rank 0's; its remote slices are as large as any rank's but the last ones'.
 void add_network(Json &json, const BenchOptions &options, const std::vector<Route> &routes, const Layout &layout,

@@ -56,6 +56,18 @@ std::string ratio_verdict(const BenchOptions &options, const MedianInterval &rat
                    bar ? bar_text(fmt::format("{}", *bar), ratio.high, ratio.low, reaches) : "");
 }
 
+std::optional<double> claim_bar_per_second(int ranks) { return ranks == 2 ? std::optional(2e6) : std::nullopt; }
+
+std::string claim_verdict(const BenchOptions &options, const MedianInterval &per_second, std::optional<double> bar,
+                          const Disturbance &disturbance) {
+    const std::string measured = fmt::format("{:.2f} million claims/s ({:.2f} to {:.2f})", 1e-6 * per_second.median,
+                                             1e-6 * per_second.low, 1e-6 * per_second.high);
+    const auto reaches = [&](double value) { return value >= *bar; };
+    return verdict(
+        options, disturbance, "made", measured,
+        bar ? bar_text(fmt::format("{:g} million/s", 1e-6 * *bar), per_second.high, per_second.low, reaches) : "");
+}
+
 std::string sync_verdict(const BenchOptions &options, const MedianInterval &usec, std::optional<double> bar,
                          const Disturbance &disturbance) {
     const std::string measured = fmt::format("{:.2f} us ({:.2f} to {:.2f})", usec.median, usec.low, usec.high);

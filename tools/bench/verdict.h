@@ -21,6 +21,11 @@ std::optional<double> sync_bar_usec(const BenchOptions &options, int ranks);
 // processors; measured beside them: 0.971 ...". `limit`: "the bare copy".
 std::string ratio_verdict(const BenchOptions &options, const MedianInterval &ratio, const std::string &limit,
                           std::optional<double> bar, const Disturbance &disturbance);
+// The fewest of all ranks together.
+std::optional<double> claim_bar_per_second(int ranks);
+// "made 8.10 million claims/s (7.90 to 8.20); bar 2 million/s: met"; likewise.
+std::string claim_verdict(const BenchOptions &options, const MedianInterval &per_second, std::optional<double> bar,
+                          const Disturbance &disturbance);
 // "took 0.68 us (0.67 to 0.69); bar 20 us: met"; likewise.
 std::string sync_verdict(const BenchOptions &options, const MedianInterval &usec, std::optional<double> bar,
                          const Disturbance &disturbance);

@@ -5,6 +5,7 @@
 #include <array>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "testing.h"
 
@@ -309,12 +310,34 @@ void many_shards_are_registered_at_once_and_used_by_many_threads() {
     });
 }
 
+void each_item_is_claimed_once() {
+    run(2, [](odc::Context &context) {
+        std::array<double, 2> values{0, 0};
+        while (const std::optional<uint64_t> item = context.claim(100)) {
+            values[0] += 1;
+            values[1] += static_cast<double>(*item);
+        }
+        odc::Status status;
+        REQUIRE(!context.claim(100, status) && status.ok());
+        const std::vector<uint64_t> claimed = context.claims(0);
+        REQUIRE(static_cast<double>(claimed.size()) == values[0]);
+        REQUIRE(static_cast<double>(std::accumulate(claimed.begin(), claimed.end(), uint64_t{0})) == values[1]);
+        REQUIRE_THROWS(ODC_ERROR_ARGUMENT, context.claims(7), "minibatch 7 are not kept");
+        REQUIRE((context.speeds() == std::vector<double>{1, 1}));
+        context.report_cost(context.rank() == 0 ? 1 : 1e6);
+        REQUIRE_THROWS(ODC_ERROR_ARGUMENT, context.report_cost(-1), "cost is -1");
+        context.sync_reduce(values, odc::Reduction::Sum);
+        REQUIRE(values[0] == 100 && values[1] == 4950);
+        REQUIRE(!context.claim(uint64_t{1} << 32, status) && status.code() == ODC_ERROR_ARGUMENT);
+    });
+}
+
 }  // namespace
 
 int main(int argc, char **argv) {
     return run_tests("minibatch_test",
                      {TEST(jobs_of_random_shards_are_as_the_model_says), TEST(a_half_may_be_absent),
-                      TEST(exact_sums_do_not_depend_on_the_order),
+                      TEST(exact_sums_do_not_depend_on_the_order), TEST(each_item_is_claimed_once),
                       TEST(many_shards_are_registered_at_once_and_used_by_many_threads)},
                      argc, argv);
 }

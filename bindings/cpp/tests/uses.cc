@@ -118,6 +118,10 @@ void call_all(const odc::Config &config, const odc::Description &description, co
     WAITS(context.sync(status...));
     WAITS(context.sync_reduce(reduced, odc::Reduction::Sum, status...));
     WAITS(context.all_reduce(reduced, odc::Reduction::Max, status...));
+    WAITS(context.claim(1, status...));
+    CALL(context.claims(0, status...));
+    CALL(context.report_cost(1, status...));
+    CALL(context.speeds(status...));
     CALL(context.stats(status...));
     CALL(context.peer_stats(0, status...));
     CALL(context.route(0, status...));

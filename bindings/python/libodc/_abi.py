@@ -17,6 +17,7 @@ REMEDY = "install that, or name it in ODC_LIBRARY"
 
 class Status(enum.IntEnum):
     OK = 0
+    DONE = 1
     ERROR_ARGUMENT = -1
     ERROR_PHASE = -2
     ERROR_NO_MEMORY = -3
@@ -284,6 +285,10 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "odc_minibatch_sync": (c_int, c_void_p),
     "odc_minibatch_sync_reduce": (c_int, c_void_p, POINTER(c_double), c_size_t, c_int32),
     "odc_all_reduce": (c_int, c_void_p, POINTER(c_double), c_size_t, c_int32),
+    "odc_claim": (c_int, c_void_p, c_uint64, POINTER(c_uint64)),
+    "odc_get_claims": (c_int, c_void_p, c_uint64, POINTER(c_uint64), c_size_t, POINTER(c_size_t)),
+    "odc_report_cost": (c_int, c_void_p, c_double),
+    "odc_get_speeds": (c_int, c_void_p, POINTER(c_double), c_size_t),
     "odc_get_stats": (c_int, c_void_p, POINTER(odc_stats)),
     "odc_get_peer_stats": (c_int, c_void_p, c_int32, POINTER(odc_peer_stats)),
     "odc_plan": (c_int, POINTER(odc_plan_request), POINTER(c_int32), POINTER(c_int32), POINTER(odc_plan_summary)),

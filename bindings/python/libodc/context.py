@@ -12,8 +12,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
 
-from ._abi import Memory, Reduction, Type, lib, odc_config, odc_peer_stats, odc_route, odc_shard_desc, odc_stats
-from ._arguments import INT32, c_enum, c_integer, c_string, told
+from ._abi import Memory, Reduction, Status, Type, lib, odc_config, odc_peer_stats, odc_route, odc_shard_desc, odc_stats
+from ._arguments import INT32, UINT64, c_enum, c_integer, c_string, told
 from ._handle import AllGather, Callbacks, Handle
 from ._log import wanted_level
 from ._streams import stream_handle
@@ -98,6 +98,41 @@ class Context:
         with self._handle.call("all_reduce") as context:
             check(lib.odc_all_reduce(context, combined, len(values), c_enum("op", op, Reduction)))
         return list(combined)
+
+    def claim(self, count: int) -> int | None:
+        """The next of the minibatch's `count` items (0, 1, ...; each is handed out to one rank of the job), or None if
+        all are taken. All ranks that claim name the same count. Waits for no rank's calls; several threads may claim.
+        """
+        index = ctypes.c_uint64()
+        with self._handle.call("claim") as context:
+            status = lib.odc_claim(context, c_integer("count", count, UINT64), ctypes.byref(index))
+            if status != Status.DONE:
+                check(status)
+        return None if status == Status.DONE else index.value
+
+    def claims(self, minibatch: int | None = None) -> list[int]:
+        """The items that this rank claimed in the running minibatch (None) or the one before, in order: with them a run
+        can be repeated."""
+        found = ctypes.c_size_t()
+        number = self.minibatch if minibatch is None else c_integer("minibatch", minibatch, UINT64)
+        with self._handle.call() as context:
+            check(lib.odc_get_claims(context, number, None, 0, ctypes.byref(found)))
+            indices = (ctypes.c_uint64 * found.value)()
+            check(lib.odc_get_claims(context, number, indices, len(indices), ctypes.byref(found)))
+        return list(indices)
+
+    def report_cost(self, cost: float) -> None:
+        """What this rank computes in the running minibatch, in plan's units; the last value before sync counts."""
+        with self._handle.call() as context:
+            check(lib.odc_report_cost(context, cost))
+
+    def speeds(self) -> list[float]:
+        """Each rank's speed relative to their mean, from the costs that it reported and its time from publish to sync
+        without waiting for publishes; the newest minibatch counts 0.3. 1.0: not measured yet. The same on all ranks."""
+        speeds = (ctypes.c_double * self.size)()
+        with self._handle.call() as context:
+            check(lib.odc_get_speeds(context, speeds, len(speeds)))
+        return list(speeds)
 
     def stats(self) -> Stats:
         raw = odc_stats()

@@ -72,6 +72,7 @@ TRAINED: dict[str, list[str]] = {
             "test_collective_losses",
             "test_checkpoints",
             "test_uneven_counts",
+            "test_callbacks_come_after_clipping",
             "test_adapters",
         )
     ],

@@ -24,6 +24,7 @@ from logged import warnings_logged
 from migrating import after, before, block
 from torch_ranks import dist, run_torch_ranks, torch
 
+import libodc
 from libodc.torch import fsdp2
 
 fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
@@ -152,6 +153,32 @@ def compare_loops(rank: int, size: int, folder: Path, cases: Callable[[], list[C
         assert of_minibatches == pytest.approx(means, rel=max(case.apart, 1e-6))
 
 
+def scale_by_collectives(rank: int, size: int, folder: Path) -> None:
+    """float8 without the scales that the page computes before attach."""
+    be_launched(rank, size)
+    with new_process("plugin"), warnings_logged() as warnings:
+        accelerator = float8_accelerator()
+        del accelerator.prepare
+        run_page(load(folder / "qwen2"), accelerator, after(block("Accelerate", "diff")))
+    assert rank != 0 or any("ran between the first forward of minibatch 0" in line for line in warnings)
+
+
+def replicate(rank: int, size: int, folder: Path) -> None:
+    be_launched(rank, size)
+    with new_process("plugin"):
+        parallelism = accelerate.ParallelismConfig(dp_replicate_size=2, dp_shard_size=2)
+        accelerator = accelerator_with(parallelism_config=parallelism)
+        model = load(folder / "qwen2")
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with pytest.raises(libodc.UnsupportedError, match="is replicated"):
+            fsdp2.attach(model, optimizer)
+
+
+def test_replication_is_refused(tmp_path: Path) -> None:
+    save_models(tmp_path)
+    run_torch_ranks(4, replicate, tmp_path, seconds=LIMIT)
+
+
 def test_the_page(tmp_path: Path) -> None:
     save_models(tmp_path)
     run_torch_ranks(2, compare_loops, tmp_path, cases, seconds=LIMIT)
@@ -161,6 +188,7 @@ def test_float8(tmp_path: Path) -> None:
     pytest.importorskip("torchao", reason="torchao is not installed")
     save_models(tmp_path)
     run_torch_ranks(2, compare_loops, tmp_path, float8_cases, seconds=LIMIT)
+    run_torch_ranks(2, scale_by_collectives, tmp_path, seconds=LIMIT)
 
 
 class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]

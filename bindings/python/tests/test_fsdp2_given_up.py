@@ -23,7 +23,8 @@ from fsdp2_models import (
     whole_gradients,
 )
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.utils.checkpoint import checkpoint
 from torch_ranks import run_torch_ranks, torch
 
 import libodc
@@ -135,6 +136,88 @@ def no_memory_for_an_input(rank: int, size: int) -> None:
 @needs_reset
 def test_no_memory_for_the_input_of_a_reduction() -> None:
     run_torch_ranks(2, no_memory_for_an_input)
+
+
+class InnerCheckpoint(nn.Module):
+    def __init__(self, recomputes: bool) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.recomputes = recomputes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.inner, x, use_reentrant=True) if self.recomputes else self.inner(x)
+
+
+class Recomputed(nn.Module):
+    """Reentrant checkpoints around or inside blocks: each has a backward of its own inside the whole one, and outside
+    of them there is nothing to train."""
+
+    def __init__(self, root: bool, inside: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(InnerCheckpoint(inside) for _ in range(3))
+        self.head = nn.Linear(4, 4).requires_grad_(False)
+        self.root, self.inside = root, inside
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.through_blocks(x))
+
+    def through_blocks(self, x: Tensor) -> Tensor:
+        x.requires_grad_()
+        for block in self.blocks:
+            x = (block(x) if self.inside else checkpoint(block, x, use_reentrant=True)).tanh()
+        return x
+
+    def loss(self, rank: int, index: int) -> Tensor:
+        x = torch.full((2, 4), 0.3 + rank - 0.5 * index, dtype=torch.float64)
+        return (self(x) if self.root else self.through_blocks(x)).square().sum()
+
+
+def recomputed(rank: int, size: int, root: bool, inside: bool, failing: int, by_user: bool) -> None:
+    """One rank runs out of memory in a recomputation, when the blocks behind it have been reduced."""
+    model, mesh = Recomputed(root, inside), mesh_of(size)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    if root:
+        fully_shard(model, mesh=mesh)
+
+    def fail(module: nn.Module, inputs: Any) -> None:
+        if torch._C._current_graph_task_id() != -1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Says the test")
+
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.0)
+    with attach(model, optimizer, timeout=LIMIT) as job:
+        for _ in range(2):
+            if rank == 0:
+                hook = model.blocks[failing].inner.register_forward_pre_hook(fail)
+                with pytest.raises(torch.OutOfMemoryError, match="Says the test"):
+                    model.loss(rank, 0).backward()
+                hook.remove()
+                if by_user:
+                    for one in [model] if root else model.blocks:
+                        one.reset_iter_state()
+                    model.loss(rank, 1).backward()
+                if failing < 2:  # else nothing has been reduced
+                    with pytest.raises(libodc.PhaseError, match=r"has raised before its end.*\(valid=False\)"):
+                        job.sync_gradients(divisor=1.0)
+            assert job.sync_gradients(valid=rank != 0).discarded
+            model.loss(rank, 1).backward()
+            job.sync_gradients(divisor=1.0)
+            alone = Recomputed(root, inside)
+            for peer in range(size):
+                alone.loss(peer, 1).backward()
+            assert_gradients(model.blocks, alone.blocks)
+            model.zero_grad()
+
+
+@needs_reset
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("root", [True, False])
+def test_a_recomputation_that_fails(root: bool, inside: bool) -> None:
+    for failing in (0, 2):
+        for by_user in (False, True):
+            run_torch_ranks(2, recomputed, root, inside, failing, by_user)
 
 
 class Wide(Net):

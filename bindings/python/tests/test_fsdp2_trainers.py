@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hugging_face import (
@@ -227,16 +228,17 @@ def split_by_rank(inputs: Options) -> list[Options]:
 def train_unevenly(rank: int, size: int, folder: Path) -> None:
     """As plain FSDP2 with the same batches. An exception on one rank ends the other's wait."""
     be_launched(rank, size)
-    trained = []
-    for over in (None, mixin(split_by_rank)):
-        with new_process("plugin"), no_warnings():
-            options = {"output_dir": str(folder / "out"), "per_device_train_batch_size": 3, **PLUGIN}
-            options |= {"gradient_accumulation_steps": 1, "optim": "sgd"}
-            trainer = made(plain_trainer, over, load(folder / "qwen2"), options)
-            trainer.train()
-            trained.append(full_parameters(trainer.model))
-    for name, parameter in trained[1].items():
-        torch.testing.assert_close(parameter, trained[0][name], rtol=1e-5, atol=1e-6, msg=name)
+    for maker in (plain_trainer, sft):
+        trained = []
+        for over in (None, mixin(split_by_rank)):
+            with new_process("plugin"), no_warnings():
+                options = {"output_dir": str(folder / "out"), "per_device_train_batch_size": 3, **PLUGIN}
+                options |= {"gradient_accumulation_steps": 1, "optim": "sgd"}
+                trainer = made(maker, over, load(folder / "qwen2"), options)
+                trainer.train()
+                trained.append(full_parameters(trainer.model))
+        for name, parameter in trained[1].items():
+            torch.testing.assert_close(parameter, trained[0][name], rtol=1e-5, atol=1e-6, msg=name)
 
     def bad_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
         raise ValueError("bad sample 17")
@@ -319,8 +321,43 @@ def use_loaded_models(rank: int, size: int, folder: Path) -> None:
     with new_process("loaded"), pytest.raises(ValueError, match="Resuming is not supported for models sharded at load"):
         options = {"output_dir": str(folder / "out"), "save_strategy": "steps"}
         made(plain_trainer, mixin(), load(folder / "qwen2", "loaded"), options)
+    with new_process("loaded"):
+        options = {"output_dir": str(folder / "only"), "save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+        trainer = made(plain_trainer, mixin(), load(folder / "qwen2", "loaded"), options | {"save_only_model": True})
+        trainer.train()
+        expected = full_parameters(trainer.model)
+    saved = load(folder / "only" / "checkpoint-1")
+    for name, parameter in saved.named_parameters():
+        torch.testing.assert_close(parameter, expected[name], rtol=0, atol=0, msg=name)
 
 
 def test_models_sharded_as_they_are_loaded(tmp_path: Path) -> None:
     save_models(tmp_path)
     run_torch_ranks(2, use_loaded_models, tmp_path, seconds=LIMIT)
+
+
+# ---- why a callback cannot sync ----
+
+
+def call_back(rank: int, size: int, folder: Path) -> None:
+    be_launched(rank, size)
+    called: list[str] = []
+
+    class Callback(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            called.append("callback")
+
+    with new_process("plugin"):
+        options = {"output_dir": str(folder / "out"), "max_steps": 1, **PLUGIN}
+        trainer = made(plain_trainer, None, load(folder / "qwen2"), options, callbacks=[Callback()])
+        clip = trainer.accelerator.clip_grad_norm_
+        with mock.patch.object(
+            trainer.accelerator, "clip_grad_norm_", side_effect=lambda *args: (called.append("clip"), clip(*args))[1]
+        ):
+            trainer.train()
+    assert called == ["clip", "callback"]
+
+
+def test_callbacks_come_after_clipping(tmp_path: Path) -> None:
+    save_models(tmp_path)
+    run_torch_ranks(2, call_back, tmp_path, seconds=LIMIT)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainable parameters that FSDP2 does not manage: attach names them, and refuses those that reduce by hooks."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -63,18 +64,45 @@ def test_ignored_parameters_are_named() -> None:
     run_torch_ranks(2, ignored)
 
 
-def hooked(rank: int, size: int) -> None:
+def post_accumulate_hook(model: Any) -> Any:
+    return model[2].bias.register_post_accumulate_grad_hook(lambda parameter: dist.all_reduce(parameter.grad))
+
+
+def tensor_hook(model: Any) -> Any:
+    return model[2].bias.register_hook(lambda gradient: dist.all_reduce(gradient))
+
+
+class Distributed:
+    """DistributedDataParallel around a module: its hooks go with it."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.inner = model, model[2]
+        model[2] = nn.parallel.DistributedDataParallel(model[2])
+
+    def remove(self) -> None:
+        self.model[2] = self.inner
+
+
+def hooked(rank: int, size: int, register: Callable[[Any], Any], words: str) -> None:
     model = partly_sharded(size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    hook = model[2].bias.register_post_accumulate_grad_hook(lambda parameter: dist.all_reduce(parameter.grad))
+    hook = register(model)
     with pytest.raises(libodc.UnsupportedError) as caught:
         fsdp2.attach(model, optimizer, timeout=60)
-    for words in ('parameter "2.bias" is not sharded by FSDP2', "different numbers of backwards", "before fully_shard"):
-        assert words in str(caught.value)
+    for said in (words, "different numbers of backwards", "before fully_shard"):
+        assert said in str(caught.value)
     loss(model, rank, 0).backward()  # by plain FSDP2, as before
     hook.remove()
     fsdp2.attach(model, optimizer, timeout=60).close()
 
 
-def test_parameters_that_reduce_by_a_hook_are_refused() -> None:
-    run_torch_ranks(2, hooked)
+@pytest.mark.parametrize(
+    ("register", "words"),
+    [
+        (post_accumulate_hook, 'parameter "2.bias" is not sharded by FSDP2 and has a post-accumulate-grad hook'),
+        (tensor_hook, 'parameter "2.bias" is not sharded by FSDP2 and has a hook (Tensor.register_hook)'),
+        (Distributed, 'parameter "2.module.weight" is not sharded by FSDP2 and has the hooks of Distributed'),
+    ],
+)
+def test_parameters_that_reduce_by_a_hook_are_refused(register: Callable[[Any], Any], words: str) -> None:
+    run_torch_ranks(2, hooked, register, words)

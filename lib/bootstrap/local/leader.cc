@@ -80,10 +80,7 @@ private:
                     "connected to ({}); end it, or give the job another name",
                     deadline_.waited_s(), group_.name, why);
             };
-            if (deadline_.over()) {
-                throw Error(ODC_ERROR_RENDEZVOUS, held());
-            }
-            deadline_.log_if_long(held);
+            deadline_.check(ODC_ERROR_RENDEZVOUS, held);
             return events_.sleep(now_ns() + kNameRetryNs);
         }
         check_same_user(other.get(), group_.name);

@@ -89,10 +89,7 @@ private:
             if (dead(liveness_fd_)) {
                 fail(ODC_ERROR_RENDEZVOUS, "rank 0 {} in odc_init{}", kLeftSomehow, doubt(group_));
             }
-            if (deadline_.over()) {
-                throw Error(ODC_ERROR_RENDEZVOUS, missing());
-            }
-            deadline_.log_if_long([this] { return missing(); });
+            deadline_.check(ODC_ERROR_RENDEZVOUS, [this] { return missing(); });
             // The kernel has no event for a name at which somebody begins to listen; but those who leave are seen.
             events_.watch(leader_life_.get());
             events_.watch(liveness_fd_);

@@ -119,8 +119,8 @@ void read(Reader &in, RegisteredMessage *n, int size) {
     in.get_list(&n->name, kMostTextBytes), in.get_list(&n->ranks, ranks), in.get_list(&n->slices, ranks);
 }
 
-void write(Writer &out, const ArrivedMessage &n) { out.put(n.minibatch), write(out, n.values); }
-void read(Reader &in, ArrivedMessage *n, int) { in.get(&n->minibatch), read(in, &n->values); }
+void write(Writer &out, const ArrivedMessage &n) { out.put(n.minibatch), out.put(n.speed), write(out, n.values); }
+void read(Reader &in, ArrivedMessage *n, int) { in.get(&n->minibatch), in.get(&n->speed), read(in, &n->values); }
 void write(Writer &out, const ReducedMessage &n) { out.put(n.number), write(out, n.values); }
 void read(Reader &in, ReducedMessage *n, int) { in.get(&n->number), read(in, &n->values); }
 void write(Writer &out, const FailedMessage &n) { out.put(n.status), out.put_list(n.text); }

@@ -47,6 +47,7 @@ struct AllPublishedMessage {
 };
 struct ArrivedMessage {
     uint64_t minibatch;
+    double speed;  // as the sender measured its own; 0: not yet
     Contribution values;
 };
 // The sender's values of odc_all_reduce call `number`, from 0.
@@ -88,14 +89,27 @@ struct AppliedMessage {
     uint64_t operation;
     uint64_t count;
 };
+// The sender asks rank 0 for the next of `count` items.
+struct ClaimMessage {
+    uint64_t claim;
+    uint64_t minibatch;
+    uint64_t count;
+};
+// What rank 0 answers (ClaimedItem).
+struct ClaimedMessage {
+    uint64_t claim;
+    uint64_t index;
+    uint64_t count;
+};
 // The sender's last message, unless it failed. Both last messages are answered by an AckMessage, after which the sender
 // closes its endpoint.
 struct GoodbyeMessage {};
 struct AckMessage {};
 
-using ControlMessage = std::variant<RegisteredMessage, ReleasedMessage, PublishedMessage, ArrivedMessage,
-                                    ReducedMessage, LeftMessage, FailedMessage, HeartbeatMessage, AddMessage,
-                                    AppliedMessage, GoodbyeMessage, AckMessage, AllPublishedMessage, DeadMessage>;
+using ControlMessage =
+    std::variant<RegisteredMessage, ReleasedMessage, PublishedMessage, ArrivedMessage, ReducedMessage, LeftMessage,
+                 FailedMessage, HeartbeatMessage, AddMessage, AppliedMessage, GoodbyeMessage, AckMessage,
+                 AllPublishedMessage, DeadMessage, ClaimMessage, ClaimedMessage>;
 
 std::string encode(const ControlMessage &message);
 // Removes the first message from `stream`; empty if it is not complete yet. Throws ODC_ERROR_INTERNAL if the bytes are not

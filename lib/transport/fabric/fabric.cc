@@ -69,6 +69,11 @@ void Fabric::tell_when(const std::atomic<uint64_t> &word, uint64_t value, const 
                        const std::vector<int> &ranks) {
     thread_->tell_when(word, value, encode(message), ranks);
 }
+std::shared_ptr<ClaimRequest> Fabric::claim(uint64_t minibatch, uint64_t count) {
+    auto request = std::make_shared<ClaimRequest>(count);
+    thread_->claim(minibatch, request);
+    return request;
+}
 void Fabric::flush() { thread_->flush(); }
 void Fabric::fail(const FailedMessage &message) { thread_->fail_job(encode(message)); }
 void Fabric::await_failed() { thread_->await_failed(); }

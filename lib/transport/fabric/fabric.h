@@ -18,6 +18,7 @@
 namespace odc {
 
 class Arena;
+class ClaimRequest;
 class GdrAdd;
 class ProgressThread;
 class BouncePool;
@@ -50,6 +51,8 @@ public:
     // has its value arrive after this one.
     void tell_when(const std::atomic<uint64_t> &word, uint64_t value, const ControlMessage &message,
                    const std::vector<int> &ranks);
+    // Asks rank 0, which is on another host, for one of `count` items.
+    std::shared_ptr<ClaimRequest> claim(uint64_t minibatch, uint64_t count);
     // Tells all ranks that the job has failed, then releases all buffers and closes the endpoints.
     void fail(const FailedMessage &message);
     // After fail(): returns once all ranks have been told, or after a quarter of a second.

@@ -15,18 +15,16 @@
 #include "base/dynamic_library.h"
 #include "base/error.h"
 #include "base/fork_gate.h"
+#include "base/thread.h"
 
 namespace odc {
 
 namespace {
 
-// Blocks signals on this thread, and restores all signal dispositions at the end.
+// Blocks signals on this thread, and restores all signal dispositions at the end, before it unblocks them.
 class PreserveSignals {
 public:
     PreserveSignals() {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &mask_);
         for (int number = 1; number < NSIG; ++number) {
             known_[static_cast<size_t>(number)] = sigaction(number, nullptr, &at(number)) == 0;
         }
@@ -39,7 +37,6 @@ public:
                 sigaction(number, &at(number), nullptr);
             }
         }
-        pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
     }
     PreserveSignals(const PreserveSignals &) = delete;
     PreserveSignals &operator=(const PreserveSignals &) = delete;
@@ -49,7 +46,7 @@ private:
         return before_[static_cast<size_t>(number)];
     }
 
-    sigset_t mask_ = {};
+    const BlockSignals block_;
     std::array<struct sigaction, NSIG> before_ = {};
     std::array<bool, NSIG> known_ = {};
 };

@@ -58,10 +58,8 @@ ProgressThread::ProgressThread(const FabricConfig &config, const std::vector<Fab
     : config_(config), endpoints_(open_all(nics, config.gpu)), replicas_(Arena::create()),
       staging_bytes_(staging_bytes_per_pool(config.staging_bytes, endpoints_)),
       gets_(staging_bytes_, registered_, [this](const std::shared_ptr<Request> &request) { completed(request); }),
-      accumulate_target_(config.rank, staging_bytes_, registered_,
-                         [this](RemoteRank &to, const ControlMessage &n) { stream_->send(to, encode(n)); }),
-      accumulate_source_(staging_bytes_, registered_,
-                         [this](RemoteRank &to, const ControlMessage &n) { stream_->send(to, encode(n)); }),
+      accumulate_target_(config.rank, staging_bytes_, registered_, tell()),
+      accumulate_source_(staging_bytes_, registered_, tell()), claims_(*config.mine, tell()),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (!wake_.valid()) {
         fail_errno("eventfd");
@@ -217,6 +215,16 @@ void ProgressThread::add(const RemoteSlice &to, const std::byte *from, uint64_t 
     const bool taken = submit([this, to, from, epoch, request] {
         pending_.insert(request);
         accumulate_source_.start(remote(request->owner()), to, from, epoch, request);
+    });
+    if (!taken) {
+        request->set_cancelled();
+    }
+}
+
+void ProgressThread::claim(uint64_t minibatch, std::shared_ptr<ClaimRequest> request) {
+    const bool taken = submit([this, minibatch, request] {
+        pending_.insert(request);
+        claims_.start(remote(0), minibatch, request);
     });
     if (!taken) {
         request->set_cancelled();
@@ -501,10 +509,11 @@ void ProgressThread::on_message(RemoteRank &from, const ControlMessage &message)
             if constexpr (std::is_same_v<Kind, AddMessage>) {
                 accumulate_target_.on_add(from, one);
             } else if constexpr (std::is_same_v<Kind, AppliedMessage>) {
-                if (const std::shared_ptr<Request> request = accumulate_source_.on_applied(from, one)) {
-                    request->complete();
-                    completed(request);
-                }
+                complete(accumulate_source_.on_applied(from, one));
+            } else if constexpr (std::is_same_v<Kind, ClaimMessage>) {
+                claims_.on_claim(from, one);
+            } else if constexpr (std::is_same_v<Kind, ClaimedMessage>) {
+                complete(claims_.on_claimed(from, one));
             } else if constexpr (std::is_same_v<Kind, HeartbeatMessage> || std::is_same_v<Kind, DeadMessage>) {
                 heartbeat_->on_message(from, one);
             } else if constexpr (std::is_same_v<Kind, AckMessage>) {
@@ -531,6 +540,13 @@ void ProgressThread::acknowledge_last(RemoteRank &from) {
     from.closing = true;
     from.awaits_ack = false;
     stream_->send(from, encode(AckMessage{}));
+}
+
+void ProgressThread::complete(const std::shared_ptr<Request> &request) {
+    if (request) {
+        request->complete();
+        completed(request);
+    }
 }
 
 void ProgressThread::completed(const std::shared_ptr<Request> &request) {

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "transport/fabric/accumulate_source.h"
 #include "transport/fabric/accumulate_target.h"
+#include "transport/fabric/claim_exchange.h"
 #include "transport/fabric/get.h"
 #include "transport/fabric/heartbeat.h"
 #include "transport/fabric/local_peers.h"
@@ -49,6 +50,7 @@ public:
     // Reads the slice once its published word is at least `epoch`.
     void get(const RemoteSlice &from, std::byte *to, uint64_t epoch, std::shared_ptr<Request> request);
     void add(const RemoteSlice &to, const std::byte *from, uint64_t epoch, std::shared_ptr<Request> request);
+    void claim(uint64_t minibatch, std::shared_ptr<ClaimRequest> request);
     void cancel(const std::shared_ptr<Request> &request);
     bool reaches_gpu() const { return config_.gpu != nullptr; }
     void register_memory(std::byte *start, size_t bytes, MemoryKind kind, Access access);
@@ -88,6 +90,10 @@ private:
     void log_congestion();
     void on_message(RemoteRank &from, const ControlMessage &message);
     void acknowledge_last(RemoteRank &from);
+    Tell tell() {
+        return [this](RemoteRank &to, const ControlMessage &message) { stream_->send(to, encode(message)); };
+    }
+    void complete(const std::shared_ptr<Request> &request);  // may be NULL
     void completed(const std::shared_ptr<Request> &request);
     void begin_shutdown(const std::string &last_message);
     bool shutdown_is_done(int64_t now) const;
@@ -106,6 +112,7 @@ private:
     GetQueue gets_;
     AccumulateTarget accumulate_target_;
     AccumulateSource accumulate_source_;
+    ClaimExchange claims_;
     std::unordered_map<uint64_t, std::unordered_map<FabricEndpoint *, MemoryRegion>> slices_;  // own, by record
     std::unordered_set<std::shared_ptr<Request>> pending_;
     std::vector<Watched> watched_;

@@ -75,6 +75,7 @@ void RankReplica::apply(const ArrivedMessage &message) {
     block_->synced[message.minibatch % 2] = message.values;
     // By this host's clock, as those of two hosts are not comparable.
     block_->arrived_at_ns[message.minibatch % 2][0].store(now_ns(), std::memory_order_relaxed);
+    block_->speeds[message.minibatch % 2][0].store(message.speed, std::memory_order_relaxed);
     block_->arrived.store(message.minibatch + 1, std::memory_order_release);
     ring(*block_);
 }

@@ -33,6 +33,7 @@ pub struct odc_shard {
 // C's enums are integers here: a newer library may return values that this crate does not know.
 pub type odc_status = c_int;
 pub const ODC_OK: odc_status = 0;
+pub const ODC_DONE: odc_status = 1;
 pub const ODC_ERROR_ARGUMENT: odc_status = -1;
 pub const ODC_ERROR_PHASE: odc_status = -2;
 pub const ODC_ERROR_NO_MEMORY: odc_status = -3;
@@ -311,6 +312,17 @@ extern "C" {
     pub fn odc_minibatch_sync(context: *mut odc_context) -> odc_status;
     pub fn odc_minibatch_sync_reduce(context: *mut odc_context, values: *mut f64, count: usize, op: i32) -> odc_status;
     pub fn odc_all_reduce(context: *mut odc_context, values: *mut f64, count: usize, op: i32) -> odc_status;
+
+    pub fn odc_claim(context: *mut odc_context, count: u64, index: *mut u64) -> odc_status;
+    pub fn odc_get_claims(
+        context: *const odc_context,
+        minibatch: u64,
+        indices: *mut u64,
+        capacity: usize,
+        count: *mut usize,
+    ) -> odc_status;
+    pub fn odc_report_cost(context: *mut odc_context, cost: f64) -> odc_status;
+    pub fn odc_get_speeds(context: *const odc_context, speeds: *mut f64, count: usize) -> odc_status;
 
     pub fn odc_get_stats(context: *const odc_context, out: *mut odc_stats) -> odc_status;
     pub fn odc_get_peer_stats(context: *const odc_context, rank: i32, out: *mut odc_peer_stats) -> odc_status;

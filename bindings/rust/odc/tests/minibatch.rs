@@ -316,6 +316,31 @@ fn exact_sums_do_not_depend_on_the_order() {
 }
 
 #[test]
+fn each_item_is_claimed_once() {
+    ranks::run(2, |context| {
+        let mut owned = context.begin().unwrap();
+        let mut values = [0.0; 2];
+        while let Some(item) = owned.claim(100).unwrap() {
+            values[0] += 1.0;
+            values[1] += item as f64;
+        }
+        assert_eq!(owned.claim(100).unwrap(), None);
+        let claimed = owned.claims(0).unwrap();
+        assert_eq!((claimed.len() as f64, claimed.iter().sum::<u64>() as f64), (values[0], values[1]));
+        assert_eq!(owned.speeds().unwrap(), [1.0, 1.0]);
+        let mut open = owned.publish().unwrap();
+        open.report_cost(if open.rank() == 0 { 1.0 } else { 1e6 }).unwrap();
+        let error = open.report_cost(-1.0).unwrap_err();
+        assert!(error.to_string().contains("cost is -1"), "{}", error);
+        let mut owned = open.sync_reduce(&mut values, Reduction::Sum).unwrap();
+        assert_eq!(values, [100.0, 4950.0]);
+        assert!((owned.speeds().unwrap().iter().sum::<f64>() - 2.0).abs() < 1e-12);
+        let error = owned.claims(7).unwrap_err();
+        assert!(error.to_string().contains("minibatch 7 are not kept"), "{}", error);
+    });
+}
+
+#[test]
 fn many_shards_are_registered_at_once_and_used_by_many_threads() {
     ranks::run(2, |context| {
         let mut owned = context.begin().unwrap();

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ..._abi import Memory
 from ...context import Context, init
@@ -25,7 +26,7 @@ from .layout import Layout, probe
 from .optimizers import check_owners, unwrapped
 from .streams import Streams, streams_of
 from .summary import SummaryShard
-from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_gradient_hook
+from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_post_accumulate_hook, has_tensor_hook
 
 logger = logging.getLogger("libodc")
 
@@ -154,7 +155,7 @@ def _refuse(model: nn.Module, groups: list[FsdpGroup], names: dict[int, str]) ->
         if why is not None:
             raise UnsupportedError(f'FSDP group "{group.name}" {why}')
         for slot in group.slots:
-            if has_gradient_hook(slot.get()):
+            if has_post_accumulate_hook(slot.get()):
                 raise UnsupportedError(
                     f'parameter "{names.get(id(slot.get()), slot.attribute)}" has a post-accumulate-grad hook (an '
                     "optimizer in backward?): it would see no gradient before sync_gradients(); step after the sync"
@@ -163,18 +164,28 @@ def _refuse(model: nn.Module, groups: list[FsdpGroup], names: dict[int, str]) ->
 
 def _unsharded(model: nn.Module, groups: list[FsdpGroup]) -> list[str]:
     """The names of trainable parameters that FSDP2 does not manage: neither it nor ODC reduces their gradients. Refuses
-    those that may reduce them by a hook of their own."""
+    those that may reduce them by a hook: of their own, or of DistributedDataParallel, whose hooks torch does not list.
+    """
     managed = {id(slot.get()) for group in groups for slot in group.slots}
     left = {name: one for name, one in model.named_parameters() if one.requires_grad and id(one) not in managed}
+    in_ddp = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
+    reduced = {id(parameter) for module in in_ddp for parameter in module.parameters()}
     for name, parameter in left.items():
-        if has_gradient_hook(parameter):
+        hook = "the hooks of DistributedDataParallel" if id(parameter) in reduced else _hook(parameter)
+        if hook is not None:
             raise UnsupportedError(
-                f'parameter "{name}" is not sharded by FSDP2 and has a post-accumulate-grad hook: a collective in it '
+                f'parameter "{name}" is not sharded by FSDP2 and has {hook}: a collective in it '
                 "hangs when ranks run different numbers of backwards. Add the parameter before fully_shard (PEFT: "
                 "create the adapters first, then let Accelerate's FSDP2 plugin shard the model), or remove the hook "
                 "and reduce the gradient after sync_gradients()"
             )
     return list(left)
+
+
+def _hook(parameter: torch.Tensor) -> str | None:
+    if has_post_accumulate_hook(parameter):
+        return "a post-accumulate-grad hook"
+    return "a hook (Tensor.register_hook)" if has_tensor_hook(parameter) else None
 
 
 def _why_not(group: FsdpGroup) -> str | None:

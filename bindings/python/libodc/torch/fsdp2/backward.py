@@ -8,20 +8,39 @@ from .torch_state import after_backward, current_backward
 
 class Backwards:
     """A backward that raises (out of memory, for example) never finishes, and gradients that it has reduced stay in the
-    sums."""
+    sums. Reentrant checkpoints run one backward inside another: then the inner ones give the gradients, and the outer
+    one, which may raise between them, is known by the forwards that it repeats."""
 
     def __init__(self) -> None:
+        self._repeating: set[int] = set()  # have repeated forwards and given no gradients yet
         self._open: set[int] = set()
 
-    def note(self) -> None:
-        """Called by a hook that runs in a backward."""
+    def note_forward(self) -> None:
         backward = current_backward()
-        if backward is not None and backward not in self._open:
+        if backward is None:
+            self._repeating.clear()  # whatever they were, they have raised and given nothing
+        elif backward not in self._open | self._repeating:
+            self._repeating.add(backward)
+            self._close_after(backward)
+
+    def note_gradient(self) -> None:
+        backward = current_backward()
+        if backward is not None and backward not in self._open | self._repeating:
             self._open.add(backward)
-            after_backward(lambda: self._open.discard(backward))
+            self._close_after(backward)
+        self._open |= self._repeating
+        self._repeating.clear()
 
     def unfinished(self) -> bool:
         return bool(self._open)
 
     def forget(self) -> None:
+        self._repeating.clear()
         self._open.clear()
+
+    def _close_after(self, backward: int) -> None:
+        def close() -> None:
+            self._repeating.discard(backward)
+            self._open.discard(backward)
+
+        after_backward(close)

@@ -128,7 +128,7 @@ class Group:
                 group._unchecked[index] = None if index in group.pending else unsharded.grad
             group.pending.add(index)
             group.backwards[index] += 1
-            group._running.note()
+            group._running.note_gradient()
 
         return note
 

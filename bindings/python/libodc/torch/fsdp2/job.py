@@ -87,7 +87,7 @@ class Job:
             self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
             self._hooks.append(optimizer.register_step_post_hook(self._noted_step(index)))
         # Runs before FSDP2's own hooks, which gather; a single rank gathers nothing.
-        before_forward = torch.compiler.disable(lambda *_: self.before_gather())
+        before_forward = torch.compiler.disable(lambda *_: self._before_forward())
         modules: list[Any] = [model, *(group.fsdp.module for group in groups)]
         for module in dict.fromkeys(modules):
             self._hooks.append(module.register_forward_pre_hook(before_forward, prepend=True))
@@ -230,6 +230,10 @@ class Job:
 
     # ---- called by the hooks ----
 
+    def _before_forward(self) -> None:
+        self.backwards.note_forward()
+        self.before_gather()
+
     def before_gather(self) -> None:
         if self._phase is Phase.SYNCED:
             # Parameters are needed although some optimizers have not stepped: peers must not wait forever.
@@ -249,6 +253,7 @@ class Job:
             raise PhaseError("a backward through a model that was attached without an optimizer: it is only read")
         if self._phase is Phase.SYNCED:
             raise PhaseError("a backward between sync_gradients() and optimizer.step(): its gradients belong nowhere")
+        self.backwards.note_gradient()
         if self._crosscheck is not None:
             self._crosscheck.read()
         if not any(one.took_part for one in self._groups):
@@ -379,10 +384,9 @@ class Job:
             self._streams.check()
 
     def _give_up(self) -> None:
-        """Drops the gradients of this minibatch that FSDP2 holds."""
-        if self.backwards.unfinished():
-            reset_after_exception([group.fsdp for group in self._groups])
-            self.backwards.forget()
+        """Drops the gradients of this minibatch that FSDP2 holds, and what a backward that has raised left in it."""
+        reset_after_exception([group.fsdp for group in self._groups])
+        self.backwards.forget()
         for group in self._groups:
             group.drop_pending()
 

@@ -38,7 +38,8 @@ __all__ = [
     "collectives",
     "current_backward",
     "fsdp_groups",
-    "has_gradient_hook",
+    "has_post_accumulate_hook",
+    "has_tensor_hook",
     "other_threads_communicate",
     "reset_after_exception",
 ]
@@ -77,6 +78,7 @@ PRIVATE = (
     _Read("ParamModuleInfo", "param_name", "where a parameter lives", "named_parameters() of the unsharded module"),
     _Read("DTensor", "_local_tensor", "an all-gather extension", "to_local() under no_grad"),
     _Read("Tensor", "_post_accumulate_grad_hooks", "an optimizer in backward", "a getter of Tensor"),
+    _Read("Tensor", "_backward_hooks", "a hook that reduces a gradient", "a getter of Tensor"),
     _Read("fsdp_collectives", "DefaultAllGather", "another communication hook", _GETTER),
     _Read("fsdp_collectives", "DefaultReduceScatter", "another communication hook", _GETTER),
     _Read("torch._C", "_current_graph_task_id", "which backward runs", "a context of autograd with its number"),
@@ -273,8 +275,13 @@ def _local(parameter: torch.Tensor) -> Any:
     return getattr(parameter, "_local_tensor", parameter)
 
 
-def has_gradient_hook(parameter: torch.Tensor) -> bool:
+def has_post_accumulate_hook(parameter: torch.Tensor) -> bool:
     return bool(parameter._post_accumulate_grad_hooks)
+
+
+def has_tensor_hook(parameter: torch.Tensor) -> bool:
+    """Set by Tensor.register_hook."""
+    return bool(parameter._backward_hooks)
 
 
 def fsdp_groups(model: nn.Module) -> Iterator[tuple[str, list[FsdpGroup]]]:

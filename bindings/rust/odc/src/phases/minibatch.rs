@@ -54,7 +54,7 @@ impl Open for Published {}
 /// There is one per context. A call that ends a phase takes the minibatch by value, so no view of a slice outlives the
 /// phase it may be used in; if it fails it gives the minibatch back, see [`Failed`].
 ///
-/// Calls that odc.h lets run at once (gathers, additions, waits) take `&self`, and may be made by several threads; all
+/// Calls that odc.h lets run at once (gathers, additions, waits, claims) take `&self`, and may be made by several threads; all
 /// others take `&mut self` or `self`, because they run alone.
 ///
 /// A slice cannot be written while it is published, as peers read it then:
@@ -192,6 +192,43 @@ impl<'c, Phase> Minibatch<'c, Phase> {
     /// The number of ranks.
     pub fn size(&self) -> i32 {
         self.context.size()
+    }
+
+    /// The next of the minibatch's `count` items (0, 1, ...; each is handed out to one rank of the job), or none if all are
+    /// taken. All ranks that claim name the same count. Waits for no rank's calls.
+    pub fn claim(&self, count: u64) -> Result<Option<u64>, Error> {
+        let mut index = 0;
+        // SAFETY: the handle is valid, and claims may run concurrently.
+        match unsafe { sys::odc_claim(self.context.handle(), count, &mut index) } {
+            sys::ODC_DONE => check(sys::ODC_OK).map(|()| None),
+            status => check(status).map(|()| Some(index)),
+        }
+    }
+
+    /// The items that this rank claimed in `minibatch`, the running one or the one before, in order.
+    pub fn claims(&mut self, minibatch: u64) -> Result<Vec<u64>, Error> {
+        let (handle, mut count) = (self.context.handle(), 0);
+        // SAFETY: without capacity nothing is written but the count.
+        check(unsafe { sys::odc_get_claims(handle, minibatch, std::ptr::null_mut(), 0, &mut count) })?;
+        let mut indices = vec![0; count];
+        // SAFETY: `indices` has room for `count`.
+        check(unsafe { sys::odc_get_claims(handle, minibatch, indices.as_mut_ptr(), count, &mut count) })?;
+        Ok(indices)
+    }
+
+    /// What this rank computes in the running minibatch, in the plan's units; the last value before sync counts.
+    pub fn report_cost(&mut self, cost: f64) -> Result<(), Error> {
+        // SAFETY: the handle is valid.
+        check(unsafe { sys::odc_report_cost(self.context.handle(), cost) })
+    }
+
+    /// Each rank's speed relative to their mean: reported cost per time from publish to sync, without waiting for publishes;
+    /// the newest minibatch counts 0.3. 1: not measured yet. The same on all ranks.
+    pub fn speeds(&mut self) -> Result<Vec<f64>, Error> {
+        let mut speeds = vec![0.0; self.size() as usize];
+        // SAFETY: `speeds` has room for each rank.
+        check(unsafe { sys::odc_get_speeds(self.context.handle(), speeds.as_mut_ptr(), speeds.len()) })?;
+        Ok(speeds)
     }
 
     /// Statistics, totals since the context joined.
