@@ -25,7 +25,8 @@ constexpr std::array<CostModel, 3> kCostModels = {{
 void check_claims(const odc_plan_request &request) {
     if (!(request.tail >= 0 && request.tail <= 1)) {
         fail(ODC_ERROR_ARGUMENT,
-             "odc_plan: `tail` is {:g}; it is the share of the cost that is left to be claimed, from 0 to 1", request.tail);
+             "odc_plan: `tail` is {:g}; it is the share of the cost that is left to be claimed, from 0 to 1",
+             request.tail);
     }
     if (request.policy == ODC_LB_MINI) {
         return;
@@ -35,8 +36,7 @@ void check_claims(const odc_plan_request &request) {
              "odc_plan: only LB-Mini leaves a `tail` to be claimed; the other policies give every sample to a rank");
     }
     if (request.speeds) {
-        fail(ODC_ERROR_ARGUMENT,
-             "odc_plan: only LB-Mini uses `speeds`; leave them NULL, or plan with LB-Mini");
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: only LB-Mini uses `speeds`; leave them NULL, or plan with LB-Mini");
     }
 }
 
@@ -85,8 +85,8 @@ std::vector<double> speeds_of(const odc_plan_request &request, double total_cost
     const double mean = std::accumulate(out.begin(), out.end(), 0.0) / static_cast<double>(ranks);
     if (!std::isfinite(mean) || !std::isfinite(total_cost / (*slowest / mean))) {
         fail(ODC_ERROR_ARGUMENT,
-             "odc_plan: speeds from {:g} to {:g} give times beyond a double's range; choose speeds nearer to 1", *slowest,
-             *fastest);
+             "odc_plan: speeds from {:g} to {:g} give times beyond a double's range; choose speeds nearer to 1",
+             *slowest, *fastest);
     }
     for (double &speed : out) {
         speed /= mean;

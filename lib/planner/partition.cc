@@ -542,7 +542,8 @@ double lower_bound(const std::vector<double> &costs, const Speeds &speeds) {
     std::sort(fastest.begin(), fastest.end(), std::greater<>());
     std::vector<double> sorted = costs;
     std::sort(sorted.begin(), sorted.end(), std::greater<>());
-    double bound = std::accumulate(sorted.begin(), sorted.end(), 0.0) / std::accumulate(speeds.begin(), speeds.end(), 0.0);
+    double bound =
+        std::accumulate(sorted.begin(), sorted.end(), 0.0) / std::accumulate(speeds.begin(), speeds.end(), 0.0);
     // Of the j * parts + 1 costliest items some part holds j + 1; the cheapest they can be are the last j + 1.
     for (size_t j = 0; j <= kCountedItems && j * parts < sorted.size(); ++j) {
         const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(j * parts);
