@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Divides items among parts, which may be of different speeds, so that the part that takes longest is as short as possible: starts from Karmarkar-Karp's largest
-// differencing, improves by exchanging items, and searches exhaustively if there are few items.
+// Divides items among parts, of the same or of different speeds, so that the part that takes longest is as short as possible:
+// starts from Karmarkar-Karp's largest differencing, improves by exchanging items, and searches exhaustively if there are few
+// items.
 #pragma once
 
 #include <cstddef>
