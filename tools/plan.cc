@@ -33,6 +33,8 @@ struct PlanOptions {
     std::string cost = "linear";
     int32_t lookahead = 1;
     WindowOptions window;
+    std::vector<double> speeds;  // of each rank; empty: equal
+    double tail = 0;
     Format format = Format::Table;
 };
 
@@ -45,6 +47,7 @@ struct RankPlan {
 
 struct MinibatchPlan {
     std::vector<RankPlan> ranks;
+    RankPlan tail;  // left to be claimed; its microbatches are the items
 
     double makespan() const {
         double most = 0;
@@ -56,7 +59,11 @@ struct MinibatchPlan {
 };
 
 odc_plan_request request_of(const PlanOptions &options, const std::vector<uint64_t> &lengths, const Cost &cost) {
-    return plan_request(lengths, options.max_tokens, cost, options.ranks, parse_policy(options.policy));
+    odc_plan_request request =
+        plan_request(lengths, options.max_tokens, cost, options.ranks, parse_policy(options.policy));
+    request.speeds = options.speeds.empty() ? nullptr : options.speeds.data();
+    request.tail = options.tail;
+    return request;
 }
 
 // Of samples that an assignment names.
@@ -71,7 +78,8 @@ public:
             plan.ranks.resize(static_cast<size_t>(options.ranks));
         }
         for (size_t i = 0; i < lengths.size(); ++i) {
-            RankPlan &rank = plans[static_cast<size_t>(minibatch_of[i])].ranks[static_cast<size_t>(rank_of[i])];
+            MinibatchPlan &plan = plans[static_cast<size_t>(minibatch_of[i])];
+            RankPlan &rank = rank_of[i] < 0 ? plan.tail : plan.ranks[static_cast<size_t>(rank_of[i])];
             const auto microbatch = static_cast<size_t>(microbatch_of[i]);
             if (rank.microbatches.size() <= microbatch) {
                 rank.microbatches.resize(microbatch + 1);
@@ -97,14 +105,25 @@ nlohmann::ordered_json ranks_json(const MinibatchPlan &plan) {
     return out;
 }
 
-void print_table(const MinibatchPlan &plan) {
-    fmt::print("{:>5} {:>8} {:>13} {:>12} {:>12} {:>7}\n", "rank", "samples", "microbatches", "tokens", "cost", "idle");
-    const double makespan = plan.makespan();
+void print_row(const std::string &rank, const RankPlan &plan, const std::string &rest) {
+    fmt::print("{:>5} {:>8} {:>13} {:>12.0f} {:>12.6g} {}\n", rank, plan.samples, plan.microbatches.size(), plan.tokens,
+               plan.cost, rest);
+}
+
+// Idle until the makespan, or free to claim.
+void print_table(const PlanOptions &options, const MinibatchPlan &plan, double makespan) {
+    fmt::print("{:>5} {:>8} {:>13} {:>12} {:>12} {:>7}\n", "rank", "samples", "microbatches", "tokens", "cost",
+               options.tail > 0 ? "free" : "idle");
+    double mean = 0;
+    for (const double speed : options.speeds) {
+        mean += speed / static_cast<double>(options.speeds.size());
+    }
     for (size_t i = 0; i < plan.ranks.size(); ++i) {
-        const RankPlan &rank = plan.ranks[i];
-        const double idle = 100 * std::max(0.0, 1 - rank.cost / makespan);
-        fmt::print("{:>5} {:>8} {:>13} {:>12.0f} {:>12.6g} {:>6.2f}%\n", i, rank.samples, rank.microbatches.size(),
-                   rank.tokens, rank.cost, idle);
+        const double time = plan.ranks[i].cost / (options.speeds.empty() ? 1 : options.speeds[i] / mean);
+        print_row(std::to_string(i), plan.ranks[i], fmt::format("{:>6.2f}%", 100 * std::max(0.0, 1 - time / makespan)));
+    }
+    if (options.tail > 0) {
+        print_row("tail", plan.tail, "to claim");
     }
 }
 
@@ -119,19 +138,27 @@ void plan_minibatch(const PlanOptions &options, const std::vector<uint64_t> &len
     }
     const MinibatchPlan plan = made.plans(options, lengths, cost)[0];
     if (options.format == Format::Json) {
-        const nlohmann::ordered_json out = {{"policy", options.policy},
-                                            {"makespan", summary.makespan},
-                                            {"lower_bound", summary.lower_bound},
-                                            {"collective_makespan", summary.collective_makespan},
-                                            {"ranks", ranks_json(plan)}};
+        nlohmann::ordered_json out = {{"policy", options.policy},
+                                      {"makespan", summary.makespan},
+                                      {"lower_bound", summary.lower_bound},
+                                      {"collective_makespan", summary.collective_makespan},
+                                      {"ranks", ranks_json(plan)}};
+        if (options.tail > 0) {
+            out["items"] = plan.tail.microbatches;
+        }
         fmt::print("{}\n", out.dump());
         return;
     }
-    print_table(plan);
+    print_table(options, plan, summary.makespan);
     const double bound = summary.lower_bound;
-    fmt::print("{}: makespan {:.6g}, {:.3f} times the lower bound {:.6g}; by collectives {:.6g}, {:.3f} times\n",
-               options.policy, summary.makespan, summary.makespan / bound, bound, summary.collective_makespan,
-               summary.collective_makespan / bound);
+    fmt::print("{}: makespan {:.6g}, {:.3f} times the lower bound {:.6g}", options.policy, summary.makespan,
+               summary.makespan / bound, bound);
+    if (options.tail > 0) {
+        fmt::print(", if ranks are as fast as planned and whoever is done first claims\n");
+    } else {
+        fmt::print("; by collectives {:.6g}, {:.3f} times\n", summary.collective_makespan,
+                   summary.collective_makespan / bound);
+    }
 }
 
 void print_window_json(const PlanOptions &options, const odc_window_summary &summary,
@@ -220,6 +247,10 @@ void plan_lookahead(const PlanOptions &options, const std::vector<uint64_t> &len
 }
 
 void run_plan(const PlanOptions &options) {
+    if (!options.speeds.empty() && options.speeds.size() != static_cast<size_t>(options.ranks)) {
+        throw Exit{2, fmt::format("--speeds has {} numbers, but there are {} ranks; give one for each",
+                                  options.speeds.size(), options.ranks)};
+    }
     const std::vector<uint64_t> lengths = read_lengths(options.file, options.max_tokens);
     if (options.lookahead == 1) {
         plan_minibatch(options, lengths);
@@ -251,6 +282,14 @@ void add_plan(CLI::App &app) {
         add_whole(verb, "--lookahead", options->lookahead, {1, 16},
                   "FILE has the samples of so many minibatches, one after another: plan them together");
     add_window_options(verb, options->window, lookahead);
+    verb->add_option("--speeds", options->speeds, "Of each rank, relative: 1,1,0.5 (lb-mini)")
+        ->delimiter(',')
+        ->type_name("S,...")
+        ->excludes(lookahead);
+    add_real(verb, "--tail", options->tail, {0, 1},
+             "Share of the cost, the cheapest samples, that is left to be claimed (lb-mini)")
+        ->default_str("")
+        ->excludes(lookahead);
     verb->add_flag_callback(
         "--json", [options] { options->format = Format::Json; }, "Print JSON");
     verb->callback([options] { run_plan(*options); });

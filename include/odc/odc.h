@@ -237,14 +237,19 @@ typedef struct odc_plan_request {
     uint64_t max_tokens;     /* budget of a microbatch */
     double a, b;             /* a sample of s tokens costs a*x*x + b*x, x = s/32000; both 0: linear (a=0, b=1) */
     int32_t ranks, policy;   /* to divide over; an odc_policy */
+    const double *speeds;    /* of each rank, relative, > 0, as odc_get_speeds has them; NULL: equal. LB-Mini only */
+    double tail;             /* share of the cost, 0..1, that is left to be claimed: the cheapest samples. LB-Mini only */
 } odc_plan_request;
 typedef struct odc_plan_summary {
     uint64_t struct_size;
     double makespan;            /* the costliest rank's cost */
     double lower_bound;         /* no assignment of these samples to these ranks is below this */
     double collective_makespan; /* if ranks wait for each other after each microbatch, as collectives do */
+    uint64_t items;             /* left to be claimed: odc_claim's `count` */
 } odc_plan_summary;
-/* Writes each sample's rank and microbatch (0, 1, ..., in the order to run them); fills *summary unless NULL. */
+/* Writes each sample's rank and microbatch (0, 1, ..., in the order to run them); fills *summary unless NULL. A sample that is left
+ * to be claimed has rank -1, and its item, which is a microbatch, too; the first is the costliest. Costs are divided by a rank's
+ * speed, relative to the mean; items count for whoever is done first. */
 ODC_API odc_status odc_plan(const odc_plan_request *request, int32_t *rank_of, int32_t *microbatch_of,
                             odc_plan_summary *summary);
 /* Lookahead: plans the next minibatches together. With few samples a rank the longest sample decides a minibatch's time; where

@@ -48,7 +48,7 @@ std::optional<Microbatches> packed(const Samples &samples, size_t microbatches, 
         local.push_back(weights[sample]);
     }
     Microbatches out = largest_differencing(local, microbatches);
-    refine(out, local, {1, local.size()}, std::min(kSteps * local.size(), kStepsAtMost));
+    refine(out, local, Speeds(microbatches, 1.0), {1, local.size()}, std::min(kSteps * local.size(), kStepsAtMost));
     for (Samples &microbatch : out) {
         for (uint32_t &index : microbatch) {
             index = samples[index];

@@ -22,6 +22,24 @@ constexpr std::array<CostModel, 3> kCostModels = {{
     {"7b", 4.348357, 8.768377},
 }};
 
+void check_claims(const odc_plan_request &request) {
+    if (!(request.tail >= 0 && request.tail <= 1)) {
+        fail(ODC_ERROR_ARGUMENT,
+             "odc_plan: `tail` is {:g}; it is the share of the cost that is left to be claimed, from 0 to 1",
+             request.tail);
+    }
+    if (request.policy == ODC_LB_MINI) {
+        return;
+    }
+    if (request.tail > 0) {
+        fail(ODC_ERROR_ARGUMENT,
+             "odc_plan: only LB-Mini leaves a `tail` to be claimed; the other policies give every sample to a rank");
+    }
+    if (request.speeds) {
+        fail(ODC_ERROR_ARGUMENT, "odc_plan: only LB-Mini uses `speeds`; leave them NULL, or plan with LB-Mini");
+    }
+}
+
 void check(const odc_plan_request &request) {
     if (!request.lengths || request.count == 0) {
         fail(ODC_ERROR_ARGUMENT, "odc_plan: no samples to plan; give `lengths` and a `count` of at least 1");
@@ -43,6 +61,37 @@ void check(const odc_plan_request &request) {
         fail(ODC_ERROR_ARGUMENT, "odc_plan: the cost coefficients a={:g} and b={:g} must be finite and not negative",
              request.a, request.b);
     }
+    check_claims(request);
+}
+
+// Relative to their mean; equal ones if none are given.
+std::vector<double> speeds_of(const odc_plan_request &request, double total_cost) {
+    const auto ranks = static_cast<size_t>(request.ranks);
+    const size_t used = std::min<size_t>(ranks, request.count);
+    if (!request.speeds) {
+        return std::vector<double>(used, 1.0);
+    }
+    std::vector<double> out(request.speeds, request.speeds + ranks);
+    for (size_t rank = 0; rank < ranks; ++rank) {
+        if (!(out[rank] > 0 && std::isfinite(out[rank]))) {
+            fail(ODC_ERROR_ARGUMENT, "odc_plan: the speed of rank {} is {:g}; it must be finite and above 0", rank,
+                 out[rank]);
+        }
+    }
+    const auto [slowest, fastest] = std::minmax_element(out.begin(), out.end());
+    if (*slowest == *fastest) {
+        return std::vector<double>(used, 1.0);
+    }
+    const double mean = std::accumulate(out.begin(), out.end(), 0.0) / static_cast<double>(ranks);
+    if (!std::isfinite(mean) || !std::isfinite(total_cost / (*slowest / mean))) {
+        fail(ODC_ERROR_ARGUMENT,
+             "odc_plan: speeds from {:g} to {:g} give times beyond a double's range; choose speeds nearer to 1",
+             *slowest, *fastest);
+    }
+    for (double &speed : out) {
+        speed /= mean;
+    }
+    return out;
 }
 
 double cost_of(uint64_t tokens, double a, double b) {
@@ -57,10 +106,29 @@ double Minibatch::cost(const Samples &some) const {
                            [&](double sum, uint32_t sample) { return sum + costs[sample]; });
 }
 
+bool Minibatch::equally_fast() const {
+    return std::all_of(speeds.begin(), speeds.end(), [](double speed) { return speed == 1; });
+}
+
+Minibatch Minibatch::part(const Samples &some) const {
+    Minibatch out{{}, max_tokens, {}, ranks, speeds};
+    for (const uint32_t sample : some) {
+        out.lengths.push_back(lengths[sample]);
+        out.costs.push_back(costs[sample]);
+    }
+    return equally_fast() ? out.with_equal_speeds() : out;
+}
+
+Minibatch Minibatch::with_equal_speeds() const {
+    Minibatch out = *this;
+    out.ranks = std::min(ranks, samples());
+    out.speeds.assign(out.ranks, 1.0);
+    return out;
+}
+
 Minibatch minibatch_of(const odc_plan_request &request) {
     check(request);
-    Minibatch out{
-        request.lengths, request.max_tokens, {}, std::min<size_t>(static_cast<size_t>(request.ranks), request.count)};
+    Minibatch out{{request.lengths, request.lengths + request.count}, request.max_tokens, {}, 0, {}};
     const bool linear = request.a == 0 && request.b == 0;
     double total = 0;
     out.costs.reserve(request.count);
@@ -80,6 +148,8 @@ Minibatch minibatch_of(const odc_plan_request &request) {
                  request.a, request.b, i, tokens);
         }
     }
+    out.speeds = speeds_of(request, total);
+    out.ranks = out.speeds.size();
     return out;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The samples to divide, and what they cost.
+// The samples to divide, what they cost, and how fast the ranks are.
 #pragma once
 
 #include "base/error.h"
@@ -14,12 +14,17 @@ using Samples = std::vector<uint32_t>;  // by index
 using Microbatches = std::vector<Samples>;
 
 struct Minibatch {
-    const uint64_t *lengths;
+    std::vector<uint64_t> lengths;
     uint64_t max_tokens;
     std::vector<double> costs;
-    size_t ranks;  // at least one, and no more than samples: further ranks stay idle
+    size_t ranks;                // equally fast ones: no more than samples; further ranks stay idle
+    std::vector<double> speeds;  // of each rank, relative to their mean
 
     size_t samples() const { return costs.size(); }
+    bool equally_fast() const;
+    // Some of the samples, for the same ranks.
+    Minibatch part(const Samples &some) const;
+    Minibatch with_equal_speeds() const;
     double cost(const Samples &some) const;
 };
 

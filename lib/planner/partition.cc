@@ -136,8 +136,9 @@ private:
 // See refine().
 class Refinement {
 public:
-    Refinement(Parts &parts, const std::vector<double> &costs, CountLimits limits, uint64_t steps)
-        : parts_(parts), costs_(costs), limits_(limits), steps_(steps), sums_(parts.size()), choices_(parts.size()) {
+    Refinement(Parts &parts, const std::vector<double> &costs, const Speeds &speeds, CountLimits limits, uint64_t steps)
+        : parts_(parts), costs_(costs), speeds_(speeds), limits_(limits), steps_(steps), sums_(parts.size()),
+          choices_(parts.size()) {
         for (uint32_t part = 0; part < parts.size(); ++part) {
             rank(part);
         }
@@ -145,16 +146,16 @@ public:
 
     // Local search: descends to a local optimum, then perturbs it and descends again while there are steps; keeps the best.
     void run() {
-        const double enough = lower_bound(costs_, parts_.size()) * (1 + kNegligible);
+        const double enough = lower_bound(costs_, speeds_) * (1 + kNegligible);
         descend();
         Parts best = parts_;
-        double least = costliest();
+        double least = longest();
         while (parts_.size() > 1 && steps_ > 0 && least > enough) {
             perturb();
             descend();
-            if (costliest() <= least) {  // an equal one, too, as it has other neighbours
+            if (longest() <= least) {  // an equal one, too, as it has other neighbours
                 best = parts_;
-                least = costliest();
+                least = longest();
             } else {
                 restore(best);
             }
@@ -170,13 +171,13 @@ private:
     };
     using Choices = std::array<std::vector<Choice>, 3>;  // by number of items, each in the order of the sums
 
-    // `given` goes from the costlier part to the cheaper, `taken` back; the new sums lie between the old ones.
+    // `given` goes from the longer part to the shorter, `taken` back; both are then shorter than the longer was.
     struct Exchange {
-        uint32_t costlier;
-        uint32_t cheaper;
+        uint32_t longer;
+        uint32_t shorter;
         Choice given;
         Choice taken;
-        double most;  // of the two new sums
+        double most;  // of the two new times
         double least;
     };
 
@@ -184,14 +185,15 @@ private:
     static constexpr uint64_t kStepsToSort = 16;  // comparisons to make and sort a choice
     static constexpr double kNegligible = 1e-12;
 
-    double costliest() const { return ranking_.rbegin()->first; }
+    double longest() const { return ranking_.rbegin()->first; }
+    double time(uint32_t part) const { return sums_[part] / speeds_[part]; }
 
     void descend() {
-        while (parts_.size() > 1 && (lower_costliest() || raise_cheapest())) {
+        while (parts_.size() > 1 && (shorten_longest() || lengthen_shortest())) {
         }
     }
 
-    // Swaps an item of the costliest part with one of another, one of that with one of a third, up to four times.
+    // Swaps an item of the longest part with one of another, one of that with one of a third, up to four times.
     void perturb() {
         uint32_t from = ranking_.rbegin()->second;
         for (auto swaps = 1 + random_() % 4; swaps > 0; --swaps) {
@@ -208,7 +210,7 @@ private:
     void restore(const Parts &best) {
         for (uint32_t part = 0; part < parts_.size(); ++part) {
             if (parts_[part] != best[part]) {
-                ranking_.erase({sums_[part], part});
+                ranking_.erase({time(part), part});
                 choices_[part] = {};
                 parts_[part] = best[part];
                 rank(part);
@@ -217,13 +219,13 @@ private:
         spend(costs_.size());
     }
 
-    // Takes the first exchange after which another part is the costliest; if there is none, the best.
-    bool lower_costliest() {
-        const auto costliest = std::prev(ranking_.end());
-        const double enough = std::prev(costliest)->first;
+    // Takes the first exchange after which another part is the longest; if there is none, the best.
+    bool shorten_longest() {
+        const auto longest = std::prev(ranking_.end());
+        const double enough = std::prev(longest)->first;
         std::optional<Exchange> best;
-        for (auto other = ranking_.begin(); other != costliest && steps_ > 0; ++other) {
-            const std::optional<Exchange> found = best_exchange(costliest->second, other->second);
+        for (auto other = ranking_.begin(); other != longest && steps_ > 0; ++other) {
+            const std::optional<Exchange> found = best_exchange(longest->second, other->second);
             if (found && (!best || found->most < best->most)) {
                 best = found;
                 if (best->most <= enough) {
@@ -234,12 +236,12 @@ private:
         return apply(best);
     }
 
-    bool raise_cheapest() {
-        const auto cheapest = ranking_.begin();
-        const double enough = std::next(cheapest)->first;
+    bool lengthen_shortest() {
+        const auto shortest = ranking_.begin();
+        const double enough = std::next(shortest)->first;
         std::optional<Exchange> best;
-        for (auto other = std::prev(ranking_.end()); other != cheapest && steps_ > 0; --other) {
-            const std::optional<Exchange> found = best_exchange(other->second, cheapest->second);
+        for (auto other = std::prev(ranking_.end()); other != shortest && steps_ > 0; --other) {
+            const std::optional<Exchange> found = best_exchange(other->second, shortest->second);
             if (found && (!best || found->least > best->least)) {
                 best = found;
                 if (best->least >= enough) {
@@ -250,42 +252,50 @@ private:
         return apply(best);
     }
 
-    std::optional<Exchange> best_exchange(uint32_t costlier, uint32_t cheaper) {
-        const double gap = sums_[costlier] - sums_[cheaper];
+    // Both take equally long after `even` has moved; what is left too much in one of them, or is there too little, counts by
+    // its speed.
+    std::optional<Exchange> best_exchange(uint32_t longer, uint32_t shorter) {
+        const double speeds = speeds_[longer] + speeds_[shorter];
+        const double even = (sums_[longer] * speeds_[shorter] - sums_[shorter] * speeds_[longer]) / speeds;
+        const double longer_pace = 1 / speeds_[longer];
+        const double shorter_pace = 1 / speeds_[shorter];
         const double negligible =
-            kNegligible * sums_[costlier];  // above rounding errors, or exchanges could be undone for ever
-        double nearest = gap / 2 - negligible;
+            kNegligible * time(longer);  // above rounding errors, or exchanges could be undone for ever
+        double nearest = even * longer_pace - negligible;
+        double below = 0;
         std::optional<Exchange> best;
         for (size_t give = 0; give < 3; ++give) {
             for (size_t take = 0; take < 3; ++take) {
-                if (!allowed(costlier, give, take) || !allowed(cheaper, take, give)) {
+                if (!allowed(longer, give, take) || !allowed(shorter, take, give)) {
                     continue;
                 }
-                const std::vector<Choice> &taken = choices(cheaper)[take];
+                const std::vector<Choice> &taken = choices(shorter)[take];
                 size_t at = 0;
-                for (const Choice &given : choices(costlier)[give]) {
+                for (const Choice &given : choices(longer)[give]) {
                     if (taken.empty()) {
                         break;
                     }
-                    const double wanted = given.sum - gap / 2;
+                    const double wanted = given.sum - even;
                     while (at + 1 < taken.size() && taken[at + 1].sum <= wanted) {
                         ++at;
                     }
                     for (size_t i = at; i < std::min(at + 2, taken.size()); ++i) {
-                        const double distance = std::abs(wanted - taken[i].sum);
-                        if (distance < nearest) {
-                            nearest = distance;
-                            best = Exchange{costlier, cheaper, given, taken[i], 0, 0};
+                        const double left = taken[i].sum - wanted;  // above the even sum of the longer part
+                        const double above = left > 0 ? left * longer_pace : -left * shorter_pace;
+                        if (above < nearest) {
+                            nearest = above;
+                            below = left > 0 ? left * shorter_pace : -left * longer_pace;
+                            best = Exchange{longer, shorter, given, taken[i], 0, 0};
                         }
                     }
                 }
-                spend(choices(costlier)[give].size() + taken.size());
+                spend(choices(longer)[give].size() + taken.size());
             }
         }
         if (best) {
-            const double middle = (sums_[costlier] + sums_[cheaper]) / 2;
+            const double middle = (sums_[longer] + sums_[shorter]) / speeds;
             best->most = middle + nearest;
-            best->least = middle - nearest;
+            best->least = middle - below;
         }
         return best;
     }
@@ -320,15 +330,15 @@ private:
         if (!exchange) {
             return false;
         }
-        const auto [costlier, cheaper, given, taken, most, least] = *exchange;
-        for (const uint32_t part : {costlier, cheaper}) {
-            ranking_.erase({sums_[part], part});
+        const auto [longer, shorter, given, taken, most, least] = *exchange;
+        for (const uint32_t part : {longer, shorter}) {
+            ranking_.erase({time(part), part});
             choices_[part] = {};
         }
-        move(given, costlier, cheaper);
-        move(taken, cheaper, costlier);
-        rank(costlier);
-        rank(cheaper);
+        move(given, longer, shorter);
+        move(taken, shorter, longer);
+        rank(longer);
+        rank(shorter);
         return true;
     }
 
@@ -346,27 +356,29 @@ private:
         for (const uint32_t item : parts_[part]) {
             sums_[part] += costs_[item];
         }
-        ranking_.emplace(sums_[part], part);
+        ranking_.emplace(time(part), part);
     }
 
     void spend(uint64_t steps) { steps_ -= std::min(steps_, steps); }
 
     Parts &parts_;
     const std::vector<double> &costs_;
+    const Speeds &speeds_;
     CountLimits limits_;
     uint64_t steps_;
     std::vector<double> sums_;
     std::vector<Choices> choices_;                   // by part; empty: the part has changed since
-    std::set<std::pair<double, uint32_t>> ranking_;  // parts by sum
+    std::set<std::pair<double, uint32_t>> ranking_;  // parts by time
     std::minstd_rand random_;                        // with a fixed seed, for deterministic plans
 };
 
-// See search(). Places the items costliest first, each in the cheapest part first.
+// See search(). Places the items costliest first, each in the shortest part first, the fastest of those.
 class Search {
 public:
-    Search(Parts &parts, const std::vector<double> &costs, CountLimits limits, uint64_t nodes)
-        : best_(parts), costs_(costs), limits_(limits), nodes_(nodes), items_(by_cost(costs)), parts_(parts.size()),
-          sums_(parts.size(), 0.0), least_(makespan(parts, costs)), enough_(lower_bound(costs, parts.size())) {}
+    Search(Parts &parts, const std::vector<double> &costs, const Speeds &speeds, CountLimits limits, uint64_t nodes)
+        : best_(parts), costs_(costs), speeds_(speeds), limits_(limits), nodes_(nodes), items_(by_cost(costs)),
+          parts_(parts.size()), sums_(parts.size(), 0.0), least_(makespan(parts, costs, speeds)),
+          enough_(lower_bound(costs, speeds)) {}
 
     void run() {
         missing_ = limits_.low * parts_.size();
@@ -377,20 +389,25 @@ private:
     void place(size_t placed) {
         if (placed == items_.size()) {
             best_ = parts_;
-            least_ = makespan(parts_, costs_);
+            least_ = makespan(parts_, costs_, speeds_);
             return;
         }
         const uint32_t item = items_[placed];
         std::vector<uint32_t> order(parts_.size());
         std::iota(order.begin(), order.end(), 0U);
-        std::stable_sort(order.begin(), order.end(), [&](uint32_t x, uint32_t y) { return sums_[x] < sums_[y]; });
+        std::stable_sort(order.begin(), order.end(), [&](uint32_t x, uint32_t y) {
+            const double of_x = sums_[x] / speeds_[x];
+            const double of_y = sums_[y] / speeds_[y];
+            return of_x != of_y ? of_x < of_y : speeds_[x] > speeds_[y];
+        });
         for (size_t i = 0; i < order.size() && nodes_ > 0 && least_ > enough_ * (1 + kNegligible); ++i) {
             const uint32_t part = order[i];
-            if (sums_[part] + costs_[item] >= least_ * (1 - kNegligible)) {
-                return;
+            if ((sums_[part] + costs_[item]) / speeds_[part] >= least_ * (1 - kNegligible)) {
+                continue;
             }
             const size_t count = parts_[part].size();
-            const bool same = i > 0 && sums_[order[i - 1]] == sums_[part] && parts_[order[i - 1]].size() == count;
+            const bool same = i > 0 && sums_[order[i - 1]] == sums_[part] && speeds_[order[i - 1]] == speeds_[part] &&
+                              parts_[order[i - 1]].size() == count;
             const size_t missing = missing_ - (count < limits_.low ? 1 : 0);
             if (same || count == limits_.high || missing > items_.size() - placed - 1) {
                 continue;
@@ -410,6 +427,7 @@ private:
 
     Parts &best_;
     const std::vector<double> &costs_;
+    const Speeds &speeds_;
     CountLimits limits_;
     uint64_t nodes_;
     std::vector<uint32_t> items_;
@@ -464,35 +482,80 @@ Parts longest_first(const std::vector<double> &costs, size_t parts) {
     return out;
 }
 
-void refine(Parts &parts, const std::vector<double> &costs, CountLimits limits, uint64_t steps) {
-    Refinement(parts, costs, limits, steps).run();
+Parts first_to_end(const std::vector<double> &costs, const Speeds &speeds) {
+    Parts out(speeds.size());
+    std::vector<double> sums(speeds.size());
+    for (const uint32_t item : by_cost(costs)) {
+        size_t first = 0;
+        for (size_t part = 1; part < speeds.size(); ++part) {
+            if ((sums[part] + costs[item]) / speeds[part] < (sums[first] + costs[item]) / speeds[first]) {
+                first = part;
+            }
+        }
+        sums[first] += costs[item];
+        out[first].push_back(item);
+    }
+    return out;
 }
 
-void search(Parts &parts, const std::vector<double> &costs, CountLimits limits, uint64_t nodes) {
-    Search(parts, costs, limits, nodes).run();
+Parts matched(const Parts &parts, const std::vector<double> &costs, const Speeds &speeds) {
+    std::vector<double> sums;
+    for (const std::vector<uint32_t> &part : parts) {
+        sums.push_back(std::accumulate(part.begin(), part.end(), 0.0,
+                                       [&](double sum, uint32_t item) { return sum + costs[item]; }));
+    }
+    sums.resize(speeds.size());
+    const std::vector<uint32_t> costliest = by_cost(sums);
+    const std::vector<uint32_t> fastest = by_cost(speeds);
+    Parts out(speeds.size());
+    for (size_t i = 0; i < parts.size(); ++i) {
+        out[fastest[i]] = parts[costliest[i]];
+    }
+    return out;
 }
 
-double makespan(const Parts &parts, const std::vector<double> &costs) {
+void refine(Parts &parts, const std::vector<double> &costs, const Speeds &speeds, CountLimits limits, uint64_t steps) {
+    Refinement(parts, costs, speeds, limits, steps).run();
+}
+
+void search(Parts &parts, const std::vector<double> &costs, const Speeds &speeds, CountLimits limits, uint64_t nodes) {
+    Search(parts, costs, speeds, limits, nodes).run();
+}
+
+double makespan(const Parts &parts, const std::vector<double> &costs, const Speeds &speeds) {
     double most = 0;
-    for (std::vector<uint32_t> part : parts) {
+    for (size_t i = 0; i < parts.size(); ++i) {
+        std::vector<uint32_t> part = parts[i];
         std::sort(part.begin(), part.end());
         double sum = 0;
         for (const uint32_t item : part) {
             sum += costs[item];
         }
-        most = std::max(most, sum);
+        most = std::max(most, sum / speeds[i]);
     }
     return most;
 }
 
-double lower_bound(const std::vector<double> &costs, size_t parts) {
+double lower_bound(const std::vector<double> &costs, const Speeds &speeds) {
+    const size_t parts = speeds.size();
+    Speeds fastest = speeds;
+    std::sort(fastest.begin(), fastest.end(), std::greater<>());
     std::vector<double> sorted = costs;
     std::sort(sorted.begin(), sorted.end(), std::greater<>());
-    double bound = std::accumulate(sorted.begin(), sorted.end(), 0.0) / static_cast<double>(parts);
+    double bound =
+        std::accumulate(sorted.begin(), sorted.end(), 0.0) / std::accumulate(speeds.begin(), speeds.end(), 0.0);
     // Of the j * parts + 1 costliest items some part holds j + 1; the cheapest they can be are the last j + 1.
     for (size_t j = 0; j <= kCountedItems && j * parts < sorted.size(); ++j) {
         const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(j * parts);
-        bound = std::max(bound, std::accumulate(last - static_cast<std::ptrdiff_t>(j), last + 1, 0.0));
+        bound = std::max(bound, std::accumulate(last - static_cast<std::ptrdiff_t>(j), last + 1, 0.0) / fastest[0]);
+    }
+    // The j costliest items run on at most j parts.
+    double cost = 0;
+    double speed = 0;
+    for (size_t j = 0; j < std::min(parts, sorted.size()) && fastest.front() != fastest.back(); ++j) {
+        cost += sorted[j];
+        speed += fastest[j];
+        bound = std::max(bound, cost / speed);
     }
     return bound;
 }

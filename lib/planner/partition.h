@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Divides items among parts so that the costliest part is as cheap as possible: starts from Karmarkar-Karp's largest
-// differencing, improves by exchanging items, and searches exhaustively if there are few items.
+// Divides items among parts, of the same or of different speeds, so that the part that takes longest is as short as possible:
+// starts from Karmarkar-Karp's largest differencing, improves by exchanging items, and searches exhaustively if there are few
+// items.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 
 namespace odc {
 
+using Speeds = std::vector<double>;                // of each part, which takes its items' cost / its speed
 using Parts = std::vector<std::vector<uint32_t>>;  // the indices of each part's items
 
 // How many items a part may hold.
@@ -23,19 +25,23 @@ Parts largest_differencing(const std::vector<double> &costs, size_t parts);
 Parts largest_differencing_equal(const std::vector<double> &costs, size_t parts);
 Parts round_robin(size_t items, size_t parts);
 Parts longest_first(const std::vector<double> &costs, size_t parts);
+// The costliest item first, each to the part that then ends first; parts may stay empty.
+Parts first_to_end(const std::vector<double> &costs, const Speeds &speeds);
+// Gives the costliest part to the fastest.
+Parts matched(const Parts &parts, const std::vector<double> &costs, const Speeds &speeds);
 
-// Exchanges up to two items of one part for up to two of another while that brings the costliest or the cheapest part closer to
+// Exchanges up to two items of one part for up to two of another while that brings the longest or the shortest part closer to
 // the others. Stops after `steps` comparisons, so that the time is bounded and the result deterministic.
-void refine(Parts &parts, const std::vector<double> &costs, CountLimits limits, uint64_t steps);
+void refine(Parts &parts, const std::vector<double> &costs, const Speeds &speeds, CountLimits limits, uint64_t steps);
 
-// Branch and bound: replaces `parts` if it finds a cheaper division. Stops after `nodes` placements; the result is optimal if
+// Branch and bound: replaces `parts` if it finds a shorter division. Stops after `nodes` placements; the result is optimal if
 // it needs no more.
-void search(Parts &parts, const std::vector<double> &costs, CountLimits limits, uint64_t nodes);
+void search(Parts &parts, const std::vector<double> &costs, const Speeds &speeds, CountLimits limits, uint64_t nodes);
 
-// The cost of the costliest part; sums in the order of the items' indices, so that equal parts have equal sums.
-double makespan(const Parts &parts, const std::vector<double> &costs);
+// The time of the part that takes longest; sums in the order of the items' indices, so that equal parts have equal sums.
+double makespan(const Parts &parts, const std::vector<double> &costs, const Speeds &speeds);
 
-// A lower bound of the makespan of any division into `parts` parts.
-double lower_bound(const std::vector<double> &costs, size_t parts);
+// A lower bound of the makespan of any division among parts of these speeds.
+double lower_bound(const std::vector<double> &costs, const Speeds &speeds);
 
 }  // namespace odc

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The policies. All but sorted rows partition the samples over ranks by cost, then each rank's samples into microbatches within
-// the token budget.
+// the token budget. LB-Mini alone knows ranks of different speeds, and leaves a tail to be claimed.
 #include "planner/plan.h"
 
 #include "planner/microbatches.h"
 #include "planner/minibatch.h"
 #include "planner/partition.h"
 #include "planner/sorted_rows.h"
+#include "planner/tail.h"
 
 #include <algorithm>
 #include <numeric>
@@ -24,6 +25,8 @@ constexpr uint64_t kRankStepsAtMost = 6'000'000;
 constexpr uint64_t kSearchNodes = 300'000;
 constexpr size_t kSearchItems = 32;
 
+constexpr int32_t kToBeClaimed = -1;  // for a rank
+
 // ---- Over ranks ----
 
 // Refines the starts and returns the best, the first of equals.
@@ -32,10 +35,10 @@ Parts best_of(std::vector<Parts> starts, const Minibatch &minibatch, CountLimits
     Parts *best = nullptr;
     double least = 0;
     for (Parts &start : starts) {
-        const double before = makespan(start, minibatch.costs);
+        const double before = makespan(start, minibatch.costs, minibatch.speeds);
         Parts refined = start;
-        refine(refined, minibatch.costs, limits, steps);
-        const double after = makespan(refined, minibatch.costs);
+        refine(refined, minibatch.costs, minibatch.speeds, limits, steps);
+        const double after = makespan(refined, minibatch.costs, minibatch.speeds);
         if (after < before) {  // sums in another order may round differently
             start = std::move(refined);
         }
@@ -45,7 +48,7 @@ Parts best_of(std::vector<Parts> starts, const Minibatch &minibatch, CountLimits
         }
     }
     if (minibatch.samples() <= kSearchItems) {
-        search(*best, minibatch.costs, limits, kSearchNodes);
+        search(*best, minibatch.costs, minibatch.speeds, limits, kSearchNodes);
     }
     return std::move(*best);
 }
@@ -97,11 +100,18 @@ Parts equal_counts(const Minibatch &minibatch) {
 Parts free_counts(const Minibatch &minibatch) {
     Parts simple = longest_first(minibatch.costs, minibatch.ranks);
     // With few samples a rank often one sample is the bound.
-    if (makespan(simple, minibatch.costs) <= lower_bound(minibatch.costs, minibatch.ranks)) {
+    if (makespan(simple, minibatch.costs, minibatch.speeds) <= lower_bound(minibatch.costs, minibatch.speeds)) {
         return simple;
     }
     return best_of({largest_differencing(minibatch.costs, minibatch.ranks), std::move(simple), equal_counts(minibatch)},
                    minibatch, {1, minibatch.samples()});
+}
+
+// For ranks of different speeds; some may have nothing to do.
+Parts by_speed(const Minibatch &minibatch) {
+    Parts as_equal = matched(free_counts(minibatch.with_equal_speeds()), minibatch.costs, minibatch.speeds);
+    return best_of({first_to_end(minibatch.costs, minibatch.speeds), std::move(as_equal)}, minibatch,
+                   {0, minibatch.samples()});
 }
 
 // ---- The policies ----
@@ -189,9 +199,13 @@ std::vector<Microbatches> for_collectives(const Minibatch &minibatch, const odc_
 }
 
 std::vector<Microbatches> lb_mini(const Minibatch &minibatch) {
-    const std::vector<double> tokens(minibatch.lengths, minibatch.lengths + minibatch.samples());
+    const std::vector<double> tokens(minibatch.lengths.begin(), minibatch.lengths.end());
     std::vector<Microbatches> out;
-    for (const Samples &samples : free_counts(minibatch)) {
+    for (const Samples &samples : minibatch.equally_fast() ? free_counts(minibatch) : by_speed(minibatch)) {
+        if (samples.empty()) {
+            out.emplace_back();
+            continue;
+        }
         // Balanced by cost if that keeps the budget with this number, else by tokens.
         std::optional<Microbatches> microbatches;
         for (size_t count = fewest_microbatches(samples, minibatch); !microbatches;
@@ -215,6 +229,43 @@ std::vector<Microbatches> planned(const Minibatch &minibatch, const odc_plan_req
     }
 }
 
+// By LB-Mini: all ranks' planned microbatches, none of a sample that is in the tail.
+std::vector<Microbatches> planned_before(const Tail &tail, const Minibatch &minibatch) {
+    std::vector<Microbatches> out(minibatch.ranks);
+    if (tail.planned.empty()) {
+        return out;
+    }
+    std::vector<Microbatches> some = lb_mini(minibatch.part(tail.planned));
+    for (size_t rank = 0; rank < some.size(); ++rank) {
+        for (Samples &microbatch : some[rank]) {
+            for (uint32_t &sample : microbatch) {
+                sample = tail.planned[sample];
+            }
+        }
+        out[rank] = std::move(some[rank]);
+    }
+    return out;
+}
+
+Parts samples_of(const std::vector<Microbatches> &ranks) {
+    Parts out(ranks.size());
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+        for (const Samples &microbatch : ranks[rank]) {
+            out[rank].insert(out[rank].end(), microbatch.begin(), microbatch.end());
+        }
+    }
+    return out;
+}
+
+void write(const Microbatches &microbatches, int32_t rank, int32_t *rank_of, int32_t *microbatch_of) {
+    for (size_t i = 0; i < microbatches.size(); ++i) {
+        for (const uint32_t sample : microbatches[i]) {
+            rank_of[sample] = rank;
+            microbatch_of[sample] = static_cast<int32_t>(i);
+        }
+    }
+}
+
 }  // namespace
 
 odc_plan_summary plan(const odc_plan_request &request, int32_t *rank_of, int32_t *microbatch_of) {
@@ -223,20 +274,21 @@ odc_plan_summary plan(const odc_plan_request &request, int32_t *rank_of, int32_t
         fail(ODC_ERROR_ARGUMENT, "odc_plan: `rank_of` and `microbatch_of` must point to {} numbers each",
              request.count);
     }
-    const std::vector<Microbatches> ranks = planned(minibatch, request);
-    Parts samples(ranks.size());
+    const Tail tail = request.tail > 0 ? cut_tail(minibatch, request.tail) : Tail{};
+    std::vector<Microbatches> ranks =
+        tail.items.empty() ? planned(minibatch, request) : planned_before(tail, minibatch);
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
-        for (size_t i = 0; i < ranks[rank].size(); ++i) {
-            for (const uint32_t sample : ranks[rank][i]) {
-                rank_of[sample] = static_cast<int32_t>(rank);
-                microbatch_of[sample] = static_cast<int32_t>(i);
-                samples[rank].push_back(sample);
-            }
-        }
+        write(ranks[rank], static_cast<int32_t>(rank), rank_of, microbatch_of);
     }
-    odc_plan_summary out = {sizeof(out), makespan(samples, minibatch.costs), 0, collective_makespan(ranks, minibatch)};
+    write(tail.items, kToBeClaimed, rank_of, microbatch_of);
+    claim_in_order(ranks, tail.items, minibatch);
+    odc_plan_summary out{};
+    out.struct_size = sizeof(out);
+    out.makespan = makespan(samples_of(ranks), minibatch.costs, minibatch.speeds);
     // Equal sums may differ by rounding.
-    out.lower_bound = std::min(lower_bound(minibatch.costs, minibatch.ranks), out.makespan);
+    out.lower_bound = std::min(lower_bound(minibatch.costs, minibatch.speeds), out.makespan);
+    out.collective_makespan = collective_makespan(ranks, minibatch);
+    out.items = tail.items.size();
     return out;
 }
 

@@ -106,10 +106,10 @@ std::vector<size_t> counts_to_try(const Samples &samples, const Minibatch &minib
 
 double collective_makespan(const std::vector<Microbatches> &ranks, const Minibatch &minibatch) {
     std::vector<double> slowest;  // rank of each microbatch
-    for (const Microbatches &microbatches : ranks) {
-        slowest.resize(std::max(slowest.size(), microbatches.size()));
-        for (size_t i = 0; i < microbatches.size(); ++i) {
-            slowest[i] = std::max(slowest[i], minibatch.cost(microbatches[i]));
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+        slowest.resize(std::max(slowest.size(), ranks[rank].size()));
+        for (size_t i = 0; i < ranks[rank].size(); ++i) {
+            slowest[i] = std::max(slowest[i], minibatch.cost(ranks[rank][i]) / minibatch.speeds[rank]);
         }
     }
     return std::accumulate(slowest.begin(), slowest.end(), 0.0);

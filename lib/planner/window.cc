@@ -39,6 +39,12 @@ void check(const odc_window_request &window, const odc_plan_request &samples) {
              "{:g}) to {}",
              window.most_displacement, kDisplacement, kMostMinibatches);
     }
+    if (samples.speeds != nullptr || samples.tail != 0) {
+        fail(
+            ODC_ERROR_ARGUMENT,
+            "odc_plan_window: {} is for odc_plan: let the window choose each minibatch's samples, then plan those with it",
+            samples.speeds != nullptr ? "`speeds`" : "a `tail`");
+    }
     const auto minibatches = static_cast<uint64_t>(window.minibatches);
     if (window.counts == nullptr && samples.count % minibatches != 0) {
         fail(ODC_ERROR_ARGUMENT,

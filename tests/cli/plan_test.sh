@@ -50,6 +50,36 @@ done
 plans lb-mini 7b 16 3
 plans local-sort linear 1 1
 
+# Ranks of different speeds, and a tail: every sample once, the items in order, and what a rank is free for.
+head -n 40 "$lengths" >"$work/few"
+"$odc" plan --ranks 3 --cost 7b --speeds 1,1,0.5 --tail 0.25 --json "$work/few" >"$work/json" || fail "no tail is planned"
+python3 -c '
+import json, sys
+lengths = [int(line) for line in open(sys.argv[1])]
+plan = json.load(open(sys.argv[2]))
+price = [4.348357 * (s / 32000) ** 2 + 8.768377 * s / 32000 for s in lengths]
+items = [sum(price[i] for i in item) for item in plan["items"]]
+assert items and items == sorted(items, reverse=True) and 0.2 * sum(price) < sum(items) <= 0.25 * sum(price)
+seen = [i for item in plan["items"] for i in item] + [i for r in plan["ranks"] for m in r["microbatches"] for i in m]
+assert sorted(seen) == list(range(len(lengths)))
+speeds = [1.2, 1.2, 0.6]
+loads = [rank["cost"] / speed for rank, speed in zip(plan["ranks"], speeds)]
+for item in items:
+    first = loads.index(min(loads))
+    loads[first] += item / speeds[first]
+assert abs(plan["makespan"] - max(loads)) <= 1e-9 * max(loads)
+' "$work/few" "$work/json" || fail "the tail of odc plan is wrong"
+expect 0 "$odc" plan --ranks 3 --speeds 1,1,0.5 --tail 0.25 "$work/few"
+contains "$out" "   free"
+contains "$out" "to claim"
+contains "$out" "if ranks are as fast as planned and whoever is done first claims"
+expect 2 "$odc" plan --ranks 3 --speeds 1,1 "$work/few"
+contains "$err" "--speeds has 2 numbers, but there are 3 ranks; give one for each"
+expect 2 "$odc" plan --ranks 3 --tail 2 "$work/few"
+contains "$err" '--tail: "2" is not a number from 0 to 1'
+expect 2 "$odc" plan --ranks 3 --tail 0.5 --policy lb-micro "$work/few"
+contains "$err" "only LB-Mini leaves a"
+
 # Several minibatches together: the plan of each is that of its samples alone, and what moved is as reported.
 head -n 150 "$lengths" >"$work/window"
 for order in "--most-moved 1 --most-displacement 16" --sorted "--most-moved 0.05" ""; do

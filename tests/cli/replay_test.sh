@@ -91,6 +91,49 @@ for longest in 5000 65000; do
              for x in (int(s) / 32000 for s in open("'"$scratch/twelve"'"))], j["settings"]["device_speeds"][0])'
 done
 
+# Claims: both collective baselines, ODC with equal speeds, and three arms with speeds or claims or both.
+claims() {
+    check "$scratch/json" '[(a["schedule"], a["policy"], a["speeds"], a["tail"]) for a in j["arms"]] == [
+        ("collective", "lb-micro", "equal", 0), ("collective", "sorted-rows", "equal", 0), ("odc", "lb-mini", "equal", 0),
+        ("odc", "lb-mini", "measured", 0), ("odc", "lb-mini", "equal", 1), ("odc", "lb-mini", "measured", 0.25)]'
+    check "$scratch/json" 'all(0 < a["share_of_ideal"] <= 1 and 0 < a["share_of_bound"] <= 1 and a["seconds"] > 0
+                               for a in j["arms"])'
+    # Every sum is checked, so each item was computed once. The planner leaves at most the tail.
+    check "$scratch/json" '[a["claimed"] for a in j["arms"][:5]] == [0, 0, 0, 0, 1]
+                           and all(not any(a["rank_claimed"]) for a in j["arms"][:4])
+                           and all(sum(a["rank_claimed"]) > 0 for a in j["arms"][4:])'
+    check "$scratch/json" '0 < j["speedup_over_static"]["low"] <= j["speedup_over_static"]["high"]
+                           and j["settings"]["warm_up"] == 5 and j["settings"]["claim"] == 0.25'
+}
+"$odc" replay --lengths "$lengths" --ranks 3 --minibatch 8 --minibatches 3 --seconds 4 --scale 65536 --noise 0.1 \
+    --slow 0:8 --claim 0.25 --json --timeline "$scratch/t.svg" --trace "$scratch/t.json" >"$scratch/json" 2>"$scratch/err"
+claims
+# Speeds are measured and used: this rank is so slow that no machine hides it.
+check "$scratch/json" 'j["arms"][3]["ideal_samples_per_second"] > 1.2 * j["arms"][2]["ideal_samples_per_second"]'
+check "$scratch/json" '0 < j["arms"][5]["claimed"] < 1'
+# The trace has each claimed microbatch; each arm's items are 0, 1, ... in each of the three minibatches.
+python3 - "$scratch/json" "$scratch/t.json" <<'PYTHON'
+import collections, json, sys
+arms, trace = (json.load(open(name)) for name in sys.argv[1:])
+for number, arm in enumerate(arms["arms"]):
+    claimed = [e["args"]["claimed"] for e in trace["traceEvents"]
+               if e["pid"] == number and e["name"] == "forward 0" and "claimed" in e["args"]]
+    times = list(collections.Counter(claimed).items())
+    assert len(claimed) == sum(arm["rank_claimed"]), (arm, claimed)
+    assert sorted(times) == sorted(times, key=lambda item: (-item[1], item[0])) and all(n <= 3 for _, n in times), times
+    assert sorted(set(claimed)) == list(range(len(times))), claimed
+PYTHON
+python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$scratch/t.svg"
+grep -q ">claimed<" "$scratch/t.svg"
+grep -q "measured speeds, 25 % claimed" "$scratch/t.svg"
+grep -qE 'fill="#(7b3f98|b98ad0)" d="M' "$scratch/t.svg" # one of their shades
+"$odc" replay --lengths "$lengths" --ranks 2 --minibatch 4 --minibatches 2 --lookahead 2 --seconds 1 --scale 65536 \
+    --claim 0.5 >"$scratch/out" 2>"$scratch/err"
+for arm in "odc + lb-mini + lookahead + speeds" "odc + lookahead + claims" "odc + lb-mini + lookahead + speeds + claims"; do
+    grep -qE "^${arm//+/\\+} .* %$" "$scratch/out"
+done
+grep -q "over odc + lb-mini + lookahead" "$scratch/out"
+
 # The table; a corpus; more ranks than elements in a layer; a rank alone.
 mkdir "$scratch/corpus"
 for size in 3 500 70000 1200; do
@@ -169,11 +212,13 @@ refuses 2 '^odc: --slow 0:2:4-3, last minibatch: "3" is not a whole number from 
 refuses 2 '^odc: --slow names rank 8; the run has ranks 0 to 7$' --lengths "$lengths" --slow 7:2,8:2
 refuses 2 '^odc: --slow names minibatch 13; the run has minibatches 1 to 12$' --lengths "$lengths" --slow 0:2:12-13
 refuses 2 'did you mean --noise?' --lengths "$lengths" --nosie 0.1
+refuses 2 '^odc: --claim: "1.5" is not a number from 0.01 to 1$' --lengths "$lengths" --claim 1.5
+refuses 2 'did you mean --claim?' --lengths "$lengths" --claims 0.25
 refuses 2 '^odc: --noise: "1" is not a number from 0 to 0.9$' --lengths "$lengths" --noise 1
 refuses 2 "800000 samples is too large .* to 59918" --lengths "$lengths" --ranks 8 --minibatch 100000
 test "$(wc -l <"$scratch/err")" = 1
 refuses 2 "requires --prefetch" --lengths "$lengths" --compute 2
-for other in "--seconds 5" "--timeline $scratch/one" "--trace $scratch/one" "--noise 0.1" "--slow 0:2"; do
+for other in "--seconds 5" "--timeline $scratch/one" "--trace $scratch/one" "--noise 0.1" "--slow 0:2" "--claim 1"; do
     refuses 2 "^odc: ${other%% *} excludes --prefetch" --lengths "$lengths" --prefetch $other
 done
 refuses 1 "cannot be written" --lengths "$lengths" --ranks 2 --seconds 0.5 --timeline "$scratch/missing/t.svg"

@@ -78,7 +78,7 @@ AT(odc_peer_stats, publish_wait_ns, 8);
 AT(odc_peer_stats, sync_late_ns, 16);
 AT(odc_peer_stats, sync_last, 24);
 
-PINNED(odc_plan_request, 56);
+PINNED(odc_plan_request, 72);
 AT(odc_plan_request, lengths, 8);
 AT(odc_plan_request, count, 16);
 AT(odc_plan_request, max_tokens, 24);
@@ -86,11 +86,14 @@ AT(odc_plan_request, a, 32);
 AT(odc_plan_request, b, 40);
 AT(odc_plan_request, ranks, 48);
 AT(odc_plan_request, policy, 52);
+AT(odc_plan_request, speeds, 56);
+AT(odc_plan_request, tail, 64);
 
-PINNED(odc_plan_summary, 32);
+PINNED(odc_plan_summary, 40);
 AT(odc_plan_summary, makespan, 8);
 AT(odc_plan_summary, lower_bound, 16);
 AT(odc_plan_summary, collective_makespan, 24);
+AT(odc_plan_summary, items, 32);
 PINNED(odc_window_request, 48);
 AT(odc_window_request, samples, 8);
 AT(odc_window_request, counts, 16);

@@ -189,8 +189,14 @@ static void past_structs(int rank, int size, const char *job, void *arg) {
     CHECK_SIZES(odc_config, config, offsetof(odc_config, log), odc_init(&config, &context));
     CHECK_SIZES(odc_transport, transport, sizeof transport, odc_get_transport(0, &transport));
     CHECK_SIZES(odc_setting, setting, sizeof setting, odc_get_setting(0, &setting));
-    CHECK_SIZES(odc_plan_request, request, sizeof request, odc_plan(&request, NULL, NULL, NULL));
-    const odc_plan_request one = {sizeof one, (uint64_t[]){1}, 1, 1, 0, 1, 1, ODC_LB_MINI};
+    CHECK_SIZES(odc_plan_request, request, offsetof(odc_plan_request, speeds), odc_plan(&request, NULL, NULL, NULL));
+    const odc_plan_request one = {.struct_size = sizeof one,
+                                  .lengths = (uint64_t[]){1},
+                                  .count = 1,
+                                  .max_tokens = 1,
+                                  .b = 1,
+                                  .ranks = 1,
+                                  .policy = ODC_LB_MINI};
     int32_t minibatch_of = 77, rank_of = 77, microbatch_of = 77;
     const uint64_t makespans = offsetof(odc_plan_summary, collective_makespan);
     CHECK_SIZES(odc_plan_summary, summary, makespans, odc_plan(&one, &rank_of, &microbatch_of, &summary));

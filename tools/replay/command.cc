@@ -110,6 +110,10 @@ void add_replay(CLI::App &app) {
             "Ranks whose devices take FACTOR times as long, in all minibatches or in FIRST to LAST, from 1",
             [settings](const std::string &name, const std::string &text) { settings->slow = parse_slow(name, text); })
             ->type_name("RANK:FACTOR[:FIRST-LAST],...");
+    CLI::Option *claim = add_real(verb, "--claim", settings->claim, {0.01, 1},
+                                  "Three arms: planned with measured speeds, all of the work claimed, and planned with "
+                                  "measured speeds but for this share of the cost, which is claimed")
+                             ->default_str("");
     CLI::Option *seconds = add_real(verb, "--seconds", settings->seconds, {0.1, 1e6},
                                     "Emulated time of all arms together; sets the device's speed");
     add_whole(verb, "--seed", settings->seed, {0, kPositive.high}, "Seed of the order of the samples");
@@ -122,7 +126,7 @@ void add_replay(CLI::App &app) {
     CLI::Option *prefetch =
         verb->add_flag("--prefetch", settings->prefetch,
                        "Measure how much of the communication compute hides when one thread starts it a layer ahead");
-    for (CLI::Option *other : {seconds, timeline, trace, lookahead, noise, slow}) {
+    for (CLI::Option *other : {seconds, timeline, trace, lookahead, noise, slow, claim}) {
         prefetch->excludes(other);
     }
     add_real(verb, "--compute", settings->compute, {0.01, 1000},

@@ -31,9 +31,12 @@ Device::Device(ModelShards &shards, odc_context *context, odc_context *barrier)
     prctl(PR_SET_TIMERSLACK, 1);  // the default of 50 us is as long as a short layer
 }
 
-RunRecord Device::run(int32_t number, Schedule schedule, const std::vector<Microbatch> &microbatches,
-                      double ns_per_cost, Recording recording) {
-    const std::vector<Step> steps = make_steps(microbatches, ns_per_cost);
+RunRecord Device::run(int32_t number, Schedule schedule, const Work &work, Recording recording) {
+    steps_.clear();
+    cost_ = 0;
+    for (const Microbatch &microbatch : work.planned) {
+        add_steps(microbatch, work.ns_per_cost, kPlanned);
+    }
     number_ = number;
     schedule_ = schedule;
     recording_ = recording;
@@ -41,76 +44,97 @@ RunRecord Device::run(int32_t number, Schedule schedule, const std::vector<Micro
     origin_ns_ = now_ns();
     shards_.update_and_publish();
     record(Kind::Update, {}, origin_ns_, now_ns());
-    const int64_t compute_ns = run_steps(steps);
+    run_steps(work);
+    if (work.reported) {
+        check(odc_report_cost(context_, cost_));
+    }
     const int64_t arrived_ns = now_ns();
     check(odc_minibatch_sync(context_));
     const int64_t end_ns = now_ns();
     record(Kind::Sync, {}, arrived_ns, end_ns);
-    return {end_ns - origin_ns_, compute_ns};
+    return summary(end_ns - origin_ns_);
 }
 
-std::vector<Device::Step> Device::make_steps(const std::vector<Microbatch> &microbatches, double ns_per_cost) const {
-    std::vector<Step> steps;
-    const int32_t layers = shards_.layers();
-    for (size_t i = 0; i < microbatches.size(); ++i) {
-        const auto microbatch = static_cast<int32_t>(i);
-        const double forward_ns = microbatches[i].cost * ns_per_cost / (3.0 * layers);  // backward takes twice as long
-        for (int32_t layer = 0; layer < layers; ++layer) {
-            steps.push_back({Kind::Forward, microbatch, layer, forward_ns, 0});
-        }
-        for (int32_t layer = layers; layer-- > 0;) {
-            steps.push_back(
-                {Kind::Backward, microbatch, layer, 2 * forward_ns, microbatches[i].gradient.of_layer(layer)});
-        }
-    }
-    return steps;
-}
-
-// Returns how long the device computed.
-int64_t Device::run_steps(const std::vector<Step> &steps) {
-    if (!steps.empty()) {
-        switch (schedule_) {
-            case Schedule::Collective:
-            case Schedule::Odc: run_ahead(steps); break;
-            case Schedule::Waiting: run_waiting(steps); break;
-            case Schedule::Prefetching: run_prefetching(steps); break;
-        }
-    }
+RunRecord Device::summary(int64_t duration_ns) const {
     double compute_ns = 0;
-    for (const Step &step : steps) {
+    double claimed_ns = 0;
+    int64_t claimed = 0;
+    for (const Step &step : steps_) {
         compute_ns += step.duration_ns;
+        if (step.item != kPlanned) {
+            claimed_ns += step.duration_ns;
+            claimed += step.kind == Kind::Forward && step.layer == 0 ? 1 : 0;
+        }
     }
-    return int64_t(compute_ns);
+    return {duration_ns, int64_t(compute_ns), int64_t(claimed_ns), claimed};
 }
 
-void Device::run_ahead(const std::vector<Step> &steps) {
+void Device::add_steps(const Microbatch &microbatch, double ns_per_cost, int32_t item) {
+    const int32_t number = steps_.empty() ? 0 : steps_.back().microbatch + 1;
+    const int32_t layers = shards_.layers();
+    const double forward_ns = microbatch.cost * ns_per_cost / (3.0 * layers);  // backward takes twice as long
+    for (int32_t layer = 0; layer < layers; ++layer) {
+        steps_.push_back({Kind::Forward, number, layer, item, forward_ns, 0});
+    }
+    for (int32_t layer = layers; layer-- > 0;) {
+        steps_.push_back({Kind::Backward, number, layer, item, 2 * forward_ns, microbatch.gradient.of_layer(layer)});
+    }
+    cost_ += microbatch.cost;
+}
+
+bool Device::has_step(size_t step, const Work &work) {
+    if (step == steps_.size() && !work.items.empty()) {
+        uint64_t item = 0;
+        const odc_status status = odc_claim(context_, work.items.size(), &item);
+        if (status != ODC_DONE) {
+            check(status);
+            add_steps(work.items[item], work.ns_per_cost, static_cast<int32_t>(item));
+        }
+    }
+    return step < steps_.size();
+}
+
+void Device::run_steps(const Work &work) {
+    switch (schedule_) {
+        case Schedule::Collective:
+        case Schedule::Odc: run_ahead(work); break;
+        case Schedule::Waiting: run_waiting(); break;
+        case Schedule::Prefetching: run_prefetching(); break;
+    }
+}
+
+void Device::run_ahead(const Work &work) {
     double device_free_ns = double(now_ns());
-    fetch(steps[0], 0);
+    if (!has_step(0, work)) {
+        return;
+    }
+    fetch(steps_[0], 0);
     int64_t ready_ns = now_ns();
     const auto send = [&](const Step &step) {
         shards_.make_gradient(step.gradient);
         send_gradient(step);
     };
-    for (size_t i = 0; i < steps.size(); ++i) {
+    for (size_t i = 0; i < steps_.size(); ++i) {
+        const Step step = steps_[i];
         const double start_ns = std::max(device_free_ns, double(ready_ns));
-        const double end_ns = start_ns + steps[i].duration_ns;
-        record(Kind::Wait, steps[i], int64_t(device_free_ns), int64_t(start_ns));
-        record(steps[i].kind, steps[i], int64_t(start_ns), int64_t(end_ns));
-        if (i + 1 < steps.size()) {
-            fetch(steps[i + 1], (i + 1) % 2);
+        const double end_ns = start_ns + step.duration_ns;
+        record(Kind::Wait, step, int64_t(device_free_ns), int64_t(start_ns));
+        record(step.kind, step, int64_t(start_ns), int64_t(end_ns));
+        if (has_step(i + 1, work)) {
+            fetch(steps_[i + 1], (i + 1) % 2);
             ready_ns = now_ns();
         }
-        if (i > 0 && steps[i - 1].kind == Kind::Backward) {
-            send(steps[i - 1]);
+        if (i > 0 && steps_[i - 1].kind == Kind::Backward) {
+            send(steps_[i - 1]);
         }
         device_free_ns = end_ns;
         sleep_until(int64_t(end_ns));
     }
-    send(steps.back());
+    send(steps_.back());
 }
 
-void Device::run_waiting(const std::vector<Step> &steps) {
-    for (const Step &step : steps) {
+void Device::run_waiting() {
+    for (const Step &step : steps_) {
         fetch(step, 0);
         compute(step);
         if (step.kind == Kind::Backward) {
@@ -119,7 +143,11 @@ void Device::run_waiting(const std::vector<Step> &steps) {
     }
 }
 
-void Device::run_prefetching(const std::vector<Step> &steps) {
+void Device::run_prefetching() {
+    const std::vector<Step> &steps = steps_;
+    if (steps.empty()) {
+        return;
+    }
     shards_.start_gather(steps[0].layer, 0);
     bool adding = false;
     const auto add = [&](const Step &step) {
@@ -180,7 +208,8 @@ void Device::meet(const Step &step) {
 
 void Device::record(Kind kind, const Step &step, int64_t begin_ns, int64_t end_ns) {
     if (recording_ == Recording::Events && end_ns > begin_ns) {
-        events_.push_back({begin_ns - origin_ns_, end_ns - origin_ns_, number_, step.microbatch, step.layer, kind});
+        events_.push_back(
+            {begin_ns - origin_ns_, end_ns - origin_ns_, number_, step.microbatch, step.layer, step.item, kind});
     }
 }
 

@@ -16,17 +16,25 @@ namespace odc_tool {
 
 enum class Recording { Times, Events };
 
+// What a rank computes in a minibatch: its microbatches of the plan, and the items that it claims.
+struct Work {
+    const std::vector<Microbatch> &planned;
+    const std::vector<Microbatch> &items;
+    double ns_per_cost;
+    bool reported;  // by odc_report_cost: the library measures the rank's speed
+};
+
 class Device {
 public:
     // `barrier` is a context without shards: its sync is the barrier of the collective schedule.
     Device(ModelShards &shards, odc_context *context, odc_context *barrier);
 
-    // Runs `microbatches`, each forward and backward through all layers, and ends the minibatch. While layer l computes, layer
-    // l+1 is gathered and layer l-1's gradients are added, in the collective and in the odc schedule, as in FSDP. In those of
-    // --prefetch one thread computes and communicates: waiting, each call returns when it is done; prefetching, calls are
-    // started before a layer's compute and waited for after it.
-    RunRecord run(int32_t number, Schedule schedule, const std::vector<Microbatch> &microbatches, double ns_per_cost,
-                  Recording recording);
+    // Runs microbatches, each forward and backward through all layers, and ends the minibatch. While layer l computes, layer
+    // l+1 is gathered and layer l-1's gradients are added, in the collective and in the odc schedule, as in FSDP; so a rank claims
+    // the next item, whose first layer it gathers, when it begins to compute the last layer of the one before. In the schedules
+    // of --prefetch, where nothing is claimed, one thread computes and communicates: waiting, each call returns when it is
+    // done; prefetching, calls are started before a layer's compute and waited for after it.
+    RunRecord run(int32_t number, Schedule schedule, const Work &work, Recording recording);
 
     const std::vector<Event> &events() const { return events_; }
 
@@ -35,15 +43,19 @@ private:
         Kind kind;  // Forward or Backward
         int32_t microbatch;
         int32_t layer;
+        int32_t item = kPlanned;
         double duration_ns;
         uint32_t gradient;  // of a Backward step
     };
 
-    std::vector<Step> make_steps(const std::vector<Microbatch> &microbatches, double ns_per_cost) const;
-    int64_t run_steps(const std::vector<Step> &steps);
-    void run_ahead(const std::vector<Step> &steps);
-    void run_waiting(const std::vector<Step> &steps);
-    void run_prefetching(const std::vector<Step> &steps);
+    void add_steps(const Microbatch &microbatch, double ns_per_cost, int32_t item);
+    // Claims an item if all known steps have begun.
+    bool has_step(size_t step, const Work &work);
+    RunRecord summary(int64_t duration_ns) const;
+    void run_steps(const Work &work);
+    void run_ahead(const Work &work);
+    void run_waiting();
+    void run_prefetching();
     void compute(const Step &step);
     void fetch(const Step &step, size_t buffer);
     void send_gradient(const Step &step);
@@ -55,6 +67,8 @@ private:
     odc_context *context_;
     odc_context *barrier_;
     std::vector<Event> events_;
+    std::vector<Step> steps_;  // of this run
+    double cost_ = 0;          // of their microbatches
     Schedule schedule_ = Schedule::Odc;
     Recording recording_ = Recording::Times;
     int32_t number_ = 0;

@@ -20,11 +20,12 @@ void check_agreement(odc_context *context, const ReplaySettings &settings, const
     uint64_t hash = 1469598103934665603ULL;
     const auto mix = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211ULL; };
     std::for_each(lengths.begin(), lengths.end(), mix);
-    for (uint64_t value : {settings.max_tokens, settings.scale, settings.seed, uint64_t(settings.minibatch),
-                           uint64_t(settings.minibatches), uint64_t(settings.seconds * 1e6),
-                           uint64_t(settings.prefetch), uint64_t(settings.compute * 1e6), uint64_t(settings.lookahead),
-                           uint64_t(settings.window.sorted), uint64_t(settings.window.most_moved * 1e6),
-                           uint64_t(settings.window.most_displacement * 1e6), uint64_t(settings.noise * 1e6)}) {
+    for (uint64_t value :
+         {settings.max_tokens, settings.scale, settings.seed, uint64_t(settings.minibatch),
+          uint64_t(settings.minibatches), uint64_t(settings.seconds * 1e6), uint64_t(settings.prefetch),
+          uint64_t(settings.compute * 1e6), uint64_t(settings.lookahead), uint64_t(settings.window.sorted),
+          uint64_t(settings.window.most_moved * 1e6), uint64_t(settings.window.most_displacement * 1e6),
+          uint64_t(settings.noise * 1e6), uint64_t(settings.claim * 1e6)}) {
         mix(value);
     }
     for (const SlowRank &slow : settings.slow) {
@@ -54,18 +55,29 @@ RankTotals totals_of(odc_context *context) {
 
 ReplayJob::ReplayJob(const ReplaySettings &replay_settings, odc_context *joined, odc_context *joined_barrier)
     : settings(replay_settings), context(joined), barrier(joined_barrier), rank(static_cast<size_t>(odc_rank(context))),
-      model(find_model(settings.model)), layer_elements(std::max<uint64_t>(1, model.layer_elements / settings.scale)),
+      model(find_model(settings.model)), planner(settings, model.cost, replay_lengths(settings), odc_size(context)),
+      workload(make_workload(settings, model, planner)),
+      layer_elements(std::max<uint64_t>(1, model.layer_elements / settings.scale)),
       shards(context, model.layers, layer_elements), device(shards, context, barrier) {
-    const std::vector<uint64_t> lengths = replay_lengths(settings);
-    workload = make_workload(settings, model, lengths, odc_size(context));
-    check_agreement(context, settings, lengths);
+    check_agreement(context, settings, planner.lengths());
+}
+
+void ReplayJob::read_speeds() {
+    measured_speeds.resize(static_cast<size_t>(odc_size(context)));
+    check(odc_get_speeds(context, measured_speeds.data(), measured_speeds.size()));
 }
 
 RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Recording recording) {
+    const Minibatch &samples = workload.minibatch(arm, minibatch);
+    const std::vector<double> speeds = arm.speeds == Speeds::Measured ? measured_speeds : std::vector<double>{};
+    const Plan plan =
+        arm.fixed() ? samples.plan(arm.policy) : planner.plan(samples.samples, arm.policy, speeds, arm.tail);
+    // Speeds are measured in the last arm only: once a minibatch, as in training.
+    const Work work{plan.ranks[rank], plan.items, ns_per_cost / workload.speeds[minibatch][rank],
+                    arm.speeds == Speeds::Measured && arm == workload.arms.back()};
     try {
-        const RunRecord record = device.run(number, arm.schedule, workload.plan(arm, minibatch).ranks[rank],
-                                            ns_per_cost / workload.speeds[minibatch][rank], recording);
-        shards.check_gradients(workload.minibatch(arm, minibatch).total);
+        const RunRecord record = device.run(number, arm.schedule, work, recording);
+        shards.check_gradients(samples.total);
         return record;
     } catch (const Exit &exit) {
         if (exit.message.empty()) {

@@ -19,6 +19,8 @@ struct ReplayJob {
     // Collective; throws Exit when the ranks' settings or lengths differ. `barrier` is a context without shards.
     ReplayJob(const ReplaySettings &settings, odc_context *context, odc_context *barrier);
 
+    // Reads the ranks' speeds as measured so far: before a minibatch's first arm, so that its arms know the same.
+    void read_speeds();
     // Runs one minibatch by `arm`, as run number `number`, and checks every sum.
     RunRecord run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Recording recording);
     // All ranks' records, on rank 0. Collective.
@@ -29,7 +31,9 @@ struct ReplayJob {
     odc_context *barrier;
     size_t rank;
     Model model;
+    Planner planner;
     Workload workload;
+    std::vector<double> measured_speeds;
     uint64_t layer_elements;  // as run
     ModelShards shards;
     Device device;

@@ -56,7 +56,7 @@ void fit_compute(ReplayJob &job) {
     double cost = 0;
     for (size_t i = 0; i < std::min(kTriedMinibatches, job.workload.count()); ++i) {
         ns += slowest_ns(job, run_turn(job, i, alone));
-        cost += job.workload.ideal_cost(kOdcLbMini, i);
+        cost += job.workload.expected(kOdcLbMini, i);
     }
     job.workload.ns_per_cost = job.settings.compute * ns / cost;
 }
@@ -118,7 +118,7 @@ Times times_of(const ReplayJob &job, const RunRecords &records) {
     Times times;
     size_t run = 0;
     for (size_t minibatch = 0; minibatch < job.workload.count(); ++minibatch) {
-        times.ideal.push_back(job.workload.ideal_cost(kOdcLbMini, minibatch) * job.workload.ns_per_cost * 1e-9);
+        times.ideal.push_back(job.workload.expected(kOdcLbMini, minibatch) * job.workload.ns_per_cost * 1e-9);
         for (size_t place = 0; place < kTurns.size(); ++place) {
             times.turns[turn_at(minibatch, place)].push_back(double(longest(records, run++)) * 1e-9);
         }

@@ -16,11 +16,15 @@ namespace odc_tool {
 struct RunRecord {
     int64_t duration_ns;  // from the optimizer to the end of sync
     int64_t compute_ns;
+    int64_t claimed_ns;  // the part of it in claimed microbatches
+    int64_t claimed;     // microbatches
 };
 
 enum class Kind : int32_t { Forward, Backward, Wait, Gather, ScatterAdd, Barrier, Update, Sync };
 inline constexpr std::array<const char *, 8> kKindNames{"forward", "backward",         "wait", "gather", "scatter-add",
                                                         "barrier", "update + publish", "sync"};
+
+constexpr int32_t kPlanned = -1;  // an item's number where nothing was claimed
 
 // Times are relative to the beginning of the rank's run: all ranks leave one barrier there.
 struct Event {
@@ -29,6 +33,7 @@ struct Event {
     int32_t run;
     int32_t microbatch;
     int32_t layer;
+    int32_t item;  // of a claimed microbatch, or kPlanned
     Kind kind;
 };
 

@@ -33,6 +33,48 @@ const ArmReport &report_of(const std::vector<ArmReport> &reports, const Arm &arm
     return *std::find_if(reports.begin(), reports.end(), [&](const ArmReport &one) { return one.arm == arm; });
 }
 
+ArmReport make_arm_report(const Workload &workload, const RunRecords &records, size_t arm) {
+    const std::vector<Run> runs = run_order(workload);
+    ArmReport report{};
+    report.arm = workload.arms[arm];
+    report.rank_claimed.resize(records.size());
+    int64_t seconds_ns = 0;
+    int64_t busiest_ns = 0;  // rank of each run
+    std::vector<double> compute(records.size());
+    std::vector<double> duration(records.size());
+    double claimed = 0;
+    for (size_t run = 0; run < runs.size(); ++run) {
+        if (runs[run].arm != arm) {
+            continue;
+        }
+        int64_t compute_ns = 0;
+        for (size_t rank = 0; rank < records.size(); ++rank) {
+            const RunRecord &record = records[rank][run];
+            compute[rank] += double(record.compute_ns);
+            duration[rank] += double(record.duration_ns);
+            claimed += double(record.claimed_ns);
+            report.rank_claimed[rank] += record.claimed;
+            compute_ns = std::max(compute_ns, record.compute_ns);
+        }
+        busiest_ns += compute_ns;
+        seconds_ns += longest(records, run);
+    }
+    for (size_t rank = 0; rank < records.size(); ++rank) {
+        report.rank_idle.push_back(1 - compute[rank] / duration[rank]);
+    }
+    const auto samples = double(workload.samples);
+    const double ns_per_cost = workload.ns_per_cost;
+    report.idle = std::accumulate(report.rank_idle.begin(), report.rank_idle.end(), 0.0) / double(records.size());
+    report.claimed = claimed / std::accumulate(compute.begin(), compute.end(), 0.0);
+    report.samples_per_second = samples / (double(seconds_ns) * kNs);
+    report.bound_samples_per_second = samples / (workload.bound(report.arm) * ns_per_cost * kNs);
+    // Of collectives that run a layer ahead, by their plan; of ODC by what each rank computed.
+    const double ideal_ns =
+        report.arm.schedule == Schedule::Collective ? workload.expected(report.arm) * ns_per_cost : double(busiest_ns);
+    report.ideal_samples_per_second = samples / (ideal_ns * kNs);
+    return report;
+}
+
 }  // namespace
 
 int64_t longest(const RunRecords &records, size_t run) {
@@ -44,34 +86,9 @@ int64_t longest(const RunRecords &records, size_t run) {
 }
 
 std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records) {
-    const std::vector<Run> runs = run_order(workload);
     std::vector<ArmReport> reports;
     for (size_t arm = 0; arm < workload.arms.size(); ++arm) {
-        ArmReport report{};
-        report.arm = workload.arms[arm];
-        double seconds = 0;
-        std::vector<double> compute(records.size());
-        std::vector<double> duration(records.size());
-        for (size_t run = 0; run < runs.size(); ++run) {
-            if (runs[run].arm != arm) {
-                continue;
-            }
-            for (size_t rank = 0; rank < records.size(); ++rank) {
-                compute[rank] += double(records[rank][run].compute_ns);
-                duration[rank] += double(records[rank][run].duration_ns);
-            }
-            seconds += double(longest(records, run)) * kNs;
-        }
-        for (size_t rank = 0; rank < records.size(); ++rank) {
-            report.rank_idle.push_back(1 - compute[rank] / duration[rank]);
-        }
-        report.idle = std::accumulate(report.rank_idle.begin(), report.rank_idle.end(), 0.0) / double(records.size());
-        report.samples_per_second = double(workload.samples) / seconds;
-        report.ideal_samples_per_second =
-            double(workload.samples) / (workload.ideal_cost(report.arm) * workload.ns_per_cost * kNs);
-        report.bound_samples_per_second =
-            double(workload.samples) / (workload.bound(report.arm) * workload.ns_per_cost * kNs);
-        reports.push_back(report);
+        reports.push_back(make_arm_report(workload, records, arm));
     }
     const ArmReport base = report_of(reports, kBaseline);
     const double best_collective = report_of(reports, kBestCollective).samples_per_second;
@@ -108,27 +125,35 @@ MedianInterval speedup_over(const Arm &arm, const ReplaySettings &settings, cons
 }
 
 std::string verdict(const Report &report) {
-    const ArmReport &base = report_of(report.arms, kBaseline);
-    const ArmReport &best = report.arms.back();
-    const MedianInterval &speedup = report.gain.speedup;
-    const MedianInterval &over_rows = report.gain.speedup_over_sorted_rows;
-    const std::string interval = fmt::format(
-        "{:.2f}x ({:.2f} to {:.2f}) over {}, {:.2f}x ({:.2f} to {:.2f}) over {}", speedup.median, speedup.low,
-        speedup.high, arm_name(kBaseline), over_rows.median, over_rows.low, over_rows.high, arm_name(kBestCollective));
-    if (const auto why = not_resolved(report.gain.others)) {
-        return fmt::format("verdict: {}; measured beside them: {}", *why, interval);
+    const Gain &gain = report.gain;
+    std::vector<std::pair<Arm, MedianInterval>> over{{kBaseline, gain.speedup},
+                                                     {kBestCollective, gain.speedup_over_sorted_rows}};
+    if (report.settings.claim > 0) {
+        over.emplace_back(report.workload.without_claims(), gain.speedup_over_static);
     }
-    for (const ArmReport &arm : {base, best}) {
+    const ArmReport &best = report.arms.back();
+    std::vector<ArmReport> compared{best};
+    std::string speedups;
+    for (const auto &[arm, speedup] : over) {
+        speedups += fmt::format("{}{:.2f}x ({:.2f} to {:.2f}) over {}", speedups.empty() ? "" : ", ", speedup.median,
+                                speedup.low, speedup.high, arm_name(arm));
+        compared.push_back(report_of(report.arms, arm));
+    }
+    if (const auto why = not_resolved(gain.others)) {
+        return fmt::format("verdict: {}; measured beside them: {}", *why, speedups);
+    }
+    for (const ArmReport &arm : compared) {
         if (arm.share_of_ideal() < kNearIdeal) {
             return fmt::format(
                 "verdict: not resolved: {} reached {:.0f} % of its own ideal, as these processors are too "
                 "few or too slow for {} emulated ranks; measured: {}",
-                arm_name(arm.arm), arm.share_of_ideal() * 100, report.totals.size(), interval);
+                arm_name(arm.arm), arm.share_of_ideal() * 100, report.totals.size(), speedups);
         }
     }
     return fmt::format(
-        "verdict: these lengths: {}; idle {:.0f} % -> {:.0f} %{}", interval, base.idle * 100, best.idle * 100,
-        report.settings.equal_devices() ? "" : fmt::format("; {:.1f} % of the bound", best.share_of_bound() * 100));
+        "verdict: these lengths: {}; idle {:.0f} % -> {:.0f} %{}", speedups,
+        report_of(report.arms, kBaseline).idle * 100, best.idle * 100,
+        report.settings.uneven() ? fmt::format("; {:.1f} % of the bound", best.share_of_bound() * 100) : "");
 }
 
 std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &records) {
@@ -145,8 +170,10 @@ std::vector<PicturedRun> pictured_runs(const Report &report, const RunRecords &r
 }
 
 std::string arm_name(const Arm &arm) {
-    return std::string(schedule_name(arm.schedule)) + " + " + policy_name(arm.policy) +
-           (arm.order == Order::Lookahead ? " + lookahead" : "");
+    return std::string(schedule_name(arm.schedule)) +
+           (arm.tail < 1 ? std::string(" + ") + policy_name(arm.policy) : "") +
+           (arm.order == Order::Lookahead ? " + lookahead" : "") + (arm.speeds == Speeds::Measured ? " + speeds" : "") +
+           (arm.tail > 0 ? " + claims" : "");
 }
 
 std::string caption(const Report &report) {
@@ -165,45 +192,59 @@ std::string workload_text(const Report &report) {
         workload.longest, report.settings.max_tokens, report.settings.seed);
 }
 
+// What --noise, --slow and --claim do; nothing without them.
 std::string devices_text(const ReplaySettings &settings) {
-    std::string text = "devices:";
+    std::vector<std::string> parts;
     if (settings.noise > 0) {
-        text +=
-            fmt::format(" speeds differ by up to {:.3g} %, anew for each rank and minibatch;", settings.noise * 100);
+        parts.push_back(
+            fmt::format("speeds differ by up to {:.3g} %, anew for each rank and minibatch", settings.noise * 100));
     }
     for (const SlowRank &slow : settings.slow) {
-        text += fmt::format(" rank {} takes {:.3g} times as long{};", slow.rank, slow.factor,
-                            slow.for_a_while() ? fmt::format(" in minibatches {} to {}", slow.first, slow.last) : "");
+        parts.push_back(
+            fmt::format("rank {} takes {:.3g} times as long{}", slow.rank, slow.factor,
+                        slow.for_a_while() ? fmt::format(" in minibatches {} to {}", slow.first, slow.last) : ""));
     }
-    text.pop_back();
-    return text;
+    if (settings.claim > 0) {
+        parts.push_back(fmt::format("{} minibatches before, which do not count, measure the first speeds", kWarmUp));
+    }
+    return parts.empty() ? "" : fmt::format("devices: {}\n", fmt::join(parts, "; "));
 }
 
-void print_table(const Report &report) {
-    const RankTotals sum = sum_of(report.totals);
-    const bool equal = report.settings.equal_devices();
-    fmt::print("{}\n{}\n{}\n", caption(report), workload_text(report),
-               equal ? "" : devices_text(report.settings) + "\n");
+void print_rows(const Report &report) {
+    const bool uneven = report.settings.uneven();
     size_t width = 0;
     for (const ArmReport &arm : report.arms) {
         width = std::max(width, arm_name(arm.arm).size());
     }
     fmt::print("{:<{}}{:>11}{:>30}\n", "", width, "", "speedup over collective +");
     fmt::print("{:<{}}{:>11}{:>10}{:>8}{:>13}{:>8}{:>14}{}\n", "schedule + policy", width, "samples/s", "lb-micro",
-               "ideal", "sorted-rows", "idle", "of own ideal", equal ? "" : "  of bound");
+               "ideal", "sorted-rows", "idle", "of own ideal", uneven ? "  of bound   claimed" : "");
     for (const ArmReport &arm : report.arms) {
-        fmt::print("{:<{}}{:>11.2f}{:>9.2f}x{:>7.2f}x{:>12.2f}x{:>6.1f} %{:>12.1f} %{}\n", arm_name(arm.arm), width,
+        fmt::print("{:<{}}{:>11.2f}{:>9.2f}x{:>7.2f}x{:>12.2f}x{:>6.1f} %{:>12.1f} %", arm_name(arm.arm), width,
                    arm.samples_per_second, arm.speedup, arm.ideal_speedup, arm.speedup_over_sorted_rows, arm.idle * 100,
-                   arm.share_of_ideal() * 100, equal ? "" : fmt::format("{:>8.1f} %", arm.share_of_bound() * 100));
+                   arm.share_of_ideal() * 100);
+        if (uneven) {
+            fmt::print("{:>8.1f} %{:>8.1f} %", arm.share_of_bound() * 100, arm.claimed * 100);
+        }
+        fmt::print("\n");
     }
+}
+
+void print_table(const Report &report) {
+    const RankTotals sum = sum_of(report.totals);
+    fmt::print("{}\n{}\n{}\n", caption(report), workload_text(report), devices_text(report.settings));
+    print_rows(report);
     fmt::print(
         "\nideal: communication takes no time, the optimizer is left out, and collectives run a layer ahead; idle: not\n"
-        "computing, mean over ranks{}\n"
+        "computing, mean over ranks\n");
+    if (report.settings.uneven()) {
+        fmt::print(
+            "bound: a minibatch's cost at the speeds of all ranks together, or its costliest sample at the speed of the\n"
+            "fastest rank, whichever takes longer; claimed: of the compute time\n");
+    }
+    fmt::print(
         "{:.1f} GB gathered and {:.1f} GB added in {} layers of {} elements; every sum was exact, in both "
         "schedules\n",
-        equal ? ""
-              : "; bound: the time that all ranks would need, at the speed of each in each\n"
-                "minibatch, if none ever waited, or the costliest sample on the fastest rank",
         double(sum.gather_bytes) * 1e-9, double(sum.scatter_add_bytes) * 1e-9, report.model.layers,
         report.layer_elements);
     if (report.settings.lookahead > 1) {
@@ -242,9 +283,7 @@ nlohmann::ordered_json settings_json(const Report &report) {
             {"minibatches", workload.count()},
             {"lookahead", settings.lookahead},
             {"max_tokens", settings.max_tokens},
-            {"seed", settings.seed},
-            {"noise", settings.noise},
-            {"device_speeds", workload.speeds}};
+            {"seed", settings.seed}};
 }
 
 nlohmann::ordered_json communication_json(const Report &report) {
@@ -262,11 +301,22 @@ void print_json(const Report &report) {
     json["emulation"] = caption(report);
     json["settings"] = settings_json(report);
     json["settings"]["seconds"] = report.settings.seconds;
+    if (report.settings.uneven()) {
+        const Workload &workload = report.workload;
+        json["settings"]["noise"] = report.settings.noise;
+        json["settings"]["claim"] = report.settings.claim;
+        json["settings"]["warm_up"] = workload.warm_up;
+        json["settings"]["device_speeds"] =
+            std::vector(workload.speeds.begin(), workload.speeds.begin() + std::ptrdiff_t(workload.count()));
+    }
     json["arms"] = nlohmann::ordered_json::array();
     for (const ArmReport &arm : report.arms) {
         json["arms"].push_back({{"schedule", schedule_name(arm.arm.schedule)},
                                 {"policy", policy_name(arm.arm.policy)},
                                 {"lookahead", arm.arm.order == Order::Lookahead ? report.settings.lookahead : 1},
+                                {"speeds", arm.arm.speeds == Speeds::Measured ? "measured" : "equal"},
+                                {"tail", arm.arm.tail},
+                                {"seconds", double(report.workload.samples) / arm.samples_per_second},
                                 {"samples_per_second", arm.samples_per_second},
                                 {"ideal_samples_per_second", arm.ideal_samples_per_second},
                                 {"share_of_ideal", arm.share_of_ideal()},
@@ -276,7 +326,9 @@ void print_json(const Report &report) {
                                 {"speedup_over_sorted_rows", arm.speedup_over_sorted_rows},
                                 {"ideal_speedup", arm.ideal_speedup},
                                 {"idle", arm.idle},
-                                {"rank_idle", arm.rank_idle}});
+                                {"rank_idle", arm.rank_idle},
+                                {"claimed", arm.claimed},
+                                {"rank_claimed", arm.rank_claimed}});
     }
     if (report.settings.lookahead > 1) {
         const Exchanged &exchanged = report.workload.exchanged;
@@ -291,6 +343,9 @@ void print_json(const Report &report) {
     };
     json["speedup"] = interval_json(gain.speedup);
     json["speedup_over_sorted_rows"] = interval_json(gain.speedup_over_sorted_rows);
+    if (report.settings.claim > 0) {
+        json["speedup_over_static"] = interval_json(gain.speedup_over_static);
+    }
     json["others_cpu_share"] = gain.others ? nlohmann::ordered_json(*gain.others) : nlohmann::ordered_json();
     json["verdict"] = verdict(report);
     json["communication"] = communication_json(report);

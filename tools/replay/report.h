@@ -17,6 +17,7 @@ namespace odc_tool {
 struct Gain {
     MedianInterval speedup;                   // over the collective schedule with LB-Micro; pairs of windows
     MedianInterval speedup_over_sorted_rows;  // over the best that collectives can do
+    MedianInterval speedup_over_static;       // over ODC with LB-Mini
     std::optional<double> others;             // share of this host's processors that other programs used
 };
 
@@ -26,13 +27,15 @@ using RunRecords = std::vector<std::vector<RunRecord>>;
 struct ArmReport {
     Arm arm;
     double samples_per_second;
-    double ideal_samples_per_second;
+    double ideal_samples_per_second;  // with the claims as they were
     double bound_samples_per_second;
     double speedup;                   // over collective + lb-micro
     double speedup_over_sorted_rows;  // over collective + sorted-rows
     double ideal_speedup;             // over collective + lb-micro, with communication that takes no time
     double idle;                      // share of the time in which a device does not compute, mean over ranks
     std::vector<double> rank_idle;
+    double claimed;                     // share of the compute time that was claimed
+    std::vector<int64_t> rank_claimed;  // microbatches
 
     double share_of_ideal() const { return samples_per_second / ideal_samples_per_second; }
     double share_of_bound() const { return samples_per_second / bound_samples_per_second; }

@@ -45,98 +45,41 @@ private:
     size_t next_;
 };
 
-Plan make_plan(const ReplaySettings &settings, const Cost &cost, int32_t policy, const std::vector<size_t> &samples,
-               const std::vector<uint64_t> &lengths, int ranks) {
-    std::vector<uint64_t> tokens;
-    for (size_t sample : samples) {
-        tokens.push_back(lengths[sample]);
-    }
-    const odc_plan_request request = plan_request(tokens, settings.max_tokens, cost, ranks, policy);
-    std::vector<int32_t> rank_of(samples.size());
-    std::vector<int32_t> microbatch_of(samples.size());
-    if (odc_plan(&request, rank_of.data(), microbatch_of.data(), nullptr) != ODC_OK) {
-        throw Exit{2, odc_last_error()};
-    }
-    Plan plan;
-    plan.ranks.resize(static_cast<size_t>(ranks));
-    for (size_t i = 0; i < samples.size(); ++i) {
-        auto &microbatches = plan.ranks[static_cast<size_t>(rank_of[i])];
-        const auto place = static_cast<size_t>(microbatch_of[i]);
-        microbatches.resize(std::max(microbatches.size(), place + 1));
-        microbatches[place].cost += cost.of(tokens[i]);
-        microbatches[place].gradient.add_sample(samples[i]);
-    }
-    return plan;
-}
-
-std::vector<Minibatch> planned(const ReplaySettings &settings, const Cost &cost,
-                               const std::vector<std::vector<size_t>> &minibatches,
-                               const std::vector<uint64_t> &lengths, int ranks) {
+std::vector<Minibatch> planned(const Planner &planner, const std::vector<std::vector<size_t>> &minibatches) {
     std::vector<Minibatch> out;
     for (const std::vector<size_t> &samples : minibatches) {
         Minibatch &minibatch = out.emplace_back();
+        minibatch.samples = samples;
         for (const size_t sample : samples) {
             minibatch.total.add_sample(sample);
-            minibatch.costs.add_sample(cost.of(lengths[sample]));
+            minibatch.costs.add_sample(planner.cost_of(sample));
         }
         for (int32_t policy : {ODC_LOCAL_SORT, ODC_LB_MICRO, ODC_LB_MINI, ODC_SORTED_ROWS}) {
-            minibatch.plans[static_cast<size_t>(policy - ODC_LOCAL_SORT)] =
-                make_plan(settings, cost, policy, samples, lengths, ranks);
+            minibatch.plans[static_cast<size_t>(policy - ODC_LOCAL_SORT)] = planner.plan(samples, policy);
         }
     }
     return out;
 }
 
-// The samples of each minibatch after exchanges within one window.
-std::vector<std::vector<size_t>> exchanged(const ReplaySettings &settings, const Cost &cost,
-                                           const std::vector<std::vector<size_t>> &window,
-                                           const std::vector<uint64_t> &lengths, int ranks,
-                                           odc_window_summary &summary) {
-    std::vector<size_t> samples;
-    for (const std::vector<size_t> &minibatch : window) {
-        samples.insert(samples.end(), minibatch.begin(), minibatch.end());
-    }
-    std::vector<uint64_t> tokens;
-    for (const size_t sample : samples) {
-        tokens.push_back(lengths[sample]);
-    }
-    const odc_plan_request plan = plan_request(tokens, settings.max_tokens, cost, ranks, ODC_LB_MINI);
-    odc_window_request request = settings.window.request();
-    request.samples = &plan;
-    request.minibatches = static_cast<int32_t>(window.size());
-    std::vector<int32_t> minibatch_of(samples.size());
-    std::vector<int32_t> rank_of(samples.size());
-    std::vector<int32_t> microbatch_of(samples.size());
-    summary.struct_size = sizeof summary;
-    if (odc_plan_window(&request, minibatch_of.data(), rank_of.data(), microbatch_of.data(), &summary) != ODC_OK) {
-        throw Exit{2, odc_last_error()};
-    }
-    std::vector<std::vector<size_t>> out(window.size());
-    for (size_t i = 0; i < samples.size(); ++i) {
-        out[static_cast<size_t>(minibatch_of[i])].push_back(samples[i]);
-    }
-    return out;
-}
-
-std::vector<std::vector<size_t>> looked_ahead(const ReplaySettings &settings, const Cost &cost,
-                                              const std::vector<std::vector<size_t>> &given,
-                                              const std::vector<uint64_t> &lengths, int ranks, Exchanged &total) {
-    const auto ahead = static_cast<size_t>(settings.lookahead);
+// Exchanges samples within each window of the first `count` minibatches.
+std::vector<std::vector<size_t>> looked_ahead(const Planner &planner, size_t ahead, size_t count,
+                                              const std::vector<std::vector<size_t>> &given, Exchanged &total) {
     std::vector<std::vector<size_t>> out;
-    for (size_t begin = 0; begin < given.size(); begin += ahead) {
-        const size_t end = std::min(begin + ahead, given.size());
+    for (size_t begin = 0; begin < count; begin += ahead) {
+        const size_t end = std::min(begin + ahead, count);
         const std::vector<std::vector<size_t>> window(given.begin() + static_cast<std::ptrdiff_t>(begin),
                                                       given.begin() + static_cast<std::ptrdiff_t>(end));
         odc_window_summary summary{};
-        for (std::vector<size_t> &minibatch : exchanged(settings, cost, window, lengths, ranks, summary)) {
+        for (std::vector<size_t> &minibatch : planner.exchanged(window, summary)) {
             out.push_back(std::move(minibatch));
         }
-        const double share = double(end - begin) / double(given.size());
+        const double share = double(end - begin) / double(count);
         total.moved += summary.moved * share;
         total.displacement += summary.displacement * share;
         total.token_variation += summary.token_variation * share;
         total.token_variation_before += summary.token_variation_before * share;
     }
+    out.insert(out.end(), given.begin() + static_cast<std::ptrdiff_t>(count), given.end());
     return out;
 }
 
@@ -147,10 +90,10 @@ size_t minibatch_count(const ReplaySettings &settings, size_t lengths, size_t pe
     return std::clamp<size_t>(lengths / per_minibatch, 1, kMostMinibatches);
 }
 
-std::vector<std::vector<size_t>> draw_minibatches(const ReplaySettings &settings, size_t lengths,
+std::vector<std::vector<size_t>> draw_minibatches(const ReplaySettings &settings, size_t lengths, size_t count,
                                                   size_t per_minibatch) {
     SampleStream stream(lengths, settings.seed);
-    std::vector<std::vector<size_t>> out(minibatch_count(settings, lengths, per_minibatch));
+    std::vector<std::vector<size_t>> out(count);
     for (std::vector<size_t> &samples : out) {
         samples.resize(per_minibatch);
         std::generate(samples.begin(), samples.end(), [&] { return stream.next(); });
@@ -162,12 +105,21 @@ std::vector<std::vector<size_t>> draw_minibatches(const ReplaySettings &settings
 
 std::vector<Arm> make_arms(const ReplaySettings &settings) {
     // Collectives cannot run LB-Mini: its microbatch counts differ between ranks.
-    std::vector<Arm> arms{
-        {Schedule::Collective, ODC_LOCAL_SORT}, kBaseline, kBestCollective, {Schedule::Odc, ODC_LOCAL_SORT},
-        {Schedule::Odc, ODC_LB_MICRO},          kOdcLbMini};
+    std::vector<Arm> arms{kBaseline, kBestCollective, kOdcLbMini};
+    if (settings.claim == 0) {
+        arms = {{Schedule::Collective, ODC_LOCAL_SORT}, kBaseline, kBestCollective, {Schedule::Odc, ODC_LOCAL_SORT},
+                {Schedule::Odc, ODC_LB_MICRO},          kOdcLbMini};
+    }
+    Order order = Order::Data;
     if (settings.lookahead > 1) {
-        arms.push_back({Schedule::Collective, ODC_SORTED_ROWS, Order::Lookahead});
-        arms.push_back({Schedule::Odc, ODC_LB_MINI, Order::Lookahead});
+        order = Order::Lookahead;
+        arms.push_back({Schedule::Collective, ODC_SORTED_ROWS, order});
+        arms.push_back({Schedule::Odc, ODC_LB_MINI, order});
+    }
+    if (settings.claim > 0) {
+        arms.push_back({Schedule::Odc, ODC_LB_MINI, order, Speeds::Measured});
+        arms.push_back({Schedule::Odc, ODC_LB_MINI, order, Speeds::Equal, 1});
+        arms.push_back({Schedule::Odc, ODC_LB_MINI, order, Speeds::Measured, settings.claim});
     }
     return arms;
 }
@@ -182,9 +134,13 @@ const char *schedule_name(Schedule schedule) {
     return "";
 }
 
-double Workload::ideal_cost(const Arm &arm, size_t number) const {
-    return arm.schedule == Schedule::Collective ? plan(arm, number).ideal_of_collectives(speeds[number], layers)
-                                                : plan(arm, number).ideal_of_odc(speeds[number]);
+double Workload::expected(const Arm &arm, size_t number) const {
+    if (!arm.fixed()) {
+        return bound(arm, number);
+    }
+    const Plan &plan = minibatch(arm, number).plan(arm.policy);
+    return arm.schedule == Schedule::Collective ? plan.ideal_of_collectives(speeds[number], layers)
+                                                : plan.ideal_of_odc(speeds[number]);
 }
 
 double Workload::bound(const Arm &arm) const {
@@ -195,10 +151,10 @@ double Workload::bound(const Arm &arm) const {
     return sum;
 }
 
-double Workload::ideal_cost(const Arm &arm) const {
+double Workload::expected(const Arm &arm) const {
     double sum = 0;
     for (size_t number = 0; number < count(); ++number) {
-        sum += ideal_cost(arm, number);
+        sum += expected(arm, number);
     }
     return sum;
 }
@@ -226,23 +182,26 @@ void check_workload(const ReplaySettings &settings, size_t lengths, int ranks) {
     check_slow(settings.slow, static_cast<size_t>(ranks), minibatch_count(settings, lengths, samples));
 }
 
-Workload make_workload(const ReplaySettings &settings, const Model &model, const std::vector<uint64_t> &lengths,
-                       int ranks) {
-    check_workload(settings, lengths.size(), ranks);
-    const size_t per_minibatch = static_cast<size_t>(ranks) * static_cast<size_t>(settings.minibatch);
+Workload make_workload(const ReplaySettings &settings, const Model &model, const Planner &planner) {
+    const std::vector<uint64_t> &lengths = planner.lengths();
+    const auto ranks = static_cast<size_t>(planner.ranks());
+    check_workload(settings, lengths.size(), planner.ranks());
+    const size_t per_minibatch = ranks * static_cast<size_t>(settings.minibatch);
+    const size_t count = minibatch_count(settings, lengths.size(), per_minibatch);
     Workload workload;
-    const std::vector<std::vector<size_t>> given = draw_minibatches(settings, lengths.size(), per_minibatch);
-    workload.minibatches[0] = planned(settings, model.cost, given, lengths, ranks);
+    workload.arms = make_arms(settings);
+    workload.warm_up = settings.claim > 0 ? kWarmUp : 0;
+    const auto given = draw_minibatches(settings, lengths.size(), count + workload.warm_up, per_minibatch);
+    workload.minibatches[0] = planned(planner, given);
     if (settings.lookahead > 1) {
-        const auto order = looked_ahead(settings, model.cost, given, lengths, ranks, workload.exchanged);
-        workload.minibatches[1] = planned(settings, model.cost, order, lengths, ranks);
+        workload.minibatches[1] = planned(
+            planner, looked_ahead(planner, static_cast<size_t>(settings.lookahead), count, given, workload.exchanged));
     }
-    const DeviceSpeeds speeds(settings.noise, settings.slow, settings.seed, static_cast<size_t>(ranks));
+    const DeviceSpeeds speeds(settings.noise, settings.slow, settings.seed, ranks);
     for (size_t number = 0; number < given.size(); ++number) {
         workload.speeds.push_back(speeds.at(number));
     }
-    workload.arms = make_arms(settings);
-    workload.samples = given.size() * per_minibatch;
+    workload.samples = count * per_minibatch;
     workload.layers = model.layers;
     workload.lengths = lengths.size();
     workload.longest = *std::max_element(lengths.begin(), lengths.end());
@@ -250,7 +209,10 @@ Workload make_workload(const ReplaySettings &settings, const Model &model, const
         double(std::accumulate(lengths.begin(), lengths.end(), uint64_t{0})) / double(lengths.size());
     double cost = 0;
     for (const Arm &arm : workload.arms) {
-        cost += workload.ideal_cost(arm);
+        cost += workload.expected(arm);
+    }
+    for (size_t number = count; number < given.size(); ++number) {
+        cost += workload.expected(workload.arms.back(), number);
     }
     workload.ns_per_cost = kComputeShare * settings.seconds * 1e9 / cost;
     return workload;

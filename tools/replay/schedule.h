@@ -4,6 +4,7 @@
 #pragma once
 
 #include "replay/plan.h"
+#include "replay/planner.h"
 #include "replay/settings.h"
 
 #include <odc/odc.h>
@@ -21,11 +22,18 @@ const char *schedule_name(Schedule schedule);
 // Which samples a minibatch has.
 enum class Order { Data, Lookahead };
 
+// What the planner takes for the ranks' speeds: equal ones, or those that the library measured.
+enum class Speeds { Equal, Measured };
+
 struct Arm {
     Schedule schedule;
     int32_t policy;
     Order order = Order::Data;
+    Speeds speeds = Speeds::Equal;
+    double tail = 0;  // share of the cost that is claimed
 
+    // Whether the plan is known before the run.
+    bool fixed() const { return speeds == Speeds::Equal && tail == 0; }
     bool operator==(const Arm &) const = default;
 };
 
@@ -38,9 +46,12 @@ std::vector<Arm> make_arms(const ReplaySettings &settings);
 
 // The same samples in one order.
 struct Minibatch {
-    std::array<Plan, 4> plans;  // by policy
+    std::vector<size_t> samples;
+    std::array<Plan, 4> plans;  // by policy, of equal speeds
     Gradient total;
     Costs costs;
+
+    const Plan &plan(int32_t policy) const { return plans[static_cast<size_t>(policy - ODC_LOCAL_SORT)]; }
 };
 
 // What lookahead did to the order, mean over the windows.
@@ -53,8 +64,9 @@ struct Exchanged {
 
 struct Workload {
     std::vector<Arm> arms;
-    std::array<std::vector<Minibatch>, 2> minibatches;  // by order
+    std::array<std::vector<Minibatch>, 2> minibatches;  // by order; after them those of the warm-up
     std::vector<std::vector<double>> speeds;            // of the devices, by minibatch and rank
+    size_t warm_up = 0;  // minibatches that the last arm runs before all others, and in which speeds are measured first
     Exchanged exchanged;
     uint64_t samples = 0;    // of one arm
     double ns_per_cost = 0;  // of an emulated device of speed 1
@@ -63,18 +75,18 @@ struct Workload {
     size_t lengths = 0;
     int layers = 0;
 
-    size_t count() const { return minibatches[0].size(); }
+    // ODC with equal speeds, on the last arm's minibatches.
+    Arm without_claims() const { return {Schedule::Odc, ODC_LB_MINI, arms.back().order}; }
+    size_t count() const { return minibatches[0].size() - warm_up; }
     const Minibatch &minibatch(const Arm &arm, size_t number) const {
         return minibatches[static_cast<size_t>(arm.order)][number];
     }
-    const Plan &plan(const Arm &arm, size_t number) const {
-        return minibatch(arm, number).plans[static_cast<size_t>(arm.policy - ODC_LOCAL_SORT)];
-    }
     double bound(const Arm &arm, size_t number) const { return minibatch(arm, number).costs.bound(speeds[number]); }
-    double ideal_cost(const Arm &arm, size_t number) const;
+    // Of an arm whose plans are fixed, if communication takes no time; of another one the bound.
+    double expected(const Arm &arm, size_t number) const;
     // Of all minibatches.
     double bound(const Arm &arm) const;
-    double ideal_cost(const Arm &arm) const;
+    double expected(const Arm &arm) const;
 };
 
 // The lengths named by `settings`. Throws Exit{2, ...} for bad input.
@@ -84,8 +96,7 @@ std::vector<uint64_t> replay_lengths(const ReplaySettings &settings);
 void check_workload(const ReplaySettings &settings, size_t lengths, int ranks);
 
 // Deterministic: all ranks get the same from the same settings.
-Workload make_workload(const ReplaySettings &settings, const Model &model, const std::vector<uint64_t> &lengths,
-                       int ranks);
+Workload make_workload(const ReplaySettings &settings, const Model &model, const Planner &planner);
 
 // A run is one arm on one minibatch. The arms take turns minibatch by minibatch, and each has each place in the order.
 struct Run {

@@ -38,16 +38,19 @@ struct ReplaySettings {
     WindowOptions window;
     double noise = 0;  // of the devices' speeds
     std::vector<SlowRank> slow;
+    double claim = 0;     // share of the cost that ranks claim, in three arms more
     int minibatches = 0;  // 0: one pass over the lengths, at most kMostMinibatches
     double seconds = 90;  // emulated time of all arms together
     bool prefetch = false;
     double compute = 1;  // with prefetch: as a multiple of the communication's time, which is measured first
     bool json = false;
 
-    bool equal_devices() const { return noise == 0 && slow.empty(); }
+    // Then tables show how far each arm is from the bound.
+    bool uneven() const { return noise > 0 || !slow.empty() || claim > 0; }
 };
 
 constexpr int kMostMinibatches = 12;
+constexpr size_t kWarmUp = 5;  // minibatches in which speeds are measured before they are used
 constexpr int kDefaultRanks = 8;
 
 }  // namespace odc_tool

@@ -28,7 +28,9 @@ constexpr size_t kMostRanks = 64;
 
 constexpr const char *kWaitingFill = "#f7c9a9";
 constexpr const char *kMoving = "#1f8a5b";
-constexpr std::array<const char *, 2> kCompute{"#2f5f9e", "#6f9fd8"};  // alternating microbatches
+// Alternating microbatches, planned and claimed.
+constexpr std::array<const char *, 4> kCompute{"#2f5f9e", "#6f9fd8", "#7b3f98", "#b98ad0"};
+constexpr size_t kClaimed = 2;
 
 struct Panel {
     Arm arm;
@@ -50,13 +52,19 @@ public:
     Drawing(const Report &report, const RunRecords &records, const std::vector<std::vector<Event>> &events)
         : report_(report), events_(events), ranks_(std::min(events.size(), kMostRanks)) {
         row_ = std::clamp(kRowsHeight / double(ranks_), 6.0, 22.0);
-        panels_ = {
-            {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add", {}},
-            {report.workload.arms.back(),
-             report.settings.lookahead > 1 ? fmt::format("ODC, LB-Mini, lookahead {}", report.settings.lookahead)
-                                           : "ODC, LB-Mini",
-             "all ranks meet once a minibatch",
-             {}}};
+        panels_.push_back(
+            {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add", {}});
+        if (report.settings.claim > 0) {
+            panels_.push_back({report.workload.without_claims(),
+                               title_of(report.settings, 0),
+                               "all ranks meet once a minibatch",
+                               {}});
+        }
+        panels_.push_back({report.workload.arms.back(),
+                           title_of(report.settings, report.settings.claim),
+                           report.settings.claim > 0 ? "ranks that have done their planned part claim the rest"
+                                                     : "all ranks meet once a minibatch",
+                           {}});
         double top = kTop;
         for (Panel &panel : panels_) {
             for (const PicturedRun &run : pictured_runs(report, records)) {
@@ -70,7 +78,9 @@ public:
             top = panel.top + row_ * double(ranks_) + kPanelGap;
         }
         bottom_ = top - kPanelGap + 6;
-        panels_[1].subtitle += fmt::format(": {:.2f}× the throughput", speedup());
+        for (auto panel = panels_.begin() + 1; panel != panels_.end(); ++panel) {
+            panel->subtitle += fmt::format(": {:.2f}× the throughput", speedup(*panel));
+        }
     }
 
     std::string draw() {
@@ -90,7 +100,12 @@ public:
 
 private:
     double x(double ns) const { return kLeft + kPlotWidth * ns / double(longest_ns_); }
-    double speedup() const { return double(panels_[0].end_ns) / double(panels_[1].end_ns); }
+    double speedup(const Panel &panel) const { return double(panels_[0].end_ns) / double(panel.end_ns); }
+    static std::string title_of(const ReplaySettings &settings, double claim) {
+        return std::string("ODC, LB-Mini") +
+               (settings.lookahead > 1 ? fmt::format(", lookahead {}", settings.lookahead) : "") +
+               (claim > 0 ? fmt::format(", measured speeds, {:.3g} % claimed", claim * 100) : "");
+    }
     static double seconds(int64_t ns) { return double(ns) * 1e-9; }
 
     void box(double at_x, double at_y, double width, double height, const char *fill) {
@@ -120,6 +135,9 @@ private:
             at += 37 + 6.6 * double(words.size());
         };
         entry({kCompute[0], kCompute[1]}, 12, "computing (shades: microbatches)");
+        if (report_.settings.claim > 0) {
+            entry({kCompute[kClaimed], kCompute[kClaimed + 1]}, 12, "claimed");
+        }
         entry({kWaitingFill}, 12, "waiting");
         entry({kMoving}, 5, "moving bytes (gather, scatter-add)");
         svg_.add("<path d=\"M{0:.1f},{1:.1f}v14\" stroke=\"{2}\" stroke-width=\"1.5\"/>\n", at + 4, y - 1, Svg::kInk);
@@ -176,7 +194,8 @@ private:
             }
             const double begin = x(double(run->begin_ns + event.begin_ns));
             const double end = x(double(run->begin_ns + event.end_ns));
-            add_span(spans[compute ? 0 : 1], {begin, end, compute ? size_t(event.microbatch) % 2 : 0});
+            const size_t shade = size_t(event.microbatch) % 2 + (event.item != kPlanned ? kClaimed : 0);
+            add_span(spans[compute ? 0 : 1], {begin, end, compute ? shade : 0});
             compute_ns += compute ? double(event.end_ns - event.begin_ns) : 0;
         }
         box(kLeft, y, x(double(panel.end_ns)) - kLeft, lane, kWaitingFill);
@@ -220,7 +239,7 @@ private:
     // To the right of the panel that ends earlier: how much earlier.
     void saving() {
         const Panel &base = panels_[0];
-        const Panel &best = panels_[1];
+        const Panel &best = panels_.back();
         const double left = x(double(best.end_ns));
         const double width = kLeft + kPlotWidth - left;
         if (width < 90) {
@@ -229,7 +248,7 @@ private:
         const double y = best.top + row_ * double(ranks_) / 2;
         const double middle = left + width / 2;
         svg_.label(middle, y - 8, "text-anchor=\"middle\" font-size=\"20\" font-weight=\"bold\"",
-                   fmt::format("{:.2f}×", speedup()));
+                   fmt::format("{:.2f}×", speedup(best)));
         svg_.label(middle, y + 12, "text-anchor=\"middle\"", "the throughput");
         svg_.label(middle, y + 30, fmt::format("text-anchor=\"middle\" font-size=\"11\" fill=\"{}\"", Svg::kFaint),
                    fmt::format("{:.2f} s → {:.2f} s", seconds(base.end_ns), seconds(best.end_ns)));

@@ -45,9 +45,10 @@ void write_event(Sink out, const Event &event, size_t rank, const PicturedRun &r
                    kKindNames[size_t(event.kind)], run.arm, track(rank, event.kind),
                    double(run.begin_ns + event.begin_ns) * 1e-3, double(event.end_ns - event.begin_ns) * 1e-3);
     fmt::format_to(out,
-                   R"("args":{{"microbatch":{},"layer":{}}}}},)"
+                   R"("args":{{"microbatch":{},"layer":{}{}}}}},)"
                    "\n",
-                   event.microbatch, event.layer);
+                   event.microbatch, event.layer,
+                   event.item != kPlanned ? fmt::format(R"(,"claimed":{})", event.item) : "");
 }
 
 }  // namespace

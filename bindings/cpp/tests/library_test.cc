@@ -98,6 +98,20 @@ void a_plan_keeps_its_promises() {
             REQUIRE(microbatch.size() == 1);
         }
     }
+    const std::vector<double> speeds{1, 0.5};
+    const odc::Plan claimed = odc::plan_by_speed(four, speeds, 20, linear, 0.5);
+    REQUIRE(claimed.ranks.size() == 2 && !claimed.items.empty());
+    size_t samples = 0;
+    for (const auto &rank : claimed.ranks) {
+        for (const auto &microbatch : rank) {
+            samples += microbatch.size();
+        }
+    }
+    for (const auto &item : claimed.items) {
+        samples += item.size();
+    }
+    REQUIRE(samples == 4);
+    REQUIRE_THROWS(ODC_ERROR_ARGUMENT, odc::plan_by_speed(four, speeds, 20, linear, 2), "`tail` is 2");
     REQUIRE_THROWS(ODC_ERROR_ARGUMENT, odc::plan(four, 2, 7, odc::Policy::LbMini, linear), "8", "7");
     REQUIRE_THROWS(ODC_ERROR_ARGUMENT, odc::plan(one, 0, 10, odc::Policy::LbMini, linear), "ranks");
     REQUIRE_THROWS(ODC_ERROR_ARGUMENT, odc::Cost::of_model("9b"), "9b");

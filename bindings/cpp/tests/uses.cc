@@ -149,6 +149,7 @@ void call_all(const odc::Config &config, const odc::Description &description, co
     CALL(odc::topology(text, status...));
     CALL(odc::Cost::of_model(text, status...));
     CALL(odc::plan(lengths, 1, 1, odc::Policy::LbMicro, cost, status...));
+    CALL(odc::plan_by_speed(lengths, odc::span<const double>(), 1, cost, 0.5, status...));
     CALL(odc::plan_window(lengths, lengths, 1, 1, odc::Policy::LbMini, cost, odc::Lookahead(), status...));
 }
 

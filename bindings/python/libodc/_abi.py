@@ -199,6 +199,8 @@ class odc_plan_request(Struct):
         ("b", c_double),
         ("ranks", c_int32),
         ("policy", c_int32),
+        ("speeds", POINTER(c_double)),
+        ("tail", c_double),
     )
 
 
@@ -208,6 +210,7 @@ class odc_plan_summary(Struct):
         ("makespan", c_double),
         ("lower_bound", c_double),
         ("collective_makespan", c_double),
+        ("items", c_uint64),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ._abi import Policy, WindowOrder, lib, odc_plan_request, odc_plan_summary, odc_window_request, odc_window_summary
 from ._arguments import INT32, UINT64, c_enum, c_integer, c_string
-from .errors import check
+from .errors import ArgumentError, check
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Plan:
     """A lower bound of the makespan for these samples and ranks."""
     collective_makespan: float
     """If ranks wait for each other after each microbatch, as collectives do."""
+    items: list[list[int]]
+    """What is left to be claimed, as Context.claim(len(items)) hands it out: microbatches, the costliest first."""
 
 
 def plan_cost(model: str) -> tuple[float, float]:
@@ -38,19 +40,29 @@ def plan(
     max_tokens: int = 65536,
     policy: Policy | str = Policy.LB_MINI,
     cost: str | tuple[float, float] = "linear",
+    speeds: Sequence[float] | None = None,
+    tail: float = 0.0,
 ) -> Plan:
     """Divides samples of these lengths (tokens) over ranks. Deterministic.
 
     `policy`: a Policy, or "local-sort", "lb-micro", "lb-mini" or "sorted-rows". `cost`: a model's name or
-    (a, b), see plan_cost.
+    (a, b), see plan_cost. LB-Mini only: `speeds` of the ranks, relative, as Context.speeds has them; `tail`, the share of
+    the cost, 0 to 1, that is left to be claimed: the cheapest samples.
     """
     request = _request(lengths, ranks, max_tokens, policy, cost)
+    if speeds is not None:
+        if len(speeds) != request.ranks:
+            raise ArgumentError(f"there are {len(speeds)} speeds for {request.ranks} ranks; give one for each")
+        request.speeds = (ctypes.c_double * len(speeds))(*speeds)
+    request.tail = tail
     rank_of = (ctypes.c_int32 * request.count)()
     microbatch_of = (ctypes.c_int32 * request.count)()
     summary = odc_plan_summary()
     check(lib.odc_plan(ctypes.byref(request), rank_of, microbatch_of, ctypes.byref(summary)))
-    made = _divided(range(request.count), request.ranks, rank_of, microbatch_of)
-    return Plan(made, summary.makespan, summary.lower_bound, summary.collective_makespan)
+    planned, left = [[i for i in range(request.count) if (rank_of[i] < 0) is free] for free in (False, True)]
+    made = _divided(planned, request.ranks, rank_of, microbatch_of)
+    items = _divided(left, 1, [0] * request.count, microbatch_of)[0]
+    return Plan(made, summary.makespan, summary.lower_bound, summary.collective_makespan, items)
 
 
 @dataclass(frozen=True)

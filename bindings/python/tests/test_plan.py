@@ -21,6 +21,29 @@ def test_a_plan_holds_every_sample_once_within_the_budget(policy: str) -> None:
     assert made == libodc.plan(lengths, 4, max_tokens=8192, policy=policy, cost=(a, b))
 
 
+def test_speeds_and_a_tail() -> None:
+    lengths = [random.Random(7).randrange(1, 5000) for _ in range(64)]
+    made = libodc.plan(lengths, 3, max_tokens=8192, speeds=[1, 1, 0.5])
+    assert made.items == []
+    tokens = [sum(lengths[i] for micro in rank for i in micro) for rank in made.ranks]
+    assert tokens[2] < 0.6 * tokens[0] and made.makespan == pytest.approx(made.lower_bound, rel=0.01)
+    made = libodc.plan(lengths, 3, max_tokens=8192, speeds=[1, 1, 0.5], tail=0.3)
+    items = [i for item in made.items for i in item]
+    assert sorted(items + [i for rank in made.ranks for micro in rank for i in micro]) == list(range(64))
+    assert 0.25 * sum(lengths) < sum(lengths[i] for i in items) <= 0.3 * sum(lengths)
+    costs = [sum(lengths[i] for i in item) for item in made.items]
+    assert costs == sorted(costs, reverse=True)
+    assert libodc.plan(lengths, 3, speeds=[2, 2, 2]) == libodc.plan(lengths, 3)
+    with pytest.raises(libodc.ArgumentError, match="2 speeds for 3 ranks"):
+        libodc.plan(lengths, 3, speeds=[1, 1])
+    with pytest.raises(libodc.ArgumentError, match="speed of rank 1 is 0"):
+        libodc.plan(lengths, 2, speeds=[1, 0])
+    with pytest.raises(libodc.ArgumentError, match="`tail` is 2"):
+        libodc.plan(lengths, 2, tail=2)
+    with pytest.raises(libodc.ArgumentError, match="only LB-Mini"):
+        libodc.plan(lengths, 2, tail=0.5, policy="lb-micro")
+
+
 def test_bad_requests_are_refused() -> None:
     with pytest.raises(ValueError, match="none of local-sort, lb-micro, lb-mini, sorted-rows"):
         libodc.plan([1], 1, policy="best")

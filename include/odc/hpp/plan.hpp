@@ -42,7 +42,8 @@ struct Plan {
     std::vector<std::vector<std::vector<size_t>>> ranks;  // each rank's microbatches, in order, of samples by index
     double makespan = 0;                                  // the cost of the costliest rank
     double lower_bound = 0;                               // a lower bound for these samples and ranks
-    double collective_makespan = 0;  // if ranks wait for each other after each microbatch, as collectives do
+    double collective_makespan = 0;          // if ranks wait for each other after each microbatch, as collectives do
+    std::vector<std::vector<size_t>> items;  // left to be claimed: microbatches, the costliest first
 };
 
 namespace detail {
@@ -60,12 +61,33 @@ inline odc_plan_request plan_request(span<const uint64_t> lengths, int32_t ranks
     return request;
 }
 
-inline void assign(std::vector<std::vector<std::vector<size_t>>> &ranks, size_t sample, int32_t rank,
-                   int32_t microbatch) {
-    auto &mine = ranks[static_cast<size_t>(rank)];
+inline void assign(std::vector<std::vector<size_t>> &mine, size_t sample, int32_t microbatch) {
     const auto index = static_cast<size_t>(microbatch);
     mine.resize(mine.size() > index ? mine.size() : index + 1);
     mine[index].push_back(sample);
+}
+
+template <class... S>
+Plan planned(const odc_plan_request &request, S &...status) noexcept(kQuiet<S...>) {
+    return guard(
+        [&] {
+            Plan made;
+            std::vector<int32_t> rank_of(request.count + 1), microbatch_of(request.count + 1);
+            auto summary = sized<odc_plan_summary>();
+            if (!check(odc_plan(&request, rank_of.data(), microbatch_of.data(), &summary), status...)) {
+                return made;
+            }
+            made.ranks.resize(static_cast<size_t>(request.ranks));
+            for (size_t sample = 0; sample < request.count; ++sample) {
+                const int32_t rank = rank_of[sample];
+                assign(rank < 0 ? made.items : made.ranks[static_cast<size_t>(rank)], sample, microbatch_of[sample]);
+            }
+            made.makespan = summary.makespan;
+            made.lower_bound = summary.lower_bound;
+            made.collective_makespan = summary.collective_makespan;
+            return made;
+        },
+        status...);
 }
 
 }  // namespace detail
@@ -75,28 +97,21 @@ inline void assign(std::vector<std::vector<std::vector<size_t>>> &ranks, size_t 
 template <class... S, class = detail::Trailing<S...>>
 Plan plan(span<const uint64_t> lengths, int32_t ranks, uint64_t max_tokens, Policy policy, Cost cost,
           S &...status) noexcept(detail::kQuiet<S...>) {
-    return detail::guard(
-        [&] {
-            Plan made;
-            if (!check_library(status...)) {
-                return made;
-            }
-            const auto request = detail::plan_request(lengths, ranks, max_tokens, policy, cost);
-            std::vector<int32_t> rank_of(lengths.size() + 1), microbatch_of(lengths.size() + 1);
-            auto summary = detail::sized<odc_plan_summary>();
-            if (!detail::check(odc_plan(&request, rank_of.data(), microbatch_of.data(), &summary), status...)) {
-                return made;
-            }
-            made.ranks.resize(static_cast<size_t>(ranks));
-            for (size_t sample = 0; sample < lengths.size(); ++sample) {
-                detail::assign(made.ranks, sample, rank_of[sample], microbatch_of[sample]);
-            }
-            made.makespan = summary.makespan;
-            made.lower_bound = summary.lower_bound;
-            made.collective_makespan = summary.collective_makespan;
-            return made;
-        },
-        status...);
+    return check_library(status...)
+               ? detail::planned(detail::plan_request(lengths, ranks, max_tokens, policy, cost), status...)
+               : Plan();
+}
+
+// By LB-Mini for ranks of these speeds, one for each, as Context::speeds has them, and with the cheapest samples, up to `tail` of
+// the cost, left to be claimed: Plan::items. Costs are divided by a rank's speed, relative to the mean.
+template <class... S, class = detail::Trailing<S...>>
+Plan plan_by_speed(span<const uint64_t> lengths, span<const double> speeds, uint64_t max_tokens, Cost cost, double tail,
+                   S &...status) noexcept(detail::kQuiet<S...>) {
+    const int32_t ranks = speeds.size() > INT32_MAX ? INT32_MAX : static_cast<int32_t>(speeds.size());
+    auto request = detail::plan_request(lengths, ranks, max_tokens, Policy::LbMini, cost);
+    request.speeds = speeds.data();
+    request.tail = tail;
+    return check_library(status...) ? detail::planned(request, status...) : Plan();
 }
 
 enum class WindowOrder : int32_t {
@@ -146,8 +161,9 @@ WindowPlan plan_window(span<const uint64_t> lengths, span<const uint64_t> counts
             }
             made.minibatches.assign(counts.size(), decltype(Plan::ranks)(static_cast<size_t>(ranks)));
             for (size_t sample = 0; sample < lengths.size(); ++sample) {
-                detail::assign(made.minibatches[static_cast<size_t>(minibatch_of[sample])], sample, rank_of[sample],
-                               microbatch_of[sample]);
+                detail::assign(
+                    made.minibatches[static_cast<size_t>(minibatch_of[sample])][static_cast<size_t>(rank_of[sample])],
+                    sample, microbatch_of[sample]);
             }
             return made;
         },

@@ -182,6 +182,8 @@ pub struct odc_plan_request {
     pub b: f64,
     pub ranks: i32,
     pub policy: i32,
+    pub speeds: *const f64,
+    pub tail: f64,
 }
 
 #[repr(C)]
@@ -191,6 +193,7 @@ pub struct odc_plan_summary {
     pub makespan: f64,
     pub lower_bound: f64,
     pub collective_makespan: f64,
+    pub items: u64,
 }
 
 #[repr(C)]

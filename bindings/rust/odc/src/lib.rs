@@ -59,7 +59,7 @@ pub use library::{
 };
 pub use operation::Operation;
 pub use phases::{Minibatch, Open, Opening, Owned, Owning, Published, Stream};
-pub use plan::{plan, plan_window, Cost, Lookahead, Plan, Policy, WindowPlan};
+pub use plan::{plan, plan_by_speed, plan_window, Cost, Lookahead, Plan, Policy, WindowPlan};
 pub use shard::{Description, Gpu, Host, Memory, Shard, Slice};
 pub use statistics::{PeerStats, Reduction, Route, Stats};
 

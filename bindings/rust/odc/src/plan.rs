@@ -56,6 +56,8 @@ pub struct Plan {
     pub lower_bound: f64,
     /// If ranks wait for each other after each microbatch, as collectives do.
     pub collective_makespan: f64,
+    /// Left to be claimed: microbatches, the costliest first, each a list of samples, by their index.
+    pub items: Vec<Vec<usize>>,
 }
 
 impl Plan {
@@ -125,18 +127,36 @@ impl Default for Lookahead {
 /// Divides samples of these lengths (tokens, each in 1..=`max_tokens`) over ranks, into microbatches of at most
 /// `max_tokens`. Deterministic.
 pub fn plan(lengths: &[u64], ranks: i32, max_tokens: u64, policy: Policy, cost: Cost) -> Result<Plan, Error> {
+    planned(&request_of(lengths, ranks, max_tokens, policy, cost))
+}
+
+/// By [`Policy::LbMini`] for ranks of these `speeds`, one for each, as `Minibatch::speeds` has them, and with the cheapest
+/// samples, up to `tail` of the cost, left to be claimed: [`Plan::items`]. Costs are divided by a rank's speed, relative to
+/// the mean.
+pub fn plan_by_speed(lengths: &[u64], speeds: &[f64], max_tokens: u64, cost: Cost, tail: f64) -> Result<Plan, Error> {
+    let ranks = i32::try_from(speeds.len()).unwrap_or(i32::MAX);
+    let mut request = request_of(lengths, ranks, max_tokens, Policy::LbMini, cost);
+    request.speeds = speeds.as_ptr();
+    request.tail = tail;
+    planned(&request)
+}
+
+/// The request's pointers are to slices that live through the call.
+fn planned(request: &sys::odc_plan_request) -> Result<Plan, Error> {
     check_library()?;
-    let request = request_of(lengths, ranks, max_tokens, policy, cost);
-    let mut rank_of = vec![0; lengths.len()];
-    let mut microbatch_of = vec![0; lengths.len()];
+    let count = request.count as usize;
+    let (mut rank_of, mut microbatch_of) = (vec![0; count], vec![0; count]);
     let mut summary = sys::odc_plan_summary::default();
     // SAFETY: the arrays have an element for each sample.
-    check(unsafe { sys::odc_plan(&request, rank_of.as_mut_ptr(), microbatch_of.as_mut_ptr(), &mut summary) })?;
+    check(unsafe { sys::odc_plan(request, rank_of.as_mut_ptr(), microbatch_of.as_mut_ptr(), &mut summary) })?;
+    let (left, given): (Vec<usize>, Vec<usize>) = (0..count).partition(|&sample| rank_of[sample] < 0);
+    let none = vec![0; count];
     Ok(Plan {
-        ranks: divided(0..lengths.len(), &rank_of, &microbatch_of),
+        ranks: divided(given.into_iter(), &rank_of, &microbatch_of),
         makespan: summary.makespan,
         lower_bound: summary.lower_bound,
         collective_makespan: summary.collective_makespan,
+        items: divided(left.into_iter(), &none, &microbatch_of).pop().unwrap_or_default(),
     })
 }
 

@@ -203,6 +203,13 @@ fn a_plan_keeps_its_promises() {
     for idle in [2, i32::MAX, -1] {
         assert!(most.microbatches(idle).is_empty());
     }
+    let claimed = odc::plan_by_speed(&[5, 7, 6, 8], &[1.0, 0.5], 20, Cost::LINEAR, 0.5).unwrap();
+    let mut samples = claimed.items.concat();
+    assert!(!samples.is_empty());
+    samples.extend((0..2).flat_map(|rank| claimed.microbatches(rank).concat()));
+    samples.sort_unstable();
+    assert_eq!(samples, [0, 1, 2, 3]);
+    assert_error!(odc::plan_by_speed(&[5], &[1.0], 20, Cost::LINEAR, 2.0), Argument, "`tail` is 2");
     assert_error!(odc::plan(&[11], 2, 10, Policy::LbMini, Cost::LINEAR), Argument, "11", "10");
     assert_error!(odc::plan(&[1], 0, 10, Policy::LbMini, Cost::LINEAR), Argument, "ranks");
     assert_error!(odc::plan(&[1], -1, 10, Policy::LbMini, Cost::LINEAR), Argument, "ranks");

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work that is left to be claimed: whoever is ahead takes the next item, so ranks end together although some are slower than
+// they were planned to be.
+#pragma once
+
+#include "planner/minibatch.h"
+
+#include <vector>
+
+namespace odc {
+
+struct Tail {
+    Samples planned;     // what is left for the ranks' plans, ascending
+    Microbatches items;  // in the order of their claims, the costliest first
+};
+
+// The cheapest samples, up to `share` of the cost.
+Tail cut_tail(const Minibatch &minibatch, double share);
+
+// Who claims each item, if ranks run as fast as they are planned to: the rank that is done first. `ranks`: their planned
+// microbatches, to which the items are appended.
+void claim_in_order(std::vector<Microbatches> &ranks, const Microbatches &items, const Minibatch &minibatch);
+
+}  // namespace odc
