@@ -46,8 +46,8 @@ def plan(
     """Divides samples of these lengths (tokens) over ranks. Deterministic.
 
     `policy`: a Policy, or "local-sort", "lb-micro", "lb-mini" or "sorted-rows". `cost`: a model's name or
-    (a, b), see plan_cost. LB-Mini only: `speeds` of the ranks, relative, as Context.speeds has them; `tail`, the share of
-    the cost, 0 to 1, that is left to be claimed: the cheapest samples.
+    (a, b), see plan_cost. LB-Mini only: `speeds` of the ranks, relative, as Context.speeds has them; `tail`, the share
+    of the cost, 0 to 1, that is left to be claimed: the cheapest samples.
     """
     request = _request(lengths, ranks, max_tokens, policy, cost)
     if speeds is not None:

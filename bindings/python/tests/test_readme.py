@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ranks import run_ranks
@@ -67,6 +68,28 @@ def loaded(rank: int, size: int, job: str) -> None:
 def test_loading_data() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     run_ranks(2, loaded, seconds=300)  # its data loaders start processes
+
+
+def claimed(rank: int, size: int, job: str) -> None:
+    from libodc.torch import MinibatchSampler
+
+    class Job:
+        context = libodc.init(rank=rank, size=size, job=job, timeout=60)
+
+        def sync_gradients(self, divisor: float) -> None:
+            counts = self.context.sync([len(ran), divisor])
+            assert counts == [4.0 * (self.context.minibatch), 16.0 * size]
+
+    ran: list[Any] = []
+    sampler = MinibatchSampler(lengths=[4] * 8, minibatch_size=4, max_tokens=4, rank=rank, num_replicas=size)
+    loader = sampler.loader(range(8))
+    code = example(PACKAGE / "README.md", "loader.claims(job)").replace("...", "ran.append(microbatch)")
+    exec(code, {"loader": loader, "sampler": sampler, "job": Job(), "ran": ran})
+
+
+def test_claiming() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    run_ranks(2, claimed)
 
 
 def test_random_numbers_of_a_microbatch() -> None:

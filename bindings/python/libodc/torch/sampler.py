@@ -8,20 +8,24 @@ import functools
 import hashlib
 import operator
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
 from .._abi import Policy
+from ..context import Context
 from ..errors import ArgumentError
-from ..planning import WindowPlan, plan, plan_window
+from ..planning import Plan, WindowPlan, plan, plan_cost, plan_window
 from .seeds import microbatch_seed
 
 Microbatch = list[int]
 """Indices of samples."""
+_Costed = tuple[Microbatch, float]  # a microbatch and its cost
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -38,6 +42,17 @@ def _counted(position: _Position, minibatches: Iterable[Any]) -> Iterator[Any]:
     for minibatch in minibatches:
         position.delivered += 1
         yield minibatch
+
+
+def _samples_in(samples: list[int], made: WindowPlan, number: int) -> list[int]:
+    """Of a minibatch of a window, in the order of the data."""
+    return [samples[i] for i in sorted(i for rank in made.minibatches[number] for one in rank for i in one)]
+
+
+def _planned_then_claimed(context: Context, made: Plan, rank: int) -> Iterator[list[int]]:
+    yield from made.ranks[rank]
+    while (item := context.claim(len(made.items))) is not None:
+        yield made.items[item]
 
 
 def _whole(name: str, value: int, least: int) -> int:
@@ -100,13 +115,15 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         lookahead: int = 1,
         most_moved: float = 0.2,
         most_displacement: float = 0.5,
+        tail: float = 0.25,
     ) -> None:
         """`lengths`: tokens of each sample of the dataset, a sequence, NumPy array or tensor. `minibatch_size`: samples
         over all ranks; the last minibatch of an epoch has what is left, or is left out with `drop_last`. `max_tokens`:
         the budget of a microbatch. `rank`, `num_replicas`: this rank and the number of ranks; from torch.distributed
         where it is initialised, else 0 of 1. `policy`, `cost`: as in libodc.plan. `lookahead`: so many minibatches are
         planned together, 1 to 16, within the limits `most_moved` and `most_displacement` of libodc.plan_window; 1: each
-        by itself. Wrong values are ValueErrors."""
+        by itself. `tail`: with claims(), the share of the cost that is left to be claimed. Wrong values are
+        ValueErrors."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if num_replicas is None:
             num_replicas = torch.distributed.get_world_size() if distributed else 1
@@ -124,6 +141,9 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         self.shuffle = shuffle
         self.drop_last = drop_last
         self.lookahead = _whole("lookahead", lookahead, 1)
+        if not 0 <= tail <= 1:
+            raise ValueError(f"tail is {tail}, must be a share of the cost, from 0 to 1")
+        self.tail = tail
         self._limits: dict[str, Any] = {"most_moved": most_moved, "most_displacement": most_displacement}
         self._tokens = _tokens(lengths, self.max_tokens)
         self._position = _Position(0, 0)
@@ -153,6 +173,69 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     def __iter__(self) -> Iterator[list[Microbatch]]:
         """From the beginning of the epoch; after load_state_dict, once, from where the state was taken."""
         return _counted(self._begin(), self._minibatches())
+
+    def claims(self, job: Any) -> Iterator[Iterator[Microbatch]]:
+        """Like iterating, but minibatches are planned by the ranks' measured speeds, and each is an iterator: first
+        this rank's planned microbatches, the costliest first, then those that it claims, until the job has none left.
+
+            for microbatches in sampler.claims(job):
+                for microbatch in microbatches:  # to its end
+                    ...
+                job.sync_gradients(...)
+
+        `job`: of libodc.torch.fsdp2.attach, or a Context. All ranks must iterate this way over one job. The costs of
+        what the loop has taken are reported, so that speeds are measured. LB-Mini only."""
+        context = self._context_of(job)
+        return (self._reported(context, one) for one in self._claims(context))
+
+    def _context_of(self, job: Any) -> Context:
+        context: Context = job if isinstance(job, Context) else job.context
+        if (context.rank, context.size) != (self.rank, self.num_replicas):
+            raise ValueError(
+                f"the sampler is for rank {self.rank} of {self.num_replicas}, but this is rank {context.rank} of "
+                f"{context.size} of the job"
+            )
+        plan([1], 1, **self._planning, speeds=[1.0], tail=self.tail)  # raises for another policy than LB-Mini
+        return context
+
+    def _claims(self, context: Context) -> Iterator[Iterator[_Costed]]:
+        """Begins a minibatch when it is asked for the next, which must be after the sync."""
+        position = self._begin()
+        order = self._order(position.epoch)
+        for number in range(position.delivered, len(self)):
+            samples = self._samples_of(position, number, order)
+            made = self._planned_by_speed(position, number, samples, context.speeds())
+            position.delivered += 1
+            yield self._claimed(context, samples, made)
+
+    def _claimed(self, context: Context, samples: list[int], made: Plan) -> Iterator[_Costed]:
+        a, b = plan_cost(self.cost) if isinstance(self.cost, str) else self.cost
+        for microbatch in _planned_then_claimed(context, made, self.rank):
+            chosen = [samples[i] for i in microbatch]
+            lengths = [int(self._tokens[sample]) / 32000 for sample in chosen]
+            yield chosen, sum(a * x * x + b * x for x in lengths)
+
+    @staticmethod
+    def _reported(context: Context, microbatches: Iterable[tuple[_T, float]]) -> Iterator[_T]:
+        total = 0.0
+        for microbatch, cost in microbatches:
+            yield microbatch
+            total += cost
+            context.report_cost(total)
+
+    def _planned_by_speed(self, position: _Position, number: int, samples: list[int], speeds: list[float]) -> Plan:
+        lengths = self._tokens[samples].tolist()
+        try:
+            return plan(lengths, self.num_replicas, **self._planning, speeds=speeds, tail=self.tail)
+        except ArgumentError as error:
+            raise ValueError(f"minibatch {number} of epoch {position.epoch} cannot be planned: {error}") from error
+
+    def _samples_of(self, position: _Position, number: int, order: torch.Tensor) -> list[int]:
+        """Of a minibatch, after exchanges within its window."""
+        if self.lookahead == 1 or number in position.window:
+            return position.window.get(number) or self._samples(order, number)
+        first = number - number % self.lookahead
+        return _samples_in(*self._window(position.epoch, first, order), number - first)
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration. The epoch of a loaded state keeps its position."""
@@ -237,7 +320,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     def _microbatches(self, position: _Position, number: int, order: torch.Tensor) -> list[Microbatch]:
         try:
             if self.lookahead == 1 or number in position.window:
-                return self._microbatches_of_one(position.window.get(number) or self._samples(order, number))
+                return self._microbatches_of_one(self._samples_of(position, number, order))
             return self._microbatches_in_window(position.epoch, number, order)
         except ArgumentError as error:
             raise ValueError(f"minibatch {number} of epoch {position.epoch} cannot be planned: {error}") from error
@@ -281,10 +364,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
             return [samples for number, samples in sorted(self._position.window.items()) if number >= delivered]
         first = delivered - delivered % self.lookahead
         samples, made = self._window(epoch, first, self._order(epoch))
-        return [
-            [samples[i] for i in sorted(i for rank in made.minibatches[number - first] for one in rank for i in one)]
-            for number in range(delivered, self._numbers(first).stop)
-        ]
+        return [_samples_in(samples, made, number - first) for number in range(delivered, self._numbers(first).stop)]
 
     @property
     def token_divisor(self) -> float:
@@ -361,6 +441,7 @@ class MinibatchLoader:
             raise ValueError(f"the dataset has {len(dataset)} samples, the sampler {sampler.samples} lengths")
         self._sampler = sampler
         microbatches: Any = _Microbatches(dataset, collate_fn)
+        self._microbatches = microbatches
         self._loader: DataLoader[Any] = DataLoader(
             microbatches, batch_sampler=_Ahead(sampler), collate_fn=list, **dataloader_options
         )
@@ -372,3 +453,23 @@ class MinibatchLoader:
     def __len__(self) -> int:
         """Minibatches of an epoch."""
         return len(self._sampler)
+
+    def claims(self, job: Any) -> Iterator[Iterator[Any]]:
+        """As MinibatchSampler.claims, of collated microbatches. While the loop computes one, a thread claims and loads
+        the next; the DataLoader's workers are for iterating only."""
+        sampler = self._sampler
+        context = sampler._context_of(job)
+        return (
+            sampler._reported(context, _one_ahead((self._microbatches[one], cost) for one, cost in minibatch))
+            for minibatch in sampler._claims(context)
+        )
+
+
+def _one_ahead(values: Iterator[_T]) -> Iterator[_T]:
+    """The next value is made by a thread while the last one is used."""
+    end = object()
+    with ThreadPoolExecutor(1) as thread:
+        pending: Future[Any] = thread.submit(next, values, end)
+        while (value := pending.result()) is not end:
+            pending = thread.submit(next, values, end)
+            yield value

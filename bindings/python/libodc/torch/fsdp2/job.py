@@ -152,6 +152,8 @@ class Job:
             combined.sums,
             combined.maxima,
             self._dropped,
+            summary.claimed,
+            self._context.speeds(),
         )
 
     def publish(self) -> None:
@@ -356,6 +358,7 @@ class Job:
         return RankSummary(
             [index in group.took_part for group in self._groups for index in range(len(group.trainable))],
             max((n for group in self._groups for n in group.backwards), default=0),
+            len(self._context.claims()),
             SummaryShard.code(call),
             vetoes,
             self._new_collectives(),

@@ -27,3 +27,7 @@ class MinibatchReport:
     """Maxima over ranks; -inf if none did in this call."""
     discarded: bool
     """A rank called with valid=False: every .grad is as if no microbatch had run. Skip the step."""
+    claimed: list[int]
+    """By rank: how many of the microbatches it claimed, as MinibatchSampler.claims does."""
+    speeds: list[float]
+    """By rank, relative to their mean; 1.0: not measured yet. See Context.speeds."""

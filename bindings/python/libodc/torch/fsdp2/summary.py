@@ -21,6 +21,7 @@ class RankSummary:
 
     took_part: list[bool]  # of the parameters
     microbatches: int
+    claimed: int  # of those
     call: int  # SummaryShard.code of its call
     vetoes: bool  # this rank drops the minibatch
     collectives: int  # that it began besides the job's
@@ -34,6 +35,7 @@ class JobSummary:
 
     took_part: list[bool]  # of the parameters, on any rank
     microbatches: list[int]  # of each rank
+    claimed: list[int]  # of each rank
     calls: list[int]  # of each rank
     vetoes: int  # this and the following: summed over ranks
     collectives: int
@@ -50,7 +52,7 @@ class SummaryShard:
     def __init__(self, parameters: int, ranks: int) -> None:
         self._parameters = parameters
         self._ranks = ranks
-        self._length = parameters + 2 * ranks + _SUMMED
+        self._length = parameters + 3 * ranks + _SUMMED
 
     def description(self) -> ShardDescription:
         return ShardDescription(self.NAME, self._length * self._ranks, Type.BYTES, Type.F64)
@@ -74,13 +76,13 @@ class SummaryShard:
         self._shard.gather(torch.empty(self._length * self._ranks, dtype=torch.uint8, device="cpu"))
 
     def write(self, rank: int, summary: RankSummary) -> None:
-        microbatches, calls = ([0] * self._ranks for _ in range(2))
-        microbatches[rank], calls[rank] = summary.microbatches, summary.call
+        microbatches, claimed, calls = ([0] * self._ranks for _ in range(3))
+        microbatches[rank], claimed[rank], calls[rank] = summary.microbatches, summary.claimed, summary.call
         summed = [summary.vetoes, summary.collectives, summary.has_new_names, summary.has_maxima]
-        whole = torch.tensor([*summary.took_part, *microbatches, *calls, *summed], dtype=torch.float64, device="cpu")
-        self._shard.scatter_add(whole.repeat(self._ranks))
+        whole = [*summary.took_part, *microbatches, *claimed, *calls, *summed]
+        self._shard.scatter_add(torch.tensor(whole, dtype=torch.float64, device="cpu").repeat(self._ranks))
 
     def read(self) -> JobSummary:
-        took, *others = self._sums.split([self._parameters, self._ranks, self._ranks, _SUMMED])
-        microbatches, calls, summed = ([int(number) for number in one.tolist()] for one in others)
-        return JobSummary((took > 0).tolist(), microbatches, calls, *summed)
+        took, *others = self._sums.split([self._parameters, *[self._ranks] * 3, _SUMMED])
+        microbatches, claimed, calls, summed = ([int(number) for number in one.tolist()] for one in others)
+        return JobSummary((took > 0).tolist(), microbatches, claimed, calls, *summed)
