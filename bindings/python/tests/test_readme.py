@@ -83,7 +83,9 @@ def claimed(rank: int, size: int, job: str) -> None:
     ran: list[Any] = []
     sampler = MinibatchSampler(lengths=[4] * 8, minibatch_size=4, max_tokens=4, rank=rank, num_replicas=size)
     loader = sampler.loader(range(8))
-    code = example(PACKAGE / "README.md", "loader.claims(job)").replace("...", "ran.append(microbatch)")
+    code = example(PACKAGE / "README.md", "for microbatches in loader.claims(job):").replace(
+        "...", "ran.append(microbatch)"
+    )
     exec(code, {"loader": loader, "sampler": sampler, "job": Job(), "ran": ran})
 
 
