@@ -31,7 +31,7 @@ Device::Device(ModelShards &shards, odc_context *context, odc_context *barrier)
     prctl(PR_SET_TIMERSLACK, 1);  // the default of 50 us is as long as a short layer
 }
 
-RunRecord Device::run(int32_t number, Schedule schedule, const Work &work, Recording recording) {
+RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work, Recording recording) {
     steps_.clear();
     cost_ = 0;
     for (const Microbatch &microbatch : work.planned) {
@@ -82,7 +82,7 @@ void Device::add_steps(const Microbatch &microbatch, double ns_per_cost, int32_t
     cost_ += microbatch.cost;
 }
 
-bool Device::has_step(size_t step, const Work &work) {
+bool Device::has_step(size_t step, const DeviceWork &work) {
     if (step == steps_.size() && !work.items.empty()) {
         uint64_t item = 0;
         const odc_status status = odc_claim(context_, work.items.size(), &item);
@@ -94,7 +94,7 @@ bool Device::has_step(size_t step, const Work &work) {
     return step < steps_.size();
 }
 
-void Device::run_steps(const Work &work) {
+void Device::run_steps(const DeviceWork &work) {
     switch (schedule_) {
         case Schedule::Collective:
         case Schedule::Odc: run_ahead(work); break;
@@ -103,7 +103,7 @@ void Device::run_steps(const Work &work) {
     }
 }
 
-void Device::run_ahead(const Work &work) {
+void Device::run_ahead(const DeviceWork &work) {
     double device_free_ns = double(now_ns());
     if (!has_step(0, work)) {
         return;

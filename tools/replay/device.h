@@ -17,7 +17,7 @@ namespace odc_tool {
 enum class Recording { Times, Events };
 
 // What a rank computes in a minibatch: its microbatches of the plan, and the items that it claims.
-struct Work {
+struct DeviceWork {
     const std::vector<Microbatch> &planned;
     const std::vector<Microbatch> &items;
     double ns_per_cost;
@@ -34,7 +34,7 @@ public:
     // the next item, whose first layer it gathers, when it begins to compute the last layer of the one before. In the schedules
     // of --prefetch, where nothing is claimed, one thread computes and communicates: waiting, each call returns when it is
     // done; prefetching, calls are started before a layer's compute and waited for after it.
-    RunRecord run(int32_t number, Schedule schedule, const Work &work, Recording recording);
+    RunRecord run(int32_t number, Schedule schedule, const DeviceWork &work, Recording recording);
 
     const std::vector<Event> &events() const { return events_; }
 
@@ -50,10 +50,10 @@ private:
 
     void add_steps(const Microbatch &microbatch, double ns_per_cost, int32_t item);
     // Claims an item if all known steps have begun.
-    bool has_step(size_t step, const Work &work);
+    bool has_step(size_t step, const DeviceWork &work);
     RunRecord summary(int64_t duration_ns) const;
-    void run_steps(const Work &work);
-    void run_ahead(const Work &work);
+    void run_steps(const DeviceWork &work);
+    void run_ahead(const DeviceWork &work);
     void run_waiting();
     void run_prefetching();
     void compute(const Step &step);

@@ -73,8 +73,8 @@ RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, doubl
     const Plan plan =
         arm.fixed() ? samples.plan(arm.policy) : planner.plan(samples.samples, arm.policy, speeds, arm.tail);
     // Speeds are measured in the last arm only: once a minibatch, as in training.
-    const Work work{plan.ranks[rank], plan.items, ns_per_cost / workload.speeds[minibatch][rank],
-                    arm.speeds == Speeds::Measured && arm == workload.arms.back()};
+    const DeviceWork work{plan.ranks[rank], plan.items, ns_per_cost / workload.speeds[minibatch][rank],
+                          arm.speeds == Speeds::Measured && arm == workload.arms.back()};
     try {
         const RunRecord record = device.run(number, arm.schedule, work, recording);
         shards.check_gradients(samples.total);
