@@ -26,7 +26,7 @@ def test_speeds_and_a_tail() -> None:
     made = libodc.plan(lengths, 3, max_tokens=8192, speeds=[1, 1, 0.5])
     assert made.items == []
     tokens = [sum(lengths[i] for micro in rank for i in micro) for rank in made.ranks]
-    assert tokens[2] < 0.6 * tokens[0] and made.makespan == pytest.approx(made.lower_bound, rel=0.01)
+    assert tokens[2] < 0.6 * tokens[0] and made.makespan == pytest.approx(made.lower_bound, rel=0.03)
     made = libodc.plan(lengths, 3, max_tokens=8192, speeds=[1, 1, 0.5], tail=0.3)
     items = [i for item in made.items for i in item]
     assert sorted(items + [i for rank in made.ranks for micro in rank for i in micro]) == list(range(64))
