@@ -443,7 +443,7 @@ static void policies_keep_their_promises(void **state) {
         }
         assert_int_equal(run(p, ODC_LB_MINI), ODC_OK);
         check_plan(p);
-        assert_true(p->summary.makespan <= others);
+        assert_true(p->summary.makespan <= others * (1 + 1e-12)); /* equal sums may differ by rounding */
 
         struct planned *again = malloc(sizeof(*again));
         assert_non_null(again);

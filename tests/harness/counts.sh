@@ -96,7 +96,7 @@ suite() {
     passed=$((passed + good))
     skipped=$((skipped + left_out))
     endings 1 "$build" "$log" '[*]Skipped ' | sed -E 's/\t(skipped[:,] *)?/: /' >>"$logs/skips"
-    endings 15 "$build" "$log" '[*]|[.][.]Not Run' -v but='[*]Skipped ' |
+    endings 40 "$build" "$log" '[*]|[.][.]Not Run' -v but='[*]Skipped ' |
         awk -F '\t' '$1 != last { print "failed: " $1 } { last = $1; print "    " $2 }' >>"$logs/failures"
     failed=$((failed + total - good - left_out))
     : >"$logs/output"
