@@ -83,7 +83,9 @@ std::vector<double> speeds_of(const odc_plan_request &request, double total_cost
         return std::vector<double>(used, 1.0);
     }
     const double mean = std::accumulate(out.begin(), out.end(), 0.0) / static_cast<double>(ranks);
-    if (!std::isfinite(mean) || !std::isfinite(total_cost / (*slowest / mean))) {
+    // Of all that is computed with them.
+    const double most = total_cost * (*fastest / *slowest) * static_cast<double>(ranks);
+    if (!std::isfinite(mean) || !std::isfinite(most)) {
         fail(ODC_ERROR_ARGUMENT,
              "odc_plan: speeds from {:g} to {:g} give times beyond a double's range; choose speeds nearer to 1",
              *slowest, *fastest);

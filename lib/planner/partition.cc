@@ -483,14 +483,19 @@ Parts longest_first(const std::vector<double> &costs, size_t parts) {
 }
 
 Parts first_to_end(const std::vector<double> &costs, const Speeds &speeds) {
+    std::vector<double> paces;
+    for (const double speed : speeds) {
+        paces.push_back(1 / speed);
+    }
     Parts out(speeds.size());
     std::vector<double> sums(speeds.size());
     for (const uint32_t item : by_cost(costs)) {
         size_t first = 0;
-        for (size_t part = 1; part < speeds.size(); ++part) {
-            if ((sums[part] + costs[item]) / speeds[part] < (sums[first] + costs[item]) / speeds[first]) {
-                first = part;
-            }
+        double end = (sums[0] + costs[item]) * paces[0];
+        for (size_t part = 1; part < paces.size(); ++part) {
+            const double other = (sums[part] + costs[item]) * paces[part];
+            first = other < end ? part : first;
+            end = other < end ? other : end;
         }
         sums[first] += costs[item];
         out[first].push_back(item);
@@ -549,13 +554,19 @@ double lower_bound(const std::vector<double> &costs, const Speeds &speeds) {
         const auto last = sorted.begin() + static_cast<std::ptrdiff_t>(j * parts);
         bound = std::max(bound, std::accumulate(last - static_cast<std::ptrdiff_t>(j), last + 1, 0.0) / fastest[0]);
     }
-    // The j costliest items run on at most j parts.
+    if (fastest.front() == fastest.back()) {
+        return bound;
+    }
+    // The j costliest items run on at most j parts: each alone, the costlier on the faster, or two on one.
     double cost = 0;
     double speed = 0;
-    for (size_t j = 0; j < std::min(parts, sorted.size()) && fastest.front() != fastest.back(); ++j) {
+    double alone = 0;
+    for (size_t j = 0; j < std::min(parts, sorted.size()); ++j) {
         cost += sorted[j];
         speed += fastest[j];
-        bound = std::max(bound, cost / speed);
+        alone = std::max(alone, sorted[j] / fastest[j]);
+        const double together = j == 0 ? alone : (sorted[j - 1] + sorted[j]) / fastest[0];
+        bound = std::max({bound, cost / speed, std::min(alone, together)});
     }
     return bound;
 }

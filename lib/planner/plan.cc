@@ -110,6 +110,9 @@ Parts free_counts(const Minibatch &minibatch) {
 // For ranks of different speeds; some may have nothing to do.
 Parts by_speed(const Minibatch &minibatch) {
     Parts as_equal = matched(free_counts(minibatch.with_equal_speeds()), minibatch.costs, minibatch.speeds);
+    if (makespan(as_equal, minibatch.costs, minibatch.speeds) <= lower_bound(minibatch.costs, minibatch.speeds)) {
+        return as_equal;
+    }
     return best_of({first_to_end(minibatch.costs, minibatch.speeds), std::move(as_equal)}, minibatch,
                    {0, minibatch.samples()});
 }
@@ -274,14 +277,14 @@ odc_plan_summary plan(const odc_plan_request &request, int32_t *rank_of, int32_t
         fail(ODC_ERROR_ARGUMENT, "odc_plan: `rank_of` and `microbatch_of` must point to {} numbers each",
              request.count);
     }
-    const Tail tail = request.tail > 0 ? cut_tail(minibatch, request.tail) : Tail{};
+    const Tail tail = request.tail > 0 ? cut_tail(minibatch, request.tail, static_cast<size_t>(request.ranks)) : Tail{};
     std::vector<Microbatches> ranks =
         tail.items.empty() ? planned(minibatch, request) : planned_before(tail, minibatch);
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
         write(ranks[rank], static_cast<int32_t>(rank), rank_of, microbatch_of);
     }
     write(tail.items, kToBeClaimed, rank_of, microbatch_of);
-    claim_in_order(ranks, tail.items, minibatch);
+    ranks = claimed_in_order(std::move(ranks), tail.items, minibatch);
     odc_plan_summary out{};
     out.struct_size = sizeof(out);
     out.makespan = makespan(samples_of(ranks), minibatch.costs, minibatch.speeds);

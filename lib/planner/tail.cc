@@ -13,43 +13,51 @@ namespace odc {
 
 namespace {
 
-// Samples are put together in an item up to this part of what a rank claims, which is what the last claims may be apart.
+// Samples are put together in an item up to this part of what a rank claims, so that the last claims end close together.
 constexpr double kClaimsOfRank = 12;
 
-}  // namespace
-
-Tail cut_tail(const Minibatch &minibatch, double share) {
-    Samples cheapest(minibatch.samples());
-    std::iota(cheapest.begin(), cheapest.end(), 0U);
-    std::stable_sort(cheapest.begin(), cheapest.end(),
-                     [&](uint32_t x, uint32_t y) { return minibatch.costs[x] < minibatch.costs[y]; });
-    const double most = share * std::accumulate(minibatch.costs.begin(), minibatch.costs.end(), 0.0);
-    Tail out;
-    Samples left;
+// Puts neighbours in cost together, up to `most` of it and to the token budget.
+Microbatches items_of(const Samples &costliest_first, double most, const Minibatch &minibatch) {
+    Microbatches out;
     double cost = 0;
-    for (const uint32_t sample : cheapest) {
-        const bool fits = out.planned.empty() && (share == 1 || cost + minibatch.costs[sample] <= most);
-        cost += fits ? minibatch.costs[sample] : 0;
-        (fits ? left : out.planned).push_back(sample);
-    }
-    std::sort(out.planned.begin(), out.planned.end());
-    const double grain = cost / static_cast<double>(minibatch.ranks) / kClaimsOfRank;
-    for (auto sample = left.rbegin(); sample != left.rend(); ++sample) {
-        if (!out.items.empty()) {
-            Samples &last = out.items.back();
-            last.push_back(*sample);
-            if (minibatch.cost(last) <= grain && within_budget(last, minibatch)) {
-                continue;
-            }
-            last.pop_back();
+    uint64_t room = 0;
+    for (const uint32_t sample : costliest_first) {
+        const uint64_t tokens = minibatch.lengths[sample];
+        cost += minibatch.costs[sample];
+        if (out.empty() || cost > most || tokens > room) {
+            out.emplace_back();
+            cost = minibatch.costs[sample];
+            room = minibatch.max_tokens;
         }
-        out.items.push_back({*sample});
+        room -= tokens;
+        out.back().push_back(sample);
     }
-    heaviest_first(out.items, minibatch);
+    heaviest_first(out, minibatch);
     return out;
 }
 
-void claim_in_order(std::vector<Microbatches> &ranks, const Microbatches &items, const Minibatch &minibatch) {
+}  // namespace
+
+Tail cut_tail(const Minibatch &minibatch, double share, size_t ranks) {
+    Samples costliest_first(minibatch.samples());
+    std::iota(costliest_first.begin(), costliest_first.end(), 0U);
+    std::stable_sort(costliest_first.begin(), costliest_first.end(),
+                     [&](uint32_t x, uint32_t y) { return minibatch.costs[x] > minibatch.costs[y]; });
+    const double most = share * minibatch.cost(costliest_first);
+    double cost = 0;
+    auto first = costliest_first.end();
+    while (first != costliest_first.begin() && (share == 1 || cost + minibatch.costs[*(first - 1)] <= most)) {
+        cost += minibatch.costs[*--first];
+    }
+    Tail out;
+    out.planned.assign(costliest_first.begin(), first);
+    std::sort(out.planned.begin(), out.planned.end());
+    out.items = items_of({first, costliest_first.end()}, cost / static_cast<double>(ranks) / kClaimsOfRank, minibatch);
+    return out;
+}
+
+std::vector<Microbatches> claimed_in_order(std::vector<Microbatches> ranks, const Microbatches &items,
+                                           const Minibatch &minibatch) {
     using Done = std::pair<double, size_t>;  // when, and the rank
     std::priority_queue<Done, std::vector<Done>, std::greater<>> first_done;
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -65,6 +73,7 @@ void claim_in_order(std::vector<Microbatches> &ranks, const Microbatches &items,
         ranks[rank].push_back(item);
         first_done.emplace(at + minibatch.cost(item) / minibatch.speeds[rank], rank);
     }
+    return ranks;
 }
 
 }  // namespace odc

@@ -14,11 +14,11 @@ struct Tail {
     Microbatches items;  // in the order of their claims, the costliest first
 };
 
-// The cheapest samples, up to `share` of the cost.
-Tail cut_tail(const Minibatch &minibatch, double share);
+// The cheapest samples, up to `share` of the cost, for `ranks` to claim, idle ones included.
+Tail cut_tail(const Minibatch &minibatch, double share, size_t ranks);
 
-// Who claims each item, if ranks run as fast as they are planned to: the rank that is done first. `ranks`: their planned
-// microbatches, to which the items are appended.
-void claim_in_order(std::vector<Microbatches> &ranks, const Microbatches &items, const Minibatch &minibatch);
+// The ranks' planned microbatches and what they claim, if they are as fast as planned: whoever is done first takes the next item.
+std::vector<Microbatches> claimed_in_order(std::vector<Microbatches> ranks, const Microbatches &items,
+                                           const Minibatch &minibatch);
 
 }  // namespace odc
