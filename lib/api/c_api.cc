@@ -23,7 +23,7 @@
 #include "core/exact_sums.h"
 #include "memory/exact_kernels.h"
 #include "memory/host_kernels.h"
-#include "planner/minibatch.h"
+#include "planner/cost_model.h"
 #include "planner/plan.h"
 #include "planner/window.h"
 #include "routing/providers.h"
@@ -565,7 +565,14 @@ odc_status odc_plan_window(const odc_window_request *request, int32_t *minibatch
 }
 
 odc_status odc_plan_cost(const char *model, double *a, double *b) {
-    return guard([&] { odc::plan_cost(model, a, b); });
+    return guard([&] {
+        if (model == nullptr || a == nullptr || b == nullptr) {
+            fail(ODC_ERROR_ARGUMENT, "odc_plan_cost: `model`, `a` and `b` must not be NULL");
+        }
+        const odc::CostModel found = odc::cost_model(model);
+        *a = found.a;
+        *b = found.b;
+    });
 }
 
 uint32_t odc_version(void) { return ODC_VERSION_MAJOR << 16 | ODC_VERSION_MINOR << 8 | ODC_VERSION_PATCH; }

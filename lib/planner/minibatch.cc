@@ -1,26 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/minibatch.h"
 
+#include "planner/cost_model.h"
+
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 namespace odc {
 
 namespace {
-
-struct CostModel {
-    const char *name;
-    double a;
-    double b;
-};
-constexpr std::array<CostModel, 3> kCostModels = {{
-    {"linear", 0, 1},
-    {"1.5b", 1.982122, 2.611821},
-    {"7b", 4.348357, 8.768377},
-}};
 
 void check_claims(const odc_plan_request &request) {
     if (!(request.tail >= 0 && request.tail <= 1)) {
@@ -96,11 +85,6 @@ std::vector<double> speeds_of(const odc_plan_request &request, double total_cost
     return out;
 }
 
-double cost_of(uint64_t tokens, double a, double b) {
-    const double x = static_cast<double>(tokens) / 32000;
-    return a * x * x + b * x;
-}
-
 }  // namespace
 
 double Minibatch::cost(const Samples &some) const {
@@ -131,7 +115,7 @@ Minibatch Minibatch::with_equal_speeds() const {
 Minibatch minibatch_of(const odc_plan_request &request) {
     check(request);
     Minibatch out{{request.lengths, request.lengths + request.count}, request.max_tokens, {}, 0, {}};
-    const bool linear = request.a == 0 && request.b == 0;
+    const CostModel cost{request.a, request.b};
     double total = 0;
     out.costs.reserve(request.count);
     for (uint64_t i = 0; i < request.count; ++i) {
@@ -141,7 +125,7 @@ Minibatch minibatch_of(const odc_plan_request &request) {
                  "odc_plan: sample {} has {} tokens; it must have at least 1 and at most max_tokens={}", i, tokens,
                  request.max_tokens);
         }
-        out.costs.push_back(cost_of(tokens, request.a, linear ? 1 : request.b));
+        out.costs.push_back(cost(tokens));
         total += out.costs.back();
         if (out.costs.back() <= 0 || !std::isfinite(total)) {
             fail(ODC_ERROR_ARGUMENT,
@@ -153,20 +137,6 @@ Minibatch minibatch_of(const odc_plan_request &request) {
     out.speeds = speeds_of(request, total);
     out.ranks = out.speeds.size();
     return out;
-}
-
-void plan_cost(const char *model, double *a, double *b) {
-    if (!model || !a || !b) {
-        fail(ODC_ERROR_ARGUMENT, "odc_plan_cost: `model`, `a` and `b` must not be NULL");
-    }
-    for (const CostModel &known : kCostModels) {
-        if (std::strcmp(known.name, model) == 0) {
-            *a = known.a;
-            *b = known.b;
-            return;
-        }
-    }
-    fail(ODC_ERROR_ARGUMENT, "odc_plan_cost: there is no cost model \"{}\"; known are linear, 1.5b and 7b", model);
 }
 
 }  // namespace odc

@@ -31,7 +31,4 @@ struct Minibatch {
 // Throws ODC_ERROR_ARGUMENT.
 Minibatch minibatch_of(const odc_plan_request &request);
 
-// See odc_plan_cost.
-void plan_cost(const char *model, double *a, double *b);
-
 }  // namespace odc
