@@ -22,6 +22,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 from corpus import InputError
 from dataset import load_dataset
 from gpus import check_own_gpus, choose_device
+from neighbour import check_cores
 from options import parse_options
 
 import libodc
@@ -128,6 +129,25 @@ def test_real_compute(tmp_path: Path, corpus: Path) -> None:
         before, after = arm["held_out_losses"]
         assert after < before
         assert arm["name"] in out
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_real_compute_with_a_slow_rank(tmp_path: Path, corpus: Path) -> None:
+    settings = ["--data", str(corpus), "--rounds", "3", "--turn", "2", "--rate", "0.01", *SMALL]
+    (status, out, err), (other_status, _, _) = run(tmp_path, "compute", "--slow", "1", *settings)
+    assert (status, other_status) == (0, 0), err
+    assert "rank 1 shares its core with a busy process" in out
+    summary = check_report(tmp_path, "compute")
+    assert [arm["name"] for arm in summary["arms"]] == [*ARMS, "odc + claims"]
+    assert [gain["of"] for gain in summary["gains"]] == [*STEPS[:-1], "speeds, claims", "all"]
+    assert summary["gains"][-1]["over"] == "odc + claims" and summary["settings"]["slow"] == 1
+
+
+def test_a_slow_rank_that_cannot_be(tmp_path: Path, corpus: Path) -> None:
+    (status, _, err), _ = run(tmp_path, "compute", "--slow", "2", "--data", str(corpus), *SMALL)
+    assert status == 2 and "train.py: --slow 2 is not a rank of this job, which has 2" in err
+    with pytest.raises(InputError, match=r"--slow needs a core for each of the 4096 ranks, and this host gives"):
+        check_cores(0, 4096)
 
 
 def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:

@@ -46,3 +46,4 @@ COLLECTIVE = Arm("collective + lb-micro", "lb-micro", True, _collective)
 COLLECTIVE_ROWS = Arm("collective + sorted-rows", "sorted-rows", True, _collective_rows)
 ODC_MICRO = Arm("odc + lb-micro", "lb-micro", False, _odc)
 ODC_MINI = Arm("odc + lb-mini", "lb-mini", False, _odc)
+ODC_CLAIMS = Arm("odc + claims", "lb-mini", False, _odc)  # of a ClaimingTrainer

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from arms import COLLECTIVE, FSDP, ODC_MICRO, ODC_MINI
+from arms import COLLECTIVE, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI
 from experiment import Experiment, check_losses
 from figures import (
     NOTES,
@@ -18,8 +18,9 @@ from figures import (
 )
 from gpus import gpu_words
 from load import circumstances, verdict
+from neighbour import busy_neighbour, check_cores
 from session import Session
-from trainer import Trainer
+from trainer import ClaimingTrainer, Trainer
 from workload import Workload
 
 _TITLE = "Real compute"
@@ -27,6 +28,7 @@ _TITLE = "Real compute"
 
 def run(session: Session) -> None:
     options, size = session.options, session.context.size
+    check_cores(options.slow, size)
     on_gpu = session.mesh.device_type == "cuda"
     # gloo's collectives would leave GPUs idle: on GPUs FSDP2 is compared over NCCL or not at all.
     compared = [FSDP] if not on_gpu or options.compare else []
@@ -40,16 +42,20 @@ def run(session: Session) -> None:
             f"real compute: {ranks_of(size)} {where}, {options.minibatch} samples a rank and minibatch",
             f"each arm trains the same {len(timed)} minibatches, {options.turn} a turn, after one to warm up; "
             f"seed {options.seed}",
+            *_slow_lines(options.slow),
             *session.dataset.lines(options),
         ]
     )
     trainers = [Trainer(arm, session.recipe, workload, session.mesh) for arm in arms]
+    if options.slow is not None:
+        trainers.append(ClaimingTrainer(ODC_CLAIMS, session.recipe, workload, session.mesh))
     experiment = Experiment(session.context, trainers, workload)
     held_out = session.held_out()
     experiment.evaluate(held_out)
-    experiment.run(0, 1, turn=0)
-    for turn in range(options.rounds):
-        experiment.run(timed.start + turn * options.turn, options.turn, turn=turn)
+    with busy_neighbour(options.slow, session.context.rank):
+        experiment.run(0, 1, turn=0)
+        for turn in range(options.rounds):
+            experiment.run(timed.start + turn * options.turn, options.turn, turn=turn)
     experiment.evaluate(held_out)
     experiment.gather()
     if session.context.rank == 0:
@@ -57,6 +63,14 @@ def run(session: Session) -> None:
     for trainer in trainers:
         trainer.close()
     check_losses(experiment.records)
+
+
+def _slow_lines(slow: int | None) -> list[str]:
+    if slow is None:
+        return []
+    return [
+        f"rank {slow} shares its core with a busy process, which halves its speed; `ideal` is without that process",
+    ]
 
 
 def _report(session: Session, experiment: Experiment, workload: Workload, timed: range) -> None:

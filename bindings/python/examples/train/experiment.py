@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ class Experiment:
         self._idle = ""
         costs = (ideal_cost(trainer.arm, workload, range(len(workload.minibatches))) for trainer in trainers)
         self._progress = Progress(len(trainers) * len(workload.minibatches), sum(costs))
-        self._load, self._cpu = MachineLoad(), time.process_time()
+        self._load, self._cpu = MachineLoad(), _own_seconds()
         self.others: float | None = None  # share of the processors, on rank 0 after `gather`
         self.records: Records = {trainer.arm: ArmRecord(steps=[[]]) for trainer in trainers}
 
@@ -83,7 +84,7 @@ class Experiment:
 
     def _train(self, trainer: Trainer, number: int) -> None:
         arm = trainer.arm
-        step = trainer.train(self._workload.minibatches[number].plans[arm.policy][self._rank])
+        step = trainer.train(trainer.microbatches(number))
         self.records[arm].steps[0].append(step)
         if self._rank == 0:
             cost = ideal_cost(arm, self._workload, range(number, number + 1))
@@ -111,7 +112,7 @@ class Experiment:
     def gather(self) -> None:
         """Collects the ranks' steps on rank 0, and what other programs took of its machine. Training is over."""
         self._progress.clear()
-        own = [time.process_time() - self._cpu, platform.node()]
+        own = [_own_seconds() - self._cpu, platform.node()]
         owns = [own] * self._context.size
         distributed.all_gather_object(owns, own)
         self.others = self._load.others(sum(seconds for seconds, node in owns if node == own[1]))
@@ -120,6 +121,11 @@ class Experiment:
             distributed.gather_object(record.steps[0], everyone)
             if everyone is not None:
                 record.steps = everyone
+
+
+def _own_seconds() -> float:
+    """On a core, of this process and its ended children."""
+    return sum(os.times()[:4])
 
 
 def ideal_cost(arm: Arm, workload: Workload, minibatches: range) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isnan, nan
 from statistics import median
 
-from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_MICRO, ODC_MINI, Arm
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
 from workload import Workload, ideal
 
@@ -102,7 +102,8 @@ def step_gains(records: Records, minibatches: range) -> list[Gain]:
         ("transport, schedule", FSDP, ODC_MICRO),
         ("plan", ODC_MICRO, ODC_MINI),
         ("schedule, plan", COLLECTIVE_ROWS, ODC_MINI),
-        ("schedule, plan" if FSDP not in records else "all", next(iter(records)), ODC_MINI),
+        ("speeds, claims", ODC_MINI, ODC_CLAIMS),
+        ("schedule, plan" if FSDP not in records else "all", next(iter(records)), next(reversed(records))),
     )
     present = (step for step in steps if step[1] in records and step[2] in records)
     return [_gain(of, under, over, records, minibatches) for of, under, over in present]

@@ -33,6 +33,7 @@ class Options:
     turn: int
     device: str
     compare: str | None
+    slow: int | None
     minibatches: int
     seconds: float
     ranks: int
@@ -56,6 +57,8 @@ def parse_options(arguments: list[str], description: str) -> Options:
     compute.add_argument("--turn", type=_whole(1), default=2, help="minibatches of a turn (default: %(default)s)")
     compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (default: cpu)")
     compute.add_argument("--compare", choices=("nccl",), help="on GPUs: FSDP2's own collectives, too, by NCCL")
+    slow = "a rank that gets half speed by a busy process on its core; adds the arm odc + claims"
+    compute.add_argument("--slow", type=_whole(0), metavar="RANK", help=slow)
     compute.set_defaults(minibatches=0, seconds=0.0)
     emulated.add_argument(
         "--minibatches", type=_whole(1), default=12, help="of each arm and size (default: %(default)s)"
@@ -63,12 +66,13 @@ def parse_options(arguments: list[str], description: str) -> Options:
     emulated.add_argument(
         "--seconds", type=_positive, default=180.0, help="emulated time of all (default: %(default)s)"
     )
-    emulated.set_defaults(rounds=0, turn=0, device="cpu", compare=None)
+    emulated.set_defaults(rounds=0, turn=0, device="cpu", compare=None, slow=None)
     order.add_argument("--ranks", type=_whole(1), default=8, help="that are planned for (default: %(default)s)")
     order.add_argument("--seeds", type=_whole(2), default=4, help="runs of each order (default: %(default)s)")
     order.add_argument("--windows", type=_whole(1), default=12, help=f"of {WINDOW} minibatches (default: %(default)s)")
     order.add_argument("--lookahead", type=_whole(2), default=2, help="that is compared (default: %(default)s)")
-    order.set_defaults(rounds=0, turn=0, device="cpu", compare=None, minibatches=0, seconds=0.0)
+    order.set_defaults(rounds=0, turn=0, device="cpu", compare=None, slow=None, minibatches=0)
+    order.set_defaults(seconds=0.0)
     order.set_defaults(minibatch=4, rate=3e-3)  # about the best rate in the order of the data
     for one in (compute, emulated):
         one.set_defaults(ranks=0, seeds=0, windows=0, lookahead=0)

@@ -10,7 +10,7 @@ from statistics import median, quantiles, stdev
 from typing import Any
 
 import matplotlib
-from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_MICRO, ODC_MINI, Arm
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
 from figures import ArmFigures, Gain
 from trainer import Step
@@ -27,6 +27,7 @@ _ARM_COLOURS = {
     COLLECTIVE_ROWS: "#8e44ad",
     ODC_MICRO: "#d68910",
     ODC_MINI: "#1e8449",
+    ODC_CLAIMS: "#6c3483",
 }
 _BAR = "#7fb3d5"
 _LEAST_SHOWN = 1e-10  # differences below are drawn there, as a log axis has no zero

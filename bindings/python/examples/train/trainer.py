@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import nan
+from typing import cast
 
 import torch
 from arms import Arm
@@ -16,7 +17,9 @@ from emulation import Device, pad
 from schedule import shard
 from stopwatch import Meter, Slot, Stopwatch, watch
 from torch.distributed.device_mesh import DeviceMesh
-from workload import Microbatches, Workload
+from workload import Workload
+
+from libodc.torch import fsdp2
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Trainer:
         shard(self.model, self.model.blocks, mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.rate)
         self._job = arm.attach(self.model, self.optimizer)
+        self._rank = mesh.get_rank()
         self._workload = workload
         self._start = recipe.start
         self._meter = self._attach_meter()
@@ -69,7 +73,11 @@ class Trainer:
         watch([*self.model.blocks, self.model.norm, self.model.output], stopwatch)
         return stopwatch
 
-    def train(self, microbatches: Microbatches) -> Step:
+    def microbatches(self, number: int) -> Iterable[list[int]]:
+        """This rank's part of a minibatch, in the order to run it."""
+        return self._workload.minibatches[number].plans[self.arm.policy][self._rank]
+
+    def train(self, microbatches: Iterable[Sequence[int]]) -> Step:
         """Runs this rank's part of a minibatch, which may be empty."""
         begin, busy_before, meter = time.monotonic(), self.busy(), self._meter
         slots_before = len(meter.slots) if meter else 0
@@ -120,6 +128,13 @@ class Trainer:
 
     def close(self) -> None:
         self._job.close()
+
+
+class ClaimingTrainer(Trainer):
+    """Plans each minibatch by the ranks' speeds as measured, and leaves a part to be claimed. For ODC."""
+
+    def microbatches(self, number: int) -> Iterable[list[int]]:
+        return self._workload.claimed(number, cast(fsdp2.Job, self._job).context)
 
 
 class EmulatedTrainer(Trainer):

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 
 from samples import Sample, shuffled_passes
 
 import libodc
+
+_TAIL = 0.25  # of the cost, to be claimed
 
 Microbatches = list[list[int]]
 """One rank's microbatches in the order to run them: each a list of sample indices."""
@@ -30,11 +32,15 @@ class CostModel:
 
 @dataclass(frozen=True)
 class Minibatch:
-    """`plans[policy][rank]` are the rank's microbatches."""
+    """`plans[policy][rank]` are the rank's microbatches, `chosen` the samples of all."""
 
-    samples: int
+    chosen: list[int]
     tokens: int
     plans: dict[str, list[Microbatches]]
+
+    @property
+    def samples(self) -> int:
+        return len(self.chosen)
 
 
 class Workload:
@@ -54,13 +60,33 @@ class Workload:
             chosen = list(islice(order, ranks * per_rank))
             plans = {policy: self.divide(chosen, ranks, policy) for policy in self._policies}
             tokens = sum(len(self.samples[i].tokens) for i in chosen)
-            self.minibatches.append(Minibatch(len(chosen), tokens, plans))
+            self.minibatches.append(Minibatch(chosen, tokens, plans))
 
     def divide(self, chosen: Sequence[int], ranks: int, policy: str) -> list[Microbatches]:
         """Divides the chosen samples over ranks and microbatches."""
         lengths = [self.samples[i].length for i in chosen]
         plan = libodc.plan(lengths, ranks, max_tokens=self._cost.budget, policy=policy, cost=self._cost.name)
         return [[[chosen[i] for i in microbatch] for microbatch in rank] for rank in plan.ranks]
+
+    def claimed(self, number: int, context: libodc.Context) -> Iterator[list[int]]:
+        """This rank's microbatches of a minibatch that is planned by the measured speeds: its planned ones, then what
+        it claims of the cheapest samples, to the end."""
+        chosen = self.minibatches[number].chosen
+        plan = libodc.plan(
+            [self.samples[i].length for i in chosen],
+            context.size,
+            max_tokens=self._cost.budget,
+            cost=self._cost.name,
+            speeds=context.speeds(),
+            tail=_TAIL,
+        )
+        claimed = iter(lambda: context.claim(len(plan.items)), None)
+        computed = 0.0
+        for microbatch in chain(plan.ranks[context.rank], (plan.items[item] for item in claimed)):
+            samples = [chosen[i] for i in microbatch]
+            yield samples
+            computed += self.cost(samples)
+            context.report_cost(computed)
 
     def cost(self, microbatch: Sequence[int]) -> float:
         return sum(self.costs[i] for i in microbatch)
