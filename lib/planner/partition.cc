@@ -17,6 +17,13 @@
 
 namespace odc {
 
+std::vector<uint32_t> by_cost(const std::vector<double> &costs) {
+    std::vector<uint32_t> items(costs.size());
+    std::iota(items.begin(), items.end(), 0U);
+    std::stable_sort(items.begin(), items.end(), [&](uint32_t x, uint32_t y) { return costs[x] > costs[y]; });
+    return items;
+}
+
 namespace {
 
 constexpr uint32_t kNone = UINT32_MAX;
@@ -37,13 +44,6 @@ struct Division {
 };
 
 bool costlier(const Chain &x, const Chain &y) { return x.sum != y.sum ? x.sum > y.sum : x.first < y.first; }
-
-std::vector<uint32_t> by_cost(const std::vector<double> &costs) {
-    std::vector<uint32_t> items(costs.size());
-    std::iota(items.begin(), items.end(), 0U);
-    std::stable_sort(items.begin(), items.end(), [&](uint32_t x, uint32_t y) { return costs[x] > costs[y]; });
-    return items;
-}
 
 // Joins the two divisions of largest spread, costliest parts with cheapest, until one is left.
 class Differencing {

@@ -19,6 +19,9 @@ struct CountLimits {
     size_t high;
 };
 
+// All items, the costliest first; of equal costs in the order of their indices.
+std::vector<uint32_t> by_cost(const std::vector<double> &costs);
+
 // Starting divisions. Each gives every part an item if there are enough; in the second and third the parts' counts differ by at
 // most one.
 Parts largest_differencing(const std::vector<double> &costs, size_t parts);

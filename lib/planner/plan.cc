@@ -97,10 +97,14 @@ Parts equal_counts(const Minibatch &minibatch) {
     return best_of(std::move(starts), minibatch, {low, high});
 }
 
+// So that none is shorter; often with few samples a rank, as one sample is the bound.
+bool reaches_bound(const Parts &parts, const Minibatch &minibatch) {
+    return makespan(parts, minibatch.costs, minibatch.speeds) <= lower_bound(minibatch.costs, minibatch.speeds);
+}
+
 Parts free_counts(const Minibatch &minibatch) {
     Parts simple = longest_first(minibatch.costs, minibatch.ranks);
-    // With few samples a rank often one sample is the bound.
-    if (makespan(simple, minibatch.costs, minibatch.speeds) <= lower_bound(minibatch.costs, minibatch.speeds)) {
+    if (reaches_bound(simple, minibatch)) {
         return simple;
     }
     return best_of({largest_differencing(minibatch.costs, minibatch.ranks), std::move(simple), equal_counts(minibatch)},
@@ -110,7 +114,7 @@ Parts free_counts(const Minibatch &minibatch) {
 // For ranks of different speeds; some may have nothing to do.
 Parts by_speed(const Minibatch &minibatch) {
     Parts as_equal = matched(free_counts(minibatch.with_equal_speeds()), minibatch.costs, minibatch.speeds);
-    if (makespan(as_equal, minibatch.costs, minibatch.speeds) <= lower_bound(minibatch.costs, minibatch.speeds)) {
+    if (reaches_bound(as_equal, minibatch)) {
         return as_equal;
     }
     return best_of({first_to_end(minibatch.costs, minibatch.speeds), std::move(as_equal)}, minibatch,

@@ -2,6 +2,7 @@
 #include "planner/sorted_rows.h"
 
 #include "planner/microbatches.h"
+#include "planner/partition.h"
 
 #include <algorithm>
 #include <functional>
@@ -28,9 +29,9 @@ public:
     }
 
     // None if a sample has no room, or `placements`, which are counted down, do not suffice.
-    std::optional<Microbatches> run(const Samples &costliest_first, uint64_t &placements) {
+    std::optional<Microbatches> run(const Samples &by_cost, uint64_t &placements) {
         Microbatches out(rest_.size());
-        for (const uint32_t sample : costliest_first) {
+        for (const uint32_t sample : by_cost) {
             const std::optional<uint32_t> microbatch = place(sample, placements);
             if (!microbatch) {
                 return std::nullopt;
@@ -116,10 +117,7 @@ double collective_makespan(const std::vector<Microbatches> &ranks, const Minibat
 }
 
 std::optional<std::vector<Microbatches>> sorted_rows(const Minibatch &minibatch) {
-    Samples samples(minibatch.samples());
-    std::iota(samples.begin(), samples.end(), 0U);
-    std::stable_sort(samples.begin(), samples.end(),
-                     [&](uint32_t x, uint32_t y) { return minibatch.costs[x] > minibatch.costs[y]; });
+    const Samples samples = by_cost(minibatch.costs);
     std::optional<std::vector<Microbatches>> best;
     double least = 0;
     uint64_t left = kPlacements;

@@ -2,10 +2,10 @@
 #include "planner/tail.h"
 
 #include "planner/microbatches.h"
+#include "planner/partition.h"
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <queue>
 #include <utility>
 
@@ -17,11 +17,11 @@ namespace {
 constexpr double kClaimsOfRank = 12;
 
 // Puts neighbours in cost together, up to `most` of it and to the token budget.
-Microbatches items_of(const Samples &costliest_first, double most, const Minibatch &minibatch) {
+Microbatches items_of(const Samples &sorted, double most, const Minibatch &minibatch) {
     Microbatches out;
     double cost = 0;
     uint64_t room = 0;
-    for (const uint32_t sample : costliest_first) {
+    for (const uint32_t sample : sorted) {
         const uint64_t tokens = minibatch.lengths[sample];
         cost += minibatch.costs[sample];
         if (out.empty() || cost > most || tokens > room) {
@@ -39,20 +39,17 @@ Microbatches items_of(const Samples &costliest_first, double most, const Minibat
 }  // namespace
 
 Tail cut_tail(const Minibatch &minibatch, double share, size_t ranks) {
-    Samples costliest_first(minibatch.samples());
-    std::iota(costliest_first.begin(), costliest_first.end(), 0U);
-    std::stable_sort(costliest_first.begin(), costliest_first.end(),
-                     [&](uint32_t x, uint32_t y) { return minibatch.costs[x] > minibatch.costs[y]; });
-    const double most = share * minibatch.cost(costliest_first);
+    const Samples samples = by_cost(minibatch.costs);
+    const double most = share * minibatch.cost(samples);
     double cost = 0;
-    auto first = costliest_first.end();
-    while (first != costliest_first.begin() && (share == 1 || cost + minibatch.costs[*(first - 1)] <= most)) {
+    auto first = samples.end();
+    while (first != samples.begin() && (share == 1 || cost + minibatch.costs[*(first - 1)] <= most)) {
         cost += minibatch.costs[*--first];
     }
     Tail out;
-    out.planned.assign(costliest_first.begin(), first);
+    out.planned.assign(samples.begin(), first);
     std::sort(out.planned.begin(), out.planned.end());
-    out.items = items_of({first, costliest_first.end()}, cost / static_cast<double>(ranks) / kClaimsOfRank, minibatch);
+    out.items = items_of({first, samples.end()}, cost / static_cast<double>(ranks) / kClaimsOfRank, minibatch);
     return out;
 }
 

@@ -66,14 +66,14 @@ def parse_options(arguments: list[str], description: str) -> Options:
     emulated.add_argument(
         "--seconds", type=_positive, default=180.0, help="emulated time of all (default: %(default)s)"
     )
-    emulated.set_defaults(rounds=0, turn=0, device="cpu", compare=None, slow=None)
     order.add_argument("--ranks", type=_whole(1), default=8, help="that are planned for (default: %(default)s)")
     order.add_argument("--seeds", type=_whole(2), default=4, help="runs of each order (default: %(default)s)")
     order.add_argument("--windows", type=_whole(1), default=12, help=f"of {WINDOW} minibatches (default: %(default)s)")
     order.add_argument("--lookahead", type=_whole(2), default=2, help="that is compared (default: %(default)s)")
-    order.set_defaults(rounds=0, turn=0, device="cpu", compare=None, slow=None, minibatches=0)
-    order.set_defaults(seconds=0.0)
+    order.set_defaults(minibatches=0, seconds=0.0)
     order.set_defaults(minibatch=4, rate=3e-3)  # about the best rate in the order of the data
+    for one in (emulated, order):
+        one.set_defaults(rounds=0, turn=0, device="cpu", compare=None, slow=None)
     for one in (compute, emulated):
         one.set_defaults(ranks=0, seeds=0, windows=0, lookahead=0)
     return Options(**vars(parser.parse_args(arguments)))

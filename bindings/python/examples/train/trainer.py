@@ -131,10 +131,15 @@ class Trainer:
 
 
 class ClaimingTrainer(Trainer):
-    """Plans each minibatch by the ranks' speeds as measured, and leaves a part to be claimed. For ODC."""
+    """Plans each minibatch by the ranks' speeds as measured, and leaves a part to be claimed. For ODC; the minibatches
+    come in their order, whatever the number."""
+
+    def __init__(self, arm: Arm, recipe: Recipe, workload: Workload, mesh: DeviceMesh) -> None:
+        super().__init__(arm, recipe, workload, mesh)
+        self._claims = workload.claims(cast(fsdp2.Job, self._job))
 
     def microbatches(self, number: int) -> Iterable[list[int]]:
-        return self._workload.claimed(number, cast(fsdp2.Job, self._job).context)
+        return next(self._claims)
 
 
 class EmulatedTrainer(Trainer):

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 
 from samples import Sample, shuffled_passes
 
 import libodc
-
-_TAIL = 0.25  # of the cost, to be claimed
+from libodc.torch import MinibatchSampler, fsdp2
 
 Microbatches = list[list[int]]
 """One rank's microbatches in the order to run them: each a list of sample indices."""
@@ -68,25 +67,19 @@ class Workload:
         plan = libodc.plan(lengths, ranks, max_tokens=self._cost.budget, policy=policy, cost=self._cost.name)
         return [[[chosen[i] for i in microbatch] for microbatch in rank] for rank in plan.ranks]
 
-    def claimed(self, number: int, context: libodc.Context) -> Iterator[list[int]]:
-        """This rank's microbatches of a minibatch that is planned by the measured speeds: its planned ones, then what
-        it claims of the cheapest samples, to the end."""
-        chosen = self.minibatches[number].chosen
-        plan = libodc.plan(
-            [self.samples[i].length for i in chosen],
-            context.size,
+    def claims(self, job: fsdp2.Job) -> Iterator[Iterator[list[int]]]:
+        """This rank's microbatches of each minibatch in turn, as MinibatchSampler.claims plans and claims them."""
+        order = [i for minibatch in self.minibatches for i in minibatch.chosen]
+        sampler = MinibatchSampler(
+            lengths=[self.samples[i].length for i in order],
+            minibatch_size=self.minibatches[0].samples,
             max_tokens=self._cost.budget,
+            rank=job.context.rank,
+            num_replicas=job.context.size,
             cost=self._cost.name,
-            speeds=context.speeds(),
-            tail=_TAIL,
+            shuffle=False,
         )
-        claimed = iter(lambda: context.claim(len(plan.items)), None)
-        computed = 0.0
-        for microbatch in chain(plan.ranks[context.rank], (plan.items[item] for item in claimed)):
-            samples = [chosen[i] for i in microbatch]
-            yield samples
-            computed += self.cost(samples)
-            context.report_cost(computed)
+        return (([order[i] for i in microbatch] for microbatch in mine) for mine in sampler.claims(job))
 
     def cost(self, microbatch: Sequence[int]) -> float:
         return sum(self.costs[i] for i in microbatch)
