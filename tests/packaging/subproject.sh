@@ -63,6 +63,6 @@ done
 # A project without exceptions, with several configurations in one build; one file represents all.
 expect 0 cmake -G "Ninja Multi-Config" -S . -B several -DCMAKE_CXX_FLAGS="-fno-exceptions -fno-rtti"
 object=_deps/odc-build/lib/CMakeFiles/odc_objects.dir/Debug/api/c_api.cc.o
-expect 0 cmake --build several --config Debug --target $object
+bounded 600 cmake --build several --config Debug --target $object >build.log 2>&1 || fail "$(tail -n 20 build.log)"
 grep -qzx Debug several/$object || fail "the Debug configuration's library calls itself otherwise"
 [ "$failures" -eq 0 ]

@@ -31,7 +31,7 @@ SCRIPT = Path(__file__).parents[1] / "examples" / "train" / "train.py"
 ARMS = ["fsdp2 + lb-micro", "collective + lb-micro", "odc + lb-micro", "odc + lb-mini"]
 STEPS = ["transport", "schedule", "transport, schedule", "plan", "all"]
 LINE = (
-    r"step \d+/28(  \d+:\d\d left)?  loss \d\.\d{4}(  idle \d+ % \d+ %)?  \((fsdp2|collective|odc) \+ lb-(micro|mini)\)"
+    r"step \d+/28(  \d+:\d\d left)?  loss \d\.\d{4}  (idle \d+ % \d+ % )?\((fsdp2|collective|odc) \+ lb-(micro|mini)\)"
 )
 HEAD = (SCRIPT.read_text().split('"""')[1]).replace("\n    ", "\n")
 ROWS = re.compile(r"^(?:arm |(?:fsdp2|collective|odc) \+ |gain of|(?!verdict)[a-z, ]+: [a-z]+ \+ ).*$", re.M)
