@@ -69,7 +69,9 @@ inline constexpr std::array<SettingRow, 18> kSettings = {{
      1000, 3'600'000},
     {Setting::kDevice, "ODC_DEVICE", "", "The GPU of this rank's shards in GPU memory, such as cuda:0; unset: none."},
     {Setting::kAddBlocks, "ODC_ADD_BLOCKS", "0",
-     "The most thread blocks of an addition on a GPU, to leave multiprocessors free; 0: as many as fit.", 0, 1 << 16},
+     "The most thread blocks of an addition on a GPU, each on a multiprocessor of its own while there are some; 0: half as many "
+     "as there are multiprocessors, and 32 where sums are on another GPU.",
+     0, 1 << 16},
     {Setting::kGpuDirect, "ODC_GPU_DIRECT", "0",
      "1: between hosts network adapters reach GPU memory themselves (GPUDirect RDMA), where a rank's can, with libfabric "
      "1.18 or later; it has not run on such adapters yet. 0: through host memory.",

@@ -210,7 +210,7 @@ private:
         }
         const CudaDevice::Scope scope(device_);
         for (int round = 0; round < kRounds && !addends.empty(); ++round) {
-            cuda_.add(ODC_F32, addends, device_.own_stream());
+            cuda_.add(ODC_F32, addends, AddReach::SeveralGpus, device_.own_stream());
         }
         device_.await_own_stream("additions to other GPUs", deadline_);
     }

@@ -381,16 +381,21 @@ void GpuOperations::add(Operation &operation, Operation::ScatterAdd &addition, J
 void GpuOperations::add_directly(Operation &operation) {
     const Shard &shard = *operation.shard;
     std::vector<Addend> addends;
+    auto reach = AddReach::OwnGpu;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
         if (shard.slices().numel(index) > 0 && !shard.is_staged(index)) {
+            if (cuda_.is_other(job_.block(shard.owner(index)).gpu)) {
+                reach = AddReach::SeveralGpus;
+            }
             const RemoteSlice to = shard.slice(index);
             addends.push_back({operation.gradient(index), to.accumulator, to.numel});
         }
     }
     if (!addends.empty()) {
-        enqueue_tracked(operation,
-                        [&](cuda::Stream stream) { cuda_.add(shard.description().gradient_type, addends, stream); });
+        enqueue_tracked(operation, [&](cuda::Stream stream) {
+            cuda_.add(shard.description().gradient_type, addends, reach, stream);
+        });
     }
 }
 
@@ -519,7 +524,7 @@ void GpuOperations::reduce_shadow(const Shard &shard) {
         Call::Sync, shard,
         formatted("the adding of what came through host memory to {}", description_of(Call::Sync, shard)));
     enqueue(Call::Sync, [&] {
-        cuda_.add(type, addends, cuda_.device().own_stream());
+        cuda_.add(type, addends, AddReach::OwnGpu, cuda_.device().own_stream());
         cuda_.pending_work().track(work, cuda_.device().own_stream());
     });
 }

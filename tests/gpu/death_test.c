@@ -237,6 +237,9 @@ typedef struct failing {
     atomic_int waiting;
 } failing;
 
+/* Errors that leave nothing of the context, also the one of another GPU's memory. */
+static int result_of(fault_at when) { return when == AT_REGISTER ? 226 : 700; }
+
 static void *fault_soon(void *arg) {
     void *stream = arg;
     sleep_ms(20); /* the rank waits by now */
@@ -267,12 +270,12 @@ static odc_status use_until_error(const failing *what, odc_context *context, ten
     void *stream = gpu_stream(A_STREAM);
     const int late = odc_rank(context) == 2;
     pthread_t thread;
-#define FAULT_AT(moment)                        \
-    if (fails && what->when == (moment)) {      \
-        CHECK_EQUAL(gpu_fault(stream, 700), 0); \
-        while (!gpu_has_failed()) {             \
-            sleep_us(100);                      \
-        }                                       \
+#define FAULT_AT(moment)                                      \
+    if (fails && what->when == (moment)) {                    \
+        CHECK_EQUAL(gpu_fault(stream, result_of(moment)), 0); \
+        while (!gpu_has_failed()) {                           \
+            sleep_us(100);                                    \
+        }                                                     \
     }
 #define UNLESS_OK(call)              \
     do {                             \
@@ -334,7 +337,8 @@ static void has_a_failing_gpu(int rank, int size, const char *job, void *arg) {
     odc_status status = use_until_error(what, context, t, full, rank == 0);
     CHECK_EQUAL(status, ODC_ERROR_DEVICE);
     CHECK(now_ns() - begin < (int64_t)30000000000);
-    CHECK_SENTENCE(odc_last_error(), "rank 0", "pid", "cuda:0 has failed", "CUDA_ERROR_ILLEGAL_ADDRESS",
+    CHECK_SENTENCE(odc_last_error(), "rank 0", "pid", "cuda:0 has failed",
+                   what->when == AT_REGISTER ? "CUDA_ERROR_CONTAINED" : "CUDA_ERROR_ILLEGAL_ADDRESS",
                    "enqueued there earlier", "kernel of the program");
     check_ended(context, t, status);
     gpu_let_go();

@@ -10,10 +10,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fsdp2_models import UNEVEN, Case, assert_equal_steps, by_one_process, edited, mesh_of, over_odc
+from fsdp2_models import (
+    UNEVEN,
+    Case,
+    Net,
+    adamw,
+    assert_equal_steps,
+    by_one_process,
+    edited,
+    mesh_of,
+    over_odc,
+    shard_blocks,
+)
 from torch_ranks import run_torch_ranks, torch
 
-from libodc import Memory, PhaseError, UnsupportedError
+from libodc import Context, Memory, NoMemoryError, PhaseError, UnsupportedError
 from libodc.torch.fsdp2 import attach, streams
 from libodc.torch.fsdp2.streams import GpuStreams, HostStreams
 
@@ -49,6 +60,7 @@ class Cuda:
     def __init__(self) -> None:
         self.main = self.current = Stream()
         self.events: list[Event] = []
+        self.cached = 5 << 20
 
     def Event(self) -> Event:
         self.events.append(Event())
@@ -56,6 +68,15 @@ class Cuda:
 
     def current_stream(self, device: Any) -> Stream:
         return self.current
+
+    def empty_cache(self) -> None:
+        self.cached = 0
+
+    def memory_allocated(self, device: Any) -> int:
+        return 3 << 20
+
+    def memory_reserved(self, device: Any) -> int:
+        return (3 << 20) + self.cached
 
     @contextmanager
     def stream(self, stream: Stream) -> Any:
@@ -197,3 +218,25 @@ def edits(rank: int, size: int) -> None:
 
 def test_edits_are_told_at_the_sync() -> None:
     run_torch_ranks(2, edits)
+
+
+def lacks_memory(rank: int, size: int) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        made = stand_in(monkeypatch)
+        cached = []
+
+        def register_all(context: Context, descriptions: Any) -> None:
+            cached.append(made[0]._cuda.cached)
+            made[0]._cuda.cached = 2 << 20  # torch has cached something again
+            raise NoMemoryError("there is no memory for 7 bytes")
+
+        monkeypatch.setattr(Context, "register_all", register_all)
+        model = Net(8)
+        shard_blocks(model, mesh_of(size))
+        with pytest.raises(NoMemoryError, match="no memory for 7 bytes; torch holds 5 MiB on cpu, 2 MiB of it unused"):
+            attach(model, adamw(model))
+        assert cached == [0]
+
+
+def test_torch_gives_back_what_it_has_cached_and_tells_what_it_holds() -> None:
+    run_torch_ranks(2, lacks_memory)

@@ -181,7 +181,8 @@ PeerAccess Cuda::peer_access_to(const GpuIdentity &gpu) const {
     const std::string pair = formatted("{} and {} of that rank", device_.name(), gpu.name);
     if (other < 0) {
         return {"", formatted("this process does not see that rank's GPU, there {} (CUDA_VISIBLE_DEVICES hides "
-                              "it, or another container)",
+                              "it, or another container; with Ray RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1 "
+                              "shows each rank all GPUs, with Slurm --gpus-per-node and --gpu-bind=none)",
                               gpu.name)};
     }
     const int mine = device_.ordinal();

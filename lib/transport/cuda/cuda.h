@@ -102,8 +102,8 @@ public:
     };
     void get(const std::vector<Copy> &copies, cuda::Stream stream) const;
     // Adds in the order of the addends.
-    void add(int32_t gradient_type, const std::vector<Addend> &addends, cuda::Stream stream) const {
-        add_kernel_.enqueue(gradient_type, addends, stream);
+    void add(int32_t gradient_type, const std::vector<Addend> &addends, AddReach reach, cuda::Stream stream) const {
+        add_kernel_.enqueue(gradient_type, addends, reach, stream);
     }
     bool is_other(const GpuIdentity &gpu) const { return gpu.uuid != device_.uuid(); }
 

@@ -31,6 +31,7 @@ bool is_sticky(Result result) {
     switch (static_cast<int>(result)) {
         case 214:               // ECC_UNCORRECTABLE
         case 220:               // NVLINK_UNCORRECTABLE
+        case 226:               // CONTAINED: an access of another GPU's memory
         case 700:               // ILLEGAL_ADDRESS
         case 702:               // LAUNCH_TIMEOUT
         case 710:               // ASSERT
@@ -39,7 +40,9 @@ bool is_sticky(Result result) {
         case 716:               // MISALIGNED_ADDRESS
         case 717:               // INVALID_ADDRESS_SPACE
         case 718:               // INVALID_PC
-        case 719: return true;  // LAUNCH_FAILED
+        case 719:               // LAUNCH_FAILED
+        case 721:               // TENSOR_MEMORY_LEAK
+        case 911: return true;  // EXTERNAL_DEVICE
         default: return false;
     }
 }
@@ -88,10 +91,11 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
     if (const Result result = driver().cuDevicePrimaryCtxRetain(&context_, device_); result != Result::Success) {
         check_not_broken(name_, result);
         if (result == Result::OutOfMemory) {  // without a context the free memory is unknown
-            fail(ODC_ERROR_NO_MEMORY,
-                 "{} cannot be used: {}; each process needs a few hundred MB there for CUDA itself, so let fewer "
-                 "ranks share it, or free memory (nvidia-smi shows how much each process uses)",
-                 name_, cuda::result_text(result));
+            fail(
+                ODC_ERROR_NO_MEMORY,
+                "{} cannot be used: {}; each process needs a few hundred MB there and as much host memory for CUDA itself, "
+                "so let fewer ranks share it, or free memory (nvidia-smi and free show what is used)",
+                name_, cuda::result_text(result));
         }
         fail(ODC_ERROR_UNSUPPORTED, "{} cannot be used: {}", name_, cuda::result_text(result));
     }

@@ -31,6 +31,7 @@ constexpr Words kWords[] = {
     {218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed", false},
     {219, "CUDA_ERROR_INVALID_GRAPHICS_CONTEXT", "invalid OpenGL or DirectX context", true},
     {220, "CUDA_ERROR_NVLINK_UNCORRECTABLE", "uncorrectable NVLink error detected during the execution", true},
+    {226, "CUDA_ERROR_CONTAINED", "invalid access of memory or hardware error", true},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle", false},
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found", false},
     {600, "CUDA_ERROR_NOT_READY", "device not ready", false},

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..._abi import Memory
 from ...context import Context, init
-from ...errors import ArgumentError, JobError, MismatchError, UnsupportedError
+from ...errors import ArgumentError, JobError, MismatchError, NoMemoryError, UnsupportedError
 from .crosscheck import Crosscheck
 from .extension import ExtensionGroup
 from .group import Add, Gather, Group
@@ -77,7 +77,7 @@ def attach(
         crosscheck = Crosscheck() if check else None
         job = Job(model, attached, context, summaries, optimizers, streams, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
-        _register(attached, summaries, context, job)
+        _register(attached, summaries, context, job, streams)
         job.begin()
     except BaseException as error:
         with ExitStack() as stack:  # all of it, even if some fails
@@ -294,12 +294,31 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, s
     )
 
 
-def _register(groups: list[Group], summaries: SummaryShard, context: Context, job: Job) -> None:
+def _register(groups: list[Group], summaries: SummaryShard, context: Context, job: Job, streams: Streams) -> None:
     per_group = [group.descriptions() for group in groups]
-    shards = iter(context.register_all([*(one for several in per_group for one in several), summaries.description()]))
+    streams.make_room()
+    try:
+        all_shards = [*(one for several in per_group for one in several), summaries.description()]
+        shards = iter(context.register_all(all_shards))
+    except NoMemoryError as error:
+        raise NoMemoryError("; ".join(filter(None, (str(error), streams.held_by_torch())))) from None
     for group, several in zip(groups, per_group, strict=True):
         group.install([next(shards) for _ in several], job)
     summaries.install(next(shards))
+
+
+def _warn_of_staging(context: Context, streams: Streams) -> None:
+    routes = [(rank, context.route(rank, streams.memory)) for rank in range(context.size)]
+    staged = [(rank, route) for rank, route in routes if route.transport == "shm" and route.access == "staged"]
+    if staged:
+        rank, route = staged[0]
+        logger.warning(
+            "odc: rank %d and %d ranks in all are reached through host memory though they are on this host, which is "
+            "slow: %s",
+            rank,
+            len(staged),
+            route,
+        )
 
 
 def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list[str], unsharded: list[str]) -> None:
@@ -316,6 +335,7 @@ def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list
             len(unsharded),
             ", ".join(unsharded[:3]),
         )
+    _warn_of_staging(context, streams)
     types = sorted({str(group.layout.dtype).removeprefix("torch.") for group in groups})
     gradients = sorted({str(g.layout.gradient_dtype).removeprefix("torch.") for g in groups if g.trainable})
     logger.info(

@@ -25,6 +25,12 @@ class Streams(Protocol):
     memory: Memory
     device: torch.device
 
+    def make_room(self) -> None:
+        """Called before memory for slices is allocated: gives back what torch has cached on the device."""
+
+    def held_by_torch(self) -> str:
+        """For the words of an error: how much of the device's memory torch holds; empty: none."""
+
     def reserve(self, nbytes: int) -> None:
         """Called before the first minibatch with the size of the largest input of a reduction."""
 
@@ -50,6 +56,12 @@ class Streams(Protocol):
 class HostStreams:
     memory = Memory.HOST
     device = torch.device("cpu")
+
+    def make_room(self) -> None:
+        pass
+
+    def held_by_torch(self) -> str:
+        return ""
 
     def reserve(self, nbytes: int) -> None:
         pass
@@ -98,6 +110,13 @@ class GpuStreams:
         self._turn = 0
         self._published = cuda.Event()
         self._compared: list[tuple[torch.Tensor, Complaint]] = []
+
+    def make_room(self) -> None:
+        self._cuda.empty_cache()
+
+    def held_by_torch(self) -> str:
+        used, cached = self._cuda.memory_allocated(self.device), self._cuda.memory_reserved(self.device)
+        return f"torch holds {cached / 2**20:.0f} MiB on {self.device}, {(cached - used) / 2**20:.0f} MiB of it unused"
 
     def reserve(self, nbytes: int) -> None:
         self._staged = [
