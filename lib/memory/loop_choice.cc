@@ -6,6 +6,14 @@
 
 namespace odc {
 
+namespace {
+
+// A later loop must be that much faster. Loops that are equal in their turns are not when all ranks use them: where the additions
+// of f32 measured 12.2 GB/s without and 12.3 with prefetching, two ranks reached 1.00 and 0.95 of the bare addition.
+constexpr double kClearly = 1.05;
+
+}  // namespace
+
 // Other ranks and page faults slow some turns down, which rules out the mean and the median; the single best turn may be an
 // outlier.
 uint32_t LoopChoice::speed(int loop) const {
@@ -28,7 +36,7 @@ void LoopChoice::note(uint32_t turn, size_t bytes, int64_t ns) {
     }
     int best = 0;
     for (int loop = 1; loop < static_cast<int>(loops_); ++loop) {
-        best = speed(loop) > speed(best) ? loop : best;
+        best = speed(loop) > kClearly * speed(best) ? loop : best;
     }
     chosen_.store(best, std::memory_order_relaxed);
 }

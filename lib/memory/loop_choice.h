@@ -17,7 +17,7 @@ class LoopChoice {
 public:
     static constexpr int kMostLoops = 4;
 
-    // Loops are numbered from 0 to loops - 1.
+    // Loops are numbered from 0 to loops - 1, the simplest first: a later one is chosen only where it is clearly faster.
     explicit constexpr LoopChoice(int loops) : loops_(static_cast<uint32_t>(loops)) {}
 
     // -1 until all loops have had their turns.

@@ -49,6 +49,16 @@ void the_fastest_is_chosen_after_equal_turns(void **) {
     }
 }
 
+void the_first_of_equal_loops_is_chosen(void **) {
+    for (int again = 0; again < 5; ++again) {
+        LoopChoice choice(3);
+        while (choice.chosen() < 0) {
+            choice.run(kBytes, [](int) { spin_ms(2); });
+        }
+        assert_int_equal(choice.chosen(), 0);
+    }
+}
+
 void threads_choose_together(void **) {
     constexpr int kThreads = 4;
     constexpr int kPieces = 200;
@@ -75,6 +85,7 @@ void threads_choose_together(void **) {
 
 int main() {
     const CMUnitTest tests[] = {cmocka_unit_test(the_fastest_is_chosen_after_equal_turns),
+                                cmocka_unit_test(the_first_of_equal_loops_is_chosen),
                                 cmocka_unit_test(threads_choose_together)};
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
