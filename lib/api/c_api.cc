@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C boundary: checks arguments, copies structs in and out by their sizes, and converts every exception to a status and a
 // message.
-#include <cxxabi.h>
-#include <dlfcn.h>
 #include <odc/odc.h>
-#include <pthread.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,9 +10,12 @@
 #include <new>
 #include <set>
 
+#include "api/call_guard.h"
+#include "api/struct_copy.h"
 #include "api/topology_json.h"
 #include "base/element_type.h"
 #include "base/fork_gate.h"
+#include "base/fork_mark.h"
 #include "base/settings.h"
 #include "bootstrap/peer.h"
 #include "core/context.h"
@@ -34,174 +33,13 @@
 
 namespace {
 
+using odc::checked_size;
+using odc::copy_in;
+using odc::copy_out;
 using odc::fail;
 using odc::formatted;
-
-// The strings that calls return to a thread, valid until its next call.
-struct ThreadStrings {
-    std::string error;
-    std::string why_not;
-    std::string topology;
-    std::string recording;
-};
-thread_local ThreadStrings *thread_strings = nullptr;
-thread_local const char *last_error = "";  // thread_strings->error, or a literal if there is no memory for it
-
-void delete_strings(void *strings) {
-    delete static_cast<ThreadStrings *>(strings);
-    thread_strings = nullptr;
-    last_error = "";
-}
-
-// By a pthread key instead of a thread_local object: exit() destroys its thread's thread_local objects before it runs the
-// atexit() handlers, which may call libodc; a key's destructor runs only when a thread ends. If there is no key left (a process
-// has 1024), the strings leak.
-struct StringsKey {
-    StringsKey() { pthread_key_create(&key, delete_strings); }
-    pthread_key_t key = ~pthread_key_t{0};
-};
-
-ThreadStrings &strings_of_thread() {
-    if (thread_strings == nullptr) {
-        thread_strings = new ThreadStrings;
-        pthread_setspecific(odc::made_once<StringsKey>(odc::Locks::Libodc).key, thread_strings);
-    }
-    return *thread_strings;
-}
-
-odc_status keep_error(odc_status status, const char *text) noexcept {
-    try {
-        std::string &error = strings_of_thread().error;
-        error = text;
-        last_error = error.c_str();
-    } catch (const std::exception &) {
-        last_error = "the process has no memory left, not even for the text of this error";
-    }
-    return status;
-}
-
-// No exception crosses the C boundary, and none loses its message. no_sanitize: what pthread_exit throws is caught by a
-// reference without an object; GCC ignores the attribute on templates, hence `body`.
-__attribute__((no_sanitize("null"))) odc_status status_of(void (*call)(void *body), void *body) {
-    try {
-        call(body);
-        return ODC_OK;
-    } catch (const odc::Error &error) {
-        return keep_error(error.status(), error.what());
-    } catch (const std::bad_alloc &) {
-        return keep_error(ODC_ERROR_NO_MEMORY, odc::kNoMemoryText);
-    } catch (const std::exception &error) {
-        return keep_error(ODC_ERROR_INTERNAL, error.what());
-    } catch (const abi::__forced_unwind &) {  // pthread_exit in a callback, which cannot be stopped
-        throw;
-    } catch (...) {
-        return keep_error(ODC_ERROR_INTERNAL, "a callback threw something that is not a std::exception");
-    }
-}
-
-// No call is a cancellation point: a cancelled thread ends after its call. Not noexcept: with asynchronous cancelability the
-// thread ends where its cancel state is restored.
-template <class Body>
-odc_status guard(Body body) {
-    int before = PTHREAD_CANCEL_ENABLE;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    const odc_status status = status_of([](void *called) { (*static_cast<Body *>(called))(); }, &body);
-    pthread_setcancelstate(before, nullptr);
-    return status;
-}
-
-// Detects a forked child by a page that the kernel zeroes there; where it does not (gVisor), by the process id.
-class ForkMark {
-public:
-    ForkMark() {
-        void *page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (page == MAP_FAILED) {
-            odc::fail_errno("mmap of a page");
-        }
-        page_ = static_cast<unsigned char *>(page);
-        if (madvise(page, kBytes, MADV_WIPEONFORK) != 0) {
-            pid_ = getpid();
-        }
-        *page_ = 1;
-    }
-    ~ForkMark() { munmap(page_, kBytes); }
-    ForkMark(const ForkMark &) = delete;
-    ForkMark &operator=(const ForkMark &) = delete;
-    bool in_child() const { return *page_ == 0 || (pid_ != 0 && pid_ != getpid()); }
-
-private:
-    static constexpr size_t kBytes = 4096;
-    unsigned char *page_;
-    pid_t pid_ = 0;  // 0: the page is enough
-};
-
-std::string version() { return formatted("{}.{}.{}", ODC_VERSION_MAJOR, ODC_VERSION_MINOR, ODC_VERSION_PATCH); }
-
-// With its file, which is the program if libodc is linked statically.
-std::string this_libodc() {
-    Dl_info info{};
-    const bool found = dladdr(reinterpret_cast<const void *>(&version), &info) != 0 && info.dli_fname != nullptr;
-    return formatted("this libodc, {}{}{}", version(), found ? " of " : "", found ? info.dli_fname : "");
-}
-
-// The smallest valid struct sizes: those of the first release with the struct. Never change one.
-constexpr uint64_t first_size(const odc_config *) { return 104; }
-constexpr uint64_t first_size(const odc_shard_desc *) { return 64; }
-constexpr uint64_t first_size(const odc_slice *) { return 56; }
-constexpr uint64_t first_size(const odc_stats *) { return 88; }
-constexpr uint64_t first_size(const odc_peer_stats *) { return 32; }
-constexpr uint64_t first_size(const odc_plan_request *) { return 56; }
-constexpr uint64_t first_size(const odc_plan_summary *) { return 24; }
-constexpr uint64_t first_size(const odc_window_request *) { return 48; }
-constexpr uint64_t first_size(const odc_window_summary *) { return 88; }
-constexpr uint64_t first_size(const odc_transport *) { return 24; }
-constexpr uint64_t first_size(const odc_setting *) { return 32; }
-constexpr uint64_t first_size(const odc_route *) { return 64; }
-
-template <class Struct>
-uint64_t checked_size(const Struct *theirs, const char *name) {
-    constexpr uint64_t kLargest = uint64_t{1} << 20;
-    const uint64_t size = theirs->struct_size;
-    if (size < first_size(theirs) || size > kLargest || size % sizeof(uint64_t) != 0) {
-        fail(ODC_ERROR_ARGUMENT,
-             "{}.struct_size is {}, which is not a multiple of 8 between the first libodc's {} and {}; set it to "
-             "sizeof({}), here {} ({})",
-             name, size, first_size(theirs), kLargest, name, sizeof(Struct), this_libodc());
-    }
-    return size;
-}
-
-// Copies a struct of the caller's size; fields that the caller lacks are zero, fields that we lack must be zero.
-template <class Struct>
-Struct copy_in(const Struct *theirs, const char *name) {
-    Struct ours{};
-    const uint64_t size = checked_size(theirs, name);
-    const auto *bytes = reinterpret_cast<const unsigned char *>(theirs);
-    for (uint64_t i = sizeof(Struct); i < size; ++i) {
-        if (bytes[i] != 0) {
-            fail(ODC_ERROR_UNSUPPORTED,
-                 "{} is {} bytes with a field set beyond the {} that {}, knows; use a newer libodc "
-                 "or leave that field zero",
-                 name, size, sizeof(Struct), this_libodc());
-        }
-    }
-    std::memcpy(&ours, theirs, std::min<uint64_t>(size, sizeof(Struct)));
-    ours.struct_size = sizeof(Struct);
-    return ours;
-}
-
-template <class Struct>
-void copy_out(const Struct &ours, Struct *theirs, const char *name) {
-    if (theirs == nullptr) {
-        fail(ODC_ERROR_ARGUMENT, "the output {} is NULL", name);
-    }
-    const uint64_t size = checked_size(theirs, name);
-    std::memcpy(theirs, &ours, std::min<uint64_t>(size, sizeof(Struct)));
-    if (size > sizeof(Struct)) {
-        std::memset(reinterpret_cast<char *>(theirs) + sizeof(Struct), 0, size - sizeof(Struct));
-    }
-    theirs->struct_size = size;
-}
+using odc::guard;
+using odc::strings_of_thread;
 
 }  // namespace
 
@@ -212,7 +50,7 @@ struct odc_shard {
 };
 
 struct odc_context {
-    ForkMark mark;
+    odc::ForkMark mark;
     std::shared_ptr<odc::Log> log;  // outlives the context
     odc::Context context;
     std::list<odc_shard> handles;
@@ -257,7 +95,7 @@ odc_status guard(const odc_context *context, Body body) {
         return status;
     }
     if (status != ODC_OK && context->log->on(ODC_LOG_DEBUG)) {
-        guard([&] { context->log->debug("a call fails, {}: {}", odc::status_string(status), last_error); });
+        guard([&] { context->log->debug("a call fails, {}: {}", odc::status_string(status), odc::last_error()); });
     }
     return deliver(context->log.get(), status);
 }
@@ -345,7 +183,7 @@ odc_status odc_init(const odc_config *config, odc_context **out) {
         }
     });
     if (status != ODC_OK && log != nullptr && log->on(ODC_LOG_INFO)) {
-        guard([&] { log->info("cannot join, {}: {}", odc::status_string(status), last_error); });
+        guard([&] { log->info("cannot join, {}: {}", odc::status_string(status), odc::last_error()); });
     }
     return deliver(log.get(), status);
 }
@@ -584,7 +422,7 @@ const char *odc_build(void) {
         const odc::ProcessLock lock(mutex);
         static auto &texts = *new std::set<std::string>;
         return texts
-            .insert(formatted("libodc {}, {}, {} vectors, {}{}", version(), ODC_BUILD_TYPE, odc::vector_target(),
+            .insert(formatted("libodc {}, {}, {} vectors, {}{}", odc::version(), ODC_BUILD_TYPE, odc::vector_target(),
                               odc::topology().description, odc::loop_figures() + odc::exact_loop_figures()))
             .first->c_str();
     } catch (const std::exception &) {
@@ -593,7 +431,7 @@ const char *odc_build(void) {
 }
 
 const char *odc_status_string(int32_t status) { return odc::status_string(status); }
-const char *odc_last_error(void) { return last_error; }
+const char *odc_last_error(void) { return odc::last_error(); }
 
 odc_status odc_get_transport(size_t index, odc_transport *out) {
     return guard([&] {
