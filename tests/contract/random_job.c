@@ -22,6 +22,7 @@ void draw_scene(scene *what, const faults *with, uint64_t seed, int size) {
     what->victim_calls = random_below(&random, MOST_CALLS_OF_VICTIM);
     what->victim_us = (int)random_below(&random, LONGEST_DELAY_US);
     set_flag(&what->joined, 0);
+    memset(what->given, 0, sizeof what->given);
     for (int rank = 0; rank < MAX_SIZE; ++rank) {
         set_flag(&what->ranks[rank].minibatch, 0);
     }
@@ -234,6 +235,48 @@ static void wait_for_some(hand *by) {
     }
 }
 
+/* Each item is handed out once, whoever asks. */
+static void claim_some(hand *by) {
+    world *w = by->world;
+    const uint64_t items = w->plan.items;
+    for (uint64_t left = random_below(&by->random, 2 * MOST_ITEMS); left > 0 && !by->saw_the_end; --left) {
+        uint64_t item = UINT64_MAX;
+        odc_status status;
+        do {
+            status = odc_claim(w->context, items, &item);
+        } while (is_to_be_made_again(w, status));
+        by->saw_the_end = status == ODC_DONE;
+        check_call(w, status, by->saw_the_end ? ODC_DONE : ODC_OK, "odc_claim", __FILE__, __LINE__);
+        CHECK(by->saw_the_end ? item == items : item < items);
+        if (!by->saw_the_end) {
+            const int minibatch = w->plan.minibatch + 1;
+            CHECK(atomic_exchange(&w->scene->given[minibatch % PARITIES][item], minibatch) != minibatch);
+            ++by->claimed;
+        }
+    }
+}
+
+/* After a sync, and before this rank lets the others into the minibatch after the next: if somebody saw the end, no item was
+ * left out, unless a rank died with it. */
+static void check_claims(world *w) {
+    uint64_t mine[MOST_ITEMS];
+    const int minibatch = w->plan.minibatch + 1;
+    size_t count_mine = 0;
+    int claimed = 0;
+    int saw_the_end = 0;
+    for (int i = 0; i < HANDS; ++i) {
+        claimed += w->hands[i].claimed;
+        saw_the_end |= w->hands[i].saw_the_end;
+        w->hands[i].claimed = w->hands[i].saw_the_end = 0;
+    }
+    for (uint64_t item = 0; saw_the_end && w->scene->victim < 0 && item < w->plan.items; ++item) {
+        CHECK_EQUAL(atomic_load(&w->scene->given[minibatch % PARITIES][item]), minibatch);
+    }
+    CALL(w, odc_get_claims(w->context, odc_minibatch(w->context) - 1, mine, MOST_ITEMS, &count_mine));
+    CHECK_EQUAL(count_mine, claimed);
+    count(&w->tally->claims, (uint64_t)claimed);
+}
+
 /* This thread's gathers, and every `HANDS`-th of the planned additions if there are two threads. */
 static void use_group(hand *by, int group, int hands) {
     world *w = by->world;
@@ -253,6 +296,7 @@ static void use_group(hand *by, int group, int hands) {
             use_shard(by, w->own[index].t, 0, shard->adds[w->rank][k]);
         }
     }
+    claim_some(by);
     wait_for_some(by);
 }
 
@@ -363,6 +407,7 @@ static void sync_and_check(world *w) {
     pause_sometimes(&w->local);
     reduce_and_check(w, 1, w->plan.sync_values, w->plan.sync_by);
     set_flag(&w->tally->minibatch, w->plan.minibatch + 1);
+    check_claims(w);
     for (int i = 0; i < HANDS; ++i) {
         for (int k = 0; k < w->hands[i].started_count; ++k) {
             end_operation(w, &w->hands[i].started[k]);

@@ -8,7 +8,7 @@
 #include "faults.h"
 #include "schedule.h"
 
-enum { MAX_STARTED = 64, MINIBATCHES = 25, HANDS = 2 };
+enum { MAX_STARTED = 64, MINIBATCHES = 25, HANDS = 2, PARITIES = 2 };
 
 /* A rank's counters, in memory shared with the test. */
 typedef struct tally {
@@ -16,6 +16,7 @@ typedef struct tally {
     _Atomic uint64_t elements; /* compared with the model */
     _Atomic uint64_t asks;     /* calls of `interrupted` */
     _Atomic uint64_t interruptions;
+    _Atomic uint64_t claims;   /* items */
     _Atomic uint64_t refusals; /* illegal calls that failed */
     _Atomic uint64_t signals;
     _Atomic uint64_t ahead;     /* operations done while another rank was still in the previous minibatch */
@@ -30,6 +31,7 @@ typedef struct scene {
     uint64_t victim_calls; /* it dies after so many calls, within victim_us */
     int victim_us;
     atomic_int joined;
+    atomic_int given[PARITIES][MOST_ITEMS]; /* the last minibatch, counted from 1, in which the item was claimed */
     tally ranks[MAX_SIZE];
 } scene;
 
@@ -65,6 +67,8 @@ typedef struct hand {
     started_operation started[MAX_STARTED];
     int started_count;
     uint64_t awaited; /* the operation in odc_wait; 0: none */
+    int claimed;      /* items of this minibatch */
+    int saw_the_end;  /* of the minibatch's items */
 } hand;
 
 typedef struct world {

@@ -24,7 +24,7 @@ enum {
 };
 
 typedef struct sums {
-    uint64_t calls, elements, asks, interruptions, refusals, signals, ahead, survivors;
+    uint64_t calls, elements, asks, interruptions, claims, refusals, signals, ahead, survivors;
 } sums;
 
 static scene *stage;
@@ -63,6 +63,7 @@ static void add_up(sums *all) {
         all->elements += atomic_load(&one->elements);
         all->asks += atomic_load(&one->asks);
         all->interruptions += atomic_load(&one->interruptions);
+        all->claims += atomic_load(&one->claims);
         all->refusals += atomic_load(&one->refusals);
         all->signals += atomic_load(&one->signals);
         all->ahead += atomic_load(&one->ahead);
@@ -109,7 +110,7 @@ static void random_jobs_equal_the_model(void **state) {
         run_job(seed, size);
         add_up(&all);
     }
-    CHECK(all.refusals > 0 && all.elements > 0);
+    CHECK(all.refusals > 0 && all.elements > 0 && all.claims > 0);
     CHECK(all.interruptions > 0 || all.asks < MANY_ASKS);
     CHECK(!chosen.signals || all.signals > 0);
 }
@@ -125,10 +126,11 @@ static int print_sums(void **state) {
     (void)state;
     sums all;
     add_up(&all);
-    printf("jobs %" PRIu64 ", calls %" PRIu64 ", elements compared %" PRIu64 ", illegal calls %" PRIu64
-           ", operations ahead of a rank %" PRIu64 ", interruptions %" PRIu64 ", signals %" PRIu64
-           ", survivors of kills %" PRIu64 "\n",
-           jobs, all.calls, all.elements, all.refusals, all.ahead, all.interruptions, all.signals, all.survivors);
+    printf("jobs %" PRIu64 ", calls %" PRIu64 ", elements compared %" PRIu64 ", claims %" PRIu64
+           ", illegal calls %" PRIu64 ", operations ahead of a rank %" PRIu64 ", interruptions %" PRIu64
+           ", signals %" PRIu64 ", survivors of kills %" PRIu64 "\n",
+           jobs, all.calls, all.elements, all.claims, all.refusals, all.ahead, all.interruptions, all.signals,
+           all.survivors);
     return 0;
 }
 

@@ -128,6 +128,7 @@ void draw_minibatch(schedule *plan) {
     plan->reduced_by = one_in(plan, 2) ? ODC_SUM : ODC_MAX;
     plan->sync_values = one_in(plan, 3) ? 0 : 1 + (int)random_below(&plan->random, MOST_VALUES);
     plan->sync_by = one_in(plan, 2) ? ODC_SUM : ODC_MAX;
+    plan->items = random_below(&plan->random, MOST_ITEMS + 1);
 }
 
 int lists_rank(const planned_shard *shard, int rank) {

@@ -5,7 +5,15 @@
 
 #include "model.h"
 
-enum { MAX_SHARDS = 16, MAX_SIZE = 8, GROUPS = 3, MOST_ADDS = 4, MOST_REDUCTIONS = 2, MOST_VALUES = 64 };
+enum {
+    MAX_SHARDS = 16,
+    MAX_SIZE = 8,
+    GROUPS = 3,
+    MOST_ADDS = 4,
+    MOST_REDUCTIONS = 2,
+    MOST_VALUES = 64,
+    MOST_ITEMS = 60
+};
 
 typedef struct planned_shard {
     char name[32];
@@ -38,6 +46,7 @@ typedef struct schedule {
     int reduced_by;  /* odc_reduction */
     int sync_values; /* reduced by the sync */
     int sync_by;
+    uint64_t items; /* to be claimed */
 } schedule;
 
 void begin_schedule(schedule *plan, uint64_t seed, int size);
