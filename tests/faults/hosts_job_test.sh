@@ -124,6 +124,17 @@ for how in cut unplug; do
     each_says "2 3" "rank [01] \(host .*\) is lost: nothing has been heard from it for"
 done
 
+# ---- a cable is cut while ranks claim ----
+in_hosts 2 -- "$under_way"'
+    export ODC_TIMEOUT_MS=8000
+    "$HOSTS" ranks 4 "$steps" 100000 "$work/there" claims & job=$!
+    under_way 0 1 2 3
+    "$HOSTS" cut 1
+    wait $job'
+each_says "0 1" "rank [23] \(host .*\) is lost: nothing has been heard from it for"
+grep -q 'odc_claim' <<<"$out" || fail "no claim is named: $out"
+each_says "2 3" "rank [01] \(host .*\) is lost: nothing has been heard from it for"
+
 # ---- two of three hosts are cut off at once ----
 in_hosts 3 -- "$under_way"'
     export ODC_SILENCE_MS=2000

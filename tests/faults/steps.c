@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank that runs minibatches and checks every gather and every sum, for hosts_job_test.sh: steps MINIBATCHES [FOLDER]. Makes
- * FOLDER/RANK after the third one. Exits with 0 and "rank R: ok", or with 3 and the error. */
+/* A rank that runs minibatches and checks every gather, every sum and that each item is claimed once, for hosts_job_test.sh:
+ * steps MINIBATCHES [FOLDER [claims]]. Makes FOLDER/RANK after the third minibatch; then, if it is told so, ranks claim items for
+ * some seconds. Exits with 0 and "rank R: ok", or with 3 and the error. */
 #include <odc/odc.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum { NUMEL = 100003, TOUCH = 3 };
+enum { NUMEL = 100003, TOUCH = 3, ITEMS = 50, MANY_ITEMS = 3000 };
 
 static int rank = -1;
 
@@ -33,6 +34,28 @@ static void touch(const char *folder) {
     hold(file != NULL && fputs("here\n", file) >= 0 && fclose(file) == 0, path);
 }
 
+/* The items that this rank gets, as their number and their sum. */
+static void claim(odc_context *context, double claimed[2]) {
+    uint64_t item = 0;
+    for (odc_status status; (status = odc_claim(context, ITEMS, &item)) != ODC_DONE;) {
+        try(status);
+        claimed[0] += 1;
+        claimed[1] += (double)item;
+    }
+}
+
+/* A minibatch of nothing but items, which take some seconds. */
+static void claim_slowly(odc_context *context, odc_shard *shard) {
+    const struct timespec pause = {0, 5000000};
+    uint64_t item = 0;
+    try(odc_publish(shard, NULL));
+    for (odc_status status; (status = odc_claim(context, MANY_ITEMS, &item)) != ODC_DONE;) {
+        try(status);
+        nanosleep(&pause, NULL);
+    }
+    try(odc_minibatch_sync(context));
+}
+
 static void step(odc_context *context, odc_shard *shard, odc_slice slice, float *full, int minibatch) {
     float *mine = slice.parameters;
     for (uint64_t i = 0; i < slice.numel; ++i) {
@@ -45,7 +68,10 @@ static void step(odc_context *context, odc_shard *shard, odc_slice slice, float 
         full[i] = (float)((i + (uint64_t)rank) % 5);
     }
     try(odc_scatter_add(shard, full, NUMEL, NULL));
-    try(odc_minibatch_sync(context));
+    double claimed[2] = {0, 0};
+    claim(context, claimed);
+    try(odc_minibatch_sync_reduce(context, claimed, 2, ODC_SUM));
+    hold(claimed[0] == ITEMS && claimed[1] == ITEMS * (ITEMS - 1) / 2, "the items that were claimed");
     const float *sums = slice.gradients;
     for (uint64_t i = 0; i < slice.numel; ++i) {
         uint64_t sum = 0;
@@ -74,6 +100,9 @@ int main(int argc, char **argv) {
         step(context, shard, slice, full, minibatch);
         if (minibatch == TOUCH && argc > 2) {
             touch(argv[2]);
+            if (argc > 3) {
+                claim_slowly(context, shard);
+            }
         }
         nanosleep(&pause, NULL);
     }
