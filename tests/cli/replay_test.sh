@@ -59,6 +59,15 @@ check "$scratch/t.json" '{e["tid"] for e in j["traceEvents"] if e["ph"] == "X"} 
 python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$scratch/t.svg"
 grep -q "Emulated device" "$scratch/t.svg"
 
+# Exact sums; every sum is checked.
+"$odc" replay --lengths "$lengths" --ranks 3 --minibatch 2 --minibatches 4 --seconds 1 --scale 65536 --exact --json \
+    >"$scratch/json" 2>"$scratch/err"
+check "$scratch/json" 'j["settings"]["exact"] and len(j["arms"]) == 6'
+if grep -q "largest" "$scratch/err"; then # a clamped gradient would be logged
+    cat "$scratch/err"
+    exit 1
+fi
+
 # Lookahead: two arms more, on other minibatches of the same samples.
 "$odc" replay --lengths "$lengths" --ranks 2 --minibatch 2 --minibatches 5 --lookahead 2 --most-moved 1 --seconds 2 \
     --scale 65536 --json >"$scratch/json" 2>"$scratch/err"

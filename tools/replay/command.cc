@@ -123,6 +123,9 @@ void add_replay(CLI::App &app) {
     CLI::Option *trace =
         verb->add_option("--trace", settings->trace, "Write a trace (JSON) for Perfetto or chrome://tracing")
             ->type_name("FILE");
+    verb->add_flag_callback(
+        "--exact", [settings] { settings->sum = ODC_SUM_EXACT; },
+        "Add gradients by exact sums, whose bits depend neither on the order nor on the ranks, in all arms");
     CLI::Option *prefetch =
         verb->add_flag("--prefetch", settings->prefetch,
                        "Measure how much of the communication compute hides when one thread starts it a layer ahead");

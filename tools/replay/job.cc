@@ -25,7 +25,7 @@ void check_agreement(odc_context *context, const ReplaySettings &settings, const
           uint64_t(settings.minibatches), uint64_t(settings.seconds * 1e6), uint64_t(settings.prefetch),
           uint64_t(settings.compute * 1e6), uint64_t(settings.lookahead), uint64_t(settings.window.sorted),
           uint64_t(settings.window.most_moved * 1e6), uint64_t(settings.window.most_displacement * 1e6),
-          uint64_t(settings.noise * 1e6), uint64_t(settings.claim * 1e6)}) {
+          uint64_t(settings.noise * 1e6), uint64_t(settings.claim * 1e6), uint64_t(settings.sum)}) {
         mix(value);
     }
     for (const SlowRank &slow : settings.slow) {
@@ -58,7 +58,7 @@ ReplayJob::ReplayJob(const ReplaySettings &replay_settings, odc_context *joined,
       model(find_model(settings.model)), planner(settings, model.cost, replay_lengths(settings), odc_size(context)),
       workload(make_workload(settings, model, planner)),
       layer_elements(std::max<uint64_t>(1, model.layer_elements / settings.scale)),
-      shards(context, model.layers, layer_elements), device(shards, context, barrier) {
+      shards(context, model.layers, layer_elements, settings.sum), device(shards, context, barrier) {
     check_agreement(context, settings, planner.lengths());
 }
 

@@ -301,6 +301,7 @@ void print_json(const Report &report) {
     json["emulation"] = caption(report);
     json["settings"] = settings_json(report);
     json["settings"]["seconds"] = report.settings.seconds;
+    json["settings"]["exact"] = report.settings.sum == ODC_SUM_EXACT;
     if (report.settings.uneven()) {
         const Workload &workload = report.workload;
         json["settings"]["noise"] = report.settings.noise;

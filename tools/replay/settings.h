@@ -41,6 +41,7 @@ struct ReplaySettings {
     double claim = 0;     // share of the cost that ranks claim, in three arms more
     int minibatches = 0;  // 0: one pass over the lengths, at most kMostMinibatches
     double seconds = 90;  // emulated time of all arms together
+    int32_t sum = 0;      // an odc_summation; 0: in the order of arrival
     bool prefetch = false;
     double compute = 1;  // with prefetch: as a multiple of the communication's time, which is measured first
     bool json = false;

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int32_t kModulus = 128;  // parameters are integers below it: exact in bf16
 constexpr uint64_t kProbes = 32;
+constexpr float kLargestSum = 0x1p30F;  // exact sums then have units of 2^-21, and gradients are integers
 
 uint16_t to_bf16(int32_t value) {
     return static_cast<uint16_t>(std::bit_cast<uint32_t>(static_cast<float>(value)) >> 16);
@@ -28,7 +29,7 @@ uint64_t weight_of(uint64_t element) { return 1 + element % kLargestWeight; }
 
 }  // namespace
 
-ModelShards::ModelShards(odc_context *context, int layers, uint64_t layer_elements)
+ModelShards::ModelShards(odc_context *context, int layers, uint64_t layer_elements, int32_t sum)
     : context_(context), layers_(static_cast<size_t>(layers)), weights_(layer_elements) {
     std::vector<std::string> names;
     for (int layer = 0; layer < layers; ++layer) {
@@ -41,6 +42,8 @@ ModelShards::ModelShards(odc_context *context, int layers, uint64_t layer_elemen
         descs[layer].numel = layer_elements;
         descs[layer].parameter_type = ODC_BF16;
         descs[layer].gradient_type = ODC_F32;
+        descs[layer].sum = sum;
+        descs[layer].largest = sum == ODC_SUM_EXACT ? kLargestSum : 0;
     }
     std::vector<odc_shard *> shards(layers_.size());
     check(odc_register_shards(context, descs.data(), descs.size(), shards.data()));

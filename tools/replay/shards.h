@@ -16,7 +16,7 @@ namespace odc_tool {
 
 class ModelShards {
 public:
-    ModelShards(odc_context *context, int layers, uint64_t layer_elements);
+    ModelShards(odc_context *context, int layers, uint64_t layer_elements, int32_t sum);  // an odc_summation, or 0
 
     // The optimizer, layer by layer; each layer is published as soon as it is updated.
     void update_and_publish();

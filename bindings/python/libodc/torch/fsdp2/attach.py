@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -37,6 +37,7 @@ def attach(
     *,
     timeout: float | timedelta = 1800.0,
     check: bool = False,
+    sums: Literal["exact"] | None = None,
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
     Collective over the ranks of its mesh. Call it when parameters are materialised and loaded. Slices are where FSDP2
@@ -45,9 +46,13 @@ def attach(
     `optimizer`: one, several, wrapped ones, or None for a model that is only read (reference, teacher, reward model).
     `timeout`: seconds or a timedelta until a wait raises; the logger "libodc" names the ranks waited for much earlier.
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
+    `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
+    on which ranks ran them and how many (2 or more) there are; f32, bf16 and f16, in host memory. None: by arrival.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
     """
+    if sums not in (None, "exact"):
+        raise ArgumentError(f'sums is {sums!r}: "exact", or None for sums in the order of arrival')
     optimizers = unwrapped(optimizer)
     groups = _find_groups(model)
     for group in groups:
@@ -66,7 +71,7 @@ def attach(
         ranks = 1 if process_group is None else process_group.size()
         attached = [
             (ExtensionGroup if group.gathers_by_extension else Group)(
-                group, layout, was, ranks, layout.trainable if optimizers else [], streams
+                group, layout, was, ranks, layout.trainable if optimizers else [], streams, sums
             )
             for group, layout, was in zip(groups, layouts, before, strict=True)
         ]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -57,12 +57,14 @@ class Group:
         ranks: int,
         trainable: list[Entry],
         streams: Streams,
+        sums: Literal["exact"] | None,
     ) -> None:
         self.fsdp = fsdp
         self.name = fsdp.name
         self.layout = layout
         self.ranks = ranks
         self.streams = streams
+        self.sums = sums
         self.trainable = trainable
         self.before = before  # the state before attach, restored by remove()
         self.divisor = float(self.before.divide_factor or ranks)
@@ -89,7 +91,7 @@ class Group:
         made = [ShardDescription(f"parameters of {self.name}", numel, type, None, memory=memory)]
         if self.trainable:
             numel, type = self.layout.gradient_numel * ranks, _TYPES[self.layout.gradient_dtype]
-            made.append(ShardDescription(f"gradients of {self.name}", numel, None, type, memory=memory))
+            made.append(ShardDescription(f"gradients of {self.name}", numel, None, type, memory=memory, sum=self.sums))
         return made
 
     def install(self, shards: list[Shard], job: JobHooks) -> None:
@@ -138,7 +140,8 @@ class Group:
             return 0
         bytes = self.layout.numel * self.layout.dtype.itemsize
         if self.trainable:
-            bytes += self.layout.gradient_numel * (8 if self.layout.gradient_dtype == torch.float64 else 4)
+            wide = self.sums is not None or self.layout.gradient_dtype == torch.float64
+            bytes += self.layout.gradient_numel * (8 if wide else 4)
         return bytes
 
     @property
