@@ -26,7 +26,7 @@ uint32_t LoopChoice::speed(int loop) const {
 
 void LoopChoice::note(uint32_t turn, size_t bytes, int64_t ns) {
     if (turn >= loops_ * kTurns) {
-        return;  // the thread of the last turn chooses
+        return;
     }
     const uint64_t reached = bytes * 1000 / static_cast<uint64_t>(std::max<int64_t>(ns, 1));
     speeds_[turn % loops_][turn / loops_].store(static_cast<uint32_t>(std::min<uint64_t>(reached, UINT32_MAX)),

@@ -30,20 +30,22 @@ public:
             run(loop);
             return;
         }
-        const uint32_t turn = turns_.fetch_add(1, std::memory_order_relaxed);
-        const auto loop = static_cast<int>(turn % loops_);
+        const uint32_t turn = next_turn();
         const int64_t begin = now_ns();
-        run(loop);
+        run(loop_of(turn));
         note(turn, bytes, now_ns() - begin);
     }
+
+    // What run() does: the turn's loop processed `bytes` in `ns`. The thread of the last turn chooses.
+    uint32_t next_turn() { return turns_.fetch_add(1, std::memory_order_relaxed); }
+    int loop_of(uint32_t turn) const { return static_cast<int>(turn % loops_); }
+    void note(uint32_t turn, size_t bytes, int64_t ns);
 
     // The speed of `loop` in MB/s that a quarter of its turns exceeded; 0 before its first turn.
     uint32_t speed(int loop) const;
 
 private:
     static constexpr uint32_t kTurns = 16;  // of each loop
-
-    void note(uint32_t turn, size_t bytes, int64_t ns);
 
     uint32_t loops_;
     std::atomic<int> chosen_ = -1;

@@ -80,9 +80,9 @@ static void test_again_beside_forked_children(void **state) {
 
 /* ---- Names ---- */
 
-/* Ranks 0 and 1 are job "x/b"; ranks 2 and 3 are job "x", group "b", and also have ranks 0 and 1. */
+/* Ranks 0 and 1 are job "x/b"; ranks 2 and 3 are job "x", group "b", and also have ranks 0 and 1. Both are there at once. */
 static void meet_by_like_names(int rank, int size, const char *job, void *arg) {
-    (void)arg;
+    atomic_int *joined = arg;
     char name[80];
     snprintf(name, sizeof name, rank < 2 ? "%s/b" : "%s", job);
     odc_config config = config_of(rank % 2, size / 2, name);
@@ -92,12 +92,14 @@ static void meet_by_like_names(int rank, int size, const char *job, void *arg) {
     CHECK_OK(odc_init(&config, &context));
     CHECK_OK(odc_minibatch_sync_reduce(context, &sum, 1, ODC_SUM));
     CHECK(sum == (rank < 2 ? 1 : 5));
+    raise_flag(joined);
+    await_flag(joined, size);
     odc_destroy(context);
 }
 
 static void test_a_slash_in_a_job_is_no_group(void **state) {
     (void)state;
-    run_processes(4, meet_by_like_names, NULL);
+    run_processes(4, meet_by_like_names, share(sizeof(atomic_int)));
 }
 
 /* ---- Addresses ---- */

@@ -49,14 +49,21 @@ void the_fastest_is_chosen_after_equal_turns(void **) {
     }
 }
 
-void the_first_of_equal_loops_is_chosen(void **) {
-    for (int again = 0; again < 5; ++again) {
-        LoopChoice choice(3);
-        while (choice.chosen() < 0) {
-            choice.run(kBytes, [](int) { spin_ms(2); });
-        }
-        assert_int_equal(choice.chosen(), 0);
+int chosen_by(const std::vector<int64_t> &ns) {
+    LoopChoice choice(static_cast<int>(ns.size()));
+    while (choice.chosen() < 0) {
+        const uint32_t turn = choice.next_turn();
+        choice.note(turn, kBytes, ns[static_cast<size_t>(choice.loop_of(turn))]);
     }
+    return choice.chosen();
+}
+
+void a_later_loop_is_chosen_where_it_is_clearly_faster(void **) {
+    assert_int_equal(chosen_by({100000, 100000, 100000}), 0);
+    assert_int_equal(chosen_by({100000, 97000, 96000}), 0);
+    assert_int_equal(chosen_by({100000, 94000, 93000}), 1);
+    assert_int_equal(chosen_by({100000, 94000, 88000}), 2);
+    assert_int_equal(chosen_by({90000, 94000, 88000}), 0);
 }
 
 void threads_choose_together(void **) {
@@ -85,7 +92,7 @@ void threads_choose_together(void **) {
 
 int main() {
     const CMUnitTest tests[] = {cmocka_unit_test(the_fastest_is_chosen_after_equal_turns),
-                                cmocka_unit_test(the_first_of_equal_loops_is_chosen),
+                                cmocka_unit_test(a_later_loop_is_chosen_where_it_is_clearly_faster),
                                 cmocka_unit_test(threads_choose_together)};
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
