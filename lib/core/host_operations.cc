@@ -200,8 +200,8 @@ void HostOperations::add(Operation &operation, Job::Wait &wait) {
     Shard &shard = *operation.shard;
     wait.begin_effects();
     wait.describe([this, &shard, &wait] {
-        return formatted("{} keeps a stripe of shard \"{}\" locked; it {}", job_.who(wait.holder()), shard.name(),
-                         job_.what(wait.holder()));
+        return formatted("{} is still adding to the same part of shard \"{}\"; it {}", job_.who(wait.holder()),
+                         shard.name(), job_.what(wait.holder()));
     });
     const int exponent = shard.is_exact() ? exponent_of(shard, epoch()) : 0;
     const auto add_to = [&](uint64_t index) {

@@ -100,6 +100,36 @@ def test_planned_microbatches_come_first() -> None:
         sampler_of(0, 1, tail=2)
 
 
+def take(sampler: MinibatchSampler, context: libodc.Context, delay: float, repeat: Any = None) -> list[Any]:
+    ran: list[list[Any]] = []
+    for microbatches in sampler.claims(context, repeat=repeat):
+        context.publish()
+        ran.append([])
+        for microbatch in microbatches:
+            ran[-1].append(list(microbatch))
+            time.sleep(delay)
+        assert (len(context.claims()) > 0) <= (repeat is None)
+        context.sync()
+    return ran
+
+
+def run_twice(rank: int, size: int, job: str) -> None:
+    """Another rank is slow the second time, and would be given less."""
+    with libodc.init(rank=rank, size=size, job=job, timeout=60) as context:
+        context.register("w", 3)
+        sampler = sampler_of(rank, size, lookahead=2)
+        first = take(sampler, context, 0.004 if rank == 0 else 0.001)
+        assert sampler.taken == first
+        again = sampler_of(rank, size, lookahead=2)
+        assert take(again, context, 0.004 if rank == 1 else 0.001, repeat=first) == first == again.taken
+        with pytest.raises(ValueError, match="repeat has 1 minibatches; 4 are left of epoch 0"):
+            next(sampler_of(rank, size, lookahead=2).claims(context, repeat=first[:1]))
+
+
+def test_a_run_is_repeated() -> None:
+    run_ranks(3, run_twice)
+
+
 def model_of() -> Any:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1)).double()
@@ -126,6 +156,7 @@ def train(rank: int, size: int) -> None:
                 job.context.claims(report.minibatch)
             )
             assert len(report.speeds) == size and sum(report.claimed) > 0
+            assert report.planned[rank] == len(mine) - report.claimed[rank]
             everyone: list[Any] = [None] * size
             dist.all_gather_object(everyone, mine)
             samples = [i for of_rank in everyone for one in of_rank for i in one]

@@ -7,7 +7,7 @@ import ctypes
 import functools
 import hashlib
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -49,10 +49,11 @@ def _samples_in(samples: list[int], made: WindowPlan, number: int) -> list[int]:
     return [samples[i] for i in sorted(i for rank in made.minibatches[number] for one in rank for i in one)]
 
 
-def _planned_then_claimed(context: Context, made: Plan, rank: int) -> Iterator[list[int]]:
-    yield from made.ranks[rank]
+def _planned_then_claimed(context: Context, made: Plan, rank: int, samples: list[int]) -> Iterator[Microbatch]:
+    for planned in made.ranks[rank]:
+        yield [samples[i] for i in planned]
     while (item := context.claim(len(made.items))) is not None:
-        yield made.items[item]
+        yield [samples[i] for i in made.items[item]]
 
 
 def _whole(name: str, value: int, least: int) -> int:
@@ -122,7 +123,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         the budget of a microbatch. `rank`, `num_replicas`: this rank and the number of ranks; from torch.distributed
         where it is initialised, else 0 of 1. `policy`, `cost`: as in libodc.plan. `lookahead`: so many minibatches are
         planned together, 1 to 16, within the limits `most_moved` and `most_displacement` of libodc.plan_window; 1: each
-        by itself. `tail`: with claims(), the share of the cost that is left to be claimed. Wrong values are
+        by itself. It has a price in the held-out loss, which the package's README tells. `tail`: with claims(), the share of the cost that is left to be claimed. Wrong values are
         ValueErrors."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if num_replicas is None:
@@ -146,6 +147,8 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         self.tail = tail
         self._limits: dict[str, Any] = {"most_moved": most_moved, "most_displacement": most_displacement}
         self._tokens = _tokens(lengths, self.max_tokens)
+        self.taken: list[list[Microbatch]] = []
+        """What claims() has given this rank since it began, by minibatch."""
         self._position = _Position(0, 0)
         self._begin_at = 0  # the minibatch at which the next iteration begins
         self._planned: tuple[Any, list[int], WindowPlan] | None = None  # the last window
@@ -174,7 +177,9 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         """From the beginning of the epoch; after load_state_dict, once, from where the state was taken."""
         return _counted(self._begin(), self._minibatches())
 
-    def claims(self, job: Any) -> Iterator[Iterator[Microbatch]]:
+    def claims(
+        self, job: Any, repeat: Sequence[Sequence[Microbatch]] | None = None
+    ) -> Iterator[Iterator[Microbatch]]:
         """Like iterating, but minibatches are planned by the ranks' measured speeds, and each is an iterator: first
         this rank's planned microbatches, the costliest first, then those that it claims, until the job has none left.
 
@@ -184,9 +189,11 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
                 job.sync_gradients(...)
 
         `job`: of libodc.torch.fsdp2.attach, or a Context. All ranks must iterate this way over one job. The costs of
-        what the loop has taken are reported, so that speeds are measured. LB-Mini only."""
+        what the loop has taken are reported, so that speeds are measured. `repeat`: `taken` of this rank in an earlier
+        run over as many ranks from the same position on; each minibatch then has those microbatches, and nothing is
+        planned or claimed. LB-Mini only."""
         context = self._context_of(job)
-        return (self._reported(context, one) for one in self._claims(context))
+        return (self._reported(context, one) for one in self._claims(context, repeat))
 
     def _context_of(self, job: Any) -> Context:
         context: Context = job if isinstance(job, Context) else job.context
@@ -198,22 +205,31 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         plan([1], 1, **self._planning, speeds=[1.0], tail=self.tail)  # raises for another policy than LB-Mini
         return context
 
-    def _claims(self, context: Context) -> Iterator[Iterator[_Costed]]:
+    def _claims(self, context: Context, repeat: Sequence[Sequence[Microbatch]] | None) -> Iterator[Iterator[_Costed]]:
         """Begins a minibatch when it is asked for the next, which must be after the sync."""
         position = self._begin()
         order = self._order(position.epoch)
-        for number in range(position.delivered, len(self)):
-            samples = self._samples_of(position, number, order)
-            made = self._planned_by_speed(position, number, samples, context.speeds())
+        numbers = range(position.delivered, len(self))
+        if repeat is not None and len(repeat) < len(numbers):
+            raise ValueError(f"repeat has {len(repeat)} minibatches; {len(numbers)} are left of epoch {position.epoch}")
+        self.taken = []
+        for number in numbers:
+            if repeat is not None:
+                microbatches = iter(repeat[number - numbers.start])
+            else:
+                samples = self._samples_of(position, number, order)
+                made = self._planned_by_speed(position, number, samples, context.speeds())
+                microbatches = _planned_then_claimed(context, made, self.rank, samples)
             position.delivered += 1
-            yield self._claimed(context, samples, made)
+            self.taken.append([])
+            yield self._costed(microbatches, self.taken[-1])
 
-    def _claimed(self, context: Context, samples: list[int], made: Plan) -> Iterator[_Costed]:
+    def _costed(self, microbatches: Iterator[Microbatch], taken: list[Microbatch]) -> Iterator[_Costed]:
         a, b = plan_cost(self.cost) if isinstance(self.cost, str) else self.cost
-        for microbatch in _planned_then_claimed(context, made, self.rank):
-            chosen = [samples[i] for i in microbatch]
-            lengths = [int(self._tokens[sample]) / 32000 for sample in chosen]
-            yield chosen, sum(a * x * x + b * x for x in lengths)
+        for microbatch in microbatches:
+            taken.append(list(microbatch))
+            lengths = [int(self._tokens[sample]) / 32000 for sample in microbatch]
+            yield microbatch, sum(a * x * x + b * x for x in lengths)
 
     @staticmethod
     def _reported(context: Context, microbatches: Iterable[tuple[_T, float]]) -> Iterator[_T]:
@@ -454,14 +470,14 @@ class MinibatchLoader:
         """Minibatches of an epoch."""
         return len(self._sampler)
 
-    def claims(self, job: Any) -> Iterator[Iterator[Any]]:
+    def claims(self, job: Any, repeat: Sequence[Sequence[Microbatch]] | None = None) -> Iterator[Iterator[Any]]:
         """As MinibatchSampler.claims, of collated microbatches. While the loop computes one, a thread claims and loads
         the next; the DataLoader's workers are for iterating only."""
         sampler = self._sampler
         context = sampler._context_of(job)
         return (
             sampler._reported(context, _one_ahead((self._microbatches[one], cost) for one, cost in minibatch))
-            for minibatch in sampler._claims(context)
+            for minibatch in sampler._claims(context, repeat)
         )
 
 

@@ -31,3 +31,8 @@ class MinibatchReport:
     """By rank: how many of the microbatches it claimed, as MinibatchSampler.claims does."""
     speeds: list[float]
     """By rank, relative to their mean; 1.0: not measured yet. See Context.speeds."""
+
+    @property
+    def planned(self) -> list[int]:
+        """By rank: the microbatches that it did not claim."""
+        return [ran - claimed for ran, claimed in zip(self.microbatches, self.claimed, strict=True)]
