@@ -123,8 +123,8 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         the budget of a microbatch. `rank`, `num_replicas`: this rank and the number of ranks; from torch.distributed
         where it is initialised, else 0 of 1. `policy`, `cost`: as in libodc.plan. `lookahead`: so many minibatches are
         planned together, 1 to 16, within the limits `most_moved` and `most_displacement` of libodc.plan_window; 1: each
-        by itself. It has a price in the held-out loss, which the package's README tells. `tail`: with claims(), the share of the cost that is left to be claimed. Wrong values are
-        ValueErrors."""
+        by itself. It has a price in the held-out loss, which the package's README tells. `tail`: with claims(), the
+        share of the cost that is left to be claimed. Wrong values are ValueErrors."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if num_replicas is None:
             num_replicas = torch.distributed.get_world_size() if distributed else 1
@@ -177,9 +177,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         """From the beginning of the epoch; after load_state_dict, once, from where the state was taken."""
         return _counted(self._begin(), self._minibatches())
 
-    def claims(
-        self, job: Any, repeat: Sequence[Sequence[Microbatch]] | None = None
-    ) -> Iterator[Iterator[Microbatch]]:
+    def claims(self, job: Any, repeat: Sequence[Sequence[Microbatch]] | None = None) -> Iterator[Iterator[Microbatch]]:
         """Like iterating, but minibatches are planned by the ranks' measured speeds, and each is an iterator: first
         this rank's planned microbatches, the costliest first, then those that it claims, until the job has none left.
 
