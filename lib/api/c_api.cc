@@ -4,16 +4,13 @@
 #include <odc/odc.h>
 
 #include <algorithm>
-#include <cstring>
 #include <list>
 #include <mutex>
-#include <new>
 #include <set>
 
 #include "api/call_guard.h"
 #include "api/struct_copy.h"
 #include "api/topology_json.h"
-#include "base/element_type.h"
 #include "base/fork_gate.h"
 #include "base/fork_mark.h"
 #include "base/settings.h"

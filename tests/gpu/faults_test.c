@@ -343,8 +343,8 @@ static void check_not_grown(const holding *before) {
     printf("GPU memory free %zu then %zu bytes; mappings %d, %d; descriptors %d, %d; pinned %ld, %ld KiB\n",
            before->gpu_free, now.gpu_free, before->mappings, now.mappings, before->descriptors, now.descriptors,
            before->pinned, now.pinned);
-    CHECK(now.gpu_free + (32 << 20) >=
-          before->gpu_free);                      /* drivers of two processes grow their pools by 2 MiB each time */
+    /* Drivers of two processes grow their pools by 2 MiB each time. */
+    CHECK(now.gpu_free + (32 << 20) >= before->gpu_free);
     CHECK(now.mappings < before->mappings + 100); /* threads and allocators have their own */
     if (!several_hosts()) {                       /* otherwise the provider opens and closes some */
         CHECK_EQUAL(now.descriptors, before->descriptors);

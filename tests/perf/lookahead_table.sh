@@ -2,35 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # Prints, as Markdown, the lookahead table of docs/command.md: speedups of ODC with LB-Mini and `odc replay --lookahead`, medians of
 # three seeds: tests/perf/lookahead_table.sh BUILD_DIRECTORY [SECONDS_OF_A_REPLAY]
-set -euo pipefail
-
-odc=${1:?usage: tests/perf/lookahead_table.sh BUILD_DIRECTORY [SECONDS_OF_A_REPLAY]}/tools/odc
-seconds=${2:-90}
-scratch=$(mktemp -d)
-trap 'rm -rf "$scratch"' EXIT
-
-# row WORDS OPTION...
-row() {
-    for seed in 1 2 3; do
-        "$odc" replay "${@:2}" --seed $seed --seconds "$seconds" --json >"$scratch/$seed" 2>/dev/null
-    done
-    python3 - "$1" "$scratch"/[123] <<'PYTHON'
-import json, statistics, sys
-runs = [json.load(open(name)) for name in sys.argv[2:]]
-for j in runs:
-    if "not resolved" in j["verdict"]:
-        print(f"lookahead_table.sh: {sys.argv[1]}, seed {j['settings']['seed']}: {j['verdict']}", file=sys.stderr)
+cells='
 def rate(j, schedule, policy, ahead):
     [arm] = [a for a in j["arms"] if (a["schedule"], a["policy"], a["lookahead"] > 1) == (schedule, policy, ahead)]
     return arm["samples_per_second"]
 def over(schedule, policy, ahead, which=("odc", "lb-mini", True)):
     return statistics.median(rate(j, *which) / rate(j, schedule, policy, ahead) for j in runs)
-cells = [over("collective", "lb-micro", False, ("odc", "lb-mini", False)), over("collective", "lb-micro", False),
-         over("collective", "sorted-rows", False), over("collective", "sorted-rows", True)]
+speedups = [over("collective", "lb-micro", False, ("odc", "lb-mini", False)), over("collective", "lb-micro", False),
+            over("collective", "sorted-rows", False), over("collective", "sorted-rows", True)]
 moved = statistics.median(j["exchanged"]["moved"] for j in runs)
-print(f"| {sys.argv[1]} | " + " | ".join(f"{cell:.2f} ×" for cell in cells) + f" | {100 * moved:.0f} % |", flush=True)
-PYTHON
-}
+cells = [f"{speedup:.2f} ×" for speedup in speedups] + [f"{100 * moved:.0f} %"]'
+# shellcheck source-path=SCRIPTDIR source=replay_rows.sh
+. "$(dirname "$0")/replay_rows.sh"
 
 cat <<'END'
 | 8 ranks, medians of 3 seeds | without lookahead, over collective + lb-micro | lookahead, over collective + lb-micro | over collective + sorted-rows | over collective + sorted-rows in the same order | samples moved |

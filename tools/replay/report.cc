@@ -276,6 +276,7 @@ nlohmann::ordered_json settings_json(const Report &report) {
             {"layers", report.model.layers},
             {"layer_elements", report.layer_elements},
             {"scale", settings.scale},
+            {"exact", settings.sum == ODC_SUM_EXACT},
             {"cost", {{"a", report.model.cost.a}, {"b", report.model.cost.b}}},
             {"time_compression", 1e9 / workload.ns_per_cost},
             {"ranks", report.totals.size()},
@@ -301,7 +302,6 @@ void print_json(const Report &report) {
     json["emulation"] = caption(report);
     json["settings"] = settings_json(report);
     json["settings"]["seconds"] = report.settings.seconds;
-    json["settings"]["exact"] = report.settings.sum == ODC_SUM_EXACT;
     if (report.settings.uneven()) {
         const Workload &workload = report.workload;
         json["settings"]["noise"] = report.settings.noise;

@@ -24,7 +24,7 @@ from fsdp2_models import (
 )
 from torch_ranks import run_torch_ranks, torch
 
-from libodc import Context, Memory, NoMemoryError, PhaseError, UnsupportedError
+from libodc import Context, Memory, NoMemoryError, PhaseError, Route, UnsupportedError
 from libodc.torch.fsdp2 import attach, streams
 from libodc.torch.fsdp2.streams import GpuStreams, HostStreams
 
@@ -240,3 +240,21 @@ def lacks_memory(rank: int, size: int) -> None:
 
 def test_torch_gives_back_what_it_has_cached_and_tells_what_it_holds() -> None:
     run_torch_ranks(2, lacks_memory)
+
+
+def is_staged(rank: int, size: int) -> None:
+    seen: list[str] = []
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        words = ("shm", "", "", "", "the same host", "cuda: hidden")
+        direct, staged = Route(*words, "direct"), Route(*words, "staged")
+        monkeypatch.setattr(Context, "route", lambda self, to, memory: staged if to == 2 else direct)
+        monkeypatch.setattr(attach.__globals__["logger"], "warning", lambda text, *args: seen.append(text % args))
+        model = Net(8)
+        shard_blocks(model, mesh_of(size))
+        attach(model, adamw(model)).close()
+    told = "odc: 1 ranks of this host are reached through host memory, which is slow; rank 2 by shm: the same host"
+    assert seen == ([f"{told}; not cuda: hidden"] if rank == 0 else [])
+
+
+def test_staging_inside_the_host_is_warned_of_once() -> None:
+    run_torch_ranks(3, is_staged)

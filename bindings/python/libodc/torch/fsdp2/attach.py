@@ -318,10 +318,9 @@ def _warn_of_staging(context: Context, streams: Streams) -> None:
     if staged:
         rank, route = staged[0]
         logger.warning(
-            "odc: rank %d and %d ranks in all are reached through host memory though they are on this host, which is "
-            "slow: %s",
-            rank,
+            "odc: %d ranks of this host are reached through host memory, which is slow; rank %d by %s",
             len(staged),
+            rank,
             route,
         )
 
