@@ -159,7 +159,7 @@ constexpr uint64_t kLegacyDefaultStream = 1;  // a NULL stream means the legacy 
     X(cuMemExportToShareableHandle, 10020, (void *handle, Memory memory, HandleType type, unsigned long long flags)) \
     X(cuMemImportFromShareableHandle, 10020, (Memory * memory, void *handle, HandleType type))                       \
     X(cuMemAddressReserve, 10020,                                                                                    \
-      (Address * address, size_t bytes, size_t alignment, Address wish, unsigned long long flags))                   \
+      (Address * address, size_t bytes, size_t alignment, Address hint, unsigned long long flags))                   \
     X(cuMemAddressFree, 10020, (Address address, size_t bytes))                                                      \
     X(cuMemMap, 10020, (Address address, size_t bytes, size_t offset, Memory memory, unsigned long long flags))      \
     X(cuMemUnmap, 10020, (Address address, size_t bytes))                                                            \

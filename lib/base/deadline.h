@@ -49,6 +49,12 @@ public:
             log_->debug(form, values...);
         }
     }
+    template <class... Values>
+    void trace(fmt::format_string<const Values &...> form, const Values &...values) const {
+        if (log_ != nullptr) {
+            log_->trace(form, values...);
+        }
+    }
     // Logs `text()`, which says what is waited for, if the wait has taken long; called by one thread.
     template <class Text>
     void log_if_long(const Text &text) const {

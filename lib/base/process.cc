@@ -11,8 +11,8 @@
 
 namespace odc {
 
-bool dead(int life) {
-    pollfd entry{life, POLLIN, 0};
+bool dead(int pidfd) {
+    pollfd entry{pidfd, POLLIN, 0};
     return poll(&entry, 1, 0) == 1;
 }
 
@@ -20,8 +20,8 @@ bool gone(int pid) {
     if (pid == 0) {
         return false;
     }
-    const Fd life(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-    return life.valid() ? dead(life.get()) : errno == ESRCH;
+    const Fd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    return pidfd.valid() ? dead(pidfd.get()) : errno == ESRCH;
 }
 
 }  // namespace odc

@@ -157,16 +157,16 @@ void wait_for_all(const Pmix &pmix, Fence &fence, int rank, const Deadline &dead
 PeerInfo get_info(const Pmix &pmix, const pmix_proc_t &of, const char *key, const Deadline &deadline) {
     const pmix_info_t timeout = seconds_of(deadline);
     pmix_value_t *value = nullptr;
-    check(pmix, pmix.get(&of, key, &timeout, 1, &value), formatted("PMIx_Get of rank {}'s peer info", of.rank));
+    check(pmix, pmix.get(&of, key, &timeout, 1, &value), formatted("PMIx_Get of what rank {} published", of.rank));
     const std::unique_ptr<pmix_value_t, decltype(&std::free)> owner(value, std::free);
     if (value->type != PMIX_BYTE_OBJECT) {
-        fail(ODC_ERROR_RENDEZVOUS, "PMIx gave something else than rank {}'s peer info", of.rank);
+        fail(ODC_ERROR_RENDEZVOUS, "PMIx gave something else than what rank {} published", of.rank);
     }
     const std::unique_ptr<char, decltype(&std::free)> bytes(value->data.bo.bytes, std::free);
     PeerInfo info;
     if (value->data.bo.size != info.size()) {
         fail(ODC_ERROR_RENDEZVOUS,
-             "rank {} has a peer info of {} bytes, this rank of {}; give all ranks the same libodc", of.rank,
+             "rank {} describes itself in {} bytes, this rank in {}; give all ranks the same libodc", of.rank,
              value->data.bo.size, info.size());
     }
     std::memcpy(info.data(), bytes.get(), info.size());

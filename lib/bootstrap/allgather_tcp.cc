@@ -92,6 +92,7 @@ void RendezvousClient::join(const PeerInfo &mine) {
         }
         // Nobody is told when rank 0 begins to listen.
         const int64_t retry_at_ns = now_ns() + backoff.next_ns();
+        deadline_.debug("has not reached rank 0 yet ({}); tries again", why_);
         events_.sleep(std::min(retry_at_ns, deadline_ns_));
         check_deadline();
     }

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bootstrap/gdr_setup.h"
 
+#include "base/deadline.h"
 #include "base/settings.h"
 #include "routing/rank_descriptor.h"
+#include "transport/cuda/cuda.h"
+#include "transport/cuda/gdr_add.h"
+#include "transport/cuda/staged_add.h"
+#include "transport/cuda/staged_get.h"
+#include "transport/fabric/fabric.h"
 
 namespace odc {
 

@@ -3,13 +3,13 @@
 // affair: peers see an address and a key, whatever memory is behind them.
 #pragma once
 
-#include "base/deadline.h"
-#include "transport/cuda/cuda.h"
-#include "transport/fabric/fabric.h"
-
 #include <string>
 
 namespace odc {
+
+class Cuda;
+class Deadline;
+class Fabric;
 
 // Empty: it may be tried. Else why not.
 std::string why_not_gpu_direct(const Cuda *cuda);

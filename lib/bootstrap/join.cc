@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/program.h"
 #include "base/settings.h"
 #include "bootstrap/local/rendezvous.h"
 #include "bootstrap/membership.h"
@@ -15,6 +16,8 @@
 #include "bootstrap/wireup.h"
 #include "memory/control_block.h"
 #include "topology/topology_source.h"
+#include "transport/cuda/cuda.h"
+#include "transport/fabric/fabric.h"
 
 namespace odc {
 
@@ -122,7 +125,7 @@ void or_hand_in_join_error(Allgather *exchange, Body body) {
         const IdentityInfo one = read_identity(infos[static_cast<size_t>(rank)], rank);
         if (one.rank != rank || one.size != mine.size) {
             fail(ODC_ERROR_RENDEZVOUS,
-                 "odc_init: in place {} of {} a process says that it is rank {} of {}; give each process its "
+                 "odc_init: at index {} of {} a process says that it is rank {} of {}; give each process its "
                  "own rank, and all one size",
                  rank, mine.size, one.rank, one.size);
         }
@@ -138,7 +141,7 @@ void or_hand_in_join_error(Allgather *exchange, Body body) {
 
 // Ranks of one identity are one host.
 Membership divide(const JobConfig &job_config, const std::vector<IdentityInfo> &infos) {
-    Membership membership{job_config, {}, {}, nullptr, nullptr, nullptr};
+    Membership membership(job_config);
     std::vector<std::string> identities;
     for (const IdentityInfo &info : infos) {
         const auto at = std::find(identities.begin(), identities.end(), info.identity);
@@ -188,7 +191,7 @@ void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<
     peer.host = block->host;
     peer.pid = met.pid;
     peer.arena = std::move(arena);
-    peer.life = std::move(met.life);
+    peer.pidfd = std::move(met.pidfd);
     peer.program = std::move(met.program);
     if (membership.cuda && met.slot.valid() && rank != membership.config.rank) {
         membership.cuda->connect_ipc(rank, std::move(met.slot));
@@ -196,13 +199,13 @@ void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<
 }
 
 // Meets the ranks of this host.
-void meet_host(Membership &membership, const LocalGroup &group, std::unique_ptr<Arena> arena,
+void join_host(Membership &membership, const LocalGroup &group, std::unique_ptr<Arena> arena,
                const Deadline &deadline) {
     std::vector<LocalPeer> peers(1);
     if (group.ranks.size() > 1) {
         membership.program = std::make_unique<Program>();
-        peers = meet(group, {arena->fd(), membership.program->fd(), membership.cuda ? membership.cuda->ipc_fd() : -1},
-                     deadline);
+        peers = join_local_group(
+            group, {arena->fd(), membership.program->fd(), membership.cuda ? membership.cuda->ipc_fd() : -1}, deadline);
     } else {
         peers[0].pid = getpid();
     }
@@ -251,7 +254,7 @@ Membership join(const odc_config &config, Log &log) {
     const std::shared_ptr<const void> keep = arena->hold();
     try {
         try {
-            meet_host(membership, group, std::move(arena), deadline);
+            join_host(membership, group, std::move(arena), deadline);
         } catch (const std::exception &) {
             if (membership.hosts.size() > 1) {
                 fail_everywhere(*exchange, current_error(), deadline);

@@ -2,17 +2,22 @@
 // All ranks of a job, and by what this one reaches their memory.
 #pragma once
 
-#include "base/program.h"
 #include "bootstrap/peer.h"
-#include "transport/cuda/cuda.h"
-#include "transport/fabric/fabric.h"
 
 #include <memory>
 #include <vector>
 
 namespace odc {
 
+class Cuda;
+class Fabric;
+class Program;
+
 struct Membership {
+    explicit Membership(const JobConfig &config);
+    Membership(Membership &&) noexcept;
+    ~Membership();
+
     JobConfig config;
     std::vector<Peer> peers;              // by rank, this one included
     std::vector<std::vector<int>> hosts;  // the ranks of each, ascending; in the order of their lowest ranks

@@ -5,6 +5,7 @@
 #include "bootstrap/membership.h"
 #include "routing/route_options.h"
 #include "topology/nvml_gpus.h"
+#include "transport/cuda/cuda.h"
 
 namespace odc {
 
@@ -41,18 +42,19 @@ std::string why_no_link_between(const GpuReport &report, const LocalGpu &a, cons
         return formatted("nothing is known of NVLink between the GPUs of {} and {}: {}", a.text, b.text,
                          report.why_not);
     }
-    GpuPlace places[2];
-    for (const auto &[local_rank, place] : {std::pair(&a, &places[0]), std::pair(&b, &places[1])}) {
-        if (!find_gpu(report, local_rank->gpu.uuid, *place)) {
+    const std::optional<GpuMatch> matches[] = {find_gpu(report, a.gpu.uuid), find_gpu(report, b.gpu.uuid)};
+    for (const auto &[local_rank, match] : {std::pair(&a, matches[0]), std::pair(&b, matches[1])}) {
+        if (!match) {
             return formatted("nothing is known of the GPU of {}: NVML does not show it", local_rank->text);
         }
-        if (place->is_part) {
+        if (match->is_part) {
             return formatted("the GPU of {} is a part (MIG) of {}, and of parts no NVLink is known", local_rank->text,
-                             report.gpus[place->gpu].bus_id);
+                             report.gpus[match->gpu].bus_id);
         }
     }
-    const GpuLink link =
-        both_ways(report.gpus[places[0].gpu].links[places[1].gpu], report.gpus[places[1].gpu].links[places[0].gpu]);
+    const size_t first = matches[0]->gpu;
+    const size_t second = matches[1]->gpu;
+    const GpuLink link = both_ways(report.gpus[first].links[second], report.gpus[second].links[first]);
     return why_no_link(link, formatted("between the GPUs of {} and {}", a.text, b.text));
 }
 

@@ -10,6 +10,7 @@
 #include "base/program.h"
 #include "bootstrap/membership.h"
 #include "routing/transport_table.h"
+#include "transport/cuda/cuda.h"
 
 namespace odc {
 
@@ -146,13 +147,13 @@ private:
     void look_at(int rank, const ControlBlock &other) const {
         const Peer &peer = membership_.peers[static_cast<size_t>(rank)];
         const bool gone =
-            rank != membership_.config.rank && (dead(peer.life.get()) || is_program_gone(peer.program.get()));
+            rank != membership_.config.rank && (dead(peer.pidfd.get()) || is_program_gone(peer.program.get()));
         if (other.state.load(std::memory_order_acquire) == RankState::Failed) {
             throw Error(ODC_ERROR_RENDEZVOUS, other.error_text);
         }
         if (gone) {
             fail(ODC_ERROR_RENDEZVOUS, "rank {} (pid {}) {} in odc_init", rank, other.pid,
-                 ending_text(how_program_went(peer.life.get())));
+                 ending_text(how_program_went(peer.pidfd.get())));
         }
         const auto missing = [&] {
             return formatted("odc_init waited {:g} s; rank {} (pid {}) is still trying its GPU, {}",

@@ -32,7 +32,7 @@ struct Peer {
     int pid;                       // on its host
     std::shared_ptr<Arena> arena;  // of another host's rank: that of the replicas (fabric.h)
     uint64_t block;                // offset of its block there
-    Fd life;                       // its pidfd; invalid for another host's rank
+    Fd pidfd;                      // invalid for another host's rank
     Fd program;                    // program.h; likewise
     Route route;                   // to its host memory
     Route gpu_route;               // from this rank's GPU to its

@@ -33,16 +33,17 @@ Content content_of(const PeerInfo &info) {
 }
 
 // Of a later round than the first.
-void check_round(bool right_kind, int claimed_rank, int rank) {
-    if (!right_kind) {
+template <class Content>
+void check_round(const Content &content, Layout layout, int rank) {
+    if (content.magic != layout_magic(layout)) {
         fail(ODC_ERROR_RENDEZVOUS,
              "odc_init: rank {} says something else than this round is about; give all ranks the same libodc", rank);
     }
-    if (claimed_rank != rank) {
+    if (content.rank != rank) {
         fail(ODC_ERROR_RENDEZVOUS,
-             "odc_init: a later round's peer info in place {} is rank {}'s; each all-gather must give "
+             "odc_init: a later round's entry {} is rank {}'s; each all-gather must give "
              "the entries in rank order",
-             rank, claimed_rank);
+             rank, content.rank);
     }
 }
 
@@ -94,7 +95,7 @@ IdentityInfo read_identity(const PeerInfo &info, int rank) {
 
 NicInfo read_nics(const PeerInfo &info, int rank) {
     auto content = content_of<NicInfo>(info);
-    check_round(content.magic == layout_magic(Layout::Nics), content.rank, rank);
+    check_round(content, Layout::Nics, rank);
     content.why_no_fabric[sizeof(content.why_no_fabric) - 1] = '\0';
     if (content.count > kMaxNics || !std::all_of(content.nics.begin(), content.nics.begin() + content.count,
                                                  [](const NicAddress &nic) { return well_formed(nic); })) {
@@ -110,13 +111,13 @@ void UnreachableInfo::set_unreachable(int other) {
 
 UnreachableInfo read_unreachable(const PeerInfo &info, int rank) {
     auto content = content_of<UnreachableInfo>(info);
-    check_round(content.magic == layout_magic(Layout::Unreachable), content.rank, rank);
+    check_round(content, Layout::Unreachable, rank);
     return content;
 }
 
 EndpointInfo read_endpoint(const PeerInfo &info, int rank) {
     auto content = content_of<EndpointInfo>(info);
-    check_round(content.magic == layout_magic(Layout::Endpoints), content.rank, rank);
+    check_round(content, Layout::Endpoints, rank);
     for (EndpointName &one : content.names) {
         one.bytes = std::min<uint32_t>(one.bytes, sizeof(one.name));
     }
@@ -126,7 +127,7 @@ EndpointInfo read_endpoint(const PeerInfo &info, int rank) {
 
 void check_ready(const PeerInfo &info, int rank) {
     const auto content = content_of<ReadyInfo>(info);
-    check_round(content.magic == layout_magic(Layout::Ready), content.rank, rank);
+    check_round(content, Layout::Ready, rank);
 }
 
 }  // namespace odc

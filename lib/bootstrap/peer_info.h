@@ -59,7 +59,7 @@ struct EndpointInfo {
     int32_t rank;
     int32_t unused;
     std::array<unsigned char, 16> token;       // rank 0's is the job's: by it, endpoints know the members
-    std::array<EndpointName, kMaxNics> names;  // by place among the NICs
+    std::array<EndpointName, kMaxNics> names;  // by index among the NICs
     char why_no_gpu_direct[96];                // empty: they reach the memory of the rank's GPU
 };
 struct ReadyInfo {

@@ -26,7 +26,7 @@ public:
         NicAddress to;
         uint16_t probe_port;
     };
-    // Probes all of them, many at once, and accepts the probes of as many ranks. Which targets, by place, gave no
+    // Probes all of them, many at once, and accepts the probes of as many ranks. Which targets, by index, gave no
     // answer in 5 s each. Throws ODC_ERROR_RENDEZVOUS when `deadline` is over before, and ODC_ERROR_SYSTEM when this
     // process may open no more sockets.
     std::vector<size_t> probe(const std::vector<Target> &targets, const Deadline &deadline);

@@ -9,6 +9,8 @@
 #include "transport/fabric/control_message.h"
 
 #include <cstddef>
+#include <type_traits>
+#include <variant>
 
 namespace odc {
 
@@ -71,6 +73,10 @@ static_assert(offsetof(EndpointInfo, token) == 16);
 static_assert(offsetof(EndpointInfo, names) == 32);
 static_assert(offsetof(EndpointInfo, why_no_gpu_direct) == 1952);
 
+static_assert(std::variant_size_v<ControlMessage> == 16);
+static_assert(std::is_same_v<std::variant_alternative_t<0, ControlMessage>, RegisteredMessage>);
+static_assert(std::is_same_v<std::variant_alternative_t<8, ControlMessage>, AddMessage>);
+static_assert(std::is_same_v<std::variant_alternative_t<15, ControlMessage>, ClaimedMessage>);
 static_assert(sizeof(ReleasedMessage) == 8);
 static_assert(sizeof(PublishedMessage) == 24);
 static_assert(sizeof(AllPublishedMessage) == 8);
@@ -81,7 +87,26 @@ static_assert(sizeof(AddMessage) == 64);
 static_assert(sizeof(AppliedMessage) == 16);
 static_assert(sizeof(ClaimMessage) == 24);
 static_assert(sizeof(ClaimedMessage) == 24);
+static_assert(offsetof(PublishedMessage, minibatch) == 8);
+static_assert(offsetof(PublishedMessage, vote) == 16);
+static_assert(offsetof(HeartbeatMessage, pong) == 8);
+static_assert(offsetof(DeadMessage, ending) == 4);
+static_assert(offsetof(AddMessage, record) == 8);
+static_assert(offsetof(AddMessage, epoch) == 16);
+static_assert(offsetof(AddMessage, first) == 24);
+static_assert(offsetof(AddMessage, count) == 32);
+static_assert(offsetof(AddMessage, address) == 40);
+static_assert(offsetof(AddMessage, key) == 48);
+static_assert(offsetof(AddMessage, exponent) == 56);
+static_assert(offsetof(AppliedMessage, count) == 8);
+static_assert(offsetof(ClaimMessage, minibatch) == 8);
+static_assert(offsetof(ClaimMessage, count) == 16);
+static_assert(offsetof(ClaimedMessage, index) == 8);
+static_assert(offsetof(ClaimedMessage, count) == 16);
 
 static_assert(sizeof(RegionMessage) == 32);
+static_assert(offsetof(RegionMessage, number) == 8);
+static_assert(offsetof(RegionMessage, bytes) == 16);
+static_assert(offsetof(RegionMessage, minibatch) == 24);
 
 }  // namespace odc

@@ -315,7 +315,7 @@ void RendezvousServer::hear_entry(Client &client) {
     client.in.clear();
     if (!whole || !same_mac(entry.mac, entry_mac(client.session, round_, entry.info))) {
         fail(ODC_ERROR_RENDEZVOUS,
-             "what came from {} in round {} of odc_init is not its peer info; something changes the bytes on their way",
+             "what came from {} in round {} of odc_init is not its entry; something changes the bytes on their way",
              who(client.hello), round_);
     }
     infos_[rank] = entry.info;

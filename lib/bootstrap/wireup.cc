@@ -21,6 +21,8 @@
 #include "routing/route_options.h"
 #include "routing/transport_table.h"
 #include "topology/topology_source.h"
+#include "transport/cuda/cuda.h"
+#include "transport/fabric/fabric.h"
 #include "transport/fabric/provider_query.h"
 
 namespace odc {
@@ -178,23 +180,23 @@ bool all_answered(Allgather &exchange, const UnreachableInfo &mine, const Member
     return all_answer;
 }
 
-// The endpoints that routes go through, by place among this rank's NICs; and the place of each is among those opened.
+// The endpoints that routes go through, by index among this rank's NICs; and the index of each among those opened.
 struct UsedNics {
     std::vector<FabricNic> opened;
-    std::array<size_t, kMaxNics> place;
+    std::array<size_t, kMaxNics> index;
 };
 
 UsedNics nics_used_by(const Membership &membership, const std::vector<NicAddress> &nics) {
     UsedNics used{{}, {}};
-    used.place.fill(kMaxNics);
+    used.index.fill(kMaxNics);
     for (const Peer &peer : membership.peers) {
         if (peer.route.choice.my_nic < 0) {
             continue;
         }
-        const auto place = static_cast<size_t>(peer.route.choice.my_nic);
-        if (used.place[place] == kMaxNics) {
-            const NicAddress &nic = nics[place];
-            used.place[place] = used.opened.size();
+        const auto nic_index = static_cast<size_t>(peer.route.choice.my_nic);
+        if (used.index[nic_index] == kMaxNics) {
+            const NicAddress &nic = nics[nic_index];
+            used.index[nic_index] = used.opened.size();
             used.opened.push_back({provider_of(nic).name, domain_of(nic), nic.family, {}});
             std::copy(std::begin(nic.address), std::end(nic.address), used.opened.back().address.begin());
         }
@@ -259,10 +261,10 @@ EndpointInfo endpoint_info_of(const Membership &membership, const UsedNics &used
     put(info.why_no_gpu_direct, why_no_gpu_direct);
     randombytes_buf(info.token.data(), info.token.size());
     for (size_t nic = 0; nic < kMaxNics; ++nic) {
-        if (used.place[nic] == kMaxNics) {
+        if (used.index[nic] == kMaxNics) {
             continue;
         }
-        const std::vector<std::byte> &name = fabric.name(used.place[nic]);
+        const std::vector<std::byte> &name = fabric.name(used.index[nic]);
         EndpointName &out = info.names[nic];
         if (name.size() > sizeof(out.name)) {
             fail(ODC_ERROR_UNSUPPORTED,
@@ -300,14 +302,15 @@ void start_fabric(Membership &membership, const std::vector<EndpointInfo> &infos
                          static_cast<int>(peer.host_index),
                          peer.pid,
                          peer.host,
-                         used.place[static_cast<size_t>(choice.my_nic)],
+                         used.index[static_cast<size_t>(choice.my_nic)],
                          {name.name.begin(), name.name.begin() + name.bytes}});
     }
     std::vector<FabricLocalPeer> local_peers;
     for (const int rank : membership.hosts[membership.own().host_index]) {
         const Peer &local_peer = membership.peers[static_cast<size_t>(rank)];
         if (rank != membership.config.rank) {
-            local_peers.push_back({rank, local_peer.life.get(), local_peer.program.get(), &local_peer.control_block()});
+            local_peers.push_back(
+                {rank, local_peer.pidfd.get(), local_peer.program.get(), &local_peer.control_block()});
         }
     }
     membership.fabric->start(infos[0].token, peers, membership.hosts, std::move(local_peers));
@@ -371,7 +374,7 @@ void connect_peers(Membership &membership) {
             peer.block = fabric->replica_offset(rank);
         }
         const TransportRow &transport = transport_row(peer.route.choice.transport);
-        peer.route.path = transport.connect({membership.config.rank, rank, fabric});
+        peer.route.endpoint = transport.connect({membership.config.rank, rank, fabric});
     }
 }
 

@@ -7,6 +7,8 @@
 #include "bootstrap/join.h"
 #include "bootstrap/membership.h"
 #include "core/engines.h"
+#include "core/operation.h"
+#include "core/shard_directory.h"
 
 namespace odc {
 
@@ -21,8 +23,8 @@ Context::Context(const odc_config &config, Log &log)
     : membership_(std::make_unique<Membership>(join(config, log))), job_(*membership_),
       sync_tree_(job_, &ControlBlock::synced, &ControlBlock::sync_tree),
       reduction_tree_(job_, &ControlBlock::reduced, &ControlBlock::reduction_tree), counters_(job_.size()),
-      directory_(job_, counters_), engines_(std::make_unique<Engines>(*membership_, job_, directory_, counters_)),
-      claims_(job_), arrivals_(job_) {}
+      directory_(std::make_unique<ShardDirectory>(job_, counters_)),
+      engines_(std::make_unique<Engines>(*membership_, job_, *directory_, counters_)), claims_(job_), arrivals_(job_) {}
 
 Context::~Context() {
     engines_.reset();  // which completes what it can before this rank leaves
@@ -91,22 +93,22 @@ std::vector<Shard *> Context::register_shards(std::vector<Description> descripti
         }
     }
     std::vector<Shard *> handles;
-    std::map<std::string, std::unique_ptr<Shard>> places;
+    std::map<std::string, std::unique_ptr<Shard>> added;
     for (const std::unique_ptr<Shard> &one : made) {
         handles.push_back(one.get());
-        places.emplace(one->name(), nullptr);
+        added.emplace(one->name(), nullptr);
     }
     fresh_.reserve(fresh_.size() + made.size());
-    directory_.reserve();
+    directory_->reserve();
     attach(made);
     // From here nothing allocates: peers see the shards, which cannot be taken back.
     for (std::unique_ptr<Shard> &one : made) {
         job_.log().debug("registers shard \"{}\", here {} bytes", one->name(), one->slice_bytes());
-        directory_.add(*one);
+        directory_->add(*one);
         fresh_.push_back(one.get());
-        places.find(one->name())->second = std::move(one);
+        added.find(one->name())->second = std::move(one);
     }
-    shards_.merge(places);
+    shards_.merge(added);
     counters_.slice_bytes.add(slice_bytes);
     ring(job_.mine());
     tell_registered(handles);
@@ -194,7 +196,7 @@ void Context::release(Shard &shard) {
     {
         const std::lock_guard lock(operations_mutex_);
         for (const auto &[number, operation] : operations_) {
-            if (operation.shard == &shard) {
+            if (operation->shard == &shard) {
                 fail(ODC_ERROR_PHASE, "odc_release_shard: operation {} on shard \"{}\" is started; wait for it first",
                      number, shard.name());
             }
@@ -205,7 +207,7 @@ void Context::release(Shard &shard) {
     std::erase(fresh_, &shard);
     freed_.insert(shard.name());
     counters_.slice_bytes.subtract(shard.slice_bytes());
-    directory_.remove(shard);
+    directory_->remove(shard);
     ring(job_.mine());
     job_.channel().tell(ReleasedMessage{shard.record_offset()}, shard.description().ranks);
     shard.engine().detach(shard);
@@ -327,13 +329,13 @@ void Context::run(Operation operation) {
 
 uint64_t Context::start_only(Operation operation) {
     const Job::CallScope scope(job_, operation.call(), operation.shard->record_offset());
-    decltype(operations_) place;  // made before it starts: what has been added cannot be taken back
-    Operation &kept = place.emplace(0, std::move(operation)).first->second;
+    decltype(operations_) entries;  // made before it starts: what has been added cannot be taken back
+    Operation &kept = *entries.emplace(0, std::make_unique<Operation>(std::move(operation))).first->second;
     kept.started_only = true;
     try {
         start(kept);
         const std::lock_guard lock(operations_mutex_);
-        auto entry = place.extract(place.begin());
+        auto entry = entries.extract(entries.begin());
         entry.key() = ++last_operation_;
         operations_.insert(std::move(entry));
         return last_operation_;
@@ -376,7 +378,7 @@ void Context::wait(uint64_t number) {
     if (left_ && entry) {
         const Deadline deadline = job_.deadline();
         try {
-            Operation &operation = entry.mapped();
+            Operation &operation = *entry.mapped();
             operation.shard->engine().cancel(operation, [&] { deadline.check_interrupted("odc_wait"); });
         } catch (...) {
             put_back();
@@ -391,7 +393,7 @@ void Context::wait(uint64_t number) {
         fail(ODC_ERROR_ARGUMENT, "odc_wait: there is no operation {}{}", number,
              number > 0 && number <= last ? " any more; each is waited for once" : "");
     }
-    Operation &operation = entry.mapped();
+    Operation &operation = *entry.mapped();
     const Job::CallScope scope(job_, Call::Wait, operation.shard->record_offset());
     try {
         job_.check();

@@ -6,8 +6,6 @@
 #include "core/counters.h"
 #include "core/host_tree.h"
 #include "core/job.h"
-#include "core/operation.h"
-#include "core/shard_directory.h"
 #include "core/speeds.h"
 
 #include <map>
@@ -20,7 +18,11 @@
 
 namespace odc {
 
+struct Description;
 class Engines;
+struct Operation;
+class Shard;
+class ShardDirectory;
 
 class Context {
 public:
@@ -88,7 +90,7 @@ private:
     HostTree sync_tree_;
     HostTree reduction_tree_;
     Counters counters_;
-    ShardDirectory directory_;
+    std::unique_ptr<ShardDirectory> directory_;
     std::unique_ptr<Engines> engines_;
     bool left_ = false;
 
@@ -97,7 +99,7 @@ private:
     std::set<std::string> freed_;                           // names released in this minibatch
 
     std::mutex operations_mutex_;
-    std::map<uint64_t, Operation> operations_;
+    std::map<uint64_t, std::unique_ptr<Operation>> operations_;
     uint64_t last_operation_ = 0;
     uint64_t synced_operations_ = 0;  // up to here sync has completed them all
 

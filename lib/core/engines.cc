@@ -6,6 +6,9 @@
 #include "bootstrap/membership.h"
 #include "core/gpu_operations.h"
 #include "core/host_operations.h"
+#include "core/shard_directory.h"
+#include "transport/cuda/cuda.h"
+#include "transport/fabric/fabric.h"
 
 namespace odc {
 

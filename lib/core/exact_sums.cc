@@ -33,7 +33,7 @@ double convert(const RemoteSlice &mine, int exponent, uint64_t epoch) {
 }
 
 // Of each element it asks for the same, however the shard is divided, so the largest vote is the same, too.
-ExponentVote next_vote(double largest, bool clamped, int exponent) {
+ExponentVote next_vote(double largest, uint64_t clamped, int exponent) {
     std::optional<int> asked;
     if (largest > 0) {
         int above = 0;  // largest < 2^above
@@ -42,7 +42,7 @@ ExponentVote next_vote(double largest, bool clamped, int exponent) {
         }
         asked = std::max(above + exponent - kExactBits + kHeadroom, exponent - kMostFall);
     }
-    if (clamped) {
+    if (clamped > 0) {
         asked = std::max(asked.value_or(kLeastExponent), exponent + kHeadroom);
     }
     return asked ? ExponentVote::of(*asked) : ExponentVote::keeping(exponent);
@@ -76,7 +76,7 @@ void finish_exact_sums(Shard &shard, uint64_t epoch, Log &log, Counters &counter
     const int exponent = exponent_of(shard, epoch);
     const double largest = mine.stripes != nullptr ? convert(mine, exponent, epoch) : 0;
     const uint64_t clamped = shard.record().clamped.load(std::memory_order_relaxed) - state.clamped;
-    state.vote = next_vote(largest, clamped > 0, exponent);
+    state.vote = next_vote(largest, clamped, exponent);
     state.clamped += clamped;
     state.converted = epoch;
     counters.clamped_addends.add(clamped);

@@ -4,15 +4,15 @@
 
 #include "core/job.h"
 #include "core/shard.h"
-#include "transport/cuda/cuda.h"
+#include "transport/cuda/device.h"
 
 namespace odc {
 
 // Calls what uses CUDA. A GPU that has failed is a job error at once.
 template <class Body>
-void call_gpu(Job &job, Cuda &cuda, Body body) {
+void call_gpu(Job &job, const CudaDevice &device, Body body) {
     try {
-        const CudaDevice::Scope scope(cuda.device());
+        const CudaDevice::Scope scope(device);
         body();
     } catch (const Error &error) {
         if (error.status() == ODC_ERROR_DEVICE) {

@@ -6,6 +6,10 @@
 #include "bootstrap/peer.h"
 #include "core/gpu_call.h"
 #include "core/operation.h"
+#include "core/remote_memory.h"
+#include "transport/cuda/cuda.h"
+#include "transport/cuda/staged_add.h"
+#include "transport/cuda/staged_get.h"
 #include "transport/fabric/types.h"
 #include "transport/shm/stripe_lock.h"
 
@@ -48,7 +52,7 @@ bool GpuMemory::is_read_by_local_peers(const Shard &shard) const {
     return false;
 }
 
-// `reused`: the places of those that were taken from kept_shadows_.
+// `reused`: the indexes of those that were taken from kept_shadows_.
 std::vector<Allocation> GpuMemory::allocate_shadows(const std::vector<Shard *> &shards, std::set<size_t> *reused) {
     std::vector<uint64_t> sizes;
     std::vector<Allocation> shadows(shards.size());
@@ -100,7 +104,7 @@ std::vector<DeviceAllocation> GpuMemory::allocate(const std::vector<Shard *> &sh
         return parts;
     }
     try {
-        call_gpu(job_, cuda_, [&] {
+        call_gpu(job_, cuda_.device(), [&] {
             const auto [region, start] = cuda_.allocate(job_.rank(), bytes, job_.deadline());
             for (size_t i = 0; i < shards.size(); ++i) {
                 if (shards[i]->device_bytes() > 0) {
@@ -151,7 +155,7 @@ void GpuMemory::attach(const std::vector<Shard *> &shards) {
             attach_slice(shard);
             register_memory(shard);
         }
-        offer(shards);
+        send_regions(shards);
         drop_allocation(parts);
     } catch (...) {
         drop_allocation(parts);
@@ -199,7 +203,7 @@ void GpuMemory::open_bounce_buffers(const Shard &shard) {
 void GpuMemory::attach_slice(Shard &shard) {
     const Shard::Bases &mine = shard.bases(shard.own_index());
     clear_stripes(shard.host_slice(shard.own_index()));
-    call_gpu(job_, cuda_, [&] {
+    call_gpu(job_, cuda_.device(), [&] {
         open_bounce_buffers(shard);
         if (shard.own_numel() == 0) {
             return;
@@ -251,8 +255,8 @@ void GpuMemory::register_memory(const Shard &shard) {
     }
 }
 
-// Hands their region to every rank that one of them lists.
-void GpuMemory::offer(const std::vector<Shard *> &shards) {
+// Sends their region's handle to every rank that one of them lists.
+void GpuMemory::send_regions(const std::vector<Shard *> &shards) {
     std::set<int> ranks;
     uint64_t region = 0;
     for (const Shard *shard : shards) {
@@ -267,7 +271,7 @@ void GpuMemory::offer(const std::vector<Shard *> &shards) {
         }
     }
     if (!ranks.empty()) {
-        call_gpu(job_, cuda_, [&] { cuda_.send_region(job_.rank(), region, job_.minibatch(), ranks); });
+        call_gpu(job_, cuda_.device(), [&] { cuda_.send_region(job_.rank(), region, job_.minibatch(), ranks); });
     }
 }
 

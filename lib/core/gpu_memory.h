@@ -3,8 +3,6 @@
 // copy in pinned host memory, laid out like a slice there.
 #pragma once
 
-#include "core/job.h"
-#include "core/remote_memory.h"
 #include "core/shard.h"
 
 #include <map>
@@ -16,6 +14,8 @@
 namespace odc {
 
 class Cuda;
+class Job;
+class RemoteMemory;
 
 class GpuMemory {
 public:
@@ -39,7 +39,7 @@ private:
     void attach_slice(Shard &shard);
     void detach_slice(Shard &shard);
     void register_memory(const Shard &shard);
-    void offer(const std::vector<Shard *> &shards);
+    void send_regions(const std::vector<Shard *> &shards);
     std::optional<Shard::Bases> map_region(const Shard &shard, int rank, const ShardRecord &record);
     Shard::Bases map_shadow(const Shard &shard, int rank, const ShardRecord &record);
 

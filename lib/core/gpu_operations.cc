@@ -7,6 +7,11 @@
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
 #include "core/gpu_call.h"
+#include "core/remote_memory.h"
+#include "core/shard_directory.h"
+#include "transport/cuda/cuda.h"
+#include "transport/cuda/staged_add.h"
+#include "transport/cuda/staged_get.h"
 #include "transport/shm/stripe_lock.h"
 
 namespace odc {
@@ -37,7 +42,7 @@ GpuOperations::GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &
     : job_(job), directory_(directory), owned_cuda_(cuda), cuda_(*cuda), memory_(job, remote_memory, *cuda) {
     // This rank's GPU may fail during a wait, and local peers hand over their regions.
     const auto while_waiting = [this] {
-        call_gpu(job_, cuda_, [this] {
+        call_gpu(job_, cuda_.device(), [this] {
             cuda_.progress_ipc();
             cuda_.device().check_health();
         });
@@ -78,7 +83,7 @@ uint64_t GpuOperations::pinned_bytes() const { return cuda_.pinned_bytes(); }
 // Of pending work; what was enqueued before the body failed is never seen done.
 template <class Body>
 void GpuOperations::enqueue(Call call, Body body) {
-    call_gpu(job_, cuda_, [&] {
+    call_gpu(job_, cuda_.device(), [&] {
         try {
             body();
         } catch (const std::bad_alloc &) {
@@ -144,14 +149,14 @@ void GpuOperations::detach(Shard &shard) {
 
 void GpuOperations::check_stream(void *stream) const {
     if (!shards_.empty()) {
-        call_gpu(job_, cuda_, [&] { cuda_.device().checked_stream(stream, call_name(Call::Publish)); });
+        call_gpu(job_, cuda_.device(), [&] { cuda_.device().checked_stream(stream, call_name(Call::Publish)); });
     }
 }
 
 void GpuOperations::publish(Shard &shard, void *stream) {
     const RemoteSlice mine = shard.slice(shard.own_index());
     const RemoteSlice shadow = shard.host_slice(shard.own_index());
-    call_gpu(job_, cuda_, [&] { cuda_.device().checked_stream(stream, call_name(Call::Publish)); });
+    call_gpu(job_, cuda_.device(), [&] { cuda_.device().checked_stream(stream, call_name(Call::Publish)); });
     const GpuSliceState *const state = slice_state_of(shard);
     if (state == nullptr) {
         return;
@@ -194,7 +199,7 @@ void GpuOperations::check_buffer(const Operation &operation) {
 
 void GpuOperations::start(Operation &operation) {
     Shard &shard = *operation.shard;
-    call_gpu(job_, cuda_, [&] {
+    call_gpu(job_, cuda_.device(), [&] {
         cuda_.device().checked_stream(operation.stream, call_name(operation.call()));
         check_buffer(operation);
         cuda_.progress_ipc();
@@ -246,7 +251,7 @@ void GpuOperations::get(Operation &operation, const std::vector<uint64_t> &index
         const RemoteSlice from = shard.slice(index);
         const int owner = shard.owner(index);
         if (!job_.on_this_host(owner)) {
-            staged.push_back({owner, job_.peer(owner).route.path.get(), from, operation.target(index), epoch()});
+            staged.push_back({owner, job_.peer(owner).route.endpoint.get(), from, operation.target(index), epoch()});
         } else {
             copies.push_back({from.parameters, operation.target(index), from.numel * size,
                               !shard.is_staged(index) && cuda_.is_other(job_.block(owner).gpu)});
@@ -281,7 +286,8 @@ void GpuOperations::get_published(Operation &operation, Operation::Gather &gathe
 
 void GpuOperations::finish_gather(Operation &operation, Operation::Gather &gather) {
     if (!gather.unread.empty() || staged_gets_of(operation) != nullptr) {  // the stream may be captured by now
-        call_gpu(job_, cuda_, [&] { cuda_.device().checked_stream(operation.stream, call_name(Call::Gather)); });
+        call_gpu(job_, cuda_.device(),
+                 [&] { cuda_.device().checked_stream(operation.stream, call_name(Call::Gather)); });
     }
     Job::Wait wait(job_, call_name(Call::Gather));
     await_staged_gets(operation, wait);
@@ -352,7 +358,8 @@ void GpuOperations::finish_addition(Operation &operation, Operation::ScatterAdd 
     }
     Shard &shard = *operation.shard;
     // The stream may be captured by now.
-    call_gpu(job_, cuda_, [&] { cuda_.device().checked_stream(operation.stream, call_name(Call::ScatterAdd)); });
+    call_gpu(job_, cuda_.device(),
+             [&] { cuda_.device().checked_stream(operation.stream, call_name(Call::ScatterAdd)); });
     Job::Wait wait(job_, call_name(Call::ScatterAdd));
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         directory_.await_published(shard, (shard.own_index() + i) % shard.owners(), wait);
@@ -412,18 +419,18 @@ void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, J
     const RemoteSlice to = shard.host_slice(index);
     const uint64_t stripes = stripe_count(to);
     const int owner = shard.owner(index);
-    Endpoint *const path = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.path.get();
-    StagingProxy::Addition part{to, path, operation.gradient(index), 0, epoch()};
+    Endpoint *const endpoint = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.endpoint.get();
+    StagingProxy::Addition part{to, endpoint, operation.gradient(index), 0, epoch()};
     wait.describe([&, this] {
-        return formatted("there is no room to carry gradients of shard \"{}\" to {}: {}", shard.name(), job_.who(owner),
-                         unfinished_work());
+        return formatted("no bounce buffer is free for gradients of shard \"{}\" to {}: {}", shard.name(),
+                         job_.who(owner), unfinished_work());
     });
     wait_for_staging_proxy(wait, [&] {
         const uint64_t work =
             cuda_.pending_work().begin(shard.record_offset(), description_of(Call::ScatterAdd, shard));
         enqueue(Call::ScatterAdd, [&] {
-            if (const uint64_t carried = cuda_.staging_proxy_to(path).stage(part, stream_of(operation))) {
-                part.stripe += carried;
+            if (const uint64_t staged = cuda_.staging_proxy_to(endpoint).stage(part, stream_of(operation))) {
+                part.stripe += staged;
                 wait.begin_effects();
             }
             cuda_.pending_work().remove(work);
@@ -443,7 +450,7 @@ void GpuOperations::before_arrival(const std::vector<Operation *> &started) {
 
 // Until what this rank has enqueued is done, and its descriptors are with its peers.
 void GpuOperations::drain() {
-    call_gpu(job_, cuda_, [this] { cuda_.device().check_health(); });  // also where all is done
+    call_gpu(job_, cuda_.device(), [this] { cuda_.device().check_health(); });  // also where all is done
     Job::Wait wait(job_, call_name(Call::Sync));
     wait.describe([this] {
         return formatted("{} has not done yet what was enqueued there: {}", cuda_.device().name(), unfinished_work());
@@ -494,6 +501,11 @@ void GpuOperations::after_arrival() {
         [this] { return formatted("{} has not done yet {}", cuda_.device().name(), cuda_.pending_work().describe()); });
     wait.until_seen([this] { return job_.rank(); }, [this] { return cuda_.pending_work().all_done(); });
     cuda_.end_minibatch(job_.minibatch());
+    if (const uint64_t full = cuda_.times_full(); full > logged_full_) {
+        job_.log().debug("bounce buffers of GPU memory were all in use {} times in minibatch {}", full - logged_full_,
+                         job_.minibatch());
+        logged_full_ = full;
+    }
 }
 
 void GpuOperations::reduce_shadow(const Shard &shard) {
@@ -505,7 +517,7 @@ void GpuOperations::reduce_shadow(const Shard &shard) {
     const int32_t type = accumulator_type(mine.gradient_type);
     const uint64_t in_stripe = stripe_elements(mine);
     const std::byte *from = nullptr;
-    call_gpu(job_, cuda_, [&] { from = device_pointer(cuda_.device(), shadow.accumulator); });
+    call_gpu(job_, cuda_.device(), [&] { from = device_pointer(cuda_.device(), shadow.accumulator); });
     std::vector<Addend> addends;
     uint64_t end = 0;
     for (uint64_t first = 0; first < mine.numel; first += in_stripe) {

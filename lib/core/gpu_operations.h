@@ -5,10 +5,11 @@
 #include "core/gpu_memory.h"
 #include "core/job.h"
 #include "core/operation.h"
-#include "core/remote_memory.h"
-#include "core/shard_directory.h"
 
 namespace odc {
+
+class RemoteMemory;
+class ShardDirectory;
 
 class GpuOperations final : public Engine {
 public:
@@ -69,6 +70,7 @@ private:
     Cuda &cuda_;
     GpuMemory memory_;
     std::vector<Shard *> shards_;
+    uint64_t logged_full_ = 0;  // of Cuda::times_full()
 };
 
 }  // namespace odc

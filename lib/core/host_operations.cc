@@ -6,7 +6,10 @@
 
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
+#include "core/counters.h"
 #include "core/exact_sums.h"
+#include "core/remote_memory.h"
+#include "core/shard_directory.h"
 #include "transport/shm/stripe_lock.h"
 
 namespace odc {
@@ -123,7 +126,7 @@ void HostOperations::after_arrival() {
 // ---- Gathers and additions ----
 
 Endpoint &HostOperations::endpoint_to(const Shard &shard, uint64_t index) const {
-    return *job_.peer(shard.owner(index)).route.path;
+    return *job_.peer(shard.owner(index)).route.endpoint;
 }
 
 void HostOperations::get(Operation &operation, uint64_t index) {

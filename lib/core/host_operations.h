@@ -2,13 +2,14 @@
 // Shards in host memory: the caller's thread copies and adds on this host, the progress thread between hosts.
 #pragma once
 
-#include "core/counters.h"
 #include "core/job.h"
 #include "core/operation.h"
-#include "core/remote_memory.h"
-#include "core/shard_directory.h"
 
 namespace odc {
+
+struct Counters;
+class RemoteMemory;
+class ShardDirectory;
 
 class HostOperations final : public Engine {
 public:

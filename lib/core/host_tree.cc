@@ -40,13 +40,13 @@ HostTree::HostTree(Job &job, Contribution (ControlBlock::*brought)[2], TreeNode 
     for (const int rank : job.local_peers()) {
         members.push_back(&job.block(rank));
     }
-    size_t place = job.place();
+    size_t index = job.local_rank();
     do {
         if (levels_.size() == kTreeLevels) {
             fail(ODC_ERROR_UNSUPPORTED, "odc_init: {} ranks are on one host; at most 65536 can be",
                  job.local_peers().size());
         }
-        const size_t first = place / kTreeFan * kTreeFan;
+        const size_t first = index / kTreeFan * kTreeFan;
         Level level{&(members[first]->*nodes)[levels_.size()], {}};
         for (size_t i = first; i < std::min(first + kTreeFan, members.size()); ++i) {
             level.blocks.push_back(members[i]);
@@ -57,7 +57,7 @@ HostTree::HostTree(Job &job, Contribution (ControlBlock::*brought)[2], TreeNode 
             above.push_back(members[i]);
         }
         members = std::move(above);
-        place /= kTreeFan;
+        index /= kTreeFan;
     } while (members.size() > 1);
 }
 

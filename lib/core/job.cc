@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/log.h"
+#include "base/program.h"
 #include "bootstrap/membership.h"
 #include "memory/shard_record.h"
 #include "topology/host.h"
+#include "transport/fabric/fabric.h"
 
 namespace odc {
 
@@ -25,7 +28,7 @@ Job::Job(const Membership &membership)
     : membership_(membership), log_(*membership.config.log), rank_(membership.config.rank),
       local_peers_(membership.hosts[membership.own().host_index]), channel_(membership.fabric.get()) {
     for (const Peer &one : membership.peers) {
-        is_local_.push_back(static_cast<char>(one.life.valid()));
+        is_local_.push_back(static_cast<char>(one.pidfd.valid()));
         blocks_.push_back(&one.control_block());
     }
     is_local_[static_cast<size_t>(rank_)] = 1;
@@ -144,8 +147,8 @@ void Job::ring_all() {
     }
     size_t span = kTreeFan;  // ranks of a node
     for (int level = 0; level < kTreeLevels; ++level, span *= kTreeFan) {
-        for (size_t place = 0; place < local_peers().size(); place += span) {
-            ControlBlock &first = block(local_peers()[place]);
+        for (size_t index = 0; index < local_peers().size(); index += span) {
+            ControlBlock &first = block(local_peers()[index]);
             ring(first.sync_tree[level].doorbell);
             ring(first.reduction_tree[level].doorbell);
         }
@@ -259,18 +262,18 @@ std::string Job::all_lost_with(int rank) const {
 }
 
 void Job::look_for_deaths() {
-    std::vector<pollfd> lives;
+    std::vector<pollfd> pidfds;
     for (const Peer &one : membership_.peers) {
-        lives.push_back({one.life.get(), POLLIN, 0});
+        pidfds.push_back({one.pidfd.get(), POLLIN, 0});
     }
-    lives[static_cast<size_t>(rank())].fd = -1;
-    if (poll(lives.data(), lives.size(), 0) <= 0) {
+    pidfds[static_cast<size_t>(rank())].fd = -1;
+    if (poll(pidfds.data(), pidfds.size(), 0) <= 0) {
         return look_for_replaced_programs();
     }
     // What the dead said last explains more than that they died.
     look_at_states();
     for (int rank = 0; rank < size(); ++rank) {
-        if (lives[static_cast<size_t>(rank)].revents == 0) {
+        if (pidfds[static_cast<size_t>(rank)].revents == 0) {
             continue;
         }
         if (block(rank).state.load(std::memory_order_acquire) != RankState::Running) {
@@ -290,7 +293,7 @@ void Job::look_for_replaced_programs() {
         }
         look_at_states();  // before it left or failed, it told so
         if (block(rank).state.load(std::memory_order_acquire) == RankState::Running) {
-            const char *const ending = ending_text(how_program_went(one.life.get()));
+            const char *const ending = ending_text(how_program_went(one.pidfd.get()));
             fail_job(ODC_ERROR_PEER_LOST, formatted("{} {}; it {}", who(rank), ending, what(rank)));
         }
     }
@@ -303,7 +306,7 @@ void Job::sleep(Doorbell &doorbell, uint32_t rung) {
     doorbell.waiters.fetch_sub(1);
 }
 
-// Counted as a waiter, too: whoever is waited for on another host is asked whether it lives.
+// Counted as a waiter, too: whoever is waited for on another host is asked whether it is alive.
 void Job::nap(int on) {
     block(on).doorbell.waiters.fetch_add(1);
     std::this_thread::sleep_for(std::chrono::microseconds(50));

@@ -79,9 +79,9 @@ public:
     bool serves(int rank) const {
         return !has_failed() && odc::serves(block(rank).state.load(std::memory_order_acquire));
     }
-    // The ranks of this host, ascending, and which of them this rank is.
+    // The ranks of this host, ascending, and this rank's index among them.
     const std::vector<int> &local_peers() const { return local_peers_; }
-    size_t place() const {
+    size_t local_rank() const {
         return static_cast<size_t>(std::find(local_peers_.begin(), local_peers_.end(), rank_) - local_peers_.begin());
     }
     bool on_this_host(int rank) const { return is_local_[static_cast<size_t>(rank)] != 0; }
@@ -182,7 +182,7 @@ public:
 private:
     // Deaths and a failed device are looked for at most this often, and at least every 20 ms.
     static constexpr int64_t kLookNs = 5'000'000;
-    // A rank lets a stripe go in microseconds, and a progress thread adds what it is offered in milliseconds; then the owner
+    // A rank lets a stripe go in microseconds, and a progress thread adds what is announced to it in milliseconds; then the owner
     // is stopped, or its host overloaded.
     static constexpr int64_t kFinishNs = 5'000'000'000;
 

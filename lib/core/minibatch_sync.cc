@@ -5,6 +5,8 @@
 
 #include "core/context.h"
 #include "core/engines.h"
+#include "core/operation.h"
+#include "core/shard_directory.h"
 
 namespace odc {
 
@@ -66,10 +68,13 @@ void Context::sync(double *values, size_t count, int32_t op) {
     const Contribution &all = sync_tree_.combined(minibatch());
     for (Shard *shard : fresh_) {
         for (uint64_t index = 0; index < shard->owners(); ++index) {
-            directory_.look_up(*shard, index);
+            directory_->look_up(*shard, index);
         }
     }
-    directory_.end_minibatch(all.has_registered != 0);
+    if (all.has_registered != 0) {
+        directory_->read_to_ends();
+    }
+    directory_->end_minibatch();
     for (const std::unique_ptr<Engine> &engine : engines_->all()) {
         engine->after_arrival();
     }
@@ -87,8 +92,8 @@ void Context::finish_started() {
         for (const std::unique_ptr<Engine> &engine : engines_->all()) {
             std::vector<Operation *> started;
             for (auto &[number, operation] : operations_) {
-                if (&operation.shard->engine() == engine.get()) {
-                    started.push_back(&operation);
+                if (&operation->shard->engine() == engine.get()) {
+                    started.push_back(operation.get());
                 }
             }
             engine->before_arrival(started);
@@ -96,7 +101,7 @@ void Context::finish_started() {
     } catch (...) {
         for (auto &[number, operation] : operations_) {
             if (job_.has_failed()) {
-                cancel(operation);
+                cancel(*operation);
             }
         }
         job_.rethrow();
@@ -109,7 +114,7 @@ void Context::arrive(const double *values, size_t count, int32_t op) {
     ControlBlock &mine = job_.mine();
     Contribution &brought = mine.synced[minibatch() % 2];
     write(brought, values, count, op);
-    brought.has_registered = directory_.has_added() ? 1 : 0;
+    brought.has_registered = directory_->has_added() ? 1 : 0;
     const int64_t now = now_ns();
     const double speed = speed_.end(now, counters_.publish_wait_ns.value());
     arrivals_.at_ns(job_.rank(), minibatch()).store(now, std::memory_order_relaxed);

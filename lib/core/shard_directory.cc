@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bootstrap/peer.h"
+#include "core/counters.h"
 #include "core/operation.h"
 
 namespace odc {
@@ -141,15 +142,20 @@ void ShardDirectory::await_published(Shard &shard, uint64_t index, Job::Wait &wa
     counters_.peers[static_cast<size_t>(shard.owner(index))].publish_wait_ns.add(waited);
 }
 
-void ShardDirectory::end_minibatch(bool anything_new) {
+void ShardDirectory::read_to_ends() {
     const uint64_t minibatch = job_.minibatch();
     const std::lock_guard lock(mutex_);
-    for (int rank = 0; anything_new && rank < job_.size(); ++rank) {
+    for (int rank = 0; rank < job_.size(); ++rank) {
         read(rank);
         std::erase_if(readers_[static_cast<size_t>(rank)].waiting, [&](const auto &entry) {
             return entry.second->minibatch.load(std::memory_order_relaxed) <= minibatch;
         });
     }
+}
+
+void ShardDirectory::end_minibatch() {
+    const uint64_t minibatch = job_.minibatch();
+    const std::lock_guard lock(mutex_);
     // Every peer arrived in this minibatch, so each has come past here in the one before.
     const auto old = [&](uint64_t then) { return then < minibatch; };
     while (!latest_.empty() && old(latest_.front().minibatch)) {

@@ -3,7 +3,6 @@
 // keeps what this rank has no shard for yet, because ranks register in any order.
 #pragma once
 
-#include "core/counters.h"
 #include "core/job.h"
 #include "core/shard.h"
 
@@ -15,6 +14,8 @@
 #include <vector>
 
 namespace odc {
+
+struct Counters;
 
 class ShardDirectory {
 public:
@@ -34,9 +35,11 @@ public:
     void remove(Shard &shard);
     // Whether this rank has added anything in this minibatch, or was about to.
     bool has_added() const { return !latest_.empty() && latest_.back().minibatch == job_.minibatch(); }
-    // At the end of a minibatch: if any rank has added something, reads all lists to their ends and drops what this rank has
-    // registered no shard for, so that owners can tell when a released shard's record is read no more.
-    void end_minibatch(bool anything_new);
+    // At the end of a minibatch in which any rank has added something: reads all lists to their ends and drops what this rank
+    // has registered no shard for, so that owners can tell when a released shard's record is read no more.
+    void read_to_ends();
+    // At the end of every minibatch: frees released records that no peer reads any more.
+    void end_minibatch();
 
 private:
     struct Reader {

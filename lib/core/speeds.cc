@@ -7,12 +7,12 @@ namespace odc {
 
 Arrivals::Arrivals(Job &job) {
     for (int rank = 0; rank < job.size(); ++rank) {
-        places_.push_back({&job.block(rank), 0});
+        words_.push_back({&job.block(rank), 0});
     }
     const std::vector<int> &local_peers = job.local_peers();
-    for (size_t place = 0; place < local_peers.size(); ++place) {
-        ControlBlock &first = job.block(local_peers[place / kTreeFan * kTreeFan]);
-        places_[static_cast<size_t>(local_peers[place])] = {&first, place % kTreeFan};
+    for (size_t local_rank = 0; local_rank < local_peers.size(); ++local_rank) {
+        ControlBlock &first = job.block(local_peers[local_rank / kTreeFan * kTreeFan]);
+        words_[static_cast<size_t>(local_peers[local_rank])] = {&first, local_rank % kTreeFan};
     }
 }
 

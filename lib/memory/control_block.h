@@ -117,7 +117,7 @@ struct ControlBlock {
     // the 16 ranks of a lowest-level node share cache lines, in the block of the node's first rank.
     alignas(64) std::atomic<int64_t> arrived_at_ns[2][kTreeFan];
     alignas(
-        64) std::atomic<double> speeds[2][kTreeFan];  // in the same places: as each rank measured its own; 0: not yet
+        64) std::atomic<double> speeds[2][kTreeFan];  // in the same order: as each rank measured its own; 0: not yet
     alignas(64) ClaimCounter claims;                  // rank 0's block only
     TreeNode sync_tree[kTreeLevels];
     TreeNode reduction_tree[kTreeLevels];

@@ -38,7 +38,7 @@ public:
             return std::nullopt;
         }
         const Taken taken{best->second.segment, best->first};
-        const Place rest = best->second;
+        const Rest rest = best->second;
         free_.erase(best);
         if (taken.offset + bytes < rest.end) {
             free_.emplace(taken.offset + bytes, rest);
@@ -62,7 +62,7 @@ public:
                 free_.erase(before);
             }
         }
-        free_.emplace(range.begin, Place{range.end, segment});
+        free_.emplace(range.begin, Rest{range.end, segment});
         return range;
     }
 
@@ -71,11 +71,11 @@ public:
     }
 
 private:
-    struct Place {
+    struct Rest {
         uint64_t end;
         Segment segment;
     };
-    std::map<uint64_t, Place> free_;  // by beginning
+    std::map<uint64_t, Rest> free_;  // by beginning
 };
 
 }  // namespace odc

@@ -107,10 +107,10 @@ bool last_check_covers(uint64_t bytes) {
     return false;
 }
 
-void share_check(uint64_t left, bool is_ample) {
-    const uint64_t part = left / kSharedCheckPart;
+// `most`: of the bytes that later allocations may take without a check of their own.
+void share_check(uint64_t left, uint64_t most) {
     last_check_ns.store(now_ns(), std::memory_order_relaxed);
-    left_of_last_check.store(is_ample ? part : std::min(part, kMostSharedBytes), std::memory_order_relaxed);
+    left_of_last_check.store(std::min(left / kSharedCheckPart, most), std::memory_order_relaxed);
 }
 
 // Returns the available memory; takes the lock unless that is ample for `bytes`, and gives it back if it is.
@@ -258,7 +258,7 @@ void Arena::commit(Range range) {
     uint64_t available = std::numeric_limits<uint64_t>::max();
     if (!last_check_covers(bytes)) {
         available = check_available(bytes, lock);
-        share_check(available - std::min(available, bytes), !lock);
+        share_check(available - std::min(available, bytes), lock ? kMostSharedBytes : UINT64_MAX);
     }
     uint64_t most = kPieceBytes;
     for (uint64_t done = 0; done < bytes;) {

@@ -31,7 +31,7 @@ static_assert(sizeof(NicAddress) == 64);
 
 inline constexpr size_t kMaxNics = 20;  // a host with sixteen adapters, and its Ethernet
 
-// TCP port numbers where peers may probe (reachability_probe.h), by place among a rank's NICs; 0: none, as it is not met by
+// TCP port numbers where peers may probe (reachability_probe.h), by index among a rank's NICs; 0: none, as it is not met by
 // sockets.
 using ProbePorts = std::array<uint16_t, kMaxNics>;
 

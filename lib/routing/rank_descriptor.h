@@ -27,7 +27,7 @@ struct RankDescriptor {
     std::vector<NicAddress> nics;  // well-formed, best first; with one provider each before routes are chosen
 };
 
-// Places among the NICs of this rank and of another one.
+// Indexes among the NICs of this rank and of another one.
 struct NicPair {
     int mine;
     int theirs;

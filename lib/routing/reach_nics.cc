@@ -63,7 +63,7 @@ auto score(const NicAddress &a, const NicAddress &b, Link link) {
                       a.family);
 }
 
-// The pairs with the best score. `is_unreachable`: of places in `low` and `high`.
+// The pairs with the best score. `is_unreachable`: of indexes in `low` and `high`.
 template <class IsUnreachable>
 std::vector<Pair> best_pairs(const std::vector<NicAddress> &low, const std::vector<NicAddress> &high,
                              const IsUnreachable &is_unreachable) {
@@ -141,8 +141,8 @@ std::string nics_text(const RankDescriptor &rank) {
 
 // "eth1 (192.0.2.1/24) to eth1 (192.0.2.2/24), ..."
 std::string unreachable_text(const RankPair &pair) {
-    const auto nic_text = [](const RankDescriptor &rank, int place) {
-        const NicAddress &nic = rank.nics[static_cast<size_t>(place)];
+    const auto nic_text = [](const RankDescriptor &rank, int index) {
+        const NicAddress &nic = rank.nics[static_cast<size_t>(index)];
         return formatted("{} ({})", nic.name, network_text(network_of(nic)));
     };
     std::vector<std::string> text;
@@ -208,7 +208,7 @@ std::string reach_by_nics(const RankPair &pair, RouteChoice &choice) {
                            link_text(pairs[0].link, my, their), speed_text(my, their),
                            name_of(static_cast<Nearness>(my.distance)));
     if (const size_t equals = is_low ? low_equals : high_equals; equals > 1) {
-        choice.why += formatted("; one of {} equal NICs, by the rank's place on its host", equals);
+        choice.why += formatted("; one of {} equal NICs, chosen by local rank", equals);
     }
     if (!pair.unreachable.empty()) {
         choice.why += formatted("; tried without an answer: {}", unreachable_text(pair));

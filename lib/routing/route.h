@@ -21,7 +21,7 @@ struct WhyNot {
 // changed. The read mode is each rank's own affair.
 struct RouteChoice {
     std::string_view transport;  // its name in the table (transport_table.h); "" when none reaches
-    int my_nic = -1;             // places among the descriptors' NICs; -1: it takes none
+    int my_nic = -1;             // indexes among the descriptors' NICs; -1: it takes none
     int their_nic = -1;
     ReadMode read_mode = ReadMode::Direct;  // of what this rank reads there
     std::string why;
@@ -33,7 +33,7 @@ RouteChoice choose_route(const RankPair &pair, MemoryKind memory);
 
 // The route to a peer's memory of one kind, and the choice that it comes from.
 struct Route {
-    std::unique_ptr<Endpoint> path;  // of host memory
+    std::unique_ptr<Endpoint> endpoint;  // of host memory
     RouteChoice choice;
     // The choice's, where it takes NICs.
     std::string provider;

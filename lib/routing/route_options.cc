@@ -35,7 +35,7 @@ std::vector<std::string> items_of(Setting which) {
          valid);
 }
 
-// The place of `item` among the rows' names.
+// The index of `item` among the rows' names.
 template <class Rows, class Name>
 size_t index_of(Setting which, const std::string &item, const Rows &rows, Name name) {
     std::vector<std::string> valid;

@@ -179,17 +179,16 @@ GpuReport gpus_by_nvml() {
     }
 }
 
-bool find_gpu(const GpuReport &report, const GpuUuid &uuid, GpuPlace &place) {
+std::optional<GpuMatch> find_gpu(const GpuReport &report, const GpuUuid &uuid) {
     const std::string digits = digits_of(uuid);
     for (size_t i = 0; i < report.gpus.size(); ++i) {
         const GpuFacts &gpu = report.gpus[i];
         const bool is_part = std::find(gpu.parts.begin(), gpu.parts.end(), "MIG-" + digits) != gpu.parts.end();
         if (is_part || gpu.uuid == "GPU-" + digits) {
-            place = {i, is_part};
-            return true;
+            return GpuMatch{i, is_part};
         }
     }
-    return false;
+    return std::nullopt;
 }
 
 }  // namespace odc

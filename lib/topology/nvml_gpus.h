@@ -5,6 +5,7 @@
 #include "base/gpu_uuid.h"
 #include "topology/gpu_link.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,11 +28,11 @@ struct GpuReport {
 GpuReport gpus_by_nvml();
 
 // A GPU or MIG instance in a report.
-struct GpuPlace {
+struct GpuMatch {
     size_t gpu = 0;        // index in the report
     bool is_part = false;  // it is a MIG instance of that GPU
 };
-// False if the report does not contain it.
-bool find_gpu(const GpuReport &report, const GpuUuid &uuid, GpuPlace &place);
+// None if the report does not contain it.
+std::optional<GpuMatch> find_gpu(const GpuReport &report, const GpuUuid &uuid);
 
 }  // namespace odc

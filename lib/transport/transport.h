@@ -15,8 +15,6 @@
 
 namespace odc {
 
-class Fabric;
-
 // Called by endpoints while they wait on the caller's thread, at least every 20 ms; throws if the job has failed or the wait
 // has lasted too long.
 class WaitHook {
@@ -106,11 +104,18 @@ public:
                                                WaitHook &hook) = 0;
 };
 
+// What a transport keeps for a whole job, such as a progress thread, and makes its endpoints from.
+class EndpointFactory {
+public:
+    virtual ~EndpointFactory() = default;
+    virtual std::unique_ptr<Endpoint> endpoint_to(int peer_rank) = 0;
+};
+
 // What the endpoint to one peer is made of.
 struct EndpointParams {
     int my_rank;
     int peer_rank;
-    Fabric *fabric;  // NULL: all ranks are on this host
+    EndpointFactory *other_hosts;  // NULL: all ranks are on this host
 };
 
 }  // namespace odc

@@ -74,6 +74,10 @@ fi
 check "$scratch/json" '[a["lookahead"] for a in j["arms"]] == [1] * 6 + [2, 2] and j["settings"]["lookahead"] == 2'
 check "$scratch/json" 'all(a["share_of_ideal"] <= 1 for a in j["arms"])
                        and j["arms"][7]["ideal_samples_per_second"] >= j["arms"][5]["ideal_samples_per_second"] * (1 - 1e-9)'
+check "$scratch/json" '0 < j["speedup_over_same_order"]["low"] <= j["speedup_over_same_order"]["high"]'
+check "$scratch/json" '(lambda words: words.startswith("verdict: not resolved") or
+                       "over collective + sorted-rows, " in words and "over collective + sorted-rows + lookahead" in words)(
+                       j["verdict"])'
 check "$scratch/json" '0 <= j["exchanged"]["moved"] <= 1 and 0 <= j["exchanged"]["displacement"] <= 0.5'
 
 # Unequal devices: the noise follows from the seed, slow ranks are slow when they are said to be, and the bound is that of a

@@ -177,6 +177,24 @@ static void joining_says_who_is_missing(void **state) {
     run_processes(2, come_when_missed, share(sizeof(atomic_int)));
 }
 
+/* The leader comes when the log of rank 1 has said that nobody listens yet. */
+static void come_when_looked_for(int rank, int size, const char *job, void *arg) {
+    heard h = {.awaited = rank == 1 ? "rank 0 does not listen at \"" : NULL, .flag = arg};
+    if (rank == 0) {
+        await_flag(arg, 1);
+    }
+    odc_context *context = join_logged(rank, size, job, ODC_LOG_TRACE, &h);
+    CHECK(rank == 0 || count_of(&h, ODC_LOG_TRACE, "yet; tries again") >= 1);
+    odc_destroy(context);
+    forget(&h);
+}
+
+static void joining_says_that_it_tries_again(void **state) {
+    (void)state;
+    needs_one_host("ranks meet in an all-gather of the test");
+    run_processes(2, come_when_looked_for, share(sizeof(atomic_int)));
+}
+
 static void fail_all(int rank, int size, const char *job, void *arg) {
     (void)arg;
     heard h = {0};
@@ -388,6 +406,7 @@ int main(void) {
         cmocka_unit_test(a_healthy_job_warns_of_nothing),
         cmocka_unit_test(a_long_wait_says_whom_it_waits_for),
         cmocka_unit_test(joining_says_who_is_missing),
+        cmocka_unit_test(joining_says_that_it_tries_again),
         cmocka_unit_test(a_job_error_is_one_line_of_each_rank),
         cmocka_unit_test(full_staging_is_told),
         cmocka_unit_test(wrong_levels_are_refused),

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 typedef struct flags {
     atomic_int a;
@@ -299,22 +301,24 @@ static void scalars_may_ride_on_sync(void **state) {
 typedef struct interruption {
     flags *shared;
     atomic_int wanted; /* while 1, the callback returns 1 */
+    int caller;        /* its thread */
 } interruption;
 
 static int interrupted(void *arg) { return read_flag(&((interruption *)arg)->wanted); }
 
 static void *interrupt_soon(void *arg) {
-    sleep_ms(30);
+    await_asleep(((interruption *)arg)->caller);
     set_flag(&((interruption *)arg)->wanted, 1);
     return NULL;
 }
 
-/* Runs `call` and 30 ms later has a thread request an interruption; the library must ask about every 100 ms. The error says
+/* Runs `call` and has a thread request an interruption once it waits; the library must ask about every 100 ms. The error says
  * what the call waited for. */
 #define CHECK_INTERRUPTED(what, call, text)                                                \
     do {                                                                                   \
         pthread_t thread;                                                                  \
         int64_t begin = now_ns();                                                          \
+        (what)->caller = (int)syscall(SYS_gettid);                                         \
         CHECK(pthread_create(&thread, NULL, interrupt_soon, what) == 0);                   \
         CHECK_ERROR(call, ODC_ERROR_INTERRUPTED, "interrupt", text);                       \
         CHECK(now_ns() - begin < (int64_t)5000000000); /* generous: the machine is busy */ \
@@ -332,7 +336,7 @@ static odc_config config_of_interrupted(int rank, int size, const char *job, int
 
 /* Each kind of rank 0's waits is interrupted, one after the other; rank 1 then lets the wait end. */
 static void interrupts(int rank, int size, const char *job, void *arg) {
-    interruption what = {arg, 0};
+    interruption what = {arg, 0, 0};
     atomic_int *step = &what.shared->a;
     odc_config config = config_of_interrupted(rank, size, job, &what);
     odc_context *context = NULL;
@@ -409,7 +413,7 @@ static void an_interrupted_call_returns_soon_and_may_be_made_again(void **state)
 /* Rank 0 waits for its gather while its reduction is interrupted: only then may it use the buffer. It waits for another while
  * its sync is interrupted, which has completed it. */
 static void waits_between(int rank, int size, const char *job, void *arg) {
-    interruption what = {arg, 0};
+    interruption what = {arg, 0, 0};
     atomic_int *step = &what.shared->a;
     odc_config config = config_of_interrupted(rank, size, job, &what);
     odc_context *context = NULL;

@@ -212,6 +212,22 @@ static void speeds_never_make_a_plan_worse(void **unused) {
     }
 }
 
+/* Equal ranks that claim are done no later than by the plan without a tail, but for the last item that one of them takes. */
+static void a_tail_costs_equal_ranks_an_item_at_most(void **unused) {
+    (void)unused;
+    state = test_seed();
+    for (int i = 0; i < 200 / slowdown(); ++i) {
+        plan p = random_plan(MOST_SAMPLES, MOST_RANKS);
+        microbatch items[MOST_SAMPLES];
+        run(&p);
+        const double before = p.summary.makespan;
+        p.request.tail = (double)(1 + draw(100)) / 100;
+        run(&p);
+        const int32_t count = read_microbatches(&p, -1, items); /* the costliest first */
+        assert_true(p.summary.makespan <= (before + (count > 0 ? items[0].cost : 0)) * (1 + 1e-12));
+    }
+}
+
 static double best_from(const plan *p, uint64_t sample, double *loads, double best) {
     if (sample == p->request.count) {
         return fmin(best, longest(p, loads));
@@ -308,9 +324,10 @@ static void wrong_speeds_and_tails_are_told(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(plans_of_any_speeds_and_tails),  cmocka_unit_test(equal_speeds_change_nothing),
-        cmocka_unit_test(speeds_never_make_a_plan_worse), cmocka_unit_test(small_plans_are_the_best),
-        cmocka_unit_test(a_slow_rank_gets_less),          cmocka_unit_test(wrong_speeds_and_tails_are_told),
+        cmocka_unit_test(plans_of_any_speeds_and_tails),   cmocka_unit_test(equal_speeds_change_nothing),
+        cmocka_unit_test(speeds_never_make_a_plan_worse),  cmocka_unit_test(a_tail_costs_equal_ranks_an_item_at_most),
+        cmocka_unit_test(small_plans_are_the_best),        cmocka_unit_test(a_slow_rank_gets_less),
+        cmocka_unit_test(wrong_speeds_and_tails_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -363,7 +363,7 @@ static void a_wait_whose_condition_holds_succeeds_even_if_a_peer_has_died_since(
 
 static void *kill_in_sync(void *arg) {
     after *shared = arg;
-    sleep_ms(50); /* the other thread waits in sync by now */
+    await_asleep(getpid()); /* the other thread, in sync */
     set_flag(&shared->pid, getpid());
     raise(SIGKILL);
     return NULL;

@@ -18,7 +18,7 @@ typedef struct scene {
     int victim;
     void (*strike)(void); /* what happens to the victim */
     const char *text;     /* fragments of the reason in the error */
-    atomic_int waiting;
+    waiting_threads waiting;
     atomic_int victim_pid;
     _Atomic int64_t struck_at;
     _Atomic int64_t noticed_at[RANKS];
@@ -64,8 +64,7 @@ static void be_struck(int rank, int size, const char *job, void *arg) {
     tensor t = one_minibatch(context);
     if (rank == what->victim) {
         set_flag(&what->victim_pid, getpid());
-        await_flag(&what->waiting, RANKS - 1);
-        sleep_ms(50); /* they are in the call by now */
+        await_waiters(&what->waiting, RANKS - 1);
         atomic_store(&what->struck_at, now_ns());
         what->strike();
         for (;;) {
@@ -73,7 +72,7 @@ static void be_struck(int rank, int size, const char *job, void *arg) {
         }
     }
     await_flag(&what->victim_pid, 1);
-    raise_flag(&what->waiting);
+    add_waiter(&what->waiting);
     CHECK_EQUAL(wait_in(what->when, context, t), ODC_ERROR_PEER_LOST);
     atomic_store(&what->noticed_at[rank], now_ns());
     snprintf(name, sizeof name, "rank %d", what->victim);
@@ -280,7 +279,7 @@ static void stops_in_sync(int rank, int size, const char *job, void *arg) {
         return;
     }
     await_flag(&shared->pid, 1);
-    sleep_ms(100); /* it waits in sync, and has reported that */
+    await_asleep(read_flag(&shared->pid)); /* it waits in sync, and has reported that */
     kill(read_flag(&shared->pid), SIGSTOP);
     CHECK_OK(odc_minibatch_sync(context));
     odc_destroy(context);

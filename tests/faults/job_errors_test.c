@@ -183,18 +183,18 @@ static void the_deadline_may_come_from_the_environment(void **state) {
 typedef struct ending {
     int in_reduction;
     int destroys;
-    atomic_int waiting;
+    waiting_threads waiting;
 } ending;
 
 /* Ranks 0, 2 and 3 wait for rank 1: in three kinds of calls, or all in a reduction. */
 static odc_status wait_in(odc_context *context, tensor t, ending *how) {
     float full[1000] = {0};
     if (how->in_reduction) {
-        raise_flag(&how->waiting);
+        add_waiter(&how->waiting);
         return odc_all_reduce(context, &(double){1}, 1, ODC_SUM);
     }
     CHECK_OK(odc_publish(t.shard, NULL));
-    raise_flag(&how->waiting);
+    add_waiter(&how->waiting);
     switch (odc_rank(context)) {
         case 0: return odc_gather(t.shard, full, 1000, NULL);
         case 2: return odc_scatter_add(t.shard, full, 1000, NULL);
@@ -208,18 +208,13 @@ static void two_minibatches(odc_context *context, tensor t) {
     one_minibatch(context, t);
 }
 
-static void await_waits(ending *how) {
-    await_flag(&how->waiting, 3);
-    sleep_ms(20); /* they are in the call by now */
-}
-
 static void aborts(odc_context *context, void *arg) {
     ending *how = arg;
     int rank = odc_rank(context);
     tensor t = plain(context, "layer");
     two_minibatches(context, t);
     if (rank == 1) {
-        await_waits(how);
+        await_waiters(&how->waiting, 3);
         CHECK_OK(odc_abort(context, "loss is NaN in step 17"));
         CHECK_ERROR(odc_minibatch_sync(context), ODC_ERROR_ABORTED, "loss is NaN in step 17");
     } else {
@@ -316,7 +311,7 @@ static void leaves(odc_context *context, void *arg) {
     tensor t = plain(context, "layer");
     two_minibatches(context, t);
     if (rank == 1) {
-        await_waits(how);
+        await_waiters(&how->waiting, 3);
         if (how->destroys) {
             return; /* run_ranks destroys the context, which leaves, too */
         }

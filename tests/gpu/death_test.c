@@ -234,7 +234,6 @@ typedef enum fault_at {
 
 typedef struct failing {
     fault_at when;
-    atomic_int waiting;
 } failing;
 
 /* Errors that leave nothing of the context, also the one of another GPU's memory. */
@@ -242,7 +241,7 @@ static int result_of(fault_at when) { return when == AT_REGISTER ? 226 : 700; }
 
 static void *fault_soon(void *arg) {
     void *stream = arg;
-    sleep_ms(20); /* the rank waits by now */
+    await_asleep(getpid()); /* the rank waits */
     CHECK_EQUAL(gpu_fault(stream, 700), 0);
     gpu_let_go();
     return NULL;

@@ -135,6 +135,45 @@ static void staged_shards_may_come_and_go(void **state) {
     setenv("ODC_TEST_DEVICES", "1", 1);
 }
 
+static atomic_int full_lines; /* of this process */
+
+static void count_full(void *arg, int32_t level, const char *line) {
+    (void)arg;
+    full_lines += level == ODC_LOG_DEBUG && strstr(line, "bounce buffers of GPU memory were all in use ") != NULL;
+}
+
+/* Each rank's part of the other's slice is much larger than its bounce buffers. */
+static void fill_bounce_buffers(int rank, int size, const char *job, void *arg) {
+    enum { LARGE = 1 << 23, MOST = 100 };
+    odc_context *context = NULL;
+    odc_config config = config_of(rank, size, job);
+    (void)arg;
+    setenv("ODC_STAGING_BYTES", "1048576", 1);
+    config.log = count_full;
+    config.log_level = ODC_LOG_DEBUG;
+    CHECK_OK(odc_init(&config, &context));
+    tensor t = make_tensor(context, "layer", LARGE, ODC_F32, ODC_F32);
+    double told = 0;
+    for (int i = 0; told < size; ++i) {
+        CHECK(i < MOST);
+        use_once(context, &t, 1, (uint64_t)i);
+        told = full_lines > 0;
+        CHECK_OK(odc_all_reduce(context, &told, 1, ODC_SUM));
+    }
+    odc_destroy(context);
+}
+
+static void full_bounce_buffers_are_told(void **state) {
+    (void)state;
+    needs_fake_cuda("it simulates limits of a pair of GPUs");
+    needs_processes("it sets ODC_STAGING_BYTES");
+    setenv("ODC_TEST_DEVICES", "2", 1);
+    setenv("FAKE_CUDA_P2P", "none", 1);
+    run_processes(2, fill_bounce_buffers, NULL);
+    unsetenv("FAKE_CUDA_P2P");
+    setenv("ODC_TEST_DEVICES", "1", 1);
+}
+
 typedef struct view {
     const char *visible; /* CUDA_VISIBLE_DEVICES */
     const char *why;
@@ -333,6 +372,7 @@ int main(void) {
         cmocka_unit_test(gpus_without_peer_to_peer_access_go_through_host_memory),
         cmocka_unit_test(gpus_without_native_atomics_go_through_host_memory),
         cmocka_unit_test(staged_shards_may_come_and_go),
+        cmocka_unit_test(full_bounce_buffers_are_told),
         cmocka_unit_test(a_gpu_that_the_other_rank_does_not_see_is_reached_through_host_memory),
         cmocka_unit_test(a_rank_without_a_gpu_has_no_path),
         cmocka_unit_test(copies_between_gpus_go_in_batches_that_overlap_with_kernels),

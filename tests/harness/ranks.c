@@ -93,6 +93,42 @@ void await_flag(atomic_int *flag, int at_least) {
     }
 }
 
+void add_waiter(waiting_threads *all) {
+    int index = atomic_fetch_add_explicit(&all->count, 1, memory_order_relaxed);
+    CHECK(index < (int)(sizeof all->tids / sizeof all->tids[0]));
+    set_flag(&all->tids[index], (int)syscall(SYS_gettid));
+}
+
+static char state_of(int tid) {
+    char path[32];
+    char text[256];
+    snprintf(path, sizeof path, "/proc/%d/stat", tid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t bytes = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    close(fd);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    const char *name_end = strrchr(text, ')');
+    return name_end != NULL && name_end[1] == ' ' ? name_end[2] : '?';
+}
+
+/* A thread on its way to its wait may sleep, too, in the kernel or for a lock, but hardly ten times in a row. */
+void await_asleep(int tid) {
+    enum { LOOKS = 10 };
+    int64_t deadline = now_ns() + 30 * (int64_t)1000000000;
+    for (int asleep = 0; asleep < LOOKS; asleep = state_of(tid) == 'S' ? asleep + 1 : 0) {
+        CHECK(now_ns() < deadline);
+        sleep_us(500);
+    }
+}
+
+void await_waiters(waiting_threads *all, int count) {
+    await_flag(&all->count, count);
+    for (int i = 0; i < count; ++i) {
+        await_flag(&all->tids[i], 1);
+        await_asleep(read_flag(&all->tids[i]));
+    }
+}
+
 static uint64_t random_word(void) {
     uint64_t word = 0;
     if (getrandom(&word, sizeof word, 0) != (ssize_t)sizeof word) {

@@ -73,6 +73,17 @@ void set_flag(atomic_int *flag, int value);
 int read_flag(atomic_int *flag);
 void await_flag(atomic_int *flag, int at_least); /* fails the test after 30 s */
 
+/* Threads that are about to wait in a call. */
+typedef struct waiting_threads {
+    atomic_int count;
+    atomic_int tids[64];
+} waiting_threads;
+
+void add_waiter(waiting_threads *all); /* the calling thread */
+/* Until so many have been added and each of them has been asleep for a while; likewise fails after 30 s. */
+void await_waiters(waiting_threads *all, int count);
+void await_asleep(int tid);
+
 int64_t now_ns(void);
 void sleep_ms(int ms);
 void sleep_us(int us);

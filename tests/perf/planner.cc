@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// odc_plan: long-tailed lengths, the costs of a 7B model, 8 samples a rank.
+// odc_plan and odc_plan_window: long-tailed lengths, the costs of a 7B model, 8 samples a rank.
 #include <benchmark/benchmark.h>
 #include <odc/odc.h>
 
@@ -25,8 +25,7 @@ std::vector<uint64_t> long_tailed(size_t count) {
     return lengths;
 }
 
-void plan(benchmark::State &state, odc_policy policy, int32_t ranks) {
-    const std::vector<uint64_t> lengths = long_tailed(8 * static_cast<size_t>(ranks));
+odc_plan_request request_of(const std::vector<uint64_t> &lengths, odc_policy policy, int32_t ranks) {
     odc_plan_request request = {};
     request.struct_size = sizeof(request);
     request.lengths = lengths.data();
@@ -34,14 +33,39 @@ void plan(benchmark::State &state, odc_policy policy, int32_t ranks) {
     request.max_tokens = kMaxTokens;
     request.ranks = ranks;
     request.policy = policy;
-    if (odc_plan_cost("7b", &request.a, &request.b) != ODC_OK) {
-        state.SkipWithError(odc_last_error());
-        return;
-    }
+    odc_plan_cost("7b", &request.a, &request.b);
+    return request;
+}
+
+void plan(benchmark::State &state, odc_policy policy, int32_t ranks) {
+    const std::vector<uint64_t> lengths = long_tailed(8 * static_cast<size_t>(ranks));
+    const odc_plan_request request = request_of(lengths, policy, ranks);
     std::vector<int32_t> rank_of(lengths.size());
     std::vector<int32_t> microbatch_of(lengths.size());
     for (auto _ : state) {
         if (odc_plan(&request, rank_of.data(), microbatch_of.data(), nullptr) != ODC_OK) {
+            state.SkipWithError(odc_last_error());
+            return;
+        }
+        benchmark::ClobberMemory();
+    }
+    state.SetItemsProcessed(static_cast<int64_t>(lengths.size()) * state.iterations());
+}
+
+// 16 minibatches of 4,096 samples on 512 ranks.
+void plan_window(benchmark::State &state, odc_window_order order) {
+    const std::vector<uint64_t> lengths = long_tailed(size_t{16} * 4096);
+    odc_plan_request request = request_of(lengths, ODC_LB_MINI, 512);
+    odc_window_request window = {};
+    window.struct_size = sizeof(window);
+    window.samples = &request;
+    window.minibatches = 16;
+    window.order = order;
+    std::vector<int32_t> minibatch_of(lengths.size());
+    std::vector<int32_t> rank_of(lengths.size());
+    std::vector<int32_t> microbatch_of(lengths.size());
+    for (auto _ : state) {
+        if (odc_plan_window(&window, minibatch_of.data(), rank_of.data(), microbatch_of.data(), nullptr) != ODC_OK) {
             state.SkipWithError(odc_last_error());
             return;
         }
@@ -60,4 +84,8 @@ void register_planner() {
         benchmark::RegisterBenchmark(("plan/lb-mini" + size).c_str(), plan, ODC_LB_MINI, ranks);
         benchmark::RegisterBenchmark(("plan/sorted-rows" + size).c_str(), plan, ODC_SORTED_ROWS, ranks);
     }
+    benchmark::RegisterBenchmark("plan_window/exchanged/512_ranks", plan_window, ODC_WINDOW_EXCHANGED)
+        ->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark("plan_window/sorted/512_ranks", plan_window, ODC_WINDOW_SORTED)
+        ->Unit(benchmark::kMillisecond);
 }

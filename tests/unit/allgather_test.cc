@@ -2,6 +2,7 @@
 // Joining, where the C API cannot look: what the resolver returns, an address with a port in use, several rounds, and a rank
 // that leaves between the exchange of peer infos and the sharing of memory.
 #include "bootstrap/allgather.h"
+#include "base/log.h"
 #include "base/program.h"
 #include "base/tcp_socket.h"
 #include "bootstrap/local/rendezvous.h"
@@ -109,6 +110,29 @@ void test_address_returned_twice(void **) {
     assert_string_equal((errors[0] + errors[1]).c_str(), "");
 }
 
+// Rank 0 comes when rank 1's log has said that it tries again.
+void test_retries_are_logged(void **) {
+    const HeldPort place;
+    std::atomic<bool> told = false;
+    const auto hear = [](void *arg, int32_t level, const char *line) {
+        if (level == ODC_LOG_DEBUG && std::strstr(line, "yet (127.0.0.1:") != nullptr &&
+            std::strstr(line, "Connection refused); tries again") != nullptr) {
+            *static_cast<std::atomic<bool> *>(arg) = true;
+        }
+    };
+    const auto errors = run_ranks(2, [&](int rank) {
+        Log log(ODC_LOG_DEBUG, hear, &told);
+        const Deadline deadline(kLongMs, nullptr, nullptr, &log);
+        while (rank == 0 && !told) {
+            deadline.check(ODC_ERROR_INTERNAL,
+                           [] { return std::string("the log does not say that rank 1 tries again"); });
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+        exchange_tcp("127.0.0.1:" + place.port, kSecret, rank, 2, deadline)->all_gather(peer_info_of(rank));
+    });
+    assert_string_equal((errors[0] + errors[1]).c_str(), "");
+}
+
 // Another program listens at one of two addresses: rank 0 must connect to that one, not to itself at the other.
 void test_address_half_taken(void **) {
     const HeldPort place;
@@ -165,8 +189,8 @@ void test_gone_after_the_peer_infos(void **) {
             if (rank != gone) {
                 const Fd memory(memfd_create("test", MFD_CLOEXEC));
                 const Program program;
-                meet({name, {0, 1, 2}, rank, 3, exchange->liveness_fds(), {}}, {memory.get(), program.fd(), -1},
-                     deadline);
+                join_local_group({name, {0, 1, 2}, rank, 3, exchange->liveness_fds(), {}},
+                                 {memory.get(), program.fd(), -1}, deadline);
             }
         });
         for (size_t rank = 0; rank < errors.size(); ++rank) {
@@ -269,13 +293,10 @@ int main() {
         return 1;
     }
     const CMUnitTest tests[] = {
-        cmocka_unit_test(test_address_returned_twice),
-        cmocka_unit_test(test_address_half_taken),
-        cmocka_unit_test(test_resolver_is_asked_seldom),
-        cmocka_unit_test(test_gone_after_the_peer_infos),
-        cmocka_unit_test(test_rounds),
-        cmocka_unit_test(test_no_second_round),
-        cmocka_unit_test(test_reporting_a_join_error),
+        cmocka_unit_test(test_address_returned_twice),    cmocka_unit_test(test_retries_are_logged),
+        cmocka_unit_test(test_address_half_taken),        cmocka_unit_test(test_resolver_is_asked_seldom),
+        cmocka_unit_test(test_gone_after_the_peer_infos), cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_no_second_round),           cmocka_unit_test(test_reporting_a_join_error),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -202,22 +202,22 @@ void nothing_is_guessed(void **) {
 // CUDA's UUID finds a GPU and its MIG instances.
 void gpus_are_found_by_uuid(void **) {
     GpuUuid uuid{};
-    GpuPlace place;
+    std::optional<GpuMatch> match;
     std::memcpy(uuid.data(), "odc fake device", uuid.size());
     uuid[15] = 2;
     const Set devices("FAKE_CUDA_DEVICES", "4");
     const Set visible("CUDA_VISIBLE_DEVICES", "0");  // affects CUDA, not NVML
-    assert_true(find_gpu(gpus_by_nvml(), uuid, place));
-    assert_true(place.gpu == 2 && !place.is_part);
+    match = find_gpu(gpus_by_nvml(), uuid);
+    assert_true(match && match->gpu == 2 && !match->is_part);
     uuid[15] = 4;
-    assert_false(find_gpu(gpus_by_nvml(), uuid, place));
+    assert_false(find_gpu(gpus_by_nvml(), uuid).has_value());
     const Set divided("FAKE_CUDA_MIG", "2");
     std::memcpy(uuid.data(), "odc fake parts ", uuid.size());
     uuid[15] = 3;
     const GpuReport report = gpus_by_nvml();
     assert_int_equal(report.gpus.size(), 2);
-    assert_true(find_gpu(report, uuid, place));
-    assert_true(place.gpu == 1 && place.is_part);
+    match = find_gpu(report, uuid);
+    assert_true(match && match->gpu == 1 && match->is_part);
 }
 
 // ---- ODC_REQUIRE=nvlink ----

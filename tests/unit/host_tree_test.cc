@@ -36,8 +36,8 @@ public:
             new (arenas.back()->record(arenas.back()->allocate_record(sizeof(odc::ControlBlock)))) odc::ControlBlock{};
         }
         for (int rank = 0; rank < size; ++rank) {
-            odc::Membership &membership = memberships_.emplace_back();
-            membership.config = {rank, size, 1000, nullptr, nullptr, &log_};
+            odc::Membership &membership =
+                memberships_.emplace_back(odc::JobConfig{rank, size, 1000, nullptr, nullptr, &log_});
             membership.hosts.resize(static_cast<size_t>(hosts));
             for (int other = 0; other < size; ++other) {
                 membership.hosts[static_cast<size_t>(other % hosts)].push_back(other);

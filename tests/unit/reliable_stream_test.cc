@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "memory/shared_arena.h"
 #include "transport/fabric/progress_thread.h"
+#include "transport/fabric/reliable_stream.h"
 
 extern "C" {
 #include <cmocka.h>

@@ -325,7 +325,7 @@ void test_invalid_second_peer_info(void **) {
             std::memcpy(long_entry.data(), &entry, sizeof(entry));
             tell(fd, long_entry);
         });
-        check_text(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "round 2 of odc_init is not its peer info");
+        check_text(outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid", "round 2 of odc_init is not its entry");
     }
     const Outcome outcome = receive_again([](int fd, const Mac &session) {
         tell(fd, entry_of(session, 2));
@@ -349,7 +349,7 @@ void test_garbage_as_second_peer_info(void **) {
             [&](int fd, const Mac &) { assert_true(send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL) >= 0); });
         check_text(
             outcome, ODC_ERROR_RENDEZVOUS, "rank 1 (pid",
-            garbage.size() < sizeof(Entry) ? "died, gave up or replaced" : "round 2 of odc_init is not its peer info");
+            garbage.size() < sizeof(Entry) ? "died, gave up or replaced" : "round 2 of odc_init is not its entry");
     }
 }
 

@@ -78,6 +78,7 @@ public:
                             make_arm_reports(job_.workload, records),
                             {speedup_over(kBaseline, settings, job_.workload, records),
                              speedup_over(kBestCollective, settings, job_.workload, records),
+                             speedup_over(job_.workload.best_collective(), settings, job_.workload, records),
                              speedup_over(job_.workload.without_claims(), settings, job_.workload, records),
                              load_.share_of_others(own_seconds)}};
         // Before the pictures: the figures must not be lost if a file cannot be written.

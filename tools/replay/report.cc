@@ -128,6 +128,9 @@ std::string verdict(const Report &report) {
     const Gain &gain = report.gain;
     std::vector<std::pair<Arm, MedianInterval>> over{{kBaseline, gain.speedup},
                                                      {kBestCollective, gain.speedup_over_sorted_rows}};
+    if (report.settings.lookahead > 1) {
+        over.emplace_back(report.workload.best_collective(), gain.speedup_over_same_order);
+    }
     if (report.settings.claim > 0) {
         over.emplace_back(report.workload.without_claims(), gain.speedup_over_static);
     }
@@ -344,6 +347,9 @@ void print_json(const Report &report) {
     };
     json["speedup"] = interval_json(gain.speedup);
     json["speedup_over_sorted_rows"] = interval_json(gain.speedup_over_sorted_rows);
+    if (report.settings.lookahead > 1) {
+        json["speedup_over_same_order"] = interval_json(gain.speedup_over_same_order);
+    }
     if (report.settings.claim > 0) {
         json["speedup_over_static"] = interval_json(gain.speedup_over_static);
     }

@@ -17,6 +17,7 @@ namespace odc_tool {
 struct Gain {
     MedianInterval speedup;                   // over the collective schedule with LB-Micro; pairs of windows
     MedianInterval speedup_over_sorted_rows;  // over the best that collectives can do
+    MedianInterval speedup_over_same_order;   // over sorted-rows with the last arm's lookahead
     MedianInterval speedup_over_static;       // over ODC with LB-Mini
     std::optional<double> others;             // share of this host's processors that other programs used
 };

@@ -77,6 +77,8 @@ struct Workload {
 
     // ODC with equal speeds, on the last arm's minibatches.
     Arm without_claims() const { return {Schedule::Odc, ODC_LB_MINI, arms.back().order}; }
+    // The best that collectives can do with the last arm's minibatches.
+    Arm best_collective() const { return {Schedule::Collective, ODC_SORTED_ROWS, arms.back().order}; }
     size_t count() const { return minibatches[0].size() - warm_up; }
     const Minibatch &minibatch(const Arm &arm, size_t number) const {
         return minibatches[static_cast<size_t>(arm.order)][number];

@@ -23,15 +23,15 @@ RANKS = """
 import logging, os, sys, threading
 import libodc
 
-meeting, cards = threading.Barrier(2, timeout=60), [b"", b""]
+barrier, infos = threading.Barrier(2, timeout=60), [b"", b""]
 contexts = [None, None]
 
 def join(rank, hosts=False):
     def all_gather(mine):
-        cards[rank] = mine
-        meeting.wait()
-        both = list(cards)
-        meeting.wait()
+        infos[rank] = mine
+        barrier.wait()
+        both = list(infos)
+        barrier.wait()
         return both
 
     host = {"host": f"host{rank}"} if hosts else {}

@@ -176,8 +176,40 @@ def test_the_divisor_is_the_windows() -> None:
         assert total == pytest.approx(sum(lengths))
 
 
+def test_the_divisor_counts_what_the_loss_counts() -> None:
+    lengths = long_tailed(COUNT)
+    learnt = [length // 3 for length in lengths]
+    for given in (learnt, torch.tensor(learnt)):
+        (one,) = samplers(1, lengths, loss_tokens=given)
+        for number, _ in enumerate(one):
+            first = number - number % AHEAD
+            window = order_of(0)[first * SIZE : (first + AHEAD) * SIZE]
+            share = (SIZE if number < 9 else 6) / len(window)
+            assert one.token_divisor == pytest.approx(sum(learnt[i] for i in window) * share)
+    (one,) = samplers(1, lengths, loss_tokens=[0] * COUNT)
+    next(iter(one))
+    with pytest.raises(ValueError, match="the loss counts no tokens of minibatch 0 and its window"):
+        one.token_divisor  # noqa: B018
+
+
+def test_windows_may_be_sorted() -> None:
+    lengths = long_tailed(COUNT)
+    for order in ("sorted", libodc.WindowOrder.SORTED):
+        made = run(samplers(3, lengths, window_order=order))
+        for first in range(0, len(made), AHEAD):
+            window = [sorted(lengths[i] for i in flat(one)) for one in made[first : first + AHEAD]]
+            joined = [length for one in sorted(window) for length in one]
+            assert joined == sorted(joined)
+            samples = {i for one in made[first : first + AHEAD] for i in flat(one)}
+            assert samples == set(order_of(0)[first * SIZE : (first + AHEAD) * SIZE])
+
+
 def test_bad_values_are_refused() -> None:
     for wrong, words in (
+        ({"window_order": "best"}, "none of exchanged, sorted"),
+        ({"loss_tokens": [1] * (COUNT - 1)}, f"loss_tokens has {COUNT - 1} numbers, lengths {COUNT}"),
+        ({"loss_tokens": [1] * (COUNT - 1) + [2]}, f"the loss cannot count 2 tokens of sample {COUNT - 1}, which has 1"),
+        ({"loss_tokens": [0.5] * COUNT}, "loss_tokens has elements of torch.float32"),
         ({"lookahead": 0}, "lookahead is 0, must be at least 1"),
         ({"lookahead": 17}, "a window has 1 to 16"),
         ({"most_moved": 2.0}, "`most_moved` is 2"),

@@ -45,7 +45,7 @@ std::vector<LocalPeer> local_peers_of(ReceivedPeers &&received) {
 
 void add_peer(const LocalPeer &one, PeersToSend *to) {
     const size_t before = to->fds.size();
-    to->fds.insert(to->fds.end(), {one.memory.get(), one.life.get(), one.program.get()});
+    to->fds.insert(to->fds.end(), {one.memory.get(), one.pidfd.get(), one.program.get()});
     if (one.slot.valid()) {
         to->fds.push_back(one.slot.get());
     }
@@ -59,7 +59,7 @@ LocalPeer own_local_peer(int rank, const PeerHandles &mine) {
                   Fd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))),
                   duplicate(mine.program),
                   {}};
-    if (!one.life.valid()) {
+    if (!one.pidfd.valid()) {
         fail_errno("pidfd_open (Linux 5.3 or later is needed)");
     }
     if (mine.slot >= 0) {

@@ -13,8 +13,8 @@ namespace odc {
 struct LocalPeer {
     int rank = -1;
     int pid = 0;
-    Fd memory;   // of its arena
-    Fd life;     // pidfd
+    Fd memory;  // of its arena
+    Fd pidfd;
     Fd program;  // program.h
     Fd slot;     // of its IPC channel (ipc_channel.h); invalid: it has no GPU
 };

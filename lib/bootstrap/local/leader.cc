@@ -127,7 +127,7 @@ private:
         for (size_t local_rank = 1; local_rank < local_size_; ++local_rank) {
             const bool came = sockets_[local_rank].valid();
             departures[local_rank] = {events_.watch(came ? sockets_[local_rank].get() : liveness_fds_[local_rank]),
-                                      events_.watch(came ? peers_[local_rank].life.get() : -1)};
+                                      events_.watch(came ? peers_[local_rank].pidfd.get() : -1)};
         }
         acceptor_.watch(events_);
         for (const Undecided &one : undecided_) {
@@ -151,7 +151,7 @@ private:
             fail(ODC_ERROR_RENDEZVOUS, "rank {} {} in odc_init{}", rank, kLeftSomehow, doubt(group_));
         }
         fail(ODC_ERROR_RENDEZVOUS, "rank {} (pid {}) {} in odc_init", rank, one.pid,
-             how_it_left(one.life.get(), one.program.get()));
+             how_it_left(one.pidfd.get(), one.program.get()));
     }
 
     void accept_waiting() {
@@ -232,7 +232,7 @@ private:
                 if (!send_reply(sockets_[to].get(), ReplyKind::kHandles, some, deadline_)) {
                     fail(ODC_ERROR_RENDEZVOUS, "rank {} (pid {}) {} in odc_init", group_.ranks[to], peers_[to].pid,
                          deadline_.over() ? "does not answer"
-                                          : how_it_left(peers_[to].life.get(), peers_[to].program.get()));
+                                          : how_it_left(peers_[to].pidfd.get(), peers_[to].program.get()));
                 }
             }
         }

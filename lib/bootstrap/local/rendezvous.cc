@@ -93,6 +93,7 @@ private:
             // The kernel has no event for a name at which somebody begins to listen; but those who leave are seen.
             events_.watch(leader_life_.get());
             events_.watch(liveness_fd_);
+            deadline_.trace("rank {} does not listen at \"{}\" yet; tries again", leader_, group_.name);
             events_.wait(now_ns() + backoff.next_ns());
         }
         check_same_user(socket_.get(), group_.name);
@@ -161,7 +162,7 @@ private:
         const std::string pid = leader_pid_ != 0 ? formatted(" (pid {})", leader_pid_) : "";
         const bool welcomed = !peers_.empty();
         fail(ODC_ERROR_RENDEZVOUS, "rank {}{} of job \"{}\" {} in odc_init{}", leader_, pid, group_.name,
-             welcomed ? how_it_left(peers_[0].life.get(), peers_[0].program.get()) : kLeftSomehow,
+             welcomed ? how_it_left(peers_[0].pidfd.get(), peers_[0].program.get()) : kLeftSomehow,
              leader_pid_ == 0 ? doubt(group_) : "");
     }
 
@@ -180,7 +181,7 @@ private:
 
 }  // namespace
 
-std::vector<LocalPeer> meet(const LocalGroup &group, const PeerHandles &mine, const Deadline &deadline) {
+std::vector<LocalPeer> join_local_group(const LocalGroup &group, const PeerHandles &mine, const Deadline &deadline) {
     if (group.rank == group.ranks[0]) {
         return lead(group, mine, deadline);
     }

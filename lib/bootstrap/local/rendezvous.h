@@ -14,6 +14,6 @@ namespace odc {
 // its leader cannot be told from a late rank of this one; who has found its leader ends with it and joins no other.
 // Throws ODC_ERROR_RENDEZVOUS, on all ranks that have come, when a rank is missing at the
 // deadline (the earliest of theirs), dies, has another's number or another size in mind.
-std::vector<LocalPeer> meet(const LocalGroup &group, const PeerHandles &mine, const Deadline &deadline);
+std::vector<LocalPeer> join_local_group(const LocalGroup &group, const PeerHandles &mine, const Deadline &deadline);
 
 }  // namespace odc

@@ -2,6 +2,7 @@
 #include "transport/cuda/bounce_pool.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace odc {
 
@@ -39,7 +40,9 @@ std::optional<size_t> BouncePool::take(size_t spare) {
     if (free_.size() <= spare) {
         collect();
     }
-    if (free_.size() <= spare) {
+    const bool was_full = std::exchange(full_, free_.size() <= spare);
+    if (full_) {
+        times_full_.fetch_add(was_full ? 0 : 1, std::memory_order_relaxed);
         return std::nullopt;
     }
     const size_t slot = free_.back();

@@ -45,6 +45,8 @@ public:
     size_t slot_at(const std::byte *place) const { return static_cast<size_t>(place - start()) / kBytes; }
     // The slot's address for streams.
     cuda::Address address(size_t slot) const { return address_ + slot * kBytes; }
+    // How often take() has begun to find no slot.
+    uint64_t times_full() const { return times_full_.load(std::memory_order_relaxed); }
     // The memory of all slots.
     std::byte *start() const { return gpu_ ? gpu_->start() : pinned_->start(); }
     size_t bytes() const { return count_ * kBytes; }
@@ -68,6 +70,8 @@ private:
     std::vector<uint64_t> expected_;  // the value of each word once the stream is done
     std::mutex mutex_;
     std::vector<size_t> free_;
+    bool full_ = false;  // the last take() found none
+    std::atomic<uint64_t> times_full_{0};
     std::vector<size_t> draining_;  // given back while a stream still uses them
 };
 

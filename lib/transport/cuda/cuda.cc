@@ -7,6 +7,9 @@
 
 #include "base/deadline.h"
 #include "base/settings.h"
+#include "transport/cuda/gdr_add.h"
+#include "transport/cuda/staged_add.h"
+#include "transport/cuda/staged_get.h"
 
 namespace odc {
 
@@ -110,6 +113,16 @@ bool Cuda::all_staging_proxies(Check check) const {
     const auto all = staging_proxies();
     return std::all_of(all.begin(), all.end(),
                        [&](StagingProxy *staging_proxy) { return staging_proxy == nullptr || check(*staging_proxy); });
+}
+
+uint64_t Cuda::times_full() const {
+    uint64_t times = 0;
+    all_staging_proxies([&](const StagingProxy &staging_proxy) {
+        times += staging_proxy.slots().times_full();
+        return true;
+    });
+    times += staged_gets_ ? staged_gets_->slots().times_full() : 0;
+    return times + (gdr_add_ ? gdr_add_->slots().times_full() : 0);
 }
 
 bool Cuda::is_idle() {

@@ -7,12 +7,9 @@
 #include "base/fd.h"
 #include "memory/control_block.h"
 #include "transport/cuda/add_kernel.h"
-#include "transport/cuda/gdr_add.h"
 #include "transport/cuda/ipc_channel.h"
 #include "transport/cuda/peer_access.h"
 #include "transport/cuda/pending_work.h"
-#include "transport/cuda/staged_add.h"
-#include "transport/cuda/staged_get.h"
 #include "transport/cuda/vmm_memory.h"
 
 #include <array>
@@ -23,6 +20,12 @@
 #include <vector>
 
 namespace odc {
+
+class BouncePool;
+class Endpoint;
+class GdrAdd;
+class StagedGets;
+class StagingProxy;
 
 // This rank's GPU, and the GPU memory of its local peers. Callers have a CudaDevice::Scope where noted. Calls that change
 // regions must not overlap with other calls, unless noted.
@@ -131,6 +134,8 @@ public:
     // The owner of the oldest pending addition to another host; none if there is none.
     std::optional<int> awaited_owner();
     bool is_idle();
+    // How often all bounce buffers of one kind were in use.
+    uint64_t times_full() const;
 
     // Starts no further additions of other hosts.
     void stop_gdr_add();

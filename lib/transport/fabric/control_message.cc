@@ -2,6 +2,7 @@
 #include "transport/fabric/control_message.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <type_traits>
 
@@ -15,6 +16,9 @@ struct Head {
     uint32_t kind;   // index in ControlMessage
     uint32_t bytes;  // that follow
 };
+// As those of bootstrap/shared_layouts.cc.
+static_assert(sizeof(Head) == 8);
+static_assert(offsetof(Head, bytes) == 4);
 
 constexpr uint64_t kMostTextBytes = 4096;
 

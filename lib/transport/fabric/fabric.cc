@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "memory/shared_arena.h"
 #include "transport/cuda/bounce_pool.h"
+#include "transport/fabric/claim_exchange.h"
 #include "transport/fabric/progress_thread.h"
 
 namespace odc {
@@ -57,9 +58,11 @@ void Fabric::start(const Token &token, const std::vector<FabricPeer> &peers, con
 
 std::shared_ptr<Arena> Fabric::replicas() const { return thread_->replicas(); }
 uint64_t Fabric::replica_offset(int rank) const { return thread_->replica_offset(rank); }
-std::unique_ptr<Endpoint> Fabric::endpoint_to(int rank) { return std::make_unique<RemoteEndpoint>(*thread_, rank); }
+std::unique_ptr<Endpoint> Fabric::endpoint_to(int peer_rank) {
+    return std::make_unique<RemoteEndpoint>(*thread_, peer_rank);
+}
 std::unique_ptr<Endpoint> connect_fabric(const EndpointParams &params) {
-    return params.fabric->endpoint_to(params.peer_rank);
+    return params.other_hosts->endpoint_to(params.peer_rank);
 }
 void Fabric::tell(const ControlMessage &message) { thread_->tell(encode(message), {}); }
 void Fabric::tell(const ControlMessage &message, const std::vector<int> &ranks) {

@@ -23,26 +23,26 @@ class GdrAdd;
 class ProgressThread;
 class BouncePool;
 
-class Fabric {
+class Fabric final : public EndpointFactory {
 public:
     // Opens the endpoints. Throws, with the provider's message.
     Fabric(const FabricConfig &config, const std::vector<FabricNic> &nics);
     // Says goodbye to the peers, unless something failed, and joins the progress thread.
-    ~Fabric();
+    ~Fabric() override;
     Fabric(const Fabric &) = delete;
     Fabric &operator=(const Fabric &) = delete;
 
     // The address of a NIC's endpoint, for peers.
     const std::vector<std::byte> &name(size_t nic) const;
-    // Starts the progress thread. `token`: random, known to the job's ranks only. `hosts`: the ranks of each host. What
+    // Starts the progress thread. `hosts`: the ranks of each host. What
     // `local_peers` points to must outlive this.
-    void start(const std::array<unsigned char, 16> &token, const std::vector<FabricPeer> &peers,
-               const std::vector<std::vector<int>> &hosts, std::vector<FabricLocalPeer> local_peers);
+    void start(const Token &token, const std::vector<FabricPeer> &peers, const std::vector<std::vector<int>> &hosts,
+               std::vector<FabricLocalPeer> local_peers);
 
     // The arena of the replicas, which lives as long as this.
     std::shared_ptr<Arena> replicas() const;
     uint64_t replica_offset(int rank) const;  // of the rank's control block in the arena
-    std::unique_ptr<Endpoint> endpoint_to(int rank);
+    std::unique_ptr<Endpoint> endpoint_to(int peer_rank) override;
 
     // Sends a message to all ranks of other hosts, or to those of `ranks` that are on other hosts.
     void tell(const ControlMessage &message);

@@ -3,18 +3,22 @@
 
 #include <poll.h>
 #include <sched.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 
 #include "base/deadline.h"
 #include "base/element_type.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "memory/host_kernels.h"
+#include "transport/fabric/accumulate_source.h"
+#include "transport/fabric/accumulate_target.h"
+#include "transport/fabric/claim_exchange.h"
+#include "transport/fabric/get.h"
+#include "transport/fabric/heartbeat.h"
+#include "transport/fabric/local_peers.h"
+#include "transport/fabric/reliable_stream.h"
 
 namespace odc {
 
@@ -57,19 +61,18 @@ size_t staging_bytes_per_pool(size_t bytes, const std::vector<std::unique_ptr<Fa
 ProgressThread::ProgressThread(const FabricConfig &config, const std::vector<FabricNic> &nics)
     : config_(config), endpoints_(open_all(nics, config.gpu)), replicas_(Arena::create()),
       staging_bytes_(staging_bytes_per_pool(config.staging_bytes, endpoints_)),
-      gets_(staging_bytes_, registered_, [this](const std::shared_ptr<Request> &request) { completed(request); }),
-      accumulate_target_(config.rank, staging_bytes_, registered_, tell()),
-      accumulate_source_(staging_bytes_, registered_, tell()), claims_(*config.mine, tell()),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!wake_.valid()) {
-        fail_errno("eventfd");
-    }
+      registered_(std::make_unique<RegisteredMemory>()),
+      gets_(std::make_unique<GetQueue>(staging_bytes_, *registered_,
+                                       [this](const std::shared_ptr<Request> &request) { completed(request); })),
+      accumulate_target_(std::make_unique<AccumulateTarget>(config.rank, staging_bytes_, *registered_, tell())),
+      accumulate_source_(std::make_unique<AccumulateSource>(staging_bytes_, *registered_, tell())),
+      claims_(std::make_unique<ClaimExchange>(*config.mine, tell())) {
     // Now, so that a failure is an error of odc_init.
     for (const auto &endpoint : endpoints_) {
         if (endpoint->needs_local()) {
-            gets_.prepare(*endpoint);
-            accumulate_target_.prepare(*endpoint);
-            accumulate_source_.prepare(*endpoint);
+            gets_->prepare(*endpoint);
+            accumulate_target_->prepare(*endpoint);
+            accumulate_source_->prepare(*endpoint);
         }
     }
 }
@@ -108,7 +111,7 @@ ProgressThread::~ProgressThread() {
         }
         return;
     }
-    submit([this] {
+    commands_.submit([this] {
         if (shutdown_ns_ == 0) {
             begin_shutdown(encode(GoodbyeMessage{}));
         }
@@ -116,62 +119,31 @@ ProgressThread::~ProgressThread() {
     thread_.join();
 }
 
-// ---- For the context's threads ----
+const std::vector<std::byte> &ProgressThread::name(size_t nic) const { return endpoints_[nic]->name(); }
 
-bool ProgressThread::submit(Command command) {
-    {
-        const std::lock_guard lock(mutex_);
-        if (ended_) {
-            return false;
-        }
-        commands_.push_back(std::move(command));
-    }
-    if (sleeping_.exchange(false)) {
-        const uint64_t one = 1;
-        [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof(one));
-    }
-    return true;
+uint64_t ProgressThread::replica_offset(int rank) const { return remote(rank).replica.block_offset(); }
+
+std::function<void(RemoteRank &, const ControlMessage &)> ProgressThread::tell() {
+    return [this](RemoteRank &to, const ControlMessage &message) { stream_->send(to, encode(message)); };
 }
+
+// ---- For the context's threads ----
 
 bool ProgressThread::call(const std::function<void()> &body) {
     if (!thread_.joinable()) {
         body();
         return true;
     }
-    std::mutex mutex;
-    std::condition_variable answered;
-    bool done = false;
-    std::exception_ptr error;
-    const bool taken = submit([&] {
-        try {
-            body();
-        } catch (...) {
-            error = std::current_exception();
-        }
-        const std::lock_guard lock(mutex);
-        done = true;
-        answered.notify_one();
-    });
-    if (!taken) {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return released_; });
-        return false;
-    }
-    std::unique_lock lock(mutex);
-    answered.wait(lock, [&] { return done; });
-    if (error) {
-        std::rethrow_exception(error);
-    }
-    return true;
+    return commands_.call(body);
 }
 
 void ProgressThread::tell(std::string message, std::vector<int> ranks) {
-    submit([this, message = std::move(message), ranks = std::move(ranks)] { send_to(ranks, message); });
+    commands_.submit([this, message = std::move(message), ranks = std::move(ranks)] { send_to(ranks, message); });
 }
 
 void ProgressThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value, std::string message,
                                std::vector<int> ranks) {
-    submit([this, watched = Watched{&word, value, std::move(message), std::move(ranks)}] {
+    commands_.submit([this, watched = Watched{&word, value, std::move(message), std::move(ranks)}] {
         if (watched.is_reached()) {
             send_to(watched.ranks, watched.message);
         } else {
@@ -181,7 +153,7 @@ void ProgressThread::tell_when(const std::atomic<uint64_t> &word, uint64_t value
 }
 
 void ProgressThread::fail_job(std::string message) {
-    submit([this, message = std::move(message)] {
+    commands_.submit([this, message = std::move(message)] {
         if (shutdown_ns_ == 0) {
             begin_shutdown(message);
             heartbeat_->suspect_all(now_ns());  // others may have died of the same cause
@@ -190,20 +162,18 @@ void ProgressThread::fail_job(std::string message) {
 }
 
 void ProgressThread::await_failed() {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::nanoseconds(kNotifyNs), [this] { return ended_; });
+    commands_.wait_for(kNotifyNs, [] { return false; });
 }
 
 void ProgressThread::flush() {
-    submit([this] { flush_ = heartbeat_->ping_all(); });
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::nanoseconds(kShutdownNs), [this] { return flushed_ || ended_; });
+    commands_.submit([this] { flush_ = heartbeat_->ping_all(); });
+    commands_.wait_for(kShutdownNs, [this] { return flushed_; });
 }
 
 void ProgressThread::get(const RemoteSlice &from, std::byte *to, uint64_t epoch, std::shared_ptr<Request> request) {
-    const bool taken = submit([this, from, to, epoch, request] {
+    const bool taken = commands_.submit([this, from, to, epoch, request] {
         pending_.insert(request);
-        gets_.start(remote(request->owner()), from, to, epoch, request);
+        gets_->start(remote(request->owner()), from, to, epoch, request);
     });
     if (!taken) {
         request->set_cancelled();
@@ -212,9 +182,9 @@ void ProgressThread::get(const RemoteSlice &from, std::byte *to, uint64_t epoch,
 
 void ProgressThread::add(const RemoteSlice &to, const std::byte *from, uint64_t epoch,
                          std::shared_ptr<Request> request) {
-    const bool taken = submit([this, to, from, epoch, request] {
+    const bool taken = commands_.submit([this, to, from, epoch, request] {
         pending_.insert(request);
-        accumulate_source_.start(remote(request->owner()), to, from, epoch, request);
+        accumulate_source_->start(remote(request->owner()), to, from, epoch, request);
     });
     if (!taken) {
         request->set_cancelled();
@@ -222,9 +192,9 @@ void ProgressThread::add(const RemoteSlice &to, const std::byte *from, uint64_t 
 }
 
 void ProgressThread::claim(uint64_t minibatch, std::shared_ptr<ClaimRequest> request) {
-    const bool taken = submit([this, minibatch, request] {
+    const bool taken = commands_.submit([this, minibatch, request] {
         pending_.insert(request);
-        claims_.start(remote(0), minibatch, request);
+        claims_->start(remote(0), minibatch, request);
     });
     if (!taken) {
         request->set_cancelled();
@@ -232,7 +202,7 @@ void ProgressThread::claim(uint64_t minibatch, std::shared_ptr<ClaimRequest> req
 }
 
 void ProgressThread::cancel(const std::shared_ptr<Request> &request) {
-    submit([this, request] { gets_.cancel(request); });
+    commands_.submit([this, request] { gets_->cancel(request); });
 }
 
 void ProgressThread::register_slice(const RemoteSlice &slice) {
@@ -246,7 +216,7 @@ void ProgressThread::register_slice(const RemoteSlice &slice) {
             }
         }
         if (slice.gradient_type != 0 && slice.numel > 0) {
-            accumulate_target_.add_slice(slice);
+            accumulate_target_->add_slice(slice);
         }
     });
     if (!taken) {
@@ -255,17 +225,17 @@ void ProgressThread::register_slice(const RemoteSlice &slice) {
 }
 
 void ProgressThread::register_memory(std::byte *start, size_t bytes, MemoryKind kind, Access access) {
-    if (!call([&] { registered_.register_memory(endpoints_, start, bytes, kind, access); })) {
+    if (!call([&] { registered_->register_memory(endpoints_, start, bytes, kind, access); })) {
         fail(ODC_ERROR_PEER_LOST, "the connections to other hosts are closed");
     }
 }
 
 void ProgressThread::use_gdr_add(GdrAdd &gdr_add) {
-    call([&] { accumulate_target_.use_gdr_add(gdr_add); });
+    call([&] { accumulate_target_->use_gdr_add(gdr_add); });
 }
 
 void ProgressThread::announce(const RegisteredMessage &message) {
-    submit([this, own = message]() mutable {
+    commands_.submit([this, own = message]() mutable {
         const auto regions = slices_.find(own.record);
         for (const auto &one : remotes_) {
             if (!one) {
@@ -285,7 +255,7 @@ void ProgressThread::announce(const RegisteredMessage &message) {
 void ProgressThread::deregister_slice(uint64_t record) {
     call([&] {
         slices_.erase(record);
-        accumulate_target_.remove_slice(record);
+        accumulate_target_->remove_slice(record);
     });
 }
 
@@ -333,22 +303,20 @@ bool ProgressThread::step() {
     for (const auto &endpoint : endpoints_) {
         busy = endpoint->poll() || busy;
     }
-    busy = accumulate_target_.add_one() || busy;
-    busy = accumulate_source_.pump() || busy;
+    busy = accumulate_target_->add_one() || busy;
+    busy = accumulate_source_->pump() || busy;
     busy = stream_->pump() || busy;
-    busy = accumulate_target_.pump() || busy;
-    busy = gets_.pump() || busy;
+    busy = accumulate_target_->pump() || busy;
+    busy = gets_->pump() || busy;
     packets_sent_.store(stream_->sent(), std::memory_order_relaxed);
     const int64_t now = now_ns();
     heartbeat_->tick(now);
-    report_ended(local_peers_->check_programs(now));
+    report_replaced_programs(now);
     finish_closing();
     log_congestion();
     if (flush_ != 0 && heartbeat_->is_answered(flush_)) {
         flush_ = 0;
-        const std::lock_guard lock(mutex_);
-        flushed_ = true;
-        changed_.notify_all();
+        commands_.update([this] { flushed_ = true; });
     }
     if (shutdown_ns_ != 0 && shutdown_is_done(now)) {
         return false;
@@ -374,34 +342,25 @@ void ProgressThread::finish_closing() {
 }
 
 bool ProgressThread::take_commands() {
-    {
-        // taken_ is not empty if a command threw.
-        const std::lock_guard lock(mutex_);
-        std::move(commands_.begin(), commands_.end(), std::back_inserter(taken_));
-        commands_.clear();
-    }
+    const bool any = commands_.take();
     // Words first: a message that was sent after a word had its value must come after the word's own message.
-    const bool any = check_watched() || !taken_.empty();
-    while (!taken_.empty()) {
-        const Command command = std::move(taken_.front());
-        taken_.pop_front();
-        command();
-    }
-    return any;
+    const bool reached = check_watched();
+    commands_.run();
+    return any || reached;
 }
 
 void ProgressThread::rest(int64_t now) {
     int64_t nap = std::max<int64_t>(0, heartbeat_->next_ns() - now);
-    const bool retry = stream_->must_retry() || gets_.must_retry() || accumulate_target_.must_retry();
+    const bool retry = stream_->must_retry() || gets_->must_retry() || accumulate_target_->must_retry();
     retries_ += retry && !retrying_ ? 1 : 0;
     retrying_ = retry;
     if (shutdown_ns_ != 0 || retry) {
         nap = std::min(nap, kRetryNs);
     }
-    if (accumulate_target_.blocked() || !watched_.empty()) {
+    if (accumulate_target_->blocked() || !watched_.empty()) {
         nap = std::min(nap, kPollNs);
     }
-    std::vector<pollfd> fds{{wake_.get(), POLLIN, 0}, {local_peers_->wait_fd(), POLLIN, 0}};
+    std::vector<pollfd> fds{{commands_.wait_fd(), POLLIN, 0}, {local_peers_->wait_fd(), POLLIN, 0}};
     for (const auto &endpoint : endpoints_) {
         if (endpoint->wait_fd() >= 0) {
             fds.push_back({endpoint->wait_fd(), POLLIN, 0});
@@ -412,27 +371,18 @@ void ProgressThread::rest(int64_t now) {
             nap = std::min({nap, kLongestNapNs, int64_t{1000} * idle_});
         }
     }
-    sleeping_.store(true);
-    {
-        const std::lock_guard lock(mutex_);
-        if (!commands_.empty()) {
-            sleeping_.store(false);
-            return;
-        }
+    if (!commands_.begin_sleep()) {
+        return;
     }
     if (!may_sleep()) {
-        sleeping_.store(false);
+        commands_.end_sleep(0);
         return;
     }
     const timespec limit{nap / 1'000'000'000, nap % 1'000'000'000};
     ppoll(fds.data(), fds.size(), &limit, nullptr);
-    sleeping_.store(false);
-    if (fds[0].revents != 0) {
-        uint64_t count = 0;
-        [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof(count));
-    }
+    commands_.end_sleep(fds[0].revents);
     if (fds[1].revents != 0) {
-        report_ended(local_peers_->dead());
+        report_dead();
     }
     const bool woken = std::any_of(fds.begin() + 2, fds.end(), [](const pollfd &fd) { return fd.revents != 0; });
     spurious_wakeups_ = woken ? spurious_wakeups_ + 1 : 0;
@@ -444,7 +394,7 @@ void ProgressThread::log_congestion() {
     if (minibatch == counted_minibatch_ || !config_.log->on(ODC_LOG_DEBUG)) {
         return;
     }
-    const uint64_t full = gets_.times_full() + accumulate_target_.times_full() + accumulate_source_.times_full();
+    const uint64_t full = gets_->times_full() + accumulate_target_->times_full() + accumulate_source_->times_full();
     if (full > logged_full_ || retries_ > 0) {
         config_.log->debug(
             "staging of {} bytes was full {} times, and the provider had no room {} "
@@ -456,8 +406,14 @@ void ProgressThread::log_congestion() {
     retries_ = 0;
 }
 
-void ProgressThread::report_ended(const std::vector<LocalPeers::Ended> &local_peers) {
-    for (const LocalPeers::Ended &one : local_peers) {
+void ProgressThread::report_dead() {
+    for (const LocalPeers::Ended &one : local_peers_->dead()) {
+        send_to_all(encode(DeadMessage{one.rank, one.how}));
+    }
+}
+
+void ProgressThread::report_replaced_programs(int64_t now) {
+    for (const LocalPeers::Ended &one : local_peers_->check_programs(now)) {
         send_to_all(encode(DeadMessage{one.rank, one.how}));
     }
 }
@@ -507,13 +463,13 @@ void ProgressThread::on_message(RemoteRank &from, const ControlMessage &message)
         [&](const auto &one) {
             using Kind = std::decay_t<decltype(one)>;
             if constexpr (std::is_same_v<Kind, AddMessage>) {
-                accumulate_target_.on_add(from, one);
+                accumulate_target_->on_add(from, one);
             } else if constexpr (std::is_same_v<Kind, AppliedMessage>) {
-                complete(accumulate_source_.on_applied(from, one));
+                complete(accumulate_source_->on_applied(from, one));
             } else if constexpr (std::is_same_v<Kind, ClaimMessage>) {
-                claims_.on_claim(from, one);
+                claims_->on_claim(from, one);
             } else if constexpr (std::is_same_v<Kind, ClaimedMessage>) {
-                complete(claims_.on_claimed(from, one));
+                complete(claims_->on_claimed(from, one));
             } else if constexpr (std::is_same_v<Kind, HeartbeatMessage> || std::is_same_v<Kind, DeadMessage>) {
                 heartbeat_->on_message(from, one);
             } else if constexpr (std::is_same_v<Kind, AckMessage>) {
@@ -527,7 +483,7 @@ void ProgressThread::on_message(RemoteRank &from, const ControlMessage &message)
                     acknowledge_last(from);
                 } else if constexpr (std::is_same_v<Kind, PublishedMessage> ||
                                      std::is_same_v<Kind, AllPublishedMessage>) {
-                    gets_.on_published(from);
+                    gets_->on_published(from);
                 }
             }
         },
@@ -558,8 +514,8 @@ void ProgressThread::completed(const std::shared_ptr<Request> &request) {
 
 void ProgressThread::begin_shutdown(const std::string &last_message) {
     shutdown_ns_ = now_ns();
-    gets_.stop();
-    accumulate_target_.stop();
+    gets_->stop();
+    accumulate_target_->stop();
     for (const auto &one : remotes_) {
         if (one && !one->gone && !one->closing) {
             stream_->send(*one, last_message);
@@ -574,30 +530,17 @@ bool ProgressThread::shutdown_is_done(int64_t now) const {
         const bool sent_all = one && (stream_->delivered(*one) || (one->closing && now - shutdown_ns_ > kClosingNs));
         return !one || one->gone || (!one->awaits_ack && sent_all);
     });
-    return (all_done && !gets_.in_flight() && !accumulate_target_.in_flight()) || now - shutdown_ns_ > kShutdownNs;
+    return (all_done && !gets_->in_flight() && !accumulate_target_->in_flight()) || now - shutdown_ns_ > kShutdownNs;
 }
 
 void ProgressThread::tear_down() {
-    {
-        const std::lock_guard lock(mutex_);
-        ended_ = true;
-        changed_.notify_all();
-    }
-    // Other threads may wait for commands that were submitted before.
-    std::move(commands_.begin(), commands_.end(), std::back_inserter(taken_));
-    for (const Command &command : taken_) {
-        try {
-            command();
-        } catch (const std::exception &) {
-            // The first error has been reported.
-        }
-    }
-    gets_.stop();
-    accumulate_target_.stop();
-    const auto in_flight = gets_.in_flight() || accumulate_target_.in_flight() ? FabricEndpoint::InFlight::Reads
-                                                                               : FabricEndpoint::InFlight::None;
+    commands_.end();  // runs what other threads may wait for
+    gets_->stop();
+    accumulate_target_->stop();
+    const auto in_flight = gets_->in_flight() || accumulate_target_->in_flight() ? FabricEndpoint::InFlight::Reads
+                                                                                 : FabricEndpoint::InFlight::None;
     slices_.clear();
-    accumulate_source_.stop();
+    accumulate_source_->stop();
     for (const auto &endpoint : endpoints_) {
         endpoint->close(in_flight);
     }
@@ -605,9 +548,7 @@ void ProgressThread::tear_down() {
         request->set_cancelled();
         ring(remote(request->owner()).replica.block());
     }
-    const std::lock_guard lock(mutex_);
-    released_ = true;
-    changed_.notify_all();
+    commands_.release();
 }
 
 }  // namespace odc

@@ -3,23 +3,14 @@
 // commands. It never waits for a peer, a lock or the provider: what cannot be done now is tried again in the next step.
 #pragma once
 
-#include "base/fd.h"
-#include "base/log.h"
-#include "transport/fabric/accumulate_source.h"
-#include "transport/fabric/accumulate_target.h"
-#include "transport/fabric/claim_exchange.h"
-#include "transport/fabric/get.h"
-#include "transport/fabric/heartbeat.h"
-#include "transport/fabric/local_peers.h"
-#include "transport/fabric/reliable_stream.h"
+#include "transport/fabric/command_queue.h"
+#include "transport/fabric/control_message.h"
 #include "transport/fabric/types.h"
+#include "transport/transport.h"
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -28,6 +19,22 @@
 
 namespace odc {
 
+class AccumulateSource;
+class AccumulateTarget;
+class Arena;
+class ClaimExchange;
+class ClaimRequest;
+class FabricEndpoint;
+class GdrAdd;
+class GetQueue;
+class Heartbeat;
+class LocalPeers;
+class RegisteredMemory;
+class ReliableStream;
+class Error;
+struct MemoryRegion;
+struct RemoteRank;
+
 class ProgressThread {
 public:
     ProgressThread(const FabricConfig &config, const std::vector<FabricNic> &nics);
@@ -35,11 +42,11 @@ public:
     ProgressThread(const ProgressThread &) = delete;
     ProgressThread &operator=(const ProgressThread &) = delete;
 
-    const std::vector<std::byte> &name(size_t nic) const { return endpoints_[nic]->name(); }
+    const std::vector<std::byte> &name(size_t nic) const;
     void start(const Token &token, const std::vector<FabricPeer> &peers, const std::vector<std::vector<int>> &hosts,
                std::vector<FabricLocalPeer> local_peers);
     std::shared_ptr<Arena> replicas() const { return replicas_; }
-    uint64_t replica_offset(int rank) const { return remotes_[static_cast<size_t>(rank)]->replica.block_offset(); }
+    uint64_t replica_offset(int rank) const;
 
     // For the context's threads; Fabric documents them. `ranks` empty: all of other hosts.
     void tell(std::string message, std::vector<int> ranks);
@@ -61,7 +68,6 @@ public:
     uint64_t packets_sent() const { return packets_sent_.load(std::memory_order_relaxed); }
 
 private:
-    using Command = std::function<void()>;
     // A message to be sent once `word` is at least `value`.
     struct Watched {
         const std::atomic<uint64_t> *word;
@@ -70,10 +76,7 @@ private:
         std::vector<int> ranks;
         bool is_reached() const { return word->load(std::memory_order_acquire) >= value; }
     };
-    // False if the thread has ended: then the command does not run.
-    bool submit(Command command);
-    // Runs `body` on the thread, or on the calling one before the thread is started, and waits for it; rethrows its
-    // exception. False if the thread has ended and released everything.
+    // CommandQueue's, and on the calling thread before this one is started.
     bool call(const std::function<void()> &body);
 
     void run();
@@ -81,7 +84,8 @@ private:
     bool step();
     bool take_commands();
     void finish_closing();
-    void report_ended(const std::vector<LocalPeers::Ended> &local_peers);
+    void report_dead();
+    void report_replaced_programs(int64_t now);
     void send_to(const std::vector<int> &ranks, const std::string &message);
     void send_to_all(const std::string &message);
     bool check_watched();
@@ -90,15 +94,13 @@ private:
     void log_congestion();
     void on_message(RemoteRank &from, const ControlMessage &message);
     void acknowledge_last(RemoteRank &from);
-    Tell tell() {
-        return [this](RemoteRank &to, const ControlMessage &message) { stream_->send(to, encode(message)); };
-    }
+    std::function<void(RemoteRank &, const ControlMessage &)> tell();
     void complete(const std::shared_ptr<Request> &request);  // may be NULL
     void completed(const std::shared_ptr<Request> &request);
     void begin_shutdown(const std::string &last_message);
     bool shutdown_is_done(int64_t now) const;
     void tear_down();
-    RemoteRank &remote(int rank) { return *remotes_[static_cast<size_t>(rank)]; }
+    RemoteRank &remote(int rank) const { return *remotes_[static_cast<size_t>(rank)]; }
 
     FabricConfig config_;
     std::vector<std::unique_ptr<FabricEndpoint>> endpoints_;
@@ -108,11 +110,11 @@ private:
     std::unique_ptr<Heartbeat> heartbeat_;
     std::unique_ptr<LocalPeers> local_peers_;
     size_t staging_bytes_;  // of each pool of bounce buffers
-    RegisteredMemory registered_;
-    GetQueue gets_;
-    AccumulateTarget accumulate_target_;
-    AccumulateSource accumulate_source_;
-    ClaimExchange claims_;
+    std::unique_ptr<RegisteredMemory> registered_;
+    std::unique_ptr<GetQueue> gets_;
+    std::unique_ptr<AccumulateTarget> accumulate_target_;
+    std::unique_ptr<AccumulateSource> accumulate_source_;
+    std::unique_ptr<ClaimExchange> claims_;
     std::unordered_map<uint64_t, std::unordered_map<FabricEndpoint *, MemoryRegion>> slices_;  // own, by record
     std::unordered_set<std::shared_ptr<Request>> pending_;
     std::vector<Watched> watched_;
@@ -124,15 +126,8 @@ private:
     int closing_ = 0;          // number of remotes that are `closing`
     int64_t shutdown_ns_ = 0;  // when the last message was sent; 0: not yet
 
-    std::mutex mutex_;
-    std::deque<Command> commands_;
-    std::deque<Command> taken_;  // by the thread, from commands_
-    bool ended_ = false;
-    bool flushed_ = false;
-    bool released_ = false;            // endpoints are closed, buffers unused
-    std::condition_variable changed_;  // one of the three above
-    std::atomic<bool> sleeping_{false};
-    Fd wake_;                   // eventfd
+    CommandQueue commands_;
+    bool flushed_ = false;      // changed by commands_.update()
     int idle_ = 0;              // steps without work
     int spurious_wakeups_ = 0;  // of endpoints, since the last step with work
     std::atomic<uint64_t> packets_sent_{0};

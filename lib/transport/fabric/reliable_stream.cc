@@ -4,6 +4,7 @@
 #include <sodium.h>
 
 #include <algorithm>
+#include <cstddef>
 
 #include "base/deadline.h"
 #include "base/error.h"
@@ -28,6 +29,12 @@ struct Header {
     uint64_t last_minibatch;
     int64_t last_call_age_ns;
 };
+// As those of bootstrap/shared_layouts.cc.
+static_assert(sizeof(Header) == 56);
+static_assert(offsetof(Header, rank) == 16);
+static_assert(offsetof(Header, number) == 24);
+static_assert(offsetof(Header, last_call) == 32);
+static_assert(offsetof(Header, last_call_age_ns) == 48);
 
 }  // namespace
 

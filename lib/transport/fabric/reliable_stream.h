@@ -15,8 +15,6 @@
 
 namespace odc {
 
-using Token = std::array<unsigned char, 16>;  // random, known to the job's ranks only
-
 class ReliableStream {
 public:
     using OnMessage = std::function<void(RemoteRank &, const ControlMessage &)>;

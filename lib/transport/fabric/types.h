@@ -14,6 +14,8 @@ class CudaDevice;
 class Log;
 struct ControlBlock;
 
+using Token = std::array<unsigned char, 16>;  // random, known to the job's ranks only
+
 // A NIC that routes go through, at which an endpoint is opened.
 struct FabricNic {
     std::string provider;  // "tcp;ofi_rxm"

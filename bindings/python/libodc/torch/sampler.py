@@ -16,7 +16,7 @@ import torch
 import torch.distributed
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
-from .._abi import Policy
+from .._abi import Policy, WindowOrder
 from ..context import Context
 from ..errors import ArgumentError
 from ..planning import Plan, WindowPlan, plan, plan_cost, plan_window
@@ -66,19 +66,37 @@ def _whole(name: str, value: int, least: int) -> int:
     return whole
 
 
-def _tokens(lengths: Any, max_tokens: int) -> torch.Tensor:
-    """A copy of the lengths as int64, each in 1..max_tokens."""
+def _integers(name: str, values: Any) -> torch.Tensor:
+    """A copy of tokens of each sample as int64."""
     try:
-        given = lengths.detach() if isinstance(lengths, torch.Tensor) else torch.tensor(lengths, device="cpu")
+        given = values.detach() if isinstance(values, torch.Tensor) else torch.tensor(values, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"lengths must be a sequence of integers, the tokens of each sample: {error}") from error
+        raise ValueError(f"{name} must be a sequence of integers, the tokens of each sample: {error}") from error
     if given.ndim != 1:
-        raise ValueError(f"lengths has the shape {tuple(given.shape)}; it must be 1-D, one length for each sample")
+        raise ValueError(f"{name} has the shape {tuple(given.shape)}; it must be 1-D, one number for each sample")
     if given.numel() == 0:
-        raise ValueError("lengths is empty; give the tokens of each sample of the dataset")
+        raise ValueError(f"{name} is empty; give the tokens of each sample of the dataset")
     if given.dtype is torch.bool or given.is_floating_point() or given.is_complex():
-        raise ValueError(f"lengths has elements of {given.dtype}; they must be integers, tokens of each sample")
-    tokens = given.to("cpu", torch.int64, copy=True)
+        raise ValueError(f"{name} has elements of {given.dtype}; they must be integers, tokens of each sample")
+    return given.to("cpu", torch.int64, copy=True)
+
+
+def _loss_tokens(given: Any, lengths: torch.Tensor) -> torch.Tensor:
+    tokens = _integers("loss_tokens", given)
+    if len(tokens) != len(lengths):
+        raise ValueError(f"loss_tokens has {len(tokens)} numbers, lengths {len(lengths)}; give one for each sample")
+    wrong = torch.nonzero((tokens < 0) | (tokens > lengths))
+    if len(wrong) > 0:
+        index = int(wrong[0])
+        raise ValueError(
+            f"the loss cannot count {tokens[index]} tokens of sample {index}, which has {lengths[index]} (loss_tokens)"
+        )
+    return tokens
+
+
+def _tokens(lengths: Any, max_tokens: int) -> torch.Tensor:
+    """A copy of the lengths, each in 1..max_tokens."""
+    tokens = _integers("lengths", lengths)
     wrong = torch.nonzero((tokens < 1) | (tokens > max_tokens))
     if len(wrong) == 0:
         return tokens
@@ -114,17 +132,21 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         seed: int = 0,
         drop_last: bool = False,
         lookahead: int = 1,
+        window_order: WindowOrder | str = WindowOrder.EXCHANGED,
         most_moved: float = 0.2,
         most_displacement: float = 0.5,
         tail: float = 0.25,
+        loss_tokens: Any = None,
     ) -> None:
         """`lengths`: tokens of each sample of the dataset, a sequence, NumPy array or tensor. `minibatch_size`: samples
         over all ranks; the last minibatch of an epoch has what is left, or is left out with `drop_last`. `max_tokens`:
         the budget of a microbatch. `rank`, `num_replicas`: this rank and the number of ranks; from torch.distributed
         where it is initialised, else 0 of 1. `policy`, `cost`: as in libodc.plan. `lookahead`: so many minibatches are
-        planned together, 1 to 16, within the limits `most_moved` and `most_displacement` of libodc.plan_window; 1: each
-        by itself. It has a price in the held-out loss, which the package's README tells. `tail`: with claims(), the
-        share of the cost that is left to be claimed. Wrong values are ValueErrors."""
+        planned together, 1 to 16, in the `window_order` and within the limits `most_moved` and `most_displacement` of
+        libodc.plan_window; 1: each by itself. It has a price in the held-out loss, a high one in the order "sorted",
+        which the package's README tells. `tail`: with claims(), the share of the cost that is left to be claimed.
+        `loss_tokens`: how many tokens of each sample the loss counts, for token_divisor; None: all. Wrong values are
+        ValueErrors."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if num_replicas is None:
             num_replicas = torch.distributed.get_world_size() if distributed else 1
@@ -145,8 +167,13 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         if not 0 <= tail <= 1:
             raise ValueError(f"tail is {tail}, must be a share of the cost, from 0 to 1")
         self.tail = tail
-        self._limits: dict[str, Any] = {"most_moved": most_moved, "most_displacement": most_displacement}
+        self._limits: dict[str, Any] = {
+            "order": window_order,
+            "most_moved": most_moved,
+            "most_displacement": most_displacement,
+        }
         self._tokens = _tokens(lengths, self.max_tokens)
+        self._loss_tokens = self._tokens if loss_tokens is None else _loss_tokens(loss_tokens, self._tokens)
         self.taken: list[list[Microbatch]] = []
         """What claims() has given this rank since it began, by minibatch."""
         self._position = _Position(0, 0)
@@ -383,13 +410,15 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     @property
     def token_divisor(self) -> float:
         """Divides the gradients of the minibatch that the loop is at, for a loss that is a sum over tokens: the tokens
-        of a minibatch in the mean over its window. The minibatch's own number would give the tokens of a minibatch of
+        that the loss counts in a minibatch, in the mean over its window. The minibatch's own number would give the tokens of a minibatch of
         short samples more weight. `job.sync_gradients(divisor=sampler.token_divisor)`. ValueError: before the first."""
         if self._position.delivered == 0:
             raise ValueError("no minibatch has been delivered yet, so there is none to divide the gradients of")
         number, order = self._position.delivered - 1, self._order(self._position.epoch)
         groups = [self._samples(order, one) for one in self._numbers(number - number % self.lookahead)]
-        tokens = sum(int(self._tokens[group].sum()) for group in groups)
+        tokens = sum(int(self._loss_tokens[group].sum()) for group in groups)
+        if tokens == 0:
+            raise ValueError(f"the loss counts no tokens of minibatch {number} and its window, so nothing can divide it")
         return tokens * len(groups[number % self.lookahead]) / sum(len(group) for group in groups)
 
     def seed_of(self, microbatch: Microbatch) -> int:
