@@ -137,7 +137,7 @@ typedef struct odc_shard_desc {
     int32_t sum;   /* odc_summation; 0: in f32 (f64), in the order in which gradients come, on which the last bits depend */
     float largest; /* exact sums: all gradients of the first minibatch are below this power of two; 0: 1,024 (f16: 65,536) */
 } odc_shard_desc;
-/* Allocates this rank's slices (zeros) and announces them; waits for nobody. odc_register_shards takes `count`
+/* Allocates this rank's slices (zeros) and registers them; waits for nobody. odc_register_shards takes `count`
  * descriptions of one struct_size and registers all of them or none, in one region of memory. */
 ODC_API odc_status odc_register_shard(odc_context *context, const odc_shard_desc *desc, odc_shard **out);
 ODC_API odc_status odc_register_shards(odc_context *context, const odc_shard_desc *descs, size_t count, odc_shard **out);

@@ -115,7 +115,7 @@ public:
     explicit operator bool() const noexcept { return handle() != nullptr; }
     odc_context *handle() const noexcept { return user_.handle(); }
 
-    // Allocates this rank's slice (zeros) and announces it; waits for nobody.
+    // Allocates this rank's slice (zeros) and registers it; waits for nobody.
     template <class P, class G, Memory M = Memory::Host, class... S, class = detail::Trailing<S...>>
     Shard<P, G, M> register_shard(const Description &description, S &...status);
     // Registers all of them or none, in one region of memory.

@@ -76,7 +76,7 @@ odc::Shard &checked(const odc_shard *shard) {
     return *shard->shard;
 }
 
-// The callback reads what the call has logged, whatever came of it, when it can do no harm to it any more.
+// Hands the call's log lines to the callback at the end of the call, so that the callback meets no half-done state.
 odc_status deliver(odc::Log *log, odc_status status) {
     if (log != nullptr && log->has_lines()) {
         guard([log] { log->deliver(); });

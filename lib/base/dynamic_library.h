@@ -7,7 +7,7 @@
 
 namespace odc {
 
-// All that libodc opens: none is needed to build a program or to start it. Packages recommend or suggest each
+// All that the library opens (the command opens CUDA and NCCL itself, for its comparisons): none is needed to build a program or to start it. Packages recommend or suggest each
 // (tests/cli/libraries_test.sh compares).
 namespace libraries {
 constexpr const char *kFabric = "libfabric.so.1";   // without it, all ranks must be on one host

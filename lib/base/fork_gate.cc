@@ -20,8 +20,7 @@ constexpr size_t kKinds = static_cast<size_t>(Locks::Count);
 constexpr std::array<const char *, kKinds> kNames = {"libodc", "hwloc", "libsodium", "libfabric",
                                                      "NVML",   "CUDA",  "PMIx"};
 
-// The calls of fork() under way in the upper half, the sections that threads are in below: as one number, so that a thread is
-// counted only once it may enter.
+// Running fork() calls in the upper half, threads in sections in the lower half: one word, so that entering is one exchange.
 constexpr uint64_t kOneFork = uint64_t{1} << 32;
 constinit std::atomic<uint64_t> gate = 0;
 constinit std::array<std::atomic<int>, kKinds> inside = {};
@@ -49,7 +48,7 @@ void enter() {
 
 void before_fork() {
     gate.fetch_add(kOneFork);
-    // Inside a section only a library forks, to call exec; others may wait in theirs for what this thread makes.
+    // A thread that forks inside a section is a library that calls exec; waiting for the others here could deadlock.
     for (int ms = 0; all_here == 0 && ms < kMostMs && gate.load() % kOneFork != 0; ++ms) {
         sleep_1ms();
     }

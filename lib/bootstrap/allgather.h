@@ -19,7 +19,7 @@ public:
     virtual ~Allgather() = default;
     // The next round; all ranks must come to it.
     virtual std::vector<PeerInfo> all_gather(const PeerInfo &mine) = 0;
-    // Instead of the next round: hands in `join error`, and waits for the others only where it would not reach them otherwise.
+    // Takes the place of the next round: hands in `join_error`, and waits for the others only where it would not reach them otherwise.
     virtual void leave(const PeerInfo &join_error) = 0;
     // Between two rounds, by rank: rank 0's to all others, theirs to it; -1 or beyond the end where there is none.
     // Whoever becomes readable has gone, has something to say in the next round, or (rank 0) has said why the job fails.
@@ -30,15 +30,15 @@ public:
 
 // Rank 0 listens at `endpoint` ("host:port", "[v6]:port"); the others prove that they know `secret`, which is not empty
 // (HMAC challenge-response in both directions), before anything of theirs is believed. After sodium_init.
-std::unique_ptr<Allgather> exchange_tcp(const std::string &endpoint, const std::string &secret, int rank, int size,
-                                        const Deadline &deadline);
+std::unique_ptr<Allgather> make_allgather_tcp(const std::string &endpoint, const std::string &secret, int rank,
+                                              int size, const Deadline &deadline);
 
 // Through the PMIx server of the launcher; the library is opened at run time.
-std::unique_ptr<Allgather> exchange_pmix(int rank, int size, const Deadline &deadline);
-// NULL when exchange_pmix can be tried here, else why not.
+std::unique_ptr<Allgather> make_allgather_pmix(int rank, int size, const Deadline &deadline);
+// NULL when make_allgather_pmix can be tried here, else why not.
 const char *why_not_pmix();
 
 // Through the caller's function, which is called once a round.
-std::unique_ptr<Allgather> exchange_callback(odc_all_gather_fn all_gather, void *arg, int size);
+std::unique_ptr<Allgather> make_allgather_callback(odc_all_gather_fn all_gather, void *arg, int size);
 
 }  // namespace odc

@@ -38,7 +38,7 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Allgather> exchange_callback(odc_all_gather_fn all_gather, void *arg, int size) {
+std::unique_ptr<Allgather> make_allgather_callback(odc_all_gather_fn all_gather, void *arg, int size) {
     return std::make_unique<CallbackAllgather>(all_gather, arg, size);
 }
 

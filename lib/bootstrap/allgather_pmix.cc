@@ -249,7 +249,7 @@ const char *why_not_pmix() {
     return loaded().why_not.empty() ? nullptr : loaded().why_not.c_str();
 }
 
-std::unique_ptr<Allgather> exchange_pmix(int rank, int size, const Deadline &deadline) {
+std::unique_ptr<Allgather> make_allgather_pmix(int rank, int size, const Deadline &deadline) {
     return std::make_unique<PmixAllgather>(rank, size, deadline);
 }
 
@@ -261,7 +261,7 @@ namespace odc {
 
 const char *why_not_pmix() { return "this libodc was built without PMIx"; }
 
-std::unique_ptr<Allgather> exchange_pmix(int, int, const Deadline &) {
+std::unique_ptr<Allgather> make_allgather_pmix(int, int, const Deadline &) {
     throw Error(ODC_ERROR_UNSUPPORTED, why_not_pmix());
 }
 

@@ -293,8 +293,8 @@ private:
 
 }  // namespace
 
-std::unique_ptr<Allgather> exchange_tcp(const std::string &endpoint_text, const std::string &secret, int rank, int size,
-                                        const Deadline &deadline) {
+std::unique_ptr<Allgather> make_allgather_tcp(const std::string &endpoint_text, const std::string &secret, int rank,
+                                              int size, const Deadline &deadline) {
     const HostPort endpoint = parse_endpoint(endpoint_text);
     if (rank == 0) {
         return std::make_unique<Server>(endpoint, secret, size, deadline);

@@ -193,8 +193,8 @@ void fill_peer(Membership &membership, int rank, LocalPeer met, std::unique_ptr<
     peer.arena = std::move(arena);
     peer.pidfd = std::move(met.pidfd);
     peer.program = std::move(met.program);
-    if (membership.cuda && met.slot.valid() && rank != membership.config.rank) {
-        membership.cuda->connect_ipc(rank, std::move(met.slot));
+    if (membership.cuda && met.ipc.valid() && rank != membership.config.rank) {
+        membership.cuda->connect_ipc(rank, std::move(met.ipc));
     }
 }
 

@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
+
+#include <poll.h>
 
 #include "base/futex.h"
 #include "base/process.h"
@@ -169,7 +170,8 @@ private:
             while ((regions_[local_rank] = cuda_.map_region(rank, block(rank).selftest_region)) == nullptr) {
                 cuda_.progress_ipc();
                 look_at(rank, block(rank));
-                std::this_thread::sleep_for(std::chrono::microseconds(100));  // seldom: it was sent before Opened
+                pollfd sent{cuda_.ipc_wait_fd(), POLLIN, 0};
+                poll(&sent, 1, deadline_.slice_ms());  // seldom: it was sent before Opened
             }
             std::memset(host_.start(), 0, kPatternBytes);
             copy(host_.start(), regions_[local_rank], kPatternBytes, "reading a pattern of another GPU");

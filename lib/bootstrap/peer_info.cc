@@ -37,12 +37,11 @@ template <class Content>
 void check_round(const Content &content, Layout layout, int rank) {
     if (content.magic != layout_magic(layout)) {
         fail(ODC_ERROR_RENDEZVOUS,
-             "odc_init: rank {} says something else than this round is about; give all ranks the same libodc", rank);
+             "odc_init: rank {} sent what belongs to another round of joining; give all ranks the same libodc", rank);
     }
     if (content.rank != rank) {
         fail(ODC_ERROR_RENDEZVOUS,
-             "odc_init: a later round's entry {} is rank {}'s; each all-gather must give "
-             "the entries in rank order",
+             "odc_init: entry {} of an all-gather is rank {}'s; config.all_gather must give the entries in rank order",
              rank, content.rank);
     }
 }

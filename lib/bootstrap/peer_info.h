@@ -76,8 +76,8 @@ PeerInfo peer_info_of(const ReadyInfo &content);
 // The peer info of a rank that cannot join: the others need not wait for it.
 PeerInfo join_error_of(const Error &error);
 
-// Throws ODC_ERROR_RENDEZVOUS with the message of a rank whose peer info is a join error; of several, the first whose own fault it
-// is, as the others have met with it only. `peer infos`: by rank, zeros where there is none yet.
+// Throws ODC_ERROR_RENDEZVOUS with the message of a rank whose peer info is a join error; if there are several, of the first
+// that did not fail because another had. `infos`: by rank, zeros where there is none yet.
 void check_join_errors(const std::vector<PeerInfo> &infos);
 
 // Throw ODC_ERROR_RENDEZVOUS when rank `rank` has handed in anything else. `magic` is the layout_magic() of its kind, which is

@@ -121,7 +121,7 @@ std::unique_ptr<Allgather> open_exchange(const Rendezvous &rendezvous, const Dea
         fail(ODC_ERROR_SYSTEM, "libsodium found no source of random numbers");
     }
     if (rendezvous.all_gather != nullptr) {
-        return exchange_callback(rendezvous.all_gather, rendezvous.all_gather_arg, launch.size);
+        return make_allgather_callback(rendezvous.all_gather, rendezvous.all_gather_arg, launch.size);
     }
     if (!rendezvous.address.empty()) {
         if (rendezvous.secret.empty()) {
@@ -129,12 +129,12 @@ std::unique_ptr<Allgather> open_exchange(const Rendezvous &rendezvous, const Dea
                  "odc_init: a rendezvous at {} needs a secret that all ranks share; set ODC_SECRET or config.secret",
                  rendezvous.address);
         }
-        return exchange_tcp(rendezvous.address, rendezvous.secret, launch.rank, launch.size, deadline);
+        return make_allgather_tcp(rendezvous.address, rendezvous.secret, launch.rank, launch.size, deadline);
     }
     if (why_not_pmix() != nullptr) {
         fail_no_way(rendezvous);
     }
-    return exchange_pmix(launch.rank, launch.size, deadline);
+    return make_allgather_pmix(launch.rank, launch.size, deadline);
 }
 
 }  // namespace odc

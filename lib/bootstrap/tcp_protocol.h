@@ -34,7 +34,7 @@ struct Challenge {
     std::array<char, 8> magic;
     Nonce nonce;
 };
-static_assert(sizeof(Challenge) == 40);
+static_assert(sizeof(Challenge) == 40 && offsetof(Challenge, nonce) == 8);
 
 struct Proof {
     Mac mac;
@@ -45,7 +45,7 @@ struct Entry {
     Mac mac;
     PeerInfo info;
 };
-static_assert(sizeof(Entry) == 2080);
+static_assert(sizeof(Entry) == 2080 && offsetof(Entry, info) == 32);
 
 static_assert(sizeof(Mac) == crypto_auth_hmacsha256_BYTES);
 

@@ -438,17 +438,17 @@ void choose_routes(Membership &membership, const std::vector<IdentityInfo> &info
 }
 
 void fail_everywhere(Allgather &exchange, const Error &error, const Deadline &deadline) {
-    const bool about_meeting = error.status() == ODC_ERROR_RENDEZVOUS;
+    const bool is_rendezvous = error.status() == ODC_ERROR_RENDEZVOUS;
     try {
-        if (about_meeting) {
+        if (is_rendezvous) {
             check_join_errors(exchange.all_gather(join_error_of(error)));
         } else {
             exchange.leave(join_error_of(error));
         }
     } catch (const Error &others) {
-        // Where this rank only met with what happened to another, that one's message says more; but at the deadline the
-        // exchange knows nothing more.
-        if (about_meeting && others.status() == ODC_ERROR_RENDEZVOUS && !deadline.over()) {
+        // The error of the rank that failed first says more than this rank's, which followed from it. After the deadline
+        // the exchange has no such error.
+        if (is_rendezvous && others.status() == ODC_ERROR_RENDEZVOUS && !deadline.over()) {
             throw;
         }
     }

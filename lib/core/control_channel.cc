@@ -24,7 +24,7 @@ void ControlChannel::tell_when(const std::atomic<uint64_t> &word, uint64_t value
     }
 }
 
-void ControlChannel::tell_registered(const RegisteredMessage &message) { fabric_->announce(message); }
+void ControlChannel::tell_registered(const RegisteredMessage &message) { fabric_->tell_registered(message); }
 
 std::shared_ptr<ClaimRequest> ControlChannel::claim(uint64_t minibatch, uint64_t count) {
     return fabric_->claim(minibatch, count);

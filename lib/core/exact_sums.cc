@@ -13,8 +13,8 @@ namespace odc {
 
 namespace {
 
-// In f32, where the first of the sums is; returns the largest magnitude in units. Stripe by stripe from the first on: an f32 is
-// written where a sum was that has been read.
+// Converts the sums to f32 in place; returns the largest magnitude in units. An f32 is half as long as a sum, so going from the
+// first stripe to the last never overwrites a sum that has not been read.
 double convert(const RemoteSlice &mine, int exponent, uint64_t epoch) {
     double largest = 0;
     const uint64_t each = stripe_elements(mine);
@@ -32,7 +32,7 @@ double convert(const RemoteSlice &mine, int exponent, uint64_t epoch) {
     return largest;
 }
 
-// Of each element it asks for the same, however the shard is divided, so the largest vote is the same, too.
+// A vote depends on elements only, not on how the shard is divided, so the largest vote is the same for every division.
 ExponentVote next_vote(double largest, uint64_t clamped, int exponent) {
     std::optional<int> asked;
     if (largest > 0) {

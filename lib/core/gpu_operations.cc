@@ -80,7 +80,7 @@ uint64_t GpuOperations::pinned_bytes() const { return cuda_.pinned_bytes(); }
 
 // ---- Enqueuing ----
 
-// Of pending work; what was enqueued before the body failed is never seen done.
+// Runs a body that enqueues pending work. If it fails halfway, the work before is never seen done, so the job fails.
 template <class Body>
 void GpuOperations::enqueue(Call call, Body body) {
     call_gpu(job_, cuda_.device(), [&] {
@@ -413,7 +413,7 @@ void GpuOperations::wait_for_staging_proxy(Job::Wait &wait, const Ready &ready) 
     wait.until_seen_served(awaited, ready);
 }
 
-// As much as there is room for, again and again: the host waits while the GPU has not given up what it was handed.
+// Stages the part piece by piece. While no bounce buffer is free, the host waits for the GPU.
 void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait) {
     const Shard &shard = *operation.shard;
     const RemoteSlice to = shard.host_slice(index);
@@ -448,7 +448,7 @@ void GpuOperations::before_arrival(const std::vector<Operation *> &started) {
     drain();
 }
 
-// Until what this rank has enqueued is done, and its descriptors are with its peers.
+// Waits until what this rank has enqueued is done, and its peers have the handles of its regions.
 void GpuOperations::drain() {
     call_gpu(job_, cuda_.device(), [this] { cuda_.device().check_health(); });  // also where all is done
     Job::Wait wait(job_, call_name(Call::Sync));

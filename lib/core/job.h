@@ -66,7 +66,7 @@ public:
     [[noreturn]] void rethrow() const;
     void leave();
 
-    // What an engine with work of its own on its way does at these times; none: nothing.
+    // Callbacks of an engine whose work goes on after its calls; may be empty.
     struct Hooks {
         std::function<void()> while_waiting;  // now and then, in every wait; throws the job's error
         std::function<void()> before_leaving;
@@ -102,13 +102,14 @@ public:
     private:
         Job &job_;
     };
-    // Within it, and of no shard: until what this rank enqueued on its device is done, first what is for `record` (0: none).
+    // Within a CallScope: from now until note_device_done() the call waits for this rank's device, first for the work on the
+    // shard of `record` (0: no shard).
     void note_device_wait(uint64_t record);
     void note_device_done();
 
-    // After an error of `call`: returns when the requests touch none of this rank's memory any more. What has left for a peer
-    // cannot be called back: a slow one is awaited; from one that is lost it does not come, so the connections are closed, and
-    // with them the job. `look` is called now and then; if it throws, they are to be cancelled again.
+    // After an error of `call`: cancels the requests and returns once they access none of this rank's memory. A peer may still
+    // access memory for what was sent to it: a slow peer is waited for; if it is lost, all connections are closed and the job
+    // fails. `look` is called now and then; if it throws, call this again.
     void cancel(const std::vector<std::shared_ptr<Request>> &requests, Call call, const std::function<void()> &look);
 
     // Until the doorbell rings, or 20 ms. `rung`: as it was when there was nothing to be seen yet.

@@ -7,12 +7,12 @@ namespace odc {
 
 Arrivals::Arrivals(Job &job) {
     for (int rank = 0; rank < job.size(); ++rank) {
-        words_.push_back({&job.block(rank), 0});
+        measured_.push_back({&job.block(rank), 0});
     }
     const std::vector<int> &local_peers = job.local_peers();
     for (size_t local_rank = 0; local_rank < local_peers.size(); ++local_rank) {
         ControlBlock &first = job.block(local_peers[local_rank / kTreeFan * kTreeFan]);
-        words_[static_cast<size_t>(local_peers[local_rank])] = {&first, local_rank % kTreeFan};
+        measured_[static_cast<size_t>(local_peers[local_rank])] = {&first, local_rank % kTreeFan};
     }
 }
 

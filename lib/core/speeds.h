@@ -16,21 +16,21 @@ public:
     explicit Arrivals(Job &job);
 
     std::atomic<int64_t> &at_ns(int rank, uint64_t minibatch) {
-        const Words &words = words_[static_cast<size_t>(rank)];
-        return words.block->arrived_at_ns[minibatch % 2][words.index];
+        const Measured &measured = measured_[static_cast<size_t>(rank)];
+        return measured.block->arrived_at_ns[minibatch % 2][measured.index];
     }
     // As the rank measured its own until it arrived; 0: not yet.
     std::atomic<double> &speed(int rank, uint64_t minibatch) const {
-        const Words &words = words_[static_cast<size_t>(rank)];
-        return words.block->speeds[minibatch % 2][words.index];
+        const Measured &measured = measured_[static_cast<size_t>(rank)];
+        return measured.block->speeds[minibatch % 2][measured.index];
     }
 
 private:
-    struct Words {
+    struct Measured {
         ControlBlock *block;
         size_t index;
     };
-    std::vector<Words> words_;  // by rank
+    std::vector<Measured> measured_;  // by rank
 };
 
 // This rank's speed: the cost that it reports, per second between its first publish and its arrival, less what it waited for

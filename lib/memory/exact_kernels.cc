@@ -25,7 +25,7 @@ using I64 = hn::RebindToSigned<F64>;
 using U64 = hn::RebindToUnsigned<F64>;
 using F32 = hn::Rebind<float, F64>;  // half a vector
 
-// To this a number below 2^51 is added, which rounds it to an integer (to the nearest, ties to even) in the low bits.
+// Adding this to a number below 2^51 rounds it to an integer (to nearest, ties to even), which is then in the low bits.
 constexpr double kRounder = 0x1.8p52;
 constexpr double kLargest = 0x1p51 - 1;
 

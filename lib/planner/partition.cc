@@ -252,8 +252,8 @@ private:
         return apply(best);
     }
 
-    // Both take equally long after `even` has moved; what is left too much in one of them, or is there too little, counts by
-    // its speed.
+    // If cost `even` moves, both parts take equally long. Moving more or less costs time by the speed of the part that is then
+    // the longer one.
     std::optional<Exchange> best_exchange(uint32_t longer, uint32_t shorter) {
         const double speeds = speeds_[longer] + speeds_[shorter];
         const double even = (sums_[longer] * speeds_[shorter] - sums_[shorter] * speeds_[longer]) / speeds;

@@ -43,8 +43,8 @@ const ProviderRow &provider_of(const NicAddress &nic);
 ReadMode read_mode_of(const NicAddress &nic);  // by that provider
 std::string domain_of(const NicAddress &nic);  // what that provider calls the NIC: "eth0", "rdmap16s27-rdm"
 
-// A provider that libfabric has for a domain, or says why not. An empty domain stands for all of the provider's that no
-// other one of these names.
+// Whether libfabric has a provider for a domain, and why not. An empty domain stands for all domains of the provider that no
+// other ProviderInfo names.
 struct ProviderInfo {
     std::string provider;
     std::string domain;

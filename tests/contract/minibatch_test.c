@@ -9,6 +9,7 @@ typedef struct flags {
     atomic_int a;
     atomic_int b;
     atomic_int c;
+    waiting_threads waiting;
 } flags;
 
 static tensor plain(odc_context *context, const char *name, uint64_t numel) {
@@ -179,13 +180,12 @@ static void waits_for_publish(odc_context *context, void *arg) {
         uint64_t salt = (uint64_t)minibatch;
         write_parameters(t, salt);
         if (odc_rank(context) == 1) {
-            await_flag(&shared->a, minibatch + 1);
-            sleep_ms(3);
+            await_waiters(&shared->waiting, minibatch + 1);
             set_flag(&shared->b, minibatch + 1);
         }
         CHECK_OK(odc_publish(t.shard, NULL));
         if (odc_rank(context) == 0) {
-            set_flag(&shared->a, minibatch + 1);
+            add_waiter(&shared->waiting);
             if (minibatch % 2 == 0) {
                 check_gather(t, salt);
             } else {

@@ -350,10 +350,12 @@ static void reduce_differently(odc_context *context, void *arg) {
 
 static void publish_nothing(odc_context *context, void *arg) {
     double value = 1;
-    (void)arg;
+    waiting_threads *waiting = arg;
     if (odc_rank(context) == 1) {
         CHECK_OK(odc_publish_all(context, NULL));
-        sleep_ms(50); /* long enough for the other one to be waiting */
+        await_waiters(waiting, 1);
+    } else {
+        add_waiter(waiting);
     }
     CHECK_OK(odc_all_reduce(context, &value, 1, ODC_SUM));
     CHECK(value == 2);
@@ -361,7 +363,7 @@ static void publish_nothing(odc_context *context, void *arg) {
 
 static void a_rank_without_shards_may_publish_and_then_reduce(void **state) {
     (void)state;
-    run_ranks(2, publish_nothing, NULL);
+    run_ranks(2, publish_nothing, share(sizeof(waiting_threads)));
 }
 
 static void ranks_that_reduce_differently_are_both_named(void **state) {

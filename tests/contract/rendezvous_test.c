@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* ---- Meeting ---- */
+/* ---- Rendezvous ---- */
 
 static void meet_twice(int rank, int size, const char *job, void *arg) {
     odc_config config = scene_config(arg, rank, size, job);

@@ -323,15 +323,14 @@ static void many_shards_are_registered_in_one_call_all_or_none(void **state) {
 }
 
 static void late(odc_context *context, void *arg) {
-    atomic_int *waiting = arg;
+    waiting_threads *waiting = arg;
     tensor early = make_tensor(context, "early", 10, ODC_F32, ODC_F32);
     for (uint64_t minibatch = 0; minibatch < 5; ++minibatch) {
         char name[32];
         snprintf(name, sizeof name, "late.%d", (int)minibatch);
         uint64_t operation = 0;
         if (odc_rank(context) == 1) { /* rank 0 has registered, published and begun to wait by then */
-            await_flag(waiting, (int)minibatch + 1);
-            sleep_ms(5);
+            await_waiters(waiting, (int)minibatch + 1);
         }
         tensor t = make_tensor(context, name, 99, ODC_F32, ODC_F32);
         float *full = new_full(99, ODC_F32);
@@ -340,7 +339,7 @@ static void late(odc_context *context, void *arg) {
         CHECK_OK(odc_publish_all(context, NULL));
         CHECK_OK(odc_gather_start(t.shard, full, 99, NULL, &operation));
         if (odc_rank(context) == 0) {
-            raise_flag(waiting);
+            add_waiter(waiting);
         }
         CHECK_OK(odc_wait(context, operation));
         check_full(t, full, minibatch);
@@ -352,7 +351,7 @@ static void late(odc_context *context, void *arg) {
 
 static void registering_waits_for_nobody_and_is_possible_in_every_minibatch(void **state) {
     (void)state;
-    run_ranks(2, late, share(sizeof(atomic_int)));
+    run_ranks(2, late, share(sizeof(waiting_threads)));
 }
 
 static void memory_is_zero(odc_context *context, void *arg) {

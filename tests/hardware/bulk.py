@@ -40,7 +40,7 @@ class Additions(Structure):
 Launch = Callable[[int, int, int, c_void_p], None]  # to, from, elements, stream
 
 
-class Trial:
+class Experiment:
     def __init__(self, gpu: Gpu, add: bytes, bulk: bytes) -> None:
         self.gpu = gpu
         self.most = BLOCKS * gpu.attribute(MULTIPROCESSORS)
@@ -142,18 +142,18 @@ def main() -> int:
     if why:
         print(json.dumps({"results": [{"name": "bulk additions", "outcome": "skipped", "reason": why}]}))
         return 0
-    trial = Trial(gpu, add, bulk)
-    most = trial.most
+    experiment = Experiment(gpu, add, bulk)
+    most = experiment.most
     results: list[dict[str, Any]] = []
     for kind in SIZES:
-        red, by_bulk = trial.by_red(kind), trial.by_bulk(kind)
+        red, by_bulk = experiment.by_red(kind), experiment.by_bulk(kind)
         for name, adders in (("alone", (by_bulk,)), ("twice", (by_bulk, by_bulk)), ("beside red", (red, by_bulk))):
             right = True
-            for trial.most, tiles in ((4, 1), (4, 203), (most, 203)):  # many tiles to a block, too
-                right = right and trial.is_right(kind, tiles, *adders)
+            for experiment.most, tiles in ((4, 1), (4, 203), (most, 203)):  # many tiles to a block, too
+                right = right and experiment.is_right(kind, tiles, *adders)
             outcome, reason = ("passed", "") if right else ("failed", f"sums are wrong; seed {seed}")
             results.append({"name": f"{kind} {name}", "outcome": outcome, "reason": reason})
-        figures = {"note": "ratio above 1: bulk is faster", **trial.race(kind)}
+        figures = {"note": "ratio above 1: bulk is faster", **experiment.race(kind)}
         results.append({"name": f"{kind} speed", "outcome": "passed", "figures": figures})
     print(json.dumps({"results": results}))
     return 0

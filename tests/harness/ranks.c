@@ -100,9 +100,9 @@ void add_waiter(waiting_threads *all) {
 }
 
 static char state_of(int tid) {
-    char path[32];
+    char path[64];
     char text[256];
-    snprintf(path, sizeof path, "/proc/%d/stat", tid);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", tid, tid); /* qemu-user answers /proc/PID/stat itself */
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t bytes = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
     close(fd);

@@ -75,6 +75,61 @@ std::vector<ControlMessage> samples() {
             AckMessage{}};
 }
 
+// ---- The bytes on the wire ----
+
+// Values one after another, as other builds of the same layout version expect them.
+class Wire {
+public:
+    explicit Wire(uint32_t kind) : kind_(kind) {}
+    template <class Value>
+    Wire &add(Value value) {
+        bytes_.append(reinterpret_cast<const char *>(&value), sizeof(value));
+        return *this;
+    }
+    Wire &text(const char *words) {
+        bytes_ += words;
+        return *this;
+    }
+    std::string message() const {
+        const uint32_t head[] = {kind_, static_cast<uint32_t>(bytes_.size())};
+        return std::string(reinterpret_cast<const char *>(head), sizeof(head)) + bytes_;
+    }
+
+private:
+    uint32_t kind_;
+    std::string bytes_;
+};
+
+void assert_bytes(const ControlMessage &message, const Wire &wire) {
+    const std::string bytes = encode(message);
+    const std::string wanted = wire.message();
+    assert_int_equal(bytes.size(), wanted.size());
+    assert_memory_equal(bytes.data(), wanted.data(), wanted.size());
+}
+
+// Those that are written field by field: whoever changes the order raises the layout version.
+void the_bytes_are_those_of_this_layout_version(void **) {
+    Wire registered(0);
+    for (uint64_t field = 1; field <= 6; ++field) {
+        registered.add(field);
+    }
+    for (int32_t field = 7; field <= 11; ++field) {
+        registered.add(field);
+    }
+    registered.add(uint32_t{2}).text("ab").add(uint32_t{1}).add(int32_t{12});
+    registered.add(uint32_t{2}).add(uint64_t{13}).add(uint64_t{14});
+    assert_bytes(RegisteredMessage{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, "ab", {12}, {13, 14}}, registered);
+    const Contribution two{2, 3, 1, 0, {0.5, -4}};
+    const auto add_two = [](Wire wire) {
+        return wire.add(uint32_t{2}).add(int32_t{3}).add(uint32_t{1}).add(0.5).add(-4.0);
+    };
+    assert_bytes(ArrivedMessage{15, 2.5, two}, add_two(Wire(3).add(uint64_t{15}).add(2.5)));
+    assert_bytes(ReducedMessage{16, two}, add_two(Wire(4).add(uint64_t{16})));
+    assert_bytes(FailedMessage{17, "why"}, Wire(6).add(int32_t{17}).add(uint32_t{3}).text("why"));
+    assert_bytes(GoodbyeMessage{}, Wire(10));
+    assert_bytes(ClaimMessage{18, 19, 20}, Wire(14).add(uint64_t{18}).add(uint64_t{19}).add(uint64_t{20}));
+}
+
 // In a heap block of its exact size, so that a sanitizer sees a read past its end.
 std::optional<ControlMessage> decode_copy(const char *from, size_t bytes, size_t *left) {
     const auto copy = std::make_unique<char[]>(bytes);
@@ -212,6 +267,7 @@ void random_bytes_harm_nobody(void **) {
 
 int main() {
     const CMUnitTest tests[] = {
+        cmocka_unit_test(the_bytes_are_those_of_this_layout_version),
         cmocka_unit_test(every_kind_comes_out_as_it_went_in),
         cmocka_unit_test(long_texts_and_lists_come_out_whole),
         cmocka_unit_test(an_incomplete_message_is_waited_for),

@@ -7,7 +7,7 @@ set -u
 cd "${ODC_SOURCE_DIR:?the folder of the sources}" || exit 1
 
 kMostModules=22
-kMostHeaders=22
+kMostHeaders=22 # of lib/
 
 failures=0
 complain() {

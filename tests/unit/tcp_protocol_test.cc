@@ -117,7 +117,7 @@ Outcome receive(int64_t timeout_ms, const std::function<void(int fd)> &client) {
 
 void visit_as_rank_1(const NicAddress &port) {
     const Deadline deadline(10000, nullptr, nullptr);
-    exchange_tcp(port.text, kSecret, 1, 2, deadline)->all_gather(kPeerInfo);
+    make_allgather_tcp(port.text, kSecret, 1, 2, deadline)->all_gather(kPeerInfo);
 }
 
 // Rank 1 of 2 and its outcome, while `answer` plays rank 0.
@@ -361,7 +361,7 @@ void test_invalid_second_peer_infos(void **) {
         std::thread rank([&] {
             outcome = outcome_of([&] {
                 const Deadline deadline(10000, nullptr, nullptr);
-                const auto exchange = exchange_tcp(port.text, kSecret, 1, 2, deadline);
+                const auto exchange = make_allgather_tcp(port.text, kSecret, 1, 2, deadline);
                 exchange->all_gather(kPeerInfo);
                 exchange->all_gather(kPeerInfo);
             });

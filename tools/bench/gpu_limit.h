@@ -87,8 +87,8 @@ private:
         GpuTeam::Part part;
         std::unique_ptr<GpuMemory> sums;
         std::unique_ptr<GpuMemory> staging;  // two pieces
-        GpuMark copied[2];
-        GpuMark added[2];
+        GpuEvent copied[2];
+        GpuEvent added[2];
     };
     void add(Owner &owner);
     void synchronize() const;

@@ -64,13 +64,13 @@ void print_disturbance(const Json &json) {
     }
 }
 
-// The other contestants. What keeps a ratio from being resolved is in the first verdict.
+// The other contestants. Whether their ratios are resolved is in the first verdict.
 void print_other(const Json &json, const std::string &title, const std::string &key, const std::string &words) {
     if (json.contains(key + "_gbps")) {
         print_rate(title, json[key + "_gbps"].get<double>(), words);
-        const std::string verdict = json[key + "_verdict"];
-        const size_t reason_end = verdict.find("; ");
-        fmt::print("  {}\n", verdict.substr(reason_end == std::string::npos ? 0 : reason_end + 2));
+        fmt::print("  libodc reached {:.3f} ({:.3f} to {:.3f}) of {}\n", json[key + "_ratio"].get<double>(),
+                   json[key + "_ratio_low"].get<double>(), json[key + "_ratio_high"].get<double>(),
+                   json[key + "_name"].get<std::string>());
     }
 }
 
@@ -215,6 +215,7 @@ void add_other(Json &json, const BenchOptions &options, const std::string &name,
     const RaceResult::Other &one = result.others[other];
     json[name + "_gbps"] = gbps(options, one.seconds.median);
     add_interval(json, name + "_ratio", one.ratio);
+    json[name + "_name"] = words;
     json[name + "_verdict"] = ratio_verdict(options, one.ratio, words, std::nullopt, result.disturbance);
 }
 

@@ -69,12 +69,12 @@ std::string uuid_text(const cuda::Uuid &uuid) {
     return text;
 }
 
-// ---- GpuMark ----
+// ---- GpuEvent ----
 
-GpuMark::GpuMark(GpuMark &&other) noexcept
+GpuEvent::GpuEvent(GpuEvent &&other) noexcept
     : gpu_(std::exchange(other.gpu_, nullptr)), event_(std::exchange(other.event_, nullptr)) {}
 
-GpuMark::~GpuMark() {
+GpuEvent::~GpuEvent() {
     if (gpu_ != nullptr && !must_leave()) {
         const Gpu::Scope scope(*gpu_);
         driver().cuEventDestroy(event_);
@@ -166,19 +166,19 @@ void Gpu::add(odc_type type, void *sums, const void *values, uint64_t numel) con
           "cuLaunchKernel of the plain addition");
 }
 
-void Gpu::set(GpuMark &mark) const {
+void Gpu::set(GpuEvent &event) const {
     const Scope scope(*this);
-    if (mark.gpu_ == nullptr) {
-        check(driver().cuEventCreate(&mark.event_, cuda::kEventDisableTiming), "cuEventCreate");
-        mark.gpu_ = this;
+    if (event.gpu_ == nullptr) {
+        check(driver().cuEventCreate(&event.event_, cuda::kEventDisableTiming), "cuEventCreate");
+        event.gpu_ = this;
     }
-    check(driver().cuEventRecord(mark.event_, stream_), "cuEventRecord");
+    check(driver().cuEventRecord(event.event_, stream_), "cuEventRecord");
 }
 
-void Gpu::follow(const GpuMark &mark) const {
-    if (mark.gpu_ != nullptr) {
+void Gpu::follow(const GpuEvent &event) const {
+    if (event.gpu_ != nullptr) {
         const Scope scope(*this);
-        check(driver().cuStreamWaitEvent(stream_, mark.event_, 0), "cuStreamWaitEvent");
+        check(driver().cuStreamWaitEvent(stream_, event.event_, 0), "cuStreamWaitEvent");
     }
 }
 

@@ -23,12 +23,12 @@ std::string uuid_text(const cuda::Uuid &uuid);
 class Gpu;
 
 // A point in a GPU's stream.
-class GpuMark {
+class GpuEvent {
 public:
-    GpuMark() = default;
-    GpuMark(GpuMark &&other) noexcept;
-    GpuMark &operator=(GpuMark &&) = delete;
-    ~GpuMark();
+    GpuEvent() = default;
+    GpuEvent(GpuEvent &&other) noexcept;
+    GpuEvent &operator=(GpuEvent &&) = delete;
+    ~GpuEvent();
 
 private:
     friend class Gpu;
@@ -62,9 +62,9 @@ public:
     void clear(void *to, size_t bytes) const;
     // sums[i] += values[i] by the plain kernel; both at multiples of 16 bytes.
     void add(odc_type type, void *sums, const void *values, uint64_t numel) const;
-    void set(GpuMark &mark) const;
-    // Later work waits for another GPU's mark; does nothing if the mark was never recorded.
-    void follow(const GpuMark &mark) const;
+    void set(GpuEvent &event) const;
+    // Later work waits for another GPU's event; does nothing if the event was never recorded.
+    void follow(const GpuEvent &event) const;
     // Waits until all enqueued work is done.
     void synchronize() const;
 

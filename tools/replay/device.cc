@@ -31,7 +31,7 @@ Device::Device(ModelShards &shards, odc_context *context, odc_context *barrier)
     prctl(PR_SET_TIMERSLACK, 1);  // the default of 50 us is as long as a short layer
 }
 
-RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work, Recording recording) {
+RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work, Detail detail) {
     steps_.clear();
     cost_ = 0;
     for (const Microbatch &microbatch : work.planned) {
@@ -39,7 +39,7 @@ RunRecord Device::run(int32_t number, Schedule schedule, const DeviceWork &work,
     }
     number_ = number;
     schedule_ = schedule;
-    recording_ = recording;
+    detail_ = detail;
     check(odc_minibatch_sync(barrier_));
     origin_ns_ = now_ns();
     shards_.update_and_publish();
@@ -207,7 +207,7 @@ void Device::meet(const Step &step) {
 }
 
 void Device::record(Kind kind, const Step &step, int64_t begin_ns, int64_t end_ns) {
-    if (recording_ == Recording::Events && end_ns > begin_ns) {
+    if (detail_ == Detail::Events && end_ns > begin_ns) {
         events_.push_back(
             {begin_ns - origin_ns_, end_ns - origin_ns_, number_, step.microbatch, step.layer, step.item, kind});
     }

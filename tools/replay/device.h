@@ -14,7 +14,7 @@
 
 namespace odc_tool {
 
-enum class Recording { Times, Events };
+enum class Detail { Times, Events };
 
 // What a rank computes in a minibatch: its microbatches of the plan, and the items that it claims.
 struct DeviceWork {
@@ -34,7 +34,7 @@ public:
     // the next item, whose first layer it gathers, when it begins to compute the last layer of the one before. In the schedules
     // of --prefetch, where nothing is claimed, one thread computes and communicates: waiting, each call returns when it is
     // done; prefetching, calls are started before a layer's compute and waited for after it.
-    RunRecord run(int32_t number, Schedule schedule, const DeviceWork &work, Recording recording);
+    RunRecord run(int32_t number, Schedule schedule, const DeviceWork &work, Detail detail);
 
     const std::vector<Event> &events() const { return events_; }
 
@@ -70,7 +70,7 @@ private:
     std::vector<Step> steps_;  // of this run
     double cost_ = 0;          // of their microbatches
     Schedule schedule_ = Schedule::Odc;
-    Recording recording_ = Recording::Times;
+    Detail detail_ = Detail::Times;
     int32_t number_ = 0;
     int64_t origin_ns_ = 0;
 };

@@ -67,7 +67,7 @@ void ReplayJob::read_speeds() {
     check(odc_get_speeds(context, measured_speeds.data(), measured_speeds.size()));
 }
 
-RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Recording recording) {
+RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Detail detail) {
     const Minibatch &samples = workload.minibatch(arm, minibatch);
     const std::vector<double> speeds = arm.speeds == Speeds::Measured ? measured_speeds : std::vector<double>{};
     const Plan plan =
@@ -76,7 +76,7 @@ RunRecord ReplayJob::run(int32_t number, size_t minibatch, const Arm &arm, doubl
     const DeviceWork work{plan.ranks[rank], plan.items, ns_per_cost / workload.speeds[minibatch][rank],
                           arm.speeds == Speeds::Measured && arm == workload.arms.back()};
     try {
-        const RunRecord record = device.run(number, arm.schedule, work, recording);
+        const RunRecord record = device.run(number, arm.schedule, work, detail);
         shards.check_gradients(samples.total);
         return record;
     } catch (const Exit &exit) {

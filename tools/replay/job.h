@@ -22,7 +22,7 @@ struct ReplayJob {
     // Reads the ranks' speeds as measured so far: before a minibatch's first arm, so that its arms know the same.
     void read_speeds();
     // Runs one minibatch by `arm`, as run number `number`, and checks every sum.
-    RunRecord run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Recording recording);
+    RunRecord run(int32_t number, size_t minibatch, const Arm &arm, double ns_per_cost, Detail detail);
     // All ranks' records, on rank 0. Collective.
     std::vector<RankTotals> collect_totals();
 

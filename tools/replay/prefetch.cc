@@ -38,7 +38,7 @@ Arm arm_of(const Turn &turn) { return {turn.schedule, ODC_LB_MINI}; }
 size_t turn_at(size_t minibatch, size_t place) { return (minibatch + place) % kTurns.size(); }
 
 RunRecord run_turn(ReplayJob &job, size_t minibatch, const Turn &turn) {
-    return job.run(0, minibatch, arm_of(turn), turn.compute * job.workload.ns_per_cost, Recording::Times);
+    return job.run(0, minibatch, arm_of(turn), turn.compute * job.workload.ns_per_cost, Detail::Times);
 }
 
 // The same on all ranks.

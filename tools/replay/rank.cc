@@ -53,7 +53,7 @@ public:
                 job_.read_speeds();
             }
             records_.push_back(job_.run(static_cast<int32_t>(run), runs[run].minibatch, arm, workload.ns_per_cost,
-                                        recording(runs[run].minibatch)));
+                                        detail_of(runs[run].minibatch)));
             done += workload.expected(arm, runs[run].minibatch);
         }
     }
@@ -97,13 +97,13 @@ private:
         const Workload &workload = job_.workload;
         for (size_t minibatch = workload.count(); minibatch < workload.count() + workload.warm_up; ++minibatch) {
             job_.read_speeds();
-            job_.run(-1, minibatch, workload.arms.back(), workload.ns_per_cost, Recording::Times);
+            job_.run(-1, minibatch, workload.arms.back(), workload.ns_per_cost, Detail::Times);
         }
     }
 
-    Recording recording(size_t minibatch) const {
+    Detail detail_of(size_t minibatch) const {
         const bool wanted = !(job_.settings.timeline.empty() && job_.settings.trace.empty());
-        return wanted && minibatch < kPicturedMinibatches ? Recording::Events : Recording::Times;
+        return wanted && minibatch < kPicturedMinibatches ? Detail::Events : Detail::Times;
     }
 
     ReplayJob &job_;

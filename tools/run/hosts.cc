@@ -135,7 +135,7 @@ private:
             const std::string address = wanted_.address.empty() ? name : wanted_.address;
             const bool v6 = address.find(':') != std::string::npos;
             tell(fmt::format("{}:{}", v6 ? "[" + address + "]" : address, word->number),
-                 torch_meeting(address, word->second));
+                 torch_rendezvous(address, word->second));
         }
         return true;
     }

@@ -56,7 +56,7 @@ std::vector<Process> rank_processes(const LocalRanks &ranks) {
     return processes;
 }
 
-std::vector<std::pair<std::string, std::string>> torch_meeting(const std::string &address, int port) {
+std::vector<std::pair<std::string, std::string>> torch_rendezvous(const std::string &address, int port) {
     const auto own_or = [](const char *name, const std::string &otherwise) {
         return is_set(name) && !is_set("RANK") ? std::getenv(name) : otherwise;
     };
@@ -72,8 +72,8 @@ int launch(const Launch &wanted) {
     work.noun = "rank";
     work.output = wanted.output;
     const HeldPort torch_port;
-    work.processes = rank_processes(
-        {0, wanted.ranks, wanted.ranks, random_name(), wanted.argv, torch_meeting("127.0.0.1", torch_port.number())});
+    work.processes = rank_processes({0, wanted.ranks, wanted.ranks, random_name(), wanted.argv,
+                                     torch_rendezvous("127.0.0.1", torch_port.number())});
     work.processes[0].input = Input::Ours;
     Supervisor supervisor(work);
     supervisor.start();

@@ -36,7 +36,7 @@ struct LocalRanks {
 std::vector<Process> rank_processes(const LocalRanks &ranks);
 // MASTER_ADDR and MASTER_PORT for torch.distributed: those of this process, unless RANK says that they belong to a job of which
 // it is itself a rank, else these.
-std::vector<std::pair<std::string, std::string>> torch_meeting(const std::string &address, int port);
+std::vector<std::pair<std::string, std::string>> torch_rendezvous(const std::string &address, int port);
 // 128 random bits, so that no other job has the name.
 std::string random_name();
 

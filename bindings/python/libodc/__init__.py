@@ -24,6 +24,7 @@ from .errors import (
     SystemRefusedError,
     UnsupportedError,
 )
+from .exact import ExactSum
 from .memory import View
 from .planning import Plan, WindowPlan, plan, plan_cost, plan_window
 from .route import Route
@@ -41,6 +42,7 @@ __all__ = [
     "ContextStats",
     "DeviceError",
     "Error",
+    "ExactSum",
     "InternalError",
     "InterruptedWaitError",
     "JobError",

@@ -1,24 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attach(sums="exact"): the same bits whoever runs which microbatch, in any order, on any number of ranks."""
+"""attach(sums="exact"): the same bits whoever runs which microbatch, in any order, on any number of ranks, also of the
+loss, of clipped gradients, and in a job that goes on from a checkpoint on another number of ranks."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fsdp2_models import Case, Net, adamw, mesh_of, sample, shard_blocks, square_loss, whole_gradients, whole_parameters
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch_ranks import dist, run_torch_ranks, torch
 
-from libodc import ArgumentError, UnsupportedError
-from libodc.torch.fsdp2 import attach
+from libodc import ArgumentError, ExactSum, PhaseError, UnsupportedError, plan
+from libodc.torch.fsdp2 import Job, attach
 
-MINIBATCHES, SAMPLES = 4, 7
+MINIBATCHES, SAMPLES, SAVED = 8, 7, 4
+SCALE = 2.0**-18  # of the loss: so small that sums in the unit of a first minibatch would be others
+NORM = 0.05 * SCALE
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+LOADED = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
 
 def float_net() -> Any:
@@ -32,40 +40,83 @@ def digest(tensors: dict[str, Any]) -> str:
     return text.hexdigest()
 
 
-def owners(minibatch: int, size: int) -> list[int]:
-    """Of each sample the rank that runs it: by chance, so that some ranks may have none."""
-    return random.Random(minibatch * 100 + size).choices(range(size), k=SAMPLES)
+def shares(way: str, job: Job, minibatch: int) -> Iterator[int]:
+    """The samples that this rank runs."""
+    rank, size = job.context.rank, job.context.size
+    if way == "claimed":
+        while (item := job.context.claim(SAMPLES)) is not None:
+            yield item
+    elif way == "chance":  # so some ranks may have none
+        owners = random.Random(minibatch).choices(range(size), k=SAMPLES)
+        yield from (index for index, owner in enumerate(owners) if owner == rank)
+    else:
+        lengths = [1 + (minibatch * 5 + index * 3) % 11 for index in range(SAMPLES)]
+        for microbatch in plan(lengths, size, policy=way).ranks[rank]:
+            yield from microbatch
 
 
-def train(rank: int, size: int, folder: Path, reduced: str | None, sums: Any) -> None:
+def whole(tensors: dict[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in tensors.items() if one is not None}
+
+
+def clip(job: Job, model: Any) -> Iterator[str]:
+    before = whole(whole_gradients(model))
+    norm = job.clip_grad_norm_(NORM)
+    elements = (float(element) ** 2 for one in before.values() for element in one.double().reshape(-1))
+    assert norm > NORM and norm == pytest.approx(math.sqrt(math.fsum(elements)), rel=1e-14)
+    clipped = whole(whole_gradients(model))
+    assert all(torch.equal(clipped[name], one * (NORM / (norm + 1e-6))) for name, one in before.items())
+    yield from (digest(before), norm.hex(), digest(clipped))
+
+
+def save(job: Job, model: Any, optimizer: Any, folder: Path) -> None:
+    states = get_state_dict(model, optimizer, options=FULL)
+    exact = job.exact_state()
+    if dist.get_rank() == 0:
+        torch.save((*states, exact), folder / "checkpoint")
+
+
+def load(model: Any, optimizer: Any, folder: Path) -> dict[str, float]:
+    parameters, state, exact = torch.load(folder / "checkpoint", weights_only=False)
+    set_state_dict(model, optimizer, model_state_dict=parameters, optim_state_dict=state, options=LOADED)
+    return exact
+
+
+def train(rank: int, size: int, folder: Path, reduced: str | None, way: str, begin: int) -> None:
     policy = MixedPrecisionPolicy(reduce_dtype=getattr(torch, reduced)) if reduced else MixedPrecisionPolicy()
-    case = Case(float_net, partial(shard_blocks, mp_policy=policy))
-    model = case.sharded(mesh_of(size))
+    model = Case(float_net, partial(shard_blocks, mp_policy=policy)).sharded(mesh_of(size))
     optimizer = adamw(model)
-    seen = []
+    exact = load(model, optimizer, folder) if begin else None
+    seen: list[str] = []
     delays = random.Random(rank)
-    with attach(model, optimizer, sums=sums) as job:
-        for minibatch in range(MINIBATCHES):
-            mine = [index for index, owner in enumerate(owners(minibatch, size)) if owner == rank]
-            for index in mine if size % 2 else mine[::-1]:
+    with attach(model, optimizer, sums="exact", exact_state=exact) as job:
+        for minibatch in range(begin, MINIBATCHES):
+            losses = ExactSum()
+            for index in shares(way, job, minibatch):
                 time.sleep(delays.random() * 0.01)  # so that ranks add in another order each time
-                square_loss(model, sample(minibatch, 0, index).float(), 1.0)
-            job.sync_gradients(divisor=SAMPLES)
-            seen.append(digest({k: v for k, v in whole_gradients(model).items() if v is not None}))
+                loss = model(sample(minibatch, 0, index).float()).square().sum() * SCALE
+                loss.backward()
+                losses.add(loss)
+            report = job.sync_gradients(divisor=SAMPLES, sums={"loss": losses})
+            seen += [report.sums["loss"].hex(), *clip(job, model)]
             optimizer.step()
             optimizer.zero_grad()
             seen.append(digest(whole_parameters(model)))
+            if way == "lb-mini" and minibatch + 1 == SAVED:
+                save(job, model, optimizer, folder)
     if dist.get_rank() == 0:
-        (folder / f"{size}").write_text("\n".join(seen))
+        (folder / f"{way}").write_text("\n".join(seen))
 
 
 @pytest.mark.parametrize("reduced", [None, "bfloat16"])
 def test_the_same_bits_on_any_number_of_ranks(tmp_path: Path, reduced: str | None) -> None:
-    for size in (2, 3, 4):
-        run_torch_ranks(size, train, tmp_path, reduced, "exact")
-    lines = [(tmp_path / f"{size}").read_text().split("\n") for size in (2, 3, 4)]
-    assert len(lines[0]) == len(set(lines[0])) == 2 * MINIBATCHES
-    assert lines[0] == lines[1] == lines[2]
+    for size, way in ((2, "chance"), (3, "claimed"), (4, "lb-mini")):
+        run_torch_ranks(size, train, tmp_path, reduced, way, 0)
+    run_torch_ranks(3, train, tmp_path, reduced, "lb-micro", SAVED)  # goes on from what four ranks have saved
+    lines = {way: (tmp_path / way).read_text().split("\n") for way in ("chance", "claimed", "lb-mini", "lb-micro")}
+    assert len(lines["chance"]) == len(set(lines["chance"])) == 5 * MINIBATCHES
+    assert lines["chance"] == lines["claimed"] == lines["lb-mini"]
+    assert lines["lb-micro"] == lines["chance"][5 * SAVED :]
 
 
 def refused(rank: int, size: int) -> None:
@@ -75,10 +126,36 @@ def refused(rank: int, size: int) -> None:
         attach(model, adamw(model), sums="fast")  # type: ignore[arg-type]
     with pytest.raises((ArgumentError, UnsupportedError), match="f64"):
         attach(model, adamw(model), sums="exact")
+    with pytest.raises(ArgumentError, match="exact_state is of a job with exact sums"):
+        attach(model, adamw(model), exact_state={"blocks.0": 1.0})
     with attach(model, adamw(model)) as job:  # nothing is left of them
+        assert job.exact_state() == {}
         square_loss(model, sample(0, rank, 0), 1.0)
-        job.sync_gradients()
+        with pytest.raises(PhaseError, match="call it after sync_gradients"):
+            job.clip_grad_norm_(1.0)
+        job.sync_gradients(sums={"loss": ExactSum([0.5])})
+        with pytest.raises(ArgumentError, match="max_norm is 0, must be above 0"):
+            job.clip_grad_norm_(0)
+        next(model.parameters()).grad.fill_(math.inf)
+        with pytest.raises(RuntimeError, match="the norm of the gradients is inf"):
+            job.clip_grad_norm_(1.0, error_if_nonfinite=True)
+        assert job.clip_grad_norm_(1.0) == math.inf
+
+
+def mixes(rank: int, size: int) -> None:
+    model = Net().float()
+    shard_blocks(model, mesh_of(size))
+    with pytest.raises(ArgumentError, match=r'exact_state has nothing of FSDP group ".*"; it is of other'):
+        attach(model, adamw(model), sums="exact", exact_state={"other": 1.0})
+    with attach(model, adamw(model), sums="exact") as job:
+        square_loss(model, sample(0, rank, 0).float(), 1.0)
+        with pytest.raises(ArgumentError, match=r"'loss'.* has been a number in one call and an ExactSum in another"):
+            job.sync_gradients(sums={"loss": ExactSum([0.5]) if rank == 0 else 0.5})
 
 
 def test_what_cannot_be_summed_exactly_is_refused() -> None:
     run_torch_ranks(2, refused)
+
+
+def test_a_name_is_a_number_or_an_exact_sum() -> None:
+    run_torch_ranks(2, mixes)

@@ -208,7 +208,7 @@ def test_bad_values_are_refused() -> None:
     for wrong, words in (
         ({"window_order": "best"}, "none of exchanged, sorted"),
         ({"loss_tokens": [1] * (COUNT - 1)}, f"loss_tokens has {COUNT - 1} numbers, lengths {COUNT}"),
-        ({"loss_tokens": [1] * (COUNT - 1) + [2]}, f"the loss cannot count 2 tokens of sample {COUNT - 1}, which has 1"),
+        ({"loss_tokens": [1] * (COUNT - 1) + [2]}, f"cannot count 2 tokens of sample {COUNT - 1}, which has 1"),
         ({"loss_tokens": [0.5] * COUNT}, "loss_tokens has elements of torch.float32"),
         ({"lookahead": 0}, "lookahead is 0, must be at least 1"),
         ({"lookahead": 17}, "a window has 1 to 16"),

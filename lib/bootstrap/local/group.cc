@@ -36,7 +36,7 @@ std::vector<LocalPeer> local_peers_of(ReceivedPeers &&received) {
         LocalPeer &one = all.emplace_back(
             LocalPeer{sent.rank, sent.pid, std::move(next[0]), std::move(next[1]), std::move(next[2]), {}});
         if (sent.fds > 3) {
-            one.slot = std::move(next[3]);
+            one.ipc = std::move(next[3]);
         }
         next += sent.fds;
     }
@@ -46,8 +46,8 @@ std::vector<LocalPeer> local_peers_of(ReceivedPeers &&received) {
 void add_peer(const LocalPeer &one, PeersToSend *to) {
     const size_t before = to->fds.size();
     to->fds.insert(to->fds.end(), {one.memory.get(), one.pidfd.get(), one.program.get()});
-    if (one.slot.valid()) {
-        to->fds.push_back(one.slot.get());
+    if (one.ipc.valid()) {
+        to->fds.push_back(one.ipc.get());
     }
     to->peers.push_back({one.rank, one.pid, static_cast<int32_t>(to->fds.size() - before)});
 }
@@ -62,8 +62,8 @@ LocalPeer own_local_peer(int rank, const PeerHandles &mine) {
     if (!one.pidfd.valid()) {
         fail_errno("pidfd_open (Linux 5.3 or later is needed)");
     }
-    if (mine.slot >= 0) {
-        one.slot = duplicate(mine.slot);
+    if (mine.ipc >= 0) {
+        one.ipc = duplicate(mine.ipc);
     }
     return one;
 }

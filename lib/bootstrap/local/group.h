@@ -16,14 +16,14 @@ struct LocalPeer {
     Fd memory;  // of its arena
     Fd pidfd;
     Fd program;  // program.h
-    Fd slot;     // of its IPC channel (ipc_channel.h); invalid: it has no GPU
+    Fd ipc;      // of its IPC channel (ipc_channel.h); invalid: it has no GPU
 };
 
 // What a rank hands to the others; stays the caller's.
 struct PeerHandles {
     int memory;
     int program;
-    int slot;  // -1: none
+    int ipc;  // -1: none
 };
 
 // Who meets.

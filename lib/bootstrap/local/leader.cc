@@ -18,8 +18,8 @@ namespace odc {
 
 namespace {
 
-constexpr int64_t kHelloNs = 2'000'000'000;   // for a connection to say who it is
-constexpr int64_t kNameRetryNs = 10'000'000;  // where nobody can be waited for who holds the name
+constexpr int64_t kHelloNs = 2'000'000'000;   // until a connection must have sent its hello
+constexpr int64_t kNameRetryNs = 10'000'000;  // until the name is tried again, if its holder cannot be waited for
 
 // Ranks of the group have local ranks, in order; the leader's is 0.
 class Leader {
@@ -184,7 +184,7 @@ private:
             }
             Fd socket = std::move(undecided_[i].socket);
             undecided_.erase(undecided_.begin() + static_cast<std::ptrdiff_t>(i));
-            // What is of another version may be anything, unless it says whose it is as the kernel does.
+            // A hello of another version may be a stranger's bytes; it is one if it names the sender's pid as the kernel does.
             if (what == Received::Message &&
                 (hello.version == self_.version || hello.pid == credentials_of(socket.get()).pid)) {
                 admit(std::move(socket), hello, std::move(self));

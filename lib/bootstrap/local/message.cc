@@ -38,9 +38,9 @@ bool send_datagram(int socket, std::string_view head, std::string_view payload, 
 
 Received receive_datagram(int socket, std::string *message, std::vector<Fd> *fds) {
     MessageFds received;
-    message->resize(kMostBytes + 1);  // by which one that is too long is known
+    message->resize(kMostBytes + 1);  // one byte more, to notice a message that is too long
     ssize_t bytes = receive_with_fds(socket, message->data(), message->size(), &received);
-    // A peer that closed before it had read our message resets the connection; what it said before comes after that.
+    // A peer that closed before reading our message resets the connection; its own last message comes after that error.
     if (bytes < 0 && errno == ECONNRESET) {
         bytes = receive_with_fds(socket, message->data(), message->size(), &received);
     }

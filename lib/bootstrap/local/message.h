@@ -14,7 +14,7 @@
 
 namespace odc {
 
-// A rank, and how many of the message's descriptors are its own: memory, pidfd, program, and a slot if it has one.
+// A rank, and how many of the message's descriptors are its own: memory, pidfd, program, and the IPC channel if it has a GPU.
 struct SentPeer {
     int32_t rank;
     int32_t pid;

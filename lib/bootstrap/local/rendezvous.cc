@@ -53,8 +53,8 @@ public:
     }
 
 private:
-    // Says hello until it is answered: the listener of the rendezvous before may still be there, and closes unheard. But
-    // only one process ever hears it: after that, another leader is another job's.
+    // Sends hello until it is answered: an earlier job's listener may still be there, and closes without reading. Once a leader
+    // has read it, a leader with another pid belongs to another job.
     void enter(const LocalPeer &mine) {
         PeersToSend own;
         add_peer(mine, &own);

@@ -55,6 +55,8 @@ public:
     // Receives regions of local peers and sends those that did not fit into their channels; true if none is left.
     // Thread-safe. A waiting rank calls this regularly, so that peers with a full channel make progress.
     bool progress_ipc();
+    // Becomes readable when a local peer has sent a region.
+    int ipc_wait_fd() const { return ipc_channel_.fd(); }
     // A local peer whose channel is full; none if all regions have been sent.
     std::optional<int> lagging_peer();
     // Adds a user to a region and returns its address in this process; NULL if it has not been received yet. Thread-safe.

@@ -11,7 +11,7 @@
 
 namespace odc {
 
-// Announces a region of GPU memory; its handle is attached.
+// A region of GPU memory; its handle is attached.
 struct RegionMessage {
     uint64_t from;
     uint64_t number;  // of the sender's regions, from 1
@@ -31,6 +31,8 @@ public:
         Fd memory;  // invalid: this process has too many open descriptors
     };
     std::optional<Delivery> receive();
+    // Becomes readable when there is a message.
+    int fd() const { return receive_end_.get(); }
 
 private:
     Fd receive_end_;

@@ -24,9 +24,8 @@ void AccumulateSource::start(RemoteRank &owner, const RemoteSlice &to, const std
     } else if (owner.endpoint->needs_local()) {
         waiting_.push_back(std::move(addition));
     } else {
-        MemoryRegion region =
-            owner.endpoint->register_memory(const_cast<std::byte *>(from), to.numel * element_size(to.gradient_type),
-                                            MemoryKind::Host, Access::RemoteRead);
+        MemoryRegion region = owner.endpoint->register_memory(from, to.numel * element_size(to.gradient_type),
+                                                              MemoryKind::Host, Access::RemoteRead);
         announce(std::move(addition), to.numel, {region.address, region.key, std::move(region)});
     }
 }

@@ -216,12 +216,12 @@ fi_addr_t FabricEndpoint::connect(const std::vector<std::byte> &name) {
     return peer;
 }
 
-int FabricEndpoint::try_register(void *memory, size_t bytes, MemoryKind kind, uint64_t access, uint64_t key,
+int FabricEndpoint::try_register(const void *memory, size_t bytes, MemoryKind kind, uint64_t access, uint64_t key,
                                  fid_mr **region) {
     if (kind == MemoryKind::Host) {
         return fi_mr_reg(domain_.get(), memory, bytes, access, 0, key, 0, region, nullptr);
     }
-    const iovec all{memory, bytes};
+    const iovec all{const_cast<void *>(memory), bytes};  // libfabric's type; it only reads
     fi_mr_attr attributes{};
     attributes.mr_iov = &all;
     attributes.iov_count = 1;
@@ -233,7 +233,7 @@ int FabricEndpoint::try_register(void *memory, size_t bytes, MemoryKind kind, ui
     return fi_mr_regattr(domain_.get(), &attributes, 0, region);
 }
 
-MemoryRegion FabricEndpoint::register_memory(void *memory, size_t bytes, MemoryKind kind, Access access) {
+MemoryRegion FabricEndpoint::register_memory(const void *memory, size_t bytes, MemoryKind kind, Access access) {
     MemoryRegion registered;
     const uint64_t flags = access == Access::RemoteRead ? FI_REMOTE_READ : FI_READ | FI_SEND | FI_RECV;
     // A key that this rank chooses is random, as a secret without which nobody can read. Keys may be short, so that one may

@@ -52,7 +52,7 @@ public:
     std::vector<std::byte> with_local_scope(std::vector<std::byte> name) const;
     // `name`: from with_local_scope.
     fi_addr_t connect(const std::vector<std::byte> &name);
-    MemoryRegion register_memory(void *memory, size_t bytes, MemoryKind kind, Access access);
+    MemoryRegion register_memory(const void *memory, size_t bytes, MemoryKind kind, Access access);
 
     // Post an operation. If they return false, take_failure() tells why the peer cannot be reached, or is "" if the provider
     // has no room (FI_EAGAIN): then try again after poll() has completed something, or a little later.
@@ -86,7 +86,7 @@ private:
     void complete_error();
 
     void forbid_cuda_calls();
-    int try_register(void *memory, size_t bytes, MemoryKind kind, uint64_t access, uint64_t key, fid_mr **region);
+    int try_register(const void *memory, size_t bytes, MemoryKind kind, uint64_t access, uint64_t key, fid_mr **region);
 
     std::string provider_;
     const CudaDevice *gpu_;

@@ -86,7 +86,7 @@ void Fabric::register_memory(const BouncePool &slots, Access access) {
 }
 void Fabric::use_gdr_add(GdrAdd &gdr_add) { thread_->use_gdr_add(gdr_add); }
 void Fabric::register_slice(const RemoteSlice &slice) { thread_->register_slice(slice); }
-void Fabric::announce(const RegisteredMessage &message) { thread_->announce(message); }
+void Fabric::tell_registered(const RegisteredMessage &message) { thread_->tell_registered(message); }
 void Fabric::deregister_slice(uint64_t record) { thread_->deregister_slice(record); }
 uint64_t Fabric::packets_sent() const { return thread_->packets_sent(); }
 

@@ -69,12 +69,12 @@ public:
     // Adds to slices in GPU memory by `gdr_add`, which must outlive this and whose slots are registered.
     void use_gdr_add(GdrAdd &gdr_add);
 
-    // Lets ranks of other hosts read this rank's slice and add to it, once it is announced. Throws if the provider refuses
+    // Lets ranks of other hosts read this rank's slice and add to it, once its shard is told of. Throws if the provider refuses
     // the memory.
     void register_slice(const RemoteSlice &slice);
     void deregister_slice(uint64_t record);
     // Sends the description of a shard, and where each rank can read the slice.
-    void announce(const RegisteredMessage &message);
+    void tell_registered(const RegisteredMessage &message);
 
     uint64_t packets_sent() const;
 

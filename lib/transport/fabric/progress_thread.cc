@@ -234,7 +234,7 @@ void ProgressThread::use_gdr_add(GdrAdd &gdr_add) {
     call([&] { accumulate_target_->use_gdr_add(gdr_add); });
 }
 
-void ProgressThread::announce(const RegisteredMessage &message) {
+void ProgressThread::tell_registered(const RegisteredMessage &message) {
     commands_.submit([this, own = message]() mutable {
         const auto regions = slices_.find(own.record);
         for (const auto &one : remotes_) {

@@ -64,7 +64,7 @@ public:
     void use_gdr_add(GdrAdd &gdr_add);
     void register_slice(const RemoteSlice &slice);
     void deregister_slice(uint64_t record);
-    void announce(const RegisteredMessage &message);
+    void tell_registered(const RegisteredMessage &message);
     uint64_t packets_sent() const { return packets_sent_.load(std::memory_order_relaxed); }
 
 private:

@@ -26,7 +26,7 @@ RankReplica::RankReplica(Arena &arena, int rank, int size, int pid, const std::s
 ShardRecord &RankReplica::find(uint64_t record) {
     const auto known = records_.find(record);
     if (known == records_.end()) {
-        fail(ODC_ERROR_INTERNAL, "rank {} names a shard that it has not announced", block_->rank);
+        fail(ODC_ERROR_INTERNAL, "rank {} names a shard that it has not registered", block_->rank);
     }
     return *reinterpret_cast<ShardRecord *>(arena_.record(known->second));
 }

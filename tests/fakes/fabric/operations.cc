@@ -104,7 +104,7 @@ void flush() {
     state().unseen.clear();
 }
 
-void landed(void *context) {
+void completed(void *context) {
     static const bool ordered = setting("FAKE_CUDA_ADAPTERS", "flush") == "ordered";
     {
         const std::lock_guard lock(state().mutex);
@@ -230,22 +230,22 @@ ssize_t receive(fid_ep *endpoint, void *to, size_t bytes, void *descriptor, fi_a
     return original(endpoint->msg)->recv(endpoint, to, bytes, nullptr, peer, context);
 }
 
-void land_all(const void *entries, ssize_t count) {
+void complete_all(const void *entries, ssize_t count) {
     const auto *all = static_cast<const fi_cq_msg_entry *>(entries);
     for (ssize_t i = 0; i < count; ++i) {
-        landed(all[i].op_context);
+        completed(all[i].op_context);
     }
 }
 
 ssize_t read_queue(fid_cq *queue, void *entries, size_t most) {
     const ssize_t count = original(queue->ops)->read(queue, entries, most);
-    land_all(entries, count);
+    complete_all(entries, count);
     return count;
 }
 
 ssize_t wait_for_queue(fid_cq *queue, void *entries, size_t most, const void *condition, int ms) {
     const ssize_t count = original(queue->ops)->sread(queue, entries, most, condition, ms);
-    land_all(entries, count);
+    complete_all(entries, count);
     return count;
 }
 

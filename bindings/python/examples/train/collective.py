@@ -36,7 +36,7 @@ class Collectives:
         self._name = name
         self._device = device if device.type == "cuda" else None
         self._memory = libodc.Memory.HOST if self._device is None else libodc.Memory.GPU
-        self._meeting = libodc.init(group=name, timeout=WAIT_SECONDS)
+        self._job = libodc.init(group=name, timeout=WAIT_SECONDS)
         self._channels: dict[tuple[str, int], _Channel] = {}
 
     def all_gather(self, output: torch.Tensor, part: torch.Tensor) -> None:
@@ -56,12 +56,12 @@ class Collectives:
         output.copy_(channel.slice)
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        return self._meeting.sync(values)
+        return self._job.sync(values)
 
     def close(self) -> None:
         for channel in self._channels.values():
             channel.context.close()
-        self._meeting.close()
+        self._job.close()
 
     def _channel(self, kind: str, numel: int) -> _Channel:
         """Collective at the first use."""

@@ -8,6 +8,7 @@ import sys
 
 import compute
 import emulated
+import exact
 import order
 import torch
 from corpus import InputError
@@ -41,7 +42,7 @@ def train(options: Options, context: libodc.Context) -> None:
         if options.compare is not None:
             check_own_gpus(device)
         session = Session(options, dataset, context, mesh)
-        experiment = {"compute": compute, "emulated": emulated, "order": order}[options.experiment]
+        experiment = {"compute": compute, "emulated": emulated, "order": order, "exact": exact}[options.experiment]
         experiment.run(session)
 
 

@@ -50,9 +50,11 @@ def parse_options(arguments: list[str], description: str) -> Options:
     compute = experiments.add_parser("compute", help="real compute; as many ranks as cores, or as GPUs")
     emulated = experiments.add_parser("emulated", help="compute padded by sleep; more ranks than cores")
     order = experiments.add_parser("order", help="what lookahead does to training: the held-out loss")
+    exact = experiments.add_parser("exact", help="exact sums: the same bits with every plan and number of ranks")
     _add_common(compute, scale=32, width=192, blocks=4)
     _add_common(emulated, scale=128, width=64, blocks=3)
     _add_common(order, scale=128, width=64, blocks=2)
+    _add_common(exact, scale=128, width=64, blocks=2)
     compute.add_argument("--rounds", type=_whole(1), default=8, help="turns of each arm (default: %(default)s)")
     compute.add_argument("--turn", type=_whole(1), default=2, help="minibatches of a turn (default: %(default)s)")
     compute.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to compute (default: cpu)")
@@ -70,9 +72,12 @@ def parse_options(arguments: list[str], description: str) -> Options:
     order.add_argument("--seeds", type=_whole(2), default=4, help="runs of each order (default: %(default)s)")
     order.add_argument("--windows", type=_whole(1), default=12, help=f"of {WINDOW} minibatches (default: %(default)s)")
     order.add_argument("--lookahead", type=_whole(2), default=2, help="that is compared (default: %(default)s)")
+    exact.add_argument("--minibatches", type=_whole(1), default=50, help="of each plan (default: %(default)s)")
+    # A minibatch is 24 times --minibatch samples, whatever the number of ranks.
+    exact.set_defaults(ranks=24, minibatch=1, seconds=0.0, seeds=0, windows=0, lookahead=0)
     order.set_defaults(minibatches=0, seconds=0.0)
     order.set_defaults(minibatch=4, rate=3e-3)  # about the best rate in the order of the data
-    for one in (emulated, order):
+    for one in (emulated, order, exact):
         one.set_defaults(rounds=0, turn=0, device="cpu", compare=None, slow=None)
     for one in (compute, emulated):
         one.set_defaults(ranks=0, seeds=0, windows=0, lookahead=0)

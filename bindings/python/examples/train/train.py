@@ -7,6 +7,7 @@ training in the shape of supervised fine-tuning.
     odc run -n 2 python train.py compute --device cuda    the same on GPUs, shared where there are fewer
     odc run -n 8 python train.py emulated    emulated devices: the collective schedule against ODC
     python train.py order                    what the order of samples does to the held-out loss
+    odc run -n 3 python train.py exact       exact sums: the same bits with every plan and number of ranks
 
 torchrun and mpirun start it, too. While it trains, rank 0 shows on stderr its step, the time left, the loss, and the
 idle share of each rank in one schedule so far:

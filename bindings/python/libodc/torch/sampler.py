@@ -410,15 +410,16 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     @property
     def token_divisor(self) -> float:
         """Divides the gradients of the minibatch that the loop is at, for a loss that is a sum over tokens: the tokens
-        that the loss counts in a minibatch, in the mean over its window. The minibatch's own number would give the tokens of a minibatch of
-        short samples more weight. `job.sync_gradients(divisor=sampler.token_divisor)`. ValueError: before the first."""
+        that the loss counts in a minibatch, in the mean over its window. The minibatch's own number would give the
+        tokens of a minibatch of short samples more weight. `job.sync_gradients(divisor=sampler.token_divisor)`.
+        ValueError: before the first."""
         if self._position.delivered == 0:
             raise ValueError("no minibatch has been delivered yet, so there is none to divide the gradients of")
         number, order = self._position.delivered - 1, self._order(self._position.epoch)
         groups = [self._samples(order, one) for one in self._numbers(number - number % self.lookahead)]
         tokens = sum(int(self._loss_tokens[group].sum()) for group in groups)
         if tokens == 0:
-            raise ValueError(f"the loss counts no tokens of minibatch {number} and its window, so nothing can divide it")
+            raise ValueError(f"the loss counts no tokens of minibatch {number} and its window; nothing can divide it")
         return tokens * len(groups[number % self.lookahead]) / sum(len(group) for group in groups)
 
     def seed_of(self, microbatch: Microbatch) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -38,6 +38,7 @@ def attach(
     timeout: float | timedelta = 1800.0,
     check: bool = False,
     sums: Literal["exact"] | None = None,
+    exact_state: Mapping[str, float] | None = None,
 ) -> Job:
     """Trains `model`, which fully_shard has wrapped, over On-Demand Communication, until the job ends.
     Collective over the ranks of its mesh. Call it when parameters are materialised and loaded. Slices are where FSDP2
@@ -48,11 +49,14 @@ def attach(
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
     `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
     on which ranks ran them and how many (2 or more) there are; f32, bf16 and f16, in host memory. None: by arrival.
+    `exact_state`: of Job.exact_state() in the job whose checkpoint has been loaded.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
     """
     if sums not in (None, "exact"):
         raise ArgumentError(f'sums is {sums!r}: "exact", or None for sums in the order of arrival')
+    if exact_state and sums is None:
+        raise ArgumentError('exact_state is of a job with exact sums: attach(sums="exact")')
     optimizers = unwrapped(optimizer)
     groups = _find_groups(model)
     for group in groups:
@@ -71,7 +75,14 @@ def attach(
         ranks = 1 if process_group is None else process_group.size()
         attached = [
             (ExtensionGroup if group.gathers_by_extension else Group)(
-                group, layout, was, ranks, layout.trainable if optimizers else [], streams, sums
+                group,
+                layout,
+                was,
+                ranks,
+                layout.trainable if optimizers else [],
+                streams,
+                sums,
+                _largest(exact_state, group.name),
             )
             for group, layout, was in zip(groups, layouts, before, strict=True)
         ]
@@ -97,6 +108,16 @@ def attach(
         raise
     _tell(attached, context, streams, unowned, unsharded)
     return job
+
+
+def _largest(exact_state: Mapping[str, float] | None, name: str) -> float:
+    if not exact_state:
+        return 0.0
+    if name not in exact_state:
+        raise ArgumentError(
+            f'exact_state has nothing of FSDP group "{name}"; it is of {", ".join(sorted(exact_state))}'
+        )
+    return exact_state[name]
 
 
 @dataclass(frozen=True)

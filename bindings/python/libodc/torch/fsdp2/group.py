@@ -58,6 +58,7 @@ class Group:
         trainable: list[Entry],
         streams: Streams,
         sums: Literal["exact"] | None,
+        largest: float,
     ) -> None:
         self.fsdp = fsdp
         self.name = fsdp.name
@@ -65,6 +66,7 @@ class Group:
         self.ranks = ranks
         self.streams = streams
         self.sums = sums
+        self._first_largest = largest  # of exact sums; 0: the default
         self.trainable = trainable
         self.before = before  # the state before attach, restored by remove()
         self.divisor = float(self.before.divide_factor or ranks)
@@ -91,8 +93,24 @@ class Group:
         made = [ShardDescription(f"parameters of {self.name}", numel, type, None, memory=memory)]
         if self.trainable:
             numel, type = self.layout.gradient_numel * ranks, _TYPES[self.layout.gradient_dtype]
-            made.append(ShardDescription(f"gradients of {self.name}", numel, None, type, memory=memory, sum=self.sums))
+            made.append(
+                ShardDescription(
+                    f"gradients of {self.name}",
+                    numel,
+                    None,
+                    type,
+                    memory=memory,
+                    sum=self.sums,
+                    largest=self._first_largest,
+                )
+            )
         return made
+
+    @property
+    def largest(self) -> float | None:
+        """What the exact sums of this rank's slice ask for in the next minibatch; None: there are none."""
+        exact = self.sums is not None and self.layout.process_group is not None and len(self.trainable) > 0
+        return self._gradients.slice.largest if exact else None
 
     def install(self, shards: list[Shard], job: JobHooks) -> None:
         """Takes the shards registered from descriptions() and installs the hooks in FSDP2."""

@@ -15,15 +15,18 @@ from types import TracebackType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from ..._arguments import told
 from ...context import Context
 from ...errors import ArgumentError, JobError, MismatchError, PhaseError
+from ...exact import ExactSum
 from ...tracing import Trace, trace
 from . import abort_hook
 from .backward import Backwards
+from .clip import total_norm
 from .crosscheck import Crosscheck
 from .group import Group
 from .report import MinibatchReport
@@ -104,7 +107,7 @@ class Job:
         *,
         divisor: float | None = None,
         weight: float | None = None,
-        sums: Mapping[str, float | torch.Tensor] | None = None,
+        sums: Mapping[str, float | torch.Tensor | ExactSum] | None = None,
         maxima: Mapping[str, float | torch.Tensor] | None = None,
         valid: bool = True,
     ) -> MinibatchReport:
@@ -114,6 +117,7 @@ class Job:
         attach, or by the number of ranks. All ranks must pass the same divisor.
 
         `sums`, `maxima`: local numbers to combine over ranks, by name; a rank may omit names for which it has nothing.
+        Of an ExactSum the bits do not depend on the number of ranks.
         `maxima` take a short reduction of their own after the wait.
 
         `valid`: False on any rank (its backward has run out of memory, or its loss is infinite) drops the minibatch on
@@ -155,6 +159,39 @@ class Job:
             summary.claimed,
             self._context.speeds(),
         )
+
+    def clip_grad_norm_(self, max_norm: float, *, error_if_nonfinite: bool = False) -> float:
+        """Collective, between sync_gradients() and the step: scales all gradients so that their 2-norm is at most
+        `max_norm`; returns the norm before. As torch.nn.utils.clip_grad_norm_, but the norm's bits do not depend on
+        the number of ranks, so with attach(sums="exact") neither do those of the clipped gradients."""
+        if not max_norm > 0:
+            raise ArgumentError(f"max_norm is {max_norm}, must be above 0")
+        self._check_open("clip_grad_norm_()")
+        if self._phase is not Phase.SYNCED:
+            raise PhaseError("clip_grad_norm_(): call it after sync_gradients(), before optimizer.step()")
+        entries = {id(entry.parameter): entry.parameter for group in self._groups for entry in group.trainable}
+        kept = [one.grad for one in entries.values() if one.grad is not None]
+        gradients: list[torch.Tensor] = [getattr(one, "_local_tensor", one) for one in kept]
+        with torch.no_grad():
+            norm = total_norm(gradients, self._context.all_reduce)
+            if error_if_nonfinite and not math.isfinite(norm):
+                raise RuntimeError(f"the norm of the gradients is {norm}, so they cannot be clipped")
+            scale = max_norm / (norm + 1e-6)
+            if not scale >= 1:
+                torch._foreach_mul_(gradients, scale)
+        return norm
+
+    def exact_state(self) -> dict[str, float]:
+        """Collective: with attach(sums="exact"), what a checkpoint keeps beside model and optimizer, so that a job of
+        any number of ranks that goes on from it with attach(exact_state=...) has the same bits; else empty."""
+        self._check_open("exact_state()")
+        own = {group.name: group.largest for group in self._groups if group.largest is not None}
+        if not own:
+            return {}
+        # In any phase, so not by the context.
+        everybody: list[Any] = [None] * self._context.size
+        dist.all_gather_object(everybody, own, group=self._groups[0].layout.process_group)
+        return {name: max(one[name] for one in everybody) for name in own}
 
     def publish(self) -> None:
         """Collective: all ranks' parameters were edited outside of optimizer.step() (loading, averaging, clamping)."""
@@ -327,7 +364,7 @@ class Job:
         self._ending.begin()
         step(self._summaries.await_owners)
         step(lambda: self._summaries.write(rank, self._own_summary(call, numbers, vetoes)))
-        values = [weight, *self._totals.travelling(numbers)]
+        values = [weight, *self._totals.riding(numbers)]
         total_weight, *travelled = step(lambda: self._context.sync(values))
         summary = self._summaries.read()
         others = self._others_that_called(summary, call)

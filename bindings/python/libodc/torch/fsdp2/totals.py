@@ -11,10 +11,13 @@ from typing import Any
 
 from ..._abi import Reduction
 from ...errors import ArgumentError
+from ...exact import ExactSum
 
 LIMIT = 63  # of either kind; 64 values travel with a sync, and one is taken
 _PER_VALUE = 6  # bytes of a name, which f64 holds exactly
 _VALUES = 64  # in a reduction
+
+_DIGIT = "\x1f"  # between the name of an exact sum and the number of a digit
 
 Reduce = Callable[[list[float], Reduction], list[float]]
 
@@ -47,7 +50,7 @@ class Totals:
     def has_new(self, given: Given) -> bool:
         return not (given.sums.keys() <= set(self._sums) and given.maxima.keys() <= set(self._maxima))
 
-    def travelling(self, given: Given) -> list[float]:
+    def riding(self, given: Given) -> list[float]:
         """The values for the sync."""
         return [given.sums.get(name, 0.0) for name in self._sums]
 
@@ -65,8 +68,23 @@ class Totals:
         largest = [-math.inf] * len(maxima)
         if any_maxima:
             largest = reduce([given.maxima.get(name, -math.inf) for name in maxima], Reduction.MAX)
+        combined = _without_digits(dict(zip(sums, values, strict=True)))
         self._sums, self._maxima = sums, maxima
-        return Combined(dict(zip(sums, values, strict=True)), dict(zip(maxima, largest, strict=True)))
+        return Combined(combined, dict(zip(maxima, largest, strict=True)))
+
+
+def _without_digits(sums: dict[str, float]) -> dict[str, float]:
+    made: dict[str, float] = {}
+    digits: dict[str, list[float]] = {}
+    for name, value in sums.items():
+        of, digit, number = name.partition(_DIGIT)
+        if not digit:
+            made[name] = value
+        else:
+            digits.setdefault(of, [0.0] * ExactSum.digit_count)[int(number)] = value
+    if both := sorted(made.keys() & digits.keys()):
+        raise ArgumentError(f"sums[{both[0]!r}] has been a number in one call and an ExactSum in another; keep to one")
+    return made | {name: ExactSum.of_digits(all_digits) for name, all_digits in digits.items()}
 
 
 def _learn(given: Given, sums: list[str], maxima: list[str], reduce: Reduce, rank: int) -> None:
@@ -107,10 +125,15 @@ def given(sums: Mapping[str, Any] | None, maxima: Mapping[str, Any] | None) -> G
 def _numbers(kind: str, values: Mapping[str, Any] | None) -> dict[str, float]:
     numbers = {}
     for name, value in sorted((values or {}).items()):
+        if isinstance(value, ExactSum) and kind == "sums":
+            numbers.update({f"{name}{_DIGIT}{index}": digit for index, digit in enumerate(value.digits)})
+            continue
         try:
             numbers[str(name)] = float(value)
         except (TypeError, ValueError, RuntimeError):
             raise ArgumentError(f"{kind}[{name!r}] is {value!r}, must be a number") from None
     if len(numbers) > LIMIT:
-        raise ArgumentError(f"{len(numbers)} {kind}; at most {LIMIT} travel with a sync")
+        raise ArgumentError(
+            f"{len(numbers)} {kind}; at most {LIMIT} travel with a sync; an ExactSum is {ExactSum.digit_count} of them"
+        )
     return numbers
