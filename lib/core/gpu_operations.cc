@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
@@ -501,10 +502,11 @@ void GpuOperations::after_arrival() {
         [this] { return formatted("{} has not done yet {}", cuda_.device().name(), cuda_.pending_work().describe()); });
     wait.until_seen([this] { return job_.rank(); }, [this] { return cuda_.pending_work().all_done(); });
     cuda_.end_minibatch(job_.minibatch());
-    if (const uint64_t full = cuda_.times_full(); full > logged_full_) {
-        job_.log().debug("bounce buffers of GPU memory were all in use {} times in minibatch {}", full - logged_full_,
+    const uint64_t full = cuda_.times_full();  // falls when buffers are closed
+    const uint64_t before = std::exchange(logged_full_, full);
+    if (full > before) {
+        job_.log().debug("bounce buffers of GPU memory were all in use {} times in minibatch {}", full - before,
                          job_.minibatch());
-        logged_full_ = full;
     }
 }
 

@@ -279,7 +279,8 @@ static void stops_in_sync(int rank, int size, const char *job, void *arg) {
         return;
     }
     await_flag(&shared->pid, 1);
-    await_asleep(read_flag(&shared->pid)); /* it waits in sync, and has reported that */
+    await_asleep(read_flag(&shared->pid)); /* it waits in sync, */
+    sleep_ms(100);                         /* and its progress thread has reported that */
     kill(read_flag(&shared->pid), SIGSTOP);
     CHECK_OK(odc_minibatch_sync(context));
     odc_destroy(context);

@@ -133,6 +133,10 @@ in_hosts 2 -- "$under_way"'
     wait $job'
 each_says "0 1" "rank [23] \(host .*\) is lost: nothing has been heard from it for"
 grep -q 'odc_claim' <<<"$out" || fail "no claim is named: $out"
+# Nobody has got an item twice, and both hosts have got some.
+cat "$work"/there/items.* >"$work/items"
+[ -s "$work/there/items.0" ] && [ -s "$work/there/items.2" ] || fail "a host has claimed nothing"
+same "$(sort "$work/items" | uniq -d)" ""
 each_says "2 3" "rank [01] \(host .*\) is lost: nothing has been heard from it for"
 
 # ---- two of three hosts are cut off at once ----

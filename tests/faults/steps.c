@@ -44,15 +44,22 @@ static void claim(odc_context *context, double claimed[2]) {
     }
 }
 
-/* A minibatch of nothing but items, which take some seconds. */
-static void claim_slowly(odc_context *context, odc_shard *shard) {
+/* A minibatch of nothing but items, which take some seconds. Each is a line of FOLDER/items.RANK. */
+static void claim_slowly(odc_context *context, odc_shard *shard, const char *folder) {
     const struct timespec pause = {0, 5000000};
+    char path[4096];
     uint64_t item = 0;
+    snprintf(path, sizeof path, "%s/items.%d", folder, rank);
+    FILE *file = fopen(path, "w");
+    hold(file != NULL, path);
+    setvbuf(file, NULL, _IOLBF, 0);
     try(odc_publish(shard, NULL));
     for (odc_status status; (status = odc_claim(context, MANY_ITEMS, &item)) != ODC_DONE;) {
         try(status);
+        hold(fprintf(file, "%d\n", (int)item) > 0, path);
         nanosleep(&pause, NULL);
     }
+    fclose(file);
     try(odc_minibatch_sync(context));
 }
 
@@ -101,7 +108,7 @@ int main(int argc, char **argv) {
         if (minibatch == TOUCH && argc > 2) {
             touch(argv[2]);
             if (argc > 3) {
-                claim_slowly(context, shard);
+                claim_slowly(context, shard, argv[2]);
             }
         }
         nanosleep(&pause, NULL);

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "benchmarks.h"
@@ -14,6 +16,7 @@
 namespace {
 
 constexpr uint64_t kMaxTokens = 65536;
+constexpr size_t kWindow = size_t{16} * 4096;  // samples
 
 std::vector<uint64_t> long_tailed(size_t count) {
     std::mt19937_64 random(1);
@@ -21,6 +24,16 @@ std::vector<uint64_t> long_tailed(size_t count) {
     std::vector<uint64_t> lengths(count);
     for (uint64_t &length : lengths) {
         length = static_cast<uint64_t>(std::clamp(tokens(random), 1.0, double{kMaxTokens}));
+    }
+    return lengths;
+}
+
+// No sample is long enough to bound a minibatch by itself, so every plan is searched to its end.
+std::vector<uint64_t> even(size_t count) {
+    std::mt19937_64 random(1);
+    std::vector<uint64_t> lengths(count);
+    for (uint64_t &length : lengths) {
+        length = 1 + random() % kMaxTokens;
     }
     return lengths;
 }
@@ -33,7 +46,9 @@ odc_plan_request request_of(const std::vector<uint64_t> &lengths, odc_policy pol
     request.max_tokens = kMaxTokens;
     request.ranks = ranks;
     request.policy = policy;
-    odc_plan_cost("7b", &request.a, &request.b);
+    if (odc_plan_cost("7b", &request.a, &request.b) != ODC_OK) {
+        std::abort();
+    }
     return request;
 }
 
@@ -53,8 +68,7 @@ void plan(benchmark::State &state, odc_policy policy, int32_t ranks) {
 }
 
 // 16 minibatches of 4,096 samples on 512 ranks.
-void plan_window(benchmark::State &state, odc_window_order order) {
-    const std::vector<uint64_t> lengths = long_tailed(size_t{16} * 4096);
+void plan_window(benchmark::State &state, odc_window_order order, const std::vector<uint64_t> &lengths) {
     odc_plan_request request = request_of(lengths, ODC_LB_MINI, 512);
     odc_window_request window = {};
     window.struct_size = sizeof(window);
@@ -84,8 +98,13 @@ void register_planner() {
         benchmark::RegisterBenchmark(("plan/lb-mini" + size).c_str(), plan, ODC_LB_MINI, ranks);
         benchmark::RegisterBenchmark(("plan/sorted-rows" + size).c_str(), plan, ODC_SORTED_ROWS, ranks);
     }
-    benchmark::RegisterBenchmark("plan_window/exchanged/512_ranks", plan_window, ODC_WINDOW_EXCHANGED)
-        ->Unit(benchmark::kMillisecond);
-    benchmark::RegisterBenchmark("plan_window/sorted/512_ranks", plan_window, ODC_WINDOW_SORTED)
-        ->Unit(benchmark::kMillisecond);
+    for (const auto &[name, lengths] :
+         {std::pair("long_tailed", long_tailed(kWindow)), std::pair("even", even(kWindow))}) {
+        const std::string size = "/512_ranks/" + std::string(name);
+        benchmark::RegisterBenchmark(("plan_window/exchanged" + size).c_str(), plan_window, ODC_WINDOW_EXCHANGED,
+                                     lengths)
+            ->Unit(benchmark::kMillisecond);
+        benchmark::RegisterBenchmark(("plan_window/sorted" + size).c_str(), plan_window, ODC_WINDOW_SORTED, lengths)
+            ->Unit(benchmark::kMillisecond);
+    }
 }

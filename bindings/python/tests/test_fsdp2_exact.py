@@ -159,3 +159,44 @@ def test_what_cannot_be_summed_exactly_is_refused() -> None:
 
 def test_a_name_is_a_number_or_an_exact_sum() -> None:
     run_torch_ranks(2, mixes)
+
+
+def clips_f64(rank: int, size: int) -> None:
+    """Of sums by arrival, too; the parameters of rank 1's last slices are fewer."""
+    model = Net()
+    shard_blocks(model, mesh_of(size))
+    with attach(model, adamw(model)) as job:
+        for loss in (1.0, 2.0**300):
+            square_loss(model, sample(0, rank, 0), loss)
+            job.sync_gradients()
+            before = whole(whole_gradients(model))
+            norm = job.clip_grad_norm_(0.5)
+            elements = torch.cat([one.reshape(-1) for one in before.values()])
+            assert norm == pytest.approx(float(elements.div(elements.abs().max()).norm() * elements.abs().max()))
+            after = whole(whole_gradients(model))
+            assert all(torch.equal(after[name], one * (0.5 / (norm + 1e-6))) for name, one in before.items())
+            model.zero_grad()
+        job.sync_gradients()
+        assert job.clip_grad_norm_(1e-9) == 0  # nobody has a gradient
+
+
+def test_f64_gradients_are_clipped() -> None:
+    run_torch_ranks(2, clips_f64)
+
+
+def goes_on_with_a_frozen_block(rank: int, size: int) -> None:
+    exact: dict[str, float] | None = None
+    for _ in range(2):
+        model = Net().float()
+        for parameter in model.blocks[0].parameters():
+            parameter.requires_grad = False
+        shard_blocks(model, mesh_of(size))
+        with attach(model, adamw(model), sums="exact", exact_state=exact) as job:
+            square_loss(model, sample(0, rank, 0).float(), 1.0)
+            job.sync_gradients()
+            exact = job.exact_state()
+            assert exact and not any("blocks.0" in name for name in exact)
+
+
+def test_the_state_of_a_model_with_a_frozen_group() -> None:
+    run_torch_ranks(2, goes_on_with_a_frozen_block)

@@ -5,6 +5,7 @@
 
 #include "transport/fabric/command_queue.h"
 #include "transport/fabric/control_message.h"
+#include "transport/fabric/endpoint.h"
 #include "transport/fabric/types.h"
 #include "transport/transport.h"
 
@@ -24,7 +25,6 @@ class AccumulateTarget;
 class Arena;
 class ClaimExchange;
 class ClaimRequest;
-class FabricEndpoint;
 class GdrAdd;
 class GetQueue;
 class Heartbeat;
@@ -32,7 +32,6 @@ class LocalPeers;
 class RegisteredMemory;
 class ReliableStream;
 class Error;
-struct MemoryRegion;
 struct RemoteRank;
 
 class ProgressThread {

@@ -301,8 +301,9 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next iteration gives the rest of the state's epoch. The seed is the state's; `rank`, `num_replicas`,
-        `max_tokens`, `policy` and `cost` may differ from those it was taken with: the minibatches of a window that was
-        begun keep their samples. ValueError: another dataset, minibatch_size, shuffle or lookahead."""
+        `max_tokens`, `policy`, `cost` and the order and limits of windows may differ from those it was taken with: the
+        minibatches of a window that was begun keep their samples. ValueError: another dataset, minibatch_size, shuffle
+        or lookahead."""
         missing = [key for key in self.state_dict() if key not in state]
         if missing:
             raise ValueError(f"this is no state of a MinibatchSampler; it lacks {', '.join(missing)}")

@@ -82,7 +82,7 @@ def attach(
                 layout.trainable if optimizers else [],
                 streams,
                 sums,
-                _largest(exact_state, group.name),
+                _largest(exact_state, group.name) if layout.trainable and optimizers else 0.0,
             )
             for group, layout, was in zip(groups, layouts, before, strict=True)
         ]

@@ -24,18 +24,19 @@ def total_norm(gradients: list[torch.Tensor], reduce: Callable[[list[float], Red
     (largest,) = reduce([math.nan if any(map(math.isnan, mine)) else max(mine, default=0.0)], Reduction.MAX)
     if not math.isfinite(largest) or largest == 0:
         return largest
-    exponent = math.frexp(largest)[1]
+    exponent = max(math.frexp(largest)[1], -1022)  # below only in f64, whose least elements then count for less
     units = sum(_units(one, exponent) for one in gradients)
     digits = [float(units >> _DIGIT * index & (1 << _DIGIT) - 1) for index in range(_DIGITS)]
     total = sum(int(digit) << _DIGIT * index for index, digit in enumerate(reduce(digits, Reduction.SUM)))
-    return math.ldexp(math.sqrt(total / (1 << _PIECE * _PIECES)), exponent)
+    root = math.sqrt(total / (1 << _PIECE * _PIECES))
+    return math.ldexp(root, exponent) if exponent < 1000 else root * 2.0 ** (exponent - 100) * 2.0**100
 
 
 def _units(gradient: torch.Tensor, exponent: int) -> int:
     """The sum of squares, in units of 2**(2 * exponent - 78); all elements are below 2**exponent."""
     units = 0
     for part in gradient.reshape(-1).split(_AT_ONCE):
-        rest = part.double().mul_(math.ldexp(1.0, -exponent)).square_()
+        rest = part.to(torch.float64, copy=True).mul_(math.ldexp(1.0, -exponent)).square_()
         for index in range(_PIECES):
             rest = rest.mul_(2.0**_PIECE)
             whole = rest.round() if index == _PIECES - 1 else rest.floor()

@@ -68,6 +68,7 @@ class Job:
         self.backwards = Backwards()
         self._totals = Totals()
         self._ending = Steps()  # of the minibatch
+        self._clipping = Steps()
         self._synced = 0  # calls of sync_gradients
         self._waited = 0  # nanoseconds, up to the last sync
         self._lateness = [0] * context.size  # how often each rank was the last, up to the last sync
@@ -161,9 +162,10 @@ class Job:
         )
 
     def clip_grad_norm_(self, max_norm: float, *, error_if_nonfinite: bool = False) -> float:
-        """Collective, between sync_gradients() and the step: scales all gradients so that their 2-norm is at most
-        `max_norm`; returns the norm before. As torch.nn.utils.clip_grad_norm_, but the norm's bits do not depend on
-        the number of ranks, so with attach(sums="exact") neither do those of the clipped gradients."""
+        """Collective, between sync_gradients() and the step: scales the gradients of all sharded parameters so that
+        their 2-norm is at most `max_norm`; returns the norm before. As torch.nn.utils.clip_grad_norm_, but the norm's
+        bits do not depend on the number of ranks, so with attach(sums="exact") neither do those of the clipped
+        gradients."""
         if not max_norm > 0:
             raise ArgumentError(f"max_norm is {max_norm}, must be above 0")
         self._check_open("clip_grad_norm_()")
@@ -173,11 +175,14 @@ class Job:
         kept = [one.grad for one in entries.values() if one.grad is not None]
         gradients: list[torch.Tensor] = [getattr(one, "_local_tensor", one) for one in kept]
         with torch.no_grad():
-            norm = total_norm(gradients, self._context.all_reduce)
+            steps = self._clipping
+            steps.begin()
+            norm = total_norm(gradients, lambda mine, op: steps.run(lambda: self._context.all_reduce(mine, op)))
+            steps.end()
             if error_if_nonfinite and not math.isfinite(norm):
                 raise RuntimeError(f"the norm of the gradients is {norm}, so they cannot be clipped")
             scale = max_norm / (norm + 1e-6)
-            if not scale >= 1:
+            if gradients and not scale >= 1:
                 torch._foreach_mul_(gradients, scale)
         return norm
 

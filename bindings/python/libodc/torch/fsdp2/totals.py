@@ -101,7 +101,7 @@ def _learn(given: Given, sums: list[str], maxima: list[str], reduce: Reduce, ran
         if len(names) > LIMIT:
             raise ArgumentError(
                 f"the ranks have given {len(names)} names of {kind} so far, at most {LIMIT} are combined: "
-                f"{', '.join(names)}"
+                f"{', '.join(dict.fromkeys(name.partition(_DIGIT)[0] for name in names))}"
             )
 
 
@@ -125,6 +125,8 @@ def given(sums: Mapping[str, Any] | None, maxima: Mapping[str, Any] | None) -> G
 def _numbers(kind: str, values: Mapping[str, Any] | None) -> dict[str, float]:
     numbers = {}
     for name, value in sorted((values or {}).items()):
+        if _DIGIT in str(name):
+            raise ArgumentError(f"{kind}[{name!r}]: a name must not have the control character U+001F")
         if isinstance(value, ExactSum) and kind == "sums":
             numbers.update({f"{name}{_DIGIT}{index}": digit for index, digit in enumerate(value.digits)})
             continue
