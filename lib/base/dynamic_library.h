@@ -7,8 +7,8 @@
 
 namespace odc {
 
-// All that the library opens (the command opens CUDA and NCCL itself, for its comparisons): none is needed to build a program or to start it. Packages recommend or suggest each
-// (tests/cli/libraries_test.sh compares).
+// All that the library opens (the command opens CUDA and NCCL itself, for its comparisons): none is needed to build a program
+// or to start it. Packages recommend or suggest each (tests/cli/libraries_test.sh compares).
 namespace libraries {
 constexpr const char *kFabric = "libfabric.so.1";   // without it, all ranks must be on one host
 constexpr const char *kCuda = "libcuda.so.1";       // without it, shards must be in host memory

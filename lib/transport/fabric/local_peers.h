@@ -11,26 +11,27 @@
 
 namespace odc {
 
+// A local peer that has ended without leaving or failing first.
+struct EndedPeer {
+    int rank;
+    Ending how;
+};
+
 class LocalPeers {
 public:
     // Their descriptors stay open, and owned by the caller.
     LocalPeers(int rank, std::vector<FabricLocalPeer> local_peers);
 
-    // A local peer that has ended without leaving or failing first.
-    struct Ended {
-        int rank;
-        Ending how;
-    };
     // Readable if a peer has died.
     int wait_fd() const { return epoll_.get(); }
     // Returns each local peer that has died, once; a peer is returned here or by check_programs.
-    std::vector<Ended> dead();
+    std::vector<EndedPeer> dead();
     // Four times a second checks whether the next local peers by rank (at most kProgramsAtOnce) still run their programs, as
     // exec wakes nobody. Other local peers check the rest.
-    std::vector<Ended> check_programs(int64_t now_ns);
+    std::vector<EndedPeer> check_programs(int64_t now_ns);
 
 private:
-    void add_ended(FabricLocalPeer &local_peer, Ending how, std::vector<Ended> *all);
+    void add_ended(FabricLocalPeer &local_peer, Ending how, std::vector<EndedPeer> *all);
 
     std::vector<FabricLocalPeer> local_peers_;  // from the next rank on, wrapping around; `block` NULL: it has ended
     Fd epoll_;

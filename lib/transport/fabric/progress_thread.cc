@@ -311,7 +311,7 @@ bool ProgressThread::step() {
     packets_sent_.store(stream_->sent(), std::memory_order_relaxed);
     const int64_t now = now_ns();
     heartbeat_->tick(now);
-    report_replaced_programs(now);
+    report_ended(local_peers_->check_programs(now));
     finish_closing();
     log_congestion();
     if (flush_ != 0 && heartbeat_->is_answered(flush_)) {
@@ -382,7 +382,7 @@ void ProgressThread::rest(int64_t now) {
     ppoll(fds.data(), fds.size(), &limit, nullptr);
     commands_.end_sleep(fds[0].revents);
     if (fds[1].revents != 0) {
-        report_dead();
+        report_ended(local_peers_->dead());
     }
     const bool woken = std::any_of(fds.begin() + 2, fds.end(), [](const pollfd &fd) { return fd.revents != 0; });
     spurious_wakeups_ = woken ? spurious_wakeups_ + 1 : 0;
@@ -406,14 +406,8 @@ void ProgressThread::log_congestion() {
     retries_ = 0;
 }
 
-void ProgressThread::report_dead() {
-    for (const LocalPeers::Ended &one : local_peers_->dead()) {
-        send_to_all(encode(DeadMessage{one.rank, one.how}));
-    }
-}
-
-void ProgressThread::report_replaced_programs(int64_t now) {
-    for (const LocalPeers::Ended &one : local_peers_->check_programs(now)) {
+void ProgressThread::report_ended(const std::vector<EndedPeer> &local_peers) {
+    for (const EndedPeer &one : local_peers) {
         send_to_all(encode(DeadMessage{one.rank, one.how}));
     }
 }

@@ -32,6 +32,7 @@ class LocalPeers;
 class RegisteredMemory;
 class ReliableStream;
 class Error;
+struct EndedPeer;
 struct RemoteRank;
 
 class ProgressThread {
@@ -83,8 +84,7 @@ private:
     bool step();
     bool take_commands();
     void finish_closing();
-    void report_dead();
-    void report_replaced_programs(int64_t now);
+    void report_ended(const std::vector<EndedPeer> &local_peers);
     void send_to(const std::vector<int> &ranks, const std::string &message);
     void send_to_all(const std::string &message);
     bool check_watched();

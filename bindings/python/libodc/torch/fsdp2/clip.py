@@ -9,11 +9,11 @@ from collections.abc import Callable
 import torch
 
 from ..._abi import Reduction
+from ...exact import from_digits, to_digits
 
 _PIECE = 26  # bits; the squares of f32 have 48
 _PIECES = 3
 _AT_ONCE = 1 << 24  # elements: the sum of as many pieces is exact in f64
-_DIGIT = 32
 _DIGITS = 4  # of 2**32 elements on each rank
 
 
@@ -26,8 +26,7 @@ def total_norm(gradients: list[torch.Tensor], reduce: Callable[[list[float], Red
         return largest
     exponent = max(math.frexp(largest)[1], -1022)  # below only in f64, whose least elements then count for less
     units = sum(_units(one, exponent) for one in gradients)
-    digits = [float(units >> _DIGIT * index & (1 << _DIGIT) - 1) for index in range(_DIGITS)]
-    total = sum(int(digit) << _DIGIT * index for index, digit in enumerate(reduce(digits, Reduction.SUM)))
+    total = from_digits(reduce(to_digits(units, _DIGITS), Reduction.SUM))
     root = math.sqrt(total / (1 << _PIECE * _PIECES))
     return math.ldexp(root, exponent) if exponent < 1000 else root * 2.0 ** (exponent - 100) * 2.0**100
 
