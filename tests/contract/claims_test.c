@@ -283,7 +283,7 @@ static void interrupts_a_claim(int rank, int size, const char *job, void *arg) {
         await_flag(&what->stopped, 2);
     } else {
         await_flag(&what->stopped, 1);
-        CHECK_EQUAL(kill(read_flag(&what->pid), SIGSTOP), 0);
+        stop_process(read_flag(&what->pid));
         set_flag(&what->wanted, 1);
         CHECK_ERROR(odc_claim(context, 5, &item), ODC_ERROR_INTERRUPTED, "odc_claim", "rank 0", "has not answered");
         set_flag(&what->wanted, 0);

@@ -281,7 +281,7 @@ static void stops_in_sync(int rank, int size, const char *job, void *arg) {
     await_flag(&shared->pid, 1);
     await_asleep(read_flag(&shared->pid)); /* it waits in sync, */
     sleep_ms(100);                         /* and its progress thread has reported that */
-    kill(read_flag(&shared->pid), SIGSTOP);
+    stop_process(read_flag(&shared->pid));
     CHECK_OK(odc_minibatch_sync(context));
     odc_destroy(context);
     kill(read_flag(&shared->pid), SIGCONT);
@@ -367,7 +367,7 @@ static void ends_a_call(int rank, int size, const char *job, void *arg) {
     float *full = new_full(LARGE, ODC_F32);
     CHECK_OK(odc_gather(t.shard, full, LARGE, NULL));
     await_flag(&what->peer, 1);
-    kill(read_flag(&what->peer), SIGSTOP);
+    stop_process(read_flag(&what->peer));
     if (what->ending == BY_SHUTDOWN) {
         leave_with_an_operation(context, t, full, what);
     } else {
@@ -439,7 +439,7 @@ static void fails_after_it_left(int rank, int size, const char *job, void *arg) 
         CHECK_OK(odc_gather(of_1.shard, full, LARGE, NULL));
         await_flag(&what->peer, 1);
         await_flag(&what->gathered, 1);
-        kill(read_flag(&what->peer), SIGSTOP);
+        stop_process(read_flag(&what->peer));
         leave_with_an_operation(context, of_1, full, what);
         set_flag(&what->stopped, 1);
         await_flag(&what->over, 1);
@@ -491,7 +491,7 @@ static void is_interrupted_by_a_slow_owner(int rank, int size, const char *job, 
     } else {
         await_flag(&what->peer, 1);
         await_flag(&what->gathered, 1);
-        kill(read_flag(&what->peer), SIGSTOP);
+        stop_process(read_flag(&what->peer));
         set_flag(&what->stopped, 1);
         set_flag(&what->wanted, 1);
         CHECK_EQUAL(odc_gather(t.shard, full, LARGE, NULL), ODC_ERROR_INTERRUPTED);

@@ -134,7 +134,7 @@ static odc_context *with_a_stopped_owner(int rank, int size, const char *job, st
     }
     await_flag(&what->pid, 1);
     check_gather(*t, 3); /* it has published */
-    CHECK_EQUAL(kill(read_flag(&what->pid), SIGSTOP), 0);
+    stop_process(read_flag(&what->pid));
     return context;
 }
 

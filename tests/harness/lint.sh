@@ -26,7 +26,7 @@ tidy() {
     local status words
     needs clang-tidy-14
     rm -rf build/lint
-    cmake --preset release -B build/lint -DCMAKE_UNITY_BUILD=ON -DODC_TOOLS=ON -DODC_TESTS=OFF >/dev/null || return 1
+    cmake --preset release -B build/lint -DODC_TOOLS=ON -DODC_TESTS=OFF >/dev/null || return 1
     words=$(find build/lint -path '*/Unity/*.cxx' -print0 |
         xargs -0 -P "$(nproc)" -n 1 clang-tidy-14 -p build/lint --quiet 2>&1)
     status=$?

@@ -4,11 +4,13 @@
 #include "gpu.h"
 #include "hosts.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -99,10 +101,10 @@ void add_waiter(waiting_threads *all) {
     set_flag(&all->tids[index], (int)syscall(SYS_gettid));
 }
 
-static char state_of(int tid) {
+static char state_of(int pid, int tid) {
     char path[64];
     char text[256];
-    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", tid, tid); /* qemu-user answers /proc/PID/stat itself */
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid); /* qemu-user answers /proc/PID/stat itself */
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t bytes = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
     close(fd);
@@ -115,7 +117,7 @@ static char state_of(int tid) {
 void await_asleep(int tid) {
     enum { LOOKS = 10 };
     int64_t deadline = now_ns() + 30 * (int64_t)1000000000;
-    for (int asleep = 0; asleep < LOOKS; asleep = state_of(tid) == 'S' ? asleep + 1 : 0) {
+    for (int asleep = 0; asleep < LOOKS; asleep = state_of(tid, tid) == 'S' ? asleep + 1 : 0) {
         CHECK(now_ns() < deadline);
         sleep_us(500);
     }
@@ -126,6 +128,30 @@ void await_waiters(waiting_threads *all, int count) {
     for (int i = 0; i < count; ++i) {
         await_flag(&all->tids[i], 1);
         await_asleep(read_flag(&all->tids[i]));
+    }
+}
+
+static bool all_threads_are_stopped(pid_t pid) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/task", pid);
+    DIR *threads = opendir(path);
+    CHECK(threads != NULL);
+    bool stopped = true;
+    for (struct dirent *thread = readdir(threads); thread != NULL; thread = readdir(threads)) {
+        const int tid = atoi(thread->d_name);
+        stopped = stopped && (tid == 0 || state_of(pid, tid) == 'T');
+    }
+    closedir(threads);
+    return stopped;
+}
+
+/* A signal is under way for a while, in which the process's threads go on. */
+void stop_process(pid_t pid) {
+    int64_t deadline = now_ns() + 30 * (int64_t)1000000000;
+    CHECK_EQUAL(kill(pid, SIGSTOP), 0);
+    while (!all_threads_are_stopped(pid)) {
+        CHECK(now_ns() < deadline);
+        sleep_us(200);
     }
 }
 

@@ -83,6 +83,8 @@ void add_waiter(waiting_threads *all); /* the calling thread */
 /* Until so many have been added and each of them has been asleep for a while; likewise fails after 30 s. */
 void await_waiters(waiting_threads *all, int count);
 void await_asleep(int tid);
+/* Sends SIGSTOP and returns when each of its threads has stopped. */
+void stop_process(pid_t pid);
 
 int64_t now_ns(void);
 void sleep_ms(int ms);
