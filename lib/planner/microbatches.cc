@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "planner/microbatches.h"
 
-#include "planner/partition.h"
+#include "planner/refinement.h"
 
 #include <algorithm>
 

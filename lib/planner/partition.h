@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Divides items among parts, of the same or of different speeds, so that the part that takes longest is as short as possible:
-// starts from Karmarkar-Karp's largest differencing, improves by exchanging items, and searches exhaustively if there are few
-// items.
+// Divides items among parts so that the longest is as short as possible: divisions to start from, by Karmarkar-Karp's largest
+// differencing and others, and how good any division is. refinement.h improves them.
 #pragma once
 
 #include <cstddef>
@@ -32,14 +31,6 @@ Parts longest_first(const std::vector<double> &costs, size_t parts);
 Parts first_to_end(const std::vector<double> &costs, const Speeds &speeds);
 // Gives the costliest part to the fastest.
 Parts matched(const Parts &parts, const std::vector<double> &costs, const Speeds &speeds);
-
-// Exchanges up to two items of one part for up to two of another while that brings the longest or the shortest part closer to
-// the others. Stops after `steps` comparisons, so that the time is bounded and the result deterministic.
-void refine(Parts &parts, const std::vector<double> &costs, const Speeds &speeds, CountLimits limits, uint64_t steps);
-
-// Branch and bound: replaces `parts` if it finds a shorter division. Stops after `nodes` placements; the result is optimal if
-// it needs no more.
-void search(Parts &parts, const std::vector<double> &costs, const Speeds &speeds, CountLimits limits, uint64_t nodes);
 
 // The time of the part that takes longest; sums in the order of the items' indices, so that equal parts have equal sums.
 double makespan(const Parts &parts, const std::vector<double> &costs, const Speeds &speeds);

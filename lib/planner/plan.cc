@@ -6,6 +6,7 @@
 #include "planner/microbatches.h"
 #include "planner/minibatch.h"
 #include "planner/partition.h"
+#include "planner/refinement.h"
 #include "planner/sorted_rows.h"
 #include "planner/tail.h"
 
