@@ -17,6 +17,8 @@ from options import WINDOW, parse_options
 from order import Change, Moves, Order, minibatches, orders, sentence
 from samples import Sample
 
+import libodc
+
 SCRIPT = Path(__file__).parents[1] / "examples" / "train" / "train.py"
 
 
@@ -45,6 +47,11 @@ def test_every_order_has_the_same_samples_and_weighs_them_alike() -> None:
             assert [one.divisor for one in group] == pytest.approx(own if order.own_divisor else [mean] * len(own))
             if not order.sorted:
                 assert {i for one in group for i in one.samples} == set(chosen[first * size :][: len(group) * size])
+        rows = [
+            libodc.plan([samples[i].length for i in one.samples], 2, max_tokens=65536, policy="sorted-rows", cost="7b")
+            for one in made
+        ]
+        assert moves.sorted_rows == pytest.approx(sum(one.collective_makespan for one in rows))
         assert moves.samples == len(chosen) and moves.makespan <= moves.makespan_before * (1 + 1e-12)
         assert (moves.moved == 0) == (order.minibatches == 1 or moves.makespan == moves.makespan_before)
 
