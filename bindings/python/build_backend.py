@@ -94,7 +94,8 @@ def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = N
                 target.parent.mkdir(parents=True, exist_ok=True)
                 (shutil.copytree if source.is_dir() else shutil.copy2)(source, target)
             project = copy / "pyproject.toml"
-            project.write_text(project.read_text().replace('"../../include', '"core/include'))
+            text = project.read_text().replace('"../../include', '"core/include')
+            project.write_text(text.replace('"../.."', '"core"').replace('"bindings/python/', '"../'))
         os.chdir(copy)
         try:
             return build.build_sdist(str(folder), config_settings)
