@@ -294,6 +294,7 @@ static void use_group(hand *by, int group, int hands) {
         }
         for (int k = number; k < shard->add_count[w->rank]; k += hands) {
             use_shard(by, w->own[index].t, 0, shard->adds[w->rank][k]);
+            count(&w->tally->exact, shard->sum == ODC_SUM_EXACT ? shard->numel : 0);
         }
     }
     claim_some(by);

@@ -17,6 +17,7 @@ typedef struct tally {
     _Atomic uint64_t asks;     /* calls of `interrupted` */
     _Atomic uint64_t interruptions;
     _Atomic uint64_t claims;   /* items */
+    _Atomic uint64_t exact;    /* elements added to exact sums */
     _Atomic uint64_t refusals; /* illegal calls that failed */
     _Atomic uint64_t signals;
     _Atomic uint64_t ahead;     /* operations done while another rank was still in the previous minibatch */

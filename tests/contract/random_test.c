@@ -24,7 +24,7 @@ enum {
 };
 
 typedef struct sums {
-    uint64_t calls, elements, asks, interruptions, claims, refusals, signals, ahead, survivors;
+    uint64_t calls, elements, asks, interruptions, claims, exact, refusals, signals, ahead, survivors;
 } sums;
 
 static scene *stage;
@@ -64,6 +64,7 @@ static void add_up(sums *all) {
         all->asks += atomic_load(&one->asks);
         all->interruptions += atomic_load(&one->interruptions);
         all->claims += atomic_load(&one->claims);
+        all->exact += atomic_load(&one->exact);
         all->refusals += atomic_load(&one->refusals);
         all->signals += atomic_load(&one->signals);
         all->ahead += atomic_load(&one->ahead);
@@ -126,11 +127,11 @@ static int print_sums(void **state) {
     (void)state;
     sums all;
     add_up(&all);
-    printf("jobs %" PRIu64 ", calls %" PRIu64 ", elements compared %" PRIu64 ", claims %" PRIu64
-           ", illegal calls %" PRIu64 ", operations ahead of a rank %" PRIu64 ", interruptions %" PRIu64
-           ", signals %" PRIu64 ", survivors of kills %" PRIu64 "\n",
-           jobs, all.calls, all.elements, all.claims, all.refusals, all.ahead, all.interruptions, all.signals,
-           all.survivors);
+    printf("jobs %" PRIu64 ", calls %" PRIu64 ", elements compared %" PRIu64 ", added to exact sums %" PRIu64
+           ", claims %" PRIu64 ", illegal calls %" PRIu64 ", operations ahead of a rank %" PRIu64
+           ", interruptions %" PRIu64 ", signals %" PRIu64 ", survivors of kills %" PRIu64 "\n",
+           jobs, all.calls, all.elements, all.exact, all.claims, all.refusals, all.ahead, all.interruptions,
+           all.signals, all.survivors);
     return 0;
 }
 
