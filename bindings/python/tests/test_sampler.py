@@ -140,6 +140,48 @@ def test_a_state_of_something_else_is_refused() -> None:
         one.load_state_dict({"epoch": 1, "samples": 50, "lengths": "", "minibatch_size": 16, "shuffle": True})
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"delivered": -3}, "the state's delivered is -3, must be at least 0"),
+        ({"delivered": 99}, "the state has 99 minibatches delivered, an epoch has 4"),
+        ({"delivered": "1"}, "the state's delivered is '1', must be an integer"),
+        ({"seed": None}, "the state's seed is None, must be an integer"),
+        ({"epoch": -1}, "the state's epoch is -1, must be at least 0"),
+        ({"window": []}, r"minibatches of \[\] samples; after 1 that were delivered it has \[3, 3\]"),
+        ({"window": [[1, 2, 3]]}, r"minibatches of \[3\] samples; after 1 that were delivered it has \[3, 3\]"),
+        ({"window": [[1, 2, 3], [3, 4, 5]]}, "all of them different"),
+        ({"window": [[1, 2, 3], [4, 5, 10**6]]}, "has sample 1000000 of a dataset of 11"),
+        ({"window": [[1, 2, 3], [4, 5, "x"]]}, "must be lists of indices"),
+        ({"window": 5}, "the state's window is 5, must be lists of indices"),
+    ],
+)
+def test_a_damaged_state_is_refused(changed: dict[str, Any], words: str) -> None:
+    one = MinibatchSampler(lengths=range(1, 12), minibatch_size=3, max_tokens=11, lookahead=3)
+    next(iter(one))
+    state = one.state_dict()
+    one.load_state_dict(state)
+    with pytest.raises(ValueError, match=words):
+        one.load_state_dict({**state, **changed})
+
+
+def test_minibatches_of_a_sorted_window_are_shuffled() -> None:
+    lengths = list(range(1, 8 * 16 + 3))  # the last minibatch of the last window has 2 samples
+    options: dict[str, Any] = {"lengths": lengths, "minibatch_size": 4, "max_tokens": 1000, "lookahead": 16}
+    one = MinibatchSampler(**options, window_order="sorted", shuffle=False)
+    costs = [max(lengths[i] for microbatch in minibatch for i in microbatch) for minibatch in one]
+    first, second = costs[:16], costs[16:32]
+    assert sorted(first, reverse=True) == list(range(64, 0, -4)) and len(costs) == 33
+    assert first not in (sorted(first), sorted(first, reverse=True))
+    assert [cost - 64 for cost in second] != first  # each window in its own order
+    assert costs == [
+        max(lengths[i] for microbatch in minibatch for i in microbatch)
+        for minibatch in MinibatchSampler(**options, window_order=libodc.WindowOrder.SORTED, shuffle=False)
+    ]
+    uneven = MinibatchSampler(**{**options, "lengths": lengths[:62]}, window_order="sorted", shuffle=False)
+    assert [len([i for microbatch in minibatch for i in microbatch]) for minibatch in uneven] == [4] * 15 + [2]
+
+
 def test_an_abandoned_iteration_no_longer_counts() -> None:
     (one,) = samplers(1, some_lengths(64))
     abandoned = iter(one)
@@ -192,6 +234,9 @@ def test_empty_minibatches_and_datasets_that_fetch_many_at_once() -> None:
     ("given", "words"),
     [
         ({"lengths": [5, 0, 7]}, "sample 1 has 0 tokens; each needs at least one: leave it out"),
+        ({"tail": "x"}, "tail is 'x', must be a number"),
+        ({"most_moved": "a"}, "most_moved is 'a', must be a number"),
+        ({"most_displacement": None}, "most_displacement is None, must be a number"),
         ({"lengths": [5, 6, 70]}, "sample 2 has 70 tokens, more than max_tokens=64; cut it"),
         ({"lengths": []}, "lengths is empty"),
         ({"lengths": [[1, 2]]}, r"shape \(1, 2\); it must be 1-D"),

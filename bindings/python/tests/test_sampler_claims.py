@@ -45,7 +45,12 @@ def claim_epochs(rank: int, size: int, job: str, lookahead: int, loads: bool, in
         for epoch in range(2):
             sampler.set_epoch(epoch)
             ran: list[tuple[int, list[int]]] = []
-            run_epoch(context, source.claims(context), lambda number, one, ran=ran: ran.append((number, list(one))))
+
+            def run(number: int, one: Any, ran: Any = ran) -> None:
+                ran.append((number, list(one)))
+                assert not loads or source.microbatch == ran[-1][1]  # although the next has been loaded
+
+            run_epoch(context, source.claims(context), run)
             into.put((epoch, ran, sampler.state_dict()["delivered"]))
         assert abs(sum(context.speeds()) - size) < 1e-9 and context.speeds() != [1.0] * size
 

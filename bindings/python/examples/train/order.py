@@ -4,6 +4,7 @@ with lookahead, and sorted by cost. One model for each order and seed, by one pr
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -127,7 +128,9 @@ def minibatches(
         )
         moves.add(plan, lengths, options)
         learnt = [int(samples[i].learnt.sum()) for i in group]
-        for ranks in plan.minibatches:
+        # As MinibatchSampler does: training would notice if each window went from long samples to short ones.
+        planned = random.Random(group[0]).sample(plan.minibatches, count) if order.sorted else plan.minibatches
+        for ranks in planned:
             taken = [i for rank in ranks for microbatch in rank for i in microbatch]
             divisor = sum(learnt[i] for i in taken) if order.own_divisor else sum(learnt) / count
             yield Minibatch([group[i] for i in taken], divisor)

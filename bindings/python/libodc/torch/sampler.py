@@ -9,7 +9,7 @@ import hashlib
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -64,6 +64,13 @@ def _whole(name: str, value: int, least: int) -> int:
     if whole < least:
         raise ValueError(f"{name} is {whole}, must be at least {least}")
     return whole
+
+
+def _real(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {value!r}, must be a number") from None
 
 
 def _integers(name: str, values: Any) -> torch.Tensor:
@@ -143,8 +150,9 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         the budget of a microbatch. `rank`, `num_replicas`: this rank and the number of ranks; from torch.distributed
         where it is initialised, else 0 of 1. `policy`, `cost`: as in libodc.plan. `lookahead`: so many minibatches are
         planned together, 1 to 16, in the `window_order` and within the limits `most_moved` and `most_displacement` of
-        libodc.plan_window; 1: each by itself. It has a price in the held-out loss, a high one in the order "sorted",
-        which the package's README tells. `tail`: with claims(), the share of the cost that is left to be claimed.
+        libodc.plan_window; 1: each by itself. It has a price in the held-out loss, a high one in the order "sorted"
+        (whose minibatches are shuffled within a window), which the package's README tells. `tail`: with claims(), the
+        share of the cost that is left to be claimed.
         `loss_tokens`: how many tokens of each sample the loss counts, for token_divisor; None: all. Wrong values are
         ValueErrors."""
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -164,13 +172,13 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         self.shuffle = shuffle
         self.drop_last = drop_last
         self.lookahead = _whole("lookahead", lookahead, 1)
-        if not 0 <= tail <= 1:
+        self.tail = _real("tail", tail)
+        if not 0 <= self.tail <= 1:
             raise ValueError(f"tail is {tail}, must be a share of the cost, from 0 to 1")
-        self.tail = tail
         self._limits: dict[str, Any] = {
             "order": window_order,
-            "most_moved": most_moved,
-            "most_displacement": most_displacement,
+            "most_moved": _real("most_moved", most_moved),
+            "most_displacement": _real("most_displacement", most_displacement),
         }
         self._tokens = _tokens(lengths, self.max_tokens)
         self._loss_tokens = self._tokens if loss_tokens is None else _loss_tokens(loss_tokens, self._tokens)
@@ -321,11 +329,32 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
                     f"the state was taken with {what}, this sampler has {here}: what is left of the epoch cannot be "
                     "told; make the sampler as it was, or begin an epoch without the state"
                 )
-        self.seed = state["seed"]
-        delivered = state["delivered"]
-        window = {delivered + i: list(samples) for i, samples in enumerate(state["window"])}
-        self._position = _Position(state["epoch"], delivered, window)
+        seed, epoch = _whole("the state's seed", state["seed"], 0), _whole("the state's epoch", state["epoch"], 0)
+        delivered = _whole("the state's delivered", state["delivered"], 0)
+        window = self._checked_window(delivered, state["window"])
+        self.seed = seed
+        self._position = _Position(epoch, delivered, window)
         self._begin_at = delivered
+
+    def _checked_window(self, delivered: int, given: Any) -> dict[int, list[int]]:
+        if delivered > len(self):
+            raise ValueError(f"the state has {delivered} minibatches delivered, an epoch has {len(self)}")
+        inside = delivered < len(self) and delivered % self.lookahead != 0
+        numbers = range(delivered, self._numbers(delivered - delivered % self.lookahead).stop if inside else delivered)
+        counts = [min(self.minibatch_size, self.samples - number * self.minibatch_size) for number in numbers]
+        try:
+            window = [[operator.index(sample) for sample in samples] for samples in given]
+        except TypeError:
+            raise ValueError(f"the state's window is {given!r}, must be lists of indices of samples") from None
+        samples = [sample for one in window for sample in one]
+        if [len(one) for one in window] != counts or len(set(samples)) < len(samples):
+            raise ValueError(
+                f"the state's window has minibatches of {[len(one) for one in window]} samples; after {delivered} that "
+                f"were delivered it has {counts}, all of them different"
+            )
+        if outside := [sample for sample in samples if not 0 <= sample < self.samples]:
+            raise ValueError(f"the state's window has sample {outside[0]} of a dataset of {self.samples}")
+        return dict(zip(numbers, window, strict=True))
 
     def loader(
         self, dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None, **dataloader_options: Any
@@ -390,8 +419,22 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
             lengths = self._tokens[samples].tolist()
             counts = [len(group) for group in groups]
             made = plan_window(lengths, self.num_replicas, counts, **self._planning, **self._limits)
+            if self._limits["order"] in ("sorted", WindowOrder.SORTED):
+                made = self._shuffled(made, counts, wanted)
             self._planned = (wanted, samples, made)
         return self._planned[1:]
+
+    @staticmethod
+    def _shuffled(made: WindowPlan, counts: list[int], seeds: tuple[int, ...]) -> WindowPlan:
+        """The minibatches of as many samples in another order: training would notice if each window went from long
+        samples to short ones."""
+        full = [number for number, count in enumerate(counts) if count == counts[0]]
+        digest = hashlib.sha256(repr(seeds).encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:6], "big"))
+        minibatches = list(made.minibatches)
+        for number, source in enumerate(torch.randperm(len(full), generator=generator, device="cpu").tolist()):
+            minibatches[full[number]] = made.minibatches[full[source]]
+        return replace(made, minibatches=minibatches)
 
     def _numbers(self, first: int) -> range:
         """The minibatches of the window that begins with one."""
@@ -412,8 +455,9 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     def token_divisor(self) -> float:
         """Divides the gradients of the minibatch that the loop is at, for a loss that is a sum over tokens: the tokens
         that the loss counts in a minibatch, in the mean over its window. The minibatch's own number would give the
-        tokens of a minibatch of short samples more weight. `job.sync_gradients(divisor=sampler.token_divisor)`.
-        ValueError: before the first."""
+        tokens of a minibatch of short samples more weight, as `weight=tokens` does, too.
+        `job.sync_gradients(divisor=sampler.token_divisor)`. With a DataLoader made without `loader`, which takes
+        minibatches ahead, it is a later one's. ValueError: before the first."""
         if self._position.delivered == 0:
             raise ValueError("no minibatch has been delivered yet, so there is none to divide the gradients of")
         number, order = self._position.delivered - 1, self._order(self._position.epoch)
@@ -487,6 +531,8 @@ class MinibatchLoader:
         self._sampler = sampler
         microbatches: Any = _Microbatches(dataset, collate_fn)
         self._microbatches = microbatches
+        self.microbatch: Microbatch = []
+        """The indices of what claims() has given last, as MinibatchSampler.seed_of takes them."""
         self._loader: DataLoader[Any] = DataLoader(
             microbatches, batch_sampler=_Ahead(sampler), collate_fn=list, **dataloader_options
         )
@@ -505,9 +551,16 @@ class MinibatchLoader:
         sampler = self._sampler
         context = sampler._context_of(job)
         return (
-            sampler._reported(context, _one_ahead((self._microbatches[one], cost) for one, cost in minibatch))
+            self._noted(sampler._reported(context, _one_ahead(self._loaded(minibatch))))
             for minibatch in sampler._claims(context, repeat)
         )
+
+    def _loaded(self, minibatch: Iterator[_Costed]) -> Iterator[tuple[tuple[Microbatch, Any], float]]:
+        return (((one, self._microbatches[one]), cost) for one, cost in minibatch)
+
+    def _noted(self, microbatches: Iterator[tuple[Microbatch, Any]]) -> Iterator[Any]:
+        for self.microbatch, batch in microbatches:
+            yield batch
 
 
 def _one_ahead(values: Iterator[_T]) -> Iterator[_T]:
