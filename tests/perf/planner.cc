@@ -18,15 +18,17 @@ namespace {
 constexpr uint64_t kMaxTokens = 65536;
 constexpr size_t kWindow = size_t{16} * 4096;  // samples
 
-std::vector<uint64_t> long_tailed(size_t count) {
+std::vector<uint64_t> lognormal(size_t count, double mean, double deviation) {
     std::mt19937_64 random(1);
-    std::lognormal_distribution<double> tokens(8.5, 1.2);
+    std::lognormal_distribution<double> tokens(mean, deviation);
     std::vector<uint64_t> lengths(count);
     for (uint64_t &length : lengths) {
         length = static_cast<uint64_t>(std::clamp(tokens(random), 1.0, double{kMaxTokens}));
     }
     return lengths;
 }
+
+std::vector<uint64_t> long_tailed(size_t count) { return lognormal(count, 8.5, 1.2); }
 
 // No sample is long enough to bound a minibatch by itself, so every plan is searched to its end.
 std::vector<uint64_t> even(size_t count) {
@@ -99,7 +101,8 @@ void register_planner() {
         benchmark::RegisterBenchmark(("plan/sorted-rows" + size).c_str(), plan, ODC_SORTED_ROWS, ranks);
     }
     for (const auto &[name, lengths] :
-         {std::pair("long_tailed", long_tailed(kWindow)), std::pair("even", even(kWindow))}) {
+         {std::pair("long_tailed", long_tailed(kWindow)), std::pair("broad", lognormal(kWindow, 9.5, 1.0)),
+          std::pair("even", even(kWindow))}) {
         const std::string size = "/512_ranks/" + std::string(name);
         benchmark::RegisterBenchmark(("plan_window/exchanged" + size).c_str(), plan_window, ODC_WINDOW_EXCHANGED,
                                      lengths)
