@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels.h"
 
+#include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -115,6 +117,10 @@ constexpr Kernel kKernels[] = {
 }  // namespace
 
 bool is_plain(const char *name) { return std::string_view(name).starts_with(kPlain); }
+
+bool has_kernel(const std::string &name) {
+    return std::any_of(std::begin(kKernels), std::end(kKernels), [&](const Kernel &one) { return one.name == name; });
+}
 
 bool run_kernel(const char *name, unsigned grid_x, unsigned block_x, void **parameters) {
     for (const Kernel &kernel : kKernels) {
