@@ -32,15 +32,35 @@ unsigned AddKernel::most_blocks(AddReach reach) const {
     return reach == AddReach::OwnGpu ? local : std::min(local, kBlocksBetweenGpus);
 }
 
-template <class Additions, class Part>
-void AddKernel::launch(cuda::Function kernel, Additions additions, const std::vector<Part> &parts, size_t sum_bytes,
-                       AddReach reach, cuda::Stream stream) const {
+ExactTotals *totals_of(const RemoteSlice &slice) {
+    return reinterpret_cast<ExactTotals *>(slice.accumulator + slice.numel * sizeof(int64_t));
+}
+
+namespace {
+
+void put(Addend &to, const SliceAddend &one) {
+    const size_t size = sum_size(one.to.gradient_type, one.to.summation);
+    to = {one.from, one.to.accumulator + one.first * size, one.count};
+}
+
+void put(ExactAddend &to, const SliceAddend &one) {
+    put(static_cast<Addend &>(to), one);
+    to.totals = totals_of(one.to);
+    to.additions = one.additions;
+}
+
+}  // namespace
+
+// Allocates nothing, as what has been enqueued before could not be taken back.
+template <class Additions>
+void AddKernel::launch(cuda::Function kernel, Additions additions, const std::vector<SliceAddend> &addends,
+                       size_t sum_bytes, AddReach reach, cuda::Stream stream) const {
     constexpr size_t kMost = std::extent_v<decltype(additions.addends)>;
-    for (size_t begin = 0; begin < parts.size(); begin += kMost) {
-        additions.count = static_cast<unsigned>(std::min(kMost, parts.size() - begin));
-        std::copy_n(parts.begin() + static_cast<std::ptrdiff_t>(begin), additions.count, additions.addends);
+    for (size_t begin = 0; begin < addends.size(); begin += kMost) {
+        additions.count = static_cast<unsigned>(std::min(kMost, addends.size() - begin));
         unsigned long long tiles = 0;
         for (unsigned i = 0; i < additions.count; ++i) {
+            put(additions.addends[i], addends[begin + i]);
             const Addend &one = additions.addends[i];
             tiles += sum_bytes == sizeof(double) ? add_tiles<double>(one) : add_tiles<float>(one);
         }
@@ -52,35 +72,6 @@ void AddKernel::launch(cuda::Function kernel, Additions additions, const std::ve
     }
 }
 
-namespace {
-
-Addend plain_addend(const SliceAddend &one) {
-    const size_t size = sum_size(one.to.gradient_type, one.to.summation);
-    return {one.from, one.to.accumulator + one.first * size, one.count};
-}
-
-std::vector<Addend> plain_addends(const std::vector<SliceAddend> &addends) {
-    std::vector<Addend> parts;
-    for (const SliceAddend &one : addends) {
-        parts.push_back(plain_addend(one));
-    }
-    return parts;
-}
-
-std::vector<ExactAddend> exact_addends(const std::vector<SliceAddend> &addends) {
-    std::vector<ExactAddend> parts;
-    for (const SliceAddend &one : addends) {
-        parts.push_back({plain_addend(one), totals_of(one.to), one.additions});
-    }
-    return parts;
-}
-
-}  // namespace
-
-ExactTotals *totals_of(const RemoteSlice &slice) {
-    return reinterpret_cast<ExactTotals *>(slice.accumulator + slice.numel * sizeof(int64_t));
-}
-
 void AddKernel::enqueue(const std::vector<SliceAddend> &addends, AddReach reach, cuda::Stream stream) const {
     if (addends.empty()) {
         return;
@@ -90,10 +81,10 @@ void AddKernel::enqueue(const std::vector<SliceAddend> &addends, AddReach reach,
     if (to.summation == ODC_SUM_EXACT) {
         ExactAddends additions{};
         additions.scale = std::ldexp(1.0, kExactBits - to.exponent);
-        launch(device_.exact_kernels().adders[type], additions, exact_addends(addends), sizeof(int64_t), reach, stream);
+        launch(device_.exact_kernels().adders[type], additions, addends, sizeof(int64_t), reach, stream);
     } else {
-        launch(device_.adder(to.gradient_type), Addends{}, plain_addends(addends),
-               element_size(accumulator_type(to.gradient_type)), reach, stream);
+        launch(device_.adder(to.gradient_type), Addends{}, addends, element_size(accumulator_type(to.gradient_type)),
+               reach, stream);
     }
 }
 
@@ -103,11 +94,10 @@ void AddKernel::enqueue_sums(const std::vector<SliceAddend> &addends, cuda::Stre
     }
     const RemoteSlice &to = addends.front().to;
     if (to.summation == ODC_SUM_EXACT) {
-        launch(device_.exact_kernels().sums_adder, ExactAddends{}, exact_addends(addends), sizeof(int64_t),
-               AddReach::OwnGpu, stream);
+        launch(device_.exact_kernels().sums_adder, ExactAddends{}, addends, sizeof(int64_t), AddReach::OwnGpu, stream);
     } else {
         const int32_t type = accumulator_type(to.gradient_type);
-        launch(device_.adder(type), Addends{}, plain_addends(addends), element_size(type), AddReach::OwnGpu, stream);
+        launch(device_.adder(type), Addends{}, addends, element_size(type), AddReach::OwnGpu, stream);
     }
 }
 

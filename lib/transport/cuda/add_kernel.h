@@ -41,8 +41,8 @@ public:
     void enqueue_conversion(const RemoteSlice &slice, cuda::Stream stream) const;
 
 private:
-    template <class Additions, class Part>
-    void launch(cuda::Function kernel, Additions additions, const std::vector<Part> &parts, size_t sum_bytes,
+    template <class Additions>
+    void launch(cuda::Function kernel, Additions additions, const std::vector<SliceAddend> &addends, size_t sum_bytes,
                 AddReach reach, cuda::Stream stream) const;
     unsigned most_blocks(AddReach reach) const;
 
