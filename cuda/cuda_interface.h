@@ -115,7 +115,7 @@ struct CopyAttributes {
 enum class CaptureMode : int { Global = 0, ThreadLocal = 1, Relaxed = 2 };
 enum class CaptureStatus : int { None = 0, Active = 1, Invalidated = 2 };
 
-enum class AtomicOperation : int { FloatAdd = 10 };
+enum class AtomicOperation : int { IntegerAdd = 0, Or = 6, FloatAdd = 10 };
 constexpr unsigned kAtomicReduction = 1 << 2;
 constexpr unsigned kAtomicScalar32 = 1 << 3;
 constexpr unsigned kAtomicScalar64 = 1 << 4;

@@ -119,11 +119,12 @@ ODC_API odc_status odc_abort(odc_context *context, const char *text);
 ODC_API void odc_destroy(odc_context *context);
 
 /* ---- Shards ---- */
-/* All listed ranks register the same description in the same minibatch, in any order. With ODC_SUM_EXACT (f32, bf16, f16 in host
- * memory) the sums' bits depend on the gradients only, not on order, ranks, hosts or slices: they are 64-bit integers in units of
+/* All listed ranks register the same description in the same minibatch, in any order. With ODC_SUM_EXACT (f32, bf16, f16) the
+ * sums' bits depend on the gradients only, not on order, ranks, hosts, slices or memory: they are 64-bit integers in units of
  * largest / 2^51, of which sync makes f32 in place. Each minibatch's `largest` is 64 times the largest sum of the one before, and
  * at least half of its `largest`. What is not below is added as the largest there is, counted in odc_stats, logged, and raises the
- * next one 64 times. A NaN, an infinity, or more than f32 holds reads NaN. After 4,096 additions one more is a job error. */
+ * next one 64 times. A NaN, an infinity, or more than f32 holds reads NaN. After 4,096 additions one more is a job error, which in
+ * GPU memory sync may be the first to find. */
 typedef struct odc_shard_desc {
     uint64_t struct_size;
     const char *name;         /* 1..255 bytes, copied; unique among this context's registered shards */

@@ -91,6 +91,13 @@ private:
     std::byte *area(size_t owner, size_t adder) const {
         return regions_[owner] + 2 * kPatternBytes + adder * kAreaBytes;
     }
+    RemoteSlice sums(size_t owner, size_t adder) const {
+        RemoteSlice slice{};
+        slice.accumulator = area(owner, adder);
+        slice.gradient_type = ODC_F32;
+        slice.numel = kOnes;
+        return slice;
+    }
     void copy(void *to, const void *from, uint64_t bytes, const char *what) const {
         const CudaDevice::Scope scope(device_);
         device_.check(driver().cuMemcpyAsync(reinterpret_cast<cuda::Address>(to), reinterpret_cast<cuda::Address>(from),
@@ -203,17 +210,17 @@ private:
 
     // All ranks at the same time.
     void add() {
-        std::vector<Addend> addends;
+        std::vector<SliceAddend> addends;
         const std::byte *const ones = regions_[own_local_rank_] + kPatternBytes;
         for (size_t local_rank = 0; local_rank < local_peers_.size(); ++local_rank) {
             if (local_rank != own_local_rank_ && usable(local_rank)) {
-                addends.push_back({ones, area(local_rank, own_local_rank_), kOnes});
-                addends.push_back({ones, area(own_local_rank_, local_rank), kOnes});
+                addends.push_back({sums(local_rank, own_local_rank_), 0, kOnes, ones});
+                addends.push_back({sums(own_local_rank_, local_rank), 0, kOnes, ones});
             }
         }
         const CudaDevice::Scope scope(device_);
         for (int round = 0; round < kRounds && !addends.empty(); ++round) {
-            cuda_.add(ODC_F32, addends, AddReach::SeveralGpus, device_.own_stream());
+            cuda_.add(addends, AddReach::SeveralGpus, device_.own_stream());
         }
         device_.await_own_stream("additions to other GPUs", deadline_);
     }

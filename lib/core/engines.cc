@@ -18,7 +18,7 @@ Engines::Engines(Membership &membership, Job &job, ShardDirectory &directory, Co
                                                         membership.cuda ? &CudaDevice::check_host_buffer : nullptr));
     host_ = engines_.back().get();
     if (membership.cuda) {
-        engines_.push_back(std::make_unique<GpuOperations>(job, directory, remote_memory_, membership.cuda));
+        engines_.push_back(std::make_unique<GpuOperations>(job, directory, remote_memory_, membership.cuda, counters));
         gpu_ = engines_.back().get();
     }
 }

@@ -54,12 +54,22 @@ void publish_vote(Shard &shard, uint64_t epoch) {
     shard.record().votes[epoch % 2].store(shard.exact.vote.word(), std::memory_order_relaxed);
 }
 
+namespace {
+
+// The own slice by the order of calls, as ShardDirectory::is_published: on a device its word may still be to come.
+bool has_vote(const Shard &shard, uint64_t index, const ShardRecord &record, uint64_t epoch) {
+    const uint64_t published =
+        index == shard.own_index() ? shard.published : record.published.load(std::memory_order_acquire);
+    return published >= epoch && shard.stands(record);
+}
+
+}  // namespace
+
 int exponent_of(const Shard &shard, uint64_t epoch) {
     ExponentVote largest = ExponentVote::keeping(kLeastExponent);
     for (uint64_t index = 0; index < shard.owners(); ++index) {
         const ShardRecord *record = shard.linked(index);
-        if (shard.slices().numel(index) > 0 && record != nullptr &&
-            record->published.load(std::memory_order_acquire) >= epoch && shard.stands(*record)) {
+        if (shard.slices().numel(index) > 0 && record != nullptr && has_vote(shard, index, *record, epoch)) {
             largest =
                 largest_of(largest, ExponentVote::from_word(record->votes[epoch % 2].load(std::memory_order_relaxed)));
         }
@@ -68,16 +78,24 @@ int exponent_of(const Shard &shard, uint64_t epoch) {
 }
 
 void finish_exact_sums(Shard &shard, uint64_t epoch, Log &log, Counters &counters) {
+    if (shard.exact.converted == epoch) {
+        return;
+    }
+    const RemoteSlice mine = shard.slice(shard.own_index());
+    const double largest = mine.stripes != nullptr ? convert(mine, exponent_of(shard, epoch), epoch) : 0;
+    end_exact_sums(shard, epoch, largest, 0, log, counters);
+}
+
+void end_exact_sums(Shard &shard, uint64_t epoch, double largest, uint64_t clamped, Log &log, Counters &counters) {
     ExactState &state = shard.exact;
     if (state.converted == epoch) {
         return;
     }
-    const RemoteSlice mine = shard.slice(shard.own_index());
     const int exponent = exponent_of(shard, epoch);
-    const double largest = mine.stripes != nullptr ? convert(mine, exponent, epoch) : 0;
-    const uint64_t clamped = shard.record().clamped.load(std::memory_order_relaxed) - state.clamped;
+    const uint64_t counted = shard.record().clamped.load(std::memory_order_relaxed);
+    clamped += counted - state.clamped;
     state.vote = next_vote(largest, clamped, exponent);
-    state.clamped += clamped;
+    state.clamped = counted;
     state.converted = epoch;
     counters.clamped_addends.add(clamped);
     if (clamped > 0) {

@@ -14,8 +14,11 @@ class Log;
 void publish_vote(Shard &shard, uint64_t epoch);
 // The shard's, once all owners have published.
 int exponent_of(const Shard &shard, uint64_t epoch);
-// All ranks have arrived: makes f32 of this rank's sums, zero where nobody has added, and its next vote. Again: does nothing.
+// All ranks have arrived: makes f32 of this rank's sums in host memory, zero where nobody has added, and its next vote. Again:
+// does nothing.
 void finish_exact_sums(Shard &shard, uint64_t epoch, Log &log, Counters &counters);
+// The same of sums that are f32 now. `largest`: in units; `clamped`: addends beside those that the record counts.
+void end_exact_sums(Shard &shard, uint64_t epoch, double largest, uint64_t clamped, Log &log, Counters &counters);
 // For odc_slice; 0 without exact sums.
 float largest_of(const Shard &shard);
 

@@ -8,6 +8,8 @@
 
 namespace odc {
 
+class PinnedMemory;
+
 // Calls what uses CUDA. A GPU that has failed is a job error at once.
 template <class Body>
 void call_gpu(Job &job, const CudaDevice &device, Body body) {
@@ -27,6 +29,9 @@ struct GpuSliceState : EngineState {
     cuda::Event published = nullptr;  // recorded behind the slice's publish, for this rank's other streams
     cuda::Address word = 0;           // of the record's `published`, for streams
     uint64_t reduced = 0;             // minibatch + 1: the shadow's sums are on their way to the GPU's
+    // Of exact sums:
+    uint64_t converted = 0;                // minibatch + 1: they are becoming f32
+    const PinnedMemory *totals = nullptr;  // a copy of their ExactTotals, when they have
 };
 // NULL: the own slice is empty.
 inline GpuSliceState *slice_state_of(const Shard &shard) {

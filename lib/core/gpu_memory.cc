@@ -216,8 +216,10 @@ void GpuMemory::attach_slice(Shard &shard) {
                 cuda_.pin_pages(mine.shadow, mine.shadow_bytes);
                 pinned = true;
             }
+            state->totals = shard.is_exact() ? &cuda_.allocate_pinned(page_bytes()) : nullptr;
             state->published = cuda_.create_event();
         } catch (...) {
+            free_totals(*state);
             if (pinned) {
                 cuda_.unpin_pages(mine.shadow);
             }
@@ -227,6 +229,12 @@ void GpuMemory::attach_slice(Shard &shard) {
         shard.engine_state = std::move(state);
         cuda_.map_region(job_.rank(), mine.region);
     });
+}
+
+void GpuMemory::free_totals(const GpuSliceState &state) {
+    if (state.totals != nullptr) {
+        cuda_.free_pinned(*state.totals);
+    }
 }
 
 void GpuMemory::detach_slice(Shard &shard) {
@@ -242,6 +250,7 @@ void GpuMemory::detach_slice(Shard &shard) {
         cuda_.unpin_pages(mine.shadow);
     }
     cuda_.destroy_event(state->published);
+    free_totals(*state);
     cuda_.unpin(shard.record().published);
     cuda_.unmap_region(job_.rank(), mine.region, job_.minibatch());
     shard.engine_state.reset();

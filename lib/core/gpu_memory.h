@@ -16,6 +16,7 @@ namespace odc {
 class Cuda;
 class Job;
 class RemoteMemory;
+struct GpuSliceState;
 
 class GpuMemory {
 public:
@@ -38,6 +39,7 @@ private:
     void open_bounce_buffers(const Shard &shard);
     void attach_slice(Shard &shard);
     void detach_slice(Shard &shard);
+    void free_totals(const GpuSliceState &state);
     void register_memory(const Shard &shard);
     void send_regions(const std::vector<Shard *> &shards);
     std::optional<Shard::Bases> map_region(const Shard &shard, int rank, const ShardRecord &record);

@@ -2,11 +2,14 @@
 #include "core/gpu_operations.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <utility>
 
 #include "base/element_type.h"
 #include "bootstrap/peer.h"
+#include "core/counters.h"
+#include "core/exact_sums.h"
 #include "core/gpu_call.h"
 #include "core/remote_memory.h"
 #include "core/shard_directory.h"
@@ -39,8 +42,9 @@ cuda::Stream stream_of(const Operation &operation) { return static_cast<cuda::St
 }  // namespace
 
 GpuOperations::GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory,
-                             std::unique_ptr<Cuda> &cuda)
-    : job_(job), directory_(directory), owned_cuda_(cuda), cuda_(*cuda), memory_(job, remote_memory, *cuda) {
+                             std::unique_ptr<Cuda> &cuda, Counters &counters)
+    : job_(job), directory_(directory), owned_cuda_(cuda), cuda_(*cuda), counters_(counters),
+      memory_(job, remote_memory, *cuda) {
     // This rank's GPU may fail during a wait, and local peers hand over their regions.
     const auto while_waiting = [this] {
         call_gpu(job_, cuda_.device(), [this] {
@@ -162,11 +166,12 @@ void GpuOperations::publish(Shard &shard, void *stream) {
     if (state == nullptr) {
         return;
     }
+    if (shard.is_exact()) {
+        publish_vote(shard, epoch());
+    }
     const uint64_t work = cuda_.pending_work().begin(shard.record_offset(), description_of(Call::Publish, shard));
     enqueue(Call::Publish, [&] {
-        const uint64_t sums =
-            mine.accumulator == nullptr ? 0 : mine.numel * element_size(accumulator_type(mine.gradient_type));
-        cuda_.publish({mine.accumulator, sums, mine.parameters, shadow.parameters,
+        cuda_.publish({mine.accumulator, shard.device_sum_bytes(), mine.parameters, shadow.parameters,
                        mine.numel * element_size(mine.parameter_type), state->published, state->word, epoch()},
                       static_cast<cuda::Stream>(stream));
         cuda_.pending_work().track(work, shard.record().published, epoch());
@@ -177,7 +182,7 @@ void GpuOperations::tell_published(Shard &shard) {
     if (!has_remote_owner(job_, shard)) {
         return;
     }
-    const PublishedMessage message{shard.record_offset(), job_.minibatch(), 0, 0};
+    const PublishedMessage message{shard.record_offset(), job_.minibatch(), shard.exact.vote.word(), 0};
     if (slice_state_of(shard) != nullptr) {
         job_.channel().tell_when(shard.record().published, epoch(), message, shard.description().ranks);
     } else {
@@ -386,9 +391,14 @@ void GpuOperations::add(Operation &operation, Operation::ScatterAdd &addition, J
     addition.added = true;
 }
 
+int GpuOperations::exponent_for_sums_of(const Shard &shard) const {
+    return shard.is_exact() ? exponent_of(shard, epoch()) : 0;
+}
+
 void GpuOperations::add_directly(Operation &operation) {
     const Shard &shard = *operation.shard;
-    std::vector<Addend> addends;
+    const int exponent = exponent_for_sums_of(shard);
+    std::vector<SliceAddend> addends;
     auto reach = AddReach::OwnGpu;
     for (uint64_t i = 0; i < shard.owners(); ++i) {
         const uint64_t index = (shard.own_index() + i) % shard.owners();
@@ -396,14 +406,13 @@ void GpuOperations::add_directly(Operation &operation) {
             if (cuda_.is_other(job_.block(shard.owner(index)).gpu)) {
                 reach = AddReach::SeveralGpus;
             }
-            const RemoteSlice to = shard.slice(index);
-            addends.push_back({operation.gradient(index), to.accumulator, to.numel});
+            RemoteSlice to = shard.slice(index);
+            to.exponent = exponent;
+            addends.push_back({to, 0, to.numel, operation.gradient(index), 1});
         }
     }
     if (!addends.empty()) {
-        enqueue_tracked(operation, [&](cuda::Stream stream) {
-            cuda_.add(shard.description().gradient_type, addends, reach, stream);
-        });
+        enqueue_tracked(operation, [&](cuda::Stream stream) { cuda_.add(addends, reach, stream); });
     }
 }
 
@@ -411,13 +420,20 @@ void GpuOperations::add_directly(Operation &operation) {
 template <class Ready>
 void GpuOperations::wait_for_staging_proxy(Job::Wait &wait, const Ready &ready) {
     const auto awaited = [this] { return cuda_.awaited_owner().value_or(job_.rank()); };
-    wait.until_seen_served(awaited, ready);
+    wait.until_seen_served(awaited, [&] {
+        if (const std::optional<Error> error = cuda_.staging_error()) {
+            job_.fail_job(error->status(), formatted("{} stopped halfway in {}: {}", job_.who(job_.rank()),
+                                                     call_name(Call::ScatterAdd), error->what()));
+        }
+        return ready();
+    });
 }
 
 // Stages the part piece by piece. While no bounce buffer is free, the host waits for the GPU.
 void GpuOperations::add_by_staging_proxy(Operation &operation, uint64_t index, Job::Wait &wait) {
     const Shard &shard = *operation.shard;
-    const RemoteSlice to = shard.host_slice(index);
+    RemoteSlice to = shard.host_slice(index);
+    to.exponent = exponent_for_sums_of(shard);
     const uint64_t stripes = stripe_count(to);
     const int owner = shard.owner(index);
     Endpoint *const endpoint = job_.on_this_host(owner) ? nullptr : job_.peer(owner).route.endpoint.get();
@@ -488,7 +504,7 @@ void GpuOperations::note_wait() {
     }
 }
 
-// What other ranks added in host memory belongs to this rank's sums, too.
+// What other ranks added in host memory belongs to this rank's sums, too. Exact ones become f32 then.
 void GpuOperations::after_arrival() {
     for (const Shard *shard : shards_) {
         GpuSliceState *const state = slice_state_of(*shard);
@@ -496,11 +512,20 @@ void GpuOperations::after_arrival() {
             reduce_shadow(*shard);
             state->reduced = epoch();
         }
+        if (state != nullptr && shard->is_exact() && state->converted < epoch()) {
+            convert_exact_sums(*shard, *state);
+            state->converted = epoch();
+        }
     }
     Job::Wait wait(job_, call_name(Call::Sync));
     wait.describe(
         [this] { return formatted("{} has not done yet {}", cuda_.device().name(), cuda_.pending_work().describe()); });
     wait.until_seen([this] { return job_.rank(); }, [this] { return cuda_.pending_work().all_done(); });
+    for (Shard *shard : shards_) {
+        if (shard->is_exact()) {
+            end_exact_sums_of(*shard);
+        }
+    }
     cuda_.end_minibatch(job_.minibatch());
     const uint64_t full = cuda_.times_full();  // falls when buffers are closed
     const uint64_t before = std::exchange(logged_full_, full);
@@ -516,31 +541,58 @@ void GpuOperations::reduce_shadow(const Shard &shard) {
         return;
     }
     const RemoteSlice mine = shard.slice(shard.own_index());
-    const int32_t type = accumulator_type(mine.gradient_type);
     const uint64_t in_stripe = stripe_elements(mine);
     const std::byte *from = nullptr;
     call_gpu(job_, cuda_.device(), [&] { from = device_pointer(cuda_.device(), shadow.accumulator); });
-    std::vector<Addend> addends;
-    uint64_t end = 0;
+    std::vector<SliceAddend> addends;
+    uint64_t additions = 0;
     for (uint64_t first = 0; first < mine.numel; first += in_stripe) {
-        if (shadow.stripes[first / in_stripe].epoch >= epoch()) {
-            const uint64_t at = first * element_size(type);
-            const uint64_t numel = std::min(in_stripe, mine.numel - first);
-            if (!addends.empty() && end == first) {
-                addends.back().numel += numel;
-            } else {
-                addends.push_back({from + at, mine.accumulator + at, numel});
-            }
-            end = first + numel;
+        const Stripe &stripe = shadow.stripes[first / in_stripe];
+        if (stripe.epoch < epoch()) {
+            continue;
         }
+        const uint64_t count = std::min(in_stripe, mine.numel - first);
+        if (!addends.empty() && addends.back().first + addends.back().count == first) {
+            addends.back().count += count;
+        } else {
+            addends.push_back({mine, first, count, from + first * sum_size(mine.gradient_type, mine.summation)});
+        }
+        additions = std::max<uint64_t>(additions, stripe.addends);
+    }
+    if (!addends.empty()) {
+        addends.front().additions = additions;
     }
     const uint64_t work = begin_tracked(
         Call::Sync, shard,
         formatted("the adding of what came through host memory to {}", description_of(Call::Sync, shard)));
     enqueue(Call::Sync, [&] {
-        cuda_.add(type, addends, AddReach::OwnGpu, cuda_.device().own_stream());
+        cuda_.add_sums(addends, cuda_.device().own_stream());
         cuda_.pending_work().track(work, cuda_.device().own_stream());
     });
+}
+
+void GpuOperations::convert_exact_sums(const Shard &shard, const GpuSliceState &state) {
+    RemoteSlice mine = shard.slice(shard.own_index());
+    mine.exponent = exponent_for_sums_of(shard);
+    const uint64_t work = begin_tracked(
+        Call::Sync, shard, formatted("the conversion of exact sums to f32 in {}", description_of(Call::Sync, shard)));
+    enqueue(Call::Sync, [&] {
+        cuda_.convert_exact_sums(mine, *state.totals, cuda_.device().own_stream());
+        cuda_.pending_work().track(work, cuda_.device().own_stream());
+    });
+}
+
+// The GPU has converted them. Here it turns out whether they took too many gradients, of which it alone has counted some.
+void GpuOperations::end_exact_sums_of(Shard &shard) {
+    ExactTotals totals{};
+    if (const GpuSliceState *const state = slice_state_of(shard)) {
+        std::memcpy(&totals, state->totals->start(), sizeof(totals));
+    }
+    if (totals.additions > kMostExactAddends) {
+        job_.fail_job(ODC_ERROR_UNSUPPORTED,
+                      formatted("{}: {}", job_.who(job_.rank()), too_many_addends_text(shard.name())));
+    }
+    end_exact_sums(shard, epoch(), same_bits<double>(totals.largest), totals.clamped, job_.log(), counters_);
 }
 
 }  // namespace odc

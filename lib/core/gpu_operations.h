@@ -10,12 +10,14 @@ namespace odc {
 
 class RemoteMemory;
 class ShardDirectory;
+struct Counters;
 
 class GpuOperations final : public Engine {
 public:
     // `cuda`: present; it outlives this and what NICs use of its bounce buffers, and is leaked where the GPU may still write
     // to its memory when this is destroyed.
-    GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, std::unique_ptr<Cuda> &cuda);
+    GpuOperations(Job &job, ShardDirectory &directory, RemoteMemory &remote_memory, std::unique_ptr<Cuda> &cuda,
+                  Counters &counters);
     ~GpuOperations() override;
 
     void attach(const std::vector<Shard *> &shards) override;
@@ -61,6 +63,9 @@ private:
     std::string unfinished_work();
     void note_wait();
     void reduce_shadow(const Shard &shard);
+    void convert_exact_sums(const Shard &shard, const GpuSliceState &state);
+    void end_exact_sums_of(Shard &shard);
+    int exponent_for_sums_of(const Shard &shard) const;
     void leak();
     uint64_t epoch() const { return job_.minibatch() + 1; }
 
@@ -68,6 +73,7 @@ private:
     ShardDirectory &directory_;
     std::unique_ptr<Cuda> &owned_cuda_;
     Cuda &cuda_;
+    Counters &counters_;
     GpuMemory memory_;
     std::vector<Shard *> shards_;
     uint64_t logged_full_ = 0;  // of Cuda::times_full()

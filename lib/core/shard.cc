@@ -7,6 +7,7 @@
 
 #include "base/element_type.h"
 #include "base/error.h"
+#include "transport/cuda/kernels/exact.h"
 #include "transport/cuda/pinned_memory.h"
 #include "transport/shm/stripe_lock.h"
 
@@ -77,10 +78,6 @@ void check_summation(const Description &d) {
             "shard \"{}\": f64 gradients cannot be summed exactly (ODC_SUM_EXACT), as their range is wider than that of "
             "64-bit integers; hand in f32, bf16 or f16",
             d.name);
-    }
-    if (d.summation == ODC_SUM_EXACT && d.memory == ODC_GPU_MEMORY) {
-        fail(ODC_ERROR_UNSUPPORTED,
-             "shard \"{}\": sums in GPU memory cannot be exact (ODC_SUM_EXACT) yet; use host memory, or sum 0", d.name);
     }
 }
 
@@ -223,7 +220,12 @@ uint64_t Shard::host_bytes() const {
 
 uint64_t Shard::device_bytes() const {
     const Parts parts(description_, own_numel());
-    return on_device() ? to_line(parts.parameters) + to_line(parts.sums) : 0;
+    return on_device() ? to_line(parts.parameters) + to_line(device_sum_bytes()) : 0;
+}
+
+uint64_t Shard::device_sum_bytes() const {
+    const Parts parts(description_, own_numel());
+    return parts.sums + (is_exact() && own_numel() > 0 ? exact_totals_bytes(own_numel()) : 0);
 }
 
 void Shard::set_record(ShardRecord &record, uint64_t offset, uint64_t minibatch) {

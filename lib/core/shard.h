@@ -51,7 +51,7 @@ struct DeviceAllocation {
 struct ExactState {
     ExponentVote vote;       // of the next publish
     uint64_t converted = 0;  // the last epoch whose sums are f32 now
-    uint64_t clamped = 0;    // addends, up to that epoch
+    uint64_t clamped = 0;    // addends that the record counts, up to that epoch
 };
 
 class Shard {
@@ -82,7 +82,8 @@ public:
     uint64_t record_bytes() const;
     uint64_t host_bytes() const;
     uint64_t device_bytes() const;
-    uint64_t slice_bytes() const;  // both halves
+    uint64_t device_sum_bytes() const;  // exact sums with their totals
+    uint64_t slice_bytes() const;       // both halves
     // Writes the record at `offset`, and then where the slice lies; peers see it once the shard is in the directory.
     void set_record(ShardRecord &record, uint64_t offset, uint64_t minibatch);
     void set_memory(const Allocation &host, const DeviceAllocation &device);

@@ -25,10 +25,6 @@ using I64 = hn::RebindToSigned<F64>;
 using U64 = hn::RebindToUnsigned<F64>;
 using F32 = hn::Rebind<float, F64>;  // half a vector
 
-// Adding this to a number below 2^51 rounds it to an integer (to nearest, ties to even), which is then in the low bits.
-constexpr double kRounder = 0x1.8p52;
-constexpr double kLargest = 0x1p51 - 1;
-
 template <Found kFound, Sum kSum, class Gradient>
 class Adder {
 public:
@@ -65,8 +61,8 @@ private:
         const F64 d;
         const I64 di;
         const auto exact = units(from);
-        const auto addend = hn::Max(hn::Min(exact, hn::Set(d, kLargest)), hn::Set(d, -kLargest));
-        const auto rounder = hn::Set(d, kRounder);
+        const auto addend = hn::Max(hn::Min(exact, hn::Set(d, kLargestAddend)), hn::Set(d, -kLargestAddend));
+        const auto rounder = hn::Set(d, kExactRounder);
         auto value = hn::Sub(hn::BitCast(di, hn::Add(addend, rounder)), hn::BitCast(di, rounder));
         if constexpr (kSum == Sum::Add) {
             const auto before = hn::LoadU(di, sums);
@@ -95,7 +91,7 @@ private:
                 if (!std::isfinite(values[k])) {
                     sums_[i + k] = kNotFinite;
                     ++special.not_finite;
-                } else if (std::fabs(values[k]) > kLargest) {
+                } else if (std::fabs(values[k]) > kLargestAddend) {
                     ++special.clamped;
                 }
             }

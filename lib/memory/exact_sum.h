@@ -14,6 +14,9 @@ constexpr int kExactBits = 51;
 constexpr uint32_t kMostExactAddends = 4096;
 // The sum of an element that was handed a NaN or an infinity.
 constexpr int64_t kNotFinite = INT64_MIN;
+constexpr double kLargestAddend = 0x1p51 - 1;  // in units
+// Adding this to a number below 2^51 rounds it to an integer (to nearest, ties to even), which is then in the low bits.
+constexpr double kExactRounder = 0x1.8p52;
 
 // With the least exponent a unit is the least subnormal f32.
 constexpr int kLeastExponent = -98;

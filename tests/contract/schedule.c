@@ -61,8 +61,7 @@ static void draw_types(schedule *plan, planned_shard *shard) {
     if (tests_mixed_memory() && one_in(plan, 2)) {
         shard->memory = ODC_HOST_MEMORY;
     }
-    const int may_be_exact = shard->memory == ODC_HOST_MEMORY && shard->gradient_type != 0 &&
-                             shard->gradient_type != ODC_F64 && !is_huge(shard);
+    const int may_be_exact = shard->gradient_type != 0 && shard->gradient_type != ODC_F64 && !is_huge(shard);
     shard->sum = may_be_exact && one_in(plan, 2) ? ODC_SUM_EXACT : 0;
 }
 

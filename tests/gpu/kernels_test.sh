@@ -30,24 +30,24 @@ compare() {
         cmp "$work/$file" "$folder/$file" || fail "$file is not what $folder/make_ptx.sh makes"
     done
 }
-compare "$kernels" add_sm80.ptx add_sm90.ptx
+compare "$kernels" add_sm80.ptx add_sm90.ptx exact_sm80.ptx
 compare "$plain" plain_add.ptx
 
-for source in "$kernels/add.cu" "$plain/plain_add.cu"; do
+for source in "$kernels/add.cu" "$kernels/exact.cu" "$plain/plain_add.cu"; do
     for generation in 80 90 100; do
-        expect 0 nvcc -std=c++20 -O3 -Werror all-warnings -arch=sm_$generation -cubin "$source" -o "$work/cubin"
+        expect 0 nvcc -std=c++20 -O3 -I "$ODC_SOURCE_DIR/lib" -Werror all-warnings -arch=sm_$generation -cubin "$source" -o "$work/cubin"
         same "$out$err" ""
     done
 done
 
-# compile FOLDER PTX GENERATION: the assembler accepts it and spills nothing.
+# compile FOLDER PTX GENERATION KERNELS: the assembler accepts it and spills nothing.
 compile() {
     expect 0 ptxas -v --warning-as-error -arch="sm_$3" "$1/$2.ptx" -o "$work/$2.$3.cubin"
-    [ "$(grep -c ' 0 bytes spill stores, 0 bytes spill loads' <<<"$err")" -eq 4 ] || fail "$2.ptx spills on sm_$3: $err"
+    [ "$(grep -c ' 0 bytes spill stores, 0 bytes spill loads' <<<"$err")" -eq "$4" ] || fail "$2.ptx spills on sm_$3: $err"
 }
 # assemble PTX GENERATION
 assemble() {
-    compile "$kernels" "$1" "$2"
+    compile "$kernels" "$1" "$2" 4
     [ "$(grep -cE 'Used ([12]?[0-9]|3[0-2]) registers' <<<"$err")" -eq 4 ] ||
         fail "$1.ptx takes more registers on sm_$2 than four blocks to a multiprocessor have: $err"
 }
@@ -57,7 +57,8 @@ assemble add_sm90 90
 assemble add_sm90 100
 
 for generation in 80 90 100; do
-    compile "$plain" plain_add $generation
+    compile "$plain" plain_add $generation 4
+    compile "$kernels" exact_sm80 $generation 5
 done
 # Loads and stores of four elements.
 for type in f32 f64 bf16 f16; do
@@ -73,6 +74,11 @@ for file in add_sm80 add_sm90; do
         grep -vE 'red\.relaxed\.sys\.global\.add\.(f32|f64|v4\.f32) ')
     [ -z "$other" ] || fail "$file.ptx writes otherwise: $other"
 done
+other=$(grep -E '^[[:space:]]*(@%p[0-9]+ )?(red|atom|st)\b' "$kernels/exact_sm80.ptx" |
+    grep -vE 'red\.relaxed\.sys\.global\.(add\.u64|max\.u64|or\.b32) |st\.global\.f32')
+[ -z "$other" ] || fail "exact_sm80.ptx writes otherwise: $other"
+! grep -E '\.ftz|\.approx|fma\.' "$kernels/exact_sm80.ptx" || fail "exact_sm80.ptx rounds otherwise than the host"
+
 if command -v nvdisasm >/dev/null; then
     expect 0 nvdisasm -c "$work/add_sm90.90.cubin"
 elif command -v cuobjdump >/dev/null; then
@@ -96,4 +102,4 @@ for type in f32 bf16 f16; do
 done
 
 [ "$failures" -eq 0 ] || exit 1
-echo "eight kernels for sm_80, sm_90 and sm_100, by nvcc $release$notes"
+echo "13 kernels for sm_80, sm_90 and sm_100, by nvcc $release$notes"

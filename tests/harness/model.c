@@ -296,24 +296,43 @@ void add_gradients(tensor t, uint64_t salt) {
     free_buffer(t, buffer);
 }
 
-/* What a stream reads now, without a fence: after a sync the sums are final for all streams. */
-static void read_sums(tensor t, odc_slice *slice) {
-    size_t bytes = slice->numel * type_size(slice->accumulator_type);
+void add_full(tensor t, const void *full) {
+    size_t bytes = t.numel * type_size(t.gradient_type);
+    void *buffer = new_buffer(t, t.gradient_type);
     void *stream = some_stream(t);
-    void *copy = gpu_new(bytes);
-    void *sums = malloc(bytes);
-    gpu_copy(copy, slice->gradients, bytes, stream);
-    gpu_wait(stream);
-    gpu_read(sums, copy, bytes);
-    gpu_free_later(copy);
-    slice->gradients = sums;
+    if (is_gpu(t)) {
+        gpu_write(buffer, full, bytes);
+    } else {
+        memcpy(buffer, full, bytes);
+    }
+    CHECK_OK(odc_scatter_add(t.shard, buffer, t.numel, stream));
+    free_buffer(t, buffer);
+}
+
+/* What a stream reads now, without a fence: after a sync the sums are final for all streams. */
+void *new_sums(tensor t) {
+    odc_slice slice = slice_of(t);
+    size_t bytes = slice.numel * type_size(slice.accumulator_type);
+    void *sums = malloc(bytes + 1);
+    CHECK(sums != NULL);
+    if (bytes > 0 && is_gpu(t)) {
+        void *stream = some_stream(t);
+        void *copy = gpu_new(bytes);
+        gpu_copy(copy, slice.gradients, bytes, stream);
+        gpu_wait(stream);
+        gpu_read(sums, copy, bytes);
+        gpu_free_later(copy);
+    } else if (bytes > 0) {
+        memcpy(sums, slice.gradients, bytes);
+    }
+    return sums;
 }
 
 void check_sums(tensor t, const uint64_t *salts, size_t count) {
     odc_slice slice = slice_of(t);
     int copied = is_gpu(t) && t.gradient_type != 0 && slice.numel > 0;
     if (copied) {
-        read_sums(t, &slice);
+        slice.gradients = new_sums(t);
     }
     for (uint64_t i = 0; t.gradient_type != 0 && i < slice.numel; ++i) {
         double sum = 0;

@@ -49,6 +49,9 @@ void *some_stream(tensor t);
 void await_stream(tensor t, void *stream);
 
 void check_sums(tensor t, const uint64_t *salts, size_t count);
+/* Copies of this rank's sums, and additions of a whole gradient, for both kinds of memory. */
+void *new_sums(tensor t);
+void add_full(tensor t, const void *full);
 /* One minibatch in which every rank adds once and checks everything. All ranks must pass the same `salt`. */
 void use_once(odc_context *context, const tensor *tensors, size_t count, uint64_t salt);
 

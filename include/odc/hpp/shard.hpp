@@ -15,7 +15,7 @@ namespace odc {
 inline namespace ODC_ABI {
 
 // How gradients are summed: in the order in which they come, or so that the bits of the sums depend on the gradients only, not
-// on order, ranks, hosts or slices (ODC_SUM_EXACT; f32, bf16 and f16 in host memory).
+// on order, ranks, hosts or slices (ODC_SUM_EXACT; f32, bf16 and f16).
 enum class Sum : int32_t { Default = 0, Exact = ODC_SUM_EXACT };
 
 // All listed ranks register an equal description in the same minibatch.

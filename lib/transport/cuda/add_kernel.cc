@@ -2,7 +2,10 @@
 #include "transport/cuda/add_kernel.h"
 
 #include <algorithm>
+#include <cmath>
+#include <type_traits>
 
+#include "base/element_type.h"
 #include "base/settings.h"
 
 namespace odc {
@@ -29,23 +32,86 @@ unsigned AddKernel::most_blocks(AddReach reach) const {
     return reach == AddReach::OwnGpu ? local : std::min(local, kBlocksBetweenGpus);
 }
 
-void AddKernel::enqueue(int32_t gradient_type, const std::vector<Addend> &addends, AddReach reach,
-                        cuda::Stream stream) const {
-    for (size_t begin = 0; begin < addends.size(); begin += kMostAddends) {
-        Addends additions{};
-        additions.count = static_cast<unsigned>(std::min<size_t>(kMostAddends, addends.size() - begin));
-        std::copy_n(addends.begin() + static_cast<std::ptrdiff_t>(begin), additions.count, additions.addends);
+ExactTotals *totals_of(const RemoteSlice &slice) {
+    return reinterpret_cast<ExactTotals *>(slice.accumulator + slice.numel * sizeof(int64_t));
+}
+
+namespace {
+
+void put(Addend &to, const SliceAddend &one) {
+    const size_t size = sum_size(one.to.gradient_type, one.to.summation);
+    to = {one.from, one.to.accumulator + one.first * size, one.count};
+}
+
+void put(ExactAddend &to, const SliceAddend &one) {
+    put(static_cast<Addend &>(to), one);
+    to.totals = totals_of(one.to);
+    to.additions = one.additions;
+}
+
+}  // namespace
+
+// Allocates nothing, as what has been enqueued before could not be taken back.
+template <class Additions>
+void AddKernel::launch(cuda::Function kernel, Additions additions, const std::vector<SliceAddend> &addends,
+                       size_t sum_bytes, AddReach reach, cuda::Stream stream) const {
+    constexpr size_t kMost = std::extent_v<decltype(additions.addends)>;
+    for (size_t begin = 0; begin < addends.size(); begin += kMost) {
+        additions.count = static_cast<unsigned>(std::min(kMost, addends.size() - begin));
         unsigned long long tiles = 0;
         for (unsigned i = 0; i < additions.count; ++i) {
+            put(additions.addends[i], addends[begin + i]);
             const Addend &one = additions.addends[i];
-            tiles += gradient_type == ODC_F64 ? add_tiles<double>(one) : add_tiles<float>(one);
+            tiles += sum_bytes == sizeof(double) ? add_tiles<double>(one) : add_tiles<float>(one);
         }
         void *parameters[] = {&additions};
         device_.check(cuda::driver().cuLaunchKernel(
-                          device_.adder(gradient_type),
-                          static_cast<unsigned>(std::min<unsigned long long>(tiles, most_blocks(reach))), 1, 1,
+                          kernel, static_cast<unsigned>(std::min<unsigned long long>(tiles, most_blocks(reach))), 1, 1,
                           kAddThreads, 1, 1, 0, stream, parameters, nullptr),
                       "cuLaunchKernel of an addition");
+    }
+}
+
+void AddKernel::enqueue(const std::vector<SliceAddend> &addends, AddReach reach, cuda::Stream stream) const {
+    if (addends.empty()) {
+        return;
+    }
+    const RemoteSlice &to = addends.front().to;
+    const auto type = static_cast<size_t>(to.gradient_type);
+    if (to.summation == ODC_SUM_EXACT) {
+        ExactAddends additions{};
+        additions.scale = std::ldexp(1.0, kExactBits - to.exponent);
+        launch(device_.exact_kernels().adders[type], additions, addends, sizeof(int64_t), reach, stream);
+    } else {
+        launch(device_.adder(to.gradient_type), Addends{}, addends, element_size(accumulator_type(to.gradient_type)),
+               reach, stream);
+    }
+}
+
+void AddKernel::enqueue_sums(const std::vector<SliceAddend> &addends, cuda::Stream stream) const {
+    if (addends.empty()) {
+        return;
+    }
+    const RemoteSlice &to = addends.front().to;
+    if (to.summation == ODC_SUM_EXACT) {
+        launch(device_.exact_kernels().sums_adder, ExactAddends{}, addends, sizeof(int64_t), AddReach::OwnGpu, stream);
+    } else {
+        const int32_t type = accumulator_type(to.gradient_type);
+        launch(device_.adder(type), Addends{}, addends, element_size(type), AddReach::OwnGpu, stream);
+    }
+}
+
+void AddKernel::enqueue_conversion(const RemoteSlice &slice, cuda::Stream stream) const {
+    ExactWave wave = before_waves(reinterpret_cast<long long *>(slice.accumulator), totals_of(slice),
+                                  std::ldexp(1.0, slice.exponent - kExactBits));
+    for (wave = next_wave(wave, slice.numel); wave.begin < wave.end; wave = next_wave(wave, slice.numel)) {
+        const unsigned long long tiles = wave_tiles(wave, kAddThreads);
+        void *parameters[] = {&wave};
+        device_.check(cuda::driver().cuLaunchKernel(
+                          device_.exact_kernels().converter,
+                          static_cast<unsigned>(std::min<unsigned long long>(tiles, most_blocks(AddReach::OwnGpu))), 1,
+                          1, kAddThreads, 1, 1, 0, stream, parameters, nullptr),
+                      "cuLaunchKernel of the conversion of exact sums");
     }
 }
 

@@ -140,6 +140,15 @@ std::optional<int> Cuda::awaited_owner() {
     return std::nullopt;
 }
 
+std::optional<Error> Cuda::staging_error() {
+    for (StagingProxy *const staging_proxy : staging_proxies()) {
+        if (std::optional<Error> error = staging_proxy != nullptr ? staging_proxy->error() : std::nullopt) {
+            return error;
+        }
+    }
+    return std::nullopt;
+}
+
 GpuIdentity Cuda::identity() const {
     GpuIdentity gpu{true, {}, device_.uuid()};
     std::strncpy(gpu.name, device_.name().c_str(), sizeof(gpu.name) - 1);
@@ -172,16 +181,23 @@ bool have(cuda::P2PAttribute attribute, int from, int to) {
 
 // Whether the GPU has native peer atomics, at least those that the kernels use.
 bool add_natively(int from, int to) {
-    constexpr unsigned kNeeded =
-        cuda::kAtomicReduction | cuda::kAtomicScalar32 | cuda::kAtomicScalar64 | cuda::kAtomicVector32x4;
+    using cuda::AtomicOperation;
+    constexpr AtomicOperation kOperations[] = {AtomicOperation::FloatAdd, AtomicOperation::IntegerAdd,
+                                               AtomicOperation::Or};
+    constexpr unsigned kNeeded[] = {
+        cuda::kAtomicReduction | cuda::kAtomicScalar32 | cuda::kAtomicScalar64 | cuda::kAtomicVector32x4,
+        cuda::kAtomicReduction | cuda::kAtomicScalar64, cuda::kAtomicReduction | cuda::kAtomicScalar32};
+    constexpr unsigned kCount = std::size(kOperations);
     if (have(cuda::P2PAttribute::NativeAtomicSupported, from, to)) {
         return true;
     }
-    unsigned can = 0;
-    const auto add = cuda::AtomicOperation::FloatAdd;
-    return driver().cuDeviceGetP2PAtomicCapabilities != nullptr &&
-           driver().cuDeviceGetP2PAtomicCapabilities(&can, &add, 1, from, to) == Result::Success &&
-           (can & kNeeded) == kNeeded;
+    unsigned can[kCount] = {};
+    if (driver().cuDeviceGetP2PAtomicCapabilities == nullptr ||
+        driver().cuDeviceGetP2PAtomicCapabilities(can, kOperations, kCount, from, to) != Result::Success) {
+        return false;
+    }
+    return std::equal(can, can + kCount, kNeeded,
+                      [](unsigned has, unsigned needed) { return (has & needed) == needed; });
 }
 
 }  // namespace
@@ -311,7 +327,11 @@ void Cuda::discard_region(int rank, uint64_t number) {
     regions_.erase({rank, number});
 }
 
-// ---- Events ----
+// ---- Words and events ----
+
+void Cuda::free_pinned(const PinnedMemory &memory) {
+    pinned_.remove_if([&](const PinnedMemory &one) { return &one == &memory; });
+}
 
 cuda::Event Cuda::create_event() {
     const CudaDevice::Scope scope(device_);
@@ -385,6 +405,13 @@ void Cuda::get(const std::vector<Copy> &copies, cuda::Stream stream) const {
     if (!between.empty()) {
         copy_between(between, stream);
     }
+}
+
+void Cuda::convert_exact_sums(const RemoteSlice &slice, const PinnedMemory &to, cuda::Stream stream) const {
+    add_kernel_.enqueue_conversion(slice, stream);
+    device_.check(driver().cuMemcpyAsync(to.address(), reinterpret_cast<cuda::Address>(totals_of(slice)),
+                                         sizeof(ExactTotals), stream),
+                  "cuMemcpyAsync");
 }
 
 void Cuda::stop_gdr_add() {

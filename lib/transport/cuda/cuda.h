@@ -79,6 +79,9 @@ public:
     void unpin(std::atomic<uint64_t> &word);
     // Of host shadows and bounce buffers. Thread-safe.
     uint64_t pinned_bytes() const { return pinned_bytes_.load(std::memory_order_relaxed); }
+    // Pinned memory of this process, which lives as long as this unless it is freed.
+    PinnedMemory &allocate_pinned(uint64_t bytes) { return pinned_.emplace_back(device_, bytes); }
+    void free_pinned(const PinnedMemory &memory);
     cuda::Event create_event();
     void destroy_event(cuda::Event event);
     PendingWork &pending_work() { return pending_work_; }
@@ -106,10 +109,16 @@ public:
         bool other_gpu;
     };
     void get(const std::vector<Copy> &copies, cuda::Stream stream) const;
-    // Adds in the order of the addends.
-    void add(int32_t gradient_type, const std::vector<Addend> &addends, AddReach reach, cuda::Stream stream) const {
-        add_kernel_.enqueue(gradient_type, addends, reach, stream);
+    // Adds gradients in the order of the addends.
+    void add(const std::vector<SliceAddend> &addends, AddReach reach, cuda::Stream stream) const {
+        add_kernel_.enqueue(addends, reach, stream);
     }
+    // Adds sums that were made in host memory to those of this GPU.
+    void add_sums(const std::vector<SliceAddend> &addends, cuda::Stream stream) const {
+        add_kernel_.enqueue_sums(addends, stream);
+    }
+    // Makes f32 of a slice's exact sums, in place, and copies their totals to `to`.
+    void convert_exact_sums(const RemoteSlice &slice, const PinnedMemory &to, cuda::Stream stream) const;
     bool is_other(const GpuIdentity &gpu) const { return gpu.uuid != device_.uuid(); }
 
     // ---- Bounce buffers, each opened when it is first needed ----
@@ -135,6 +144,8 @@ public:
     StagedGets &staged_gets() { return *staged_gets_; }
     // The owner of the oldest pending addition to another host; none if there is none.
     std::optional<int> awaited_owner();
+    // What a staging proxy could not add; none if there is nothing.
+    std::optional<Error> staging_error();
     bool is_idle();
     // How often all bounce buffers of one kind were in use.
     uint64_t times_full() const;
@@ -177,6 +188,7 @@ private:
     std::map<Key, Region> regions_;
     uint64_t last_region_ = 0;
     std::set<cuda::Event> events_;
+    std::list<PinnedMemory> pinned_;
     std::multimap<std::byte *, uint64_t> pages_;  // bytes of pinned pages, by address
     std::atomic<uint64_t> pinned_bytes_{0};
     std::unique_ptr<StagingProxy> staging_proxy_;

@@ -135,8 +135,10 @@ void CudaDevice::close() {
     const RelaxedCapture relaxed;
     {
         const Scope scope(*this);
-        if (module_ != nullptr) {
-            driver().cuModuleUnload(module_);
+        for (cuda::Module module : modules_) {
+            if (module != nullptr) {
+                driver().cuModuleUnload(module);
+            }
         }
         if (stream_ != nullptr) {
             driver().cuStreamDestroy(stream_);
@@ -337,14 +339,27 @@ std::string CudaDevice::why_unsupported() const {
     return "";
 }
 
+cuda::Function CudaDevice::kernel(cuda::Module module, const std::string &name) const {
+    cuda::Function function = nullptr;
+    check(driver().cuModuleGetFunction(&function, module, name.c_str()), "cuModuleGetFunction");
+    return function;
+}
+
 void CudaDevice::load_kernels() {
-    const char *ptx = add_kernel_ptx(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor));
-    check_memory(driver().cuModuleLoadData(&module_, ptx), "cuModuleLoadData", "the kernels");
-    for (const int32_t type : {ODC_F32, ODC_F64, ODC_BF16, ODC_F16}) {
-        check(driver().cuModuleGetFunction(&adders_[static_cast<size_t>(type)], module_,
-                                           formatted("odc_add_{}", element_name(type)).c_str()),
-              "cuModuleGetFunction");
+    const char *const ptx[] = {add_kernel_ptx(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor)),
+                               exact_kernel_ptx()};
+    for (size_t i = 0; i < modules_.size(); ++i) {
+        check_memory(driver().cuModuleLoadData(&modules_[i], ptx[i]), "cuModuleLoadData", "the kernels");
     }
+    for (const int32_t type : {ODC_F32, ODC_F64, ODC_BF16, ODC_F16}) {
+        adders_[static_cast<size_t>(type)] = kernel(modules_[0], formatted("odc_add_{}", element_name(type)));
+    }
+    for (const int32_t type : {ODC_F32, ODC_BF16, ODC_F16}) {
+        exact_kernels_.adders[static_cast<size_t>(type)] =
+            kernel(modules_[1], formatted("odc_exact_add_{}", element_name(type)));
+    }
+    exact_kernels_.sums_adder = kernel(modules_[1], "odc_exact_add_sums");
+    exact_kernels_.converter = kernel(modules_[1], "odc_exact_to_f32");
 }
 
 }  // namespace odc

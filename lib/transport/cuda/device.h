@@ -39,6 +39,13 @@ public:
     // Makes those writes visible to work that is enqueued from now on. The caller has a Scope.
     void flush_remote_writes() const;
     cuda::Function adder(int32_t gradient_type) const { return adders_[static_cast<size_t>(gradient_type)]; }
+    // The kernels of exact sums.
+    struct ExactKernels {
+        std::array<cuda::Function, ODC_F16 + 1> adders{};  // by gradient type
+        cuda::Function sums_adder = nullptr;
+        cuda::Function converter = nullptr;
+    };
+    const ExactKernels &exact_kernels() const { return exact_kernels_; }
 
     // While this exists, calls of this thread do not invalidate other threads' stream captures.
     class RelaxedCapture {
@@ -99,6 +106,7 @@ private:
     int attribute(cuda::DeviceAttribute which) const;
     std::string why_unsupported() const;
     void load_kernels();
+    cuda::Function kernel(cuda::Module module, const std::string &name) const;
     void close();
 
     std::string name_;
@@ -111,8 +119,9 @@ private:
     bool flushes_remote_writes_ = false;
     cuda::Context context_ = nullptr;
     cuda::Stream stream_ = nullptr;
-    cuda::Module module_ = nullptr;
+    std::array<cuda::Module, 2> modules_{};
     std::array<cuda::Function, ODC_F16 + 1> adders_{};  // by gradient type
+    ExactKernels exact_kernels_;
     mutable std::mutex parked_mutex_;
     mutable Parked parked_;
 };

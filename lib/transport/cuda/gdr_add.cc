@@ -23,9 +23,9 @@ void GdrAdd::start(const RemoteSlice &to, uint64_t first, uint64_t count, std::b
     const CudaDevice::Scope scope(device_);
     device_.flush_remote_writes();
     // The sums are zero: the owner's stream had cleared them before it published.
-    std::byte *const sums = to.accumulator + first * element_size(accumulator_type(to.gradient_type));
+    const uint64_t additions = first == 0 ? 1 : 0;
     try {
-        add_kernel_.enqueue(to.gradient_type, {{slot, sums, count}}, AddReach::OwnGpu, device_.own_stream());
+        add_kernel_.enqueue({{to, first, count, slot, additions}}, AddReach::OwnGpu, device_.own_stream());
         slots_->signal(slots_->slot_at(slot), device_.own_stream());
     } catch (...) {
         lost_ = true;

@@ -8,5 +8,8 @@ namespace odc {
 // capability, at least 8. The PTX for 9 and later needs a driver for CUDA 12.1; the PTX for 8 also runs there, but with
 // scalar reductions.
 const char *add_kernel_ptx(int compute_major);
+// PTX of odc_exact_add_f32, odc_exact_add_bf16, odc_exact_add_f16, odc_exact_add_sums and odc_exact_to_f32 (see kernels/exact.h), for
+// all of them.
+const char *exact_kernel_ptx();
 
 }  // namespace odc

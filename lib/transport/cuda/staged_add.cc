@@ -93,6 +93,11 @@ std::optional<int> StagingProxy::awaited_owner() {
     return pending_.empty() ? std::nullopt : std::optional(pending_.front().request->owner());
 }
 
+std::optional<Error> StagingProxy::error() {
+    const std::lock_guard lock(mutex_);
+    return error_;
+}
+
 bool StagingProxy::add(const Piece &piece) {
     const Addition &addition = piece.addition;
     const uint64_t bytes = stripe_elements(addition.to) * element_size(addition.to.gradient_type);
@@ -104,7 +109,11 @@ bool StagingProxy::add(const Piece &piece) {
             add_to_stripe(addition.to, addition.stripe + i, from, addition.epoch);
         }
         return true;
-    } catch (const Error &) {
+    } catch (const Error &error) {
+        if (error.status() != ODC_ERROR_ABORTED) {
+            const std::lock_guard lock(mutex_);
+            error_ = error;
+        }
         return false;
     }
 }
@@ -146,7 +155,7 @@ bool StagingProxy::step(std::unique_lock<std::mutex> &lock) {
     lock.unlock();
     const bool added = add(piece);
     lock.lock();
-    if (added) {  // else the context is ending
+    if (added) {  // else the context is ending, or the job fails
         --adding_;
         slots_->give_back(piece.slot);
     }

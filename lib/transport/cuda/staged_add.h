@@ -42,6 +42,8 @@ public:
     bool is_idle();
     // The owner of the oldest pending addition to another host; none if there is none.
     std::optional<int> awaited_owner();
+    // Why it could not add something, whose slot it keeps; none if there was nothing.
+    std::optional<Error> error();
     // Adds nothing more. Streams and other hosts may still access slots.
     void stop();
     // Whether streams and other hosts are done with all slots.
@@ -73,6 +75,7 @@ private:
     std::deque<Piece> pieces_;
     std::vector<Pending> pending_;
     size_t adding_ = 0;  // pieces that the thread is adding now
+    std::optional<Error> error_;
     std::atomic<bool> stopping_{false};
     std::thread thread_;
 };

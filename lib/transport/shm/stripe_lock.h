@@ -5,6 +5,9 @@
 
 #include "transport/transport.h"
 
+#include <string>
+#include <string_view>
+
 namespace odc {
 
 uint64_t stripe_count(uint64_t accumulator_bytes);
@@ -29,6 +32,9 @@ public:
 private:
     Stripe &stripe_;
 };
+
+// Of a shard whose exact sums were given too many gradients.
+std::string too_many_addends_text(std::string_view shard);
 
 // Adds stripe `index` of a gradient, which begins at `from`; the caller holds the stripe's lock. `epoch`: the current minibatch
 // plus one. Throws ODC_ERROR_UNSUPPORTED if exact sums can take no more.

@@ -189,10 +189,12 @@ Result cuDeviceGetP2PAtomicCapabilities(unsigned *capabilities, const AtomicOper
         return Result::InvalidValue;
     }
     for (unsigned i = 0; i < count; ++i) {
-        if (operations[i] != AtomicOperation::FloatAdd) {
+        const AtomicOperation one = operations[i];
+        if (one != AtomicOperation::FloatAdd && one != AtomicOperation::IntegerAdd && one != AtomicOperation::Or) {
             return Result::InvalidValue;
         }
-        const unsigned all = kAtomicReduction | kAtomicScalar32 | kAtomicScalar64 | kAtomicVector32x4;
+        const unsigned vector = one == AtomicOperation::FloatAdd ? kAtomicVector32x4 : 0;
+        const unsigned all = kAtomicReduction | kAtomicScalar32 | kAtomicScalar64 | vector;
         capabilities[i] = p2p() == P2P::All ? all : 0;
     }
     return Result::Success;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "enqueued.h"
+#include "exact_launches.h"
 #include "functions.h"
 #include "handles.h"
 #include "kernels.h"
@@ -197,6 +198,10 @@ Result cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigne
     if (grid_x == 0 || grid_y != 1 || grid_z != 1 || threads == 0 || threads > 1024 || block_x != threads ||
         parameters == nullptr || parameters[0] == nullptr || extra != nullptr) {
         return Result::InvalidValue;
+    }
+    if (is_exact(function->name)) {
+        Work work = exact_work(*function, grid_x, block_x, parameters);
+        return work ? submit(*stream, std::move(work)) : Result::InvalidValue;
     }
     const auto additions = std::make_shared<Addends>(additions_of(function->name, threads * grid_x, parameters));
     if (additions->count > kMostAddends || (additions->count > 0 && additions->first >= additions->count)) {

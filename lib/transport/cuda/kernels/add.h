@@ -57,6 +57,7 @@ ODC_HOST_DEVICE float float_of(uint32_t bits) {
 
 ODC_HOST_DEVICE float widen(float value) { return value; }
 ODC_HOST_DEVICE double widen(double value) { return value; }
+ODC_HOST_DEVICE long long widen(long long value) { return value; }
 // A bf16 is the upper half of an f32.
 ODC_HOST_DEVICE float widen(Bfloat16 value) { return float_of(uint32_t{value.bits} << 16); }
 ODC_HOST_DEVICE float widen(Float16 value) {
@@ -154,19 +155,20 @@ ODC_HOST_DEVICE unsigned long long add_tiles(const Addend &addend) {
 }
 
 // Adds one thread's part of the elements low ≤ i < high of a tile, one by one, by loads of kUnit bytes.
-template <class Gradient, class Accumulator, class Reduce, unsigned kUnit>
-ODC_HOST_DEVICE void add_singly(const AddTile &tile, unsigned low, unsigned high, unsigned thread, unsigned threads) {
+template <class Gradient, class Accumulator, unsigned kUnit, class Reduce>
+ODC_HOST_DEVICE void add_singly(const Reduce &reduce, const AddTile &tile, unsigned low, unsigned high, unsigned thread,
+                                unsigned threads) {
     for (unsigned i = low + thread; i < high; i += threads) {
         const auto bits = load<sizeof(Gradient), kUnit>(tile.from + i * sizeof(Gradient));
-        Reduce::one(reinterpret_cast<Accumulator *>(tile.to + i * sizeof(Accumulator)), element<Gradient>(bits, 0));
+        reduce.one(reinterpret_cast<Accumulator *>(tile.to + i * sizeof(Accumulator)), element<Gradient>(bits, 0));
     }
 }
 
 // Adds one thread's part of a tile in groups of kWidth elements, by loads of kUnit bytes. Each group takes one reduction. A
 // warp's groups are consecutive, so that loads and reductions coalesce: a 16-bit gradient is therefore loaded by 8 bytes, not
 // 16.
-template <class Gradient, class Accumulator, class Reduce, unsigned kWidth, unsigned kUnit>
-ODC_HOST_DEVICE void add_tile(const AddTile &tile, unsigned thread, unsigned threads) {
+template <class Gradient, class Accumulator, unsigned kWidth, unsigned kUnit, class Reduce>
+ODC_HOST_DEVICE void add_tile(const Reduce &reduce, const AddTile &tile, unsigned thread, unsigned threads) {
     constexpr unsigned kBytes = kWidth * sizeof(Gradient);
     // The tile's whole groups; less than a group may be left at either end, where the addend begins or ends.
     const unsigned low = (tile.low + kWidth - 1) / kWidth * kWidth;
@@ -183,10 +185,10 @@ ODC_HOST_DEVICE void add_tile(const AddTile &tile, unsigned thread, unsigned thr
             if (const unsigned i = begin + j * step; i < high) {
                 auto *to = reinterpret_cast<Accumulator *>(tile.to + i * sizeof(Accumulator));
                 if constexpr (kWidth == 4) {
-                    Reduce::four(to, element<Gradient>(groups[j], 0), element<Gradient>(groups[j], 1),
-                                 element<Gradient>(groups[j], 2), element<Gradient>(groups[j], 3));
+                    reduce.four(to, element<Gradient>(groups[j], 0), element<Gradient>(groups[j], 1),
+                                element<Gradient>(groups[j], 2), element<Gradient>(groups[j], 3));
                 } else {
-                    Reduce::one(to, element<Gradient>(groups[j], 0));
+                    reduce.one(to, element<Gradient>(groups[j], 0));
                 }
             }
         }
@@ -195,22 +197,25 @@ ODC_HOST_DEVICE void add_tile(const AddTile &tile, unsigned thread, unsigned thr
         constexpr unsigned kOne = sizeof(Gradient);
         const unsigned head_end = low < tile.high ? low : tile.high;
         const unsigned tail = high > head_end ? high : head_end;
-        add_singly<Gradient, Accumulator, Reduce, kOne>(tile, tile.low, head_end, thread, threads);
-        add_singly<Gradient, Accumulator, Reduce, kOne>(tile, tail, tile.high, thread, threads);
+        add_singly<Gradient, Accumulator, kOne>(reduce, tile, tile.low, head_end, thread, threads);
+        add_singly<Gradient, Accumulator, kOne>(reduce, tile, tail, tile.high, thread, threads);
     }
 }
 
-// The work of one thread of one block; all threads of all blocks together add each element once. Reduce has kWidth (4, or 1
-// without vector reductions), one(to, value), and four(to, value, value, value, value), which is used for f32 if `to` is
-// aligned to 16 bytes. A gradient that is not aligned to its elements is added one by one, which is slow.
-template <class Gradient, class Accumulator, class Reduce>
-ODC_HOST_DEVICE void add(const Addends &additions, unsigned block, unsigned blocks, unsigned thread, unsigned threads) {
-    constexpr unsigned kWidth = sizeof(Accumulator) == 4 ? Reduce::kWidth : 1;
-    constexpr unsigned kGroup = kWidth * sizeof(Gradient);
+// The work of one thread of one block; all threads of all blocks together add each element once. `reduce_of`: gives an addend's
+// Reduce, which has kWidth (4, or 1 without vector reductions), one(to, value), and four(to, value, value, value, value), which
+// is used for f32 if `to` is aligned to 16 bytes. A gradient that is not aligned to its elements is added one by one, which is
+// slow.
+template <class Gradient, class Accumulator, class Additions, class ReduceOf>
+ODC_HOST_DEVICE void add_all(const Additions &additions, const ReduceOf &reduce_of, unsigned block, unsigned blocks,
+                             unsigned thread, unsigned threads) {
     unsigned long long next = block;  // the block's next tile, counted from the first tile of this addend
     for (unsigned n = 0; n < additions.count; ++n) {
         const unsigned after = additions.count - additions.first;
-        const Addend &addend = additions.addends[n < after ? additions.first + n : n - after];
+        const auto &addend = additions.addends[n < after ? additions.first + n : n - after];
+        const auto reduce = reduce_of(addend);
+        constexpr unsigned kWidth = sizeof(Accumulator) == 4 ? decltype(reduce)::kWidth : 1;
+        constexpr unsigned kGroup = kWidth * sizeof(Gradient);
         const unsigned long long tiles = add_tiles<Accumulator>(addend);
         const unsigned shift = add_shift<Accumulator>(addend);
         const unsigned long long end = addend.numel + shift;
@@ -221,15 +226,22 @@ ODC_HOST_DEVICE void add(const Addends &additions, unsigned block, unsigned bloc
                                   next == 0 ? shift : 0,
                                   end - begin < kAddTile ? static_cast<unsigned>(end - begin) : kAddTile};
             if (tile.from % kGroup == 0) {
-                add_tile<Gradient, Accumulator, Reduce, kWidth, kGroup>(tile, thread, threads);
+                add_tile<Gradient, Accumulator, kWidth, kGroup>(reduce, tile, thread, threads);
             } else if (tile.from % sizeof(Gradient) == 0) {
-                add_tile<Gradient, Accumulator, Reduce, kWidth, sizeof(Gradient)>(tile, thread, threads);
+                add_tile<Gradient, Accumulator, kWidth, sizeof(Gradient)>(reduce, tile, thread, threads);
             } else {
-                add_singly<Gradient, Accumulator, Reduce, 1>(tile, tile.low, tile.high, thread, threads);
+                add_singly<Gradient, Accumulator, 1>(reduce, tile, tile.low, tile.high, thread, threads);
             }
         }
         next -= tiles;
     }
+}
+
+// The same with reductions that are alike for all addends.
+template <class Gradient, class Accumulator, class Reduce>
+ODC_HOST_DEVICE void add(const Addends &additions, unsigned block, unsigned blocks, unsigned thread, unsigned threads) {
+    const auto reduce_of = [](const Addend &) { return Reduce(); };
+    add_all<Gradient, Accumulator>(additions, reduce_of, block, blocks, thread, threads);
 }
 
 }  // namespace odc

@@ -48,7 +48,7 @@ def attach(
     `timeout`: seconds or a timedelta until a wait raises; the logger "libodc" names the ranks waited for much earlier.
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
     `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
-    on which ranks ran them and how many (2 or more) there are; f32, bf16 and f16, in host memory. None: by arrival.
+    on which ranks ran them and how many (2 or more) there are; f32, bf16 and f16. None: by arrival.
     `exact_state`: of Job.exact_state() in the job whose checkpoint has been loaded.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
