@@ -13,7 +13,7 @@ from ._arguments import INT32, UINT64, c_enum, c_integer, c_integers, c_string
 from ._handle import Handle
 from ._streams import stream_handle
 from .buffer import Buffer
-from .errors import ArgumentError, check
+from .errors import ArgumentError, Error, check
 from .memory import View
 
 
@@ -92,12 +92,12 @@ class Operation:
     GPU memory until its stream has passed it, too. After Context.close `wait` raises PhaseError with the buffer given
     back."""
 
-    def __init__(self, handle: Handle, number: int, buffer: Buffer, call: str, shard: str) -> None:
+    def __init__(self, handle: Handle, start: int, number: int, call: str, shard: str) -> None:
         self._handle = handle
+        self._start = start
         self._number = number
         self._call = call
         self._shard = shard
-        handle.started[number] = buffer
 
     def wait(self) -> None:
         handle = self._handle
@@ -108,7 +108,7 @@ class Operation:
             finally:
                 left = status == Status.ERROR_PHASE and handle.closed
                 if left or status == Status.OK or status <= Status.ERROR_PEER_LOST:  # otherwise it is still pending
-                    handle.started.pop(self._number, None)
+                    handle.started.pop(self._start, None)
 
 
 class Shard:
@@ -185,11 +185,16 @@ class Shard:
             check(lib.odc_release_shard(self._pointer))
 
     def _start(self, call: str, start: Any, buffer: Buffer, stream: int | None) -> Operation:
-        number = ctypes.c_uint64()
-        with self._handle.call(f"{call}_start", self.name):
-            check(start(self._pointer, buffer.address, buffer.numel, stream, ctypes.byref(number)))
-            # Called with signals noted: a signal's handler runs at the end, and may raise.
-            return Operation(self._handle, number.value, buffer, call, self.name)
+        number, handle = ctypes.c_uint64(), self._handle
+        begun = next(handle.starts)
+        with handle.call(f"{call}_start", self.name):
+            handle.started[begun] = buffer  # before the call: a signal's handler may raise as it returns
+            try:
+                check(start(self._pointer, buffer.address, buffer.numel, stream, ctypes.byref(number)))
+            except Error:
+                handle.started.pop(begun)
+                raise
+        return Operation(handle, begun, number.value, call, self.name)
 
     def _stream(self, given: Any) -> int | None:
         return stream_handle(given, self._device)
