@@ -13,7 +13,7 @@ from ._abi import ALL_GATHER, INTERRUPTED, LOG, lib, odc_config
 from ._capsules import take_kept
 from ._log import hand_over
 from .buffer import Buffer
-from .errors import Error, PhaseError
+from .errors import Error, PhaseError, check
 from .recording import Recorder
 
 AllGather = Callable[[bytes], Sequence[bytes]]
@@ -57,6 +57,19 @@ def raising_kept() -> Iterator[None]:
         raise
     if (kept := take_kept()) is not None:
         raise kept
+
+
+def finish(status: int) -> None:
+    """After a C call, as raising_kept around check; for calls of which each microsecond counts."""
+    kept = take_kept()
+    if kept is None:
+        check(status)
+        return
+    try:
+        check(status)
+    except Error as error:
+        raise kept from error
+    raise kept
 
 
 class Handle:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ._abi import Memory, Status, Summation, Type, lib, odc_shard_desc, odc_slice
 from ._arguments import INT32, UINT64, c_enum, c_integer, c_integers, c_string
-from ._handle import Handle
+from ._handle import Handle, finish
 from ._streams import stream_handle
 from .buffer import Buffer
 from .errors import ArgumentError, Error, check
@@ -162,14 +162,19 @@ class Shard:
     def gather(self, full: Any, stream: Any = None) -> None:
         """Fills `full` with the whole shard."""
         buffer, on = self._buffer(full, self.description.parameters, writable=True), self._stream(stream)
-        with self._handle.call("gather", self.name):
-            check(lib.odc_gather(self._pointer, buffer.address, buffer.numel, on))
+        self._move("gather", lib.odc_gather, buffer.address, buffer.numel, on)
 
     def scatter_add(self, full: Any, stream: Any = None) -> None:
         """Adds `full` into the owners' accumulators."""
         buffer, on = self._buffer(full, self.description.gradients, writable=False), self._stream(stream)
-        with self._handle.call("scatter_add", self.name):
-            check(lib.odc_scatter_add(self._pointer, buffer.address, buffer.numel, on))
+        self._move("scatter_add", lib.odc_scatter_add, buffer.address, buffer.numel, on)
+
+    def gather_at(self, address: int, numel: int) -> None:
+        """As gather, on the current stream, of memory that the caller has checked."""
+        self._move("gather", lib.odc_gather, address, numel, self._stream(None))
+
+    def scatter_add_at(self, address: int, numel: int) -> None:
+        self._move("scatter_add", lib.odc_scatter_add, address, numel, self._stream(None))
 
     def gather_start(self, full: Any, stream: Any = None) -> Operation:
         buffer = self._buffer(full, self.description.parameters, writable=True)
@@ -183,6 +188,14 @@ class Shard:
         """Frees the slices' memory: views of it must not be used any more, and GPUs must be done with it."""
         with self._handle.call():
             check(lib.odc_release_shard(self._pointer))
+
+    def _move(self, call: str, function: Any, address: int, numel: int, on: int | None) -> None:
+        handle = self._handle
+        if handle.closed or handle.recorder is not None:
+            with handle.call(call, self.name):
+                check(function(self._pointer, address, numel, on))
+        else:
+            finish(function(self._pointer, address, numel, on))
 
     def _start(self, call: str, start: Any, buffer: Buffer, stream: int | None) -> Operation:
         number, handle = ctypes.c_uint64(), self._handle
