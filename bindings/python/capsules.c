@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What consumers of DLPack capsules call back: also with an exception pending, theirs or the program's, which a callback of
- * ctypes would lose. */
+/* What consumers of DLPack capsules and libodc call back. A callback of ctypes would lose an exception that is pending, or
+ * that a signal handler raises before or after the callback's own code. */
+
+#include <stddef.h>
+#include <stdint.h>
 
 /* Of Python's stable ABI, so that its headers are not needed. */
 typedef struct object object;
@@ -8,6 +11,14 @@ int Py_IsInitialized(void);
 int PyGILState_Ensure(void);
 void PyGILState_Release(int state);
 void Py_DecRef(object *one);
+object *Py_BuildValue(const char *format, ...);
+object *PyObject_CallFunction(object *callable, const char *format, ...);
+int PyObject_IsTrue(object *one);
+int PyErr_CheckSignals(void);
+void PyErr_Clear(void);
+void PyErr_Fetch(object **type, object **error, object **traceback);
+void PyErr_NormalizeException(object **type, object **error, object **traceback);
+int PyException_SetTraceback(object *error, object *traceback);
 int PyCapsule_IsValid(object *capsule, const char *name);
 void *PyCapsule_GetPointer(object *capsule, const char *name);
 
@@ -32,5 +43,85 @@ void odc_drop_capsule(object *capsule) {
     static const char name[] = "dltensor";
     if (PyCapsule_IsValid(capsule, name)) {
         odc_delete_managed(PyCapsule_GetPointer(capsule, name));
+    }
+}
+
+/* ---- Callbacks of libodc, whose argument is a callable of Python's. An interpreter that ends is not entered. ---- */
+
+/* What a callback of this thread has raised, until the call into libodc has returned. */
+static _Thread_local object *kept;
+
+object *odc_take_kept(void) {
+    object *error = kept;
+    kept = NULL;
+    return error ? Py_BuildValue("N", error) : Py_BuildValue("");
+}
+
+/* Keeps the error that is pending, unless there is an earlier one; non-zero ends the call into libodc. */
+static int keep(void) {
+    object *type, *error, *traceback;
+    if (kept) {
+        PyErr_Clear();
+        return 1;
+    }
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback) {
+        PyException_SetTraceback(error, traceback);
+    }
+    kept = error;
+    Py_DecRef(type);
+    Py_DecRef(traceback);
+    return 1;
+}
+
+static int keep_unless(object *result) {
+    if (!result) {
+        return keep();
+    }
+    Py_DecRef(result);
+    return 0;
+}
+
+static int asks_to_end(object *callable) {
+    object *const answer = PyObject_CallFunction(callable, NULL);
+    const int truth = answer ? PyObject_IsTrue(answer) : -1;
+    Py_DecRef(answer);
+    return truth < 0 ? keep() : truth;
+}
+
+/* Runs the handlers of signals, in the main thread; `callable` may be NULL. */
+int odc_look(void *callable) {
+    int end = 0;
+    if (Py_IsInitialized()) {
+        const int state = PyGILState_Ensure();
+        if (kept) {
+            end = 1;
+        } else if (PyErr_CheckSignals() != 0) {
+            end = keep();
+        } else if (callable) {
+            end = asks_to_end(callable);
+        }
+        PyGILState_Release(state);
+    }
+    return end;
+}
+
+int odc_exchange(void *callable, const void *mine, void *all, size_t bytes) {
+    int end = 1;
+    if (Py_IsInitialized()) {
+        const int state = PyGILState_Ensure();
+        end = keep_unless(PyObject_CallFunction(callable, "KKK", (unsigned long long)(uintptr_t)mine,
+                                                (unsigned long long)(uintptr_t)all, (unsigned long long)bytes));
+        PyGILState_Release(state);
+    }
+    return end;
+}
+
+void odc_tell(void *callable, int32_t level, const char *line) {
+    if (Py_IsInitialized()) {
+        const int state = PyGILState_Ensure();
+        keep_unless(PyObject_CallFunction(callable, "iy", (int)level, line));
+        PyGILState_Release(state);
     }
 }

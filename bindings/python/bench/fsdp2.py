@@ -90,7 +90,7 @@ def copies(rank: int, dtype: torch.dtype) -> None:
     @torch.no_grad()
     def fill() -> None:
         for group in groups:
-            group.fill_gradients([True] * len(group.trainable), 2.0)
+            group.fill_gradients([True] * len(group.trainable), 2.0, set())
 
     report(rank, f"publish {mine.numel() / 1e6:.0f} M parameters as {name}", publish, lambda: published.copy_(mine))
     report(rank, f"fill .grad of {mine.numel() / 1e6:.0f} M parameters", fill, lambda: copied.copy_(mine))

@@ -5,7 +5,8 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-from ._abi import Type, packaged
+from ._abi import Type
+from ._capsules import delete_managed, drop_capsule
 
 CPU, CUDA = 1, 2
 """Device types."""
@@ -41,18 +42,6 @@ class _Managed(ctypes.Structure):
     _fields_ = (("tensor", _Tensor), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-def _load() -> ctypes.PyDLL:
-    path = packaged("libodc_capsules.so")
-    try:
-        return ctypes.PyDLL(path)
-    except OSError as error:
-        raise ImportError(f"{path} cannot be loaded (install the package): {error}") from error
-
-
-_capsules = _load()
-_delete = ctypes.cast(_capsules.odc_delete_managed, ctypes.c_void_p)
-_drop = ctypes.cast(_capsules.odc_drop_capsule, ctypes.c_void_p)
-
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
@@ -67,11 +56,11 @@ def make_capsule(owner: object, address: int, numel: int, type: Type, device: tu
     shape = (ctypes.c_int64 * 1)(numel)
     strides = (ctypes.c_int64 * 1)(1)
     tensor = _Tensor(address, *device, 1, code, bits, 1, shape, strides, 0)
-    managed = _Managed(tensor, None, _delete)
+    managed = _Managed(tensor, None, delete_managed)
     manager = ctypes.py_object((managed, shape, strides, owner))
     ctypes.pythonapi.Py_IncRef(manager)
     managed.manager = id(manager.value)
-    return _new(ctypes.addressof(managed), _NAME, _drop)
+    return _new(ctypes.addressof(managed), _NAME, drop_capsule)
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,16 @@
 from __future__ import annotations
 
 import ctypes
-import threading
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ._abi import ALL_GATHER, INTERRUPTED, LOG, lib
+from . import _capsules
+from ._abi import ALL_GATHER, INTERRUPTED, LOG, lib, odc_config
+from ._capsules import take_kept
 from ._log import hand_over
-from ._signals import Deferred
 from .buffer import Buffer
-from .errors import Error, PhaseError
+from .errors import Error, PhaseError, check
 from .recording import Recorder
 
 AllGather = Callable[[bytes], Sequence[bytes]]
@@ -20,71 +21,67 @@ AllGather = Callable[[bytes], Sequence[bytes]]
 
 
 class Callbacks:
-    """The callbacks for C. An exception cannot cross C, so it is kept, ends the call, and is raised after it."""
+    """The callbacks for C. An exception cannot cross C, so it is kept, ends the call, and is raised after it; so is one
+    of a signal's handler, which a waiting call runs in the main thread."""
 
     def __init__(self, size: int, all_gather: AllGather | None, interrupted: Callable[[], bool] | None) -> None:
-        self._size = size
-        self._all_gather = all_gather
-        self._interrupted = interrupted
-        self._here = threading.local()
-        self.all_gather = ALL_GATHER(self._gather) if all_gather is not None else ALL_GATHER()
-        self.interrupted = INTERRUPTED(self._look)
-        self.log = LOG(self._tell)
-
-    def _gather(self, _: int, mine: int, all: int, nbytes: int) -> int:
-        assert self._all_gather is not None
-        try:
-            parts = self._all_gather(ctypes.string_at(mine, nbytes))
-            if len(parts) != self._size or any(len(part) != nbytes for part in parts):
+        def exchange(mine: int, all: int, nbytes: int) -> None:
+            assert all_gather is not None
+            parts = all_gather(ctypes.string_at(mine, nbytes))
+            if len(parts) != size or any(len(part) != nbytes for part in parts):
                 sizes = [len(part) for part in parts]
-                raise ValueError(f"all_gather returned {sizes} bytes, not {nbytes} of each of {self._size} ranks")
-            ctypes.memmove(all, b"".join(parts), nbytes * self._size)
-        except BaseException as error:
-            self._here.error = error
-            return 1
-        return 0
+                raise ValueError(f"all_gather returned {sizes} bytes, not {nbytes} of each of {size} ranks")
+            ctypes.memmove(all, b"".join(parts), nbytes * size)
 
-    def _look(self, _: int) -> int:
-        try:
-            deferred = getattr(self._here, "deferred", None)
-            if deferred is not None:
-                deferred.run()
-            return 1 if self._interrupted is not None and self._interrupted() else 0
-        except BaseException as error:
-            self._here.error = error
-            return 1
+        self._used = exchange, interrupted, hand_over  # by their addresses
+        self._all_gather = all_gather is not None
 
-    def _tell(self, _: int, level: int, line: bytes) -> None:
-        try:
-            hand_over(level, line)
-        except BaseException as error:  # of a handler of logging's
-            self._here.error = error
+    def set_in(self, config: odc_config) -> None:
+        exchange, interrupted, tell = self._used
+        if self._all_gather:
+            config.all_gather, config.all_gather_arg = ctypes.cast(_capsules.exchange, ALL_GATHER), id(exchange)
+        config.interrupted = ctypes.cast(_capsules.look, INTERRUPTED)
+        config.interrupted_arg = None if interrupted is None else id(interrupted)
+        config.log, config.log_arg = ctypes.cast(_capsules.tell, LOG), id(tell)
 
-    @contextmanager
-    def around(self) -> Iterator[None]:
-        """Wraps a C call: an exception of a callback or a signal handler in it replaces the error that it caused."""
-        here = self._here
-        with Deferred() as deferred:
-            here.deferred, here.error = deferred, None
-            try:
-                yield
-            except Error as error:
-                if here.error is not None:
-                    raise here.error from error
-                raise
-            finally:
-                here.deferred = here.error = None
+
+@contextmanager
+def raising_kept() -> Iterator[None]:
+    """Wraps C calls: what a callback or a signal's handler has raised in one replaces the error that it caused."""
+    try:
+        yield
+    except BaseException as error:
+        kept = take_kept()
+        if kept is not None and isinstance(error, Error):
+            raise kept from error
+        raise
+    if (kept := take_kept()) is not None:
+        raise kept
+
+
+def finish(status: int) -> None:
+    """After a C call, as raising_kept around check; for calls of which each microsecond counts."""
+    kept = take_kept()
+    if kept is None:
+        check(status)
+        return
+    try:
+        check(status)
+    except Error as error:
+        raise kept from error
+    raise kept
 
 
 class Handle:
     """Owns the C context: Context.close leaves it; it is freed when no view of its memory is left."""
 
-    def __init__(self, pointer: int, callbacks: Callbacks, device: int | None) -> None:
-        self._pointer: int | None = pointer
+    def __init__(self, callbacks: Callbacks) -> None:
+        self.pointer = ctypes.c_void_p()  # NULL until odc_init has set it
         self._callbacks = callbacks
-        self.device = device  # the number of this rank's GPU
+        self.device: int | None = None  # the number of this rank's GPU
         self.closed = False
-        self.started: dict[int, Buffer] = {}  # buffers of started operations, in use by the library
+        self.starts = itertools.count()
+        self.started: dict[int, Buffer] = {}  # by start: buffers of operations, in use by the library
         self.spent: list[Callable[[], None]] = []  # released shards, freed after the next sync
         self.recorder: Recorder | None = None  # while the context is traced
 
@@ -99,24 +96,25 @@ class Handle:
     @contextmanager
     def call_after_close(self, name: str, shard: str) -> Iterator[int]:
         """The same for C functions that are also valid after odc_shutdown."""
-        if self._pointer is None:
+        context = self.pointer.value
+        if context is None:
             raise PhaseError("this context has been freed")
         recorder = self.recorder if name else None
-        with self._callbacks.around():
+        with raising_kept():
             if recorder is None:
-                yield self._pointer
+                yield context
             else:
-                with recorder.call(self._pointer, name, shard):
-                    yield self._pointer
+                with recorder.call(context, name, shard):
+                    yield context
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            with self._callbacks.around():
-                lib.odc_shutdown(self._pointer)
+            with raising_kept():
+                lib.odc_shutdown(self.pointer)
 
     def __del__(self) -> None:
-        if self._pointer is not None:
-            lib.odc_destroy(self._pointer)
-            self._pointer = None
+        if self.pointer:
+            lib.odc_destroy(self.pointer)
+            self.pointer.value = None
             self.closed = True

@@ -5,6 +5,7 @@ own, so no thread of the library waits for the GIL."""
 import logging
 import os
 import sys
+from contextlib import suppress
 
 from ._abi import LogLevel
 
@@ -42,7 +43,7 @@ def wanted_level() -> int:
 
 
 def hand_over(level: int, line: bytes) -> None:
-    """A line of C's. Nothing is told when the interpreter ends: what it needs may be gone."""
-    if not sys.is_finalizing():
-        known = _LEVELS[LogLevel(level)] if level in _LEVELS else TRACE
+    """A line of C's. What a handler of logging's raises ends no call."""
+    known = _LEVELS[LogLevel(level)] if level in _LEVELS else TRACE
+    with suppress(Exception):
         logger.log(known, "%s", line.decode(errors="replace"))

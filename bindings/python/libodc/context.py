@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ._abi import Memory, Reduction, Status, Type, lib, odc_config, odc_peer_stats, odc_route, odc_shard_desc, odc_stats
 from ._arguments import INT32, UINT64, c_enum, c_integer, c_string, told
-from ._handle import AllGather, Callbacks, Handle
+from ._handle import AllGather, Callbacks, Handle, raising_kept
 from ._log import wanted_level
 from ._streams import stream_handle
 from .errors import JobError, PhaseError, check
@@ -234,18 +234,15 @@ def init(
         rendezvous=encoded("rendezvous", rendezvous),
         secret=encoded("secret", secret),
         timeout_ms=0 if timeout is None else int(timeout * 1000),
-        all_gather=callbacks.all_gather,
-        interrupted=callbacks.interrupted,
-        log=callbacks.log,
         log_level=wanted_level(),
         host=encoded("host", host),
         device=encoded("device", None if device is None else str(device)),
     )
-    pointer = ctypes.c_void_p()
-    with callbacks.around():
-        check(lib.odc_init(ctypes.byref(config), ctypes.byref(pointer)))
-        assert pointer.value is not None
-        named = str(device) if device is not None else os.environ.get("ODC_DEVICE", "")
-        number = int(named.partition(":")[2]) if named else None  # as C has checked
-        # Called with signals noted: a signal's handler runs at the end, and may raise.
-        return Context(Handle(pointer.value, callbacks, number), group or "")
+    callbacks.set_in(config)
+    named = str(device) if device is not None else os.environ.get("ODC_DEVICE", "")
+    # A signal's handler that raises as odc_init returns must leave an owner of what it has made.
+    handle = Handle(callbacks)
+    with raising_kept():
+        check(lib.odc_init(ctypes.byref(config), ctypes.byref(handle.pointer)))
+    handle.device = int(named.partition(":")[2]) if named else None  # as C has checked
+    return Context(handle, group or "")

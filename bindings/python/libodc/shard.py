@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from ._abi import Memory, Status, Summation, Type, lib, odc_shard_desc, odc_slice
 from ._arguments import INT32, UINT64, c_enum, c_integer, c_integers, c_string
-from ._handle import Handle
+from ._handle import Handle, finish
 from ._streams import stream_handle
 from .buffer import Buffer
-from .errors import ArgumentError, check
+from .errors import ArgumentError, Error, check
 from .memory import View
 
 
@@ -92,12 +92,12 @@ class Operation:
     GPU memory until its stream has passed it, too. After Context.close `wait` raises PhaseError with the buffer given
     back."""
 
-    def __init__(self, handle: Handle, number: int, buffer: Buffer, call: str, shard: str) -> None:
+    def __init__(self, handle: Handle, start: int, number: int, call: str, shard: str) -> None:
         self._handle = handle
+        self._start = start
         self._number = number
         self._call = call
         self._shard = shard
-        handle.started[number] = buffer
 
     def wait(self) -> None:
         handle = self._handle
@@ -108,7 +108,7 @@ class Operation:
             finally:
                 left = status == Status.ERROR_PHASE and handle.closed
                 if left or status == Status.OK or status <= Status.ERROR_PEER_LOST:  # otherwise it is still pending
-                    handle.started.pop(self._number, None)
+                    handle.started.pop(self._start, None)
 
 
 class Shard:
@@ -162,14 +162,19 @@ class Shard:
     def gather(self, full: Any, stream: Any = None) -> None:
         """Fills `full` with the whole shard."""
         buffer, on = self._buffer(full, self.description.parameters, writable=True), self._stream(stream)
-        with self._handle.call("gather", self.name):
-            check(lib.odc_gather(self._pointer, buffer.address, buffer.numel, on))
+        self._move("gather", lib.odc_gather, buffer.address, buffer.numel, on)
 
     def scatter_add(self, full: Any, stream: Any = None) -> None:
         """Adds `full` into the owners' accumulators."""
         buffer, on = self._buffer(full, self.description.gradients, writable=False), self._stream(stream)
-        with self._handle.call("scatter_add", self.name):
-            check(lib.odc_scatter_add(self._pointer, buffer.address, buffer.numel, on))
+        self._move("scatter_add", lib.odc_scatter_add, buffer.address, buffer.numel, on)
+
+    def gather_at(self, address: int, numel: int) -> None:
+        """As gather, on the current stream, of memory that the caller has checked."""
+        self._move("gather", lib.odc_gather, address, numel, self._stream(None))
+
+    def scatter_add_at(self, address: int, numel: int) -> None:
+        self._move("scatter_add", lib.odc_scatter_add, address, numel, self._stream(None))
 
     def gather_start(self, full: Any, stream: Any = None) -> Operation:
         buffer = self._buffer(full, self.description.parameters, writable=True)
@@ -184,12 +189,25 @@ class Shard:
         with self._handle.call():
             check(lib.odc_release_shard(self._pointer))
 
+    def _move(self, call: str, function: Any, address: int, numel: int, on: int | None) -> None:
+        handle = self._handle
+        if handle.closed or handle.recorder is not None:
+            with handle.call(call, self.name):
+                check(function(self._pointer, address, numel, on))
+        else:
+            finish(function(self._pointer, address, numel, on))
+
     def _start(self, call: str, start: Any, buffer: Buffer, stream: int | None) -> Operation:
-        number = ctypes.c_uint64()
-        with self._handle.call(f"{call}_start", self.name):
-            check(start(self._pointer, buffer.address, buffer.numel, stream, ctypes.byref(number)))
-            # Called with signals noted: a signal's handler runs at the end, and may raise.
-            return Operation(self._handle, number.value, buffer, call, self.name)
+        number, handle = ctypes.c_uint64(), self._handle
+        begun = next(handle.starts)
+        with handle.call(f"{call}_start", self.name):
+            handle.started[begun] = buffer  # before the call: a signal's handler may raise as it returns
+            try:
+                check(start(self._pointer, buffer.address, buffer.numel, stream, ctypes.byref(number)))
+            except Error:
+                handle.started.pop(begun)
+                raise
+        return Operation(handle, begun, number.value, call, self.name)
 
     def _stream(self, given: Any) -> int | None:
         return stream_handle(given, self._device)

@@ -187,11 +187,12 @@ def is_signalled_in_starts(rank: int, size: int, job: str, started: Any) -> None
 
 
 def signalled(function: Any) -> Any:
-    """Ctrl-C arrives during the call."""
+    """Ctrl-C arrives as the call returns."""
 
     def call(*arguments: Any) -> Any:
+        status = function(*arguments)
         os.kill(os.getpid(), signal.SIGINT)
-        return function(*arguments)
+        return status
 
     return call
 

@@ -542,6 +542,29 @@ def test_a_dropped_job_is_freed() -> None:
     run_torch_ranks(2, dropped)
 
 
+def other_buffers(rank: int, size: int) -> None:
+    """A buffer that is checked is not so for another one."""
+    with training(size) as (job, model, _):
+        backward(model)
+        group = job._groups[0]
+        numel = group.layout.numel
+        good = torch.empty(2 * numel * size, dtype=group.layout.dtype)
+        for wrong in (good, good[::2], good[: numel * size].to(torch.float16)):
+            group.gather(good[: numel * size], good[:numel])
+            with pytest.raises((ValueError, libodc.PhaseError), match=r"elements|contiguous"):
+                group.gather(wrong, wrong[:numel])
+        full = torch.zeros(group.layout.gradient_numel * size, dtype=group.layout.gradient_dtype)
+        group.add(full)
+        with pytest.raises(ValueError, match="contiguous"):
+            group.add(torch.stack([full, full], 1)[:, 0])
+        group.add(full)
+        job.sync_gradients(divisor=1.0)
+
+
+def test_buffers_of_another_kind_are_refused_after_good_ones() -> None:
+    run_torch_ranks(2, other_buffers)
+
+
 def interrupted(rank: int, size: int) -> None:
     """Ctrl-C ends the sync, and the repeated call resumes it."""
     with training(size) as (job, model, optimizer):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from ...shard import Shard, ShardDescription
 from .backward import Backwards
 from .layout import Entry, Layout
 from .streams import Streams
-from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings
+from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings, local_tensor
 
 _TYPES = {
     torch.float32: Type.F32,
@@ -28,6 +29,7 @@ _TYPES = {
     torch.float16: Type.F16,
     torch.uint8: Type.BYTES,
 }
+_SUM = dist.ReduceOp.SUM
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -78,6 +80,10 @@ class Group:
         self.backwards = [0] * len(trainable)  # in this minibatch, per parameter
         with torch.no_grad():
             self._kinds = [_kind(entry.local) for entry in layout.entries]
+        self._frozen = [entry for entry in layout.entries if not entry.trainable]
+        # The last buffers that were checked, so that equal ones are not.
+        self._gathers: tuple[Any, ...] | None = None
+        self._adds: tuple[Any, ...] | None = None
         self._hooks: list[Any] = []
         # Gradients, until their order in a reduction has been checked.
         self._unchecked: dict[int, torch.Tensor | None] | None = None if layout.process_group is None else {}
@@ -119,7 +125,8 @@ class Group:
             self._published = from_dlpack(shards[0].slice.parameters)
         if len(shards) > 1:
             self._gradients = shards[1]
-            self._sums = from_dlpack(shards[1].slice.gradients)
+            sums = from_dlpack(shards[1].slice.gradients)
+            self._own_sums = [_part(sums, entry.gradient_offset, entry.local.shape) for entry in self.trainable]
         self._running = job.backwards
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
@@ -181,7 +188,7 @@ class Group:
                     "model.reset_iter_state(); after unshard(), reshard()"
                 )
             if (now := _kind(entry.local)) != kind:
-                was, is_now = (f"{dtype} {shape} on {device}" for dtype, shape, device in (kind, now))
+                was, is_now = (f"{dtype} {tuple(shape)} on {device}" for dtype, shape, device in (kind, now))
                 raise PhaseError(
                     f'the shard of parameter "{entry.name}" was {was} at attach and is {is_now}: remove() the job '
                     "before moving or converting the model, then attach again"
@@ -191,21 +198,28 @@ class Group:
         """Copies the local shards into the slice, in the dtype that is gathered."""
         if self.layout.process_group is None:
             return
-        for entry in self.layout.entries:
-            local = entry.local.reshape(-1)
-            if self.layout.dtype is torch.uint8:
-                local = local.to(entry.unsharded.dtype).view(torch.uint8)
-            self._published[entry.offset : entry.offset + local.numel()].copy_(local)
+        torch._foreach_copy_(self._parts, [self._published_as(entry) for entry in self.layout.entries])
+
+    @functools.cached_property
+    def _parts(self) -> list[torch.Tensor]:
+        """The parameters in the slice."""
+        shapes = [self._published_as(entry).shape for entry in self.layout.entries]
+        return [
+            _part(self._published, entry.offset, shape)
+            for entry, shape in zip(self.layout.entries, shapes, strict=True)
+        ]
+
+    def _published_as(self, entry: Entry) -> torch.Tensor:
+        if self.layout.dtype is torch.uint8:
+            return entry.local.reshape(-1).to(entry.unsharded.dtype).view(torch.uint8)
+        return entry.local
 
     def differs(self) -> str | None:
         """The name of a parameter whose current shard differs from the published one."""
         if self.layout.process_group is None:
             return None
-        for entry in self.layout.entries:
-            local = entry.local.reshape(-1).to(self._published.device, entry.unsharded.dtype)
-            if self.layout.dtype is torch.uint8:
-                local = local.view(torch.uint8)
-            if not _same(local, self._published[entry.offset : entry.offset + local.numel()]):
+        for entry, part in zip(self.layout.entries, self._parts, strict=True):
+            if not _same(self._published_as(entry).to(part.device, part.dtype), part):
                 return entry.name
         return None
 
@@ -232,7 +246,10 @@ class Group:
             "of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
         )
 
-    def gather(self, output: torch.Tensor, mine: torch.Tensor, job: JobHooks) -> None:
+    def gather(self, output: torch.Tensor, mine: torch.Tensor) -> None:
+        if self.gathered and _kind(output) == self._gathers and output.is_contiguous():
+            self._parameters.gather_at(output.data_ptr(), self._parameters.numel)
+            return
         if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
             raise PhaseError(
                 f'FSDP group "{self.name}" gathers {mine.numel()} elements of {mine.dtype}, and at attach gathered '
@@ -243,11 +260,12 @@ class Group:
             self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
             self.gathered = True
         self._parameters.gather(output)
+        self._gathers = _kind(output)
 
     def take_pending(self) -> None:
         """FSDP2 begins to reduce the gradients that exist."""
-        for entry in self.layout.entries:
-            if entry.parameter.requires_grad and not entry.trainable:
+        for entry in self._frozen:
+            if entry.parameter.requires_grad:
                 raise ArgumentError(
                     f'parameter "{entry.name}" of FSDP group "{self.name}" was frozen at attach and is trainable now: '
                     "remove() the job and attach again"
@@ -264,7 +282,11 @@ class Group:
             )
         whole = self.spread(full)
         self.check_order(full)
-        self._gradients.scatter_add(whole)
+        if _kind(whole) == self._adds and whole.is_contiguous():
+            self._gradients.scatter_add_at(whole.data_ptr(), self._gradients.numel)
+        else:
+            self._gradients.scatter_add(whole)
+            self._adds = _kind(whole)
 
     def check_order(self, full: torch.Tensor) -> None:
         """Checks once, in the first rank's part, that the gradients are in `full` where the layout says."""
@@ -321,7 +343,7 @@ class Group:
                 f'gradients of {len(self.pending)} parameters of FSDP group "{self.name}" ({names}…) are accumulated '
                 "but not reduced: the last backward of a rank in a minibatch needs set_requires_gradient_sync(True)"
             )
-        if self.fsdp.settings != self.mine:
+        if not self.fsdp.has(self.mine):
             raise PhaseError(
                 f'the communication hooks, the gradient divide factor or the forced sum of FSDP group "{self.name}" '
                 "were changed after attach: set a factor before attach, or pass sync_gradients(divisor=…)"
@@ -331,27 +353,27 @@ class Group:
         """Writes the sums, divided, into the .grad of each parameter that any rank had a gradient for. `filled`: the
         ids of parameters that hold another group's sums already, to which this group's are added: a tied parameter is
         in several groups, and its gradient is the sum over all of them, as in plain FSDP2."""
-        for entry, took in zip(self.trainable, took_part, strict=True):
-            parameter = entry.parameter
-            if not took:
+        into, sums = [], []
+        for index, entry in enumerate(self.trainable):
+            if not took_part[index]:
                 continue
+            parameter, gradient = entry.parameter, entry.parameter.grad
             first = id(parameter) not in filled
             filled.add(id(parameter))
             if self.layout.process_group is None:  # FSDP2 has added the gradients of all groups
-                if first and parameter.grad is not None:
-                    parameter.grad.to_local().div_(divisor)  # type: ignore[attr-defined]
+                if first and gradient is not None:
+                    local_tensor(gradient).div_(divisor)
                 continue
-            if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-            gradient: torch.Tensor = parameter.grad.to_local()  # type: ignore[attr-defined]
-            begin = entry.gradient_offset
-            sums = self._sums[begin : begin + gradient.numel()].view(gradient.shape)
-            if not first:
-                gradient.add_(sums.div(divisor).to(gradient.device))
-            elif gradient.device == sums.device:
-                torch.div(sums, divisor, out=gradient)
-            else:  # offloaded
-                gradient.copy_(sums.div(divisor))
+            if gradient is None:
+                gradient = parameter.grad = torch.empty_like(parameter)
+            local = local_tensor(gradient)
+            if first:
+                into.append(local)
+                sums.append(self._own_sums[index])
+            else:
+                local.add_(self._own_sums[index].div(divisor).to(local.device))
+        if into:
+            _divide(sums, divisor, into)
 
 
 class Gather(Buffers, AllGather):
@@ -364,7 +386,7 @@ class Gather(Buffers, AllGather):
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         self._job.before_gather()
-        self._group.gather(output_tensor, input_tensor, self._job)
+        self._group.gather(output_tensor, input_tensor)
         return None
 
 
@@ -400,7 +422,7 @@ class Add(Buffers, ReduceScatter):
         op: Any,
         async_op: bool = False,
     ) -> dist.Work | None:
-        if op != dist.ReduceOp.SUM:
+        if op is not _SUM and op != _SUM:
             raise InternalError(f'FSDP group "{self._group.name}" reduces by {op}, not by a plain sum')
         if self._group.layout.process_group is None:  # until torch 2.10 a single rank reduces, too
             output_tensor.copy_(input_tensor)
@@ -411,8 +433,28 @@ class Add(Buffers, ReduceScatter):
         return None
 
 
-def _kind(local: torch.Tensor) -> tuple[Any, ...]:
-    return local.dtype, tuple(local.shape), local.device
+def _kind(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.device
+
+
+def _part(whole: torch.Tensor, offset: int, shape: torch.Size) -> torch.Tensor:
+    return whole[offset : offset + shape.numel()].view(shape)
+
+
+def _divide(sums: list[torch.Tensor], divisor: float, into: list[torch.Tensor]) -> None:
+    kind, device = sums[0].dtype, sums[0].device
+    by: Any = divisor if device.type != "cpu" else _as_tensor(divisor, kind)
+    if all(one.dtype is kind and one.device == device for one in into):
+        torch._foreach_copy_(into, sums)
+        torch._foreach_div_(into, by)
+    else:  # other types, whose values are rounded once, or offloaded
+        torch._foreach_copy_(into, torch._foreach_div(sums, by))
+
+
+@functools.lru_cache(maxsize=16)
+def _as_tensor(divisor: float, dtype: torch.dtype) -> torch.Tensor:
+    """On the host torch makes one for each division by a number."""
+    return torch.tensor(divisor, dtype=dtype, device="cpu")
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

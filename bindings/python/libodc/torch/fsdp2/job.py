@@ -33,7 +33,7 @@ from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
 from .summary import JobSummary, RankSummary, SummaryShard
-from .torch_state import collectives, other_threads_communicate, reset_after_exception
+from .torch_state import collectives, local_tensor, other_threads_communicate, reset_after_exception
 from .totals import Combined, Given, Totals, given
 
 logger = logging.getLogger("libodc")
@@ -173,7 +173,7 @@ class Job:
             raise PhaseError("clip_grad_norm_(): call it after sync_gradients(), before optimizer.step()")
         entries = {id(entry.parameter): entry.parameter for group in self._groups for entry in group.trainable}
         kept = [one.grad for one in entries.values() if one.grad is not None]
-        gradients: list[torch.Tensor] = [getattr(one, "_local_tensor", one) for one in kept]
+        gradients: list[torch.Tensor] = [local_tensor(one) for one in kept]
         with torch.no_grad():
             steps = self._clipping
             steps.begin()
@@ -277,18 +277,17 @@ class Job:
     def _before_forward(self) -> None:
         self.backwards.note_forward()
         self.before_gather()
+        self._notice_other_threads()
 
     def before_gather(self) -> None:
-        if self._phase is Phase.SYNCED:
+        if self._phase is not Phase.PUBLISHED:
+            self._check_open("a forward")
             # Parameters are needed although some optimizers have not stepped: peers must not wait forever.
             self._publish()
-        self._check_open("a forward")
         if self._collectives is None and torch.is_grad_enabled():  # not in evaluations and other models before it
             self._collectives = collectives()
             self._others_communicate = other_threads_communicate()
             self._threads = set(threading.enumerate())
-        else:
-            self._notice_other_threads()
 
     def before_reduce(self, group: Group) -> None:
         self._check_open("a backward")
@@ -300,10 +299,11 @@ class Job:
         self.backwards.note_gradient()
         if self._crosscheck is not None:
             self._crosscheck.read()
-        if not any(one.took_part for one in self._groups):
+        if not self._before:
             self._left_over = self._holds_unused()
-        for entry in group.trainable if not group.took_part else ():
-            self._before.setdefault(id(entry.parameter), _Gradient(entry.parameter, entry.parameter.grad))
+        if not group.took_part:
+            for entry in group.trainable:
+                self._before.setdefault(id(entry.parameter), _Gradient(entry.parameter, entry.parameter.grad))
         if group.layout.process_group is None:
             # A single rank's .grad is FSDP2's own; it must not add to the last sync's result.
             for index in group.pending:
@@ -608,5 +608,4 @@ class _Gradient:
 def _holds_values(gradient: torch.Tensor | None) -> bool:
     if gradient is None:
         return False
-    local: torch.Tensor = gradient.to_local()  # type: ignore[attr-defined]
-    return bool(local.count_nonzero())
+    return bool(local_tensor(gradient).count_nonzero())

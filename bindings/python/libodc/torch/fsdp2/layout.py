@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from ...errors import UnsupportedError
-from .torch_state import AllGather, Buffers, FsdpGroup, Slot
+from .torch_state import AllGather, Buffers, FsdpGroup, Slot, local_tensor
 
 _PERIOD = 65521  # of the codes that verify a layout; a prime, so that no matrix has rows of it
 _ROWS = 256  # periods compared at once, which bounds the memory for it
@@ -42,8 +42,8 @@ class Entry:
 
     @property
     def local(self) -> torch.Tensor:
-        """This rank's shard. Called under no_grad, where DTensor returns its own tensor."""
-        local: torch.Tensor = self.parameter.to_local()  # type: ignore[attr-defined]
+        """This rank's shard."""
+        local: torch.Tensor = local_tensor(self.parameter)
         return local
 
 

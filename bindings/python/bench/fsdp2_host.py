@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host time that libodc.torch.fsdp2 adds to FSDP2's own, in processor time of this process, the least of many:
+
+    odc run -n 2 build/python/bin/python bindings/python/bench/fsdp2_host.py
+
+- a gather and an addition hook of a group of which each rank has 1,024 elements, repeated, so with warm caches; without
+  the buffers, which FSDP2's own hooks allocate, too;
+- in their places: microbatches of 100 such groups, in turns with hooks that do nothing, divided by their 300 hooks;
+- 400 groups with 1,600 parameters: sync_gradients(), and what the publish adds to the optimizer's step.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import libodc
+from libodc.torch import fsdp2
+from libodc.torch.fsdp2.group import Group
+from libodc.torch.fsdp2.torch_state import AllGather, Buffers, ReduceScatter
+
+GROUPS = 100
+WIDTH = 32
+ROUNDS = 10
+MICROBATCHES = 4  # in a round
+
+
+class Nothing(Buffers, AllGather, ReduceScatter):
+    def __call__(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def sharded(groups: int, *, bias: bool) -> nn.Module:
+    torch.manual_seed(0)
+    block = lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=bias), nn.Linear(WIDTH, WIDTH, bias=bias))  # noqa: E731
+    model = nn.Sequential(*(block() for _ in range(groups)))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for one in model:
+        fully_shard(one, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def spent(call: Callable[[], Any]) -> float:
+    """Milliseconds."""
+    begin = time.process_time_ns()
+    call()
+    return (time.process_time_ns() - begin) * 1e-6
+
+
+def microbatch(model: nn.Module) -> None:
+    model(torch.ones(1, WIDTH)).sum().backward()
+
+
+def least(call: Callable[[], Any], repeats: int) -> float:
+    """Microseconds of one of `repeats` calls in a row."""
+    return min(spent(lambda: [call() for _ in range(repeats)]) for _ in range(ROUNDS)) * 1e3 / repeats
+
+
+def one_hook(group: Group) -> tuple[float, float]:
+    """Microseconds of a gather and of an addition, whose gradients are those of all parameters."""
+    everything, numel = set(range(len(group.trainable))), group.layout.gradient_numel * group.ranks
+    gather, add = group.mine.all_gather, group.mine.reduce_scatter
+    output = torch.empty(numel)
+    mine = output[: group.layout.numel]
+    kind: Any = {"dtype": output.dtype, "device": output.device}
+
+    def addition(hook: Any) -> None:
+        group.pending = set(everything)
+        full = hook.allocate((numel,), **kind)
+        hook(hook.allocate((numel // group.ranks,), **kind), full, None, dist.ReduceOp.SUM)
+
+    gathers, buffers = least(lambda: gather(output, mine, None), 200), least(lambda: addition(Nothing()), 200)
+    return gathers, least(lambda: addition(add), 200) - buffers
+
+
+def hooks() -> tuple[float, float, float]:
+    """Microseconds of a gather, of an addition, and of a hook in its place."""
+    plain, model = (sharded(GROUPS, bias=False) for _ in range(2))
+    nothing = Nothing()
+    for one in plain:
+        one.set_custom_all_gather(nothing)
+        one.set_custom_reduce_scatter(nothing)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    without, over_odc = [], []
+    with fsdp2.attach(model, optimizer) as job:
+        for _ in range(ROUNDS):
+            for _ in range(MICROBATCHES):
+                without.append(spent(lambda: microbatch(plain)))
+                over_odc.append(spent(lambda: microbatch(model)))
+            job.sync_gradients()
+            optimizer.step()
+            optimizer.zero_grad()
+        microbatch(model)
+        gather, add = one_hook(job._groups[GROUPS // 2])
+        job.sync_gradients()
+    return gather, add, (min(over_odc) - min(without)) * 1e3 / (3 * GROUPS)
+
+
+def sync_and_step() -> tuple[float, float, float]:
+    """Milliseconds of a sync, of a step with its publish, and of a step alone."""
+    model = sharded(4 * GROUPS, bias=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    syncs, steps = [], []
+    with fsdp2.attach(model, optimizer) as job:
+        for _ in range(ROUNDS):
+            microbatch(model)
+            dist.barrier()  # so that the sync does not wait
+            syncs.append(spent(job.sync_gradients))
+            steps.append(spent(optimizer.step))
+            optimizer.zero_grad()
+        microbatch(model)
+        job.sync_gradients()
+    alone = [spent(optimizer.step) for _ in range(ROUNDS)]
+    return min(syncs), min(steps), min(alone)
+
+
+def main() -> None:
+    with libodc.init() as context:
+        rank, size, job = context.rank, context.size, os.environ.get("ODC_JOB", str(os.getppid()))
+    store = Path(tempfile.gettempdir()) / f"odc-bench-{job}"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    torch.set_num_threads(1)
+    gather, add, in_place = hooks()
+    sync, step, alone = sync_and_step()
+    if rank == 0:
+        print(
+            f"hooks of 1,024 elements: gather {gather:.1f} us, addition {add:.1f} us; in their places {in_place:.1f} us"
+        )
+        print(
+            f"{4 * GROUPS} groups with {16 * GROUPS} parameters: sync {sync:.1f} ms; "
+            f"step with publish {step:.1f} ms, without {alone:.1f} ms"
+        )
+    dist.barrier()
+    dist.destroy_process_group()
+    store.unlink(missing_ok=True)
+
+
+main()

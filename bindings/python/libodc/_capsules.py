@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's own C functions (capsules.c), which run with the GIL."""
+
+import ctypes
+from typing import Any
+
+from ._abi import packaged
+
+
+def _load() -> ctypes.PyDLL:
+    path = packaged("libodc_capsules.so")
+    try:
+        return ctypes.PyDLL(path)
+    except OSError as error:
+        raise ImportError(f"{path} cannot be loaded (install the package): {error}") from error
+
+
+_capsules = _load()
+delete_managed = ctypes.cast(_capsules.odc_delete_managed, ctypes.c_void_p)
+drop_capsule = ctypes.cast(_capsules.odc_drop_capsule, ctypes.c_void_p)
+
+look = _capsules.odc_look
+exchange = _capsules.odc_exchange
+tell = _capsules.odc_tell
+
+take_kept: Any = _capsules.odc_take_kept
+"""Returns, and forgets, what a callback of this thread has raised since the last time, or None."""
+take_kept.restype = ctypes.py_object
+take_kept.argtypes = ()
