@@ -69,12 +69,12 @@ void fill_exact_gradients(int gradient_type, void *full, uint64_t numel, uint64_
 }
 
 /* The sum of an element, in units. */
-typedef struct total {
+typedef struct exact_total {
     int64_t units;
     int not_finite;
-} total;
+} exact_total;
 
-static void add_value(exact_model *m, total *sum, double value, int exponent) {
+static void add_value(exact_model *m, exact_total *sum, double value, int exponent) {
     double most = ldexp(1, BITS) - 1;
     double units = ldexp(value, BITS - exponent);
     if (!isfinite(value)) {
@@ -87,7 +87,7 @@ static void add_value(exact_model *m, total *sum, double value, int exponent) {
     }
 }
 
-static float read_total(const total *sum, int exponent) {
+static float read_total(const exact_total *sum, int exponent) {
     float nearest = (float)ldexpl((long double)sum->units, exponent - BITS); /* which holds all 63 bits */
     return sum->not_finite || isinf(nearest) ? NAN : nearest;
 }
@@ -122,7 +122,7 @@ static void add_all(exact_model *m, const uint64_t *salts, const void *const *gr
     uint64_t largest = 0;
     m->clamped = 0;
     for (uint64_t i = 0; i < m->numel; ++i) {
-        total sum = {0, 0};
+        exact_total sum = {0, 0};
         for (size_t k = 0; k < count; ++k) {
             double value = gradients != NULL ? get_element(m->gradient_type, gradients[k], i)
                                              : exact_value(m->gradient_type, salts[k], i);

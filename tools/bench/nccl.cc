@@ -88,22 +88,22 @@ int type_number(odc_type type) {
 
 // In a thread, since it waits forever for a rank that does not come.
 void *join(const Gpu &gpu, int ranks, const Id &id, int rank) {
-    struct Joined {
+    struct Outcome {
         int result;
         void *communicator;
     };
-    std::promise<Joined> promise;
-    std::future<Joined> future = promise.get_future();
+    std::promise<Outcome> promise;
+    std::future<Outcome> future = promise.get_future();
     std::thread([&gpu, ranks, id, rank, promise = std::move(promise)]() mutable {
         const Gpu::Scope scope(gpu);
-        Joined joined{};
+        Outcome joined{};
         joined.result = nccl().join(&joined.communicator, ranks, id, rank);
         promise.set_value(joined);
     }).detach();
     if (future.wait_for(kNcclTimeout) != std::future_status::ready) {
         throw Exit{1, fmt::format("ncclCommInitRank has not returned in {} s", kNcclTimeout.count())};
     }
-    const Joined joined = future.get();
+    const Outcome joined = future.get();
     check_result(joined.result, "ncclCommInitRank");
     return joined.communicator;
 }

@@ -256,3 +256,27 @@ def disjoint(rank: int, size: int) -> None:
 
 def test_microbatches_are_those_of_the_parameter_with_most() -> None:
     run_torch_ranks(2, disjoint)
+
+
+class Wide(nn.Module):
+    """Its weights are large enough to be divided one by one, its biases are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(7, 500)
+        self.blocks = nn.ModuleList([nn.Linear(500, 500)])
+        self.last = nn.Linear(500, 2)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.blocks[0](self.first(x)).sin())
+
+
+def wide(rank: int, size: int) -> None:
+    case, minibatches = Case(Wide), [(2,) * size] * 2
+    assert_equal_steps(over_odc(case, mesh_of(size), minibatches), by_one_process(case, minibatches))
+
+
+def test_large_and_small_gradients() -> None:
+    run_torch_ranks(2, wide)

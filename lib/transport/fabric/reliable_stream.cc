@@ -19,7 +19,9 @@ constexpr uint64_t kEarly = 64;        // how far packets may come out of order
 constexpr size_t kSlab = 16;
 constexpr size_t kReceives = 4 * kSlab;
 
-struct Header {
+}  // namespace
+
+struct ReliableStream::Header {
     Token token;
     int32_t rank;
     uint32_t bytes;   // of control messages that follow
@@ -29,14 +31,6 @@ struct Header {
     uint64_t last_minibatch;
     int64_t last_call_age_ns;
 };
-// As those of bootstrap/shared_layouts.cc.
-static_assert(sizeof(Header) == 56);
-static_assert(offsetof(Header, rank) == 16);
-static_assert(offsetof(Header, number) == 24);
-static_assert(offsetof(Header, last_call) == 32);
-static_assert(offsetof(Header, last_call_age_ns) == 48);
-
-}  // namespace
 
 struct ReliableStream::Packet final : OperationContext {
     ReliableStream *stream;
@@ -47,6 +41,12 @@ struct ReliableStream::Packet final : OperationContext {
         Header header;
         char text[kPacketBytes - sizeof(Header)];
     } wire;
+    // As those of bootstrap/shared_layouts.cc.
+    static_assert(sizeof(Header) == 56);
+    static_assert(offsetof(Header, rank) == 16);
+    static_assert(offsetof(Header, number) == 24);
+    static_assert(offsetof(Header, last_call) == 32);
+    static_assert(offsetof(Header, last_call_age_ns) == 48);
     void completed(size_t bytes, const std::string &error) override {
         to != nullptr ? stream->sent(*this, error) : stream->received(*this, bytes, error);
     }

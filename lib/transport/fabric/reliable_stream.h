@@ -39,6 +39,7 @@ public:
     uint64_t sent() const { return sent_; }  // packets
 
 private:
+    struct Header;
     struct Packet;
     struct Stream {
         std::deque<char> out;    // not in a packet yet

@@ -30,6 +30,7 @@ _TYPES = {
     torch.uint8: Type.BYTES,
 }
 _SUM = dist.ReduceOp.SUM
+_LARGE = 1 << 16  # elements, from which on one pass over memory counts for more than calls
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -445,8 +446,14 @@ def _divide(sums: list[torch.Tensor], divisor: float, into: list[torch.Tensor]) 
     kind, device = sums[0].dtype, sums[0].device
     by: Any = divisor if device.type != "cpu" else _as_tensor(divisor, kind)
     if all(one.dtype is kind and one.device == device for one in into):
-        torch._foreach_copy_(into, sums)
-        torch._foreach_div_(into, by)
+        small = [index for index, one in enumerate(sums) if one.numel() < _LARGE]
+        if small:
+            some = [into[index] for index in small]
+            torch._foreach_copy_(some, [sums[index] for index in small])
+            torch._foreach_div_(some, by)
+        for one, to in zip(sums, into, strict=True) if len(small) < len(sums) else ():
+            if one.numel() >= _LARGE:
+                torch.div(one, by, out=to)
     else:  # other types, whose values are rounded once, or offloaded
         torch._foreach_copy_(into, torch._foreach_div(sums, by))
 
