@@ -151,7 +151,18 @@ private:
             kNegligible * time(longer);  // above rounding errors, or exchanges could be undone for ever
         double nearest = even * longer_pace - negligible;
         double below = 0;
-        std::optional<Exchange> best;
+        const Choice *best_given = nullptr;
+        const Choice *best_taken = nullptr;
+        const auto consider = [&](const Choice &given, const Choice &taken, double wanted) {
+            const double left = taken.sum - wanted;  // above the even sum of the longer part
+            const double above = left > 0 ? left * longer_pace : -left * shorter_pace;
+            if (above < nearest) {
+                nearest = above;
+                below = left > 0 ? left * shorter_pace : -left * longer_pace;
+                best_given = &given;
+                best_taken = &taken;
+            }
+        };
         const Choices &of_longer = choices(longer);
         const Choices &of_shorter = choices(shorter);
         for (size_t give = 0; give < 3; ++give) {
@@ -160,34 +171,29 @@ private:
                     continue;
                 }
                 const std::vector<Choice> &taken = of_shorter[take];
-                size_t at = 0;
+                spend(of_longer[give].size() + taken.size());
+                if (taken.empty()) {
+                    continue;
+                }
+                const Choice *at = taken.data();
+                const Choice *const last = at + taken.size() - 1;
                 for (const Choice &given : of_longer[give]) {
-                    if (taken.empty()) {
-                        break;
-                    }
                     const double wanted = given.sum - even;
-                    while (at + 1 < taken.size() && taken[at + 1].sum <= wanted) {
+                    while (at < last && at[1].sum <= wanted) {
                         ++at;
                     }
-                    for (size_t i = at; i < std::min(at + 2, taken.size()); ++i) {
-                        const double left = taken[i].sum - wanted;  // above the even sum of the longer part
-                        const double above = left > 0 ? left * longer_pace : -left * shorter_pace;
-                        if (above < nearest) {
-                            nearest = above;
-                            below = left > 0 ? left * shorter_pace : -left * longer_pace;
-                            best = Exchange{longer, shorter, given, taken[i], 0, 0};
-                        }
+                    consider(given, *at, wanted);
+                    if (at < last) {
+                        consider(given, at[1], wanted);
                     }
                 }
-                spend(of_longer[give].size() + taken.size());
             }
         }
-        if (best) {
-            const double middle = (sums_[longer] + sums_[shorter]) / speeds;
-            best->most = middle + nearest;
-            best->least = middle - below;
+        if (best_given == nullptr) {
+            return std::nullopt;
         }
-        return best;
+        const double middle = (sums_[longer] + sums_[shorter]) / speeds;
+        return Exchange{longer, shorter, *best_given, *best_taken, middle + nearest, middle - below};
     }
 
     bool allowed(uint32_t part, size_t less, size_t more) const {
