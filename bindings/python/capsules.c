@@ -83,6 +83,18 @@ static int keep_unless(object *result) {
     return 0;
 }
 
+/* A callback may call libodc itself: what is kept for the outer call is not the inner one's. */
+static object *set_aside(void) {
+    object *const outer = kept;
+    kept = NULL;
+    return outer;
+}
+
+static void put_back(object *outer) {
+    Py_DecRef(kept); /* an inner call that has not returned to Python's code */
+    kept = outer;
+}
+
 static int asks_to_end(object *callable) {
     object *const answer = PyObject_CallFunction(callable, NULL);
     const int truth = answer ? PyObject_IsTrue(answer) : -1;
@@ -111,8 +123,11 @@ int odc_exchange(void *callable, const void *mine, void *all, size_t bytes) {
     int end = 1;
     if (Py_IsInitialized()) {
         const int state = PyGILState_Ensure();
-        end = keep_unless(PyObject_CallFunction(callable, "KKK", (unsigned long long)(uintptr_t)mine,
-                                                (unsigned long long)(uintptr_t)all, (unsigned long long)bytes));
+        object *const outer = set_aside();
+        object *const result = PyObject_CallFunction(callable, "KKK", (unsigned long long)(uintptr_t)mine,
+                                                     (unsigned long long)(uintptr_t)all, (unsigned long long)bytes);
+        put_back(outer);
+        end = keep_unless(result);
         PyGILState_Release(state);
     }
     return end;
@@ -121,7 +136,10 @@ int odc_exchange(void *callable, const void *mine, void *all, size_t bytes) {
 void odc_tell(void *callable, int32_t level, const char *line) {
     if (Py_IsInitialized()) {
         const int state = PyGILState_Ensure();
-        keep_unless(PyObject_CallFunction(callable, "iy", (int)level, line));
+        object *const outer = set_aside();
+        object *const result = PyObject_CallFunction(callable, "iy", (int)level, line);
+        put_back(outer);
+        keep_unless(result);
         PyGILState_Release(state);
     }
 }

@@ -491,6 +491,7 @@ static void adds_too_often(odc_context *context, void *arg) {
     }
     CHECK(status != ODC_OK);
     CHECK_SENTENCE(odc_last_error(), "\"layer\"", "4096|4,096", "ODC_SUM_EXACT");
+    free_buffer(t, buffer);
 }
 
 static void more_than_4096_additions_are_an_error(void **state) {

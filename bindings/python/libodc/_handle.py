@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -80,8 +79,7 @@ class Handle:
         self._callbacks = callbacks
         self.device: int | None = None  # the number of this rank's GPU
         self.closed = False
-        self.starts = itertools.count()
-        self.started: dict[int, Buffer] = {}  # by start: buffers of operations, in use by the library
+        self.started: dict[object, Buffer] = {}  # by start: buffers of operations, in use by the library
         self.spent: list[Callable[[], None]] = []  # released shards, freed after the next sync
         self.recorder: Recorder | None = None  # while the context is traced
 
@@ -115,6 +113,9 @@ class Handle:
 
     def __del__(self) -> None:
         if self.pointer:
-            lib.odc_destroy(self.pointer)
-            self.pointer.value = None
-            self.closed = True
+            try:
+                with raising_kept():
+                    lib.odc_destroy(self.pointer)
+            finally:
+                self.pointer.value = None
+                self.closed = True

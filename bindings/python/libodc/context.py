@@ -242,7 +242,12 @@ def init(
     named = str(device) if device is not None else os.environ.get("ODC_DEVICE", "")
     # A signal's handler that raises as odc_init returns must leave an owner of what it has made.
     handle = Handle(callbacks)
-    with raising_kept():
-        check(lib.odc_init(ctypes.byref(config), ctypes.byref(handle.pointer)))
+    try:
+        with raising_kept():
+            check(lib.odc_init(ctypes.byref(config), ctypes.byref(handle.pointer)))
+    except BaseException:
+        if handle.pointer:  # a traceback must not keep this rank in the job
+            handle.close()
+        raise
     handle.device = int(named.partition(":")[2]) if named else None  # as C has checked
     return Context(handle, group or "")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ._abi import Memory, Status, Summation, Type, lib, odc_shard_desc, odc_slice
 from ._arguments import INT32, UINT64, c_enum, c_integer, c_integers, c_string
+from ._capsules import take_kept
 from ._handle import Handle, finish
 from ._streams import stream_handle
 from .buffer import Buffer
@@ -92,7 +93,7 @@ class Operation:
     GPU memory until its stream has passed it, too. After Context.close `wait` raises PhaseError with the buffer given
     back."""
 
-    def __init__(self, handle: Handle, start: int, number: int, call: str, shard: str) -> None:
+    def __init__(self, handle: Handle, start: object, number: int, call: str, shard: str) -> None:
         self._handle = handle
         self._start = start
         self._number = number
@@ -195,11 +196,15 @@ class Shard:
             with handle.call(call, self.name):
                 check(function(self._pointer, address, numel, on))
         else:
-            finish(function(self._pointer, address, numel, on))
+            try:
+                finish(function(self._pointer, address, numel, on))
+            except BaseException:
+                take_kept()  # a second signal came before the first was taken
+                raise
 
     def _start(self, call: str, start: Any, buffer: Buffer, stream: int | None) -> Operation:
         number, handle = ctypes.c_uint64(), self._handle
-        begun = next(handle.starts)
+        begun = object()
         with handle.call(f"{call}_start", self.name):
             handle.started[begun] = buffer  # before the call: a signal's handler may raise as it returns
             try:

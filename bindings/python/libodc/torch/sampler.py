@@ -69,7 +69,7 @@ def _whole(name: str, value: int, least: int) -> int:
 def _real(name: str, value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} is {value!r}, must be a number") from None
 
 
@@ -350,7 +350,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         if [len(one) for one in window] != counts or len(set(samples)) < len(samples):
             raise ValueError(
                 f"the state's window has minibatches of {[len(one) for one in window]} samples; after {delivered} that "
-                f"were delivered it has {counts}, all of them different"
+                f"were delivered it has {counts} (the last as `drop_last` has it), all of them different"
             )
         if outside := [sample for sample in samples if not 0 <= sample < self.samples]:
             raise ValueError(f"the state's window has sample {outside[0]} of a dataset of {self.samples}")

@@ -354,7 +354,7 @@ class Group:
         """Writes the sums, divided, into the .grad of each parameter that any rank had a gradient for. `filled`: the
         ids of parameters that hold another group's sums already, to which this group's are added: a tied parameter is
         in several groups, and its gradient is the sum over all of them, as in plain FSDP2."""
-        into, sums = [], []
+        into, sums, fresh = [], [], []
         for index, entry in enumerate(self.trainable):
             if not took_part[index]:
                 continue
@@ -366,7 +366,8 @@ class Group:
                     local_tensor(gradient).div_(divisor)
                 continue
             if gradient is None:
-                gradient = parameter.grad = torch.empty_like(parameter)
+                gradient = torch.empty_like(parameter)
+                fresh.append((parameter, gradient))
             local = local_tensor(gradient)
             if first:
                 into.append(local)
@@ -375,6 +376,8 @@ class Group:
                 local.add_(self._own_sums[index].div(divisor).to(local.device))
         if into:
             _divide(sums, divisor, into)
+        for parameter, gradient in fresh:
+            parameter.grad = gradient
 
 
 class Gather(Buffers, AllGather):
@@ -443,19 +446,21 @@ def _part(whole: torch.Tensor, offset: int, shape: torch.Size) -> torch.Tensor:
 
 
 def _divide(sums: list[torch.Tensor], divisor: float, into: list[torch.Tensor]) -> None:
+    """The bits do not depend on a tensor's size: on a GPU only the foreach functions divide by a number itself."""
     kind, device = sums[0].dtype, sums[0].device
     by: Any = divisor if device.type != "cpu" else _as_tensor(divisor, kind)
-    if all(one.dtype is kind and one.device == device for one in into):
-        small = [index for index, one in enumerate(sums) if one.numel() < _LARGE]
-        if small:
-            some = [into[index] for index in small]
-            torch._foreach_copy_(some, [sums[index] for index in small])
-            torch._foreach_div_(some, by)
-        for one, to in zip(sums, into, strict=True) if len(small) < len(sums) else ():
-            if one.numel() >= _LARGE:
-                torch.div(one, by, out=to)
-    else:  # other types, whose values are rounded once, or offloaded
-        torch._foreach_copy_(into, torch._foreach_div(sums, by))
+    alike = all(one.dtype is kind and one.device == device for one in into)
+    small = [index for index, one in enumerate(sums) if one.numel() < _LARGE]
+    large = [index for index, one in enumerate(sums) if one.numel() >= _LARGE]
+    for some in [small, *([index] for index in large)] if small else [[index] for index in large]:
+        these, those = [sums[index] for index in some], [into[index] for index in some]
+        if not alike:  # other types, whose values are rounded once, or offloaded
+            torch._foreach_copy_(those, torch._foreach_div(these, by))
+        elif device.type == "cpu" and some is not small:
+            torch.div(these[0], by, out=those[0])
+        else:
+            torch._foreach_copy_(those, these)
+            torch._foreach_div_(those, by)
 
 
 @functools.lru_cache(maxsize=16)

@@ -189,7 +189,7 @@ class FsdpGroup:
         self.module = module
         self.name = name
         self._raw = raw
-        self._first = self.slots[0]
+        self._ends = (self.slots[0], self.slots[-1])
 
     @property
     def slots(self) -> list[Slot]:
@@ -268,8 +268,11 @@ class FsdpGroup:
         """Reshards, and drops unused parameters that were gathered ahead: they would be taken for current ones."""
         if self._raw._all_gather_result is not None:
             self.module.unshard()
-        elif self._first.get() is self._raw.fsdp_params[0].sharded_param:  # and so are all of them
-            return
+        elif all(
+            slot.get() is self._raw.fsdp_params[index].sharded_param
+            for slot, index in zip(self._ends, (0, -1), strict=True)
+        ):
+            return  # and so are those between, which FSDP2 shards in their order
         self.module.reshard()
 
     def drop_accumulated(self) -> None:
