@@ -339,8 +339,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     def _checked_window(self, delivered: int, given: Any) -> dict[int, list[int]]:
         if delivered > len(self):
             raise ValueError(f"the state has {delivered} minibatches delivered, an epoch has {len(self)}")
-        inside = delivered < len(self) and delivered % self.lookahead != 0
-        numbers = range(delivered, self._numbers(delivered - delivered % self.lookahead).stop if inside else delivered)
+        numbers = self._left_in_window(delivered)
         counts = [min(self.minibatch_size, self.samples - number * self.minibatch_size) for number in numbers]
         try:
             window = [[operator.index(sample) for sample in samples] for samples in given]
@@ -440,16 +439,22 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         """The minibatches of the window that begins with one."""
         return range(first, min(first + self.lookahead, len(self)))
 
+    def _left_in_window(self, delivered: int) -> range:
+        """The minibatches to come in a window that has begun; none between windows."""
+        begun = delivered % self.lookahead
+        return range(delivered, self._numbers(delivered - begun).stop if begun else delivered)
+
     def _rest_of_window(self) -> list[list[int]]:
         """The samples of the minibatches to come in a window that has begun."""
         epoch, delivered = self._position.epoch, self._position.delivered
-        if self.lookahead == 1 or delivered % self.lookahead == 0 or delivered >= len(self):
+        left = self._left_in_window(delivered)
+        if not left:
             return []
         if delivered in self._position.window:
             return [samples for number, samples in sorted(self._position.window.items()) if number >= delivered]
         first = delivered - delivered % self.lookahead
         samples, made = self._window(epoch, first, self._order(epoch))
-        return [_samples_in(samples, made, number - first) for number in range(delivered, self._numbers(first).stop)]
+        return [_samples_in(samples, made, number - first) for number in left]
 
     @property
     def token_divisor(self) -> float:

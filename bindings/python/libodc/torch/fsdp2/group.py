@@ -450,17 +450,22 @@ def _divide(sums: list[torch.Tensor], divisor: float, into: list[torch.Tensor]) 
     kind, device = sums[0].dtype, sums[0].device
     by: Any = divisor if device.type != "cpu" else _as_tensor(divisor, kind)
     alike = all(one.dtype is kind and one.device == device for one in into)
-    small = [index for index, one in enumerate(sums) if one.numel() < _LARGE]
-    large = [index for index, one in enumerate(sums) if one.numel() >= _LARGE]
-    for some in [small, *([index] for index in large)] if small else [[index] for index in large]:
-        these, those = [sums[index] for index in some], [into[index] for index in some]
-        if not alike:  # other types, whose values are rounded once, or offloaded
-            torch._foreach_copy_(those, torch._foreach_div(these, by))
-        elif device.type == "cpu" and some is not small:
-            torch.div(these[0], by, out=those[0])
-        else:
+
+    def together(indices: list[int]) -> None:
+        these, those = [sums[index] for index in indices], [into[index] for index in indices]
+        if alike:
             torch._foreach_copy_(those, these)
             torch._foreach_div_(those, by)
+        else:  # other types, whose values are rounded once, or offloaded
+            torch._foreach_copy_(those, torch._foreach_div(these, by))
+
+    if small := [index for index, one in enumerate(sums) if one.numel() < _LARGE]:
+        together(small)
+    for index, one in enumerate(sums):
+        if one.numel() >= _LARGE and alike and device.type == "cpu":
+            torch.div(one, by, out=into[index])
+        elif one.numel() >= _LARGE:
+            together([index])
 
 
 @functools.lru_cache(maxsize=16)
