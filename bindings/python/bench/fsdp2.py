@@ -11,22 +11,19 @@
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from gloo_ranks import process_group
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-import libodc
 from libodc.torch import fsdp2
 
 PAIRS = 60
@@ -163,17 +160,10 @@ def agreement(rank: int, size: int) -> None:
 
 
 def main() -> None:
-    with libodc.init() as context:
-        rank, size, job = context.rank, context.size, os.environ.get("ODC_JOB", str(os.getppid()))
-    store = Path(tempfile.gettempdir()) / f"odc-bench-{job}"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    torch.set_num_threads(1)
-    for dtype in (torch.float32, torch.bfloat16):
-        copies(rank, dtype)
-    agreement(rank, size)
-    dist.barrier()
-    dist.destroy_process_group()
-    store.unlink(missing_ok=True)
+    with process_group() as (rank, size):
+        for dtype in (torch.float32, torch.bfloat16):
+            copies(rank, dtype)
+        agreement(rank, size)
 
 
 main()

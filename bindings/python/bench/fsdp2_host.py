@@ -11,20 +11,17 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from gloo_ranks import process_group
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-import libodc
 from libodc.torch import fsdp2
 from libodc.torch.fsdp2.group import Group
 from libodc.torch.fsdp2.torch_state import AllGather, Buffers, ReduceScatter
@@ -125,24 +122,18 @@ def sync_and_step() -> tuple[float, float, float]:
 
 
 def main() -> None:
-    with libodc.init() as context:
-        rank, size, job = context.rank, context.size, os.environ.get("ODC_JOB", str(os.getppid()))
-    store = Path(tempfile.gettempdir()) / f"odc-bench-{job}"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    torch.set_num_threads(1)
-    gather, add, in_place = hooks()
-    sync, step, alone = sync_and_step()
-    if rank == 0:
-        print(
-            f"hooks of 1,024 elements: gather {gather:.1f} us, addition {add:.1f} us; in their places {in_place:.1f} us"
-        )
-        print(
-            f"{4 * GROUPS} groups with {16 * GROUPS} parameters: sync {sync:.1f} ms; "
-            f"step with publish {step:.1f} ms, without {alone:.1f} ms"
-        )
-    dist.barrier()
-    dist.destroy_process_group()
-    store.unlink(missing_ok=True)
+    with process_group() as (rank, _):
+        gather, add, in_place = hooks()
+        sync, step, alone = sync_and_step()
+        if rank == 0:
+            print(
+                f"hooks of 1,024 elements: gather {gather:.1f} us, addition {add:.1f} us; "
+                f"in their places {in_place:.1f} us"
+            )
+            print(
+                f"{4 * GROUPS} groups with {16 * GROUPS} parameters: sync {sync:.1f} ms; "
+                f"step with publish {step:.1f} ms, without {alone:.1f} ms"
+            )
 
 
 main()
