@@ -16,7 +16,7 @@ case ${1-} in
 quick)
     bash tests/venv.sh checks
     cd bindings/python
-    exec "$bin/pytest" -q -rs tests/test_{abi,claims,context,demo,exact,imports,log,plan,readme,signals,stats,topology,gpu}.py
+    exec "$bin/pytest" -q -rfEs tests/test_{abi,claims,context,demo,exact,imports,log,plan,readme,signals,stats,topology,gpu}.py
     ;;
 *)
     bash tests/venv.sh checks pictures
@@ -24,7 +24,7 @@ quick)
         bash tests/venv.sh torch libraries torchtitan || [ $? -eq 77 ]
     fi
     cd bindings/python
-    exec "$bin/pytest" -rs "$@"
+    exec "$bin/pytest" -rfEs "$@"
     ;;
 esac
 cd bindings/python
@@ -37,7 +37,7 @@ else
 fi
 # Not python -m pytest, which would import the sources instead of the installed package.
 status=0
-"$bin/pytest" -q -rs || status=$?
+"$bin/pytest" -q -rfEs || status=$?
 if "$bin/python" -c 'import torch' 2>/dev/null; then
     echo "FSDP2 with every rank on a host of its own"
     ODC_TEST_HOSTS=99 FI_OFI_RXM_MSG_RX_SIZE=64 "$bin/pytest" -q tests/test_fsdp2_{equal,gradients,deaths}.py || status=$?

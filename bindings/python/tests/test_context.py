@@ -394,35 +394,33 @@ def test_job_errors_are_exceptions_that_name_the_rank() -> None:
     run_ranks(2, misses_deadline, multiprocessing.Event())
 
 
-def other_threads_run(rank: int, size: int, job: str) -> None:
-    context = libodc.init(rank=rank, size=size, job=job, timeout=30)
+def other_threads_run(rank: int, size: int, job: str, ran: Any) -> None:
+    context = libodc.init(rank=rank, size=size, job=job, timeout=60)
     shard = context.register("w", 10)
     context.publish()
     if rank == 0:
-        ticks = [0]
-        stop = threading.Event()
+        syncing = threading.Event()
 
         def tick() -> None:
-            while not stop.is_set():
-                ticks[0] += 1
+            syncing.wait()
+            for _ in range(50):
                 time.sleep(0.001)
+            ran.set()
 
         thread = threading.Thread(target=tick)
         thread.start()
-        before = ticks[0]
-        context.sync()  # rank 1 comes when this process's other thread has run for a while
-        assert ticks[0] > before + 20
-        stop.set()
+        syncing.set()
+        context.sync()
         thread.join()
     else:
-        time.sleep(1)
+        assert ran.wait(30)
         shard.gather(np.zeros(10, np.float32))
         context.sync()
     context.close()
 
 
 def test_a_waiting_call_lets_other_threads_run() -> None:
-    run_ranks(2, other_threads_run)
+    run_ranks(2, other_threads_run, multiprocessing.Event())
 
 
 CTRL_C = """
@@ -466,7 +464,7 @@ def test_ctrl_c_ends_a_wait_which_may_be_taken_up_again(own_handler: bool) -> No
     assert [rank.wait(60) for rank in ranks] == [0, 0]
 
 
-def interrupted_by_callback(rank: int, size: int, job: str) -> None:
+def interrupted_by_callback(rank: int, size: int, job: str, ended: Any) -> None:
     stop = threading.Event()
     context = libodc.init(rank=rank, size=size, job=job, timeout=30, interrupted=stop.is_set)
     context.register("w", 10)
@@ -476,14 +474,15 @@ def interrupted_by_callback(rank: int, size: int, job: str) -> None:
         with pytest.raises(libodc.InterruptedWaitError):
             context.sync()
         stop.clear()
+        ended.set()
     else:
-        time.sleep(0.5)
+        assert ended.wait(60)
     context.sync()
     context.close()
 
 
 def test_interrupted_ends_a_wait() -> None:
-    run_ranks(2, interrupted_by_callback)
+    run_ranks(2, interrupted_by_callback, multiprocessing.Event())
 
 
 def test_bad_arguments_are_refused_at_once() -> None:

@@ -156,22 +156,26 @@ def test_each_thread_raises_its_own_error() -> None:
     run_ranks(2, waits_in_threads, multiprocessing.Event())
 
 
-def keeps_handlers(rank: int, size: int, job: str) -> None:
+def keeps_handlers(rank: int, size: int, job: str, looked: Any) -> None:
     context = libodc.init(rank=rank, size=size, job=job, timeout=30)
-    seen: list[Any] = []
     if rank == 1:
-        time.sleep(0.5)
-    else:
-        before = [signal.getsignal(number) for number in signal.valid_signals()]
-        look = lambda: seen.append([signal.getsignal(number) for number in signal.valid_signals()])  # noqa: E731
-        threading.Timer(0.2, look).start()
+        assert looked.wait(60)
+        context.sync()
+        return
+    before = [signal.getsignal(number) for number in signal.valid_signals()]
+    seen: list[Any] = []
+
+    def look() -> None:
+        seen.extend(signal.getsignal(number) for number in signal.valid_signals())
+        looked.set()
+
+    threading.Timer(0.2, look).start()
     context.sync()
-    if rank == 0:
-        assert seen == [before]
+    assert seen == before
 
 
 def test_handlers_are_the_programs_during_a_call() -> None:
-    run_ranks(2, keeps_handlers)
+    run_ranks(2, keeps_handlers, multiprocessing.Event())
 
 
 class Killed(logging.Handler):
@@ -182,7 +186,7 @@ class Killed(logging.Handler):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def is_killed_in_callbacks(rank: int, size: int, job: str) -> None:
+def is_killed_in_callbacks(rank: int, size: int, job: str, ended: Any) -> None:
     logging.getLogger("libodc").setLevel(5)
     asked = [1]
 
@@ -211,14 +215,15 @@ def is_killed_in_callbacks(rank: int, size: int, job: str) -> None:
         asked[0] = 0
         with pytest.raises(KeyboardInterrupt):
             context.sync()
+        ended.set()
     else:
-        time.sleep(0.5)
+        assert ended.wait(60)
     context.sync()
 
 
 def test_ctrl_c_in_a_callback_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ODC_LOG", raising=False)
-    run_ranks(2, is_killed_in_callbacks)
+    run_ranks(2, is_killed_in_callbacks, multiprocessing.Event())
 
 
 ENDS = """
