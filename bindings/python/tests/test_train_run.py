@@ -28,10 +28,11 @@ from options import parse_options
 import libodc
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "train" / "train.py"
-ARMS = ["fsdp2 + lb-micro", "collective + lb-micro", "odc + lb-micro", "odc + lb-mini"]
-STEPS = ["transport", "schedule", "transport, schedule", "plan", "all"]
+ARMS = ["fsdp2 + lb-micro", "collective + lb-micro", "collective + sorted-rows", "odc + lb-micro", "odc + lb-mini"]
+STEPS = ["transport", "plan of collectives", "schedule", "transport, schedule", "plan", "schedule, plan", "all"]
 LINE = (
-    r"step \d+/28(  \d+:\d\d left)?  loss \d\.\d{4}  (idle \d+ % \d+ % )?\((fsdp2|collective|odc) \+ lb-(micro|mini)\)"
+    r"step \d+/35(  \d+:\d\d left)?  loss \d\.\d{4}  (idle \d+ % \d+ % )?"
+    r"\((fsdp2|collective|odc) \+ (lb-micro|lb-mini|sorted-rows)\)"
 )
 HEAD = (SCRIPT.read_text().split('"""')[1]).replace("\n    ", "\n")
 ROWS = re.compile(r"^(?:arm |(?:fsdp2|collective|odc) \+ |gain of|(?!verdict)[a-z, ]+: [a-z]+ \+ ).*$", re.M)
@@ -162,7 +163,7 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
     assert summary["experiment"] == out.splitlines()[0]
     assert [part["samples_per_rank"] for part in summary["parts"]] == [3, 1]
     for part in summary["parts"]:
-        assert [arm["name"] for arm in part["arms"]] == [ARMS[1], "collective + sorted-rows", *ARMS[2:]]
+        assert [arm["name"] for arm in part["arms"]] == ARMS[1:]
         of = ["plan of collectives", "schedule", "plan", "schedule, plan", "schedule, plan"]
         assert [gain["of"] for gain in part["gains"]] == of
         assert [gain["under"] for gain in part["gains"][3:]] == ["collective + sorted-rows", ARMS[1]]
@@ -217,8 +218,8 @@ def test_a_rank_without_a_launcher_shows_its_progress_in_place(tmp_path: Path, c
     lines = b"".join(written).decode().split("\r\x1b[K")
     assert ended.returncode == 0, lines
     assert ended.stdout.startswith("real compute: 1 rank of one thread")
-    assert len(lines) == 1 + 4 * 3 + 1 and lines[-1] == "", lines  # arms, minibatches; at the end an empty one
-    assert re.fullmatch(r"step 12/12  0:00 left  loss \d\.\d{4}  idle \d+ % \(.*\)", lines[-2]), lines
+    assert len(lines) == 1 + 5 * 3 + 1 and lines[-1] == "", lines  # arms, minibatches; at the end an empty one
+    assert re.fullmatch(r"step 15/15  0:00 left  loss \d\.\d{4}  idle \d+ % \(.*\)", lines[-2]), lines
     assert json.loads((tmp_path / "report/compute/summary.json").read_text())["ranks"] == 1
 
 
@@ -317,7 +318,7 @@ def test_gpus(tmp_path: Path, corpus: Path) -> None:
     assert (status, other_status) == (0, 0), err
     summary = check_report(tmp_path, "compute", ("gains", "losses"))
     assert [arm["name"] for arm in summary["arms"]] == ARMS[1:]
-    assert [gain["of"] for gain in summary["gains"]] == ["schedule", "plan", "schedule, plan"]
+    assert [gain["of"] for gain in summary["gains"]] == [*STEPS[1:3], *STEPS[4:6], "schedule, plan"]
     if torch.cuda.device_count() > 1:
         (status, _, err), _ = run(tmp_path, "compute", *arguments, "--compare", "nccl")
         assert status == 0, err

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from arms import COLLECTIVE, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI
+from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI
 from experiment import Experiment, check_losses
 from figures import (
     NOTES,
@@ -32,7 +32,7 @@ def run(session: Session) -> None:
     on_gpu = session.mesh.device_type == "cuda"
     # gloo's collectives would leave GPUs idle: on GPUs FSDP2 is compared over NCCL or not at all.
     compared = [FSDP] if not on_gpu or options.compare else []
-    arms = [*compared, COLLECTIVE, ODC_MICRO, ODC_MINI]
+    arms = [*compared, COLLECTIVE, COLLECTIVE_ROWS, ODC_MICRO, ODC_MINI]
     workload = session.workload(arms)
     timed = range(1, 1 + options.rounds * options.turn)  # the first minibatch warms up
     workload.add_minibatches(timed.stop, size, options.minibatch, options.seed)
