@@ -19,6 +19,7 @@ from ...errors import ArgumentError, InternalError, PhaseError
 from ...shard import Shard, ShardDescription
 from .backward import Backwards
 from .layout import Entry, Layout
+from .overlap import GatherWork, Overlap
 from .streams import Streams
 from .torch_state import AllGather, Buffers, FsdpGroup, ReduceScatter, Settings, local_tensor
 
@@ -38,6 +39,7 @@ class JobHooks(Protocol):
     """The part of the job that the communication hooks call."""
 
     backwards: Backwards
+    overlap: Overlap | None
 
     def before_gather(self) -> None: ...
 
@@ -129,6 +131,7 @@ class Group:
             sums = from_dlpack(shards[1].slice.gradients)
             self._own_sums = [_part(sums, entry.gradient_offset, entry.local.shape) for entry in self.trainable]
         self._running = job.backwards
+        self._overlap = job.overlap
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
         for index, entry in enumerate(self.trainable):
@@ -247,10 +250,11 @@ class Group:
             "of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
         )
 
-    def gather(self, output: torch.Tensor, mine: torch.Tensor) -> None:
-        if self.gathered and _kind(output) == self._gathers and output.is_contiguous():
+    def gather(self, output: torch.Tensor, mine: torch.Tensor) -> GatherWork | None:
+        """Fills `output`, now or when the work is waited for."""
+        if self._overlap is None and self.gathered and _kind(output) == self._gathers and output.is_contiguous():
             self._parameters.gather_at(output.data_ptr(), self._parameters.numel)
-            return
+            return None
         if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
             raise PhaseError(
                 f'FSDP group "{self.name}" gathers {mine.numel()} elements of {mine.dtype}, and at attach gathered '
@@ -260,8 +264,11 @@ class Group:
         if not self.gathered:
             self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
             self.gathered = True
+        if self._overlap is not None:
+            return self._overlap.gather(self._parameters, output)
         self._parameters.gather(output)
         self._gathers = _kind(output)
+        return None
 
     def take_pending(self) -> None:
         """FSDP2 begins to reduce the gradients that exist."""
@@ -283,7 +290,9 @@ class Group:
             )
         whole = self.spread(full)
         self.check_order(full)
-        if _kind(whole) == self._adds and whole.is_contiguous():
+        if self._overlap is not None:
+            self._overlap.add(self._gradients, whole)
+        elif _kind(whole) == self._adds and whole.is_contiguous():
             self._gradients.scatter_add_at(whole.data_ptr(), self._gradients.numel)
         else:
             self._gradients.scatter_add(whole)
@@ -390,8 +399,7 @@ class Gather(Buffers, AllGather):
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         self._job.before_gather()
-        self._group.gather(output_tensor, input_tensor)
-        return None
+        return self._group.gather(output_tensor, input_tensor)
 
 
 class Add(Buffers, ReduceScatter):

@@ -29,6 +29,7 @@ from .backward import Backwards
 from .clip import total_norm
 from .crosscheck import Crosscheck
 from .group import Group
+from .overlap import overlap_of
 from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
@@ -66,6 +67,7 @@ class Job:
         self._streams = streams
         self._crosscheck = crosscheck
         self.backwards = Backwards()
+        self.overlap = overlap_of(context, streams.memory)
         self._totals = Totals()
         self._ending = Steps()  # of the minibatch
         self._clipping = Steps()
@@ -419,6 +421,8 @@ class Job:
                 one.parameter.grad = one.gradient
             if self._crosscheck is not None:
                 self._crosscheck.forget()
+        if self.overlap is not None:
+            self.overlap.synced()
         for group in self._groups:
             group.begin()
         self._left_over = False
