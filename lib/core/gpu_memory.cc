@@ -40,8 +40,8 @@ bool GpuMemory::needs_shadow(const Shard &shard) const {
     return false;
 }
 
-// A shadow that ranks of this host read stays a shadow: they may have its pages pinned for as long as they keep the shard,
-// and what lay there next would not be what they see.
+// The pages of a shadow that ranks of this host read are not reused for anything else: those ranks may keep them pinned as
+// long as they have the shard, and would read whatever lies there next.
 bool GpuMemory::is_read_by_local_peers(const Shard &shard) const {
     for (uint64_t index = 0; shard.is_shadowed() && index < shard.owners(); ++index) {
         const int owner = shard.owner(index);
@@ -174,7 +174,7 @@ void GpuMemory::detach(Shard &shard) {
     free_shadow(shard, shard.host_region());
 }
 
-// Those that the shard needs and that are not open yet.
+// Opens the bounce buffers that the shard needs and that are not open yet.
 void GpuMemory::open_bounce_buffers(const Shard &shard) {
     const auto pool = [&](size_t least) {
         return BouncePool::of_pinned_memory(cuda_.device(),

@@ -32,9 +32,9 @@ void write(Contribution &contribution, const double *values, size_t count, int32
 }
 
 // After an interruption the same call must be made again: its values are with the peers already.
-void check_same(const char *call, const Contribution &posted, const double *values, size_t count, int32_t op) {
-    if (posted.count != count || posted.op != (count > 0 ? op : 0) ||
-        (count > 0 && std::memcmp(posted.values, values, count * sizeof(double)) != 0)) {
+void check_same(const char *call, const Contribution &theirs, const double *values, size_t count, int32_t op) {
+    if (theirs.count != count || theirs.op != (count > 0 ? op : 0) ||
+        (count > 0 && std::memcmp(theirs.values, values, count * sizeof(double)) != 0)) {
         fail(ODC_ERROR_ARGUMENT, "{} was interrupted and has handed in other values; call it again with the same",
              call);
     }

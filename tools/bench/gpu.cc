@@ -231,7 +231,7 @@ void bench_gather(const Bench &bench, Json &json) {
     peer.join(others, &Nccl::gather, layout);
     const Contestant odc = gather.contestant(active ? &active->tensor : nullptr);
     const RaceResult result = run_race(bench, odc, active ? active->plain.contestant() : parked(), others);
-    add_race(json, bench.options, result, active ? active->plain.words() : "");
+    add_race(json, bench.options, result, active ? active->plain.text() : "");
     peer.report(json, bench.options, result);
     add_host_time(json, bench, odc);
 }
@@ -273,7 +273,7 @@ void bench_add(const Bench &bench, Json &json) {
     add_other(json, bench.options, "plain", "the plain a += b", result, 0);
     if (active && active->owner) {
         add_other(json, bench.options, "owner", "the owner's additions", result, 1);
-        json["owner"] = active->owner->words();
+        json["owner"] = active->owner->text();
     } else {
         json["owner_why_not"] = OwnerAddition::why_not(team, layout);
     }

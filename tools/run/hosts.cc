@@ -124,11 +124,11 @@ private:
 
     // With the first host's port the parts of all hosts are complete and can be sent.
     bool hear(size_t host, const std::string &line) {
-        const std::optional<AgentWord> word = read_agent_word(line);
+        const std::optional<AgentMessage> word = read_agent_message(line);
         if (!word) {
             return false;
         }
-        if (word->kind == AgentWord::Kind::Failed) {
+        if (word->kind == AgentMessage::Kind::Failed) {
             supervisor_.fail(word->number, {"rank", std::to_string(word->second), word->how});
         } else if (host == 0) {
             const std::string name = hosts_[0].substr(hosts_[0].find('@') + 1);  // from user@host
