@@ -150,6 +150,12 @@ same "$(printf '%s\n' "$out" | sort)" "$(printf '[0] 0/3/%s\n[1] 1/3/%s\n[2] 2/3
 expect 0 "$odc" run -n 1 -- sh -c 'echo "$ODC_JOB"'
 [ "$out" != "[0] $job" ] || fail "two jobs have one name"
 # torch.distributed's variables: the place is always odc run's, where to meet the user's if given.
+expect 0 env -u OMP_NUM_THREADS "$odc" run -n 2 -- sh -c 'echo "$OMP_NUM_THREADS"'
+same "$(sort <<<"$out")" "$(printf '[0] 1\n[1] 1')"
+expect 0 env -u OMP_NUM_THREADS "$odc" run -n 1 -- sh -c 'echo "${OMP_NUM_THREADS-unset}"'
+same "$out" "[0] unset"
+expect 0 env OMP_NUM_THREADS=3 "$odc" run -n 2 -- sh -c 'echo "$OMP_NUM_THREADS"'
+same "$(sort <<<"$out")" "$(printf '[0] 3\n[1] 3')"
 show='echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT"'
 expect 0 env -u RANK -u MASTER_ADDR -u MASTER_PORT WORLD_SIZE=9 LOCAL_RANK=7 "$odc" run -n 2 -- sh -c "$show"
 port=$(sed -n 's/^\[0\] .*://p' <<<"$out")

@@ -156,8 +156,7 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
     lengths.write_text("".join(f"{50 + 400 * (i % 7 == 0)}\n" for i in range(38)))
     arguments = ["--data", str(corpus), "--lengths", str(lengths), "--minibatches", "2", "--seconds", "2", *SMALL]
     (status, out, err), _ = run(tmp_path, "emulated", *arguments)
-    # A busy machine may miss the emulation's times, and gets a warning.
-    assert status == 0 or "real compute was longer than" in err, err
+    assert status == 0, err
     assert out.splitlines()[0] == "EMULATED DEVICES: compute padded by sleep; not a GPU measurement"
     summary = check_report(tmp_path, "emulated")
     assert summary["experiment"] == out.splitlines()[0]
@@ -171,13 +170,15 @@ def test_emulated_devices(tmp_path: Path, corpus: Path) -> None:
         assert all(0 < arm["reached"] == arm["ideal_seconds"] / arm["seconds"] < 1 for arm in part["arms"])
 
 
-def test_compute_that_is_longer_than_its_slots_fails_the_run(tmp_path: Path, corpus: Path) -> None:
+def test_compute_that_is_longer_than_its_slots_is_no_result(tmp_path: Path, corpus: Path) -> None:
     arguments = ["--data", str(corpus), "--minibatches", "1", "--seconds", "0.001", *SMALL]
     (status, out, err), (other_status, _, _) = run(tmp_path, "emulated", *arguments)
-    assert (status, other_status) == (1, 1)
-    assert "train.py: with 3 samples a rank real compute was longer than 100.00% of the slots" in err
-    assert "real compute was longer than" in out and "Traceback" not in err
+    assert (status, other_status) == (0, 0), err
+    verdict = out.splitlines()[-1]
+    assert verdict.startswith("verdict: not resolved: with 3 samples a rank real compute was longer than 100.00%")
+    assert ", 3 pairs of turns are the least; measured: odc + lb-mini over collective + lb-micro and" in verdict
     summary = check_report(tmp_path, "emulated")
+    assert summary["verdict"] == verdict
     overruns = summary["parts"][0]["overruns"]
     assert overruns["longer"] == overruns["slots"] > 0
 

@@ -79,8 +79,7 @@ def _report(session: Session, experiment: Experiment, workload: Workload, timed:
     gains = step_gains(records, timed)
     differences = loss_differences(records, next(iter(records)))
     best = gains[-1]
-    spread = f"{best.median:.2f}x ({min(best.ratios):.2f}x to {max(best.ratios):.2f}x in {len(best.ratios)} pairs)"
-    result = verdict(f"{best.over.name} over {best.under.name}: {spread}", experiment.others)
+    result = verdict(f"{best.over.name} over {best.under.name}: {best}", experiment.others, len(best.ratios))
     tables = [
         *arms_table("arm", figures, records, last=-1),
         "",
