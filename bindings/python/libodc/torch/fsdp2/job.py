@@ -71,7 +71,6 @@ class Job:
         self._clipping = Steps()
         self._synced = 0  # calls of sync_gradients
         self._waited = 0  # nanoseconds, up to the last sync
-        self._lateness = [0] * context.size  # how often each rank was the last, up to the last sync
         self._trace: Trace | None = None
         self._span = ExitStack()  # the current span of the trace
         self._phase = Phase.SYNCED
@@ -147,12 +146,14 @@ class Job:
                 self._warn_of_uneven(summary.microbatches)
             self._fill(summary.took_part, divisor)
         self._synced += 1
-        waited_before, self._waited = self._waited, self._waited_ns()
+        stats = self._context.stats()
+        waited_before = self._waited
+        self._waited = stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
         return MinibatchReport(
             self._synced - 1,
             summary.microbatches,
             (self._waited - waited_before) * 1e-9,
-            self._last_to_arrive(),
+            stats.sync_last_rank,
             divisor,
             combined.sums,
             combined.maxima,
@@ -547,15 +548,6 @@ class Job:
             )
 
     # ---- logging ----
-
-    def _waited_ns(self) -> int:
-        stats = self._context.stats()
-        return stats.publish_wait_ns + stats.lock_wait_ns + stats.sync_wait_ns
-
-    def _last_to_arrive(self) -> int:
-        before = self._lateness
-        self._lateness = [self._context.peer_stats(rank).sync_last for rank in range(self._context.size)]
-        return max(range(len(before)), key=lambda rank: self._lateness[rank] - before[rank])
 
     def _warn(self, about: str, text: str) -> None:
         """Logs a warning once for the job: all ranks make this call."""
