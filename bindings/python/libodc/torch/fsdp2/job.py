@@ -401,16 +401,9 @@ class Job:
         return summary, total_weight, combined
 
     def _own_summary(self, call: str, numbers: Given, vetoes: bool, collectives: int) -> RankSummary:
-        took_part: list[bool] = []
-        for group in self._groups:
-            count = len(group.trainable)
-            if len(group.took_part) == count:
-                took_part += [True] * count
-            else:
-                took_part += [index in group.took_part for index in range(count)]
         return RankSummary(
-            took_part,
-            max((max(group.backwards) for group in self._groups if group.backwards), default=0),
+            [index in group.took_part for group in self._groups for index in range(len(group.trainable))],
+            max((n for group in self._groups for n in group.backwards), default=0),
             len(self._context.claims()),
             call,
             vetoes,

@@ -6,7 +6,7 @@ In the common case it is all in a few sums that ride on the sync:
 - How many ranks veto, have new names, call each method and so on: digits of one number, in a base above the number of
   ranks, so that no digit of the sum carries over.
 - The parameters that took part are the usual ones (at first: all) if no rank has others, and one rank has all of them;
-  none if no rank ran a microbatch.
+  none if no rank has any.
 - A rank's numbers (microbatches, a hash of its call) are equal on all ranks if their sum and their sum of squares say
   so. Otherwise each rank's own number is one digit, at the place of its rank. In jobs of up to about 150 ranks these
   digits ride on the sync, too.
@@ -27,7 +27,7 @@ from .totals import VALUES, Reduce
 _EXACT = 53  # bits of an integer in f64
 
 _METHODS = ("sync_gradients", "publish", "the end of trace", "close")
-_FLAGS = 5  # of RankSummary, and whether the parameters are the usual ones
+_FLAGS = 6  # three of RankSummary, and three about the parameters that took part
 _RIDING = 256  # counts below it ride digit by digit
 
 
@@ -128,7 +128,7 @@ class Summaries:
         has_others = not usual and any(
             took and not usual for took, usual in zip(mine.took_part, self._usual, strict=True)
         )
-        flags = [mine.vetoes, mine.has_new_names, mine.has_maxima, has_all, has_others]
+        flags = [mine.vetoes, mine.has_new_names, mine.has_maxima, any(mine.took_part), has_all, has_others]
         method = [mine.call.partition("(")[0] == one for one in _METHODS]
         microbatches, call = mine.microbatches, self._hash(mine.call)
         sums = [mine.collectives, mine.claimed, microbatches, microbatches**2, call, call**2]
@@ -182,8 +182,8 @@ class Summaries:
         return [rank for rank, call in enumerate(calls) if call != own]
 
     def _took_part(self, mine: RankSummary, sums: _Sums, reduce: Reduce) -> list[bool]:
-        vetoes, *_, have_all, have_others = sums.flags
-        if vetoes > 0 or sums.microbatches[0] == 0:
+        vetoes, _, _, have_any, have_all, have_others = sums.flags
+        if vetoes > 0 or have_any == 0:
             return [False] * len(mine.took_part)
         if have_all == 0 or have_others > 0:
             values = _in_parts(self._counts.pack(mine.took_part), reduce)
