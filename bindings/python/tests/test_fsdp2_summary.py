@@ -166,7 +166,7 @@ def test_1000_parameters_of_1024_ranks() -> None:
     # Each uses parameters of its own, and one of them makes another call.
     spread = [replace(part, took_part=[index % size == rank for index in range(parameters)]) for rank in range(size)]
     assert len(check(ranks, spread).reductions) == 4
-    assert len(check(ranks, [*claims[1:], replace(claims[0], call=CALLS[1])]).reductions) <= 18
+    assert len(check(ranks, [*[part] * 700, replace(part, call=CALLS[1]), *[part] * 323]).reductions) == 12
 
 
 def test_typical_jobs_need_no_reduction() -> None:
@@ -178,6 +178,14 @@ def test_typical_jobs_need_no_reduction() -> None:
             counts = [source.randrange(256) for _ in range(size)]
             exchange = check(ranks, [usual(5, n, n // 3) for n in counts], VALUES - 1 - names)
             assert exchange.reductions == [] or sum(counts) == 0
+
+
+@pytest.mark.parametrize("microbatches", [1, 2, 255, 256, 1000])
+def test_one_rank_ran_all_microbatches(microbatches: int) -> None:
+    ranks = job(8, 3)
+    parts = [usual(3, microbatches if rank == 5 else 0) for rank in range(8)]
+    for room in (ranks[0].length, VALUES - 1):
+        check(ranks, parts, room)
 
 
 @pytest.mark.parametrize("base", [2, 3, 9, 256, 1025, 1 << 26, (1 << 26) + 1, 1 << 53])
