@@ -214,6 +214,7 @@ typedef struct odc_stats {
     uint64_t packets_sent;    /* small messages to other hosts */
     uint64_t pinned_bytes;    /* of host memory for GPUs: host shadows of slices, and staging */
     uint64_t clamped_addends; /* to this rank's exact sums: gradients' elements that were not below `largest` */
+    uint64_t sync_last_rank;  /* the rank that arrived last in the last sync; 0 before the first */
 } odc_stats;
 typedef struct odc_peer_stats {
     uint64_t struct_size;

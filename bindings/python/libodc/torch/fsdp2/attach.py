@@ -25,7 +25,6 @@ from .job import Job
 from .layout import Layout, probe
 from .optimizers import check_owners, unwrapped
 from .streams import Streams, streams_of
-from .summary import SummaryShard
 from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_post_accumulate_hook, has_tensor_hook
 
 logger = logging.getLogger("libodc")
@@ -89,11 +88,10 @@ def attach(
         _check_tied(attached)
         _compare_models(attached, process_group)
         context = _join(process_group, timeout, streams)
-        summaries = SummaryShard(sum(len(group.trainable) for group in attached), ranks)
         crosscheck = Crosscheck() if check else None
-        job = Job(model, attached, context, summaries, optimizers, streams, crosscheck)
+        job = Job(model, attached, context, optimizers, streams, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
-        _register(attached, summaries, context, job, streams)
+        _register(attached, context, job, streams)
         job.begin()
     except BaseException as error:
         with ExitStack() as stack:  # all of it, even if some fails
@@ -309,7 +307,7 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, s
         dist.all_gather_object(everyone, mine, group=process_group)
         return everyone
 
-    if process_group is None:  # so the summary's is the only shard
+    if process_group is None:  # and there are no shards
         return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout)
     return init(
         rank=dist.get_rank(process_group),
@@ -320,17 +318,16 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, s
     )
 
 
-def _register(groups: list[Group], summaries: SummaryShard, context: Context, job: Job, streams: Streams) -> None:
+def _register(groups: list[Group], context: Context, job: Job, streams: Streams) -> None:
     per_group = [group.descriptions() for group in groups]
     streams.make_room()
     try:
-        all_shards = [*(one for several in per_group for one in several), summaries.description()]
-        shards = iter(context.register_all(all_shards))
+        all_shards = [one for several in per_group for one in several]
+        shards = iter(context.register_all(all_shards) if all_shards else [])
     except NoMemoryError as error:
         raise NoMemoryError("; ".join(filter(None, (str(error), streams.held_by_torch())))) from None
     for group, several in zip(groups, per_group, strict=True):
         group.install([next(shards) for _ in several], job)
-    summaries.install(next(shards))
 
 
 def _warn_of_staging(context: Context, streams: Streams) -> None:
