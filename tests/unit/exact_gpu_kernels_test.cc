@@ -42,10 +42,7 @@ public:
     size_t numel() const { return numel_; }
     long long *sums() { return words_.data(); }
     ExactTotals *totals() { return reinterpret_cast<ExactTotals *>(words_.data() + numel_); }
-    bool is_not_finite(size_t i) {
-        const odc::NotFiniteBit place(totals(), sums() + i);
-        return (*place.word & place.bit) != 0;
-    }
+    bool is_not_finite(size_t i) { return odc::NotFiniteBit(totals(), sums() + i).is_set(); }
     bool is_guarded() const { return words_.back() == kGuard; }
 
     void add(const char *kernel, const void *from, size_t first, size_t count, double scale, uint64_t additions) {
