@@ -141,7 +141,36 @@ void GpuMemory::drop_allocation(const std::vector<DeviceAllocation> &parts) {
 
 // ---- Own slices ----
 
+// Here, where the host may wait for the GPU: a rank adds to a shard's other slices even if its own is empty.
+void GpuMemory::prepare_exact_sums(const std::vector<Shard *> &shards) {
+    for (const Shard *shard : shards) {
+        if (!shard->is_exact()) {
+            continue;
+        }
+        for (uint64_t index = 0; index < shard->owners(); ++index) {
+            const int owner = shard->owner(index);
+            const std::string why_not =
+                job_.peer(owner).gpu_route.is_direct() ? cuda_.why_no_exact_sums_with(job_.block(owner).gpu) : "";
+            if (!why_not.empty()) {
+                fail(ODC_ERROR_UNSUPPORTED,
+                     "shard \"{}\": exact sums (ODC_SUM_EXACT) cannot be added to the memory of {}: {}; with "
+                     "ODC_TRANSPORTS=shm on all ranks they go through host memory",
+                     shard->name(), job_.who(owner), why_not);
+            }
+        }
+        try {
+            call_gpu(job_, cuda_.device(), [&] { cuda_.load_exact_kernels(); });
+        } catch (const Error &error) {
+            if (error.status() == ODC_ERROR_DEVICE) {
+                throw;
+            }
+            fail(error.status(), "shard \"{}\": {}", shard->name(), error.what());
+        }
+    }
+}
+
 void GpuMemory::attach(const std::vector<Shard *> &shards) {
+    prepare_exact_sums(shards);
     std::set<size_t> reused;
     const std::vector<Allocation> shadows = allocate_shadows(shards, &reused);
     std::vector<DeviceAllocation> parts;

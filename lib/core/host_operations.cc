@@ -116,7 +116,7 @@ void HostOperations::before_arrival(const std::vector<Operation *> &started) {
 void HostOperations::after_arrival() {
     for (Shard *shard : shards_) {
         if (shard->is_exact()) {
-            finish_exact_sums(*shard, epoch(), job_.log(), counters_);
+            finish_exact_sums(*shard, epoch(), job_, counters_);
         } else {
             clear_untouched(shard->slice(shard->own_index()), epoch());
         }

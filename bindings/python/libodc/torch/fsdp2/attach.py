@@ -47,7 +47,7 @@ def attach(
     `timeout`: seconds or a timedelta until a wait raises; the logger "libodc" names the ranks waited for much earlier.
     `check`: also computes the first minibatch's gradients as plain FSDP2 does, by collectives, and compares each .grad.
     `sums`: "exact" gives gradients whose bits depend neither on the order of additions nor, with the same microbatches,
-    on which ranks ran them and how many (2 or more) there are; f32, bf16 and f16. None: by arrival.
+    on which ranks ran them and how many there are; f32, bf16 and f16. None: by arrival.
     `exact_state`: of Job.exact_state() in the job whose checkpoint has been loaded.
 
     Raises UnsupportedError, which says what to do instead, and ArgumentError for arguments that contradict each other.
@@ -87,7 +87,8 @@ def attach(
         ]
         _check_tied(attached)
         _compare_models(attached, process_group)
-        context = _join(process_group, timeout, streams)
+        in_gpu_memory = streams.memory is Memory.GPU and any(group.descriptions() for group in attached)
+        context = _join(process_group, timeout, streams.device if in_gpu_memory else None)
         crosscheck = Crosscheck() if check else None
         job = Job(model, attached, context, optimizers, streams, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
@@ -299,7 +300,7 @@ def _difference(group: str, rank: int, theirs: Sequence[_Shape], expected: Seque
     )
 
 
-def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, streams: Streams) -> Context:
+def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, device: torch.device | None) -> Context:
     """A context of its own for each attach, so that models advance independently."""
 
     def all_gather(mine: bytes) -> list[bytes]:
@@ -307,14 +308,14 @@ def _join(process_group: dist.ProcessGroup | None, timeout: float | timedelta, s
         dist.all_gather_object(everyone, mine, group=process_group)
         return everyone
 
-    if process_group is None:  # and there are no shards
-        return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout)
+    if process_group is None:
+        return init(rank=0, size=1, all_gather=lambda mine: [mine], timeout=timeout, device=device)
     return init(
         rank=dist.get_rank(process_group),
         size=process_group.size(),
         all_gather=all_gather,
         timeout=timeout,
-        device=None if streams.memory is Memory.HOST else streams.device,
+        device=device,
     )
 
 

@@ -52,7 +52,8 @@ class JobHooks(Protocol):
 
 
 class Group:
-    """`trainable` is empty in a read-only job: then there is no gradient shard."""
+    """`trainable` is empty in a read-only job: then there is no gradient shard. A single rank gathers nothing, and has
+    a gradient shard for exact sums only."""
 
     def __init__(
         self,
@@ -88,19 +89,19 @@ class Group:
         self._gathers: tuple[Any, ...] | None = None
         self._adds: tuple[Any, ...] | None = None
         self._hooks: list[Any] = []
+        self.adds = len(trainable) > 0 and (layout.process_group is not None or sums is not None)
         # Gradients, until their order in a reduction has been checked.
-        self._unchecked: dict[int, torch.Tensor | None] | None = None if layout.process_group is None else {}
+        self._unchecked: dict[int, torch.Tensor | None] | None = {} if self.adds else None
 
     # ---- attaching ----
 
     def descriptions(self) -> list[ShardDescription]:
-        """The parameter shard's and, if there is something to train, the gradient shard's; none on a single rank."""
-        if self.layout.process_group is None:
-            return []
-        memory, ranks = self.streams.memory, self.ranks
-        numel, type = self.layout.numel * ranks, _TYPES[self.layout.dtype]
-        made = [ShardDescription(f"parameters of {self.name}", numel, type, None, memory=memory)]
-        if self.trainable:
+        """The parameter shard's and the gradient shard's, of those that there are."""
+        memory, ranks, made = self.streams.memory, self.ranks, []
+        if self.layout.process_group is not None:
+            numel, type = self.layout.numel * ranks, _TYPES[self.layout.dtype]
+            made.append(ShardDescription(f"parameters of {self.name}", numel, type, None, memory=memory))
+        if self.adds:
             numel, type = self.layout.gradient_numel * ranks, _TYPES[self.layout.gradient_dtype]
             made.append(
                 ShardDescription(
@@ -118,17 +119,16 @@ class Group:
     @property
     def largest(self) -> float | None:
         """What the exact sums of this rank's slice ask for in the next minibatch; None: there are none."""
-        exact = self.sums is not None and self.layout.process_group is not None and len(self.trainable) > 0
-        return self._gradients.slice.largest if exact else None
+        return self._gradients.slice.largest if self.adds and self.sums is not None else None
 
     def install(self, shards: list[Shard], job: JobHooks) -> None:
         """Takes the shards registered from descriptions() and installs the hooks in FSDP2."""
-        if shards:
+        if self.layout.process_group is not None:
             self._parameters = shards[0]
             self._published = from_dlpack(shards[0].slice.parameters)
-        if len(shards) > 1:
-            self._gradients = shards[1]
-            sums = from_dlpack(shards[1].slice.gradients)
+        if self.adds:
+            self._gradients = shards[-1]
+            sums = from_dlpack(shards[-1].slice.gradients)
             self._own_sums = [_part(sums, entry.gradient_offset, entry.local.shape) for entry in self.trainable]
         self._running = job.backwards
         self._overlap = job.overlap
@@ -165,10 +165,8 @@ class Group:
 
     @property
     def slice_bytes(self) -> int:
-        if self.layout.process_group is None:
-            return 0
-        bytes = self.layout.numel * self.layout.dtype.itemsize
-        if self.trainable:
+        bytes = self.layout.numel * self.layout.dtype.itemsize  # 0 on a single rank
+        if self.adds:
             wide = self.sums is not None or self.layout.gradient_dtype == torch.float64
             bytes += self.layout.gradient_numel * (8 if wide else 4)
         return bytes
@@ -370,7 +368,7 @@ class Group:
             parameter, gradient = entry.parameter, entry.parameter.grad
             first = id(parameter) not in filled
             filled.add(id(parameter))
-            if self.layout.process_group is None:  # FSDP2 has added the gradients of all groups
+            if not self.adds:  # a single rank's FSDP2 has added the gradients of all groups
                 if first and gradient is not None:
                     local_tensor(gradient).div_(divisor)
                 continue
@@ -408,6 +406,7 @@ class Add(Buffers, ReduceScatter):
 
     def __init__(self, group: Group, job: JobHooks) -> None:
         self._group, self._job = group, job
+        self._input: torch.Tensor | None = None  # on a single rank, which adds exactly
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         # Called for the input, before the gradients are copied into it, and then for the output, unless an exception
@@ -415,6 +414,7 @@ class Add(Buffers, ReduceScatter):
         group, numel = self._group, math.prod(size)
         if not group.pending and numel == group.next_output:
             group.next_output = None
+            self._add_alone()
             return super().allocate(size, dtype=dtype, device=device)
         self._job.before_reduce(group)
         group.take_pending()
@@ -422,9 +422,19 @@ class Add(Buffers, ReduceScatter):
             full = group.streams.reduce_input(numel, dtype)
         else:
             full = super().allocate(size, dtype=dtype, device=device)
-            self._job.reduces_alone(group, full)
+            if group.adds:
+                self._input = full
+            else:
+                self._job.reduces_alone(group, full)
         group.next_output = numel // group.ranks
         return full
+
+    def _add_alone(self) -> None:
+        """A single rank's FSDP2 has written the gradients, and is about to copy them without calling this."""
+        full, self._input = self._input, None
+        if full is not None:
+            self._job.add(self._group, full)
+            full.zero_()
 
     def __call__(
         self,

@@ -196,6 +196,8 @@ class Job:
         own = {group.name: group.largest for group in self._groups if group.largest is not None}
         if not own:
             return {}
+        if self._context.size == 1:
+            return own
         # In any phase, so not by the context.
         everybody: list[Any] = [None] * self._context.size
         dist.all_gather_object(everybody, own, group=self._groups[0].layout.process_group)
@@ -307,7 +309,7 @@ class Job:
         if not group.took_part:
             for entry in group.trainable:
                 self._before.setdefault(id(entry.parameter), _Gradient(entry.parameter, entry.parameter.grad))
-        if group.layout.process_group is None:
+        if not group.adds:
             # A single rank's .grad is FSDP2's own; it must not add to the last sync's result.
             for index in group.pending:
                 parameter = group.trainable[index].parameter
