@@ -38,20 +38,25 @@ summary.json.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 
 from options import parse_options
 
 
-def main() -> int:
+def main() -> None:
     options = parse_options(sys.argv[1:], __doc__ or "")
     if find_spec("matplotlib") is None:  # before the run, not after it
         sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib")
     import job  # imports torch, which takes seconds: not for --help
 
-    return job.run(options)
+    status = job.run(options)
+    # DTensor's caches keep the mesh and with it gloo's threads, which must not enter an interpreter that ends.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
