@@ -76,6 +76,12 @@ ArmReport make_arm_report(const Workload &workload, const RunRecords &records, s
     return report;
 }
 
+// A window's minibatches have the same samples in both orders.
+size_t window_count(const ReplaySettings &settings, const Workload &workload) {
+    const auto window = static_cast<size_t>(settings.lookahead);
+    return (workload.count() + window - 1) / window;
+}
+
 }  // namespace
 
 int64_t longest(const RunRecords &records, size_t run) {
@@ -104,9 +110,8 @@ std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecor
 MedianInterval speedup_over(const Arm &arm, const ReplaySettings &settings, const Workload &workload,
                             const RunRecords &records) {
     const std::vector<Run> runs = run_order(workload);
-    const auto window =
-        static_cast<size_t>(settings.lookahead);  // whose minibatches have the same samples in both orders
-    const size_t windows = (workload.count() + window - 1) / window;
+    const auto window = static_cast<size_t>(settings.lookahead);
+    const size_t windows = window_count(settings, workload);
     std::vector<double> base(windows);
     std::vector<double> best(windows);
     for (size_t run = 0; run < runs.size(); ++run) {
@@ -132,18 +137,19 @@ std::string idle_text(const Report &report) {
                        report.arms.back().idle * 100);
 }
 
-// Why the measured speedups of the last arm say nothing of schedules; none: they do. `compared`: the other arms.
-std::optional<std::string> doubt(const Report &report, const std::vector<Arm> &compared) {
+using Speedups = std::vector<std::pair<Arm, MedianInterval>>;  // of the last arm over these
+
+// Why they say nothing of schedules; none: they do.
+std::optional<std::string> doubt(const Report &report, const Speedups &speedups) {
     if (const auto why = not_resolved(report.gain.others)) {
         return why;
     }
-    const auto lookahead = static_cast<size_t>(report.settings.lookahead);
-    if (const size_t pairs = (report.workload.count() + lookahead - 1) / lookahead; pairs < kLeastPairs) {
+    if (const size_t pairs = window_count(report.settings, report.workload); pairs < kLeastPairs) {
         return fmt::format("not resolved: {} pairs are the least, and --minibatches and --lookahead leave {}",
                            kLeastPairs, pairs);
     }
     std::vector<ArmReport> all{report.arms.back()};
-    for (const Arm &arm : compared) {
+    for (const auto &[arm, speedup] : speedups) {
         all.push_back(report_of(report.arms, arm));
     }
     for (const ArmReport &arm : all) {
@@ -165,21 +171,18 @@ std::string speedup_text(const Arm &arm, const MedianInterval &speedup) {
 
 std::string verdict(const Report &report) {
     const Gain &gain = report.gain;
-    std::vector<Arm> compared{kBaseline, kBestCollective};
-    std::vector<MedianInterval> speedups{gain.speedup, gain.speedup_over_sorted_rows};
+    Speedups speedups{{kBaseline, gain.speedup}, {kBestCollective, gain.speedup_over_sorted_rows}};
     if (report.settings.lookahead > 1) {
-        compared.push_back(report.workload.best_collective());
-        speedups.push_back(gain.speedup_over_same_order);
+        speedups.emplace_back(report.workload.best_collective(), gain.speedup_over_same_order);
     }
     if (report.settings.claim > 0) {
-        compared.push_back(report.workload.without_claims());
-        speedups.push_back(gain.speedup_over_static);
+        speedups.emplace_back(report.workload.without_claims(), gain.speedup_over_static);
     }
     std::vector<std::string> texts;
-    for (size_t i = 0; i < compared.size(); ++i) {
-        texts.push_back(speedup_text(compared[i], speedups[i]));
+    for (const auto &[arm, speedup] : speedups) {
+        texts.push_back(speedup_text(arm, speedup));
     }
-    if (const auto why = doubt(report, compared)) {
+    if (const auto why = doubt(report, speedups)) {
         return fmt::format("verdict: {}; measured: {}", *why, fmt::join(texts, ", "));
     }
     return fmt::format("verdict: these lengths: {}; {}{}", fmt::join(texts, ", "), idle_text(report),
@@ -188,10 +191,10 @@ std::string verdict(const Report &report) {
                            : "");
 }
 
-bool is_resolved(const Report &report) { return !doubt(report, {kBaseline}); }
+bool is_resolved(const Report &report) { return !doubt(report, {{kBaseline, report.gain.speedup}}); }
 
 std::string whole_run(const Report &report) {
-    if (const auto why = doubt(report, {kBaseline})) {
+    if (const auto why = doubt(report, {{kBaseline, report.gain.speedup}})) {
         return "The whole run: " + *why + ".";
     }
     return fmt::format("The whole run: {}; {}.", speedup_text(kBaseline, report.gain.speedup), idle_text(report));

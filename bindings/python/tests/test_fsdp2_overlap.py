@@ -90,36 +90,44 @@ def times_of(folder: Path, rank: int) -> Times:
     return times
 
 
-@pytest.mark.filterwarnings("ignore:libodc.trace")
-def test_what_is_prefetched_is_read_while_another_block_computes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def halves(times: Times, number: int) -> list[list[tuple[float, float]]]:
+    """The starts and the waits of a block's gathers."""
+    return [times[f"gather_{half} parameters of {number}"] for half in ("start", "wait")]
+
+
+@pytest.fixture
+def two_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODC_TEST_HOSTS", "2")
+
+
+@pytest.fixture
+def between_hosts(two_hosts: None, tmp_path: Path) -> list[Times]:
+    """What `traced` did, by rank."""
     run_torch_ranks(2, traced, str(tmp_path))
-    for rank in range(2):
-        times = times_of(tmp_path, rank)
+    return [times_of(tmp_path, rank) for rank in range(2)]
+
+
+@pytest.mark.filterwarnings("ignore:libodc.trace")
+def test_what_is_prefetched_is_read_while_another_block_computes(between_hosts: list[Times]) -> None:
+    for times in between_hosts:
         assert not any(name.startswith(("gather parameters", "scatter_add gradients")) for name in times)
         for number in range(1, BLOCKS):
-            starts, waits = (times[f"gather_{half} parameters of {number}"] for half in ("start", "wait"))
+            starts, waits = halves(times, number)
             assert len(starts) == len(waits) >= 3  # two forwards and at least one backward
             begin, end = times[f"forward {number - 1}"][0]
             assert starts[0][1] < begin and end < waits[0][0]
         for number in range(1, BLOCKS - 1):  # in backward FSDP2 prefetches by itself
-            starts, waits = (times[f"gather_{half} parameters of {number}"] for half in ("start", "wait"))
+            starts, waits = halves(times, number)
             begin, end = times[f"backward {number + 1}"][0]
             assert starts[1][1] < end and begin < waits[1][0]
 
 
 @pytest.mark.filterwarnings("ignore:libodc.trace")
-def test_additions_complete_at_the_sync_and_two_at_most_are_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ODC_TEST_HOSTS", "2")
-    run_torch_ranks(2, traced, str(tmp_path))
-    for rank in range(2):
+def test_additions_complete_at_the_sync_and_two_at_most_are_started(between_hosts: list[Times]) -> None:
+    for times in between_hosts:
         calls = sorted(
             (*time, name.split()[0])
-            for name, all_times in times_of(tmp_path, rank).items()
+            for name, all_times in times.items()
             if name.startswith("scatter_add") and "gradients of" in name
             for time in all_times
         )
@@ -162,8 +170,8 @@ def asks_and_syncs(rank: int, size: int) -> None:
         job.sync_gradients()
 
 
-def test_a_gather_may_be_waited_for_after_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ODC_TEST_HOSTS", "2")
+@pytest.mark.usefixtures("two_hosts")
+def test_a_gather_may_be_waited_for_after_the_sync() -> None:
     run_torch_ranks(2, asks_and_syncs)
 
 
@@ -190,6 +198,6 @@ def is_interrupted(rank: int, size: int, ended: Any) -> None:
 @pytest.mark.skipif(
     not hasattr(fsdp.FSDPModule, "reset_iter_state"), reason="torch before 2.13 has no reset_iter_state"
 )
-def test_an_interrupted_gather_is_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ODC_TEST_HOSTS", "2")
+@pytest.mark.usefixtures("two_hosts")
+def test_an_interrupted_gather_is_waited_for_again() -> None:
     run_torch_ranks(2, is_interrupted, multiprocessing.Event())
