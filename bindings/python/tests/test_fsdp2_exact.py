@@ -36,7 +36,7 @@ def float_net() -> Any:
 def digest(tensors: dict[str, Any]) -> str:
     text = hashlib.sha256()
     for name in sorted(tensors):
-        text.update(name.encode() + tensors[name].detach().contiguous().view(torch.uint8).numpy().tobytes())
+        text.update(name.encode() + tensors[name].detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return text.hexdigest()
 
 
