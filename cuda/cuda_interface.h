@@ -196,7 +196,8 @@ constexpr uint64_t kLegacyDefaultStream = 1;  // a NULL stream means the legacy 
       (Address * to, Address * from, size_t * bytes, size_t count, CopyAttributes * attributes, size_t * indices, \
        size_t attribute_count, Stream stream))                                                                    \
     X(cuDeviceGetP2PAtomicCapabilities, 13000,                                                                    \
-      (unsigned *capabilities, const AtomicOperation *operations, unsigned count, Device from, Device to))
+      (unsigned *capabilities, const AtomicOperation *operations, unsigned count, Device from, Device to))        \
+    X(cuFuncLoad, 12040, (Function function))
 
 struct Functions {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): these are declarations

@@ -26,6 +26,7 @@ enum class Setting {
     kSilenceMs,
     kDevice,
     kAddBlocks,
+    kCopyBatches,
     kGpuDirect,
     kLog
 };
@@ -39,7 +40,7 @@ struct SettingRow {
     int64_t high = 0;  // 0: the setting is text
 };
 
-inline constexpr std::array<SettingRow, 18> kSettings = {{
+inline constexpr std::array<SettingRow, 19> kSettings = {{
     {Setting::kRank, "ODC_RANK", "", "This process's rank, 0..ODC_SIZE-1; set by odc run, with ODC_SIZE and ODC_JOB."},
     {Setting::kSize, "ODC_SIZE", "", "How many ranks the job has."},
     {Setting::kJob, "ODC_JOB", "", "The job's name: the same for all its ranks, different for every other job."},
@@ -72,6 +73,8 @@ inline constexpr std::array<SettingRow, 18> kSettings = {{
      "The most thread blocks of an addition on a GPU, each on a multiprocessor of its own while there are some; 0: half as many "
      "as there are multiprocessors, and 32 where sums are on another GPU.",
      0, 1 << 16},
+    {Setting::kCopyBatches, "ODC_COPY_BATCHES", "1",
+     "0: copies between GPUs are enqueued one by one, not as a batch, should a driver's batches be at fault.", 0, 1},
     {Setting::kGpuDirect, "ODC_GPU_DIRECT", "0",
      "1: between hosts network adapters reach GPU memory themselves (GPUDirect RDMA), where a rank's can, with libfabric "
      "1.18 or later; it has not run on such adapters yet. 0: through host memory.",

@@ -59,6 +59,11 @@ public:
                 own_local_rank_ = local_rank;
             }
         }
+        if (std::any_of(peer_accesses_.begin(), peer_accesses_.end(),
+                        [](const PeerAccess &one) { return one.needs_scalars; })) {
+            const CudaDevice::Scope scope(device_);
+            cuda_.use_scalar_reductions();
+        }
     }
 
     std::vector<PeerAccess> run() {

@@ -29,6 +29,7 @@ static void use(odc_context *context, const char *name) {
     CHECK_OK(odc_minibatch_sync(context));
     float *sums = new_sums(t);
     CHECK(sums[0] == (float)odc_size(context));
+    CHECK_EQUAL(gpu_enqueued().lazy_loads, 0);
     free(sums);
     free_buffer(t, buffer);
     gpu_collect();

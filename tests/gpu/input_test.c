@@ -107,6 +107,24 @@ static void an_old_driver_is_refused(void **state) {
     unsetenv("FAKE_CUDA_VERSION");
 }
 
+static void a_driver_that_cannot_compile_the_kernels_is_refused(void **state) {
+    static const struct {
+        const char *fail, *text[2];
+    } cases[] = {
+        {"cuModuleLoadData:1:221", {"does not load the kernels", "libnvidia-ptxjitcompiler.so.1"}},
+        {"cuModuleLoadData:1:222", {"does not load the kernels", "CUDA 12.1 or later"}},
+        {"cuModuleLoadData:1:223", {"does not load the kernels", "unset CUDA_DISABLE_PTX_JIT"}},
+    };
+    (void)state;
+    needs_fake_cuda("a driver's calls cannot be made to fail at will");
+    needs_processes("the driver's calls fail for a process");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+        setenv("FAKE_CUDA_FAIL", cases[i].fail, 1);
+        run_processes(1, unfit, (void *)cases[i].text);
+    }
+    unsetenv("FAKE_CUDA_FAIL");
+}
+
 static void uses_an_older_driver(odc_context *context, void *arg) {
     (void)arg;
     use_once(context, (tensor[]){plain(context, "layer")}, 1, 1);
@@ -386,6 +404,7 @@ int main(void) {
         cmocka_unit_test(the_device_can_be_named_by_the_environment),
         cmocka_unit_test(an_old_gpu_is_refused),
         cmocka_unit_test(an_old_driver_is_refused),
+        cmocka_unit_test(a_driver_that_cannot_compile_the_kernels_is_refused),
         cmocka_unit_test(a_driver_without_the_newer_functions_is_enough),
         cmocka_unit_test(a_bad_description_is_refused),
         cmocka_unit_test(gpu_memory_without_a_gpu_is_refused),

@@ -74,6 +74,28 @@ static void routes_of_good_pairs_explain_their_access(void **state) {
     run_ranks(3, good_route, NULL);
 }
 
+static void by_scalars(odc_context *context, void *arg) {
+    tensor t[2] = {make_tensor(context, "f32", 100000, ODC_F32, ODC_F32),
+                   make_tensor(context, "mixed", 70001, ODC_BF16, ODC_F16)};
+    (void)arg;
+    for (int rank = 0; rank < odc_size(context); ++rank) {
+        odc_route route = route_to(context, rank);
+        CHECK(strcmp(route.access, "direct") == 0);
+        CHECK_SENTENCE(route.why, (rank ^ odc_rank(context)) % 2 == 0 ? "the same GPU" : "none on vectors", "cuda:");
+    }
+    for (uint64_t minibatch = 0; minibatch < 3; ++minibatch) {
+        use_once(context, t, 2, 1 + minibatch);
+    }
+    CHECK_EQUAL(gpu_enqueued().lazy_loads, 0);
+}
+
+static void pairs_without_vector_reductions_add_element_by_element(void **state) {
+    (void)state;
+    setenv("FAKE_CUDA_P2P", "scalars", 1);
+    run_ranks(3, by_scalars, NULL);
+    setenv("FAKE_CUDA_P2P", "all", 1);
+}
+
 enum { MANY = 200 };
 
 /* More descriptors than the kernel queues for a receiver that does not read them. */
@@ -128,6 +150,7 @@ int main(void) {
         cmocka_unit_test(wrong_reads_between_gpus_are_noticed),
         cmocka_unit_test(what_the_driver_denies_is_not_tried),
         cmocka_unit_test(routes_of_good_pairs_explain_their_access),
+        cmocka_unit_test(pairs_without_vector_reductions_add_element_by_element),
         cmocka_unit_test(many_shards_are_registered_one_by_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -230,13 +230,14 @@ static void a_rank_without_a_gpu_has_no_path(void **state) {
 
 /* ---- Use of direct routes ---- */
 
-/* Batched copies, but not on the legacy default stream, which does not take them; plain ones inside a GPU. */
+/* Batched copies, unless `arg` is given, but not on the legacy default stream, which does not take them; plain ones inside a
+ * GPU. */
 static void copies_of_gathers(odc_context *context, void *arg) {
     void *const streams[] = {NULL, (void *)1 /* CU_STREAM_LEGACY */, (void *)2 /* CU_STREAM_PER_THREAD */,
                              gpu_stream(1), gpu_stream(2)};
     tensor t = make_tensor(context, "layer", NUMEL, ODC_F32, ODC_F32);
     int elsewhere = 0;
-    (void)arg;
+    const int batches = arg == NULL;
     for (int rank = 0; rank < odc_size(context); ++rank) {
         elsewhere += strcmp(gpu_of(rank), gpu_of(odc_rank(context))) != 0;
     }
@@ -244,7 +245,7 @@ static void copies_of_gathers(odc_context *context, void *arg) {
     write_parameters(t, 7);
     CHECK_OK(odc_publish(t.shard, NULL));
     for (size_t i = 0; i < sizeof streams / sizeof *streams; ++i) {
-        const int batched = i < 2 ? 0 : elsewhere;
+        const int batched = batches && i >= 2 ? elsewhere : 0;
         void *full = new_buffer(t, ODC_F32);
         struct fake_cuda_work before = gpu_enqueued();
         CHECK_OK(odc_gather(t.shard, full, NUMEL, streams[i]));
@@ -263,6 +264,9 @@ static void copies_between_gpus_go_in_batches_that_overlap_with_kernels(void **s
     needs_processes("the driver counts those of a process");
     setenv("ODC_TEST_DEVICES", "2", 1);
     run_ranks(3, copies_of_gathers, NULL);
+    setenv("ODC_COPY_BATCHES", "0", 1);
+    run_ranks(3, copies_of_gathers, "one by one");
+    unsetenv("ODC_COPY_BATCHES");
     setenv("ODC_TEST_DEVICES", "1", 1);
 }
 

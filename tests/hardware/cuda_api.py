@@ -34,6 +34,7 @@ FUNCTIONS = {
     "cuDeviceGetAttribute": 2000,
     "cuDeviceGetP2PAttribute": 8000,
     "cuDeviceGetP2PAtomicCapabilities": 13000,
+    "cuFuncLoad": 12040,
     "cuDevicePrimaryCtxRetain": 7000,
     "cuCtxPushCurrent": 4000,
     "cuMemGetInfo": 3020,

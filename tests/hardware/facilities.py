@@ -193,7 +193,7 @@ def boot() -> Figures:
 
 def driver() -> Figures:
     cuda = Driver()
-    newer = {name: cuda.has(name) for name in ("cuMemcpyBatchAsync", "cuDeviceGetP2PAtomicCapabilities")}
+    newer = {name: cuda.has(name) for name in ("cuMemcpyBatchAsync", "cuDeviceGetP2PAtomicCapabilities", "cuFuncLoad")}
     return {"interface": cuda.version(), "gpus": cuda.count(), "fake": cuda.fake, **newer}
 
 

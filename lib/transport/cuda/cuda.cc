@@ -17,7 +17,9 @@ namespace odc {
 using cuda::driver;
 using cuda::Result;
 
-Cuda::Cuda(const std::string &device) : device_(device), add_kernel_(device_), pending_work_(device_) {}
+Cuda::Cuda(const std::string &device)
+    : device_(device), add_kernel_(device_), pending_work_(device_),
+      copy_batches_(driver().cuMemcpyBatchAsync != nullptr && setting_number(Setting::kCopyBatches) != 0) {}
 
 Cuda::~Cuda() {
     const CudaDevice::Scope scope(device_);
@@ -184,26 +186,27 @@ struct Atomic {
     cuda::AtomicOperation operation;
     unsigned needed;
 };
-constexpr Atomic kOfPlainSums[] = {{cuda::AtomicOperation::FloatAdd, cuda::kAtomicReduction | cuda::kAtomicScalar32 |
-                                                                         cuda::kAtomicScalar64 |
-                                                                         cuda::kAtomicVector32x4}};
+constexpr Atomic kOfPlainSums[] = {
+    {cuda::AtomicOperation::FloatAdd, cuda::kAtomicReduction | cuda::kAtomicScalar32 | cuda::kAtomicScalar64}};
+constexpr Atomic kVectorsOfPlainSums[] = {
+    {cuda::AtomicOperation::FloatAdd, cuda::kAtomicReduction | cuda::kAtomicVector32x4}};
 constexpr Atomic kOfExactSums[] = {{cuda::AtomicOperation::IntegerAdd, cuda::kAtomicReduction | cuda::kAtomicScalar64},
                                    {cuda::AtomicOperation::Or, cuda::kAtomicReduction | cuda::kAtomicScalar32}};
 
+// Drivers before CUDA 13 only tell whether there are native atomics.
 bool has(const Atomic &atomic, int from, int to) {
     unsigned can = 0;
-    return driver().cuDeviceGetP2PAtomicCapabilities != nullptr &&
-           driver().cuDeviceGetP2PAtomicCapabilities(&can, &atomic.operation, 1, from, to) == Result::Success &&
-           (can & atomic.needed) == atomic.needed;
+    if (driver().cuDeviceGetP2PAtomicCapabilities == nullptr ||
+        driver().cuDeviceGetP2PAtomicCapabilities(&can, &atomic.operation, 1, from, to) != Result::Success) {
+        return have(cuda::P2PAttribute::NativeAtomicSupported, from, to);
+    }
+    return (can & atomic.needed) == atomic.needed;
 }
 
 // Whether both GPUs have native peer atomics, at least these.
 bool have_natively(std::span<const Atomic> atomics, int one, int other) {
-    const auto from_to = [&](int from, int to) {
-        return have(cuda::P2PAttribute::NativeAtomicSupported, from, to) ||
-               std::all_of(atomics.begin(), atomics.end(), [&](const Atomic &atomic) { return has(atomic, from, to); });
-    };
-    return from_to(one, other) && from_to(other, one);
+    return std::all_of(atomics.begin(), atomics.end(),
+                       [&](const Atomic &atomic) { return has(atomic, one, other) && has(atomic, other, one); });
 }
 
 }  // namespace
@@ -229,7 +232,10 @@ PeerAccess Cuda::peer_access_to(const GpuIdentity &gpu) const {
     if (!have_natively(kOfPlainSums, mine, other)) {
         return {"", formatted("{} have no native atomics between them, so sums would be lost", pair)};
     }
-    return {formatted("{} to {} of that rank, with native atomics", device_.name(), gpu.name), ""};
+    const bool vectors = have_natively(kVectorsOfPlainSums, mine, other);
+    return {formatted("{} to {} of that rank, with native atomics{}", device_.name(), gpu.name,
+                      vectors ? "" : ", but none on vectors: additions are element by element"),
+            "", !vectors};
 }
 
 std::string Cuda::why_no_exact_sums_with(const GpuIdentity &gpu) const {
@@ -406,7 +412,7 @@ void Cuda::copy_between(const std::vector<Copy> &copies, cuda::Stream stream) co
 
 void Cuda::get(const std::vector<Copy> &copies, cuda::Stream stream) const {
     // The legacy default stream takes no batches.
-    const bool batches = driver().cuMemcpyBatchAsync != nullptr && stream != nullptr && stream != cuda::kLegacyStream;
+    const bool batches = copy_batches_ && stream != nullptr && stream != cuda::kLegacyStream;
     std::vector<Copy> between;
     for (const Copy &copy : copies) {
         if (copy.other_gpu && batches) {

@@ -43,7 +43,8 @@ public:
     PeerAccess peer_access_to(const GpuIdentity &gpu) const;
     // Why the GPUs, which have peer access, cannot add exact sums to each other's memory; empty if they can.
     std::string why_no_exact_sums_with(const GpuIdentity &gpu) const;
-    // The caller has a CudaDevice::Scope. See CudaDevice::load_exact_kernels.
+    // The caller has a CudaDevice::Scope. See CudaDevice.
+    void use_scalar_reductions() { device_.use_scalar_reductions(); }
     void load_exact_kernels() { device_.load_exact_kernels(); }
 
     // ---- Regions ----
@@ -185,6 +186,7 @@ private:
     CudaDevice device_;
     AddKernel add_kernel_;
     PendingWork pending_work_;
+    const bool copy_batches_;
     IpcChannel ipc_channel_;
     std::mutex ipc_mutex_;
     std::map<int, IpcSender> ipc_senders_;  // by rank

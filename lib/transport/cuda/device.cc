@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <thread>
+#include <utility>
 
 #include "base/deadline.h"
 #include "base/element_type.h"
@@ -50,6 +51,18 @@ bool is_sticky(Result result) {
 void check_not_broken(const std::string &name, Result result) {
     if (is_sticky(result)) {
         throw Error(ODC_ERROR_DEVICE, device_error_text(name, result));
+    }
+}
+
+// What to do if the driver cannot compile PTX; "" for other results.
+std::string cure_of_loading(Result result) {
+    switch (static_cast<int>(result)) {
+        case 221:
+            return "; it lacks its compiler, libnvidia-ptxjitcompiler.so.1: install it, or in a container mount it "
+                   "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)";
+        case 222: return "; it is older than the kernels: install one of CUDA 12.1 or later";
+        case 223: return "; unset CUDA_DISABLE_PTX_JIT and CUDA_DISABLE_JIT";
+        default: return "";
     }
 }
 
@@ -104,7 +117,7 @@ CudaDevice::CudaDevice(const std::string &name) : name_(name), ordinal_(device_o
         const Result result = driver().cuStreamCreate(&stream_, cuda::kStreamNonBlocking);
         check_not_broken(name_, result);
         check_memory(result, "cuStreamCreate", "a stream");
-        load_kernels();
+        load_kernels(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor));
     } catch (...) {
         close();
         throw;
@@ -342,14 +355,29 @@ std::string CudaDevice::why_unsupported() const {
 cuda::Function CudaDevice::kernel(cuda::Module module, const std::string &name) const {
     cuda::Function function = nullptr;
     check(driver().cuModuleGetFunction(&function, module, name.c_str()), "cuModuleGetFunction");
+    if (driver().cuFuncLoad != nullptr) {  // otherwise its first launch may load it, and wait until the GPU is idle
+        check_memory(driver().cuFuncLoad(function), "cuFuncLoad", "a kernel");
+    }
     return function;
 }
 
-void CudaDevice::load_kernels() {
-    const char *const ptx = add_kernel_ptx(attribute(cuda::DeviceAttribute::ComputeCapabilityMajor));
-    check_memory(driver().cuModuleLoadData(&kernels_, ptx), "cuModuleLoadData", "the kernels");
+void CudaDevice::load_kernels(int compute_major) {
+    const Result result = driver().cuModuleLoadData(&kernels_, add_kernel_ptx(compute_major));
+    if (const std::string cure = cure_of_loading(result); !cure.empty()) {
+        fail(ODC_ERROR_UNSUPPORTED, "{} cannot be used: its driver does not load the kernels of additions ({}){}",
+             name_, cuda::result_text(result), cure);
+    }
+    check_memory(result, "cuModuleLoadData", "the kernels");
     for (const int32_t type : {ODC_F32, ODC_F64, ODC_BF16, ODC_F16}) {
         adders_[static_cast<size_t>(type)] = kernel(kernels_, formatted("odc_add_{}", element_name(type)));
+    }
+}
+
+void CudaDevice::use_scalar_reductions() {
+    constexpr int kWithoutVectors = 8;
+    if (attribute(cuda::DeviceAttribute::ComputeCapabilityMajor) > kWithoutVectors) {
+        driver().cuModuleUnload(std::exchange(kernels_, nullptr));
+        load_kernels(kWithoutVectors);
     }
 }
 
@@ -361,8 +389,8 @@ void CudaDevice::load_exact_kernels() {
         const Result result = driver().cuModuleLoadData(&exact_module_, exact_kernel_ptx());
         check_not_broken(name_, result);
         if (result != Result::Success && result != Result::OutOfMemory) {
-            fail(ODC_ERROR_UNSUPPORTED, "{} cannot make exact sums: its driver does not load their kernels ({})", name_,
-                 cuda::result_text(result));
+            fail(ODC_ERROR_UNSUPPORTED, "{} cannot make exact sums: its driver does not load their kernels ({}){}",
+                 name_, cuda::result_text(result), cure_of_loading(result));
         }
         check_memory(result, "cuModuleLoadData", "the kernels of exact sums");
     }

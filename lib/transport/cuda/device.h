@@ -78,6 +78,9 @@ public:
 
     // Callers of the following have a Scope, unless noted.
 
+    // From now on additions are element by element, for GPUs without vector reductions between them. Before the first addition;
+    // may wait until the GPU is idle. Throws as the constructor.
+    void use_scalar_reductions();
     // Before the first exact sums, and once; may wait until the GPU is idle. Throws ODC_ERROR_NO_MEMORY or ODC_ERROR_UNSUPPORTED,
     // which leave the GPU usable, or ODC_ERROR_DEVICE if it has failed.
     void load_exact_kernels();
@@ -109,7 +112,7 @@ public:
 private:
     int attribute(cuda::DeviceAttribute which) const;
     std::string why_unsupported() const;
-    void load_kernels();
+    void load_kernels(int compute_major);
     cuda::Function kernel(cuda::Module module, const std::string &name) const;
     void close();
 

@@ -11,8 +11,9 @@ std::string why_not_cuda();
 
 // Whether one GPU can read and add to another's memory.
 struct PeerAccess {
-    std::string why;      // by what, if it can
-    std::string why_not;  // empty if it can
+    std::string why;             // by what, if it can
+    std::string why_not;         // empty if it can
+    bool needs_scalars = false;  // it adds element by element, as the pair has no vector reductions
 };
 
 }  // namespace odc

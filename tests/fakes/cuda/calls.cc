@@ -46,6 +46,7 @@ constexpr std::string_view kInContext[] = {"cuFlushGPUDirectRDMAWrites",
                                            "cuEventRecord",
                                            "cuModuleLoadData",
                                            "cuModuleGetFunction",
+                                           "cuFuncLoad",
                                            "cuLaunchKernel"};
 
 // Functions that need a current context, failed or not.

@@ -15,7 +15,7 @@ namespace fake_cuda {
 
 namespace {
 
-enum class P2P { All, None, NoAtomics, FloatAtomics };
+enum class P2P { All, None, NoAtomics, FloatAtomics, ScalarAtomics };
 
 // How many devices are MIG instances of one GPU; 0: none.
 int parts_of_each() {
@@ -28,6 +28,7 @@ P2P read_p2p() {
     return text == "none" || parts_of_each() > 0 ? P2P::None
            : text == "no-atomics"                ? P2P::NoAtomics
            : text == "floats"                    ? P2P::FloatAtomics
+           : text == "scalars"                   ? P2P::ScalarAtomics
                                                  : P2P::All;
 }
 
@@ -129,6 +130,8 @@ Result cuDriverGetVersion(int *version) {
     return Result::Success;
 }
 
+bool has_vector_atomics() { return p2p() == P2P::All || p2p() == P2P::FloatAtomics; }
+
 Result cuDeviceGetCount(int *count) {
     *count = static_cast<int>(devices().size());
     return Result::Success;
@@ -196,9 +199,10 @@ Result cuDeviceGetP2PAtomicCapabilities(unsigned *capabilities, const AtomicOper
         if (one != AtomicOperation::FloatAdd && one != AtomicOperation::IntegerAdd && one != AtomicOperation::Or) {
             return Result::InvalidValue;
         }
-        const unsigned vector = one == AtomicOperation::FloatAdd ? kAtomicVector32x4 : 0;
+        const unsigned vector = one == AtomicOperation::FloatAdd && has_vector_atomics() ? kAtomicVector32x4 : 0;
         const unsigned all = kAtomicReduction | kAtomicScalar32 | kAtomicScalar64 | vector;
-        const bool can = p2p() == P2P::All || (p2p() == P2P::FloatAtomics && one == AtomicOperation::FloatAdd);
+        const bool can = p2p() == P2P::All || p2p() == P2P::ScalarAtomics ||
+                         (p2p() == P2P::FloatAtomics && one == AtomicOperation::FloatAdd);
         capabilities[i] = can ? all : 0;
     }
     return Result::Success;

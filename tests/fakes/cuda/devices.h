@@ -17,6 +17,8 @@ bool is_device(Device device);
 // -1: not visible to the process.
 int ordinal_of(int number);
 bool can_access(Device from, Device to);
+// Whether GPUs can reduce vectors in each other's memory.
+bool has_vector_atomics();
 uint64_t device_memory();
 // The effect of accesses to another device's memory, regardless of the attributes.
 enum class Wire { Good, Lossy, Blind };

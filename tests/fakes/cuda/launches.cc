@@ -32,12 +32,13 @@ struct Launch {
     unsigned block_x;
     size_t from_bytes;  // of an element
     size_t to_bytes;
+    bool vectors;  // see FunctionHandle
 };
 
 Launch launch_of(const FunctionHandle &function, unsigned grid_x, unsigned block_x) {
     const size_t to = function.name.ends_with("_f64") ? 8 : 4;
     const size_t from = function.name.ends_with("_f32") || function.name.ends_with("_f64") ? to : 2;
-    return {function.name, function.context.device, grid_x, block_x, from, to};
+    return {function.name, function.context.device, grid_x, block_x, from, to, function.vectors};
 }
 
 // Addends that are contiguous on both sides, at addresses that this library's threads can access.
@@ -62,6 +63,9 @@ public:
         for (const Piece &target : targets) {
             const size_t numel = target.bytes / launch_.to_bytes;
             const bool far = target.device >= 0 && target.device != launch_.device;
+            if (far && launch_.vectors && !has_vector_atomics()) {
+                return kContained;
+            }
             (far && wire() == Wire::Lossy ? lossy_ : addends_).push_back({from, target.at, numel});
             from += numel * launch_.from_bytes;
         }
@@ -179,6 +183,13 @@ void note(unsigned blocks, const Addends &additions) {
     }
 }
 
+void note_loading(FunctionHandle &function) {
+    if (!function.loaded.exchange(true)) {
+        const std::lock_guard lock(enqueued().mutex);
+        ++enqueued().work.lazy_loads;
+    }
+}
+
 }  // namespace
 
 // The parameters are copied before the call returns.
@@ -194,6 +205,7 @@ Result cuLaunchKernel(Function handle, unsigned grid_x, unsigned grid_y, unsigne
     if (function == nullptr || &function->context != &stream->context || current_context() != &stream->context) {
         return Result::InvalidHandle;
     }
+    note_loading(*function);
     const auto threads = static_cast<unsigned long long>(block_x) * block_y * block_z;
     if (grid_x == 0 || grid_y != 1 || grid_z != 1 || threads == 0 || threads > 1024 || block_x != threads ||
         parameters == nullptr || parameters[0] == nullptr || extra != nullptr) {

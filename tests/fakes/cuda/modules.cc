@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "modules.h"
 
+#include "devices.h"
 #include "functions.h"
 #include "handles.h"
 #include "kernels.h"
@@ -9,9 +10,13 @@ namespace fake_cuda {
 
 namespace {
 
+constexpr int kLazyLoading = 12040;  // since then cuFuncLoad loads a function, or else its first launch
+
 // The names that follow ".entry".
 std::shared_ptr<ModuleHandle> parse(ContextHandle &context, const std::string &text) {
     auto module = std::make_shared<ModuleHandle>(ModuleHandle{context, {}});
+    const bool vectors = text.find("add.v4.f32") != std::string::npos;
+    const bool loaded = interface_version() < kLazyLoading;
     static const std::string entry = ".entry";
     for (size_t at = text.find(entry); at != std::string::npos; at = text.find(entry, at + 1)) {
         const size_t begin = text.find_first_not_of(" \t\n", at + entry.size());
@@ -21,7 +26,7 @@ std::shared_ptr<ModuleHandle> parse(ContextHandle &context, const std::string &t
         }
         const std::string name = text.substr(begin, end - begin);
         if (has_kernel(name)) {
-            module->functions[name] = std::make_shared<FunctionHandle>(FunctionHandle{context, name});
+            module->functions[name] = std::make_shared<FunctionHandle>(context, name, vectors, loaded);
         }
     }
     return module;
@@ -66,6 +71,15 @@ Result cuModuleGetFunction(Function *handle, Module module_handle, const char *n
         return Result::NotFound;
     }
     *handle = found->second.get();
+    return Result::Success;
+}
+
+Result cuFuncLoad(Function handle) {
+    const auto function = handles<FunctionHandle>().find(handle);
+    if (function == nullptr) {
+        return Result::InvalidHandle;
+    }
+    function->loaded = true;
     return Result::Success;
 }
 

@@ -2,6 +2,7 @@
 // Modules: the names of a PTX text's kernels.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +15,8 @@ namespace odc::cuda {
 struct FunctionHandle {
     ContextHandle &context;
     const std::string name;
+    const bool vectors;  // it reduces vectors
+    std::atomic<bool> loaded;
 };
 
 struct ModuleHandle {

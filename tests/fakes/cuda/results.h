@@ -10,6 +10,7 @@ using namespace odc::cuda;
 
 // Results that libodc does not distinguish.
 constexpr Result kInvalidPtx{218};
+constexpr Result kContained{226};
 constexpr Result kMisalignedAddress{716};
 constexpr Result kHostMemoryNotRegistered{713};
 constexpr Result kCaptureUnsupported{900};
