@@ -42,7 +42,7 @@ build="their libodc/build/theirs"
 export CCACHE_BASEDIR=$work
 # build_with OPTION...
 build_with() {
-    expect 0 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release "$@"
+    expect 0 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON "$@"
     bounded 1800 cmake --build "$build" >build.log 2>&1 || fail "$(tail -n 20 build.log)"
     rm -rf installed
     expect 0 cmake --install "$build" --prefix installed
