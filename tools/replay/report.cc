@@ -14,6 +14,7 @@ namespace odc_tool {
 namespace {
 
 constexpr double kNs = 1e-9;
+// Their extremes are shown. A pair takes seconds, so the six of an interval would be too many to ask for.
 constexpr size_t kLeastPairs = 3;
 constexpr double kNearIdeal = 0.85;  // below it the emulation, not the schedule, is what is measured
 
