@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // odc info: this build, the transports and why some are not ready, and the settings in effect.
 #include "cli/exit.h"
+#include "cli/sysfs.h"
 #include "cli/verbs.h"
 #include "cli/version.h"
 
@@ -176,6 +177,7 @@ void add_info(CLI::App &app) {
     verb->footer(
         "The exit status is 0 if any transport is ready on this machine and odc_init accepts every setting, otherwise 1.");
     verb->callback([wanted] {
+        hide_missing_sysfs();
         const std::vector<Transport> table = transports();
         const std::vector<Setting> in_effect = settings();
         if (wanted->json) {

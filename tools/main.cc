@@ -44,7 +44,8 @@ int parse(int argc, char **argv) {
         if (error.get_exit_code() == 0) {
             return app.exit(error);  // --help and --version
         }
-        throw Exit{2, std::string(error.what()) + " (see '--help')"};
+        const std::vector<CLI::App *> verbs = app.get_subcommands();  // that was parsed
+        throw Exit{2, error.what() + see_help(verbs.empty() ? app : *verbs.front())};
     }
 }
 

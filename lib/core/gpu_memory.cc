@@ -149,14 +149,17 @@ void GpuMemory::prepare_exact_sums(const std::vector<Shard *> &shards) {
         }
         for (uint64_t index = 0; index < shard->owners(); ++index) {
             const int owner = shard->owner(index);
-            const std::string why_not =
-                job_.peer(owner).gpu_route.is_direct() ? cuda_.why_no_exact_sums_with(job_.block(owner).gpu) : "";
+            if (!job_.peer(owner).gpu_route.is_direct() || takes_exact_sums_.contains(owner)) {
+                continue;
+            }
+            const std::string why_not = cuda_.why_no_exact_sums_with(job_.block(owner).gpu);
             if (!why_not.empty()) {
                 fail(ODC_ERROR_UNSUPPORTED,
                      "shard \"{}\": exact sums (ODC_SUM_EXACT) cannot be added to the memory of {}: {}; with "
                      "ODC_TRANSPORTS=shm on all ranks they go through host memory",
                      shard->name(), job_.who(owner), why_not);
             }
+            takes_exact_sums_.insert(owner);
         }
         try {
             call_gpu(job_, cuda_.device(), [&] { cuda_.load_exact_kernels(); });

@@ -51,6 +51,7 @@ private:
     Cuda &cuda_;
     // By bytes: ranks of this host may still have them pinned, so they serve as shadows only.
     std::multimap<uint64_t, Allocation> kept_shadows_;
+    std::set<int> takes_exact_sums_;  // ranks whose GPUs do, as the driver has said
 };
 
 }  // namespace odc

@@ -58,6 +58,9 @@ check "$scratch/t.json" '{e["pid"] for e in j["traceEvents"]} == set(range(6))'
 check "$scratch/t.json" '{e["tid"] for e in j["traceEvents"] if e["ph"] == "X"} == set(range(6))'
 python3 -c 'import sys, xml.dom.minidom as x; x.parse(sys.argv[1])' "$scratch/t.svg"
 grep -q "Emulated device" "$scratch/t.svg"
+# The picture has all minibatches, and the idle shares of the table.
+check "$scratch/json" '[float(share) for share in __import__("re").findall(r">(-?\d+) %</text>", open("'"$scratch/t.svg"'").read())] == [
+    round(100 * share) for arm in ("collective lb-micro", "odc lb-mini") for share in arms[arm]["rank_idle"]]'
 
 # Exact sums; every sum is checked.
 "$odc" replay --lengths "$lengths" --ranks 3 --minibatch 2 --minibatches 4 --seconds 1 --scale 65536 --exact --json \

@@ -42,12 +42,28 @@ run --agnt|--agnt|
 plan --polcy lb-mini -|--polcy|--policy
 plan - --ranks 2 --max-token=3|--max-token|--max-tokens
 plan -x|-x|
+plan -n 2|-n|--ranks
+bench gather -n4|-n|--ranks
+topo -n 2|-n|
 replay --moedl 7b|--moedl|--model
 bench gather --byte 3|--byte|--bytes
 topo --svgg=x|--svgg|--svg
 info --setings|--setings|--settings
 info --frobnicate|--frobnicate|
 OPTIONS
+# Too little input: command line, what is said, whose help is named.
+while IFS='|' read -r line said verb; do
+    # shellcheck disable=SC2086
+    expect 2 "$odc" $line
+    same "$err" "odc: $said (see 'odc $verb --help')"
+done <<'INPUT'
+plan|FILE is required|plan
+plan --ranks 2|FILE is required|plan
+plan lengths|--ranks is required|plan
+bench|operation is required|bench
+run -n 2|no command to run was given|run
+run -n 2 --hosts a,b|no command to run was given|run
+INPUT
 for words in '' help; do
     # shellcheck disable=SC2086 # no word, or one
     expect 0 "$odc" $words

@@ -230,4 +230,14 @@ for nic in machine['nics']:
     contains "$out" 'tcp;ofi_rxm: libfabric does not offer it (FI_PROVIDER="udp" is set)'
 fi
 
+# Without sysfs there is little to show, and nothing of hwloc's on stderr.
+if unshare -m true 2>/dev/null; then
+    for verb in info topo; do
+        expect 0 unshare -m sh -c 'mount -t tmpfs none /sys && exec "$0" "$1"' "$odc" $verb
+        same "$err" ""
+    done
+else
+    echo "without sysfs: skipped, no mount namespace can be made"
+fi
+
 [ "$failures" -eq 0 ]

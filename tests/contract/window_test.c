@@ -216,6 +216,26 @@ static void long_samples_meet(void **state) {
     free(w);
 }
 
+/* An exchange must save half of an average sample's part of the window: on two ranks, with costs as lengths, half of a 16th of all.
+ * The sample of 4000 behind the long one leaves 2000 of its minibatch's time, which is enough below a long one of 54000. */
+static void an_exchange_must_pay(void **state) {
+    (void)state;
+    static const uint64_t longest[] = {53900, 54100};
+    for (int i = 0; i < 2; ++i) {
+        struct window *w = new_window(2, 4, 2);
+        w->samples.a = 0;
+        w->samples.b = 1;
+        for (uint64_t sample = 0; sample < 8; ++sample) {
+            w->lengths[sample] = sample == 0 ? longest[i] : sample == 4 ? 4000 : 1000;
+        }
+        w->request.most_moved = 0.25;
+        assert_int_equal(run(w), ODC_OK);
+        check_window(w);
+        assert_near(w->summary.moved, i == 0 ? 0.25 : 0);
+        free(w);
+    }
+}
+
 /* Collectives need equally many microbatches. In the order of the data a long sample is in each minibatch of 7; both long ones and
  * five others cannot be divided over 4 ranks. */
 static void an_order_that_cannot_be_planned_is_not_taken(void **state) {
@@ -342,6 +362,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reports_what_it_assigns),
         cmocka_unit_test(long_samples_meet),
+        cmocka_unit_test(an_exchange_must_pay),
         cmocka_unit_test(an_order_that_cannot_be_planned_is_not_taken),
         cmocka_unit_test(the_sorted_order_is_by_cost),
         cmocka_unit_test(lookahead_shortens_long_tailed_minibatches),

@@ -21,8 +21,8 @@ std::string verdict(const BenchOptions &options, const Disturbance &disturbance,
     if (const auto why = not_resolved(disturbance.others)) {
         return fmt::format("{}; measured beside them: {}", *why, measured);
     }
-    if (options.pairs < kFewestValues) {
-        return fmt::format("not resolved: an interval takes {} pairs; measured: {}", kFewestValues, measured);
+    if (options.pairs < kLeastPairsOfInterval) {
+        return fmt::format("not resolved: an interval takes {} pairs; measured: {}", kLeastPairsOfInterval, measured);
     }
     return fmt::format("{} {}{}", verb, measured, bar);
 }

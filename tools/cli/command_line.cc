@@ -58,9 +58,23 @@ const CLI::App &find_verb(const CLI::App &app, const std::string &word) {
                       CLI::detail::join(names, ", ") + "; see 'odc --help')"};
 }
 
+std::string command_of(const CLI::App &app) { return app.get_parent() == nullptr ? "odc" : "odc " + app.get_name(); }
+
 // Of "--name=value" and "-nvalue".
 std::string option_name(const std::string &word) {
     return word.starts_with("--") ? word.substr(0, word.find('=')) : word.substr(0, 2);
+}
+
+// The long name of what another verb calls `name`: --ranks, which only odc run calls -n, too.
+std::string long_name(const CLI::App &app, const std::string &name) {
+    const CLI::App *odc = app.get_parent() == nullptr ? &app : app.get_parent();
+    for (const CLI::App *verb : odc->get_subcommands([](const CLI::App *) { return true; })) {
+        const CLI::Option *option = verb->get_option_no_throw(name);
+        if (option != nullptr && !option->get_lnames().empty()) {
+            return "--" + option->get_lnames().front();
+        }
+    }
+    return name;
 }
 
 [[noreturn]] void refuse_option(const CLI::App &app, const std::string &name) {
@@ -72,9 +86,8 @@ std::string option_name(const std::string &word) {
             }
         }
     }
-    const std::string command = app.get_parent() == nullptr ? "odc" : "odc " + app.get_name();
-    throw Exit{
-        2, command + " has no option '" + name + "'" + did_you_mean(name, names) + " (see '" + command + " --help')"};
+    throw Exit{2, command_of(app) + " has no option '" + name + "'" + did_you_mean(long_name(app, name), names) +
+                      see_help(app)};
 }
 
 // Checks the options from `at` on; returns the place of the first word that is neither an option nor a value of one, for odc
@@ -102,6 +115,8 @@ size_t check_options(const CLI::App &app, const std::vector<std::string> &words,
 }
 
 }  // namespace
+
+std::string see_help(const CLI::App &app) { return " (see '" + command_of(app) + " --help')"; }
 
 std::vector<std::string> checked_words(const CLI::App &app, std::vector<std::string> words) {
     if (words.empty()) {

@@ -16,4 +16,7 @@ namespace odc_tool {
 // command. Throws Exit{2, ...}, with the name that was probably meant.
 std::vector<std::string> checked_words(const CLI::App &app, std::vector<std::string> words);
 
+// " (see 'odc plan --help')", for the end of a sentence about a wrong command line of `app`, which is odc or a verb.
+std::string see_help(const CLI::App &app);
+
 }  // namespace odc_tool

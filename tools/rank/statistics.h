@@ -7,12 +7,12 @@
 
 namespace odc_tool {
 
-constexpr int kFewestValues = 6;  // for an interval
+constexpr int kLeastPairsOfInterval = 6;  // the extremes of fewer enclose the median with less than 95 %
 
 struct MedianInterval {
     double median;
     double low;   // the true median is in [low, high] with at least 95 % confidence,
-    double high;  // or they are the extremes if there are too few values (less than kFewestValues)
+    double high;  // or they are the extremes if there are too few values (less than kLeastPairsOfInterval)
 };
 
 // `values` must not be empty.

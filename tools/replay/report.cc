@@ -14,6 +14,7 @@ namespace odc_tool {
 namespace {
 
 constexpr double kNs = 1e-9;
+// Their extremes are shown. A pair takes seconds, so the six of an interval would be too many to ask for.
 constexpr size_t kLeastPairs = 3;
 constexpr double kNearIdeal = 0.85;  // below it the emulation, not the schedule, is what is measured
 
@@ -41,18 +42,18 @@ ArmReport make_arm_report(const Workload &workload, const RunRecords &records, s
     report.rank_claimed.resize(records.size());
     int64_t seconds_ns = 0;
     int64_t busiest_ns = 0;  // rank of each run
-    std::vector<double> compute(records.size());
-    std::vector<double> duration(records.size());
+    double compute = 0;
     double claimed = 0;
+    std::vector<size_t> mine;
     for (size_t run = 0; run < runs.size(); ++run) {
         if (runs[run].arm != arm) {
             continue;
         }
+        mine.push_back(run);
         int64_t compute_ns = 0;
         for (size_t rank = 0; rank < records.size(); ++rank) {
             const RunRecord &record = records[rank][run];
-            compute[rank] += double(record.compute_ns);
-            duration[rank] += double(record.duration_ns);
+            compute += double(record.compute_ns);
             claimed += double(record.claimed_ns);
             report.rank_claimed[rank] += record.claimed;
             compute_ns = std::max(compute_ns, record.compute_ns);
@@ -61,12 +62,12 @@ ArmReport make_arm_report(const Workload &workload, const RunRecords &records, s
         seconds_ns += longest(records, run);
     }
     for (size_t rank = 0; rank < records.size(); ++rank) {
-        report.rank_idle.push_back(1 - compute[rank] / duration[rank]);
+        report.rank_idle.push_back(idle_share(records, mine, rank));
     }
     const auto samples = double(workload.samples);
     const double ns_per_cost = workload.ns_per_cost;
     report.idle = std::accumulate(report.rank_idle.begin(), report.rank_idle.end(), 0.0) / double(records.size());
-    report.claimed = claimed / std::accumulate(compute.begin(), compute.end(), 0.0);
+    report.claimed = claimed / compute;
     report.samples_per_second = samples / (double(seconds_ns) * kNs);
     report.bound_samples_per_second = samples / (workload.bound(report.arm) * ns_per_cost * kNs);
     // Of collectives that run a layer ahead, by their plan; of ODC by what each rank computed.
@@ -90,6 +91,16 @@ int64_t longest(const RunRecords &records, size_t run) {
         duration_ns = std::max(duration_ns, rank[run].duration_ns);
     }
     return duration_ns;
+}
+
+double idle_share(const RunRecords &records, const std::vector<size_t> &runs, size_t rank) {
+    int64_t compute_ns = 0;
+    int64_t duration_ns = 0;
+    for (const size_t run : runs) {
+        compute_ns += records[rank][run].compute_ns;
+        duration_ns += longest(records, run);
+    }
+    return 1 - double(compute_ns) / double(duration_ns);
 }
 
 std::vector<ArmReport> make_arm_reports(const Workload &workload, const RunRecords &records) {

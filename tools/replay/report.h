@@ -30,11 +30,11 @@ struct ArmReport {
     double samples_per_second;
     double ideal_samples_per_second;  // with the claims as they were
     double bound_samples_per_second;
-    double speedup;                   // over collective + lb-micro
-    double speedup_over_sorted_rows;  // over collective + sorted-rows
-    double ideal_speedup;             // over collective + lb-micro, with communication that takes no time
-    double idle;                      // share of the time in which a device does not compute, mean over ranks
-    std::vector<double> rank_idle;
+    double speedup;                     // over collective + lb-micro
+    double speedup_over_sorted_rows;    // over collective + sorted-rows
+    double ideal_speedup;               // over collective + lb-micro, with communication that takes no time
+    double idle;                        // mean over ranks
+    std::vector<double> rank_idle;      // by idle_share
     double claimed;                     // share of the compute time that was claimed
     std::vector<int64_t> rank_claimed;  // microbatches
 
@@ -66,6 +66,8 @@ std::string whole_run(const Report &report);
 
 // A run takes as long as its slowest rank.
 int64_t longest(const RunRecords &records, size_t run);
+// Of these runs, one after another: the part in which the rank's device does not compute.
+double idle_share(const RunRecords &records, const std::vector<size_t> &runs, size_t rank);
 
 // One sentence that says what was emulated and what was real, above every output.
 std::string caption(const Report &report);

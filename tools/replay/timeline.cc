@@ -50,7 +50,7 @@ struct Span {
 class Drawing {
 public:
     Drawing(const Report &report, const RunRecords &records, const std::vector<std::vector<Event>> &events)
-        : report_(report), events_(events), ranks_(std::min(events.size(), kMostRanks)) {
+        : report_(report), records_(records), events_(events), ranks_(std::min(events.size(), kMostRanks)) {
         row_ = std::clamp(kRowsHeight / double(ranks_), 6.0, 22.0);
         panels_.push_back(
             {kBaseline, "Collective schedule, LB-Micro", "all ranks meet at every gather and every scatter-add", {}});
@@ -183,7 +183,6 @@ private:
         const double lane = row_ * 0.62;
         const double strip = row_ * 0.22;
         std::array<std::vector<Span>, 2> spans;  // compute, moving
-        double compute_ns = 0;
         for (const Event &event : events_[rank]) {
             const auto run = std::find_if(panel.runs.begin(), panel.runs.end(), [&](const PicturedRun &candidate) {
                 return static_cast<int32_t>(candidate.number) == event.run;
@@ -197,7 +196,6 @@ private:
             const double end = x(double(run->begin_ns + event.end_ns));
             const size_t shade = size_t(event.microbatch) % 2 + (event.item != kPlanned ? kClaimed : 0);
             add_span(spans[compute ? 0 : 1], {begin, end, compute ? shade : 0});
-            compute_ns += compute ? double(event.end_ns - event.begin_ns) : 0;
         }
         box(kLeft, y, x(double(panel.end_ns)) - kLeft, lane, kWaitingFill);
         for (size_t shade = 0; shade < kCompute.size(); ++shade) {
@@ -206,8 +204,12 @@ private:
         paint(spans[1], 0, y + lane + 0.5, strip, kMoving);
         const std::string small = fmt::format("font-size=\"{:.1f}\"", std::min(11.0, row_));
         svg_.label(kLeft - 8, y + lane * 0.85, small + " text-anchor=\"end\"", fmt::format("rank {}", rank));
+        std::vector<size_t> runs;
+        for (const PicturedRun &run : panel.runs) {
+            runs.push_back(run.number);
+        }
         svg_.label(kLeft + kPlotWidth + 12, y + lane * 0.85, small,
-                   fmt::format("{:.0f} %", 100 * (1 - compute_ns / double(panel.end_ns))));
+                   fmt::format("{:.0f} %", 100 * idle_share(records_, runs, rank)));
     }
 
     static void add_span(std::vector<Span> &spans, const Span &span) {
@@ -259,6 +261,7 @@ private:
     }
 
     const Report &report_;
+    const RunRecords &records_;
     const std::vector<std::vector<Event>> &events_;
     size_t ranks_;
     double row_ = 0;

@@ -26,7 +26,10 @@ int run(const RunOptions &options) {
         return serve_as_agent();
     }
     if (wanted.ranks == 0) {
-        throw Exit{2, "--ranks is missing: odc run -n N says how many ranks to start"};
+        throw Exit{2, "--ranks is missing: odc run -n N says how many ranks to start (see 'odc run --help')"};
+    }
+    if (wanted.argv.empty()) {
+        throw Exit{2, "no command to run was given (see 'odc run --help')"};
     }
     if (!wanted.hosts.empty()) {
         return launch_on_hosts(wanted);

@@ -3,6 +3,7 @@
 // job, the route of each pair of its ranks.
 #include "cli/exit.h"
 #include "cli/files.h"
+#include "cli/sysfs.h"
 #include "cli/verbs.h"
 #include "rank/context.h"
 #include "run/launch.h"
@@ -96,6 +97,7 @@ void add_topo(CLI::App &app) {
         "torchrun, mpirun, Slurm) odc topo joins it as one rank, and rank 0 prints which transport each pair of ranks\n"
         "uses.");
     verb->callback([options] {
+        hide_missing_sysfs();
         check_options(*options);
         if (inside_a_job()) {
             show_job({reasons_of(*options), options->pair, options->json ? Form::Json : Form::Text});

@@ -12,18 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from gloo_ranks import process_group
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -238,23 +236,15 @@ def main() -> None:
     options = parsed()
     if options.device == "cuda" and torch.cuda.device_count() == 0:
         raise SystemExit("fsdp2_gpu.py: torch finds no GPU here; --device cpu tries the script without one")
-    with libodc.init() as context:
-        rank, size, job = context.rank, context.size, os.environ.get("ODC_JOB", str(os.getppid()))
-    device = torch.device("cpu")
-    if options.device == "cuda":
-        device = torch.device("cuda", rank % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-        torch.cuda.init()  # otherwise a mesh would choose a device by the rank
-    store = Path(tempfile.gettempdir()) / f"odc-bench-{job}"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
-    torch.set_num_threads(1)
-    figures = race(options, device)
-    if rank == 0:
-        print(json.dumps(figures), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
-    if rank == 0:
-        store.unlink(missing_ok=True)
+    with process_group() as (rank, _):
+        device = torch.device("cpu")
+        if options.device == "cuda":
+            device = torch.device("cuda", rank % torch.cuda.device_count())
+            torch.cuda.set_device(device)
+            torch.cuda.init()  # otherwise a mesh would choose a device by the rank
+        figures = race(options, device)
+        if rank == 0:
+            print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

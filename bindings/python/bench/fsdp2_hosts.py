@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from libodc.torch import fsdp2
+from libodc.torch.fsdp2.overlap import Overlap
 
 BLOCKS, WIDTH, TOKENS, MICROBATCHES, TURNS = 6, 512, 1024, 2, 9
 
@@ -48,8 +48,7 @@ def main() -> None:
         tokens = torch.ones(TOKENS, WIDTH)
         alone, sharded = model(), model()
         mesh = init_device_mesh("cpu", (size,))
-        for block in sharded:
-            fully_shard(block, mesh=mesh)
+        blocks: list[Any] = [fully_shard(block, mesh=mesh) for block in sharded]
         fully_shard(sharded, mesh=mesh)
         optimizer = torch.optim.SGD(sharded.parameters(), lr=0.0)
         with fsdp2.attach(sharded, optimizer) as job:
@@ -62,11 +61,11 @@ def main() -> None:
                     alone(tokens).sum().backward()
                 alone.zero_grad()
 
-            def train(started: bool, prefetched: bool) -> None:
-                for group in job._groups:
-                    group._overlap = overlap if started else None
-                for block, following in pairwise(sharded):
-                    block.set_modules_to_forward_prefetch([following] if prefetched else [])  # type: ignore[operator]
+            def train(by: Overlap | None, ahead: int) -> None:
+                """`ahead`: how many blocks forward prefetches."""
+                job.overlap = by
+                for number, block in enumerate(blocks):
+                    block.set_modules_to_forward_prefetch(blocks[number + 1 : number + 1 + ahead])
                 for _ in range(MICROBATCHES):
                     sharded(tokens).sum().backward()
                 job.sync_gradients()
@@ -75,9 +74,9 @@ def main() -> None:
 
             arms = {
                 "compute alone": compute,
-                "blocking": lambda: train(False, False),
-                "started": lambda: train(True, False),
-                "started, forward prefetch": lambda: train(True, True),
+                "blocking": lambda: train(None, 0),
+                "started": lambda: train(overlap, 0),
+                "started, forward prefetch": lambda: train(overlap, 1),
             }
             took: dict[str, list[float]] = {name: [] for name in arms}
             for turn in range(1 + TURNS):

@@ -116,15 +116,14 @@ def _layers(events: list[Event], shades: dict[str, str]) -> list[Layer]:
 
 
 class Panel:
-    """One trace's rows."""
+    """One trace's rows, with each rank's idle share beside it."""
 
-    def __init__(self, ranks: list[RankTrace], title: str = "") -> None:
-        self.title = title
-        self.ranks = _with_spans(ranks)
+    def __init__(self, ranks: list[RankTrace], idle: list[float]) -> None:
+        self.ranks = ranks
+        self.idle = idle
         self.shown = self.ranks[:_MOST_RANKS]
         self.origin_ns = min(one.begin_ns for one in ranks)
         self.duration_ns = max(one.end_ns for one in ranks) - self.origin_ns
-        self.idle = [idle_share(one) for one in self.ranks]
         self.strips = any(event.thread > 0 for one in self.shown for event in one.events)
         self.axes: Any = None
 
@@ -146,8 +145,9 @@ class Panel:
 class Drawing:
     """`waiting` and `rest` say what calls besides gather and scatter_add are, and what is no event."""
 
-    def __init__(self, panels: list[Panel], title: str, note: str, *, waiting: str, rest: str) -> None:
-        self._panels, self._title, self._note = panels, title, note
+    def __init__(self, titled: Mapping[str, Panel], title: str, note: str, *, waiting: str, rest: str) -> None:
+        panels = list(titled.values())
+        self._titled, self._panels, self._title, self._note = titled, panels, title, note
         self._duration_ns = max(panel.duration_ns for panel in panels)
         self._unit_ns, self._unit = (1e9, "s") if self._duration_ns >= 2e9 else (1e6, "ms")
         self._kinds = dict(_CALLS) | {_WAITING: waiting, _NEITHER: rest}
@@ -170,12 +170,12 @@ class Drawing:
             panel.axes = self._figure.add_axes((0.065, top / self._height, _SHARE, height / self._height))
 
     def save(self, path: Path) -> None:
-        for panel in self._panels:
+        for name, panel in self._titled.items():
             for number, one in enumerate(panel.shown):
                 self._row(panel, number, one)
             self._minibatch_ends(panel)
             self._axis(panel)
-            self._panel_words(panel)
+            self._panel_words(panel, name)
         self._words()
         self._legend()
         self._figure.savefig(path)
@@ -236,10 +236,10 @@ class Drawing:
         if last:
             axes.set_xlabel(f"time, {self._unit}", color=_INK)
 
-    def _panel_words(self, panel: Panel) -> None:
-        if panel.title:
+    def _panel_words(self, panel: Panel, name: str) -> None:
+        if name:
             title = panel.axes.annotate(
-                panel.title,
+                name,
                 (0, 1),
                 (0, 7),
                 "axes fraction",
@@ -279,7 +279,8 @@ class Drawing:
 
 
 def draw_timeline(path: Path, ranks: list[RankTrace]) -> None:
-    panel = Panel(ranks)
+    ranks = _with_spans(ranks)
+    panel = Panel(ranks, [idle_share(one) for one in ranks])
     unit_ns, unit = (1e9, "s") if panel.duration_ns >= 2e9 else (1e6, "ms")
     length = f"{panel.duration_ns / unit_ns:.4g} {unit}"
     title = f"ranks: {len(ranks)}, minibatches: {len(panel.minibatch_ends())}, time: {length}"
@@ -288,12 +289,10 @@ def draw_timeline(path: Path, ranks: list[RankTrace]) -> None:
         title += f"; the first {len(panel.shown)} are shown"
     note = "dashed: end of a minibatch; idle: part of the traced time outside of spans, or in a call within one"
     note += "; strip below a row: the rank's other threads" * panel.strips
-    Drawing([panel], title, note, waiting="waiting (sync, publish, locks)", rest="none of these").save(path)
+    Drawing({"": panel}, title, note, waiting="waiting (sync, publish, locks)", rest="none of these").save(path)
 
 
-def draw_schedules(path: Path, title: str, traces: Mapping[str, list[RankTrace]], *, waiting: str, rest: str) -> None:
+def draw_schedules(path: Path, title: str, panels: Mapping[str, Panel], note: str, *, waiting: str, rest: str) -> None:
     """The same work in several ways: a panel for each, below its name, on one time axis from its begin. `waiting` and
     `rest`: see Drawing."""
-    note = "each from its own begin; dashed: end of a minibatch; idle: part of the time without compute"
-    panels = [Panel(ranks, name) for name, ranks in traces.items()]
     Drawing(panels, title, note, waiting=waiting, rest=rest).save(path)

@@ -550,14 +550,14 @@ def other_buffers(rank: int, size: int) -> None:
         numel = group.layout.numel
         good = torch.empty(2 * numel * size, dtype=group.layout.dtype)
         for wrong in (good, good[::2], good[: numel * size].to(torch.float16)):
-            group.gather(good[: numel * size], good[:numel])
+            group.gather(good[: numel * size], good[:numel], None)
             with pytest.raises((ValueError, libodc.PhaseError), match=r"elements|contiguous"):
-                group.gather(wrong, wrong[:numel])
+                group.gather(wrong, wrong[:numel], None)
         full = torch.zeros(group.layout.gradient_numel * size, dtype=group.layout.gradient_dtype)
-        group.add(full)
+        group.add(full, None)
         with pytest.raises(ValueError, match="contiguous"):
             group.add(torch.stack([full, full], 1)[:, 0])
-        group.add(full)
+        group.add(full, None)
         job.sync_gradients(divisor=1.0)
 
 

@@ -199,9 +199,11 @@ def test_windows_may_be_sorted() -> None:
         for first in range(0, len(made), AHEAD):
             window = [sorted(lengths[i] for i in flat(one)) for one in made[first : first + AHEAD]]
             joined = [length for one in sorted(window) for length in one]
-            assert joined == sorted(joined)
-            samples = {i for one in made[first : first + AHEAD] for i in flat(one)}
-            assert samples == set(order_of(0)[first * SIZE : (first + AHEAD) * SIZE])
+            here = {frozenset(flat(one)) for one in made[first : first + AHEAD]}
+            given = {frozenset(order_of(0)[n * SIZE : (n + 1) * SIZE]) for n in range(first, first + len(here))}
+            # Short minibatches may take no less time sorted: then they stay as they are.
+            assert joined == sorted(joined) or here == given
+            assert frozenset().union(*here) == frozenset().union(*given)
 
 
 def test_bad_values_are_refused() -> None:

@@ -132,11 +132,12 @@ def test_a_state_of_something_else_is_refused() -> None:
         (samplers(1, [*lengths[:-1], lengths[-1] % BUDGET + 1]), "lengths, this sampler has others"),
         (samplers(1, lengths, minibatch_size=8), "minibatch_size=16, this sampler has minibatch_size=8"),
         (samplers(1, lengths, shuffle=False), "shuffle=True, this sampler has shuffle=False"),
+        (samplers(1, lengths, drop_last=True), "drop_last=False, this sampler has drop_last=True"),
     ):
         with pytest.raises(ValueError, match=words):
             other[0].load_state_dict(state)
         assert other[0].state_dict()["delivered"] == 0
-    with pytest.raises(ValueError, match="lacks delivered, seed"):
+    with pytest.raises(ValueError, match="lacks delivered, seed, drop_last"):
         one.load_state_dict({"epoch": 1, "samples": 50, "lengths": "", "minibatch_size": 16, "shuffle": True})
 
 

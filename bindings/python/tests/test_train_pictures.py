@@ -1,12 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures' axes, and the words of the progress line."""
+"""The pictures' axes and idle shares, and the words of the progress line."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-from pictures import robust_top
+from arms import COLLECTIVE, ODC_MINI
+from experiment import ArmRecord, Block
+from figures import arm_figures, arms_table
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from pictures import Pictures, robust_top
 from progress import idle_words
+from stopwatch import Slot
+from trainer import Step
 
 
 def test_outliers_do_not_squeeze_the_others() -> None:
@@ -21,3 +32,31 @@ def test_outliers_do_not_squeeze_the_others() -> None:
 def test_idle_shares_of_many_ranks_fit_a_line() -> None:
     assert idle_words([0.12, 0.03, 0.09, 0]) == "idle 12 % 3 % 9 % 0 %"
     assert idle_words([0.5] * 16 + [0.1, 0.0]) == "idle 0 % to 50 %, mean 45 %"
+
+
+def test_table_and_timeline_have_the_same_idle_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(*busy: float) -> ArmRecord:
+        """Of one minibatch of 10 s. Ranks are on a core, and compute for 1 s of that."""
+        slots = (Slot(False, 3.0, 4.0),)
+        steps = [[Step(2.0, 1.0, 10.5, 11.0, seconds, (1.0,), slots)] for seconds in busy]
+        return ArmRecord([Block(0, 1, 10.0)], steps, [5.0, 4.0])
+
+    records = {COLLECTIVE: record(5.0, 2.5), ODC_MINI: record(9.0, 8.0)}
+    workload: Any = SimpleNamespace(minibatches=[SimpleNamespace(samples=4, tokens=40)])
+    figures = [arm_figures(arm, one, workload, range(1)) for arm, one in records.items()]
+    assert [figure.rank_idle for figure in figures] == [pytest.approx([0.5, 0.75]), pytest.approx([0.1, 0.2])]
+    table = arms_table("arm", figures, records, 0)
+
+    words: list[str] = []
+
+    def collect(figure: Figure, *_: object, **__: object) -> None:
+        words.extend(text.get_text() for text in figure.findobj(Text))
+
+    monkeypatch.setattr(Figure, "savefig", collect)
+    Pictures(tmp_path, "title").timeline(records, range(1))
+    assert [word for word in words if word.endswith("%") and word[0].isdigit() and "," not in word] == [
+        *("50 %", "75 %"),
+        *("10 %", "20 %"),
+    ]
+    for row, share, mean in zip(table[1:], ("62.5%", "15.0%"), ("62 %", "15 %"), strict=True):
+        assert f" {share} " in row and any(word.endswith(f"mean idle {mean}") for word in words)

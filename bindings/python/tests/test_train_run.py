@@ -248,8 +248,28 @@ def test_bad_input_ends_the_run(tmp_path: Path) -> None:
     assert [status for status, _, _ in ended] == [2, 2]
     wanted = f'train.py: {data}:2: must be an object with either "text" or "messages"'
     assert [line for line in ended[0][2].splitlines() if "train.py:" in line] == [wanted]
-    assert "Traceback" not in ended[0][2] + ended[1][2]
+    assert ended[1][2] == "" and "odc error" not in ended[0][2]
+    assert "Traceback" not in ended[0][2]
     assert not (tmp_path / "report").exists()
+
+
+def test_bad_input_of_one_rank(tmp_path: Path, corpus: Path) -> None:
+    none = tmp_path / "none"
+    ended = run(tmp_path, "compute", own=[["--data", str(corpus)], ["--data", str(none)]])
+    assert [status for status, _, _ in ended] == [2, 2]
+    assert ended[0][2] == ""
+    assert ended[1][2] == f"train.py: {none} does not exist; give a directory of text files or a .jsonl file\n"
+
+
+def test_wrong_options_are_told_once(tmp_path: Path) -> None:
+    (status, _, err), (other_status, _, other_err) = run(tmp_path, "compute", "--turns", "3")
+    assert (status, other_status, other_err) == (2, 2, "")
+    assert "did you mean --turn?" in err
+    stray = alone(RANK="1")
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), "computed"], env=stray, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 2 and "did you mean compute?" in ended.stderr, "a stray RANK makes it silent"
 
 
 def test_bad_input_whose_words_c_would_cut_short(tmp_path: Path, corpus: Path) -> None:
@@ -272,7 +292,7 @@ def test_too_little_text(corpus: Path) -> None:
 def test_a_report_that_cannot_be_written(tmp_path: Path, corpus: Path) -> None:
     (tmp_path / "report").touch()
     ended = run(tmp_path, "compute", "--data", str(corpus), *SMALL)
-    assert ended[0][0] == 2 and ended[1][0] != 0
+    assert [status for status, _, _ in ended] == [2, 2] and ended[1][2] == ""
     assert "train.py: --report report/compute cannot be made: Not a directory" in ended[0][2]
 
 
@@ -336,9 +356,12 @@ def test_gpus(tmp_path: Path, corpus: Path) -> None:
         (["compute", "--turn", "0"], '"0" is not a whole number of at least 1'),
         (["emulated", "--seconds", "nan"], '"nan" is not a positive number'),
         (["compute", "--device", "tpu"], "invalid choice: 'tpu'"),
-        (["emulated", "--device", "cuda"], "unrecognized arguments: --device cuda"),
+        (["emulated", "--device", "cuda"], "unknown: --device cuda (see 'train.py emulated --help')"),
+        (["compute", "--turns=3"], "unknown: --turns=3; did you mean --turn? (see 'train.py compute --help')"),
+        (["order", "--lookahead", "3"], "argument --lookahead: 3 does not divide the 16 minibatches of a window"),
         (["compute", "--width", "40"], "40 is not a multiple of 32"),
-        (["other"], "invalid choice: 'other'"),
+        (["dpo"], "there is no experiment 'dpo' (choose of compute, emulated, order, exact)"),
+        (["emulate"], "there is no experiment 'emulate'; did you mean emulated? (choose of"),
         ([], "the following arguments are required: experiment"),
     ],
 )

@@ -18,7 +18,7 @@ from figures import (
 )
 from gpus import gpu_words
 from load import circumstances, verdict
-from neighbour import busy_neighbour, check_cores
+from neighbour import busy_neighbour
 from session import Session
 from trainer import ClaimingTrainer, Trainer
 from workload import Workload
@@ -28,7 +28,6 @@ _TITLE = "Real compute"
 
 def run(session: Session) -> None:
     options, size = session.options, session.context.size
-    check_cores(options.slow, size)
     on_gpu = session.mesh.device_type == "cuda"
     # gloo's collectives would leave GPUs idle: on GPUs FSDP2 is compared over NCCL or not at all.
     compared = [FSDP] if not on_gpu or options.compare else []

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import isnan
+from math import isnan, nan
 from typing import Any
 
 from arms import Arm
@@ -16,7 +16,7 @@ from decoder import Packed
 from load import MachineLoad
 from progress import Progress, idle_words
 from torch import distributed
-from trainer import Step, Trainer
+from trainer import Step, Trainer, idle_share
 from workload import Workload, ideal
 
 import libodc
@@ -94,13 +94,12 @@ class Experiment:
         """Collective. Every rank's share of the time of this arm's turns, but the first, which warms up."""
         record = self.records[arm]
         seconds = sum(block.seconds for block in record.blocks[1:])
-        busy = sum(step.busy for step in record.steps[0][1:])
-        mine = max(0.0, 1 - busy / seconds) if seconds else 0.0
+        mine = idle_share(record.steps[0][1:], seconds) if seconds else nan
         shares: list[float] = []
         for begin in range(0, self._context.size, _MOST_REDUCED):
             ranks = range(begin, min(begin + _MOST_REDUCED, self._context.size))
             shares += self._context.all_reduce([mine if rank == self._rank else 0.0 for rank in ranks])
-        known = seconds > 0 and not isnan(busy)
+        known = not isnan(mine)
         return f"  {idle_words(shares)} ({arm.name})" if known else f"  ({arm.name})"
 
     def evaluate(self, batches: Sequence[Packed]) -> None:

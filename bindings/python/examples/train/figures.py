@@ -10,6 +10,7 @@ from statistics import median
 
 from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
+from trainer import idle_share
 from workload import Workload, ideal
 
 
@@ -79,14 +80,14 @@ def arm_figures(arm: Arm, record: ArmRecord, workload: Workload, minibatches: ra
     blocks = [block for block in record.blocks if block.first in minibatches]
     seconds = sum(block.seconds for block in blocks)
     chosen = [workload.minibatches[number] for number in minibatches]
-    busy = [sum(steps[number].busy for number in minibatches) for steps in record.steps]
+    idle = [idle_share([steps[number] for number in minibatches], seconds) for steps in record.steps]
     return ArmFigures(
         arm,
         seconds,
         sum(minibatch.samples for minibatch in chosen) / seconds,
         sum(minibatch.tokens for minibatch in chosen) / seconds,
         _ideal_seconds(arm, record, minibatches),
-        [max(0.0, 1 - one / seconds) for one in busy if not isnan(one)],
+        [share for share in idle if not isnan(share)],
     )
 
 

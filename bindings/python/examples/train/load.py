@@ -9,7 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
-LEAST_PAIRS = 3
+LEAST_PAIRS = 3  # as in odc replay, whose pairs take as long
 BUSY = 0.2  # above this share a measured gain says more of the other programs
 
 

@@ -4,12 +4,45 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
+from typing import NoReturn
 
 HEAD = 32  # width of an attention head of the decoder; here, as importing that takes seconds
 WINDOW = 16  # minibatches whose samples are the same in every order
+
+# By launcher: odc run, torchrun, Open MPI, MPICH, Slurm.
+_RANK_AND_SIZE = (
+    ("ODC_RANK", "ODC_SIZE"),
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+def speaks() -> bool:
+    """Whether this rank tells what all ranks find before they have met."""
+    ranks = (os.environ[rank] for rank, size in _RANK_AND_SIZE if rank in os.environ and size in os.environ)
+    return next(ranks, "0") == "0"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        if speaks():
+            super().error(message)
+        self.exit(2)
+
+    def known_options(self) -> list[str]:
+        return [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 @dataclass(frozen=True)
@@ -43,9 +76,7 @@ class Options:
 
 
 def parse_options(arguments: list[str], description: str) -> Options:
-    parser = argparse.ArgumentParser(
-        prog="train.py", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser(prog="train.py", description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     experiments = parser.add_subparsers(dest="experiment", required=True)
     compute = experiments.add_parser("compute", help="real compute; as many ranks as cores, or as GPUs")
     emulated = experiments.add_parser("emulated", help="compute padded by sleep; more ranks than cores")
@@ -71,7 +102,7 @@ def parse_options(arguments: list[str], description: str) -> Options:
     order.add_argument("--ranks", type=_whole(1), default=8, help="that are planned for (default: %(default)s)")
     order.add_argument("--seeds", type=_whole(2), default=4, help="runs of each order (default: %(default)s)")
     order.add_argument("--windows", type=_whole(1), default=12, help=f"of {WINDOW} minibatches (default: %(default)s)")
-    order.add_argument("--lookahead", type=_whole(2), default=2, help="that is compared (default: %(default)s)")
+    order.add_argument("--lookahead", type=_window_part, default=2, help="that is compared (default: %(default)s)")
     exact.add_argument("--minibatches", type=_whole(1), default=50, help="of each plan (default: %(default)s)")
     # A minibatch is 24 times --minibatch samples, whatever the number of ranks.
     exact.set_defaults(ranks=24, minibatch=1, seconds=0.0, seeds=0, windows=0, lookahead=0)
@@ -81,7 +112,16 @@ def parse_options(arguments: list[str], description: str) -> Options:
         one.set_defaults(rounds=0, turn=0, device="cpu", compare=None, slow=None)
     for one in (compute, emulated):
         one.set_defaults(ranks=0, seeds=0, windows=0, lookahead=0)
-    return Options(**vars(parser.parse_args(arguments)))
+    known = experiments.choices
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in known:
+        meant = _meant(arguments[0], known)
+        parser.error(f"there is no experiment '{arguments[0]}'{meant} (choose of {', '.join(known)})")
+    options, others = parser.parse_known_args(arguments)
+    if others:
+        chosen = known[options.experiment]
+        meant = _meant(others[0].partition("=")[0], chosen.known_options())
+        chosen.error(f"unknown: {' '.join(others)}{meant} (see 'train.py {options.experiment} --help')")
+    return Options(**vars(options))
 
 
 def _add_common(parser: argparse.ArgumentParser, *, scale: int, width: int, blocks: int) -> None:
@@ -111,6 +151,13 @@ def _whole(least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def _window_part(text: str) -> int:
+    ahead = _whole(2)(text)
+    if WINDOW % ahead != 0:
+        raise argparse.ArgumentTypeError(f"{ahead} does not divide the {WINDOW} minibatches of a window")
+    return ahead
 
 
 def _width(text: str) -> int:

@@ -14,7 +14,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from corpus import InputError
 from decoder import Decoder, loss_sum, pack
 from figures import table
 from load import circumstances
@@ -99,8 +98,6 @@ class Change:
 
 def orders(options: Options) -> list[Order]:
     ahead = options.lookahead
-    if WINDOW % ahead:
-        raise InputError(f"--lookahead {ahead} does not divide the {WINDOW} minibatches of a window")
     return [
         Order("data", 1),
         Order(f"lookahead {ahead}", ahead),

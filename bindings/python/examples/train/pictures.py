@@ -13,10 +13,10 @@ import matplotlib
 from arms import COLLECTIVE, COLLECTIVE_ROWS, FSDP, ODC_CLAIMS, ODC_MICRO, ODC_MINI, Arm
 from experiment import ROUNDING, ArmRecord, Records
 from figures import ArmFigures, Gain
-from trainer import Step
+from trainer import Step, idle_share
 
 from libodc.recording import Event, RankTrace
-from libodc.timeline import draw_schedules, union, without
+from libodc.timeline import Panel, draw_schedules, union, without
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -74,12 +74,13 @@ class Pictures:
         if not any(step.slots for record in records.values() for steps in record.steps for step in steps):
             return
         number = _typical(pictured, minibatches)
-        traces = {arm.name: _traces(record, number) for arm, record in pictured.items()}
+        panels = {arm.name: _panel(record, number) for arm, record in pictured.items()}
         name = "timeline.png"
         draw_schedules(
             self._directory / name,
             f"{self._title}, minibatch {number}",
-            traces,
+            panels,
+            "each from its own begin; dashed: end of a minibatch; idle: as in the table, here of this minibatch",
             waiting="not in a block: waiting for other ranks, moving bytes, Python",
             rest="optimizer",
         )
@@ -218,11 +219,12 @@ def _duration(record: ArmRecord, number: int) -> float:
     return max(steps[number].synced - steps[number].begin for steps in record.steps)
 
 
-def _traces(record: ArmRecord, number: int) -> list[RankTrace]:
-    """By rank, from its own begin, just after it met all others: hosts' clocks differ."""
+def _panel(record: ArmRecord, number: int) -> Panel:
+    """Each rank from its own begin, just after it met all others: hosts' clocks differ."""
     steps = [one[number] for one in record.steps]
     end = max(step.end - step.begin for step in steps)
-    return [RankTrace(rank, "", 0, 0, _ns(end), [""], _events(step, number)) for rank, step in enumerate(steps)]
+    ranks = [RankTrace(rank, "", 0, 0, _ns(end), [""], _events(step, number)) for rank, step in enumerate(steps)]
+    return Panel(ranks, [idle_share([step], end) for step in steps])
 
 
 def _events(step: Step, number: int) -> list[Event]:

@@ -42,13 +42,13 @@ import os
 import sys
 from importlib.util import find_spec
 
-from options import parse_options
+from options import parse_options, speaks
 
 
 def main() -> None:
     options = parse_options(sys.argv[1:], __doc__ or "")
     if find_spec("matplotlib") is None:  # before the run, not after it
-        sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib")
+        sys.exit("train.py: the report's pictures need Matplotlib: pip install matplotlib" if speaks() else 1)
     import job  # imports torch, which takes seconds: not for --help
 
     status = job.run(options)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import nan
+from math import isnan, nan
 from typing import cast
 
 import torch
@@ -46,6 +46,12 @@ class Step:
     busy: float
     computed: tuple[float, ...] = ()
     slots: tuple[Slot, ...] = ()
+
+
+def idle_share(steps: Iterable[Step], seconds: float) -> float:
+    """Of the `seconds` that these steps of a rank took; the only definition, for tables and pictures."""
+    busy = sum(step.busy for step in steps)
+    return nan if isnan(busy) else max(0.0, 1 - busy / seconds)
 
 
 class Trainer:

@@ -170,7 +170,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
         self.policy = policy
         self.cost = cost
         self.shuffle = shuffle
-        self.drop_last = drop_last
+        self.drop_last = bool(drop_last)
         self.lookahead = _whole("lookahead", lookahead, 1)
         self.tail = _real("tail", tail)
         if not 0 <= self.tail <= 1:
@@ -301,6 +301,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
             "seed": self.seed,
             "minibatch_size": self.minibatch_size,
             "shuffle": self.shuffle,
+            "drop_last": self.drop_last,
             "samples": self.samples,
             "lengths": self._digest,
             "lookahead": self.lookahead,
@@ -310,8 +311,8 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next iteration gives the rest of the state's epoch. The seed is the state's; `rank`, `num_replicas`,
         `max_tokens`, `policy`, `cost` and the order and limits of windows may differ from those it was taken with: the
-        minibatches of a window that was begun keep their samples. ValueError: another dataset, minibatch_size, shuffle
-        or lookahead."""
+        minibatches of a window that was begun keep their samples. ValueError: another dataset, minibatch_size, shuffle,
+        drop_last or lookahead."""
         missing = [key for key in self.state_dict() if key not in state]
         if missing:
             raise ValueError(f"this is no state of a MinibatchSampler; it lacks {', '.join(missing)}")
@@ -320,6 +321,7 @@ class MinibatchSampler(Sampler[list[Microbatch]]):
             ("lengths", self._digest),
             ("minibatch_size", self.minibatch_size),
             ("shuffle", self.shuffle),
+            ("drop_last", self.drop_last),
             ("lookahead", self.lookahead),
         ):
             if state[name] != mine:

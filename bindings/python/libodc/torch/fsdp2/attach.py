@@ -18,12 +18,14 @@ from torch.nn.parallel import DistributedDataParallel
 from ..._abi import Memory
 from ...context import Context, init
 from ...errors import ArgumentError, JobError, MismatchError, NoMemoryError, UnsupportedError
+from ...route import Route
 from .crosscheck import Crosscheck
 from .extension import ExtensionGroup
 from .group import Add, Gather, Group
 from .job import Job
 from .layout import Layout, probe
 from .optimizers import check_owners, unwrapped
+from .overlap import overlap_of
 from .streams import Streams, streams_of
 from .torch_state import FsdpGroup, check_torch, fsdp_groups, has_post_accumulate_hook, has_tensor_hook
 
@@ -89,8 +91,10 @@ def attach(
         _compare_models(attached, process_group)
         in_gpu_memory = streams.memory is Memory.GPU and any(group.descriptions() for group in attached)
         context = _join(process_group, timeout, streams.device if in_gpu_memory else None)
+        routes = [context.route(rank, streams.memory) for rank in range(ranks)]
         crosscheck = Crosscheck() if check else None
-        job = Job(model, attached, context, optimizers, streams, crosscheck)
+        overlap = overlap_of(routes, streams.memory)
+        job = Job(model, attached, context, optimizers, streams, overlap, crosscheck)
         streams.reserve(max(group.reduced_bytes for group in attached))
         _register(attached, context, job, streams)
         job.begin()
@@ -105,7 +109,7 @@ def attach(
             if context is not None and not isinstance(error, JobError):
                 stack.callback(context.abort, f"attach raised {type(error).__name__}: {error}")
         raise
-    _tell(attached, context, streams, unowned, unsharded)
+    _tell(attached, context.rank, routes, unowned, unsharded)
     return job
 
 
@@ -331,26 +335,24 @@ def _register(groups: list[Group], context: Context, job: Job, streams: Streams)
         group.install([next(shards) for _ in several], job)
 
 
-def _warn_of_staging(context: Context, streams: Streams) -> None:
-    routes = [(rank, context.route(rank, streams.memory)) for rank in range(context.size)]
-    staged = [(rank, route) for rank, route in routes if route.transport == "shm" and route.access == "staged"]
+def _warn_of_staging(routes: list[Route]) -> None:
+    staged = [rank for rank, route in enumerate(routes) if route.transport == "shm" and route.access == "staged"]
     if staged:
-        rank, route = staged[0]
         logger.warning(
             "odc: %d ranks of this host are reached through host memory, which is slow; rank %d by %s",
             len(staged),
-            rank,
-            route,
+            staged[0],
+            routes[staged[0]],
         )
 
 
-def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list[str], unsharded: list[str]) -> None:
-    if unowned and context.rank == 0:
+def _tell(groups: list[Group], rank: int, routes: list[Route], unowned: list[str], unsharded: list[str]) -> None:
+    if rank != 0:
+        return
+    if unowned:
         logger.warning(
             "odc: no attached optimizer owns %d trainable parameters (%s…)", len(unowned), ", ".join(unowned[:3])
         )
-    if context.rank != 0:
-        return
     if unsharded:
         logger.warning(
             "odc: %d trainable parameters are not sharded by FSDP2 (%s…), and sync_gradients() does not reduce their "
@@ -358,18 +360,18 @@ def _tell(groups: list[Group], context: Context, streams: Streams, unowned: list
             len(unsharded),
             ", ".join(unsharded[:3]),
         )
-    _warn_of_staging(context, streams)
+    _warn_of_staging(routes)
     types = sorted({str(group.layout.dtype).removeprefix("torch.") for group in groups})
     gradients = sorted({str(g.layout.gradient_dtype).removeprefix("torch.") for g in groups if g.trainable})
     logger.info(
         "libodc.torch.fsdp2: %d groups over %d ranks, parameters gathered as %s, gradients added as %s, divided by %s, "
         "%.1f MiB of slices per rank; rank %d is reached by %s",
         len(groups),
-        context.size,
+        len(routes),
         "/".join(types),
         "/".join(gradients) or "nothing (read only)",
         "/".join(f"{divisor:g}" for divisor in sorted({group.divisor for group in groups})),
         sum(group.slice_bytes for group in groups) / 2**20,
-        context.size - 1,
-        context.route(context.size - 1, streams.memory),
+        len(routes) - 1,
+        routes[-1],
     )

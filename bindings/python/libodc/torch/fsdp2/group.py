@@ -131,7 +131,6 @@ class Group:
             sums = from_dlpack(shards[-1].slice.gradients)
             self._own_sums = [_part(sums, entry.gradient_offset, entry.local.shape) for entry in self.trainable]
         self._running = job.backwards
-        self._overlap = job.overlap
         self.mine = Settings(self.all_gather(job), Add(self, job), 1.0, True)
         self.fsdp.apply(self.mine)
         for index, entry in enumerate(self.trainable):
@@ -248,9 +247,9 @@ class Group:
             "of optimizer.step() (loading, averaging, clamping) call job.publish() on all ranks"
         )
 
-    def gather(self, output: torch.Tensor, mine: torch.Tensor) -> GatherWork | None:
+    def gather(self, output: torch.Tensor, mine: torch.Tensor, overlap: Overlap | None) -> GatherWork | None:
         """Fills `output`, now or when the work is waited for."""
-        if self._overlap is None and self.gathered and _kind(output) == self._gathers and output.is_contiguous():
+        if overlap is None and self.gathered and _kind(output) == self._gathers and output.is_contiguous():
             self._parameters.gather_at(output.data_ptr(), self._parameters.numel)
             return None
         if mine.nbytes != self._published.nbytes or (mine.is_floating_point() and mine.dtype != self.layout.dtype):
@@ -262,8 +261,8 @@ class Group:
         if not self.gathered:
             self.streams.compare(_bits(mine.view(-1)), _bits(self._published.view(mine.dtype)), self._complaint)
             self.gathered = True
-        if self._overlap is not None:
-            return self._overlap.gather(self._parameters, output)
+        if overlap is not None:
+            return overlap.gather(self._parameters, output)
         self._parameters.gather(output)
         self._gathers = _kind(output)
         return None
@@ -280,7 +279,7 @@ class Group:
         self.pending.clear()
         self.took_part.update(self.reducing)
 
-    def add(self, full: torch.Tensor) -> None:
+    def add(self, full: torch.Tensor, overlap: Overlap | None) -> None:
         """`full`: the input of FSDP2's reduce-scatter: for each rank its parts of the parameters that took part."""
         if full.dtype != self.layout.gradient_dtype:
             raise InternalError(
@@ -288,8 +287,8 @@ class Group:
             )
         whole = self.spread(full)
         self.check_order(full)
-        if self._overlap is not None:
-            self._overlap.add(self._gradients, whole)
+        if overlap is not None:
+            overlap.add(self._gradients, whole)
         elif _kind(whole) == self._adds and whole.is_contiguous():
             self._gradients.scatter_add_at(whole.data_ptr(), self._gradients.numel)
         else:
@@ -397,7 +396,7 @@ class Gather(Buffers, AllGather):
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, async_op: bool = False
     ) -> dist.Work | None:
         self._job.before_gather()
-        return self._group.gather(output_tensor, input_tensor)
+        return self._group.gather(output_tensor, input_tensor, self._job.overlap)
 
 
 class Add(Buffers, ReduceScatter):

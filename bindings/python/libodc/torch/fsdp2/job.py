@@ -30,7 +30,7 @@ from .backward import Backwards
 from .clip import total_norm
 from .crosscheck import Crosscheck
 from .group import Group
-from .overlap import overlap_of
+from .overlap import Overlap
 from .report import MinibatchReport
 from .steps import Steps
 from .streams import Streams
@@ -59,6 +59,7 @@ class Job:
         context: Context,
         optimizers: list[Optimizer],
         streams: Streams,
+        overlap: Overlap | None,
         crosscheck: Crosscheck | None,
     ) -> None:
         self._groups = groups
@@ -67,7 +68,7 @@ class Job:
         self._streams = streams
         self._crosscheck = crosscheck
         self.backwards = Backwards()
-        self.overlap = overlap_of(context, streams.memory)
+        self.overlap = overlap
         self._totals = Totals()
         self._ending = Steps()  # of the minibatch
         self._clipping = Steps()
@@ -325,7 +326,7 @@ class Job:
     def add(self, group: Group, full: torch.Tensor) -> None:
         if self._crosscheck is not None:
             self._crosscheck.add(group, full)
-        group.add(full)
+        group.add(full, self.overlap)
 
     # ---- phases ----
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..._abi import Memory
-from ...context import Context
+from ...route import Route
 from ...shard import Operation, Shard
 
 
@@ -53,10 +53,9 @@ class Overlap:
         self._additions.clear()
 
 
-def overlap_of(context: Context, memory: Memory) -> Overlap | None:
-    """None where nothing is to be hidden: inside a host a rank's own core copies and adds. On GPUs streams order
-    gathers and additions behind compute already."""
+def overlap_of(routes: list[Route], memory: Memory) -> Overlap | None:
+    """`routes`: to all ranks. None where nothing is to be hidden: inside a host a rank's own core copies and adds. On
+    GPUs streams order gathers and additions behind compute already."""
     if memory is not Memory.HOST:
         return None
-    here = all(context.route(rank).transport == "shm" for rank in range(context.size))
-    return None if here else Overlap()
+    return None if all(route.transport == "shm" for route in routes) else Overlap()
