@@ -3,7 +3,9 @@
 
 import multiprocessing
 import random
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +15,15 @@ import libodc
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch import nn  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch_ranks import run_torch_ranks  # noqa: E402
+
+import libodc.torch.fsdp2  # noqa: E402
 from libodc.torch import MinibatchSampler, Pool  # noqa: E402
 
+README = Path(__file__).parents[1] / "README.md"
+CODE = re.search(r"```python\n(with job\.unsharded\(\), torch\.no_grad\(\):.*?)```", README.read_text(), re.S)
 FIELDS = {"tokens": torch.int64, "chosen": torch.bool, "scores": torch.float32, "half": torch.bfloat16}
 
 
@@ -137,3 +146,35 @@ def test_a_sampler_says_what_each_rank_needs(lookahead: int) -> None:
     resumed.load_state_dict(samplers[0].state_dict())
     left = [i for minibatch in iterator for microbatch in minibatch for i in microbatch]
     assert resumed.samples_by_rank()[0] == left and sum(map(len, first)) + len(left) == len(runs[0])
+
+
+def reader(rank: int, size: int) -> None:
+    """The README's example, around a policy and answers of the reader's own."""
+    torch.manual_seed(0)
+    model, reference = (fully_shard(nn.Linear(4, 1)) for _ in range(2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    trained: list[int] = []
+
+    def loss_sum(model: Any, microbatch: list[dict[str, Any]]) -> Any:
+        trained.extend(len(one["tokens"]) for one in microbatch)
+        return sum(model(torch.full((1, 4), float(len(one["tokens"])))).square().sum() for one in microbatch)
+
+    def generate(model: Any, number: int) -> dict[str, Any]:
+        model(torch.ones(1, 4))
+        return {"tokens": torch.arange(1 + number), "advantage": torch.ones(1)}
+
+    with libodc.torch.fsdp2.attach(model, optimizer) as job, libodc.torch.fsdp2.attach(reference) as reading:
+        x, mine = torch.ones(1, 4), range(rank, 40, 3)
+        before = reference(x).item()
+        names = {**globals(), **locals()}
+        exec(CODE[1] if CODE else "", names)
+        assert model(x).item() == reference(x).item() != before
+    everyone: list[Any] = [None] * size
+    torch.distributed.all_gather_object(everyone, trained)
+    assert all(everyone)
+    made = [1 + number for one in range(size) for number in range(one, 40, 3)]
+    assert sorted(length for one in everyone for length in one) == sorted(made)
+
+
+def test_the_readme_example_runs() -> None:
+    run_torch_ranks(2, reader)

@@ -22,11 +22,12 @@ class Charts(Pictures):
         figure, axes = pyplot.subplots(figsize=(10, 4.2))
         for place, (name, outcome) in enumerate(outcomes.items()):
             # Equal curves overlap: later ones are thinner.
-            axes.plot(outcome.rewards, linewidth=2 + 2 * (len(outcomes) - 1 - place), label=name)
+            label = "{}: held out {:.2f} to {:.2f}".format(name, *outcome.held_out)
+            axes.plot(outcome.rewards, linewidth=2 + 2 * (len(outcomes) - 1 - place), label=label)
         axes.set_xlabel("rollout")
         axes.set_ylabel("reward, mean over answers")
         axes.set_ylim(0, 1)
-        self._legend(axes, columns=4)
+        self._legend(axes, columns=2)
         self._save(figure, "rewards", "The reward by rollout: the same bits in every ODC arm.")
 
     def phases(self, outcomes: Mapping[str, Outcome]) -> None:
@@ -58,30 +59,21 @@ class Charts(Pictures):
             self._directory / name,
             f"{self._title}, rollout {number}",
             traces,
-            waiting="waiting for other ranks, moving answers",
-            rest="optimizer",
+            waiting="exchange and sync: waiting, moving answers",
+            rest="gathers for the rollout, optimizer",
         )
-        self._captions[name] = "One rollout in every arm. What FSDP2 waits for in its collectives is inside its spans."
+        self._captions[name] = "One rollout in every arm. FSDP2's waits in its collectives are inside its spans."
 
 
 def _trace(rank: int, record: Record) -> RankTrace:
     """From the rank's own begin: hosts' clocks differ."""
-    begin, *_, scored, exchanged, end = record.marks
+    begin, *_, end = record.marks
 
     def event(call: str, name: str, first: float, last: float) -> Event:
         return Event(call, name, 0, 0, _ns(first - begin), _ns(last - begin), 0, "")
 
-    spans = [event("", *span) for span in record.spans]
-    updates = [end for name, _, end in record.spans if name == "update"]
-    waits = [event("sync", "", scored, exchanged)]
-    gaps = [
-        event("sync", "", one, other)
-        for (_, _, one), (name, other, _) in zip(record.spans, record.spans[1:], strict=False)
-        if name == "update" and one >= exchanged
-    ]
-    if updates:
-        gaps.append(event("sync", "", updates[-1], end))
-    return RankTrace(rank, "", 0, 0, _ns(end - begin), [""], [*spans, *waits, *gaps])
+    events = [event("", *span) for span in record.spans] + [event("sync", "", *wait) for wait in record.waits]
+    return RankTrace(rank, "", 0, 0, _ns(end - begin), [""], events)
 
 
 def _ns(seconds: float) -> int:

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group-relative policy optimisation (GRPO) of a small decoder that learns to sort digits, in several arms side by side.
+"""Group-relative policy optimisation (GRPO) of a small decoder that learns to sort digits, in several arms side by
+side.
 
     odc run -n 2 python grpo.py
 
-Each rollout: every rank answers some of the prompts with parameters gathered once, and rewards are by checking. Groups
-whose rewards are all equal are dropped. Log-probabilities of the policy and the reference are forwards. Each answer then
-moves to the rank that trains on it, in several minibatches with one divisor, the tokens of all ranks. Arms:
+In each rollout every rank answers some of the prompts, with parameters gathered once, and rewards are by checking.
+Groups whose rewards are all equal are dropped. The log-probabilities of the policy and of the reference are forwards.
+Then each answer moves to the rank that trains on it, in several minibatches, each with one divisor: its tokens on all
+ranks. The arms:
 
     fsdp2-equal  FSDP2 over gloo; equally many passes on each rank, so some are over nothing
     odc-equal    ODC, as many answers on each rank
     odc-free     ODC, answers by LB-Mini: as many as balance
     odc-claims   ODC, prompts and answers claimed by whoever is done first
 
-It prints a table and a verdict, and writes --report: index.html with pictures, and summary.json. The ODC arms must have
-the same rewards and end with the same parameters, bit by bit, on any number of ranks.
+It prints two tables and a verdict, and writes --report: index.html with pictures, and summary.json. The ODC arms must
+have the same rewards and end with the same parameters, bit by bit, whatever the number of ranks.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean, pstdev
@@ -18,6 +18,7 @@ from decoder import Decoder, Packed
 from generate import answers
 from schedule import WAIT_SECONDS
 from settings import Settings
+from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
 import libodc
@@ -28,6 +29,8 @@ Sample = dict[str, torch.Tensor]
 FIELDS = {"tokens": torch.int64, "old": torch.float32, "reference": torch.float32, "advantage": torch.float32}
 """Of an answer with its prompt; `old` and `reference`: log-probabilities of the answer's tokens."""
 PHASES = ("rollout", "log-probabilities", "exchange", "update")
+HELD_OUT = -1
+"""The number of the rollout that is only evaluated."""
 _UNBOUNDED = 1 << 30
 
 
@@ -43,31 +46,37 @@ class Group:
 
 @dataclass
 class Record:
-    """One rollout on one rank. `marks`: the beginnings of the PHASES and the end of the last, by time.monotonic; `spans`:
-    name, begin and end of what computes. `waited`: seconds, in publishes and
-    syncs of the policy; `reference_waited`: of the reference, in all rollouts so far. `padding`: passes over nothing, so that collectives
-    match."""
+    """One rollout on one rank. `marks`: the beginnings of the PHASES and the end of the last, by time.monotonic;
+    `spans`: name, begin and end of what computes; `waits`: of the exchange and the syncs. `waited`: seconds, in
+    publishes and syncs of the policy; `reference_waited`: of the reference, in all rollouts so far. `padding`: passes
+    over nothing, so that collectives match. `most_off`: by how much the ratio of new to old probabilities differed from
+    1 before the first step."""
 
     reward: float = 0.0
     groups: int = 0
     kept: int = 0
     trained: int = 0
     padding: int = 0
-    most_off: float = 0.0  # the ratio of new to old probabilities before the first step, less 1
+    most_off: float = 0.0
     divergence: float = 0.0
     busy: float = 0.0
     waited: float = 0.0
     reference_waited: float = 0.0
     marks: list[float] = field(default_factory=list)
     spans: list[tuple[str, float, float]] = field(default_factory=list)
+    waits: list[tuple[float, float]] = field(default_factory=list)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        self.waits.append((begin, time.monotonic()))
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
         begin = time.monotonic()
-        try:
-            yield
-        finally:
-            self.spans.append((name, begin, time.monotonic()))
+        yield
+        self.spans.append((name, begin, time.monotonic()))
 
     def mark(self) -> None:
         self.marks.append(time.monotonic())
@@ -117,7 +126,8 @@ class Learner:
         samples = self.score(groups, record)
         record.groups, record.kept = len(groups), len(samples) // self.settings.answers
         record.mark()
-        sampler, data = self.exchange(number, samples)
+        with record.waiting():
+            sampler, data = self.exchange(number, samples)
         record.mark()
         self.update(sampler, data, groups, record)
         if (number + 1) % self.settings.refresh == 0:
@@ -138,11 +148,27 @@ class Learner:
         """This rank's groups."""
         prompts = sorting.prompts_of(self.settings.seed, number, self.settings.prompts)
         made = []
-        with self.job.unsharded(), torch.no_grad():
+        with self.whole(), torch.no_grad():
             for index in self.prompts_of_rank(prompts):
                 with record.span("rollout"):
                     made.append(self.group(number, index, prompts[index]))
         return made
+
+    def whole(self) -> AbstractContextManager[None]:
+        """Gathers the policy's parameters once."""
+        return self.job.unsharded()
+
+    def evaluate(self) -> float:
+        """Collective. The mean reward of answers to prompts that no rollout has."""
+        prompts = sorting.prompts_of(self.settings.seed, HELD_OUT, self.settings.held_out)
+        total = libodc.ExactSum()
+        with self.whole(), torch.no_grad():
+            for index in range(self.rank, len(prompts), self.size):
+                for reward in self.group(HELD_OUT, index, prompts[index]).rewards:
+                    total.add(reward)
+        digits = torch.tensor(total.digits, dtype=torch.float64)
+        distributed.all_reduce(digits)
+        return libodc.ExactSum.of_digits(digits.tolist()) / (len(prompts) * self.settings.answers)
 
     def group(self, number: int, index: int, prompt: list[int]) -> Group:
         seed = microbatch_seed(self.settings.seed, number, [index])
@@ -159,6 +185,7 @@ class Learner:
         """The answers of groups with signal, by number. Needs gathers only."""
         kept = [group for group in groups if len(set(group.rewards)) > 1]
         made = {}
+        padding = self.padding_of(len(kept) * self.settings.answers)
         with torch.no_grad(), record.span("log-probabilities"):
             for group in kept:
                 mean, deviation = fmean(group.rewards), pstdev(group.rewards)
@@ -170,11 +197,15 @@ class Learner:
                         "reference": policy.log_probabilities(self.reference, packed),
                         "advantage": torch.tensor([(reward - mean) / deviation]),
                     }
-            self.match_scores(len(made), record)
+            self.pad_scores(padding, record)
         return made
 
-    def match_scores(self, count: int, record: Record) -> None:
-        """For collectives: this rank has scored `count` answers."""
+    def padding_of(self, passes: int) -> int:
+        """Passes over nothing that collectives need beside so many."""
+        return 0
+
+    def pad_scores(self, padding: int, record: Record) -> None:
+        """Runs them for log-probabilities."""
 
     # ---- exchange ----
 
@@ -257,7 +288,8 @@ class Learner:
         return policy.packed_answer(tokens[:at], tokens[at + 1 :])
 
     def end_minibatch(self, divisor: float, count: int, totals: Totals, record: Record) -> None:
-        report = self.job.sync_gradients(divisor=divisor, sums=totals.sums, maxima={"off": totals.most_off})
+        with record.waiting():
+            report = self.job.sync_gradients(divisor=divisor, sums=totals.sums, maxima={"off": totals.most_off})
         self.step(report.sums, record)
         totals.most_off = report.maxima["off"]
         record.waited += report.waited_s

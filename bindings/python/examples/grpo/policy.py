@@ -67,7 +67,7 @@ def warmed_up(settings: Settings, mesh: DeviceMesh, tell: Callable[[int, float],
                 packed = pack([_solved(prompt) for prompt in prompts], sorting.START)
                 one = loss_sum(model, packed)
                 one.backward()  # type: ignore[no-untyped-call]
-                tokens, loss = tokens + packed.learnt, loss + float(one)
+                tokens, loss = tokens + packed.learnt, loss + one.item()
             report = job.sync_gradients(weight=tokens, sums={"loss": loss, "tokens": tokens})
             job.clip_grad_norm_(MOST_NORM)
             optimizer.step()

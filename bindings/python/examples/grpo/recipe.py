@@ -14,7 +14,7 @@ from group import process_group
 from job import join
 from learner import Record
 from progress import LiveLine
-from report import Outcome, check_bits, report
+from report import Outcome, difference, report
 from settings import Settings
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
@@ -72,17 +72,20 @@ def _compare(settings: Settings, context: libodc.Context, mesh: DeviceMesh) -> N
     for arm in settings.arms:
         learner = ARMS[arm](settings, context, mesh, base)
         records: list[Record] = []
+        before = learner.evaluate()
         begin = time.monotonic()
         for number in range(settings.rollouts):
             records.append(learner.run(number))
             show(f"{arm}: rollout {number + 1}/{settings.rollouts}  reward {records[-1].reward:.3f}")
         seconds = time.monotonic() - begin
+        held_out = before, learner.evaluate()
         digest = policy.digest(learner.policy)
         learner.close()
         everyone: list[Any] = [None] * context.size
         distributed.all_gather_object(everyone, records)
-        outcomes[arm] = Outcome(everyone, seconds, digest)
+        outcomes[arm] = Outcome(everyone, held_out, seconds, digest)
     if context.rank == 0:
         line.clear()
         report(settings, context.size, outcomes)
-    check_bits(outcomes)
+    if (found := difference(outcomes)) is not None:
+        raise ExperimentError(found)

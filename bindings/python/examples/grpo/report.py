@@ -9,29 +9,24 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 
 import torch
-from experiment import ExperimentError
 from figures import ranks_of, table
 from learner import PHASES, Record
 from settings import Settings
 
-_ENDS = 5  # rollouts at the beginning and the end whose rewards are averaged
-
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of an arm. `records[rank]`: of each rollout; `digest`: of the last parameters."""
+    """Of an arm. `records[rank]`: of each rollout; `held_out`: the reward of held-out prompts before and after;
+    `digest`: of the last parameters."""
 
     records: list[list[Record]]
+    held_out: tuple[float, float]
     seconds: float
     digest: str
 
     @property
     def rewards(self) -> list[float]:
         return [record.reward for record in self.records[0]]
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        return fmean(self.rewards[:_ENDS]), fmean(self.rewards[-_ENDS:])
 
     @property
     def phase_seconds(self) -> list[float]:
@@ -57,6 +52,7 @@ class Outcome:
     def summary(self) -> dict[str, object]:
         return {
             "rewards": self.rewards,
+            "held_out_rewards": self.held_out,
             "divergences": [record.divergence for record in self.records[0]],
             "parameters": self.digest,
             "seconds": self.seconds,
@@ -72,16 +68,17 @@ class Outcome:
         }
 
 
-def check_bits(outcomes: Mapping[str, Outcome]) -> None:
-    """Raises ExperimentError if an ODC arm differs from the first one."""
+def difference(outcomes: Mapping[str, Outcome]) -> str | None:
+    """Between the ODC arms, in rewards or parameters; None: they are the same, bit by bit."""
     ours = {name: one for name, one in outcomes.items() if name.startswith("odc")}
     for name, outcome in ours.items():
         first, wanted = next(iter(ours.items()))
         for number, (a, b) in enumerate(zip(wanted.rewards, outcome.rewards, strict=True)):
             if a != b:
-                raise ExperimentError(f"in rollout {number} {first} has the reward {a!r} and {name} {b!r}")
-        if wanted.digest != outcome.digest:
-            raise ExperimentError(f"{first} and {name} end with other parameters")
+                return f"in rollout {number} {first} has the reward {a!r} and {name} {b!r}"
+        if (wanted.digest, wanted.held_out) != (outcome.digest, outcome.held_out):
+            return f"{first} and {name} end with other parameters"
+    return None
 
 
 def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome]) -> None:
@@ -91,7 +88,7 @@ def report(settings: Settings, ranks: int, outcomes: Mapping[str, Outcome]) -> N
         "",
         *_tables(outcomes),
         "",
-        *_notes(settings, outcomes),
+        *_notes(outcomes),
         "",
         f"verdict: {_verdict(outcomes)}",
     ]
@@ -124,7 +121,7 @@ def _tables(outcomes: Mapping[str, Outcome]) -> list[str]:
     counts = [
         (
             name,
-            "{:.3f} -> {:.3f}".format(*outcome.ends),
+            "{:.3f} -> {:.3f}".format(*outcome.held_out),
             f"{outcome.total('kept'):.0f} of {outcome.total('groups'):.0f}",
             "{} to {}".format(*outcome.trained()),
             f"{outcome.total('padding'):.0f}",
@@ -132,15 +129,15 @@ def _tables(outcomes: Mapping[str, Outcome]) -> list[str]:
         )
         for name, outcome in outcomes.items()
     ]
-    titles = ("arm", "reward", "groups with signal", "answers a rank", "passes over nothing", "parameters")
+    titles = ("arm", "held-out reward", "groups with signal", "answers a rank", "passes over nothing", "parameters")
     return [*table(titles, counts), "", *table(header, times)]
 
 
-def _notes(settings: Settings, outcomes: Mapping[str, Outcome]) -> list[str]:
+def _notes(outcomes: Mapping[str, Outcome]) -> list[str]:
     return [
-        f"reward: mean over all answers, of the first and the last {_ENDS} rollouts; answers a rank: the fewest and the",
-        "most that one trained on in a rollout; passes over nothing: so that collectives match, on all ranks together",
-        "seconds of all rollouts, mean over ranks; exchange includes the wait for the other ranks' answers, update the syncs",
+        "held-out reward: before and after, mean over answers; answers a rank: the fewest and the most that one",
+        "trained on in a rollout; passes over nothing: on all ranks, so that collectives match",
+        "seconds: of all rollouts, mean over ranks; the exchange includes the wait for all ranks' answers",
         *_same_rewards(outcomes),
     ]
 
@@ -160,7 +157,7 @@ def _same_rewards(outcomes: Mapping[str, Outcome]) -> list[str]:
 def _verdict(outcomes: Mapping[str, Outcome]) -> str:
     ours = [name for name in outcomes if name.startswith("odc")]
     name, last = list(outcomes.items())[-1]
-    words = "reward {:.3f} -> {:.3f}".format(*last.ends) + f" ({name})"
-    if len(ours) > 1:
-        words += f"; the same rewards and parameters, bit by bit, in {', '.join(ours)}"
-    return words
+    words = "reward of held-out prompts {:.3f} -> {:.3f}".format(*last.held_out) + f" ({name})"
+    if (found := difference(outcomes)) is not None:
+        return f"{words}; {found}"
+    return words + (f"; the same rewards and parameters, bit by bit, in {', '.join(ours)}" if len(ours) > 1 else "")

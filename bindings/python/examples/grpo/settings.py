@@ -25,6 +25,7 @@ class Settings:
     rate: float
     clip: float
     kl: float
+    held_out: int
     seed: int
     arms: tuple[str, ...]
     report: Path
@@ -46,6 +47,7 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
     add("--refresh", 20, "rollouts after which the reference becomes the policy")
     add("--width", 64, "of the decoder, a multiple of 32")
     add("--blocks", 2, "of the decoder")
+    add("--held-out", 64, "prompts that are only evaluated, before and after")
     add("--seed", 1, "of parameters, prompts and answers")
     for name, default, text in (
         ("--rate", 5e-4, "of learning"),

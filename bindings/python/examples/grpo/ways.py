@@ -10,13 +10,14 @@ from typing import Any
 import policy
 import sorting
 import torch
-from decoder import Decoder
-from learner import FIELDS, Group, Learner, Record, Sample, Totals
+from learner import FIELDS, Learner, Record, Sample, Totals
 from schedule import divide_gradients, fsdp_modules
 from torch import distributed
 
 import libodc
 from libodc.torch import MinibatchSampler
+
+NOTHING = "passes over nothing"
 
 
 class EqualLearner(Learner):
@@ -57,6 +58,7 @@ class FsdpLearner(EqualLearner):
 
     def _attach(self) -> None:
         self._nothing = policy.packed_answer([0, 0], sorting.solution([0, 0]))
+        self._padding = 0  # passes over nothing in this minibatch
 
     def close(self) -> None:
         pass
@@ -64,36 +66,49 @@ class FsdpLearner(EqualLearner):
     def waited_for_reference(self) -> float:
         return 0.0  # unknown
 
-    def rollout(self, number: int, record: Record) -> list[Group]:
-        prompts = sorting.prompts_of(self.settings.seed, number, self.settings.prompts)
-        made = []
-        with _unsharded(self.policy), torch.no_grad():
-            for index in self.prompts_of_rank(prompts):
-                with record.span("rollout"):
-                    made.append(self.group(number, index, prompts[index]))
-        return made
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        for module in fsdp_modules(self.policy):
+            module.unshard()
+        yield
+        for module in fsdp_modules(self.policy):
+            module.reshard()
 
-    def match_scores(self, count: int, record: Record) -> None:
-        for _ in range(_most(count) - count):
+    def padding_of(self, passes: int) -> int:
+        most = torch.tensor([passes])
+        distributed.all_reduce(most, distributed.ReduceOp.MAX)
+        return int(most) - passes
+
+    def pad_scores(self, padding: int, record: Record) -> None:
+        for _ in range(padding):
             policy.log_probabilities(self.policy, self._nothing)
             policy.log_probabilities(self.reference, self._nothing)
-            record.padding += 1
+        record.padding += padding
 
     def exchange(self, number: int, samples: dict[int, Sample]) -> tuple[MinibatchSampler | None, dict[int, Sample]]:
         everyone: list[Any] = [None] * self.size
         distributed.all_gather_object(everyone, samples)
         together = dict(sorted((number, one) for mine in everyone for number, one in mine.items()))
         if not together:
+            self._padding = 0
             return None, {}
         sizes = {name: torch.tensor([len(one[name]) for one in together.values()]) for name in FIELDS}
         return self.sampler(number, sizes["tokens"], sizes["old"]), dict(enumerate(together.values()))
 
+    def minibatches(self, sampler: MinibatchSampler) -> Iterator[list[list[int]]]:
+        for minibatch in sampler:
+            self._padding = self.padding_of(sum(map(len, minibatch)))
+            yield minibatch
+
     def end_minibatch(self, divisor: float, count: int, totals: Totals, record: Record) -> None:
-        for _ in range(_most(count) - count):
-            (policy.log_probabilities(self.policy, self._nothing).sum() * 0).backward()  # type: ignore[no-untyped-call]
-            record.padding += 1
+        with record.span(NOTHING):
+            for _ in range(self._padding):
+                nothing = policy.log_probabilities(self.policy, self._nothing).sum() * 0
+                nothing.backward()  # type: ignore[no-untyped-call]
+        record.padding += self._padding
         digits = torch.tensor([one.digits for one in totals.sums.values()], dtype=torch.float64)
-        distributed.all_reduce(digits)
+        with record.waiting():
+            distributed.all_reduce(digits)
         divide_gradients(self.policy, divisor)
         sums = {name: libodc.ExactSum.of_digits(row) for name, row in zip(totals.sums, digits.tolist(), strict=True)}
         self.step(sums, record)
@@ -107,22 +122,6 @@ class FsdpLearner(EqualLearner):
         for module in fsdp_modules(self.reference):
             module.reshard()
         policy.copy_parameters(self.policy, self.reference)
-
-
-def _most(count: int) -> int:
-    """Of all ranks."""
-    most = torch.tensor([count])
-    distributed.all_reduce(most, distributed.ReduceOp.MAX)
-    return int(most)
-
-
-@contextmanager
-def _unsharded(model: Decoder) -> Iterator[None]:
-    for module in fsdp_modules(model):
-        module.unshard()
-    yield
-    for module in fsdp_modules(model):
-        module.reshard()
 
 
 ARMS: dict[str, type[Learner]] = {
