@@ -21,12 +21,14 @@ from fsdp2_models import (
     sample,
     samples,
     shard_blocks,
+    square_loss,
     total,
     whole_parameters,
 )
+from logged import warnings_logged
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch_ranks import run_torch_ranks, torch
+from torch_ranks import dist, run_torch_ranks, torch
 
 import libodc
 from libodc.torch.fsdp2 import Job, attach
@@ -91,12 +93,19 @@ def test_generating_gathers_once_and_waits_for_nobody(size: int, resharding: str
 
 
 def raising(rank: int, size: int) -> None:
+    """Nor does generating count as the beginning of a minibatch, in which a collective is warned of."""
     model = Case().sharded(mesh_of(size))
     with attach(model, adamw(model), timeout=LIMIT) as job:
         with pytest.raises(KeyError), job.unsharded():
             raise KeyError("out of answers")
         assert all(isinstance(one, DTensor) for one in model.parameters())
-        job.sync_gradients(divisor=1.0)
+        with job.unsharded(), torch.no_grad():
+            model(sample(0, 0, 0))
+        dist.barrier()  # such as one of an evaluation
+        square_loss(model, sample(0, rank, 0), 1.0)
+        with warnings_logged() as warnings:
+            job.sync_gradients(divisor=1.0)
+        assert not warnings, warnings
     with pytest.raises(libodc.PhaseError, match="closed or removed"), job.unsharded():
         pass
 

@@ -40,10 +40,10 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
         parser.add_argument(name, type=_whole, default=default, metavar="N", help=f"{text} (default: %(default)s)")
 
     add("--rollouts", 40, "of each arm")
-    add("--prompts", 16, "of a rollout")
+    add("--prompts", 32, "of a rollout")
     add("--answers", 8, "to each prompt: a group")
     add("--minibatch", 4, "groups of a minibatch; a rollout is trained on in several")
-    add("--warm-up", 100, "supervised minibatches that the policy begins with")
+    add("--warm-up", 20, "supervised minibatches that the policy begins with")
     add("--refresh", 20, "rollouts after which the reference becomes the policy")
     add("--width", 64, "of the decoder, a multiple of 32")
     add("--blocks", 2, "of the decoder")
@@ -52,7 +52,7 @@ def parse_settings(arguments: list[str], description: str) -> Settings:
     for name, default, text in (
         ("--rate", 5e-4, "of learning"),
         ("--clip", 0.2, "of the ratio of new to old probabilities"),
-        ("--kl", 0.02, "weight of the divergence from the reference"),
+        ("--kl", 0.01, "weight of the divergence from the reference"),
     ):
         parser.add_argument(name, type=_positive, default=default, metavar="X", help=f"{text} (default: %(default)s)")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help="(default: all)")

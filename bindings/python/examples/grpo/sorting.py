@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 SORT, END, START = 10, 11, 12  # after the digits: begins an answer, ends it, comes before a prompt
 VOCABULARY = 13
-LEAST, MOST = 2, 20  # digits
+LEAST, MOST = 2, 12  # digits
 
 
 def draw_prompt(source: random.Random) -> list[int]:
@@ -32,9 +32,5 @@ def most_tokens(prompt: Sequence[int]) -> int:
 
 
 def reward(prompt: Sequence[int], answer: Sequence[int]) -> float:
-    """1 for the sorted digits, and nothing after them; otherwise half the share of leading digits that are right."""
-    wanted = solution(prompt)
-    if list(answer) == wanted:
-        return 1.0
-    right = next((i for i, (a, b) in enumerate(zip(answer, wanted, strict=False)) if a != b), len(prompt))
-    return 0.5 * right / len(wanted)
+    """1 for the sorted digits and nothing after them, otherwise 0."""
+    return float(list(answer) == solution(prompt))

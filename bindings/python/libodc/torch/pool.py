@@ -61,7 +61,7 @@ class Pool:
         used = {reader: one for reader, one in parcels.items() if one is not None and rank in (one.ranks or ())}
         shards = dict(zip(used, self._context.register_all(list(used.values())), strict=True)) if used else {}
         for reader, shard in shards.items():
-            mine = [self._own[self.numbers[i]] for i in lists[reader] if self._makers[i] == rank != reader]
+            mine = [self._own[self.numbers[i]] for i in lists[reader] if self._makers[i] == rank]
             self._post(shard, [self._bytes(sample) for sample in mine])
         arrived = _gathered(shards[rank]) if rank in shards else torch.empty(0, dtype=torch.uint8)
         found: dict[int, dict[str, torch.Tensor]] = {}

@@ -216,7 +216,8 @@ class Job:
         """Gathers all parameters, which forwards in the block then use without moving anything: any number of them on
         each rank, as for generating text token by token. Waits for the owners' publishes only. At the end of the block
         the parameters are sharded again. Needs memory for all of them."""
-        self.before_gather()
+        with torch.no_grad():  # not the first forward of training
+            self.before_gather()
         with kept_unsharded(self._groups):
             yield
 

@@ -18,8 +18,9 @@ def kept_unsharded(groups: Sequence[Group]) -> Iterator[None]:
     with ExitStack() as stack:
         for group in groups:
             stack.enter_context(group.fsdp.kept_unsharded())
-        for group in groups:
-            group.fsdp.module.unshard()
+        with torch.no_grad():
+            for group in groups:
+                group.fsdp.module.unshard()
         yield
 
 
