@@ -26,7 +26,7 @@ class Charts(Pictures):
             axes.plot(outcome.rewards, linewidth=2 + 2 * (len(outcomes) - 1 - place), label=label)
         axes.set_xlabel("rollout")
         axes.set_ylabel("reward, mean over answers")
-        axes.set_ylim(0, 1)
+        axes.set_ylim(bottom=0)
         self._legend(axes, columns=2)
         self._save(figure, "rewards", "The reward by rollout: the same bits in every ODC arm.")
 
